@@ -1,0 +1,52 @@
+# Each target makes the virtual environment when it is missing, installs what it needs once, and runs.
+#   PYTHON  the interpreter a new environment is made with (python3)       VENV  where it lies (.venv)
+#   CUDA    cu12, cu13 or nothing: the extra with cuDNN and the CUDA compiler; by default what the driver here runs
+#   EXTRAS  more extras of pyproject.toml, such as torch                   ARGS  more arguments for the command run
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+comma := ,
+space := $(subst ,, )
+
+ifeq ($(origin CUDA), undefined)
+  # nvidia-smi prints the newest CUDA version that the driver runs
+  driver_cuda := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA[A-Za-z ]*Version: *\([0-9]*\)\..*/\1/p' | head -n 1)
+  CUDA := $(if $(driver_cuda),$(if $(filter 12,$(driver_cuda)),cu12,$(if $(filter-out 8 9 10 11,$(driver_cuda)),cu13)))
+endif
+
+# one stamp for each set of extras; a newer pyproject.toml installs again
+stamp = $(VENV)/.installed-$(subst $(space),-,$(strip $(1) $(subst $(comma), ,$(EXTRAS)) $(CUDA)))
+
+.PHONY: validate test lint gpu-test bench clean
+.DEFAULT_GOAL := test
+
+validate: $(call stamp,cli)
+	$(BIN)/numbadnn validate $(ARGS)
+
+test: $(call stamp,cli test)
+	$(BIN)/python -m pytest $(ARGS)
+
+gpu-test: $(call stamp,cli test)
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+lint: $(call stamp,lint)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(call stamp,bench)
+	for file in bench/bench_*.py; do $(BIN)/python $$file $(ARGS) || exit 1; done
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; (3, 11) <= v < (3, 14) or sys.exit("numbadnn needs Python 3.11, 3.12 or 3.13, $(PYTHON) is %d.%d: give another with make PYTHON=..." % v[:2])'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed-%: pyproject.toml | $(VENV)/.created
+	@echo "installing numbadnn[$(subst -,$(comma),$*)] into $(VENV): once, a few minutes"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(subst -,$(comma),$*)]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

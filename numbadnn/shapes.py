@@ -1,0 +1,367 @@
+"""Sizes and padding of convolutions: which input, kernel and output sizes fit together. Pure integers, no arrays.
+
+One formula rules every axis: with ``dk = (k - 1) * d + 1`` the extent of a dilated kernel of ``k`` taps,
+
+    o = floor((i + pl + pr - dk) / s) + 1
+
+where ``valid`` pads nothing, ``full`` pads ``dk - 1`` on both sides, ``half`` pads ``dk // 2`` on both sides, an
+integer pads itself on both sides and a pair pads left and right. Everything here is that formula, solved for one of
+its terms, one axis at a time. None stands for an unknown size and makes unknown what depends on it. Names and
+signatures are those of Theano's ``theano.tensor.nnet.abstract_conv``; where Theano was wrong the docstring says so.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+Pair = tuple[int, int]
+#: "valid", "full", "half", an integer, or a tuple with an integer or a pair of integers for each axis
+BorderMode = str | int | tuple[int | Pair, ...]
+Shape = Sequence[int | None]
+T = TypeVar("T")
+
+BORDER_NAMES = ("valid", "full", "half")
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
+def as_int(name: str, value: Any, minimum: int) -> int:
+    """``value`` as an integer of at least ``minimum``; ValueError naming the argument otherwise."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}: expected an integer >= {minimum}, got {value!r}") from None
+    if number < minimum:
+        raise ValueError(f"{name} must be >= {minimum}, got {value!r}")
+    return number
+
+
+def positive_ints(name: str, values: Any, length: int) -> tuple[int, ...]:
+    """A sequence of ``length`` integers >= 1 (subsample, filter_dilation, kernel sizes) as a tuple."""
+    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != length:
+        raise ValueError(f"{name}: expected a tuple of {length} integers >= 1, got {values!r}")
+    return tuple(as_int(name, v, 1) for v in values)
+
+
+def _axis_modes(border_mode: Any, convdim: int) -> tuple[Any, ...]:
+    """One border mode for each axis: a name or an integer stands for every axis, a tuple has one entry an axis."""
+    if border_mode is None:
+        return (None,) * convdim
+    if isinstance(border_mode, str):
+        if border_mode not in BORDER_NAMES:
+            raise ValueError(
+                f"invalid border_mode {border_mode!r}: expected 'valid', 'full', 'half', an integer or a tuple of "
+                f"length {convdim} of integers or pairs of integers"
+            )
+        return (border_mode,) * convdim
+    if isinstance(border_mode, tuple):
+        if len(border_mode) != convdim:
+            raise ValueError(f"invalid border_mode {border_mode!r}, which must be a tuple of length {convdim}")
+        for mode in border_mode:
+            if isinstance(mode, str):
+                raise ValueError(f"invalid border_mode {border_mode!r}: expected integers or pairs, got {mode!r}")
+        return border_mode
+    if isinstance(border_mode, list):
+        raise ValueError(f"invalid border_mode {border_mode!r}: expected a name, an integer or a tuple, got a list")
+    return (as_int("border_mode", border_mode, 0),) * convdim
+
+
+def _axis_padding(mode: Any, dilated: int) -> Pair:
+    """Zeros added on the left and on the right of one axis; ``dilated`` is the extent of the dilated kernel."""
+    if mode == "valid":
+        return 0, 0
+    if mode == "full":
+        return dilated - 1, dilated - 1
+    if mode == "half":
+        return dilated // 2, dilated // 2
+    if isinstance(mode, tuple):
+        if len(mode) != 2:
+            raise ValueError(f"invalid border_mode: expected a pair (left, right) for one axis, got {mode!r}")
+        return as_int("border_mode", mode[0], 0), as_int("border_mode", mode[1], 0)
+    if isinstance(mode, str):
+        raise ValueError(f"invalid border_mode {mode!r}: expected 'valid', 'full', 'half', an integer or a pair")
+    pad = as_int("border_mode", mode, 0)
+    return pad, pad
+
+
+def padding_pairs(border_mode: Any, kernel_shape: Sequence[int], dilation: Any = None) -> tuple[Pair, ...]:
+    """The zeros added before and after each spatial axis, ``((left, right), ...)``.
+
+    ``kernel_shape`` are the spatial sizes of the kernel *before* dilation. ValueError for a list, an unknown name, a
+    negative number, a tuple that has not one entry (integer or pair) for each axis.
+
+    >>> padding_pairs("half", (3, 4), (2, 1))
+    ((2, 2), (2, 2))
+    >>> padding_pairs((1, (0, 2)), (3, 3))
+    ((1, 1), (0, 2))
+    """
+    convdim = len(kernel_shape)
+    if border_mode is None:
+        raise ValueError("border_mode: expected 'valid', 'full', 'half', an integer or a tuple, got None")
+    sizes = positive_ints("kernel shape", tuple(kernel_shape), convdim)
+    steps = (1,) * convdim if dilation is None else positive_ints("filter_dilation", dilation, convdim)
+    modes = _axis_modes(border_mode, convdim)
+    return tuple(_axis_padding(m, (k - 1) * d + 1) for m, k, d in zip(modes, sizes, steps, strict=True))
+
+
+def border_mode_to_pad(mode: Any, convdim: int, kshp: Sequence[int]) -> tuple[Pair, ...]:
+    """The padding of each axis as ``convdim`` pairs, ``kshp`` being the kernel's sizes *already dilated*.
+
+    As in Theano a bare integer is refused (ValueError), although its documents allow it: give a tuple, or call
+    ``padding_pairs``. A tuple of another length is a ValueError, an entry that is no pair a NotImplementedError.
+
+    >>> border_mode_to_pad("full", 2, (3, 5))
+    ((2, 2), (4, 4))
+    """
+    if not isinstance(mode, tuple | str):
+        raise ValueError(
+            f"invalid border_mode {mode!r}: expected 'valid', 'full', 'half' or a tuple of length {convdim}"
+        )
+    modes = _axis_modes(mode, convdim)
+    if len(kshp) != convdim:
+        raise ValueError(f"kshp: expected {convdim} sizes, got {tuple(kshp)!r}")
+    if any(isinstance(m, tuple) and len(m) != 2 for m in modes):
+        raise NotImplementedError(f"border_mode: expected integers or pairs of integers, got {mode!r}")
+    return tuple(_axis_padding(m, k) for m, k in zip(modes, kshp, strict=True))
+
+
+# ---- forward ---------------------------------------------------------------------------------------------------------
+
+
+def get_conv_shape_1axis(
+    image_shape: int | None, kernel_shape: int | None, border_mode: Any, subsample: int | None, dilation: int | None = 1
+) -> int | None:
+    """Output size of one axis, ``floor((i + pl + pr - dk) / s) + 1``; None if any size is None.
+
+    ``border_mode`` is a name, an integer or a pair (left, right). The result may be <= 0: ``assert_conv_shape`` checks.
+
+    >>> get_conv_shape_1axis(12, 5, "half", 1, 2)
+    12
+    """
+    if image_shape is None or kernel_shape is None or border_mode is None or subsample is None or dilation is None:
+        return None
+    dilated = (kernel_shape - 1) * dilation + 1
+    left, right = _axis_padding(border_mode, dilated)
+    return (image_shape + left + right - dilated) // subsample + 1
+
+
+def get_conv_output_shape(
+    image_shape: Shape, kernel_shape: Shape, border_mode: Any, subsample: Sequence[int], filter_dilation: Any = None
+) -> tuple[int | None, ...]:
+    """Shape of the output, ``(N, F, o, ...)``, from the shapes of the image and of the kernel; None gives None.
+
+    ``kernel_shape`` is (F, C/g, k, ...) or, unshared, (F, oH, oW, C/g, kH, kW). Groups do not matter. Sizes <= 0 are
+    returned as computed: ``assert_conv_shape`` refuses them.
+
+    >>> get_conv_output_shape((3, 2, 12, 9), (4, 2, 5, 6), "half", (1, 2), (2, 1))
+    (3, 4, 12, 5)
+    """
+    axes = _axes(image_shape, border_mode, subsample, filter_dilation)
+    sizes = zip(image_shape[2:], kernel_shape[-len(axes) :], axes, strict=True)
+    return (image_shape[0], kernel_shape[0], *(get_conv_shape_1axis(i, k, *axis) for i, k, axis in sizes))
+
+
+def _axes(shape: Shape, border_mode: Any, subsample: Any, filter_dilation: Any) -> list[tuple[Any, int, int]]:
+    """(border mode, subsample, dilation) of each spatial axis of an array of this shape."""
+    convdim = len(shape) - 2
+    if convdim < 1:
+        raise ValueError(f"shape: expected (batch, channels, sizes...), got {tuple(shape)!r}")
+    steps = (1,) * convdim if filter_dilation is None else positive_ints("filter_dilation", filter_dilation, convdim)
+    modes = _axis_modes(border_mode, convdim)
+    return list(zip(modes, positive_ints("subsample", subsample, convdim), steps, strict=True))
+
+
+def conv_flops(
+    image_shape: Sequence[int],
+    kernel_shape: Sequence[int],
+    border_mode: Any = "valid",
+    subsample: Any = None,
+    filter_dilation: Any = None,
+    num_groups: int = 1,
+) -> int:
+    """Multiplications and additions of the direct sum, ``2 * N * F * prod(o) * C/g * prod(k)``; padding counts too.
+
+    >>> conv_flops((1, 64, 56, 56), (64, 64, 3, 3), "half")
+    231211008
+    """
+    convdim = len(image_shape) - 2
+    stride = (1,) * convdim if subsample is None else subsample
+    channels = as_int("num_groups", num_groups, 1) * kernel_shape[-convdim - 1]
+    if channels != image_shape[1]:
+        raise ValueError(
+            f"image_shape[1]: expected num_groups * (channels of a filter) = {channels}, got {image_shape[1]}"
+        )
+    batch, filters, *out = assert_conv_shape(
+        get_conv_output_shape(image_shape, kernel_shape, border_mode, stride, filter_dilation)
+    )
+    return 2 * batch * filters * math.prod(out) * math.prod(kernel_shape[-convdim - 1 :])
+
+
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+def get_conv_gradweights_shape_1axis(
+    image_shape: int | None, top_shape: int | None, border_mode: Any, subsample: int | None, dilation: int | None
+) -> int | None:
+    """Kernel size of one axis from the sizes of image and output; None where it is not unique (s > 1, or 'half').
+
+    ``valid``: (i - o)/d + 1, ``full``: (o - i)/d + 1, padded: (i + pl + pr - o)/d + 1. Theano divided into a float for
+    d > 1; here the result is an integer, and sizes no kernel fits (a remainder) are a ValueError.
+
+    >>> get_conv_gradweights_shape_1axis(12, 8, "valid", 1, 2)
+    3
+    """
+    if image_shape is None or top_shape is None or border_mode is None or subsample is None or dilation is None:
+        return None
+    if subsample != 1 or border_mode == "half":
+        return None
+    if border_mode == "full":
+        reach = top_shape - image_shape
+    else:
+        left, right = _axis_padding(border_mode, 1)  # a name other than full and half does not depend on the kernel
+        reach = image_shape + left + right - top_shape
+    if reach % dilation:
+        raise ValueError(
+            f"top_shape: no kernel of dilation {dilation} under border_mode {border_mode!r} takes an image of size "
+            f"{image_shape} to an output of size {top_shape}: expected sizes {dilation} * (k - 1) apart"
+        )
+    return reach // dilation + 1
+
+
+def get_conv_gradweights_shape(
+    image_shape: Shape,
+    top_shape: Shape,
+    border_mode: Any,
+    subsample: Sequence[int],
+    filter_dilation: Any = None,
+    num_groups: int = 1,
+    unshared: bool = False,
+) -> tuple[int | None, ...]:
+    """Shape of the kernel, ``(F, C/g, k, ...)``, from the shapes of the image and of the output (``top``).
+
+    unshared: ``(F, oH, oW, C/g, kH, kW)``. A size is None where subsample is not 1 or border_mode is 'half'. With
+    groups Theano returned (F/g, C, ...), and floats under dilation; both are mended here.
+
+    >>> get_conv_gradweights_shape((3, 4, 9, 9), (3, 6, 5, 4), "valid", (1, 1), num_groups=2)
+    (6, 2, 5, 6)
+    """
+    axes = _axes(image_shape, border_mode, subsample, filter_dilation)
+    groups = as_int("num_groups", num_groups, 1)
+    if unshared and len(axes) != 2:
+        raise NotImplementedError(f"unshared: expected a 2D convolution, got {len(axes)} spatial axes")
+    if len(top_shape) != len(image_shape):
+        raise ValueError(f"top_shape: expected {len(image_shape)} entries as image_shape has, got {tuple(top_shape)!r}")
+    channels = image_shape[1]
+    if channels is not None:
+        if channels % groups:
+            raise ValueError(f"image_shape[1]: expected a multiple of num_groups = {groups}, got {channels}")
+        channels //= groups
+    sizes = zip(image_shape[2:], top_shape[2:], axes, strict=True)
+    kernel = [get_conv_gradweights_shape_1axis(i, o, *axis) for i, o, axis in sizes]
+    regions = top_shape[2:] if unshared else ()
+    return (top_shape[1], *regions, channels, *kernel)
+
+
+def get_conv_gradinputs_shape_1axis(
+    kernel_shape: int | None, top_shape: int | None, border_mode: Any, subsample: int | None, dilation: int | None
+) -> int | None:
+    """Image size of one axis from the sizes of kernel and output, ``o + dk - 1 - pl - pr``; None if subsample is not 1.
+
+    >>> get_conv_gradinputs_shape_1axis(3, 8, "valid", 1, 2)
+    12
+    """
+    if kernel_shape is None or top_shape is None or border_mode is None or subsample is None or dilation is None:
+        return None
+    if subsample != 1:
+        return None
+    dilated = (kernel_shape - 1) * dilation + 1
+    left, right = _axis_padding(border_mode, dilated)
+    return top_shape + dilated - 1 - left - right
+
+
+def get_conv_gradinputs_shape(
+    kernel_shape: Shape,
+    top_shape: Shape,
+    border_mode: Any,
+    subsample: Sequence[int],
+    filter_dilation: Any = None,
+    num_groups: int = 1,
+) -> tuple[int | None, ...]:
+    """Shape of the image, ``(N, g * C/g, i, ...)``, from the shapes of the kernel and of the output (``top``).
+
+    A size is None where subsample is not 1. For an unshared kernel (F, oH, oW, C/g, kH, kW) the channels are its fourth
+    entry; Theano read the second, the output's height.
+
+    >>> get_conv_gradinputs_shape((6, 2, 5, 6), (3, 6, 5, 4), "valid", (1, 1), num_groups=2)
+    (3, 4, 9, 9)
+    """
+    axes = _axes(top_shape, border_mode, subsample, filter_dilation)
+    channels = kernel_shape[-len(axes) - 1]
+    groups = as_int("num_groups", num_groups, 1)
+    sizes = zip(kernel_shape[-len(axes) :], top_shape[2:], axes, strict=True)
+    image = [get_conv_gradinputs_shape_1axis(k, o, *axis) for k, o, axis in sizes]
+    return (top_shape[0], None if channels is None else channels * groups, *image)
+
+
+def check_conv_gradinputs_shape(
+    image_shape: Shape,
+    kernel_shape: Shape,
+    output_shape: Shape,
+    border_mode: Any,
+    subsample: Sequence[int],
+    filter_dilation: Any = None,
+) -> bool:
+    """Whether an image of ``image_shape`` gives an output of ``output_shape``; None fits anything.
+
+    False if the ranks disagree or a known entry of ``output_shape``, batch and filters included, is not the computed
+    one.
+
+    >>> check_conv_gradinputs_shape((1, 1, 6, 7), (1, 1, 3, 3), (1, 1, 2, None), "valid", (2, 2))
+    True
+    """
+    rank = len(image_shape)
+    unshared = rank == 4 and len(kernel_shape) == 6
+    if len(output_shape) != rank or not (unshared or len(kernel_shape) == rank) or len(subsample) != rank - 2:
+        return False
+    if filter_dilation is not None and len(filter_dilation) != rank - 2:
+        return False
+    computed = get_conv_output_shape(image_shape, kernel_shape, border_mode, subsample, filter_dilation)
+    return all(o is None or c is None or o == c for o, c in zip(output_shape, computed, strict=True))
+
+
+# ---- assertions ------------------------------------------------------------------------------------------------------
+
+
+def assert_conv_shape(shape: Shape) -> tuple[Any, ...]:
+    """``shape`` as a tuple if a convolution may produce it: batch, channels >= 0, spatial sizes > 0; else ValueError.
+
+    >>> assert_conv_shape((0, 4, 1, 1))
+    (0, 4, 1, 1)
+    """
+    for axis, size in enumerate(shape):
+        if size is not None and (size < 0 or (axis >= 2 and size == 0)):
+            bound = "< 0" if axis < 2 else "<= 0"
+            raise ValueError(f"The convolution would produce an invalid shape (dim[{axis}]: {size} {bound})")
+    return tuple(shape)
+
+
+def assert_shape(x: T, expected_shape: Shape, msg: str = "Unexpected shape.") -> T:
+    """``x`` itself if its shape is the expected one (None fits anything); else ValueError with ``msg`` and both shapes.
+
+    Theano raised AssertionError, and only under a flag.
+
+    >>> import numpy as np
+    >>> assert_shape(np.zeros((2, 3)), (None, 3)).shape
+    (2, 3)
+    """
+    shape = tuple(x.shape)  # type: ignore[attr-defined]
+    known = [e is None or e == n for e, n in zip(expected_shape, shape, strict=False)]
+    if len(shape) != len(expected_shape) or not all(known):
+        raise ValueError(f"{msg} Expected {tuple(expected_shape)}, got {shape}.")
+    return x

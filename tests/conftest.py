@@ -1,0 +1,91 @@
+"""What every test stands on: clean options, GPU tests that skip themselves, required packages, the record of a GPU run.
+
+- Tests marked ``gpu`` are skipped where no GPU is visible and run where one is; ``-m gpu`` runs them alone.
+- With NUMBADNN_REQUIRE_CUDNN, _PTXAS or _TORCH set, a skip for lack of that thing is a failure (CI sets them).
+- A passing run of *all* GPU tests writes tests/gpu_verified.json (NUMBADNN_GPU_VERIFIED: elsewhere): gpu_verified.py.
+"""
+
+import os
+from collections.abc import Generator
+from typing import Any
+
+import gpu_verified
+import hypothesis
+import pytest
+
+# Options of the caller's shell must not change what is tested; these do not.
+KEPT = ("NUMBADNN_REQUIRE_", "NUMBADNN_COMMIT", "NUMBADNN_GPU_VERIFIED", "NUMBADNN_CUDNN_LIBRARY", "NUMBADNN_CACHE_DIR")
+for _name in [n for n in os.environ if n.startswith("NUMBADNN_") and not n.startswith(KEPT)]:
+    del os.environ[_name]
+
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")
+
+#: variable -> words, one of which stands in the reason of a skip for lack of the thing
+REQUIRED = {
+    "NUMBADNN_REQUIRE_CUDNN": ("cudnn",),
+    "NUMBADNN_REQUIRE_PTXAS": ("ptxas", "nvvm", "numba-cuda", "numba_cuda", "numba.cuda", "cuda.bindings"),
+    "NUMBADNN_REQUIRE_TORCH": ("torch",),
+}
+NO_GPU = "no NVIDIA GPU is visible"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu_items and not gpu_verified.gpu_count():
+        for item in gpu_items:
+            item.add_marker(pytest.mark.skip(reason=NO_GPU))
+
+
+def _lacking(report: Any) -> str:
+    """Why this skip is not allowed here, "" if it is."""
+    if not report.skipped or hasattr(report, "wasxfail") or not isinstance(report.longrepr, tuple):
+        return ""
+    reason = report.longrepr[2]
+    if NO_GPU in reason:
+        return ""
+    for variable, words in REQUIRED.items():
+        if os.environ.get(variable) and any(word in reason.lower() for word in words):
+            return f"{variable} is set, but this was skipped: {reason}"
+    return ""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    report = yield
+    if why := _lacking(report):
+        report.outcome, report.longrepr = "failed", why
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    report = yield
+    if why := _lacking(report):
+        report.outcome, report.longrepr = "failed", why
+    return report
+
+
+# ---- the record of a GPU run -----------------------------------------------------------------------------------------
+
+_outcomes: dict[str, str] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """The worst outcome of each GPU test's phases."""
+    if "gpu" in report.keywords:
+        worst = {"passed": 0, "skipped": 1, "failed": 2}
+        before = _outcomes.get(report.nodeid, "passed")
+        _outcomes[report.nodeid] = max(before, report.outcome, key=worst.__getitem__)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):  # a worker of pytest-xdist: the controller sees every report
+        return
+    counts = {outcome: list(_outcomes.values()).count(outcome) for outcome in ("passed", "failed", "skipped")}
+    complete = gpu_verified.is_complete(session.config) and session.testsfailed == 0 and session.shouldstop is False
+    if complete and counts["passed"] and not counts["failed"] and gpu_verified.gpu_count():
+        path = gpu_verified.write(counts)
+        if reporter := session.config.pluginmanager.get_plugin("terminalreporter"):
+            reporter.write_line(f"\nall {counts['passed']} GPU tests passed: wrote {path}")

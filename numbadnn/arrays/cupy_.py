@@ -1,0 +1,62 @@
+"""CuPy arrays; outputs and workspace come from CuPy's own (stream-ordered) memory pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import cupy
+
+from numbadnn.arrays import Library, View, element_strides, streams
+from numbadnn.arrays.numpy_ import numpy_dtype
+from numbadnn.problem import Spec
+
+
+def _probe(array: Any) -> tuple[int, tuple[Any, ...]]:
+    data = array.data
+    address = data.ptr
+    return address, ("cupy", array.shape, array.strides, array.dtype, data.device_id, address & 15)
+
+
+def _view(array: Any) -> View:
+    strides = element_strides(array.strides, array.dtype.itemsize, array.shape)
+    return View(LIBRARY, array.dtype.name, tuple(array.shape), strides, array.data.device_id, array.data.ptr)
+
+
+def _allocator(spec: Spec, device: int, first: View) -> Callable[[Any], Any]:
+    dtype, shape, ndarray = numpy_dtype(spec.dtype), spec.shape, cupy.ndarray
+    if spec.is_contiguous:
+        return lambda like: ndarray(shape, dtype)
+    nbytes = spec.size * spec.itemsize
+    byte_strides = tuple(s * spec.itemsize for s in spec.strides)
+    return lambda like: ndarray(shape, dtype, cupy.cuda.alloc(nbytes), byte_strides)
+
+
+def _scratch(nbytes: int, device: int, stream: int) -> tuple[Any, int]:
+    buffer = cupy.cuda.alloc(nbytes)
+    return buffer, buffer.ptr
+
+
+def _allocating_on(stream: int, device: int) -> AbstractContextManager[Any]:
+    return cupy.cuda.Stream.from_external(streams.Raw(stream))
+
+
+LIBRARY = Library(
+    name="cupy",
+    probe=_probe,
+    view=_view,
+    address=lambda array: array.data.ptr,
+    allocator=_allocator,
+    current_stream=lambda device: cupy.cuda.get_current_stream(device).ptr,
+    allocating_on=_allocating_on,
+    record=lambda array, stream, device: streams.wait(cupy.cuda.get_current_stream(device).ptr, stream, device),
+    scratch=_scratch,
+    is_capturing=lambda: streams.is_capturing(cupy.cuda.get_current_stream().ptr),
+)
+
+
+def library_for(kind: type, array: Any, argument: str) -> Library:
+    if not issubclass(kind, cupy.ndarray):
+        raise TypeError(f"{argument}: expected a cupy.ndarray, got {kind.__qualname__}")
+    return LIBRARY

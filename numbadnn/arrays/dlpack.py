@@ -1,0 +1,99 @@
+"""DLPack by ctypes: read the capsule of an array we know nothing else about, and make one around our own memory.
+
+Source: dmlc/dlpack, dlpack.h (DLManagedTensor, the unversioned capsule "dltensor").
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+from numbadnn.problem import contiguous_strides
+
+_CODES = {("float16"): (2, 16), "float32": (2, 32), "float64": (2, 64), "bfloat16": (4, 16)}
+_NAMES = {v: k for k, v in _CODES.items()}
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    pass
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
+_Managed._fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
+
+_new = ctypes.pythonapi.PyCapsule_New
+_new.restype, _new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+_is_valid = ctypes.pythonapi.PyCapsule_IsValid
+_is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)
+_pointer_raw = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+class Tensor(NamedTuple):
+    """What a capsule says: strides in elements, ``device`` the CUDA ordinal or -1, ``address`` of element 0."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    device: int
+    address: int
+
+
+def read(capsule: Any) -> Tensor:
+    """Look into a "dltensor" capsule; the memory lives as long as the caller keeps the capsule."""
+    tensor = _Managed.from_address(_pointer(capsule, b"dltensor")).tensor
+    if tensor.device_type not in (1, 2, 3, 13):
+        raise TypeError(f"expected memory of the CPU or of a CUDA device, got DLPack device type {tensor.device_type}")
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else contiguous_strides(shape)
+    dtype = _NAMES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    device = tensor.device_id if tensor.device_type in (2, 13) else -1
+    name = dtype or f"DLPack type code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
+    return Tensor(name, shape, strides, device, (tensor.data or 0) + tensor.byte_offset)
+
+
+#: capsules handed out and not yet deleted: address of the structure -> everything that must stay alive
+_alive: dict[int, tuple[Any, ...]] = {}
+
+
+@_Deleter
+def _delete(managed: Any) -> None:
+    _alive.pop(ctypes.addressof(managed.contents), None)
+
+
+@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+def _destroy_capsule(capsule: int) -> None:
+    # A consumer that took the tensor renamed the capsule and calls the deleter itself.
+    if _is_valid(capsule, b"dltensor"):
+        _alive.pop(_pointer_raw(capsule, b"dltensor"), None)
+
+
+def capsule(owner: Any, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, device: int) -> Any:
+    """A "dltensor" capsule around device memory; ``owner`` stays alive until the consumer is done."""
+    code, bits = _CODES[dtype]
+    ndim = len(shape)
+    shape_c, strides_c = (ctypes.c_int64 * ndim)(*shape), (ctypes.c_int64 * ndim)(*strides)
+    managed = _Managed()
+    managed.tensor = _Tensor(address, 2, device, ndim, code, bits, 1, shape_c, strides_c, 0)
+    managed.deleter = _delete
+    key = ctypes.addressof(managed)
+    _alive[key] = (managed, shape_c, strides_c, owner)
+    return _new(key, b"dltensor", ctypes.cast(_destroy_capsule, ctypes.c_void_p))

@@ -1,0 +1,77 @@
+"""Objects of libraries we do not know, by ``__cuda_array_interface__`` (version 2 or 3) or ``__dlpack__``.
+
+On the GPU the result is a ``numbadnn.arrays.memory.DeviceArray``, which speaks both; on the CPU a NumPy array.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numbadnn.arrays import Library, View, dlpack, element_strides, memory, numpy_, streams
+from numbadnn.problem import Spec, contiguous_strides
+
+
+def _from_interface(array: Any) -> View:
+    interface = array.__cuda_array_interface__
+    if interface.get("mask") is not None:
+        raise TypeError("expected an array without a mask")
+    dtype = np.dtype(interface["typestr"])
+    name = "bfloat16" if getattr(array, "dtype", None) == "bfloat16" else dtype.name
+    shape = tuple(interface["shape"])
+    address, readonly = interface["data"]
+    byte_strides = interface.get("strides")
+    strides = element_strides(byte_strides, dtype.itemsize, shape) if byte_strides else contiguous_strides(shape)
+    device = _device_of(address)
+    stream = interface.get("stream")
+    if stream is not None:
+        streams.wait(memory.current_stream(device), int(stream), device)
+    return View(LIBRARY, name, shape, strides, device, address, bool(readonly))
+
+
+def _device_of(address: int) -> int:
+    d = memory.driver()
+    if not address:
+        return 0
+    attribute = d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return int(memory.check(d.cuPointerGetAttribute(attribute, address)))
+
+
+def _view(array: Any) -> View:
+    if hasattr(array, "__cuda_array_interface__"):
+        return _from_interface(array)
+    kind, device = array.__dlpack_device__()
+    if kind in (1, 3):
+        return numpy_.describe(np.from_dlpack(array), LIBRARY)
+    tensor = dlpack.read(array.__dlpack__(stream=memory.current_stream(device) or 1))
+    return View(LIBRARY, tensor.dtype, tensor.shape, tensor.strides, tensor.device, tensor.address)
+
+
+def _probe(array: Any) -> tuple[Any, tuple[Any, ...]]:
+    view = _view(array)
+    aligned = view.address & 15 if isinstance(view.address, int) else view.address.ctypes.data & 15
+    return view.address, ("foreign", view.shape, view.strides, view.dtype, view.device, aligned)
+
+
+def _allocator(spec: Spec, device: int, first: View) -> Any:
+    if device < 0:
+        return lambda like: numpy_.strided_empty(spec)
+    return lambda like: memory.DeviceArray(spec, device, memory.current_stream(device))
+
+
+def _address(array: Any) -> Any:
+    return array.memory.address if isinstance(array, memory.DeviceArray) else array
+
+
+LIBRARY = Library(
+    name="foreign",
+    probe=_probe,
+    view=_view,
+    address=_address,
+    allocator=_allocator,
+    current_stream=memory.current_stream,
+    allocating_on=memory.on_stream,
+    record=lambda array, stream, device: streams.wait(0, stream, device),
+    scratch=memory.scratch,
+)

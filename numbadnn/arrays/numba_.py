@@ -1,0 +1,83 @@
+"""Numba device arrays. Their outputs come from our stream-ordered pool: Numba's own allocation synchronises."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda
+from numba.cuda.cudadrv import devices
+from numba.cuda.cudadrv.devicearray import DeviceNDArray
+from numba.cuda.cudadrv.driver import MemoryPointer
+
+from numbadnn.arrays import Library, View, element_strides, memory, streams
+from numbadnn.arrays.numpy_ import numpy_dtype
+from numbadnn.problem import Spec
+
+
+def _address(array: Any) -> int:
+    return array.gpu_data.device_ctypes_pointer.value or 0
+
+
+def _probe(array: Any) -> tuple[int, tuple[Any, ...]]:
+    data = array.gpu_data
+    address = data.device_ctypes_pointer.value or 0
+    return address, ("numba", array.shape, array.strides, array.dtype, data.context.device.id, address & 15)
+
+
+def _view(array: Any) -> View:
+    strides = element_strides(array.strides, array.dtype.itemsize, array.shape)
+    device = array.gpu_data.context.device.id
+    return View(LIBRARY, array.dtype.name, tuple(array.shape), strides, device, _address(array))
+
+
+@functools.cache
+def _device_pointer_type() -> Any:
+    from cuda.bindings import driver
+
+    return driver.CUdeviceptr
+
+
+def _allocator(spec: Spec, device: int, first: View) -> Callable[[Any], Any]:
+    """Copies of one template: building a DeviceNDArray from its arguments costs more than the kernel's launch."""
+    nbytes, dtype = spec.size * spec.itemsize, numpy_dtype(spec.dtype)
+    byte_strides = tuple(s * dtype.itemsize for s in spec.strides)
+    context = devices.get_context(device)
+    pointer = _device_pointer_type()
+    if nbytes == 0:
+        return lambda like: cuda.device_array(spec.shape, dtype)
+    placeholder = MemoryPointer(context=context, pointer=pointer(0), size=nbytes)
+    template = DeviceNDArray(spec.shape, byte_strides, dtype, gpu_data=placeholder).__dict__
+
+    current_stream, own = memory.current_stream, memory.DeviceMemory
+
+    def make(like: Any) -> Any:
+        owner = own(nbytes, device, current_stream(device))
+        array = object.__new__(DeviceNDArray)
+        array.__dict__.update(template)
+        array.gpu_data = MemoryPointer(context=context, pointer=pointer(owner.address), size=nbytes, owner=owner)
+        return array
+
+    return make
+
+
+LIBRARY = Library(
+    name="numba",
+    probe=_probe,
+    view=_view,
+    address=_address,
+    allocator=_allocator,
+    current_stream=memory.current_stream,
+    allocating_on=memory.on_stream,
+    record=lambda array, stream, device: streams.wait(0, stream, device),
+    scratch=memory.scratch,
+    is_capturing=lambda: streams.is_capturing(memory.current_stream(0)),
+)
+
+
+def library_for(kind: type, array: Any, argument: str) -> Library:
+    if not issubclass(kind, DeviceNDArray) or isinstance(array, np.ndarray):
+        raise TypeError(f"{argument}: expected a Numba device array (cuda.to_device), got {kind.__qualname__}")
+    return LIBRARY

@@ -1,0 +1,65 @@
+"""NumPy arrays: they run on the CPU; bfloat16 is ``ml_dtypes.bfloat16``."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from numbadnn.arrays import Library, View, element_strides
+from numbadnn.problem import Spec
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of that name, ml_dtypes' for bfloat16."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def strided_empty(spec: Spec) -> np.ndarray:
+    """A new array with the spec's strides, which must be those of some axis order of a packed array."""
+    dtype = numpy_dtype(spec.dtype)
+    order = sorted(range(len(spec.shape)), key=lambda axis: (-spec.strides[axis], axis))
+    packed = np.empty([spec.shape[axis] for axis in order], dtype)
+    return packed.transpose(np.argsort(order))
+
+
+def describe(array: np.ndarray, library: Library) -> View:
+    strides = element_strides(array.strides, array.dtype.itemsize, array.shape)
+    return View(library, array.dtype.name, array.shape, strides, -1, array, not array.flags.writeable)
+
+
+def _probe(array: np.ndarray) -> tuple[np.ndarray, tuple[Any, ...]]:
+    aligned = array.__array_interface__["data"][0] & 15
+    return array, (np.ndarray, array.shape, array.strides, array.dtype, array.flags.writeable, aligned)
+
+
+def _view(array: np.ndarray) -> View:
+    if not array.dtype.isnative:
+        raise TypeError(f"expected native byte order, got dtype {array.dtype.str}")
+    return describe(np.asarray(array), LIBRARY)
+
+
+LIBRARY = Library(
+    name="numpy",
+    probe=_probe,
+    view=_view,
+    address=lambda array: array,
+    allocator=lambda spec, device, first: lambda like: strided_empty(spec),
+    current_stream=lambda device: None,
+    allocating_on=lambda stream, device: nullcontext(),
+    record=lambda array, stream, device: None,
+    scratch=lambda nbytes, device, stream: (None, 0),
+)
+
+
+def library_for(kind: type, array: Any, argument: str) -> Library:
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{argument}: expected an array, got the NumPy scalar {array!r}")
+    if isinstance(array, (np.ma.MaskedArray, np.matrix)):
+        raise TypeError(f"{argument}: expected a plain numpy.ndarray, got {kind.__qualname__}")
+    return LIBRARY

@@ -1,0 +1,121 @@
+"""PyTorch tensors, on the CPU and on CUDA devices; results are plain tensors from PyTorch's own allocator.
+
+A tensor that requires grad while grad mode is on is refused (its gradient would be lost silently), as are conjugate and
+negative views, sparse, fake and wrapped tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from numbadnn.arrays import Library, View
+from numbadnn.problem import Spec, channels_last_strides
+
+_DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
+_TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
+#: the raw handle of a device's current stream; a CPU-only build has no such function, and no CUDA tensors
+_current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
+
+
+def _check(tensor: torch.Tensor) -> None:
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"expected a dense tensor, got layout {tensor.layout}")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise TypeError(
+            "expected a tensor that does not require grad: numbadnn records no autograd history, so the gradient would "
+            "be lost; pass tensor.detach() or call inside torch.no_grad()"
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        raise TypeError(
+            "expected a tensor without a pending conjugation or negation; call .resolve_conj().resolve_neg()"
+        )
+
+
+def _numpy(tensor: torch.Tensor) -> Any:
+    """The same memory as a NumPy array (bfloat16 by way of its bits)."""
+    if tensor.dtype not in _DTYPES:
+        return None  # refused on the cold path
+    if tensor.dtype is torch.bfloat16:
+        import ml_dtypes
+
+        return tensor.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.detach().numpy()
+
+
+def _probe(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
+    """Hot. A layout other than strided raises in stride(); a pending negation (of an imaginary part, never packed) is
+    looked for by ``check``."""
+    if tensor.requires_grad:
+        _check(tensor)
+    address = tensor.data_ptr()
+    device = tensor.get_device()
+    signature = (tensor.shape, tensor.stride(), tensor.dtype, device, address & 15)
+    return (address if device >= 0 else _numpy(tensor)), signature
+
+
+def _view(tensor: torch.Tensor) -> View:
+    _check(tensor)
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"expected a tensor on cpu or cuda, got device {tensor.device}")
+    device = tensor.get_device()
+    dtype = _DTYPES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+    address = _numpy(tensor) if device < 0 else tensor.data_ptr()
+    return View(LIBRARY, dtype, tuple(tensor.shape), tuple(tensor.stride()), device, address)
+
+
+def _address(tensor: torch.Tensor) -> Any:
+    return tensor.data_ptr() if tensor.is_cuda else _numpy(tensor)
+
+
+def _allocator(spec: Spec, device: int, first: View) -> Callable[[torch.Tensor], torch.Tensor]:
+    if first.library is LIBRARY and (spec.shape, spec.strides, spec.dtype) == (first.shape, first.strides, first.dtype):
+        return torch.empty_like  # keeps the strides of a packed tensor, at half the cost of naming them
+    where = torch.device("cuda", device) if device >= 0 else torch.device("cpu")
+    strides = spec.strides
+    if spec.is_channels_last and not spec.is_contiguous:
+        strides = channels_last_strides(spec.shape)
+    make = functools.partial(torch.empty_strided, spec.shape, strides, dtype=_TORCH_DTYPES[spec.dtype], device=where)
+    return lambda like: make()
+
+
+def _allocating_on(stream: int, device: int) -> AbstractContextManager[Any]:
+    return torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device))
+
+
+def _record(tensor: torch.Tensor, stream: int, device: int) -> None:
+    tensor.record_stream(torch.cuda.ExternalStream(stream, device=device))
+
+
+def _scratch(nbytes: int, device: int, stream: int) -> tuple[torch.Tensor, int]:
+    buffer = torch.empty(nbytes, dtype=torch.uint8, device=torch.device("cuda", device))
+    return buffer, buffer.data_ptr()
+
+
+LIBRARY = Library(
+    name="torch",
+    probe=_probe,
+    view=_view,
+    address=_address,
+    allocator=_allocator,
+    current_stream=_current_stream,
+    allocating_on=_allocating_on,
+    record=_record,
+    scratch=_scratch,
+    address_on_gpu=torch.Tensor.data_ptr,
+    check=_check,
+    is_capturing=getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False),
+)
+
+
+def library_for(kind: type, array: Any, argument: str) -> Library:
+    if kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        raise TypeError(
+            f"{argument}: expected a plain torch.Tensor, got the subclass {kind.__module__}.{kind.__qualname__}, "
+            "whose memory numbadnn cannot take as it is"
+        )
+    return LIBRARY

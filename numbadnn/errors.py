@@ -1,0 +1,57 @@
+"""The exceptions of numbadnn: what went wrong, as a class a caller can catch.
+
+Wrong arguments are plain ``ValueError`` / ``TypeError``; everything else derives from ``NumbaDNNError``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Refusal(NamedTuple):
+    """One candidate that was not chosen, and why."""
+
+    backend: str
+    impl: str
+    reason: str
+
+
+class NumbaDNNError(RuntimeError):
+    """Base of every error that is not a wrong argument."""
+
+
+class NotSupportedError(NumbaDNNError, NotImplementedError):
+    """No implementation that the options admit can do this problem; ``candidates`` says why for each."""
+
+    def __init__(self, message: str, candidates: tuple[Refusal, ...] = ()) -> None:
+        lines = [message, *(f"  {c.impl} ({c.backend}): {c.reason}" for c in candidates)]
+        super().__init__("\n".join(lines))
+        self.candidates = candidates
+
+
+class BackendUnavailableError(NumbaDNNError):
+    """A backend that was asked for by name cannot be used here (no GPU, no library, array on another device)."""
+
+
+class CudnnError(NumbaDNNError):
+    """cuDNN returned a status other than success; the message carries its name and cuDNN's own last message."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class WorkspaceError(NumbaDNNError):
+    """The workspace a plan needs is larger than what was given or allowed."""
+
+
+class DeterminismError(NumbaDNNError):
+    """A forced algorithm conflicts with the determinism level that the user set."""
+
+
+class CaptureError(NumbaDNNError):
+    """A call under CUDA graph capture would have to synchronise, compile or allocate; raised before it does."""
+
+
+class PlanMissError(NumbaDNNError):
+    """``plan_strict`` is set and the plan file has no entry for this problem."""

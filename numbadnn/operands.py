@@ -1,0 +1,221 @@
+"""What every operation does with its arrays before and around the work: checks, output layout, casts, empty problems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numbadnn.arrays import View, view_of
+from numbadnn.problem import ITEMSIZE, Policy, Spec, channels_last_strides, contiguous_strides
+from numbadnn.registry import Executable, Impl
+
+_ALIGN = 256
+
+
+def named_view(array: Any, argument: str) -> View:
+    """The view of an array; what its library says against it is raised with the argument's name in front."""
+    try:
+        return view_of(array, argument)
+    except (TypeError, ValueError) as error:
+        text = str(error)
+        raise type(error)(text if text.startswith(argument) else f"{argument}: {text}") from None
+
+
+def check_devices(views: list[View], names: tuple[str, ...]) -> None:
+    """All arrays on the first one's device, else ValueError."""
+    for view, name in zip(views[1:], names[1:], strict=True):
+        if view.device != views[0].device:
+            raise ValueError(
+                f"{name}: expected an array on {_place(views[0].device)}, where {names[0]} is, got one on "
+                f"{_place(view.device)}"
+            )
+
+
+def _place(device: int) -> str:
+    return f"CUDA device {device}" if device >= 0 else "the CPU"
+
+
+def check_out(outs: tuple[Any, ...], views: list[View]) -> list[View]:
+    """Views of the destinations: writable, on the inputs' device, no element stored twice."""
+    out_views = [named_view(array, "out") for array in outs]
+    for view in out_views:
+        if not view.library.takes_out:
+            raise TypeError(f"out: expected None for {view.library.name} arrays, which are immutable")
+        if view.readonly:
+            raise ValueError("out: expected a writable array, got a read-only one")
+        if view.device != views[0].device:
+            raise ValueError(f"out: expected an array on {_place(views[0].device)}, got one on {_place(view.device)}")
+        if _overlaps_itself(view):
+            raise ValueError(f"out: expected an array whose elements do not overlap, got strides {view.strides}")
+    return out_views
+
+
+def _overlaps_itself(view: View) -> bool:
+    reach = 0
+    for stride, n in sorted((abs(s), n) for s, n in zip(view.strides, view.shape, strict=True) if n > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (n - 1)
+    return False
+
+
+def result_dtype(views: list[View]) -> str:
+    """The upcast of the inputs; float16 with bfloat16 is float32."""
+    dtypes = {v.dtype for v in views}
+    if dtypes == {"float16", "bfloat16"}:
+        return "float32"
+    return max(dtypes, key=lambda d: ITEMSIZE[d])
+
+
+def input_spec(view: View, dtype: str) -> Spec:
+    """The operand an implementation sees: the array itself, or the packed copy that a cast makes of it."""
+    spec = view.spec()
+    if view.dtype == dtype:
+        return spec
+    return Spec.of(dtype, spec.shape, "nhwc" if _prefers_channels_last(spec) else "")
+
+
+def _prefers_channels_last(spec: Spec) -> bool:
+    return spec.is_channels_last and not spec.is_contiguous
+
+
+def output_spec(shape: tuple[int, ...], dtype: str, first: View, out_view: View | None, name: str = "out") -> Spec:
+    """The destination: ``out`` if it was given (checked), else new: channels last if the first array is, else C order."""
+    if out_view is None:
+        spec = first.spec()
+        like = _prefers_channels_last(spec) and len(shape) == len(spec.shape)
+        return Spec(dtype, shape, channels_last_strides(shape) if like else contiguous_strides(shape))
+    if out_view.shape != shape:
+        raise ValueError(f"{name}: expected shape {shape}, got {out_view.shape}")
+    if out_view.dtype != dtype:
+        raise TypeError(f"{name}: expected dtype {dtype}, got {out_view.dtype}")
+    return out_view.spec()
+
+
+def overlap_checker(problem: Any, views: list[View]) -> Callable[[Any, Any], None]:
+    """A function of (input addresses, output addresses) that raises ValueError where an output overlaps an input."""
+    if views[0].device < 0:
+
+        def check_arrays(inputs: Any, outputs: Any) -> None:
+            for target in outputs:
+                for array in inputs:
+                    if np.may_share_memory(target, array) and np.shares_memory(target, array):
+                        raise ValueError("out: expected memory of its own, got an array that overlaps an input")
+
+        return check_arrays
+
+    inputs_spans = [_byte_span(v.spec()) for v in views]
+    outputs_spans = [_byte_span(s) for s in problem.outputs]
+
+    def check_addresses(inputs: Any, outputs: Any) -> None:
+        for (target_low, target_high), target in zip(outputs_spans, outputs, strict=True):
+            for view, (low, high), address in zip(views, inputs_spans, inputs, strict=True):
+                if address + low < target + target_high and target + target_low < address + high:
+                    _check_exactly(view.spec(), address, problem.outputs, target)
+
+    return check_addresses
+
+
+def _byte_span(spec: Spec) -> tuple[int, int]:
+    low, high = spec.span
+    return low * spec.itemsize, (high + 1) * spec.itemsize if spec.size else 0
+
+
+class _Ghost:
+    """An array interface to addresses that nobody reads: NumPy's exact overlap test needs only the geometry."""
+
+    def __init__(self, spec: Spec, address: int) -> None:
+        self.__array_interface__ = {
+            "shape": spec.shape,
+            "strides": tuple(s * spec.itemsize for s in spec.strides),
+            "typestr": f"|V{spec.itemsize}",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+def _check_exactly(spec: Spec, address: int, outputs: tuple[Spec, ...], target: int) -> None:
+    one = np.asarray(_Ghost(spec, address))
+    if any(np.shares_memory(one, np.asarray(_Ghost(o, target))) for o in outputs):
+        raise ValueError("out: expected memory of its own, got an array that overlaps an input")
+
+
+def with_casts(executable: Executable, problem: Any, views: list[View], device: int) -> Executable:
+    """The same executable behind casts of the inputs whose dtype is not the problem's (mixed dtypes upcast)."""
+    casts = [
+        (i, spec, view)
+        for i, (spec, view) in enumerate(zip(problem.inputs, views, strict=True))
+        if spec.dtype != view.dtype and spec.size
+    ]
+    if not casts:
+        return executable
+    executable.facts["casts"] = [f"{v.dtype} -> {s}" for _, s, v in casts]
+    inner = executable.run
+    if device < 0:
+        from numbadnn.arrays.numpy_ import numpy_dtype, strided_empty
+
+        def run_on_cpu(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
+            arrays = list(inputs)
+            for i, spec, _ in casts:
+                arrays[i] = strided_empty(spec)
+                arrays[i][...] = inputs[i].astype(numpy_dtype(spec.dtype))
+            inner(tuple(arrays), outputs, workspace, stream)
+
+        executable.run = run_on_cpu
+        return executable
+    from numbadnn.kernels.copy import plan_copy
+
+    steps, offset = [], -(-executable.workspace_bytes // _ALIGN) * _ALIGN
+    for i, spec, view in casts:
+        steps.append((i, offset, plan_copy(view.spec(), spec, (0,) * len(spec.shape), device)))
+        offset += -(-spec.size * spec.itemsize // _ALIGN) * _ALIGN
+    executable.workspace_bytes = offset
+
+    def run_on_gpu(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
+        addresses = list(inputs)
+        for i, at, step in steps:
+            step(inputs[i], workspace + at, stream)
+            addresses[i] = workspace + at
+        inner(tuple(addresses), outputs, workspace, stream)
+
+    executable.run = run_on_gpu
+    return executable
+
+
+#: stands for "nothing to compute": an operand of size zero; result = beta * out, which is zeros for beta = 0
+EMPTY = Impl(
+    op="*",
+    backend="none",
+    name="empty",
+    supports=lambda problem, policy: "",
+    plan=lambda problem, policy, config: plan_empty(problem, policy),
+    rank=lambda problem: 0.0,
+    determinism="gpu_to_gpu",
+)
+
+
+def plan_empty(problem: Any, policy: Policy) -> Executable:
+    """Scale or zero the outputs: what a sum of nothing is."""
+    beta = getattr(problem, "beta", 0.0)
+    specs = [s for s in problem.outputs if s.size]
+    if not specs:
+        return Executable(lambda inputs, outputs, workspace, stream: None, determinism="gpu_to_gpu")
+    if policy.device < 0:
+
+        def scale(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
+            for target in outputs:
+                target[...] = 0 if beta == 0 else (target.astype(np.float64) * beta).astype(target.dtype)
+
+        return Executable(scale, determinism="gpu_to_gpu")
+    from numbadnn.kernels.copy import plan_fill, plan_scale
+
+    steps = [plan_scale(s, beta, policy.device) if beta else plan_fill(s, 0.0, policy.device) for s in problem.outputs]
+
+    def run(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
+        for step, spec, target in zip(steps, problem.outputs, outputs, strict=True):
+            if spec.size:
+                step(target, stream)
+
+    return Executable(run, determinism="gpu_to_gpu")

@@ -1,0 +1,97 @@
+"""The matrix operation x backend: what can compute what (``Impl``), and what planning gives (``Executable``).
+
+Each backend has one file a family with the stem of the family (``cpu/conv.py``, ``kernels/conv.py``, ``cudnn/conv.py``);
+it calls ``register`` at import. ``implementations(op)`` imports the files of a family on first use, so that nothing is
+loaded that no call needs. Importing such a file loads no CUDA and no Numba: that happens in ``plan``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from numbadnn.problem import Policy
+
+#: backend name -> the package with one module a family
+PACKAGES = {"cudnn": "numbadnn.cudnn", "numba": "numbadnn.kernels", "cpu": "numbadnn.cpu"}
+
+#: operation -> family (the stem of its files)
+FAMILY: dict[str, str] = {
+    "conv2d": "conv",
+    "conv2d_grad_wrt_inputs": "conv",
+    "conv2d_grad_wrt_weights": "conv",
+    "softmax": "softmax",
+    "softmax_grad": "softmax",
+}
+
+#: from the weakest to the strongest promise
+DETERMINISM = ("not_guaranteed", "run_to_run", "batch_invariant", "gpu_to_gpu")
+ARITHMETIC = ("ieee", "tensor_core", "tf32", "fft", "winograd")
+
+
+@dataclass(slots=True)
+class Executable:
+    """A problem made ready on one device for one thread.
+
+    ``run(inputs, outputs, workspace, stream)``: on the GPU every array and the workspace is an address (int) and
+    ``stream`` a raw handle (int); on the CPU arrays are NumPy arrays, workspace and stream are None. Only enqueues.
+    ``facts`` is what explain, last_call and validate print: engine, configuration, copies paid.
+    """
+
+    run: Callable[[tuple[Any, ...], tuple[Any, ...], Any, Any], None]
+    workspace_bytes: int = 0
+    arithmetic: str = "ieee"
+    determinism: str = "run_to_run"
+    facts: dict[str, Any] = field(default_factory=dict)
+    #: the same as ``run`` for the hot path of a GPU call: direct(stream, *inputs, *outputs), then workspace if there is one
+    direct: Callable[..., None] | None = None
+    #: it owns memory on the device that a captured CUDA graph would refer to
+    pin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Impl:
+    """One way to compute one operation on one backend.
+
+    ``supports(problem, policy)`` is "" for yes, else the reason in words; it may load libraries, never launch.
+    ``plan(problem, policy, config)`` makes the Executable; ``config`` None means the implementation's own heuristic.
+    ``rank(problem)``: lower is tried first among all backends that the options admit.
+    """
+
+    op: str
+    backend: str
+    name: str
+    supports: Callable[[Any, Policy], str]
+    plan: Callable[[Any, Policy, Any], Executable]
+    rank: Callable[[Any], float]
+    arithmetic: str = "ieee"
+    determinism: str = "run_to_run"
+    #: the candidates inside this implementation (cuDNN engines, kernel configurations), for explain
+    options: Callable[[Any, Policy], list[dict[str, Any]]] | None = None
+
+
+_IMPLS: dict[str, list[Impl]] = {}
+_LOADED: set[str] = set()
+
+
+def register(impl: Impl) -> Impl:
+    """Add an implementation; its (op, name) is unique."""
+    known = _IMPLS.setdefault(impl.op, [])
+    if any(i.name == impl.name for i in known):
+        raise ValueError(f"implementation {impl.name!r} of {impl.op!r} is registered twice")
+    known.append(impl)
+    return impl
+
+
+def implementations(op: str) -> list[Impl]:
+    """Every implementation of ``op``, all backends, in order of registration."""
+    family = FAMILY[op]
+    if family not in _LOADED:
+        for package in PACKAGES.values():
+            if importlib.util.find_spec(f"{package}.{family}"):
+                importlib.import_module(f"{package}.{family}")
+        _LOADED.add(family)
+    return _IMPLS.get(op, [])

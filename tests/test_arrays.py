@@ -1,0 +1,170 @@
+"""Arrays of every library that needs no GPU: same library back, layout rules, protocols, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import numbadnn
+import numbadnn.reference as reference
+from numbadnn.arrays import dlpack
+from numbadnn.problem import Spec, normalised_strides
+
+RANDOM = np.random.default_rng(2)
+X = RANDOM.standard_normal((2, 4, 6, 5)).astype("float32")
+W = RANDOM.standard_normal((6, 4, 3, 3)).astype("float32")
+EXPECTED = reference.conv2d(X, W)
+
+
+class Foreign:
+    """An array of an unknown library: nothing but DLPack."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+
+def test_numpy_subclasses_and_views_are_arrays(tmp_path: Any) -> None:
+    mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=X.shape)
+    mapped[...] = X
+    result = numbadnn.conv2d(mapped, W)
+    assert type(result) is np.ndarray and np.allclose(result, EXPECTED, atol=1e-4)
+    readonly = X.copy()
+    readonly.flags.writeable = False
+    assert np.allclose(numbadnn.conv2d(readonly, W), EXPECTED, atol=1e-4)
+
+
+def test_channels_last_in_is_channels_last_out() -> None:
+    last = np.ascontiguousarray(X.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    result = numbadnn.conv2d(last, W)
+    assert result.transpose(0, 2, 3, 1).flags.c_contiguous and np.allclose(result, EXPECTED, atol=1e-4)
+    assert numbadnn.conv2d(X, W).flags.c_contiguous
+    ambiguous = last[:, :1]  # one channel: either layout describes it
+    assert numbadnn.conv2d(np.ascontiguousarray(ambiguous), W[:, :1]).flags.c_contiguous
+
+
+def test_strides_of_any_kind_are_honoured() -> None:
+    flipped = X[:, ::-1, ::-1, ::-1]
+    assert np.allclose(numbadnn.conv2d(flipped, W), reference.conv2d(flipped, W), atol=1e-4)
+    broadcast = np.broadcast_to(X[:1], X.shape)
+    assert np.allclose(numbadnn.conv2d(broadcast, W), reference.conv2d(broadcast, W), atol=1e-4)
+    out = np.full((2, 6, 4, 6), np.nan, "float32")[:, :, ::-1, ::2]
+    assert numbadnn.conv2d(X, W, out=out) is out and np.allclose(out, EXPECTED, atol=1e-4)
+
+
+def test_mixed_dtypes_upcast_and_half_types_meet_in_float32() -> None:
+    half, brain = X.astype("float16"), W.astype(ml_dtypes.bfloat16)
+    assert numbadnn.conv2d(half, brain).dtype == np.float32
+    assert numbadnn.conv2d(half, W).dtype == np.float32
+    assert numbadnn.conv2d(X.astype("float64"), W).dtype == np.float64
+    last = numbadnn.last_call()
+    assert last is not None and last.facts["casts"] == ["float32 -> float64:6x4x3x3"]
+    assert np.allclose(numbadnn.conv2d(half, brain), reference.conv2d(half, brain), atol=1e-4)
+
+
+def test_dlpack_of_an_unknown_library_gives_numpy() -> None:
+    result = numbadnn.conv2d(Foreign(X), Foreign(W))
+    assert type(result) is np.ndarray and np.allclose(result, EXPECTED, atol=1e-4)
+
+
+def test_dlpack_capsules_can_be_read_and_made() -> None:
+    tensor = dlpack.read(X[:, ::2].__dlpack__())
+    assert (tensor.dtype, tensor.shape, tensor.device) == ("float32", (2, 2, 6, 5), -1)
+    assert tensor.strides == (120, 60, 5, 1) and tensor.address == X.ctypes.data
+    alive = len(dlpack._alive)
+    capsule = dlpack.capsule(X, X.ctypes.data, X.shape, (120, 30, 5, 1), "float32", 3)
+    assert dlpack.read(capsule) == ("float32", X.shape, (120, 30, 5, 1), 3, X.ctypes.data)
+    del capsule  # nobody took it: its destructor lets go of the owner
+    assert len(dlpack._alive) == alive
+
+
+def test_empty_operands_have_defined_results() -> None:
+    for x, w in ((X[:0], W), (X, W[:0]), (X[:, :0], W[:, :0])):
+        result = numbadnn.conv2d(x, w)
+        assert result.shape == (x.shape[0], w.shape[0], 4, 3) and not result.any()
+    out = np.full((2, 6, 4, 3), 2.0, "float32")
+    numbadnn.conv2d(X[:, :0], W[:, :0], beta=0.5, out=out)
+    assert (out == 1).all()
+    assert not numbadnn.conv2d_grad_wrt_weights(X[:0], np.ones((0, 6, 4, 3), "float32"), W.shape).any()
+    assert numbadnn.conv2d_grad_wrt_inputs(np.ones((0, 6, 4, 3), "float32"), W, (0, 4, 6, 5)).shape == (0, 4, 6, 5)
+    assert numbadnn.softmax(np.ones((2, 0, 4, 5), "float16")).shape == (2, 0, 4, 5)
+    assert numbadnn.softmax_grad(np.ones((2, 0, 4)), np.ones((2, 0, 4))).shape == (2, 0, 4)
+
+
+def test_specs_parse_back_and_free_strides_are_normal() -> None:
+    for text in (
+        "float32:2x3x4x5",
+        "bfloat16:2x3x4x5:nhwc",
+        "float64:2x3:7,1",
+        "float16:2x3:unaligned",
+        "float32:3x2:-2,1",
+    ):
+        assert str(Spec.parse(text)) == text
+    assert normalised_strides((1, 3, 4, 5), (99, 20, 5, 1)) == (60, 20, 5, 1)
+    assert normalised_strides((2, 3, 1, 1), (3, 1, 7, 7)) == (3, 1, 1, 1)
+    assert normalised_strides((2, 3, 4, 5), (60, 1, 15, 3)) == (60, 1, 15, 3)
+    assert normalised_strides((0, 3), (8, 8)) == (3, 1)
+    for wrong in ("int8:2x2", "float32:2x2:1", "float32:2x2:nhwc:nhwc:1", "float32"):
+        with pytest.raises(ValueError):
+            Spec.parse(wrong)
+
+
+torch = pytest.importorskip("torch")
+
+
+def test_cpu_tensors_run_on_the_cpu_and_come_back_as_tensors() -> None:
+    x, w = torch.from_numpy(X), torch.from_numpy(W)
+    result = numbadnn.conv2d(x, w)
+    assert type(result) is torch.Tensor and np.allclose(result.numpy(), EXPECTED, atol=1e-4)
+    out = torch.full((2, 6, 4, 3), float("nan"))
+    assert numbadnn.conv2d(x, w, out=out) is out and torch.equal(out, result)
+    last = numbadnn.conv2d(x.to(memory_format=torch.channels_last), w)
+    assert last.is_contiguous(memory_format=torch.channels_last) and torch.allclose(last, result, atol=1e-5)
+    assert numbadnn.conv2d(x, W).shape == (2, 6, 4, 3)  # mixed libraries on one device: the first one's comes back
+
+
+def test_bfloat16_tensors() -> None:
+    x, w = torch.from_numpy(X).bfloat16(), torch.from_numpy(W).bfloat16()
+    result = numbadnn.conv2d(x, w)
+    assert result.dtype is torch.bfloat16
+    exact = reference.conv2d(x.double().numpy(), w.double().numpy())
+    assert np.abs(result.double().numpy() - exact).max() <= 2**-8 * np.abs(exact).max()
+
+
+def test_tensors_whose_meaning_would_be_lost_are_refused() -> None:
+    w = torch.from_numpy(W)
+    x = torch.from_numpy(X.copy())
+    numbadnn.conv2d(x, w)
+    x.requires_grad_()
+    with pytest.raises(TypeError, match="input: expected a tensor that does not require grad"):
+        numbadnn.conv2d(x, w)
+    with pytest.raises(TypeError, match="filters: expected a tensor that does not require grad"):
+        numbadnn.conv2d(x.detach(), torch.nn.Parameter(w))
+    with torch.no_grad():
+        assert numbadnn.conv2d(x, torch.nn.Parameter(w)).shape == (2, 6, 4, 3)
+    complex_image = torch.randn(2, 4, 6, 5, dtype=torch.complex64)
+    with pytest.raises(TypeError, match="negation"):
+        numbadnn.conv2d(complex_image.conj().imag, w)
+    with pytest.raises(TypeError, match="dense tensor"):
+        numbadnn.softmax(torch.eye(3).to_sparse())
+    with pytest.raises(TypeError, match="expected dtype .* got int64"):
+        numbadnn.conv2d(torch.ones(2, 4, 6, 5, dtype=torch.int64), w)
+    with pytest.raises(TypeError, match="on cpu or cuda, got device meta"):
+        numbadnn.conv2d(torch.ones(2, 4, 6, 5, device="meta"), w)
+
+
+def test_tensor_subclasses_are_refused_by_name() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(torch.ones(2, 4, 6, 5))
+    with pytest.raises(TypeError, match=r"input: expected a plain torch.Tensor, got the subclass .*FakeTensor"):
+        numbadnn.conv2d(fake, torch.from_numpy(W))

@@ -1,0 +1,134 @@
+"""Every wrong argument is a clear error that names it, what was expected and what came, before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import numbadnn
+
+X = np.ones((2, 4, 6, 5), np.float32)
+W = np.ones((6, 4, 3, 3), np.float32)
+G = np.ones((2, 6, 4, 3), np.float32)
+CONV_CASES: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
+    (ValueError, r"input: expected 4 dimensions, got 3", (X[0], W), {}),
+    (ValueError, r"filters: expected 4 dimensions, got 5", (X, W[None]), {}),
+    (ValueError, r"filters: expected 4 channels \(4 channels of input in 1 groups\), got 3", (X, W[:, :3]), {}),
+    (ValueError, r"num_groups: expected a divisor of the 4 channels of input, got 3", (X, W), {"num_groups": 3}),
+    (ValueError, r"num_groups: expected a divisor of the 5 filters", (X, W[:5, :2]), {"num_groups": 2}),
+    (ValueError, r"num_groups must have value greater than zero", (X, W), {"num_groups": 0}),
+    (ValueError, r"border_mode.*'same'", (X, W), {"border_mode": "same"}),
+    (ValueError, r"border_mode.*-1", (X, W), {"border_mode": -1}),
+    (ValueError, r"border_mode.*\[1, 1\]", (X, W), {"border_mode": [1, 1]}),
+    (ValueError, r"must be a tuple of length 2", (X, W), {"border_mode": (1, 1, 1)}),
+    (
+        ValueError,
+        r"subsample: expected a tuple of 2 integers >= 1, got \(0, 1\)|subsample.*0",
+        (X, W),
+        {"subsample": (0, 1)},
+    ),
+    (ValueError, r"subsample", (X, W), {"subsample": (1,)}),
+    (ValueError, r"filter_dilation", (X, W), {"filter_dilation": 2}),
+    (ValueError, r"filters: expected a \(dilated\) window no larger than the padded image", (X[:, :, :2], W), {}),
+    (ValueError, r"filters: expected a \(dilated\) window", (X, W), {"filter_dilation": (3, 1)}),
+    (ValueError, r"input_shape: expected the array's own shape", (X, W), {"input_shape": (2, 4, 6, 6)}),
+    (ValueError, r"filter_shape: expected", (X, W), {"filter_shape": (6, 4, 3)}),
+    (TypeError, r"input: expected dtype float16, .* got int32", (X.astype("int32"), W), {}),
+    (TypeError, r"filters: expected dtype .* got complex64", (X, W.astype("complex64")), {}),
+    (TypeError, r"filters: expected dtype .* got bool", (X, W.astype(bool)), {}),
+    (TypeError, r"filters: expected dtype .* got float8_e4m3fn", (X, W.astype(ml_dtypes.float8_e4m3fn)), {}),
+    (TypeError, r"input: expected an array .* got builtins.list", (X.tolist(), W), {}),
+    (TypeError, r"filters: expected an array .* got builtins.str", (X, "weights"), {}),
+    (TypeError, r"filters: expected an array, got the NumPy scalar", (X, np.float32(1)), {}),
+    (TypeError, r"input: expected native byte order", (X.astype(">f4"), W), {}),
+    (TypeError, r"input: expected a plain numpy.ndarray, got MaskedArray", (np.ma.masked_array(X), W), {}),
+    (TypeError, r"alpha: expected a number, got 'two'", (X, W), {"alpha": "two"}),
+    (ValueError, r"out: required when beta is not 0 \(beta=1\), got None", (X, W), {"beta": 1}),
+    (
+        ValueError,
+        r"out: expected shape \(2, 6, 4, 3\), got \(2, 6, 4, 4\)",
+        (X, W),
+        {"out": np.ones((2, 6, 4, 4), "f4")},
+    ),
+    (TypeError, r"out: expected dtype float32, got float64", (X, W), {"out": np.ones((2, 6, 4, 3))}),
+    (TypeError, r"out: expected an array", (X, W), {"out": [1.0]}),
+    (ValueError, r"precision: expected one of", (X, W), {"precision": "double"}),
+    (ValueError, r"stream: expected None for arrays on the CPU", (X, W), {"stream": 0}),
+    (numbadnn.NotSupportedError, r"unshared convolution is not available", (X, W), {"unshared": True}),
+]
+
+
+@pytest.mark.parametrize(("error", "message", "args", "options"), CONV_CASES, ids=[c[1][:40] for c in CONV_CASES])
+def test_conv2d(error: type[Exception], message: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    for _ in range(2):  # the second time from whatever was remembered
+        with pytest.raises(error, match=message):
+            numbadnn.conv2d(*args, **options)
+
+
+def test_gradients() -> None:
+    with pytest.raises(ValueError, match="invalid input_shape for gradInputs: the given input_shape would produce"):
+        numbadnn.conv2d_grad_wrt_inputs(G, W, (2, 4, 7, 5))
+    with pytest.raises(ValueError, match="input_shape: expected"):
+        numbadnn.conv2d_grad_wrt_inputs(G, W, None)
+    with pytest.raises(ValueError, match="input_shape: expected"):
+        numbadnn.conv2d_grad_wrt_inputs(G, W, (2, 5, 6, 5))
+    with pytest.raises(ValueError, match=r"output_grad: expected 6 channels \(one a filter\), got 5"):
+        numbadnn.conv2d_grad_wrt_inputs(G[:, :5], W, (2, 4, 6, 5))
+    with pytest.raises(ValueError, match="filter_shape: expected"):
+        numbadnn.conv2d_grad_wrt_weights(X, G, (3, 3))
+    with pytest.raises(ValueError, match=r"output_grad: expected shape \(2, 6, 5, 4\), got \(2, 6, 4, 3\)"):
+        numbadnn.conv2d_grad_wrt_weights(X, G, (6, 4, 2, 2))
+    with pytest.raises(ValueError, match="output_grad: expected 4 dimensions"):
+        numbadnn.conv2d_grad_wrt_weights(X, G[0], (6, 4, 3, 3))
+    with pytest.raises(ValueError, match=r"output_grad: expected shape \(2, .*got \(1,"):
+        numbadnn.conv2d_grad_wrt_weights(X, G[:1], (6, 4, 3, 3))
+
+
+def test_softmax() -> None:
+    x = np.ones((2, 3), np.float32)
+    for call, error, message in (
+        (lambda: numbadnn.softmax(x[0]), ValueError, r"x: expected at least 2 dimensions, got 1"),
+        (lambda: numbadnn.softmax(x, "quick"), ValueError, "algo: expected one of fast, accurate, log, got 'quick'"),
+        (lambda: numbadnn.softmax(x, mode="row"), ValueError, "mode: expected one of channel, instance, got 'row'"),
+        (lambda: numbadnn.softmax(x.astype(int)), TypeError, "x: expected dtype"),
+        (lambda: numbadnn.softmax_grad(x, x[:1]), ValueError, r"sm: expected dy's shape \(2, 3\), got \(1, 3\)"),
+        (lambda: numbadnn.softmax_grad(x, x.astype("float16")), TypeError, "sm: expected dy's dtype float32"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+
+
+def test_out_must_be_writable_and_memory_of_its_own() -> None:
+    readonly = np.ones((2, 6, 4, 3), np.float32)
+    numbadnn.conv2d(X, W, out=readonly)
+    readonly.flags.writeable = False
+    with pytest.raises(ValueError, match="out: expected a writable array, got a read-only one"):
+        numbadnn.conv2d(X, W, out=readonly)
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype("float32")
+    before = x.copy()
+    other = np.empty_like(x)
+    numbadnn.softmax(x, out=other)
+    for out in (x, x[::-1]):  # the second call finds a remembered plan: the check is of every call
+        with pytest.raises(ValueError, match="out: expected memory of its own, got an array that overlaps an input"):
+            numbadnn.softmax(x, out=out)
+    assert np.array_equal(x, before)
+    with pytest.raises(ValueError, match="out: expected an array whose elements do not overlap"):
+        numbadnn.softmax(x, out=np.lib.stride_tricks.as_strided(other, (4, 8), (4, 4)))
+    interleaved = np.ones((4, 16), np.float32)
+    numbadnn.softmax(interleaved[:, ::2], out=interleaved[:, 1::2])  # ranges cross, elements do not
+    assert np.allclose(interleaved[:, 1::2], 1 / 8)
+
+
+def test_strides_that_are_no_whole_elements() -> None:
+    record = np.zeros((2, 3), [("a", "f4"), ("b", "u1")])
+    with pytest.raises(ValueError, match="x: expected strides that are multiples of the 4-byte item"):
+        numbadnn.softmax(record["a"])
+
+
+def test_a_failed_call_leaves_everything_usable() -> None:
+    with pytest.raises(ValueError):
+        numbadnn.conv2d(X, W[:, :3])
+    assert numbadnn.conv2d(X, W).shape == (2, 6, 4, 3)

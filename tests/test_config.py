@@ -1,0 +1,111 @@
+"""Options: precedence, parsing, the error for an unknown value, and where each value came from."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import numbadnn
+from numbadnn import config
+
+GIVEN = {
+    "backend": "cudnn,numba",
+    "fallback": "error",
+    "determinism": "gpu_to_gpu",
+    "fp32_precision": "tf32",
+    "precision": "float64",
+    "algo_fwd": "winograd",
+    "algo_bwd_data": "deterministic",
+    "algo_bwd_filter": "small",
+    "workspace_limit": "1.5MiB",
+    "tune": "measure",
+    "plan_file": "plans.json",
+    "plan_strict": "true",
+    "cache_dir": "cache",
+    "cudnn_library": "libcudnn.so.9",
+    "only": "numba.*",
+    "exclude": "cudnn.graph,cpu.*",
+    "errata_file": "errata.json",
+    "verbose": "dispatch",
+}
+
+
+def test_every_option_of_the_interface_exists() -> None:
+    assert set(config.OPTIONS) == set(GIVEN)
+
+
+def _fresh(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("NUMBADNN_")} | environment
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+
+
+def test_environment_sets_every_option_and_says_so() -> None:
+    code = "from numbadnn import config; o = config.current()\nfor n in config.OPTIONS: print(n, getattr(o, n), o.origin[n])"
+    done = _fresh(code, **{f"NUMBADNN_{k.upper()}": v for k, v in GIVEN.items()})
+    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert lines["workspace_limit"] == f"{3 << 19} environment NUMBADNN_WORKSPACE_LIMIT"
+    assert lines["backend"] == "('cudnn', 'numba') environment NUMBADNN_BACKEND"
+    assert all(f"environment NUMBADNN_{n.upper()}" in text for n, text in lines.items()) and len(lines) == len(GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("backend", "cuda"), ("backend", "cudnn,cudnn"), ("backend", ""), ("fallback", "maybe"), ("determinism", "1"),
+        ("workspace_limit", "512"), ("workspace_limit", "5 parsecs"), ("plan_strict", "1"), ("algo_bwd_data", "small"),
+        ("only", "numba direct"), ("verbose", "2"), ("cache_dir", ""),
+    ],
+)  # fmt: skip
+def test_an_unknown_value_in_the_environment_names_the_variable_the_values_and_what_came(name: str, value: str) -> None:
+    done = _fresh("import numbadnn; numbadnn.config.current()", **{f"NUMBADNN_{name.upper()}": value})
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"ValueError: NUMBADNN_{name.upper()}: expected") and last.endswith(f"got {value!r}")
+
+
+def test_using_beats_the_environment_and_nests() -> None:
+    code = (
+        "import numbadnn; from numbadnn import config\n"
+        "with numbadnn.using(fallback='allow'):\n"
+        "    with numbadnn.using(determinism='gpu_to_gpu') as o: print(o.fallback, o.origin['fallback'], o.determinism)\n"
+        "print(config.current().fallback)"
+    )
+    done = _fresh(code, NUMBADNN_FALLBACK="error")
+    assert done.stdout.splitlines() == ["allow using gpu_to_gpu", "error"], done.stderr
+
+
+def test_using_refuses_unknown_options_and_values_and_changes_nothing() -> None:
+    before = config.current()
+    with pytest.raises(TypeError, match="unknown option 'bakend'"), numbadnn.using(bakend="cpu"):
+        pass
+    with pytest.raises(ValueError, match=r"using\(backend=...\): expected auto"), numbadnn.using(backend="gpu"):
+        pass
+    assert config.current() is before
+
+
+def test_the_same_values_are_the_same_object_so_that_plans_are_found_again() -> None:
+    with numbadnn.using(workspace_limit="1MiB") as one:
+        pass
+    with numbadnn.using(workspace_limit="1024KiB") as two:
+        assert one is two
+
+
+def test_using_is_of_one_thread() -> None:
+    seen = []
+    with numbadnn.using(fallback="allow"):
+        thread = threading.Thread(target=lambda: seen.append(config.current().fallback))
+        thread.start()
+        thread.join()
+    assert seen == [config.from_environment().fallback]
+
+
+def test_options_whose_work_does_not_exist_yet_say_so() -> None:
+    import numpy as np
+
+    for option in ({"tune": "measure"}, {"plan_file": "p.json"}, {"plan_strict": True}):
+        with numbadnn.using(**option), pytest.raises(numbadnn.NotSupportedError, match="not available in this version"):
+            numbadnn.softmax(np.ones((2, 3), np.float32))

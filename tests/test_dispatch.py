@@ -1,0 +1,224 @@
+"""Choosing and remembering: forced backends, lists, fallback, filters, explain, plans, caches."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+import numbadnn
+from numbadnn import dispatch
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.ops.softmax import SoftmaxProblem
+
+RANDOM = np.random.default_rng(1)
+
+
+def image(*shape: int, dtype: str = "float32") -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(dtype)
+
+
+X, W = image(2, 3, 6, 5), image(4, 3, 3, 3)
+
+
+def test_a_call_says_what_ran() -> None:
+    numbadnn.conv2d(X, W)
+    last = numbadnn.last_call()
+    assert last is not None and last.backend == "cpu" and not last.fallback
+    assert last.problem.startswith("conv2d x=float32:2x3x6x5 w=float32:4x3x3x3 y=float32:2x4x4x3 ")
+    assert last.decided_by == "rank" and last.arithmetic == "ieee"
+
+
+def test_problem_text_parses_back() -> None:
+    for text in (
+        "conv2d x=float16:2x4x9x8:nhwc w=float16:6x2x3x3:nhwc pad=1,2,0,1 stride=2,1 dilation=1,2 flip=0 groups=2 alpha=0.5 "
+        "beta=2",
+        "conv2d_grad_wrt_weights x=float64:2x4x9x8:576,144,8,1 w=float64:6x4x3x3",
+        "conv2d_grad_wrt_inputs x=float32:1x1x5x5:unaligned w=float32:1x1x2x2 y=float32:1x1x4x4:-16,16,-4,1",
+    ):
+        problem = ConvProblem.parse(text)
+        assert ConvProblem.parse(str(problem)) == problem
+        assert set(text.split()) <= set(str(problem).split())
+    problem = SoftmaxProblem.parse("softmax_grad dy=bfloat16:2x3x4:nhwc algo=log mode=instance")
+    assert SoftmaxProblem.parse(str(problem)) == problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "conv2d x=float32:1x2x5x5", "conv3d x=float32:1x2x5x5 w=float32:1x2x3x3", "conv2d x=int32:1x2x5x5 w=int32:1x2x3x3",
+        "conv2d x=float32:1x2x5x5 w=float32:1x3x3x3", "conv2d x=float32:1x2x5x5 w=float32:1x2x3x3 y=float32:1x1x9x9",
+        "conv2d x=float32:1x2x5x5 w=float32:1x2x7x7", "conv2d x=float32:1x2x5x5 w=float32:1x2x3x3 colour=red",
+    ],
+)  # fmt: skip
+def test_malformed_problem_text_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        ConvProblem.parse(text)
+
+
+def test_a_backend_named_in_the_call_is_strict() -> None:
+    for backend in ("cudnn", "numba"):
+        with pytest.raises(numbadnn.BackendUnavailableError, match=f"backend='{backend}': the arrays are on the CPU"):
+            numbadnn.conv2d(X, W, backend=backend)
+    with pytest.raises(ValueError, match="backend: expected None or one of cudnn, numba, cpu, got 'cuda'"):
+        numbadnn.conv2d(X, W, backend="cuda")
+    assert numbadnn.conv2d(X, W, backend="cpu").shape == (2, 4, 4, 3)
+
+
+def test_a_backend_of_the_options_falls_back_and_warns_once_a_problem() -> None:
+    x = image(1, 3, 6, 7)
+    with numbadnn.using(backend="cudnn"):
+        with pytest.warns(RuntimeWarning, match="runs on cpu.* instead: .*the arrays are on the CPU"):
+            numbadnn.conv2d(x, W)
+        last = numbadnn.last_call()
+        assert last is not None and last.fallback and last.backend == "cpu" and last.refusals
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            numbadnn.conv2d(x, W)
+    with numbadnn.using(backend="cudnn", fallback="allow"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        numbadnn.conv2d(x, W)
+    with numbadnn.using(backend="cudnn", fallback="error"), pytest.raises(numbadnn.NotSupportedError) as caught:
+        numbadnn.conv2d(x, W)
+    assert all(c.reason for c in caught.value.candidates) and caught.value.candidates
+
+
+def test_an_ordered_list_admits_only_its_members() -> None:
+    with numbadnn.using(backend="cudnn,numba"), pytest.raises(numbadnn.NotSupportedError) as caught:
+        numbadnn.conv2d(X, W)
+    assert {c.backend for c in caught.value.candidates} == {"cudnn", "numba"}
+    with numbadnn.using(backend="numba,cpu"), pytest.warns(RuntimeWarning, match="instead"):
+        numbadnn.conv2d(image(1, 3, 8, 8), W)
+
+
+def test_only_and_exclude_name_implementations() -> None:
+    with numbadnn.using(exclude="cpu.*"), pytest.raises(numbadnn.NotSupportedError, match=r"excluded by the option"):
+        numbadnn.conv2d(X, W)
+    with numbadnn.using(only="numba.*"), pytest.raises(numbadnn.NotSupportedError, match="not in the option only"):
+        numbadnn.conv2d(X, W)
+    with numbadnn.using(only="cpu.*,numba.*"):
+        numbadnn.conv2d(X, W)
+
+
+def test_a_named_algorithm_that_nothing_has_is_strict_in_the_call_and_a_recorded_fallback_in_the_options() -> None:
+    x = image(1, 3, 9, 9)
+    with numbadnn.using(algo_fwd="fft"), pytest.warns(RuntimeWarning, match="has no algorithm named 'fft'"):
+        numbadnn.conv2d(x, W)
+    last = numbadnn.last_call()
+    assert last is not None and last.fallback and "'fft' is not to be had" in last.decided_by
+    with pytest.raises(numbadnn.NotSupportedError, match="has no algorithm named 'fft'"):
+        numbadnn.conv2d(x, W, algo="fft", backend="cpu")
+    with pytest.raises(ValueError, match="algo: expected one of auto, none"):
+        numbadnn.conv2d(x, W, algo="fastest")
+
+
+def test_refusals_are_remembered_and_repeat_every_reason() -> None:
+    with numbadnn.using(backend="cudnn,numba"):
+        messages = []
+        for _ in range(2):
+            with pytest.raises(numbadnn.NotSupportedError) as caught:
+                numbadnn.conv2d(X, W)
+            messages.append(str(caught.value))
+    assert messages[0] == messages[1] and "cudnn.graph (cudnn): the arrays are on the CPU" in messages[0]
+
+
+def test_explain_lists_every_candidate_with_its_reason_and_computes_nothing() -> None:
+    numbadnn.softmax(image(2, 3))
+    before = numbadnn.last_call()
+    explanation = numbadnn.explain(numbadnn.conv2d, X, W, border_mode="half")
+    assert numbadnn.last_call() == before
+    by_name = {c.impl: c for c in explanation.candidates}
+    assert by_name[explanation.chosen].state == "chosen" and by_name["numba.direct"].state == "refused"
+    assert all(bool(c.reason) == (c.state == "refused") for c in explanation.candidates)
+    assert all(f"{c.impl} " in str(explanation) for c in explanation.candidates)
+    forced = numbadnn.explain(numbadnn.conv2d, X, W, backend="cudnn")
+    assert forced.chosen == "" and "the arrays are on the CPU" in forced.decided_by
+
+
+def test_a_plan_can_be_kept_and_checks_its_arrays() -> None:
+    plan = numbadnn.plan(numbadnn.conv2d, X, W)
+    assert np.array_equal(plan(X, W), numbadnn.conv2d(X, W))
+    out = np.full((2, 4, 4, 3), np.nan, np.float32)
+    assert plan(X, W, out=out) is out and np.array_equal(out, numbadnn.conv2d(X, W))
+    with pytest.raises(ValueError, match="this Plan was made for"):
+        plan(X[:1], W)
+    with pytest.raises(ValueError, match="this Plan was made for"):
+        plan(X, W, out=out[:1])
+    failed = []
+
+    def elsewhere() -> None:
+        try:
+            plan(X, W)
+        except numbadnn.NumbaDNNError as error:
+            failed.append(str(error))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert failed and "belongs to the thread" in failed[0]
+
+
+def test_the_caches_are_bounded_and_can_be_cleared() -> None:
+    numbadnn.clear_caches()
+    w = np.ones((1, 1, 1, 1), np.float32)
+    for n in range(1, dispatch.MAX_PLANS + 20):
+        numbadnn.conv2d(np.ones((1, 1, 1, n), np.float32), w)
+    info = numbadnn.cache_info()
+    assert info.plans == dispatch.MAX_PLANS and info.choices <= dispatch.MAX_CHOICES
+    misses = info.misses
+    numbadnn.conv2d(np.ones((1, 1, 1, n), np.float32), w)
+    assert numbadnn.cache_info().misses == misses
+    numbadnn.clear_caches()
+    assert numbadnn.cache_info().plans == 0 == numbadnn.cache_info().choices
+
+
+def test_free_strides_make_no_new_choice() -> None:
+    numbadnn.clear_caches()
+    base = image(1, 3, 6, 5)
+    odd = np.lib.stride_tricks.as_strided(base, base.shape, (12345 * 4, *base.strides[1:]))
+    assert np.array_equal(numbadnn.conv2d(base, W), numbadnn.conv2d(odd, W))
+    assert numbadnn.cache_info().choices == 1
+
+
+def test_threads_share_choices_not_plans() -> None:
+    results, errors = [], []
+
+    def work(seed: int) -> None:
+        try:
+            for i in range(20):
+                x = np.random.default_rng(seed).standard_normal((1, 3, 5 + i % 4, 6)).astype("float32")
+                results.append(np.array_equal(numbadnn.conv2d(x, W), numbadnn.conv2d(x.copy(), W)))
+        except Exception as error:  # handed to the main thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(s,)) for s in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors and len(results) == 80 and all(results)
+
+
+def test_verbose_dispatch_prints_one_line_a_call(capfd: pytest.CaptureFixture[str]) -> None:
+    with numbadnn.using(verbose="dispatch"):
+        numbadnn.softmax(image(2, 3))
+        numbadnn.softmax(image(2, 3))
+    lines = capfd.readouterr().out.splitlines()
+    assert len(lines) == 2 and all(
+        line.startswith("numbadnn: cpu.") and "softmax x=float32:2x3" in line for line in lines
+    )
+
+
+def test_importing_is_light() -> None:
+    code = (
+        "import numpy, sys; before = set(sys.modules); import numbadnn; new = set(sys.modules) - before\n"
+        "heavy = [m for m in ('numba', 'scipy', 'torch', 'cuda', 'cupy', 'jax', 'ml_dtypes') if m in new]\n"
+        "maps = open('/proc/self/maps').read() if sys.platform == 'linux' else ''\n"
+        "assert not heavy, heavy\nassert 'libcuda' not in maps and 'libcudnn' not in maps"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,197 @@
+"""The compiled host functions that issue a cuDNN operation: one entry from Python, GIL released, six C calls inside.
+
+Everything that stays the same between calls lies in a *table* of 64-bit words that the plan owns (one plan, one
+thread): the addresses of the C functions, the CUDA context they need, handle, descriptors and scratch. A call brings
+the pointers. A variant pack cannot be changed once finalised, so each execution makes a fresh one and destroys it, also
+after an error.
+
+Every shim first asks cuCtxGetCurrent and returns WRONG_CONTEXT, having done nothing, where another context is current.
+Otherwise the result is 0 for success or ``step * 2**32 + status``, the step being an index into STEPS.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+from numba import int32, njit
+
+from numbadnn._hostcall import call_address, load_u64, store_u64
+from numbadnn.cudnn._enums import Attr, DescriptorType, Type
+from numbadnn.cudnn.lib import Library
+from numbadnn.errors import NumbaDNNError
+
+WRONG_CONTEXT = -1
+STEPS = (
+    "cuCtxGetCurrent",
+    "creating the variant pack",
+    "its unique ids",
+    "its data pointers",
+    "its workspace",
+    "finalising the variant pack",
+    "cudnnBackendExecute",
+    "destroying the variant pack",
+    "cudnnSoftmax",
+)
+
+# words of a table
+_CURRENT, _CONTEXT, _CONTEXT_OUT = 0, 8, 16
+_CREATE, _SET, _FINALIZE, _EXECUTE, _DESTROY = 24, 32, 40, 48, 56
+_HANDLE, _PLAN, _UIDS, _POINTERS, _WORKSPACE, _PACK = 64, 72, 80, 104, 128, 136
+_FUNCTION, _ALGORITHM, _MODE, _ALPHA, _BETA, _TENSORS = 24, 32, 40, 48, 56, 72
+_WORDS = 18
+
+_KIND = int(DescriptorType.VARIANT_PACK)
+_UNIQUE_IDS, _DATA, _SPACE = (
+    int(Attr.VARIANT_PACK_UNIQUE_IDS),
+    int(Attr.VARIANT_PACK_DATA_POINTERS),
+    int(Attr.VARIANT_PACK_WORKSPACE),
+)
+_INT64, _VOID_PTR = int(Type.INT64), int(Type.VOID_PTR)
+
+
+def graph_table(
+    library: Library, current: int, context: int, handle: int, plan: int, uids: Sequence[int]
+) -> ctypes.Array[ctypes.c_uint64]:
+    """The table of ``execute_plan``: ``uids`` are the unique ids of the three pointers, in the order of the call."""
+    names = ("CreateDescriptor", "SetAttribute", "Finalize", "Execute", "DestroyDescriptor")
+    functions = [library.address(f"cudnnBackend{name}") for name in names]
+    words = [current, context, 0, *functions, handle, plan, *uids]
+    return (ctypes.c_uint64 * _WORDS)(*words)
+
+
+def softmax_table(
+    library: Library,
+    current: int,
+    context: int,
+    handle: int,
+    name: str,
+    algorithm: int,
+    mode: int,
+    scalars: int,
+    tensors: Sequence[int],
+) -> ctypes.Array[ctypes.c_uint64]:
+    """The table of the softmax shims: ``tensors`` are the descriptors of (x, y) or (dy, y, dx).
+
+    ``scalars`` is the address of alpha; beta is 8 bytes further on.
+    """
+    words = [current, context, 0, library.address(name), algorithm, mode, scalars, scalars + 8, handle, *tensors]
+    return (ctypes.c_uint64 * _WORDS)(*words)
+
+
+def recover(library: Library, code: int, device: int, what: str, shim: Callable[..., int], *args: int) -> None:
+    """The cold path behind a shim that returned ``code``: enter the device's context and try again, or raise."""
+    from numbadnn.kernels._context import ensure_context
+
+    if code == WRONG_CONTEXT:
+        with ensure_context(device):
+            code = shim(*args)
+    if code == WRONG_CONTEXT:
+        raise NumbaDNNError(f"{what}: the primary context of CUDA device {device} is not the one it was planned in")
+    if code:
+        raise failure(library, code, what)
+
+
+def failure(library: Library, code: int, what: str) -> NumbaDNNError:
+    """The exception for a shim's result that is neither 0 nor WRONG_CONTEXT."""
+    step, status = code >> 32, code & 0xFFFFFFFF
+    if step == 0:
+        return NumbaDNNError(f"{what}: {STEPS[0]} failed with CUDA error {status}")
+    return library.error(f"{what}: {STEPS[step]}", status)
+
+
+@njit("int64(int64)", nogil=True, cache=True)
+def _check_context(table):
+    status = call_address(load_u64(table + _CURRENT), table + _CONTEXT_OUT)
+    if status != 0:
+        return status
+    if load_u64(table + _CONTEXT_OUT) != load_u64(table + _CONTEXT):
+        return -1
+    return 0
+
+
+@njit("int64(int64, int64, int64)", nogil=True, cache=True)
+def _fill_and_run(table, pack, workspace):
+    """Steps 2 to 6 of an execution; the caller destroys the pack."""
+    setter = load_u64(table + _SET)
+    store_u64(table + _WORKSPACE, workspace)
+    status = call_address(setter, pack, int32(_UNIQUE_IDS), int32(_INT64), 3, table + _UIDS)
+    if status != 0:
+        return (2 << 32) + status
+    status = call_address(setter, pack, int32(_DATA), int32(_VOID_PTR), 3, table + _POINTERS)
+    if status != 0:
+        return (3 << 32) + status
+    status = call_address(setter, pack, int32(_SPACE), int32(_VOID_PTR), 1, table + _WORKSPACE)
+    if status != 0:
+        return (4 << 32) + status
+    status = call_address(load_u64(table + _FINALIZE), pack)
+    if status != 0:
+        return (5 << 32) + status
+    status = call_address(load_u64(table + _EXECUTE), load_u64(table + _HANDLE), load_u64(table + _PLAN), pack)
+    if status != 0:
+        return (6 << 32) + status
+    return 0
+
+
+@njit("int64(int64, int64, int64, int64, int64)", nogil=True, cache=True)
+def execute_plan(table, workspace, a, b, c):
+    """Execute a graph plan on three tensors; see graph_table."""
+    code = _check_context(table)
+    if code != 0:
+        return code
+    store_u64(table + _POINTERS, a)
+    store_u64(table + (_POINTERS + 8), b)
+    store_u64(table + (_POINTERS + 16), c)
+    status = call_address(load_u64(table + _CREATE), int32(_KIND), table + _PACK)
+    if status != 0:
+        return (1 << 32) + status
+    pack = load_u64(table + _PACK)
+    code = _fill_and_run(table, pack, workspace)
+    status = call_address(load_u64(table + _DESTROY), pack)
+    if code == 0 and status != 0:
+        return (7 << 32) + status
+    return code
+
+
+@njit("int64(int64, int64, int64)", nogil=True, cache=True)
+def softmax_forward(table, x, y):
+    """cudnnSoftmaxForward(handle, algorithm, mode, alpha, xDesc, x, beta, yDesc, y)."""
+    code = _check_context(table)
+    if code != 0:
+        return code
+    status = call_address(
+        load_u64(table + _FUNCTION),
+        load_u64(table + _HANDLE),
+        int32(load_u64(table + _ALGORITHM)),
+        int32(load_u64(table + _MODE)),
+        load_u64(table + _ALPHA),
+        load_u64(table + _TENSORS),
+        x,
+        load_u64(table + _BETA),
+        load_u64(table + (_TENSORS + 8)),
+        y,
+    )
+    return (8 << 32) + status if status != 0 else 0
+
+
+@njit("int64(int64, int64, int64, int64)", nogil=True, cache=True)
+def softmax_backward(table, dy, y, dx):
+    """cudnnSoftmaxBackward(handle, algorithm, mode, alpha, yDesc, y, dyDesc, dy, beta, dxDesc, dx)."""
+    code = _check_context(table)
+    if code != 0:
+        return code
+    status = call_address(
+        load_u64(table + _FUNCTION),
+        load_u64(table + _HANDLE),
+        int32(load_u64(table + _ALGORITHM)),
+        int32(load_u64(table + _MODE)),
+        load_u64(table + _ALPHA),
+        load_u64(table + (_TENSORS + 8)),
+        y,
+        load_u64(table + _TENSORS),
+        dy,
+        load_u64(table + _BETA),
+        load_u64(table + (_TENSORS + 16)),
+        dx,
+    )
+    return (8 << 32) + status if status != 0 else 0

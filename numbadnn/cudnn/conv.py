@@ -1,0 +1,288 @@
+"""conv2d and its two gradients through cuDNN's graph API: implementation "cudnn.graph".
+
+Source: the cuDNN backend API (cudnn_graph.h). ``supports`` asks the heuristics for an engine that the rules admit, in
+the forms of ``_forms.py`` (cheapest copies first); what it finds is kept for the ``plan`` that follows. A call runs the
+copies into the workspace, the plan through the compiled shim, and the copies out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numbadnn.cudnn import lib
+from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms
+from numbadnn.errors import BackendUnavailableError, CudnnError, NotSupportedError
+from numbadnn.ops.conv import DIRECTIONS, ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable, Impl, register
+
+_HEURISTIC_ALGORITHMS = ("auto", "guess_once", "guess_on_shape_change")
+Step = Callable[[int, int, int], None]
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """An engine that was found, with everything a plan of this thread needs."""
+
+    library: lib.Library
+    handle: lib.Handle
+    form: Form
+    candidate: Any
+
+
+class _Last(threading.local):
+    """What ``supports`` last found on this thread: plans belong to a thread, and ``plan`` comes right after."""
+
+    key: Any = None
+    prepared: _Prepared | None = None
+
+
+_LAST = _Last()
+
+
+def supports(problem: ConvProblem, policy: Policy) -> str:
+    """ "" if cuDNN has an engine that the rules admit for this problem, else the reason."""
+    reason = static_refusal(problem, policy)
+    if reason:
+        return reason
+    try:
+        _LAST.prepared = prepare(problem, policy, None)
+    except NotSupportedError as error:
+        return str(error)
+    except BackendUnavailableError as error:
+        return f"cuDNN cannot be used: {error}"
+    _LAST.key = (problem, policy)
+    return ""
+
+
+def static_refusal(problem: ConvProblem, policy: Policy) -> str:
+    """Refusals that need no device."""
+    rank = len(problem.x.shape)
+    if rank not in (4, 5):
+        return f"cuDNN's convolutions have 2 or 3 spatial axes, x has {rank - 2}"
+    if policy.algo not in _HEURISTIC_ALGORITHMS:
+        return f"the graph API picks engines by heuristics; it has no algorithm named {policy.algo!r}"
+    dtype, precision = problem.x.dtype, policy.precision
+    if precision == "float16" or precision not in ("as_input_f32", "as_input", "float32", "float64"):
+        return f"cuDNN's graphs compute 16-bit data in float32, precision={precision!r} asks for something else"
+    if precision == "float64" and dtype != "float64":
+        return f"cuDNN does not compute {dtype} data in float64"
+    if precision == "float32" and dtype == "float64":
+        return "cuDNN does not compute float64 data in float32"
+    if policy.determinism not in ("run_to_run", "not_guaranteed"):
+        return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
+    return ""
+
+
+def prepare(problem: ConvProblem, policy: Policy, config: dict[str, Any] | None) -> _Prepared:
+    """Find and build the engine; NotSupportedError lists what was passed over.
+
+    ``config`` {"form", "engine", "knobs"} names one (as ``candidates`` lists them) instead of asking the heuristics.
+    """
+    from numbadnn.cudnn import plan
+    from numbadnn.kernels._context import ensure_context
+
+    library = lib.load()
+    passed = []
+    with ensure_context(policy.device):
+        handle = lib.handle(library, policy.device)
+        for form in _forms_of(problem, config):
+            limit = policy.workspace_limit - form.buffer_bytes
+            if limit < 0:
+                passed.append(f"{form.name}: copies of {form.buffer_bytes} bytes, {policy.workspace_limit} are allowed")
+                continue
+            try:
+                graph = plan.graph(library, handle, form.problem)
+            except CudnnError as error:
+                if error.status // 1000 not in (2, 3):  # neither a bad parameter nor "not supported"
+                    raise
+                passed.append(f"{form.name}: {error}")
+                continue
+            if config:
+                found = plan.configuration(library, graph, config["engine"], config.get("knobs") or {})
+                found.refusal = plan.refusal(found, problem.x.dtype, policy)
+                others = [found]
+                chosen = found if not found.refusal and plan.finalise(library, handle, found, limit) else None
+            else:
+                chosen, others = plan.first_admissible(library, handle, graph, form.problem.x.dtype, policy, limit)
+            if chosen is not None:
+                lib.check_single_folder()
+                return _Prepared(library, handle, form, chosen)
+            passed += [f"{form.name}: engine {c.engine}: {c.refusal}" for c in others] or [f"{form.name}: no engine"]
+    raise NotSupportedError(f"cuDNN {library.version} has no admissible engine: {_summary(passed)}")
+
+
+def _forms_of(problem: ConvProblem, config: dict[str, Any] | None) -> Iterator[Form]:
+    wanted = (config or {}).get("form")
+    found = [form for form in forms(problem) if wanted in (None, form.name)]
+    if not found:
+        raise ValueError(f"form: expected one of {', '.join(f.name for f in forms(problem))}, got {wanted!r}")
+    return iter(found if wanted or not config else found[:1])
+
+
+def _summary(passed: list[str], most: int = 4) -> str:
+    more = f"; and {len(passed) - most} more" if len(passed) > most else ""
+    return "; ".join(passed[:most]) + more
+
+
+def plan(problem: ConvProblem, policy: Policy, config: Any) -> Executable:
+    """The Executable of the engine that ``supports`` found, or of the one that ``config`` names."""
+    prepared = None
+    if config is None and _LAST.key == (problem, policy):
+        prepared = _LAST.prepared
+    _LAST.key = _LAST.prepared = None
+    return executable(problem, policy, prepared or prepare(problem, policy, config))
+
+
+def executable(problem: ConvProblem, policy: Policy, prepared: _Prepared) -> Executable:
+    """Bind an engine, its copies and the shim into one callable."""
+    from numbadnn.cudnn.plan import arithmetic
+
+    form, candidate = prepared.form, prepared.candidate
+    issue = _engine_call(problem, policy.device, prepared)
+    run = _with_copies(form, issue, candidate.workspace, policy.device) if form.buffers else _direct(issue)
+    facts = {"form": form.name, **candidate.facts(), "copies": form.copies, "cudnn": prepared.library.version}
+    return Executable(
+        run=run,
+        workspace_bytes=_aligned(candidate.workspace) + form.buffer_bytes if form.buffers else candidate.workspace,
+        arithmetic=arithmetic(candidate, problem.x.dtype),
+        determinism="not_guaranteed" if "NONDETERMINISTIC" in candidate.notes else "run_to_run",
+        facts=facts,
+    )
+
+
+def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Callable[[int, int, int, int, int], None]:
+    """(a, b, out, workspace, stream) -> None: the plan on three addresses, in the order of the arguments."""
+    from numbadnn.cudnn import _shim
+    from numbadnn.cudnn.plan import UID
+    from numbadnn.kernels import _context, _driver
+
+    inputs, output = DIRECTIONS[problem.op]
+    library, handle, descriptor = prepared.library, prepared.handle, prepared.candidate.plan
+    current = ctypes.cast(_driver.library().cuCtxGetCurrent, ctypes.c_void_p).value or 0
+    words = _shim.graph_table(
+        library,
+        current,
+        _context.primary_context(device),
+        handle.value,
+        descriptor.pointer,
+        [UID[name] for name in (*inputs, output)],
+    )
+    table, execute, what = ctypes.addressof(words), _shim.execute_plan, problem.op
+
+    # the defaults keep alive what the table points to
+    def issue(a: int, b: int, out: int, workspace: int, stream: int, _keep: Any = (words, descriptor)) -> None:
+        if stream != handle.stream:
+            handle.set_stream(stream)
+        code = execute(table, workspace, a, b, out)
+        if code:
+            _shim.recover(library, code, device, what, execute, table, workspace, a, b, out)
+
+    return issue
+
+
+def _direct(issue: Callable[[int, int, int, int, int], None]) -> Callable[..., None]:
+    def run(inputs: tuple[int, int], outputs: tuple[int], workspace: int | None, stream: int | None) -> None:
+        issue(inputs[0], inputs[1], outputs[0], workspace or 0, stream or 0)
+
+    return run
+
+
+def _aligned(n: int) -> int:
+    return -(-n // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
+
+
+def _with_copies(
+    form: Form, issue: Callable[[int, int, int, int, int], None], engine_bytes: int, device: int
+) -> Callable[..., None]:
+    """The engine's workspace comes first, then the buffers; copies in, the engine, the copy out."""
+    from numbadnn.kernels.copy import plan_copy
+
+    (first, second), output = DIRECTIONS[form.problem.op]
+    order = {first: 0, second: 1, output: 2}
+    before: list[tuple[Step, int, int, int]] = []
+    after: list[tuple[Step, int, int, int]] = []
+    places: dict[int, int] = {}
+    position = _aligned(engine_bytes)
+    for b in form.buffers:
+        slot = order[b.name]
+        places[slot] = position
+        if b.name != output or form.problem.beta:
+            before.append((plan_copy(b.outer, b.inner, b.shift, device), slot, b.outer_offset, position))
+        if b.name == output:
+            back = tuple(-s for s in b.shift)
+            after.append((plan_copy(b.inner, b.outer, back, device), slot, b.outer_offset, position))
+        position += b.nbytes
+
+    def run(inputs: tuple[int, int], outputs: tuple[int], workspace: int | None, stream: int | None) -> None:
+        base, raw = workspace or 0, stream or 0
+        outside = (inputs[0], inputs[1], outputs[0])
+        for step, slot, offset, at in before:
+            step(outside[slot] + offset, base + at, raw)
+        inside = [base + places[i] if i in places else outside[i] for i in range(3)]
+        issue(inside[0], inside[1], inside[2], base, raw)
+        for step, slot, offset, at in after:
+            step(base + at, outside[slot] + offset, raw)
+
+    return run
+
+
+def options(problem: ConvProblem, policy: Policy) -> list[dict[str, Any]]:
+    """The engine configurations of the form that would run, each built or with the reason why it is left out.
+
+    Forms before it, which have none that serves, are listed too. An entry can be given to ``plan`` as ``config``.
+    """
+    found = []
+    for form in forms(problem):
+        listed = form_options(problem, policy, form)
+        found += listed
+        if not all(entry["refusal"] for entry in listed):
+            break
+    return found
+
+
+def form_options(problem: ConvProblem, policy: Policy, form: Form) -> list[dict[str, Any]]:
+    """The engine configurations of one form."""
+    from numbadnn.cudnn import plan as graphs
+    from numbadnn.kernels._context import ensure_context
+
+    library = lib.load()
+    limit = policy.workspace_limit - form.buffer_bytes
+    with ensure_context(policy.device):
+        handle = lib.handle(library, policy.device)
+        try:
+            listed = graphs.candidates(library, handle, form.problem, policy, limit)
+        except CudnnError as error:
+            return [{"form": form.name, "refusal": str(error)}]
+    return [{"form": form.name, **c.facts(), "refusal": c.refusal} for c in listed]
+
+
+#: multiply-adds counted as two, in units of 1e6 a second; half of what the best engines reach on an H200
+_RATE = {"float16": 3e8, "bfloat16": 3e8, "float32": 2e7, "float64": 2e7}
+
+
+def rank(problem: ConvProblem) -> float:
+    """An estimate in microseconds: launch, arithmetic or memory, and the copies of the cheapest form."""
+    copied = next(forms(problem)).buffer_bytes
+    time_us = max(problem.flops / _RATE[problem.x.dtype], problem.bytes / 3e6)
+    return 6.0 + time_us + 2 * copied / 3e6
+
+
+for _op in DIRECTIONS:
+    register(
+        Impl(
+            op=_op,
+            backend="cudnn",
+            name="cudnn.graph",
+            supports=supports,
+            plan=plan,
+            rank=rank,
+            arithmetic="ieee",
+            determinism="run_to_run",
+            options=options,
+        )
+    )

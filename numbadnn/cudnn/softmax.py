@@ -1,0 +1,158 @@
+"""softmax and its gradient through cudnnSoftmaxForward and cudnnSoftmaxBackward: implementation "cudnn.softmax".
+
+Source: cudnn_ops.h. cuDNN knows 4-D tensors with any positive strides and two modes: over axis 1 (channel) or over all
+axes but 0 (instance). Other ranks are folded: neighbouring axes that lie in memory as one axis are merged, alike in
+every operand. 'fast' does not subtract the maximum, so that it overflows near x = 88 in float32; cuDNN means that by
+it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import weakref
+from typing import Any
+
+from numbadnn.cudnn import lib
+from numbadnn.cudnn._enums import DATA_TYPE, SoftmaxAlgorithm, SoftmaxMode
+from numbadnn.ops.softmax import SoftmaxProblem
+from numbadnn.problem import Policy, Spec
+from numbadnn.registry import Executable, Impl, register
+
+_INT_MAX = 2**31 - 1
+Folded = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+
+
+def supports(problem: SoftmaxProblem, policy: Policy) -> str:
+    """ "" if cuDNN's softmax can do this, else the reason; asks no device."""
+    operands = (*problem.inputs, problem.output)
+    dtype, rank = problem.y.dtype, len(problem.y.shape)
+    if rank < 2:
+        return f"cuDNN's softmax needs an axis 0 of images and an axis 1 of channels, the array has {rank} axes"
+    if policy.determinism not in ("run_to_run", "not_guaranteed"):
+        return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
+    if policy.precision == "float16" or (policy.precision == "float64" and dtype != "float64"):
+        return f"cuDNN's softmax computes {dtype} data in its own accumulator, not in {policy.precision}"
+    if policy.precision == "float32" and dtype == "float64":
+        return "cuDNN's softmax does not compute float64 data in float32"
+    if any(s <= 0 for spec in operands for n, s in zip(spec.shape, spec.strides, strict=True) if n > 1):
+        return "cuDNN's softmax takes positive strides only"
+    if any(spec.span[1] > _INT_MAX for spec in operands):
+        return "an operand spans more than 2**31 elements, cuDNN's softmax counts strides in 32 bits"
+    shape, strides = fold(problem.mode, operands)
+    if len(shape) > 4:
+        return f"the strides fold to {len(shape)} axes, cuDNN's softmax takes 4"
+    if problem.op == "softmax_grad" and strides[0] != strides[1]:
+        return "cuDNN's softmax gradient needs dy and y with the same strides"
+    return ""
+
+
+def fold(mode: str, operands: tuple[Spec, ...]) -> Folded:
+    """(shape, strides of each operand) with at least 4 axes: the merged axes, then axes of size 1.
+
+    >>> fold("channel", (Spec.of("float32", (2, 3, 4, 5, 6)),))
+    ((2, 3, 120, 1), ((360, 120, 1, 1),))
+    """
+    kept = 2 if mode == "channel" else 1
+    shape = operands[0].shape
+    dims = list(shape[:kept])
+    strides = [list(spec.strides[:kept]) for spec in operands]
+    merging = False
+    for axis in range(kept, len(shape)):
+        n = shape[axis]
+        if n == 1:
+            continue
+        inner = [spec.strides[axis] for spec in operands]
+        if merging and all(s[-1] == n * i for s, i in zip(strides, inner, strict=True)):
+            dims[-1] *= n
+            for s, i in zip(strides, inner, strict=True):
+                s[-1] = i
+            continue
+        dims.append(n)
+        for s, i in zip(strides, inner, strict=True):
+            s.append(i)
+        merging = True
+    missing = 4 - len(dims)
+    dims += [1] * missing
+    for s in strides:
+        s += [1] * missing
+    return tuple(dims), tuple(map(tuple, strides))
+
+
+def tensor(library: lib.Library, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """A 4-D tensor descriptor (its address) that is destroyed with the object returned."""
+    out = ctypes.c_void_p()
+    library.call("cudnnCreateTensorDescriptor", ctypes.byref(out))
+    # axes of size 1 may have any stride here, but not 0
+    free = [max(s, 1) if n == 1 else s for n, s in zip(shape, strides, strict=True)]
+    weakref.finalize(out, library.functions.cudnnDestroyTensorDescriptor, out.value).atexit = False
+    library.call("cudnnSetTensor4dDescriptorEx", out.value, int(DATA_TYPE[dtype]), *shape, *free)
+    return out
+
+
+def plan(problem: SoftmaxProblem, policy: Policy, config: Any) -> Executable:
+    """Descriptors, scalars and the shim's table, bound into one callable."""
+    from numbadnn.cudnn import _shim
+    from numbadnn.kernels import _context, _driver
+
+    operands = (*problem.inputs, problem.output)
+    shape, strides = fold(problem.mode, operands)
+    forward = problem.op == "softmax"
+    library = lib.load()
+    with _context.ensure_context(policy.device):
+        handle = lib.handle(library, policy.device)
+    tensors = [tensor(library, problem.y.dtype, shape, s) for s in strides]
+    # alpha 1 and beta 0: double for float64 data, else float, each in 8 bytes of its own
+    one = struct.pack("d", 1.0) if problem.y.dtype == "float64" else struct.pack("f4x", 1.0)
+    scalars = ctypes.create_string_buffer(one + bytes(8), 16)
+    words = _shim.softmax_table(
+        library,
+        ctypes.cast(_driver.library().cuCtxGetCurrent, ctypes.c_void_p).value or 0,
+        _context.primary_context(policy.device),
+        handle.value,
+        "cudnnSoftmaxForward" if forward else "cudnnSoftmaxBackward",
+        int(SoftmaxAlgorithm[problem.algo.upper()]),
+        int(SoftmaxMode[problem.mode.upper()]),
+        ctypes.addressof(scalars),
+        [t.value for t in tensors],
+    )
+    table, what, device = ctypes.addressof(words), problem.op, policy.device
+    shim = _shim.softmax_forward if forward else _shim.softmax_backward
+
+    # the default keeps alive what the table points to
+    def run(
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        workspace: int | None,
+        stream: int | None,
+        _keep: Any = (words, scalars, tensors),
+    ) -> None:
+        raw = stream or 0
+        if raw != handle.stream:
+            handle.set_stream(raw)
+        code = shim(table, *inputs, *outputs)
+        if code:
+            _shim.recover(library, code, device, what, shim, table, *inputs, *outputs)
+
+    facts = {"folded": "x".join(map(str, shape)), "algorithm": problem.algo, "copies": [], "cudnn": library.version}
+    return Executable(run=run, facts=facts)
+
+
+def rank(problem: SoftmaxProblem) -> float:
+    """An estimate in microseconds: launch and memory at the 1.6 TB/s that cuDNN reached on an H200."""
+    return 6.0 + problem.bytes / 1.6e6
+
+
+for _op in ("softmax", "softmax_grad"):
+    register(
+        Impl(
+            op=_op,
+            backend="cudnn",
+            name="cudnn.softmax",
+            supports=supports,
+            plan=plan,
+            rank=rank,
+            arithmetic="ieee",
+            determinism="run_to_run",
+        )
+    )

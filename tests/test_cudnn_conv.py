@@ -1,0 +1,342 @@
+"""cudnn.graph from problem to numbers without a GPU: every form through the fake library, against the reference.
+
+The fake takes packed operands and even padding only, as cuDNN does, so uneven padding, odd strides and turned filters
+must be copied for it; its engines scribble over their workspace, and every buffer is guarded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import types
+
+import ml_dtypes
+import numpy as np
+import pytest
+from fake_cudnn import EXECUTION_FAILED, FakeCudnn, engine, view
+
+from numbadnn import reference
+from numbadnn.cudnn import _forms, conv
+from numbadnn.cudnn._enums import NumericalNote
+from numbadnn.errors import CudnnError, NotSupportedError
+from numbadnn.ops.conv import DIRECTIONS, ConvProblem
+from numbadnn.problem import Policy, Spec
+
+GPU = Policy(device=0)
+NUMPY = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
+copied = []
+
+
+def plan_copy(src, dst, offset, device):
+    """dst[i] = src[i - offset], 0 outside, on host memory; src and dst may have negative strides."""
+    assert device == 0
+
+    def step(source, target, stream):
+        copied.append((src, dst, offset))
+        inside, outside = host(src, source), host(dst, target)
+        outside[...] = 0
+        low = [max(o, 0) for o in offset]
+        high = [min(n, m + o) for n, m, o in zip(dst.shape, src.shape, offset, strict=True)]
+        to = tuple(slice(a, b) for a, b in zip(low, high, strict=True))
+        of = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, offset, strict=True))
+        outside[to] = inside[of]
+
+    return step
+
+
+def host(spec, address):
+    """The array a spec describes at an address, any strides."""
+    low, high = spec.span
+    size = spec.itemsize
+    dtype = np.dtype(NUMPY[spec.dtype])
+    flat = view(address + low * size, dtype, (high - low + 1,), (1,))
+    return np.lib.stride_tricks.as_strided(flat[-low:], spec.shape, [s * size for s in spec.strides], writeable=True)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    copied.clear()
+    monkeypatch.setitem(sys.modules, "numbadnn.kernels.copy", types.SimpleNamespace(plan_copy=plan_copy))
+    made = FakeCudnn([engine(workspace=300)]).install(monkeypatch)
+    yield made
+    assert not made.problems
+
+
+def operand(spec, rng, fill=None):
+    """(address, keeper, array): memory for a spec with its lowest element 16-byte aligned or, if unaligned, not."""
+    low, high = spec.span
+    store = np.zeros((high - low + 1) * spec.itemsize + 64, np.uint8)
+    start = (-store.ctypes.data) % 16 + (0 if spec.aligned else spec.itemsize)
+    address = store.ctypes.data + start - low * spec.itemsize
+    array = host(spec, address)
+    array[...] = rng.integers(-3, 4, spec.shape) if fill is None else fill
+    return address, store, array
+
+
+def compute(problem, policy=GPU, config=None):
+    """Plan and run with guarded, NaN-filled workspace and output; (result, old output, inputs, executable)."""
+    assert conv.supports(problem, policy) == ""
+    executable = conv.plan(problem, policy, config)
+    rng = np.random.default_rng(5)
+    inputs = [operand(s, rng) for s in problem.inputs]
+    before = [a.copy() for _, _, a in inputs]
+    out = operand(problem.output, rng, None if problem.beta else np.nan)
+    old = out[2].copy()
+    space = np.full(executable.workspace_bytes + 256 + 64, 0xFF, np.uint8)
+    base = space.ctypes.data + (-space.ctypes.data) % 256
+    executable.run(tuple(a for a, _, _ in inputs), (out[0],), base, 0)
+    end = base - space.ctypes.data + executable.workspace_bytes
+    assert (space[end:] == 0xFF).all(), "written behind the workspace"
+    for (_, _, array), kept in zip(inputs, before, strict=True):
+        np.testing.assert_array_equal(array, kept)
+    return out[2].copy(), old, before, executable
+
+
+def expected(problem, inputs, old):
+    x_shape, w_shape = problem.x.shape, problem.w.shape
+    extra = {
+        "conv2d": (),
+        "conv2d_grad_wrt_inputs": (x_shape,),
+        "conv2d_grad_wrt_weights": (w_shape,),
+    }[problem.op]
+    return getattr(reference, problem.op)(
+        *[a.astype(np.float64) for a in inputs],
+        *extra,
+        border_mode=problem.padding,
+        subsample=problem.stride,
+        filter_flip=problem.flip,
+        filter_dilation=problem.dilation,
+        num_groups=problem.groups,
+        alpha=problem.alpha,
+        beta=problem.beta,
+        out=old.astype(np.float64) if problem.beta else None,
+    )
+
+
+def problem_of(
+    op="conv2d", dtype="float32", padding=((1, 1), (1, 1)), stride=(1, 1), dilation=(1, 1), groups=1, layout="", **rest
+):
+    n, c, k, (h, w), (r, s) = 2, 4, 6, (7, 8), (3, 2)
+    out = [
+        (size + low + high - ((taps - 1) * d + 1)) // step + 1
+        for size, taps, (low, high), d, step in zip((h, w), (r, s), padding, dilation, stride, strict=True)
+    ]
+    shapes = (n, c, h, w), (k, c // groups, r, s), (n, k, *out)
+    specs = rest.pop("specs", None) or [Spec.of(dtype, shape, layout) for shape in shapes]
+    return ConvProblem(op, *specs, padding, stride, dilation, groups=groups, **rest)
+
+
+def strided(spec):
+    """The same shape with a hole behind each row and the channels outermost."""
+    n, _, h, w = spec.shape
+    return Spec(spec.dtype, spec.shape, (h * (w + 3), n * h * (w + 3), w + 3, 1))
+
+
+VARIATIONS = {
+    "plain": {},
+    "correlation": {"flip": False},
+    "uneven padding": {"padding": ((2, 0), (0, 1))},
+    "strided, dilated": {"stride": (2, 3), "dilation": (2, 1)},
+    "groups": {"groups": 2},
+    "alpha, beta": {"alpha": 0.5, "beta": -2.0},
+    "nhwc": {"layout": "nhwc"},
+    "float64": {"dtype": "float64", "alpha": 2.0},
+    "float16": {"dtype": "float16"},
+    "bfloat16 nhwc uneven beta": {"dtype": "bfloat16", "layout": "nhwc", "padding": ((0, 1), (2, 0)), "beta": 1.0},
+}
+
+
+@pytest.mark.parametrize("op", DIRECTIONS)
+@pytest.mark.parametrize("variation", VARIATIONS)
+def test_equals_the_reference(fake, op, variation):
+    problem = problem_of(op, **VARIATIONS[variation])
+    result, old, inputs, executable = compute(problem)
+    np.testing.assert_array_equal(result.astype(np.float64), expected(problem, inputs, old))
+    pads = op != "conv2d_grad_wrt_inputs" and not problem.symmetric
+    crops = op == "conv2d_grad_wrt_inputs" and not problem.symmetric
+    assert len(executable.facts["copies"]) == len(copied) == pads + crops * (2 if problem.beta else 1)
+    assert executable.arithmetic == ("tensor_core" if problem.x.itemsize == 2 else "ieee")
+
+
+@pytest.mark.parametrize("op", DIRECTIONS)
+@pytest.mark.parametrize("which", list(itertools.product((False, True), repeat=3)), ids=str)
+def test_strides_that_cudnn_does_not_know_are_packed(fake, op, which):
+    base = problem_of(op)
+    specs = [strided(s) if odd else s for s, odd in zip((base.x, base.w, base.y), which, strict=True)]
+    problem = problem_of(op, specs=specs, beta=1.0)
+    result, old, inputs, executable = compute(problem)
+    np.testing.assert_array_equal(result.astype(np.float64), expected(problem, inputs, old))
+    # an output that is read as well is copied both ways
+    output = DIRECTIONS[op][1]
+    steps = sum(2 if name == output else 1 for name, odd in zip(("x", "w", "y"), which, strict=True) if odd)
+    assert len(executable.facts["copies"]) == steps == len(copied)
+
+
+@pytest.mark.parametrize("op", DIRECTIONS)
+def test_broadcast_and_reversed_inputs(fake, op):
+    base = problem_of(op)
+    first = DIRECTIONS[op][0][0]
+    spec = getattr(base, first)
+    *_, h, w = spec.shape
+    odd = Spec(spec.dtype, spec.shape, (0, h * w, w, -1))
+    specs = [odd if name == first else getattr(base, name) for name in ("x", "w", "y")]
+    problem = problem_of(op, specs=specs)
+    result, old, inputs, _ = compute(problem)
+    np.testing.assert_array_equal(result.astype(np.float64), expected(problem, inputs, old))
+
+
+@pytest.mark.parametrize("op", DIRECTIONS)
+@pytest.mark.parametrize("beta", [0.0, -1.0])
+def test_filters_are_turned_where_no_engine_does_true_convolution(fake, op, beta):
+    fake.engines = [engine(correlation_only=True, workspace=64)]
+    problem = problem_of(op, padding=((0, 1), (1, 1)), beta=beta)
+    result, old, inputs, executable = compute(problem)
+    np.testing.assert_array_equal(result.astype(np.float64), expected(problem, inputs, old))
+    assert executable.facts["form"] == "nchw-turned"
+    assert any("turned" in line for line in executable.facts["copies"])
+
+
+def test_a_one_by_one_filter_needs_no_turning(fake):
+    problem = ConvProblem(
+        "conv2d", Spec.of("float32", (1, 2, 3, 3)), Spec.of("float32", (2, 2, 1, 1)), Spec.of("float32", (1, 2, 3, 3)),
+        ((0, 0), (0, 0)),
+    )  # fmt: skip
+    assert [f.name for f in _forms.forms(problem)] == ["nchw", "nhwc"]
+    assert not next(_forms.forms(problem)).problem.flip
+
+
+@pytest.mark.parametrize("op", DIRECTIONS)
+def test_three_spatial_axes(fake, op):
+    shapes = (2, 2, 4, 5, 3), (3, 2, 2, 3, 1), (2, 3, 4, 3, 3)
+    problem = ConvProblem(
+        op, *[Spec.of("float64", s) for s in shapes], ((1, 0), (0, 0), (0, 0)), (1, 1, 1), (1, 1, 1), flip=True
+    )
+    result, _, inputs, _ = compute(problem)
+    operands = dict(zip(DIRECTIONS[op][0], inputs, strict=True))
+    full = {n: operands.get(n, np.zeros(s)) for n, s in zip(("x", "w", "y"), shapes, strict=True)}
+    want = np.zeros(getattr(problem, DIRECTIONS[op][1]).shape)
+    padded = np.pad(full["x"], ((0, 0), (0, 0), (1, 0), (0, 0), (0, 0)))
+    gradient = np.zeros_like(padded)
+    for n, k, c, p, q, o, a, b in np.ndindex(2, 3, 2, 4, 3, 3, 2, 3):
+        at, tap = (n, c, p + a, q + b, o), (k, c, 1 - a, 2 - b, 0)
+        if op == "conv2d":
+            want[n, k, p, q, o] += padded[at] * full["w"][tap]
+        elif op == "conv2d_grad_wrt_weights":
+            want[tap] += padded[at] * full["y"][n, k, p, q, o]
+        else:
+            gradient[at] += full["w"][tap] * full["y"][n, k, p, q, o]
+    if op == "conv2d_grad_wrt_inputs":
+        want = gradient[:, :, 1:]
+    np.testing.assert_array_equal(result, want)
+
+
+def test_unaligned_operands_are_promised_less_and_copied_only_if_needed(fake):
+    base = problem_of()
+    odd = [Spec(s.dtype, s.shape, s.strides, aligned=False) for s in (base.x, base.w, base.y)]
+    problem = problem_of(specs=odd)
+    result, old, inputs, executable = compute(problem)  # the fake's memory() checks the promise
+    np.testing.assert_array_equal(result, expected(problem, inputs, old))
+    assert executable.facts["copies"] == []
+    assert [f.name for f in _forms.forms(problem)][:2] == ["nchw", "nchw-aligned"]
+    assert [b.name for b in list(_forms.forms(problem))[1].buffers] == ["x", "w", "y"]
+
+
+def test_options_go_on_to_the_form_that_serves(fake):
+    fake.engines = [engine(3, correlation_only=True), engine(4, notes=(NumericalNote.NONDETERMINISTIC,))]
+    listed = conv.options(problem_of(), GPU)
+    assert [(o["form"], o["engine"], bool(o["refusal"])) for o in listed] == [
+        ("nchw", 4, True), ("nchw-turned", 3, False), ("nchw-turned", 4, True),
+    ]  # fmt: skip
+
+
+def test_the_native_form_is_last_and_only_for_what_is_uneven_or_unpacked():
+    assert "native" not in [f.name for f in _forms.forms(problem_of())]
+    uneven = list(_forms.forms(problem_of(padding=((1, 0), (0, 0)))))
+    assert uneven[-1].name == "native" and not uneven[-1].buffers
+    base = problem_of()
+    specs = [strided(base.x), base.w, base.y]
+    assert list(_forms.forms(problem_of(specs=specs)))[-1].problem.x == specs[0]
+    specs[0] = Spec(base.x.dtype, base.x.shape, (0, 56, 8, 1))
+    assert "native" not in [f.name for f in _forms.forms(problem_of(specs=specs))]
+
+
+def test_workspace_limit_counts_the_copies(fake):
+    problem = problem_of(padding=((1, 0), (0, 0)))
+    total = compute(problem)[3].workspace_bytes
+    assert total == 512 + next(_forms.forms(problem)).buffer_bytes
+    assert conv.supports(problem, Policy(device=0, workspace_limit=total)) == ""
+    reason = conv.supports(problem, Policy(device=0, workspace_limit=400))
+    assert "copies of" in reason and "400 are allowed" in reason
+
+
+def test_plan_without_supports_in_another_thread_has_its_own_handle(fake):
+    problem = problem_of()
+    compute(problem)
+    out = []
+    thread = threading.Thread(target=lambda: out.append(conv.plan(problem, GPU, None)))
+    thread.start()
+    thread.join()
+    assert len(out) == 1
+    assert fake.names().count("cudnnCreate") == 2
+
+
+def test_the_streams_are_set_only_when_they_change(fake):
+    problem = problem_of()
+    executable = conv.plan(problem, GPU, None)
+    rng = np.random.default_rng(1)
+    x, w, y = (operand(s, rng) for s in (problem.x, problem.w, problem.y))
+    space = np.zeros(1024, np.uint8)
+    for stream in (0, 0, 7, 7, 7, 0):
+        executable.run((x[0], w[0]), (y[0],), space.ctypes.data, stream)
+    assert [call[2] for call in fake.calls if call[0] == "cudnnSetStream"] == [None, 7, None]
+
+
+def test_a_stored_choice_is_built_without_heuristics(fake):
+    fake.engines = [engine(3, knobs={2: 5}), engine(8, knobs={1: 4, 12: 2})]
+    problem = problem_of()
+    listed = conv.options(problem, GPU)
+    assert [(o["form"], o["engine"], o["refusal"]) for o in listed] == [("nchw", 3, ""), ("nchw", 8, "")]
+    fake.calls.clear()
+    executable = conv.plan(problem, GPU, listed[1])
+    assert executable.facts["engine"] == 8
+    assert executable.facts["knobs"] == {1: 4, 12: 2}
+    assert 4 not in [call[1] for call in fake.calls if call[0] == "cudnnBackendCreateDescriptor"]
+    with pytest.raises(ValueError, match="form: expected one of nchw"):
+        conv.plan(problem, GPU, {**listed[1], "form": "nope"})
+
+
+def test_refusals_say_why(fake):
+    problem = problem_of()
+    assert "algorithm named 'fft'" in conv.supports(problem, Policy(device=0, algo="fft"))
+    assert "float64" in conv.supports(problem, Policy(device=0, precision="float64"))
+    assert "float16" in conv.supports(problem, Policy(device=0, precision="float16"))
+    assert "batch_invariant" in conv.supports(problem, Policy(device=0, determinism="batch_invariant"))
+    assert not fake.calls, "refused without asking cuDNN"
+    fake.engines = [engine(4, notes=(NumericalNote.TENSOR_CORE,))]
+    assert "TENSOR_CORE: not IEEE float32" in conv.supports(problem, GPU)
+    with pytest.raises(NotSupportedError, match="engine 4: TENSOR_CORE"):
+        conv.plan(problem, GPU, None)
+    executable = conv.plan(problem, Policy(device=0, fp32_precision="tf32"), None)
+    assert executable.arithmetic == "tf32"
+
+
+def test_an_error_in_execution_is_a_cudnn_error_with_its_message(fake):
+    problem = problem_of()
+    executable = conv.plan(problem, GPU, None)
+    fake.failing["cudnnBackendExecute"] = EXECUTION_FAILED
+    space = np.zeros(1024, np.uint8)
+    message = r"conv2d: cudnnBackendExecute: CUDNN_STATUS_5000 \(5000\): the fake"
+    with pytest.raises(CudnnError, match=message) as caught:
+        executable.run((0, 0), (0,), space.ctypes.data, 0)
+    assert caught.value.status == EXECUTION_FAILED
+
+
+def test_descriptors_die_with_the_executable(fake):
+    import gc
+
+    executable = conv.plan(problem_of(), GPU, None)
+    assert fake.items
+    del executable
+    gc.collect()
+    assert not fake.items

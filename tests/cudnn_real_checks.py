@@ -108,7 +108,7 @@ def test_an_admissible_engine_is_found_and_built(h200, op, dtype, layout):
     for name, shape in SHAPES.items():
         problem = problem_of(op, dtype, layout, **shape)
         graph = plan.graph(h200, NO_HANDLE, problem)
-        chosen, passed = plan.first_admissible(h200, NO_HANDLE, graph, dtype, GPU, GPU.workspace_limit)
+        chosen, passed = plan.first_admissible(h200, NO_HANDLE, graph, problem, GPU, GPU.workspace_limit)
         assert chosen is not None, (name, [c.refusal for c in passed])
         assert chosen.plan is not None and chosen.workspace is not None
         if dtype == "float32":
@@ -124,7 +124,7 @@ def test_heuristics_offer_tf32_first_for_float32_and_the_rules_leave_it_out(h200
     assert any(not c.refusal for c in listed)
     graph = plan.graph(h200, NO_HANDLE, problem)
     tf32 = Policy(device=0, fp32_precision="tf32")
-    chosen, _ = plan.first_admissible(h200, NO_HANDLE, graph, "float32", tf32, 1 << 30)
+    chosen, _ = plan.first_admissible(h200, NO_HANDLE, graph, problem, tf32, 1 << 30)
     assert plan.arithmetic(chosen, "float32") == "tf32"
 
 
@@ -152,7 +152,7 @@ def test_three_spatial_axes(h200):
     for op in DIRECTIONS:
         problem = ConvProblem(op, *[Spec.of("float32", s) for s in shapes], ((1, 1),) * 3, (1, 1, 1), (1, 1, 1))
         graph = plan.graph(h200, NO_HANDLE, problem)
-        chosen, _ = plan.first_admissible(h200, NO_HANDLE, graph, "float32", GPU, 1 << 30)
+        chosen, _ = plan.first_admissible(h200, NO_HANDLE, graph, problem, GPU, 1 << 30)
         assert chosen is not None
 
 
@@ -190,6 +190,6 @@ def test_softmax_descriptors(real):
 
 def test_all_parts_came_from_one_folder(h200):
     graph = plan.graph(h200, NO_HANDLE, problem_of("conv2d", "float32"))
-    assert plan.first_admissible(h200, NO_HANDLE, graph, "float32", GPU, 1 << 30)[0] is not None
+    assert plan.first_admissible(h200, NO_HANDLE, graph, problem_of("conv2d", "float32"), GPU, 1 << 30)[0] is not None
     lib.check_single_folder()
     assert len(_find.mapped(every=True)) > 3

@@ -17,7 +17,7 @@ import pytest
 from fake_cudnn import EXECUTION_FAILED, FakeCudnn, engine, view
 
 from numbadnn import reference
-from numbadnn.cudnn import _forms, conv
+from numbadnn.cudnn import _forms, conv, plan
 from numbadnn.cudnn._enums import NumericalNote
 from numbadnn.errors import CudnnError, NotSupportedError
 from numbadnn.ops.conv import DIRECTIONS, ConvProblem
@@ -143,7 +143,7 @@ VARIATIONS = {
     "nhwc": {"layout": "nhwc"},
     "float64": {"dtype": "float64", "alpha": 2.0},
     "float16": {"dtype": "float16"},
-    "bfloat16 nhwc uneven beta": {"dtype": "bfloat16", "layout": "nhwc", "padding": ((0, 1), (2, 0)), "beta": 1.0},
+    "bfloat16 nhwc uneven": {"dtype": "bfloat16", "layout": "nhwc", "padding": ((0, 1), (2, 0))},
 }
 
 
@@ -250,15 +250,22 @@ def test_options_go_on_to_the_form_that_serves(fake):
     ]  # fmt: skip
 
 
-def test_the_native_form_is_last_and_only_for_what_is_uneven_or_unpacked():
-    assert "native" not in [f.name for f in _forms.forms(problem_of())]
-    uneven = list(_forms.forms(problem_of(padding=((1, 0), (0, 0)))))
-    assert uneven[-1].name == "native" and not uneven[-1].buffers
-    base = problem_of()
-    specs = [strided(base.x), base.w, base.y]
-    assert list(_forms.forms(problem_of(specs=specs)))[-1].problem.x == specs[0]
-    specs[0] = Spec(base.x.dtype, base.x.shape, (0, 56, 8, 1))
-    assert "native" not in [f.name for f in _forms.forms(problem_of(specs=specs))]
+def test_uneven_padding_is_never_left_to_cudnn():
+    for form in _forms.forms(problem_of(padding=((1, 0), (0, 0)))):
+        assert form.problem.symmetric and any(b.name == "x" for b in form.buffers)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bit_beta_is_refused_because_it_rounds_twice(fake, dtype):
+    assert "rounds twice" in conv.supports(problem_of(dtype=dtype, beta=0.5), GPU)
+
+
+def test_an_engine_measured_wrong_is_refused_with_the_evidence(fake):
+    op, dtype, number = next(iter(plan.ERRATA))
+    fake.engines = [engine(number), engine(4)]
+    listed = conv.options(problem_of(op, dtype), GPU)
+    refused = {o["engine"]: o["refusal"] for o in listed}
+    assert "measured wrong" in refused[number] and not refused[4]
 
 
 def test_workspace_limit_counts_the_copies(fake):

@@ -130,6 +130,9 @@ SHAPES = {
 @pytest.mark.parametrize("op", DIRECTIONS)
 def test_every_admitted_engine(op, dtype, layout, name):
     problem = problem_of(op, dtype, layout, **SHAPES[name])
+    if problem.beta and problem.x.itemsize == 2:
+        assert "rounds twice" in conv.supports(problem, GPU)
+        return
     configs = admitted(problem, next(_forms.forms(problem)))
     assert configs
     check(problem, configs=configs)
@@ -138,7 +141,7 @@ def test_every_admitted_engine(op, dtype, layout, name):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 @pytest.mark.parametrize("op", DIRECTIONS)
 def test_every_form_of_an_uneven_problem(op, dtype):
-    problem = problem_of(op, dtype, padding=(2, 1), beta=0.5)
+    problem = problem_of(op, dtype, padding=(2, 1), beta=0.0 if dtype == "float16" else 0.5)
     assert conv.supports(problem, GPU) == ""
     check(problem)
     for form in _forms.forms(problem):
@@ -228,13 +231,15 @@ def test_softmax(layout, dtype, algo, mode):
 
 
 @pytest.mark.parametrize("algo", ["accurate", "log"])
-def test_softmax_of_different_strides_and_of_infinities(algo):
-    x_spec, y_spec = Spec.of("float32", (2, 3, 4, 5)), Spec.of("float32", (2, 3, 4, 5), "nhwc")
+def test_softmax_of_infinities(algo):
+    x_spec = Spec.of("float32", (2, 3, 4, 5))
     values = torch.randn((2, 3, 4, 5))
     values[0, 0, 0, 0], values[0, 1, 1, 1], values[0, :, 2, 2] = float("nan"), float("inf"), -float("inf")
     values[0, 0, 3, 3] = -float("inf")
     x = tensor(x_spec, values)
-    problem = SoftmaxProblem("softmax", y=y_spec, x=x_spec, algo=algo)
+    uneven = SoftmaxProblem("softmax", y=Spec.of("float32", (2, 3, 4, 5), "nhwc"), x=x_spec, algo=algo)
+    assert "same strides" in softmax.supports(uneven, GPU)
+    problem = SoftmaxProblem("softmax", y=x_spec, x=x_spec, algo=algo)
     y = run(problem, softmax.plan(problem, GPU, None), (x,), None)
     want = reference.softmax(float64(x), algo, "channel")
     np.testing.assert_allclose(float64(y), want, rtol=1e-5, atol=1e-6)

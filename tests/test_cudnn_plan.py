@@ -104,7 +104,7 @@ def test_only_the_plan_that_is_used_is_finalised(fake):
     fake.engines = [engine(1, notes=(N.TENSOR_CORE,)), engine(2), engine(3), engine(4, modes=(HeurMode.FALLBACK,))]
     library, handle = fake.library, lib.handle(fake.library, 0)
     graph = plan.graph(library, handle, problem_of())
-    chosen, passed = plan.first_admissible(library, handle, graph, "float32", GPU, 100)
+    chosen, passed = plan.first_admissible(library, handle, graph, problem_of(), GPU, 100)
     assert (chosen.engine, [c.engine for c in passed]) == (2, [1])
     assert fake.alive(K.EXECUTION_PLAN) == 1
     asked = [c for c in fake.calls if c[0] == "cudnnBackendCreateDescriptor" and c[1] == K.ENGINEHEUR]
@@ -118,7 +118,7 @@ def test_modes_are_asked_in_order_until_one_serves(fake):
     ]  # fmt: skip
     library, handle = fake.library, lib.handle(fake.library, 0)
     graph = plan.graph(library, handle, problem_of())
-    chosen, passed = plan.first_admissible(library, handle, graph, "float32", GPU, 100)
+    chosen, passed = plan.first_admissible(library, handle, graph, problem_of(), GPU, 100)
     assert (chosen.engine, chosen.heuristic) == (7, "FALLBACK")
     reasons = {c.engine: c.refusal for c in passed}
     assert list(reasons) == [1, 2, 5], "the same configuration from a second mode counts once"
@@ -197,7 +197,7 @@ def table(fake):
 
     library, handle = fake.library, lib.handle(fake.library, 0)
     graph = plan.graph(library, handle, problem_of())
-    chosen, _ = plan.first_admissible(library, handle, graph, "float32", GPU, 100)
+    chosen, _ = plan.first_admissible(library, handle, graph, problem_of(), GPU, 100)
     current = ctypes.cast(fake.driver.cuCtxGetCurrent, ctypes.c_void_p).value
     words = _shim.graph_table(library, current, CONTEXT, handle.value, chosen.plan.pointer, [3, 1, 2])
     seen = []

@@ -73,6 +73,8 @@ def static_refusal(problem: ConvProblem, policy: Policy) -> str:
         return f"cuDNN does not compute {dtype} data in float64"
     if precision == "float32" and dtype == "float64":
         return "cuDNN does not compute float64 data in float32"
+    if problem.beta and dtype in ("float16", "bfloat16"):
+        return f"cuDNN rounds the convolution to {dtype} before it adds beta * out, which rounds twice"
     if policy.determinism not in ("run_to_run", "not_guaranteed"):
         return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
     return ""
@@ -104,11 +106,11 @@ def prepare(problem: ConvProblem, policy: Policy, config: dict[str, Any] | None)
                 continue
             if config:
                 found = plan.configuration(library, graph, config["engine"], config.get("knobs") or {})
-                found.refusal = plan.refusal(found, problem.x.dtype, policy)
+                found.refusal = plan.refusal(found, problem, policy)
                 others = [found]
                 chosen = found if not found.refusal and plan.finalise(library, handle, found, limit) else None
             else:
-                chosen, others = plan.first_admissible(library, handle, graph, form.problem.x.dtype, policy, limit)
+                chosen, others = plan.first_admissible(library, handle, graph, form.problem, policy, limit)
             if chosen is not None:
                 lib.check_single_folder()
                 return _Prepared(library, handle, form, chosen)
@@ -144,7 +146,7 @@ def executable(problem: ConvProblem, policy: Policy, prepared: _Prepared) -> Exe
 
     form, candidate = prepared.form, prepared.candidate
     issue = _engine_call(problem, policy.device, prepared)
-    run = _with_copies(form, issue, candidate.workspace, policy.device) if form.buffers else _direct(issue)
+    run = _with_copies(form, issue, candidate.workspace, policy.device) if form.buffers else _without_copies(issue)
     facts = {"form": form.name, **candidate.facts(), "copies": form.copies, "cudnn": prepared.library.version}
     return Executable(
         run=run,
@@ -152,11 +154,13 @@ def executable(problem: ConvProblem, policy: Policy, prepared: _Prepared) -> Exe
         arithmetic=arithmetic(candidate, problem.x.dtype),
         determinism="not_guaranteed" if "NONDETERMINISTIC" in candidate.notes else "run_to_run",
         facts=facts,
+        direct=None if form.buffers else issue,
+        pin=True,
     )
 
 
-def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Callable[[int, int, int, int, int], None]:
-    """(a, b, out, workspace, stream) -> None: the plan on three addresses, in the order of the arguments."""
+def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Callable[..., None]:
+    """(stream, a, b, out, workspace=0) -> None: the plan on three addresses, in the order of the operation's arguments."""
     from numbadnn.cudnn import _shim
     from numbadnn.cudnn.plan import UID
     from numbadnn.kernels import _context, _driver
@@ -175,7 +179,7 @@ def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Call
     table, execute, what = ctypes.addressof(words), _shim.execute_plan, problem.op
 
     # the defaults keep alive what the table points to
-    def issue(a: int, b: int, out: int, workspace: int, stream: int, _keep: Any = (words, descriptor)) -> None:
+    def issue(stream: int, a: int, b: int, out: int, workspace: int = 0, _keep: Any = (words, descriptor)) -> None:
         if stream != handle.stream:
             handle.set_stream(stream)
         code = execute(table, workspace, a, b, out)
@@ -185,9 +189,9 @@ def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Call
     return issue
 
 
-def _direct(issue: Callable[[int, int, int, int, int], None]) -> Callable[..., None]:
+def _without_copies(issue: Callable[..., None]) -> Callable[..., None]:
     def run(inputs: tuple[int, int], outputs: tuple[int], workspace: int | None, stream: int | None) -> None:
-        issue(inputs[0], inputs[1], outputs[0], workspace or 0, stream or 0)
+        issue(stream or 0, inputs[0], inputs[1], outputs[0], workspace or 0)
 
     return run
 
@@ -197,7 +201,7 @@ def _aligned(n: int) -> int:
 
 
 def _with_copies(
-    form: Form, issue: Callable[[int, int, int, int, int], None], engine_bytes: int, device: int
+    form: Form, issue: Callable[..., None], engine_bytes: int, device: int
 ) -> Callable[..., None]:
     """The engine's workspace comes first, then the buffers; copies in, the engine, the copy out."""
     from numbadnn.kernels.copy import plan_copy
@@ -224,7 +228,7 @@ def _with_copies(
         for step, slot, offset, at in before:
             step(outside[slot] + offset, base + at, raw)
         inside = [base + places[i] if i in places else outside[i] for i in range(3)]
-        issue(inside[0], inside[1], inside[2], base, raw)
+        issue(raw, *inside, base)
         for step, slot, offset, at in after:
             step(base + at, outside[slot] + offset, raw)
 

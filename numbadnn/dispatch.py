@@ -1,6 +1,6 @@
 """The life of a call: a key, a look-up, a launch; everything else happens once per distinct problem.
 
-``call`` probes the arrays (address and a cheap signature each), finds this thread's ``Plan`` under the signature and
+A call probes the arrays (address and a cheap signature each), finds this thread's ``Plan`` under the signatures and
 launches it. A miss makes the views, builds and validates the Problem, chooses an implementation (``select``), plans and
 stores. The *choice* is shared by the process; the Plan with its buffers and handles belongs to one thread.
 """
@@ -49,7 +49,7 @@ def operation(*arguments: str) -> Callable[[Callable[..., Request]], Callable[..
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.plans: dict[Any, Plan] = {}
-        self.last: Plan | None = None
+        self.last: list[Plan | None] = [None]  # a list, so that plans of the thread can hold it
         self.statistics = [0, 0]  # hits, misses
 
 
@@ -57,12 +57,42 @@ _thread = _Thread()
 _options = config._using
 _choices: OrderedDict[Any, select.Choice | NotSupportedError] = OrderedDict()
 _choices_lock = threading.Lock()
-_pinned: list[Plan] = []  # used under graph capture: the graph holds what they own
+_left_behind: list[Plan] = []  # by the parent of a forked process
 _cuda_used = False
 _forked_after_cuda = False
 
 
-def call(
+def call1(build: Callable[..., Request], a: Any, params: tuple[Any, ...], backend: Any, out: Any, stream: Any) -> Any:
+    """Compute an operation of one array; see ``call_any``. Spelled out for speed, as is ``call2``."""
+    if out is None and stream is None:
+        try:
+            address, signature = PROBES[type(a)](a)
+            plan = _thread.plans.get((build, params, backend, _options.get() or config.from_environment(), signature))
+        except _COLD:
+            plan = None
+        if plan is not None and plan.quick is not None:
+            return plan.quick(a, address)
+    return call_any(build, (a,), params, backend, out, stream)
+
+
+def call2(
+    build: Callable[..., Request], a: Any, b: Any, params: tuple[Any, ...], backend: Any, out: Any, stream: Any
+) -> Any:
+    """Compute an operation of two arrays; see ``call_any``."""
+    if out is None and stream is None:
+        try:
+            address, signature = PROBES[type(a)](a)
+            address_b, signature_b = PROBES[type(b)](b)
+            options = _options.get() or config.from_environment()
+            plan = _thread.plans.get((build, params, backend, options, signature, signature_b))
+        except _COLD:
+            plan = None
+        if plan is not None and plan.quick is not None:
+            return plan.quick(a, address, address_b)
+    return call_any(build, (a, b), params, backend, out, stream)
+
+
+def call_any(
     build: Callable[..., Request],
     arrays: tuple[Any, ...],
     params: tuple[Any, ...],
@@ -70,28 +100,8 @@ def call(
     out: Any,
     stream: Any,
 ) -> Any:
-    """Compute one operation: ``build(views, out_views, params)`` makes its problem when it is not known yet.
-
-    One and two arrays without ``out`` and ``stream`` are spelled out: loops over them cost half a microsecond.
-    """
+    """Compute one operation: ``build(views, out_views, params)`` makes its problem when it is not known yet."""
     options = _options.get() or config.from_environment()
-    count = len(arrays) if out is None and stream is None else 0
-    try:
-        if count == 1:
-            (a,) = arrays
-            address, signature = PROBES[type(a)](a)
-            plan = _thread.plans.get((build, params, backend, options, signature))
-        elif count == 2:
-            a, b = arrays
-            address, signature = PROBES[type(a)](a)
-            address_b, signature_b = PROBES[type(b)](b)
-            plan = _thread.plans.get((build, params, backend, options, signature, signature_b))
-        else:
-            plan = None
-    except _COLD:
-        plan = None
-    if plan is not None and plan.quick is not None:
-        return plan.quick(a, address) if count == 1 else plan.quick(a, address, address_b)
     try:
         plan, addresses = _known(build, arrays, params, backend, out, options)
     except _COLD:
@@ -190,10 +200,8 @@ class Plan:
         owner = None
         if self.workspace_bytes and not workspace and self.device >= 0:
             owner, workspace = library.scratch(self.workspace_bytes, self.device, raw)
-        if self.executable.pin and library.is_capturing():
-            _pinned.append(self)
         self._run(tuple(addresses), targets, workspace, raw)
-        _thread.last = self
+        _thread.last[0] = self
         if self._verbose != "none":
             print(f"numbadnn: {self.choice.impl.name} {self.problem} ({self.choice.decided_by})", flush=True)
         if self._finish is not None and out is None:
@@ -247,32 +255,32 @@ def _packed(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
 def _quick(plan: Plan) -> Callable[..., Any] | None:
     """``launch`` for the common case, everything looked up beforehand: one new output on the GPU, the current stream."""
     executable, library, device = plan.executable, plan._library, plan.device
-    direct, owner = executable.direct, _thread
+    direct, last = executable.direct, _thread.last
     if device < 0 or len(plan._allocate) != 1 or plan._verbose != "none" or library.finish or direct is None:
         return None
     (make,), address_of, stream = plan._allocate, library.address_on_gpu or library.address, library.current_stream
-    nbytes, scratch, capturing = executable.workspace_bytes, library.scratch, library.is_capturing
+    nbytes, scratch = executable.workspace_bytes, library.scratch
 
-    def without_workspace(first: Any, *addresses: int) -> Any:
+    def one(first: Any, a: int) -> Any:
         result = make(first)
-        direct(stream(device), *addresses, address_of(result))
-        owner.last = plan
+        direct(stream(device), a, address_of(result))
+        last[0] = plan
         return result
 
-    def with_everything(first: Any, *addresses: int) -> Any:
+    def two(first: Any, a: int, b: int) -> Any:
         result = make(first)
-        raw = stream(device)
-        if capturing():
-            _pinned.append(plan)
-        if nbytes:
-            space, workspace = scratch(nbytes, device, raw)
-            direct(raw, *addresses, address_of(result), workspace)
-        else:
-            direct(raw, *addresses, address_of(result))
-        owner.last = plan
+        direct(stream(device), a, b, address_of(result))
+        last[0] = plan
         return result
 
-    return with_everything if nbytes or executable.pin else without_workspace
+    def with_workspace(first: Any, *addresses: int) -> Any:
+        result, raw = make(first), stream(device)
+        space, workspace = scratch(nbytes, device, raw)
+        direct(raw, *addresses, address_of(result), workspace)
+        last[0] = plan
+        return result
+
+    return with_workspace if nbytes else {1: one, 2: two}.get(len(plan.problem.inputs))
 
 
 def _workspace_address(workspace: Any, needed: int) -> int:
@@ -453,7 +461,7 @@ class LastCall(NamedTuple):
 
 def last_call() -> LastCall | None:
     """Which implementation computed this thread's last call, and its numbers; None before the first."""
-    p = _thread.last
+    (p,) = _thread.last
     if p is None:
         return None
     e, c = p.executable, p.choice
@@ -479,7 +487,7 @@ def cache_info() -> CacheInfo:
 def clear_caches() -> None:
     """Forget this thread's plans and the process's choices."""
     _thread.plans.clear()
-    _thread.last = None
+    _thread.last[0] = None
     with _choices_lock:
         _choices.clear()
 
@@ -489,7 +497,7 @@ def _after_fork() -> None:
     _forked_after_cuda = _cuda_used
     _choices_lock = threading.Lock()
     if _cuda_used:  # they hold handles of the parent's CUDA context, which must not be destroyed here
-        _pinned.extend(_thread.plans.values())
+        _left_behind.extend(_thread.plans.values())
     _thread.plans.clear()
 
 

@@ -48,8 +48,6 @@ class Executable:
     facts: dict[str, Any] = field(default_factory=dict)
     #: the same as ``run`` for the hot path of a GPU call: direct(stream, *inputs, *outputs), then workspace if there is one
     direct: Callable[..., None] | None = None
-    #: it owns memory on the device that a captured CUDA graph would refer to
-    pin: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,13 @@ class FakeCudnn:
         self.functions.cudnnGetLastErrorString = lambda buffer, n: setattr(buffer, "value", b"the fake said so")
         self.library = Library(self.functions, "/fake/libcudnn.so.9", 91900)
         current = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._current)
-        self.driver = types.SimpleNamespace(cuCtxGetCurrent=current)
+        self.capturing = 0
+        capturing = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint32))(self._capturing)
+        self.driver = types.SimpleNamespace(cuCtxGetCurrent=current, cuStreamIsCapturing=capturing)
+
+    def _capturing(self, stream, out):
+        out[0] = self.capturing
+        return 0
 
     def install(self, monkeypatch) -> FakeCudnn:
         """Put this in the place of libcudnn, the driver and the device's context."""

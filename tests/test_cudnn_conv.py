@@ -268,6 +268,17 @@ def test_an_engine_measured_wrong_is_refused_with_the_evidence(fake):
     assert "measured wrong" in refused[number] and not refused[4]
 
 
+def test_a_plan_used_under_capture_is_kept_for_good(fake):
+    from numbadnn.cudnn import _shim
+
+    before = len(_shim.PINNED)
+    compute(problem_of())
+    assert len(_shim.PINNED) == before
+    fake.capturing = 1
+    compute(problem_of())
+    assert len(_shim.PINNED) == before + 1
+
+
 def test_workspace_limit_counts_the_copies(fake):
     problem = problem_of(padding=((1, 0), (0, 0)))
     total = compute(problem)[3].workspace_bytes

@@ -213,7 +213,8 @@ def test_softmax(layout, dtype, algo, mode):
         spec = Spec(dtype, shape, (1000, 80, 10, 2))
     x = tensor(spec, 3 * torch.randn(shape))
     problem = SoftmaxProblem("softmax", y=spec, x=spec, algo=algo, mode=mode)
-    assert softmax.supports(problem, GPU) == ""
+    refused = softmax.supports(problem, GPU)
+    assert ("rounds twice" in refused) if spec.itemsize == 2 else not refused
     y = run(problem, softmax.plan(problem, GPU, None), (x,), None)
     want = reference.softmax(float64(x), algo, mode)
     unit = UNIT[dtype]
@@ -234,7 +235,7 @@ def test_softmax(layout, dtype, algo, mode):
 def test_softmax_of_infinities(algo):
     x_spec = Spec.of("float32", (2, 3, 4, 5))
     values = torch.randn((2, 3, 4, 5))
-    values[0, 0, 0, 0], values[0, 1, 1, 1], values[0, :, 2, 2] = float("nan"), float("inf"), -float("inf")
+    values[0, 0, 0, 0], values[0, 1, 1, 1], values[0, :2, 2, 2] = float("nan"), float("inf"), -float("inf")
     values[0, 0, 3, 3] = -float("inf")
     x = tensor(x_spec, values)
     uneven = SoftmaxProblem("softmax", y=Spec.of("float32", (2, 3, 4, 5), "nhwc"), x=x_spec, algo=algo)

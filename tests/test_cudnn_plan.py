@@ -220,7 +220,7 @@ def test_one_execution_makes_fills_finalises_executes_and_destroys_a_pack(fake, 
     from numbadnn.cudnn._shim import execute_plan
 
     address, seen, (_, chosen, handle) = table
-    assert execute_plan(address, 0xABC0, 0x10, 2**46, 0x30) == 0
+    assert execute_plan(address, 0xABC0, 0x10, 2**46, 0x30, 0) == 0
     assert fake.names() == [*PACK, "cudnnBackendExecute", "cudnnBackendDestroyDescriptor"]
     assert fake.calls[0][1] == K.VARIANT_PACK
     assert [call[2:5] for call in fake.calls[1:4]] == [
@@ -240,7 +240,7 @@ def test_one_execution_makes_fills_finalises_executes_and_destroys_a_pack(fake, 
         )
     ]
     assert fake.alive(K.VARIANT_PACK) == 0
-    assert execute_plan(address, 0, 1, 2, 3) == 0
+    assert execute_plan(address, 0, 1, 2, 3, 0) == 0
     assert seen[1][2][A.VARIANT_PACK_WORKSPACE] == (T.VOID_PTR, [None]), "no workspace is a null pointer"
 
 
@@ -258,7 +258,7 @@ def test_after_an_error_the_pack_is_destroyed_and_the_step_known(fake, table, fu
     from numbadnn.cudnn._shim import STEPS, execute_plan, failure
 
     fake.failing[function] = 4003
-    code = execute_plan(table[0], 0, 1, 2, 3)
+    code = execute_plan(table[0], 0, 1, 2, 3, 0)
     assert (code >> 32, code & 0xFFFFFFFF) == (step, 4003)
     error = failure(fake.library, code, "conv2d")
     assert isinstance(error, CudnnError) and error.status == 4003
@@ -273,10 +273,10 @@ def test_another_context_is_noticed_before_anything_is_done(fake, table):
     from numbadnn.cudnn import _shim
 
     fake.context = 0xBAD
-    assert _shim.execute_plan(table[0], 0, 1, 2, 3) == _shim.WRONG_CONTEXT
+    assert _shim.execute_plan(table[0], 0, 1, 2, 3, 0) == _shim.WRONG_CONTEXT
     assert fake.calls == []
     # the cold path enters the primary context for the call, and leaves it again
-    _shim.recover(fake.library, _shim.WRONG_CONTEXT, 0, "conv2d", _shim.execute_plan, table[0], 0, 1, 2, 3)
+    _shim.recover(fake.library, _shim.WRONG_CONTEXT, 0, "conv2d", None, _shim.execute_plan, table[0], 0, 1, 2, 3, 0)
     assert fake.names().count("cudnnBackendExecute") == 1
     assert fake.context == 0xBAD
 
@@ -290,7 +290,7 @@ def test_a_context_that_cannot_be_entered_is_an_error(fake, table, monkeypatch):
     fake.context = 0xBAD
     monkeypatch.setattr(_context, "ensure_context", lambda device: nullcontext())
     with pytest.raises(NumbaDNNError, match="primary context of CUDA device 0 is not the one it was planned in"):
-        _shim.recover(fake.library, -1, 0, "conv2d", _shim.execute_plan, table[0], 0, 1, 2, 3)
+        _shim.recover(fake.library, -1, 0, "conv2d", None, _shim.execute_plan, table[0], 0, 1, 2, 3, 0)
 
 
 def test_the_fake_itself_refuses_wrong_types_and_missing_attributes(fake):

@@ -39,14 +39,15 @@ class View(NamedTuple):
 class Library:
     """The functions by which numbadnn handles the arrays of one library.
 
-    probe(array) -> (address, signature); view(array) -> View; address(array) -> address, for arrays made here; address_on_gpu: the same, faster, for those on a GPU.
+    probe(array) -> (address, signature); view(array) -> View; address(array) -> address, for arrays made here.
+    address_on_gpu: the same, faster, for those on a GPU.
     allocator(spec, device, first) -> make, where make(first array) gives a new array of that spec.
     current_stream(device) -> raw handle of the stream the library would use now.
     allocating_on(stream, device): context manager under which allocations belong to that stream.
     record(array, stream, device): the array's memory must not be reused before the work now on that stream is done.
     scratch(nbytes, device, stream) -> (owner, address): workspace ordered on that stream.
     check(array) raises where an array with a known signature may still not be taken as it is (None: never); called for
-    arrays that are not packed. is_capturing(): a CUDA graph is being captured on the library's current stream.
+    arrays that are not packed.
     finish(array) turns what ``allocator`` made into what the user gets (JAX); None where they are the same.
     """
 
@@ -63,7 +64,6 @@ class Library:
     address_on_gpu: Callable[[Any], int] | None = None
     takes_out: bool = True
     check: Callable[[Any], None] | None = None
-    is_capturing: Callable[[], bool] = lambda: False
 
 
 #: exact array type -> its Library, and its ``probe`` for the hot path; filled as types are first seen

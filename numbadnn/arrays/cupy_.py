@@ -52,7 +52,6 @@ LIBRARY = Library(
     allocating_on=_allocating_on,
     record=lambda array, stream, device: streams.wait(cupy.cuda.get_current_stream(device).ptr, stream, device),
     scratch=_scratch,
-    is_capturing=lambda: streams.is_capturing(cupy.cuda.get_current_stream().ptr),
 )
 
 

@@ -73,7 +73,6 @@ LIBRARY = Library(
     allocating_on=memory.on_stream,
     record=lambda array, stream, device: streams.wait(0, stream, device),
     scratch=memory.scratch,
-    is_capturing=lambda: streams.is_capturing(memory.current_stream(0)),
 )
 
 

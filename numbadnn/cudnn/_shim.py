@@ -6,7 +6,9 @@ the pointers. A variant pack cannot be changed once finalised, so each execution
 after an error.
 
 Every shim first asks cuCtxGetCurrent and returns WRONG_CONTEXT, having done nothing, where another context is current.
-Otherwise the result is 0 for success or ``step * 2**32 + status``, the step being an index into STEPS.
+Otherwise the result is 0 for success or ``step * 2**32 + status``, the step being an index into STEPS. An execution that
+went well into a stream being captured returns CAPTURED: the CUDA graph refers to what the plan owns on the device, so
+that ``recover`` keeps the plan for the life of the process.
 """
 
 from __future__ import annotations
@@ -16,12 +18,16 @@ from collections.abc import Callable, Sequence
 
 from numba import int32, njit
 
-from numbadnn._hostcall import call_address, load_u64, store_u64
+from numbadnn._hostcall import call_address, load_u32, load_u64, store_u64
 from numbadnn.cudnn._enums import Attr, DescriptorType, Type
 from numbadnn.cudnn.lib import Library
 from numbadnn.errors import NumbaDNNError
 
-WRONG_CONTEXT = -1
+WRONG_CONTEXT, CAPTURED = -1, -2
+
+#: what captured graphs refer to, never let go
+PINNED: list[object] = []
+
 STEPS = (
     "cuCtxGetCurrent",
     "creating the variant pack",
@@ -38,8 +44,9 @@ STEPS = (
 _CURRENT, _CONTEXT, _CONTEXT_OUT = 0, 8, 16
 _CREATE, _SET, _FINALIZE, _EXECUTE, _DESTROY = 24, 32, 40, 48, 56
 _HANDLE, _PLAN, _UIDS, _POINTERS, _WORKSPACE, _PACK = 64, 72, 80, 104, 128, 136
+_IS_CAPTURING, _CAPTURING_OUT = 144, 152
 _FUNCTION, _ALGORITHM, _MODE, _ALPHA, _BETA, _TENSORS = 24, 32, 40, 48, 56, 72
-_WORDS = 18
+_WORDS = 20
 
 _KIND = int(DescriptorType.VARIANT_PACK)
 _UNIQUE_IDS, _DATA, _SPACE = (
@@ -51,12 +58,15 @@ _INT64, _VOID_PTR = int(Type.INT64), int(Type.VOID_PTR)
 
 
 def graph_table(
-    library: Library, current: int, context: int, handle: int, plan: int, uids: Sequence[int]
-) -> ctypes.Array[ctypes.c_uint64]:
-    """The table of ``execute_plan``: ``uids`` are the unique ids of the three pointers, in the order of the call."""
+    library: Library, current: int, context: int, handle: int, plan: int, uids: Sequence[int], is_capturing: int = 0
+) -> ctypes.Array:
+    """The table of ``execute_plan``: ``uids`` are the unique ids of the three pointers, in the order of the call.
+
+    ``current`` and ``is_capturing`` are the addresses of cuCtxGetCurrent and cuStreamIsCapturing (0: not asked).
+    """
     names = ("CreateDescriptor", "SetAttribute", "Finalize", "Execute", "DestroyDescriptor")
     functions = [library.address(f"cudnnBackend{name}") for name in names]
-    words = [current, context, 0, *functions, handle, plan, *uids]
+    words = [current, context, 0, *functions, handle, plan, *uids, *[0] * 5, is_capturing]
     return (ctypes.c_uint64 * _WORDS)(*words)
 
 
@@ -79,13 +89,21 @@ def softmax_table(
     return (ctypes.c_uint64 * _WORDS)(*words)
 
 
-def recover(library: Library, code: int, device: int, what: str, shim: Callable[..., int], *args: int) -> None:
-    """The cold path behind a shim that returned ``code``: enter the device's context and try again, or raise."""
+def recover(
+    library: Library, code: int, device: int, what: str, keep: object, shim: Callable[..., int], *args: int
+) -> None:
+    """The cold path behind a shim that returned ``code``: enter the device's context and try again, pin, or raise.
+
+    ``keep`` is what a captured graph needs.
+    """
     from numbadnn.kernels._context import ensure_context
 
     if code == WRONG_CONTEXT:
         with ensure_context(device):
             code = shim(*args)
+    if code == CAPTURED:
+        PINNED.append(keep)
+        return
     if code == WRONG_CONTEXT:
         raise NumbaDNNError(f"{what}: the primary context of CUDA device {device} is not the one it was planned in")
     if code:
@@ -133,9 +151,9 @@ def _fill_and_run(table, pack, workspace):
     return 0
 
 
-@njit("int64(int64, int64, int64, int64, int64)", nogil=True, cache=True)
-def execute_plan(table, workspace, a, b, c):
-    """Execute a graph plan on three tensors; see graph_table."""
+@njit("int64(int64, int64, int64, int64, int64, int64)", nogil=True, cache=True)
+def execute_plan(table, workspace, a, b, c, stream):
+    """Execute a graph plan on three tensors; see graph_table. ``stream`` is the one the handle has, to be asked about."""
     code = _check_context(table)
     if code != 0:
         return code
@@ -150,6 +168,11 @@ def execute_plan(table, workspace, a, b, c):
     status = call_address(load_u64(table + _DESTROY), pack)
     if code == 0 and status != 0:
         return (7 << 32) + status
+    is_capturing = load_u64(table + _IS_CAPTURING)
+    if code == 0 and is_capturing != 0:
+        status = call_address(is_capturing, stream, table + _CAPTURING_OUT)
+        if status == 0 and load_u32(table + _CAPTURING_OUT) != 0:
+            return -2
     return code
 
 

@@ -155,7 +155,6 @@ def executable(problem: ConvProblem, policy: Policy, prepared: _Prepared) -> Exe
         determinism="not_guaranteed" if "NONDETERMINISTIC" in candidate.notes else "run_to_run",
         facts=facts,
         direct=None if form.buffers else issue,
-        pin=True,
     )
 
 
@@ -175,6 +174,7 @@ def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Call
         handle.value,
         descriptor.pointer,
         [UID[name] for name in (*inputs, output)],
+        ctypes.cast(_driver.library().cuStreamIsCapturing, ctypes.c_void_p).value or 0,
     )
     table, execute, what = ctypes.addressof(words), _shim.execute_plan, problem.op
 
@@ -182,9 +182,9 @@ def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Call
     def issue(stream: int, a: int, b: int, out: int, workspace: int = 0, _keep: Any = (words, descriptor)) -> None:
         if stream != handle.stream:
             handle.set_stream(stream)
-        code = execute(table, workspace, a, b, out)
+        code = execute(table, workspace, a, b, out, stream)
         if code:
-            _shim.recover(library, code, device, what, execute, table, workspace, a, b, out)
+            _shim.recover(library, code, device, what, _keep, execute, table, workspace, a, b, out, stream)
 
     return issue
 

@@ -36,6 +36,8 @@ def supports(problem: SoftmaxProblem, policy: Policy) -> str:
         return f"cuDNN's softmax computes {dtype} data in its own accumulator, not in {policy.precision}"
     if policy.precision == "float32" and dtype == "float64":
         return "cuDNN's softmax does not compute float64 data in float32"
+    if dtype in ("float16", "bfloat16") and problem.op == "softmax":
+        return f"cuDNN's softmax rounds twice to {dtype}: up to 1.6 of the bound (cuDNN 9.19, H200)"
     if any(s <= 0 for spec in operands for n, s in zip(spec.shape, spec.strides, strict=True) if n > 1):
         return "cuDNN's softmax takes positive strides only"
     if any(spec.span[1] > _INT_MAX for spec in operands):
@@ -126,12 +128,14 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any) -> Executable:
             handle.set_stream(stream)
         code = shim(table, *addresses)
         if code:
-            _shim.recover(library, code, device, what, shim, table, *addresses)
+            _shim.recover(library, code, device, what, None, shim, table, *addresses)
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: int | None, stream: int | None) -> None:
         issue(stream or 0, *inputs, *outputs)
 
-    facts = {"folded": "x".join(map(str, shape)), "algorithm": problem.algo, "copies": [], "cudnn": library.version}
+    facts: dict[str, Any] = {"folded": "x".join(map(str, shape)), "algorithm": problem.algo, "copies": [], "cudnn": library.version}
+    if forward and problem.algo != "fast":
+        facts["not finite"] = "a row of nothing but -inf gives 0 (log: -inf), not NaN"
     return Executable(run=run, facts=facts, direct=issue)
 
 

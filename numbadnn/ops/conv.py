@@ -337,7 +337,7 @@ def conv2d(
         input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared, alpha,
         beta, algo, precision,
     )  # fmt: skip
-    return dispatch.call(_build_forward, (input, filters), params, backend, out, stream)
+    return dispatch.call2(_build_forward, input, filters, params, backend, out, stream)
 
 
 def conv2d_grad_wrt_inputs(
@@ -377,7 +377,7 @@ def conv2d_grad_wrt_inputs(
         input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared, alpha,
         beta, algo, precision,
     )  # fmt: skip
-    return dispatch.call(_build_grad_inputs, (output_grad, filters), params, backend, out, stream)
+    return dispatch.call2(_build_grad_inputs, output_grad, filters, params, backend, out, stream)
 
 
 def conv2d_grad_wrt_weights(
@@ -416,4 +416,4 @@ def conv2d_grad_wrt_weights(
         filter_shape, input_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared, alpha,
         beta, algo, precision,
     )  # fmt: skip
-    return dispatch.call(_build_grad_weights, (input, output_grad), params, backend, out, stream)
+    return dispatch.call2(_build_grad_weights, input, output_grad, params, backend, out, stream)

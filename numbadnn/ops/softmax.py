@@ -145,7 +145,7 @@ def softmax(
     >>> numbadnn.softmax(np.zeros((1, 4), "float32"))
     array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
     """
-    return dispatch.call(_build_softmax, (x,), (algo, mode), backend, out, stream)
+    return dispatch.call1(_build_softmax, x, (algo, mode), backend, out, stream)
 
 
 def softmax_grad(
@@ -167,4 +167,4 @@ def softmax_grad(
     >>> numbadnn.softmax_grad(np.array([[1.0, 0.0]]), np.array([[0.5, 0.5]]))
     array([[ 0.25, -0.25]])
     """
-    return dispatch.call(_build_softmax_grad, (dy, sm), (algo, mode), backend, out, stream)
+    return dispatch.call2(_build_softmax_grad, dy, sm, (algo, mode), backend, out, stream)

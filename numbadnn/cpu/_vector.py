@@ -1,0 +1,365 @@
+"""Vectors for Numba's CPU compiler: masked loads and stores, 16-bit and 16-bit conversion.
+
+Numba has no vector type, but an ``@intrinsic`` may emit LLVM IR, and LLVM has one on every machine. ``Vec`` is such a
+value as a Numba variable; each function below is one operation on it. Memory is named by an address (an integer), and
+its element type by a ``like`` array, whose contents are never read: float32, float64, **uint16 for the bits of float16
+and int16 for the bits of bfloat16**. A 16-bit element becomes float32 when loaded and is rounded to nearest even when
+stored, by integer arithmetic, because not every machine (nor LLVM's runtime inside Numba) has the instructions.
+
+Sums are never reassociated; ``multiply_add`` is fused exactly where the machine has an FMA instruction. Loading this
+module imports Numba: only plans do it.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic, models, register_model
+
+_FEATURES = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
+X86_512 = "+avx512f" in _FEATURES and "+avx512vl" in _FEATURES
+VECTOR_BYTES = 64 if X86_512 else 32 if "+avx" in _FEATURES else 16
+
+I1, I16, I32, I64 = (ir.IntType(n) for n in (1, 16, 32, 64))
+_IR = {types.float32: ir.FloatType(), types.float64: ir.DoubleType(), types.uint16: I16, types.int16: I16}
+
+
+class Vec(types.Type):
+    """A vector of VECTOR_BYTES of float32 or float64."""
+
+    def __init__(self, dtype: types.Float) -> None:
+        self.dtype = dtype
+        self.lanes = VECTOR_BYTES * 8 // dtype.bitwidth
+        super().__init__(name=f"Vec({dtype})")
+
+
+@register_model(Vec)
+class _VecModel(models.PrimitiveModel):
+    def __init__(self, dmm, fe_type) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(dmm, fe_type, ir.VectorType(_IR[fe_type.dtype], fe_type.lanes))
+
+
+def acc_type(dtype):  # type: ignore[no-untyped-def]
+    """The type sums of ``dtype`` are kept in."""
+    return types.float64 if dtype == types.float64 else types.float32
+
+
+def known(like) -> bool:  # type: ignore[no-untyped-def]
+    return isinstance(like, types.Array) and like.dtype in _IR
+
+
+def splat(ty, value):  # type: ignore[no-untyped-def]
+    return ir.Constant(ty, [value] * ty.count) if isinstance(ty, ir.VectorType) else ir.Constant(ty, value)
+
+
+def _as(ty, element):  # type: ignore[no-untyped-def]
+    """``element``, or the vector of it with as many lanes as ``ty``."""
+    return ir.VectorType(element, ty.count) if isinstance(ty, ir.VectorType) else element
+
+
+def _widen(b, value, dtype):  # type: ignore[no-untyped-def]
+    """Stored bits -> accumulator, exactly; scalar or vector."""
+    if dtype not in (types.uint16, types.int16):
+        return value
+    wide, real = _as(value.type, I32), _as(value.type, ir.FloatType())
+    bits = b.zext(value, wide)
+    if dtype == types.int16:
+        return b.bitcast(b.shl(bits, splat(wide, 16)), real)
+    # float16: move exponent and mantissa into place, rebias by an exact multiplication (subnormals become normal)
+    magnitude = b.and_(bits, splat(wide, 0x7FFF))
+    scaled = b.fmul(b.bitcast(b.shl(magnitude, splat(wide, 13)), real), splat(real, 2.0**112))
+    special = b.icmp_unsigned(">=", magnitude, splat(wide, 0x7C00))
+    out = b.or_(b.bitcast(scaled, wide), b.select(special, splat(wide, 0x7F800000), splat(wide, 0)))
+    sign = b.shl(b.and_(bits, splat(wide, 0x8000)), splat(wide, 16))
+    return b.bitcast(b.or_(out, sign), real)
+
+
+def _narrow(b, value, dtype):  # type: ignore[no-untyped-def]
+    """Accumulator -> stored bits, to nearest even; scalar or vector."""
+    if dtype not in (types.uint16, types.int16):
+        return value
+    wide, real, half = _as(value.type, I32), _as(value.type, ir.FloatType()), _as(value.type, I16)
+
+    def c(n):  # type: ignore[no-untyped-def]
+        return splat(wide, n)
+
+    bits = b.bitcast(value, wide)
+    magnitude = b.and_(bits, c(0x7FFFFFFF))
+    nan = b.icmp_unsigned(">", magnitude, c(0x7F800000))
+    if dtype == types.int16:
+        odd = b.and_(b.lshr(bits, c(16)), c(1))
+        rounded = b.lshr(b.add(bits, b.add(c(0x7FFF), odd)), c(16))
+        return b.trunc(b.select(nan, b.or_(b.lshr(bits, c(16)), c(0x40)), rounded), half)
+    # float16: three ranges (too large or NaN; subnormal, by adding 0.5 so that the hardware rounds; normal)
+    large = b.select(nan, c(0x7E00), c(0x7C00))
+    small = b.sub(b.bitcast(b.fadd(b.bitcast(magnitude, real), splat(real, 0.5)), wide), c(0x3F000000))
+    odd = b.and_(b.lshr(magnitude, c(13)), c(1))
+    normal = b.lshr(b.add(b.add(magnitude, c(((15 - 127) << 23) + 0xFFF & 0xFFFFFFFF)), odd), c(13))
+    out = b.select(b.icmp_unsigned("<", magnitude, c(0x38800000)), small, normal)
+    out = b.select(b.icmp_unsigned(">=", magnitude, c(0x47800000)), large, out)
+    return b.trunc(b.or_(out, b.lshr(b.and_(bits, c(0x80000000)), c(16))), half)
+
+
+def at(b, address, ty, offset=None):  # type: ignore[no-untyped-def]
+    """Pointer to ``ty`` at ``address``, plus ``offset`` elements."""
+    if offset is not None:
+        element = ty.element if isinstance(ty, ir.VectorType) else ty
+        size = ir.Constant(I64, element.width // 8 if isinstance(element, ir.IntType) else _bytes(element))
+        address = b.add(address, b.mul(offset, size))
+    return b.inttoptr(address, ty.as_pointer())
+
+
+def _bytes(real) -> int:  # type: ignore[no-untyped-def]
+    return 8 if isinstance(real, ir.DoubleType) else 4
+
+
+def _mask(b, mask, lanes: int):  # type: ignore[no-untyped-def]
+    return b.bitcast(b.trunc(mask, ir.IntType(lanes)), ir.VectorType(I1, lanes))
+
+
+def _masked(b, which: str, ty, arguments):  # type: ignore[no-untyped-def]
+    """llvm.masked.load (pointer, alignment, mask, otherwise) or llvm.masked.store (value, pointer, alignment, mask)."""
+    element = ty.element
+    name = f"f{_bytes(element) * 8}" if isinstance(element, ir.FloatType | ir.DoubleType) else f"i{element.width}"
+    result = ty if which == "load" else ir.VoidType()
+    fnty = ir.FunctionType(result, [a.type for a in arguments])
+    fn = cgutils.get_or_insert_function(b.module, fnty, f"llvm.masked.{which}.v{ty.count}{name}.p0")
+    return b.call(fn, arguments)
+
+
+@intrinsic
+def itemsize(typingctx, like):  # type: ignore[no-untyped-def]
+    """Bytes of one stored element."""
+    if known(like):
+        return types.int64(like), lambda cx, b, sig, args: ir.Constant(I64, like.dtype.bitwidth // 8)
+
+
+@intrinsic
+def accsize(typingctx, like):  # type: ignore[no-untyped-def]
+    """Bytes of one accumulator."""
+    if known(like):
+        return types.int64(like), lambda cx, b, sig, args: ir.Constant(I64, acc_type(like.dtype).bitwidth // 8)
+
+
+@intrinsic
+def lanes(typingctx, like):  # type: ignore[no-untyped-def]
+    """Accumulators a vector."""
+    if known(like):
+        return types.int64(like), lambda cx, b, sig, args: ir.Constant(I64, Vec(acc_type(like.dtype)).lanes)
+
+
+@intrinsic
+def load1(typingctx, address, offset, like):  # type: ignore[no-untyped-def]
+    """The element at ``address`` + ``offset`` elements, widened."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        ty = _IR[like.dtype]
+        return _widen(b, b.load(at(b, args[0], ty, args[1]), align=like.dtype.bitwidth // 8), like.dtype)
+
+    if known(like):
+        return acc_type(like.dtype)(types.int64, types.int64, like), codegen
+
+
+@intrinsic
+def store1(typingctx, address, offset, value, like):  # type: ignore[no-untyped-def]
+    """Round ``value`` and store it at ``address`` + ``offset`` elements."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        ty = _IR[like.dtype]
+        b.store(_narrow(b, args[2], like.dtype), at(b, args[0], ty, args[1]), align=like.dtype.bitwidth // 8)
+        return cx.get_dummy_value()
+
+    if known(like):
+        return types.void(types.int64, types.int64, acc_type(like.dtype), like), codegen
+
+
+@intrinsic
+def peek(typingctx, address, index, like):  # type: ignore[no-untyped-def]
+    """The accumulator number ``index`` at ``address``."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        return b.load(at(b, args[0], _IR[acc_type(like.dtype)], args[1]))
+
+    if known(like):
+        return acc_type(like.dtype)(types.int64, types.int64, like), codegen
+
+
+@intrinsic
+def poke(typingctx, address, index, value, like):  # type: ignore[no-untyped-def]
+    """Set the accumulator number ``index`` at ``address``."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        b.store(args[2], at(b, args[0], _IR[acc_type(like.dtype)], args[1]))
+        return cx.get_dummy_value()
+
+    if known(like):
+        return types.void(types.int64, types.int64, acc_type(like.dtype), like), codegen
+
+
+@intrinsic
+def zeros(typingctx, like):  # type: ignore[no-untyped-def]
+    """A vector of zeros of like's accumulator type."""
+    if known(like):
+        vec = Vec(acc_type(like.dtype))
+        return vec(like), lambda cx, b, sig, args: splat(cx.get_value_type(vec), 0.0)
+
+
+@intrinsic
+def load(typingctx, address, offset, mask, otherwise, like):  # type: ignore[no-untyped-def]
+    """Lanes whose bit in ``mask`` is set from consecutive elements, the rest from ``otherwise``; no other is touched."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        address, offset, mask, otherwise, _ = args
+        n = vec.lanes
+        ty = ir.VectorType(_IR[like.dtype], n)
+        bits = _mask(b, mask, n)
+        align = ir.Constant(I32, like.dtype.bitwidth // 8)
+        loaded = _masked(b, "load", ty, [at(b, address, ty, offset), align, bits, ir.Constant(ty, ir.Undefined)])
+        return b.select(bits, _widen(b, loaded, like.dtype), otherwise)
+
+    if known(like):
+        vec = Vec(acc_type(like.dtype))
+        return vec(types.int64, types.int64, types.int64, vec, like), codegen
+
+
+@intrinsic
+def load_even(typingctx, address, offset, mask, otherwise, like):  # type: ignore[no-untyped-def]
+    """As ``load`` from every second element; bit 2*i of ``mask`` stands for lane i."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        address, offset, mask, otherwise, _ = args
+        n = vec.lanes
+        ty = ir.VectorType(_IR[like.dtype], n)
+        align = ir.Constant(I32, like.dtype.bitwidth // 8)
+        masks, halves = [], []
+        for part in range(2):
+            bits = _mask(b, b.lshr(mask, ir.Constant(I64, part * n)), n)
+            where = at(b, address, ty, b.add(offset, ir.Constant(I64, part * n)))
+            masks.append(bits)
+            halves.append(_masked(b, "load", ty, [where, align, bits, ir.Constant(ty, [0] * n)]))
+        even = ir.Constant(ir.VectorType(I32, n), list(range(0, 2 * n, 2)))
+        return b.select(
+            b.shuffle_vector(*masks, even), _widen(b, b.shuffle_vector(*halves, even), like.dtype), otherwise
+        )
+
+    if known(like):
+        vec = Vec(acc_type(like.dtype))
+        return vec(types.int64, types.int64, types.int64, vec, like), codegen
+
+
+@intrinsic
+def store(typingctx, address, offset, mask, value, like):  # type: ignore[no-untyped-def]
+    """Store the lanes whose bit in ``mask`` is set, rounded to like's type, to consecutive elements."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        address, offset, mask, value, _ = args
+        ty = ir.VectorType(_IR[like.dtype], vec.lanes)
+        align = ir.Constant(I32, like.dtype.bitwidth // 8)
+        where = at(b, address, ty, offset)
+        _masked(b, "store", ty, [_narrow(b, value, like.dtype), where, align, _mask(b, mask, vec.lanes)])
+        return cx.get_dummy_value()
+
+    if known(like):
+        vec = Vec(acc_type(like.dtype))
+        return types.void(types.int64, types.int64, types.int64, vec, like), codegen
+
+
+@intrinsic
+def store_even(typingctx, address, offset, mask, value, like):  # type: ignore[no-untyped-def]
+    """As ``store`` to every second element; bit 2*i of ``mask`` stands for lane i."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        address, offset, mask, value, _ = args
+        n = vec.lanes
+        ty = ir.VectorType(_IR[like.dtype], n)
+        align = ir.Constant(I32, like.dtype.bitwidth // 8)
+        narrow = _narrow(b, value, like.dtype)
+        for part in range(2):
+            places = ir.Constant(ir.VectorType(I32, n), [(part * n + i) // 2 for i in range(n)])
+            bits = _mask(b, b.lshr(mask, ir.Constant(I64, part * n)), n)
+            where = at(b, address, ty, b.add(offset, ir.Constant(I64, part * n)))
+            _masked(b, "store", ty, [b.shuffle_vector(narrow, narrow, places), where, align, bits])
+        return cx.get_dummy_value()
+
+    if known(like):
+        vec = Vec(acc_type(like.dtype))
+        return types.void(types.int64, types.int64, types.int64, vec, like), codegen
+
+
+def _plain(name: str):  # type: ignore[no-untyped-def]
+    """The whole vector at ``address`` of accumulators: aligned to an accumulator only."""
+
+    def load_acc(typingctx, address, like):  # type: ignore[no-untyped-def]
+        def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+            return b.load(at(b, args[0], cx.get_value_type(vec)), align=vec.dtype.bitwidth // 8)
+
+        if known(like):
+            vec = Vec(acc_type(like.dtype))
+            return vec(types.int64, like), codegen
+
+    def store_acc(typingctx, address, value, like):  # type: ignore[no-untyped-def]
+        def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+            b.store(args[1], at(b, args[0], cx.get_value_type(vec)), align=vec.dtype.bitwidth // 8)
+            return cx.get_dummy_value()
+
+        if known(like):
+            vec = Vec(acc_type(like.dtype))
+            return types.void(types.int64, vec, like), codegen
+
+    return intrinsic(load_acc if name == "load" else store_acc)
+
+
+load_acc, store_acc = _plain("load"), _plain("store")
+
+
+@intrinsic
+def fill(typingctx, value, like):  # type: ignore[no-untyped-def]
+    """A vector whose lanes are all ``value``."""
+    if known(like):
+        vec = Vec(acc_type(like.dtype))
+        return vec(vec.dtype, like), lambda cx, b, sig, args: broadcast(b, args[0], cx.get_value_type(vec))
+
+
+@intrinsic
+def multiply_add(typingctx, x, y, z):  # type: ignore[no-untyped-def]
+    """x * y + z for vectors, fused where the machine has the instruction."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        ty = args[0].type
+        name = f"llvm.fmuladd.v{ty.count}f{x.dtype.bitwidth}"
+        return b.call(cgutils.get_or_insert_function(b.module, ir.FunctionType(ty, [ty, ty, ty]), name), args)
+
+    if isinstance(x, Vec):
+        return x(x, x, x), codegen
+
+
+@intrinsic
+def scale_add(typingctx, alpha, value, beta, old):  # type: ignore[no-untyped-def]
+    """alpha * value + beta * old for vectors, each operation rounded."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        alpha, value, beta, old = args
+        return b.fadd(b.fmul(broadcast(b, alpha, value.type), value), b.fmul(broadcast(b, beta, value.type), old))
+
+    if isinstance(value, Vec):
+        return value(value.dtype, value, value.dtype, value), codegen
+
+
+@intrinsic
+def scale(typingctx, alpha, value):  # type: ignore[no-untyped-def]
+    """alpha * value for a vector."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        return b.fmul(broadcast(b, args[0], args[1].type), args[1])
+
+    if isinstance(value, Vec):
+        return value(value.dtype, value), codegen
+
+
+def broadcast(b, scalar, ty):  # type: ignore[no-untyped-def]
+    one = b.insert_element(ir.Constant(ty, ir.Undefined), scalar, ir.Constant(I32, 0))
+    return b.shuffle_vector(
+        one, ir.Constant(ty, ir.Undefined), ir.Constant(ir.VectorType(I32, ty.count), [0] * ty.count)
+    )

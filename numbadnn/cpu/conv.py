@@ -1,0 +1,355 @@
+"""conv2d and its gradients on the CPU: plans, for Numba kernels that multiply while they lay out the Toeplitz matrix.
+
+A plan is pure integer geometry: lists of filter taps (row and column they add), of terms of the sum (where in the image
+and in the filters each lies), and of phases (``_gather.py``). Whatever the direction, padding, subsample, dilation,
+flip, groups and strides, they end here; the kernels know only these lists. A convolution over single-channel groups
+(depthwise) has no product to make and takes ``_depthwise.py``; the gradient of the filters is ``_filters.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from numbadnn.cpu._parallel import STORED, address, kernel_of, scratch, thread_count
+from numbadnn.cpu._terms import Terms, flattened, split_of, tap_list
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable, Impl, register
+
+
+def gather_terms(problem: ConvProblem, block: tuple[int, int], rows: int) -> tuple[Any, Terms]:
+    """Geometry and lists of ``_gather.py`` for the forward direction or the gradient with respect to the inputs."""
+    from numbadnn.cpu._gather import Geometry
+
+    x, w, y, G = problem.x, problem.w, problem.y, problem.groups
+    (N, _, H, W), (K, Cg, _, _), (_, _, P, Q) = x.shape, w.shape, y.shape
+    Kg, (sh, sw) = K // G, problem.stride
+    (xn, xc, xh, xw), (yn, yk, yh, yw), (wk, wc, _, _) = x.strides, y.strides, w.strides
+    taps, terms = tap_list(problem), Terms()
+    if problem.op == "conv2d":
+        geo = Geometry(
+            M=Kg,
+            G=G,
+            a_group=Kg * wk,
+            a_row=wk,
+            H=H,
+            W=W,
+            src_group=Cg * xc,
+            src_c=xc,
+            src_n=xn,
+            src_h=xh,
+            src_w=xw,
+            step_h=sh,
+            step_w=sw,
+            out_group=Kg * yk,
+            out_m=yk,
+            out_n=yn,
+            out_h=yh,
+            out_w=yw,
+            limit=0,
+            run=1,
+            packed=0,
+        )
+        terms.add_phase((P, Q), N * P * Q, 0, taps, Cg, wc, G * -(-Kg // rows), block)
+        return geo, terms
+    geo = Geometry(
+        M=Cg,
+        G=G,
+        a_group=Kg * wk,
+        a_row=wc,
+        H=P,
+        W=Q,
+        src_group=Kg * yk,
+        src_c=yk,
+        src_n=yn,
+        src_h=yh,
+        src_w=yw,
+        step_h=1,
+        step_w=1,
+        out_group=Cg * xc,
+        out_m=xc,
+        out_n=xn,
+        out_h=sh * xh,
+        out_w=sw * xw,
+        limit=0,
+        run=1,
+        packed=0,
+    )
+    for a in range(min(sh, H)):
+        for b in range(min(sw, W)):
+            here = [((a - dr) // sh, (b - ds) // sw, o) for dr, ds, o in taps if (a - dr) % sh == 0 == (b - ds) % sw]
+            grid = (-(-(H - a) // sh), -(-(W - b) // sw))
+            terms.add_phase(grid, N * math.prod(grid), a * xh + b * xw, here, Kg, wk, G * -(-Cg // rows), block)
+    return geo, terms
+
+
+def plan_gather(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
+    """conv2d or conv2d_grad_wrt_inputs by ``_gather.py``."""
+    from numbadnn.cpu import _gather
+    from numbadnn.cpu._micro import KC, MR, NV
+    from numbadnn.cpu._vector import VECTOR_BYTES
+
+    like = np.empty(1, STORED[problem.x.dtype])
+    acc = 8 if problem.x.dtype == "float64" else 4
+    problem = flattened(problem)
+    vl = VECTOR_BYTES // acc
+    geo, terms = gather_terms(problem, (KC, MR * KC), MR)
+    narrow = min(p[1] for p in terms.phases)
+    geo = geo._replace(limit=min(vl, (vl + narrow - 2) // narrow + 1))
+    lists = terms.arrays()
+    phases, taps = lists["phases"], lists["taps"]
+    offsets = lists["a_offsets"]
+    run_length = terms.run_length()
+    # filters that are neither copied by long runs nor turned by squares are laid out once, not for every stretch
+    early = run_length < 16 and not (run_length == geo.a_row == 1)
+    geo = geo._replace(run=run_length, packed=int(early))
+    if not early:
+        terms.packed = 0
+    panels = -(-geo.M // MR)
+    columns = -(-max(p[2] for p in terms.phases) // (NV * vl))
+    most_taps, deepest = max(p[5] for p in terms.phases), max(p[7] for p in terms.phases)
+    real = np.float64 if acc == 8 else np.float32
+    alpha, beta = real(problem.alpha), real(problem.beta)
+    flops = problem.flops
+
+    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        threads = thread_count(flops)
+        wide, high = split_of(columns, panels, geo.G * len(phases), threads, 384 // (NV * 16))
+        stretch = wide * NV
+        tiles = high * wide if deepest > KC else 1
+        work = (_gather.COLUMN * stretch * vl + (_gather.MC_PANELS + 3) * MR * KC + max(tiles * MR * NV, vl) * vl) * acc
+        counts = (most_taps + 1) * stretch
+        table = counts * 2 * geo.limit
+        memory = scratch(terms.packed * acc + threads * (work + (counts + table) * 8))
+        base = address(memory)
+        packed = base
+        base += terms.packed * acc
+        rest = memory[terms.packed * acc + threads * work :].view(np.int64)
+        count = rest[: threads * counts].reshape(threads, counts)
+        tables = rest[threads * counts : threads * (counts + table)].reshape(threads, table)
+        filters = address(inputs[1])
+        if early:
+            _pack_filters(threads, filters, like, geo, phases, offsets, packed, base, work)
+        _gather_run(
+            threads,
+            address(inputs[0]),
+            filters,
+            address(outputs[0]),
+            packed,
+            offsets,
+            like,
+            geo,
+            phases,
+            taps,
+            (wide, high),
+            base,
+            work,
+            count,
+            tables,
+            alpha,
+            beta,
+        )
+
+    _pack_filters, _gather_run = kernel_of(_gather.pack_filters), kernel_of(_gather.gather)
+    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "gather", "tile": f"{MR}x{NV * vl}x{KC}"})
+
+
+def plan_filters(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
+    """conv2d_grad_wrt_weights by ``_filters.py``."""
+    from numbadnn.cpu import _filters
+    from numbadnn.cpu._micro import KC, MR, NV
+    from numbadnn.cpu._vector import VECTOR_BYTES
+
+    like = np.empty(1, STORED[problem.x.dtype])
+    acc = 8 if problem.x.dtype == "float64" else 4
+    vl = VECTOR_BYTES // acc
+    problem = flattened(problem)
+    x, w, y, G = problem.x, problem.w, problem.y, problem.groups
+    (N, _, H, W), (K, Cg, _, _), (_, _, P, Q) = x.shape, w.shape, y.shape
+    places = tap_list(problem)
+    T, M, Kg, pixels = len(places), Cg * len(places), K // G, N * P * Q
+    panels, columns = -(-M // MR), -(-Kg // (NV * vl))
+    tile_elements = G * panels * columns * MR * NV * vl
+    # parts: a power of two, while each has some thousands of pixels and they are not larger than the operands together
+    splits = 1
+    while splits < 8 and pixels >= splits * 4096 and tile_elements * splits * 2 <= max(x.size + y.size, 1 << 18):
+        splits *= 2
+    part = -(-pixels // (splits * KC)) * KC
+    splits = -(-pixels // part)
+    geo = _filters.Geometry(
+        M=M,
+        K=Kg,
+        G=G,
+        T=T,
+        P=P,
+        Q=Q,
+        pixels=pixels,
+        H=H,
+        W=W,
+        x_group=Cg * x.strides[1],
+        x_c=x.strides[1],
+        x_n=x.strides[0],
+        x_h=x.strides[2],
+        x_w=x.strides[3],
+        step_h=problem.stride[0],
+        step_w=problem.stride[1],
+        y_group=Kg * y.strides[1],
+        y_k=y.strides[1],
+        y_n=y.strides[0],
+        y_h=y.strides[2],
+        y_w=y.strides[3],
+        w_group=Kg * w.strides[0],
+        w_k=w.strides[0],
+        limit=min(vl, (vl + Q - 2) // Q + 1),
+        splits=splits,
+        split=part,
+    )
+    taps = np.array([t[:2] for t in places], np.int64)
+    channel = np.arange(Cg, dtype=np.int64)[:, None]
+    w_offsets = (channel * w.strides[1] + np.array([t[2] for t in places], np.int64)).ravel()
+    real = np.float64 if acc == 8 else np.float32
+    alpha, beta = real(problem.alpha), real(problem.beta)
+    product, finish, flops = kernel_of(_filters.product), kernel_of(_filters.finish), problem.flops
+    counts = (T + 1) * (KC // vl)
+    table = counts * 2 * geo.limit
+
+    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        threads = thread_count(flops)
+        wide, high = split_of(columns, panels, G * splits, threads, 512 // (NV * 16), 2.0, 0.25)
+        work = ((wide * NV + 1) * vl * KC + min(high, _filters.MC_PANELS) * MR * KC) * acc
+        memory = scratch(splits * tile_elements * acc + threads * (work + (counts + table) * 8))
+        tiles = address(memory)
+        base = tiles + splits * tile_elements * acc
+        rest = memory[splits * tile_elements * acc + threads * work :].view(np.int64)
+        count = rest[: threads * counts].reshape(threads, counts)
+        tables = rest[threads * counts : threads * (counts + table)].reshape(threads, table)
+        product(
+            threads,
+            address(inputs[0]),
+            address(inputs[1]),
+            like,
+            geo,
+            taps,
+            tiles,
+            (wide, high),
+            base,
+            work,
+            count,
+            tables,
+        )
+        finish(threads, address(outputs[0]), like, geo, w_offsets, tiles, base, work, alpha, beta)
+
+    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "filters", "tile": f"{MR}x{NV * vl}x{KC}"})
+
+
+def is_depthwise(problem: ConvProblem) -> bool:
+    """Whether groups are so thin that a product would be mostly padding."""
+    return problem.groups > 1 and problem.w.shape[1] == 1 and problem.w.shape[0] // problem.groups <= 4
+
+
+def plan_depthwise(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
+    """Any direction, by ``_depthwise.py``."""
+    from numbadnn.cpu import _depthwise
+    from numbadnn.cpu._vector import VECTOR_BYTES
+
+    x, w, y = problem.x, problem.w, problem.y
+    (N, _, H, W), (K, _, _, _), (_, _, P, Q) = x.shape, w.shape, y.shape
+    (top, bottom), (left, right) = problem.padding
+    real = np.float64 if x.dtype == "float64" else np.float32
+    like = np.empty(1, STORED[x.dtype])
+    taps = np.array([(r + top, s + left, o) for r, s, o in tap_list(problem)], np.int64)
+    geo = _depthwise.Geometry(
+        N=N,
+        G=problem.groups,
+        M=K // problem.groups,
+        T=len(taps),
+        H=H,
+        W=W,
+        P=P,
+        Q=Q,
+        top=top,
+        left=left,
+        rows=H + top + bottom,
+        width=W + left + right,
+        step_h=problem.stride[0],
+        step_w=problem.stride[1],
+        x_n=x.strides[0],
+        x_c=x.strides[1],
+        x_h=x.strides[2],
+        x_w=x.strides[3],
+        y_n=y.strides[0],
+        y_k=y.strides[1],
+        y_h=y.strides[2],
+        y_w=y.strides[3],
+        w_k=w.strides[0],
+    )
+    slack = VECTOR_BYTES // real().itemsize
+    size = geo.rows * geo.width + Q + 2 * slack
+    if problem.op == "conv2d_grad_wrt_weights":
+        size += geo.M * geo.T * Q
+    size = -(-size // 16) * 16
+    body: Any = {"conv2d": _depthwise.forward, "conv2d_grad_wrt_inputs": _depthwise.inputs}.get(
+        problem.op, _depthwise.filters
+    )
+    kernel, work = kernel_of(body), problem.flops
+    alpha, beta = real(problem.alpha), real(problem.beta)
+
+    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        threads = thread_count(work)
+        planes = scratch(threads * size * real().itemsize)[: threads * size * real().itemsize]
+        kernel(
+            threads,
+            address(inputs[0]),
+            address(inputs[1]),
+            address(outputs[0]),
+            like,
+            geo,
+            taps,
+            planes.view(real).reshape(threads, size),
+            address(planes),
+            alpha,
+            beta,
+        )
+
+    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "depthwise"})
+
+
+def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
+    """The kernels that suit the problem."""
+    if is_depthwise(problem):
+        return plan_depthwise(problem, policy)
+    return (plan_filters if problem.op == "conv2d_grad_wrt_weights" else plan_gather)(problem, policy)
+
+
+def supports(problem: ConvProblem, policy: Policy) -> str:
+    """Everything, except what would need another accumulator."""
+    if policy.precision == "float64" and problem.x.dtype != "float64":
+        return f"the CPU kernels accumulate {problem.x.dtype} in float32; convert the arrays to float64 instead"
+    if policy.precision in ("float16", "float32") and problem.x.dtype == "float64":
+        return f"the CPU kernels accumulate float64 in float64, not in {policy.precision}"
+    if policy.precision == "float16":
+        return "the CPU kernels accumulate float16 and bfloat16 in float32"
+    return ""
+
+
+def rank(problem: ConvProblem) -> float:
+    """Microseconds, roughly, at 100 GFLOP/s."""
+    return 20 + problem.flops / 1e5
+
+
+for _op in ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"):
+    register(
+        Impl(
+            op=_op,
+            backend="cpu",
+            name="cpu.im2col",
+            supports=supports,
+            plan=plan,
+            rank=rank,
+            arithmetic="ieee",
+            determinism="gpu_to_gpu",
+        )
+    )

@@ -173,15 +173,21 @@ def _parse(name: str, value: Any, where: str) -> Any:
         raise ValueError(f"{where}: {error}, got {value!r}") from None
 
 
+#: what ``from_environment`` found, once it was asked: an attribute, for the hot path
+environment: Options | None = None
+
+
 @functools.cache
 def from_environment() -> Options:
     """The options as the environment sets them; an unknown ``NUMBADNN_`` option value is a ValueError naming it."""
+    global environment
     values, origin = {}, {}
     for option in OPTIONS.values():
         text = os.environ.get(option.environment)
         values[option.name] = option.default if text is None else _parse(option.name, text, option.environment)
         origin[option.name] = "default" if text is None else f"environment {option.environment}"
-    return _intern(tuple(values.items()), tuple(origin.items()))
+    environment = _intern(tuple(values.items()), tuple(origin.items()))
+    return environment
 
 
 _using: ContextVar[Options | None] = ContextVar("numbadnn_options", default=None)

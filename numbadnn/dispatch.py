@@ -54,7 +54,7 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_options = config._using
+_using = config._using.get
 _choices: OrderedDict[Any, select.Choice | NotSupportedError] = OrderedDict()
 _choices_lock = threading.Lock()
 _left_behind: list[Plan] = []  # by the parent of a forked process
@@ -67,7 +67,7 @@ def call1(build: Callable[..., Request], a: Any, params: tuple[Any, ...], backen
     if out is None and stream is None:
         try:
             address, signature = PROBES[type(a)](a)
-            plan = _thread.plans.get((build, params, backend, _options.get() or config.from_environment(), signature))
+            plan = _thread.plans.get((build, params, backend, _using() or config.environment or config.from_environment(), signature))
         except _COLD:
             plan = None
         if plan is not None and plan.quick is not None:
@@ -83,7 +83,7 @@ def call2(
         try:
             address, signature = PROBES[type(a)](a)
             address_b, signature_b = PROBES[type(b)](b)
-            options = _options.get() or config.from_environment()
+            options = _using() or config.environment or config.from_environment()
             plan = _thread.plans.get((build, params, backend, options, signature, signature_b))
         except _COLD:
             plan = None
@@ -101,7 +101,7 @@ def call_any(
     stream: Any,
 ) -> Any:
     """Compute one operation: ``build(views, out_views, params)`` makes its problem when it is not known yet."""
-    options = _options.get() or config.from_environment()
+    options = _using() or config.environment or config.from_environment()
     try:
         plan, addresses = _known(build, arrays, params, backend, out, options)
     except _COLD:
@@ -428,7 +428,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> select.E
 
     >>> import numpy as np, numbadnn
     >>> numbadnn.explain(numbadnn.softmax, np.ones((2, 3), "float32")).chosen
-    'cpu.softmax'
+    'cpu.loops'
     """
     return intercept("explain", function, args, kwargs)
 

@@ -1,0 +1,22 @@
+"""The project's own GPU kernels, written in Python for Numba CUDA.
+
+``conv.py``, ``softmax.py`` and ``copy.py`` are host side: what is supported, which configuration, which arguments. The files
+``_*_kernels.py`` and ``_softmax_*.py`` hold the device code. ``_cuda`` and ``_ptx`` are the language it is written in,
+``_launch`` compiles, keeps and launches it, ``simulate`` runs it without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from numbadnn.kernels._launch import Kernel
+
+
+def all_kernels() -> Iterator[Kernel]:
+    """A representative set of every family's kernels: name, parameters, how to build the function, threads a block."""
+    from numbadnn.kernels import conv, copy, softmax
+
+    for family in (conv, copy, softmax):
+        yield from family.kernels()

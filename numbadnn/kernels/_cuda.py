@@ -1,0 +1,69 @@
+"""The only door to numba.cuda: types, compilation to PTX, intrinsics, and whether the CUDA simulator stands in for it.
+
+Kernels are written against these names, so that another compiler with the same model (numba-cuda's successor has
+another import name) is one file's work. Under the simulator (``NUMBA_ENABLE_CUDASIM=1``) kernels run as plain Python:
+the integer types then check their range, so that an index that would wrap on the GPU raises there. Importing this
+module imports Numba: do it inside functions. A kernel's parameters are written as text, so that a kernel whose binary
+is on disk needs no compiler: ``"ptr ptr i32*4 f32"`` is two addresses, a tuple of four int32 and a float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda
+from numba.cuda import config, types
+from numba.cuda.extending import intrinsic
+
+__all__ = ["SIMULATED", "compile_ptx", "cuda", "device", "f32", "f64", "i32", "i64", "intrinsic", "types", "u32", "u64"]
+
+SIMULATED = bool(config.ENABLE_CUDASIM)
+
+
+def _checked(name: str, low: int, high: int) -> Callable[[Any], int]:
+    def convert(value: Any) -> int:
+        number = int(value)
+        if not low <= number <= high:
+            raise OverflowError(f"{number} does not fit in {name}")
+        return number
+
+    return convert
+
+
+i32: Any
+i64: Any
+u32: Any
+u64: Any
+f32: Any
+f64: Any
+device: Any
+if SIMULATED:
+    i32, u32 = _checked("int32", -(2**31), 2**31 - 1), _checked("uint32", 0, 2**32 - 1)
+    i64, u64 = _checked("int64", -(2**63), 2**63 - 1), _checked("uint64", 0, 2**64 - 1)
+    f32, f64 = np.float32, np.float64
+    device = cuda.jit(device=True)
+else:
+    i32, u32, i64, u64 = types.int32, types.uint32, types.int64, types.uint64
+    f32, f64 = types.float32, types.float64
+    #: a function inlined into the kernels that call it; one that is not inlined cannot be compiled without a GPU
+    device = cuda.jit(device=True, inline="always")
+
+
+def _parameter_type(word: str) -> Any:
+    name, _, count = word.partition("*")
+    base = {"ptr": types.int64, "i32": types.int32, "i64": types.int64, "f32": types.float32, "f64": types.float64}[
+        name
+    ]
+    return types.UniTuple(base, int(count)) if count else base
+
+
+def compile_ptx(function: Callable[..., None], parameters: str, arch: tuple[int, int, str], threads: int) -> str:
+    """The PTX of one kernel for an architecture such as (9, 0, "a"), for blocks of at most ``threads`` threads."""
+    signature = types.void(*map(_parameter_type, parameters.split()))
+    cc = arch if arch[2] else arch[:2]
+    # one block a multiprocessor is enough: without the 1, ptxas prefers occupancy to keeping values in registers
+    bounds = (threads, 1)
+    ptx, _ = cuda.compile(function, signature, cc=cc, device=False, abi="numba", output="ptx", launch_bounds=bounds)
+    return ptx

@@ -1,0 +1,246 @@
+"""From a Numba function to a launch that costs the host a few microseconds.
+
+``Kernel`` names a function to be compiled: function -> PTX -> machine code (kept on disk) -> loaded once a process.
+``Kernel.prepare`` fixes everything but the addresses and the stream, and gives a ``Launch``: one call is then one compiled host
+function (``_shim``), about 2.5 us where Numba's own launch takes 33. A ``Launch`` belongs to one thread: its argument
+buffer is rewritten by each call while the GIL is dropped.
+
+>>> launch = kernel.prepare(device, grid=(64, 1, 1), block=(256, 1, 1), scalars=(n, strides))    # doctest: +SKIP
+>>> launch(stream, x_address, y_address)                                                         # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import re
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from numbadnn.errors import NumbaDNNError
+from numbadnn.kernels import _cache, _driver, simulate
+from numbadnn.kernels._assemble import Assembled, assemble, toolchain
+from numbadnn.kernels._context import ensure_context, primary_context
+
+_FORMATS = {"ptr": "q", "i32": "i4x", "i64": "q", "f32": "f4x", "f64": "d"}  # each padded to a word of 8 bytes
+_MAX_SHARED_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_MAX_ADDRESSES = 3
+
+#: the folder of compiled kernels; None: the user's cache folder. ``set_cache_folder`` changes it.
+_folder: Path | None = None
+_loaded: dict[tuple[Kernel, tuple[int, int, str]], int] = {}
+_loading = threading.Lock()
+
+
+def set_cache_folder(folder: str | os.PathLike[str] | None) -> None:
+    """Keep compiled kernels in ``folder``/kernels; None is the user's cache folder."""
+    global _folder
+    _folder = None if folder is None else Path(folder, "kernels")
+
+
+def arch_of(capability: tuple[int, int]) -> tuple[int, int, str]:
+    """The architecture compiled for on a device: its own, with the features of sm_90a on Hopper."""
+    major, minor = capability
+    return major, minor, "a" if (major, minor) == (9, 0) else ""
+
+
+def arch_name(arch: tuple[int, int, str]) -> str:
+    """The name ptxas gives it: ``sm_90a`` for (9, 0, "a")."""
+    return "sm_{}{}{}".format(*arch)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """One specialisation of a kernel.
+
+    ``name`` says everything that its code depends on besides the sources, and is its identity. ``parameters`` is text as
+    in ``_cuda``; the addresses come first. ``build()`` gives the Python function; it is only called to compile.
+    """
+
+    name: str
+    parameters: str
+    build: Callable[[], Callable[..., None]]
+    threads: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Kernel) and (self.name, self.parameters) == (other.name, other.parameters)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def ptx(self, arch: tuple[int, int, str]) -> str:
+        """The kernel as PTX, its entry point renamed to something a profiler can show."""
+        from numbadnn.kernels._cuda import compile_ptx
+
+        text = compile_ptx(self.build(), self.parameters, arch, self.threads)
+        found = re.search(r"\.entry\s+(\w+)", text)
+        if not found:
+            raise NumbaDNNError(f"no entry point in the PTX of {self.name}")
+        return text.replace(found[1], self.entry)
+
+    @property
+    def entry(self) -> str:
+        return "numbadnn_" + re.sub(r"\W+", "_", self.name)
+
+    def assemble(self, arch: tuple[int, int, str]) -> Assembled:
+        """Compile afresh, whatever is on disk."""
+        return assemble(self.ptx(arch), arch_name(arch))
+
+    def binary(self, arch: tuple[int, int, str]) -> _cache.Binary:
+        """The compiled kernel, from disk if it is there."""
+        folder = _folder or _cache.default_folder()
+        key = _cache.key_of(
+            _cache.source_hash(), toolchain(), self.name, self.parameters, str(self.threads), arch_name(arch)
+        )
+        stored = _cache.read(folder, key)
+        if stored is not None:
+            return stored
+        made = self.assemble(arch)
+        fresh = _cache.Binary(made.image, self.entry, made.by)
+        _cache.write(folder, key, fresh, kernel=self.name, arch=arch_name(arch))
+        return fresh
+
+    def load(self, device: int) -> int:
+        """The CUkernel of this kernel, loaded for every device of this architecture the first time it is asked for."""
+        arch = arch_of(_driver.compute_capability(device))
+        with _loading:
+            handle = _loaded.get((self, arch))
+            if handle is None:
+                handle = _loaded[self, arch] = self._load(arch)
+        return handle
+
+    def _load(self, arch: tuple[int, int, str]) -> int:
+        binary = self.binary(arch)
+        lib, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+        zero, none = ctypes.c_uint(0), ctypes.c_void_p()
+        _driver.call("cuLibraryLoadData", ctypes.byref(lib), binary.image, none, none, zero, none, none, zero)
+        _driver.call("cuLibraryGetKernel", ctypes.byref(kernel), lib, binary.entry.encode())
+        return kernel.value or 0
+
+    def prepare(
+        self,
+        device: int,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        scalars: tuple[Any, ...] = (),
+        shared_bytes: int = 0,
+    ) -> Launch | simulate.SimulatedLaunch:
+        """Fix grid, block and every parameter after the addresses; ``scalars`` may hold tuples as ``parameters`` says."""
+        if math.prod(block) > self.threads:
+            raise ValueError(f"{self.name}: expected at most {self.threads} threads a block, got {block}")
+        if simulate.active():
+            return simulate.SimulatedLaunch(self.build, self.parameters, grid, block, scalars, shared_bytes)
+        with ensure_context(device) as context:
+            kernel, function = self.load(device), ctypes.c_void_p()
+            # the CUfunction of this context: launching it saves the driver a look-up that a CUkernel needs
+            _driver.call("cuKernelGetFunction", ctypes.byref(function), kernel)
+            if shared_bytes > 48 * 1024:
+                attribute, value = ctypes.c_int(_MAX_SHARED_ATTRIBUTE), ctypes.c_int(shared_bytes)
+                _driver.call("cuKernelSetAttribute", attribute, value, kernel, ctypes.c_int(device))
+        addresses, values = pack(self.parameters, scalars)
+        functions = driver_addresses()
+        return Launch(
+            self.name, device, functions, context, function.value or 0, (*grid, *block, shared_bytes), addresses, values
+        )
+
+
+def pack(parameters: str, scalars: tuple[Any, ...]) -> tuple[int, bytes]:
+    """How many addresses come first, and every parameter as one 8-byte word (tuples flattened, addresses 0)."""
+    words = parameters.split()
+    addresses = words.count("ptr")
+    if words[:addresses] != ["ptr"] * addresses or addresses > _MAX_ADDRESSES:
+        raise ValueError(f"expected at most {_MAX_ADDRESSES} addresses, before all else, got {parameters!r}")
+    rest = words[addresses:]
+    if len(rest) != len(scalars):
+        raise ValueError(f"expected {len(rest)} values for {' '.join(rest)!r}, got {len(scalars)}")
+    packed = bytes(8 * addresses)
+    for word, value in zip(rest, scalars, strict=True):
+        name, _, count = word.partition("*")
+        values = tuple(value) if count else (value,)
+        if len(values) != int(count or 1):
+            raise ValueError(f"expected {word}, got {value!r}")
+        packed += b"".join(struct.pack("<" + _FORMATS[name], v) for v in values)
+    return addresses, packed
+
+
+def driver_addresses() -> tuple[int, int]:
+    """The addresses of cuCtxGetCurrent and cuLaunchKernel."""
+    from numbadnn._hostcall import address_of
+
+    lib = _driver.library()
+    return address_of(lib, "cuCtxGetCurrent"), address_of(lib, "cuLaunchKernel")
+
+
+class Launch:
+    """A kernel with everything fixed but its addresses: ``launch(stream, *addresses)``. For one thread.
+
+    ``direct`` is the same as a plain function, which Python calls a tenth of a microsecond faster.
+    """
+
+    __slots__ = ("_pointers", "_record", "context", "device", "direct", "name")
+
+    def __init__(
+        self,
+        name: str,
+        device: int,
+        functions: tuple[int, int],
+        context: int,
+        function: int,
+        shape: tuple[int, ...],
+        addresses: int,
+        values: bytes,
+    ) -> None:
+        from numbadnn.kernels import _shim
+
+        self.name, self.device, self.context = name, device, context
+        count = len(values) // 8
+        self._record = np.zeros(_shim.VALUES // 8 + max(count, _MAX_ADDRESSES), np.uint64)
+        start = self._record.ctypes.data
+        self._pointers = np.array([start + _shim.VALUES + 8 * i for i in range(count)], np.uint64)
+        get_current, launch = functions
+        head = (get_current, context, 0, launch, function, *shape, addresses, self._pointers.ctypes.data)
+        self._record[: len(head)] = head
+        self._record[_shim.VALUES // 8 :][:count] = np.frombuffer(values, np.uint64)
+        self.direct = _direct(_shim.launch_shim, int(start), name, device, (self._record, self._pointers))
+
+    def __call__(self, stream: int, *addresses: int) -> None:
+        self.direct(stream, *addresses)
+
+
+def _direct(shim: Callable[..., int], record: int, name: str, device: int, keep: Any) -> Callable[..., None]:
+    """The launch as a function; ``keep`` is the memory that it writes to and the driver reads."""
+
+    def direct(stream: int, a0: int = 0, a1: int = 0, a2: int = 0, _keep: Any = keep) -> None:
+        status = shim(record, stream, a0, a1, a2)
+        if status:
+            _recover(shim, status, name, device, record, stream, a0, a1, a2)
+
+    return direct
+
+
+def _recover(shim: Callable[..., int], status: int, name: str, device: int, *arguments: int) -> None:
+    """Another context was current: launch in ours and restore it. Anything else is an error of the driver."""
+    from numbadnn.kernels._shim import WRONG_CONTEXT
+
+    if status == WRONG_CONTEXT:
+        with ensure_context(device):
+            status = shim(*arguments)
+    _driver.check(status, f"launching {name}")
+
+
+def blocks(count: int, threads: int) -> tuple[int, int, int]:
+    """The grid of one-dimensional blocks of ``threads`` that covers ``count``."""
+    grid = -(-count // threads)
+    if grid >= 2**31:
+        raise NumbaDNNError(f"expected fewer than 2**31 blocks, got {grid}")
+    return grid, 1, 1
+
+
+__all__ = ["Kernel", "Launch", "arch_name", "arch_of", "blocks", "pack", "primary_context", "set_cache_folder"]

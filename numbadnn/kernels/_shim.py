@@ -1,0 +1,52 @@
+"""One launch as one compiled host function: check the context, write the addresses, call cuLaunchKernel.
+
+Everything that does not change lies in a record of 64-bit words that belongs to one prepared launch (layout: ``WORD``),
+read here by address, so that a call passes five integers and touches no Python object with the GIL released. Importing
+this module imports Numba.
+"""
+
+from __future__ import annotations
+
+from numba import njit, types
+
+from numbadnn._hostcall import call_address, load_u64, store_u64
+
+#: returned when another context than the expected one is current; nothing was launched. CUDA's statuses are >= 0.
+WRONG_CONTEXT = -1
+
+# words of the record, as byte offsets
+GET_CURRENT, EXPECTED, CURRENT, LAUNCH, FUNCTION, GRID, BLOCK, SHARED, ADDRESSES, PARAMETERS, VALUES = (
+    8 * word for word in (0, 1, 2, 3, 4, 5, 8, 11, 12, 13, 14)
+)
+
+
+@njit("int64(int64, int64, int64, int64, int64)", nogil=True, cache=True)
+def launch_shim(record, stream, a0, a1, a2):  # type: ignore[no-untyped-def]
+    status = call_address(load_u64(record + GET_CURRENT), record + CURRENT)
+    if status != 0:
+        return types.int64(status)
+    if load_u64(record + CURRENT) != load_u64(record + EXPECTED):
+        return types.int64(WRONG_CONTEXT)
+    addresses = load_u64(record + ADDRESSES)
+    if addresses > 0:
+        store_u64(record + VALUES, a0)
+    if addresses > 1:
+        store_u64(record + VALUES + 8, a1)
+    if addresses > 2:
+        store_u64(record + VALUES + 16, a2)
+    return types.int64(
+        call_address(
+            load_u64(record + LAUNCH),
+            load_u64(record + FUNCTION),
+            types.uint32(load_u64(record + GRID)),
+            types.uint32(load_u64(record + GRID + 8)),
+            types.uint32(load_u64(record + GRID + 16)),
+            types.uint32(load_u64(record + BLOCK)),
+            types.uint32(load_u64(record + BLOCK + 8)),
+            types.uint32(load_u64(record + BLOCK + 16)),
+            types.uint32(load_u64(record + SHARED)),
+            stream,
+            load_u64(record + PARAMETERS),
+            types.int64(0),
+        )
+    )

@@ -1,0 +1,87 @@
+"""Own kernels without a GPU: the same source, run by Numba's CUDA simulator on host memory.
+
+Only in a process started with ``NUMBA_ENABLE_CUDASIM=1``. Planning is the real one (configuration, grid, arguments); what
+differs is the end: ``Kernel.prepare`` gives a ``SimulatedLaunch``, whose addresses are those of NumPy arrays, every access is
+checked against the operands' memory, and every 32-bit index against its range. Slow: for outputs of some thousand elements.
+
+>>> y = run(problem, (x, w))                                            # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numbadnn.problem import Policy
+
+
+def active() -> bool:
+    """Whether this process was started with the simulator in place of CUDA."""
+    return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+
+
+class SimulatedLaunch:
+    """What ``Launch`` is on a GPU: ``launch(stream, *addresses)`` runs every thread before it returns."""
+
+    def __init__(
+        self, build: Callable[[], Any], parameters: str, grid: Any, block: Any, scalars: Any, shared_bytes: int = 0
+    ) -> None:
+        from numbadnn.kernels._cuda import cuda, f32, f64, i32, i64
+
+        convert = {"i32": i32, "i64": i64, "f32": f32, "f64": f64}
+        words = parameters.split()
+        self._addresses = words.count("ptr")
+        self._scalars = []
+        for word, value in zip(words[self._addresses :], scalars, strict=True):
+            name, _, count = word.partition("*")
+            self._scalars.append(tuple(map(convert[name], value)) if count else convert[name](value))
+        self._function = cuda.jit(build())[grid, block, 0, shared_bytes]
+
+    @property
+    def direct(self) -> Callable[..., None]:
+        return self.__call__
+
+    def __call__(self, stream: int, *addresses: int) -> None:
+        with warnings.catch_warnings():  # exp(inf - inf) is meant; NumPy's error state is each thread's own
+            warnings.simplefilter("ignore", RuntimeWarning)
+            self._function(*addresses[: self._addresses], *self._scalars)
+
+
+def run(problem: Any, arrays: tuple[Any, ...], name: str = "", policy: Policy | None = None, config: Any = None) -> Any:
+    """The output of ``problem`` on NumPy ``arrays`` (its inputs; then the old output, where beta is not 0).
+
+    ``name`` picks the implementation ("numba.direct"); default: the first of the numba backend. Arrays must have the shapes
+    and dtypes of the problem's specs; they are laid out in memory as the specs say. Raises RuntimeError outside the
+    simulator.
+    """
+    if not active():
+        raise RuntimeError("expected a process started with NUMBA_ENABLE_CUDASIM=1")
+    from numbadnn.kernels import _ptx
+    from numbadnn.registry import implementations
+    from numbadnn.validate.data import buffer, untouched
+
+    candidates = [i for i in implementations(problem.op) if i.backend == "numba" and name in ("", i.name)]
+    if not candidates:
+        raise ValueError(f"expected an implementation of {problem.op} on the numba backend, got {name!r}")
+    old = arrays[len(problem.inputs)] if len(arrays) > len(problem.inputs) else None
+    operands = [buffer(spec, array) for spec, array in zip(problem.inputs, arrays, strict=False)]
+    operands.append(buffer(problem.output, old))
+    executable = candidates[0].plan(problem, policy or Policy(device=0), config)
+    workspace = np.zeros(executable.workspace_bytes + 16, np.uint8)
+    start = workspace.ctypes.data
+    _ptx.MEMORY[:] = [*map(_range, operands), (start, start + workspace.size)]
+    *inputs, output = (operand.array.ctypes.data for operand in operands)
+    executable.run(tuple(inputs), (output,), start + -start % 16, 0)
+    if not untouched(operands[-1]):
+        raise IndexError(f"{candidates[0].name} wrote into the gaps of its output")
+    return operands[-1].array
+
+
+def _range(operand: Any) -> tuple[int, int]:
+    """The first and the last + 1 byte address that an index of the operand reaches."""
+    (low, high), size, start = operand.spec.span, operand.spec.itemsize, operand.array.ctypes.data
+    return start + low * size, start + (high + 1) * size

@@ -1,0 +1,80 @@
+"""softmax and its gradient on the GPU, by three kernels: rows, channels, and anything at all.
+
+``numba.softmax_rows``: rows along memory, held in registers. ``numba.softmax_channels``: NCHW channels, the same.
+``numba.softmax_strided``: any strides and lengths, three walks. Each has a module ``softmax_<stem>`` with its frozen
+configuration, its heuristic and its arguments; this one registers them. No configuration depends on the number of rows or
+on the GPU: the bits of a row are the same in any batch, anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from numbadnn.kernels import softmax_channels, softmax_rows, softmax_strided
+from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._support import device_reason
+from numbadnn.ops.softmax import SoftmaxProblem
+from numbadnn.problem import ITEMSIZE, Policy, Spec
+from numbadnn.registry import Executable, Impl, register
+
+OPS = ("softmax", "softmax_grad")
+#: stem -> its module and the bytes a microsecond that it moves on an H200
+STEMS = {"rows": (softmax_rows, 4.0e6), "channels": (softmax_channels, 3.6e6), "strided": (softmax_strided, 1.0e6)}
+
+
+def _register(op: str, stem: str, module: ModuleType, speed: float) -> None:
+    def supports(problem: SoftmaxProblem, policy: Policy) -> str:
+        if policy.precision in ("float16", "float32", "float64") and policy.precision != _accumulator(problem):
+            return f"computes {problem.y.dtype} in {_accumulator(problem)}, not in {policy.precision}"
+        return module.reason(problem) or device_reason(policy)
+
+    def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executable:
+        config = config or module.heuristic(problem)
+        kernel, grid, threads, scalars, shared_bytes = module.prepare(problem, config)
+        launch = kernel.prepare(policy.device, grid, (threads, 1, 1), scalars, shared_bytes)
+
+        def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
+            launch(stream, *inputs, outputs[0])
+
+        facts = {"kernel": kernel.name, "config": config}
+        return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=launch.direct)
+
+    def rank(problem: SoftmaxProblem) -> float:
+        return 2 + problem.bytes / speed
+
+    register(Impl(op, "numba", f"numba.softmax_{stem}", supports, plan, rank, "ieee", "gpu_to_gpu"))
+
+
+def _accumulator(problem: SoftmaxProblem) -> str:
+    return "float64" if problem.y.dtype == "float64" else "float32"
+
+
+for _op in OPS:
+    for _stem, (_module, _speed) in STEMS.items():
+        _register(_op, _stem, _module, _speed)
+
+
+def kernels() -> Iterator[Kernel]:
+    """A representative set: each kernel, both operations, each dtype, short and long rows, aligned and not."""
+    for op in OPS:
+        for i, dtype in enumerate(ITEMSIZE):
+            algo = "log" if i % 2 else "accurate"
+            for shape in ((8, 1000), (8, 37), (8, 4096), (8, 16384), (8, 32768)):
+                if rows := softmax_rows.heuristic(_packed(op, dtype, shape)):
+                    yield softmax_rows.kernel(op, dtype, algo, rows)
+            for image in ((2, 21, 8, 8), (2, 256, 7, 7), (2, 256, 8, 8), (2, 1000, 16, 16)):
+                if channels := softmax_channels.heuristic(_packed(op, dtype, image)):
+                    yield softmax_channels.kernel(op, dtype, algo, channels)
+            rank = 2 if i % 2 else 4
+            for strided in (
+                softmax_strided.StridedConfig(rank, rank, wide=i == 0, lanes=32, parts=8),
+                softmax_strided.StridedConfig(1, 2, wide=False, lanes=1, parts=1024),
+            ):
+                yield softmax_strided.kernel(op, dtype, algo, strided)
+
+
+def _packed(op: str, dtype: str, shape: tuple[int, ...]) -> SoftmaxProblem:
+    spec = Spec.of(dtype, shape)
+    return SoftmaxProblem(op, spec, x=spec) if op == "softmax" else SoftmaxProblem(op, spec, dy=spec, dx=spec)

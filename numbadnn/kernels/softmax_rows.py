@@ -1,0 +1,108 @@
+"""``numba.softmax_rows``: softmax of rows along memory, held in registers. The host side of ``_softmax_rows``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from numbadnn.kernels._launch import Kernel, blocks
+from numbadnn.kernels._softmax_layout import Prepared, aligned, layout_of, operand_count, room, softmax_kernel, two
+from numbadnn.kernels._support import LIMIT32
+from numbadnn.ops.softmax import SoftmaxProblem
+
+
+@dataclass(frozen=True, slots=True)
+class RowsConfig:
+    """``lanes`` threads a row, ``vectors`` pieces of ``vec`` elements a thread; ``stash``: dy in shared memory."""
+
+    lanes: int
+    vectors: int
+    vec: int
+    peel: bool
+    nested: bool
+    threads: int
+    stash: bool = False
+
+
+def heuristic(problem: SoftmaxProblem) -> RowsConfig | None:
+    """Up to a warp a row while the row fits it, else a block; None where no block's registers hold the row."""
+    layout = layout_of(problem)
+    outer, inner, reduced = *two(layout.kept), layout.reduced[0]
+    vec = 16 // problem.y.itemsize
+    strides = [s for axis in (outer, inner) for s in axis.strides]
+    same_shift = all(len({s % vec for s in axis.strides}) == 1 for axis in (outer, inner))
+    if not (aligned(problem) and same_shift) or reduced.n < 2 * vec:
+        vec = 1
+    peel = vec > 1 and any(n % vec for n in (reduced.n, *strides))
+    pieces = -(-(reduced.n + (vec - 1 if peel else 0)) // vec)
+    dtype, held = problem.y.dtype, len(problem.inputs)
+    for stash in (False, True)[:held]:  # only the gradient has a second operand to put elsewhere
+        found = _lanes(pieces, vec, dtype, 1 if stash else held)
+        if found:
+            lanes, vectors = found
+            return RowsConfig(lanes, vectors, vec, peel, len(layout.kept) > 1, max(lanes, 128), stash)
+    return None
+
+
+def space(problem: SoftmaxProblem) -> list[RowsConfig]:
+    """Every configuration worth timing, the heuristic's first: other numbers of threads a row."""
+    best = heuristic(problem)
+    if best is None:
+        return []
+    pieces, operands = best.lanes * best.vectors, 1 if best.stash else len(problem.inputs)
+    found = [best]
+    for lanes in (2, 4, 8, 16, 32, 128, 256, 512, 1024):
+        vectors, threads = -(-pieces // lanes), max(lanes, 128)
+        if lanes < 2 * pieces and vectors * best.vec <= room(threads, problem.y.dtype, operands):
+            found.append(replace(best, lanes=lanes, vectors=vectors, threads=threads))
+    return list(dict.fromkeys(found))
+
+
+def _lanes(pieces: int, vec: int, dtype: str, held: int) -> tuple[int, int] | None:
+    """(lanes, pieces a lane) for a row of so many pieces: a warp if few hold the row, else the smallest block.
+
+    1024 threads come last: one such block fills a multiprocessor, which then waits whenever the block does.
+    """
+
+    def most(lanes: int) -> int:
+        return min(8 if vec > 1 else 32, room(max(lanes, 128), dtype, held) // vec)
+
+    few = min(4 if vec > 1 else 8, most(32))
+    if pieces <= 32 * few:
+        shares = [(n, -(-pieces // n)) for n in (1, 2, 4, 8, 16, 32) if -(-pieces // n) <= few and n <= 2 * pieces]
+        return max(shares, key=lambda s: (pieces / (s[0] * s[1]), s[0]))
+    more = min(2 * few, 32 // vec) if held == 1 else few  # two blocks of 512 fit a multiprocessor up to there
+    for lanes, limit in ((128, few), (256, few), (512, more), (1024, 2 * few)):
+        if -(-pieces // lanes) <= min(limit, most(lanes)):
+            return lanes, -(-pieces // lanes)
+    return None
+
+
+def reason(problem: SoftmaxProblem) -> str:
+    """Why this kernel cannot, "" if it can."""
+    layout = layout_of(problem)
+    if len(layout.reduced) > 1 or any(s != 1 for s in layout.reduced[0].strides):
+        return "needs the softmax axis contiguous in every operand"
+    if len(layout.kept) > 2:
+        return "needs rows that at most two strides place"
+    if layout.rows >= LIMIT32 or layout.length >= LIMIT32:
+        return "needs fewer than 2**31 rows"
+    if heuristic(problem) is None:
+        return f"rows of {layout.length} {problem.y.dtype} do not fit the registers of a block"
+    return ""
+
+
+def prepare(problem: SoftmaxProblem, config: RowsConfig) -> Prepared:
+    """Kernel, grid and arguments."""
+    layout = layout_of(problem)
+    outer, inner = two(layout.kept)
+    scalars = (layout.rows, layout.length, inner.n, *zip(outer.strides, inner.strides, strict=True))
+    chosen = kernel(problem.op, problem.y.dtype, problem.algo, config)
+    size = 8 if problem.y.dtype == "float64" else 4
+    stash_bytes = config.threads * (config.vectors * config.vec + 1) * size if config.stash else 0
+    return Prepared(chosen, blocks(layout.rows, config.threads // config.lanes), config.threads, scalars, stash_bytes)
+
+
+def kernel(op: str, dtype: str, algo: str, config: RowsConfig) -> Kernel:
+    """The kernel of one configuration."""
+    parameters = "i32 i32 i32" + " i64*2" * operand_count(op)
+    return softmax_kernel("rows", op, dtype, algo, config, parameters, config.threads)

@@ -1,0 +1,153 @@
+"""Run own kernels under the CUDA simulator and hold them against the reference; test_kernels_simulator.py starts it.
+
+Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1`` in the environment.
+"""
+
+import sys
+
+import ml_dtypes
+import numpy as np
+
+from numbadnn.kernels import copy, simulate
+from numbadnn.ops.conv import DIRECTIONS, ConvProblem
+from numbadnn.ops.softmax import SoftmaxProblem
+from numbadnn.problem import Policy, Spec
+from numbadnn.registry import implementations
+from numbadnn.validate.data import buffer
+from numbadnn.validate.oracle import Trial
+
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+CONV = (
+    "x={t}:2x2x5x4 w={t}:3x2x3x2 pad=1,1,0,2",
+    "x={t}:1x4x6x7:nhwc w={t}:6x2x2x3:nhwc pad=2,0,1,1 stride=2,3 dilation=2,1 flip=0 groups=2 alpha=2 beta=-3",
+    "x={t}:2x3x4x4:-48,16,-4,1 w={t}:3x1x3x3 pad=1,1,1,1 groups=3 alpha=-1 beta=1",
+)
+SOFTMAX = (
+    "{t}:3x37",
+    "{t}:5x40",
+    "{t}:2x5x3x4",
+    "{t}:2x5x3x3",
+    "{t}:3x9:0,1",
+    "{t}:3x19:21,1",
+    "{t}:3x32:unaligned",
+    "{t}:3x5x2x2:nhwc",
+    "{t}:2x3x2x2x2:1,2,6,12,24",
+    "{t}:2x700",
+)
+COPIES = (  # source shape and layout, destination shape and layout, offset
+    ("2x3x4x4", "2x3x6x7", (0, 0, 1, 2)),
+    ("2x3x4x4", "2x3x4x4:nhwc", (0, 0, 0, 0)),
+    ("1x8x3x2:nhwc", "1x8x3x3:nhwc", (0, 0, 0, 1)),
+    ("2x2x5x8", "2x2x3x8", (0, 0, -2, 0)),
+    ("300", "300", (0,)),
+    ("3x4:-4,0", "3x4", (0, 0)),
+    ("3x4", "2x1", (0, 5)),
+    ("2x3x2x2x2x2", "2x3x2x2x2x2:1,2,6,12,24,48", (0,) * 6),
+)
+failures = 0
+
+
+def report(name: str, ok: bool, text: str = "") -> None:
+    global failures
+    failures += not ok
+    print("ok  " if ok else "FAIL", name, text, flush=True)
+
+
+def check(
+    problem: ConvProblem | SoftmaxProblem, trial: Trial, name: str, exactly: bool = False, config: object = None
+) -> None:
+    arrays = (*trial.inputs, *(() if trial.old is None else (trial.old,)))
+    got = simulate.run(problem, arrays, name, config=config)
+    verdict = trial.compare_exactly(got) if exactly else trial.compare(got, "ieee")
+    report(f"{name} {problem}", verdict.ok, str(verdict))
+
+
+def convolutions() -> None:
+    from numbadnn.kernels.conv import DirectConfig, heuristic
+
+    for dtype in DTYPES:
+        for op in DIRECTIONS:
+            for text in CONV:
+                problem = ConvProblem.parse(f"{op} {text.format(t=dtype)}")
+                check(problem, Trial.of(problem, kind="integers"), "numba.direct", exactly=True)
+            check(problem, Trial.of(problem), "numba.direct")
+            if dtype == "float32":
+                check(problem, Trial.of(problem), "numba.direct", config=DirectConfig(heuristic(problem).parts, True))
+
+
+def softmaxes() -> None:
+    for op, first in (("softmax", "x"), ("softmax_grad", "dy")):
+        for i, dtype in enumerate(DTYPES):
+            for j, text in enumerate(SOFTMAX):
+                algo, mode = ("accurate", "log", "fast")[(i + j) % 3], ("channel", "instance")[(i + j) % 2]
+                problem = SoftmaxProblem.parse(f"{op} {first}={text.format(t=dtype)} algo={algo} mode={mode}")
+                if "unaligned" in text:
+                    spec = getattr(problem, first)
+                    problem = SoftmaxProblem(op, spec, x=problem.x, dy=problem.dy, dx=spec, algo=algo, mode=mode)
+                trial = Trial.of(problem)
+                for impl in implementations(op):
+                    if impl.backend == "numba" and not impl.supports(problem, Policy(device=0)):
+                        check(problem, trial, impl.name)
+
+
+def configurations() -> None:
+    """What the heuristics choose only for rows too long for the simulator."""
+    from numbadnn.kernels.softmax_rows import RowsConfig
+
+    for dtype in DTYPES:
+        vec = 16 // Spec.of(dtype, (1,)).itemsize
+        for length in (128 * vec, 128 * vec - 3):
+            for op, first in (("softmax", "x"), ("softmax_grad", "dy")):
+                for algo in ("accurate", "log"):
+                    problem = SoftmaxProblem.parse(f"{op} {first}={dtype}:2x{length} algo={algo}")
+                    config = RowsConfig(128, 2, vec, length % vec > 0, False, 128, stash=op == "softmax_grad")
+                    check(problem, Trial.of(problem), "numba.softmax_rows", config=config)
+
+
+def special_values() -> None:
+    x = np.random.default_rng(0).standard_normal((6, 9, 4)).astype("float32")
+    x[0, 0], x[1, 1], x[2], x[3, 1], x[4] = np.nan, np.inf, -np.inf, -np.inf, 3e38
+    for array in (x, x[:, :, 0]):
+        for algo in ("accurate", "log"):
+            problem = SoftmaxProblem("softmax", *[Spec.of("float32", array.shape)] * 2, algo=algo)
+            trial = Trial(problem, (array,))
+            for impl in implementations("softmax"):
+                if impl.backend == "numba" and not impl.supports(problem, Policy(device=0)):
+                    check(problem, trial, impl.name)
+
+
+def copies() -> None:
+    from numbadnn.kernels import _ptx
+
+    types = {"bfloat16": ml_dtypes.bfloat16}
+    values = np.random.default_rng(1).standard_normal(1000) * 300
+    for i, (source, target, offset) in enumerate(COPIES):
+        for j, dtype in enumerate(DTYPES):
+            for other in (dtype, DTYPES[(i + j) % 4]):
+                src = Spec.parse(f"{dtype}:{source}")
+                dst = Spec.parse(f"{other}:{target}")
+                a, b = buffer(src, values[: src.size].reshape(src.shape)), buffer(dst)
+                _ptx.MEMORY[:] = [simulate._range(a), simulate._range(b)]
+                copy.plan_copy(src, dst, offset, 0)(a.array.ctypes.data, b.array.ctypes.data, 0)
+                expected = np.zeros(dst.shape, types.get(other, other))
+                for index in np.ndindex(*dst.shape):
+                    inside = tuple(k - o for k, o in zip(index, offset, strict=True))
+                    if all(0 <= k < n for k, n in zip(inside, src.shape, strict=True)):
+                        expected[index] = a.array[inside].astype(expected.dtype)
+                report(f"copy {src} -> {dst} by {offset}", np.array_equal(expected, b.array))
+    for dtype in DTYPES:
+        spec = Spec(dtype, (3, 4), (-5, 1))
+        a = buffer(spec, values[:12].reshape(3, 4))
+        _ptx.MEMORY[:] = [simulate._range(a)]
+        expected = (a.array.astype("float64") * -2).astype(a.array.dtype)
+        copy.plan_scale(spec, -2.0, 0)(a.array.ctypes.data, 0)
+        report(f"scale {spec}", np.array_equal(expected, a.array))
+        copy.plan_fill(spec, 2.5, 0)(a.array.ctypes.data, 0)
+        report(f"fill {spec}", bool((a.array == 2.5).all()))
+
+
+if __name__ == "__main__":
+    for part in sys.argv[1:]:
+        globals()[part]()
+    print("failures", failures)
+    sys.exit(bool(failures))

@@ -1,0 +1,59 @@
+"""Every own kernel compiled to PTX for three architectures and assembled by ptxas: it ran, and nothing spilled."""
+
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
+
+from numbadnn.errors import NumbaDNNError
+from numbadnn.kernels import _assemble, all_kernels
+from numbadnn.kernels._launch import Kernel, arch_name
+
+ARCHITECTURES = ((8, 0, ""), (9, 0, "a"), (10, 0, ""))
+PTXAS = _assemble.find_ptxas()
+CLEAN = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
+
+needs_ptxas = pytest.mark.skipif(not PTXAS, reason="ptxas is not installed")
+
+
+@needs_ptxas
+@pytest.mark.parametrize("kernel", list(all_kernels()), ids=lambda k: k.name.replace(" ", "-"))
+def test_compiles_without_spills(kernel: Kernel) -> None:
+    for arch in ARCHITECTURES:
+        ptx = kernel.ptx(arch)
+        assert f".target {arch_name(arch)}" in ptx
+        assert f".entry {kernel.entry}(" in ptx
+        made = _assemble.by_ptxas(ptx, arch_name(arch), PTXAS)
+        assert made.image.startswith(b"\x7fELF")
+        assert kernel.entry in made.log, made.log
+        assert CLEAN in made.log, f"{arch_name(arch)}: {made.log}"
+
+
+def test_names_are_unique() -> None:
+    names = [kernel.entry for kernel in all_kernels()]
+    assert len(set(names)) == len(names)
+
+
+@needs_ptxas
+def test_ptxas_says_why_it_refuses() -> None:
+    with pytest.raises(NumbaDNNError, match=r"Missing \.version"):
+        _assemble.by_ptxas("nothing", "sm_90a", PTXAS)
+
+
+def test_nvjitlink_assembles_too() -> None:
+    pytest.importorskip("cuda.bindings.nvjitlink", reason="cuda.bindings is not installed")
+    kernel = next(all_kernels())
+    made = _assemble.by_nvjitlink(kernel.ptx((9, 0, "a")), "sm_90a")
+    assert made.image.startswith(b"\x7fELF")
+    assert made.by.startswith("nvJitLink")
+    with pytest.raises(NumbaDNNError, match="nvJitLink"):
+        _assemble.by_nvjitlink("nothing", "sm_90a")
+
+
+def test_without_an_assembler_the_driver_gets_the_ptx(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(ptx: str, arch: str) -> _assemble.Assembled:
+        raise ImportError("no nvJitLink")
+
+    monkeypatch.setattr(_assemble, "find_ptxas", lambda: "")
+    monkeypatch.setattr(_assemble, "by_nvjitlink", refuse)
+    made = _assemble.assemble("some ptx", "sm_90a")
+    assert (made.image, made.by, made.log) == (b"some ptx\0", "driver", "no nvJitLink")

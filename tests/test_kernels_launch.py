@@ -1,0 +1,168 @@
+"""The launch layer against a recorded driver, the parameters' packing, and compiled kernels on disk."""
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from fake_driver import FakeDriver
+
+from numbadnn.errors import NumbaDNNError
+from numbadnn.kernels import _cache, _context, _driver, _launch
+
+PARAMETERS = "ptr ptr i32 i64*2 f32 f64"
+SCALARS = (-3, (5, -(2**40)), 1.5, -0.1)
+
+
+def _launch_on(driver: FakeDriver) -> _launch.Launch:
+    addresses, values = _launch.pack(PARAMETERS, SCALARS)
+    shape = (7, 1, 1, 128, 2, 1, 4096)
+    return _launch.Launch("a kernel", 0, driver.functions, 77, 999, shape, addresses, values)
+
+
+def test_launch_passes_everything() -> None:
+    driver = FakeDriver(words=7)
+    driver.current = 77
+    launch = _launch_on(driver)
+    launch(55, 0x7F0000000010, 0x7F0000000020)
+    launch(56, 1, 2)
+    args, words = driver.launches[0]
+    assert args[:9] == (999, 7, 1, 1, 128, 2, 1, 4096, 55)
+    assert args[10] == 0
+    raw = struct.pack("<7Q", *words)
+    assert struct.unpack("<QQi4xqqf4xd", raw) == (0x7F0000000010, 0x7F0000000020, -3, 5, -(2**40), 1.5, -0.1)
+    assert driver.launches[1][0][8] == 56
+    assert driver.launches[1][1][:2] == [1, 2]
+    assert driver.launches[1][1][2:] == words[2:]
+
+
+def test_wrong_context_launches_nothing_until_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver(words=7)
+    driver.current = 5
+    calls: list[tuple[str, int]] = []
+
+    def call(name: str, *args: object) -> None:
+        calls.append((name, int(args[0]) if isinstance(args[0], int) else 0))
+        if name == "cuCtxSetCurrent":
+            driver.current = calls[-1][1]
+
+    monkeypatch.setattr(_driver, "call", call)
+    monkeypatch.setattr(_context, "primary_context", lambda device: 77)
+    monkeypatch.setattr(_context, "current_context", lambda: driver.current)
+    monkeypatch.setattr(_context, "_is_primary", lambda context: True)
+    _launch_on(driver)(1, 2, 3)
+    assert len(driver.launches) == 1
+    assert calls == [("cuCtxSetCurrent", 77), ("cuCtxSetCurrent", 5)]
+    assert driver.current == 5
+
+
+def test_foreign_context_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver(words=7)
+    driver.current = 5
+    monkeypatch.setattr(_context, "primary_context", lambda device: 77)
+    monkeypatch.setattr(_context, "current_context", lambda: driver.current)
+    monkeypatch.setattr(_context, "_is_primary", lambda context: False)
+    with pytest.raises(NumbaDNNError, match="primary context of CUDA device 0"):
+        _launch_on(driver)(1, 2, 3)
+    assert driver.launches == []
+
+
+def test_driver_error_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver(words=7)
+    driver.current, driver.status = 77, 719
+    monkeypatch.setattr(_driver, "library", lambda: None)
+    with pytest.raises(NumbaDNNError, match="launching a kernel: CUDA driver status 719"):
+        _launch_on(driver)(1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "scalars", "message"),
+    [
+        ("i32 ptr", (1,), "before all else"),
+        ("ptr ptr ptr ptr", (), "at most 3 addresses"),
+        ("ptr i32 i32", (1,), "expected 2 values"),
+        ("ptr i32*3", ((1, 2),), r"expected i32\*3"),
+    ],
+)
+def test_pack_refuses(parameters: str, scalars: tuple[object, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _launch.pack(parameters, scalars)
+
+
+def test_pack_refuses_what_does_not_fit() -> None:
+    with pytest.raises(struct.error):
+        _launch.pack("ptr i32", (2**31,))
+
+
+# ---- compiled kernels on disk
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "kernels"
+
+
+BINARY = _cache.Binary(b"\x7fELF and\nmore", "numbadnn_x", "ptxas 1")
+KEY = _cache.key_of("a", "b")
+
+
+def test_cache_gives_back_what_was_stored(folder: Path) -> None:
+    assert _cache.read(folder, KEY) is None
+    assert _cache.write(folder, KEY, BINARY, arch="sm_90a")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert _cache.read(folder, KEY) == BINARY
+    assert [p.name for p in folder.iterdir()] == [f"{KEY}.kernel"]
+    assert _cache.read(folder, _cache.key_of("ab")) is None
+
+
+@pytest.mark.parametrize("cut", [0, 1, 20, -1])
+def test_cache_rejects_a_cut_file(folder: Path, cut: int) -> None:
+    _cache.write(folder, KEY, BINARY)
+    file = folder / f"{KEY}.kernel"
+    file.write_bytes(file.read_bytes()[:cut])
+    assert _cache.read(folder, KEY) is None
+
+
+def test_cache_rejects_a_tampered_file(folder: Path) -> None:
+    _cache.write(folder, KEY, BINARY)
+    file = folder / f"{KEY}.kernel"
+    good = file.read_bytes()
+    file.write_bytes(good[:-1] + b"!")
+    assert _cache.read(folder, KEY) is None
+    file.write_bytes(good.replace(KEY.encode(), _cache.key_of("other").encode()))
+    assert _cache.read(folder, KEY) is None
+    file.write_bytes(good)
+    assert _cache.read(folder, KEY) == BINARY
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o707, 0o500])
+def test_cache_does_not_use_a_folder_open_to_others(folder: Path, mode: int) -> None:
+    _cache.write(folder, KEY, BINARY)
+    folder.chmod(mode)
+    assert _cache.read(folder, KEY) is None
+    assert not _cache.write(folder, KEY, BINARY)
+    folder.chmod(0o700)
+    assert _cache.read(folder, KEY) == BINARY
+
+
+def test_cache_does_not_follow_a_link(folder: Path, tmp_path: Path) -> None:
+    _cache.write(folder, KEY, BINARY)
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    assert _cache.read(link, KEY) is None
+
+
+def test_cache_does_not_use_a_folder_of_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _cache.write(folder, KEY, BINARY)
+    monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
+    assert _cache.read(folder, KEY) is None
+
+
+def test_unwritable_cache_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert not _cache.write(tmp_path / "file" / "kernels", KEY, BINARY)
+
+
+def test_the_key_follows_the_sources() -> None:
+    assert _cache.source_hash() == _cache.source_hash()
+    assert _cache.key_of("ab", "c") != _cache.key_of("a", "bc")

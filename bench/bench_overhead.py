@@ -1,0 +1,131 @@
+"""Host microseconds of a warm call, its output allocated, with new pointers each call, an array library at a time.
+
+The operands are tiny, so the device is idle and the host is what is measured. Peers in the same run: PyTorch's own
+softmax and conv2d, CuPy's softmax. The parts of our call are timed alone: probe, key and look-up, output, stream,
+workspace, run. ``python bench/bench_overhead.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from harness import host_us, save, table
+
+import numbadnn
+from numbadnn import config, dispatch
+from numbadnn.arrays import LIBRARIES, library_of
+
+SOFTMAX = (16, 64)
+IMAGE, FILTERS = (1, 8, 8, 8), (8, 8, 3, 3)
+
+
+def rotating(function: Callable[..., Any], sets: list[tuple[Any, ...]]) -> Callable[[], Any]:
+    """Call ``function`` on the next set of arrays each time, keeping the last results alive so that pointers change."""
+    kept: list[Any] = [None] * 3
+    state = [0]
+
+    def call() -> None:
+        i = state[0] = (state[0] + 1) % len(sets)
+        kept[i % 3] = function(*sets[i])
+
+    return call
+
+
+def makers() -> dict[str, tuple[Callable[[tuple[int, ...]], Any], Callable[[], None]]]:
+    """name -> (make a random float32 array, synchronise), for every array library that is installed."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    found: dict[str, Any] = {}
+    try:
+        import torch
+
+        found["torch"] = (lambda s: torch.randn(s, device="cuda"), torch.cuda.synchronize)
+    except ImportError:
+        pass
+    try:
+        import cupy
+
+        found["cupy"] = (lambda s: cupy.asarray(random.standard_normal(s, np.float32)), cupy.cuda.Device().synchronize)
+    except ImportError:
+        pass
+    from numba import cuda
+
+    found["numba"] = (lambda s: cuda.to_device(random.standard_normal(s, np.float32)), cuda.synchronize)
+    return found
+
+
+def split(function: Callable[..., Any], arrays: tuple[Any, ...], synchronise: Callable[[], None]) -> dict[str, float]:
+    """The parts of a warm call, each timed alone."""
+    function(*arrays)
+    (plan,) = dispatch._thread.last
+    assert plan is not None
+    library = library_of(arrays[0])
+    probes = [LIBRARIES[type(a)].probe for a in arrays]
+    addresses = [p(a)[0] for p, a in zip(probes, arrays, strict=True)]
+    raw = library.current_stream(plan.device)
+    made = [make(arrays[0]) for make in plan._allocate]
+    targets = tuple(library.address(m) for m in made)
+    owner, workspace = library.scratch(max(plan.workspace_bytes, 1), plan.device, raw)
+    parts = {
+        "options": lambda: config.current(),
+        "probe": lambda: [p(a) for p, a in zip(probes, arrays, strict=True)],
+        "output": lambda: [library.address(make(arrays[0])) for make in plan._allocate],
+        "stream": lambda: library.current_stream(plan.device),
+        "launch": _launch(plan, addresses, targets, workspace, raw),
+    }
+    if plan.workspace_bytes:
+        parts["workspace"] = lambda: library.scratch(plan.workspace_bytes, plan.device, raw)
+    return {name: round(host_us(part, synchronise), 2) for name, part in parts.items()}
+
+
+def _launch(plan: Any, addresses: list[int], targets: tuple[int, ...], workspace: int, raw: int) -> Callable[[], Any]:
+    """The launch as the call does it."""
+    direct, space = plan.executable.direct, (workspace,) if plan.workspace_bytes else ()
+    if direct is None:
+        return lambda: plan._run(tuple(addresses), targets, workspace, raw)
+    return lambda: direct(raw, *addresses, *targets, *space)
+
+
+def main() -> None:
+    import torch
+    import torch.nn.functional as F
+
+    torch.set_grad_enabled(False)
+    torch.backends.cudnn.allow_tf32 = False
+    rows = []
+    for name, (make, synchronise) in makers().items():
+        xs = [(make(SOFTMAX),) for _ in range(8)]
+        convs = [(make(IMAGE), make(FILTERS)) for _ in range(8)]
+        cases = {
+            "softmax numba": (numbadnn.softmax, xs, {"backend": "numba"}),
+            "softmax auto": (numbadnn.softmax, xs, {}),
+            "softmax cudnn": (numbadnn.softmax, xs, {"backend": "cudnn"}),
+            "conv2d cudnn": (numbadnn.conv2d, convs, {"backend": "cudnn"}),
+            "conv2d numba": (numbadnn.conv2d, convs, {"backend": "numba"}),
+        }
+        for case, (function, sets, options) in cases.items():
+
+            def ours(*arrays: Any, function: Any = function, options: Any = options) -> Any:
+                return function(*arrays, **options)
+
+            row: dict[str, Any] = {"case": case, "library": name, "us": host_us(rotating(ours, sets), synchronise)}
+            row["ran"] = numbadnn.last_call().impl  # type: ignore[union-attr]
+            if name == "torch":
+                peer = F.conv2d if "conv" in case else lambda x: F.softmax(x, 1)
+                row |= {"peer": "torch", "peer_us": host_us(rotating(peer, sets), synchronise)}
+            if name == "cupy" and "softmax" in case:
+                from cupyx.scipy.special import softmax
+
+                row |= {"peer": "cupyx", "peer_us": host_us(rotating(lambda x: softmax(x, 1), sets), synchronise, 400)}
+            if "peer_us" in row:
+                row["ratio"] = row["us"] / row["peer_us"]
+            row["parts_us"] = split(ours, sets[0], synchronise)
+            rows.append(row)
+    print(table(rows, ("case", "library", "ran", "us", "peer", "peer_us", "ratio", "parts_us")))
+    print("written to", save("overhead", rows, shapes={"softmax": SOFTMAX, "image": IMAGE, "filters": FILTERS}))
+
+
+if __name__ == "__main__":
+    main()

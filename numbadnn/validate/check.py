@@ -1,0 +1,116 @@
+"""One implementation on one case: the verdict, as a row of the report."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from numbadnn import config, select
+from numbadnn.problem import Policy
+from numbadnn.registry import Impl
+from numbadnn.validate.compare import DIRECT
+from numbadnn.validate.data import exact_integers
+from numbadnn.validate.execute import execute
+from numbadnn.validate.oracle import Trial
+
+RUNS = 3
+
+#: which option names the algorithm of an operation
+ALGO_OPTION = {
+    "conv2d": "algo_fwd",
+    "conv2d_grad_wrt_inputs": "algo_bwd_data",
+    "conv2d_grad_wrt_weights": "algo_bwd_filter",
+}
+
+
+def policy_in_force(op: str, device: int) -> Policy:
+    """The options in force, as the policy that an implementation is asked under."""
+    options = config.current()
+    return Policy(
+        device,
+        options.determinism,
+        options.fp32_precision,
+        options.precision,
+        getattr(options, ALGO_OPTION[op]) if op in ALGO_OPTION else "auto",
+        options.workspace_limit,
+    )
+
+
+@dataclass
+class Row:
+    """``status``: ok, mismatch, refused, error or skipped. ``exact``: small integers to the bit (None: not a direct sum)."""
+
+    case: str
+    impl: str
+    problem: str
+    status: str
+    reason: str = ""
+    worst: float | None = None
+    where: tuple[int, ...] = ()
+    ulp: int | None = None
+    exact: bool | None = None
+    same_bits: bool | None = None
+    arithmetic: str = ""
+    time_us: float = 0.0
+    speed: float = 0.0
+    speed_unit: str = ""
+    facts: dict[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Subject:
+    """A case with its reference values, worked out once for every implementation."""
+
+    def __init__(self, name: str, problem: Any, trial: Trial | None = None, seed: int = 0) -> None:
+        self.name, self.problem = name, problem
+        self.trial = trial or Trial.of(problem, seed)
+        self.integers = Trial.of(problem, seed, "integers") if trial is None and exact_integers(problem) else None
+
+
+def check(impl: Impl, subject: Subject, policy: Policy, timed: bool = True) -> Row:
+    """Refused, or run on random data and on small integers and compared; an exception is a row of its own."""
+    problem = subject.problem
+    row = Row(subject.name, impl.name, str(problem), "ok")
+    row.reason = select.refusal(impl, problem, policy, config.current())
+    if row.reason:
+        row.status = "refused"
+        return row
+    try:
+        return judge(row, impl, subject, policy, timed)
+    except Exception as error:
+        row.status, row.reason = "error", f"{type(error).__name__}: {error}"
+        return row
+
+
+def judge(row: Row, impl: Impl, subject: Subject, policy: Policy, timed: bool) -> Row:
+    """Fill the row of an implementation that takes the case; what it raises is passed on."""
+    trial, problem = subject.trial, subject.problem
+    outcome = execute(impl, problem, policy, trial.inputs, trial.old, RUNS, timed)
+    arithmetic = outcome.executable.arithmetic
+    found = trial.compare(outcome.result, arithmetic)
+    row.arithmetic, row.worst, row.where, row.ulp = arithmetic, found.worst, found.where, found.ulp
+    row.same_bits = outcome.same_bits
+    row.facts = {k: str(v) for k, v in outcome.executable.facts.items()}
+    row.time_us = outcome.time_us
+    row.speed, row.speed_unit = speed(problem, outcome.time_us)
+    wrong = [] if found.ok else [str(found)]
+    wrong += [outcome.damage] if outcome.damage else []
+    if not outcome.same_bits and outcome.executable.determinism != "not_guaranteed":
+        wrong.append(f"declares {outcome.executable.determinism}, but {RUNS} runs gave different bits")
+    if subject.integers is not None and arithmetic in DIRECT:
+        whole = execute(impl, problem, policy, subject.integers.inputs, subject.integers.old, 1)
+        exactly = subject.integers.compare_exactly(whole.result)
+        row.exact = exactly.ok
+        wrong += [] if exactly.ok else [f"small integers: {exactly}"]
+    if wrong:
+        row.status, row.reason = "mismatch", "; ".join(wrong)
+    return row
+
+
+def speed(problem: Any, time_us: float) -> tuple[float, str]:
+    """GFLOP/s of a convolution, GB/s of anything else; 0 where nothing was measured."""
+    conv = problem.op.startswith("conv")
+    work = problem.flops if conv else problem.bytes
+    return (work / time_us / 1e3 if time_us else 0.0), "GFLOP/s" if conv else "GB/s"

@@ -1,0 +1,171 @@
+"""One implementation on one set of inputs, on the CPU or on a GPU, with memory that shows what it touches.
+
+The output, and all memory around every operand, is NaN before each run. Afterwards the inputs must be what they were and the
+surroundings still NaN. On a GPU the same bytes are copied to an allocation of their own, so that strides and alignment
+are those of the problem; nothing but the CUDA driver is needed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable, Impl
+from numbadnn.validate.data import Buffer, buffer, untouched
+from numbadnn.validate.determinism import fingerprint
+
+#: sets of operands that timed runs rotate over on a GPU, so that they are not found in its cache
+ROTATIONS = 4
+
+
+class Outcome(NamedTuple):
+    """``result`` of the first run; ``same_bits`` in all; ``damage`` says what was written that must not be ("" = nothing)."""
+
+    result: np.ndarray
+    same_bits: bool
+    damage: str
+    executable: Executable
+    time_us: float
+
+
+def execute(
+    impl: Impl, problem: Any, policy: Policy, inputs: Any, old: Any = None, runs: int = 3, timed: bool = False
+) -> Outcome:
+    """Plan once, run ``runs`` times from the same start; ``timed``: then measure (median, microseconds), else 0."""
+    guarded = [buffer(s, v) for s, v in zip(problem.inputs, inputs, strict=True)]
+    before = [fingerprint(b.memory) for b in guarded]
+    place = _on_gpu if policy.device >= 0 else _on_cpu
+    results, damage = [], ""
+    with _context(policy.device):
+        executable = impl.plan(problem, policy, None)
+        with place(executable, problem, guarded, old) as (run_once, measure):
+            for _ in range(runs):
+                output, after = run_once()
+                results.append(output.array)
+                damage = damage or _damage(before, after, output)
+            time_us = measure() if timed else 0.0
+    prints = {fingerprint(r) for r in results}
+    return Outcome(results[0], len(prints) == 1, damage, executable, time_us)
+
+
+def _context(device: int) -> Any:
+    if device < 0:
+        return nullcontext()
+    from numbadnn.kernels._context import ensure_context
+
+    return ensure_context(device)
+
+
+def _damage(before: list[str], inputs: list[Buffer], output: Buffer) -> str:
+    for number, (was, b) in enumerate(zip(before, inputs, strict=True), 1):
+        if fingerprint(b.memory) != was:
+            return f"input {number} (or memory around it) was changed"
+    return "" if untouched(output) else "memory around the output was written"
+
+
+Placed = tuple[Callable[[], tuple[Buffer, list[Buffer]]], Callable[[], float]]
+
+
+@contextmanager
+def _on_cpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any) -> Iterator[Placed]:
+    arrays = tuple(b.array for b in inputs)
+
+    def run_once() -> tuple[Buffer, list[Buffer]]:
+        output = buffer(problem.output, old)
+        executable.run(arrays, (output.array,), None, None)
+        return output, inputs
+
+    def measure() -> float:
+        output = buffer(problem.output, old)
+        times: list[float] = []
+        while len(times) < 3 or (len(times) < 20 and sum(times) < 2e4):
+            start = time.perf_counter()
+            executable.run(arrays, (output.array,), None, None)
+            times.append((time.perf_counter() - start) * 1e6)
+        return statistics.median(times)
+
+    yield run_once, measure
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+class _Device:
+    """Device memory by the driver's plain calls, freed together; everything on the legacy default stream."""
+
+    def __init__(self) -> None:
+        from numbadnn.arrays import memory
+
+        self.driver, self.check = memory.driver(), memory.check
+        self.owned: list[Any] = []
+
+    def allocate(self, nbytes: int) -> int:
+        pointer = self.check(self.driver.cuMemAlloc(max(nbytes, 1)))
+        self.owned.append(pointer)
+        return int(pointer)
+
+    def put(self, b: Buffer, address: int = 0) -> int:
+        """Copy a whole buffer to the device; the address of its first byte."""
+        address = address or self.allocate(b.memory.nbytes)
+        self.check(self.driver.cuMemcpyHtoD(address, b.memory.ctypes.data, b.memory.nbytes))
+        return address
+
+    def get(self, b: Buffer, address: int) -> Buffer:
+        """What the device holds for a buffer, as a fresh one."""
+        fresh = buffer(b.spec)
+        self.check(self.driver.cuMemcpyDtoH(fresh.memory.ctypes.data, address, b.memory.nbytes))
+        return fresh
+
+    def free(self) -> None:
+        for pointer in self.owned:
+            self.driver.cuMemFree(pointer)
+
+
+@contextmanager
+def _on_gpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any) -> Iterator[Placed]:
+    device = _Device()
+    try:
+        workspace = device.allocate(executable.workspace_bytes)
+        target = buffer(problem.output, old)
+        bases = [device.put(b) for b in inputs]
+        out = device.put(target)
+
+        def run_once() -> tuple[Buffer, list[Buffer]]:
+            device.put(target, out)
+            addresses = tuple(base + b.offset for base, b in zip(bases, inputs, strict=True))
+            executable.run(addresses, (out + target.offset,), workspace, 0)
+            device.check(device.driver.cuCtxSynchronize())
+            return device.get(target, out), [device.get(b, base) for b, base in zip(inputs, bases, strict=True)]
+
+        def measure() -> float:
+            return _measure(device, executable, inputs, target, workspace)
+
+        yield run_once, measure
+    finally:
+        device.free()
+
+
+def _measure(device: _Device, executable: Executable, inputs: list[Buffer], target: Buffer, workspace: int) -> float:
+    """The median of many launches, each between two events, on operands in turn."""
+    sets = []
+    for _ in range(ROTATIONS):
+        addresses = tuple(device.put(b) + b.offset for b in inputs)
+        sets.append((addresses, (device.put(target) + target.offset,)))
+    d, check = device.driver, device.check
+    start, stop = check(d.cuEventCreate(0)), check(d.cuEventCreate(0))
+    times = []
+    for i in range(5 * ROTATIONS + 2):
+        check(d.cuEventRecord(start, 0))
+        executable.run(*sets[i % ROTATIONS], workspace, 0)
+        check(d.cuEventRecord(stop, 0))
+        check(d.cuEventSynchronize(stop))
+        times.append(1000 * check(d.cuEventElapsedTime(start, stop)))
+    for event in (start, stop):
+        d.cuEventDestroy(event)
+    return statistics.median(times[2:])

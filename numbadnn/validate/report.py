@@ -1,0 +1,155 @@
+"""What validate found, for people and for programs: progress while it runs, a table, JSON, and the exit status.
+
+With rich (``numbadnn[cli]``) there is a progress bar and colour; without it the same table in plain text.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import datetime
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from numbadnn import info
+from numbadnn.validate.check import Row
+
+OK, MISMATCH, USAGE, CANNOT_RUN = 0, 1, 2, 3
+HEADER = ("case", "implementation", "result", "error/bound", "at", "ULP", "integers", "same bits", "speed")
+RIGHT = {3, 5, 8}
+SHOWN_REASONS = 12
+
+
+def exit_status(rows: list[Row]) -> int:
+    """0 all good, 1 a mismatch or an error, 3 where nothing at all was run."""
+    found = {row.status for row in rows}
+    if found & {"mismatch", "error"}:
+        return MISMATCH
+    return OK if "ok" in found else CANNOT_RUN
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """One line of the table."""
+
+    def yes(value: bool | None) -> str:
+        return "" if value is None else "yes" if value else "NO"
+
+    worst = "" if row.worst is None else f"{row.worst:.3f}"
+    where = ",".join(map(str, row.where))
+    rate = f"{row.speed:.3g} {row.speed_unit}" if row.speed else ""
+    # where a sum cancels to almost nothing, ULPs of what is left run into millions; the bound knows, this number does not
+    ulp = "" if row.ulp is None else str(row.ulp) if row.ulp < 10**5 else f"{row.ulp:.1e}"
+    return (row.case, row.impl, row.status, worst, where, ulp, yes(row.exact), yes(row.same_bits), rate)
+
+
+def shown(rows: list[Row]) -> list[Row]:
+    """Refusals are counted, not listed."""
+    return [row for row in rows if row.status in ("ok", "mismatch", "error")]
+
+
+def summary(rows: list[Row], seconds: float) -> str:
+    """Counts by result, and why things were left out."""
+    counts = collections.Counter(row.status for row in rows)
+    words = {
+        "ok": "agree",
+        "mismatch": "DISAGREE",
+        "error": "failed with an error",
+        "refused": "refused",
+        "skipped": "skipped",
+    }
+    text = (
+        ", ".join(f"{counts[status]} {word}" for status, word in words.items() if counts[status]) or "nothing was run"
+    )
+    lines = [f"{text}; {seconds:.0f} s"]
+    left_out = collections.Counter(
+        (row.status, row.reason.splitlines()[0]) for row in rows if row.status in ("refused", "skipped")
+    )
+    for (status, reason), count in left_out.most_common(SHOWN_REASONS):
+        impls = sorted({row.impl for row in rows if row.status == status and row.reason.startswith(reason)})
+        lines.append(f"  {status} {count} x {', '.join(impls)}: {reason}")
+    if len(left_out) > SHOWN_REASONS:
+        lines.append(f"  and {len(left_out) - SHOWN_REASONS} other reasons (--json FILE has them all)")
+    return "\n".join(lines)
+
+
+def details(rows: list[Row]) -> str:
+    """Every mismatch and error with its problem line, which ``validate`` takes back as an argument."""
+    wrong = [row for row in rows if row.status in ("mismatch", "error")]
+    return "\n".join(f"{row.status}: {row.case} on {row.impl}\n  {row.reason}\n  {row.problem}" for row in wrong)
+
+
+def plain_table(rows: list[Row]) -> str:
+    lines = [HEADER, *(cells(row) for row in shown(rows))]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADER))]
+    return "\n".join(
+        "  ".join(
+            c.rjust(w) if i in RIGHT else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def has_rich() -> bool:
+    return importlib.util.find_spec("rich") is not None
+
+
+def show(rows: list[Row], seconds: float) -> None:
+    """Print the table, what went wrong, and the summary."""
+    if shown(rows):
+        if has_rich() and sys.stdout.isatty():
+            _rich_table(rows)
+        else:
+            print(plain_table(rows))
+    for text in (details(rows), summary(rows, seconds)):
+        if text:
+            print("\n" + text)
+
+
+def _rich_table(rows: list[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*HEADER, box=None, header_style="bold")
+    for i in RIGHT:
+        table.columns[i].justify = "right"
+    for row in shown(rows):
+        table.add_row(*cells(row), style="" if row.status == "ok" else "bold red")
+    Console().print(table)
+
+
+@contextlib.contextmanager
+def progress(total: int) -> Iterator[Callable[[str, int], None]]:
+    """``advance(what, done)``: a bar on the terminal; without rich or a terminal, a line now and then on stderr."""
+    if has_rich() and sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=total)
+            yield lambda what, done: bar.update(task, completed=done, description=what)
+        return
+
+    def advance(what: str, done: int) -> None:
+        if done % 25 == 0:
+            print(f"{done}/{total} {what}", file=sys.stderr, flush=True)
+
+    yield advance
+
+
+def write_json(path: str, rows: list[Row], seconds: float, arguments: dict[str, Any]) -> None:
+    """Everything there is to know about the run; reading it needs no numbadnn."""
+    document = {
+        "format": 1,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 1),
+        "arguments": arguments,
+        "exit_status": exit_status(rows),
+        "environment": info.collect(),
+        "rows": [row.as_dict() for row in rows],
+    }
+    Path(path).write_text(json.dumps(document, indent=1, default=str) + "\n")

@@ -1,0 +1,169 @@
+"""``numbadnn validate``: every implementation present, on named cases and photographs, against the float64 reference.
+
+A case is one job: the reference is computed once and every implementation is held against it. With a GPU the layers have
+their full size; without one, smaller copies of them, and the CUDA kernels run in the simulator on cases of their own, so that
+what is compared with the reference is never one backend alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from numbadnn import info
+from numbadnn.cases import Case, find
+from numbadnn.registry import FAMILY, implementations
+from numbadnn.validate import own_data, photographs, report, simulator
+from numbadnn.validate.check import Row, Subject, check, policy_in_force
+
+PHOTOGRAPH_SIDE, PHOTOGRAPH_SIDE_ON_GPU = 128, 512
+
+
+class Job(NamedTuple):
+    """One case: its rows are worked out when ``run`` is called."""
+
+    name: str
+    run: Callable[[], list[Row]]
+
+
+def validate(
+    names: list[str],
+    backend: str | None = None,
+    budget: float | None = None,
+    json_file: str | None = None,
+    data: list[str] | None = None,
+) -> int:
+    """Run, print, and give the exit status; ValueError, TypeError and OSError mean wrong usage."""
+    start = time.perf_counter()
+    if backend and (reason := absent(backend)):
+        print(f"backend {backend} cannot be used here: {reason}")
+        return report.CANNOT_RUN
+    if data:
+        if len(names) != 1 or names[0] not in FAMILY:
+            raise ValueError(f"--data: expected exactly one operation of {', '.join(FAMILY)}, got {names or 'none'}")
+        rows = own_data.rows(names[0], data, backend)
+    else:
+        with contextlib.ExitStack() as stack:
+            rows = run_jobs(list(jobs(names, backend, stack)), budget, start)
+    seconds = time.perf_counter() - start
+    report.show(rows, seconds)
+    if not report.has_rich():
+        print("(pip install numbadnn[cli] for a progress bar)")
+    if json_file:
+        report.write_json(
+            json_file, rows, seconds, {"names": names, "backend": backend, "budget": budget, "data": data}
+        )
+    return report.exit_status(rows)
+
+
+def absent(backend: str) -> str:
+    """Why a backend that was asked for cannot run here ("" = it can)."""
+    from numbadnn.select import unavailable
+
+    if backend == "cpu":
+        return ""
+    return info.no_gpu_reason() or unavailable(backend, 0)
+
+
+def check_all(subject: Subject, backend: str | None) -> list[Row]:
+    """Every implementation of the backend (None: of all) on one subject; without a GPU its backends are refused."""
+    rows, no_gpu = [], info.no_gpu_reason()
+    for impl in implementations(subject.problem.op):
+        if backend not in (None, impl.backend):
+            continue
+        if impl.backend != "cpu" and no_gpu:
+            rows.append(Row(subject.name, impl.name, str(subject.problem), "refused", f"no GPU: {no_gpu}"))
+            continue
+        device = -1 if impl.backend == "cpu" else 0
+        rows.append(check(impl, subject, policy_in_force(subject.problem.op, device)))
+    return rows
+
+
+def jobs(names: list[str], backend: str | None, stack: contextlib.ExitStack) -> Iterator[Job]:
+    """Everything to be done for these names: cases, photographs and, without a GPU, the simulator (ended by ``stack``)."""
+    on_cpu = not info.gpus()
+    pictures = [n for n in photographs.names() if _asked(n, photographs.operation(n), names)]
+    for case in _cases(names):
+        yield Job(case.name, partial(_check_case, case, on_cpu, backend))
+    if pictures:
+        yield from _photograph_jobs(pictures, backend, PHOTOGRAPH_SIDE if on_cpu else PHOTOGRAPH_SIDE_ON_GPU)
+    if on_cpu and backend is None:
+        yield from _simulator_jobs([n for n in simulator.names() if _simulated(n, names)], stack)
+
+
+def _cases(names: list[str]) -> list[Case]:
+    """The cases of these names; a name that only photographs have is none of them."""
+    pictures = photographs.names()
+    chosen: dict[str, Case] = {}
+    for name in names or ["validate"]:
+        try:
+            chosen.update((case.name, case) for case in find([name]))
+        except ValueError:
+            if not any(_means(name, picture) for picture in pictures):
+                raise
+    return list(chosen.values())
+
+
+def _check_case(case: Case, small: bool, backend: str | None) -> list[Row]:
+    return check_all(Subject(case.name, case.problem(small)), backend)
+
+
+def _check_photographs(name: str, side: int, backend: str | None) -> list[Row]:
+    return [row for subject in photographs.subjects([name], side) for row in check_all(subject, backend)]
+
+
+def _means(name: str, case: str) -> bool:
+    return name == case or fnmatch.fnmatchcase(case, name)
+
+
+def _asked(case: str, op: str, names: list[str]) -> bool:
+    return not names or op in names or "validate" in names or any(_means(n, case) for n in names)
+
+
+def _simulated(case: str, names: list[str]) -> bool:
+    """In the simulator too: everything by default, an operation's cases, and cases asked for by name."""
+    return _asked(case, case.split("/")[0], names) or "contract" in names
+
+
+def _photograph_jobs(names: list[str], backend: str | None, side: int) -> Iterator[Job]:
+    if reason := photographs.missing():
+        yield Job("photographs", lambda: [Row(n, "all", "", "skipped", reason) for n in names])
+        return
+    for name in names:
+        yield Job(name, partial(_check_photographs, name, side, backend))
+
+
+def _simulator_jobs(names: list[str], stack: contextlib.ExitStack) -> Iterator[Job]:
+    if reason := simulator.missing():
+        yield Job("simulator", lambda: [Row(n, "numba (simulator)", "", "skipped", reason) for n in names])
+        return
+    started: list[simulator.Simulator] = []
+
+    def run(name: str) -> list[Row]:
+        if not started:
+            started.append(simulator.Simulator())
+            stack.callback(started[0].close)
+        return started[0].check(name)
+
+    for name in names:
+        yield Job(f"{name} (simulator)", partial(run, name))
+
+
+def run_jobs(todo: list[Job], budget: float | None, start: float) -> list[Row]:
+    """The rows of all jobs; none is started once ``budget`` seconds have passed."""
+    rows: list[Row] = []
+    with report.progress(len(todo)) as advance:
+        for done, job in enumerate(todo):
+            advance(job.name, done)
+            if budget is not None and time.perf_counter() - start > budget:
+                rows.append(Row(job.name, "all", "", "skipped", f"the budget of {budget:g} s was spent"))
+                continue
+            try:
+                rows += job.run()
+            except Exception as error:  # one case that cannot even be set up must not hide the others
+                rows.append(Row(job.name, "all", "", "error", f"{type(error).__name__}: {error}"))
+    return rows

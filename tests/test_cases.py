@@ -1,0 +1,182 @@
+"""Named problems: each parses back, covers what it says it covers, and gets arrays laid out as its specs say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from numbadnn import cases, reference
+from numbadnn.problem import Spec
+from numbadnn.registry import FAMILY
+from numbadnn.validate.data import EXACT, KINDS, buffer, exact_integers, make_arrays, untouched
+from numbadnn.validate.oracle import keywords
+
+ALL = list(cases.all_cases().values())
+CONTRACT = cases.find(["contract"])
+
+
+def test_every_text_parses_back() -> None:
+    for case in ALL:
+        for small in (False, True):
+            problem = case.problem(small)
+            assert cases.parse(str(problem)) == problem
+        assert str(case.problem()) == case.text
+
+
+def test_names_are_op_or_network_and_distinct_problems() -> None:
+    assert len({case.name for case in ALL}) == len(ALL)
+    assert all(case.tags <= {"contract", "validate", "bench"} and case.tags for case in ALL)
+
+
+def test_contract_covers_what_the_operations_offer() -> None:
+    conv = [case.problem() for case in CONTRACT if FAMILY[case.op] == "conv"]
+    for op in ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"):
+        mine = [p for p in conv if p.op == op]
+        assert {p.output.dtype for p in mine} == {"float16", "bfloat16", "float32", "float64"}
+        assert {True, False} == {p.flip for p in mine} == {p.symmetric for p in mine}
+        assert any(p.groups > 1 for p in mine) and any(p.w.shape[1] == 1 < p.groups for p in mine)
+        assert any(max(p.stride) > 1 for p in mine) and any(max(p.dilation) > 1 for p in mine)
+        assert any(p.beta for p in mine) and any(p.alpha != 1 for p in mine) and any(p.alpha == 0 for p in mine)
+        assert any(p.stride[0] != p.stride[1] for p in mine)
+        for specs in ([s for p in mine for s in p.inputs], [p.output for p in mine]):
+            assert any(min(s.strides) < 0 for s in specs), "no negative stride"
+            assert any(s.is_channels_last and not s.is_contiguous for s in specs)
+            assert any(not s.aligned for s in specs)
+        assert any(0 in s.strides for p in mine for s in p.inputs) and not any(0 in p.output.strides for p in mine)
+        assert len({p.padding for p in mine}) > 8
+    softmax = [case.problem() for case in CONTRACT if FAMILY[case.op] == "softmax"]
+    for op in ("softmax", "softmax_grad"):
+        mine = [p for p in softmax if p.op == op]
+        choices = {(p.algo, p.mode, p.output.dtype) for p in mine}
+        assert len(choices) == 3 * 2 * 4
+        assert {len(p.y.shape) for p in mine} == {2, 3, 4, 5, 6}
+        assert any(min(p.y.strides) < 0 for p in mine) and any(not p.y.aligned for p in mine)
+
+
+def test_small_copies_are_the_same_layer() -> None:
+    for case in cases.find(["validate"]):
+        full, small = case.problem(), case.problem(small=True)
+        assert small.flops <= full.flops and small.output.dtype == full.output.dtype
+        if FAMILY[case.op] == "conv":
+            same = ("padding", "stride", "dilation", "flip", "groups")
+            assert all(getattr(full, name) == getattr(small, name) for name in same)
+            assert full.w == small.w and small.x.shape[1] == full.x.shape[1]
+
+
+def test_find() -> None:
+    assert [c.name for c in cases.find(["resnet50/conv1/forward/float32"])] == ["resnet50/conv1/forward/float32"]
+    assert {c.op for c in cases.find(["softmax"])} == {"softmax"}
+    assert {c.name.split("/")[0] for c in cases.find(["vgg16/*", "unet/*"])} == {"vgg16", "unet"}
+    assert cases.find([]) == cases.find(["validate"])
+    assert cases.find(["conv2d"], tag="contract") == [c for c in CONTRACT if c.op == "conv2d"]
+    (line,) = cases.find(["softmax x=float32:2x5"])
+    assert line.problem().y.shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    (
+        ("resnet50/conv1/forward/float23", "resnet50/conv1/forward/float32"),
+        ("sotfmax", "softmax"),
+        ("conv2d x=float32:2x5", "w=SPEC"),
+        ("pool x=float32:2x5", "begins with one of"),
+    ),
+)
+def test_unknown_names_are_errors_that_suggest(name: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        cases.find([name])
+
+
+# ---- arrays ----------------------------------------------------------------------------------------------------------
+
+LAYOUTS = (
+    "float32:3x4",
+    "float16:2x3x4x5:nhwc",
+    "bfloat16:3x4:-9,2",
+    "float64:3x4:unaligned",
+    "float16:3x5:unaligned",
+    "float32:3x4:0,1",
+    "bfloat16:2x3x4:-20,-6,-1:unaligned",
+)
+
+
+@pytest.mark.parametrize("text", LAYOUTS)
+def test_buffer_is_laid_out_as_the_spec_says(text: str) -> None:
+    spec = Spec.parse(text)
+    values = np.arange(spec.size).reshape(spec.shape)
+    if 0 in spec.strides:
+        values = np.broadcast_to(values[:1], spec.shape)
+    b = buffer(spec, values)
+    assert b.array.strides == tuple(s * spec.itemsize for s in spec.strides)
+    assert (b.array.__array_interface__["data"][0] % 16 == 0) == spec.aligned
+    assert b.array.dtype.name == spec.dtype and (b.array.astype(float) == values).all()
+    assert untouched(b)
+
+
+@pytest.mark.parametrize("text", LAYOUTS)
+def test_a_write_next_to_the_operand_is_seen(text: str) -> None:
+    spec = Spec.parse(text)
+    low, high = spec.span
+    for outside in (low - 1, high + 1):
+        b = buffer(spec, np.zeros(spec.shape))
+        b.memory[b.offset // spec.itemsize + outside] = 0
+        assert not untouched(b)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrays_are_the_same_for_the_same_seed(kind: str) -> None:
+    problem = cases.parse("softmax_grad dy=float32:3x7")
+    first, again, other = (make_arrays(problem, seed, kind)[0] for seed in (4, 4, 5))
+    assert all((a == b).all() for a, b in zip(first, again, strict=True))
+    assert any((a != b).any() for a, b in zip(first, other, strict=True))
+
+
+def test_random_inputs_are_finite_and_never_zero() -> None:
+    for case in CONTRACT:
+        if FAMILY[case.op] == "conv":
+            inputs, old = make_arrays(case.problem())
+            assert (old is not None) == bool(case.problem().beta)
+            for array in (*inputs, *([] if old is None else [old])):
+                values = array.astype(np.float64)
+                assert np.isfinite(values).all() and (values != 0).all()
+
+
+@pytest.mark.parametrize("case", [c for c in ALL if "bench" not in c.tags], ids=lambda c: c.name)
+def test_small_integers_are_exact_in_any_order(case: cases.Case) -> None:
+    problem = case.problem()
+    if not exact_integers(problem):
+        with_reason = getattr(problem, "alpha", 1) % 0.25 or getattr(problem, "beta", 0) % 0.25
+        assert with_reason or problem.op == "softmax" or problem.algo == "log"
+        return
+    inputs, old = make_arrays(problem, 0, "integers")
+    arrays = [a.astype(np.float64) for a in (*inputs, *([] if old is None else [old]))]
+    assert all((a == np.round(a)).all() for a in arrays)
+    assert any(np.count_nonzero(a) for a in arrays[: len(inputs)])
+    if problem.op == "softmax_grad":
+        dy, sm = arrays
+        axes = (1,) if problem.mode == "channel" else tuple(range(1, sm.ndim))
+        t = np.abs(dy * sm).sum(axis=axes, keepdims=True)
+        largest, fraction = (np.abs(sm) * (np.abs(dy) + t)).max(), 1
+    else:
+        more = {} if old is None else {"out": old}
+        arguments = {**keywords(problem), "alpha": abs(problem.alpha), "beta": abs(problem.beta)}
+        scaled = getattr(reference, f"{problem.op}_magnitude")(*inputs, **arguments, **more).max()
+        plain = getattr(reference, f"{problem.op}_magnitude")(*inputs, **{**arguments, "alpha": 1.0, "beta": 0.0}).max()
+        largest, fraction = max(scaled, plain), 4  # alpha and beta are multiples of 1/4
+    assert 0 < largest * fraction <= EXACT[problem.output.dtype] or problem.alpha == 0
+
+
+def test_integers_of_long_sums_in_bfloat16_are_sparse_but_not_zero() -> None:
+    problem = cases.parse("conv2d x=bfloat16:1x512x6x6 w=bfloat16:8x512x3x3 pad=1,1,1,1")
+    (x, w), _ = make_arrays(problem, 0, "integers")
+    assert 0 < np.count_nonzero(x.astype(float)) < x.size / 20
+    assert (np.abs(w.astype(float)) == 1).all()
+    y = reference.conv2d(x, w, border_mode=1)
+    assert np.abs(y).max() <= 256 and np.count_nonzero(y) > 0
+
+
+def test_integers_that_cannot_be_exact_are_refused() -> None:
+    with pytest.raises(ValueError, match="no exact integers"):
+        make_arrays(cases.parse("softmax x=float32:2x5"), 0, "integers")
+    with pytest.raises(ValueError, match="kind: expected one of"):
+        make_arrays(cases.parse("softmax x=float32:2x5"), 0, "zeros")

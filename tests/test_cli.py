@@ -1,0 +1,132 @@
+"""The command line: what it prints, and the exit status of each way it can end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numbadnn import __main__ as command
+from numbadnn import config, info
+from numbadnn.registry import FAMILY
+
+CASE = "softmax/rows/accurate-channel/float32"
+
+
+def run(*words: str) -> int:
+    """main's exit status, argparse's own included."""
+    try:
+        return command.main(words)
+    except SystemExit as leaving:
+        assert isinstance(leaving.code, int)
+        return leaving.code
+
+
+def test_module_runs_as_a_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "numbadnn", "--help"], capture_output=True, text=True, check=True)
+    assert "validate" in done.stdout and "--determinism" not in done.stdout
+    assert not {"bench", "tune"} & set(done.stdout.replace(",", " ").split())
+    done = subprocess.run([sys.executable, "-m", "numbadnn", "nonsense"], capture_output=True, text=True)
+    assert done.returncode == 2 and "nonsense" in done.stderr
+
+
+def test_info_prints_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("info") == 0
+    out = capsys.readouterr().out
+    for option in config.OPTIONS.values():
+        assert option.name in out and option.environment in out
+    for word in (*FAMILY, "cuDNN", "numpy", "cpu.im2col", "numba.direct", "cudnn.graph"):
+        assert word in out
+
+
+def test_info_says_where_each_value_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    with config.using(fallback="error"):
+        run("info", "--json")
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["options"]["fallback"]["value"] == "error" and facts["options"]["fallback"]["origin"] == "using"
+    assert facts["options"]["tune"]["origin"] == "default"
+    assert facts["operations"]["softmax"]["cpu"] == ["cpu.loops"]
+    assert facts["gpus"] or facts["no_gpu_reason"]
+
+
+def test_info_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from numbadnn import info; o = info.options()['workspace_limit']; print(o['value'], o['origin'])"
+    monkeypatch.setenv("NUMBADNN_WORKSPACE_LIMIT", "3MiB")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split(None, 1) == ["3145728", "environment NUMBADNN_WORKSPACE_LIMIT\n"]
+
+
+def test_info_without_cudnn_shows_the_reason() -> None:
+    facts = info.collect() | {"cudnn": {"available": False, "reason": "looked in\n  every drawer: none here"}}
+    assert "    every drawer: none here" in info.text(facts).splitlines()
+
+
+def test_explain_names_the_choice_and_the_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("explain", CASE) == 0
+    out = capsys.readouterr().out
+    assert "runs on " in out and "cpu.loops" in out and "numba.softmax_rows" in out and "refused" in out
+
+
+def test_explain_takes_a_problem_line_with_or_without_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("conv2d", "x=float32:1x2x5x5", "w=float32:3x2x3x3", "pad=1,1,1,1")
+    assert run("explain", *words) == 0
+    first = capsys.readouterr().out
+    assert run("explain", " ".join(words)) == 0
+    assert capsys.readouterr().out == first and "y=float32:1x3x5x5" in first
+
+
+def test_validate_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "rows.json"
+    assert run("validate", CASE, "--backend", "cpu", "--json", str(file)) == 0
+    assert CASE in capsys.readouterr().out
+    assert json.loads(file.read_text())["rows"][0]["case"] == CASE
+
+
+def test_validate_own_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((4, 9)).astype("float32"))
+    assert run("validate", "softmax", "--backend", "cpu", "--data", str(tmp_path / "x.npy")) == 0
+    assert "data softmax" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    (
+        (("validate", "sofmax"), "near it: softmax"),
+        (("validate", "softmax/rows/accurate-channel/float23"), CASE),
+        (("explain", "conv2"), "near it: conv2d"),
+        (("explain", "conv2d x=float32:1x2x5x5 w=float32:3x4x3x3"), "expected 2 channels"),
+        (("validate", "softmax", "--data", "/no/such/file.npy"), "/no/such/file.npy"),
+        (("validate", "--data", "x.npy"), "expected exactly one operation"),
+        (("validate", "--backend", "gpu"), "invalid choice: 'gpu'"),
+        (("validate", "--budget", "-1"), "above 0"),
+        (("validate", "--budget", "soon"), "soon"),
+        (("validate", "--determinism"), "--determinism is not available in this version"),
+        (("validate", "--compare", "a.json", "b.json"), "--compare is not available in this version"),
+        (("bench",), "'bench' is not available in this version"),
+        (("tune", "conv2d"), "commands are info, validate, explain"),
+        (("info", "everything"), "unrecognized arguments"),
+        ((), "required"),
+    ),
+    ids=lambda v: " ".join(v) if isinstance(v, tuple) else "",
+)
+def test_wrong_usage_is_2_and_says_why(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.skipif(bool(info.gpus()), reason="this machine has a GPU")
+def test_what_cannot_run_here_is_3(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("validate", CASE, "--backend", "cudnn") == 3
+    assert "cannot be used here" in capsys.readouterr().out
+
+
+def test_help_does_not_offer_what_is_absent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("validate", "--help") == 0
+    out = capsys.readouterr().out
+    assert "--budget" in out and "--determinism" not in out and "--compare" not in out

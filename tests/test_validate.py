@@ -1,0 +1,394 @@
+"""validate finds what is wrong: wrong results, NaN left, bits that change, memory that must not be touched, errors."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from numbadnn import cases, info, registry
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable, Impl
+from numbadnn.validate import own_data, photographs, report, run, simulator
+from numbadnn.validate.check import Row, Subject, check
+from numbadnn.validate.execute import execute
+from numbadnn.validate.oracle import Trial, expected, keywords
+
+CONV = "conv2d x=float32:2x3x6x6 w=float32:4x3x3x3 pad=1,1,1,1"
+SOFTMAX = "softmax x=float32:3x17"
+
+Spoil = Callable[[Any, tuple[np.ndarray, ...], np.ndarray], None]
+
+
+def honest(problem: Any, inputs: tuple[np.ndarray, ...], output: np.ndarray) -> None:
+    old = output.copy() if getattr(problem, "beta", 0) else None
+    output[...] = expected(problem, inputs, old)
+
+
+def implementation(spoil: Spoil | None = None, problem_line: str = CONV, determinism: str = "run_to_run") -> Impl:
+    """An implementation that computes the reference, and then does something wrong."""
+
+    def plan(problem: Any, policy: Policy, config: Any) -> Executable:
+        def go(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
+            honest(problem, inputs, outputs[0])
+            if spoil:
+                spoil(problem, inputs, outputs[0])
+
+        return Executable(go, determinism=determinism)
+
+    op = problem_line.split()[0]
+    return Impl(op, "cpu", "cpu.fake", lambda p, q: "", plan, lambda p: 1.0, determinism=determinism)
+
+
+def judged(spoil: Spoil | None = None, line: str = CONV, determinism: str = "run_to_run") -> Row:
+    subject = Subject("a case", cases.parse(line))
+    return check(implementation(spoil, line, determinism), subject, Policy(), timed=False)
+
+
+@pytest.mark.parametrize("line", (CONV, CONV + " beta=0.5 alpha=2", SOFTMAX, CONV.replace("float32", "bfloat16")))
+def test_what_is_right_passes(line: str) -> None:
+    row = judged(None, line)
+    assert (row.status, row.reason) == ("ok", "")
+    assert row.worst is not None and row.worst < 1 and row.same_bits
+    assert row.exact is (True if line.startswith("conv") else None)
+
+
+@pytest.mark.parametrize("line", (CONV, SOFTMAX))
+def test_one_element_beyond_the_bound_is_a_mismatch(line: str) -> None:
+    problem = cases.parse(line)
+    trial = Trial.of(problem)
+    flat_index = trial.value.size // 2
+    at = tuple(int(i) for i in np.unravel_index(flat_index, trial.value.shape))
+    step = 2 * trial.bound("ieee").total(trial.value)[at]
+
+    def one_off(problem: Any, inputs: Any, output: np.ndarray) -> None:
+        output[at] += np.float32(step)
+
+    row = judged(one_off, line)
+    assert row.status == "mismatch" and row.where == at
+    assert row.worst == pytest.approx(2, rel=0.2)
+    assert report.exit_status([row]) == report.MISMATCH
+
+
+def test_a_nan_left_in_the_output_is_a_mismatch() -> None:
+    def skip_one(problem: Any, inputs: Any, output: np.ndarray) -> None:
+        output[1, 2, 3, 4] = np.nan
+
+    row = judged(skip_one)
+    assert row.status == "mismatch" and row.where == (1, 2, 3, 4) and "got nan" in row.reason
+
+
+def test_an_error_within_the_bound_still_fails_on_integers() -> None:
+    def slightly(problem: Any, inputs: Any, output: np.ndarray) -> None:
+        output[...] = np.nextafter(output, np.float32(np.inf))
+
+    row = judged(slightly)
+    assert row.status == "mismatch" and row.exact is False
+    assert row.worst is not None and row.worst < 1, "meant to be seen on integers alone"
+    assert "small integers" in row.reason
+
+
+def test_bits_that_change_from_run_to_run_are_a_mismatch_unless_declared() -> None:
+    counter = iter(range(1000))
+
+    def drift(problem: Any, inputs: Any, output: np.ndarray) -> None:
+        for _ in range(next(counter) % 2):
+            output[0, 0, 0, 0] = np.nextafter(output[0, 0, 0, 0], np.float32(9))
+
+    row = judged(drift, "conv2d x=float32:2x3x6x6 w=float32:4x3x3x3 alpha=0.3")
+    assert row.status == "mismatch" and row.same_bits is False and "gave different bits" in row.reason
+    outcome = execute(implementation(drift, CONV), cases.parse(CONV), Policy(), Trial.of(cases.parse(CONV)).inputs)
+    assert not outcome.same_bits
+
+
+def test_a_changed_input_and_a_write_beside_the_output_are_mismatches() -> None:
+    def change_input(problem: Any, inputs: Any, output: np.ndarray) -> None:
+        inputs[1][0, 0, 0, 0] += 1
+
+    def write_beside(problem: Any, inputs: Any, output: np.ndarray) -> None:
+        np.lib.stride_tricks.as_strided(output, (output.size + 1,), (4,))[-1] = 0
+
+    row = judged(change_input)
+    assert row.status == "mismatch" and "input 2" in row.reason
+    row = judged(write_beside)
+    assert row.status == "mismatch" and "memory around the output was written" in row.reason
+
+
+def test_reading_a_gap_between_rows_gives_nan() -> None:
+    line = "conv2d x=float32:1x1x4x4:48,48,6,1 w=float32:1x1x1x1"
+
+    def from_gaps(problem: Any, inputs: Any, output: np.ndarray) -> None:
+        output[0, 0] = np.lib.stride_tricks.as_strided(inputs[0], (4, 4), (20, 4)) * inputs[1].item()
+
+    assert judged(from_gaps, line).worst == np.inf
+
+
+def test_reading_the_output_when_beta_is_zero_gives_nan() -> None:
+    def accumulate(problem: Any, inputs: Any, output: np.ndarray) -> None:
+        output[...] += before[0] * 0
+
+    before: list[np.ndarray] = []
+    original = honest
+
+    def plan(problem: Any, policy: Policy, config: Any) -> Executable:
+        def go(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
+            before[:] = [outputs[0].copy()]
+            original(problem, inputs, outputs[0])
+            accumulate(problem, inputs, outputs[0])
+
+        return Executable(go)
+
+    impl = Impl("conv2d", "cpu", "cpu.fake", lambda p, q: "", plan, lambda p: 1.0)
+    row = check(impl, Subject("a case", cases.parse(CONV)), Policy(), timed=False)
+    assert row.status == "mismatch" and row.worst == np.inf
+
+
+def test_an_exception_is_an_error_row_and_status_1() -> None:
+    def burst(problem: Any, inputs: Any, output: np.ndarray) -> None:
+        raise ZeroDivisionError("in the kernel")
+
+    row = judged(burst)
+    assert row.status == "error" and row.reason == "ZeroDivisionError: in the kernel"
+    assert report.exit_status([row, Row("b", "i", "p", "ok")]) == 1
+
+
+def test_a_refusal_is_counted_with_its_reason() -> None:
+    impl = Impl("conv2d", "cpu", "cpu.fake", lambda p, q: "takes no Tuesdays", lambda *a: 1 / 0, lambda p: 1.0)  # type: ignore[arg-type,return-value]
+    row = check(impl, Subject("a case", cases.parse(CONV)), Policy())
+    assert (row.status, row.reason) == ("refused", "takes no Tuesdays")
+    assert "1 refused" in report.summary([row], 1.0) and "takes no Tuesdays" in report.summary([row], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    (
+        (("ok", "refused"), 0),
+        (("ok", "mismatch"), 1),
+        (("ok", "error"), 1),
+        (("refused", "skipped"), 3),
+        ((), 3),
+        (("skipped", "mismatch"), 1),
+    ),
+)
+def test_exit_status(statuses: tuple[str, ...], code: int) -> None:
+    assert report.exit_status([Row("c", "i", "p", status) for status in statuses]) == code
+
+
+# ---- the whole command ------------------------------------------------------------------------------------------------
+
+needs_cpu_only = pytest.mark.skipif(bool(info.gpus()), reason="with a GPU its implementations run too")
+
+
+@pytest.fixture
+def wrong_softmax() -> Iterator[None]:
+    """One more implementation of softmax on the CPU, off by a thousandth."""
+
+    def spoil(problem: Any, inputs: Any, output: np.ndarray) -> None:
+        output *= 1.001
+
+    registry.implementations("softmax")
+    impl = registry.register(implementation(spoil, SOFTMAX))
+    yield
+    registry._IMPLS["softmax"].remove(impl)
+
+
+def test_validate_gives_0_and_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "out.json"
+    assert run.validate([SOFTMAX], backend="cpu", json_file=str(file)) == 0
+    out = capsys.readouterr().out
+    assert "cpu.loops" in out and "1 agree" in out
+    document = json.loads(file.read_text())
+    (row,) = document["rows"]
+    assert row["status"] == "ok" and row["worst"] < 1 and row["time_us"] > 0 and row["speed_unit"] == "GB/s"
+    assert document["exit_status"] == 0 and "numpy" in document["environment"]["versions"]
+
+
+def test_validate_gives_1_for_a_wrong_implementation(wrong_softmax: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.validate([SOFTMAX], backend="cpu") == 1
+    out = capsys.readouterr().out
+    assert "1 agree, 1 DISAGREE" in out and "cpu.fake" in out and SOFTMAX in out
+
+
+@needs_cpu_only
+@pytest.mark.parametrize("backend", ("cudnn", "numba"))
+def test_validate_gives_3_where_the_backend_cannot_run(backend: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.validate([SOFTMAX], backend=backend) == 3
+    assert f"backend {backend} cannot be used here" in capsys.readouterr().out
+
+
+def test_a_budget_that_is_spent_skips_and_never_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.validate([SOFTMAX, CONV], backend="cpu", budget=1e-9) == 3
+    assert "the budget of 1e-09 s was spent" in capsys.readouterr().out
+
+
+def test_a_case_that_cannot_be_set_up_is_an_error_row() -> None:
+    def job() -> list[Row]:
+        raise MemoryError("too large")
+
+    (row,) = run.run_jobs([run.Job("huge", job)], None, 0.0)
+    assert row.status == "error" and "too large" in row.reason
+
+
+def test_plain_table_lines_up() -> None:
+    rows = [
+        Row("a", "impl", "p", "ok", worst=0.5, where=(1, 2), ulp=3, exact=True, same_bits=True),
+        Row("b", "i", "p", "mismatch"),
+    ]
+    header, first, second = report.plain_table(rows).splitlines()
+    assert header.index("result") == first.index("ok") == second.index("mismatch")
+    assert "0.500" in first and "1,2" in first
+
+
+# ---- the user's own arrays --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[..., list[str]]:
+    def to_files(*arrays: np.ndarray) -> list[str]:
+        files = [str(tmp_path / f"{i}.npy") for i in range(len(arrays))]
+        for file, array in zip(files, arrays, strict=True):
+            np.save(file, array)
+        return files
+
+    return to_files
+
+
+RNG = np.random.default_rng(5)
+
+
+def normal(*shape: int, dtype: Any = "float32") -> np.ndarray:
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("op", "arrays"),
+    (
+        ("conv2d", (normal(2, 3, 8, 7), normal(4, 3, 3, 2))),
+        ("conv2d", (normal(2, 3, 8, 7, dtype="float16"), normal(4, 3, 3, 2))),
+        ("conv2d", (normal(1, 2, 6, 6, dtype=ml_dtypes.bfloat16), normal(2, 2, 3, 3, dtype=ml_dtypes.bfloat16))),
+        ("conv2d_grad_wrt_inputs", (normal(2, 4, 6, 6), normal(4, 3, 3, 2))),
+        ("conv2d_grad_wrt_weights", (normal(2, 3, 8, 7, dtype="float64"), normal(2, 4, 6, 6, dtype="float64"))),
+        ("softmax", (normal(5, 33),)),
+        ("softmax_grad", (normal(5, 33), np.full((5, 33), 1 / 33, "float32"))),
+    ),
+    ids=lambda v: v if isinstance(v, str) else v[0].dtype.name,
+)
+def test_own_arrays(op: str, arrays: tuple[np.ndarray, ...], save: Callable[..., list[str]]) -> None:
+    (row,) = own_data.rows(op, save(*arrays), "cpu")
+    assert row.status == "ok", row.reason
+    assert row.worst is not None and row.impl.startswith("cpu.") and row.same_bits
+
+
+def test_own_arrays_that_hold_nan_agree_where_it_spreads(save: Callable[..., list[str]]) -> None:
+    x = normal(1, 2, 8, 8)
+    x[0, 0, 3, 3] = np.nan
+    (row,) = own_data.rows("conv2d", save(x, normal(3, 2, 3, 3)), "cpu")
+    assert row.status == "ok", row.reason
+
+
+@needs_cpu_only
+def test_own_arrays_on_every_backend_count_what_is_absent(save: Callable[..., list[str]]) -> None:
+    rows = own_data.rows("softmax", save(normal(2, 4)), None)
+    assert {r.status for r in rows if r.impl.startswith("cpu")} == {"ok"}
+    assert {r.status for r in rows if not r.impl.startswith("cpu")} == {"refused"}
+
+
+def test_own_arrays_of_the_wrong_number_or_kind(save: Callable[..., list[str]], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"takes 2 files \(x.npy, w.npy\), got 1"):
+        own_data.rows("conv2d", save(normal(2, 2)), "cpu")
+    with pytest.raises(ValueError, match="expected exactly one operation"):
+        run.validate([], data=["x.npy"])
+    text = tmp_path / "text.npy"
+    text.write_text("not an array")
+    with pytest.raises(ValueError, match=r"is not a \.npy file"):
+        own_data.load("softmax", [str(text)])
+    with pytest.raises(ValueError, match="expected 4 dimensions"):
+        own_data.rows("conv2d", save(normal(2, 3), normal(4, 3, 3, 2)), "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ("cudnn", "numba"))
+def test_own_arrays_on_a_gpu(backend: str, save: Callable[..., list[str]]) -> None:
+    (row,) = own_data.rows("conv2d", save(normal(2, 3, 8, 7), normal(4, 3, 3, 2)), backend)
+    assert row.status == "ok", row.reason
+
+
+@pytest.mark.gpu
+def test_a_wrong_result_on_a_gpu_is_seen() -> None:
+    """The executor's own copies: a kernel that writes nothing leaves the NaN it started from."""
+    impl = Impl(
+        "softmax", "numba", "numba.fake", lambda p, q: "", lambda *a: Executable(lambda *b: None), lambda p: 1.0
+    )
+    row = check(impl, Subject("a case", cases.parse(SOFTMAX)), Policy(device=0), timed=False)
+    assert row.status == "mismatch" and row.worst == np.inf
+
+
+# ---- photographs and the simulator ------------------------------------------------------------------------------------
+
+needs_photographs = pytest.mark.skipif(bool(photographs.missing()), reason=photographs.missing())
+
+
+def test_missing_photographs_are_skipped_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(photographs, "missing", lambda: "no pictures today")
+    (job,) = run._photograph_jobs(["photographs/blur/float32"], None, 16)
+    (row,) = job.run()
+    assert (row.status, row.reason) == ("skipped", "no pictures today")
+
+
+@needs_photographs
+def test_photographs_are_two_real_pictures() -> None:
+    images = photographs.photographs(32)
+    assert images.shape == (2, 3, 32, 32) and (images == np.round(images)).all()
+    assert images.min() >= 0 and images.max() <= 255 and (images.std(axis=(2, 3)) > 20).all()
+    assert photographs.blur().sum() == pytest.approx(3)
+    assert np.abs(photographs.edges().sum(axis=(1, 2, 3))).max() == 0  # edges of nothing are nothing
+
+
+@needs_photographs
+@pytest.mark.parametrize("name", photographs.names())
+def test_photographs_on_the_cpu(name: str) -> None:
+    (subject,) = photographs.subjects([name], 24)
+    assert subject.problem.op == photographs.operation(name)
+    rows = run.check_all(subject, "cpu")
+    assert rows and all(row.status == "ok" for row in rows), rows[0].reason
+    assert (rows[0].exact is True) == (name.startswith("photographs/edges/float32"))
+
+
+needs_simulator = pytest.mark.skipif(
+    importlib.util.find_spec("numba_cuda") is None, reason="numba-cuda, which has the simulator, is not installed"
+)
+
+
+def test_simulated_cases_exist_and_are_small() -> None:
+    assert all(cases.find([name])[0].problem().output.size < 4000 for name in simulator.names())
+
+
+@needs_simulator
+def test_simulator_runs_the_kernels_in_a_process_of_its_own() -> None:
+    simulated = simulator.Simulator()
+    try:
+        (row,) = simulated.check("conv2d/one-pixel/float32")
+        assert row.status == "ok" and row.exact and row.impl == "numba.direct (simulator)", row.reason
+        rows = simulated.check("softmax/one-column/accurate-channel/float32")
+        assert any(r.status == "ok" for r in rows) and all(r.status in ("ok", "refused") for r in rows)
+        simulated._process.kill()
+        simulated._process.wait()
+        assert [r.status for r in simulated.check("conv2d/one-pixel/float32")] == ["error"]
+    finally:
+        simulated.close()
+
+
+def test_keywords_reach_the_public_function() -> None:
+    import numbadnn
+
+    problem = cases.parse(CONV + " beta=0.5")
+    inputs, old = cases.make_arrays(problem)
+    assert old is not None
+    numbadnn.conv2d(*inputs, **keywords(problem), out=old.copy())
+    assert numbadnn.last_call().problem == str(problem)  # type: ignore[union-attr]

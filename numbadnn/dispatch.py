@@ -67,7 +67,8 @@ def call1(build: Callable[..., Request], a: Any, params: tuple[Any, ...], backen
     if out is None and stream is None:
         try:
             address, signature = PROBES[type(a)](a)
-            plan = _thread.plans.get((build, params, backend, _using() or config.environment or config.from_environment(), signature))
+            options = _using() or config.environment or config.from_environment()
+            plan = _thread.plans.get((build, params, backend, options, signature))
         except _COLD:
             plan = None
         if plan is not None and plan.quick is not None:
@@ -196,11 +197,14 @@ class Plan:
             targets = tuple(addresses[-len(results) :])
             del addresses[-len(results) :]
             self._checks(addresses, targets)
-        raw = library.current_stream(self.device) if self.device >= 0 else None
-        owner = None
-        if self.workspace_bytes and not workspace and self.device >= 0:
-            owner, workspace = library.scratch(self.workspace_bytes, self.device, raw)
-        self._run(tuple(addresses), targets, workspace, raw)
+        if self.device < 0:
+            self._run(tuple(addresses), targets, None, None)
+        else:
+            raw, owner = library.current_stream(self.device), None
+            if self.workspace_bytes and not workspace:
+                owner, workspace = library.scratch(self.workspace_bytes, self.device, raw)
+            self._run(tuple(addresses), targets, workspace, raw)
+            del owner  # given back in the order of the stream, after what was just enqueued
         _thread.last[0] = self
         if self._verbose != "none":
             print(f"numbadnn: {self.choice.impl.name} {self.problem} ({self.choice.decided_by})", flush=True)
@@ -280,7 +284,8 @@ def _quick(plan: Plan) -> Callable[..., Any] | None:
         last[0] = plan
         return result
 
-    return with_workspace if nbytes else {1: one, 2: two}.get(len(plan.problem.inputs))
+    choices: dict[int, Callable[..., Any]] = {1: one, 2: two}
+    return with_workspace if nbytes else choices.get(len(plan.problem.inputs))
 
 
 def _workspace_address(workspace: Any, needed: int) -> int:

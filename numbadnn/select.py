@@ -80,7 +80,7 @@ def choose(problem: Any, policy: Policy, options: Options, backend: str | None) 
     if backend is not None:
         return _strict(problem, policy, options, backend)
     named = options.backend
-    groups = [named] if named else [BACKENDS]
+    groups: list[tuple[str, ...]] = [named or BACKENDS]
     if len(named) == 1:  # one name is a preference: the others follow if the fallback option lets them
         groups.append(tuple(b for b in BACKENDS if b not in named))
     refusals: list[Refusal] = []

@@ -56,7 +56,7 @@ class Library:
     view: Callable[[Any], View]
     address: Callable[[Any], Any]
     allocator: Callable[[Spec, int, View], Callable[[Any], Any]]
-    current_stream: Callable[[int], int | None]
+    current_stream: Callable[[int], int]
     allocating_on: Callable[[int, int], AbstractContextManager[Any]]
     record: Callable[[Any, int, int], None]
     scratch: Callable[[int, int, int], tuple[Any, int]]

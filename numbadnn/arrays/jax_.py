@@ -41,9 +41,7 @@ def _allocator(spec: Spec, device: int, first: View) -> Callable[[Any], Any]:
     return lambda like: memory.DeviceArray(spec, device, _current_stream(device))
 
 
-def _current_stream(device: int) -> Any:
-    if device < 0:
-        return None
+def _current_stream(device: int) -> int:
     return memory.current_stream(device) or streams.own(device)
 
 

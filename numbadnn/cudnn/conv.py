@@ -200,9 +200,7 @@ def _aligned(n: int) -> int:
     return -(-n // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
 
 
-def _with_copies(
-    form: Form, issue: Callable[..., None], engine_bytes: int, device: int
-) -> Callable[..., None]:
+def _with_copies(form: Form, issue: Callable[..., None], engine_bytes: int, device: int) -> Callable[..., None]:
     """The engine's workspace comes first, then the buffers; copies in, the engine, the copy out."""
     from numbadnn.kernels.copy import plan_copy
 

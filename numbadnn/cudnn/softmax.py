@@ -133,7 +133,8 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any) -> Executable:
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: int | None, stream: int | None) -> None:
         issue(stream or 0, *inputs, *outputs)
 
-    facts: dict[str, Any] = {"folded": "x".join(map(str, shape)), "algorithm": problem.algo, "copies": [], "cudnn": library.version}
+    facts: dict[str, Any] = {"folded": "x".join(map(str, shape)), "algorithm": problem.algo, "copies": []}
+    facts["cudnn"] = library.version
     if forward and problem.algo != "fast":
         facts["not finite"] = "a row of nothing but -inf gives 0 (log: -inf), not NaN"
     return Executable(run=run, facts=facts, direct=issue)

@@ -107,8 +107,7 @@ class ConvProblem:
 
         pad, stride, dilation = numbers("pad", "0,0,0,0"), numbers("stride", "1,1"), numbers("dilation", "1,1")
         padding = tuple(zip(pad[::2], pad[1::2], strict=True))
-        shape = shapes.get_conv_output_shape(x.shape, w.shape, padding, stride, dilation)
-        shapes.assert_conv_shape(shape)
+        shape = shapes.assert_conv_shape(shapes.get_conv_output_shape(x.shape, w.shape, padding, stride, dilation))
         y = Spec.parse(fields["y"]) if "y" in fields else Spec.of(x.dtype, shape, "nhwc" if x.is_channels_last else "")
         groups = int(fields.get("groups", "1"))
         _check_channels(x.shape, w.shape, groups, "x", "w")

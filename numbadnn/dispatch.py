@@ -20,7 +20,7 @@ from numbadnn.problem import Policy, channels_last_strides, contiguous_strides
 from numbadnn.registry import Executable, Impl
 
 #: distinct problems remembered: plans a thread, choices (and refusals) a process
-MAX_PLANS, MAX_CHOICES = 512, 1024
+MAX_PLANS, MAX_CHOICES = 256, 1024
 
 
 class Request(NamedTuple):

@@ -67,13 +67,13 @@ def split(function: Callable[..., Any], arrays: tuple[Any, ...], synchronise: Ca
     probes = [LIBRARIES[type(a)].probe for a in arrays]
     addresses = [p(a)[0] for p, a in zip(probes, arrays, strict=True)]
     raw = library.current_stream(plan.device)
-    made = [make(arrays[0]) for make in plan._allocate]
+    made = [make() for make in plan._allocate]
     targets = tuple(library.address(m) for m in made)
     owner, workspace = library.scratch(max(plan.workspace_bytes, 1), plan.device, raw)
     parts = {
         "options": lambda: config.current(),
         "probe": lambda: [p(a) for p, a in zip(probes, arrays, strict=True)],
-        "output": lambda: [library.address(make(arrays[0])) for make in plan._allocate],
+        "output": lambda: [library.address(make()) for make in plan._allocate],
         "stream": lambda: library.current_stream(plan.device),
         "launch": _launch(plan, addresses, targets, workspace, raw),
     }

@@ -72,7 +72,7 @@ def call1(build: Callable[..., Request], a: Any, params: tuple[Any, ...], backen
         except _COLD:
             plan = None
         if plan is not None and plan.quick is not None:
-            return plan.quick(a, address)
+            return plan.quick(address)
     return call_any(build, (a,), params, backend, out, stream)
 
 
@@ -89,7 +89,7 @@ def call2(
         except _COLD:
             plan = None
         if plan is not None and plan.quick is not None:
-            return plan.quick(a, address, address_b)
+            return plan.quick(address, address_b)
     return call_any(build, (a, b), params, backend, out, stream)
 
 
@@ -165,7 +165,7 @@ class Plan:
         self.device, self.workspace_bytes = policy.device, executable.workspace_bytes
         self._run = executable.run
         self._library = views[0].library
-        self._allocate = tuple(self._library.allocator(s, policy.device, views[0]) for s in problem.outputs)
+        self._allocate = tuple(self._library.allocator(s, policy.device) for s in problem.outputs)
         self._finish = self._library.finish
         self._thread_id = threading.get_ident()
         self._signatures: tuple[Any, ...] = ()
@@ -190,7 +190,7 @@ class Plan:
         if stream is not None:
             return self._launch_on(stream, arrays, addresses, out, workspace)
         if out is None:
-            results = tuple([make(arrays[0]) for make in self._allocate])
+            results = tuple([make() for make in self._allocate])
             targets = tuple([library.address(r) for r in results])
         else:
             results = out if type(out) is tuple else (out,)
@@ -265,20 +265,20 @@ def _quick(plan: Plan) -> Callable[..., Any] | None:
     (make,), address_of, stream = plan._allocate, library.address_on_gpu or library.address, library.current_stream
     nbytes, scratch = executable.workspace_bytes, library.scratch
 
-    def one(first: Any, a: int) -> Any:
-        result = make(first)
+    def one(a: int) -> Any:
+        result = make()
         direct(stream(device), a, address_of(result))
         last[0] = plan
         return result
 
-    def two(first: Any, a: int, b: int) -> Any:
-        result = make(first)
+    def two(a: int, b: int) -> Any:
+        result = make()
         direct(stream(device), a, b, address_of(result))
         last[0] = plan
         return result
 
-    def with_workspace(first: Any, *addresses: int) -> Any:
-        result, raw = make(first), stream(device)
+    def with_workspace(*addresses: int) -> Any:
+        result, raw = make(), stream(device)
         space, workspace = scratch(nbytes, device, raw)
         direct(raw, *addresses, address_of(result), workspace)
         last[0] = plan

@@ -41,7 +41,7 @@ class Library:
 
     probe(array) -> (address, signature); view(array) -> View; address(array) -> address, for arrays made here.
     address_on_gpu: the same, faster, for those on a GPU.
-    allocator(spec, device, first) -> make, where make(first array) gives a new array of that spec.
+    allocator(spec, device) -> make, where make() gives a new array of that spec.
     current_stream(device) -> raw handle of the stream the library would use now.
     allocating_on(stream, device): context manager under which allocations belong to that stream.
     record(array, stream, device): the array's memory must not be reused before the work now on that stream is done.
@@ -55,7 +55,7 @@ class Library:
     probe: Callable[[Any], tuple[Any, tuple[Any, ...]]]
     view: Callable[[Any], View]
     address: Callable[[Any], Any]
-    allocator: Callable[[Spec, int, View], Callable[[Any], Any]]
+    allocator: Callable[[Spec, int], Callable[[], Any]]
     current_stream: Callable[[int], int]
     allocating_on: Callable[[int, int], AbstractContextManager[Any]]
     record: Callable[[Any, int, int], None]

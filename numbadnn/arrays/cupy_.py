@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -24,13 +25,13 @@ def _view(array: Any) -> View:
     return View(LIBRARY, array.dtype.name, tuple(array.shape), strides, array.data.device_id, array.data.ptr)
 
 
-def _allocator(spec: Spec, device: int, first: View) -> Callable[[Any], Any]:
+def _allocator(spec: Spec, device: int) -> Callable[[], Any]:
     dtype, shape, ndarray = numpy_dtype(spec.dtype), spec.shape, cupy.ndarray
     if spec.is_contiguous:
-        return lambda like: ndarray(shape, dtype)
+        return functools.partial(ndarray, shape, dtype)
     nbytes = spec.size * spec.itemsize
     byte_strides = tuple(s * spec.itemsize for s in spec.strides)
-    return lambda like: ndarray(shape, dtype, cupy.cuda.alloc(nbytes), byte_strides)
+    return lambda: ndarray(shape, dtype, cupy.cuda.alloc(nbytes), byte_strides)
 
 
 def _scratch(nbytes: int, device: int, stream: int) -> tuple[Any, int]:

@@ -54,10 +54,10 @@ def _probe(array: Any) -> tuple[Any, tuple[Any, ...]]:
     return view.address, ("foreign", view.shape, view.strides, view.dtype, view.device, aligned)
 
 
-def _allocator(spec: Spec, device: int, first: View) -> Any:
+def _allocator(spec: Spec, device: int) -> Any:
     if device < 0:
-        return lambda like: numpy_.strided_empty(spec)
-    return lambda like: memory.DeviceArray(spec, device, memory.current_stream(device))
+        return lambda: numpy_.strided_empty(spec)
+    return lambda: memory.DeviceArray(spec, device, memory.current_stream(device))
 
 
 def _address(array: Any) -> Any:

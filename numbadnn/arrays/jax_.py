@@ -35,10 +35,10 @@ def _probe(array: Any) -> tuple[Any, tuple[Any, ...]]:
     return view.address, ("jax", view.shape, view.strides, view.dtype, view.device, aligned)
 
 
-def _allocator(spec: Spec, device: int, first: View) -> Callable[[Any], Any]:
+def _allocator(spec: Spec, device: int) -> Callable[[], Any]:
     if device < 0:
-        return lambda like: numpy_.strided_empty(spec)
-    return lambda like: memory.DeviceArray(spec, device, _current_stream(device))
+        return lambda: numpy_.strided_empty(spec)
+    return lambda: memory.DeviceArray(spec, device, _current_stream(device))
 
 
 def _current_stream(device: int) -> int:

@@ -40,20 +40,20 @@ def _device_pointer_type() -> Any:
     return driver.CUdeviceptr
 
 
-def _allocator(spec: Spec, device: int, first: View) -> Callable[[Any], Any]:
+def _allocator(spec: Spec, device: int) -> Callable[[], Any]:
     """Copies of one template: building a DeviceNDArray from its arguments costs more than the kernel's launch."""
     nbytes, dtype = spec.size * spec.itemsize, numpy_dtype(spec.dtype)
     byte_strides = tuple(s * dtype.itemsize for s in spec.strides)
     context = devices.get_context(device)
     pointer = _device_pointer_type()
     if nbytes == 0:
-        return lambda like: cuda.device_array(spec.shape, dtype)
+        return lambda: cuda.device_array(spec.shape, dtype)
     placeholder = MemoryPointer(context=context, pointer=pointer(0), size=nbytes)
     template = DeviceNDArray(spec.shape, byte_strides, dtype, gpu_data=placeholder).__dict__
 
     current_stream, own = memory.current_stream, memory.DeviceMemory
 
-    def make(like: Any) -> Any:
+    def make() -> Any:
         owner = own(nbytes, device, current_stream(device))
         array = object.__new__(DeviceNDArray)
         array.__dict__.update(template)

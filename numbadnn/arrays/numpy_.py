@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import nullcontext
 from typing import Any
 
@@ -49,7 +50,7 @@ LIBRARY = Library(
     probe=_probe,
     view=_view,
     address=lambda array: array,
-    allocator=lambda spec, device, first: lambda like: strided_empty(spec),
+    allocator=lambda spec, device: functools.partial(strided_empty, spec),
     current_stream=lambda device: 0,
     allocating_on=lambda stream, device: nullcontext(),
     record=lambda array, stream, device: None,

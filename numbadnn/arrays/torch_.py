@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from numbadnn.arrays import Library, View
-from numbadnn.problem import Spec, channels_last_strides
+from numbadnn.problem import Spec
 
 _DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
 _TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
@@ -72,20 +72,22 @@ def _address(tensor: torch.Tensor) -> Any:
     return tensor.data_ptr() if tensor.is_cuda else _numpy(tensor)
 
 
-def _allocator(spec: Spec, device: int, first: View) -> Callable[[torch.Tensor], torch.Tensor]:
-    """``empty_like`` wherever it gives the strides asked for: naming shape and strides costs a third more."""
-    if first.library is LIBRARY and (spec.shape, spec.strides, spec.dtype) == (first.shape, first.strides, first.dtype):
-        return torch.empty_like
+def _allocator(spec: Spec, device: int) -> Callable[[], torch.Tensor]:
+    """``empty_like`` of a model with as good as no memory: naming shape and strides in each call costs a third more.
+
+    C order follows from strides of 0; any other order from tiny strides in that order, which overlap: ``empty_like`` makes
+    dense ones of the same order.
+    """
     where = torch.device("cuda", device) if device >= 0 else torch.device("cpu")
-    strides = spec.strides
-    if spec.is_channels_last and not spec.is_contiguous:
-        strides = channels_last_strides(spec.shape)
-    # one element, expanded: a model of the shape that holds no memory
-    model = torch.empty((1,) * len(spec.shape), dtype=_TORCH_DTYPES[spec.dtype], device=where).expand(spec.shape)
-    if torch.empty_like(model).stride() == strides:
-        return lambda like: torch.empty_like(model)
-    make = functools.partial(torch.empty_strided, spec.shape, strides, dtype=_TORCH_DTYPES[spec.dtype], device=where)
-    return lambda like: make()
+    dtype = _TORCH_DTYPES[spec.dtype]
+    order = sorted(range(len(spec.shape)), key=lambda axis: (spec.strides[axis], -axis))
+    small = [0 if spec.is_contiguous else order.index(axis) + 1 for axis in range(len(spec.shape))]
+    room = 1 + sum(max(n - 1, 0) * s for n, s in zip(spec.shape, small, strict=True))
+    if room <= 4096:
+        model = torch.empty(room, dtype=dtype, device=where).as_strided(spec.shape, small)
+        if spec.size and torch.empty_like(model).stride() == spec.strides:
+            return functools.partial(torch.empty_like, model)
+    return functools.partial(torch.empty_strided, spec.shape, spec.strides, dtype=dtype, device=where)
 
 
 def _allocating_on(stream: int, device: int) -> AbstractContextManager[Any]:

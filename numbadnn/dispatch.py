@@ -50,7 +50,7 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.plans: dict[Any, Plan] = {}
         self.last: list[Plan | None] = [None]  # a list, so that plans of the thread can hold it
-        self.statistics = [0, 0]  # hits, misses
+        self.misses = 0
 
 
 _thread = _Thread()
@@ -214,22 +214,25 @@ class Plan:
 
     def _launch_on(self, stream: Any, arrays: tuple[Any, ...], addresses: list[Any], out: Any, workspace: int) -> Any:
         """Run on the caller's stream: wait for the data there, and tell the library that its memory is in use."""
-        from numbadnn.arrays import streams
-
         if self.device < 0:
             raise ValueError("stream: expected None for arrays on the CPU")
+        from numbadnn.arrays import streams
+        from numbadnn.kernels._context import ensure_context
+
         raw, library = streams.handle(stream), self._library
-        current = library.current_stream(self.device) or 0
+        current = library.current_stream(self.device)
         if raw == current:
             return self.launch(arrays, addresses, out, None, workspace)
-        capturing = streams.is_capturing(raw)  # there an event of a stream outside the capture would spoil it
-        if not capturing:
-            streams.wait(raw, current, self.device)
-        with library.allocating_on(raw, self.device):
-            result = self.launch(arrays, addresses, out, None, workspace)
-        if not capturing:
-            for array in arrays:
-                library_of(array).record(array, raw, self.device)
+        outs = () if out is None else out if type(out) is tuple else (out,)
+        with ensure_context(self.device):
+            capturing = streams.is_capturing(raw)  # there an event of a stream outside the capture would spoil it
+            if not capturing:
+                streams.wait(raw, current, self.device)
+            with library.allocating_on(raw, self.device):
+                result = self.launch(arrays, addresses, out, None, workspace)
+            if not capturing:
+                for array in (*arrays, *outs):
+                    library_of(array).record(array, raw, self.device)
         return result
 
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, workspace: Any = None) -> Any:
@@ -336,7 +339,7 @@ def make_plan(
     problem: Any, policy: Policy, options: config.Options, backend: str | None, views: list[View], stream: Any = None
 ) -> Plan:
     """Choose an implementation for a validated problem and make it ready in this thread."""
-    _thread.statistics[1] += 1
+    _thread.misses += 1
     if policy.device < 0:
         choice = _choice(problem, policy, options, backend)
         return Plan(problem, policy, choice, _executable(choice, problem, policy, views), views)
@@ -486,7 +489,7 @@ class CacheInfo(NamedTuple):
 
 def cache_info() -> CacheInfo:
     """Plans of this thread, choices of the process, their bounds, and this thread's misses."""
-    return CacheInfo(len(_thread.plans), MAX_PLANS, len(_choices), MAX_CHOICES, _thread.statistics[1])
+    return CacheInfo(len(_thread.plans), MAX_PLANS, len(_choices), MAX_CHOICES, _thread.misses)
 
 
 def clear_caches() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from harness import host_us, save, table
 
 import numbadnn
-from numbadnn import config, dispatch
+from numbadnn import config, launch
 from numbadnn.arrays import LIBRARIES, library_of
 
 SOFTMAX = (16, 64)
@@ -61,7 +61,7 @@ def makers() -> dict[str, tuple[Callable[[tuple[int, ...]], Any], Callable[[], N
 def split(function: Callable[..., Any], arrays: tuple[Any, ...], synchronise: Callable[[], None]) -> dict[str, float]:
     """The parts of a warm call, each timed alone."""
     function(*arrays)
-    (plan,) = dispatch._thread.last
+    (plan,) = launch.thread.last
     assert plan is not None
     library = library_of(arrays[0])
     probes = [LIBRARIES[type(a)].probe for a in arrays]

@@ -11,7 +11,7 @@ import importlib
 from typing import Any
 
 from numbadnn.config import using
-from numbadnn.dispatch import Plan, cache_info, clear_caches, explain, last_call, plan
+from numbadnn.dispatch import cache_info, clear_caches, explain, last_call, plan
 from numbadnn.errors import (
     BackendUnavailableError,
     CaptureError,
@@ -22,6 +22,7 @@ from numbadnn.errors import (
     PlanMissError,
     WorkspaceError,
 )
+from numbadnn.launch import Plan
 from numbadnn.ops.conv import conv2d, conv2d_grad_wrt_inputs, conv2d_grad_wrt_weights
 from numbadnn.ops.softmax import softmax, softmax_grad
 

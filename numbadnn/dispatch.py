@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numbadnn import config, operands, select
-from numbadnn.arrays import LIBRARIES, PROBES, View, library_of, view_of
+from numbadnn.arrays import LIBRARIES, PROBES, View, library_of
 from numbadnn.errors import CaptureError, NotSupportedError, NumbaDNNError
-from numbadnn.problem import Policy, channels_last_strides, contiguous_strides
-from numbadnn.registry import Executable, Impl
+from numbadnn.launch import Plan, thread
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
 
 #: distinct problems remembered: plans a thread, choices (and refusals) a process
 MAX_PLANS, MAX_CHOICES = 256, 1024
@@ -46,14 +47,6 @@ def operation(*arguments: str) -> Callable[[Callable[..., Request]], Callable[..
     return declare
 
 
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.plans: dict[Any, Plan] = {}
-        self.last: list[Plan | None] = [None]  # a list, so that plans of the thread can hold it
-        self.misses = 0
-
-
-_thread = _Thread()
 _using = config._using.get
 _choices: OrderedDict[Any, select.Choice | NotSupportedError] = OrderedDict()
 _choices_lock = threading.Lock()
@@ -68,7 +61,7 @@ def call1(build: Callable[..., Request], a: Any, params: tuple[Any, ...], backen
         try:
             address, signature = PROBES[type(a)](a)
             options = _using() or config.environment or config.from_environment()
-            plan = _thread.plans.get((build, params, backend, options, signature))
+            plan = thread.plans.get((build, params, backend, options, signature))
         except _COLD:
             plan = None
         if plan is not None and plan.quick is not None:
@@ -85,7 +78,7 @@ def call2(
             address, signature = PROBES[type(a)](a)
             address_b, signature_b = PROBES[type(b)](b)
             options = _using() or config.environment or config.from_environment()
-            plan = _thread.plans.get((build, params, backend, options, signature, signature_b))
+            plan = thread.plans.get((build, params, backend, options, signature, signature_b))
         except _COLD:
             plan = None
         if plan is not None and plan.quick is not None:
@@ -123,185 +116,13 @@ def _known(
     """This thread's plan for any arrays and ``out``, or None; the addresses of the inputs, then of ``out``."""
     outs = () if out is None else out if type(out) is tuple else (out,)
     probed = [PROBES[type(a)](a) for a in (*arrays, *outs)]
-    plan = _thread.plans.get((build, params, backend, options, *(p[1] for p in probed)))
+    plan = thread.plans.get((build, params, backend, options, *(p[1] for p in probed)))
     if plan is not None and plan.careful:
         for array in (*arrays, *outs):
             check = LIBRARIES[type(array)].check
             if check is not None:
                 check(array)
     return plan, [p[0] for p in probed]
-
-
-class Plan:
-    """One problem ready to run in this thread: ``plan(*arrays, out=None, stream=None, workspace=None)``.
-
-    The arrays must have the shapes, strides, dtypes, device and 16-byte alignment it was made for, else ValueError.
-    Holds no array. ``problem``, ``impl``, ``workspace_bytes`` and ``facts`` say what it is.
-    """
-
-    __slots__ = (
-        "_allocate",
-        "_checks",
-        "_finish",
-        "_library",
-        "_run",
-        "_signatures",
-        "_thread_id",
-        "_verbose",
-        "careful",
-        "choice",
-        "device",
-        "executable",
-        "policy",
-        "problem",
-        "quick",
-        "workspace_bytes",
-    )
-
-    def __init__(
-        self, problem: Any, policy: Policy, choice: select.Choice, executable: Executable, views: list[View]
-    ) -> None:
-        self.problem, self.policy, self.choice, self.executable = problem, policy, choice, executable
-        self.device, self.workspace_bytes = policy.device, executable.workspace_bytes
-        self._run = executable.run
-        self._library = views[0].library
-        self._allocate = tuple(self._library.allocator(s, policy.device) for s in problem.outputs)
-        self._finish = self._library.finish
-        self._thread_id = threading.get_ident()
-        self._signatures: tuple[Any, ...] = ()
-        self._verbose = config.current().verbose
-        self._checks = operands.overlap_checker(problem, views)
-        #: arrays that are not packed are looked at again by their library in each call
-        self.careful = any(v.library.check and v.strides not in _packed(v.shape) for v in views)
-        self.quick = None if self.careful else _quick(self)
-
-    @property
-    def impl(self) -> Impl:
-        return self.choice.impl
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Engine or configuration, and every copy that is paid."""
-        return self.executable.facts
-
-    def launch(self, arrays: tuple[Any, ...], addresses: list[Any], out: Any, stream: Any, workspace: int = 0) -> Any:
-        """The warm call: allocate, launch, return. ``addresses`` are the inputs', then those of ``out``."""
-        library = self._library
-        if stream is not None:
-            return self._launch_on(stream, arrays, addresses, out, workspace)
-        if out is None:
-            results = tuple([make() for make in self._allocate])
-            targets = tuple([library.address(r) for r in results])
-        else:
-            results = out if type(out) is tuple else (out,)
-            targets = tuple(addresses[-len(results) :])
-            del addresses[-len(results) :]
-            self._checks(addresses, targets)
-        if self.device < 0:
-            self._run(tuple(addresses), targets, None, None)
-        else:
-            raw, owner = library.current_stream(self.device), None
-            if self.workspace_bytes and not workspace:
-                owner, workspace = library.scratch(self.workspace_bytes, self.device, raw)
-            self._run(tuple(addresses), targets, workspace, raw)
-            del owner  # given back in the order of the stream, after what was just enqueued
-        _thread.last[0] = self
-        if self._verbose != "none":
-            print(f"numbadnn: {self.choice.impl.name} {self.problem} ({self.choice.decided_by})", flush=True)
-        if self._finish is not None and out is None:
-            results = tuple([self._finish(r) for r in results])
-        return results[0] if len(results) == 1 else results
-
-    def _launch_on(self, stream: Any, arrays: tuple[Any, ...], addresses: list[Any], out: Any, workspace: int) -> Any:
-        """Run on the caller's stream: wait for the data there, and tell the library that its memory is in use."""
-        if self.device < 0:
-            raise ValueError("stream: expected None for arrays on the CPU")
-        from numbadnn.arrays import streams
-        from numbadnn.kernels._context import ensure_context
-
-        raw, library = streams.handle(stream), self._library
-        current = library.current_stream(self.device)
-        if raw == current:
-            return self.launch(arrays, addresses, out, None, workspace)
-        outs = () if out is None else out if type(out) is tuple else (out,)
-        with ensure_context(self.device):
-            capturing = streams.is_capturing(raw)  # there an event of a stream outside the capture would spoil it
-            if not capturing:
-                streams.wait(raw, current, self.device)
-            with library.allocating_on(raw, self.device):
-                result = self.launch(arrays, addresses, out, None, workspace)
-            if not capturing:
-                for array in (*arrays, *outs):
-                    library_of(array).record(array, raw, self.device)
-        return result
-
-    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, workspace: Any = None) -> Any:
-        if threading.get_ident() != self._thread_id:
-            raise NumbaDNNError("this Plan belongs to the thread that made it; make one in each thread")
-        outs = () if out is None else out if isinstance(out, tuple) else (out,)
-        probed = [library_of(a).probe(a) for a in (*arrays, *outs)]
-        signatures = tuple(signature for _, signature in probed)
-        n = len(arrays)
-        if signatures[:n] != self._signatures[:n] or (outs and not self._fits(outs)):
-            raise ValueError(f"this Plan was made for {self.problem}; got arrays {signatures}")
-        space = 0
-        if workspace is not None:
-            space = _workspace_address(workspace, self.workspace_bytes)
-        return self.launch(arrays, [address for address, _ in probed], out, stream, space)
-
-    def _fits(self, outs: tuple[Any, ...]) -> bool:
-        specs = [view_of(o, "out").spec() for o in outs]
-        return specs == list(self.problem.outputs)
-
-
-def _packed(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """The strides of a packed array of this shape, C order and channels last."""
-    return contiguous_strides(shape), channels_last_strides(shape) if len(shape) > 2 else ()
-
-
-def _quick(plan: Plan) -> Callable[..., Any] | None:
-    """``launch`` for the common case, everything looked up beforehand: one new output on the GPU, the current stream."""
-    executable, library, device = plan.executable, plan._library, plan.device
-    direct, last = executable.direct, _thread.last
-    if device < 0 or len(plan._allocate) != 1 or plan._verbose != "none" or library.finish or direct is None:
-        return None
-    (make,), address_of, stream = plan._allocate, library.address_on_gpu or library.address, library.current_stream
-    nbytes, scratch = executable.workspace_bytes, library.scratch
-
-    def one(a: int) -> Any:
-        result = make()
-        direct(stream(device), a, address_of(result))
-        last[0] = plan
-        return result
-
-    def two(a: int, b: int) -> Any:
-        result = make()
-        direct(stream(device), a, b, address_of(result))
-        last[0] = plan
-        return result
-
-    def with_workspace(*addresses: int) -> Any:
-        result, raw = make(), stream(device)
-        space, workspace = scratch(nbytes, device, raw)
-        direct(raw, *addresses, address_of(result), workspace)
-        last[0] = plan
-        return result
-
-    choices: dict[int, Callable[..., Any]] = {1: one, 2: two}
-    return with_workspace if nbytes else choices.get(len(plan.problem.inputs))
-
-
-def _workspace_address(workspace: Any, needed: int) -> int:
-    from numbadnn.errors import WorkspaceError
-
-    view = library_of(workspace, "workspace").view(workspace)
-    itemsize = getattr(workspace, "itemsize", 1)
-    have = itemsize if isinstance(itemsize, int) else 1
-    for n in view.shape:
-        have *= n
-    if have < needed:
-        raise WorkspaceError(f"workspace: expected at least {needed} bytes, got {have}")
-    return int(view.address)
 
 
 def _miss(
@@ -331,7 +152,7 @@ def _miss(
     plan._signatures = tuple(signature for _, signature in probed)
     if intercept:
         raise Intercepted(plan)
-    _remember(_thread.plans, (build, params, backend, options, *plan._signatures), plan)
+    _remember(thread.plans, (build, params, backend, options, *plan._signatures), plan)
     return plan.launch(arrays, [address for address, _ in probed], out, stream)
 
 
@@ -339,7 +160,7 @@ def make_plan(
     problem: Any, policy: Policy, options: config.Options, backend: str | None, views: list[View], stream: Any = None
 ) -> Plan:
     """Choose an implementation for a validated problem and make it ready in this thread."""
-    _thread.misses += 1
+    thread.misses += 1
     if policy.device < 0:
         choice = _choice(problem, policy, options, backend)
         return Plan(problem, policy, choice, _executable(choice, problem, policy, views), views)
@@ -469,7 +290,7 @@ class LastCall(NamedTuple):
 
 def last_call() -> LastCall | None:
     """Which implementation computed this thread's last call, and its numbers; None before the first."""
-    (p,) = _thread.last
+    (p,) = thread.last
     if p is None:
         return None
     e, c = p.executable, p.choice
@@ -489,13 +310,13 @@ class CacheInfo(NamedTuple):
 
 def cache_info() -> CacheInfo:
     """Plans of this thread, choices of the process, their bounds, and this thread's misses."""
-    return CacheInfo(len(_thread.plans), MAX_PLANS, len(_choices), MAX_CHOICES, _thread.misses)
+    return CacheInfo(len(thread.plans), MAX_PLANS, len(_choices), MAX_CHOICES, thread.misses)
 
 
 def clear_caches() -> None:
     """Forget this thread's plans and the process's choices."""
-    _thread.plans.clear()
-    _thread.last[0] = None
+    thread.plans.clear()
+    thread.last[0] = None
     with _choices_lock:
         _choices.clear()
 
@@ -505,8 +326,8 @@ def _after_fork() -> None:
     _forked_after_cuda = _cuda_used
     _choices_lock = threading.Lock()
     if _cuda_used:  # they hold handles of the parent's CUDA context, which must not be destroyed here
-        _left_behind.extend(_thread.plans.values())
-    _thread.plans.clear()
+        _left_behind.extend(thread.plans.values())
+    thread.plans.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,198 @@
+"""A problem made ready to run in one thread (``Plan``), and the warm call: allocate, launch, return.
+
+What a call does when its plan is known is all here. The common case (new outputs on the GPU, the library's current
+stream) is a closure with everything looked up beforehand, ``Plan.quick``; the rest goes through ``Plan.launch``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from numbadnn import config, operands, select
+from numbadnn.arrays import View, library_of, view_of
+from numbadnn.errors import NumbaDNNError, WorkspaceError
+from numbadnn.problem import Policy, channels_last_strides, contiguous_strides
+from numbadnn.registry import Executable, Impl
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.plans: dict[Any, Plan] = {}
+        self.last: list[Plan | None] = [None]  # a list, so that plans of the thread can hold it
+        self.misses = 0
+
+
+#: this thread's plans and last call
+thread = _Thread()
+
+
+class Plan:
+    """One problem ready to run in this thread: ``plan(*arrays, out=None, stream=None, workspace=None)``.
+
+    The arrays must have the shapes, strides, dtypes, device and 16-byte alignment it was made for, else ValueError.
+    Holds no array. ``problem``, ``impl``, ``workspace_bytes`` and ``facts`` say what it is.
+    """
+
+    __slots__ = (
+        "_allocate",
+        "_checks",
+        "_finish",
+        "_library",
+        "_run",
+        "_signatures",
+        "_thread_id",
+        "_verbose",
+        "careful",
+        "choice",
+        "device",
+        "executable",
+        "policy",
+        "problem",
+        "quick",
+        "workspace_bytes",
+    )
+
+    def __init__(
+        self, problem: Any, policy: Policy, choice: select.Choice, executable: Executable, views: list[View]
+    ) -> None:
+        self.problem, self.policy, self.choice, self.executable = problem, policy, choice, executable
+        self.device, self.workspace_bytes = policy.device, executable.workspace_bytes
+        self._run = executable.run
+        self._library = views[0].library
+        self._allocate = tuple(self._library.allocator(s, policy.device) for s in problem.outputs)
+        self._finish = self._library.finish
+        self._thread_id = threading.get_ident()
+        self._signatures: tuple[Any, ...] = ()
+        self._verbose = config.current().verbose
+        self._checks = operands.overlap_checker(problem, views)
+        #: arrays that are not packed are looked at again by their library in each call
+        self.careful = any(v.library.check and v.strides not in _packed(v.shape) for v in views)
+        self.quick = None if self.careful else _quick(self)
+
+    @property
+    def impl(self) -> Impl:
+        return self.choice.impl
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Engine or configuration, and every copy that is paid."""
+        return self.executable.facts
+
+    def launch(self, arrays: tuple[Any, ...], addresses: list[Any], out: Any, stream: Any, workspace: int = 0) -> Any:
+        """The warm call: allocate, launch, return. ``addresses`` are the inputs', then those of ``out``."""
+        library = self._library
+        if stream is not None:
+            return self._launch_on(stream, arrays, addresses, out, workspace)
+        if out is None:
+            results = tuple([make() for make in self._allocate])
+            targets = tuple([library.address(r) for r in results])
+        else:
+            results = out if type(out) is tuple else (out,)
+            targets = tuple(addresses[-len(results) :])
+            del addresses[-len(results) :]
+            self._checks(addresses, targets)
+        if self.device < 0:
+            self._run(tuple(addresses), targets, None, None)
+        else:
+            raw, owner = library.current_stream(self.device), None
+            if self.workspace_bytes and not workspace:
+                owner, workspace = library.scratch(self.workspace_bytes, self.device, raw)
+            self._run(tuple(addresses), targets, workspace, raw)
+            del owner  # given back in the order of the stream, after what was just enqueued
+        thread.last[0] = self
+        if self._verbose != "none":
+            print(f"numbadnn: {self.choice.impl.name} {self.problem} ({self.choice.decided_by})", flush=True)
+        if self._finish is not None and out is None:
+            results = tuple([self._finish(r) for r in results])
+        return results[0] if len(results) == 1 else results
+
+    def _launch_on(self, stream: Any, arrays: tuple[Any, ...], addresses: list[Any], out: Any, workspace: int) -> Any:
+        """Run on the caller's stream: wait for the data there, and tell the library that its memory is in use."""
+        if self.device < 0:
+            raise ValueError("stream: expected None for arrays on the CPU")
+        from numbadnn.arrays import streams
+        from numbadnn.kernels._context import ensure_context
+
+        raw, library = streams.handle(stream), self._library
+        current = library.current_stream(self.device)
+        if raw == current:
+            return self.launch(arrays, addresses, out, None, workspace)
+        outs = () if out is None else out if type(out) is tuple else (out,)
+        with ensure_context(self.device):
+            capturing = streams.is_capturing(raw)  # there an event of a stream outside the capture would spoil it
+            if not capturing:
+                streams.wait(raw, current, self.device)
+            with library.allocating_on(raw, self.device):
+                result = self.launch(arrays, addresses, out, None, workspace)
+            if not capturing:
+                for array in (*arrays, *outs):
+                    library_of(array).record(array, raw, self.device)
+        return result
+
+    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, workspace: Any = None) -> Any:
+        if threading.get_ident() != self._thread_id:
+            raise NumbaDNNError("this Plan belongs to the thread that made it; make one in each thread")
+        outs = () if out is None else out if isinstance(out, tuple) else (out,)
+        probed = [library_of(a).probe(a) for a in (*arrays, *outs)]
+        signatures = tuple(signature for _, signature in probed)
+        n = len(arrays)
+        if signatures[:n] != self._signatures[:n] or (outs and not self._fits(outs)):
+            raise ValueError(f"this Plan was made for {self.problem}; got arrays {signatures}")
+        space = 0
+        if workspace is not None:
+            space = _workspace_address(workspace, self.workspace_bytes)
+        return self.launch(arrays, [address for address, _ in probed], out, stream, space)
+
+    def _fits(self, outs: tuple[Any, ...]) -> bool:
+        specs = [view_of(o, "out").spec() for o in outs]
+        return specs == list(self.problem.outputs)
+
+
+def _packed(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The strides of a packed array of this shape, C order and channels last."""
+    return contiguous_strides(shape), channels_last_strides(shape) if len(shape) > 2 else ()
+
+
+def _quick(plan: Plan) -> Callable[..., Any] | None:
+    """``launch`` for the common case, everything looked up beforehand: one new output on the GPU, the current stream."""
+    executable, library, device = plan.executable, plan._library, plan.device
+    direct, last = executable.direct, thread.last
+    if device < 0 or len(plan._allocate) != 1 or plan._verbose != "none" or library.finish or direct is None:
+        return None
+    (make,), address_of, stream = plan._allocate, library.address_on_gpu or library.address, library.current_stream
+    nbytes, scratch = executable.workspace_bytes, library.scratch
+
+    def one(a: int) -> Any:
+        result = make()
+        direct(stream(device), a, address_of(result))
+        last[0] = plan
+        return result
+
+    def two(a: int, b: int) -> Any:
+        result = make()
+        direct(stream(device), a, b, address_of(result))
+        last[0] = plan
+        return result
+
+    def with_workspace(*addresses: int) -> Any:
+        result, raw = make(), stream(device)
+        space, workspace = scratch(nbytes, device, raw)
+        direct(raw, *addresses, address_of(result), workspace)
+        last[0] = plan
+        return result
+
+    choices: dict[int, Callable[..., Any]] = {1: one, 2: two}
+    return with_workspace if nbytes else choices.get(len(plan.problem.inputs))
+
+
+def _workspace_address(workspace: Any, needed: int) -> int:
+    view = library_of(workspace, "workspace").view(workspace)
+    itemsize = getattr(workspace, "itemsize", 1)
+    have = itemsize if isinstance(itemsize, int) else 1
+    for n in view.shape:
+        have *= n
+    if have < needed:
+        raise WorkspaceError(f"workspace: expected at least {needed} bytes, got {have}")
+    return int(view.address)

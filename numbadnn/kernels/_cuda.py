@@ -59,11 +59,16 @@ def _parameter_type(word: str) -> Any:
     return types.UniTuple(base, int(count)) if count else base
 
 
-def compile_ptx(function: Callable[..., None], parameters: str, arch: tuple[int, int, str], threads: int) -> str:
-    """The PTX of one kernel for an architecture such as (9, 0, "a"), for blocks of at most ``threads`` threads."""
+def compile_ptx(
+    function: Callable[..., None], parameters: str, arch: tuple[int, int, str], threads: int, resident: int = 1
+) -> str:
+    """The PTX of one kernel for an architecture such as (9, 0, "a"), for blocks of at most ``threads`` threads.
+
+    ``resident`` blocks must fit a multiprocessor together: that bounds the registers of a thread.
+    """
     signature = types.void(*map(_parameter_type, parameters.split()))
     cc = arch if arch[2] else arch[:2]
-    # one block a multiprocessor is enough: without the 1, ptxas prefers occupancy to keeping values in registers
-    bounds = (threads, 1)
+    # without the second number ptxas prefers occupancy to keeping values in registers
+    bounds = (threads, resident)
     ptx, _ = cuda.compile(function, signature, cc=cc, device=False, abi="numba", output="ptx", launch_bounds=bounds)
     return ptx

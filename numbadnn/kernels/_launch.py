@@ -68,6 +68,7 @@ class Kernel:
     parameters: str
     build: Callable[[], Callable[..., None]]
     threads: int
+    resident: int = 1
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Kernel) and (self.name, self.parameters) == (other.name, other.parameters)
@@ -79,7 +80,7 @@ class Kernel:
         """The kernel as PTX, its entry point renamed to something a profiler can show."""
         from numbadnn.kernels._cuda import compile_ptx
 
-        text = compile_ptx(self.build(), self.parameters, arch, self.threads)
+        text = compile_ptx(self.build(), self.parameters, arch, self.threads, self.resident)
         found = re.search(r"\.entry\s+(\w+)", text)
         if not found:
             raise NumbaDNNError(f"no entry point in the PTX of {self.name}")

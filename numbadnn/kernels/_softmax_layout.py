@@ -96,7 +96,9 @@ def room(threads: int, dtype: str, held: int) -> int:
     return registers // (words * held)
 
 
-def softmax_kernel(stem: str, op: str, dtype: str, algo: str, config: Any, parameters: str, threads: int) -> Kernel:
+def softmax_kernel(
+    stem: str, op: str, dtype: str, algo: str, config: Any, parameters: str, threads: int, resident: int = 1
+) -> Kernel:
     """The kernel ``op`` of ``_softmax_<stem>`` for one dtype, algorithm and configuration; the addresses are added."""
     acc = "float64" if dtype == "float64" else "float32"
     kind = "log" if algo == "log" else "accurate"  # fast and accurate are the same code
@@ -106,7 +108,7 @@ def softmax_kernel(stem: str, op: str, dtype: str, algo: str, config: Any, param
         return getattr(module, op)(dtype, acc, kind, config)
 
     name = f"{op}_{stem} {dtype} {kind} " + " ".join(str(int(v)) for v in astuple(config))
-    return Kernel(name, "ptr " * operand_count(op) + parameters, build, threads)
+    return Kernel(name, "ptr " * operand_count(op) + parameters, build, threads, resident)
 
 
 def operand_count(op: str) -> int:

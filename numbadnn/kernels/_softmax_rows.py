@@ -86,7 +86,7 @@ def _locate(dtype: str, lanes: int, vec: int, peel: bool, nested: bool, threads:
 
 def softmax(dtype: str, acc: str, algo: str, config: RowsConfig) -> Callable[..., None]:
     """y = exp(x - max) / sum exp(x - max), or its logarithm, along rows of unit stride."""
-    lanes, vectors, vec, peel, nested, threads, stash = astuple(config)
+    lanes, vectors, vec, peel, nested, threads, stash, _ = astuple(config)
     A, size, count, logarithm = ACCUMULATOR[acc], ITEMSIZE[dtype], vectors * vec, algo == "log"
     fetch, patch, put = _pieces(dtype, acc, vec, peel)
     locate, larger, exp = _locate(dtype, lanes, vec, peel, nested, threads), maximum(acc), exponential(dtype)
@@ -132,7 +132,7 @@ def softmax_grad(dtype: str, acc: str, algo: str, config: RowsConfig) -> Callabl
     ``stash`` keeps dy in dynamic shared memory where registers do not hold two operands; each thread has a stretch of odd
     length there, so that neighbours use different banks.
     """
-    lanes, vectors, vec, peel, nested, threads, stash = astuple(config)
+    lanes, vectors, vec, peel, nested, threads, stash, _ = astuple(config)
     A, size, count, logarithm = ACCUMULATOR[acc], ITEMSIZE[dtype], vectors * vec, algo == "log"
     fetch, patch, put = _pieces(dtype, acc, vec, peel)
     locate, exp = _locate(dtype, lanes, vec, peel, nested, threads), exponential(dtype)

@@ -23,7 +23,7 @@ class ChannelsConfig:
 #: (threads, positions that a block reads together), the best first: small blocks with much in each thread, because the
 #: threads that share a position wait for each other and a multiprocessor should have other blocks meanwhile (measured
 #: on an H200)
-BLOCKS = ((128, 32), (256, 32), (256, 16), (512, 32), (512, 16), (1024, 16), (1024, 8))
+BLOCKS = ((128, 32), (256, 32), (512, 32), (256, 16), (512, 16), (1024, 16), (1024, 8))
 
 
 def heuristic(problem: SoftmaxProblem) -> ChannelsConfig | None:
@@ -31,7 +31,8 @@ def heuristic(problem: SoftmaxProblem) -> ChannelsConfig | None:
     most = 16 if problem.y.dtype == "float64" else 64 // len(problem.inputs)
     for threads, positions in BLOCKS:
         for vec in _widths(problem):
-            found = _fit(problem, vec, positions, threads, most if threads < 512 else min(most, 32))
+            packed = threads >= 512 and problem.y.itemsize != 4  # 16-bit data takes registers to unpack
+            found = _fit(problem, vec, positions, threads, min(most, 32) if packed else most)
             if found:
                 return found
     return None

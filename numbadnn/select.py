@@ -147,7 +147,8 @@ def _fall_back(problem: Any, options: Options, impl: Impl, refusals: list[Refusa
 
 def _refuse_unbuilt(options: Options) -> None:
     """Options whose work does not exist yet say so instead of doing nothing."""
-    for name, inert in (("tune", ("heuristic", "cached")), ("plan_file", ("",)), ("plan_strict", (False,))):
+    inert_values = {"tune": ("heuristic", "cached"), "plan_file": ("",), "plan_strict": (False,), "errata_file": ("",)}
+    for name, inert in inert_values.items():
         if getattr(options, name) not in inert:
             raise NotSupportedError(f"option {name}={getattr(options, name)!r} is not available in this version")
 

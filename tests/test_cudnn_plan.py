@@ -183,7 +183,7 @@ def test_candidates_lists_all_with_knobs_behaviour_and_reasons(fake):
     ],
 )  # fmt: skip
 def test_arithmetic_follows_the_notes(dtype, notes, want):
-    assert plan.arithmetic(plan.Candidate("A", 0, {}, notes, (), None), dtype) == want
+    assert plan.arithmetic(plan.Candidate("A", 0, {}, notes, (), None), problem_of(dtype=dtype)) == want
 
 
 # ---- the compiled shim -----------------------------------------------------------------------------------------------
@@ -306,3 +306,10 @@ def test_the_fake_itself_refuses_wrong_types_and_missing_attributes(fake):
     with pytest.raises(CudnnError) as caught:
         plan.graph(fake.library, lib.handle(fake.library, 0), uneven)
     assert caught.value.status == NOT_SUPPORTED
+
+
+def test_an_engine_that_hides_its_transform_is_classed_by_what_was_measured():
+    op, dtype, number = next(iter(plan.UNNOTED_WINOGRAD))
+    candidate = plan.Candidate("A", number, {}, (), (), None)
+    assert plan.arithmetic(candidate, problem_of(op, dtype)) == "winograd"
+    assert plan.arithmetic(candidate, problem_of("conv2d", dtype)) == "ieee"

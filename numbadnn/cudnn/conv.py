@@ -151,7 +151,7 @@ def executable(problem: ConvProblem, policy: Policy, prepared: _Prepared) -> Exe
     return Executable(
         run=run,
         workspace_bytes=_aligned(candidate.workspace) + form.buffer_bytes if form.buffers else candidate.workspace,
-        arithmetic=arithmetic(candidate, problem.x.dtype),
+        arithmetic=arithmetic(candidate, problem),
         determinism="not_guaranteed" if "NONDETERMINISTIC" in candidate.notes else "run_to_run",
         facts=facts,
         direct=None if form.buffers else issue,

@@ -23,8 +23,38 @@ from numbadnn.errors import (
     WorkspaceError,
 )
 from numbadnn.launch import Plan
-from numbadnn.ops.conv import conv2d, conv2d_grad_wrt_inputs, conv2d_grad_wrt_weights
+from numbadnn.ops.conv_derived import (
+    causal_conv1d,
+    conv2d_transpose,
+    conv3d2d,
+    conv3d_transpose,
+    separable_conv2d,
+    separable_conv3d,
+)
+from numbadnn.ops.conv_functions import (
+    conv2d,
+    conv2d_grad_wrt_inputs,
+    conv2d_grad_wrt_weights,
+    conv3d,
+    conv3d_grad_wrt_inputs,
+    conv3d_grad_wrt_weights,
+)
+from numbadnn.ops.pool import pool, pool_grad
 from numbadnn.ops.softmax import softmax, softmax_grad
+from numbadnn.ops.spatial import (
+    spatialtf,
+    spatialtf_grid,
+    spatialtf_grid_grad,
+    spatialtf_sampler,
+    spatialtf_sampler_grad,
+)
+from numbadnn.ops.upsample import (
+    bilinear_kernel_1D,
+    bilinear_kernel_2D,
+    bilinear_upsampling,
+    bilinear_upsampling_grad,
+    frac_bilinear_upsampling,
+)
 
 __version__ = "0.1.0"
 
@@ -38,20 +68,41 @@ __all__ = [
     "Plan",
     "PlanMissError",
     "WorkspaceError",
+    "bilinear_kernel_1D",
+    "bilinear_kernel_2D",
+    "bilinear_upsampling",
+    "bilinear_upsampling_grad",
     "cache_info",
+    "causal_conv1d",
     "clear_caches",
     "conv2d",
     "conv2d_grad_wrt_inputs",
     "conv2d_grad_wrt_weights",
+    "conv2d_transpose",
+    "conv3d",
+    "conv3d2d",
+    "conv3d_grad_wrt_inputs",
+    "conv3d_grad_wrt_weights",
+    "conv3d_transpose",
     "explain",
+    "frac_bilinear_upsampling",
     "last_call",
     "plan",
+    "pool",
+    "pool_grad",
+    "separable_conv2d",
+    "separable_conv3d",
     "softmax",
     "softmax_grad",
+    "spatialtf",
+    "spatialtf_grid",
+    "spatialtf_grid_grad",
+    "spatialtf_sampler",
+    "spatialtf_sampler_grad",
     "using",
 ]
 
-_MODULES = ("reference", "cudnn", "shapes", "validate")
+_MODULES = ("reference", "cudnn", "shapes", "theano", "validate")
 
 
 def __getattr__(name: str) -> Any:

@@ -85,6 +85,12 @@ load_u64 = _loader(types.uint64)
 load_u32 = _loader(types.uint32)
 
 
+def entry_point(function: Any) -> Callable[..., int]:
+    """The compiled function of a ``@njit`` with one signature, without the dispatcher, which costs a tenth of a microsecond."""
+    (signature,) = function.signatures
+    return function.overloads[signature].entry_point  # type: ignore[no-any-return]
+
+
 def address_of(library: ctypes.CDLL, name: str) -> int:
     """The address of the C function ``name`` of a loaded library; AttributeError where it has none."""
     address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value

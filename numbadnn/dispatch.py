@@ -90,19 +90,27 @@ def call_any(
     build: Callable[..., Request],
     arrays: tuple[Any, ...],
     params: tuple[Any, ...],
-    backend: str | None,
+    backend: Any,
     out: Any,
     stream: Any,
+    words: tuple[int, ...] = (),
 ) -> Any:
-    """Compute one operation: ``build(views, out_views, params)`` makes its problem when it is not known yet."""
+    """Compute one operation: ``build(views, out_views, params)`` makes its problem when it is not known yet.
+
+    ``words`` are integers that the implementation gets after the arrays and that are no part of the problem: a seed.
+    """
     options = _using() or config.environment or config.from_environment()
+    outs = () if out is None else out if type(out) is tuple else (out,)
     try:
-        plan, addresses = _known(build, arrays, params, backend, out, options)
+        plan, addresses = _known(build, arrays, params, backend, outs, options)
     except _COLD:
         plan = None
     if plan is None:
-        return _miss(build, arrays, params, backend, out, stream, options)
-    return plan.launch(arrays, addresses, out, stream)
+        return _miss(build, arrays, params, backend, out, stream, options, words)
+    if plan.quick is not None and stream is None and not outs:
+        return plan.quick(*addresses, *words)
+    n = len(arrays)
+    return plan.launch(arrays, addresses[:n], addresses[n:], out, stream, words)
 
 
 #: what looking a call up may raise: a type seen for the first time, an unhashable parameter, an array that its library
@@ -111,18 +119,17 @@ _COLD = (KeyError, TypeError, ValueError, AttributeError, RuntimeError)
 
 
 def _known(
-    build: Any, arrays: tuple[Any, ...], params: Any, backend: Any, out: Any, options: Any
-) -> tuple[Plan | None, list[Any]]:
+    build: Any, arrays: tuple[Any, ...], params: Any, backend: Any, outs: tuple[Any, ...], options: Any
+) -> tuple[Plan | None, tuple[Any, ...]]:
     """This thread's plan for any arrays and ``out``, or None; the addresses of the inputs, then of ``out``."""
-    outs = () if out is None else out if type(out) is tuple else (out,)
-    probed = [PROBES[type(a)](a) for a in (*arrays, *outs)]
-    plan = thread.plans.get((build, params, backend, options, *(p[1] for p in probed)))
+    addresses, signatures = zip(*[PROBES[type(a)](a) for a in (*arrays, *outs)], strict=True)
+    plan = thread.plans.get((build, params, backend, options, *signatures))
     if plan is not None and plan.careful:
         for array in (*arrays, *outs):
             check = LIBRARIES[type(array)].check
             if check is not None:
                 check(array)
-    return plan, [p[0] for p in probed]
+    return plan, addresses
 
 
 def _miss(
@@ -133,13 +140,14 @@ def _miss(
     out: Any,
     stream: Any,
     options: config.Options,
+    words: tuple[int, ...],
 ) -> Any:
     """The cold path of a call: validate, choose, plan, store; then launch like a warm call."""
-    names = ARGUMENTS[build]
+    names = ARGUMENTS[build]  # the last ones may be optional
     intercept = backend if isinstance(backend, Intercept) else None
     if intercept:
         backend = intercept.backend
-    views = [operands.named_view(a, n) for a, n in zip(arrays, names, strict=True)]
+    views = [operands.named_view(a, n) for a, n in zip(arrays, names, strict=False)]
     outs = () if out is None else out if isinstance(out, tuple) else (out,)
     out_views = operands.check_out(outs, views)
     operands.check_devices(views, names)
@@ -150,10 +158,12 @@ def _miss(
     plan = make_plan(request.problem, policy, options, backend, views, stream)
     probed = [library_of(a).probe(a) for a in (*arrays, *outs)]
     plan._signatures = tuple(signature for _, signature in probed)
+    plan.words = words
     if intercept:
         raise Intercepted(plan)
     _remember(thread.plans, (build, params, backend, options, *plan._signatures), plan)
-    return plan.launch(arrays, [address for address, _ in probed], out, stream)
+    addresses, n = tuple(address for address, _ in probed), len(arrays)
+    return plan.launch(arrays, addresses[:n], addresses[n:], out, stream, words)
 
 
 def make_plan(

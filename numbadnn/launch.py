@@ -32,7 +32,8 @@ class Plan:
     """One problem ready to run in this thread: ``plan(*arrays, out=None, stream=None, workspace=None)``.
 
     The arrays must have the shapes, strides, dtypes, device and 16-byte alignment it was made for, else ValueError.
-    Holds no array. ``problem``, ``impl``, ``workspace_bytes`` and ``facts`` say what it is.
+    Holds no array; words (a seed) are those of the call it was made by. ``problem``, ``impl``, ``workspace_bytes`` and
+    ``facts`` say what it is.
     """
 
     __slots__ = (
@@ -51,6 +52,7 @@ class Plan:
         "policy",
         "problem",
         "quick",
+        "words",
         "workspace_bytes",
     )
 
@@ -65,6 +67,7 @@ class Plan:
         self._finish = self._library.finish
         self._thread_id = threading.get_ident()
         self._signatures: tuple[Any, ...] = ()
+        self.words: tuple[int, ...] = ()
         self._verbose = config.current().verbose
         self._checks = operands.overlap_checker(problem, views)
         #: arrays that are not packed are looked at again by their library in each call
@@ -80,26 +83,33 @@ class Plan:
         """Engine or configuration, and every copy that is paid."""
         return self.executable.facts
 
-    def launch(self, arrays: tuple[Any, ...], addresses: list[Any], out: Any, stream: Any, workspace: int = 0) -> Any:
-        """The warm call: allocate, launch, return. ``addresses`` are the inputs', then those of ``out``."""
+    def launch(
+        self,
+        arrays: tuple[Any, ...],
+        addresses: tuple[Any, ...],
+        targets: tuple[Any, ...],
+        out: Any,
+        stream: Any,
+        words: tuple[int, ...] = (),
+        workspace: int = 0,
+    ) -> Any:
+        """The warm call: allocate, launch, return. ``addresses`` are the inputs', ``targets`` those of ``out``."""
         library = self._library
         if stream is not None:
-            return self._launch_on(stream, arrays, addresses, out, workspace)
+            return self._launch_on(stream, arrays, addresses, targets, out, words, workspace)
         if out is None:
             results = tuple([make() for make in self._allocate])
             targets = tuple([library.address(r) for r in results])
         else:
             results = out if type(out) is tuple else (out,)
-            targets = tuple(addresses[-len(results) :])
-            del addresses[-len(results) :]
             self._checks(addresses, targets)
         if self.device < 0:
-            self._run(tuple(addresses), targets, None, None)
+            self._run((*addresses, *words), targets, None, None)
         else:
             raw, owner = library.current_stream(self.device), None
             if self.workspace_bytes and not workspace:
                 owner, workspace = library.scratch(self.workspace_bytes, self.device, raw)
-            self._run(tuple(addresses), targets, workspace, raw)
+            self._run((*addresses, *words), targets, workspace, raw)
             del owner  # given back in the order of the stream, after what was just enqueued
         thread.last[0] = self
         if self._verbose != "none":
@@ -108,7 +118,16 @@ class Plan:
             results = tuple([self._finish(r) for r in results])
         return results[0] if len(results) == 1 else results
 
-    def _launch_on(self, stream: Any, arrays: tuple[Any, ...], addresses: list[Any], out: Any, workspace: int) -> Any:
+    def _launch_on(
+        self,
+        stream: Any,
+        arrays: tuple[Any, ...],
+        addresses: tuple[Any, ...],
+        targets: tuple[Any, ...],
+        out: Any,
+        words: tuple[int, ...],
+        workspace: int,
+    ) -> Any:
         """Run on the caller's stream: wait for the data there, and tell the library that its memory is in use."""
         if self.device < 0:
             raise ValueError("stream: expected None for arrays on the CPU")
@@ -118,14 +137,14 @@ class Plan:
         raw, library = streams.handle(stream), self._library
         current = library.current_stream(self.device)
         if raw == current:
-            return self.launch(arrays, addresses, out, None, workspace)
+            return self.launch(arrays, addresses, targets, out, None, words, workspace)
         outs = () if out is None else out if type(out) is tuple else (out,)
         with ensure_context(self.device):
             capturing = streams.is_capturing(raw)  # there an event of a stream outside the capture would spoil it
             if not capturing:
                 streams.wait(raw, current, self.device)
             with library.allocating_on(raw, self.device):
-                result = self.launch(arrays, addresses, out, None, workspace)
+                result = self.launch(arrays, addresses, targets, out, None, words, workspace)
             if not capturing:
                 for array in (*arrays, *outs):
                     library_of(array).record(array, raw, self.device)
@@ -143,7 +162,8 @@ class Plan:
         space = 0
         if workspace is not None:
             space = _workspace_address(workspace, self.workspace_bytes)
-        return self.launch(arrays, [address for address, _ in probed], out, stream, space)
+        addresses = tuple(address for address, _ in probed)
+        return self.launch(arrays, addresses[:n], addresses[n:], out, stream, self.words, space)
 
     def _fits(self, outs: tuple[Any, ...]) -> bool:
         specs = [view_of(o, "out").spec() for o in outs]
@@ -156,13 +176,16 @@ def _packed(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def _quick(plan: Plan) -> Callable[..., Any] | None:
-    """``launch`` for the common case, everything looked up beforehand: one new output on the GPU, the current stream."""
+    """``launch`` for the common case, everything looked up beforehand: new outputs on the GPU, the current stream.
+
+    Takes the addresses of the inputs, then the operation's words.
+    """
     executable, library, device = plan.executable, plan._library, plan.device
     direct, last = executable.direct, thread.last
-    if device < 0 or len(plan._allocate) != 1 or plan._verbose != "none" or library.finish or direct is None:
+    if device < 0 or plan._verbose != "none" or library.finish or direct is None:
         return None
-    (make,), address_of, stream = plan._allocate, library.address_on_gpu or library.address, library.current_stream
-    nbytes, scratch = executable.workspace_bytes, library.scratch
+    makes, address_of, stream = plan._allocate, library.address_on_gpu or library.address, library.current_stream
+    make, nbytes, scratch = makes[0], executable.workspace_bytes, library.scratch
 
     def one(a: int) -> Any:
         result = make()
@@ -176,15 +199,29 @@ def _quick(plan: Plan) -> Callable[..., Any] | None:
         last[0] = plan
         return result
 
-    def with_workspace(*addresses: int) -> Any:
+    def with_workspace(*arguments: int) -> Any:
         result, raw = make(), stream(device)
         space, workspace = scratch(nbytes, device, raw)
-        direct(raw, *addresses, address_of(result), workspace)
+        direct(raw, *arguments, address_of(result), workspace)
         last[0] = plan
         return result
 
-    choices: dict[int, Callable[..., Any]] = {1: one, 2: two}
-    return with_workspace if nbytes else choices.get(len(plan.problem.inputs))
+    def several(*arguments: int) -> Any:
+        results, raw = tuple([make() for make in makes]), stream(device)
+        space, workspace = scratch(nbytes, device, raw) if nbytes else (None, 0)
+        addresses = [address_of(r) for r in results]
+        if nbytes:
+            addresses.append(workspace)
+        direct(raw, *arguments, *addresses)
+        last[0] = plan
+        return results if len(results) > 1 else results[0]
+
+    if len(makes) > 1:
+        return several
+    if nbytes:
+        return with_workspace
+    plain = {1: one, 2: two} if not hasattr(plan.problem, "words") else {}
+    return plain.get(len(plan.problem.inputs), several)
 
 
 def _workspace_address(workspace: Any, needed: int) -> int:

@@ -25,7 +25,7 @@ def named_view(array: Any, argument: str) -> View:
 
 def check_devices(views: list[View], names: tuple[str, ...]) -> None:
     """All arrays on the first one's device, else ValueError."""
-    for view, name in zip(views[1:], names[1:], strict=True):
+    for view, name in zip(views[1:], names[1:], strict=False):
         if view.device != views[0].device:
             raise ValueError(
                 f"{name}: expected an array on {_place(views[0].device)}, where {names[0]} is, got one on "
@@ -180,7 +180,7 @@ def with_casts(executable: Executable, problem: Any, views: list[View], device: 
             addresses[i] = workspace + at
         inner(tuple(addresses), outputs, workspace, stream)
 
-    executable.run = run_on_gpu
+    executable.run, executable.direct = run_on_gpu, None  # its own ``direct`` knows nothing of the casts
     return executable
 
 
@@ -197,21 +197,25 @@ EMPTY = Impl(
 
 
 def plan_empty(problem: Any, policy: Policy) -> Executable:
-    """Scale or zero the outputs: what a sum of nothing is."""
+    """Scale or zero the outputs, what a sum of nothing is; or the problem's ``empty_values``, a number an output."""
     beta = getattr(problem, "beta", 0.0)
+    values = getattr(problem, "empty_values", (0.0,) * len(problem.outputs))
     specs = [s for s in problem.outputs if s.size]
     if not specs:
         return Executable(lambda inputs, outputs, workspace, stream: None, determinism="gpu_to_gpu")
     if policy.device < 0:
 
         def scale(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
-            for target in outputs:
-                target[...] = 0 if beta == 0 else (target.astype(np.float64) * beta).astype(target.dtype)
+            for target, value in zip(outputs, values, strict=True):
+                target[...] = value if beta == 0 else (target.astype(np.float64) * beta).astype(target.dtype)
 
         return Executable(scale, determinism="gpu_to_gpu")
     from numbadnn.kernels.copy import plan_fill, plan_scale
 
-    steps = [plan_scale(s, beta, policy.device) if beta else plan_fill(s, 0.0, policy.device) for s in problem.outputs]
+    steps = [
+        plan_scale(s, beta, policy.device) if beta else plan_fill(s, value, policy.device)
+        for s, value in zip(problem.outputs, values, strict=True)
+    ]
 
     def run(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
         for step, spec, target in zip(steps, problem.outputs, outputs, strict=True):

@@ -23,8 +23,27 @@ FAMILY: dict[str, str] = {
     "conv2d": "conv",
     "conv2d_grad_wrt_inputs": "conv",
     "conv2d_grad_wrt_weights": "conv",
+    "conv3d": "conv",
+    "conv3d_grad_wrt_inputs": "conv",
+    "conv3d_grad_wrt_weights": "conv",
+    "causal_conv1d": "conv",
+    "conv3d2d": "conv",
     "softmax": "softmax",
     "softmax_grad": "softmax",
+    "pool": "pool",
+    "pool_grad": "pool",
+    "batch_normalization_train": "norm",
+    "batch_normalization_test": "norm",
+    "batch_normalization_train_grad": "norm",
+    "batch_normalization_test_grad": "norm",
+    "spatialtf_grid": "spatial",
+    "spatialtf_grid_grad": "spatial",
+    "spatialtf_sampler": "spatial",
+    "spatialtf_sampler_grad": "spatial",
+    "bilinear_upsampling": "upsample",
+    "bilinear_upsampling_grad": "upsample",
+    "dropout": "dropout",
+    "dropout_grad": "dropout",
 }
 
 #: from the weakest to the strongest promise
@@ -37,7 +56,8 @@ class Executable:
     """A problem made ready on one device for one thread.
 
     ``run(inputs, outputs, workspace, stream)``: on the GPU every array and the workspace is an address (int) and
-    ``stream`` a raw handle (int); on the CPU arrays are NumPy arrays, workspace and stream are None. Only enqueues.
+    ``stream`` a raw handle (int); on the CPU arrays are NumPy arrays, workspace and stream are None. An operation's words
+    (integers that are no part of the problem, such as a seed) come after the input arrays. Only enqueues.
     ``facts`` is what explain, last_call and validate print: engine, configuration, copies paid.
     """
 
@@ -46,7 +66,7 @@ class Executable:
     arithmetic: str = "ieee"
     determinism: str = "run_to_run"
     facts: dict[str, Any] = field(default_factory=dict)
-    #: the same as ``run`` for the hot path of a GPU call: direct(stream, *inputs, *outputs), then workspace if there is one
+    #: the same as ``run`` for the hot path of a GPU call: direct(stream, *inputs, *words, *outputs), then workspace if any
     direct: Callable[..., None] | None = None
 
 
@@ -67,8 +87,15 @@ class Impl:
     rank: Callable[[Any], float]
     arithmetic: str = "ieee"
     determinism: str = "run_to_run"
+    #: takes every problem of its operation: a refusal of one is a failure of the contract
+    complete: bool = False
     #: the candidates inside this implementation (cuDNN engines, kernel configurations), for explain
     options: Callable[[Any, Policy], list[dict[str, Any]]] | None = None
+
+
+def problem_class(op: str) -> Any:
+    """The Problem of an operation: ``PROBLEM`` of its module in ops/."""
+    return importlib.import_module(f"numbadnn.ops.{FAMILY[op]}").PROBLEM
 
 
 _IMPLS: dict[str, list[Impl]] = {}

@@ -8,11 +8,10 @@ _Launch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, *[ctypes.c_uint] * 7, 
 
 
 class FakeDriver:
-    """``current`` is the context it reports; ``launches`` what cuLaunchKernel got: (arguments, parameter words)."""
+    """``current`` is the context it reports; ``launches`` what cuLaunchKernel got: (arguments, bytes of the parameters)."""
 
-    def __init__(self, words: int) -> None:
+    def __init__(self) -> None:
         self.current, self.status, self.launches = 0, 0, []
-        self._words = words
         self._keep: Any = (_GetCurrent(self._get_current), _Launch(self._launch))
 
     @property
@@ -25,6 +24,8 @@ class FakeDriver:
         return 0
 
     def _launch(self, *args: int) -> int:
-        pointers = ctypes.cast(args[9], ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64)))
-        self.launches.append((args, [pointers[i][0] for i in range(self._words)]))
+        extra = ctypes.cast(args[10], ctypes.POINTER(ctypes.c_uint64))
+        assert (extra[0], extra[2], extra[4]) == (1, 2, 0)  # buffer pointer, buffer size, end
+        size = ctypes.cast(extra[3], ctypes.POINTER(ctypes.c_size_t))[0]
+        self.launches.append((args, ctypes.string_at(extra[1], size)))
         return self.status

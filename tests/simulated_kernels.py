@@ -4,16 +4,19 @@ Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1
 """
 
 import sys
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from numbadnn import cases
 from numbadnn.kernels import copy, simulate
 from numbadnn.ops.conv import DIRECTIONS, ConvProblem
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy, Spec
-from numbadnn.registry import implementations
+from numbadnn.registry import FAMILY, implementations
 from numbadnn.validate.data import buffer
+from numbadnn.validate.laws import law
 from numbadnn.validate.oracle import Trial
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -53,13 +56,27 @@ def report(name: str, ok: bool, text: str = "") -> None:
     print("ok  " if ok else "FAIL", name, text, flush=True)
 
 
-def check(
-    problem: ConvProblem | SoftmaxProblem, trial: Trial, name: str, exactly: bool = False, config: object = None
-) -> None:
+def check(problem: Any, trial: Trial, name: str, exactly: bool = False, config: object = None) -> None:
     arrays = (*trial.inputs, *(() if trial.old is None else (trial.old,)))
     got = simulate.run(problem, arrays, name, config=config)
     verdict = trial.compare_exactly(got) if exactly else trial.compare(got, "ieee")
     report(f"{name} {problem}", verdict.ok, str(verdict))
+
+
+def tagged(family: str) -> None:
+    """The family's cases tagged ``simulate``: every own kernel that takes them, on all kinds of data."""
+    policy = Policy(device=0)
+    for case in cases.all_cases().values():
+        if "simulate" not in case.tags or FAMILY[case.op] != family:
+            continue
+        problem = case.problem()
+        rules = law(case.op)
+        kinds = ["random", *rules.extra_kinds(problem), *(["integers"] if rules.exact_integers(problem) else [])]
+        taking = [i.name for i in implementations(case.op) if i.backend == "numba" and not i.supports(problem, policy)]
+        for kind in kinds:
+            trial = Trial.of(problem, kind=kind)
+            for name in taking:
+                check(problem, trial, name, exactly=kind == "integers")
 
 
 def convolutions() -> None:
@@ -148,6 +165,9 @@ def copies() -> None:
 
 if __name__ == "__main__":
     for part in sys.argv[1:]:
-        globals()[part]()
+        if part in globals():
+            globals()[part]()
+        else:
+            tagged(part)
     print("failures", failures)
     sys.exit(bool(failures))

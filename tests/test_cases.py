@@ -8,8 +8,8 @@ import pytest
 from numbadnn import cases, reference
 from numbadnn.problem import Spec
 from numbadnn.registry import FAMILY
-from numbadnn.validate.data import EXACT, KINDS, buffer, exact_integers, make_arrays, untouched
-from numbadnn.validate.oracle import keywords
+from numbadnn.validate.data import EXACT, KINDS, buffer, make_arrays, untouched
+from numbadnn.validate.laws import law
 
 ALL = list(cases.all_cases().values())
 CONTRACT = cases.find(["contract"])
@@ -144,7 +144,7 @@ def test_random_inputs_are_finite_and_never_zero() -> None:
 @pytest.mark.parametrize("case", [c for c in ALL if "bench" not in c.tags], ids=lambda c: c.name)
 def test_small_integers_are_exact_in_any_order(case: cases.Case) -> None:
     problem = case.problem()
-    if not exact_integers(problem):
+    if not law(problem.op).exact_integers(problem):
         with_reason = getattr(problem, "alpha", 1) % 0.25 or getattr(problem, "beta", 0) % 0.25
         assert with_reason or problem.op == "softmax" or problem.algo == "log"
         return
@@ -159,7 +159,7 @@ def test_small_integers_are_exact_in_any_order(case: cases.Case) -> None:
         largest, fraction = (np.abs(sm) * (np.abs(dy) + t)).max(), 1
     else:
         more = {} if old is None else {"out": old}
-        arguments = {**keywords(problem), "alpha": abs(problem.alpha), "beta": abs(problem.beta)}
+        arguments = {**problem.keywords, "alpha": abs(problem.alpha), "beta": abs(problem.beta)}
         scaled = getattr(reference, f"{problem.op}_magnitude")(*inputs, **arguments, **more).max()
         plain = getattr(reference, f"{problem.op}_magnitude")(*inputs, **{**arguments, "alpha": 1.0, "beta": 0.0}).max()
         largest, fraction = max(scaled, plain), 4  # alpha and beta are multiples of 1/4

@@ -21,18 +21,12 @@ from numbadnn.problem import Policy, Spec
 from numbadnn.registry import FAMILY, implementations
 from numbadnn.validate.check import Row, Subject, judge
 from numbadnn.validate.data import buffer, untouched
-from numbadnn.validate.oracle import Trial, keywords
+from numbadnn.validate.execute import targets
+from numbadnn.validate.laws import law
+from numbadnn.validate.oracle import Trial
 
 CONTRACT = cases.find(["contract"])
 BACKENDS = {-1: ("cpu",), 0: ("cudnn", "numba")}
-
-#: (operation, implementation): these take every case, so a refusal of theirs is a failure
-NEVER_REFUSE = {
-    *((op, "cpu.im2col") for op in FAMILY if FAMILY[op] == "conv"),
-    *((op, "numba.direct") for op in FAMILY if FAMILY[op] == "conv"),
-    *((op, "cpu.loops") for op in FAMILY if FAMILY[op] == "softmax"),
-    *((op, "numba.softmax_strided") for op in FAMILY if FAMILY[op] == "softmax"),
-}
 
 every_case = pytest.mark.parametrize("case", CONTRACT, ids=lambda case: case.name)
 
@@ -43,12 +37,10 @@ def subject_of(case: Case) -> Subject:
 
 
 @functools.lru_cache(maxsize=4)
-def wide_trial_of(case: Case) -> Trial | None:
-    """Numbers far apart, for what must subtract the maximum."""
+def more_trials_of(case: Case) -> list[Trial]:
+    """The family's other kinds of data, such as numbers far apart, for what must subtract the maximum."""
     problem = case.problem()
-    if FAMILY[case.op] == "softmax" and problem.algo != "fast":
-        return Trial.of(problem, 1, "wide")
-    return None
+    return [Trial.of(problem, 1, kind) for kind in law(case.op).extra_kinds(problem)]
 
 
 def obey(case: Case, device: int) -> int:
@@ -60,20 +52,21 @@ def obey(case: Case, device: int) -> int:
         reason = select.refusal(impl, subject.problem, policy, config.current())
         if reason:
             assert len(reason.split()) >= 3, f"{impl.name} refuses without a reason in words: {reason!r}"
-            assert (case.op, impl.name) not in NEVER_REFUSE, f"{impl.name} must take every case: {reason}"
+            assert not impl.complete, f"{impl.name} must take every case: {reason}"
             continue
         row = judge(Row(case.name, impl.name, case.text, "ok"), impl, subject, policy, timed=False)
         assert row.status == "ok", f"{impl.name} {row.facts}: {row.reason}"
         ran += 1
-        if trial := wide_trial_of(case):
-            wide = Subject(case.name, trial.problem, trial)
-            row = judge(Row(case.name, impl.name, case.text, "ok"), impl, wide, policy, timed=False)
-            assert row.status == "ok", f"{impl.name} on numbers far apart: {row.reason}"
+        for trial in more_trials_of(case):
+            more = Subject(case.name, trial.problem, trial)
+            row = judge(Row(case.name, impl.name, case.text, "ok"), impl, more, policy, timed=False)
+            assert row.status == "ok", f"{impl.name} on other data: {row.reason}"
     return ran
 
 
-def test_table_names_implementations_that_exist() -> None:
-    assert {(op, i.name) for op in FAMILY for i in implementations(op)} >= NEVER_REFUSE
+@pytest.mark.parametrize("op", FAMILY)
+def test_every_operation_has_a_complete_implementation_on_the_cpu_and_on_the_gpu(op: str) -> None:
+    assert {i.backend for i in implementations(op) if i.complete} >= {"cpu", "numba"}
 
 
 @every_case
@@ -81,16 +74,30 @@ def test_cpu(case: Case) -> None:
     assert obey(case, -1) > 0
 
 
+def destination(problem: Any, outs: list[Any]) -> dict[str, Any]:
+    """The keyword that names where the results go: one array, or a tuple of several."""
+    return {getattr(problem, "out_argument", "out"): outs[0] if len(outs) == 1 else tuple(outs)}
+
+
+def results_of(returned: Any, outs: list[Any]) -> tuple[Any, ...]:
+    """What a function returned, as a tuple; it must be the very arrays that were given."""
+    found = returned if isinstance(returned, tuple) else (returned,)
+    assert [id(a) for a in found] == [id(a) for a in outs]
+    return found
+
+
 @every_case
 def test_cpu_public_function(case: Case) -> None:
     problem, trial = case.problem(), subject_of(case).trial
-    out = buffer(problem.output, trial.old)
+    outs = targets(problem, trial.old)
     arrays = [buffer(s, v).array for s, v in zip(problem.inputs, trial.inputs, strict=True)]
-    result = getattr(numbadnn, case.op)(*arrays, **keywords(problem), out=out.array, backend="cpu")
-    assert result is out.array and untouched(out)
+    given = [b.array for b in outs]
+    returned = getattr(numbadnn, case.op)(*arrays, **problem.keywords, **destination(problem, given), backend="cpu")
+    results = results_of(returned, given)
+    assert all(map(untouched, outs))
     last = numbadnn.last_call()
     assert last is not None and last.problem == str(problem)
-    found = trial.compare(result, last.arithmetic)
+    found = trial.compare(results, last.arithmetic)
     assert found.ok, str(found)
 
 
@@ -179,17 +186,22 @@ def test_gpu_public_function(case: Case, library: str) -> None:
     problem, trial, arrays = case.problem(), subject_of(case).trial, LIBRARIES[library]()
     inputs = [arrays.put(s, v) for s, v in zip(problem.inputs, trial.inputs, strict=True)]
     for backend in BACKENDS[0]:
-        start = np.full(problem.output.shape, np.nan) if trial.old is None else trial.old
-        out = arrays.put(problem.output, start)
+        start = [np.full(spec.shape, np.nan) for spec in problem.outputs]
+        if trial.old is not None:
+            start[0] = trial.old
+        outs = [arrays.put(spec, values) for spec, values in zip(problem.outputs, start, strict=True)]
         try:
-            result = getattr(numbadnn, case.op)(*inputs, **keywords(problem), out=out, backend=backend)
+            returned = getattr(numbadnn, case.op)(
+                *inputs, **problem.keywords, **destination(problem, outs), backend=backend
+            )
         except (numbadnn.NotSupportedError, numbadnn.BackendUnavailableError) as error:
             assert backend == "cudnn", f"numba must take every case: {error}"
             continue
-        assert result is out
+        results = results_of(returned, outs)
         last = numbadnn.last_call()
         assert last is not None and last.problem == str(problem)
-        found = trial.compare(arrays.get(result, problem.output), last.arithmetic)
+        host = tuple(arrays.get(r, spec) for r, spec in zip(results, problem.outputs, strict=True))
+        found = trial.compare(host, last.arithmetic)
         assert found.ok, f"{last.impl} {last.facts}: {found}"
 
 

@@ -109,8 +109,9 @@ def test_layouts_and_dtypes_of_tensors() -> None:
         assert half.dtype is torch.float16 and np.allclose(half.float().cpu().numpy(), EXPECTED, atol=0.1)
         facts = numbadnn.last_call().facts  # type: ignore[union-attr]
         assert not facts.get("copies"), facts
-        mixed = numbadnn.conv2d(x.half(), w.bfloat16(), backend=backend)
-        assert mixed.dtype is torch.float32 and np.allclose(mixed.cpu().numpy(), EXPECTED, atol=0.2)
+        for _ in range(3):  # the first call is the cold path, the others are not
+            mixed = numbadnn.conv2d(x.half(), w.bfloat16(), backend=backend)
+            assert mixed.dtype is torch.float32 and np.allclose(mixed.cpu().numpy(), EXPECTED, atol=0.2)
         strided = x.flip(3)[:, :, :, ::2]
         assert close(numbadnn.conv2d(strided, w, backend="numba"), reference.conv2d(X[..., ::-1][..., ::2], W))
         shifted = torch.empty(x.numel() + 1, device="cuda")[1:].view(x.shape).copy_(x)

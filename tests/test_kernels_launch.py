@@ -21,23 +21,32 @@ def _launch_on(driver: FakeDriver) -> _launch.Launch:
 
 
 def test_launch_passes_everything() -> None:
-    driver = FakeDriver(words=7)
+    driver = FakeDriver()
     driver.current = 77
     launch = _launch_on(driver)
     launch(55, 0x7F0000000010, 0x7F0000000020)
     launch(56, 1, 2)
-    args, words = driver.launches[0]
-    assert args[:9] == (999, 7, 1, 1, 128, 2, 1, 4096, 55)
-    assert args[10] == 0
-    raw = struct.pack("<7Q", *words)
-    assert struct.unpack("<QQi4xqqf4xd", raw) == (0x7F0000000010, 0x7F0000000020, -3, 5, -(2**40), 1.5, -0.1)
-    assert driver.launches[1][0][8] == 56
-    assert driver.launches[1][1][:2] == [1, 2]
-    assert driver.launches[1][1][2:] == words[2:]
+    args, parameters = driver.launches[0]
+    assert args[:10] == (999, 7, 1, 1, 128, 2, 1, 4096, 55, 0)
+    layout = "<QQi4xqqf4xd"  # what a C compiler makes of these parameters in this order
+    assert struct.unpack(layout, parameters) == (0x7F0000000010, 0x7F0000000020, -3, 5, -(2**40), 1.5, -0.1)
+    again, others = driver.launches[1]
+    assert again[8] == 56 and struct.unpack("<QQ", others[:16]) == (1, 2) and others[16:] == parameters[16:]
+
+
+def test_many_addresses_and_neighbouring_small_parameters() -> None:
+    driver = FakeDriver()
+    driver.current = 77
+    addresses, values = _launch.pack("ptr " * 7 + "i32 i32 f32 i64", (1, 2, 0.5, 3))
+    assert addresses == 7
+    launch = _launch.Launch("a kernel", 0, driver.functions, 77, 999, (1,) * 7, addresses, values)
+    launch(0, *range(10, 17))
+    ((_, parameters),) = driver.launches
+    assert struct.unpack("<7Qiif4xq", parameters) == (*range(10, 17), 1, 2, 0.5, 3)
 
 
 def test_wrong_context_launches_nothing_until_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = FakeDriver(words=7)
+    driver = FakeDriver()
     driver.current = 5
     calls: list[tuple[str, int]] = []
 
@@ -57,7 +66,7 @@ def test_wrong_context_launches_nothing_until_it_is_set(monkeypatch: pytest.Monk
 
 
 def test_foreign_context_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = FakeDriver(words=7)
+    driver = FakeDriver()
     driver.current = 5
     monkeypatch.setattr(_context, "primary_context", lambda device: 77)
     monkeypatch.setattr(_context, "current_context", lambda: driver.current)
@@ -68,7 +77,7 @@ def test_foreign_context_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_driver_error_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = FakeDriver(words=7)
+    driver = FakeDriver()
     driver.current, driver.status = 77, 719
     monkeypatch.setattr(_driver, "library", lambda: None)
     with pytest.raises(NumbaDNNError, match="launching a kernel: CUDA driver status 719"):
@@ -79,7 +88,7 @@ def test_driver_error_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ("parameters", "scalars", "message"),
     [
         ("i32 ptr", (1,), "before all else"),
-        ("ptr ptr ptr ptr", (), "at most 3 addresses"),
+        ("ptr " * 13, (), "at most 12 addresses"),
         ("ptr i32 i32", (1,), "expected 2 values"),
         ("ptr i32*3", ((1, 2),), r"expected i32\*3"),
     ],

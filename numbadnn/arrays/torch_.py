@@ -72,14 +72,22 @@ def _address(tensor: torch.Tensor) -> Any:
     return tensor.data_ptr() if tensor.is_cuda else _numpy(tensor)
 
 
-def _allocator(spec: Spec, device: int) -> Callable[[], torch.Tensor]:
-    """``empty_like`` of a model with as good as no memory: naming shape and strides in each call costs a third more.
+#: what PyTorch's own compiler allocates with, on the current device: 0.8 us where ``empty_like`` takes 1.3
+_empty_strided_cuda: Callable[..., torch.Tensor] | None = getattr(
+    getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cuda", None
+)
 
-    C order follows from strides of 0; any other order from tiny strides in that order, which overlap: ``empty_like`` makes
-    dense ones of the same order.
+
+def _allocator(spec: Spec, device: int) -> Callable[[], torch.Tensor]:
+    """``_empty_strided_cuda`` where no other device can be current, else ``empty_like`` of a model with hardly any memory.
+
+    That costs a third less than naming shape and strides in each call. C order follows from strides of 0; any other order
+    from tiny strides in that order, which overlap: ``empty_like`` makes dense ones of the same order.
     """
     where = torch.device("cuda", device) if device >= 0 else torch.device("cpu")
     dtype = _TORCH_DTYPES[spec.dtype]
+    if device == 0 and _empty_strided_cuda is not None and torch.cuda.device_count() == 1:
+        return functools.partial(_empty_strided_cuda, spec.shape, spec.strides, dtype)
     order = sorted(range(len(spec.shape)), key=lambda axis: (spec.strides[axis], -axis))
     small = [0 if spec.is_contiguous else order.index(axis) + 1 for axis in range(len(spec.shape))]
     room = 1 + sum(max(n - 1, 0) * s for n, s in zip(spec.shape, small, strict=True))

@@ -351,5 +351,6 @@ for _op in ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"):
             rank=rank,
             arithmetic="ieee",
             determinism="gpu_to_gpu",
+            complete=True,
         )
     )

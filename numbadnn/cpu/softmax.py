@@ -111,5 +111,6 @@ for _op in ("softmax", "softmax_grad"):
             rank=rank,
             arithmetic="ieee",
             determinism="gpu_to_gpu",
+            complete=True,
         )
     )

@@ -160,6 +160,7 @@ def executable(problem: ConvProblem, policy: Policy, prepared: _Prepared) -> Exe
 
 def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Callable[..., None]:
     """(stream, a, b, out, workspace=0) -> None: the plan on three addresses, in the order of the operation's arguments."""
+    from numbadnn._hostcall import entry_point
     from numbadnn.cudnn import _shim
     from numbadnn.cudnn.plan import UID
     from numbadnn.kernels import _context, _driver
@@ -176,7 +177,7 @@ def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Call
         [UID[name] for name in (*inputs, output)],
         ctypes.cast(_driver.library().cuStreamIsCapturing, ctypes.c_void_p).value or 0,
     )
-    table, execute, what = ctypes.addressof(words), _shim.execute_plan, problem.op
+    table, execute, what = ctypes.addressof(words), entry_point(_shim.execute_plan), problem.op
 
     # the defaults keep alive what the table points to
     def issue(stream: int, a: int, b: int, out: int, workspace: int = 0, _keep: Any = (words, descriptor)) -> None:

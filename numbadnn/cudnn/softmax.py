@@ -95,6 +95,7 @@ def tensor(library: lib.Library, dtype: str, shape: tuple[int, ...], strides: tu
 
 def plan(problem: SoftmaxProblem, policy: Policy, config: Any) -> Executable:
     """Descriptors, scalars and the shim's table, bound into one callable."""
+    from numbadnn._hostcall import entry_point
     from numbadnn.cudnn import _shim
     from numbadnn.kernels import _context, _driver
 
@@ -120,7 +121,7 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any) -> Executable:
         [t.value for t in tensors],
     )
     table, what, device = ctypes.addressof(words), problem.op, policy.device
-    shim = _shim.softmax_forward if forward else _shim.softmax_backward
+    shim = entry_point(_shim.softmax_forward if forward else _shim.softmax_backward)
 
     # the default keeps alive what the table points to
     def issue(stream: int, *addresses: int, _keep: Any = (words, scalars, tensors)) -> None:

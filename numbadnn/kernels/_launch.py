@@ -29,9 +29,10 @@ from numbadnn.kernels import _cache, _driver, simulate
 from numbadnn.kernels._assemble import Assembled, assemble, toolchain
 from numbadnn.kernels._context import ensure_context, primary_context
 
-_FORMATS = {"ptr": "q", "i32": "i4x", "i64": "q", "f32": "f4x", "f64": "d"}  # each padded to a word of 8 bytes
+_FORMATS = {"ptr": "q", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
+_BUFFER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END
 _MAX_SHARED_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_MAX_ADDRESSES = 3
+_MAX_ADDRESSES = 12
 
 #: the folder of compiled kernels; None: the user's cache folder. ``set_cache_folder`` changes it.
 _folder: Path | None = None
@@ -153,7 +154,7 @@ class Kernel:
 
 
 def pack(parameters: str, scalars: tuple[Any, ...]) -> tuple[int, bytes]:
-    """How many addresses come first, and every parameter as one 8-byte word (tuples flattened, addresses 0)."""
+    """How many addresses come first, and all parameters as the driver's packed buffer: each at its own alignment, addresses 0."""
     words = parameters.split()
     addresses = words.count("ptr")
     if words[:addresses] != ["ptr"] * addresses or addresses > _MAX_ADDRESSES:
@@ -167,7 +168,9 @@ def pack(parameters: str, scalars: tuple[Any, ...]) -> tuple[int, bytes]:
         values = tuple(value) if count else (value,)
         if len(values) != int(count or 1):
             raise ValueError(f"expected {word}, got {value!r}")
-        packed += b"".join(struct.pack("<" + _FORMATS[name], v) for v in values)
+        for v in values:
+            size = struct.calcsize(_FORMATS[name])
+            packed += bytes(-len(packed) % size) + struct.pack("<" + _FORMATS[name], v)
     return addresses, packed
 
 
@@ -185,7 +188,7 @@ class Launch:
     ``direct`` is the same as a plain function, which Python calls a tenth of a microsecond faster.
     """
 
-    __slots__ = ("_pointers", "_record", "context", "device", "direct", "name")
+    __slots__ = ("_extra", "_record", "context", "device", "direct", "name")
 
     def __init__(
         self,
@@ -201,32 +204,45 @@ class Launch:
         from numbadnn.kernels import _shim
 
         self.name, self.device, self.context = name, device, context
-        count = len(values) // 8
-        self._record = np.zeros(_shim.VALUES // 8 + max(count, _MAX_ADDRESSES), np.uint64)
-        start = self._record.ctypes.data
-        self._pointers = np.array([start + _shim.VALUES + 8 * i for i in range(count)], np.uint64)
+        first = _shim.VALUES // 8
+        self._record = np.zeros(first + max(-(-len(values) // 8), _MAX_ADDRESSES), np.uint64)
+        start = int(self._record.ctypes.data)
+        # one packed buffer: an array of pointers, one a parameter, costs the driver a fifth of a microsecond more
+        self._extra = np.array([_BUFFER, start + _shim.VALUES, _BUFFER_SIZE, 0, _END, len(values)], np.uint64)
+        self._extra[3] = self._extra.ctypes.data + 5 * 8  # the address of the size
         get_current, launch = functions
-        head = (get_current, context, 0, launch, function, *shape, addresses, self._pointers.ctypes.data)
+        head = (get_current, context, 0, launch, function, *shape, addresses, self._extra.ctypes.data)
         self._record[: len(head)] = head
-        self._record[_shim.VALUES // 8 :][:count] = np.frombuffer(values, np.uint64)
-        self.direct = _direct(_shim.launch_shim, int(start), name, device, (self._record, self._pointers))
+        self._record.view(np.uint8)[_shim.VALUES :][: len(values)] = np.frombuffer(values, np.uint8)
+        self.direct = _direct(addresses, start, name, device, (self._record, self._extra))
 
     def __call__(self, stream: int, *addresses: int) -> None:
         self.direct(stream, *addresses)
 
 
-def _direct(shim: Callable[..., int], record: int, name: str, device: int, keep: Any) -> Callable[..., None]:
+def _direct(addresses: int, record: int, name: str, device: int, keep: Any) -> Callable[..., None]:
     """The launch as a function; ``keep`` is the memory that it writes to and the driver reads."""
+    from numbadnn._hostcall import entry_point
+    from numbadnn.kernels import _shim
+
+    shim = entry_point(_shim.launch_shim if addresses <= 3 else _shim.launch_shim_of_many)
 
     def direct(stream: int, a0: int = 0, a1: int = 0, a2: int = 0, _keep: Any = keep) -> None:
         status = shim(record, stream, a0, a1, a2)
         if status:
             _recover(shim, status, name, device, record, stream, a0, a1, a2)
 
-    return direct
+    rest = (0,) * (_MAX_ADDRESSES - addresses)
+
+    def direct_of_many(stream: int, *words: int, _keep: Any = keep) -> None:
+        status = shim(record, stream, words + rest)
+        if status:
+            _recover(shim, status, name, device, record, stream, words + rest)
+
+    return direct if addresses <= 3 else direct_of_many
 
 
-def _recover(shim: Callable[..., int], status: int, name: str, device: int, *arguments: int) -> None:
+def _recover(shim: Callable[..., int], status: int, name: str, device: int, *arguments: Any) -> None:
     """Another context was current: launch in ours and restore it. Anything else is an error of the driver."""
     from numbadnn.kernels._shim import WRONG_CONTEXT
 

@@ -15,25 +15,23 @@ from numbadnn._hostcall import call_address, load_u64, store_u64
 WRONG_CONTEXT = -1
 
 # words of the record, as byte offsets
-GET_CURRENT, EXPECTED, CURRENT, LAUNCH, FUNCTION, GRID, BLOCK, SHARED, ADDRESSES, PARAMETERS, VALUES = (
+GET_CURRENT, EXPECTED, CURRENT, LAUNCH, FUNCTION, GRID, BLOCK, SHARED, ADDRESSES, EXTRA, VALUES = (
     8 * word for word in (0, 1, 2, 3, 4, 5, 8, 11, 12, 13, 14)
 )
 
 
-@njit("int64(int64, int64, int64, int64, int64)", nogil=True, cache=True)
-def launch_shim(record, stream, a0, a1, a2):  # type: ignore[no-untyped-def]
+@njit("int64(int64, int64)", nogil=True, cache=True, inline="always")
+def _check(record, stream):  # type: ignore[no-untyped-def]
     status = call_address(load_u64(record + GET_CURRENT), record + CURRENT)
     if status != 0:
         return types.int64(status)
     if load_u64(record + CURRENT) != load_u64(record + EXPECTED):
         return types.int64(WRONG_CONTEXT)
-    addresses = load_u64(record + ADDRESSES)
-    if addresses > 0:
-        store_u64(record + VALUES, a0)
-    if addresses > 1:
-        store_u64(record + VALUES + 8, a1)
-    if addresses > 2:
-        store_u64(record + VALUES + 16, a2)
+    return types.int64(0)
+
+
+@njit("int64(int64, int64)", nogil=True, cache=True, inline="always")
+def _launch(record, stream):  # type: ignore[no-untyped-def]
     return types.int64(
         call_address(
             load_u64(record + LAUNCH),
@@ -46,7 +44,34 @@ def launch_shim(record, stream, a0, a1, a2):  # type: ignore[no-untyped-def]
             types.uint32(load_u64(record + BLOCK + 16)),
             types.uint32(load_u64(record + SHARED)),
             stream,
-            load_u64(record + PARAMETERS),
             types.int64(0),
+            load_u64(record + EXTRA),
         )
     )
+
+
+@njit("int64(int64, int64, int64, int64, int64)", nogil=True, cache=True)
+def launch_shim(record, stream, a0, a1, a2):  # type: ignore[no-untyped-def]
+    """Up to three addresses."""
+    status = _check(record, stream)
+    if status != 0:
+        return status
+    addresses = load_u64(record + ADDRESSES)
+    if addresses > 0:
+        store_u64(record + VALUES, a0)
+    if addresses > 1:
+        store_u64(record + VALUES + 8, a1)
+    if addresses > 2:
+        store_u64(record + VALUES + 16, a2)
+    return _launch(record, stream)
+
+
+@njit("int64(int64, int64, UniTuple(int64, 12))", nogil=True, cache=True)
+def launch_shim_of_many(record, stream, words):  # type: ignore[no-untyped-def]
+    """Up to twelve; those beyond the kernel's own are not written."""
+    status = _check(record, stream)
+    if status != 0:
+        return status
+    for i in range(load_u64(record + ADDRESSES)):
+        store_u64(record + VALUES + 8 * i, words[i])
+    return _launch(record, stream)

@@ -153,4 +153,6 @@ def kernels() -> Iterator[Kernel]:
 
 
 for _op in DIRECTIONS:
-    register(Impl(_op, "numba", "numba.direct", _supports, _plan, _rank, arithmetic="ieee", determinism="gpu_to_gpu"))
+    register(Impl(_op, "numba", "numba.direct", _supports, _plan, _rank, "ieee", "gpu_to_gpu", complete=True))
+
+from numbadnn.kernels import depthwise as depthwise  # noqa: E402  registers numba.depthwise

@@ -52,7 +52,7 @@ class SimulatedLaunch:
 
 
 def run(problem: Any, arrays: tuple[Any, ...], name: str = "", policy: Policy | None = None, config: Any = None) -> Any:
-    """The output of ``problem`` on NumPy ``arrays`` (its inputs; then the old output, where beta is not 0).
+    """The results (a tuple) of ``problem`` on NumPy ``arrays`` (its inputs; then the old output, where beta is not 0).
 
     ``name`` picks the implementation ("numba.direct"); default: the first of the numba backend. Arrays must have the shapes
     and dtypes of the problem's specs; they are laid out in memory as the specs say. Raises RuntimeError outside the
@@ -63,22 +63,23 @@ def run(problem: Any, arrays: tuple[Any, ...], name: str = "", policy: Policy | 
     from numbadnn.kernels import _ptx
     from numbadnn.registry import implementations
     from numbadnn.validate.data import buffer, untouched
+    from numbadnn.validate.execute import targets, words
 
     candidates = [i for i in implementations(problem.op) if i.backend == "numba" and name in ("", i.name)]
     if not candidates:
         raise ValueError(f"expected an implementation of {problem.op} on the numba backend, got {name!r}")
     old = arrays[len(problem.inputs)] if len(arrays) > len(problem.inputs) else None
-    operands = [buffer(spec, array) for spec, array in zip(problem.inputs, arrays, strict=False)]
-    operands.append(buffer(problem.output, old))
+    inputs = [buffer(spec, array) for spec, array in zip(problem.inputs, arrays, strict=False)]
+    outputs = targets(problem, old)
     executable = candidates[0].plan(problem, policy or Policy(device=0), config)
     workspace = np.zeros(executable.workspace_bytes + 16, np.uint8)
     start = workspace.ctypes.data
-    _ptx.MEMORY[:] = [*map(_range, operands), (start, start + workspace.size)]
-    *inputs, output = (operand.array.ctypes.data for operand in operands)
-    executable.run(tuple(inputs), (output,), start + -start % 16, 0)
-    if not untouched(operands[-1]):
-        raise IndexError(f"{candidates[0].name} wrote into the gaps of its output")
-    return operands[-1].array
+    _ptx.MEMORY[:] = [*map(_range, (*inputs, *outputs)), (start, start + workspace.size)]
+    arguments = (*(b.array.ctypes.data for b in inputs), *words(problem))
+    executable.run(arguments, tuple(b.array.ctypes.data for b in outputs), start + -start % 16, 0)
+    if not all(map(untouched, outputs)):
+        raise IndexError(f"{candidates[0].name} wrote into the gaps of an output")
+    return tuple(b.array for b in outputs)
 
 
 def _range(operand: Any) -> tuple[int, int]:

@@ -1,33 +1,49 @@
-"""conv2d and its two gradients: the problem, and the public functions.
+"""Convolutions and their gradients: the one problem that describes them all.
 
-One ``ConvProblem`` describes all three directions: ``x`` (N, C, H, W), ``w`` (K, C/G, R, S) and ``y`` (N, K, P, Q) are
-always the image, the filters and the output of the *forward* convolution; ``op`` says which of them is computed.
+``x`` (N, C, H, W), ``w`` (K, C/G, R, S) and ``y`` (N, K, P, Q) are always the image, the filters and the output of the
+*forward* convolution, whichever of them ``op`` computes; with three spatial axes there is a D, a T and an O before them.
+Unshared filters have one for each output position, (K, P, Q, C/G, R, S). Two operations take their arrays in other axes than
+the problem's own: causal_conv1d, a line as an image of one row, and conv3d2d, time before channels; ``inputs`` and
+``outputs`` are the caller's arrays, ``x``, ``w`` and ``y`` the same memory in the order above.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from numbadnn import dispatch, shapes
-from numbadnn.arrays import View
-from numbadnn.dispatch import Request
-from numbadnn.errors import NotSupportedError
-from numbadnn.operands import input_spec, output_spec, result_dtype
-from numbadnn.problem import Spec
+from numbadnn import shapes
+from numbadnn.problem import Spec, normalised_strides
 
-#: operation -> (inputs in call order, output), as names of ConvProblem's operands
-DIRECTIONS = {
-    "conv2d": (("x", "w"), "y"),
-    "conv2d_grad_wrt_inputs": (("y", "w"), "x"),
-    "conv2d_grad_wrt_weights": (("x", "y"), "w"),
+
+class Operation(NamedTuple):
+    """What an operation computes: inputs in call order and output, as names of ConvProblem's operands."""
+
+    direction: str  # forward, grad_inputs, grad_weights
+    axes: int  # spatial axes of the operands
+    inputs: tuple[str, str]
+    output: str
+    arrangement: str = ""  # how the caller's axes differ from the problem's: "line", "frames"
+
+
+OPERATIONS = {
+    "conv2d": Operation("forward", 2, ("x", "w"), "y"),
+    "conv2d_grad_wrt_inputs": Operation("grad_inputs", 2, ("y", "w"), "x"),
+    "conv2d_grad_wrt_weights": Operation("grad_weights", 2, ("x", "y"), "w"),
+    "conv3d": Operation("forward", 3, ("x", "w"), "y"),
+    "conv3d_grad_wrt_inputs": Operation("grad_inputs", 3, ("y", "w"), "x"),
+    "conv3d_grad_wrt_weights": Operation("grad_weights", 3, ("x", "y"), "w"),
+    "causal_conv1d": Operation("forward", 2, ("x", "w"), "y", "line"),
+    "conv3d2d": Operation("forward", 3, ("x", "w"), "y", "frames"),
 }
+#: the three directions of conv2d -> (inputs in call order, output)
+DIRECTIONS = {op: OPERATIONS[op][2:4] for op in OPERATIONS if op.startswith("conv2d")}
 
 
 @dataclass(frozen=True, slots=True)
 class ConvProblem:
-    """result = alpha * op + beta * result, with op one of DIRECTIONS; padding is ((top, bottom), (left, right)).
+    """result = alpha * op + beta * result, with op one of OPERATIONS; padding is ((top, bottom), (left, right)).
 
     ``flip`` True is convolution (the filter is rotated by 180 degrees), False is correlation.
     """
@@ -45,12 +61,42 @@ class ConvProblem:
     beta: float = 0.0
 
     @property
+    def direction(self) -> str:
+        """forward, grad_inputs or grad_weights."""
+        return OPERATIONS[self.op].direction
+
+    @property
+    def axes(self) -> int:
+        """Spatial axes: 2 or 3."""
+        return len(self.stride)
+
+    @property
+    def unshared(self) -> bool:
+        """Whether there is a filter of its own for each output position."""
+        return len(self.w.shape) > self.axes + 2
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The filters' sizes: (R, S), or (T, R, S)."""
+        return self.w.shape[-self.axes :]
+
+    @property
+    def input_names(self) -> tuple[str, str]:
+        """The operands that are read, in call order."""
+        return OPERATIONS[self.op].inputs
+
+    @property
+    def output_name(self) -> str:
+        return OPERATIONS[self.op].output
+
+    @property
     def inputs(self) -> tuple[Spec, ...]:
-        return tuple(getattr(self, name) for name in DIRECTIONS[self.op][0])
+        """The caller's arrays."""
+        return tuple(theirs(self.op, getattr(self, name)) for name in self.input_names)
 
     @property
     def output(self) -> Spec:
-        return getattr(self, DIRECTIONS[self.op][1])
+        return theirs(self.op, getattr(self, self.output_name))
 
     @property
     def outputs(self) -> tuple[Spec, ...]:
@@ -59,9 +105,7 @@ class ConvProblem:
     @property
     def flops(self) -> int:
         """Multiplications and additions of the direct sum, taps that fall on padding included."""
-        n, k, *out = self.y.shape
-        _, c, *taps = self.w.shape
-        return 2 * n * k * math.prod(out) * c * math.prod(taps)
+        return 2 * self.y.size * math.prod(self.w.shape[-self.axes - 1 :])
 
     @property
     def bytes(self) -> int:
@@ -73,14 +117,36 @@ class ConvProblem:
     def symmetric(self) -> bool:
         return all(low == high for low, high in self.padding)
 
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The parameters as keyword arguments of the public function, and of the reference."""
+        arrangement = OPERATIONS[self.op].arrangement
+        if arrangement == "frames":
+            return {"border_mode": _border_names(self)}
+        shared = {"filter_flip": self.flip, "num_groups": self.groups}
+        if self.unshared or arrangement:
+            shared["unshared"] = self.unshared
+        if arrangement == "line":
+            return {"subsample": self.stride[1], "filter_dilation": self.dilation[1], **shared}
+        shape = {"grad_inputs": {"input_shape": self.x.shape}, "grad_weights": {"filter_shape": self.w.shape}}
+        return {
+            **shape.get(self.direction, {}),
+            "border_mode": self.padding,
+            "subsample": self.stride,
+            "filter_dilation": self.dilation,
+            **shared,
+            "alpha": self.alpha,
+            "beta": self.beta,
+        }
+
     def __str__(self) -> str:
-        def pairs(values: tuple[int, ...]) -> str:
+        def listed(values: tuple[int, ...]) -> str:
             return ",".join(map(str, values))
 
-        pad = pairs(tuple(p for axis in self.padding for p in axis))
+        pad = listed(tuple(p for axis in self.padding for p in axis))
         return (
-            f"{self.op} x={self.x} w={self.w} y={self.y} pad={pad} stride={pairs(self.stride)} "
-            f"dilation={pairs(self.dilation)} flip={int(self.flip)} groups={self.groups} "
+            f"{self.op} x={self.x} w={self.w} y={self.y} pad={pad} stride={listed(self.stride)} "
+            f"dilation={listed(self.dilation)} flip={int(self.flip)} groups={self.groups} "
             f"alpha={self.alpha:g} beta={self.beta:g}"
         )
 
@@ -91,328 +157,148 @@ class ConvProblem:
         >>> str(ConvProblem.parse("conv2d x=float32:1x2x5x5 w=float32:3x2x3x3 pad=1,1,1,1")).split()[3]
         'y=float32:1x3x5x5'
         """
-        op, *words = text.split()
-        if op not in DIRECTIONS:
-            raise ValueError(f"expected one of {', '.join(DIRECTIONS)}, got {op!r}")
-        fields = dict(word.split("=", 1) for word in words if "=" in word)
-        known = {"x", "w", "y", "pad", "stride", "dilation", "flip", "groups", "alpha", "beta"}
-        if len(fields) != len(words) or not {"x", "w"} <= set(fields) <= known:
-            raise ValueError(
-                f"expected '{op} x=SPEC w=SPEC [y=SPEC] [{'=.. '.join(sorted(known - set('xwy')))}=..]', got {text!r}"
-            )
+        op, fields = _fields(text)
+        axes = OPERATIONS[op].axes
         x, w = Spec.parse(fields["x"]), Spec.parse(fields["w"])
+        check_ranks(axes, x.shape, w.shape)
 
-        def numbers(name: str, default: str) -> tuple[int, ...]:
-            return tuple(int(v) for v in fields.get(name, default).split(","))
+        def numbers(name: str, default: int, count: int) -> tuple[int, ...]:
+            values = tuple(int(v) for v in fields[name].split(",")) if name in fields else (default,) * count
+            if len(values) != count:
+                raise ValueError(f"{name}: expected {count} numbers for {op}, got {values}")
+            return values
 
-        pad, stride, dilation = numbers("pad", "0,0,0,0"), numbers("stride", "1,1"), numbers("dilation", "1,1")
+        pad, stride, dilation = numbers("pad", 0, 2 * axes), numbers("stride", 1, axes), numbers("dilation", 1, axes)
         padding = tuple(zip(pad[::2], pad[1::2], strict=True))
         shape = shapes.assert_conv_shape(shapes.get_conv_output_shape(x.shape, w.shape, padding, stride, dilation))
         y = Spec.parse(fields["y"]) if "y" in fields else Spec.of(x.dtype, shape, "nhwc" if x.is_channels_last else "")
         groups = int(fields.get("groups", "1"))
-        _check_channels(x.shape, w.shape, groups, "x", "w")
+        check_channels(x.shape, w.shape, groups, axes)
         if y.shape != shape or {x.dtype, w.dtype, y.dtype} != {x.dtype}:
             raise ValueError(f"expected y of shape {shape} and one dtype for all operands, got {text!r}")
+        check_regions(w.shape, shape, axes)
         alpha, beta = float(fields.get("alpha", "1")), float(fields.get("beta", "0"))
         flip = fields.get("flip", "1") == "1"
-        return ConvProblem(op, x, w, y, padding, stride, dilation, flip, groups, alpha, beta)
+        problem = ConvProblem(op, x, w, y, padding, stride, dilation, flip, groups, alpha, beta)
+        if OPERATIONS[op].arrangement:
+            _check_arranged(problem)
+        return problem
 
 
-def _check_channels(image: tuple[int, ...], filters: tuple[int, ...], groups: int, x_name: str, w_name: str) -> None:
+PROBLEM = ConvProblem
+
+
+def _fields(text: str) -> tuple[str, dict[str, str]]:
+    """The operation and the name=value words of a problem's line."""
+    op, *words = text.split()
+    if op not in OPERATIONS:
+        raise ValueError(f"expected one of {', '.join(OPERATIONS)}, got {op!r}")
+    fields = dict(word.split("=", 1) for word in words if "=" in word)
+    known = {"x", "w", "y", "pad", "stride", "dilation", "flip", "groups", "alpha", "beta"}
+    if len(fields) != len(words) or not {"x", "w"} <= set(fields) <= known:
+        raise ValueError(
+            f"expected '{op} x=SPEC w=SPEC [y=SPEC] [{'=.. '.join(sorted(known - set('xwy')))}=..]', got {text!r}"
+        )
+    return op, fields
+
+
+def check_ranks(axes: int, image: tuple[int, ...], filters: tuple[int, ...]) -> None:
+    """An image and filters of ``axes`` spatial axes, else ValueError; unshared filters have two axes of regions more."""
+    if len(image) != axes + 2:
+        raise ValueError(f"x: expected {axes + 2} axes, got {image}")
+    if len(filters) != axes + 2 and (axes != 2 or len(filters) != 6):
+        raise ValueError(f"w: expected {axes + 2} axes{', or 6 (unshared)' if axes == 2 else ''}, got {filters}")
+
+
+def check_channels(
+    image: tuple[int, ...],
+    filters: tuple[int, ...],
+    groups: int,
+    axes: int = 2,
+    x_name: str = "x",
+    w_name: str = "w",
+) -> None:
     """Channels, filters and groups fit together, else ValueError."""
     c, k = image[1], filters[0]
     if c % groups:
         raise ValueError(f"num_groups: expected a divisor of the {c} channels of {x_name}, got {groups}")
     if k % groups:
         raise ValueError(f"num_groups: expected a divisor of the {k} filters of {w_name}, got {groups}")
-    if filters[1] != c // groups:
+    if filters[-axes - 1] != c // groups:
         raise ValueError(
-            f"{w_name}: expected {c // groups} channels ({c} channels of {x_name} in {groups} groups), got {filters[1]}"
+            f"{w_name}: expected {c // groups} channels ({c} channels of {x_name} in {groups} groups), "
+            f"got {filters[-axes - 1]}"
         )
 
 
-def _check_hint(name: str, hint: Any, shape: tuple[int, ...]) -> None:
-    """A shape hint may leave entries None; it never alters the result and must not contradict the array."""
-    if hint is None:
+def check_regions(filters: tuple[int, ...], output: tuple[int, ...], axes: int, w_name: str = "w") -> None:
+    """Unshared filters: one for each position of the (strided) output, else ValueError."""
+    if len(filters) > axes + 2 and filters[1 : axes + 1] != output[2:]:
+        raise ValueError(
+            f"{w_name}: expected one filter for each output position {output[2:]}, got {filters[1 : axes + 1]}"
+        )
+
+
+# ---- arrays in other axes --------------------------------------------------------------------------------------------
+
+
+def ours(op: str, spec: Spec) -> Spec:
+    """The operand in the problem's axes, from the caller's array: the same memory."""
+    arrangement, shape, strides = OPERATIONS[op].arrangement, spec.shape, spec.strides
+    if arrangement == "frames":  # (N, T, C, H, W) -> (N, C, T, H, W)
+        return Spec(spec.dtype, _swapped(shape), _swapped(strides), spec.aligned)
+    if arrangement == "line":  # (N, C, T) -> (N, C, 1, T); unshared filters (K, Q, C, S) -> (K, 1, Q, C, 1, S)
+        shape, strides = _with_rows(shape, 1), _with_rows(strides, 0)
+        return Spec(spec.dtype, shape, normalised_strides(shape, strides), spec.aligned)
+    return spec
+
+
+def theirs(op: str, spec: Spec) -> Spec:
+    """The caller's array, from the operand in the problem's axes: the inverse of ``ours``."""
+    arrangement = OPERATIONS[op].arrangement
+    if not arrangement:
+        return spec
+    if arrangement == "frames":
+        return Spec(spec.dtype, _swapped(spec.shape), _swapped(spec.strides), spec.aligned)
+    kept = (0, 2, 3, 5) if len(spec.shape) == 6 else (0, 1, 3)
+    shape, strides = (tuple(values[i] for i in kept) for values in (spec.shape, spec.strides))
+    return Spec(spec.dtype, shape, normalised_strides(shape, strides), spec.aligned)
+
+
+def _swapped(values: tuple[int, ...]) -> tuple[int, ...]:
+    first, second, third, *rest = values
+    return (first, third, second, *rest)
+
+
+def _with_rows(values: tuple[int, ...], row: int) -> tuple[int, ...]:
+    if len(values) == 4:
+        return (values[0], row, values[1], values[2], row, values[3])
+    return (*values[:2], row, values[2])
+
+
+def _border_names(problem: ConvProblem) -> tuple[str, ...]:
+    """The border mode of each axis; ValueError for padding that has no name."""
+    names = []
+    for (low, high), k in zip(problem.padding, problem.taps, strict=True):
+        known = {"valid": 0, "full": k - 1, "half": k // 2}
+        fitting = [name for name, pad in known.items() if low == high == pad]
+        if not fitting:
+            raise ValueError(f"pad: {problem.op} expects valid, full or half on each axis, got {problem.padding}")
+        names.append(fitting[0])
+    return tuple(names)
+
+
+def _check_arranged(problem: ConvProblem) -> None:
+    """What the functions of arranged arrays cannot express is a ValueError."""
+    if problem.alpha != 1 or problem.beta != 0:
+        raise ValueError(f"{problem.op} has no alpha and beta, got alpha={problem.alpha:g} beta={problem.beta:g}")
+    if OPERATIONS[problem.op].arrangement == "frames":
+        _border_names(problem)
+        plain = problem.stride == problem.dilation == (1, 1, 1) and problem.flip and problem.groups == 1
+        if not plain:
+            raise ValueError(f"{problem.op} expects stride, dilation, flip and groups left out, got {problem}")
         return
-    if not isinstance(hint, (tuple, list)) or len(hint) != len(shape):
-        raise ValueError(f"{name}: expected None or a tuple of length {len(shape)}, got {hint!r}")
-    if any(h is not None and h != n for h, n in zip(hint, shape, strict=True)):
-        raise ValueError(f"{name}: expected the array's own shape {shape} (None = any), got {tuple(hint)}")
-
-
-def _check_rank(name: str, view: View) -> None:
-    if len(view.shape) != 4:
-        raise ValueError(f"{name}: expected 4 dimensions, got {len(view.shape)} (shape {view.shape})")
-
-
-class _Geometry:
-    """The checked parameters that all three directions share."""
-
-    def __init__(self, kernel: tuple[int, ...], params: tuple[Any, ...]) -> None:
-        border_mode, subsample, flip, dilation, groups, unshared, self.alpha, self.beta, self.algo, self.precision = (
-            params
-        )
-        if unshared:
-            raise NotSupportedError("unshared convolution is not available in this version")
-        self.stride = shapes.positive_ints("subsample", subsample, 2)
-        self.dilation = shapes.positive_ints("filter_dilation", dilation, 2)
-        self.padding = shapes.padding_pairs(border_mode, kernel, self.dilation)
-        if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
-            raise ValueError(f"num_groups must have value greater than zero: expected an integer >= 1, got {groups!r}")
-        self.groups = groups
-        self.flip = bool(flip)
-        self.alpha, self.beta = _number("alpha", self.alpha), _number("beta", self.beta)
-
-    def output_shape(self, image: tuple[int, ...], filters: tuple[int, ...]) -> tuple[int, ...]:
-        shape = shapes.get_conv_output_shape(image, filters, self.padding, self.stride, self.dilation)
-        if any(n is not None and n <= 0 for n in shape[2:]):
-            window = tuple((k - 1) * d + 1 for k, d in zip(filters[2:], self.dilation, strict=True))
-            raise ValueError(
-                f"filters: expected a (dilated) window no larger than the padded image, got window {window} on image "
-                f"{image[2:]} padded by {self.padding}"
-            )
-        return shape  # type: ignore[return-value]
-
-    def request(self, op: str, x: Spec, w: Spec, y: Spec, algo_option: str) -> Request:
-        problem = ConvProblem(
-            op, x, w, y, self.padding, self.stride, self.dilation, self.flip, self.groups, self.alpha, self.beta
-        )
-        return Request(
-            problem,
-            _named("algo", algo_option, self.algo),
-            _named("precision", "precision", self.precision),
-            algo_option,
-        )
-
-
-def _named(argument: str, option: str, value: Any) -> Any:
-    """A call's own value of an option: None, or one of the option's values."""
-    from numbadnn.config import OPTIONS
-
-    if value is not None:
-        try:
-            OPTIONS[option].parse(value)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{argument}: {error}, got {value!r}") from None
-    return value
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name}: expected a number, got {value!r}") from None
-
-
-def _out_view(out_views: list[View], beta: float) -> View | None:
-    if beta and not out_views:
-        raise ValueError(f"out: required when beta is not 0 (beta={beta:g}), got None")
-    if len(out_views) > 1:
-        raise ValueError(f"out: expected one array, got a tuple of {len(out_views)}")
-    return out_views[0] if out_views else None
-
-
-@dispatch.operation("input", "filters")
-def _build_forward(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
-    image, filters = views
-    input_shape, filter_shape, *rest = params
-    _check_rank("input", image)
-    _check_rank("filters", filters)
-    geometry = _Geometry(filters.shape[2:], tuple(rest))
-    _check_channels(image.shape, filters.shape, geometry.groups, "input", "filters")
-    _check_hint("input_shape", input_shape, image.shape)
-    _check_hint("filter_shape", filter_shape, filters.shape)
-    dtype = result_dtype(views)
-    shape = geometry.output_shape(image.shape, filters.shape)
-    y = output_spec(shape, dtype, image, _out_view(out_views, geometry.beta))
-    return geometry.request("conv2d", input_spec(image, dtype), input_spec(filters, dtype), y, "algo_fwd")
-
-
-@dispatch.operation("output_grad", "filters")
-def _build_grad_inputs(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
-    top, filters = views
-    input_shape, filter_shape, *rest = params
-    _check_rank("output_grad", top)
-    _check_rank("filters", filters)
-    geometry = _Geometry(filters.shape[2:], tuple(rest))
-    if top.shape[1] != filters.shape[0]:
-        raise ValueError(f"output_grad: expected {filters.shape[0]} channels (one a filter), got {top.shape[1]}")
-    if not isinstance(input_shape, (tuple, list)) or len(input_shape) != 4 or None in input_shape[2:]:
-        raise ValueError(
-            f"input_shape: expected (batch, channels, rows, columns), the last two integers, got {input_shape!r}"
-        )
-    shape = (
-        top.shape[0],
-        filters.shape[1] * geometry.groups,
-        *(shapes.as_int("input_shape", n, 0) for n in input_shape[2:]),
-    )
-    _check_hint("input_shape", input_shape, shape)
-    _check_hint("filter_shape", filter_shape, filters.shape)
-    _check_channels(shape, filters.shape, geometry.groups, "input_shape", "filters")
-    expected = geometry.output_shape(shape, filters.shape)
-    if expected != top.shape:
-        raise ValueError(
-            f"invalid input_shape for gradInputs: the given input_shape would produce an output of shape {expected}, "
-            f"but the given topgrad has shape {top.shape}"
-        )
-    dtype = result_dtype(views)
-    x = output_spec(shape, dtype, top, _out_view(out_views, geometry.beta))
-    return geometry.request(
-        "conv2d_grad_wrt_inputs", x, input_spec(filters, dtype), input_spec(top, dtype), "algo_bwd_data"
-    )
-
-
-@dispatch.operation("input", "output_grad")
-def _build_grad_weights(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
-    image, top = views
-    filter_shape, input_shape, *rest = params
-    _check_rank("input", image)
-    _check_rank("output_grad", top)
-    if not isinstance(filter_shape, (tuple, list)) or len(filter_shape) != 4 or None in filter_shape[2:]:
-        raise ValueError(
-            f"filter_shape: expected (filters, channels, rows, columns), the last two integers, got {filter_shape!r}"
-        )
-    kernel = shapes.positive_ints("filter_shape", tuple(filter_shape[2:]), 2)
-    geometry = _Geometry(kernel, tuple(rest))
-    if image.shape[1] % geometry.groups:
-        raise ValueError(
-            f"num_groups: expected a divisor of the {image.shape[1]} channels of input, got {geometry.groups}"
-        )
-    shape = (top.shape[1], image.shape[1] // geometry.groups, *kernel)
-    _check_hint("filter_shape", filter_shape, shape)
-    _check_hint("input_shape", input_shape, image.shape)
-    _check_channels(image.shape, shape, geometry.groups, "input", "output_grad")
-    expected = (image.shape[0], *geometry.output_shape(image.shape, shape)[1:])
-    if expected != top.shape:
-        raise ValueError(f"output_grad: expected shape {expected}, got {top.shape}")
-    dtype = result_dtype(views)
-    w = output_spec(shape, dtype, image, _out_view(out_views, geometry.beta))
-    return geometry.request(
-        "conv2d_grad_wrt_weights", input_spec(image, dtype), w, input_spec(top, dtype), "algo_bwd_filter"
-    )
-
-
-def conv2d(
-    input: Any,
-    filters: Any,
-    input_shape: Any = None,
-    filter_shape: Any = None,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1),
-    filter_flip: bool = True,
-    filter_dilation: Any = (1, 1),
-    num_groups: int = 1,
-    unshared: bool = False,
-    *,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    algo: str | None = None,
-    precision: str | None = None,
-    backend: str | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """2-D convolution of images with filters, as neural networks mean it.
-
-    y[n,k,p,q] = sum over c,r,s of x[n, c, p*sh + r*dh - top, q*sw + s*dw - left] * w[k, c, R-1-r, S-1-s].
-
-    input: (N, C, H, W); filters: (K, C/num_groups, R, S); result (N, K, P, Q), times ``alpha``, plus ``beta * out``, with
-    P = floor((H + top + bottom - ((R-1)*dh + 1)) / sh) + 1. With ``filter_flip=False`` the filter is not rotated
-    (cross-correlation). ``border_mode``: 'valid' (no padding), 'full' (dilated window - 1), 'half' (dilated window // 2),
-    an integer, a pair, or a pair of (before, after) pairs. float16, bfloat16, float32, float64; mixed dtypes upcast.
-    ``algo`` and ``precision`` as the options algo_fwd and precision. Source: spec/semantics.md 1.2, 1.3.
-
-    Raises ValueError for shapes or parameters that do not fit, TypeError for other arrays, NotSupportedError when no
-    implementation that the options admit can do it.
-
-    >>> import numpy as np, numbadnn
-    >>> x = np.arange(9, dtype="float32").reshape(1, 1, 3, 3)
-    >>> numbadnn.conv2d(x, np.ones((1, 1, 2, 2), "float32"))[0, 0]
-    array([[ 8., 12.],
-           [20., 24.]], dtype=float32)
-    """
-    params = (
-        input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared, alpha,
-        beta, algo, precision,
-    )  # fmt: skip
-    return dispatch.call2(_build_forward, input, filters, params, backend, out, stream)
-
-
-def conv2d_grad_wrt_inputs(
-    output_grad: Any,
-    filters: Any,
-    input_shape: Any,
-    filter_shape: Any = None,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1),
-    filter_flip: bool = True,
-    filter_dilation: Any = (1, 1),
-    num_groups: int = 1,
-    unshared: bool = False,
-    *,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    algo: str | None = None,
-    precision: str | None = None,
-    backend: str | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """Gradient of ``conv2d`` with respect to its input, its exact adjoint: <conv2d(x), g> = <x, this(g)>.
-
-    output_grad: (N, K, P, Q); filters: (K, C/num_groups, R, S); input_shape: (N, C, H, W), the first two may be None;
-    result (N, C, H, W), times ``alpha``, plus ``beta * out``. With a stride several H fit one P: pixels that no window
-    reaches get 0. Other parameters, dtypes and errors as conv2d; ValueError where input_shape does not produce
-    output_grad's shape. Source: spec/semantics.md 1.3.
-
-    >>> import numpy as np, numbadnn
-    >>> g, w = np.ones((1, 1, 1, 1), "float32"), np.arange(4, dtype="float32").reshape(1, 1, 2, 2)
-    >>> numbadnn.conv2d_grad_wrt_inputs(g, w, (1, 1, 2, 2))[0, 0]
-    array([[3., 2.],
-           [1., 0.]], dtype=float32)
-    """
-    params = (
-        input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared, alpha,
-        beta, algo, precision,
-    )  # fmt: skip
-    return dispatch.call2(_build_grad_inputs, output_grad, filters, params, backend, out, stream)
-
-
-def conv2d_grad_wrt_weights(
-    input: Any,
-    output_grad: Any,
-    filter_shape: Any,
-    input_shape: Any = None,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1),
-    filter_flip: bool = True,
-    filter_dilation: Any = (1, 1),
-    num_groups: int = 1,
-    unshared: bool = False,
-    *,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    algo: str | None = None,
-    precision: str | None = None,
-    backend: str | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """Gradient of ``conv2d`` with respect to its filters, its exact adjoint: <conv2d(x, w), g> = <w, this(x, g)>.
-
-    input: (N, C, H, W); output_grad: (N, K, P, Q); filter_shape: (K, C/num_groups, R, S), the first two may be None;
-    result of that shape (rotated like the filters when ``filter_flip``), times ``alpha``, plus ``beta * out``. Other
-    parameters, dtypes and errors as conv2d. Source: spec/semantics.md 1.3.
-
-    >>> import numpy as np, numbadnn
-    >>> x, g = np.arange(4, dtype="float32").reshape(1, 1, 2, 2), np.ones((1, 1, 1, 1), "float32")
-    >>> numbadnn.conv2d_grad_wrt_weights(x, g, (1, 1, 2, 2))[0, 0]
-    array([[3., 2.],
-           [1., 0.]], dtype=float32)
-    """
-    params = (
-        filter_shape, input_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared, alpha,
-        beta, algo, precision,
-    )  # fmt: skip
-    return dispatch.call2(_build_grad_weights, input, output_grad, params, backend, out, stream)
+    past = (problem.taps[1] - 1) * problem.dilation[1]
+    rows = (problem.x.shape[2], problem.taps[0], problem.stride[0], problem.dilation[0])
+    if rows != (1, 1, 1, 1) or problem.padding != ((0, 0), (past, 0)):
+        raise ValueError(f"{problem.op} expects images of one row and pad=0,0,{past},0, got {problem}")

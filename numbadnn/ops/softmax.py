@@ -51,6 +51,11 @@ class SoftmaxProblem:
     def bytes(self) -> int:
         return sum(s.size * s.itemsize for s in (*self.inputs, self.output))
 
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The parameters as keyword arguments of the public function, and of the reference."""
+        return {"algo": self.algo, "mode": self.mode}
+
     def __str__(self) -> str:
         operands = " ".join(f"{n}={s}" for n in ("x", "dy", "y", "dx") if (s := getattr(self, n)) is not None)
         return f"{self.op} {operands} algo={self.algo} mode={self.mode}"
@@ -80,6 +85,9 @@ class SoftmaxProblem:
         algo, mode = fields.get("algo", "accurate"), fields.get("mode", "channel")
         _check_choices(algo, mode)
         return SoftmaxProblem(op, **specs, algo=algo, mode=mode)
+
+
+PROBLEM = SoftmaxProblem
 
 
 def _check_choices(algo: Any, mode: Any) -> None:

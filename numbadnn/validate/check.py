@@ -9,8 +9,8 @@ from numbadnn import config, select
 from numbadnn.problem import Policy
 from numbadnn.registry import Impl
 from numbadnn.validate.compare import DIRECT
-from numbadnn.validate.data import exact_integers
 from numbadnn.validate.execute import execute
+from numbadnn.validate.laws import law
 from numbadnn.validate.oracle import Trial
 
 RUNS = 3
@@ -66,7 +66,8 @@ class Subject:
     def __init__(self, name: str, problem: Any, trial: Trial | None = None, seed: int = 0) -> None:
         self.name, self.problem = name, problem
         self.trial = trial or Trial.of(problem, seed)
-        self.integers = Trial.of(problem, seed, "integers") if trial is None and exact_integers(problem) else None
+        exact = trial is None and law(problem.op).exact_integers(problem)
+        self.integers = Trial.of(problem, seed, "integers") if exact else None
 
 
 def check(impl: Impl, subject: Subject, policy: Policy, timed: bool = True) -> Row:
@@ -89,7 +90,7 @@ def judge(row: Row, impl: Impl, subject: Subject, policy: Policy, timed: bool) -
     trial, problem = subject.trial, subject.problem
     outcome = execute(impl, problem, policy, trial.inputs, trial.old, RUNS, timed)
     arithmetic = outcome.executable.arithmetic
-    found = trial.compare(outcome.result, arithmetic)
+    found = trial.compare(outcome.results, arithmetic)
     row.arithmetic, row.worst, row.where, row.ulp = arithmetic, found.worst, found.where, found.ulp
     row.same_bits = outcome.same_bits
     row.facts = {k: str(v) for k, v in outcome.executable.facts.items()}
@@ -101,7 +102,7 @@ def judge(row: Row, impl: Impl, subject: Subject, policy: Policy, timed: bool) -
         wrong.append(f"declares {outcome.executable.determinism}, but {RUNS} runs gave different bits")
     if subject.integers is not None and arithmetic in DIRECT:
         whole = execute(impl, problem, policy, subject.integers.inputs, subject.integers.old, 1)
-        exactly = subject.integers.compare_exactly(whole.result)
+        exactly = subject.integers.compare_exactly(whole.results)
         row.exact = exactly.ok
         wrong += [] if exactly.ok else [f"small integers: {exactly}"]
     if wrong:
@@ -110,7 +111,7 @@ def judge(row: Row, impl: Impl, subject: Subject, policy: Policy, timed: bool) -
 
 
 def speed(problem: Any, time_us: float) -> tuple[float, str]:
-    """GFLOP/s of a convolution, GB/s of anything else; 0 where nothing was measured."""
-    conv = problem.op.startswith("conv")
-    work = problem.flops if conv else problem.bytes
-    return (work / time_us / 1e3 if time_us else 0.0), "GFLOP/s" if conv else "GB/s"
+    """In the unit of the family's law; 0 where nothing was measured."""
+    unit = law(problem.op).WORK
+    work = problem.flops if unit == "GFLOP/s" else problem.bytes
+    return (work / time_us / 1e3 if time_us else 0.0), unit

@@ -21,13 +21,11 @@ Softmax is no sum of products; its bound stands with its derivation beside its r
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from numbadnn import reference
 
 Float64 = NDArray[np.float64]
 
@@ -77,46 +75,13 @@ class Bound:
         return (2.0 - UNIT[self.dtype]) * 2.0 ** EXPONENT[self.dtype]
 
 
-def bound(problem: Any, inputs: tuple[Any, ...], old: Any = None, arithmetic: str = "ieee") -> Bound:
-    """The bound on each element of ``problem``'s result on these inputs, for an implementation of this arithmetic."""
-    dtype = problem.output.dtype
-    accumulate = _conv_error if problem.op.startswith("conv") else _softmax_error
-    with np.errstate(invalid="ignore"):
-        return Bound(accumulate(problem, inputs, old, arithmetic), dtype)
+def bounds(problem: Any, inputs: tuple[Any, ...], old: Any = None, arithmetic: str = "ieee") -> tuple[Bound, ...]:
+    """The bound on each element of each result of ``problem`` on these inputs, for an implementation of this arithmetic."""
+    from numbadnn.validate.laws import law
 
-
-def _conv_error(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> Float64:
-    from numbadnn.validate import transforms
-    from numbadnn.validate.oracle import keywords
-
-    dtype = accumulator(problem.output.dtype)
-    u = UNIT[dtype]
-    k = reference.conv2d_reduction_length(problem.op, problem.w.shape, problem.y.shape, problem.groups)
-    more = {} if old is None else {"out": old}
-    m = getattr(reference, f"{problem.op}_magnitude")(*inputs, **keywords(problem), **more)
-    scaling = 0 if problem.alpha == 1 and problem.beta == 0 else 3
-    if arithmetic == "ieee":
-        e = gamma(k + scaling, u) * m
-    elif arithmetic in ("tensor_core", "tf32"):
-        e = gamma(TENSOR_CORE_LENGTH * k + scaling, TENSOR_CORE_UNIT) * m
-        if arithmetic == "tf32":
-            e += TF32 * m
-    elif arithmetic in ("fft", "winograd"):
-        e = abs(problem.alpha) * getattr(transforms, arithmetic)(problem, inputs, u) + gamma(3, u) * m
-    else:
-        raise ValueError(f"arithmetic: expected ieee, tensor_core, tf32, fft or winograd, got {arithmetic!r}")
-    # products and scaled sums below the smallest normal number may be flushed to zero
-    flushed = (k * max(1.0, abs(problem.alpha)) + scaling) * NORMAL[dtype]
-    return e + gamma(k + scaling, 2.0**-53) * m + flushed
-
-
-def _softmax_error(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> Float64:
-    if arithmetic != "ieee":
-        raise ValueError(f"arithmetic: expected ieee for {problem.op}, got {arithmetic!r}")
-    dtype = accumulator(problem.output.dtype)
-    u, tiny = UNIT[dtype], NORMAL[dtype]
-    e = getattr(reference, f"{problem.op}_bound")(*inputs, problem.algo, problem.mode, u, 0.0, tiny)
-    return e * (1 + 2.0**-53 / u)
+    with np.errstate(invalid="ignore", over="ignore"):
+        errors = law(problem.op).errors(problem, inputs, old, arithmetic)
+    return tuple(Bound(e, spec.dtype) for e, spec in zip(errors, problem.outputs, strict=True))
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
@@ -142,6 +107,15 @@ class Comparison:
     def __str__(self) -> str:
         text = f"|error| is {self.worst:.3g} of the bound at {self.where}, {self.ulp} ULP at most"
         return text if self.ok else f"{self.mismatches} elements wrong: {text}; {self.note}"
+
+
+def worst(found: list[Comparison]) -> Comparison:
+    """The comparisons of several outputs as one: that of the worst, which says its number; mismatches are added up."""
+    if len(found) == 1:
+        return found[0]
+    number = max(range(len(found)), key=lambda i: (not found[i].ok, found[i].worst))
+    of_all = {"ulp": max(c.ulp for c in found), "mismatches": sum(c.mismatches for c in found)}
+    return replace(found[number], **of_all, note=f"output {number + 1}: {found[number].note}")
 
 
 def compare(result: Any, exact: Float64, limit: Bound) -> Comparison:

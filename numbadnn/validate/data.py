@@ -2,7 +2,7 @@
 
 ``buffer`` allocates an operand with its strides (any sign, 0 too) and its alignment, inside memory that is NaN everywhere
 else, so that a kernel which reads a gap spreads NaN and one which writes a gap is found by ``untouched``. ``make_arrays``
-gives an operation's inputs: normal numbers, numbers far apart, or small integers whose every partial sum is exact.
+gives an operation's inputs as its family's law makes them: random, or small integers whose every partial sum is exact.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numbadnn import reference
 from numbadnn.arrays.numpy_ import numpy_dtype
 from numbadnn.problem import Spec
 
-KINDS = ("random", "wide", "integers")
+KINDS = ("random", "integers")
 GUARD_BYTES = 128
 
 #: integers up to here are exact in the type; float64 is held to float32's, which is plenty
@@ -68,50 +67,36 @@ def untouched(b: Buffer) -> bool:
 def make_arrays(problem: Any, seed: int = 0, kind: str = "random") -> tuple[tuple[np.ndarray, ...], np.ndarray | None]:
     """(inputs in call order, old contents of the output or None where beta is 0), NumPy arrays with the problem's strides.
 
-    ``kind``: "random", standard normal, no zeros, never overflowing float16; "wide", thirty times that (softmax alone, not
-    ``fast``); "integers", small ones such that every partial sum in any order is exact in the output's type.
+    ``kind``: "random", normal numbers, no zeros, never overflowing float16; "integers", small ones such that every partial
+    sum in any order is exact in the output's type; or one of the family's own (``laws``).
 
     >>> from numbadnn.ops.softmax import SoftmaxProblem
     >>> inputs, old = make_arrays(SoftmaxProblem.parse("softmax x=float32:2x3"))
     >>> inputs[0].shape, old
     ((2, 3), None)
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
-    rng = np.random.default_rng(seed)
-    if problem.op.startswith("conv"):
-        values = _integers_conv(problem, rng) if kind == "integers" else [_normal(s, rng) for s in problem.inputs]
-    else:
-        values = _softmax_values(problem, rng, kind)
-    inputs = tuple(buffer(s, v).array for s, v in zip(problem.inputs, values, strict=True))
-    if not getattr(problem, "beta", 0.0):
-        return inputs, None
-    old = rng.integers(-2, 3, problem.output.shape) if kind == "integers" else _normal(problem.output, rng)
-    return inputs, buffer(problem.output, old).array
+    from numbadnn.validate.laws import law
+
+    family = law(problem.op)
+    kinds = (*KINDS, *family.extra_kinds(problem))
+    if kind not in kinds:
+        raise ValueError(f"kind: expected one of {', '.join(kinds)}, got {kind!r}")
+    values = family.values(problem, np.random.default_rng(seed), kind)
+    specs = (*problem.inputs, problem.output)[: len(values)]
+    arrays = tuple(buffer(s, v).array for s, v in zip(specs, values, strict=True))
+    n = len(problem.inputs)
+    return arrays[:n], arrays[n] if len(arrays) > n else None
 
 
-def _normal(spec: Spec, rng: np.random.Generator) -> np.ndarray:
+def normal(spec: Spec, rng: np.random.Generator) -> np.ndarray:
+    """Standard normal numbers of the operand's type, none of them zero."""
     wide = np.float64 if spec.dtype == "float64" else np.float32
     values = rng.standard_normal(spec.shape, wide).astype(numpy_dtype(spec.dtype))
     values[values == 0] = 1
     return values
 
 
-def exact_integers(problem: Any) -> bool:
-    """Whether ``kind="integers"`` can be exact: the operation is a sum, alpha and beta are multiples of 1/4 below 4."""
-    if problem.op.startswith("conv"):
-        return all(abs(v) < 4 and float(4 * v).is_integer() for v in (problem.alpha, problem.beta))
-    return problem.op == "softmax_grad" and problem.algo != "log"
-
-
-def _integers_conv(problem: Any, rng: np.random.Generator) -> list[np.ndarray]:
-    """k products and the old output, scaled by alpha and beta, stay below EXACT; 4 * 4 is alpha's size and fraction."""
-    limit = EXACT[problem.output.dtype] // 16 - 8
-    k = reference.conv2d_reduction_length(problem.op, problem.w.shape, problem.y.shape, problem.groups)
-    return _integers([s.shape for s in problem.inputs], limit, k, rng)
-
-
-def _integers(shapes: list[tuple[int, ...]], limit: int, k: int, rng: np.random.Generator) -> list[np.ndarray]:
+def integers(shapes: list[tuple[int, ...]], limit: int, k: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Two arrays whose sums of k products have magnitudes summing to at most ``limit``.
 
     Where k alone is too long, the first is mostly zeros: k * density is a quarter of the limit on average, so that no sum
@@ -124,16 +109,3 @@ def _integers(shapes: list[tuple[int, ...]], limit: int, k: int, rng: np.random.
     kept = rng.random(first.shape) < limit / (4 * k)
     kept.flat[rng.integers(kept.size)] = True
     return [first * kept, second]
-
-
-def _softmax_values(problem: Any, rng: np.random.Generator, kind: str) -> list[np.ndarray]:
-    shape = problem.y.shape
-    if kind == "integers":
-        if not exact_integers(problem):
-            raise ValueError(f"kind: {problem.op} with algo={problem.algo} is no sum, it has no exact integers")
-        n = math.prod(shape[1:]) if problem.mode == "instance" else shape[1]
-        return _integers([shape, shape], EXACT[problem.y.dtype] // 16, n, rng)
-    x = rng.standard_normal(shape) * (30 if kind == "wide" else 1)
-    if problem.op == "softmax":
-        return [x]
-    return [rng.standard_normal(shape), reference.softmax(x, problem.algo, problem.mode)]

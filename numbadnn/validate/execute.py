@@ -18,16 +18,16 @@ import numpy as np
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
 from numbadnn.validate.data import Buffer, buffer, untouched
-from numbadnn.validate.determinism import fingerprint
+from numbadnn.validate.determinism import fingerprint, same_bits
 
 #: sets of operands that timed runs rotate over on a GPU, so that they are not found in its cache
 ROTATIONS = 4
 
 
 class Outcome(NamedTuple):
-    """``result`` of the first run; ``same_bits`` in all; ``damage`` says what was written that must not be ("" = nothing)."""
+    """``results`` of the first run; ``same_bits`` in all; ``damage`` says what was written that must not be ("" = nothing)."""
 
-    result: np.ndarray
+    results: tuple[np.ndarray, ...]
     same_bits: bool
     damage: str
     executable: Executable
@@ -46,12 +46,21 @@ def execute(
         executable = impl.plan(problem, policy, None)
         with place(executable, problem, guarded, old) as (run_once, measure):
             for _ in range(runs):
-                output, after = run_once()
-                results.append(output.array)
-                damage = damage or _damage(before, after, output)
+                outputs, after = run_once()
+                results.append(tuple(b.array for b in outputs))
+                damage = damage or _damage(before, after, outputs)
             time_us = measure() if timed else 0.0
-    prints = {fingerprint(r) for r in results}
-    return Outcome(results[0], len(prints) == 1, damage, executable, time_us)
+    return Outcome(results[0], same_bits(results), damage, executable, time_us)
+
+
+def targets(problem: Any, old: Any = None) -> list[Buffer]:
+    """The outputs, NaN; the first with its old contents where it has any."""
+    return [buffer(spec, None if i else old) for i, spec in enumerate(problem.outputs)]
+
+
+def words(problem: Any) -> tuple[int, ...]:
+    """The integers an operation takes after its arrays, which are no part of its problem."""
+    return getattr(problem, "words", ())
 
 
 def _context(device: int) -> Any:
@@ -62,31 +71,32 @@ def _context(device: int) -> Any:
     return ensure_context(device)
 
 
-def _damage(before: list[str], inputs: list[Buffer], output: Buffer) -> str:
+def _damage(before: list[str], inputs: list[Buffer], outputs: list[Buffer]) -> str:
     for number, (was, b) in enumerate(zip(before, inputs, strict=True), 1):
         if fingerprint(b.memory) != was:
             return f"input {number} (or memory around it) was changed"
-    return "" if untouched(output) else "memory around the output was written"
+    wrong = [str(number) for number, b in enumerate(outputs, 1) if not untouched(b)]
+    return f"memory around output {', '.join(wrong)} was written" if wrong else ""
 
 
-Placed = tuple[Callable[[], tuple[Buffer, list[Buffer]]], Callable[[], float]]
+Placed = tuple[Callable[[], tuple[list[Buffer], list[Buffer]]], Callable[[], float]]
 
 
 @contextmanager
 def _on_cpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any) -> Iterator[Placed]:
-    arrays = tuple(b.array for b in inputs)
+    arguments = (*(b.array for b in inputs), *words(problem))
 
-    def run_once() -> tuple[Buffer, list[Buffer]]:
-        output = buffer(problem.output, old)
-        executable.run(arrays, (output.array,), None, None)
-        return output, inputs
+    def run_once() -> tuple[list[Buffer], list[Buffer]]:
+        outputs = targets(problem, old)
+        executable.run(arguments, tuple(b.array for b in outputs), None, None)
+        return outputs, inputs
 
     def measure() -> float:
-        output = buffer(problem.output, old)
+        outputs = tuple(b.array for b in targets(problem, old))
         times: list[float] = []
         while len(times) < 3 or (len(times) < 20 and sum(times) < 2e4):
             start = time.perf_counter()
-            executable.run(arrays, (output.array,), None, None)
+            executable.run(arguments, outputs, None, None)
             times.append((time.perf_counter() - start) * 1e6)
         return statistics.median(times)
 
@@ -132,31 +142,35 @@ def _on_gpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any
     device = _Device()
     try:
         workspace = device.allocate(executable.workspace_bytes)
-        target = buffer(problem.output, old)
-        bases = [device.put(b) for b in inputs]
-        out = device.put(target)
+        outputs = targets(problem, old)
+        bases, outs = [device.put(b) for b in inputs], [device.put(b) for b in outputs]
+        arguments = (*(base + b.offset for base, b in zip(bases, inputs, strict=True)), *words(problem))
+        addresses = tuple(out + b.offset for out, b in zip(outs, outputs, strict=True))
 
-        def run_once() -> tuple[Buffer, list[Buffer]]:
-            device.put(target, out)
-            addresses = tuple(base + b.offset for base, b in zip(bases, inputs, strict=True))
-            executable.run(addresses, (out + target.offset,), workspace, 0)
+        def run_once() -> tuple[list[Buffer], list[Buffer]]:
+            for b, out in zip(outputs, outs, strict=True):
+                device.put(b, out)
+            executable.run(arguments, addresses, workspace, 0)
             device.check(device.driver.cuCtxSynchronize())
-            return device.get(target, out), [device.get(b, base) for b, base in zip(inputs, bases, strict=True)]
+            after = [device.get(b, base) for b, base in zip(inputs, bases, strict=True)]
+            return [device.get(b, out) for b, out in zip(outputs, outs, strict=True)], after
 
         def measure() -> float:
-            return _measure(device, executable, inputs, target, workspace)
+            return _measure(device, executable, problem, inputs, outputs, workspace)
 
         yield run_once, measure
     finally:
         device.free()
 
 
-def _measure(device: _Device, executable: Executable, inputs: list[Buffer], target: Buffer, workspace: int) -> float:
+def _measure(
+    device: _Device, executable: Executable, problem: Any, inputs: list[Buffer], outputs: list[Buffer], workspace: int
+) -> float:
     """The median of many launches, each between two events, on operands in turn."""
     sets = []
     for _ in range(ROTATIONS):
-        addresses = tuple(device.put(b) + b.offset for b in inputs)
-        sets.append((addresses, (device.put(target) + target.offset,)))
+        arguments = (*(device.put(b) + b.offset for b in inputs), *words(problem))
+        sets.append((arguments, tuple(device.put(b) + b.offset for b in outputs)))
     d, check = device.driver, device.check
     start, stop = check(d.cuEventCreate(0)), check(d.cuEventCreate(0))
     times = []

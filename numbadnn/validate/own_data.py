@@ -28,6 +28,10 @@ ARRAYS = {
 
 def load(op: str, files: list[str]) -> tuple[np.ndarray, ...]:
     """The arrays of an operation; ValueError or OSError say which file is wrong. Two-byte void is bfloat16, as NumPy saves it."""
+    if op not in ARRAYS:
+        raise ValueError(
+            f"--data: expected one of {', '.join(ARRAYS)}, got {op}, which needs parameters besides arrays"
+        )
     names = ARRAYS[op].split()
     if len(files) != len(names):
         raise ValueError(
@@ -71,7 +75,8 @@ def check(op: str, arrays: tuple[np.ndarray, ...], backend: str) -> Row:
         for _ in range(RUNS):
             start = time.perf_counter()
             result = function(*there, **arguments, backend=backend)
-            results.append(result if backend == "cpu" else _to_host(result))
+            given = result if isinstance(result, tuple) else (result,)
+            results.append(given if backend == "cpu" else tuple(map(_to_host, given)))
             times.append(1e6 * (time.perf_counter() - start))
     except (NotSupportedError, BackendUnavailableError) as error:
         row.status, row.reason = "refused", str(error)

@@ -93,7 +93,7 @@ def subjects(chosen: list[str], side: int) -> Iterator[Subject]:
         values = {"x": images if whole else images / 255, "w": filters}
         if op != OPERATIONS[0]:
             forward = parse(str(problem).replace(op, OPERATIONS[0], 1))
-            values["y"] = expected(forward, (values["x"], values["w"]))
+            values["y"] = expected(forward, (values["x"], values["w"]))[0]
         order = {OPERATIONS[0]: "xw", OPERATIONS[1]: "yw", OPERATIONS[2]: "xy"}[op]
         arrays = [buffer(s, values[o]).array for s, o in zip(problem.inputs, order, strict=True)]
         trial = Trial(problem, tuple(arrays))

@@ -14,10 +14,10 @@ import subprocess
 import sys
 from typing import Any
 
-from numbadnn.cases import find
+from numbadnn.cases import all_cases, find
 from numbadnn.registry import implementations
 from numbadnn.validate.check import DIRECT, Row
-from numbadnn.validate.data import exact_integers
+from numbadnn.validate.laws import law
 from numbadnn.validate.oracle import Trial
 
 #: cases of some hundred results: the simulator runs every thread as Python
@@ -39,7 +39,8 @@ def names() -> list[str]:
     """The cases that are run in the simulator."""
     conv = [f"{op}/{name}" for op in ("conv2d", "conv2d_grad_wrt_inputs") for name in CONVOLUTIONS]
     conv += [f"conv2d_grad_wrt_weights/{name}" for name in WEIGHTS]
-    return conv + [f"{op}/{name}" for op in ("softmax", "softmax_grad") for name in SOFTMAX]
+    softmax = [f"{op}/{name}" for op in ("softmax", "softmax_grad") for name in SOFTMAX]
+    return conv + softmax + [case.name for case in all_cases().values() if "simulate" in case.tags]
 
 
 def missing() -> str:
@@ -94,7 +95,7 @@ def simulate(name: str) -> list[Row]:
     (case,) = find([name])
     problem, policy = case.problem(), Policy(device=0)
     trial = Trial.of(problem)
-    integers = Trial.of(problem, 0, "integers") if exact_integers(problem) else None
+    integers = Trial.of(problem, 0, "integers") if law(problem.op).exact_integers(problem) else None
     rows = []
     for impl in implementations(problem.op):
         if impl.backend != "numba":

@@ -1,0 +1,256 @@
+"""What is made of convolutions: transposed, separable, causal, and conv3d on frames.
+
+Each hands the caller's arguments as they are, with its builder, to the dispatcher; they are looked at on a miss alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numbadnn import dispatch, shapes
+from numbadnn.operands import named_view
+from numbadnn.ops import conv_build as build
+from numbadnn.ops.conv_functions import conv2d, conv3d
+
+
+def conv2d_transpose(
+    input: Any,
+    filters: Any,
+    output_shape: Any,
+    filter_shape: Any = None,
+    border_mode: Any = "valid",
+    input_dilation: Any = (1, 1),
+    filter_flip: bool = True,
+    filter_dilation: Any = (1, 1),
+    num_groups: int = 1,
+    unshared: bool = False,
+    *,
+    algo: str | None = None,
+    precision: str | None = None,
+    backend: str | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Transposed convolution: the gradient of a ``conv2d`` with respect to its input, used forwards to upsample.
+
+    out[n, c, i*sh + r*dh - top, j*sw + s*dw - left] += x[n, k, i, j] * w[k, c, R-1-r, S-1-s] over all k, i, j, r, s.
+
+    input: (N, K, P, Q); filters: (K, C/num_groups, R, S), *input* channels first; output_shape: (N, C, H, W), the first two may
+    be None; result (N, C, H, W). ``input_dilation`` is the subsample of the convolution this is the gradient of: so far lie
+    the input's pixels apart in the output. ``border_mode`` is that convolution's too and crops. With ``filter_flip=False`` it
+    is PyTorch's conv_transpose2d. Other parameters, dtypes and errors as conv2d; ValueError where output_shape does not fit.
+    Source: spec/semantics.md 1.3.
+
+    >>> import numpy as np, numbadnn
+    >>> x, w = np.ones((1, 1, 2, 2), "float32"), np.ones((1, 1, 2, 2), "float32")
+    >>> numbadnn.conv2d_transpose(x, w, (1, 1, 3, 3))[0, 0]
+    array([[1., 2., 1.],
+           [2., 4., 2.],
+           [1., 2., 1.]], dtype=float32)
+    """
+    params = (
+        output_shape, filter_shape, border_mode, input_dilation, filter_flip, filter_dilation, num_groups, unshared, 1.0, 0.0,
+        algo, precision,
+    )  # fmt: skip
+    return dispatch.call2(build.conv2d_transpose, input, filters, params, backend, out, stream)
+
+
+def conv3d_transpose(
+    input: Any,
+    filters: Any,
+    output_shape: Any,
+    filter_shape: Any = None,
+    border_mode: Any = "valid",
+    input_dilation: Any = (1, 1, 1),
+    filter_flip: bool = True,
+    filter_dilation: Any = (1, 1, 1),
+    num_groups: int = 1,
+    *,
+    algo: str | None = None,
+    precision: str | None = None,
+    backend: str | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Transposed convolution of volumes: the gradient of a ``conv3d`` with respect to its input, used forwards.
+
+    input: (N, K, O, P, Q); filters: (K, C/num_groups, T, R, S), *input* channels first; output_shape: (N, C, D, H, W), the
+    first two may be None; result of that shape. The rest as conv2d_transpose. Source: spec/semantics.md 1.3.
+
+    >>> import numpy as np, numbadnn
+    >>> x, w = np.ones((1, 1, 2, 1, 1), "float32"), np.ones((1, 1, 2, 1, 1), "float32")
+    >>> numbadnn.conv3d_transpose(x, w, (1, 1, 3, 1, 1)).ravel()
+    array([1., 2., 1.], dtype=float32)
+    """
+    params = (
+        output_shape, filter_shape, border_mode, input_dilation, filter_flip, filter_dilation, num_groups, False, 1.0, 0.0, algo,
+        precision,
+    )  # fmt: skip
+    return dispatch.call2(build.conv3d_transpose, input, filters, params, backend, out, stream)
+
+
+def causal_conv1d(
+    input: Any,
+    filters: Any,
+    filter_shape: Any = None,
+    input_shape: Any = None,
+    subsample: int = 1,
+    filter_flip: bool = True,
+    filter_dilation: int = 1,
+    num_groups: int = 1,
+    unshared: bool = False,
+    *,
+    algo: str | None = None,
+    precision: str | None = None,
+    backend: str | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Convolution in time that sees nothing of the future: each output sums the input at its own time and before.
+
+    y[n,k,t] = sum over c,j of w[k,c,j] * x[n, c, t*subsample - filter_dilation*j], x being 0 before its beginning.
+
+    input: (N, C, T); filters: (K, C/num_groups, S); result (N, K, (T-1)//subsample + 1). With ``filter_flip=False`` the
+    filter's last entry meets the present, not its first. ``unshared=True``: a filter for each output, (K, T', C/num_groups, S);
+    in Theano that could never work. The document says "till t-1", its code and this include t. Other parameters, dtypes
+    and errors as conv2d; ValueError for arrays that have not three axes. Source: spec/semantics.md 1.3.
+
+    >>> import numpy as np, numbadnn
+    >>> x, w = np.arange(1, 6, dtype="float32").reshape(1, 1, 5), np.array([[[1, 10, 100]]], "float32")
+    >>> numbadnn.causal_conv1d(x, w).ravel()
+    array([  1.,  12., 123., 234., 345.], dtype=float32)
+    """
+    params = (
+        input_shape, filter_shape, None, subsample, filter_flip, filter_dilation, num_groups, unshared, 1.0, 0.0,
+        algo, precision,
+    )  # fmt: skip
+    return dispatch.call2(build.causal, input, filters, params, backend, out, stream)
+
+
+def conv3d2d(
+    signals: Any,
+    filters: Any,
+    signals_shape: Any = None,
+    filters_shape: Any = None,
+    border_mode: Any = "valid",
+    *,
+    algo: str | None = None,
+    precision: str | None = None,
+    backend: str | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """``conv3d`` of signals whose axis of time comes before the channels; all three axes of the filters are flipped.
+
+    signals: (N, T, C, H, W); filters: (K, S, C, R, S'); result (N, T', K, H', W') as conv3d gives it on the same
+    memory seen as (N, C, T, H, W). ``border_mode`` is 'valid', 'full' or 'half', or a tuple of three of them (time, rows,
+    columns; Theano took two that agree for rows and columns). The shapes are hints. Dtypes and errors as conv3d.
+    Source: spec/semantics.md 1.3.
+
+    >>> import numpy as np, numbadnn
+    >>> x, w = np.ones((1, 3, 2, 2, 2), "float32"), np.ones((1, 2, 2, 2, 2), "float32")
+    >>> numbadnn.conv3d2d(x, w)[0, :, 0, 0, 0]
+    array([16., 16.], dtype=float32)
+    """
+    params = (
+        signals_shape, filters_shape, border_mode, None, True, None, 1, False, 1.0, 0.0, algo, precision
+    )  # fmt: skip
+    return dispatch.call2(build.frames, signals, filters, params, backend, out, stream)
+
+
+def separable_conv2d(
+    input: Any,
+    depthwise_filters: Any,
+    pointwise_filters: Any,
+    num_channels: int,
+    input_shape: Any = None,
+    depthwise_filter_shape: Any = None,
+    pointwise_filter_shape: Any = None,
+    border_mode: Any = "valid",
+    subsample: Any = (1, 1),
+    filter_flip: bool = True,
+    filter_dilation: Any = (1, 1),
+    *,
+    algo: str | None = None,
+    precision: str | None = None,
+    backend: str | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Each channel with filters of its own, then 1x1 filters that mix the results.
+
+    conv2d(conv2d(input, depthwise_filters, num_groups=num_channels, ...), pointwise_filters).
+
+    input: (N, C, H, W) with C = num_channels; depthwise_filters: (C*M, 1, R, S); pointwise_filters: (K, C*M, 1, 1); result
+    (N, K, P, Q). border_mode, subsample and filter_dilation belong to the first convolution. The shapes are hints. Dtypes
+    and errors as conv2d; ValueError where num_channels is not the number of channels, or pointwise filters are no 1x1 ones.
+    ``explain`` and ``plan`` are asked for each convolution by itself. Source: spec/semantics.md 1.3.
+
+    >>> import numpy as np, numbadnn
+    >>> x, depthwise = np.ones((1, 2, 3, 3), "float32"), np.ones((2, 1, 2, 2), "float32")
+    >>> numbadnn.separable_conv2d(x, depthwise, np.ones((1, 2, 1, 1), "float32"), 2)[0, 0]
+    array([[8., 8.],
+           [8., 8.]], dtype=float32)
+    """
+    _check_separable(2, input, pointwise_filters, num_channels, backend)
+    middle = conv2d(
+        input, depthwise_filters, input_shape, depthwise_filter_shape, border_mode, subsample, filter_flip,
+        filter_dilation, num_channels, algo=algo, precision=precision, backend=backend, stream=stream,
+    )  # fmt: skip
+    return conv2d(
+        middle, pointwise_filters, None, pointwise_filter_shape, filter_flip=filter_flip, algo=algo, precision=precision,
+        backend=backend, out=out, stream=stream,
+    )  # fmt: skip
+
+
+def separable_conv3d(
+    input: Any,
+    depthwise_filters: Any,
+    pointwise_filters: Any,
+    num_channels: int,
+    input_shape: Any = None,
+    depthwise_filter_shape: Any = None,
+    pointwise_filter_shape: Any = None,
+    border_mode: Any = "valid",
+    subsample: Any = (1, 1, 1),
+    filter_flip: bool = True,
+    filter_dilation: Any = (1, 1, 1),
+    *,
+    algo: str | None = None,
+    precision: str | None = None,
+    backend: str | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """``separable_conv2d`` of volumes: one more axis of depth before rows and columns, everywhere.
+
+    input: (N, C, D, H, W); depthwise_filters: (C*M, 1, T, R, S); pointwise_filters: (K, C*M, 1, 1, 1).
+    Source: spec/semantics.md 1.3.
+
+    >>> import numpy as np, numbadnn
+    >>> x, depthwise = np.ones((1, 2, 2, 2, 2), "float32"), np.ones((2, 1, 2, 2, 2), "float32")
+    >>> numbadnn.separable_conv3d(x, depthwise, np.ones((1, 2, 1, 1, 1), "float32"), 2).ravel()
+    array([16.], dtype=float32)
+    """
+    _check_separable(3, input, pointwise_filters, num_channels, backend)
+    middle = conv3d(
+        input, depthwise_filters, input_shape, depthwise_filter_shape, border_mode, subsample, filter_flip,
+        filter_dilation, num_channels, algo=algo, precision=precision, backend=backend, stream=stream,
+    )  # fmt: skip
+    return conv3d(
+        middle, pointwise_filters, None, pointwise_filter_shape, filter_flip=filter_flip, algo=algo, precision=precision,
+        backend=backend, out=out, stream=stream,
+    )  # fmt: skip
+
+
+def _check_separable(axes: int, input: Any, pointwise_filters: Any, num_channels: Any, backend: Any) -> None:
+    """What the two convolutions would not notice, or only after the first has run."""
+    if isinstance(backend, dispatch.Intercept):
+        raise TypeError(f"separable_conv{axes}d is two convolutions: ask for the plan of each conv{axes}d by itself")
+    image, filters = named_view(input, "input"), named_view(pointwise_filters, "pointwise_filters")
+    build.check_rank("input", image, axes + 2)
+    build.check_rank("pointwise_filters", filters, axes + 2)
+    if shapes.as_int("num_channels", num_channels, 1) != image.shape[1]:
+        raise ValueError(f"num_channels: expected input's {image.shape[1]} channels, got {num_channels}")
+    if set(filters.shape[2:]) != {1}:
+        raise ValueError(f"pointwise_filters: expected sizes {(1,) * axes}, got {filters.shape[2:]}")

@@ -3,7 +3,8 @@
 float16 channels-last and float32 NCHW; float32 under ieee beside allow_tf32=False, under tf32 beside True; PyTorch with
 benchmark=False, and True beside it. Like is held against like: our default (run_to_run) against
 cudnn.deterministic=True ("vs det"), and determinism="not_guaranteed" against PyTorch's default, which takes
-non-deterministic engines ("free vs torch"). The limit is the larger of bytes over the measured copy speed and
+non-deterministic engines ("free vs torch"); and precision="as_input", under which float16 sums may be kept in
+float16, as PyTorch lets cuDNN do without being asked ("as_input vs det"). The limit is the larger of bytes over the measured copy speed and
 operations over the measured matrix-product rate. Before a speed is printed the result is compared with float64 within
 the bound of validate.compare; a case that fails prints REFUSED. ``python bench/bench_conv.py [--quick]``.
 """
@@ -39,7 +40,7 @@ RESNET50 = (
     ("5s 1x1/2", 1024, 14, 2048, 1, 2, 0),
 )
 DIRECTIONS = ("forward", "grad_inputs", "grad_weights")
-RATIOS = ("vs det", "free vs torch", "vs torch", "free vs tuned")
+RATIOS = ("vs det", "as_input vs det", "free vs torch", "vs torch", "free vs tuned")
 SETTINGS = (("float16", "ieee", True), ("float32", "ieee", False), ("float32", "tf32", False))
 
 
@@ -109,6 +110,9 @@ def measure(
         ours = device_ms([p[0] for p in pairs])
     with numbadnn.using(fp32_precision=precision, determinism="not_guaranteed"):
         free = device_ms([p[0] for p in pairs])
+    with numbadnn.using(fp32_precision=precision, precision="as_input"):
+        row["as_input error/bound"] = checking.conv2d(direction, layer, first, pairs[0][0])
+        as_input = device_ms([p[0] for p in pairs])
     torch.backends.cudnn.deterministic = True
     same = device_ms([p[1] for p in pairs])
     torch.backends.cudnn.deterministic = False
@@ -120,7 +124,8 @@ def measure(
     return row | {
         "us": ours * 1e3, "torch_det_us": same * 1e3, "free_us": free * 1e3, "torch_us": theirs * 1e3,
         "tuned_us": tuned * 1e3, "TFLOP/s": flops / ours / 1e9, "vs det": same / ours, "free vs torch": theirs / free,
-        "vs torch": theirs / ours, "free vs tuned": tuned / free, "of limit": limit / ours,
+        "vs torch": theirs / ours, "as_input vs det": same / as_input,
+        "free vs tuned": tuned / free, "of limit": limit / ours,
     }  # fmt: skip
 
 

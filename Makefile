@@ -9,9 +9,9 @@ BIN := $(VENV)/bin
 comma := ,
 space := $(subst ,, )
 
+# nvidia-smi prints the newest CUDA version that the driver runs
+driver_cuda := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA[A-Za-z ]*Version: *\([0-9]*\)\..*/\1/p' | head -n 1)
 ifeq ($(origin CUDA), undefined)
-  # nvidia-smi prints the newest CUDA version that the driver runs
-  driver_cuda := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA[A-Za-z ]*Version: *\([0-9]*\)\..*/\1/p' | head -n 1)
   CUDA := $(if $(driver_cuda),$(if $(filter 12,$(driver_cuda)),cu12,$(if $(filter-out 8 9 10 11,$(driver_cuda)),cu13)))
 endif
 
@@ -24,8 +24,9 @@ stamp = $(VENV)/.installed-$(subst $(space),-,$(strip $(1) $(subst $(comma), ,$(
 validate: $(call stamp,cli)
 	$(BIN)/numbadnn validate $(ARGS)
 
+# on every core, but in one process where there is a GPU: some tests count its memory
 test: $(call stamp,cli test)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(if $(driver_cuda),,-n auto) $(ARGS)
 
 gpu-test: $(call stamp,cli test)
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -3,10 +3,10 @@
 float16 channels-last and float32 NCHW; float32 under ieee beside allow_tf32=False, under tf32 beside True; PyTorch with
 benchmark=False, and True beside it. Like is held against like: our default (run_to_run) against
 cudnn.deterministic=True ("vs det"), and determinism="not_guaranteed" against PyTorch's default, which takes
-non-deterministic engines ("free vs torch"); and precision="as_input", under which float16 sums may be kept in
-float16, as PyTorch lets cuDNN do without being asked ("as_input vs det"). The limit is the larger of bytes over the measured copy speed and
-operations over the measured matrix-product rate. Before a speed is printed the result is compared with float64 within
-the bound of validate.compare; a case that fails prints REFUSED. ``python bench/bench_conv.py [--quick]``.
+non-deterministic engines ("free vs torch"); and precision="as_input", under which float16 sums may be kept in float16, as
+PyTorch lets cuDNN do without being asked ("as_input vs det"). The limit is the larger of bytes over the measured copy
+speed and operations over the measured matrix-product rate. Before a speed is printed the result is compared with
+float64 within the bound of validate.compare; a case that fails prints REFUSED. ``python bench/bench_conv.py [--quick]``.
 """
 
 from __future__ import annotations

@@ -44,11 +44,13 @@ FAMILY: dict[str, str] = {
     "bilinear_upsampling_grad": "upsample",
     "dropout": "dropout",
     "dropout_grad": "dropout",
+    "rnn_forward": "rnn",
+    "rnn_backward": "rnn",
 }
 
 #: from the weakest to the strongest promise
 DETERMINISM = ("not_guaranteed", "run_to_run", "batch_invariant", "gpu_to_gpu")
-ARITHMETIC = ("ieee", "tensor_core", "tf32", "fft", "winograd")
+ARITHMETIC = ("ieee", "tensor_core", "tf32", "half", "fft", "winograd")
 
 
 @dataclass(slots=True)
@@ -91,6 +93,11 @@ class Impl:
     complete: bool = False
     #: the candidates inside this implementation (cuDNN engines, kernel configurations), for explain
     options: Callable[[Any, Policy], list[dict[str, Any]]] | None = None
+    #: the configurations worth timing, each to be given to ``plan``; None in the list is the implementation's own heuristic
+    space: Callable[[Any, Policy], list[Any]] | None = None
+    #: restore(problem, policy, stored) -> the config that a JSON file stores, where ``space`` is slow to list; it holds all
+    #: that ``supports`` would, with NotSupportedError for what may not be
+    restore: Callable[[Any, Policy, Any], Any] | None = None
 
 
 def problem_class(op: str) -> Any:

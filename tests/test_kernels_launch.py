@@ -15,9 +15,9 @@ SCALARS = (-3, (5, -(2**40)), 1.5, -0.1)
 
 
 def _launch_on(driver: FakeDriver) -> _launch.Launch:
-    addresses, values = _launch.pack(PARAMETERS, SCALARS)
+    offsets, values = _launch.pack(PARAMETERS, SCALARS)
     shape = (7, 1, 1, 128, 2, 1, 4096)
-    return _launch.Launch("a kernel", 0, driver.functions, 77, 999, shape, addresses, values)
+    return _launch.Launch("a kernel", 0, driver.functions, 77, 999, shape, offsets, values)
 
 
 def test_launch_passes_everything() -> None:
@@ -37,12 +37,23 @@ def test_launch_passes_everything() -> None:
 def test_many_addresses_and_neighbouring_small_parameters() -> None:
     driver = FakeDriver()
     driver.current = 77
-    addresses, values = _launch.pack("ptr " * 7 + "i32 i32 f32 i64", (1, 2, 0.5, 3))
-    assert addresses == 7
-    launch = _launch.Launch("a kernel", 0, driver.functions, 77, 999, (1,) * 7, addresses, values)
+    offsets, values = _launch.pack("ptr " * 7 + "i32 i32 f32 i64", (1, 2, 0.5, 3))
+    launch = _launch.Launch("a kernel", 0, driver.functions, 77, 999, (1,) * 7, offsets, values)
     launch(0, *range(10, 17))
     ((_, parameters),) = driver.launches
     assert struct.unpack("<7Qiif4xq", parameters) == (*range(10, 17), 1, 2, 0.5, 3)
+
+
+def test_descriptors_by_value_get_each_calls_address() -> None:
+    driver = FakeDriver()
+    driver.current = 77
+    first, second = bytes(range(128)), bytes(range(128, 256))
+    offsets, values = _launch.pack("map ptr map i32", (first, second, 5))
+    assert offsets == (0, 128, 192)
+    _launch.Launch("a kernel", 0, driver.functions, 77, 999, (1,) * 7, offsets, values)(0, 10, 11, 12)
+    ((_, parameters),) = driver.launches
+    assert struct.unpack("<Q120s", parameters[:128]) == (10, first[8:])
+    assert struct.unpack("<Q56xQ120si", parameters[128:]) == (11, 12, second[8:], 5)
 
 
 def test_wrong_context_launches_nothing_until_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +101,7 @@ def test_driver_error_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("i32 ptr", (1,), "before all else"),
         ("ptr " * 13, (), "at most 12 addresses"),
         ("ptr i32 i32", (1,), "expected 2 values"),
+        ("map", (b"",), "128 bytes"),
         ("ptr i32*3", ((1, 2),), r"expected i32\*3"),
     ],
 )

@@ -21,6 +21,41 @@ class ConvolutionMode(IntEnum):
     CROSS_CORRELATION = 1
 
 
+class TensorFormat(IntEnum):
+    NCHW = 0
+    NHWC = 1
+
+
+class FwdAlgo(IntEnum):
+    IMPLICIT_GEMM = 0
+    IMPLICIT_PRECOMP_GEMM = 1
+    GEMM = 2
+    DIRECT = 3
+    FFT = 4
+    FFT_TILING = 5
+    WINOGRAD = 6
+    WINOGRAD_NONFUSED = 7
+
+
+class BwdDataAlgo(IntEnum):
+    ALGO_0 = 0
+    ALGO_1 = 1
+    ALGO_FFT = 2
+    ALGO_FFT_TILING = 3
+    ALGO_WINOGRAD = 4
+    ALGO_WINOGRAD_NONFUSED = 5
+
+
+class BwdFilterAlgo(IntEnum):
+    ALGO_0 = 0
+    ALGO_1 = 1
+    ALGO_FFT = 2
+    ALGO_3 = 3
+    ALGO_WINOGRAD = 4
+    ALGO_WINOGRAD_NONFUSED = 5
+    ALGO_FFT_TILING = 6
+
+
 class HeurMode(IntEnum):
     INSTANT = 0
     B = 1
@@ -145,10 +180,59 @@ class SoftmaxMode(IntEnum):
     CHANNEL = 1
 
 
+class RNNMode(IntEnum):
+    RNN_RELU = 0
+    RNN_TANH = 1
+    LSTM = 2
+    GRU = 3
+
+
+class RNNAlgo(IntEnum):
+    STANDARD = 0
+    PERSIST_STATIC_SMALL_H = 3
+
+
+class RNNBiasMode(IntEnum):
+    DOUBLE_BIAS = 2
+
+
+class DirectionMode(IntEnum):
+    UNIDIRECTIONAL = 0
+    BIDIRECTIONAL = 1
+
+
+class RNNInputMode(IntEnum):
+    LINEAR = 0
+    SKIP = 1
+
+
+class RNNDataLayout(IntEnum):
+    SEQ_MAJOR_UNPACKED = 0
+
+
+class ForwardMode(IntEnum):
+    INFERENCE = 0
+    TRAINING = 1
+
+
+class WgradMode(IntEnum):
+    ADD = 0
+
+
+class MathType(IntEnum):
+    DEFAULT = 0
+    TENSOR_OP = 1
+    FMA = 3
+
+
 #: class -> (what the C names start with, what they end with)
 PREFIX: dict[type[IntEnum], tuple[str, str]] = {
     DataType: ("CUDNN_DATA_", ""),
     ConvolutionMode: ("CUDNN_", ""),
+    TensorFormat: ("CUDNN_TENSOR_", ""),
+    FwdAlgo: ("CUDNN_CONVOLUTION_FWD_ALGO_", ""),
+    BwdDataAlgo: ("CUDNN_CONVOLUTION_BWD_DATA_", ""),
+    BwdFilterAlgo: ("CUDNN_CONVOLUTION_BWD_FILTER_", ""),
     HeurMode: ("CUDNN_HEUR_MODE_", ""),
     DescriptorType: ("CUDNN_BACKEND_", "_DESCRIPTOR"),
     Type: ("CUDNN_TYPE_", ""),
@@ -157,6 +241,15 @@ PREFIX: dict[type[IntEnum], tuple[str, str]] = {
     BehaviorNote: ("CUDNN_BEHAVIOR_NOTE_", ""),
     SoftmaxAlgorithm: ("CUDNN_SOFTMAX_", ""),
     SoftmaxMode: ("CUDNN_SOFTMAX_MODE_", ""),
+    RNNMode: ("CUDNN_", ""),
+    RNNAlgo: ("CUDNN_RNN_ALGO_", ""),
+    RNNBiasMode: ("CUDNN_RNN_", ""),
+    DirectionMode: ("CUDNN_", ""),
+    RNNInputMode: ("CUDNN_", "_INPUT"),
+    RNNDataLayout: ("CUDNN_RNN_DATA_LAYOUT_", ""),
+    ForwardMode: ("CUDNN_FWD_MODE_", ""),
+    WgradMode: ("CUDNN_WGRAD_MODE_", ""),
+    MathType: ("CUDNN_", "_MATH"),
 }
 
 #: dtype name -> the data type cuDNN stores, and the one it computes and scales (alpha, beta) in

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from numbadnn.ops.conv import DIRECTIONS, ConvProblem
+from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Spec, channels_last_strides, contiguous_strides
 
 LAYOUTS = {"nchw": contiguous_strides, "nhwc": channels_last_strides}
@@ -56,7 +56,7 @@ class Form:
     @property
     def copies(self) -> list[str]:
         """What is copied each call, in words; an output that is read (beta) is copied both ways."""
-        output = DIRECTIONS[self.problem.op][1]
+        output = self.problem.output_name
         lines = []
         for b in self.buffers:
             if b.name != output:
@@ -70,7 +70,7 @@ class Form:
 
 def forms(problem: ConvProblem) -> Iterator[Form]:
     """The forms to try, cheapest copies first: layouts, then true convolution before a turned filter."""
-    flips = problem.flip and any(n > 1 for n in problem.w.shape[2:])
+    flips = problem.flip and any(n > 1 for n in problem.taps)
     unaligned = not all(s.aligned for s in (problem.x, problem.w, problem.y))
     for layout in sorted(LAYOUTS, key=lambda layout: _layout_cost(problem, layout)):
         for turn in (False, True) if flips else (False,):

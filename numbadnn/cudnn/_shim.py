@@ -38,6 +38,7 @@ STEPS = (
     "cudnnBackendExecute",
     "destroying the variant pack",
     "cudnnSoftmax",
+    "cudnnConvolution",
 )
 
 # words of a table

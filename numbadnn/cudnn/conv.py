@@ -1,4 +1,4 @@
-"""conv2d and its two gradients through cuDNN's graph API: implementation "cudnn.graph".
+"""Convolutions of images and volumes, and their gradients, through cuDNN's graph API: implementation "cudnn.graph".
 
 Source: the cuDNN backend API (cudnn_graph.h). ``supports`` asks the heuristics for an engine that the rules admit, in
 the forms of ``_forms.py`` (cheapest copies first); what it finds is kept for the ``plan`` that follows. A call runs the
@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from numbadnn.cudnn import lib
+from numbadnn.cudnn import _space, lib
 from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms
 from numbadnn.errors import BackendUnavailableError, CudnnError, NotSupportedError
-from numbadnn.ops.conv import DIRECTIONS, ConvProblem
+from numbadnn.ops.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
-_HEURISTIC_ALGORITHMS = ("auto", "guess_once", "guess_on_shape_change")
 Step = Callable[[int, int, int], None]
 
 
@@ -61,10 +60,9 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
 
 def static_refusal(problem: ConvProblem, policy: Policy) -> str:
     """Refusals that need no device."""
-    rank = len(problem.x.shape)
-    if rank not in (4, 5):
-        return f"cuDNN's convolutions have 2 or 3 spatial axes, x has {rank - 2}"
-    if policy.algo not in _HEURISTIC_ALGORITHMS:
+    if problem.unshared:
+        return "cuDNN has no unshared convolution: its filters are the same at every position of the output"
+    if policy.algo != "auto":
         return f"the graph API picks engines by heuristics; it has no algorithm named {policy.algo!r}"
     dtype, precision = problem.x.dtype, policy.precision
     if precision == "float16" or precision not in ("as_input_f32", "as_input", "float32", "float64"):
@@ -165,7 +163,7 @@ def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Call
     from numbadnn.cudnn.plan import UID
     from numbadnn.kernels import _context, _driver
 
-    inputs, output = DIRECTIONS[problem.op]
+    inputs, output = problem.input_names, problem.output_name
     library, handle, descriptor = prepared.library, prepared.handle, prepared.candidate.plan
     current = ctypes.cast(_driver.library().cuCtxGetCurrent, ctypes.c_void_p).value or 0
     words = _shim.graph_table(
@@ -205,7 +203,7 @@ def _with_copies(form: Form, issue: Callable[..., None], engine_bytes: int, devi
     """The engine's workspace comes first, then the buffers; copies in, the engine, the copy out."""
     from numbadnn.kernels.copy import plan_copy
 
-    (first, second), output = DIRECTIONS[form.problem.op]
+    (first, second), output = form.problem.input_names, form.problem.output_name
     order = {first: 0, second: 1, output: 2}
     before: list[tuple[Step, int, int, int]] = []
     after: list[tuple[Step, int, int, int]] = []
@@ -275,7 +273,7 @@ def rank(problem: ConvProblem) -> float:
     return 6.0 + time_us + 2 * copied / 3e6
 
 
-for _op in DIRECTIONS:
+for _op in OPERATIONS:
     register(
         Impl(
             op=_op,
@@ -287,5 +285,9 @@ for _op in DIRECTIONS:
             arithmetic="ieee",
             determinism="run_to_run",
             options=options,
+            space=_space.space,
+            restore=_space.restore,
         )
     )
+
+from numbadnn.cudnn import algorithms  # noqa: E402, F401  (the same operations, by algorithms that are named)

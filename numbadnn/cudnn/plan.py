@@ -56,6 +56,13 @@ UNNOTED_WINOGRAD = {("conv2d_grad_wrt_weights", "float32", 17)}
 #: unique ids of the three operands in every graph
 UID = {"x": 1, "w": 2, "y": 3}
 
+#: what the tables here call a direction: engines have one number for two and three axes, and what is known of them holds for both
+_IN_2D = {
+    "forward": "conv2d",
+    "grad_inputs": "conv2d_grad_wrt_inputs",
+    "grad_weights": "conv2d_grad_wrt_weights",
+}
+
 #: operation -> (descriptor, start of its attributes, operand -> end of its attribute's name)
 _OPERATION = {
     "conv2d": (
@@ -135,7 +142,7 @@ def operation(library: Library, problem: ConvProblem) -> Descriptor:
 
     Groups are not named: cuDNN reads them off the channels of x and w.
     """
-    kind, prefix, ends = _OPERATION[problem.op]
+    kind, prefix, ends = _OPERATION[_IN_2D[problem.direction]]
     scalar = Type.DOUBLE if problem.x.dtype == "float64" else Type.FLOAT
     attributes: list[Attribute] = [
         (Attr[prefix + "CONV_DESC"], Type.BACKEND_DESCRIPTOR, [convolution(library, problem)]),
@@ -241,7 +248,7 @@ def configuration(library: Library, operation_graph: Descriptor, engine: int, kn
 def refusal(candidate: Candidate, problem: ConvProblem, policy: Policy) -> str:
     """Why the rules in force leave this engine out ("" = they do not)."""
     notes, dtype = candidate.notes, problem.x.dtype
-    measured = ERRATA.get((problem.op, dtype, candidate.engine))
+    measured = ERRATA.get((_IN_2D[problem.direction], dtype, candidate.engine))
     if measured:
         return f"measured wrong (cuDNN 9.19, H200): {measured}"
     if dtype == "float32" and policy.fp32_precision != "tf32":
@@ -313,7 +320,7 @@ def candidates(
 def arithmetic(candidate: Candidate, problem: ConvProblem) -> str:
     """The class of arithmetic that bounds the error of this engine."""
     dtype = problem.x.dtype
-    if (problem.op, dtype, candidate.engine) in UNNOTED_WINOGRAD:
+    if (_IN_2D[problem.direction], dtype, candidate.engine) in UNNOTED_WINOGRAD:
         return "winograd"
     if "FFT" in candidate.notes:
         return "fft"

@@ -4,7 +4,8 @@ Kernels are written against these names, so that another compiler with the same 
 another import name) is one file's work. Under the simulator (``NUMBA_ENABLE_CUDASIM=1``) kernels run as plain Python:
 the integer types then check their range, so that an index that would wrap on the GPU raises there. Importing this
 module imports Numba: do it inside functions. A kernel's parameters are written as text, so that a kernel whose binary
-is on disk needs no compiler: ``"ptr ptr i32*4 f32"`` is two addresses, a tuple of four int32 and a float32.
+is on disk needs no compiler: ``"ptr ptr i32*4 f32"`` is two addresses, a tuple of four int32 and a float32; ``map`` is a
+TMA descriptor by value.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ else:
 
 
 def _parameter_type(word: str) -> Any:
+    if word == "map":  # sixteen words here, one parameter of 128 bytes in the end (_tensormap)
+        word = "i64*16"
     name, _, count = word.partition("*")
     base = {"ptr": types.int64, "i32": types.int32, "i64": types.int64, "f32": types.float32, "f64": types.float64}[
         name

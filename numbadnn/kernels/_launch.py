@@ -30,6 +30,7 @@ from numbadnn.kernels._assemble import Assembled, assemble, toolchain
 from numbadnn.kernels._context import ensure_context, primary_context
 
 _FORMATS = {"ptr": "q", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
+_MAP_BYTES, _MAP_ALIGN = 128, 64
 _BUFFER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END
 _MAX_SHARED_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _MAX_ADDRESSES = 12
@@ -85,7 +86,12 @@ class Kernel:
         found = re.search(r"\.entry\s+(\w+)", text)
         if not found:
             raise NumbaDNNError(f"no entry point in the PTX of {self.name}")
-        return text.replace(found[1], self.entry)
+        text = text.replace(found[1], self.entry)
+        if "map" in self.parameters.split():
+            from numbadnn.kernels._tensormap import by_value
+
+            text = by_value(text, self.parameters)
+        return text
 
     @property
     def entry(self) -> str:
@@ -146,32 +152,51 @@ class Kernel:
             if shared_bytes > 48 * 1024:
                 attribute, value = ctypes.c_int(_MAX_SHARED_ATTRIBUTE), ctypes.c_int(shared_bytes)
                 _driver.call("cuKernelSetAttribute", attribute, value, kernel, ctypes.c_int(device))
-        addresses, values = pack(self.parameters, scalars)
+        offsets, values = pack(self.parameters, scalars)
         functions = driver_addresses()
         return Launch(
-            self.name, device, functions, context, function.value or 0, (*grid, *block, shared_bytes), addresses, values
+            self.name, device, functions, context, function.value or 0, (*grid, *block, shared_bytes), offsets, values
         )
 
 
-def pack(parameters: str, scalars: tuple[Any, ...]) -> tuple[int, bytes]:
-    """How many addresses come first, and all parameters as the driver's packed buffer: each at its own alignment, addresses 0."""
+def pack(parameters: str, scalars: tuple[Any, ...]) -> tuple[tuple[int, ...], bytes]:
+    """Where each call's addresses go, and all parameters as the driver's packed buffer, each at its own alignment.
+
+    Addresses are 0 in the buffer; a ``map`` (a TMA descriptor) is its 128 bytes, of which a call replaces the address,
+    the first eight.
+    """
     words = parameters.split()
-    addresses = words.count("ptr")
-    if words[:addresses] != ["ptr"] * addresses or addresses > _MAX_ADDRESSES:
+    targets = [word in ("ptr", "map") for word in words]
+    if sorted(targets, reverse=True) != targets or sum(targets) > _MAX_ADDRESSES:
         raise ValueError(f"expected at most {_MAX_ADDRESSES} addresses, before all else, got {parameters!r}")
-    rest = words[addresses:]
-    if len(rest) != len(scalars):
-        raise ValueError(f"expected {len(rest)} values for {' '.join(rest)!r}, got {len(scalars)}")
-    packed = bytes(8 * addresses)
-    for word, value in zip(rest, scalars, strict=True):
+    given = list(scalars)
+    if len(given) != len(words) - words.count("ptr"):
+        raise ValueError(f"expected {len(words) - words.count('ptr')} values for {parameters!r}, got {len(given)}")
+    offsets, packed = [], b""
+    for word in words:
         name, _, count = word.partition("*")
+        if name == "map":
+            packed += bytes(-len(packed) % _MAP_ALIGN)
+            offsets.append(len(packed))
+            packed += _descriptor(given.pop(0))
+            continue
+        if name == "ptr":
+            offsets.append(len(packed) + -len(packed) % 8)
+        value: Any = 0 if name == "ptr" else given.pop(0)
         values = tuple(value) if count else (value,)
         if len(values) != int(count or 1):
             raise ValueError(f"expected {word}, got {value!r}")
         for v in values:
             size = struct.calcsize(_FORMATS[name])
             packed += bytes(-len(packed) % size) + struct.pack("<" + _FORMATS[name], v)
-    return addresses, packed
+    return tuple(offsets), packed
+
+
+def _descriptor(value: Any) -> bytes:
+    text = bytes(value)
+    if len(text) != _MAP_BYTES:
+        raise ValueError(f"map: expected a TMA descriptor of {_MAP_BYTES} bytes, got {len(text)}")
+    return text
 
 
 def driver_addresses() -> tuple[int, int]:
@@ -198,39 +223,48 @@ class Launch:
         context: int,
         function: int,
         shape: tuple[int, ...],
-        addresses: int,
+        offsets: tuple[int, ...],
         values: bytes,
     ) -> None:
         from numbadnn.kernels import _shim
 
         self.name, self.device, self.context = name, device, context
-        first = _shim.VALUES // 8
-        self._record = np.zeros(first + max(-(-len(values) // 8), _MAX_ADDRESSES), np.uint64)
+        count, first = len(offsets), _shim.VALUES // 8
+        # the first three addresses are written one behind the other, whatever the kernel has of them
+        self._record = np.zeros(first + max(-(-len(values) // 8), 3), np.uint64)
         start = int(self._record.ctypes.data)
         # one packed buffer: an array of pointers, one a parameter, costs the driver a fifth of a microsecond more
         self._extra = np.array([_BUFFER, start + _shim.VALUES, _BUFFER_SIZE, 0, _END, len(values)], np.uint64)
         self._extra[3] = self._extra.ctypes.data + 5 * 8  # the address of the size
         get_current, launch = functions
-        head = (get_current, context, 0, launch, function, *shape, addresses, self._extra.ctypes.data)
+        head = (get_current, context, 0, launch, function, *shape, count, self._extra.ctypes.data)
         self._record[: len(head)] = head
+        self._record[_shim.OFFSETS // 8 :][:count] = [_shim.VALUES + offset for offset in offsets]
         self._record.view(np.uint8)[_shim.VALUES :][: len(values)] = np.frombuffer(values, np.uint8)
-        self.direct = _direct(addresses, start, name, device, (self._record, self._extra))
+        plain = offsets == tuple(range(0, 8 * count, 8)) and count <= 3
+        self.direct = _direct(count, plain, start, name, device, (self._record, self._extra))
 
     def __call__(self, stream: int, *addresses: int) -> None:
         self.direct(stream, *addresses)
 
 
-def _direct(addresses: int, record: int, name: str, device: int, keep: Any) -> Callable[..., None]:
-    """The launch as a function; ``keep`` is the memory that it writes to and the driver reads."""
+def _direct(addresses: int, plain: bool, record: int, name: str, device: int, keep: Any) -> Callable[..., None]:
+    """The launch as a function; ``keep`` is the memory that it writes to and the driver reads.
+
+    Its attribute ``parts`` is (shim, record, recover): what it does, for a caller that saves itself the function call.
+    """
     from numbadnn._hostcall import entry_point
     from numbadnn.kernels import _shim
 
-    shim = entry_point(_shim.launch_shim if addresses <= 3 else _shim.launch_shim_of_many)
+    shim = entry_point(_shim.launch_shim if plain else _shim.launch_shim_of_many)
 
     def direct(stream: int, a0: int = 0, a1: int = 0, a2: int = 0, _keep: Any = keep) -> None:
         status = shim(record, stream, a0, a1, a2)
         if status:
             _recover(shim, status, name, device, record, stream, a0, a1, a2)
+
+    def recover(status: int, *arguments: int) -> None:
+        _recover(shim, status, name, device, *arguments)
 
     rest = (0,) * (_MAX_ADDRESSES - addresses)
 
@@ -239,7 +273,10 @@ def _direct(addresses: int, record: int, name: str, device: int, keep: Any) -> C
         if status:
             _recover(shim, status, name, device, record, stream, words + rest)
 
-    return direct if addresses <= 3 else direct_of_many
+    if not plain:
+        return direct_of_many
+    direct.parts = shim, record, recover  # type: ignore[attr-defined]
+    return direct
 
 
 def _recover(shim: Callable[..., int], status: int, name: str, device: int, *arguments: Any) -> None:

@@ -14,9 +14,9 @@ from numbadnn._hostcall import call_address, load_u64, store_u64
 #: returned when another context than the expected one is current; nothing was launched. CUDA's statuses are >= 0.
 WRONG_CONTEXT = -1
 
-# words of the record, as byte offsets
-GET_CURRENT, EXPECTED, CURRENT, LAUNCH, FUNCTION, GRID, BLOCK, SHARED, ADDRESSES, EXTRA, VALUES = (
-    8 * word for word in (0, 1, 2, 3, 4, 5, 8, 11, 12, 13, 14)
+# words of the record, as byte offsets; OFFSETS: where each of at most twelve addresses goes
+GET_CURRENT, EXPECTED, CURRENT, LAUNCH, FUNCTION, GRID, BLOCK, SHARED, ADDRESSES, EXTRA, OFFSETS, VALUES = (
+    8 * word for word in (0, 1, 2, 3, 4, 5, 8, 11, 12, 13, 14, 26)
 )
 
 
@@ -68,10 +68,10 @@ def launch_shim(record, stream, a0, a1, a2):  # type: ignore[no-untyped-def]
 
 @njit("int64(int64, int64, UniTuple(int64, 12))", nogil=True, cache=True)
 def launch_shim_of_many(record, stream, words):  # type: ignore[no-untyped-def]
-    """Up to twelve; those beyond the kernel's own are not written."""
+    """Up to twelve, each to its own place; those beyond the kernel's own are not written."""
     status = _check(record, stream)
     if status != 0:
         return status
     for i in range(load_u64(record + ADDRESSES)):
-        store_u64(record + VALUES + 8 * i, words[i])
+        store_u64(record + load_u64(record + OFFSETS + 8 * i), words[i])
     return _launch(record, stream)

@@ -12,6 +12,7 @@ accumulator's unit roundoff, gamma_k = k*u / (1 - k*u) and M = |alpha| * sum|x||
     tensor_core   the same with TENSOR_CORE: operands are aligned to the largest of a block and cut off, not rounded, so
                   a unit is 2^-23; and blocks of at least four products cut their sum and its carry too, hence 1.5 * k.
     tf32          as tensor_core, and each factor is first rounded to 11 bits: 2 * 2^-11 + 2^-22 of M.
+    half          sums kept in float16, where it was asked for: (exp(1.5 * k * 2^-10) - 1) * M.
     fft, winograd norms over image or tile instead of M (``transforms.py``).
 
 The reference computes in float64 and is off by the same formula with u = 2^-53; that is added, and counts for float64 alone.

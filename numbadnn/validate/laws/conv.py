@@ -75,10 +75,13 @@ def _error(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> 
         e = gamma(TENSOR_CORE_LENGTH * k + scaling, TENSOR_CORE_UNIT) * m
         if arithmetic == "tf32":
             e += TF32 * m
+    elif arithmetic == "half":
+        # (1 + u)^k - 1 is below exp(k * u) - 1 for a sum of any length; cut off, not rounded, as on tensor cores
+        e = np.expm1((TENSOR_CORE_LENGTH * k + scaling) * 2 * UNIT["float16"]) * m
     elif arithmetic in ("fft", "winograd"):
         e = abs(problem.alpha) * getattr(transforms, arithmetic)(problem, inputs, u) + gamma(3, u) * m
     else:
-        raise ValueError(f"arithmetic: expected ieee, tensor_core, tf32, fft or winograd, got {arithmetic!r}")
+        raise ValueError(f"arithmetic: expected ieee, tensor_core, tf32, half, fft or winograd, got {arithmetic!r}")
     # products and scaled sums below the smallest normal number may be flushed to zero
     flushed = (k * max(1.0, abs(problem.alpha)) + scaling) * NORMAL[dtype]
     return e + gamma(k + scaling, 2.0**-53) * m + flushed

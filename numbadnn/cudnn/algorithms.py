@@ -1,0 +1,260 @@
+"""Convolutions by an algorithm that the caller names, as Theano's users do: implementation "cudnn.algorithms".
+
+``algo="fft"`` and its like run cuDNN's C call with exactly that algorithm; a name that this GPU, type or shape does not have
+is a refusal with cuDNN's reason, and the fallback option says what then. ``guess_*`` takes the first of cuDNN's ranking that
+fits the workspace limit, ``time_*`` the first of its timings; ``*_on_shape_change`` chooses anew for each problem, ``*_once``
+keeps the first choice of the process for a direction, and asks again for each problem whether it is supported and fits.
+Source: cudnn_cnn.h, spec/semantics.md 1.4. Operands are brought into the forms of ``_forms.py`` first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from numbadnn import config as options
+from numbadnn.cudnn import lib
+from numbadnn.cudnn._conv_calls import FORWARD, Call, call_of, convolution, filters, ranked, tensor, workspace_bytes
+from numbadnn.cudnn._enums import DATA_TYPE, DataType, MathType
+from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms
+from numbadnn.errors import BackendUnavailableError, CudnnError, DeterminismError, NotSupportedError
+from numbadnn.ops.conv import OPERATIONS
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable, Impl, register
+
+RUNTIME = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
+
+#: what no name tells, measured on an H200 with cuDNN 9.19
+ROUNDED = "adds partial sums that it has rounded to float16: up to 4.4 of the bound (cuDNN 9.19, H200)"
+UNKNOWN = (
+    "cuDNN's C calls compute bfloat16 by engines that they do not name: small integers differed (cuDNN 9.19, H200)"
+)
+
+#: (operation, runtime name) -> the algorithm that ``*_once`` keeps
+_ONCE: dict[tuple[str, str], int] = {}
+
+
+@dataclass(slots=True)
+class _Ready:
+    """An algorithm that fits, with the descriptors it is called with."""
+
+    form: Form
+    descriptors: tuple[Any, ...]
+    algorithm: int
+    workspace: int
+    math: MathType
+
+
+def supports(problem: Any, policy: Policy) -> str:
+    """ "" if the named algorithm can compute this, else the reason; DeterminismError against a level that the user set."""
+    reason = _static_refusal(problem, policy)
+    if reason:
+        return reason
+    try:
+        _find(problem, policy, timed=False)
+    except NotSupportedError as error:
+        return str(error)
+    except BackendUnavailableError as error:
+        return f"cuDNN cannot be used: {error}"
+    return ""
+
+
+def _static_refusal(problem: Any, policy: Policy) -> str:
+    if policy.algo == "auto":
+        return "runs an algorithm that is named (algo=...), and none is"
+    call = call_of(problem.op)
+    if policy.algo not in RUNTIME:
+        if policy.algo not in call.algorithms:
+            return f"has no algorithm {policy.algo!r} in this direction, but {', '.join(call.algorithms)}"
+        if len(problem.stride) == 3 and policy.algo not in call.in_3d:
+            return f"cuDNN's algorithm {policy.algo!r} has two spatial axes, {problem.op} has three"
+        _check_determinism(call.algorithms[policy.algo] in call.deterministic, policy)
+        if _rounds(call, problem, call.algorithms[policy.algo]):
+            return f"cuDNN's algorithm {policy.algo!r} {ROUNDED}"
+    if problem.x.dtype == "bfloat16":
+        return UNKNOWN
+    if problem.unshared:
+        return "cuDNN has no unshared convolution: its filters are the same at every position of the output"
+    return compute_type(problem, policy)[1]
+
+
+def _rounds(call: Call, problem: Any, algorithm: int) -> bool:
+    """The gradients' algorithm 0 adds to its result by atomic operations, in the result's type."""
+    return algorithm == 0 and call is not FORWARD and problem.x.dtype == "float16"
+
+
+def _check_determinism(deterministic: bool, policy: Policy) -> None:
+    """An algorithm that is named beats the default level; against one that the user set it is an error."""
+    level = options.current().origin["determinism"]
+    if not deterministic and level != "default" and policy.determinism != "not_guaranteed":
+        raise DeterminismError(
+            f"algo={policy.algo!r} may give other bits in each run, but determinism={policy.determinism!r} ({level}) asks "
+            "for more: name a deterministic algorithm, or set determinism='not_guaranteed'"
+        )
+
+
+def compute_type(problem: Any, policy: Policy) -> tuple[DataType, str]:
+    """The type that sums are kept in, as ``precision`` says; and why not, in words."""
+    dtype, precision = problem.x.dtype, policy.precision
+    wanted = {"as_input": dtype, "as_input_f32": "float32" if dtype in ("float16", "bfloat16") else dtype}.get(
+        precision, precision
+    )
+    wanted = "float32" if wanted == "bfloat16" else wanted
+    kind = DATA_TYPE[wanted]
+    if wanted == "float16" and call_of(problem.op).stem != "ConvolutionForward":
+        return kind, "Float16 precision is disabled for cuDNN backward convolutions"
+    if wanted == "float16" and dtype != "float16":
+        return kind, f"cuDNN does not compute {dtype} data in float16"
+    if (wanted == "float64") != (dtype == "float64"):
+        return kind, f"cuDNN does not compute {dtype} data in {wanted}"
+    if problem.beta and dtype in ("float16", "bfloat16"):
+        return kind, f"cuDNN rounds the convolution to {dtype} before it adds beta * out, which rounds twice"
+    return kind, ""
+
+
+def _math(problem: Any, policy: Policy) -> MathType:
+    """IEEE float32 and float64 by plain multiply-adds; 16-bit data, and float32 where tf32 is asked for, on tensor cores."""
+    if problem.x.dtype in ("float16", "bfloat16"):
+        return MathType.TENSOR_OP
+    return MathType.DEFAULT if policy.fp32_precision == "tf32" and problem.x.dtype == "float32" else MathType.FMA
+
+
+def _descriptors(library: lib.Library, call: Call, problem: Any, policy: Policy) -> tuple[Any, ...]:
+    """Those of the operands in cuDNN's order, then the convolution's."""
+    make = {"x": tensor, "y": tensor, "w": filters}
+    operands = [make[name](library, getattr(problem, name)) for name in call.order]
+    kind = compute_type(problem, policy)[0]
+    return (*operands, convolution(library, problem, kind, _math(problem, policy)))
+
+
+def _find(problem: Any, policy: Policy, timed: bool) -> _Ready:
+    """The algorithm, in the first form that has it and fits the workspace limit; NotSupportedError says what was in the way."""
+    from numbadnn.kernels._context import ensure_context
+
+    library, call = lib.load(), call_of(problem.op)
+    passed = []
+    with ensure_context(policy.device):
+        handle = lib.handle(library, policy.device).value
+        for form in forms(problem):
+            limit = policy.workspace_limit - form.buffer_bytes
+            try:
+                descriptors = _descriptors(library, call, form.problem, policy)
+                for algorithm in _algorithms(library, handle, call, problem, policy, descriptors, timed):
+                    size = workspace_bytes(library, handle, call, descriptors, algorithm)
+                    if size <= limit:
+                        lib.check_single_folder()
+                        return _Ready(form, descriptors, algorithm, size, _math(problem, policy))
+                    passed.append(f"{form.name}: needs a workspace of {size} bytes, {limit} are allowed")
+            except CudnnError as error:
+                if error.status // 1000 not in (2, 3):  # neither a bad parameter nor "not supported"
+                    raise
+                passed.append(f"{form.name}: {error}")
+    raise NotSupportedError(f"cuDNN {library.version} has no {policy.algo!r} here: {'; '.join(passed[:3])}")
+
+
+def _algorithms(
+    library: lib.Library,
+    handle: int,
+    call: Call,
+    problem: Any,
+    policy: Policy,
+    descriptors: tuple[Any, ...],
+    timed: bool,
+) -> list[int]:
+    """What is to be tried: the one that is named, the one kept by ``*_once``, or a ranking."""
+    if policy.algo in call.algorithms:
+        return [int(call.algorithms[policy.algo])]
+    if (problem.op, policy.algo) in _ONCE:
+        return [_ONCE[problem.op, policy.algo]]
+    found = [p for p in ranked(library, handle, call, descriptors, timed) if not _rounds(call, problem, p.algo)]
+    free = policy.determinism == "not_guaranteed"
+    return [p.algo for p in found if free or (p.determinism == 1 and p.algo in call.deterministic)]
+
+
+def plan(problem: Any, policy: Policy, config: Any) -> Executable:
+    """Descriptors, scalars and table, bound into one callable; ``time_*`` lets cuDNN run its algorithms here."""
+    from numbadnn.cudnn.conv import _with_copies, _without_copies
+
+    ready = _find(problem, policy, timed=policy.algo.startswith("time_"))
+    if policy.algo.endswith("_once"):
+        _ONCE.setdefault((problem.op, policy.algo), ready.algorithm)
+    call, form = call_of(problem.op), ready.form
+    issue = _issue(problem, policy.device, ready)
+    run = _with_copies(form, issue, ready.workspace, policy.device) if form.buffers else _without_copies(issue)
+    name = next((n for n, a in call.algorithms.items() if a == ready.algorithm), str(ready.algorithm))
+    facts = {
+        "form": form.name, "algorithm": name, "number": ready.algorithm, "math": ready.math.name, "copies": form.copies,
+        "cudnn": lib.load().version,
+    }  # fmt: skip
+    aligned = -(-ready.workspace // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
+    return Executable(
+        run=run,
+        workspace_bytes=aligned + form.buffer_bytes if form.buffers else ready.workspace,
+        arithmetic=_arithmetic(problem, policy, name, ready.math),
+        determinism="run_to_run" if ready.algorithm in call.deterministic else "not_guaranteed",
+        facts=facts,
+        direct=None if form.buffers else issue,
+    )
+
+
+def _arithmetic(problem: Any, policy: Policy, name: str, math: MathType) -> str:
+    if name.startswith(("fft", "winograd")):
+        return "fft" if name.startswith("fft") else "winograd"
+    if compute_type(problem, policy)[0] == DataType.HALF:
+        return "half"
+    if math == MathType.TENSOR_OP:
+        return "tensor_core"
+    return "tf32" if math == MathType.DEFAULT else "ieee"
+
+
+def _issue(problem: Any, device: int, ready: _Ready) -> Any:
+    """(stream, a, b, out, workspace=0) -> None, operands in the order of the operation's arguments."""
+    from numbadnn._hostcall import entry_point
+    from numbadnn.cudnn import _conv_shim, _shim
+    from numbadnn.kernels import _context, _driver
+
+    library, call = lib.load(), call_of(problem.op)
+    with _context.ensure_context(device):
+        handle = lib.handle(library, device)
+    # alpha and beta: doubles for float64 data, else floats, each in 8 bytes of its own
+    form = "d" if problem.x.dtype == "float64" else "f4x"
+    scalars = ctypes.create_string_buffer(b"".join(struct.pack(form, v) for v in (problem.alpha, problem.beta)), 16)
+    first, second, result, convolution = (d.value for d in ready.descriptors)
+    words = _conv_shim.table(
+        ctypes.cast(_driver.library().cuCtxGetCurrent, ctypes.c_void_p).value or 0,
+        _context.primary_context(device),
+        library.address(call.function),
+        handle.value,
+        ctypes.addressof(scalars),
+        (first, second, result),
+        convolution,
+        ready.algorithm,
+        ready.workspace,
+    )
+    table, shim, what = ctypes.addressof(words), entry_point(_conv_shim.convolve), problem.op
+    swapped = call.order[0] == "w"  # the operation takes (dy, w), cuDNN (w, dy)
+
+    def issue(
+        stream: int, a: int, b: int, out: int, workspace: int = 0, _keep: Any = (words, scalars, ready.descriptors)
+    ) -> None:
+        if stream != handle.stream:
+            handle.set_stream(stream)
+        if swapped:
+            a, b = b, a
+        code = shim(table, a, b, out, workspace)
+        if code:
+            _shim.recover(library, code, device, what, None, shim, table, a, b, out, workspace)
+
+    return issue
+
+
+def rank(problem: Any) -> float:
+    """Behind the graph's engines: it runs where its algorithm is named."""
+    return 10.0 + problem.flops / 1e7
+
+
+for _op, _operation in OPERATIONS.items():
+    if not _operation.arrangement:
+        register(Impl(_op, "cudnn", "cudnn.algorithms", supports, plan, rank, "ieee", "run_to_run"))

@@ -1,0 +1,132 @@
+"""cuDNN's convolution algorithms by name: what each direction has, what is refused and why, and on a GPU what they compute."""
+
+from typing import Any
+
+import pytest
+
+import numbadnn
+from numbadnn import cases, config, select
+from numbadnn.cudnn import _conv_calls, algorithms
+from numbadnn.errors import DeterminismError, NotSupportedError
+from numbadnn.problem import Policy
+from numbadnn.registry import implementations
+from numbadnn.validate.check import Row, Subject, judge
+
+PLANE = "x={t}:4x16x12x12 w={t}:16x16x3x3 pad=1,1,1,1 flip=0"
+SPACE = "x={t}:2x8x6x7x8 w={t}:8x8x3x3x3 pad=1,1,1,1,1,1 flip=0"
+OPS = [f"conv{n}d{direction}" for n in (2, 3) for direction in ("", "_grad_wrt_inputs", "_grad_wrt_weights")]
+
+
+def problem_of(op: str, dtype: str = "float32", more: str = "") -> Any:
+    return cases.parse(f"{op} {(PLANE if op.startswith('conv2d') else SPACE).format(t=dtype)} {more}".strip())
+
+
+def reason(op: str, algo: str, dtype: str = "float32", **policy: Any) -> str:
+    return algorithms._static_refusal(problem_of(op, dtype), Policy(device=0, algo=algo, **policy))
+
+
+def test_the_names_are_theanos() -> None:
+    names = {stem: set(call.algorithms) for stem, call in _conv_calls.CALLS.items()}
+    both = {"none", "fft", "fft_tiling", "winograd_non_fused"}
+    assert names["forward"] == both | {"small", "large", "winograd"}
+    assert names["grad_inputs"] == both | {"deterministic", "winograd"}
+    assert names["grad_weights"] == both | {"deterministic", "small"}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_name_of_another_direction_or_of_two_axes_is_refused(op: str) -> None:
+    assert "runs an algorithm that is named" in reason(op, "auto")
+    assert ("has no algorithm" in reason(op, "deterministic")) == (op in ("conv2d", "conv3d"))
+    assert ("two spatial axes" in reason(op, "fft")) == op.startswith("conv3d")
+    assert reason(op, "none") == reason(op, "time_once") == ""
+
+
+def test_precision_is_the_type_of_the_sums() -> None:
+    for precision, kind in (("as_input_f32", "FLOAT"), ("as_input", "HALF"), ("float32", "FLOAT"), ("float16", "HALF")):
+        found, why = algorithms.compute_type(problem_of("conv2d", "float16"), Policy(precision=precision))
+        assert (found.name, why) == (kind, "")
+    for op in ("conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"):
+        assert "Float16 precision is disabled" in reason(op, "none", "float16", precision="float16")
+        assert reason(op, "deterministic" if op != "conv2d" else "none", "float16") == ""
+        assert "rounded to float16" in reason(op, "none", "float16")
+    assert "in float64" in reason(op, "none", "float32", precision="float64")
+    assert "in float32" in reason(op, "none", "float64", precision="float32")
+
+
+def test_a_named_algorithm_beats_the_default_level_and_not_the_users() -> None:
+    op = "conv2d_grad_wrt_weights"
+    assert reason(op, "none") == ""
+    with numbadnn.using(determinism="run_to_run"):
+        assert reason(op, "deterministic") == ""
+        with pytest.raises(DeterminismError, match=r"algo='none'.*determinism='run_to_run'"):
+            reason(op, "none")
+    with numbadnn.using(determinism="not_guaranteed"):
+        assert reason(op, "none", determinism="not_guaranteed") == ""
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+#: what cuDNN 9.19 certainly has for these problems: a refusal is a mistake in asking
+CERTAIN = {
+    "conv2d": ("none", "small", "large", "fft", "fft_tiling", "winograd_non_fused"),
+    "conv2d_grad_wrt_inputs": ("none", "deterministic", "fft", "fft_tiling", "winograd_non_fused"),
+    "conv2d_grad_wrt_weights": ("none", "deterministic", "small", "fft", "winograd_non_fused"),
+    "conv3d": ("none", "small"),
+    "conv3d_grad_wrt_inputs": ("none", "deterministic"),
+    "conv3d_grad_wrt_weights": ("none",),
+}
+
+
+def judged(op: str, algo: str, dtype: str, **policy: Any) -> Row:
+    (impl,) = (i for i in implementations(op) if i.name == "cudnn.algorithms")
+    problem, wanted = problem_of(op, dtype), Policy(device=0, algo=algo, **policy)
+    why = select.refusal(impl, problem, wanted, config.current())
+    if why:
+        return Row("", impl.name, str(problem), "refused", why)
+    return judge(Row("", impl.name, str(problem), "ok"), impl, Subject("", problem), wanted, timed=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "bfloat16"])
+@pytest.mark.parametrize("op", OPS)
+def test_every_algorithm_agrees_or_is_refused_with_a_reason(op: str, dtype: str) -> None:
+    for algo in (*_conv_calls.call_of(op).algorithms, *algorithms.RUNTIME):
+        row = judged(op, algo, dtype)
+        assert row.status in ("ok", "refused"), f"{algo}: {row.reason} {row.facts}"
+        assert row.status == "ok" or len(row.reason.split()) > 3
+        if dtype == "float32" and algo in (*CERTAIN[op], *algorithms.RUNTIME):
+            assert row.status == "ok", f"{algo}: {row.reason}"
+            assert algo in algorithms.RUNTIME or row.facts["algorithm"] == algo
+
+
+@pytest.mark.gpu
+def test_float16_sums_where_they_are_asked_for() -> None:
+    row = judged("conv2d", "small", "float16", precision="float16")
+    assert row.status == "refused" or (row.status, row.arithmetic) == ("ok", "half"), row.reason
+
+
+@pytest.mark.gpu
+def test_a_name_that_is_not_to_be_had_falls_back_and_is_recorded() -> None:
+    torch = pytest.importorskip("torch")
+    x, w = torch.randn(2, 8, 12, 12, device="cuda"), torch.randn(8, 8, 3, 3, device="cuda")
+    with pytest.warns(RuntimeWarning, match="runs on"):
+        numbadnn.conv2d(x, w, subsample=(2, 2), algo="fft")
+    last = numbadnn.last_call()
+    assert last is not None and last.fallback and any(r.impl == "cudnn.algorithms" for r in last.refusals)
+    with pytest.raises(NotSupportedError, match="fft"):
+        numbadnn.conv2d(x, w, subsample=(2, 2), algo="fft", backend="cudnn")
+    numbadnn.conv2d(x, w, algo="fft")
+    last = numbadnn.last_call()
+    assert last is not None and not last.fallback and last.facts["algorithm"] == "fft"
+
+
+@pytest.mark.gpu
+def test_once_keeps_the_first_choice_and_asks_again_for_support() -> None:
+    torch = pytest.importorskip("torch")
+    algorithms._ONCE.clear()
+    w = torch.randn(8, 8, 3, 3, device="cuda")
+    for size in (12, 20, 300):  # the last is far larger: its workspace is asked for anew
+        x = torch.randn(1, 8, size, size, device="cuda")
+        y = numbadnn.conv2d(x, w, algo="time_once", backend="cudnn", filter_flip=False)
+        assert torch.allclose(y, torch.nn.functional.conv2d(x, w), atol=1e-3)
+    assert set(algorithms._ONCE) == {("conv2d", "time_once")}

@@ -1,0 +1,31 @@
+"""The examples do what their first paragraphs say, on the CPU, and on the GPU where there is one."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def example(name: str) -> Any:
+    """The module of an example."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+LIBRARIES = ("numpy", pytest.param("torch", marks=pytest.mark.gpu), pytest.param("cupy", marks=pytest.mark.gpu))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_digits_are_learned(library: str) -> None:
+    pytest.importorskip("sklearn")
+    if library != "numpy":
+        pytest.importorskip(library)
+    lines: list[str] = []
+    assert example("digits").train(library, epochs=8, report=lines.append) >= 0.97
+    assert len(lines) == 8

@@ -103,6 +103,10 @@ def softmaxes() -> None:
                     problem = SoftmaxProblem(op, spec, x=problem.x, dy=problem.dy, dx=spec, algo=algo, mode=mode)
                 trial = Trial.of(problem)
                 for impl in implementations(op):
+                    if (
+                        impl.name == "numba.softmax_long" and (i + j) % 2
+                    ):  # the slowest here, and much the same each time
+                        continue
                     if impl.backend == "numba" and not impl.supports(problem, Policy(device=0)):
                         check(problem, trial, impl.name)
 
@@ -119,6 +123,25 @@ def configurations() -> None:
                     problem = SoftmaxProblem.parse(f"{op} {first}={dtype}:2x{length} algo={algo}")
                     config = RowsConfig(128, 2, vec, length % vec > 0, False, 128, stash=op == "softmax_grad")
                     check(problem, Trial.of(problem), "numba.softmax_rows", config=config)
+
+
+def shared_configurations() -> None:
+    """The same for the kernels that use shared memory: what fits it and what does not, many warps, channels kept in registers."""
+    from numbadnn.kernels.softmax_long import LongConfig
+    from numbadnn.kernels.softmax_tiles import TilesConfig
+
+    for i, dtype in enumerate(DTYPES):
+        size = Spec.of(dtype, (1,)).itemsize
+        vec = 16 // size
+        for j, (op, first) in enumerate((("softmax", "x"), ("softmax_grad", "dy"))):
+            algo = ("accurate", "log")[(i + j) % 2]
+            problem = SoftmaxProblem.parse(f"{op} {first}={dtype}:2x{200 * vec + 3} algo={algo}")
+            for shared in (64 * 16 * (j + 1), 0):
+                check(problem, Trial.of(problem), "numba.softmax_long", config=LongConfig(32, vec, 2, shared))
+            problem = SoftmaxProblem.parse(f"{op} {first}={dtype}:1x21x4x4 algo={algo}")
+            for lanes, parts, kept in ((4, 16, 1), (2, 16, 2)):
+                config = TilesConfig(vec, lanes, parts, kept, 1, 48 * 1024)
+                check(problem, Trial.of(problem), "numba.softmax_tiles", config=config)
 
 
 def special_values() -> None:

@@ -27,7 +27,14 @@ def checks_passed(part: str) -> int:
 
 @pytest.mark.parametrize(
     ("part", "checks"),
-    [("convolutions", 51), ("softmaxes", 140), ("configurations", 32), ("special_values", 8), ("copies", 72)],
+    [
+        ("convolutions", 51),
+        ("softmaxes", 140),
+        ("configurations", 32),
+        ("shared_configurations", 32),
+        ("special_values", 12),
+        ("copies", 72),
+    ],
 )
 def test_kernels_under_the_simulator(part: str, checks: int) -> None:
     assert checks_passed(part) >= checks

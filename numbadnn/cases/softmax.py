@@ -42,6 +42,14 @@ steps         3x40         layout=steps
 image-steps   2x6x3x4      layout=steps
 unaligned     3x260        layout=unaligned dtypes=*
 unaligned-odd 5x131x3      layout=unaligned
+many-channels 1x150x4x10
+channels-1000 1x1000x32
+channels-2100 1x2100x8
+long-rows     2x20008      dtypes=*
+long-odd      2x33001
+longest       1x140000
+long-padded   2x40001      layout=rows
+long-shifted  2x20003      layout=unaligned
 """
 
 

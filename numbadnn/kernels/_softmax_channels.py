@@ -21,7 +21,7 @@ from numbadnn.problem import ITEMSIZE
 INFINITY = float("inf")
 
 
-def _locate(lanes: int) -> Any:
+def locator(lanes: int) -> Any:
     """``(positions, inner) -> (whether its vector exists, outer index, vector within it, lane, part)`` of this thread.
 
     The last vector stands in for one that does not exist: its loads are harmless and it writes nothing.
@@ -47,7 +47,7 @@ def softmax(dtype: str, acc: str, algo: str, config: ChannelsConfig) -> Callable
     fetch, put = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
     exp, larger, plus = exponential(dtype), maximum(acc), _reduce.add(acc)
     held, threads, table_size = count * vec, parts * lanes, parts * lanes * vec
-    locate = _locate(lanes)
+    locate = locator(lanes)
     maximum_of_parts, sum_of_parts = (_reduce.over_parts(f, lanes, parts, vec) for f in (larger, plus))
 
     def kernel(x, y, positions, channels, inner, x_strides, y_strides):  # type: ignore[no-untyped-def]
@@ -102,7 +102,7 @@ def softmax_grad(dtype: str, acc: str, algo: str, config: ChannelsConfig) -> Cal
     fetch, put = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
     exp = exponential(dtype)
     held, threads, table_size = count * vec, parts * lanes, parts * lanes * vec
-    locate, sum_of_parts = _locate(lanes), _reduce.over_parts(_reduce.add(acc), lanes, parts, vec)
+    locate, sum_of_parts = locator(lanes), _reduce.over_parts(_reduce.add(acc), lanes, parts, vec)
 
     def kernel(dy, y, dx, positions, channels, inner, dy_strides, y_strides, dx_strides):  # type: ignore[no-untyped-def]
         slopes = cuda.local.array(held, A)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
+from numbadnn.kernels import _driver, simulate
 from numbadnn.kernels._launch import Kernel
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Spec
@@ -94,6 +95,36 @@ def room(threads: int, dtype: str, held: int) -> int:
     words = 2 if dtype == "float64" else 1
     registers = {1024: 24 if words == 2 else 32, 512: 64}.get(threads, 64 if threads > 128 else 128)
     return registers // (words * held)
+
+
+#: bytes of shared memory that a block may have, by compute capability; others: the least that there is
+SHARED_ROOM = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
+LARGEST_ROOM = 227 * 1024
+DEFAULT_ROOM = 48 * 1024
+
+
+def shared_room(device: int) -> int:
+    """Bytes of shared memory that a block may have on a device; under the simulator the largest there is."""
+    if simulate.active() or device < 0:
+        return LARGEST_ROOM
+    return SHARED_ROOM.get(_driver.compute_capability(device), 99) * 1024
+
+
+def shared_limit(needed: int, static: int, room: int) -> int:
+    """The most bytes that a kernel will ask for where ``needed`` are wanted beside ``static`` ones, at best all of them.
+
+    One of a few numbers, which belong to the kernel's configuration: so a length does not make a kernel of its own.
+    """
+    shares = [min(room, (LARGEST_ROOM + 1024) // blocks - 1024) for blocks in (4, 3, 2, 1)]
+    return next((s - static for s in (DEFAULT_ROOM, *shares) if s >= needed + static), max(shares[-1] - static, 0))
+
+
+def shared_bytes(needed: int, limit: int) -> int:
+    """What a launch asks for: where that is more than any kernel may have, always the whole limit.
+
+    Such a kernel is held to what it was last allowed, so that two of its launches must not ask for different sizes.
+    """
+    return min(needed, limit) if limit <= DEFAULT_ROOM else limit
 
 
 def softmax_kernel(

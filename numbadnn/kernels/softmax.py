@@ -1,9 +1,10 @@
-"""softmax and its gradient on the GPU, by three kernels: rows, channels, and anything at all.
+"""softmax and its gradient on the GPU, by five kernels: rows and channels, two ways each, and anything at all.
 
-``numba.softmax_rows``: rows along memory, held in registers. ``numba.softmax_channels``: NCHW channels, the same.
-``numba.softmax_strided``: any strides and lengths, three walks. Each has a module ``softmax_<stem>`` with its frozen
-configuration, its heuristic and its arguments; this one registers them. No configuration depends on the number of rows or
-on the GPU: the bits of a row are the same in any batch, anywhere.
+``numba.softmax_rows``: rows along memory, held in registers. ``numba.softmax_long``: longer ones, in shared memory as far as
+it goes. ``numba.softmax_channels``: NCHW channels, in registers. ``numba.softmax_tiles``: more of them, in
+shared memory too. ``numba.softmax_strided``: any strides and lengths, three walks. Each has a module ``softmax_<stem>`` with its
+frozen configuration, its heuristic, its speed and its arguments; this one registers them. Nothing that bits depend on
+depends on the number of rows or on the GPU: the bits of a row are the same in any batch, anywhere.
 """
 
 from __future__ import annotations
@@ -12,26 +13,34 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from numbadnn.kernels import softmax_channels, softmax_rows, softmax_strided
+from numbadnn.kernels import softmax_channels, softmax_long, softmax_rows, softmax_strided, softmax_tiles
 from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import device_reason
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import ITEMSIZE, Policy, Spec
 from numbadnn.registry import Executable, Impl, register
 
 OPS = ("softmax", "softmax_grad")
-#: stem -> its module and the bytes a microsecond that it moves on an H200
-STEMS = {"rows": (softmax_rows, 4.0e6), "channels": (softmax_channels, 3.6e6), "strided": (softmax_strided, 1.0e6)}
+STEMS: dict[str, ModuleType] = {
+    "rows": softmax_rows,
+    "long": softmax_long,
+    "channels": softmax_channels,
+    "tiles": softmax_tiles,
+    "strided": softmax_strided,
+}
+#: those whose configuration follows the shared memory of the GPU, in what changes no bits
+SIZED = (softmax_long, softmax_tiles)
 
 
-def _register(op: str, stem: str, module: ModuleType, speed: float) -> None:
+def _register(op: str, stem: str, module: ModuleType) -> None:
     def supports(problem: SoftmaxProblem, policy: Policy) -> str:
         if policy.precision in ("float16", "float32", "float64") and policy.precision != _accumulator(problem):
             return f"computes {problem.y.dtype} in {_accumulator(problem)}, not in {policy.precision}"
-        return module.reason(problem) or device_reason(policy)
+        return module.reason(problem) or device_reason(policy) or module.reason(problem, *_room(module, policy.device))
 
     def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executable:
-        config = config or module.heuristic(problem)
+        config = config or module.heuristic(problem, *_room(module, policy.device))
         kernel, grid, threads, scalars, shared_bytes = module.prepare(problem, config)
         launch = kernel.prepare(policy.device, grid, (threads, 1, 1), scalars, shared_bytes)
 
@@ -42,9 +51,17 @@ def _register(op: str, stem: str, module: ModuleType, speed: float) -> None:
         return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=launch.direct)
 
     def rank(problem: SoftmaxProblem) -> float:
-        return 2 + problem.bytes / speed
+        return 2 + problem.bytes / module.speed(problem)
 
-    register(Impl(op, "numba", f"numba.softmax_{stem}", supports, plan, rank, "ieee", "gpu_to_gpu"))
+    def space(problem: SoftmaxProblem, policy: Policy) -> list[Any]:
+        return module.space(problem, *_room(module, policy.device)) if hasattr(module, "space") else []
+
+    name, complete = f"numba.softmax_{stem}", stem == "strided"
+    register(Impl(op, "numba", name, supports, plan, rank, "ieee", "gpu_to_gpu", complete=complete, space=space))
+
+
+def _room(module: ModuleType, device: int) -> tuple[int, ...]:
+    return (shared_room(device),) if module in SIZED else ()
 
 
 def _accumulator(problem: SoftmaxProblem) -> str:
@@ -52,8 +69,8 @@ def _accumulator(problem: SoftmaxProblem) -> str:
 
 
 for _op in OPS:
-    for _stem, (_module, _speed) in STEMS.items():
-        _register(_op, _stem, _module, _speed)
+    for _stem, _module in STEMS.items():
+        _register(_op, _stem, _module)
 
 
 def kernels() -> Iterator[Kernel]:
@@ -73,6 +90,23 @@ def kernels() -> Iterator[Kernel]:
                 softmax_strided.StridedConfig(1, 2, wide=False, lanes=1, parts=1024),
             ):
                 yield softmax_strided.kernel(op, dtype, algo, strided)
+        yield from _large(op)
+
+
+def _large(op: str) -> Iterator[Kernel]:
+    """Of the kernels that use shared memory: several blocks a multiprocessor and one, data that fits it and that does not."""
+    softmax = op == "softmax"
+    for dtype, algo, shape in (
+        ("float16", "accurate", (8, 32768)),
+        ("float32" if softmax else "float64", "log", (8, 65536)),
+    ):
+        yield softmax_long.kernel(op, dtype, algo, softmax_long.heuristic(_packed(op, dtype, shape)))
+    for dtype, algo, image in (
+        ("float16", "accurate", (2, 1000, 16, 16)),
+        ("float32" if softmax else "bfloat16", "log", (2, 256, 16, 16)),
+    ):
+        if tiles := softmax_tiles.heuristic(_packed(op, dtype, image)):
+            yield softmax_tiles.kernel(op, dtype, algo, tiles)
 
 
 def _packed(op: str, dtype: str, shape: tuple[int, ...]) -> SoftmaxProblem:

@@ -1,0 +1,126 @@
+"""Which of the GPU's softmax kernels takes which problem, and that what its bits depend on is not the batch or the GPU."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from numbadnn.kernels import softmax_channels, softmax_long, softmax_rows, softmax_tiles
+from numbadnn.kernels._softmax_layout import DEFAULT_ROOM, LARGEST_ROOM, shared_limit
+from numbadnn.kernels.softmax import STEMS
+from numbadnn.ops.softmax import SoftmaxProblem
+from numbadnn.problem import ITEMSIZE, Policy, Spec
+from numbadnn.registry import implementations
+from numbadnn.validate.data import make_arrays
+
+ROOMS = (LARGEST_ROOM, 163 * 1024, 99 * 1024)
+
+
+def packed(op: str, dtype: str, *shape: int) -> SoftmaxProblem:
+    spec = Spec.of(dtype, shape)
+    return SoftmaxProblem(op, spec, x=spec) if op == "softmax" else SoftmaxProblem(op, spec, dy=spec, dx=spec)
+
+
+@pytest.mark.parametrize(
+    ("stem", "op", "dtype", "shape"),
+    [
+        ("rows", "softmax", "float16", (64, 16384)),
+        ("long", "softmax", "float16", (64, 20480)),
+        ("long", "softmax", "float32", (64, 65536)),
+        ("rows", "softmax", "float32", (64, 32768)),
+        ("long", "softmax_grad", "float32", (64, 32768)),
+        ("rows", "softmax_grad", "bfloat16", (64, 8192)),
+        ("long", "softmax_grad", "bfloat16", (64, 16384)),
+        ("long", "softmax", "float64", (4, 1 << 20)),
+        ("tiles", "softmax", "float16", (8, 21, 64, 64)),
+        ("channels", "softmax", "float32", (8, 256, 64, 64)),
+        ("tiles", "softmax", "float32", (8, 1000, 64, 64)),
+        ("tiles", "softmax_grad", "float32", (8, 256, 64, 64)),
+        ("tiles", "softmax_grad", "float16", (8, 4000, 64, 64)),
+        ("channels", "softmax", "float16", (8, 256, 7, 7)),
+        ("strided", "softmax", "float32", (8, 30000, 7, 7)),
+    ],
+)
+def test_the_fastest_kernel_goes_first(stem: str, op: str, dtype: str, shape: tuple[int, ...]) -> None:
+    problem = packed(op, dtype, *shape)
+    able = [i for i in implementations(op) if i.backend == "numba" and not STEMS[i.name.split("_")[1]].reason(problem)]
+    assert min(able, key=lambda i: i.rank(problem)).name == f"numba.softmax_{stem}"
+
+
+def problems() -> Iterator[SoftmaxProblem]:
+    for op in ("softmax", "softmax_grad"):
+        for dtype in ITEMSIZE:
+            for n in (*range(1, 40, 3), 150, 256, 700, 1000, 3000, 9000, 20480, 33001, 65536, 200000, 1 << 20):
+                yield packed(op, dtype, 4, n)
+                yield packed(op, dtype, 2, n, 4, 8)
+
+
+def test_bits_depend_on_neither_the_batch_nor_the_gpu() -> None:
+    taken = 0
+    for problem in problems():
+        more = packed(problem.op, problem.y.dtype, 64, *problem.y.shape[1:])
+        for module, names in ((softmax_tiles, ("vec", "lanes", "parts")), (softmax_long, ("vec", "threads", "ahead"))):
+            found = [module.heuristic(p, room) for p in (problem, more) for room in ROOMS if not module.reason(p, room)]
+            assert len({tuple(getattr(config, name) for name in names) for config in found}) <= 1, problem
+            taken += len(found)
+        for module in (softmax_rows, softmax_channels):
+            if not module.reason(problem):
+                assert module.heuristic(problem) == module.heuristic(more)
+    assert taken > 1000
+
+
+def test_a_kernel_always_asks_for_the_same_large_shared_memory() -> None:
+    asked = defaultdict(set)
+    for problem in problems():
+        for module in (softmax_rows, softmax_long, softmax_tiles):
+            if not module.reason(problem):
+                made = module.prepare(problem, module.heuristic(problem))
+                assert made.shared_bytes <= LARGEST_ROOM
+                asked[made.kernel].add(made.shared_bytes)
+    assert any(len(sizes) > 1 for sizes in asked.values())
+    assert all(len(sizes) == 1 or max(sizes) <= DEFAULT_ROOM for sizes in asked.values())
+    assert len({k for k in asked if "_long " in k.name and " float16 " in k.name}) < 20  # not one for each length
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_shared_limit(room: int) -> None:
+    assert shared_limit(1000, 200, room) == DEFAULT_ROOM - 200
+    assert shared_limit(10**9, 200, room) == room - 200
+    for needed in range(0, room - 200, 1000):
+        assert needed <= shared_limit(needed, 200, room) <= room - 200
+
+
+def test_refusals_say_why() -> None:
+    nhwc = Spec.of("float16", (2, 64, 8, 8), "nhwc")
+    assert "contiguous" in softmax_tiles.reason(SoftmaxProblem("softmax", nhwc, x=nhwc))
+    assert "aligned" in softmax_tiles.reason(packed("softmax", "float16", 2, 64, 7, 7))
+    assert "shared memory" in softmax_tiles.reason(packed("softmax", "float32", 2, 30000, 8, 8))
+    assert softmax_tiles.reason(packed("softmax", "float32", 2, 4000, 8, 8)) == ""
+    assert "101376 bytes" in softmax_tiles.reason(packed("softmax_grad", "float32", 2, 4000, 8, 8), 99 * 1024)
+    assert "contiguous" in softmax_long.reason(packed("softmax", "float32", 2, 64, 8, 8))
+    assert "2**30" in softmax_long.reason(packed("softmax", "float32", 1, 2**30))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "shapes", [((3, 9000), (3, 20000), (3, 90000), (3, 33000)), ((1, 1000, 64), (1, 600, 64), (1, 40, 64))]
+)
+def test_one_kernel_for_problems_of_different_sizes(shapes: tuple[tuple[int, ...], ...]) -> None:
+    import cupy
+
+    from numbadnn.validate.oracle import Trial
+
+    name = "numba.softmax_long" if len(shapes[0]) == 2 else "numba.softmax_tiles"
+    impl = next(i for i in implementations("softmax") if i.name == name)
+    planned = [(packed("softmax", "float32", *shape), cupy.empty(shape, "float32")) for shape in shapes]
+    plans = [impl.plan(problem, Policy(device=0), None) for problem, _ in planned]
+    for plan, (problem, y) in zip(plans, planned, strict=True):  # every one planned before the first is launched
+        (x,), _ = make_arrays(problem)
+        source = cupy.asarray(x)
+        plan.run((source.data.ptr,), (y.data.ptr,), None, 0)
+        verdict = Trial(problem, (x,)).compare(cupy.asnumpy(y), "ieee")
+        assert verdict.ok, verdict
+        assert np.isfinite(cupy.asnumpy(y)).all()

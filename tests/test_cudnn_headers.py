@@ -22,12 +22,12 @@ CLASSES = {
     "size_t": "u64", "int64_t": "i64", "int": "i32", "void": "none",
     "cudnnHandle_t": "pointer", "cudaStream_t": "pointer", "cudnnBackendDescriptor_t": "pointer",
     "cudnnTensorDescriptor_t": "pointer", "cudnnFilterDescriptor_t": "pointer", "cudnnConvolutionDescriptor_t": "pointer", "cudnnRNNDescriptor_t": "pointer", "cudnnRNNDataDescriptor_t": "pointer",
-    "int32_t": "i32", "uint32_t": "u32", "cudnnDropoutDescriptor_t": "pointer", "float": "f32",
-    "unsigned": "u64",
+    "int32_t": "i32", "uint32_t": "u32", "cudnnDropoutDescriptor_t": "pointer", "float": "f32", "double": "f64",
+    "unsigned": "u64", "cudnnPoolingDescriptor_t": "pointer",
 }  # fmt: skip
 CTYPES = {
     ctypes.c_void_p: "pointer", ctypes.c_char_p: "pointer", ctypes.c_int: "i32", ctypes.c_int64: "i64",
-    ctypes.c_size_t: "u64", None: "none", ctypes.c_uint: "u32", ctypes.c_float: "f32",
+    ctypes.c_size_t: "u64", None: "none", ctypes.c_uint: "u32", ctypes.c_float: "f32", ctypes.c_double: "f64",
 }  # fmt: skip
 
 

@@ -225,6 +225,27 @@ class MathType(IntEnum):
     FMA = 3
 
 
+class PoolingMode(IntEnum):
+    MAX = 0
+    AVERAGE_COUNT_INCLUDE_PADDING = 1
+    AVERAGE_COUNT_EXCLUDE_PADDING = 2
+    MAX_DETERMINISTIC = 3
+
+
+class NanPropagation(IntEnum):
+    NOT_PROPAGATE_NAN = 0
+    PROPAGATE_NAN = 1
+
+
+class BatchNormMode(IntEnum):
+    PER_ACTIVATION = 0
+    SPATIAL = 1
+
+
+class SamplerType(IntEnum):
+    BILINEAR = 0
+
+
 #: class -> (what the C names start with, what they end with)
 PREFIX: dict[type[IntEnum], tuple[str, str]] = {
     DataType: ("CUDNN_DATA_", ""),
@@ -241,6 +262,8 @@ PREFIX: dict[type[IntEnum], tuple[str, str]] = {
     BehaviorNote: ("CUDNN_BEHAVIOR_NOTE_", ""),
     SoftmaxAlgorithm: ("CUDNN_SOFTMAX_", ""),
     SoftmaxMode: ("CUDNN_SOFTMAX_MODE_", ""),
+    PoolingMode: ("CUDNN_POOLING_", ""),
+    NanPropagation: ("CUDNN_", ""),
     RNNMode: ("CUDNN_", ""),
     RNNAlgo: ("CUDNN_RNN_ALGO_", ""),
     RNNBiasMode: ("CUDNN_RNN_", ""),
@@ -250,6 +273,8 @@ PREFIX: dict[type[IntEnum], tuple[str, str]] = {
     ForwardMode: ("CUDNN_FWD_MODE_", ""),
     WgradMode: ("CUDNN_WGRAD_MODE_", ""),
     MathType: ("CUDNN_", "_MATH"),
+    BatchNormMode: ("CUDNN_BATCHNORM_", ""),
+    SamplerType: ("CUDNN_SAMPLER_", ""),
 }
 
 #: dtype name -> the data type cuDNN stores, and the one it computes and scales (alpha, beta) in

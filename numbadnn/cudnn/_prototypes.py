@@ -6,7 +6,7 @@ with the headers of the installed wheel (number of arguments, class and width of
 
 from __future__ import annotations
 
-from ctypes import c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_ulonglong, c_void_p
+from ctypes import c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
 PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
@@ -74,4 +74,25 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "cudnnGetConvolutionBackwardFilterAlgorithm_v7": (c_int, [*[c_void_p] * 5, c_int, c_void_p, c_void_p]),
     "cudnnFindConvolutionBackwardFilterAlgorithm": (c_int, [*[c_void_p] * 5, c_int, c_void_p, c_void_p]),
     "cudnnConvolutionBackwardFilter": (c_int, [*[c_void_p] * 7, c_int, c_void_p, c_size_t, *[c_void_p] * 3]),
+    "cudnnCreatePoolingDescriptor": (c_int, [c_void_p]),
+    "cudnnDestroyPoolingDescriptor": (c_int, [c_void_p]),
+    "cudnnSetPoolingNdDescriptor": (c_int, [c_void_p, c_int, c_int, c_int, c_void_p, c_void_p, c_void_p]),
+    "cudnnPoolingForward": (c_int, [c_void_p] * 8),
+    "cudnnPoolingBackward": (c_int, [c_void_p] * 12),
+    "cudnnBatchNormalizationForwardTraining": (
+        c_int,
+        [c_void_p, c_int, *[c_void_p] * 9, c_double, c_void_p, c_void_p, c_double, c_void_p, c_void_p],
+    ),
+    "cudnnBatchNormalizationForwardInference": (c_int, [c_void_p, c_int, *[c_void_p] * 11, c_double]),
+    "cudnnBatchNormalizationBackward": (c_int, [c_void_p, c_int, *[c_void_p] * 14, c_double, c_void_p, c_void_p]),
+    "cudnnDropoutGetStatesSize": (c_int, [c_void_p, c_void_p]),
+    "cudnnDropoutGetReserveSpaceSize": (c_int, [c_void_p, c_void_p]),
+    "cudnnDropoutForward": (c_int, [*[c_void_p] * 7, c_size_t]),
+    "cudnnCreateSpatialTransformerDescriptor": (c_int, [c_void_p]),
+    "cudnnDestroySpatialTransformerDescriptor": (c_int, [c_void_p]),
+    "cudnnSetSpatialTransformerNdDescriptor": (c_int, [c_void_p, c_int, c_int, c_int, c_void_p]),
+    "cudnnSpatialTfGridGeneratorForward": (c_int, [c_void_p] * 4),
+    "cudnnSpatialTfGridGeneratorBackward": (c_int, [c_void_p] * 4),
+    "cudnnSpatialTfSamplerForward": (c_int, [c_void_p] * 9),
+    "cudnnSpatialTfSamplerBackward": (c_int, [c_void_p] * 14),
 }

@@ -39,6 +39,7 @@ STEPS = (
     "destroying the variant pack",
     "cudnnSoftmax",
     "cudnnConvolution",
+    "cudnnPooling",
 )
 
 # words of a table
@@ -219,3 +220,62 @@ def softmax_backward(table, dy, y, dx):
         dx,
     )
     return (8 << 32) + status if status != 0 else 0
+
+
+def pooling_table(
+    library: Library,
+    current: int,
+    context: int,
+    handle: int,
+    name: str,
+    descriptor: int,
+    scalars: int,
+    tensors: Sequence[int],
+) -> ctypes.Array[ctypes.c_uint64]:
+    """The table of the pooling shims: ``tensors`` are the descriptors of (x, y) or (x, y, dy, dx); scalars as for softmax."""
+    words = [current, context, 0, library.address(name), descriptor, 0, scalars, scalars + 8, handle, *tensors]
+    return (ctypes.c_uint64 * _WORDS)(*words)
+
+
+@njit("int64(int64, int64, int64)", nogil=True, cache=True)
+def pooling_forward(table, x, y):
+    """cudnnPoolingForward(handle, descriptor, alpha, xDesc, x, beta, yDesc, y)."""
+    code = _check_context(table)
+    if code != 0:
+        return code
+    status = call_address(
+        load_u64(table + _FUNCTION),
+        load_u64(table + _HANDLE),
+        load_u64(table + _ALGORITHM),
+        load_u64(table + _ALPHA),
+        load_u64(table + _TENSORS),
+        x,
+        load_u64(table + _BETA),
+        load_u64(table + (_TENSORS + 8)),
+        y,
+    )
+    return (10 << 32) + status if status != 0 else 0
+
+
+@njit("int64(int64, int64, int64, int64, int64)", nogil=True, cache=True)
+def pooling_backward(table, x, y, dy, dx):
+    """cudnnPoolingBackward(handle, descriptor, alpha, yDesc, y, dyDesc, dy, xDesc, x, beta, dxDesc, dx)."""
+    code = _check_context(table)
+    if code != 0:
+        return code
+    status = call_address(
+        load_u64(table + _FUNCTION),
+        load_u64(table + _HANDLE),
+        load_u64(table + _ALGORITHM),
+        load_u64(table + _ALPHA),
+        load_u64(table + (_TENSORS + 8)),
+        y,
+        load_u64(table + (_TENSORS + 16)),
+        dy,
+        load_u64(table + _TENSORS),
+        x,
+        load_u64(table + _BETA),
+        load_u64(table + (_TENSORS + 24)),
+        dx,
+    )
+    return (10 << 32) + status if status != 0 else 0

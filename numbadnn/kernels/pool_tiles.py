@@ -1,0 +1,296 @@
+"""``numba.pool_tiles``: pooling and its gradient on packed images, held in registers. The host side of ``_pool_tiles``."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from typing import Any, NamedTuple
+
+from numbadnn.kernels._launch import Kernel, blocks
+from numbadnn.kernels._support import LIMIT32
+from numbadnn.ops.pool import PoolProblem
+from numbadnn.problem import Spec
+
+Three = tuple[int, int, int]
+#: mode of a problem -> kind of a kernel
+KINDS = {
+    "max": "max", "max_deterministic": "max", "sum": "sum",
+    "average_inc_pad": "average_inc", "average_exc_pad": "average_exc",
+}  # fmt: skip
+#: elements of x that a thread may hold: beyond, its registers are all taken
+MOST_HELD = 160
+
+
+class Piece(NamedTuple):
+    """The columns j*step + first ... of a row that tile j reads: ``length``, single up to ``head`` and from ``tail`` on.
+
+    Between lie ``body`` accesses of ``vec`` columns. ``checked``: some tile reaches outside the row.
+    """
+
+    first: int
+    step: int
+    length: int
+    vec: int
+    checked: bool
+
+    @property
+    def head(self) -> int:
+        return min(max(-self.first, 0), self.length) if self.vec > 1 else 0
+
+    @property
+    def body(self) -> int:
+        return min(-(-(self.length - self.head) // self.vec), self.step // self.vec) if self.vec > 1 else 0
+
+    @property
+    def tail(self) -> int:
+        return self.head + self.body * self.vec
+
+    @property
+    def room(self) -> int:
+        """Columns that are written: whole accesses, so that there may be more than ``length``."""
+        return max(self.length, self.tail)
+
+
+@dataclass(frozen=True, slots=True)
+class TilesConfig:
+    """All that a kernel is built for: ``kind`` is max, sum, average_inc or average_exc; see ``_pool_tiles``.
+
+    ``vec`` columns an access of x (and dx), ``vec_y`` of dy; ``lanes`` cells an access where channels are last, else 1.
+    ``whole``: output rows are multiples of a tile's. ``check_rows``, ``check_x``, ``check_y``: a tile reaches outside the
+    rows or columns.
+    """
+
+    op: str
+    kind: str
+    window: Three
+    stride: Three
+    pad: Three
+    vec: int
+    vec_y: int
+    lanes: int
+    rows: int
+    columns: int
+    whole: bool
+    check_rows: bool
+    check_x: bool
+    check_y: bool
+    threads: int
+    resident: int
+
+    def first_window(self, axis: int) -> int:
+        """The first window that reaches a strip of the gradient, from the first whose number the strip has."""
+        return -((self.window[axis] - 1 - self.pad[axis]) // self.stride[axis])
+
+    def last_window(self, axis: int) -> int:
+        many = (1, 1, self.columns)[axis]
+        return (many * self.stride[axis] - 1 + self.pad[axis]) // self.stride[axis]
+
+    @property
+    def window_rows(self) -> int:
+        """Rows of windows that reach a strip."""
+        return self.last_window(1) - self.first_window(1) + 1
+
+    @property
+    def x_rows(self) -> int:
+        """Rows of x that a tile's windows see."""
+        many = self.rows if self.op == "pool" else self.rows + self.window_rows - 1
+        return (many - 1) * self.stride[1] + self.window[1]
+
+    def x_piece(self) -> Piece:
+        first, many = -self.pad[2], self.columns
+        if self.op == "pool_grad":
+            low = self.first_window(2)
+            first, many = low * self.stride[2] - self.pad[2], self.last_window(2) - low + 1
+        count = (many - 1) * self.stride[2] + self.window[2]
+        return Piece(first, self.columns * self.stride[2], count, self.vec, self.check_x)
+
+    def y_piece(self) -> Piece:
+        low = self.first_window(2)
+        return Piece(low, self.columns, self.last_window(2) - low + 1, self.vec_y, self.check_y)
+
+
+class Extents(NamedTuple):
+    """A problem as rank 5: images of D x H x W and O x P x Q elements with ``cells`` together, ``planes`` of them."""
+
+    planes: int
+    cells: int
+    image: Three
+    outputs: Three
+    window: Three
+    stride: Three
+    pad: Three
+
+
+def three(values: tuple[int, ...], missing: int) -> Three:
+    """The numbers of three spatial axes: in 2-D the first is ``missing``."""
+    return tuple([missing] * (3 - len(values)) + list(values))  # type: ignore[return-value]
+
+
+def operands(problem: PoolProblem) -> tuple[Spec, ...]:
+    """What a kernel reads and writes, the output last; the gradient never reads y, and x for max alone."""
+    if problem.op == "pool":
+        return problem.x, problem.y
+    assert problem.dy is not None and problem.dx is not None
+    return (problem.x, problem.dy, problem.dx) if problem.is_max else (problem.dy, problem.dx)
+
+
+def extents(problem: PoolProblem) -> Extents:
+    """The problem as rank 5; channels last, where its operands are."""
+    n, c, *image = problem.x.shape
+    last = not all(s.is_contiguous for s in operands(problem))
+    return Extents(
+        n if last else n * c,
+        c if last else 1,
+        three(tuple(image), 1),
+        three(problem.y.shape[2:], 1),
+        three(problem.window, 1),
+        three(problem.stride, 1),
+        three(problem.pad, 0),
+    )
+
+
+def heuristic(problem: PoolProblem) -> TilesConfig | None:
+    """The first of ``space``: what was fastest on an H200 for windows of its kind."""
+    found = space(problem)
+    return found[0] if found else None
+
+
+def space(problem: PoolProblem) -> list[TilesConfig]:
+    """Configurations whose tiles fit the registers, the heuristic's first; all give the same bits."""
+    e, size = extents(problem), problem.x.itemsize
+    shapes = _cells(problem, e, size) if e.cells > 1 else _columns(problem, e, size)
+    return [c for c in (_checked(problem, e, *shape) for shape in shapes) if fits(c, problem)]
+
+
+def _rows(problem: PoolProblem, e: Extents, vec: int) -> tuple[int, ...]:
+    """Rows (strips) a thread: more where windows overlap, so that what they share is read once."""
+    if e.window[1] <= e.stride[1]:
+        return (1,)
+    if problem.op == "pool":
+        return (1, 2) if e.cells == 1 and (vec == 1 or not problem.is_max) else (2, 1, 4)
+    return (8, 4, 2) if problem.is_max else (4, 2, 8)
+
+
+def _cells(problem: PoolProblem, e: Extents, size: int) -> list[tuple[int, ...]]:
+    """(vec, vec_y, lanes, rows, columns) for channels last: 16 bytes of channels a thread, fewer where they do not divide."""
+    aligned = all(s.aligned for s in operands(problem))
+    lanes = [n for n in (16 // size, 8 // size, 4 // size) if n > 1 and e.cells % n == 0 and aligned]
+    overlapping = e.window[2] > e.stride[2]
+    many = (1,) if not overlapping or (problem.op == "pool_grad" and problem.is_max) else (2, 1)
+    return [(1, 1, n, rows, columns) for n in lanes for columns in many for rows in _rows(problem, e, 1)]
+
+
+def _columns(problem: PoolProblem, e: Extents, size: int) -> list[tuple[int, ...]]:
+    """The same for C order: as many columns a thread as fill 16 bytes of y; in a gradient, of dx.
+
+    The gradient of a maximum takes more where windows overlap: a window at the rim of a tile is looked at twice.
+    """
+    most, sw = 16 // size, e.stride[2]
+    aligned = all(s.aligned for s in operands(problem))
+    if problem.op == "pool":
+        many: tuple[int, ...] = (8, 4, 2, 1) if size == 2 and sw == 1 else (min(4, most), 2, 1)
+    else:
+        many = (max(1, most // sw), min(4, most), 2, 1)
+        if problem.is_max and e.window[2] > sw:
+            many = (min(4, most), *many)
+    found: list[tuple[int, ...]] = []
+    for columns in dict.fromkeys(many):
+        vec = math.gcd(most, e.image[2], columns * sw) if aligned else 1
+        if vec > 1 or columns <= 2:
+            vec_y = columns if aligned and e.outputs[2] % columns == 0 and columns & (columns - 1) == 0 else 1
+            found += [(vec, vec_y, 1, rows, columns) for rows in _rows(problem, e, vec)]
+    return found
+
+
+def _checked(
+    problem: PoolProblem, e: Extents, vec: int, vec_y: int, lanes: int, rows: int, columns: int
+) -> TilesConfig:
+    """A configuration with what depends on the extents filled in."""
+    (D, H, W), Q, kind = e.image, e.outputs[2], KINDS[problem.mode]
+    whole = Q % columns == 0 and (lanes > 1 or vec_y > 1)
+    fixed = (problem.op, kind, e.window, e.stride, e.pad, vec, vec_y, lanes, rows, columns, whole)
+    # fewer threads a block, and a bound on the registers of each, where arithmetic is what limits
+    busy = e.window[1] > e.stride[1] and problem.x.dtype != "float64"
+    threads, resident = (
+        (128, (5 if lanes == 1 else 4) if problem.op == "pool_grad" and kind == "max" else 1) if busy else (256, 1)
+    )
+    c = TilesConfig(*fixed, True, True, True, threads, resident)
+    across, down, deep = tiles(c, e)
+
+    def outside(piece: Piece, n: int) -> bool:
+        return piece.first < 0 or (across - 1) * piece.step + piece.first + piece.room > n
+
+    if problem.op == "pool":
+        low, high = -e.pad[1], (down * rows - 1) * e.stride[1] - e.pad[1] + e.window[1]
+        deepest, y_outside = (deep - 1) * e.stride[0] - e.pad[0] + e.window[0], False
+    else:
+        low = c.first_window(1) * e.stride[1] - e.pad[1]
+        high = (down - 1) * rows * e.stride[1] + low + c.x_rows
+        deepest, y_outside = (deep - 1) * e.stride[0] + e.window[0], outside(c.y_piece(), Q)
+    check_rows = low < 0 or e.pad[0] > 0 or high > H or deepest > D
+    return TilesConfig(*fixed, check_rows, check_rows or outside(c.x_piece(), W), y_outside, threads, resident)
+
+
+def tiles(c: TilesConfig, e: Extents) -> Three:
+    """Tiles across, down and deep."""
+    sd, sh, sw = e.stride
+    if c.op == "pool":
+        return -(-e.outputs[2] // c.columns), -(-e.outputs[1] // c.rows), e.outputs[0]
+    return -(-e.image[2] // (c.columns * sw)), -(-e.image[1] // (c.rows * sh)), -(-e.image[0] // sd)
+
+
+def fits(c: TilesConfig, problem: PoolProblem) -> bool:
+    """Whether a thread's registers hold the tile."""
+    (kd, kh, kw), (sd, sh, sw), words = c.window, c.stride, 2 if problem.x.dtype == "float64" else 1
+    if c.op == "pool":
+        held, work = c.x_piece().room + c.rows * c.columns, c.rows * c.columns * kw
+    else:
+        held = sd * sh * sw * c.columns + c.y_piece().room * (1 + c.window_rows)
+        held += kd * kh * c.x_piece().room if c.kind == "max" else 0
+        work = 2 * c.y_piece().length * kd * kh * kw if c.y_piece().length <= 8 else 1000
+    return held * c.lanes * words <= MOST_HELD and work * c.lanes <= 256
+
+
+def reason(problem: PoolProblem) -> str:
+    """Why this kernel cannot, "" if it can."""
+    specs = operands(problem)
+    if not (all(s.is_contiguous for s in specs) or all(s.is_channels_last for s in specs)):
+        return "needs operands that are all packed, in C order or channels last"
+    e = extents(problem)
+    if problem.op == "pool_grad" and (e.window[0] > e.stride[0] or e.pad[0]):
+        return "needs windows that do not overlap in depth, and no padding there"
+    if e.cells > 1 and not (e.cells % 2 == 0 and all(s.aligned for s in specs)):
+        return "needs channels last to be aligned, in groups of at least 4 bytes"
+    config = heuristic(problem)
+    if config is None:
+        return "the tiles of a window this large do not fit the registers of a thread"
+    if e.planes * math.prod(tiles(config, e)) * max(1, e.cells // config.lanes) >= LIMIT32:
+        return "needs fewer than 2**31 tiles"
+    return ""
+
+
+def prepare(problem: PoolProblem, c: TilesConfig, acc: str) -> tuple[Kernel, tuple[int, int, int], tuple[Any, ...]]:
+    """Kernel, grid and arguments."""
+    e = extents(problem)
+    across, down, deep = tiles(c, e)
+    groups = e.cells // c.lanes if c.lanes > 1 else 1
+    count = e.planes * deep * down * across * groups
+    scalars: tuple[Any, ...] = (count, groups, across, down, deep, *e.image, e.cells, *e.outputs[1:])
+    if c.op == "pool_grad":
+        scalars += (e.outputs[0],)
+    return kernel(problem.x.dtype, acc, c), blocks(count, c.threads), scalars
+
+
+def kernel(dtype: str, acc: str, config: TilesConfig) -> Kernel:
+    """The kernel of one configuration."""
+
+    def build() -> Callable[..., None]:
+        stem = "_pool_tiles" if config.op == "pool" else "_pool_tiles_grad"
+        return getattr(importlib.import_module(f"numbadnn.kernels.{stem}"), config.op)(dtype, acc, config)
+
+    words = [" ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in astuple(config)]
+    pointers, numbers = (2, 10) if config.op == "pool" else (3, 11)
+    parameters = "ptr " * pointers + "i64" + " i32" * numbers
+    return Kernel(f"pool_tiles {dtype} {acc} {' '.join(words)}", parameters, build, config.threads, config.resident)

@@ -79,9 +79,16 @@ def destination(problem: Any, outs: list[Any]) -> dict[str, Any]:
     return {getattr(problem, "out_argument", "out"): outs[0] if len(outs) == 1 else tuple(outs)}
 
 
+def arguments(problem: Any, arrays: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The inputs, and the parameters, as the public function takes them."""
+    named = getattr(problem, "keyword_inputs", ())
+    n = len(arrays) - len(named)
+    return arrays[:n], {**dict(zip(named, arrays[n:], strict=True)), **problem.keywords}
+
+
 def results_of(returned: Any, outs: list[Any]) -> tuple[Any, ...]:
     """What a function returned, as a tuple; it must be the very arrays that were given."""
-    found = returned if isinstance(returned, tuple) else (returned,)
+    found = returned[: len(outs)] if isinstance(returned, tuple) else (returned,)  # a state may follow the arrays
     assert [id(a) for a in found] == [id(a) for a in outs]
     return found
 
@@ -92,7 +99,8 @@ def test_cpu_public_function(case: Case) -> None:
     outs = targets(problem, trial.old)
     arrays = [buffer(s, v).array for s, v in zip(problem.inputs, trial.inputs, strict=True)]
     given = [b.array for b in outs]
-    returned = getattr(numbadnn, case.op)(*arrays, **problem.keywords, **destination(problem, given), backend="cpu")
+    positional, keywords = arguments(problem, arrays)
+    returned = getattr(numbadnn, case.op)(*positional, **keywords, **destination(problem, given), backend="cpu")
     results = results_of(returned, given)
     assert all(map(untouched, outs))
     last = numbadnn.last_call()
@@ -190,9 +198,10 @@ def test_gpu_public_function(case: Case, library: str) -> None:
         if trial.old is not None:
             start[0] = trial.old
         outs = [arrays.put(spec, values) for spec, values in zip(problem.outputs, start, strict=True)]
+        positional, keywords = arguments(problem, inputs)
         try:
             returned = getattr(numbadnn, case.op)(
-                *inputs, **problem.keywords, **destination(problem, outs), backend=backend
+                *positional, **keywords, **destination(problem, outs), backend=backend
             )
         except (numbadnn.NotSupportedError, numbadnn.BackendUnavailableError) as error:
             assert backend == "cudnn", f"numba must take every case: {error}"

@@ -1,0 +1,174 @@
+"""Batch normalization through cudnnBatchNormalizationForwardTraining, -ForwardInference and -Backward: "cudnn.norm".
+
+Source: cudnn_ops.h. cuDNN knows both modes, parameters in float32 (float64 for float64 data), and any epsilon >= 0
+(CUDNN_BN_MIN_EPSILON is 0 since version 7.5). It has no gradient of inference. Arrays of any rank are seen as (N, C,
+positions, 1). Running averages are updated in place, so the old ones are copied to the new ones first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from numbadnn.cudnn import lib
+from numbadnn.cudnn._enums import BatchNormMode
+from numbadnn.cudnn.softmax import tensor
+from numbadnn.ops.norm import TEST, TRAIN, TRAIN_GRAD, NormProblem
+from numbadnn.problem import Policy, Spec
+from numbadnn.registry import Executable, Impl, register
+
+_INT_MAX = 2**31 - 1
+_FUNCTIONS = {
+    TRAIN: ("cudnnBatchNormalizationForwardTraining", "train"),
+    TEST: ("cudnnBatchNormalizationForwardInference", "infer"),
+    TRAIN_GRAD: ("cudnnBatchNormalizationBackward", "backward"),
+}
+
+
+def _data(problem: NormProblem) -> tuple[Spec, ...]:
+    return (*problem.inputs[: 2 if problem.op == TRAIN_GRAD else 1], problem.output)
+
+
+def supports(problem: NormProblem, policy: Policy) -> str:
+    """ "" if cuDNN's batch normalization can do this, else the reason; asks no device."""
+    data, x = _data(problem), problem.x
+    parameters = (*problem.inputs[len(data) - 1 :], *problem.outputs[1:])
+    wanted = "float64" if x.dtype == "float64" else "float32"
+    if any(s.dtype != wanted for s in parameters):
+        return f"cuDNN's parameters and statistics are {wanted} for {x.dtype} inputs"
+    if len({s.dtype for s in data}) > 1:
+        return "cuDNN's batch normalization needs dy in the dtype of the inputs"
+    if policy.determinism not in ("run_to_run", "not_guaranteed"):
+        return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
+    if policy.precision in ("float16", "float32", "float64") and policy.precision != wanted:
+        return f"cuDNN computes {x.dtype} data in {wanted}, not in {policy.precision}"
+    packed = all(s.is_contiguous for s in data)
+    last = all(s.is_channels_last for s in data)
+    if last and not packed and problem.op == TEST:
+        return "cuDNN's inference on channels-last arrays loses digits: up to 9 of the bound (cuDNN 9.19, H200)"
+    if not packed and not (last and problem.mode == "spatial"):
+        return "cuDNN's batch normalization gets arrays packed in C order, or channels last in spatial mode"
+    if any(not s.is_contiguous for s in parameters):
+        return "cuDNN's batch normalization needs parameters packed in C order"
+    if x.size > _INT_MAX:
+        return "an operand has more than 2**31 elements, cuDNN's descriptor counts in 32 bits"
+    return ""
+
+
+def _shapes(problem: NormProblem) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """(shape of the data, its strides, shape of the parameters) as four axes."""
+    x = problem.x
+    n, c = x.shape[0], x.shape[1] if len(x.shape) > 1 else 1
+    positions = math.prod(x.shape[2:])
+    strides = (c * positions, positions, 1, 1) if x.is_contiguous else (c * positions, 1, c, c)
+    return (n, c, positions, 1), strides, (1, c, positions if problem.mode == "per-activation" else 1, 1)
+
+
+def plan(problem: NormProblem, policy: Policy, config: Any) -> Executable:
+    """Descriptors, scalars and the shim's table, bound into one callable."""
+    from numbadnn.cudnn import _norm_shim
+    from numbadnn.kernels import _context, _driver
+
+    shape, strides, small = _shapes(problem)
+    library = lib.load()
+    with _context.ensure_context(policy.device):
+        handle = lib.handle(library, policy.device)
+    wide = problem.x.dtype == "float64"
+    channel_strides = (small[1] * small[2], small[2], 1, 1)
+    tensors = [
+        tensor(library, problem.x.dtype, shape, strides),
+        tensor(library, "float64" if wide else "float32", small, channel_strides),
+    ]
+    scalars = ctypes.create_string_buffer(struct.pack("d" if wide else "f4x", 1.0) + bytes(8), 16)
+    name, stem = _FUNCTIONS[problem.op]
+    words = _norm_shim.norm_table(
+        library,
+        ctypes.cast(_driver.library().cuCtxGetCurrent, ctypes.c_void_p).value or 0,
+        _context.primary_context(policy.device),
+        handle.value,
+        name,
+        int(BatchNormMode[problem.mode.upper().replace("-", "_")]),
+        ctypes.addressof(scalars),
+        [t.value for t in tensors],
+    )
+    issue = _issuer(library, policy.device, name, getattr(_norm_shim, stem), (words, scalars, tensors), handle)
+    direct = _direct(problem, policy.device, issue)
+
+    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: int | None, stream: int | None) -> None:
+        direct(stream or 0, *inputs, *outputs)
+
+    facts: dict[str, Any] = {"folded": "x".join(map(str, shape)), "copies": [], "cudnn": library.version}
+    if problem.running:
+        facts["copies"] = ["running_mean", "running_var"]
+    return Executable(run=run, facts=facts, direct=direct)
+
+
+def _issuer(
+    library: lib.Library, device: int, what: str, shim: Callable[..., int], keep: Any, handle: Any
+) -> Callable[..., None]:
+    """``issue(stream, *arguments)``: one call of the shim; ``keep`` begins with its table."""
+    from numbadnn.kernels._context import ensure_context
+
+    table = ctypes.addressof(keep[0])
+
+    def issue(stream: int, *arguments: Any, _keep: Any = keep) -> None:
+        if stream != handle.stream:
+            handle.set_stream(stream)
+        code = shim(table, *arguments)
+        if code == -1:
+            with ensure_context(device):
+                code = shim(table, *arguments)
+        if code:
+            raise library.error(what, code & 0xFFFFFFFF)
+
+    return issue
+
+
+def _direct(problem: NormProblem, device: int, issue: Callable[..., None]) -> Callable[..., None]:
+    """The call as a function of stream, inputs and outputs."""
+    epsilon = problem.epsilon
+    if problem.op != TRAIN:
+        return lambda stream, *addresses: issue(stream, epsilon, *addresses)
+    if not problem.running:
+
+        def train(stream: int, x: int, gamma: int, beta: int, y: int, mean: int, invstd: int) -> None:
+            issue(stream, 1.0, epsilon, x, gamma, beta, y, mean, invstd, 0, 0)
+
+        return train
+    from numbadnn.kernels.copy import plan_copy
+
+    rank, factor = len(problem.x.shape), problem.factor
+    copies = [plan_copy(problem.inputs[i], problem.outputs[i], (0,) * rank, device) for i in (3, 4)]
+
+    def averaging(
+        stream: int, x: int, gamma: int, beta: int, old_mean: int, old_var: int, y: int, mean: int, invstd: int, new_mean: int,
+        new_var: int,
+    ) -> None:  # fmt: skip
+        copies[0](old_mean, new_mean, stream)
+        copies[1](old_var, new_var, stream)
+        issue(stream, factor, epsilon, x, gamma, beta, y, mean, invstd, new_mean, new_var)
+
+    return averaging
+
+
+def rank(problem: NormProblem) -> float:
+    """An estimate in microseconds: launch, and memory at what cuDNN reached on an H200."""
+    return 8.0 + problem.bytes / 1.2e6
+
+
+for _op in _FUNCTIONS:
+    register(
+        Impl(
+            op=_op,
+            backend="cudnn",
+            name="cudnn.norm",
+            supports=supports,
+            plan=plan,
+            rank=rank,
+            arithmetic="ieee",
+            determinism="run_to_run",
+        )
+    )

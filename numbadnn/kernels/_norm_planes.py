@@ -1,0 +1,327 @@
+"""Batch normalization where neighbours in memory belong to one channel (NCHW): elements are taken in 16-byte vectors.
+
+The vectors of a channel are numbered across its planes, and a block takes a stretch of them: a *part* where it reduces,
+a *chunk* where it writes. Blocks next to each other take different channels of the same images, so that memory is
+walked from end to end; the walk that writes goes backwards and finds in the L2 cache what was read last. Workspace: see
+``_norm_finish``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numbadnn.kernels import _norm_parts
+from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._norm_parts import square_root
+from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store, store_vector
+from numbadnn.kernels.norm_planes import PlanesConfig
+from numbadnn.problem import ITEMSIZE
+
+
+def _walk(size: int, vec: int, threads: int) -> Any:
+    """(begin, step, place) of a walk over a channel's vectors, ``inner`` of them a plane, with steps of ``threads``.
+
+    ``begin(j, inner) -> (plane, at)`` of vector j, ``step(plane, at, inner, over, rest)`` of the one ``threads`` further on,
+    where threads = over * inner + rest: additions, no division. ``place(base, plane, at, stride)`` is its address.
+    """
+
+    @device
+    def begin(j, inner):  # type: ignore[no-untyped-def]
+        plane = i32(u32(j) // u32(inner))
+        return plane, i32(j - plane * inner)
+
+    @device
+    def step(plane, at, inner, over, rest):  # type: ignore[no-untyped-def]
+        at = i32(at + rest)
+        carry = at >= inner
+        return i32(plane + over + (1 if carry else 0)), i32(at - inner) if carry else at
+
+    @device
+    def place(base, plane, at, stride):  # type: ignore[no-untyped-def]
+        return base + (plane * stride + i64(at) * vec) * size
+
+    return begin, step, place
+
+
+def stats(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callable[..., None]:
+    """workspace[0:3, part, channel] = count, mean and M2 of a part, relative to workspace[3 * parts, channel], its origin."""
+    vec, unroll, threads = config.vec, config.unroll, config.threads
+    A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
+    read, read_vector, write = load(dtype, acc), load_vector(dtype, vec, acc), store(acc, acc)
+    begin, step, place = _walk(size, vec, threads)
+    many, one, both = _norm_parts.batch(acc, held), _norm_parts.batch(acc, vec), _norm_parts.join(acc)
+    join_parts = _norm_parts.join_parts(acc, 1, threads)
+
+    def kernel(x, space, channels, parts, per, vectors, inner, stride, c_stride):  # type: ignore[no-untyped-def]
+        values = cuda.local.array(held, A)
+        counts = cuda.shared.array(threads, A)
+        means = cuda.shared.array(threads, A)
+        squares = cuda.shared.array(threads, A)
+        thread, block = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x)
+        part = i32(u32(block) // u32(channels))
+        channel = i32(block - part * channels)
+        base = x + channel * c_stride * size
+        origin = read(base)
+        j, end = i32(part * per + thread), i32(min(i32(part * per + per), vectors))
+        n, mean, m2 = A(0), A(0), A(0)
+        over, rest = begin(i32(threads), inner)
+        plane, at = begin(j, inner)
+        while j < end - (unroll - 1) * threads:
+            for u in range(unroll):
+                read_vector(values, i32(u * vec), place(base, plane, at, stride))
+                plane, at = step(plane, at, inner, over, rest)
+            centre, around = many(values, 0, origin)
+            n, mean, m2 = both(n, mean, m2, A(held), centre, around)
+            j = i32(j + unroll * threads)
+        if j < end:
+            for u in range(unroll - 1):
+                if j + u * threads < end:
+                    read_vector(values, i32(u * vec), place(base, plane, at, stride))
+                plane, at = step(plane, at, inner, over, rest)
+            for u in range(unroll - 1):
+                if j + u * threads < end:
+                    centre, around = one(values, u * vec, origin)
+                    n, mean, m2 = both(n, mean, m2, A(vec), centre, around)
+        counts[thread], means[thread], squares[thread] = n, mean, m2
+        join_parts(counts, means, squares)
+        if thread == 0:
+            target, table = space + (i64(part) * channels + channel) * unit, i64(parts) * channels * unit
+            write(target, counts[0])
+            write(target + table, means[0])
+            write(target + 2 * table, squares[0])
+            if part == 0:
+                write(target + 3 * table, origin)
+
+    return kernel
+
+
+def apply(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callable[..., None]:
+    """y = ((x - k) - r) * a + b with the four rows of coefficients that a training pass left, backwards through memory."""
+    vec, unroll, threads = config.vec, config.unroll, config.threads
+    A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
+    read, (begin, step, place) = load(acc, acc), _walk(size, vec, threads)
+    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
+
+    def kernel(x, table, y, channels, vectors, inner, x_stride, x_channel, y_stride, y_channel):  # type: ignore[no-untyped-def]
+        values = cuda.local.array(held, A)
+        block = i32(i32(cuda.gridDim.x) - 1 - i32(cuda.blockIdx.x))
+        chunk = i32(u32(block) // u32(channels))
+        channel = i32(block - chunk * channels)
+        x_base, y_base = x + channel * x_channel * size, y + channel * y_channel * size
+        j = i32(chunk * (unroll * threads) + i32(cuda.threadIdx.x))
+        over, rest = begin(i32(threads), inner)
+        first, at_first = begin(j, inner)
+        plane, at, last = first, at_first, i32(u32(vectors) // u32(inner) - 1)
+        for u in range(unroll):
+            read_vector(values, i32(u * vec), place(x_base, plane if plane < last else last, at, x_stride))
+            plane, at = step(plane, at, inner, over, rest)
+        row = i64(channels) * unit
+        at_channel = table + i64(channel) * unit
+        k, r = read(at_channel), read(at_channel + row)
+        a, b = read(at_channel + 2 * row), read(at_channel + 3 * row)
+        for i in range(held):
+            values[i] = A(A(A(values[i] - k) - r) * a + b)
+        for u in range(unroll):
+            if first <= last:
+                write_vector(values, i32(u * vec), place(y_base, first, at_first, y_stride))
+            first, at_first = step(first, at_first, inner, over, rest)
+
+    return kernel
+
+
+def join_apply(dtype: str, acc: str, parameter: str, config: PlanesConfig, running: bool) -> Callable[..., None]:
+    """As ``apply``, but every thread joins its channel's few parts itself while its elements are on the way.
+
+    That saves the launch of ``_norm_finish``'s kernel; the first thread of a channel writes the statistics.
+    """
+    vec, unroll, threads = config.vec, config.unroll, config.threads
+    A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
+    fetch, (begin, step, place) = load(acc, acc), _walk(size, vec, threads)
+    read, write, own_size = load(parameter, acc), store(parameter, acc), ITEMSIZE[parameter]
+    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
+    both = _norm_parts.join(acc)
+
+    def kernel(  # type: ignore[no-untyped-def]
+        x, space, gamma, beta, old_mean, old_var, y, mean, invstd, new_mean, new_var,
+        averaged, epsilon, kept_share, mean_share, var_share,
+        channels, parts, vectors, inner, x_stride, x_channel, y_stride, y_channel,
+    ):  # fmt: skip
+        values = cuda.local.array(held, A)
+        block = i32(i32(cuda.gridDim.x) - 1 - i32(cuda.blockIdx.x))
+        chunk = i32(u32(block) // u32(channels))
+        channel = i32(block - chunk * channels)
+        x_base, y_base = x + channel * x_channel * size, y + channel * y_channel * size
+        j = i32(chunk * (unroll * threads) + i32(cuda.threadIdx.x))
+        over, rest = begin(i32(threads), inner)
+        first, at_first = begin(j, inner)
+        plane, at, last = first, at_first, i32(u32(vectors) // u32(inner) - 1)
+        for u in range(unroll):
+            read_vector(values, i32(u * vec), place(x_base, plane if plane < last else last, at, x_stride))
+            plane, at = step(plane, at, inner, over, rest)
+        row, own = i64(channels) * unit, i64(channel) * own_size
+        table, of_part = i64(parts) * row, space + i64(channel) * unit
+        k = fetch(of_part + 3 * table)
+        n, r, m2 = A(0), A(0), A(0)
+        for _ in range(parts):
+            n, r, m2 = both(n, r, m2, fetch(of_part), fetch(of_part + table), fetch(of_part + 2 * table))
+            of_part = of_part + row
+        var = A(m2 / averaged)
+        inverse = A(A(1) / A(square_root(A(var + epsilon))))
+        a, b = A(read(gamma + own) * inverse), read(beta + own)
+        if chunk == 0 and cuda.threadIdx.x == 0:
+            write(mean + own, A(k + r))
+            write(invstd + own, inverse)
+            if running:
+                write(new_mean + own, A(A(read(old_mean + own) * kept_share) + A(A(k + r) * mean_share)))
+                write(new_var + own, A(A(read(old_var + own) * kept_share) + A(var * var_share)))
+        for i in range(held):
+            values[i] = A(A(A(values[i] - k) - r) * a + b)
+        for u in range(unroll):
+            if first <= last:
+                write_vector(values, i32(u * vec), place(y_base, first, at_first, y_stride))
+            first, at_first = step(first, at_first, inner, over, rest)
+
+    return kernel
+
+
+def infer(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callable[..., None]:
+    """y = (x - mean) * gamma / sqrt(var + epsilon) + beta."""
+    vec, unroll, threads = config.vec, config.unroll, config.threads
+    A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[parameter], vec * unroll
+    read, (begin, step, place) = load(parameter, acc), _walk(size, vec, threads)
+    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
+
+    def kernel(  # type: ignore[no-untyped-def]
+        x, gamma, beta, mean, var, y, epsilon, channels, vectors, inner, x_stride, x_channel, y_stride, y_channel
+    ):
+        values = cuda.local.array(held, A)
+        block = i32(cuda.blockIdx.x)
+        chunk = i32(u32(block) // u32(channels))
+        channel = i32(block - chunk * channels)
+        x_base, y_base = x + channel * x_channel * size, y + channel * y_channel * size
+        j = i32(chunk * (unroll * threads) + i32(cuda.threadIdx.x))
+        over, rest = begin(i32(threads), inner)
+        first, at_first = begin(j, inner)
+        plane, at, last = first, at_first, i32(u32(vectors) // u32(inner) - 1)
+        for u in range(unroll):
+            read_vector(values, i32(u * vec), place(x_base, plane if plane < last else last, at, x_stride))
+            plane, at = step(plane, at, inner, over, rest)
+        own = i64(channel) * unit
+        a = A(read(gamma + own) / A(square_root(A(read(var + own) + epsilon))))
+        k, b = read(mean + own), read(beta + own)
+        for i in range(held):
+            values[i] = A(A(values[i] - k) * a + b)
+        for u in range(unroll):
+            if first <= last:
+                write_vector(values, i32(u * vec), place(y_base, first, at_first, y_stride))
+            first, at_first = step(first, at_first, inner, over, rest)
+
+    return kernel
+
+
+def sums(dtype: str, acc: str, parameter: str, config: PlanesConfig, fused: bool) -> Callable[..., None]:
+    """workspace[0:3, part, channel] = sums of dy, dy * (x - mean), x - mean; ``fused``: and dx of given statistics."""
+    vec, unroll, threads = config.vec, config.unroll, config.threads
+    A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[parameter], vec * unroll
+    read, write, (begin, step, place) = load(parameter, acc), store(acc, acc), _walk(size, vec, threads)
+    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
+    add_parts, acc_size = _norm_parts.add_parts(acc, 1, threads, 3), ITEMSIZE[acc]
+    table_size = 3 * threads
+
+    def kernel(  # type: ignore[no-untyped-def]
+        x, dy, gamma, mean, var, dx, space, epsilon, channels, parts, per, vectors, inner, strides, c_strides
+    ):
+        values = cuda.local.array(held, A)
+        slopes = cuda.local.array(held, A)
+        table = cuda.shared.array(table_size, A)
+        thread, block = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x)
+        part = i32(u32(block) // u32(channels))
+        channel = i32(block - part * channels)
+        x_base, dy_base = x + channel * c_strides[0] * size, dy + channel * c_strides[1] * size
+        dx_base = dx + channel * c_strides[2] * size
+        own = i64(channel) * unit
+        k, a = read(mean + own), A(0)
+        if fused:
+            a = A(read(gamma + own) / A(square_root(A(read(var + own) + epsilon))))
+        j, end = i32(part * per + thread), i32(min(i32(part * per + per), vectors))
+        s1, s2, s3 = A(0), A(0), A(0)
+        over, rest = begin(i32(threads), inner)
+        plane, at = begin(j, inner)
+        while j < end - (unroll - 1) * threads:
+            first, at_first = plane, at
+            for u in range(unroll):
+                read_vector(values, i32(u * vec), place(x_base, plane, at, strides[0]))
+                read_vector(slopes, i32(u * vec), place(dy_base, plane, at, strides[1]))
+                plane, at = step(plane, at, inner, over, rest)
+            p1, p2, p3 = A(0), A(0), A(0)
+            for i in range(held):
+                d = A(values[i] - k)
+                p1, p2, p3 = A(p1 + slopes[i]), A(p2 + slopes[i] * d), A(p3 + d)
+                slopes[i] = A(slopes[i] * a)
+            s1, s2, s3 = A(s1 + p1), A(s2 + p2), A(s3 + p3)
+            if fused:
+                for u in range(unroll):
+                    write_vector(slopes, i32(u * vec), place(dx_base, first, at_first, strides[2]))
+                    first, at_first = step(first, at_first, inner, over, rest)
+            j = i32(j + unroll * threads)
+        if j < end:
+            first, at_first = plane, at
+            for u in range(unroll - 1):
+                if j + u * threads < end:
+                    read_vector(values, i32(u * vec), place(x_base, plane, at, strides[0]))
+                    read_vector(slopes, i32(u * vec), place(dy_base, plane, at, strides[1]))
+                plane, at = step(plane, at, inner, over, rest)
+            for u in range(unroll - 1):
+                if j + u * threads < end:
+                    for i in range(vec):
+                        d, g = A(values[u * vec + i] - k), slopes[u * vec + i]
+                        s1, s2, s3 = A(s1 + g), A(s2 + g * d), A(s3 + d)
+                        slopes[u * vec + i] = A(g * a)
+                    if fused:
+                        write_vector(slopes, i32(u * vec), place(dx_base, first, at_first, strides[2]))
+                first, at_first = step(first, at_first, inner, over, rest)
+        table[thread], table[i32(thread + threads)], table[i32(thread + 2 * threads)] = s1, s2, s3
+        add_parts(table)
+        if thread < 3:
+            write(space + ((i64(thread) * parts + part) * channels + channel) * acc_size, table[i32(thread * threads)])
+
+    return kernel
+
+
+def backward(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callable[..., None]:
+    """dx = a * dy + (b * (x - m) + c) with the four rows of coefficients that the sums gave, backwards through memory."""
+    vec, unroll, threads = config.vec, config.unroll, config.threads
+    A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
+    read, (begin, step, place) = load(acc, acc), _walk(size, vec, threads)
+    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
+
+    def kernel(x, dy, table, dx, channels, vectors, inner, strides, c_strides):  # type: ignore[no-untyped-def]
+        values = cuda.local.array(held, A)
+        slopes = cuda.local.array(held, A)
+        block = i32(i32(cuda.gridDim.x) - 1 - i32(cuda.blockIdx.x))
+        chunk = i32(u32(block) // u32(channels))
+        channel = i32(block - chunk * channels)
+        x_base, dy_base = x + channel * c_strides[0] * size, dy + channel * c_strides[1] * size
+        dx_base = dx + channel * c_strides[2] * size
+        j = i32(chunk * (unroll * threads) + i32(cuda.threadIdx.x))
+        over, rest = begin(i32(threads), inner)
+        first, at_first = begin(j, inner)
+        plane, at, last = first, at_first, i32(u32(vectors) // u32(inner) - 1)
+        for u in range(unroll):
+            inside = plane if plane < last else last
+            read_vector(values, i32(u * vec), place(x_base, inside, at, strides[0]))
+            read_vector(slopes, i32(u * vec), place(dy_base, inside, at, strides[1]))
+            plane, at = step(plane, at, inner, over, rest)
+        row = i64(channels) * unit
+        at_channel = table + i64(channel) * unit
+        m, a = read(at_channel), read(at_channel + row)
+        b, c = read(at_channel + 2 * row), read(at_channel + 3 * row)
+        for i in range(held):
+            slopes[i] = A(slopes[i] * a + A(A(values[i] - m) * b + c))
+        for u in range(unroll):
+            if first <= last:
+                write_vector(slopes, i32(u * vec), place(dx_base, first, at_first, strides[2]))
+            first, at_first = step(first, at_first, inner, over, rest)
+
+    return kernel

@@ -1,0 +1,208 @@
+"""Batch normalization and its gradients on the GPU, by three sets of kernels: planes, columns, and anything at all.
+
+``numba.norm_planes`` (NCHW) and ``numba.norm_columns`` (NHWC, per-activation) work in steps: a reduction into parts, one small
+kernel that joins them and works out what is a number a channel, and a walk that writes. Inference has the walk alone, its
+gradient writes while it reduces. ``numba.norm_strided`` takes any strides and dtypes in one kernel. How a reduction is split
+follows from the problem alone, never from the GPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from numbadnn.kernels import norm_columns, norm_planes, norm_strided
+from numbadnn.kernels._launch import Kernel, blocks
+from numbadnn.kernels._norm_layout import accumulator
+from numbadnn.kernels._support import device_reason
+from numbadnn.ops.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
+from numbadnn.problem import ITEMSIZE, Policy
+from numbadnn.registry import Executable, Impl, register
+
+#: channels a block, and threads a channel, of the kernels in ``_norm_finish``
+LANES, PARTS = 8, 32
+_REAL = {"float32": "f32", "float64": "f64"}
+
+
+def finish_kernel(name: str, acc: str, parameter: str, flag: bool) -> Kernel:
+    """``statistics`` or ``gradients`` of ``_norm_finish``."""
+
+    def build() -> Callable[..., None]:
+        return getattr(importlib.import_module("numbadnn.kernels._norm_finish"), name)(acc, parameter, flag)
+
+    real = _REAL[acc]
+    addresses, more = (9, 5) if name == "statistics" else (8, 2)
+    parameters = "ptr " * addresses + "i32 i32 " + " ".join([real] * more)
+    return Kernel(f"norm_{name} {acc} {parameter} {int(flag)}", parameters, build, LANES * PARTS)
+
+
+def _finish(problem: NormProblem, channels: int, parts: int) -> tuple[Any, ...]:
+    """The small step, as (kernel, grid, threads, scalars)."""
+    acc, m, f = accumulator(problem), problem.averaged, problem.factor
+    grid = blocks(channels, LANES)
+    if problem.op == TRAIN:
+        unbiased = m / (m - 1) if m > 1 else 1.0
+        kernel = finish_kernel("statistics", acc, problem.gamma.dtype, problem.running)
+        return kernel, grid, LANES * PARTS, (channels, parts, float(m), problem.epsilon, 1 - f, f, f * unbiased)
+    kernel = finish_kernel("gradients", acc, problem.gamma.dtype, problem.op == TRAIN_GRAD)
+    return kernel, grid, LANES * PARTS, (channels, parts, float(m), problem.epsilon)
+
+
+def _plan_steps(problem: NormProblem, policy: Policy, steps: Any) -> Executable:
+    """Launches of the steps of ``Planes`` or ``Columns``, bound into one function of addresses."""
+
+    def prepare(kernel: Kernel, grid: Any, threads: int, scalars: Any) -> Any:
+        return kernel.prepare(policy.device, grid, (threads, 1, 1), scalars).direct
+
+    if problem.op == TEST:
+        direct, table = prepare(*steps.application()), 0
+    else:
+        unit = ITEMSIZE[accumulator(problem)]
+        table = (3 * steps.parts + 1) * steps.channels * unit
+        reduce = prepare(*steps.reduction())
+        walk = None if problem.op == TEST_GRAD else prepare(*steps.application())
+        if getattr(steps, "joins", False):
+            direct = _train_joining(reduce, walk, problem.running)
+        else:
+            finish = prepare(*_finish(problem, steps.channels, steps.parts))
+            bind = {TRAIN: _train, TRAIN_GRAD: _train_grad, TEST_GRAD: _test_grad}[problem.op]
+            direct = bind(reduce, finish, walk, table, problem.running)
+    nbytes = 0 if problem.op == TEST else table + 4 * steps.channels * unit
+
+    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
+        direct(stream, *inputs, *outputs, *((workspace,) if nbytes else ()))
+
+    facts = {"kernel": type(steps).__name__.lower(), "config": steps.config, "parts": getattr(steps, "parts", 1)}
+    return Executable(run, nbytes, determinism="gpu_to_gpu", facts=facts, direct=direct)
+
+
+def _train(reduce: Any, finish: Any, walk: Any, table: int, running: bool) -> Callable[..., None]:
+    def plain(stream: int, x: int, gamma: int, beta: int, y: int, mean: int, invstd: int, space: int) -> None:
+        reduce(stream, x, space)
+        finish(stream, space, gamma, beta, 0, 0, mean, invstd, 0, 0)
+        walk(stream, x, space + table, y)
+
+    def averaging(
+        stream: int, x: int, gamma: int, beta: int, old_mean: int, old_var: int, y: int, mean: int, invstd: int, new_mean: int,
+        new_var: int, space: int,
+    ) -> None:  # fmt: skip
+        reduce(stream, x, space)
+        finish(stream, space, gamma, beta, old_mean, old_var, mean, invstd, new_mean, new_var)
+        walk(stream, x, space + table, y)
+
+    return averaging if running else plain
+
+
+def _train_joining(reduce: Any, walk: Any, running: bool) -> Callable[..., None]:
+    """Two launches: few parts are joined by the walk itself."""
+
+    def plain(stream: int, x: int, gamma: int, beta: int, y: int, mean: int, invstd: int, space: int) -> None:
+        reduce(stream, x, space)
+        walk(stream, x, space, gamma, beta, 0, 0, y, mean, invstd, 0, 0)
+
+    def averaging(
+        stream: int, x: int, gamma: int, beta: int, old_mean: int, old_var: int, y: int, mean: int, invstd: int, new_mean: int,
+        new_var: int, space: int,
+    ) -> None:  # fmt: skip
+        reduce(stream, x, space)
+        walk(stream, x, space, gamma, beta, old_mean, old_var, y, mean, invstd, new_mean, new_var)
+
+    return averaging if running else plain
+
+
+def _train_grad(reduce: Any, finish: Any, walk: Any, table: int, running: bool) -> Callable[..., None]:
+    def direct(
+        stream: int, x: int, dy: int, gamma: int, mean: int, invstd: int, dx: int, dgamma: int, dbeta: int, space: int
+    ) -> None:
+        reduce(stream, x, dy, gamma, mean, invstd, dx, space)
+        finish(stream, space, gamma, mean, invstd, dgamma, dbeta, 0, 0)
+        walk(stream, x, dy, space + table, dx)
+
+    return direct
+
+
+def _test_grad(reduce: Any, finish: Any, walk: Any, table: int, running: bool) -> Callable[..., None]:
+    def direct(
+        stream: int, x: int, dy: int, gamma: int, mean: int, var: int, dx: int, dgamma: int, dbeta: int, dmean: int, dvar: int,
+        space: int,
+    ) -> None:  # fmt: skip
+        reduce(stream, x, dy, gamma, mean, var, dx, space)
+        finish(stream, space, gamma, mean, var, dgamma, dbeta, dmean, dvar)
+
+    return direct
+
+
+def _precision_reason(problem: NormProblem, policy: Policy) -> str:
+    acc = accumulator(problem)
+    if policy.precision in ("float16", "float32", "float64") and policy.precision != acc:
+        return f"computes these dtypes in {acc}, not in {policy.precision}"
+    return ""
+
+
+def _register_steps(op: str, stem: str, module: Any, steps: Any, speed: float) -> None:
+    def supports(problem: NormProblem, policy: Policy) -> str:
+        return _precision_reason(problem, policy) or module.reason(problem) or device_reason(policy)
+
+    def plan(problem: NormProblem, policy: Policy, config: Any = None) -> Executable:
+        return _plan_steps(problem, policy, steps(problem, config or module.heuristic(problem)))
+
+    def rank(problem: NormProblem) -> float:
+        return 4 + problem.bytes / speed
+
+    register(Impl(op, "numba", f"numba.norm_{stem}", supports, plan, rank, "ieee", "gpu_to_gpu"))
+
+
+def _register_strided(op: str) -> None:
+    def supports(problem: NormProblem, policy: Policy) -> str:
+        return _precision_reason(problem, policy) or device_reason(policy)
+
+    def plan(problem: NormProblem, policy: Policy, config: Any = None) -> Executable:
+        kernel, grid, threads, scalars = norm_strided.prepare(problem, config or norm_strided.heuristic(problem))
+        launch = kernel.prepare(policy.device, grid, (threads, 1, 1), scalars)
+        direct = launch.direct
+        if op == TRAIN and not problem.running:
+            inner = launch.direct
+
+            def direct(stream: int, x: int, gamma: int, beta: int, y: int, mean: int, invstd: int) -> None:
+                inner(stream, x, gamma, beta, 0, 0, y, mean, invstd, 0, 0)
+
+        def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
+            direct(stream, *inputs, *outputs)
+
+        return Executable(run, determinism="gpu_to_gpu", facts={"kernel": kernel.name}, direct=direct)
+
+    def rank(problem: NormProblem) -> float:
+        return 4 + problem.bytes / 2e5
+
+    register(Impl(op, "numba", "numba.norm_strided", supports, plan, rank, "ieee", "gpu_to_gpu", complete=True))
+
+
+for _op in OPERANDS:
+    _register_steps(_op, "planes", norm_planes, norm_planes.Planes, 2.6e6)
+    _register_steps(_op, "columns", norm_columns, norm_columns.Columns, 2.5e6)
+    _register_strided(_op)
+
+
+def kernels() -> Iterator[Kernel]:
+    """A representative set: the steps of planes and columns, and the general kernels, each dtype somewhere."""
+    texts = (
+        (TRAIN, "float32:2x64x32x32", "float32"),
+        (TRAIN_GRAD, "float16:2x64x32x32", "float32"),
+        (TEST, "bfloat16:2x64x32x32", "float32"),
+        (TRAIN, "float16:8x64x8x8:nhwc", "float32"),
+        (TRAIN_GRAD, "float32:8x64x8x8:nhwc", "float32"),
+    )
+    for op, x, parameter in texts:
+        problem = NormProblem.parse(f"{op} x={x} mode=spatial gamma={parameter}:1x64x1x1")
+        steps: Any
+        module, steps = (norm_columns, norm_columns.Columns) if "nhwc" in x else (norm_planes, norm_planes.Planes)
+        made = steps(problem, module.heuristic(problem))
+        if op != TEST:
+            yield made.reduction()[0]
+        yield made.application()[0]
+    rare = NormProblem.parse(f"{TRAIN} x=float32:64x3x64x64 mode=spatial")  # so few channels that the parts are many
+    yield norm_planes.Planes(rare, norm_planes.heuristic(rare)).application()[0]
+    yield _finish(NormProblem.parse(f"{TRAIN} x=float32:2x3 running_mean=float32:1x3"), 3, 1)[0]
+    problem = NormProblem.parse(f"{TRAIN_GRAD} x=float64:4x3x4x6 mode=spatial")
+    yield norm_strided.prepare(problem, norm_strided.heuristic(problem))[0]

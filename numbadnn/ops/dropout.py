@@ -1,0 +1,215 @@
+"""Dropout and its gradient: the problem, and the public functions.
+
+Whether element i (in C order, whatever the strides) is kept follows from seed, offset and i alone: it is when word
+(offset + i) mod 4 of Philox4x32-10, for the counter (offset + i) div 4 and the key seed, is at least round(p * 2**32). So the
+gradient makes the mask anew, a part of an array has the mask of the whole from its offset on, and every backend has the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from numbadnn import dispatch
+from numbadnn.arrays import View
+from numbadnn.dispatch import Request
+from numbadnn.errors import NotSupportedError
+from numbadnn.operands import output_spec
+from numbadnn.problem import Spec
+
+#: default seed, as the specification has it
+SEED = 4242
+_OPERANDS = {"dropout": ("x", "y"), "dropout_grad": ("dy", "dx")}
+_WRAP = 1 << 64
+
+
+class DropoutState(NamedTuple):
+    """What ``dropout_grad`` needs to make the mask of a forward call again. Opaque; may be pickled."""
+
+    p: float
+    seed: int
+    offset: int
+    shape: tuple[int, ...]
+    generator: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropoutProblem:
+    """dropout: ``x`` -> ``y``; dropout_grad: ``dy`` -> ``dx``: the same arithmetic. ``generator``: philox, or cudnn's own."""
+
+    op: str
+    source: Spec
+    output: Spec
+    p: float = 0.5
+    generator: str = "philox"
+
+    @property
+    def inputs(self) -> tuple[Spec, ...]:
+        return (self.source,)
+
+    @property
+    def outputs(self) -> tuple[Spec, ...]:
+        return (self.output,)
+
+    @property
+    def words(self) -> tuple[int, int]:
+        """Seed and offset where nobody gives others."""
+        return SEED, 0
+
+    @property
+    def threshold(self) -> int:
+        """An element is kept where its random word is at least this."""
+        return round(self.p * 2.0**32)
+
+    @property
+    def scale(self) -> float:
+        """What a kept element is multiplied by."""
+        return 1.0 / (1.0 - self.p) if self.p < 1 else 0.0
+
+    @property
+    def flops(self) -> int:
+        return self.source.size
+
+    @property
+    def bytes(self) -> int:
+        return 2 * self.source.size * self.source.itemsize
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The parameters as keyword arguments of the public function, and of the reference."""
+        if self.op == "dropout":
+            return {"dropout": self.p}
+        return {"state": DropoutState(self.p, *self.words, self.source.shape, self.generator)}
+
+    def __str__(self) -> str:
+        first, last = _OPERANDS[self.op]
+        generator = "" if self.generator == "philox" else f" generator={self.generator}"
+        return f"{self.op} {first}={self.source} {last}={self.output} p={self.p!r}{generator}"
+
+    @staticmethod
+    def parse(text: str) -> DropoutProblem:
+        """The inverse of ``str``; an output left out is packed like the input.
+
+        >>> str(DropoutProblem.parse("dropout x=float32:2x5 p=0.25"))
+        'dropout x=float32:2x5 y=float32:2x5 p=0.25'
+        """
+        op, *words = text.split()
+        fields = dict(word.split("=", 1) for word in words if "=" in word)
+        first, last = _OPERANDS.get(op, ("", ""))
+        if len(fields) != len(words) or first not in fields or not set(fields) <= {first, last, "p", "generator"}:
+            raise ValueError(f"expected 'dropout x=SPEC p=..' or 'dropout_grad dy=SPEC p=..', got {text!r}")
+        source = Spec.parse(fields[first])
+        packed = Spec.of(source.dtype, source.shape, "nhwc" if source.is_channels_last else "")
+        output = Spec.parse(fields[last]) if last in fields else packed
+        if (output.dtype, output.shape) != (source.dtype, source.shape):
+            raise ValueError(f"expected operands of one dtype and shape, got {text!r}")
+        generator = fields.get("generator", "philox")
+        return DropoutProblem(op, source, output, _probability(float(fields.get("p", 0.5))), generator)
+
+
+PROBLEM = DropoutProblem
+
+
+def _probability(value: Any) -> float:
+    if isinstance(value, bool | str) or not hasattr(value, "__float__"):
+        raise TypeError(f"dropout: expected a number, got {value!r}")
+    if not 0 <= float(value) <= 1:
+        raise ValueError(f"dropout: expected a probability from 0 to 1, got {value!r}")
+    return float(value)
+
+
+def _integer(name: str, value: Any) -> int:
+    """A number of 64 bits, given as an unsigned or a signed one, as the signed one."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
+    number = int(value.__index__())
+    low = 0 if name == "offset" else -(_WRAP >> 1)
+    high = (_WRAP >> 1 if name == "offset" else _WRAP) - 1
+    if not low <= number <= high:
+        raise ValueError(f"{name}: expected an integer from {low} to {high}, got {value!r}")
+    return number - _WRAP if number >= _WRAP >> 1 else number
+
+
+def _build(op: str, view: View, out_views: list[View], params: tuple[Any, ...]) -> Request:
+    if len(out_views) > 1:
+        raise ValueError(f"out: expected one array, got a tuple of {len(out_views)}")
+    output = output_spec(view.shape, view.dtype, view, out_views[0] if out_views else None)
+    p, generator, *shape = params
+    if shape and view.shape != shape[0]:
+        raise ValueError(f"dy: expected shape {shape[0]}, that of the forward call, got {view.shape}")
+    return Request(DropoutProblem(op, view.spec(), output, _probability(p), generator))
+
+
+@dispatch.operation("x")
+def _build_dropout(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
+    return _build("dropout", views[0], out_views, params)
+
+
+@dispatch.operation("dy")
+def _build_dropout_grad(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
+    return _build("dropout_grad", views[0], out_views, params)
+
+
+def _generator(backend: Any, offset: int) -> str:
+    """Philox, but where the call itself names cuDNN, which has random numbers of its own."""
+    if getattr(backend, "backend", backend) != "cudnn":  # an Intercept holds the name
+        return "philox"
+    if offset:
+        raise NotSupportedError(f"offset: cuDNN's dropout begins its random numbers at 0 only, got {offset}", ())
+    return "cudnn"
+
+
+def dropout(
+    x: Any,
+    dropout: float = 0.0,
+    seed: int = SEED,
+    *,
+    offset: int = 0,
+    backend: str | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Zero each element with probability p = ``dropout``: (y, state) with ``y = x * mask / (1 - p)``.
+
+    The mask follows from ``seed`` (64 bits) and the element's number in C order plus ``offset``, by Philox4x32-10 (Salmon
+    et al. 2011): the same on every backend, for every stride and dtype. ``state`` is for ``dropout_grad``; it is small, holds
+    no mask and may be pickled. p = 1 gives zeros. y has the shape, dtype and library of x. ``backend="cudnn"`` runs cuDNN's
+    own dropout, whose bits are others. Source: spec/semantics.md 1.10.
+
+    Raises ValueError for p outside [0, 1], a seed of more than 64 bits or a negative offset, TypeError for what is not a number
+    and for other dtypes, NotSupportedError for cuDNN's own with an offset.
+
+    >>> import numpy as np, numbadnn
+    >>> y, state = numbadnn.dropout(np.ones(8, "float32"), 0.5)
+    >>> sorted(set(y.tolist()))
+    [0.0, 2.0]
+    """
+    if type(seed) is not int or not 0 <= seed < 1 << 63:
+        seed = _integer("seed", seed)
+    if type(offset) is not int or not 0 <= offset < 1 << 63:
+        offset = _integer("offset", offset)
+    generator = "philox" if backend is None else _generator(backend, offset)
+    y = dispatch.call_any(_build_dropout, (x,), (dropout, generator), backend, out, stream, (seed, offset))
+    return y, DropoutState(dropout, seed, offset, tuple(x.shape), generator)
+
+
+def dropout_grad(
+    dy: Any, state: DropoutState, *, backend: str | None = None, out: Any = None, stream: Any = None
+) -> Any:
+    """Gradient of ``dropout``: ``dx = dy * mask / (1 - p)``, the mask made again from the forward call's state.
+
+    dy has the shape of that call's x; any of the dtypes, which is the result's. After a forward call with
+    ``backend="cudnn"`` the gradient is cuDNN's too. Raises ValueError for another shape, TypeError for what is no state.
+
+    >>> import numpy as np, numbadnn
+    >>> y, state = numbadnn.dropout(np.ones(8, "float32"), 0.5)
+    >>> np.array_equal(numbadnn.dropout_grad(np.ones(8, "float32"), state), y)
+    True
+    """
+    if type(state) is not DropoutState:
+        raise TypeError(f"state: expected what dropout returned, got {state!r}")
+    p, seed, offset, shape, generator = state
+    params = (p, generator, shape)
+    if generator == "cudnn" and backend is None:
+        backend = "cudnn"
+    return dispatch.call_any(_build_dropout_grad, (dy,), params, backend, out, stream, (seed, offset))

@@ -1,0 +1,300 @@
+"""Batch normalization: the reference by law, Theano's grid, a large mean, running averages, and what is refused."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import numbadnn
+from numbadnn import cases, config, dispatch, reference, select
+from numbadnn.ops.norm import OPERANDS, NormProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import implementations
+from numbadnn.validate.check import Row, Subject, judge
+
+GPU = pytest.param(0, id="gpu", marks=pytest.mark.gpu)
+DEVICES = (pytest.param(-1, id="cpu"), GPU)
+RUNNING = cases.find(["running"])
+
+
+def example(shape, mode, seed=0):
+    """x, dy, gamma, beta as float64."""
+    rng = np.random.default_rng(seed)
+    axes = (0,) if mode == "per-activation" else (0, *range(2, len(shape)))
+    small = tuple(1 if a in axes else n for a, n in enumerate(shape))
+    return (
+        4 + 3 * rng.standard_normal(shape),
+        rng.standard_normal(shape),
+        rng.uniform(0.5, 2, small),
+        rng.standard_normal(small),
+    )
+
+
+# ---- the reference ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["spatial", "per-activation"])
+def test_reference_normalises(mode):
+    x, _, gamma, beta = example((6, 3, 4, 2), mode)
+    out, mean, invstd = reference.batch_normalization_train(x, gamma, beta, mode=mode, epsilon=0)
+    back = (out - beta) / gamma
+    axes = (0,) if mode == "per-activation" else (0, 2, 3)
+    np.testing.assert_allclose(back.mean(axes), 0, atol=1e-12)
+    np.testing.assert_allclose(back.var(axes), 1, rtol=1e-12)
+    np.testing.assert_allclose(1 / invstd**2, x.var(axes, keepdims=True), rtol=1e-12)
+    again = reference.batch_normalization_test(x, gamma, beta, mean, x.var(axes, keepdims=True), mode, 0)
+    np.testing.assert_allclose(again, out, atol=1e-12)
+
+
+def test_reference_against_hand_values():
+    x = np.array([[1.0, 10.0], [3.0, 14.0]])
+    one, rm, rv = np.ones((1, 2)), np.array([[1.0, 1.0]]), np.array([[2.0, 2.0]])
+    out, mean, invstd, new_mean, new_var = reference.batch_normalization_train(
+        x, 2 * one, one, rm, rv, epsilon=0, running_average_factor=0.25
+    )
+    np.testing.assert_array_equal(out, [[-1, -1], [3, 3]])
+    np.testing.assert_array_equal(mean, [[2, 12]])
+    np.testing.assert_array_equal(invstd, [[1, 0.5]])
+    np.testing.assert_array_equal(new_mean, [[1.25, 3.75]])
+    np.testing.assert_array_equal(new_var, [[2.0, 3.5]])  # variances 1 and 4, times 2 / (2 - 1)
+
+
+def slope(function, array, direction, step=1e-6):
+    """Derivative of sum(function(array)) along a direction, by differences."""
+    return (function(array + step * direction) - function(array - step * direction)) / (2 * step)
+
+
+@pytest.mark.parametrize("mode", ["spatial", "per-activation"])
+def test_reference_gradient_of_training_by_differences(mode):
+    x, dy, gamma, beta = example((5, 3, 2, 2), mode)
+    _, mean, invstd = reference.batch_normalization_train(x, gamma, beta, mode=mode)
+    grads = reference.batch_normalization_train_grad(x, dy, gamma, mean, invstd, mode)
+    operands = [x, gamma, beta]
+    for i, grad in enumerate(grads):
+        direction = np.random.default_rng(10 + i).standard_normal(operands[i].shape)
+
+        def loss(value, i=i):
+            given = [*operands[:i], value, *operands[i + 1 :]]
+            return (reference.batch_normalization_train(*given, mode=mode)[0] * dy).sum()
+
+        assert slope(loss, operands[i], direction) == pytest.approx((grad * direction).sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["spatial", "per-activation"])
+def test_reference_gradients_of_inference_by_differences(mode):
+    x, dy, gamma, beta = example((5, 3, 2, 2), mode)
+    mean, var = gamma + 3, gamma * gamma + 1
+    dx, dgamma, dbeta, dmean, dvar = reference.batch_normalization_test_grad(x, dy, gamma, mean, var, mode)
+    operands = [x, gamma, beta, mean, var]
+    for i, grad in enumerate((dx, dgamma, dbeta, dmean, dvar)):
+        direction = np.random.default_rng(10 + i).standard_normal(operands[i].shape)
+
+        def loss(value, i=i):
+            given = [*operands[:i], value, *operands[i + 1 :]]
+            return (reference.batch_normalization_test(*given, mode) * dy).sum()
+
+        assert slope(loss, operands[i], direction) == pytest.approx((grad * direction).sum(), rel=1e-6)
+
+
+# ---- Theano's grid: 2 modes x ranks 1 to 6 x 3 shapes, all five arrays of both passes ---------------------------------
+
+SIZES = ((5, 10, 30, 40, 10, 5), (4, 3, 1, 1, 1, 1), (2, 3, 5, 5, 1, 2))
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("rank", range(1, 7))
+@pytest.mark.parametrize("mode", ["spatial", "per-activation"])
+def test_theanos_grid(mode, rank, sizes):
+    sizes = tuple(min(n, 6) for n in sizes) if rank > 3 else sizes
+    x, dy, gamma, beta = (a.astype("float32") for a in example(sizes[:rank], mode))
+    rm, rv = gamma + 1, gamma + 2
+    options = {"mode": mode, "epsilon": 5e-3}
+    averages = {"running_mean": rm, "running_var": rv, "running_average_factor": 0.3}
+    found = numbadnn.batch_normalization_train(x, gamma, beta, **options, **averages)
+    exact = reference.batch_normalization_train(x, gamma, beta, **options, **averages)
+    tested = numbadnn.batch_normalization_test(x, gamma, beta, rm, rv, **options)
+    arrays = (x, dy, gamma, found[1], found[2])
+    grads = numbadnn.batch_normalization_train_grad(*arrays, **options)
+    given = numbadnn.batch_normalization_test_grad(x, dy, gamma, rm, rv, **options)
+    pairs = [
+        *zip(found, exact, strict=True),
+        (tested, reference.batch_normalization_test(x, gamma, beta, rm, rv, **options)),
+        *zip(grads, reference.batch_normalization_train_grad(*arrays, **options), strict=True),
+        *zip(given, reference.batch_normalization_test_grad(x, dy, gamma, rm, rv, **options), strict=True),
+    ]
+    assert len(pairs) == 14
+    for got, value in pairs:
+        assert got.dtype == np.float32 and got.shape == value.shape
+        np.testing.assert_allclose(got, value, rtol=2e-5, atol=2e-5 * max(1, np.abs(value).max()))
+
+
+# ---- every implementation ---------------------------------------------------------------------------------------------
+
+
+def implementations_of(problem, device):
+    policy = Policy(device=device)
+    for impl in implementations(problem.op):
+        if (impl.backend == "cpu") == (device < 0) and not select.refusal(impl, problem, policy, config.current()):
+            yield impl
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", RUNNING, ids=lambda case: case.name)
+def test_running_averages(case, device):
+    subject, ran = Subject(case.name, case.problem()), 0
+    for impl in implementations_of(subject.problem, device):
+        row = judge(Row(case.name, impl.name, case.text, "ok"), impl, subject, Policy(device=device), timed=False)
+        assert row.status == "ok", f"{impl.name}: {row.reason}"
+        ran += 1
+    assert ran
+
+
+@functools.cache
+def large_mean(layout):
+    problem = NormProblem.parse(f"{'batch_normalization_train'} x=float32:8x8x16x16{layout} mode=spatial")
+    x = (np.random.default_rng(3).standard_normal((8, 8, 16, 16)) + 1e4).astype("float32")
+    return problem, x
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layout", ["", ":nhwc"])
+def test_a_large_mean_loses_nothing(layout, device):
+    """Mean 1e4, deviation 1: the project's own implementations are as exact as around 0 (cuDNN rounds the mean first)."""
+    from numbadnn.validate.execute import execute
+
+    problem, x = large_mean(layout)
+    one = np.ones((1, 8, 1, 1), "float32")
+    out, mean, invstd = reference.batch_normalization_train(x, one, 0 * one, mode="spatial")
+    names = []
+    for impl in implementations_of(problem, device):
+        if impl.backend == "cudnn":
+            continue
+        got = execute(impl, problem, Policy(device=device), (x, one, 0 * one), runs=1).results
+        np.testing.assert_allclose(got[0], out, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(got[1], mean, rtol=1e-7)
+        np.testing.assert_allclose(got[2], invstd, rtol=1e-6)
+        names.append(impl.name)
+    assert names
+
+
+def test_a_constant_channel():
+    x, one = np.full((4, 2), 0.1, "float32"), np.ones((1, 2), "float32")
+    out, mean, invstd = numbadnn.batch_normalization_train(x, one, 3 * one, epsilon=1e-4)
+    np.testing.assert_array_equal(out, 3)
+    np.testing.assert_allclose(invstd, 100, rtol=1e-6)
+    np.testing.assert_array_equal(mean, np.float32(0.1))
+
+
+def test_dtypes_and_layouts_of_results():
+    x = np.zeros((2, 4, 3, 3), "float16").transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2)
+    one = np.ones((1, 4, 1, 1), "float32")
+    out, mean, invstd = numbadnn.batch_normalization_train(x, one, one, "spatial")
+    assert (out.dtype, mean.dtype, invstd.dtype) == (np.float16, np.float32, np.float32)
+    assert out.strides == x.strides
+    dx, dgamma, dbeta = numbadnn.batch_normalization_train_grad(x, x, one, mean, invstd, "spatial")
+    assert (dx.dtype, dgamma.dtype, dbeta.dtype) == (np.float16, np.float32, np.float32)
+
+
+def test_out_is_a_tuple():
+    x, one = np.arange(6.0).reshape(3, 2), np.ones((1, 2))
+    out = np.empty((3, 2)), np.empty((1, 2)), np.empty((1, 2))
+    result = numbadnn.batch_normalization_train(x, one, one, out=out)
+    assert all(a is b for a, b in zip(result, out, strict=True))
+    with pytest.raises(ValueError, match="out: expected 3 arrays"):
+        numbadnn.batch_normalization_train(x, one, one, out=out[0])
+
+
+def test_empty_batches():
+    x, one = np.zeros((0, 3, 2)), np.ones((1, 3, 1))
+    out, mean, invstd = numbadnn.batch_normalization_train(x, one, one, "spatial")
+    assert out.shape == x.shape and np.isnan(mean).all() and np.isnan(invstd).all()
+    assert numbadnn.batch_normalization_test(x, one, one, one, one, "spatial").shape == x.shape
+    dx, dgamma, dbeta = numbadnn.batch_normalization_train_grad(x, x, one, one, one, "spatial")
+    assert dx.shape == x.shape and not dgamma.any() and not dbeta.any()
+    assert not any(g.any() for g in numbadnn.batch_normalization_test_grad(x, x, one, one, one, "spatial")[1:])
+
+
+# ---- what is refused --------------------------------------------------------------------------------------------------
+
+X, ONE = np.ones((4, 3, 2, 2)), np.ones((1, 3, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "change"),
+    [
+        (ValueError, "mode: expected one of per-activation, spatial, got 'channel'", {"mode": "channel"}),
+        (ValueError, "epsilon: expected a finite number >= 0, got -1", {"epsilon": -1.0}),
+        (ValueError, "epsilon", {"epsilon": float("nan")}),
+        (TypeError, "epsilon: expected a number", {"epsilon": "1e-4"}),
+        (ValueError, "running_average_factor: expected a number from 0 to 1", {"running_average_factor": 1.5}),
+        (ValueError, "running_var: expected both running averages or neither", {"running_mean": ONE}),
+        (ValueError, "running_mean: expected both", {"running_var": ONE}),
+        (ValueError, r"gamma: expected shape \(1, 3, 1, 1\)", {"gamma": np.ones(3)}),
+        (ValueError, r"beta: expected shape \(1, 3, 1, 1\)", {"beta": np.ones((1, 3, 2, 2))}),
+        (ValueError, r"running_mean: expected shape", {"running_mean": np.ones((1, 2, 1, 1)), "running_var": ONE}),
+        (TypeError, "gamma: ", {"gamma": ONE.astype(int)}),
+        (ValueError, "at least 1 dimension", {"inputs": np.ones(())}),
+    ],
+)
+def test_bad_input(error, text, change):
+    arguments = {"inputs": X, "gamma": ONE, "beta": ONE, "mode": "spatial"} | change
+    with pytest.raises(error, match=text):
+        numbadnn.batch_normalization_train(**arguments)
+
+
+def test_running_averages_of_one_value_are_refused():
+    x, one = np.ones((1, 3)), np.ones((1, 3))
+    with pytest.raises(ValueError, match="at least 2 values to average"):
+        numbadnn.batch_normalization_train(x, one, one, running_mean=one, running_var=one)
+    assert len(numbadnn.batch_normalization_train(x, one, one)) == 3
+
+
+def test_gradients_check_their_arrays():
+    with pytest.raises(ValueError, match=r"dy: expected shape \(4, 3, 2, 2\)"):
+        numbadnn.batch_normalization_train_grad(X, X[:2], ONE, ONE, ONE, "spatial")
+    with pytest.raises(ValueError, match="var: expected shape"):
+        numbadnn.batch_normalization_test_grad(X, X, ONE, ONE, X, "spatial")
+
+
+@pytest.mark.parametrize("op", OPERANDS)
+def test_a_problem_is_one_line(op):
+    text = f"{op} x=float16:2x6x3x3:nhwc gamma=float32:1x6x1x1 mode=spatial epsilon=0.0"
+    problem = NormProblem.parse(text)
+    assert NormProblem.parse(str(problem)) == problem
+    with pytest.raises(ValueError, match="expected"):
+        NormProblem.parse(f"{op} x=float32:2x3 colour=red")
+    with pytest.raises(ValueError, match="gamma: expected shape"):
+        NormProblem.parse(f"{op} x=float32:2x3 gamma=float32:2x3") if op else None
+
+
+def test_explain_names_the_implementation():
+    found = dispatch.explain(numbadnn.batch_normalization_train, X, ONE, ONE, "spatial")
+    assert found.chosen == "cpu.loops"
+
+
+# ---- the specification's names ----------------------------------------------------------------------------------------
+
+
+def test_theanos_names():
+    from numbadnn import theano
+
+    with numbadnn.using(fallback="allow"):
+        out, mean, invstd = theano.dnn_batch_normalization_train(X, ONE, ONE, "spatial")
+        np.testing.assert_array_equal(out, 1)
+        with pytest.raises(ValueError, match="epsilon must be at least 1e-5"):
+            theano.dnn_batch_normalization_train(X, ONE, ONE, "spatial", 9e-6)
+        theano.dnn_batch_normalization_test(X, ONE, ONE, ONE, ONE, "spatial", 1e-5)
+        x, rm, rv = X * 1.0, 5 * ONE, 6 * ONE
+        op = theano.GpuDnnBatchNorm("spatial", True, True, False, True)
+        results = op(x, ONE, ONE, 1e-3, 0.5, rm, rv)
+        assert results[0] is x and results[3] is rm and results[4] is not rv
+        np.testing.assert_array_equal(rm, 3)
+        np.testing.assert_array_equal(rv, 6)
+        with pytest.raises(ValueError, match="both running averages"):
+            op(x, ONE, ONE)
+        dx, dscale, dbias = theano.GpuDnnBatchNormGrad("spatial")(X, X, ONE, mean, invstd, 1e-4)
+        np.testing.assert_array_equal(dbias, 16)
+        y = theano.GpuDnnBatchNormInference("spatial", inplace=True)(x, ONE, ONE, ONE, ONE)
+        assert y is x
+    with pytest.raises(ValueError, match="mode: expected"):
+        theano.GpuDnnBatchNormBase("rows")

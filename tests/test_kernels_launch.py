@@ -49,11 +49,31 @@ def test_descriptors_by_value_get_each_calls_address() -> None:
     driver.current = 77
     first, second = bytes(range(128)), bytes(range(128, 256))
     offsets, values = _launch.pack("map ptr map i32", (first, second, 5))
-    assert offsets == (0, 128, 192)
+    assert [0x210 % 64 + o for o in offsets] == [64, 192, 256]  # parameters begin at 0x210 on sm_90
     _launch.Launch("a kernel", 0, driver.functions, 77, 999, (1,) * 7, offsets, values)(0, 10, 11, 12)
     ((_, parameters),) = driver.launches
-    assert struct.unpack("<Q120s", parameters[:128]) == (10, first[8:])
-    assert struct.unpack("<Q56xQ120si", parameters[128:]) == (11, 12, second[8:], 5)
+    assert struct.unpack("<Q120s", parameters[48:176]) == (10, first[8:])
+    assert struct.unpack("<Q56xQ120si", parameters[176:]) == (11, 12, second[8:], 5)
+
+
+def test_a_sequence_routes_addresses_to_each_launch() -> None:
+    driver = FakeDriver()
+    driver.current = 77
+
+    def launch_of(parameters: str, number: int) -> _launch.Launch:
+        offsets, values = _launch.pack(parameters, (number,))
+        return _launch.Launch(f"kernel {number}", 0, driver.functions, 77, number, (1,) * 7, offsets, values)
+
+    first, second = launch_of("ptr ptr i32", 1), launch_of("ptr ptr ptr ptr i64", 2)
+    run = _launch.sequence("x y space", [(first, "x space"), (second, "space+512 0 y x")])
+    for x in (1000, 2000):
+        run(5, x, 20, 30)
+        (args, one), (_, two) = driver.launches[-2:]
+        assert args[0] == 1 and args[8] == 5
+        assert struct.unpack("<QQi", one) == (x, 30, 1)
+        assert struct.unpack("<QQQQq", two) == (542, 0, 20, x, 2)
+    with pytest.raises(ValueError, match="'w' is not in list"):
+        _launch.sequence("x", [(first, "x w")])
 
 
 def test_wrong_context_launches_nothing_until_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

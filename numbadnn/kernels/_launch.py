@@ -31,9 +31,11 @@ from numbadnn.kernels._context import ensure_context, primary_context
 
 _FORMATS = {"ptr": "q", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
 _MAP_BYTES, _MAP_ALIGN = 128, 64
+_MAP_BASE = 0x210  # of parameters in sm_90's constant bank; it is the place there that is aligned
 _BUFFER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END
 _MAX_SHARED_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _MAX_ADDRESSES = 12
+_NONE = 99
 
 #: the folder of compiled kernels; None: the user's cache folder. ``set_cache_folder`` changes it.
 _folder: Path | None = None
@@ -176,7 +178,7 @@ def pack(parameters: str, scalars: tuple[Any, ...]) -> tuple[tuple[int, ...], by
     for word in words:
         name, _, count = word.partition("*")
         if name == "map":
-            packed += bytes(-len(packed) % _MAP_ALIGN)
+            packed += bytes(-(_MAP_BASE + len(packed)) % _MAP_ALIGN)
             offsets.append(len(packed))
             packed += _descriptor(given.pop(0))
             continue
@@ -279,6 +281,48 @@ def _direct(addresses: int, plain: bool, record: int, name: str, device: int, ke
     return direct
 
 
+def sequence(names: str, steps: list[tuple[Any, str]]) -> Callable[..., None]:
+    """Several launches as one function of the stream and of the addresses called ``names``, in one compiled call.
+
+    A step is a launch and the names of its own addresses: ``0`` is none, ``space+512`` an offset.
+
+    >>> run = sequence("x y space", [(reduce, "x space"), (walk, "x space+64 y")])                   # doctest: +SKIP
+    """
+    given = names.split()
+    if len(given) > _MAX_ADDRESSES:
+        raise ValueError(f"expected at most {_MAX_ADDRESSES} addresses, got {names!r}")
+    routes = [(launch, [_route(word, given) for word in words.split()]) for launch, words in steps]
+    if simulate.active():
+
+        def simulated(stream: int, *words: int) -> None:
+            for launch, route in routes:
+                launch(stream, *(offset + (words[i] if i < _NONE else 0) for i, offset in route))
+
+        return simulated
+    from numbadnn._hostcall import entry_point
+    from numbadnn.kernels import _shim
+
+    table = [len(routes)]
+    for launch, route in routes:
+        table += [launch._record.ctypes.data, len(route), *(number for pair in route for number in pair)]
+    keep = np.array(table, np.uint64)
+    shim, start, rest = entry_point(_shim.launch_sequence), int(keep.ctypes.data), (0,) * (_MAX_ADDRESSES - len(given))
+    name, device = " then ".join(launch.name for launch, _ in routes), routes[0][0].device
+
+    def direct(stream: int, *words: int, _keep: Any = (keep, routes)) -> None:
+        status = shim(start, stream, words + rest)
+        if status:
+            _recover(shim, status, name, device, start, stream, words + rest)
+
+    return direct
+
+
+def _route(word: str, given: list[str]) -> tuple[int, int]:
+    """(number of the address, offset in bytes); the number _NONE stands for no address."""
+    name, _, offset = word.partition("+")
+    return (_NONE if name == "0" else given.index(name)), int(offset or 0)
+
+
 def _recover(shim: Callable[..., int], status: int, name: str, device: int, *arguments: Any) -> None:
     """Another context was current: launch in ours and restore it. Anything else is an error of the driver."""
     from numbadnn.kernels._shim import WRONG_CONTEXT
@@ -297,4 +341,14 @@ def blocks(count: int, threads: int) -> tuple[int, int, int]:
     return grid, 1, 1
 
 
-__all__ = ["Kernel", "Launch", "arch_name", "arch_of", "blocks", "pack", "primary_context", "set_cache_folder"]
+__all__ = [
+    "Kernel",
+    "Launch",
+    "arch_name",
+    "arch_of",
+    "blocks",
+    "pack",
+    "primary_context",
+    "sequence",
+    "set_cache_folder",
+]

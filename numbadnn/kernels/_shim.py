@@ -75,3 +75,27 @@ def launch_shim_of_many(record, stream, words):  # type: ignore[no-untyped-def]
     for i in range(load_u64(record + ADDRESSES)):
         store_u64(record + load_u64(record + OFFSETS + 8 * i), words[i])
     return _launch(record, stream)
+
+
+@njit("int64(int64, int64, UniTuple(int64, 12))", nogil=True, cache=True)
+def launch_sequence(steps, stream, words):  # type: ignore[no-untyped-def]
+    """Several launches, one behind the other; ``_launch.sequence`` lays the table out."""
+    at = types.int64(steps + 8)
+    for step in range(load_u64(steps)):
+        record, count = load_u64(at), load_u64(at + 8)
+        if step == 0:
+            status = _check(record, stream)
+            if status != 0:
+                return status
+        at += 16
+        for i in range(count):
+            which = load_u64(at)
+            value = load_u64(at + 8)
+            if which < 12:
+                value += types.uint64(words[which])
+            store_u64(record + load_u64(record + OFFSETS + 8 * i), value)
+            at += 16
+        status = _launch(record, stream)
+        if status != 0:
+            return status
+    return types.int64(0)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from numbadnn.kernels import norm_columns, norm_planes, norm_strided
-from numbadnn.kernels._launch import Kernel, blocks
+from numbadnn.kernels._launch import Kernel, blocks, sequence
 from numbadnn.kernels._norm_layout import accumulator
 from numbadnn.kernels._support import device_reason
 from numbadnn.ops.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
@@ -49,88 +49,67 @@ def _finish(problem: NormProblem, channels: int, parts: int) -> tuple[Any, ...]:
     return kernel, grid, LANES * PARTS, (channels, parts, float(m), problem.epsilon)
 
 
+#: operation -> the addresses of a call, then what the reduction, the small step and the walk take of them
+_STEPS = {
+    TRAIN: (
+        "x gamma beta y mean invstd space",
+        "x space",
+        "space gamma beta 0 0 mean invstd 0 0",
+        "x space+{table} y",
+    ),
+    TRAIN_GRAD: (
+        "x dy gamma mean invstd dx dgamma dbeta space",
+        "x dy gamma mean invstd dx space",
+        "space gamma mean invstd dgamma dbeta 0 0",
+        "x dy space+{table} dx",
+    ),
+    TEST_GRAD: (
+        "x dy gamma mean var dx dgamma dbeta dmean dvar space",
+        "x dy gamma mean var dx space",
+        "space gamma mean var dgamma dbeta dmean dvar",
+        "",
+    ),
+}
+_RUNNING = (
+    "x gamma beta old_mean old_var y mean invstd new_mean new_var space",
+    "x space",
+    "space gamma beta old_mean old_var mean invstd new_mean new_var",
+    "x space+{table} y",
+)
+#: the walk that joins the parts by itself
+_JOINING = (
+    "x space gamma beta 0 0 y mean invstd 0 0",
+    "x space gamma beta old_mean old_var y mean invstd new_mean new_var",
+)
+
+
 def _plan_steps(problem: NormProblem, policy: Policy, steps: Any) -> Executable:
     """Launches of the steps of ``Planes`` or ``Columns``, bound into one function of addresses."""
 
     def prepare(kernel: Kernel, grid: Any, threads: int, scalars: Any) -> Any:
-        return kernel.prepare(policy.device, grid, (threads, 1, 1), scalars).direct
+        return kernel.prepare(policy.device, grid, (threads, 1, 1), scalars)
 
     if problem.op == TEST:
-        direct, table = prepare(*steps.application()), 0
+        direct, nbytes = prepare(*steps.application()).direct, 0
     else:
         unit = ITEMSIZE[accumulator(problem)]
         table = (3 * steps.parts + 1) * steps.channels * unit
-        reduce = prepare(*steps.reduction())
-        walk = None if problem.op == TEST_GRAD else prepare(*steps.application())
+        nbytes = table + 4 * steps.channels * unit
+        names, of_reduction, of_finish, of_walk = _RUNNING if problem.running else _STEPS[problem.op]
+        launches = [(prepare(*steps.reduction()), of_reduction)]
         if getattr(steps, "joins", False):
-            direct = _train_joining(reduce, walk, problem.running)
+            launches.append((prepare(*steps.application()), _JOINING[problem.running]))
         else:
-            finish = prepare(*_finish(problem, steps.channels, steps.parts))
-            bind = {TRAIN: _train, TRAIN_GRAD: _train_grad, TEST_GRAD: _test_grad}[problem.op]
-            direct = bind(reduce, finish, walk, table, problem.running)
-    nbytes = 0 if problem.op == TEST else table + 4 * steps.channels * unit
+            launches.append((prepare(*_finish(problem, steps.channels, steps.parts)), of_finish))
+            if of_walk:
+                launches.append((prepare(*steps.application()), of_walk.format(table=table)))
+        direct = sequence(names, launches)
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
         direct(stream, *inputs, *outputs, *((workspace,) if nbytes else ()))
 
     facts = {"kernel": type(steps).__name__.lower(), "config": steps.config, "parts": getattr(steps, "parts", 1)}
     return Executable(run, nbytes, determinism="gpu_to_gpu", facts=facts, direct=direct)
-
-
-def _train(reduce: Any, finish: Any, walk: Any, table: int, running: bool) -> Callable[..., None]:
-    def plain(stream: int, x: int, gamma: int, beta: int, y: int, mean: int, invstd: int, space: int) -> None:
-        reduce(stream, x, space)
-        finish(stream, space, gamma, beta, 0, 0, mean, invstd, 0, 0)
-        walk(stream, x, space + table, y)
-
-    def averaging(
-        stream: int, x: int, gamma: int, beta: int, old_mean: int, old_var: int, y: int, mean: int, invstd: int, new_mean: int,
-        new_var: int, space: int,
-    ) -> None:  # fmt: skip
-        reduce(stream, x, space)
-        finish(stream, space, gamma, beta, old_mean, old_var, mean, invstd, new_mean, new_var)
-        walk(stream, x, space + table, y)
-
-    return averaging if running else plain
-
-
-def _train_joining(reduce: Any, walk: Any, running: bool) -> Callable[..., None]:
-    """Two launches: few parts are joined by the walk itself."""
-
-    def plain(stream: int, x: int, gamma: int, beta: int, y: int, mean: int, invstd: int, space: int) -> None:
-        reduce(stream, x, space)
-        walk(stream, x, space, gamma, beta, 0, 0, y, mean, invstd, 0, 0)
-
-    def averaging(
-        stream: int, x: int, gamma: int, beta: int, old_mean: int, old_var: int, y: int, mean: int, invstd: int, new_mean: int,
-        new_var: int, space: int,
-    ) -> None:  # fmt: skip
-        reduce(stream, x, space)
-        walk(stream, x, space, gamma, beta, old_mean, old_var, y, mean, invstd, new_mean, new_var)
-
-    return averaging if running else plain
-
-
-def _train_grad(reduce: Any, finish: Any, walk: Any, table: int, running: bool) -> Callable[..., None]:
-    def direct(
-        stream: int, x: int, dy: int, gamma: int, mean: int, invstd: int, dx: int, dgamma: int, dbeta: int, space: int
-    ) -> None:
-        reduce(stream, x, dy, gamma, mean, invstd, dx, space)
-        finish(stream, space, gamma, mean, invstd, dgamma, dbeta, 0, 0)
-        walk(stream, x, dy, space + table, dx)
-
-    return direct
-
-
-def _test_grad(reduce: Any, finish: Any, walk: Any, table: int, running: bool) -> Callable[..., None]:
-    def direct(
-        stream: int, x: int, dy: int, gamma: int, mean: int, var: int, dx: int, dgamma: int, dbeta: int, dmean: int, dvar: int,
-        space: int,
-    ) -> None:  # fmt: skip
-        reduce(stream, x, dy, gamma, mean, var, dx, space)
-        finish(stream, space, gamma, mean, var, dgamma, dbeta, dmean, dvar)
-
-    return direct
 
 
 def _precision_reason(problem: NormProblem, policy: Policy) -> str:

@@ -60,7 +60,9 @@ def _contract() -> Iterator[Case]:
         dtypes = DTYPES if fields.get("dtypes") == "*" else ("float32", ("float16", "bfloat16", "float64")[number % 3])
         for op in OPS:
             for dtype in dtypes:
-                tags = {"contract"} | ({"simulate"} if "simulate" in fields and dtype in ("float32", "float16") else set())
+                tags = {"contract"} | (
+                    {"simulate"} if "simulate" in fields and dtype in ("float32", "float16") else set()
+                )
                 yield Case(f"{op}/{name}/{dtype}", _text(op, dtype, sizes(x), fields), frozenset(tags))
 
 

@@ -1,0 +1,150 @@
+"""The spatial transformer through cuDNN's C calls: implementation "cudnn.spatial".
+
+Source: cudnn_ops.h. cuDNN knows packed grids and theta, images of one dtype with them, and 4-D image tensors with positive
+strides. NVIDIA documents cudnnSpatialTfSamplerBackward as not reproducible, and cudnnSpatialTfGridGeneratorBackward was seen to
+give other bits in repeated runs (cuDNN 9.19, H200): both run where the determinism asked for is ``not_guaranteed``, and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import weakref
+from typing import Any
+
+from numbadnn.cudnn import lib
+from numbadnn.cudnn._enums import DATA_TYPE, SamplerType
+from numbadnn.cudnn.softmax import tensor
+from numbadnn.ops.spatial import OPERANDS, SpatialProblem
+from numbadnn.problem import Policy, Spec
+from numbadnn.registry import Executable, Impl, register
+
+_INT_MAX = 2**31 - 1
+FUNCTIONS = {
+    "spatialtf_grid": "cudnnSpatialTfGridGeneratorForward",
+    "spatialtf_grid_grad": "cudnnSpatialTfGridGeneratorBackward",
+    "spatialtf_sampler": "cudnnSpatialTfSamplerForward",
+    "spatialtf_sampler_grad": "cudnnSpatialTfSamplerBackward",
+}
+
+
+def _images(problem: SpatialProblem) -> tuple[Spec, ...]:
+    return tuple(s for s in (problem.img, problem.y, problem.dy, problem.dimg) if s is not None)
+
+
+def _packed(problem: SpatialProblem) -> tuple[Spec, ...]:
+    return tuple(s for s in (problem.theta, problem.grid, problem.dgrid, problem.dtheta) if s is not None)
+
+
+def supports(problem: SpatialProblem, policy: Policy) -> str:
+    """ "" if cuDNN's spatial transformer can do this, else the reason; asks no device."""
+    specs = (*problem.inputs, *problem.outputs)
+    dtypes = {s.dtype for s in specs}
+    if len(dtypes) > 1:
+        return f"cuDNN's spatial transformer takes one dtype for image and grid, got {', '.join(sorted(dtypes))}"
+    dtype = specs[0].dtype
+    if dtype == "bfloat16":
+        return "cuDNN's spatial transformer has no bfloat16: its descriptor refuses it (cuDNN 9.19)"
+    if dtype == "float16" and problem.op == "spatialtf_sampler_grad":
+        return "cuDNN's sampler gradients of float16 are up to 5 times the bound off (cuDNN 9.19, H200)"
+    if policy.determinism not in ("run_to_run", "not_guaranteed"):
+        return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
+    if policy.precision in ("float16", "float32", "float64") and policy.precision != problem.accumulator:
+        return f"cuDNN's spatial transformer computes {dtype} data in {problem.accumulator}, not in {policy.precision}"
+    if not all(s.is_contiguous for s in _packed(problem)):
+        return "cuDNN's spatial transformer takes theta and grid packed in C order only"
+    images = _images(problem)
+    if any(s <= 0 for spec in images for n, s in zip(spec.shape, spec.strides, strict=True) if n > 1):
+        return "cuDNN's spatial transformer takes positive strides only"
+    if any(spec.span[1] > _INT_MAX for spec in specs):
+        return "an operand spans more than 2**31 elements, cuDNN counts strides in 32 bits"
+    if not images and any(1 in spec.shape[1:3] for spec in specs if spec.shape[-1] == 2):
+        return "cuDNN's coordinate on an axis of one point is not 0 (cuDNN 9.19, H200)"
+    if problem.img is not None and problem.dimg is not None and problem.img.strides != problem.dimg.strides:
+        return "cuDNN's spatial transformer gets one descriptor here for an image and its gradient"
+    return ""
+
+
+def _transformer(library: lib.Library, dtype: str, shape: tuple[int, ...]) -> Any:
+    """A spatial transformer descriptor for an output of (N, C, H', W'), destroyed with the object returned."""
+    out = ctypes.c_void_p()
+    library.call("cudnnCreateSpatialTransformerDescriptor", ctypes.byref(out))
+    weakref.finalize(out, library.functions.cudnnDestroySpatialTransformerDescriptor, out.value).atexit = False
+    dims = (ctypes.c_int * 4)(*shape)
+    library.call(
+        "cudnnSetSpatialTransformerNdDescriptor", out.value, int(SamplerType.BILINEAR), int(DATA_TYPE[dtype]), 4, dims
+    )
+    return out
+
+
+def plan(problem: SpatialProblem, policy: Policy, config: Any) -> Executable:
+    """Descriptors, scalars and the shim's table, bound into one callable."""
+    from numbadnn.cudnn import _shim, _spatial_shim
+    from numbadnn.kernels import _context, _driver
+
+    library = lib.load()
+    with _context.ensure_context(policy.device):
+        handle = lib.handle(library, policy.device)
+    dtype, images = problem.inputs[0].dtype, _images(problem)
+    if images:
+        shape = images[1].shape
+    else:
+        grid = problem.grid or problem.dgrid
+        assert grid is not None
+        shape = (grid.shape[0], 1, *grid.shape[1:3])
+    tensors = [tensor(library, dtype, s.shape, s.strides) for s in images[:2]]
+    transformer = _transformer(library, dtype, shape)
+    one = struct.pack("d", 1.0) if dtype == "float64" else struct.pack("f4x", 1.0)
+    scalars = ctypes.create_string_buffer(one + bytes(8), 16)
+    words = _spatial_shim.spatial_table(
+        library,
+        ctypes.cast(_driver.library().cuCtxGetCurrent, ctypes.c_void_p).value or 0,
+        _context.primary_context(policy.device),
+        handle.value,
+        FUNCTIONS[problem.op],
+        transformer.value,
+        ctypes.addressof(scalars),
+        [t.value for t in tensors],
+    )
+    table, what, device = ctypes.addressof(words), problem.op, policy.device
+    shims = {"spatialtf_sampler": _spatial_shim.sample, "spatialtf_sampler_grad": _spatial_shim.sample_backward}
+    shim = shims.get(problem.op, _spatial_shim.grid)
+
+    # the default keeps alive what the table points to
+    def issue(stream: int, *addresses: int, _keep: Any = (words, scalars, tensors, transformer)) -> None:
+        if stream != handle.stream:
+            handle.set_stream(stream)
+        code = shim(table, *addresses)
+        if code:
+            _shim.recover(library, code, device, what, None, shim, table, *addresses)
+
+    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: int | None, stream: int | None) -> None:
+        issue(stream or 0, *inputs, *outputs)
+
+    facts: dict[str, Any] = {"call": FUNCTIONS[problem.op], "copies": [], "cudnn": library.version}
+    return Executable(run=run, determinism=_promise(problem.op), facts=facts, direct=issue)
+
+
+def _promise(op: str) -> str:
+    return "not_guaranteed" if op.endswith("_grad") else "run_to_run"
+
+
+def rank(problem: SpatialProblem) -> float:
+    """An estimate in microseconds: launch, and memory at what cuDNN reached on an H200."""
+    return 6.0 + problem.bytes / 1.0e6
+
+
+for _op in OPERANDS:
+    register(
+        Impl(
+            op=_op,
+            backend="cudnn",
+            name="cudnn.spatial",
+            supports=supports,
+            plan=plan,
+            rank=rank,
+            arithmetic="ieee",
+            determinism=_promise(_op),
+        )
+    )

@@ -1,0 +1,146 @@
+"""Bilinear upsampling of NHWC images by whole ratios, and its gradient: ``vec`` channels a thread, 16 bytes at a time.
+
+Forwards a thread makes the block of outputs between four neighbouring samples. Backwards it makes one column of ``strip``
+pixels, and walks down the rows of dy: each gives to the pixels above and below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._ptx import ACCUMULATOR, load_vector, store_vector
+from numbadnn.kernels.upsample_layout import WholeConfig
+from numbadnn.problem import ITEMSIZE
+
+
+def _locate(threads: int) -> Any:
+    """``(total, vectors, columns, strips) -> (whether it exists, vector of channels, column, strip, image)``."""
+
+    @device
+    def locate(total, vectors, columns, strips):  # type: ignore[no-untyped-def]
+        index = i32(i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x)
+        live = index < total
+        pixel = i32(u32(index) // u32(vectors))
+        vector = i32(index - pixel * vectors)
+        line = i32(u32(pixel) // u32(columns))
+        image = i32(u32(line) // u32(strips))
+        return live, vector, i32(pixel - line * columns), i32(line - image * strips), image
+
+    return locate
+
+
+def forward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
+    """y from x, as in ``_upsample_planes.forward``."""
+    p, r, vec, strip, threads = config.columns, config.rows, config.vec, config.strip, config.threads
+    A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
+    fetch, put, locate = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc), _locate(threads)
+    before, above = (p - 1) // 2, (r - 1) // 2
+    first_column, first_row = (1 if before else 0), (1 if above else 0)
+    part, row_part, wide = 1.0 / p, 1.0 / r, p * vec
+
+    @device
+    def widen(row, left, right, line, j, width, step):  # type: ignore[no-untyped-def]
+        fetch(left, i32(0), line + i64(max(j, i32(0))) * step)
+        fetch(right, i32(0), line + i64(min(i32(j + 1), i32(width - 1))) * step)
+        for f in range(p):
+            for e in range(vec):
+                both = A(A((p - f) * part) * left[e] + A(f * part) * right[e])
+                row[f * vec + e] = left[e] if f == 0 else both
+
+    def kernel(x, y, total, vectors, columns, strips, height, width, out_height, out_width, xs, ys):  # type: ignore[no-untyped-def]
+        left = cuda.local.array(vec, A)
+        right = cuda.local.array(vec, A)
+        upper = cuda.local.array(wide, A)
+        lower = cuda.local.array(wide, A)
+        result = cuda.local.array(vec, A)
+        live, vector, column, group, n = locate(total, vectors, columns, strips)
+        if not live:
+            return
+        j, g = i32(column - first_column), i32(group * strip - first_row)
+        image = x + (n * xs[0] + vector * i64(vec)) * size
+        target = y + (n * ys[0] + vector * i64(vec)) * size
+        step = xs[3] * size
+        widen(upper, left, right, image + i64(max(g, i32(0))) * (xs[2] * size), j, width, step)
+        for s in range(strip):
+            below = i32(min(i32(g + s + 1), i32(height - 1)))
+            widen(lower, left, right, image + i64(below) * (xs[2] * size), j, width, step)
+            for f in range(r):
+                o = i32((g + s) * r + above + f)
+                if o >= 0 and o < out_height:
+                    for h in range(p):
+                        at = i32(j * p + before + h)
+                        if at >= 0 and at < out_width:
+                            for e in range(vec):
+                                a, b = upper[h * vec + e], lower[h * vec + e]
+                                both = A(A((r - f) * row_part) * a + A(f * row_part) * b)
+                                result[e] = a if f == 0 else both
+                            put(result, i32(0), target + (i64(o) * ys[2] + i64(at) * ys[3]) * size)
+            for e in range(wide):
+                upper[e] = lower[e]
+
+    return kernel
+
+
+def backward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
+    """dx from dy, as in ``_upsample_planes.backward``."""
+    p, r, vec, strip, threads = config.columns, config.rows, config.vec, config.strip, config.threads
+    A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
+    fetch, put, locate = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc), _locate(threads)
+    before, above = (p - 1) // 2, (r - 1) // 2
+    part, row_part, taps = 1.0 / p, 1.0 / r, 2 * p - 1
+    held = taps * vec
+
+    @device
+    def gather(sums, values, line, j, width, out_width, step):  # type: ignore[no-untyped-def]
+        """What pixel j takes of a row of dy; the first and the last column take all of what lies beyond them.
+
+        All loads are made, those beyond the row at its ends, so that no branch stands between them.
+        """
+        for k in range(taps):
+            o = i32(min(max(i32(j * p + before + k - (p - 1)), i32(0)), i32(out_width - 1)))
+            fetch(values, i32(k * vec), line + i64(o) * step)
+        for e in range(vec):
+            sums[e] = A(0)
+        for k in range(taps):
+            d = i32(k - (p - 1))
+            o = i32(j * p + before + d)
+            if o >= 0 and o < out_width:
+                beyond = (j == 0 and d < 0) or (j == width - 1 and d > 0)
+                weight = A(1) if beyond else A((p - abs(d)) * part)
+                for e in range(vec):
+                    sums[e] = A(sums[e] + weight * values[k * vec + e])
+
+    def kernel(dy, dx, total, vectors, columns, strips, height, width, out_height, out_width, ys, xs):  # type: ignore[no-untyped-def]
+        values = cuda.local.array(held, A)
+        sums = cuda.local.array(vec, A)
+        current = cuda.local.array(vec, A)
+        following = cuda.local.array(vec, A)
+        live, vector, j, group, n = locate(total, vectors, columns, strips)
+        if not live:
+            return
+        image = dy + (n * ys[0] + vector * i64(vec)) * size
+        target = dx + (n * xs[0] + vector * i64(vec) + j * xs[3]) * size
+        for e in range(vec):
+            current[e] = A(0)
+            following[e] = A(0)
+        for s in range(strip + 1):
+            i = i32(group * strip + s - 1)
+            for f in range(r):
+                o = i32(i * r + above + f)
+                if (s > 0 or f > 0) and o >= 0 and o < out_height:
+                    gather(sums, values, image + i64(o) * (ys[2] * size), j, width, out_width, ys[3] * size)
+                    own = A(1) if i == height - 1 else A((r - f) * row_part)
+                    other = A(1) if i < 0 else A(f * row_part)
+                    for e in range(vec):
+                        current[e] = A(current[e] + own * sums[e])
+                        if f > 0:
+                            following[e] = A(following[e] + other * sums[e])
+            if s > 0 and i < height:
+                put(current, i32(0), target + i64(i) * (xs[2] * size))
+            for e in range(vec):
+                current[e] = following[e]
+                following[e] = A(0)
+
+    return kernel

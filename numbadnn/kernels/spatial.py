@@ -1,0 +1,163 @@
+"""The spatial transformer on the GPU: grid and theta, the sampler, and its gradients in image and grid.
+
+``numba.spatial_planes`` takes any strides and dtypes; ``numba.spatial_channels`` takes NHWC images some channels at a time. The
+gradient in the image gathers: points are sorted into the cells of the image once for all channels (``_spatial_bins``), then each
+pixel sums over the cells around it (``_spatial_gather``). The images of a batch are done in as many slices as the workspace
+limit asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from numbadnn.kernels import spatial_layout as layout
+from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._support import device_reason
+from numbadnn.kernels.spatial_layout import Bins, Step
+from numbadnn.ops.spatial import SpatialProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable, Impl, register
+
+#: stem -> bytes a microsecond that the sampler moves on an H200
+SPEED = {"planes": 2.4e6, "channels": 3.2e6}
+
+
+def _ready(step: Step, device: int) -> Callable[..., None]:
+    return step.kernel.prepare(device, step.grid, (step.threads, 1, 1), step.scalars).direct
+
+
+def _plan_grid(problem: SpatialProblem, policy: Policy, config: Any = None) -> Executable:
+    step = layout.grid_step(problem)
+    return _one(_ready(step, policy.device), {"kernel": step.kernel.name})
+
+
+def _plan_theta(problem: SpatialProblem, policy: Policy, config: Any = None) -> Executable:
+    first, last, nbytes = layout.theta_steps(problem)
+    facts = {"kernel": first.kernel.name, "launches": 1 if last is None else 2}
+    if last is None:
+        return _one(_ready(first, policy.device), facts)
+    launch_parts, launch_finish = _ready(first, policy.device), _ready(last, policy.device)
+
+    def direct(stream: int, dgrid: int, dtheta: int, workspace: int) -> None:
+        launch_parts(stream, dgrid, workspace)
+        launch_finish(stream, workspace, dtheta)
+
+    return _one(direct, facts, nbytes)
+
+
+def _plan_sampler(stem: str) -> Callable[..., Executable]:
+    def plan(problem: SpatialProblem, policy: Policy, config: Any = None) -> Executable:
+        step = layout.sampler_step(problem, stem, config)
+        return _one(_ready(step, policy.device), {"kernel": step.kernel.name})
+
+    return plan
+
+
+def _one(direct: Callable[..., None], facts: dict[str, Any], nbytes: int = 0) -> Executable:
+    """An Executable around a function (stream, *inputs, *outputs[, workspace])."""
+
+    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
+        direct(stream, *inputs, *outputs, *((workspace,) if nbytes else ()))
+
+    return Executable(run, nbytes, determinism="gpu_to_gpu", facts=facts, direct=direct)
+
+
+# ---- the sampler's gradients -----------------------------------------------------------------------------------------
+
+
+def images_a_slice(problem: SpatialProblem, policy: Policy) -> int:
+    """How many images' bins fit the workspace limit; 0: not even one's."""
+    assert problem.img is not None
+    n = problem.img.shape[0]
+    while n and layout.workspace_of(problem, n)[1] > policy.workspace_limit:
+        n = n // 2
+    return n
+
+
+def _plan_gradients(stem: str) -> Callable[..., Executable]:
+    def plan(problem: SpatialProblem, policy: Policy, config: Any = None) -> Executable:
+        assert (
+            problem.img is not None and problem.grid is not None and problem.dy is not None and problem.dimg is not None
+        )
+        slope = _ready(layout.slope_step(problem, stem), policy.device)
+        n, each = problem.img.shape[0], images_a_slice(problem, policy)
+        slices = [(first, min(each, n - first)) for first in range(0, n, each)]
+        bins = {count: layout.bins_of(problem, count, stem, config) for count in {c for _, c in slices}}
+        steps = [spec.strides[0] * spec.itemsize for spec in (problem.grid, problem.dy, problem.dimg)]
+        gradients = [
+            (_image_gradient(bins[count], policy.device), tuple(first * s for s in steps)) for first, count in slices
+        ]
+
+        def direct(stream: int, img: int, grid: int, dy: int, dimg: int, dgrid: int, workspace: int) -> None:
+            slope(stream, img, grid, dy, dgrid)
+            for gradient, (a, b, c) in gradients:
+                gradient(stream, grid + a, dy + b, dimg + c, workspace)
+
+        facts = {"kernel": bins[each].steps[-1].kernel.name, "launches": 1 + 6 * len(slices)}
+        return _one(direct, facts, max(b.nbytes for b in bins.values()))
+
+    return plan
+
+
+def _image_gradient(bins: Bins, device: int) -> Callable[[int, int, int, int, int], None]:
+    """Bins and gather of one slice: (stream, grid, dy, dimg, workspace)."""
+    clear, count, scan, place, sort, gather = (_ready(step, device) for step in bins.steps)
+
+    def run(stream: int, grid: int, dy: int, dimg: int, workspace: int) -> None:
+        clear(stream, workspace)  # the cursor, and the counts behind it
+        count(stream, grid, workspace)
+        scan(stream, workspace)
+        place(stream, grid, workspace)
+        sort(stream, grid, workspace)
+        gather(stream, dy, dimg, workspace)
+
+    return run
+
+
+# ---- registration ----------------------------------------------------------------------------------------------------
+
+
+def _register(op: str, stem: str, plan: Callable[..., Executable], complete: bool) -> None:
+    def supports(problem: SpatialProblem, policy: Policy) -> str:
+        acc = problem.accumulator
+        if policy.precision in ("float16", "float32", "float64") and policy.precision != acc:
+            return f"computes {problem.inputs[0].dtype} in {acc}, not in {policy.precision}"
+        reason = layout.channels_reason(problem) if stem == "channels" else ""
+        if not reason and op == "spatialtf_sampler_grad" and not images_a_slice(problem, policy):
+            needed = layout.workspace_of(problem, 1)[1]
+            reason = f"needs a workspace of {needed} bytes for one image, the limit is {policy.workspace_limit}"
+        return reason or device_reason(policy)
+
+    def rank(problem: SpatialProblem) -> float:
+        launches = 7 if op == "spatialtf_sampler_grad" else 1
+        return 2 * launches + problem.bytes / SPEED[stem]
+
+    register(Impl(op, "numba", f"numba.spatial_{stem}", supports, plan, rank, "ieee", "gpu_to_gpu", complete=complete))
+
+
+_register("spatialtf_grid", "planes", _plan_grid, True)
+_register("spatialtf_grid_grad", "planes", _plan_theta, True)
+for _stem in SPEED:
+    _register("spatialtf_sampler", _stem, _plan_sampler(_stem), _stem == "planes")
+    _register("spatialtf_sampler_grad", _stem, _plan_gradients(_stem), _stem == "planes")
+
+
+def kernels() -> Iterator[Kernel]:
+    """A representative set: every kernel once, float32 and float16, packed and not."""
+    forward = SpatialProblem.parse("spatialtf_grid theta=float32:2x2x3 grid=float32:2x8x8x2")
+    yield layout.grid_step(forward).kernel
+    first, last, _ = layout.theta_steps(SpatialProblem.parse("spatialtf_grid_grad dgrid=float16:1x100x100x2"))
+    assert last is not None
+    yield from (first.kernel, last.kernel)
+    for stem, text in (
+        ("planes", "img=float32:1x16x8x8 grid=float32:1x8x8x2"),
+        ("channels", "img=float16:1x16x8x8:nhwc grid=float16:1x8x8x2"),
+    ):
+        yield layout.sampler_step(SpatialProblem.parse(f"spatialtf_sampler {text}"), stem).kernel
+        layout_word = ":nhwc" if stem == "channels" else ""
+        dtype = text[4:11]
+        gradient = SpatialProblem.parse(f"spatialtf_sampler_grad {text} dy={dtype}:1x16x8x8{layout_word}")
+        yield layout.slope_step(gradient, stem).kernel
+        bins = layout.bins_of(gradient, 1, stem)
+        yield from (step.kernel for step in (bins.steps if stem == "planes" else bins.steps[-1:]))

@@ -1,0 +1,341 @@
+"""The spatial transformer: the sampling grid of an affine map, bilinear sampling at a grid, and their gradients.
+
+Four operations, one problem: which operands an operation has stands in ``OPERANDS``. ``spatialtf`` is the grid, then the
+sampler. Grid and image may differ in dtype (a float32 grid of a float16 image keeps the positions exact); whatever is
+computed from both is computed in float64 if either is float64, else in float32.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+from numbadnn import dispatch
+from numbadnn.arrays import View
+from numbadnn.dispatch import Request
+from numbadnn.operands import named_view, output_spec
+from numbadnn.problem import Spec
+
+#: operation -> names of its inputs and of its outputs
+OPERANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "spatialtf_grid": (("theta",), ("grid",)),
+    "spatialtf_grid_grad": (("dgrid",), ("dtheta",)),
+    "spatialtf_sampler": (("img", "grid"), ("y",)),
+    "spatialtf_sampler_grad": (("img", "grid", "dy"), ("dimg", "dgrid")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SpatialProblem:
+    """One of the operations of ``OPERANDS``; the operands it does not have are None.
+
+    theta, dtheta (N, 2, 3); grid, dgrid (N, H', W', 2); img, dimg (N, C, H, W); y, dy (N, C, H', W').
+    """
+
+    op: str
+    theta: Spec | None = None
+    img: Spec | None = None
+    grid: Spec | None = None
+    y: Spec | None = None
+    dy: Spec | None = None
+    dtheta: Spec | None = None
+    dimg: Spec | None = None
+    dgrid: Spec | None = None
+
+    @property
+    def inputs(self) -> tuple[Spec, ...]:
+        return tuple(getattr(self, name) for name in OPERANDS[self.op][0])
+
+    @property
+    def outputs(self) -> tuple[Spec, ...]:
+        return tuple(getattr(self, name) for name in OPERANDS[self.op][1])
+
+    @property
+    def output(self) -> Spec:
+        return self.outputs[0]
+
+    @property
+    def accumulator(self) -> str:
+        """What sums are kept in on every backend."""
+        return "float64" if any(s.dtype == "float64" for s in self.inputs) else "float32"
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        if self.op != "spatialtf_grid":
+            return {}
+        n, h, w, _ = self.output.shape
+        return {"out_dims": (n, 1, h, w)}
+
+    @property
+    def flops(self) -> int:
+        per_point = {
+            "spatialtf_grid": 8,
+            "spatialtf_grid_grad": 12,
+            "spatialtf_sampler": 8,
+            "spatialtf_sampler_grad": 24,
+        }
+        return per_point[self.op] * max(s.size for s in (*self.inputs, *self.outputs))
+
+    @property
+    def bytes(self) -> int:
+        return sum(s.size * s.itemsize for s in (*self.inputs, *self.outputs))
+
+    def __str__(self) -> str:
+        names = (*OPERANDS[self.op][0], *OPERANDS[self.op][1])
+        return " ".join([self.op, *(f"{name}={getattr(self, name)}" for name in names)])
+
+    @staticmethod
+    def parse(text: str) -> SpatialProblem:
+        """The inverse of ``str``; gradients may be left out of a line: they are packed like what they are gradients of.
+
+        >>> str(SpatialProblem.parse("spatialtf_grid_grad dgrid=float32:1x4x5x2"))
+        'spatialtf_grid_grad dgrid=float32:1x4x5x2 dtheta=float32:1x2x3'
+        """
+        op, *words = text.split()
+        fields = dict(word.split("=", 1) for word in words if "=" in word)
+        if op not in OPERANDS or len(fields) != len(words):
+            raise ValueError(f"expected one of {', '.join(OPERANDS)} and its operands as name=SPEC, got {text!r}")
+        inputs, outputs = OPERANDS[op]
+        specs = {name: Spec.parse(value) for name, value in fields.items()}
+        if not set(specs) <= {*inputs, *outputs} or not {*inputs} <= set(specs):
+            raise ValueError(f"expected {op} with {', '.join(inputs)} (and {', '.join(outputs)}), got {text!r}")
+        if op == "spatialtf_grid" and "grid" not in specs:
+            raise ValueError(f"expected {op} with grid=SPEC, which says how many points, got {text!r}")
+        shapes = _shapes(op, {name: spec.shape for name, spec in specs.items()})
+        for name in outputs:
+            like = specs[_LIKE.get(name, inputs[0])]
+            packed = Spec.of(like.dtype, shapes[name], "nhwc" if _last(like) and name in ("y", "dimg") else "")
+            specs.setdefault(name, packed)
+        for name, spec in specs.items():
+            if spec.shape != shapes[name]:
+                raise ValueError(f"{name}: expected shape {shapes[name]}, got {spec.shape}")
+        return SpatialProblem(op, **specs)
+
+
+PROBLEM = SpatialProblem
+
+#: output -> the input whose dtype it has
+_LIKE = {"grid": "theta", "dtheta": "dgrid", "y": "img", "dimg": "img", "dgrid": "grid"}
+
+
+def _last(spec: Spec) -> bool:
+    return spec.is_channels_last and not spec.is_contiguous
+
+
+# ---- checking --------------------------------------------------------------------------------------------------------
+
+
+def _rank(name: str, shape: tuple[int, ...], rank: int, axes: str) -> None:
+    if len(shape) != rank:
+        raise ValueError(f"{name}: expected {rank} dimensions {axes}, got {len(shape)} (shape {shape})")
+
+
+def _check_grid(name: str, shape: tuple[int, ...]) -> None:
+    _rank(name, shape, 4, "(N, H', W', 2)")
+    if shape[3] != 2:
+        raise ValueError(f"{name}: expected a last axis of 2 (x, y), got shape {shape}")
+    if 0 in shape[1:]:
+        raise ValueError(f"{name}: expected at least one point an image, got shape {shape}")
+
+
+def _shapes(op: str, known: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The shapes of all operands from those of the inputs (and of the grid where it is made), checked."""
+    if op == "spatialtf_grid":
+        _check_grid("grid", known["grid"])
+        n = known["grid"][0]
+        if known["theta"] != (n, 2, 3):
+            raise ValueError(f"theta: expected shape ({n}, 2, 3), got {known['theta']}")
+        return {"theta": known["theta"], "grid": known["grid"]}
+    if op == "spatialtf_grid_grad":
+        _check_grid("dgrid", known["dgrid"])
+        return {"dgrid": known["dgrid"], "dtheta": (known["dgrid"][0], 2, 3)}
+    img, grid = known["img"], known["grid"]
+    _rank("img", img, 4, "(N, C, H, W)")
+    if 0 in img[1:]:
+        raise ValueError(f"img: expected at least one channel and one pixel, got shape {img}")
+    _check_grid("grid", grid)
+    if grid[0] != img[0]:
+        raise ValueError(f"grid: expected {img[0]} images, as img has, got shape {grid}")
+    y = (*img[:2], *grid[1:3])
+    if op == "spatialtf_sampler":
+        return {"img": img, "grid": grid, "y": y}
+    if known["dy"] != y:
+        raise ValueError(f"dy: expected shape {y}, got {known['dy']}")
+    return {"img": img, "grid": grid, "dy": y, "dimg": img, "dgrid": grid}
+
+
+def _outs(out_views: list[View], count: int) -> list[View | None]:
+    if out_views and len(out_views) != count:
+        raise ValueError(f"out: expected {'one array' if count == 1 else f'a tuple of {count}'}, got {len(out_views)}")
+    return list(out_views) or [None] * count
+
+
+def _packed(shape: tuple[int, ...], dtype: str, first: View, out_view: View | None) -> Spec:
+    """A destination that is no image: C order, whatever the layout of the images."""
+    return Spec.of(dtype, shape) if out_view is None else output_spec(shape, dtype, first, out_view)
+
+
+@dispatch.operation("theta")
+def _build_grid(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
+    (theta,), (dims,), (out,) = views, params, _outs(out_views, 1)
+    try:
+        n, _, h, w = (operator.index(d) for d in dims)
+    except (TypeError, ValueError):
+        raise ValueError(f"out_dims: expected four integers (N, C, H, W), got {dims!r}") from None
+    if n < 0 or h < 1 or w < 1:
+        raise ValueError(f"out_dims: expected sizes of at least 1, got {dims!r}")
+    _shapes("spatialtf_grid", {"theta": theta.shape, "grid": (n, h, w, 2)})
+    grid = _packed((n, h, w, 2), theta.dtype, theta, out)
+    return Request(SpatialProblem("spatialtf_grid", theta=theta.spec(), grid=grid))
+
+
+@dispatch.operation("dgrid")
+def _build_grid_grad(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
+    (dgrid,), (out,) = views, _outs(out_views, 1)
+    shapes = _shapes("spatialtf_grid_grad", {"dgrid": dgrid.shape})
+    dtheta = _packed(shapes["dtheta"], dgrid.dtype, dgrid, out)
+    return Request(SpatialProblem("spatialtf_grid_grad", dgrid=dgrid.spec(), dtheta=dtheta))
+
+
+@dispatch.operation("img", "grid")
+def _build_sampler(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
+    (img, grid), (out,) = views, _outs(out_views, 1)
+    shapes = _shapes("spatialtf_sampler", {"img": img.shape, "grid": grid.shape})
+    y = output_spec(shapes["y"], img.dtype, img, out)
+    return Request(SpatialProblem("spatialtf_sampler", img=img.spec(), grid=grid.spec(), y=y))
+
+
+@dispatch.operation("img", "grid", "dy")
+def _build_sampler_grad(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
+    (img, grid, dy), (out_img, out_grid) = views, _outs(out_views, 2)
+    _shapes("spatialtf_sampler_grad", {"img": img.shape, "grid": grid.shape, "dy": dy.shape})
+    dimg = output_spec(img.shape, img.dtype, img, out_img)
+    dgrid = _packed(grid.shape, grid.dtype, grid, out_grid)
+    specs = {"img": img.spec(), "grid": grid.spec(), "dy": dy.spec()}
+    return Request(SpatialProblem("spatialtf_sampler_grad", **specs, dimg=dimg, dgrid=dgrid))
+
+
+# ---- the public functions --------------------------------------------------------------------------------------------
+
+
+def spatialtf_grid(
+    theta: Any, out_dims: Any, *, backend: str | None = None, out: Any = None, stream: Any = None
+) -> Any:
+    """Where an affine map ``theta`` (N, 2, 3) samples: grid (N, H', W', 2) of normalised (x, y), from -1 to 1 inclusive.
+
+    ``grid[n, i, j] = theta[n] @ (x_j, y_i, 1)`` with x_j the j-th of W' numbers evenly spaced over [-1, 1], y_i of H'; on an
+    axis of size 1 the coordinate is 0. ``out_dims`` = (N, C, H', W'), of which C is not looked at. Result: theta's dtype and
+    library. Source: spec/semantics.md 1.9.
+
+    Raises ValueError where theta is not (N, 2, 3) or out_dims not four sizes, TypeError for other dtypes.
+
+    >>> import numpy as np, numbadnn
+    >>> numbadnn.spatialtf_grid(np.array([[[1.0, 0, 0], [0, 1, 0]]]), (1, 1, 1, 3))[0, 0]
+    array([[-1.,  0.],
+           [ 0.,  0.],
+           [ 1.,  0.]])
+    """
+    dims = out_dims if type(out_dims) is tuple else _sizes(out_dims)
+    return dispatch.call1(_build_grid, theta, (dims,), backend, out, stream)
+
+
+def spatialtf_grid_grad(dgrid: Any, *, backend: str | None = None, out: Any = None, stream: Any = None) -> Any:
+    """Gradient of ``spatialtf_grid`` in theta: ``dtheta[n] = sum over points of dgrid[n, i, j] x (x_j, y_i, 1)``.
+
+    dgrid (N, H', W', 2) gives dtheta (N, 2, 3), summed in a fixed order. ValueError for another shape, TypeError for
+    other dtypes. Source: spec/semantics.md 1.9.
+
+    >>> import numpy as np, numbadnn
+    >>> numbadnn.spatialtf_grid_grad(np.ones((1, 2, 2, 2)))
+    array([[[0., 0., 4.],
+            [0., 0., 4.]]])
+    """
+    return dispatch.call1(_build_grid_grad, dgrid, (), backend, out, stream)
+
+
+def spatialtf_sampler(img: Any, grid: Any, *, backend: str | None = None, out: Any = None, stream: Any = None) -> Any:
+    """Sample images (N, C, H, W) at the points of a grid (N, H', W', 2), bilinearly: (N, C, H', W').
+
+    A point (x, y) lies at column (x + 1)/2 * (W - 1) and row (y + 1)/2 * (H - 1) (corners of the image at -1 and 1); the
+    result is the weighted mean of the four pixels around it, where pixels outside the image count as 0. A point that is
+    NaN gives NaN. Result: img's dtype, layout and library; grid may have another dtype. Source: spec/semantics.md 1.9.
+
+    Raises ValueError for wrong ranks or shapes, images without pixels or channels; TypeError for other dtypes.
+
+    >>> import numpy as np, numbadnn
+    >>> numbadnn.spatialtf_sampler(np.array([[[[2.0, 4.0]]]]), np.array([[[[0.0, 0.0], [3.0, 0.0]]]]))
+    array([[[[3., 0.]]]])
+    """
+    return dispatch.call2(_build_sampler, img, grid, (), backend, out, stream)
+
+
+def spatialtf_sampler_grad(
+    img: Any, grid: Any, dy: Any, *, backend: str | None = None, out: Any = None, stream: Any = None
+) -> Any:
+    """Gradients of ``spatialtf_sampler`` in the image and in the grid from ``dy`` (N, C, H', W'): (dimg, dgrid).
+
+    ``dimg``: each pixel gathers ``weight * dy`` of the points around it, in a fixed order. ``dgrid``: the slope of the
+    interpolation, summed over channels; where a point lies on a pixel's own column (row), the slope to its right (below).
+    A NaN point gives NaN in dgrid and nothing in dimg. Same errors as the sampler. ``out`` is a pair. Source:
+    spec/semantics.md 1.9.
+
+    >>> import numpy as np, numbadnn
+    >>> img, grid = np.array([[[[2.0, 4.0]]]]), np.array([[[[0.0, 0.0]]]])
+    >>> numbadnn.spatialtf_sampler_grad(img, grid, np.ones((1, 1, 1, 1)))
+    (array([[[[0.5, 0.5]]]]), array([[[[1., 0.]]]]))
+    """
+    return dispatch.call_any(_build_sampler_grad, (img, grid, dy), (), backend, out, stream)
+
+
+def spatialtf(
+    img: Any,
+    theta: Any,
+    scale_width: float = 1,
+    scale_height: float = 1,
+    *,
+    backend: str | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Spatial transformer: images (N, C, H, W) sampled where the affine maps ``theta`` (N, 2, 3) send the output's points.
+
+    ``spatialtf_sampler(img, spatialtf_grid(theta, (N, C, ceil(H * scale_height), ceil(W * scale_width))))``: the grid in
+    between has theta's dtype. Result: img's dtype, layout and library. Source: Jaderberg et al. 2015; spec/semantics.md 1.9.
+
+    Raises ValueError for wrong ranks or shapes, images without pixels, scales that are not positive; TypeError for other dtypes.
+
+    >>> import numpy as np, numbadnn
+    >>> half_turn = np.array([[[-1.0, 0, 0], [0, -1, 0]]])
+    >>> numbadnn.spatialtf(np.array([[[[1.0, 2.0], [3.0, 4.0]]]]), half_turn)[0, 0]
+    array([[4., 3.],
+           [2., 1.]])
+    """
+    try:
+        n, c, h, w = img.shape
+    except (AttributeError, ValueError, TypeError):
+        _rank("img", named_view(img, "img").shape, 4, "(N, C, H, W)")
+        raise
+    if not (scale_width == 1 and scale_height == 1):
+        h, w = _scaled("scale_height", h, scale_height), _scaled("scale_width", w, scale_width)
+    grid = dispatch.call1(_build_grid, theta, ((n, c, h, w),), backend, None, stream)
+    return dispatch.call2(_build_sampler, img, grid, (), backend, out, stream)
+
+
+def _scaled(name: str, size: int, scale: Any) -> int:
+    """ceil(size * scale)."""
+    try:
+        result = size * float(scale)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: expected a number, got {scale!r}") from None
+    if not (float(scale) > 0 and math.isfinite(result)):
+        raise ValueError(f"{name}: expected a positive number, got {scale!r}")
+    return math.ceil(result)
+
+
+def _sizes(value: Any) -> Any:
+    try:
+        return tuple(value)
+    except TypeError:
+        raise ValueError(f"out_dims: expected four integers (N, C, H, W), got {value!r}") from None

@@ -1,0 +1,202 @@
+"""Bilinear upsampling: the reference against Theano's construction and golden values, what was never tested there, bad input."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import numbadnn
+from numbadnn import reference
+from numbadnn.ops.upsample import UpsampleProblem
+
+RNG = np.random.default_rng(9)
+
+
+def transposed(x, ratio):
+    """Theano's way along the last axis: pad by the edge, convolve with the kernel between r - 1 zeros, cut."""
+    r, n = ratio, x.shape[-1]
+    padded = np.concatenate([x[..., :1], x, x[..., -1:]], axis=-1)
+    full = np.zeros((*x.shape[:-1], r * (n + 1) + 2 * r - 1))
+    for i in range(n + 2):
+        for k, w in enumerate(reference.bilinear_kernel_1D(r, dtype="float64")):
+            full[..., r * i + k] += w * padded[..., i]
+    start = 2 * r - (r - 1) // 2 - 1
+    return full[..., start : start + r * n]
+
+
+# ---- the reference ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalize", (True, False))
+@pytest.mark.parametrize("ratio", range(1, 10))
+def test_kernels(ratio, normalize):
+    line = [min(k, 2 * ratio - k) for k in range(1, 2 * ratio)]
+    scale = ratio if normalize else 1
+    one = numbadnn.bilinear_kernel_1D(ratio, normalize)
+    assert one.dtype == np.float32 and np.allclose(one, np.array(line) / scale, rtol=1e-6)
+    two = numbadnn.bilinear_kernel_2D(ratio, normalize=normalize, dtype="float64")
+    assert np.allclose(two, np.outer(line, line) / scale**2)
+
+
+def test_kernel_of_two_ratios():
+    assert numbadnn.bilinear_kernel_2D((2, 3)).shape == (3, 5)
+    with pytest.raises(ValueError, match="ratio"):
+        numbadnn.bilinear_kernel_2D((2, 3, 4))
+    with pytest.raises(ValueError, match="positive"):
+        numbadnn.bilinear_kernel_1D(0)
+    with pytest.raises(TypeError, match="integer"):
+        numbadnn.bilinear_kernel_1D(1.5)
+
+
+@pytest.mark.parametrize("ratio", range(2, 10))
+def test_reference_is_theanos_transposed_convolution(ratio):
+    for shape in ((1, 1, 2, 2), (2, 3, 3, 5)):
+        x = RNG.standard_normal(shape)
+        rows = np.swapaxes(transposed(np.swapaxes(x, 2, 3), ratio), 2, 3)
+        assert np.allclose(reference.bilinear_upsampling(x, ratio), transposed(rows, ratio), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [
+        (2, [1, 1.5, 2, 2]),
+        (3, [1, 1, 4 / 3, 5 / 3, 2, 2]),
+        (4, [1, 1, 1.25, 1.5, 1.75, 2, 2, 2]),
+    ],
+)
+def test_golden_rows(ratio, expected):
+    y = numbadnn.bilinear_upsampling(np.array([[[[1.0, 2.0]]]]), ratio)
+    assert np.allclose(y[0, 0, 0], expected, rtol=1e-15)
+
+
+def test_golden_fractions():
+    """Theano's own: ((7, 4), (5, 3)) of [[1, 2], [3, 4]], whole steps of 4/7 and 3/5 from the first coordinate on."""
+    y = numbadnn.frac_bilinear_upsampling(np.arange(1.0, 5).reshape(1, 1, 2, 2), ((7, 4), (5, 3)))
+    rows = [0, 1 / 7, 5 / 7, 1]  # (4*o - 3)/7 held within [0, 1]
+    columns = [0, 1 / 5, 4 / 5, 1]  # (3*o - 2)/5
+    expected = 1 + 2 * np.array(rows)[:, None] + np.array(columns)
+    assert y.shape == (1, 1, 4, 4) and np.allclose(y[0, 0], expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize(("p", "q"), ((3, 2), (2, 3), (5, 4), (1, 3), (24, 20), (6, 2)))
+def test_a_fraction_is_the_whole_ratio_thinned(p, q):
+    x = RNG.standard_normal((2, 1, 5, 7))
+    d = math.gcd(p, q)
+    whole = reference.bilinear_upsampling(x, p // d)[..., :: q // d, :: q // d]
+    assert np.allclose(numbadnn.frac_bilinear_upsampling(x, (p, q)), whole, rtol=1e-14)
+
+
+@pytest.mark.parametrize("ratio", ((2, 2), (3, 2), ((7, 4), (1, 2)), ((4, 1), (3, 1))))
+def test_gradient_is_the_adjoint(ratio):
+    ratio = ratio if isinstance(ratio[0], tuple) else (ratio, ratio)
+    x = RNG.standard_normal((2, 3, 4, 5))
+    y = reference.bilinear_upsampling(x, frac_ratio=ratio)
+    g = RNG.standard_normal(y.shape)
+    dx = numbadnn.bilinear_upsampling_grad(g, x.shape, frac_ratio=ratio)
+    assert np.isclose((y * g).sum(), (x * dx).sum(), rtol=1e-12)
+
+
+def test_a_constant_image_stays_constant_and_its_gradient_counts():
+    x = np.full((1, 2, 3, 4), 2.5, np.float32)
+    assert np.allclose(numbadnn.bilinear_upsampling(x, 3), 2.5, rtol=1e-6)
+    dx = numbadnn.bilinear_upsampling_grad(np.ones((1, 2, 9, 12)), x.shape, 3)
+    assert np.isclose(dx.sum(), 2 * 9 * 12)
+
+
+# ---- the public functions --------------------------------------------------------------------------------------------
+
+
+def test_every_spelling_is_one_problem():
+    x = RNG.standard_normal((1, 2, 3, 4)).astype(np.float32)
+    first = numbadnn.bilinear_upsampling(x, ratio=2)
+    problem = numbadnn.last_call().problem
+    others = (
+        numbadnn.bilinear_upsampling(x, 2, use_1D_kernel=False),
+        numbadnn.bilinear_upsampling(x, frac_ratio=(4, 2), batch_size=1, num_input_channels=2),
+        numbadnn.bilinear_upsampling(x, frac_ratio=((2, 1), (2, 1)), use_1D_kernel=False),
+        numbadnn.frac_bilinear_upsampling(x, (2, 1)),
+    )
+    for y in others:
+        assert np.array_equal(y, first) and numbadnn.last_call().problem == problem
+    assert UpsampleProblem.parse(problem).ratio == ((2, 1), (2, 1))
+
+
+def test_layout_and_dtype_follow_the_input():
+    x = RNG.standard_normal((2, 3, 4, 8)).astype(ml_dtypes.bfloat16).transpose(0, 3, 1, 2)
+    y = numbadnn.bilinear_upsampling(x, 2)
+    assert y.dtype == x.dtype and y.shape == (2, 8, 6, 8) and y.strides[1] == y.itemsize
+    dx = numbadnn.bilinear_upsampling_grad(y, x.shape, 2)
+    assert dx.strides == x.strides
+
+
+def test_out_may_have_any_strides():
+    x = RNG.standard_normal((1, 2, 3, 4))
+    room = np.full((1, 2, 12, 16), np.nan)
+    out = room[:, :, ::-2, ::2]
+    assert numbadnn.bilinear_upsampling(x, 2, out=out) is out
+    assert np.allclose(out, reference.bilinear_upsampling(x, 2)) and np.isnan(room[..., 1::2]).all()
+
+
+@pytest.mark.parametrize("shape", ((0, 3, 4, 4), (2, 0, 4, 4)))
+def test_no_images_or_channels(shape):
+    y = numbadnn.bilinear_upsampling(np.zeros(shape, np.float32), 2)
+    assert y.shape == (*shape[:2], 8, 8)
+    assert numbadnn.bilinear_upsampling_grad(y, shape, 2).shape == shape
+
+
+BAD = (
+    (dict(), ValueError, "either ratio or frac_ratio"),
+    (dict(ratio=2, frac_ratio=(2, 1)), ValueError, "either ratio or frac_ratio"),
+    (dict(ratio=0), ValueError, "positive"),
+    (dict(ratio=-2), ValueError, "positive"),
+    (dict(ratio=1.5), TypeError, "integer"),
+    (dict(ratio=True), TypeError, "integer"),
+    (dict(frac_ratio=1.5), ValueError, "frac_ratio"),
+    (dict(frac_ratio=[3, 2]), ValueError, "frac_ratio"),
+    (dict(frac_ratio=(3, 2, 1)), ValueError, "frac_ratio"),
+    (dict(frac_ratio=(3, 0)), ValueError, "positive"),
+    (dict(frac_ratio=((3, 2), 2)), ValueError, "frac_ratio"),
+    (dict(frac_ratio=((3, 2), (2,))), ValueError, "frac_ratio"),
+    (dict(ratio=2, batch_size=3), ValueError, "batch_size"),
+    (dict(ratio=2, num_input_channels=3), ValueError, "num_input_channels"),
+)
+
+
+@pytest.mark.parametrize(("arguments", "error", "text"), BAD, ids=lambda v: str(v)[:40])
+def test_bad_arguments(arguments, error, text):
+    with pytest.raises(error, match=text):
+        numbadnn.bilinear_upsampling(np.zeros((1, 2, 3, 4), np.float32), **arguments)
+
+
+def test_bad_arrays():
+    with pytest.raises(ValueError, match="input: expected 4 dimensions"):
+        numbadnn.bilinear_upsampling(np.zeros((2, 3, 4), np.float32), 2)
+    with pytest.raises(ValueError, match="at least one pixel"):
+        numbadnn.bilinear_upsampling(np.zeros((1, 2, 0, 4), np.float32), 2)
+    with pytest.raises(TypeError, match="input"):
+        numbadnn.bilinear_upsampling(np.zeros((1, 2, 3, 4), np.int32), 2)
+    with pytest.raises(ValueError, match="out: expected shape"):
+        numbadnn.bilinear_upsampling(np.zeros((1, 2, 3, 4)), 2, out=np.zeros((1, 2, 6, 7)))
+    dy = np.zeros((1, 2, 6, 8))
+    for shape in ((1, 2, 3), (1, 2, 3, 5), (1, 3, 3, 4), (1, 2, None, 4), 7):
+        with pytest.raises(ValueError, match="input_shape"):
+            numbadnn.bilinear_upsampling_grad(dy, shape, 2)
+    assert numbadnn.bilinear_upsampling_grad(dy, [None, None, 3, 4], 2).shape == (1, 2, 3, 4)
+
+
+def test_same_bits_on_any_number_of_threads():
+    from numba import get_num_threads, set_num_threads
+
+    x = RNG.standard_normal((3, 5, 40, 41)).astype(np.float32)
+    before, found = get_num_threads(), []
+    try:
+        for threads in {1, before}:
+            set_num_threads(threads)
+            y = numbadnn.bilinear_upsampling(x, frac_ratio=(5, 2))
+            found.append((y.tobytes(), numbadnn.bilinear_upsampling_grad(y, x.shape, frac_ratio=(5, 2)).tobytes()))
+    finally:
+        set_num_threads(before)
+    assert len(set(found)) == 1

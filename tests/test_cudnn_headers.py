@@ -21,7 +21,9 @@ pytestmark = pytest.mark.skipif(not FOLDERS, reason="no cuDNN wheel with headers
 CLASSES = {
     "size_t": "u64", "int64_t": "i64", "int": "i32", "void": "none",
     "cudnnHandle_t": "pointer", "cudaStream_t": "pointer", "cudnnBackendDescriptor_t": "pointer",
-    "cudnnTensorDescriptor_t": "pointer", "cudnnFilterDescriptor_t": "pointer", "cudnnConvolutionDescriptor_t": "pointer", "cudnnRNNDescriptor_t": "pointer", "cudnnRNNDataDescriptor_t": "pointer",
+    "cudnnTensorDescriptor_t": "pointer", "cudnnFilterDescriptor_t": "pointer", "cudnnConvolutionDescriptor_t": "pointer",
+    "cudnnRNNDescriptor_t": "pointer", "cudnnRNNDataDescriptor_t": "pointer",
+    "cudnnSpatialTransformerDescriptor_t": "pointer",
     "int32_t": "i32", "uint32_t": "u32", "cudnnDropoutDescriptor_t": "pointer", "float": "f32", "double": "f64",
     "unsigned": "u64", "cudnnPoolingDescriptor_t": "pointer",
 }  # fmt: skip

@@ -65,13 +65,13 @@ def test_a_sequence_routes_addresses_to_each_launch() -> None:
         return _launch.Launch(f"kernel {number}", 0, driver.functions, 77, number, (1,) * 7, offsets, values)
 
     first, second = launch_of("ptr ptr i32", 1), launch_of("ptr ptr ptr ptr i64", 2)
-    run = _launch.sequence("x y space", [(first, "x space"), (second, "space+512 0 y x")])
+    run = _launch.sequence("x y space", [(first, "x space"), (second, "space+512 0 y+-8 x")])
     for x in (1000, 2000):
         run(5, x, 20, 30)
         (args, one), (_, two) = driver.launches[-2:]
         assert args[0] == 1 and args[8] == 5
         assert struct.unpack("<QQi", one) == (x, 30, 1)
-        assert struct.unpack("<QQQQq", two) == (542, 0, 20, x, 2)
+        assert struct.unpack("<QQQQq", two) == (542, 0, 12, x, 2)
     with pytest.raises(ValueError, match="'w' is not in list"):
         _launch.sequence("x", [(first, "x w")])
 

@@ -28,7 +28,8 @@ def close(result, expected):
 
 
 def test_reference_imports_nothing_from_numbadnn():
-    allowed = {"__future__", "collections.abc", "dataclasses", "typing", "numpy", "numpy.typing"}
+    standard = {"__future__", "collections.abc", "dataclasses", "functools", "itertools", "math", "typing"}
+    allowed = standard | {"numpy", "numpy.typing"}
     files = sorted(Path(reference.__file__).parent.glob("*.py"))
     assert {f.stem for f in files} >= {"__init__", "conv", "softmax"}
     for file in files:
@@ -42,7 +43,7 @@ def test_reference_imports_nothing_from_numbadnn():
                 assert not (isinstance(node, ast.Name) and node.id in ("__import__", "importlib")), file.name
                 continue
             for name in names:
-                own = file.stem == "__init__" and name.startswith("numbadnn.reference.")
+                own = name.startswith("numbadnn.reference.")
                 assert own or name in allowed, f"{file.name}:{node.lineno} imports {name}"
 
 
@@ -414,8 +415,8 @@ X, W = np.ones((2, 4, 5, 6)), np.ones((6, 4, 3, 2))
         ((X, W), {"border_mode": -1}, "border_mode: expected an integer >= 0, got -1"),
         ((X, W), {"border_mode": (0, (1, -1))}, "border_mode: expected an integer >= 0, got -1"),
         ((X, W), {"border_mode": (1,)}, "border_mode must be a tuple of length 2"),
-        ((X, W), {"border_mode": ((1, 1, 1), 0)}, "border_mode: expected two integers"),
-        ((X, W), {"subsample": (1,)}, "subsample: expected two integers >= 1"),
+        ((X, W), {"border_mode": ((1, 1, 1), 0)}, "border_mode: expected 2 integers"),
+        ((X, W), {"subsample": (1,)}, "subsample: expected 2 integers >= 1"),
         ((X, W), {"subsample": (0, 1)}, "subsample: expected an integer >= 1, got 0"),
         ((X, W), {"filter_dilation": (1, 0)}, "filter_dilation: expected an integer >= 1, got 0"),
         ((X, np.ones((6, 4, 6, 2))), {}, r"filters: expected to fit the padded image \(5, 6\), got .* \(6, 2\)"),

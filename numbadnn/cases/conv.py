@@ -1,4 +1,7 @@
-"""Cases of convolution: a contract of small shapes with every option, and layers of networks. Each has three directions."""
+"""Cases of convolution: a contract of small shapes with every option, and layers of networks.
+
+Each row of a table stands for the three directions, but those of causal_conv1d and conv3d2d, which have one.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,20 @@ from typing import Any
 from numbadnn import shapes
 from numbadnn.cases import Case
 from numbadnn.cases.layouts import DTYPES, numbers, operand, sizes, table
-from numbadnn.ops.conv import DIRECTIONS, ConvProblem
+from numbadnn.ops.conv import OPERATIONS, ConvProblem, ours, theirs
+from numbadnn.problem import Spec
+
+TWO = ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights")
+THREE = ("conv3d", "conv3d_grad_wrt_inputs", "conv3d_grad_wrt_weights")
 
 
 def cases() -> Iterator[Case]:
     """The contract, then layers."""
-    yield from _contract()
+    yield from _contract(TWO, _CONTRACT)
+    yield from _contract(TWO, _UNSHARED)
+    yield from _contract(THREE, _VOLUMES)
+    yield from _contract(("causal_conv1d",), _CAUSAL)
+    yield from _contract(("conv3d2d",), _FRAMES)
     yield from _layers()
 
 
@@ -74,36 +85,111 @@ unaligned         2x4x7x8    8x4x3x3   border=1 x=unaligned w=unaligned y=unalig
 unaligned-nhwc    2x8x7x8    8x8x3x3   border=1 x=nhwc,unaligned w=nhwc,unaligned y=nhwc,unaligned
 """
 
+#: a filter for each position of the output: w is one of them
+_UNSHARED = """
+unshared-valid     2x3x5x6    4x3x3x2   unshared=1 dtypes=*
+unshared-full      1x2x4x3    3x2x3x3   unshared=1 border=full
+unshared-stride    2x4x7x8    6x2x3x3   unshared=1 border=half stride=2,2 groups=2
+unshared-dilation  1x3x8x7    2x3x2x3   unshared=1 border=1,0,0,2 stride=1,2 dilation=2,1 flip=0
+unshared-depthwise 2x6x5x5    6x1x3x3   unshared=1 border=1 groups=6
+unshared-1x1       1x5x4x4    3x5x1x1   unshared=1
+unshared-beta      2x2x5x5    2x2x3x3   unshared=1 border=1 alpha=-0.5 beta=2
+unshared-strided   2x3x5x5    3x3x2x2   unshared=1 x=reversed w=reversed y=reversed
+unshared-steps     1x3x5x5    3x3x2x2   unshared=1 x=nhwc w=steps y=nhwc
+unshared-images    19x2x4x4   3x2x2x2   unshared=1 w=unaligned
+"""
+
+_VOLUMES = """
+valid           2x3x5x4x6    4x3x3x2x3   dtypes=*
+full            1x2x3x4x3    3x2x2x3x2   border=full
+half-even       1x3x4x5x5    2x3x2x4x3   border=half
+asymmetric      2x3x4x5x4    4x3x3x3x3   border=1,0,0,2,1,1
+stride          1x3x7x6x8    4x3x3x3x3   border=1 stride=2,1,3
+stride-past     1x2x6x5x9    2x2x2x1x2   stride=4,3,5
+dilation        1x3x7x6x8    2x3x3x2x3   border=1,2,1 dilation=1,2,3
+stride-dilation 2x2x8x7x6    3x2x2x3x2   border=full stride=2,3,1 dilation=3,1,2 flip=0
+groups          1x6x4x4x5    4x3x3x3x2   groups=2 border=1
+depthwise       2x6x5x4x6    6x1x3x3x3   groups=6 border=1
+1x1x1           2x8x3x4x3    12x8x1x1x1
+whole-volume    3x4x3x4x3    6x4x3x4x3
+wide            1x2x1x1x150  3x2x1x1x7   border=half
+ndhwc           2x8x4x5x3    8x8x3x3x3   border=1 x=nhwc w=nhwc y=nhwc
+alpha-beta      1x3x4x4x5    4x3x3x3x3   border=half alpha=2 beta=-0.5
+reversed        1x3x4x4x5    4x3x3x3x3   border=1 x=reversed w=reversed y=reversed
+steps           1x3x4x4x5    4x3x3x3x3   border=1 stride=2,1,2 x=steps w=transposed y=rows
+unaligned       2x4x4x3x4    8x4x3x3x3   border=1 x=unaligned w=unaligned y=unaligned
+long-sum        1x40x3x3x3   4x40x3x3x3  border=1
+"""
+
+#: an image of one row; the padding is what is left of a line
+_CAUSAL = """
+plain     2x3x1x19  4x3x1x3  dtypes=*
+stride    2x3x1x20  4x3x1x4  stride=1,3
+dilation  1x4x1x33  3x4x1x3  dilation=1,5 flip=0
+groups    2x6x1x17  4x3x1x2  groups=2
+depthwise 2x8x1x40  8x1x1x4  groups=8 dtypes=*
+depthwise-dilation 2x8x1x70  8x1x1x2  groups=8 dilation=1,16
+long      1x2x1x700 2x2x1x9
+one-tap   2x3x1x5   2x3x1x1
+past-all  1x2x1x3   2x2x1x4  dilation=1,2
+unshared  2x3x1x9   4x3x1x3  unshared=1 stride=1,2
+"""
+
+#: (N, C, T, H, W) and (K, C, S, R, S'), in memory with time before channels
+_FRAMES = """
+valid  2x3x5x4x4  4x3x3x2x3  frames=1 dtypes=*
+full   1x2x3x3x4  3x2x2x3x2  frames=1 border=full
+half   2x2x4x4x3  2x2x3x2x2  frames=1 border=half
+one    1x3x1x5x5  2x3x1x3x3  frames=1
+"""
+#: small enough for the CUDA simulator
+_SIMULATED = (
+    "unshared-1x1/float32", "unshared-1x1/bfloat16", "full/float32", "stride-past/float32", "alpha-beta/float32",
+    "plain/float32", "depthwise/float32", "depthwise-dilation/float32", "past-all/float32", "one/float32",
+)  # fmt: skip
+
 
 def _border(text: str) -> Any:
-    """A border mode as the public functions take it: a name, a number, a pair or a pair of pairs."""
+    """A border mode as the public functions take it: a name, a number, one an axis, or a pair an axis."""
     if text in ("valid", "full", "half"):
         return text
     values = numbers(text)
-    return {1: values[0], 2: values}.get(len(values), (values[:2], values[2:]))
+    if len(values) < 4:
+        return values[0] if len(values) == 1 else values
+    return tuple(zip(values[::2], values[1::2], strict=True))
 
 
 def _conv(op: str, dtype: str, x: tuple[int, ...], w: tuple[int, ...], f: dict[str, str]) -> str:
     """The problem line of one direction of a convolution with fields as in ``_CONTRACT``."""
-    stride, dilation = numbers(f.get("stride", "1,1")), numbers(f.get("dilation", "1,1"))
+    ones = ",1" * (len(x) - 2)
+    stride, dilation = numbers(f.get("stride", ones[1:])), numbers(f.get("dilation", ones[1:]))
     padding = shapes.padding_pairs(_border(f.get("border", "valid")), w[2:], dilation)
-    y = shapes.get_conv_output_shape(x, w, padding, stride, dilation)
+    if op == "causal_conv1d":
+        padding = ((0, 0), ((w[3] - 1) * dilation[1], 0))
+    y: Any = shapes.get_conv_output_shape(x, w, padding, stride, dilation)
+    if "unshared" in f:
+        w = (w[0], *y[2:], *w[1:])
     operands = zip("xwy", (x, w, y), strict=True)
-    specs = [operand(dtype, s, f.get(n, ""), DIRECTIONS[op][1] == n) for n, s in operands]  # type: ignore[arg-type]
+    specs = [operand(dtype, s, f.get(n, ""), OPERATIONS[op].output == n) for n, s in operands]
+    if "frames" in f:
+        specs = [ours(op, Spec.of(dtype, theirs(op, s).shape)) for s in specs]
     x_spec, w_spec, y_spec = specs
     flip, groups = f.get("flip", "1") == "1", int(f.get("groups", "1"))
     alpha, beta = float(f.get("alpha", "1")), float(f.get("beta", "0"))
     return str(ConvProblem(op, x_spec, w_spec, y_spec, padding, stride, dilation, flip, groups, alpha, beta))
 
 
-def _contract() -> Iterator[Case]:
-    for number, (name, (x, w), fields) in enumerate(table(_CONTRACT)):
+def _contract(ops: tuple[str, ...], rows: str) -> Iterator[Case]:
+    for number, (name, (x, w), fields) in enumerate(table(rows)):
         others = ("float16", "bfloat16", "float64")
         dtypes = DTYPES if fields.get("dtypes") == "*" else ("float32", others[number % 3])
-        for op in DIRECTIONS:
+        for op in ops:
             for dtype in dtypes:
                 text = _conv(op, dtype, sizes(x), sizes(w), fields)
-                yield Case(f"{op}/{name}/{dtype}", text, frozenset({"contract"}))
+                tags = {"contract"}
+                if rows is not _CONTRACT and f"{name}/{dtype}" in _SIMULATED and (op not in THREE[2:]):
+                    tags.add("simulate")
+                yield Case(f"{op}/{name}/{dtype}", text, frozenset(tags))
 
 
 # ---- layers of networks ----------------------------------------------------------------------------------------------
@@ -127,17 +213,55 @@ unet/encoder              64x284x284  128x64x3x3   small=44
 unet/bottom-dilated       256x32x32   256x256x3x3  border=half dilation=2,2 small=16
 unet/up-2x2-s2            64x128x128  128x64x2x2   stride=2,2 small=32
 """
-IMAGES, SMALL_IMAGES = 8, 2
-_SHORT = {"conv2d": "forward", "conv2d_grad_wrt_inputs": "grad-inputs", "conv2d_grad_wrt_weights": "grad-weights"}
+
+#: the same with volumes, of whom a batch has fewer
+_VOLUME_LAYERS = """
+c3d/conv1                 3x16x112x112  64x3x3x3x3    border=1 small=12
+c3d/conv3                 128x8x28x28   256x128x3x3x3 border=1 small=7
+resnet3d/conv1-s2         3x16x112x112  64x3x7x7x7    border=3 stride=1,2,2 small=20
+r2plus1d/space            64x8x56x56    144x64x1x3x3  border=0,1,1 small=10
+r2plus1d/time             144x8x56x56   64x144x3x1x1  border=1,0,0 small=10
+unet3d/bottom             256x8x8x8     512x256x3x3x3 border=1 small=4
+"""
+#: a filter a position; locally connected layers of a face and of a digit
+_UNSHARED_LAYERS = """
+deepface/l4               16x63x63      16x16x9x9     unshared=1 small=16
+deepface/l5-s2            16x55x55      16x16x7x7     unshared=1 stride=2,2 small=15
+locally-connected/32      32x32x32      32x32x3x3     unshared=1 border=1 small=12
+"""
+#: lines: of speech in samples, in frames, and of tokens
+_LINES = """
+wavenet/dilated-16        32x1x16000    32x32x1x2     dilation=1,16 small=1500
+wavenet/first             1x1x16000     32x1x1x2      small=1500
+mamba/depthwise           512x1x4096    512x1x1x4     groups=512 small=300
+tcn/strided               64x1x8000     64x64x1x3     stride=1,2 small=700
+"""
+SMALL_IMAGES = 2
+_SHORT = {"forward": "forward", "grad_inputs": "grad-inputs", "grad_weights": "grad-weights"}
 
 
 def _layers() -> Iterator[Case]:
-    for name, (image, filters), fields in table(_LAYERS):
-        c, h, w = sizes(image)
-        side = int(fields.pop("small", h))
-        for op in DIRECTIONS:
-            for dtype, layout in (("float32", ""), ("float16", "nhwc")):
+    yield from _rows(TWO, _LAYERS, 8)
+    yield from _rows(TWO, _UNSHARED_LAYERS, 32, layouts=(("float32", ""), ("float16", "")))
+    yield from _rows(THREE, _VOLUME_LAYERS, 4)
+    yield from _rows(("causal_conv1d",), _LINES, 8, layouts=(("float32", ""), ("float16", "")))
+
+
+def _rows(
+    ops: tuple[str, ...],
+    rows: str,
+    images: int,
+    layouts: tuple[tuple[str, str], ...] = (("float32", ""), ("float16", "nhwc")),
+) -> Iterator[Case]:
+    """Each layer at full size, with a copy of few images whose sides are no longer than ``small``."""
+    for name, (image, filters), fields in table(rows):
+        c, *space = sizes(image)
+        most = int(fields.pop("small", max(space)))
+        for op in ops:
+            for dtype, layout in layouts:
                 f = {**fields, "x": layout, "w": layout, "y": layout}
-                text = _conv(op, dtype, (IMAGES, c, h, w), sizes(filters), f)
-                small = _conv(op, dtype, (SMALL_IMAGES, c, side, side), sizes(filters), f)
-                yield Case(f"{name}/{_SHORT[op]}/{dtype}", text, frozenset({"validate", "bench"}), small)
+                text = _conv(op, dtype, (images, c, *space), sizes(filters), f)
+                small = _conv(op, dtype, (SMALL_IMAGES, c, *(min(n, most) for n in space)), sizes(filters), f)
+                yield Case(
+                    f"{name}/{_SHORT[OPERATIONS[op].direction]}/{dtype}", text, frozenset({"validate", "bench"}), small
+                )

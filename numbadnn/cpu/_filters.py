@@ -41,21 +41,26 @@ class Geometry(NamedTuple):
     K: int  # filters of a group
     G: int
     T: int
+    O: int
     P: int
     Q: int
     pixels: int
+    D: int
     H: int
     W: int
     x_group: int
     x_c: int
     x_n: int
+    x_d: int
     x_h: int
     x_w: int
+    step_d: int
     step_h: int
     step_w: int
     y_group: int
     y_k: int
     y_n: int
+    y_d: int
     y_h: int
     y_w: int
     w_group: int
@@ -107,10 +112,10 @@ def _part(x, y, like, geo, taps, tiles, work, count, table, g, j0, j1, panel0, p
                 vl,
                 j,
                 end,
-                (geo.P, geo.Q, geo.step_h, geo.step_w),
-                (geo.H, geo.W),
-                (geo.x_n, geo.x_h, geo.x_w),
-                (taps[t, 0], taps[t, 1]),
+                (geo.O, geo.P, geo.Q, geo.step_d, geo.step_h, geo.step_w),
+                (geo.D, geo.H, geo.W),
+                (geo.x_n, geo.x_d, geo.x_h, geo.x_w),
+                (taps[t, 0], taps[t, 1], taps[t, 2]),
                 spread,
             )
         segments(
@@ -120,10 +125,10 @@ def _part(x, y, like, geo, taps, tiles, work, count, table, g, j0, j1, panel0, p
             vl,
             j,
             end,
-            (geo.P, geo.Q, 1, 1),
-            (geo.P, geo.Q),
-            (geo.y_n, geo.y_h, geo.y_w),
-            (0, 0),
+            (geo.O, geo.P, geo.Q, 1, 1, 1),
+            (geo.O, geo.P, geo.Q),
+            (geo.y_n, geo.y_d, geo.y_h, geo.y_w),
+            (0, 0, 0),
             geo.y_w == 2,
         )
         _pack_y(

@@ -4,6 +4,7 @@ Both are the same sum, ``out[m, pixel] = sum_k A[m, k] * image[offset_k + pixel'
 filter, k = (channel, tap) and the image is x; for the gradient, m is a channel, k = (filter, tap) and the image is y.
 With a subsample of (a, b) the gradient's pixels fall into a*b phases (row mod a, column mod b): inside a phase the same
 taps meet every pixel, so that each phase is a dense stride-1 problem and no multiplication is by an inserted zero.
+Images are volumes; those of two axes have one slice.
 
 A thread takes a stretch of pixels, and for each KC terms packs that much of the Toeplitz matrix (a few hundred KiB,
 whatever the image's size) and multiplies. Each element is summed in the order of k in blocks of KC, wherever and by
@@ -28,19 +29,23 @@ class Geometry(NamedTuple):
     G: int  # groups
     a_group: int  # strides of the filters
     a_row: int
-    H: int  # the image that is read
+    D: int  # the image that is read
+    H: int
     W: int
     src_group: int
     src_c: int
     src_n: int
+    src_d: int
     src_h: int
     src_w: int
-    step_h: int  # rows, columns of the image between neighbouring output pixels of a phase
+    step_d: int  # slices, rows, columns of the image between neighbouring output pixels of a phase
+    step_h: int
     step_w: int
     out_group: int
     out_m: int
     out_n: int
-    out_h: int  # between neighbouring pixels of a phase
+    out_d: int  # between neighbouring pixels of a phase
+    out_h: int
     out_w: int
     limit: int  # most runs a vector of pixels can consist of
     run: int  # so many terms lie together in the filters
@@ -59,6 +64,7 @@ class Phase(NamedTuple):
     k: int  # its first entry in the lists of terms, and their number
     depth: int
     a: int  # offset of its panels in the packed filters
+    O: int
 
 
 #: rows of A that stay in the second-level cache while a block of B is used
@@ -162,6 +168,7 @@ def _stretch(
     NR = NV * vl
     limit = geo.limit
     P, Q, out_base, tap0, tap_count, k_count = phase[0], phase[1], phase[3], phase[4], phase[5], phase[7]
+    O = phase[9]
     panels = (M + MR - 1) // MR
     columns = (j1 - j0 + NR - 1) // NR
     stretch = columns * NV  # in vectors
@@ -178,10 +185,10 @@ def _stretch(
             vl,
             j0,
             j1,
-            (P, Q, geo.step_h, geo.step_w),
-            (geo.H, geo.W),
-            (geo.src_n, geo.src_h, geo.src_w),
-            (taps[tap0 + t, 0], taps[tap0 + t, 1]),
+            (O, P, Q, geo.step_d, geo.step_h, geo.step_w),
+            (geo.D, geo.H, geo.W),
+            (geo.src_n, geo.src_d, geo.src_h, geo.src_w),
+            (taps[tap0 + t, 0], taps[tap0 + t, 1], taps[tap0 + t, 2]),
             spread,
         )
     out_count, out_table = count[tap_count * stretch :], table[tap_count * size :]
@@ -194,10 +201,10 @@ def _stretch(
         vl,
         j0,
         j1,
-        (P, Q, 1, 1),
-        (P, Q),
-        (geo.out_n, geo.out_h, geo.out_w),
-        (0, 0),
+        (O, P, Q, 1, 1, 1),
+        (O, P, Q),
+        (geo.out_n, geo.out_d, geo.out_h, geo.out_w),
+        (0, 0, 0),
         geo.out_w == 2,
     )
     b_block = work

@@ -36,33 +36,36 @@ from numbadnn.cpu._vector import (
 
 @njit(nogil=True, error_model="numpy")
 def segments(count, table, limit, vl, j0, j1, grid, image, strides, tap, spread):
-    """List the runs of memory behind output pixels j0..j1 (flattened over images, rows, columns) under one tap.
+    """List the runs of memory behind output pixels j0..j1 (flattened over images, slices, rows, columns) under one tap.
 
-    ``grid`` = (P, Q, row step, column step), ``image`` = (H, W), ``strides`` = element strides of image, row, column,
-    ``tap`` = (dr, ds): pixel (n, p, q) reads row p*step + dr, column q*step + ds; outside the image is padding and in no
-    run. Vector v of the stretch has count[v] runs; run s is table[2*(v*limit + s)] = offset of the element lane 0 would
-    have, and then a mask of lanes (with ``spread`` moved to the even bits, for ``load_even``).
+    ``grid`` = (O, P, Q, slice step, row step, column step), ``image`` = (D, H, W), ``strides`` = element strides of image,
+    slice, row, column, ``tap`` = (dt, dr, ds): pixel (n, o, p, q) reads slice o*step + dt, row p*step + dr, column
+    q*step + ds; outside the image is padding and in no run. Vector v of the stretch has count[v] runs; run s is
+    table[2*(v*limit + s)] = offset of the element lane 0 would have, and then a mask of lanes (with ``spread`` moved to
+    the even bits, for ``load_even``).
     """
-    P, Q, vh, vw = grid
-    H, W = image
-    sn, sh, sw = strides
-    dr, ds = tap
+    O, P, Q, vd, vh, vw = grid
+    D, H, W = image
+    sn, sd, sh, sw = strides
+    dt, dr, ds = tap
     step = vw * sw
     first = 0 if ds >= 0 else (-ds + vw - 1) // vw
     last = min(Q, (W - 1 - ds) // vw + 1) if ds < W else 0
     for v in range((j1 - j0 + vl - 1) // vl):
         count[v] = 0
-    n, rest = divmod(j0, P * Q)
-    p, q = divmod(rest, Q)
+    line, q = divmod(j0, Q)
+    slices, p = divmod(line, P)
+    n, o = divmod(slices, O)
+    floor = o * vd + dt
     j = j0
     while j < j1:
         run = min(Q - q, j1 - j)
         row = p * vh + dr
         a, b = max(q, first), min(q + run, last)
-        if 0 <= row < H and a < b:
+        if 0 <= floor < D and 0 <= row < H and a < b:
             begin = j - j0 + a - q
             end = begin + b - a
-            offset = n * sn + row * sh + (a * vw + ds) * sw
+            offset = n * sn + floor * sd + row * sh + (a * vw + ds) * sw
             v = begin // vl
             while v * vl < end:
                 low, high = max(begin - v * vl, 0), min(end - v * vl, vl)
@@ -77,7 +80,11 @@ def segments(count, table, limit, vl, j0, j1, grid, image, strides, tap, spread)
         p += 1
         if p == P:
             p = 0
-            n += 1
+            o += 1
+            if o == O:
+                o = 0
+                n += 1
+            floor = o * vd + dt
 
 
 @njit(nogil=True)

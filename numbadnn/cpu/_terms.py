@@ -5,6 +5,7 @@ Plain Python and NumPy, no Numba: a plan makes them once.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -18,30 +19,31 @@ class Terms:
     """The lists of one problem while they grow: taps, terms and phases (``_gather.Phase``)."""
 
     def __init__(self) -> None:
-        self.taps: list[tuple[int, int]] = []
+        self.taps: list[tuple[int, ...]] = []
         self.a_offsets: list[np.ndarray] = []
         self.phases: list[tuple[int, ...]] = []
         self.depth = self.packed = 0
 
     def add_phase(
         self,
-        grid: tuple[int, int],
+        grid: tuple[int, ...],
         pixels: int,
         out: int,
-        taps: list[tuple[int, int, int]],
+        taps: list[tuple[int, ...]],
         channels: int,
         a_step: int,
         panels: int,
         block: tuple[int, int],
     ) -> None:
-        """A phase whose terms are all (channel, tap); a tap is (row, column, offset in the filters)."""
+        """A phase whose terms are all (channel, tap); a tap is (slice, row, column, offset in the filters)."""
         kc, panel = block
         channel = np.arange(channels, dtype=np.int64)[:, None]
-        place = np.array([t[2] for t in taps], np.int64)[None, :]
+        place = np.array([t[3] for t in taps], np.int64)[None, :]
         depth = channels * len(taps)
-        self.phases.append((*grid, pixels, out, len(self.taps), len(taps), self.depth, depth, self.packed))
+        first, slices, rows = len(self.taps), *grid[:2]
+        self.phases.append((rows, grid[2], pixels, out, first, len(taps), self.depth, depth, self.packed, slices))
         self.a_offsets.append((channel * a_step + place).ravel())
-        self.taps += [t[:2] for t in taps]
+        self.taps += [t[:3] for t in taps]
         self.depth += depth
         self.packed += -(-depth // kc) * panels * panel
 
@@ -56,34 +58,62 @@ class Terms:
     def arrays(self) -> dict[str, np.ndarray]:
         return {
             "phases": np.array(self.phases, np.int64),
-            "taps": np.array(self.taps, np.int64).reshape(-1, 2),
+            "taps": np.array(self.taps, np.int64).reshape(-1, 3),
             "a_offsets": np.concatenate(self.a_offsets),
         }
 
 
-def tap_list(problem: ConvProblem) -> list[tuple[int, int, int]]:
-    """(row, column, offset in w) of each tap: output pixel (p, q) reads image row p*stride + row, and so on."""
-    (top, _), (left, _) = problem.padding
-    R, S = problem.w.shape[2:]
-    dh, dw = problem.dilation
-    _, _, wr, ws = problem.w.strides
-    rows = [((R - 1 - r if problem.flip else r) * dh - top, r * wr) for r in range(R)]
-    columns = [((S - 1 - s if problem.flip else s) * dw - left, s * ws) for s in range(S)]
-    return [(dr, ds, at + bt) for dr, at in rows for ds, bt in columns]
+def volume(problem: ConvProblem) -> ConvProblem:
+    """A convolution of images as one of volumes of one slice; one of volumes as it is. The same memory."""
+    if problem.axes == 3:
+        return problem
+
+    def deeper(spec: Any, ahead: int) -> Any:
+        shape, strides = spec.shape, spec.strides
+        return replace(spec, shape=(*shape[:ahead], 1, *shape[ahead:]), strides=(*strides[:ahead], 0, *strides[ahead:]))
+
+    return replace(
+        problem,
+        x=deeper(problem.x, 2),
+        w=deeper(problem.w, 4 if problem.unshared else 2),
+        y=deeper(problem.y, 2),
+        padding=((0, 0), *problem.padding),
+        stride=(1, *problem.stride),
+        dilation=(1, *problem.dilation),
+    )
+
+
+def tap_list(problem: ConvProblem) -> list[tuple[int, ...]]:
+    """(slice, row, column, offset in w) of each tap: output pixel (o, p, q) reads image row p*stride + row, and so on.
+
+    Without the slice for a problem of two axes.
+    """
+    axes = zip(problem.taps, problem.dilation, problem.padding, problem.w.strides[-problem.axes :], strict=True)
+    places = [
+        [((n - 1 - i if problem.flip else i) * dilation - low, i * stride) for i in range(n)]
+        for n, dilation, (low, _), stride in axes
+    ]
+    return [(*(at for at, _ in tap), sum(offset for _, offset in tap)) for tap in itertools.product(*places)]
 
 
 def flattened(problem: ConvProblem) -> ConvProblem:
-    """A 1x1 convolution that moves no pixel, as one on images of one row: longer runs of memory."""
-    x, y = problem.x, problem.y
-    plain = problem.w.shape[2:] == (1, 1) and problem.stride == (1, 1) and not any(map(any, problem.padding))
+    """A 1x1x1 convolution of volumes that moves no pixel, as one on images of fewer rows: longer runs of memory."""
+    if problem.taps != (1, 1, 1) or problem.stride != (1, 1, 1) or any(map(any, problem.padding)):
+        return problem
 
-    def row(spec: Any) -> Any:
-        n, c, h, w = spec.shape
-        sn, sc, _, sw = spec.strides
-        return replace(spec, shape=(n, c, 1, h * w), strides=(sn, sc, h * w * sw, sw))
+    def joins(spec: Any, axis: int) -> bool:
+        return spec.shape[axis] == 1 or spec.strides[axis] == spec.shape[4] * spec.strides[4]
 
-    if plain and all(s.shape[2] == 1 or s.strides[2] == s.shape[3] * s.strides[3] for s in (x, y)):
-        return replace(problem, x=row(x), y=row(y))
+    def joined(spec: Any, axis: int) -> Any:
+        shape, strides = list(spec.shape), list(spec.strides)
+        shape[4] *= shape[axis]
+        shape[axis], strides[axis] = 1, 0
+        return replace(spec, shape=tuple(shape), strides=tuple(strides))
+
+    for axis in (3, 2):
+        if not (joins(problem.x, axis) and joins(problem.y, axis)):
+            break
+        problem = replace(problem, x=joined(problem.x, axis), y=joined(problem.y, axis))
     return problem
 
 

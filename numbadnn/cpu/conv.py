@@ -1,100 +1,96 @@
-"""conv2d and its gradients on the CPU: plans, for Numba kernels that multiply while they lay out the Toeplitz matrix.
+"""Convolutions and gradients on the CPU: plans, for Numba kernels that multiply while they lay out the Toeplitz matrix.
 
-A plan is pure integer geometry: lists of filter taps (row and column they add), of terms of the sum (where in the image
-and in the filters each lies), and of phases (``_gather.py``). Whatever the direction, padding, subsample, dilation,
+A plan is pure integer geometry: lists of filter taps (slice, row and column they add), of terms of the sum (where in the
+image and in the filters each lies), and of phases (``_gather.py``). Whatever the direction, padding, subsample, dilation,
 flip, groups and strides, they end here; the kernels know only these lists. A convolution over single-channel groups
-(depthwise) has no product to make and takes ``_depthwise.py``; the gradient of the filters is ``_filters.py``.
+(depthwise) has no product to make and takes ``_depthwise.py``, unshared filters have none either (``_unshared.py``);
+the gradient of the filters is ``_filters.py``.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 import numpy as np
 
 from numbadnn.cpu._parallel import STORED, address, kernel_of, scratch, thread_count
-from numbadnn.cpu._terms import Terms, flattened, split_of, tap_list
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.cpu._terms import Terms, flattened, split_of, tap_list, volume
+from numbadnn.ops.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
 
 def gather_terms(problem: ConvProblem, block: tuple[int, int], rows: int) -> tuple[Any, Terms]:
-    """Geometry and lists of ``_gather.py`` for the forward direction or the gradient with respect to the inputs."""
+    """Geometry and lists of ``_gather.py``, of volumes: the forward direction or the gradient with respect to the inputs."""
     from numbadnn.cpu._gather import Geometry
 
     x, w, y, G = problem.x, problem.w, problem.y, problem.groups
-    (N, _, H, W), (K, Cg, _, _), (_, _, P, Q) = x.shape, w.shape, y.shape
-    Kg, (sh, sw) = K // G, problem.stride
-    (xn, xc, xh, xw), (yn, yk, yh, yw), (wk, wc, _, _) = x.strides, y.strides, w.strides
+    (N, _, *image), (K, Cg, *_), (_, _, *out) = x.shape, w.shape, y.shape
+    Kg, stride = K // G, problem.stride
+    (xn, xc, *x_steps), (yn, yk, *y_steps), (wk, wc, *_) = x.strides, y.strides, w.strides
     taps, terms = tap_list(problem), Terms()
-    if problem.op == "conv2d":
+    later = {"limit": 0, "run": 1, "packed": 0, "G": G, "a_group": Kg * wk}
+    if problem.direction == "forward":
         geo = Geometry(
             M=Kg,
-            G=G,
-            a_group=Kg * wk,
             a_row=wk,
-            H=H,
-            W=W,
+            **_named("", "DHW", image),
             src_group=Cg * xc,
             src_c=xc,
             src_n=xn,
-            src_h=xh,
-            src_w=xw,
-            step_h=sh,
-            step_w=sw,
+            **_named("src_", "dhw", x_steps),
+            **_named("step_", "dhw", stride),
             out_group=Kg * yk,
             out_m=yk,
             out_n=yn,
-            out_h=yh,
-            out_w=yw,
-            limit=0,
-            run=1,
-            packed=0,
+            **_named("out_", "dhw", y_steps),
+            **later,
         )
-        terms.add_phase((P, Q), N * P * Q, 0, taps, Cg, wc, G * -(-Kg // rows), block)
+        terms.add_phase(tuple(out), N * math.prod(out), 0, taps, Cg, wc, G * -(-Kg // rows), block)
         return geo, terms
     geo = Geometry(
         M=Cg,
-        G=G,
-        a_group=Kg * wk,
         a_row=wc,
-        H=P,
-        W=Q,
+        **_named("", "DHW", out),
         src_group=Kg * yk,
         src_c=yk,
         src_n=yn,
-        src_h=yh,
-        src_w=yw,
-        step_h=1,
-        step_w=1,
+        **_named("src_", "dhw", y_steps),
+        **_named("step_", "dhw", (1, 1, 1)),
         out_group=Cg * xc,
         out_m=xc,
         out_n=xn,
-        out_h=sh * xh,
-        out_w=sw * xw,
-        limit=0,
-        run=1,
-        packed=0,
+        **_named("out_", "dhw", [s * step for s, step in zip(stride, x_steps, strict=True)]),
+        **later,
     )
-    for a in range(min(sh, H)):
-        for b in range(min(sw, W)):
-            here = [((a - dr) // sh, (b - ds) // sw, o) for dr, ds, o in taps if (a - dr) % sh == 0 == (b - ds) % sw]
-            grid = (-(-(H - a) // sh), -(-(W - b) // sw))
-            terms.add_phase(grid, N * math.prod(grid), a * xh + b * xw, here, Kg, wk, G * -(-Cg // rows), block)
+    for first in itertools.product(*(range(min(s, n)) for s, n in zip(stride, image, strict=True))):
+        here = []
+        for *places, offset in taps:
+            behind = [(a - place) for a, place in zip(first, places, strict=True)]
+            if not any(d % s for d, s in zip(behind, stride, strict=True)):
+                here.append((*(d // s for d, s in zip(behind, stride, strict=True)), offset))
+        grid = tuple(-(-(n - a) // s) for n, a, s in zip(image, first, stride, strict=True))
+        at = sum(a * step for a, step in zip(first, x_steps, strict=True))
+        terms.add_phase(grid, N * math.prod(grid), at, here, Kg, wk, G * -(-Cg // rows), block)
     return geo, terms
 
 
+def _named(prefix: str, letters: str, values: Any) -> dict[str, int]:
+    """{prefix + letter: value}, one an axis."""
+    return {prefix + letter: value for letter, value in zip(letters, values, strict=True)}
+
+
 def plan_gather(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
-    """conv2d or conv2d_grad_wrt_inputs by ``_gather.py``."""
+    """Forward, or the gradient with respect to the inputs, by ``_gather.py``."""
     from numbadnn.cpu import _gather
     from numbadnn.cpu._micro import KC, MR, NV
     from numbadnn.cpu._vector import VECTOR_BYTES
 
     like = np.empty(1, STORED[problem.x.dtype])
     acc = 8 if problem.x.dtype == "float64" else 4
-    problem = flattened(problem)
+    problem = flattened(volume(problem))
     vl = VECTOR_BYTES // acc
     geo, terms = gather_terms(problem, (KC, MR * KC), MR)
     narrow = min(p[1] for p in terms.phases)
@@ -158,7 +154,7 @@ def plan_gather(problem: ConvProblem, policy: Policy, config: Any = None) -> Exe
 
 
 def plan_filters(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
-    """conv2d_grad_wrt_weights by ``_filters.py``."""
+    """The gradient with respect to the weights by ``_filters.py``."""
     from numbadnn.cpu import _filters
     from numbadnn.cpu._micro import KC, MR, NV
     from numbadnn.cpu._vector import VECTOR_BYTES
@@ -166,11 +162,11 @@ def plan_filters(problem: ConvProblem, policy: Policy, config: Any = None) -> Ex
     like = np.empty(1, STORED[problem.x.dtype])
     acc = 8 if problem.x.dtype == "float64" else 4
     vl = VECTOR_BYTES // acc
-    problem = flattened(problem)
+    problem = flattened(volume(problem))
     x, w, y, G = problem.x, problem.w, problem.y, problem.groups
-    (N, _, H, W), (K, Cg, _, _), (_, _, P, Q) = x.shape, w.shape, y.shape
-    places = tap_list(problem)
-    T, M, Kg, pixels = len(places), Cg * len(places), K // G, N * P * Q
+    (N, _, *image), (K, Cg, *_), (_, _, *out) = x.shape, w.shape, y.shape
+    places, Q = tap_list(problem), y.shape[4]
+    T, M, Kg, pixels = len(places), Cg * len(places), K // G, N * math.prod(out)
     panels, columns = -(-M // MR), -(-Kg // (NV * vl))
     tile_elements = G * panels * columns * MR * NV * vl
     # parts: a power of two, while each has some thousands of pixels and they are not larger than the operands together
@@ -184,32 +180,27 @@ def plan_filters(problem: ConvProblem, policy: Policy, config: Any = None) -> Ex
         K=Kg,
         G=G,
         T=T,
-        P=P,
-        Q=Q,
+        **_named("", "OPQ", out),
         pixels=pixels,
-        H=H,
-        W=W,
+        **_named("", "DHW", image),
         x_group=Cg * x.strides[1],
         x_c=x.strides[1],
         x_n=x.strides[0],
-        x_h=x.strides[2],
-        x_w=x.strides[3],
-        step_h=problem.stride[0],
-        step_w=problem.stride[1],
+        **_named("x_", "dhw", x.strides[2:]),
+        **_named("step_", "dhw", problem.stride),
         y_group=Kg * y.strides[1],
         y_k=y.strides[1],
         y_n=y.strides[0],
-        y_h=y.strides[2],
-        y_w=y.strides[3],
+        **_named("y_", "dhw", y.strides[2:]),
         w_group=Kg * w.strides[0],
         w_k=w.strides[0],
         limit=min(vl, (vl + Q - 2) // Q + 1),
         splits=splits,
         split=part,
     )
-    taps = np.array([t[:2] for t in places], np.int64)
+    taps = np.array([t[:3] for t in places], np.int64)
     channel = np.arange(Cg, dtype=np.int64)[:, None]
-    w_offsets = (channel * w.strides[1] + np.array([t[2] for t in places], np.int64)).ravel()
+    w_offsets = (channel * w.strides[1] + np.array([t[3] for t in places], np.int64)).ravel()
     real = np.float64 if acc == 8 else np.float32
     alpha, beta = real(problem.alpha), real(problem.beta)
     product, finish, flops = kernel_of(_filters.product), kernel_of(_filters.finish), problem.flops
@@ -246,8 +237,13 @@ def plan_filters(problem: ConvProblem, policy: Policy, config: Any = None) -> Ex
 
 
 def is_depthwise(problem: ConvProblem) -> bool:
-    """Whether groups are so thin that a product would be mostly padding."""
-    return problem.groups > 1 and problem.w.shape[1] == 1 and problem.w.shape[0] // problem.groups <= 4
+    """Whether groups of images are so thin that a product would be mostly padding."""
+    return (
+        problem.axes == 2
+        and problem.groups > 1
+        and problem.w.shape[1] == 1
+        and problem.w.shape[0] // problem.groups <= 4
+    )
 
 
 def plan_depthwise(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
@@ -288,11 +284,11 @@ def plan_depthwise(problem: ConvProblem, policy: Policy, config: Any = None) -> 
     )
     slack = VECTOR_BYTES // real().itemsize
     size = geo.rows * geo.width + Q + 2 * slack
-    if problem.op == "conv2d_grad_wrt_weights":
+    if problem.direction == "grad_weights":
         size += geo.M * geo.T * Q
     size = -(-size // 16) * 16
-    body: Any = {"conv2d": _depthwise.forward, "conv2d_grad_wrt_inputs": _depthwise.inputs}.get(
-        problem.op, _depthwise.filters
+    body: Any = {"forward": _depthwise.forward, "grad_inputs": _depthwise.inputs}.get(
+        problem.direction, _depthwise.filters
     )
     kernel, work = kernel_of(body), problem.flops
     alpha, beta = real(problem.alpha), real(problem.beta)
@@ -317,11 +313,69 @@ def plan_depthwise(problem: ConvProblem, policy: Policy, config: Any = None) -> 
     return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "depthwise"})
 
 
+#: images whose patches lie together in a buffer of the forward direction
+IMAGES_TOGETHER = 32
+
+
+def plan_unshared(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
+    """Any direction, by ``_unshared.py``."""
+    from numbadnn.cpu import _unshared
+    from numbadnn.cpu._vector import VECTOR_BYTES
+
+    x, w, y, G = problem.x, problem.w, problem.y, problem.groups
+    (N, _, H, W), (_, K, P, Q) = x.shape, y.shape
+    C, real = w.shape[3], np.float64 if x.dtype == "float64" else np.float32
+    like, slack = np.empty(1, STORED[x.dtype]), VECTOR_BYTES // real().itemsize
+    taps = np.array(tap_list(problem), np.int64)
+    channel = np.repeat(np.arange(C, dtype=np.int64), len(taps))
+    # channel, row and column it adds, offset in the filter
+    terms = np.column_stack([channel, np.tile(taps[:, :2], (C, 1)), channel * w.strides[3] + np.tile(taps[:, 2], C)])
+    steps = set(np.diff(terms[:, 3]).tolist()) or {1}
+    pitch = -(-len(terms) // slack) * slack
+    geo = _unshared.Geometry(
+        N=N,
+        G=G,
+        C=C,
+        K=K // G,
+        terms=len(terms),
+        pitch=pitch,
+        **_named("", "HWPQ", (H, W, P, Q)),
+        **_named("step_", "hw", problem.stride),
+        **_named("x_", "nchw", x.strides),
+        **_named("y_", "nkhw", y.strides),
+        **_named("w_", "khw", w.strides[:3]),
+        w_step=steps.pop() if len(steps) == 1 else 0,
+    )
+    body = {"forward": _unshared.forward, "grad_inputs": _unshared.inputs, "grad_weights": _unshared.filters}
+    kernel, work, direction = kernel_of(body[problem.direction]), problem.flops, problem.direction
+    alpha, beta = real(problem.alpha), real(problem.beta)
+    order = [("x", "w", "y").index(name) for name in (*problem.input_names, problem.output_name)]
+
+    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        threads = thread_count(work)
+        together = N if direction == "grad_weights" else min(N, IMAGES_TOGETHER)
+        if direction == "grad_inputs":  # channels of a job: such that there are as many jobs as threads
+            together = -(-C // min(C, max(1, -(-threads // (N * G)))))
+        size = (together * H * W + 2 * pitch if direction == "grad_inputs" else (together + 1) * pitch) + 2 * slack
+        size = -(-size // 16) * 16
+        addresses = [0, 0, 0]
+        for which, array in zip(order, (*inputs, *outputs), strict=True):
+            addresses[which] = address(array)
+        nbytes = threads * size * real().itemsize
+        planes = scratch(nbytes)[:nbytes]
+        rows = planes.view(real).reshape(threads, size)
+        kernel(threads, *addresses, like, geo, terms, rows, address(planes), together, alpha, beta)
+
+    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "unshared"})
+
+
 def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
     """The kernels that suit the problem."""
+    if problem.unshared:
+        return plan_unshared(problem, policy)
     if is_depthwise(problem):
         return plan_depthwise(problem, policy)
-    return (plan_filters if problem.op == "conv2d_grad_wrt_weights" else plan_gather)(problem, policy)
+    return (plan_filters if problem.direction == "grad_weights" else plan_gather)(problem, policy)
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:
@@ -340,7 +394,7 @@ def rank(problem: ConvProblem) -> float:
     return 20 + problem.flops / 1e5
 
 
-for _op in ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"):
+for _op in OPERATIONS:
     register(
         Impl(
             op=_op,
@@ -354,3 +408,5 @@ for _op in ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"):
             complete=True,
         )
     )
+
+from numbadnn.cpu import corrmm as corrmm  # noqa: E402  registers cpu.corrmm

@@ -304,7 +304,8 @@ def sequence(names: str, steps: list[tuple[Any, str]]) -> Callable[..., None]:
 
     table = [len(routes)]
     for launch, route in routes:
-        table += [launch._record.ctypes.data, len(route), *(number for pair in route for number in pair)]
+        numbers = [number % 2**64 for pair in route for number in pair]  # an offset may be negative
+        table += [launch._record.ctypes.data, len(route), *numbers]
     keep = np.array(table, np.uint64)
     shim, start, rest = entry_point(_shim.launch_sequence), int(keep.ctypes.data), (0,) * (_MAX_ADDRESSES - len(given))
     name, device = " then ".join(launch.name for launch, _ in routes), routes[0][0].device

@@ -1,8 +1,9 @@
 """``numba.direct``: the readable reference convolution on the GPU; every case, three directions, fixed summation order.
 
-This file is the host side: it turns a ``ConvProblem`` into the arguments of one of the kernels of ``_conv_kernels``. Strides,
-padding, dilation and groups are run-time arguments, so that a process compiles one kernel per direction, dtype and
-index width. Threads are numbered along the memory of what they write (read, for the weights' gradient), NCHW or NHWC.
+This file is the host side: it turns a ``ConvProblem`` into the arguments of one of the kernels of ``_conv_kernels``.
+Strides, padding, dilation, groups and unshared filters are run-time arguments, so that a process compiles one kernel per
+direction, number of axes, dtype and index width. Threads are numbered along the memory of what they write (read, for the
+weights' gradient), NCHW or NHWC.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from numbadnn.kernels._launch import Kernel, blocks
 from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
-from numbadnn.ops.conv import DIRECTIONS, ConvProblem
+from numbadnn.ops.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
 
@@ -32,81 +33,98 @@ class DirectConfig:
 def heuristic(problem: ConvProblem) -> DirectConfig:
     """Parts as many as the positions of one image can feed; 64-bit indices where any offset or count needs them."""
     parts = 1
-    if problem.op == "conv2d_grad_wrt_weights":
+    if problem.direction == "grad_weights" and not problem.unshared:
         positions = math.prod(problem.y.shape[2:])
         most = 8 if _channels_last(problem.x) else THREADS
         while parts < most and parts * 2 <= positions:
             parts *= 2
+    return DirectConfig(parts, is_wide(problem))
+
+
+def is_wide(problem: ConvProblem) -> bool:
+    """Whether any offset or count of elements needs 64 bits."""
     specs = (problem.x, problem.w, problem.y)
     reach = max(max(-low, high) for low, high in (s.span for s in specs))
-    wide = max(reach, *(s.size for s in specs)) >= LIMIT32
-    return DirectConfig(parts, wide)
+    return max(reach, *(s.size for s in specs)) >= LIMIT32
 
 
 def space(problem: ConvProblem) -> list[DirectConfig]:
     """Every configuration worth timing."""
     best = heuristic(problem)
-    if problem.op != "conv2d_grad_wrt_weights":
+    if problem.direction != "grad_weights" or problem.unshared:
         return [best]
     return [DirectConfig(1 << i, best.wide) for i in range(9)]
 
 
-def kernel(op: str, dtype: str, acc: str, wide: bool) -> Kernel:
-    """The kernel of one direction, data type, accumulator and index width."""
+def _space(problem: ConvProblem, policy: Policy) -> list[DirectConfig]:
+    return space(problem)
+
+
+def kernel(body: str, axes: int, dtype: str, acc: str, wide: bool) -> Kernel:
+    """The kernel of one direction (a function of ``_conv_kernels``), data type, accumulator and index width."""
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _conv_kernels
 
-        return getattr(_conv_kernels, op)(dtype, acc, wide)
+        return getattr(_conv_kernels, body)(axes, dtype, acc, wide)
 
     i = "i64" if wide else "i32"
-    parameters = f"ptr ptr ptr {i} i32 i32 i32*4 i32*4 i32*4 i32*2 i32*2 i32*2 {i}*4 {i} {i}*4 {i}*4"
+    parameters = f"ptr ptr ptr {i} i32 i32 i32*5 i32*5 i32*5 i32*3 i32*3 i32*3 {i}*5 {i} {i}*5 {i}*3 {i}*5"
     parameters += " f64 f64" if acc == "float64" else " f32 f32"
-    if op == "conv2d_grad_wrt_weights":
+    if body in ("grad_weights", "grad_unshared"):
         parameters += " i32 i32"
-    return Kernel(f"{op} {dtype} {acc} {i}", parameters, build, THREADS)
+    return Kernel(f"conv{axes}d {body} {dtype} {acc} {i}", parameters, build, THREADS)
+
+
+def _volume(values: tuple[int, ...], ahead: int, fill: int) -> tuple[int, ...]:
+    """``values`` of an array with ``ahead`` axes before the spatial ones, as those of a volume."""
+    return (*values[:ahead], *((fill,) if len(values) - ahead == 2 else ()), *values[ahead:])
 
 
 def arguments(problem: ConvProblem, config: DirectConfig) -> tuple[Any, ...]:
     """Everything the kernel takes after its three addresses."""
-    w_start, w_strides = 0, problem.w.strides
+    axes, w = problem.axes, problem.w
+    w_start, w_strides = 0, (w.strides[0], *w.strides[-axes - 1 :])
+    regions = w.strides[1 : axes + 1] if problem.unshared else (0,) * axes
     if problem.flip:
-        last = [(n - 1) * s for n, s in zip(problem.w.shape[2:], w_strides[2:], strict=True)]
+        last = [(n - 1) * s for n, s in zip(problem.taps, w_strides[2:], strict=True)]
         w_start, w_strides = sum(last), (*w_strides[:2], *(-s for s in w_strides[2:]))
-    walked = problem.x if problem.op == "conv2d_grad_wrt_weights" else problem.output
+    written = getattr(problem, problem.output_name)
+    walked = problem.x if problem.direction == "grad_weights" else written
     padding = tuple(low for low, _ in problem.padding)
     return (
-        problem.output.size,
+        written.size,
         int(_channels_last(walked)),
-        problem.w.shape[0] // problem.groups,
-        problem.x.shape,
-        problem.w.shape,
-        problem.y.shape,
-        padding,
-        problem.stride,
-        problem.dilation,
-        problem.x.strides,
+        w.shape[0] // problem.groups,
+        _volume(problem.x.shape, 2, 1),
+        _volume((w.shape[0], *w.shape[-axes - 1 :]), 2, 1),
+        _volume(problem.y.shape, 2, 1),
+        _volume(padding, 0, 0),
+        _volume(problem.stride, 0, 1),
+        _volume(problem.dilation, 0, 1),
+        _volume(problem.x.strides, 2, 0),
         w_start,
-        w_strides,
-        problem.y.strides,
+        _volume(w_strides, 2, 0),
+        _volume(regions, 0, 0),
+        _volume(problem.y.strides, 2, 0),
         problem.alpha,
         problem.beta,
-        *((THREADS // config.parts, config.parts) if problem.op == "conv2d_grad_wrt_weights" else ()),
+        *((THREADS // config.parts, config.parts) if problem.direction == "grad_weights" else ()),
     )
 
 
 def grid(problem: ConvProblem, config: DirectConfig) -> tuple[int, int, int]:
-    return blocks(problem.output.size, THREADS // config.parts)
+    return blocks(getattr(problem, problem.output_name).size, THREADS // config.parts)
 
 
 def _channels_last(spec: Spec) -> bool:
     """Whether neighbouring channels lie closer together than neighbouring columns."""
-    return spec.shape[1] > 1 and (spec.shape[3] == 1 or abs(spec.strides[1]) < abs(spec.strides[3]))
+    return spec.shape[1] > 1 and (spec.shape[-1] == 1 or abs(spec.strides[1]) < abs(spec.strides[-1]))
 
 
 def _farthest(problem: ConvProblem) -> int:
     """The largest coordinate of the padded image that a kernel computes."""
-    axes = zip(problem.x.shape[2:], problem.w.shape[2:], problem.y.shape[2:], problem.padding, strict=True)
+    axes = zip(problem.x.shape[2:], problem.taps, problem.y.shape[2:], problem.padding, strict=True)
     steps = zip(problem.stride, problem.dilation, strict=True)
     return max(
         n + sum(pad) + taps * dilation + out * stride
@@ -129,7 +147,8 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
 def _plan(problem: ConvProblem, policy: Policy, config: DirectConfig | None = None) -> Executable:
     config = config or heuristic(problem)
     dtype = problem.output.dtype
-    chosen = kernel(problem.op, dtype, accumulator_of(dtype, policy), config.wide)
+    body = "grad_unshared" if problem.direction == "grad_weights" and problem.unshared else problem.direction
+    chosen = kernel(body, problem.axes, dtype, accumulator_of(dtype, policy), config.wide)
     launch = chosen.prepare(policy.device, grid(problem, config), (THREADS, 1, 1), arguments(problem, config))
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
@@ -145,14 +164,23 @@ def _rank(problem: ConvProblem) -> float:
 
 
 def kernels() -> Iterator[Kernel]:
-    """Every kernel of this family that 32-bit indices use, and one with 64-bit ones."""
-    for op in DIRECTIONS:
-        for dtype in ("float16", "bfloat16", "float32", "float64"):
-            yield kernel(op, dtype, "float64" if dtype == "float64" else "float32", False)
-        yield kernel(op, "float16", "float64", True)
+    """Each direction with each type and number of axes among them; and 64-bit indices."""
+    for i, body in enumerate(("forward", "grad_inputs", "grad_weights", "grad_unshared")):
+        for j, dtype in enumerate(("float16", "bfloat16", "float32", "float64")):
+            if (i + j) % 2 == 0 or dtype == "float32":
+                axes = 2 if body == "grad_unshared" else 2 + (j + i // 2) % 2
+                yield kernel(body, axes, dtype, "float64" if dtype == "float64" else "float32", False)
+    yield kernel("grad_weights", 3, "float16", "float64", True)
+    yield from unshared.kernels()
+    yield from line.kernels()
 
 
-for _op in DIRECTIONS:
-    register(Impl(_op, "numba", "numba.direct", _supports, _plan, _rank, "ieee", "gpu_to_gpu", complete=True))
+for _op in OPERATIONS:
+    register(
+        Impl(_op, "numba", "numba.direct", _supports, _plan, _rank, "ieee", "gpu_to_gpu", complete=True, space=_space)
+    )
 
+from numbadnn.kernels import corrmm as corrmm  # noqa: E402  registers numba.corrmm
 from numbadnn.kernels import depthwise as depthwise  # noqa: E402  registers numba.depthwise
+from numbadnn.kernels import line as line  # noqa: E402  registers numba.line
+from numbadnn.kernels import unshared as unshared  # noqa: E402  registers numba.unshared

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from numbadnn.kernels import spatial_layout as layout
-from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._support import device_reason
-from numbadnn.kernels.spatial_layout import Bins, Step
+from numbadnn.kernels.spatial_layout import Step
 from numbadnn.ops.spatial import SpatialProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
@@ -23,8 +23,12 @@ from numbadnn.registry import Executable, Impl, register
 SPEED = {"planes": 2.4e6, "channels": 3.2e6}
 
 
+def _prepared(step: Step, device: int) -> Any:
+    return step.kernel.prepare(device, step.grid, (step.threads, 1, 1), step.scalars)
+
+
 def _ready(step: Step, device: int) -> Callable[..., None]:
-    return step.kernel.prepare(device, step.grid, (step.threads, 1, 1), step.scalars).direct
+    return _prepared(step, device).direct
 
 
 def _plan_grid(problem: SpatialProblem, policy: Policy, config: Any = None) -> Executable:
@@ -37,13 +41,8 @@ def _plan_theta(problem: SpatialProblem, policy: Policy, config: Any = None) -> 
     facts = {"kernel": first.kernel.name, "launches": 1 if last is None else 2}
     if last is None:
         return _one(_ready(first, policy.device), facts)
-    launch_parts, launch_finish = _ready(first, policy.device), _ready(last, policy.device)
-
-    def direct(stream: int, dgrid: int, dtheta: int, workspace: int) -> None:
-        launch_parts(stream, dgrid, workspace)
-        launch_finish(stream, workspace, dtheta)
-
-    return _one(direct, facts, nbytes)
+    parts, finish = _prepared(first, policy.device), _prepared(last, policy.device)
+    return _one(sequence("dgrid dtheta space", [(parts, "dgrid space"), (finish, "space dtheta")]), facts, nbytes)
 
 
 def _plan_sampler(stem: str) -> Callable[..., Executable]:
@@ -80,39 +79,24 @@ def _plan_gradients(stem: str) -> Callable[..., Executable]:
         assert (
             problem.img is not None and problem.grid is not None and problem.dy is not None and problem.dimg is not None
         )
-        slope = _ready(layout.slope_step(problem, stem), policy.device)
         n, each = problem.img.shape[0], images_a_slice(problem, policy)
         slices = [(first, min(each, n - first)) for first in range(0, n, each)]
         bins = {count: layout.bins_of(problem, count, stem, config) for count in {c for _, c in slices}}
-        steps = [spec.strides[0] * spec.itemsize for spec in (problem.grid, problem.dy, problem.dimg)]
-        gradients = [
-            (_image_gradient(bins[count], policy.device), tuple(first * s for s in steps)) for first, count in slices
-        ]
-
-        def direct(stream: int, img: int, grid: int, dy: int, dimg: int, dgrid: int, workspace: int) -> None:
-            slope(stream, img, grid, dy, dgrid)
-            for gradient, (a, b, c) in gradients:
-                gradient(stream, grid + a, dy + b, dimg + c, workspace)
-
-        facts = {"kernel": bins[each].steps[-1].kernel.name, "launches": 1 + 6 * len(slices)}
+        operands = {"grid": problem.grid, "dy": problem.dy, "dimg": problem.dimg}
+        launches = [(_prepared(layout.slope_step(problem, stem), policy.device), "img grid dy dgrid")]
+        prepared = {count: [_prepared(step, policy.device) for step in bins[count].steps] for count in bins}
+        for first, count in slices:
+            at = {name: f"{name}+{first * spec.strides[0] * spec.itemsize}" for name, spec in operands.items()}
+            launches += zip(prepared[count], (words.format(**at) for words in _BINS), strict=True)
+        facts = {"kernel": bins[each].steps[-1].kernel.name, "launches": len(launches)}
+        direct = sequence("img grid dy dimg dgrid space", launches)
         return _one(direct, facts, max(b.nbytes for b in bins.values()))
 
     return plan
 
 
-def _image_gradient(bins: Bins, device: int) -> Callable[[int, int, int, int, int], None]:
-    """Bins and gather of one slice: (stream, grid, dy, dimg, workspace)."""
-    clear, count, scan, place, sort, gather = (_ready(step, device) for step in bins.steps)
-
-    def run(stream: int, grid: int, dy: int, dimg: int, workspace: int) -> None:
-        clear(stream, workspace)  # the cursor, and the counts behind it
-        count(stream, grid, workspace)
-        scan(stream, workspace)
-        place(stream, grid, workspace)
-        sort(stream, grid, workspace)
-        gather(stream, dy, dimg, workspace)
-
-    return run
+#: the addresses of clear (the cursor, and the counts behind it), count, scan, place, sort and gather
+_BINS = ("space", "{grid} space", "space", "{grid} space", "{grid} space", "{dy} {dimg} space")
 
 
 # ---- registration ----------------------------------------------------------------------------------------------------

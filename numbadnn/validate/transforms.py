@@ -48,7 +48,8 @@ def _sum_over_channels(problem: Any, first: Float64, second: Float64) -> Float64
     }[problem.direction]
     total = getattr(reference, name)(first, second, num_groups=problem.groups, **more)
     spread = np.broadcast_to(total, getattr(problem, problem.output_name).shape)
-    return spread.reshape(problem.output.shape) if spread.ndim != len(problem.output.shape) else _theirs(problem, spread)
+    line = spread.ndim != len(problem.output.shape)
+    return spread.reshape(problem.output.shape) if line else _theirs(problem, spread)
 
 
 def _theirs(problem: Any, array: Float64) -> Float64:

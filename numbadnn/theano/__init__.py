@@ -1,0 +1,49 @@
+"""The specification's own names and signatures: code written for Theano's operations changes one import.
+
+Every name of ``theano.gpuarray.dnn``, ``theano.sandbox.cuda.dnn`` and ``theano.tensor.nnet`` that means something without a
+graph compiler stands here, called with arrays and giving arrays. A module a family holds them, each with its ``__all__``;
+they are gathered when first asked for. ``conv`` and ``conv3d2d`` are modules of the specification whose functions have
+names used elsewhere, so they keep theirs: ``numbadnn.theano.conv.conv2d`` is the old one. ``dnn`` and ``nnet`` are this
+module under the specification's names. Flags are ``numbadnn.theano.config``.
+
+>>> import numpy as np
+>>> from numbadnn.theano import conv2d, config
+>>> conv2d(np.ones((1, 1, 2, 2), "float32"), np.ones((1, 1, 2, 2), "float32")).shape
+(1, 1, 1, 1)
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+#: modules whose names are not gathered
+_OWN = ("config", "conv", "conv3d2d", "dnn", "nnet")
+_names: dict[str, str] = {}
+
+
+def _gathered() -> dict[str, str]:
+    """name -> module of this package, for the names of every family."""
+    if not _names:
+        found: dict[str, str] = {}
+        for module in pkgutil.iter_modules(__path__):
+            if module.name.startswith("_") or module.name in _OWN:
+                continue
+            for name in importlib.import_module(f"{__name__}.{module.name}").__all__:
+                if name == module.name or found.setdefault(name, module.name) != module.name:
+                    raise ImportError(f"{name} of {module.name} is a module here, or the name of another's")
+        _names.update(found)
+    return _names
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OWN:
+        return importlib.import_module(f"{__name__}.{name}")
+    if not name.startswith("_") and name in _gathered():
+        return getattr(importlib.import_module(f"{__name__}.{_names[name]}"), name)
+    raise AttributeError(f"module 'numbadnn.theano' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*_gathered(), *_OWN})

@@ -1,0 +1,312 @@
+"""``theano.tensor.nnet.abstract_conv``: convolutions on any backend, by the specification's names, and as classes."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+import numbadnn
+from numbadnn import reference, shapes
+from numbadnn.ops.conv_derived import (
+    causal_conv1d,
+    conv2d_transpose,
+    conv3d_transpose,
+    separable_conv2d,
+    separable_conv3d,
+)
+from numbadnn.ops.conv_functions import (
+    conv2d_grad_wrt_inputs,
+    conv2d_grad_wrt_weights,
+    conv3d,
+    conv3d_grad_wrt_inputs,
+    conv3d_grad_wrt_weights,
+)
+from numbadnn.shapes import (
+    assert_conv_shape,
+    assert_shape,
+    border_mode_to_pad,
+    check_conv_gradinputs_shape,
+    get_conv_gradinputs_shape,
+    get_conv_gradinputs_shape_1axis,
+    get_conv_gradweights_shape,
+    get_conv_gradweights_shape_1axis,
+    get_conv_output_shape,
+    get_conv_shape_1axis,
+)
+
+__all__ = [
+    "AbstractConv",
+    "AbstractConv2d",
+    "AbstractConv2d_gradInputs",
+    "AbstractConv2d_gradWeights",
+    "AbstractConv3d",
+    "AbstractConv3d_gradInputs",
+    "AbstractConv3d_gradWeights",
+    "AbstractConv_gradInputs",
+    "AbstractConv_gradWeights",
+    "BaseAbstractConv",
+    "assert_conv_shape",
+    "assert_shape",
+    "border_mode_to_pad",
+    "causal_conv1d",
+    "check_conv_gradinputs_shape",
+    "conv2d",
+    "conv2d_grad_wrt_inputs",
+    "conv2d_grad_wrt_weights",
+    "conv2d_transpose",
+    "conv3d",
+    "conv3d_grad_wrt_inputs",
+    "conv3d_grad_wrt_weights",
+    "conv3d_transpose",
+    "get_conv_gradinputs_shape",
+    "get_conv_gradinputs_shape_1axis",
+    "get_conv_gradweights_shape",
+    "get_conv_gradweights_shape_1axis",
+    "get_conv_output_shape",
+    "get_conv_shape_1axis",
+    "separable_conv2d",
+    "separable_conv3d",
+]
+
+
+def conv2d(
+    input: Any,
+    filters: Any,
+    input_shape: Any = None,
+    filter_shape: Any = None,
+    border_mode: Any = "valid",
+    subsample: Any = (1, 1),
+    filter_flip: bool = True,
+    image_shape: Any = None,
+    filter_dilation: Any = (1, 1),
+    num_groups: int = 1,
+    unshared: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """``numbadnn.conv2d`` with the specification's order of parameters and what it had deprecated.
+
+    ``image_shape`` is the old name of ``input_shape`` (a warning; ValueError with both). ``imshp_logical`` and
+    ``kshp_logical`` are a ValueError, other unknown keywords a warning. numbadnn's own (``backend``, ``out``, ``alpha``
+    ...) are handed on. Source: spec/semantics.md 1.3.
+
+    >>> conv2d(np.ones((1, 1, 2, 2), "float32"), np.ones((1, 1, 2, 2), "float32")).item()
+    4.0
+    """
+    for name in ("imshp_logical", "kshp_logical"):
+        if name in kwargs:
+            raise ValueError(f"Keyword argument '{name}' for conv2d is not supported anymore.")
+    own = ("alpha", "beta", "algo", "precision", "backend", "out", "stream")
+    known = {name: kwargs.pop(name) for name in own if name in kwargs}
+    if kwargs:
+        warnings.warn(f"Keyword arguments {sorted(kwargs)} for conv2d are ignored", stacklevel=2)
+    if image_shape is not None:
+        warnings.warn(
+            "The `image_shape` keyword argument to `conv2d` is deprecated, it has been renamed to `input_shape`.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        if input_shape is not None:
+            raise ValueError("input_shape and image_shape should not be provided at the same time.")
+        input_shape = image_shape
+    return numbadnn.conv2d(
+        input, filters, input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups,
+        unshared, **known,
+    )  # fmt: skip
+
+
+class BaseAbstractConv:
+    """What the classes share: their parameters, checked, and the slow convolutions of debugging.
+
+    ``imshp`` and ``kshp`` are hints of the image's and the filters' shapes. ValueError for a ``convdim`` other than 2 and 3
+    and for parameters that do not fit it; NotImplementedError for unshared filters with three axes.
+    """
+
+    def __init__(
+        self,
+        convdim: int,
+        imshp: Any = None,
+        kshp: Any = None,
+        border_mode: Any = "valid",
+        subsample: Any = None,
+        filter_flip: bool = True,
+        filter_dilation: Any = None,
+        num_groups: int = 1,
+        unshared: bool = False,
+    ) -> None:
+        if convdim not in (2, 3):
+            raise ValueError(f"convolution dimension {convdim} is not supported: expected 2 or 3")
+        if unshared and convdim == 3:
+            raise NotImplementedError("Unshared 3D convolution is not implemented")
+        ones = (1,) * convdim
+        self.convdim, self.imshp, self.kshp, self.border_mode = convdim, imshp, kshp, border_mode
+        self.subsample = shapes.positive_ints("subsample", ones if subsample is None else subsample, convdim)
+        self.filter_dilation = shapes.positive_ints(
+            "filter_dilation", ones if filter_dilation is None else filter_dilation, convdim
+        )
+        shapes.padding_pairs(border_mode, ones, self.filter_dilation)  # raises for a border mode that is none
+        if num_groups < 1:
+            raise ValueError("num_groups must have value greater than zero")
+        self.filter_flip, self.num_groups, self.unshared = filter_flip, num_groups, unshared
+
+    def _parameters(self) -> dict[str, Any]:
+        more = {"unshared": self.unshared} if self.convdim == 2 else {}
+        return {
+            "border_mode": self.border_mode,
+            "subsample": self.subsample,
+            "filter_flip": self.filter_flip,
+            "filter_dilation": self.filter_dilation,
+            "num_groups": self.num_groups,
+            **more,
+        }
+
+    def _operation(self, suffix: str = "") -> Any:
+        return getattr(numbadnn, f"conv{self.convdim}d{suffix}")
+
+    def conv(
+        self,
+        img: Any,
+        kern: Any,
+        mode: str = "valid",
+        dilation: Any = 1,
+        num_groups: int = 1,
+        unshared: bool = False,
+        direction: str = "forward",
+    ) -> np.ndarray:
+        """A slow convolution (filters flipped) of NumPy arrays for checking, by the float64 reference, in img's dtype.
+
+        ``mode`` is 'valid' or 'full', ``dilation`` an integer or one an axis. Unshared, ``direction`` may be 'backprop
+        weights' (kern is then the output's gradient, the result 6-D) or 'backprop inputs' (img is it); both undo a
+        'valid' convolution.
+
+        >>> BaseAbstractConv(2).conv(np.ones((1, 1, 2, 2)), np.ones((1, 1, 2, 2)), "full").shape
+        (1, 1, 3, 3)
+        """
+        if mode not in ("valid", "full"):
+            raise ValueError(f"invalid mode {mode}, which must be either 'valid' or 'full'")
+        steps = (dilation,) * self.convdim if isinstance(dilation, int) else tuple(dilation)
+        more: dict[str, Any] = {"filter_dilation": steps, "num_groups": num_groups}
+        if self.convdim == 3:
+            if unshared:
+                raise NotImplementedError("Unshared 3D convolution is not implemented")
+            return reference.conv3d(img, kern, border_mode=mode, **more).astype(img.dtype)
+        more["unshared"] = unshared
+        if not unshared or direction == "forward":
+            return reference.conv2d(img, kern, border_mode=mode, **more).astype(img.dtype)
+        if mode != "valid":
+            raise ValueError(f"direction: expected 'forward' with mode 'full', got {direction!r}")
+        if direction == "backprop weights":
+            sizes = [(i - o) // d + 1 for i, o, d in zip(img.shape[2:], kern.shape[2:], steps, strict=True)]
+            shape = (None, None, None, None, *sizes)
+            return reference.conv2d_grad_wrt_weights(img, kern, shape, **more).astype(img.dtype)
+        if direction == "backprop inputs":
+            sizes = [o + (k - 1) * d for o, k, d in zip(img.shape[2:], kern.shape[4:], steps, strict=True)]
+            return reference.conv2d_grad_wrt_inputs(img, kern, (None, None, *sizes), **more).astype(img.dtype)
+        raise ValueError(f"direction: expected 'forward', 'backprop weights' or 'backprop inputs', got {direction!r}")
+
+    def unshared2d(self, inp: Any, kern: Any, out_shape: Any, direction: str = "forward") -> np.ndarray:
+        """One channel of an unshared convolution, by loops over its positions, of NumPy arrays.
+
+        forward: inp (H, W), kern (P, Q, R, S), result out_shape (P, Q). 'backprop weights': kern (P, Q) is the output's
+        gradient, out_shape (P, Q, R, S). 'backprop inputs': inp (P, Q) is it, kern (P, Q, R, S), out_shape (H, W).
+
+        >>> BaseAbstractConv(2).unshared2d(np.ones((1, 2)), np.array([[[[1.0]], [[2.0]]]]), (1, 2))
+        array([[1., 2.]])
+        """
+        if self.convdim != 2:
+            raise NotImplementedError("Unshared 3D convolution is not implemented")
+        out = np.zeros(out_shape, inp.dtype)
+        if direction == "forward":
+            (rows, cols), (height, width) = out_shape, kern.shape[2:]
+        elif direction == "backprop weights":
+            rows, cols, height, width = out_shape
+        elif direction == "backprop inputs":
+            rows, cols, height, width = kern.shape
+        else:
+            raise ValueError(
+                f"direction: expected 'forward', 'backprop weights' or 'backprop inputs', got {direction!r}"
+            )
+        for row in range(rows):
+            for col in range(cols):
+                seen = (slice(row, row + height), slice(col, col + width))
+                if direction == "forward":
+                    out[row, col] = np.sum(inp[seen] * kern[row, col, ::-1, ::-1])
+                elif direction == "backprop weights":
+                    out[row, col] = (kern[row, col] * inp[seen])[::-1, ::-1]
+                else:
+                    out[seen] += inp[row, col] * kern[row, col, ::-1, ::-1]
+        return out
+
+    def flops(self, inp: Any, outp: Any) -> int:
+        """Multiplications and additions, from the shapes (image, filters) and (output,); 3-D too, which Theano had not.
+
+        >>> AbstractConv2d().flops([(1, 2, 5, 5), (3, 2, 3, 3)], [(1, 3, 3, 3)])
+        972
+        """
+        image, filters = inp
+        (output,) = outp
+        if image[1] != filters[-self.convdim - 1] * self.num_groups:
+            raise ValueError(f"inp: expected channels of the image = num_groups * those of a filter, got {inp}")
+        flops = 2 * image[0] * image[1] * filters[0] // self.num_groups
+        for size in (*filters[-self.convdim :], *output[2:]):
+            flops *= size
+        return int(flops)
+
+
+class AbstractConv(BaseAbstractConv):
+    """``AbstractConv(convdim, ...)(img, kern)``: the convolution; see ``numbadnn.conv2d`` and ``conv3d``."""
+
+    def __call__(self, img: Any, kern: Any) -> Any:
+        return self._operation()(img, kern, self.imshp, self.kshp, **self._parameters())
+
+
+class AbstractConv_gradInputs(BaseAbstractConv):
+    """``AbstractConv_gradInputs(convdim, ...)(kern, topgrad, shape)``: ``shape`` are the image's spatial sizes."""
+
+    def __call__(self, kern: Any, topgrad: Any, shape: Any = None, add_assert_shape: bool = True) -> Any:
+        image = self.imshp if shape is None else (*(self.imshp or (None, None))[:2], *(int(n) for n in shape))
+        operation = self._operation("_grad_wrt_inputs")
+        return operation(topgrad, kern, image, self.kshp, **self._parameters())
+
+
+class AbstractConv_gradWeights(BaseAbstractConv):
+    """``AbstractConv_gradWeights(convdim, ...)(img, topgrad, shape)``: ``shape`` are the filters' sizes."""
+
+    def __call__(self, img: Any, topgrad: Any, shape: Any = None, add_assert_shape: bool = True) -> Any:
+        filters = self.kshp
+        if shape is not None:
+            sizes = tuple(int(n) for n in shape)[-self.convdim :]
+            ahead = 2 + self.convdim if self.unshared else 2
+            filters = (*(self.kshp or (None,) * ahead)[:ahead], *sizes)
+        return self._operation("_grad_wrt_weights")(img, topgrad, filters, self.imshp, **self._parameters())
+
+
+def _of_dimension(base: type, convdim: int, name: str) -> Any:
+    """The class of ``base`` without its first parameter, as the specification has one for each dimension."""
+
+    def __init__(
+        self: Any,
+        imshp: Any = None,
+        kshp: Any = None,
+        border_mode: Any = "valid",
+        subsample: Any = None,
+        filter_flip: bool = True,
+        filter_dilation: Any = None,
+        num_groups: int = 1,
+        unshared: bool = False,
+    ) -> None:
+        base.__init__(  # type: ignore[misc]
+            self, convdim, imshp, kshp, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared
+        )
+
+    doc = f"``{base.__name__}`` of {convdim} spatial axes."
+    return type(name, (base,), {"__init__": __init__, "__doc__": doc, "__module__": __name__})
+
+
+AbstractConv2d = _of_dimension(AbstractConv, 2, "AbstractConv2d")
+AbstractConv3d = _of_dimension(AbstractConv, 3, "AbstractConv3d")
+AbstractConv2d_gradInputs = _of_dimension(AbstractConv_gradInputs, 2, "AbstractConv2d_gradInputs")
+AbstractConv3d_gradInputs = _of_dimension(AbstractConv_gradInputs, 3, "AbstractConv3d_gradInputs")
+AbstractConv2d_gradWeights = _of_dimension(AbstractConv_gradWeights, 2, "AbstractConv2d_gradWeights")
+AbstractConv3d_gradWeights = _of_dimension(AbstractConv_gradWeights, 3, "AbstractConv3d_gradWeights")

@@ -1,0 +1,117 @@
+"""Theano's flags: ``numbadnn.theano.config.dnn.conv.algo_fwd`` and its neighbours, for the operations of this package.
+
+They are read by each call. Values are Theano's, and an unknown one is a ValueError that lists them; flags that Theano had
+removed raise its RuntimeError. One default differs: no algorithm is named ("auto"), so that the dispatcher chooses, where
+Theano's were 'small' forwards and the non-deterministic 'none' backwards. Source: spec/semantics.md 1.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from numbadnn.config import OPTIONS, using
+
+ENABLED = ("auto", "True", "False", "no_check")
+
+
+class _Flag:
+    """An attribute that takes what ``parse`` admits; ``flag`` is Theano's name of it."""
+
+    def __init__(self, flag: str, option: str) -> None:
+        self.flag, self.option = flag, option
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = "_" + name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self if instance is None else getattr(instance, self.name, OPTIONS[self.option].default)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        try:
+            OPTIONS[self.option].parse(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{self.flag}: {error}, got {value!r}") from None
+        setattr(instance, self.name, value)
+
+
+class _Removed:
+    """A flag that Theano had removed: reading gives "", setting anything else raises its RuntimeError."""
+
+    def __init__(self, flag: str, instead: str) -> None:
+        self.flag, self.instead = flag, instead
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return ""
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        if value:
+            raise RuntimeError(f"The Theano flag `{self.flag}` has been removed. Use the flag {self.instead} instead.")
+
+
+class _Conv:
+    """``config.dnn.conv``."""
+
+    algo_fwd = _Flag("dnn.conv.algo_fwd", "algo_fwd")
+    algo_bwd_data = _Flag("dnn.conv.algo_bwd_data", "algo_bwd_data")
+    algo_bwd_filter = _Flag("dnn.conv.algo_bwd_filter", "algo_bwd_filter")
+    precision = _Flag("dnn.conv.precision", "precision")
+    algo_bwd = _Removed("dnn.conv.algo_bwd", "`dnn.conv.algo_bwd_filter` and `dnn.conv.algo_bwd_data`")
+    workmem = _Removed("dnn.conv.workmem", "`dnn.conv.algo_fwd`")
+    workmem_bwd = _Removed("dnn.conv.workmem_bwd", "`dnn.conv.algo_bwd_filter` and `dnn.conv.algo_bwd_data`")
+
+
+class _Dnn:
+    """``config.dnn``; ``enabled``: auto and no_check (cuDNN where it can), True (an error where it cannot), False (never)."""
+
+    def __init__(self) -> None:
+        self.conv = _Conv()
+        self._enabled = "auto"
+
+    @property
+    def enabled(self) -> str:
+        return self._enabled
+
+    @enabled.setter
+    def enabled(self, value: Any) -> None:
+        if str(value) not in ENABLED:
+            raise ValueError(f"dnn.enabled: expected one of {', '.join(ENABLED)}, got {value!r}")
+        self._enabled = str(value)
+
+
+dnn = _Dnn()
+
+
+class _Module(types.ModuleType):
+    """This module; a flag that is not a value of its own has to be a property of a class."""
+
+    @property
+    def openmp(self) -> bool:
+        """Whether the CPU backend uses more than one thread; setting it sets Numba's number of threads."""
+        import numba
+
+        return int(numba.get_num_threads()) > 1
+
+    @openmp.setter
+    def openmp(self, value: Any) -> None:
+        import numba
+
+        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS if value else 1)
+
+
+sys.modules[__name__].__class__ = _Module
+
+
+@contextlib.contextmanager
+def cudnn_first() -> Iterator[None]:
+    """The options that the cuDNN operations of this package run under: ``using(backend="cudnn")``, as dnn.enabled says."""
+    options: dict[str, Any] = {"backend": "cudnn"}
+    if dnn.enabled == "True":
+        options["fallback"] = "error"
+    elif dnn.enabled == "False":
+        options["backend"] = "numba,cpu"
+    with using(**options):
+        yield

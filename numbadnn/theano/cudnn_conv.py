@@ -1,0 +1,434 @@
+"""``theano.gpuarray.dnn``'s convolutions, and those of ``theano.sandbox.cuda.dnn`` before it: functions and op classes.
+
+All run as under ``using(backend="cudnn")``, the fallback policy in force: what cuDNN cannot do, NumPy arrays for one, runs
+elsewhere with a warning. Algorithms and precision that a call leaves open are the flags' (``config.dnn.conv``).
+Source: spec/semantics.md 1.4.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numbadnn
+from numbadnn import shapes
+from numbadnn.arrays import view_of
+from numbadnn.theano import config
+from numbadnn.theano.config import cudnn_first
+from numbadnn.theano.library import DnnBase
+
+__all__ = [
+    "GpuDnnConv",
+    "GpuDnnConv3d",
+    "GpuDnnConv3dGradI",
+    "GpuDnnConv3dGradW",
+    "GpuDnnConvDesc",
+    "GpuDnnConvGradI",
+    "GpuDnnConvGradW",
+    "dnn_conv",
+    "dnn_conv3d",
+    "dnn_gradinput",
+    "dnn_gradinput3d",
+    "dnn_gradweight",
+    "dnn_gradweight3d",
+]
+
+_HINTS = (None, "forward", "forward!", "bprop weights", "bprop inputs")
+_RUNTIME = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
+#: what Theano offered with three spatial axes
+_ALGORITHMS_3D = {
+    "algo_fwd": ("none", "small", "fft_tiling", *_RUNTIME),
+    "algo_bwd_data": ("none", "deterministic", "fft_tiling", *_RUNTIME),
+    "algo_bwd_filter": ("none", "small", *_RUNTIME),
+}
+
+
+def _flip(conv_mode: str) -> bool:
+    if conv_mode not in ("conv", "cross"):
+        raise ValueError(f"conv_mode: expected 'conv' or 'cross', got {conv_mode!r}")
+    return conv_mode == "conv"
+
+
+def _workmem(workmem: str | None, algo: str | None) -> str | None:
+    """The algorithm, under its old name too."""
+    if workmem is None:
+        return algo
+    if algo is not None:
+        raise ValueError("You can't use both algo and workmem")
+    warnings.warn("dnn_conv: parameter 'workmem' is deprecated. Use 'algo' instead.", DeprecationWarning, stacklevel=4)
+    return workmem
+
+
+def _options(
+    option: str, axes: int, algo: str | None, precision: str | None, arrays: tuple[Any, ...]
+) -> dict[str, Any]:
+    """The keywords ``algo`` and ``precision`` of a call; TypeError for gradients computed in float16."""
+    if axes == 3 and algo not in (None, "auto", *_ALGORITHMS_3D[option]):
+        raise ValueError(
+            f"algo: expected one of {', '.join(_ALGORITHMS_3D[option])} for a 3-D convolution, got {algo!r}"
+        )
+    precision = config.dnn.conv.precision if precision is None else precision
+    if option != "algo_fwd" and precision in ("float16", "as_input"):
+        dtypes = {view_of(a, "input").dtype for a in arrays}
+        if precision == "float16" or dtypes == {"float16"}:
+            raise TypeError(
+                "Float16 precision is disabled for cuDNN backward convolutions: use as_input_f32 or float32"
+            )
+    return {"algo": getattr(config.dnn.conv, option) if algo is None else algo, "precision": precision}
+
+
+def _plain(*parameters: Any) -> bool:
+    """All ones: subsample, dilation, groups."""
+    return all(p == 1 or (isinstance(p, tuple) and set(p) == {1}) for p in parameters)
+
+
+def _backwards(border_mode: Any, subsample: Any, dilation: Any, num_groups: int, hint: str | None) -> bool:
+    """Whether Theano would have run this convolution as one of its gradients, whose precisions are fewer."""
+    if hint not in _HINTS:
+        raise ValueError(f"direction_hint: expected one of {', '.join(map(repr, _HINTS))}, got {hint!r}")
+    if not _plain(subsample, num_groups):
+        return False
+    if hint == "bprop weights" and border_mode == "valid" and _plain(dilation):
+        return True
+    return bool(border_mode == "full" and hint != "forward!")
+
+
+def _forward(
+    axes: int, img: Any, kerns: Any, border_mode: Any, subsample: Any, dilation: Any, conv_mode: str,
+    direction_hint: str | None, algo: str | None, precision: str | None, num_groups: int,
+) -> Any:  # fmt: skip
+    if _backwards(border_mode, subsample, dilation, num_groups, direction_hint) and precision == "float16":
+        raise TypeError("Float16 precision is disabled for cuDNN backward convolutions: use as_input_f32 or float32")
+    options = _options("algo_fwd", axes, algo, precision, (img, kerns))
+    with cudnn_first():
+        return getattr(numbadnn, f"conv{axes}d")(
+            img, kerns, border_mode=border_mode, subsample=subsample, filter_flip=_flip(conv_mode),
+            filter_dilation=dilation, num_groups=num_groups, **options,
+        )  # fmt: skip
+
+
+def dnn_conv(
+    img: Any,
+    kerns: Any,
+    border_mode: Any = "valid",
+    subsample: Any = (1, 1),
+    dilation: Any = (1, 1),
+    conv_mode: str = "conv",
+    direction_hint: str | None = None,
+    workmem: str | None = None,
+    algo: str | None = None,
+    precision: str | None = None,
+    num_groups: int = 1,
+) -> Any:
+    """``numbadnn.conv2d`` of (N, C, H, W) with (F, C/num_groups, R, S), by cuDNN first.
+
+    ``conv_mode``: 'conv' flips the filters, 'cross' does not. ``direction_hint`` ('forward', 'forward!', 'bprop weights',
+    'bprop inputs') chose between equal results in Theano and so does nothing but forbid precision 'float16' where Theano ran
+    a gradient: a 'full' border without 'forward!', and 'bprop weights' (TypeError). ``workmem`` is the old name of
+    ``algo``: a warning, ValueError with both. Other errors as conv2d. Source: spec/semantics.md 1.4.
+
+    >>> import numpy as np, warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", RuntimeWarning)  # no cuDNN for NumPy arrays
+    ...     dnn_conv(np.ones((1, 1, 2, 2), "float32"), np.ones((1, 1, 2, 2), "float32")).item()
+    4.0
+    """
+    algo = _workmem(workmem, algo)
+    return _forward(
+        2, img, kerns, border_mode, subsample, dilation, conv_mode, direction_hint, algo, precision, num_groups
+    )
+
+
+def dnn_conv3d(
+    img: Any,
+    kerns: Any,
+    border_mode: Any = "valid",
+    subsample: Any = (1, 1, 1),
+    dilation: Any = (1, 1, 1),
+    conv_mode: str = "conv",
+    direction_hint: str | None = None,
+    workmem: str | None = None,
+    algo: str | None = None,
+    precision: str | None = None,
+    num_groups: int = 1,
+) -> Any:
+    """``dnn_conv`` of volumes (N, C, D, H, W); ``algo`` is none, small, fft_tiling or a guess_ or time_ name."""
+    algo = _workmem(workmem, algo)
+    return _forward(
+        3, img, kerns, border_mode, subsample, dilation, conv_mode, direction_hint, algo, precision, num_groups
+    )
+
+
+def _sizes(name: str, values: Any, rank: int) -> tuple[int, ...]:
+    """A whole shape: as many integers as the array has axes."""
+    if not isinstance(values, (tuple, list)) or len(values) != rank:
+        raise ValueError(f"{name}: expected {rank} integers, got {values!r}")
+    return tuple(shapes.as_int(name, v, 0) for v in values)
+
+
+def _gradweight(
+    axes: int, img: Any, topgrad: Any, kerns_shp: Any, border_mode: Any, subsample: Any, dilation: Any, conv_mode: str,
+    precision: str | None, algo: str | None, num_groups: int, **more: Any,
+) -> Any:  # fmt: skip
+    options = _options("algo_bwd_filter", axes, algo, precision, (img, topgrad))
+    with cudnn_first():
+        return getattr(numbadnn, f"conv{axes}d_grad_wrt_weights")(
+            img, topgrad, _sizes("kerns_shp", kerns_shp, axes + 2), border_mode=border_mode, subsample=subsample,
+            filter_flip=_flip(conv_mode), filter_dilation=dilation, num_groups=num_groups, **options, **more,
+        )  # fmt: skip
+
+
+def _gradinput(
+    axes: int, kerns: Any, topgrad: Any, img_shp: Any, border_mode: Any, subsample: Any, dilation: Any, conv_mode: str,
+    precision: str | None, algo: str | None, num_groups: int, **more: Any,
+) -> Any:  # fmt: skip
+    options = _options("algo_bwd_data", axes, algo, precision, (kerns, topgrad))
+    with cudnn_first():
+        return getattr(numbadnn, f"conv{axes}d_grad_wrt_inputs")(
+            topgrad, kerns, _sizes("img_shp", img_shp, axes + 2), border_mode=border_mode, subsample=subsample,
+            filter_flip=_flip(conv_mode), filter_dilation=dilation, num_groups=num_groups, **options, **more,
+        )  # fmt: skip
+
+
+def dnn_gradweight(
+    img: Any,
+    topgrad: Any,
+    kerns_shp: Any,
+    border_mode: Any = "valid",
+    subsample: Any = (1, 1),
+    dilation: Any = (1, 1),
+    conv_mode: str = "conv",
+    precision: str | None = None,
+    algo: str | None = None,
+    num_groups: int = 1,
+) -> Any:
+    """``numbadnn.conv2d_grad_wrt_weights``; ``kerns_shp`` are all four sizes. TypeError for precision 'float16'."""
+    return _gradweight(
+        2, img, topgrad, kerns_shp, border_mode, subsample, dilation, conv_mode, precision, algo, num_groups
+    )
+
+
+def dnn_gradweight3d(
+    img: Any,
+    topgrad: Any,
+    kerns_shp: Any,
+    border_mode: Any = "valid",
+    subsample: Any = (1, 1, 1),
+    dilation: Any = (1, 1, 1),
+    conv_mode: str = "conv",
+    precision: str | None = None,
+    algo: str | None = None,
+    num_groups: int = 1,
+) -> Any:
+    """``dnn_gradweight`` of volumes; ``kerns_shp`` are all five sizes."""
+    return _gradweight(
+        3, img, topgrad, kerns_shp, border_mode, subsample, dilation, conv_mode, precision, algo, num_groups
+    )
+
+
+def dnn_gradinput(
+    kerns: Any,
+    topgrad: Any,
+    img_shp: Any,
+    border_mode: Any = "valid",
+    subsample: Any = (1, 1),
+    dilation: Any = (1, 1),
+    conv_mode: str = "conv",
+    precision: str | None = None,
+    algo: str | None = None,
+    num_groups: int = 1,
+) -> Any:
+    """``numbadnn.conv2d_grad_wrt_inputs``, filters first; ``img_shp`` are all four sizes. TypeError for 'float16'."""
+    return _gradinput(
+        2, kerns, topgrad, img_shp, border_mode, subsample, dilation, conv_mode, precision, algo, num_groups
+    )
+
+
+def dnn_gradinput3d(
+    kerns: Any,
+    topgrad: Any,
+    img_shp: Any,
+    border_mode: Any = "valid",
+    subsample: Any = (1, 1, 1),
+    dilation: Any = (1, 1, 1),
+    conv_mode: str = "conv",
+    precision: str | None = None,
+    algo: str | None = None,
+    num_groups: int = 1,
+) -> Any:
+    """``dnn_gradinput`` of volumes; one document's default subsample of (1, 1) is a slip of the pen."""
+    return _gradinput(
+        3, kerns, topgrad, img_shp, border_mode, subsample, dilation, conv_mode, precision, algo, num_groups
+    )
+
+
+# ---- op classes ------------------------------------------------------------------------------------------------------
+
+
+class GpuDnnConvDesc:
+    """The parameters of a convolution: ``desc = GpuDnnConvDesc("half", (2, 2))(kerns.shape)``; called, it is itself.
+
+    ``border_mode``, ``subsample`` and ``dilation`` agree in the number of axes, else ValueError.
+    """
+
+    def __init__(
+        self,
+        border_mode: Any,
+        subsample: Any = (1, 1),
+        dilation: Any = None,
+        conv_mode: str = "conv",
+        precision: str = "float32",
+        num_groups: int = 1,
+    ) -> None:
+        if len(subsample) not in (2, 3):
+            raise ValueError(f"subsample: expected 2 or 3 entries, got {subsample!r}")
+        dilation = (1,) * len(subsample) if dilation is None else dilation
+        self.subsample = shapes.positive_ints("subsample", tuple(subsample), len(subsample))
+        self.dilation = shapes.positive_ints("dilation", tuple(dilation), len(subsample))
+        shapes.padding_pairs(border_mode, (1,) * len(subsample))  # raises for what is no border mode of so many axes
+        _flip(conv_mode)
+        if num_groups < 1:
+            raise ValueError(f"num_groups must have value greater than zero, got {num_groups}")
+        self.border_mode, self.conv_mode = border_mode, conv_mode
+        self.precision, self.num_groups = precision, num_groups
+
+    def __call__(self, *shapes_of_arrays: Any) -> GpuDnnConvDesc:
+        return self
+
+
+class _Convolution(DnnBase):
+    """What the three op classes share; ``inplace`` writes into the array given for the result."""
+
+    _option = "algo_fwd"
+    _axes: tuple[int, ...] = (2, 3)
+
+    def __init__(
+        self, algo: str | None = None, inplace: bool = False, num_groups: int = 1, workmem: str | None = None
+    ) -> None:
+        super().__init__()
+        self.algo, self.inplace, self.num_groups = _workmem(workmem, algo), inplace, num_groups
+
+    def _check(self, a: Any, b: Any, desc: Any) -> int:
+        """The number of spatial axes; TypeError unless both arrays have it and the descriptor is one."""
+        ranks = {len(view_of(array, "input").shape) for array in (a, b)}
+        if len(ranks) != 1 or ranks.isdisjoint(n + 2 for n in self._axes):
+            wanted = " or ".join(str(n + 2) for n in self._axes)
+            raise TypeError(f"{type(self).__name__}: expected two arrays of {wanted} dimensions, got {sorted(ranks)}")
+        if not isinstance(desc, GpuDnnConvDesc):
+            raise TypeError(f"desc: expected a GpuDnnConvDesc, got {type(desc).__name__}")
+        axes = ranks.pop() - 2
+        if len(desc.subsample) != axes:
+            raise TypeError(f"desc: expected one of {axes} axes, got {len(desc.subsample)}")
+        return axes
+
+    def _groups(self, desc: GpuDnnConvDesc) -> int:
+        return max(self.num_groups, desc.num_groups)
+
+    def _scaled(self, output: Any, alpha: float | None, beta: float | None) -> dict[str, Any]:
+        """alpha, beta and where the result goes: ``output`` itself, or a copy of it where its values count."""
+        alpha, beta = 1.0 if alpha is None else alpha, 0.0 if beta is None else beta
+        into = output if self.inplace or not beta else output.clone() if hasattr(output, "clone") else output.copy()
+        return {"alpha": alpha, "beta": beta, "out": into if self.inplace or beta else None}
+
+    @staticmethod
+    def get_out_shape(
+        ishape: Any, kshape: Any, border_mode: Any, subsample: Any, dilation: Any = None
+    ) -> tuple[int | None, ...]:
+        """The shape of a convolution's result: ``numbadnn.shapes.get_conv_output_shape``.
+
+        >>> GpuDnnConv.get_out_shape((3, 2, 12, 9), (4, 2, 5, 6), "half", (1, 2), (2, 1))
+        (3, 4, 12, 5)
+        """
+        return shapes.get_conv_output_shape(ishape, kshape, border_mode, subsample, dilation)
+
+
+class GpuDnnConv(_Convolution):
+    """``GpuDnnConv(algo, inplace, num_groups)(img, kern, output, desc, alpha=1, beta=0)``: alpha * conv + beta * output.
+
+    ``output`` may be None where beta is 0. ValueError where it has not the result's shape.
+    """
+
+    def __call__(
+        self, img: Any, kern: Any, output: Any, desc: Any, alpha: float | None = None, beta: float | None = None
+    ) -> Any:
+        axes = self._check(img, kern, desc)
+        shapes_of_both = tuple(img.shape), tuple(kern.shape)
+        expected = self.get_out_shape(*shapes_of_both, desc.border_mode, desc.subsample, desc.dilation)
+        if output is not None and tuple(output.shape) != expected:
+            raise ValueError(
+                f"impossible convolution output dim: expected {expected} but received {tuple(output.shape)}"
+            )
+        options = _options(self._option, axes, self.algo, desc.precision, (img, kern))
+        with cudnn_first():
+            return getattr(numbadnn, f"conv{axes}d")(
+                img, kern, border_mode=desc.border_mode, subsample=desc.subsample, filter_flip=_flip(desc.conv_mode),
+                filter_dilation=desc.dilation, num_groups=self._groups(desc), **options,
+                **self._scaled(output, alpha, beta),
+            )  # fmt: skip
+
+
+class GpuDnnConvGradW(_Convolution):
+    """``GpuDnnConvGradW(...)(img, topgrad, output, desc, alpha=1, beta=0)``: ``output`` says the filters' shape."""
+
+    _option = "algo_bwd_filter"
+
+    def __init__(
+        self, inplace: bool = False, algo: str | None = None, num_groups: int = 1, workmem: str | None = None
+    ) -> None:
+        super().__init__(algo, inplace, num_groups, workmem)
+
+    def __call__(
+        self, img: Any, topgrad: Any, output: Any, desc: Any, alpha: float | None = None, beta: float | None = None
+    ) -> Any:
+        axes = self._check(img, topgrad, desc)
+        return _gradweight(
+            axes, img, topgrad, tuple(output.shape), desc.border_mode, desc.subsample, desc.dilation, desc.conv_mode,
+            desc.precision, self.algo, self._groups(desc), **self._scaled(output, alpha, beta),
+        )  # fmt: skip
+
+
+class GpuDnnConvGradI(_Convolution):
+    """``GpuDnnConvGradI(...)(kern, topgrad, output, desc, alpha=1, beta=0)``: ``output`` says the image's shape."""
+
+    _option = "algo_bwd_data"
+
+    def __init__(
+        self, inplace: bool = False, algo: str | None = None, num_groups: int = 1, workmem: str | None = None
+    ) -> None:
+        super().__init__(algo, inplace, num_groups, workmem)
+
+    def __call__(
+        self, kern: Any, topgrad: Any, output: Any, desc: Any, alpha: float | None = None, beta: float | None = None
+    ) -> Any:
+        axes = self._check(kern, topgrad, desc)
+        return _gradinput(
+            axes, kern, topgrad, tuple(output.shape), desc.border_mode, desc.subsample, desc.dilation, desc.conv_mode,
+            desc.precision, self.algo, self._groups(desc), **self._scaled(output, alpha, beta),
+        )  # fmt: skip
+
+
+class GpuDnnConv3d(GpuDnnConv):
+    """``GpuDnnConv`` of volumes alone: ``GpuDnnConv3d(workmem=None, inplace=False, algo=None)``."""
+
+    _axes = (3,)
+
+    def __init__(self, workmem: str | None = None, inplace: bool = False, algo: str | None = None) -> None:
+        super().__init__(algo, inplace, 1, workmem)
+
+
+class GpuDnnConv3dGradW(GpuDnnConvGradW):
+    """``GpuDnnConvGradW`` of volumes alone: ``GpuDnnConv3dGradW(inplace=False, workmem=None, algo=None)``."""
+
+    _axes = (3,)
+
+    def __init__(self, inplace: bool = False, workmem: str | None = None, algo: str | None = None) -> None:
+        super().__init__(inplace, algo, 1, workmem)
+
+
+class GpuDnnConv3dGradI(GpuDnnConvGradI):
+    """``GpuDnnConvGradI`` of volumes alone: ``GpuDnnConv3dGradI(inplace=False, workmem=None, algo=None)``."""
+
+    _axes = (3,)
+
+    def __init__(self, inplace: bool = False, workmem: str | None = None, algo: str | None = None) -> None:
+        super().__init__(inplace, algo, 1, workmem)

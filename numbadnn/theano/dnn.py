@@ -1,0 +1,11 @@
+"""``theano.gpuarray.dnn`` and ``theano.sandbox.cuda.dnn`` by their own name: every name of ``numbadnn.theano``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    from numbadnn import theano
+
+    return getattr(theano, name)

@@ -1,0 +1,324 @@
+"""numbadnn.theano for everything that convolves: ported calls give what numbadnn gives, old names warn, flags are obeyed."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbadnn
+from numbadnn import reference, theano
+
+RNG = np.random.default_rng(2)
+X, W = RNG.standard_normal((2, 4, 7, 6), "f4"), RNG.standard_normal((6, 4, 3, 3), "f4")
+X3, W3 = RNG.standard_normal((2, 2, 5, 6, 4), "f4"), RNG.standard_normal((3, 2, 2, 3, 2), "f4")
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* runs on .* instead:RuntimeWarning")  # NumPy arrays: not by cuDNN
+
+
+@pytest.fixture(autouse=True)
+def _flags_as_they_were() -> Any:
+    yield
+    for holder in (theano.config.dnn, theano.config.dnn.conv):
+        conv = vars(holder).get("conv")
+        vars(holder).clear()
+        if conv is not None:
+            holder.conv, holder.enabled = conv, "auto"
+
+
+# ---- dnn_ functions --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ("conv", "cross"))
+def test_dnn_functions(mode: str) -> None:
+    for x, w, suffix in ((X, W, ""), (X3, W3, "3d")):
+        axes = x.ndim - 2
+        same = {"border_mode": "half", "filter_flip": mode == "conv"}
+        op = f"conv{axes}d"
+        y = getattr(theano, f"dnn_{op if suffix else 'conv'}")(x, w, border_mode="half", conv_mode=mode)
+        assert np.array_equal(y, getattr(numbadnn, op)(x, w, **same))
+        more = {"border_mode": "half", "conv_mode": mode}
+        dx = getattr(theano, f"dnn_gradinput{suffix}")(w, y, x.shape, **more)
+        assert np.array_equal(dx, getattr(numbadnn, f"{op}_grad_wrt_inputs")(y, w, x.shape, **same))
+        dw = getattr(theano, f"dnn_gradweight{suffix}")(x, y, w.shape, **more)
+        assert np.array_equal(dw, getattr(numbadnn, f"{op}_grad_wrt_weights")(x, y, w.shape, **same))
+
+
+def test_numpy_arrays_run_with_one_warning() -> None:
+    numbadnn.clear_caches()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            theano.dnn_conv(X, W)
+    assert [w.category for w in seen] == [RuntimeWarning]
+    assert numbadnn.last_call().fallback
+
+
+def test_workmem_is_an_old_name_of_algo() -> None:
+    with pytest.raises(ValueError, match="You can't use both algo and workmem"):
+        theano.dnn_conv(X, W, algo="small", workmem="none")
+    with pytest.warns(DeprecationWarning, match="workmem"):
+        theano.dnn_conv(X, W, workmem="small")
+
+
+def test_float16_has_no_backward_convolution() -> None:
+    half = X.astype(np.float16)
+    y = theano.dnn_conv(half, W.astype(np.float16))  # computed in float32
+    assert y.dtype == np.float16
+    for call in (
+        lambda: theano.dnn_gradweight(X, y.astype("f4"), W.shape, precision="float16"),
+        lambda: theano.dnn_gradinput(W.astype(np.float16), y, X.shape, precision="as_input"),
+        lambda: theano.dnn_conv(half, W.astype(np.float16), "full", precision="float16"),
+        lambda: theano.dnn_conv(half, W.astype(np.float16), direction_hint="bprop weights", precision="float16"),
+    ):
+        with pytest.raises(TypeError, match="Float16 precision is disabled for cuDNN backward convolutions"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    (
+        (r"direction_hint: expected one of None, 'forward'", lambda: theano.dnn_conv(X, W, direction_hint="back")),
+        (r"conv_mode: expected 'conv' or 'cross'", lambda: theano.dnn_conv(X, W, conv_mode="same")),
+        (r"algo: expected one of .*small", lambda: theano.dnn_conv(X, W, algo="fastest")),
+        (r"algo: expected one of none, small, fft_tiling", lambda: theano.dnn_conv3d(X3, W3, algo="winograd")),
+        (r"kerns_shp: expected 4 integers", lambda: theano.dnn_gradweight(X, X, (3, 3))),
+        (r"img_shp: expected 5 integers", lambda: theano.dnn_gradinput3d(W3, X3, (3, 3, 3))),
+        (r"border_mode", lambda: theano.dnn_conv(X, W, border_mode=[1, 1])),
+        (r"border_mode", lambda: theano.dnn_conv(X, W, border_mode=(-1, 0))),
+    ),
+)
+def test_dnn_bad_input(message: str, call: Any) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# ---- op classes ------------------------------------------------------------------------------------------------------
+
+
+def test_convolution_ops_with_alpha_beta_and_inplace() -> None:
+    desc = theano.GpuDnnConvDesc("half", precision="as_input_f32")(W.shape)
+    shape = theano.GpuDnnConv.get_out_shape(X.shape, W.shape, "half", (1, 1))
+    y = theano.GpuDnnConv()(X, W, None, desc)
+    assert y.shape == shape
+    start = RNG.standard_normal(shape, "f4")
+    expected = reference.conv2d(X, W, border_mode="half", alpha=0.5, beta=2.0, out=start)
+    kept = start.copy()
+    scaled = theano.GpuDnnConv(algo="small")(X, W, start, desc, 0.5, 2.0)
+    assert np.array_equal(start, kept) and np.allclose(scaled, expected, rtol=1e-5, atol=1e-5)
+    assert theano.GpuDnnConv(inplace=True)(X, W, start, desc, 0.5, 2.0) is start
+    assert np.array_equal(start, scaled)
+    dw = theano.GpuDnnConvGradW()(X, y, np.empty_like(W), desc)
+    assert np.array_equal(dw, numbadnn.conv2d_grad_wrt_weights(X, y, W.shape, border_mode="half"))
+    image = np.empty_like(X)
+    assert theano.GpuDnnConvGradI(inplace=True)(W, y, image, desc) is image
+    assert np.array_equal(image, numbadnn.conv2d_grad_wrt_inputs(y, W, X.shape, border_mode="half"))
+
+
+def test_convolution_ops_of_volumes() -> None:
+    desc = theano.GpuDnnConvDesc("valid", (1, 1, 1), precision="as_input_f32")
+    y = theano.GpuDnnConv3d()(X3, W3, None, desc)
+    assert np.array_equal(y, theano.GpuDnnConv()(X3, W3, None, desc))
+    assert theano.GpuDnnConv3dGradW()(X3, y, np.empty_like(W3), desc).shape == W3.shape
+    assert theano.GpuDnnConv3dGradI()(W3, y, np.empty_like(X3), desc).shape == X3.shape
+    flat = theano.GpuDnnConvDesc("valid")
+    with pytest.raises(TypeError, match="GpuDnnConv3d: expected two arrays of 5 dimensions"):
+        theano.GpuDnnConv3d()(X, W, None, flat)
+    with pytest.raises(TypeError, match="expected two arrays of 4 or 5 dimensions"):
+        theano.GpuDnnConv()(X, W3, None, flat)
+    with pytest.raises(TypeError, match="desc: expected a GpuDnnConvDesc"):
+        theano.GpuDnnConv()(X, W, None, None)
+    with pytest.raises(ValueError, match="impossible convolution output dim: expected .* but received"):
+        theano.GpuDnnConv()(X, W, np.empty((1, 1, 1, 1), "f4"), flat)
+    with pytest.raises(ValueError, match="dilation"):
+        theano.GpuDnnConvDesc("valid", (1, 1), (1, 1, 1))
+
+
+def test_abstract_ops_close_under_gradients() -> None:
+    for x, w in ((X, W), (X3, W3)):
+        axes = x.ndim - 2
+        forward = getattr(theano, f"AbstractConv{axes}d")(border_mode=1)
+        y = forward(x, w)
+        assert np.array_equal(y, getattr(numbadnn, f"conv{axes}d")(x, w, border_mode=1))
+        dx = getattr(theano, f"AbstractConv{axes}d_gradInputs")(border_mode=1)(w, y, x.shape[2:])
+        assert dx.shape == x.shape
+        dw = theano.AbstractConv_gradWeights(axes, border_mode=1)(x, y, w.shape[2:])
+        assert dw.shape == w.shape
+        assert forward.flops([x.shape, w.shape], [y.shape]) == numbadnn.shapes.conv_flops(x.shape, w.shape, 1)
+
+
+def test_abstract_convolutions_of_debugging() -> None:
+    base = theano.BaseAbstractConv(2)
+    for mode in ("valid", "full"):
+        assert np.allclose(base.conv(X, W, mode), numbadnn.conv2d(X, W, border_mode=mode), rtol=1e-4, atol=1e-4)
+    image, kernels = X[0, 0].astype("f8"), RNG.standard_normal((5, 4, 3, 3))
+    one = base.unshared2d(image, kernels, (5, 4))
+    shared = base.conv(image[None, None], kernels[None, :, :, None], unshared=True)
+    assert np.allclose(one, shared[0, 0])
+    top = RNG.standard_normal((5, 4))
+    back = base.unshared2d(top, kernels, (7, 6), "backprop inputs")
+    weights = base.unshared2d(image, top, (5, 4, 3, 3), "backprop weights")
+    assert np.isclose((one * top).sum(), (back * image).sum()) and np.isclose(
+        (one * top).sum(), (weights * kernels).sum()
+    )
+    whole = base.conv(image[None, None], top[None, None], unshared=True, direction="backprop weights")
+    assert np.allclose(whole[0, :, :, 0], weights)
+    whole = base.conv(top[None, None], kernels[None, :, :, None], unshared=True, direction="backprop inputs")
+    assert np.allclose(whole[0, 0], back)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "call"),
+    (
+        (ValueError, "convolution dimension 1 is not supported", lambda: theano.BaseAbstractConv(1)),
+        (NotImplementedError, "Unshared 3D", lambda: theano.BaseAbstractConv(3, unshared=True)),
+        (ValueError, "border_mode", lambda: theano.AbstractConv2d(border_mode="same")),
+        (ValueError, "subsample", lambda: theano.AbstractConv3d(subsample=(1, 1))),
+        (ValueError, "num_groups", lambda: theano.AbstractConv2d(num_groups=0)),
+        (ValueError, "invalid mode half", lambda: theano.BaseAbstractConv(2).conv(X, W, "half")),
+        (ValueError, "direction", lambda: theano.BaseAbstractConv(2).unshared2d(X, W, (1, 1), "back")),
+        (NotImplementedError, "Unshared 3D", lambda: theano.BaseAbstractConv(3).unshared2d(X, W, (1, 1))),
+    ),
+)
+def test_abstract_bad_input(error: type[Exception], message: str, call: Any) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+# ---- old names -------------------------------------------------------------------------------------------------------
+
+
+def test_nnet_conv2d_and_what_it_had_deprecated() -> None:
+    y = theano.conv2d(X, W, X.shape, W.shape, "half", (1, 1), True, None, (2, 2))
+    assert np.array_equal(y, numbadnn.conv2d(X, W, border_mode="half", filter_dilation=(2, 2)))
+    with pytest.warns(DeprecationWarning, match="renamed to `input_shape`"):
+        theano.conv2d(X, W, image_shape=X.shape)
+    with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match="at the same time"):
+        theano.conv2d(X, W, X.shape, image_shape=X.shape)
+    with pytest.raises(ValueError, match="'imshp_logical' for conv2d is not supported"):
+        theano.conv2d(X, W, imshp_logical=(1, 2))
+    with pytest.warns(UserWarning, match=r"\['colour'\] for conv2d are ignored"):
+        theano.conv2d(X, W, colour="red")
+
+
+def test_the_oldest_conv2d() -> None:
+    from numbadnn.theano import conv, conv3d2d
+
+    with pytest.warns(DeprecationWarning, match=r"conv\.conv2d is deprecated"):
+        y = conv.conv2d(X, W, X.shape, W.shape, "full", (2, 1), unroll_batch=2, openmp=True)
+    assert np.array_equal(y, numbadnn.conv2d(X, W, border_mode="full", subsample=(2, 1)))
+    assert np.array_equal(conv.ConvOp(X.shape[1:], W.shape[2:], 6, 2, 2, 1, "full")(X, W), y)
+    for error, options in (
+        (ValueError, {"border_mode": "half"}), (ValueError, {"kshp_logical": (1, 1)}), (TypeError, {"num_groups": 2}),
+    ):  # fmt: skip
+        with pytest.warns(DeprecationWarning), pytest.raises(error, match=next(iter(options))):
+            conv.conv2d(X, W, **options)
+    frames, filters = X3.swapaxes(1, 2), W3.swapaxes(1, 2)
+    assert np.array_equal(conv3d2d.conv3d(frames, filters), numbadnn.conv3d2d(frames, filters))
+
+
+# ---- flags -----------------------------------------------------------------------------------------------------------
+
+
+def test_flags() -> None:
+    dnn = theano.config.dnn
+    assert (dnn.enabled, dnn.conv.algo_fwd, dnn.conv.precision, dnn.conv.algo_bwd) == (
+        "auto",
+        "auto",
+        "as_input_f32",
+        "",
+    )
+    dnn.conv.algo_bwd_data = "deterministic"
+    assert dnn.conv.algo_bwd_data == "deterministic"
+    with pytest.raises(ValueError, match=r"dnn\.conv\.algo_bwd_data: expected one of .* got 'small'"):
+        dnn.conv.algo_bwd_data = "small"
+    with pytest.raises(ValueError, match=r"dnn\.enabled: expected one of auto, True, False, no_check"):
+        dnn.enabled = "perhaps"
+    for removed in ("algo_bwd", "workmem", "workmem_bwd"):
+        with pytest.raises(RuntimeError, match=f"dnn.conv.{removed}` has been removed"):
+            setattr(dnn.conv, removed, "fft")
+        setattr(dnn.conv, removed, "")
+
+
+def test_flag_enabled() -> None:
+    theano.config.dnn.enabled = True
+    with pytest.raises(numbadnn.NotSupportedError, match="fallback is 'error'"):
+        theano.dnn_conv(X, W)
+    theano.config.dnn.enabled = False
+    theano.dnn_conv(X, W)
+    assert numbadnn.last_call().impl == "cpu.im2col"
+
+
+def test_flag_precision_and_algorithm_reach_the_call() -> None:
+    theano.config.dnn.conv.precision = "float16"
+    with pytest.raises(TypeError, match="Float16 precision is disabled"):
+        theano.dnn_gradweight(X, X, W.shape)
+    theano.config.dnn.conv.precision = "float64"
+    with pytest.raises(numbadnn.NotSupportedError, match="float64"):
+        theano.dnn_conv(X, W)
+
+
+# ---- softmax and version ---------------------------------------------------------------------------------------------
+
+
+def test_softmax_ops() -> None:
+    y = theano.GpuDnnSoftmax("bc01", "log", "instance")(X)
+    assert np.array_equal(y, numbadnn.softmax(X, "log", "instance"))
+    dx = theano.GpuDnnSoftmaxGrad("accurate", "channel")(X, y)
+    assert np.array_equal(dx, numbadnn.softmax_grad(X, y))
+    for bad in (("exact", "channel"), ("fast", "row"), ("b01c", "fast", "channel")):
+        with pytest.raises(ValueError, match="expected"):
+            theano.GpuDnnSoftmax(*bad)
+
+
+def test_version() -> None:
+    found = theano.version(raises=False)
+    assert found == numbadnn.cudnn.version(raises=False)
+    if found > 0:
+        assert theano.DnnVersion()() == (found, found)
+
+
+# ---- a ported network ------------------------------------------------------------------------------------------------
+
+
+def lenet() -> Any:
+    path = Path(__file__).parent.parent / "examples" / "lenet_theano_port.py"
+    spec = importlib.util.spec_from_file_location("lenet_theano_port", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("library", ("numpy", pytest.param("cupy", marks=pytest.mark.gpu)))
+def test_lenet_learns(library: str) -> None:
+    pytest.importorskip(library)
+    costs = lenet().train(library, 25, report=lambda line: None)
+    assert costs[0] > 2 and np.mean(costs[-5:]) < 0.6 * costs[0]
+
+
+@pytest.fixture
+def _one_thread() -> Any:
+    before = theano.config.openmp
+    theano.config.openmp = False
+    assert not theano.config.openmp
+    yield
+    theano.config.openmp = before
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_lenets_gradients_by_differences() -> None:
+    port = lenet()
+    p = {name: value.astype(np.float64) for name, value in port.parameters(np).items()}
+    images, digits = port.batch(4)
+    images = images.astype(np.float64)
+    cost, grads = port.cost_and_gradients(np, p, images, digits)
+    rng, tiny = np.random.default_rng(3), 1e-7  # so small that no maximum of a window passes to another pixel
+    for name in ("w0", "b0", "w1", "b1", "w2", "b3"):
+        step = rng.standard_normal(p[name].shape)
+        moved = [port.cost_and_gradients(np, {**p, name: p[name] + e * step}, images, digits)[0] for e in (tiny, -tiny)]
+        assert np.isclose((moved[0] - moved[1]) / (2 * tiny), (grads[name] * step).sum(), rtol=1e-5, atol=1e-7), name

@@ -18,7 +18,7 @@ endif
 # one stamp for each set of extras; a newer pyproject.toml installs again
 stamp = $(VENV)/.installed-$(subst $(space),-,$(strip $(1) $(subst $(comma), ,$(EXTRAS)) $(CUDA)))
 
-.PHONY: validate test lint gpu-test bench clean
+.PHONY: validate test lint gpu-test fuzz bench clean
 .DEFAULT_GOAL := test
 
 validate: $(call stamp,cli)
@@ -30,6 +30,10 @@ test: $(call stamp,cli test)
 
 gpu-test: $(call stamp,cli test)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+# random problems and random garbage, until the time is over: make fuzz ARGS="--seconds 600 --seed 7"
+fuzz: $(call stamp,cli test)
+	$(BIN)/python -m numbadnn.validate.fuzz $(ARGS)
 
 lint: $(call stamp,lint)
 	$(BIN)/ruff check .

@@ -1,8 +1,8 @@
 """Depthwise convolution in three directions: the own kernel beside PyTorch, cuDNN's best engine and a copy of the same bytes.
 
-Bytes = both images and the filters moved once. "of floor" is the time over that of a device copy of the same bytes, in the same run.
-Before a speed is printed the result on the arrays that are timed is held against float64 on the GPU, element by
-element, within the bound of direct sums. ``python bench/bench_depthwise.py [--quick]``.
+Bytes = both images and the filters moved once. "of floor" is the time over that of a device copy of the same bytes, in
+the same run. Before a speed is printed the result on the arrays that are timed is held against float64 on the GPU,
+element by element, within the bound of direct sums. ``python bench/bench_depthwise.py [--quick]``.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def measure(case: tuple[Any, ...], direction: str) -> dict[str, Any]:
         row["ms"] = device_ms([calls(case, direction, s)[0] for s in sets])
     row["torch"] = device_ms([calls(case, direction, s)[1] for s in sets])
     try:
-        row["cudnn"] = device_ms([lambda o=calls(case, direction, s)[0]: o(backend="cudnn") for s in sets])
+        row["cudnn"] = device_ms([lambda s=s: calls(case, direction, s)[0](backend="cudnn") for s in sets])
     except numbadnn.NotSupportedError:
         row["cudnn"] = None
     calls(case, direction, first)[0]()

@@ -39,7 +39,30 @@ from numbadnn.ops.conv_functions import (
     conv3d_grad_wrt_inputs,
     conv3d_grad_wrt_weights,
 )
+from numbadnn.ops.corrmm import (
+    corr3d_mm,
+    corr3d_mm_grad_inputs,
+    corr3d_mm_grad_weights,
+    corr_mm,
+    corr_mm_grad_inputs,
+    corr_mm_grad_weights,
+)
+from numbadnn.ops.dropout import dropout, dropout_grad
+from numbadnn.ops.norm import (
+    batch_normalization_test,
+    batch_normalization_test_grad,
+    batch_normalization_train,
+    batch_normalization_train_grad,
+)
 from numbadnn.ops.pool import pool, pool_grad
+from numbadnn.ops.rnn import rnn_backward, rnn_forward
+from numbadnn.ops.rnn_block import RNNBlock
+from numbadnn.ops.rnn_weights import (
+    rnn_weights_from_onnx,
+    rnn_weights_from_torch,
+    rnn_weights_to_onnx,
+    rnn_weights_to_torch,
+)
 from numbadnn.ops.softmax import softmax, softmax_grad
 from numbadnn.ops.spatial import (
     spatialtf,
@@ -67,7 +90,12 @@ __all__ = [
     "NumbaDNNError",
     "Plan",
     "PlanMissError",
+    "RNNBlock",
     "WorkspaceError",
+    "batch_normalization_test",
+    "batch_normalization_test_grad",
+    "batch_normalization_train",
+    "batch_normalization_train_grad",
     "bilinear_kernel_1D",
     "bilinear_kernel_2D",
     "bilinear_upsampling",
@@ -84,6 +112,14 @@ __all__ = [
     "conv3d_grad_wrt_inputs",
     "conv3d_grad_wrt_weights",
     "conv3d_transpose",
+    "corr3d_mm",
+    "corr3d_mm_grad_inputs",
+    "corr3d_mm_grad_weights",
+    "corr_mm",
+    "corr_mm_grad_inputs",
+    "corr_mm_grad_weights",
+    "dropout",
+    "dropout_grad",
     "explain",
     "frac_bilinear_upsampling",
     "last_call",
@@ -92,6 +128,12 @@ __all__ = [
     "pool_grad",
     "separable_conv2d",
     "separable_conv3d",
+    "rnn_backward",
+    "rnn_forward",
+    "rnn_weights_from_onnx",
+    "rnn_weights_from_torch",
+    "rnn_weights_to_onnx",
+    "rnn_weights_to_torch",
     "softmax",
     "softmax_grad",
     "spatialtf",

@@ -1,4 +1,4 @@
-"""The command line: ``numbadnn info | validate | explain``. It parses, calls and prints; the work is done elsewhere.
+"""The command line: ``numbadnn info | validate | explain | tune``. It parses, calls and prints; the work is done elsewhere.
 
 Exit status: 0 all good, 1 a mismatch, 2 wrong usage, 3 the environment cannot run what was asked.
 """
@@ -11,13 +11,12 @@ import sys
 from collections.abc import Sequence
 
 #: named by the plan of the command line, not built yet
-LATER = ("bench", "tune")
-LATER_FLAGS = ("--determinism", "--compare")
+LATER = ("bench",)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="numbadnn", description="Deep-learning primitives on any array.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{info,validate,explain}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{info,validate,explain,tune}")
     info = commands.add_parser("info", help="versions, GPUs, cuDNN, options, operations x backends")
     info.add_argument("--json", action="store_true", help="the same as JSON")
     check = commands.add_parser(
@@ -35,8 +34,24 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--backend", choices=("cudnn", "numba", "cpu"), help="this backend alone")
     check.add_argument("--budget", type=_seconds, metavar="SECONDS", help="start no further case after this time")
     check.add_argument("--json", metavar="FILE", help="write all results there")
+    check.add_argument(
+        "--determinism", action="store_true", help="measure levels of determinism, and write the errata file"
+    )
+    check.add_argument("--compare", nargs=2, metavar="FILE.json", help="hold two reports of --determinism together")
     explain = commands.add_parser("explain", help="which implementation runs a case, and why the others do not")
     explain.add_argument("case", nargs="+", metavar="CASE", help="a case, a pattern or a problem line")
+    explain.add_argument(
+        "--export", choices=("torch", "benchdnn"), help="print the same computation for that library instead"
+    )
+    explain.add_argument("--json", action="store_true", help="the same as JSON")
+    tune = commands.add_parser(
+        "tune",
+        help="measure every implementation of a case and keep the fastest",
+        description="Exit status: 0 done, 2 wrong usage, 3 nothing that was asked for can run here.",
+    )
+    tune.add_argument("names", nargs="*", metavar="OP|CASE", help="as for validate; default: the cases of the benches")
+    tune.add_argument("--budget", type=_seconds, metavar="SECONDS", help="start no further case after this time")
+    tune.add_argument("--json", metavar="FILE", help="write every candidate's time there")
     return parser
 
 
@@ -52,13 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
     if words and words[0] in LATER:
-        parser.error(f"{words[0]!r} is not available in this version; commands are info, validate, explain")
-    for flag in LATER_FLAGS:
-        if words[:1] == ["validate"] and any(w == flag or w.startswith(flag + "=") for w in words):
-            parser.error(f"validate {flag} is not available in this version")
+        parser.error(f"{words[0]!r} is not available in this version; commands are info, validate, explain, tune")
     options = parser.parse_args(words)
     try:
-        return {"info": _info, "validate": _validate, "explain": _explain}[options.command](options)
+        return {"info": _info, "validate": _validate, "explain": _explain, "tune": _tune}[options.command](options)
     except (ValueError, TypeError, OSError) as error:
         print(f"numbadnn {options.command}: {error}", file=sys.stderr)
         return 2
@@ -72,17 +84,46 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _validate(options: argparse.Namespace) -> int:
+    if options.determinism or options.compare:
+        return _determinism(options)
     from numbadnn.validate.run import validate
 
     return validate(_lines(options.names), options.backend, options.budget, options.json, options.data)
 
 
+def _determinism(options: argparse.Namespace) -> int:
+    from numbadnn.validate import determinism_report as report
+
+    if options.compare:
+        if options.names or options.determinism or options.data:
+            raise ValueError(f"--compare: expected nothing but two files, got {options.names or 'other options'}")
+        return report.compare(*options.compare)
+    if options.data:
+        raise ValueError("--determinism: expected cases, not --data")
+    return report.run(_lines(options.names), options.backend, options.budget, options.json)
+
+
 def _explain(options: argparse.Namespace) -> int:
+    if options.export:
+        from numbadnn.cases import find
+        from numbadnn.export import export
+
+        print("\n".join(export(case.problem(), options.export) for case in find(_lines(options.case))))
+        return 0
     from numbadnn.info import explanations
 
     found = explanations(_lines(options.case))
+    if options.json:
+        print(json.dumps([e.as_dict() for e in found], indent=1))
+        return 0 if all(e.chosen for e in found) else 3
     print("\n\n".join(map(str, found)))
     return 0 if all(e.chosen for e in found) else 3
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from numbadnn.tune_cases import run
+
+    return run(_lines(options.names), options.budget, options.json)
 
 
 def _lines(words: list[str]) -> list[str]:

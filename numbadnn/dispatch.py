@@ -7,13 +7,14 @@ stores. The *choice* is shared by the process; the Plan with its buffers and han
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numbadnn import config, operands, select
+from numbadnn import choices, config, errata, explanation, operands, plan_file, select
 from numbadnn.arrays import LIBRARIES, PROBES, View, library_of
 from numbadnn.errors import CaptureError, NotSupportedError, NumbaDNNError
 from numbadnn.launch import Plan, thread
@@ -152,9 +153,11 @@ def _miss(
     out_views = operands.check_out(outs, views)
     operands.check_devices(views, names)
     request = build(views, out_views, params)
+    if intercept and intercept.wanted == "problem":
+        raise Intercepted(request.problem)
     policy = _policy(request, views[0].device, options)
     if intercept and intercept.wanted == "explain":
-        raise Intercepted(select.explain(request.problem, policy, options, backend))
+        raise Intercepted(explanation.explain(request.problem, policy, options, backend))
     plan = make_plan(request.problem, policy, options, backend, views, stream)
     probed = [library_of(a).probe(a) for a in (*arrays, *outs)]
     plan._signatures = tuple(signature for _, signature in probed)
@@ -172,8 +175,8 @@ def make_plan(
     """Choose an implementation for a validated problem and make it ready in this thread."""
     thread.misses += 1
     if policy.device < 0:
-        choice = _choice(problem, policy, options, backend)
-        return Plan(problem, policy, choice, _executable(choice, problem, policy, views), views)
+        choice, executable = _ready(problem, policy, options, backend, views)
+        return Plan(problem, policy, choice, executable, views)
     global _cuda_used
     if _forked_after_cuda:
         raise NumbaDNNError(
@@ -190,30 +193,54 @@ def make_plan(
         raw = streams.handle(stream) if stream is not None else views[0].library.current_stream(policy.device) or 0
         if streams.is_capturing(raw):
             raise CaptureError("this problem was never run before: call it once before capturing a CUDA graph")
-        choice = _choice(problem, policy, options, backend)
-        return Plan(problem, policy, choice, _executable(choice, problem, policy, views), views)
+        choice, executable = _ready(problem, policy, options, backend, views)
+        plan = Plan(problem, policy, choice, executable, views)
+
+    def replan(workspace_limit: int) -> Plan:
+        less = dataclasses.replace(policy, workspace_limit=workspace_limit)
+        return make_plan(problem, less, options, backend, views, stream)
+
+    plan.replan = replan
+    return plan
 
 
-def _executable(choice: select.Choice, problem: Any, policy: Policy, views: list[View]) -> Executable:
+def _ready(
+    problem: Any, policy: Policy, options: config.Options, backend: str | None, views: list[View]
+) -> tuple[select.Choice, Executable]:
+    """The choice for a problem and its executable; what a file remembers and cannot be had any more is chosen anew."""
+    choice = _choice(problem, policy, options, backend)
     if choice.impl is operands.EMPTY:
-        executable = operands.plan_empty(problem, policy)
-    else:
-        executable = choice.impl.plan(problem, policy, None)
-    return operands.with_casts(executable, problem, views, policy.device)
+        return choice, operands.with_casts(operands.plan_empty(problem, policy), problem, views, policy.device)
+    try:
+        executable = choice.impl.plan(problem, policy, choice.config)
+    except NotSupportedError as error:
+        if not choice.remembered:
+            raise
+        if options.plan_strict:
+            raise plan_file.miss(options.plan_file, problem, f"cannot be followed ({error}) for") from None
+        choice = _choice(problem, policy, options, backend, remembered=False)
+        choice = dataclasses.replace(choice, decided_by=f"{choice.decided_by}; not as remembered: {error}")
+        executable = choice.impl.plan(problem, policy, choice.config)
+    if options.plan_file:
+        key = plan_file.key_of(problem, policy, select.scope(options, backend))
+        plan_file.record(options.plan_file, key, choice, executable, policy.device)
+    return choice, operands.with_casts(executable, problem, views, policy.device)
 
 
-def _choice(problem: Any, policy: Policy, options: config.Options, backend: str | None) -> select.Choice:
+def _choice(
+    problem: Any, policy: Policy, options: config.Options, backend: str | None, remembered: bool = True
+) -> select.Choice:
     """The process-wide choice for a problem; a refusal is remembered like a choice."""
     if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
         return select.Choice(operands.EMPTY, "empty")
     key = (problem, policy, options, backend)
     with _choices_lock:
-        known = _choices.get(key)
+        known = _choices.get(key) if remembered else None
         if known is not None:
             _choices.move_to_end(key)
     if known is None:
         try:
-            known = select.choose(problem, policy, options, backend)
+            known = select.choose(problem, policy, options, backend, remembered)
         except NotSupportedError as error:
             known = error
         with _choices_lock:
@@ -243,7 +270,7 @@ def _policy(request: Request, device: int, options: config.Options) -> Policy:
 
 
 class Intercept(NamedTuple):
-    """Stands in for ``backend=`` to stop a call after planning: ``wanted`` is 'explain' or 'plan'."""
+    """Stands in for ``backend=`` to stop a call before it runs, with what is ``wanted``: 'problem', 'explain' or 'plan'."""
 
     wanted: str
     backend: str | None
@@ -262,7 +289,7 @@ def intercept(wanted: str, function: Callable[..., Any], args: tuple[Any, ...], 
     raise TypeError(f"expected one of numbadnn's compute functions, got {function!r}")
 
 
-def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> select.Explanation:
+def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> explanation.Explanation:
     """Every candidate for ``function(*args, **kwargs)``, with reasons; computes nothing.
 
     >>> import numpy as np, numbadnn
@@ -324,11 +351,13 @@ def cache_info() -> CacheInfo:
 
 
 def clear_caches() -> None:
-    """Forget this thread's plans and the process's choices."""
+    """Forget this thread's plans and the process's choices; the files of choices, plans and errata are read again."""
     thread.plans.clear()
     thread.last[0] = None
     with _choices_lock:
         _choices.clear()
+    for module in (choices, plan_file, errata):
+        module.forget()
 
 
 def _after_fork() -> None:

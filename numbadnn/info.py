@@ -118,14 +118,14 @@ def explanations(names: list[str]) -> list[Any]:
     """The Explanation of each case of these names, for the first GPU or, without one, for the CPU; nothing is run."""
     from contextlib import nullcontext
 
-    from numbadnn import cases, select
+    from numbadnn import cases, explanation
     from numbadnn.kernels._context import ensure_context
     from numbadnn.validate.check import policy_in_force
 
     device = 0 if gpus() else -1
     with ensure_context(0) if gpus() else nullcontext():
         return [
-            select.explain(case.problem(), policy_in_force(case.op, device), config.current())
+            explanation.explain(case.problem(), policy_in_force(case.op, device), config.current())
             for case in cases.find(names)
         ]
 

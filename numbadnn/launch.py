@@ -6,13 +6,15 @@ stream) is a closure with everything looked up beforehand, ``Plan.quick``; the r
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn import config, operands, select
+from numbadnn import config, operands, select, stored, verbose
 from numbadnn.arrays import View, library_of, view_of
-from numbadnn.errors import NumbaDNNError, WorkspaceError
+from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, WorkspaceError
 from numbadnn.problem import Policy, channels_last_strides, contiguous_strides
 from numbadnn.registry import Executable, Impl
 
@@ -43,6 +45,7 @@ class Plan:
         "_library",
         "_run",
         "_signatures",
+        "_smaller",
         "_thread_id",
         "_verbose",
         "careful",
@@ -52,6 +55,7 @@ class Plan:
         "policy",
         "problem",
         "quick",
+        "replan",
         "words",
         "workspace_bytes",
     )
@@ -61,14 +65,19 @@ class Plan:
     ) -> None:
         self.problem, self.policy, self.choice, self.executable = problem, policy, choice, executable
         self.device, self.workspace_bytes = policy.device, executable.workspace_bytes
+        self._verbose = config.current().verbose
         self._run = executable.run
+        if self._verbose in ("exec", "all"):
+            self._run = verbose.timed(executable, self._describe, policy.device)
+        #: makes the Plan of the same problem with less workspace; set where the dispatcher can
+        self.replan: Callable[[int], Plan] | None = None
+        self._smaller: Plan | None = None
         self._library = views[0].library
         self._allocate = tuple(self._library.allocator(s, policy.device) for s in problem.outputs)
         self._finish = self._library.finish
         self._thread_id = threading.get_ident()
         self._signatures: tuple[Any, ...] = ()
         self.words: tuple[int, ...] = ()
-        self._verbose = config.current().verbose
         self._checks = operands.overlap_checker(problem, views)
         #: arrays that are not packed are looked at again by their library in each call
         self.careful = any(v.library.check and v.strides not in _packed(v.shape) for v in views)
@@ -108,11 +117,14 @@ class Plan:
         else:
             raw, owner = library.current_stream(self.device), None
             if self.workspace_bytes and not workspace:
-                owner, workspace = library.scratch(self.workspace_bytes, self.device, raw)
+                try:
+                    owner, workspace = library.scratch(self.workspace_bytes, self.device, raw)
+                except Exception as error:
+                    return self.smaller(error).launch(arrays, addresses, targets, out, None, words)
             self._run((*addresses, *words), targets, workspace, raw)
             del owner  # given back in the order of the stream, after what was just enqueued
         thread.last[0] = self
-        if self._verbose != "none":
+        if self._verbose in ("dispatch", "all"):
             print(f"numbadnn: {self.choice.impl.name} {self.problem} ({self.choice.decided_by})", flush=True)
         if self._finish is not None and out is None:
             results = tuple([self._finish(r) for r in results])
@@ -164,6 +176,43 @@ class Plan:
             space = _workspace_address(workspace, self.workspace_bytes)
         addresses = tuple(address for address, _ in probed)
         return self.launch(arrays, addresses[:n], addresses[n:], out, stream, self.words, space)
+
+    def smaller(self, error: Exception) -> Plan:
+        """The Plan to use where there is no memory for this one's workspace; ``error`` itself if it is another, or none is.
+
+        It is made once and says in ``decided_by`` what did not fit; this Plan is tried first again by the next call.
+        """
+        lacking = (
+            isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "OUT_OF_MEMORY" in str(error)
+        )
+        if not lacking or self.replan is None:
+            raise error
+        if self._smaller is None:
+            try:
+                found = self.replan(self.workspace_bytes - 1)
+            except NotSupportedError:
+                raise error from None
+            why = f"{self.impl.name} needs a workspace of {self.workspace_bytes} bytes, out of memory"
+            found.choice = dataclasses.replace(
+                found.choice,
+                decided_by=f"{found.choice.decided_by}; {why}",
+                refusals=(*found.choice.refusals, Refusal(self.impl.backend, self.impl.name, why)),
+            )
+            self._smaller = found
+        return self._smaller
+
+    def _again(self, words: tuple[Any, ...]) -> Any:
+        """The warm call of ``quick``'s arguments: addresses, then words."""
+        n = len(self.problem.inputs)
+        return self.quick(*words) if self.quick else self.launch((), words[:n], (), None, None, words[n:])
+
+    def _describe(self, spent: str) -> str:
+        """A line of ``verbose=exec``."""
+        e, c = self.executable, self.choice
+        facts = {"impl": c.impl.name, "backend": c.impl.backend, "device": self.device, "time_us": spent}
+        more = {"workspace": e.workspace_bytes, "arithmetic": e.arithmetic, "determinism": e.determinism}
+        engine = {"config": json.dumps(stored.configuration(e))} if c.impl.space or c.impl.restore else {}
+        return verbose.line({**facts, **more, **engine, "decided_by": c.decided_by, "case": self.problem})
 
     def _fits(self, outs: tuple[Any, ...]) -> bool:
         specs = [view_of(o, "out").spec() for o in outs]
@@ -224,14 +273,22 @@ def _quick(plan: Plan) -> Callable[..., Any] | None:
 
     def with_workspace(*arguments: int) -> Any:
         result, raw = make(), stream(device)
-        space, workspace = scratch(nbytes, device, raw)
+        try:
+            space, workspace = scratch(nbytes, device, raw)
+        except Exception as error:
+            del result
+            return plan.smaller(error)._again(arguments)
         direct(raw, *arguments, address_of(result), workspace)
         last[0] = plan
         return result
 
     def several(*arguments: int) -> Any:
         results, raw = tuple([make() for make in makes]), stream(device)
-        space, workspace = scratch(nbytes, device, raw) if nbytes else (None, 0)
+        try:
+            space, workspace = scratch(nbytes, device, raw) if nbytes else (None, 0)
+        except Exception as error:
+            del results
+            return plan.smaller(error)._again(arguments)
         addresses = [address_of(r) for r in results]
         if nbytes:
             addresses.append(workspace)

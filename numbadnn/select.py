@@ -1,31 +1,44 @@
-"""Which implementation computes a problem, decided before anything runs; and ``explain``, which shows the decision.
+"""Which implementation computes a problem, decided before anything runs.
 
-Every candidate is either admitted or refused with a reason in words. Order: the backend named in the call (strict), else
-the backends the options name (in that order; what happens when the first refuses is the ``fallback`` option), else all
-by rank. Nothing is chosen by running it and catching the error: a bug must not look like a missing feature.
+Every candidate is either admitted or refused with a reason in words. Order: the backend named in the call (strict), the
+backends the options name (in that order; what happens when the first refuses is the ``fallback`` option); within these the
+plan file, then what was measured for this very problem (``tune``), then the rank. What runs under batch_invariant and
+gpu_to_gpu depends on no measurement: another machine, another size of the batch must come to the same choice. Nothing is
+chosen by running it and catching the error: a bug must not look like a missing feature.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from numbadnn import errata, ranks
 from numbadnn.config import BACKENDS, Options, current
 from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, Refusal
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, Impl, implementations
 
+#: algorithm names that say how to choose, not what
+CHOOSING_ALGOS = ("auto", "guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The implementation chosen for a problem, what decided it, and who was asked before and refused."""
+    """The implementation chosen for a problem, what decided it, and who was asked before and refused.
+
+    ``config`` goes to its ``plan``; ``remembered``: it comes from a file, and may not be had any more.
+    """
 
     impl: Impl
     decided_by: str
     refusals: tuple[Refusal, ...] = ()
     fallback: bool = False
+    config: Any = None
+    remembered: bool = False
+    time_us: float | None = None
 
 
 def unavailable(backend: str, device: int) -> str:
@@ -47,94 +60,174 @@ def unavailable(backend: str, device: int) -> str:
     return ""
 
 
-def refusal(impl: Impl, problem: Any, policy: Policy, options: Options) -> str:
-    """Why this implementation may not compute this problem under these options ("" = it may)."""
+def left_out(impl: Impl, options: Options) -> str:
+    """Why the lists of names leave an implementation out ("" = they do not)."""
     for pattern in options.exclude:
         if fnmatch.fnmatchcase(impl.name, pattern):
             return f"excluded by the option exclude={pattern!r}"
     if options.only and not any(fnmatch.fnmatchcase(impl.name, pattern) for pattern in options.only):
         return f"not in the option only={','.join(options.only)!r}"
-    missing = unavailable(impl.backend, policy.device)
+    return ""
+
+
+def refusal(
+    impl: Impl, problem: Any, policy: Policy, options: Options, supports: bool = True, engine: int | None = None
+) -> str:
+    """Why this implementation may not compute this problem under these options ("" = it may).
+
+    ``supports`` False: all but what it says itself. ``engine``: one engine of it, which the errata may name.
+    """
+    missing = left_out(impl, options) or unavailable(impl.backend, policy.device)
     if missing:
         return missing
     if DETERMINISM.index(impl.determinism) < DETERMINISM.index(policy.determinism):
         return f"promises {impl.determinism}, the option determinism asks for {policy.determinism}"
+    found = errata.against(impl.name, problem, policy, options)
+    if not found and engine is not None:
+        found = errata.against(impl.name, problem, policy, options, engine)
+    if found:
+        return found
     if policy.algo != "auto" and impl.backend != "cudnn":
         return f"has no algorithm named {policy.algo!r}; the names are cuDNN's"
-    return impl.supports(problem, policy)
+    return impl.supports(problem, policy) if supports else ""
 
 
-def _ordered(op: str, problem: Any, backends: tuple[str, ...]) -> list[Impl]:
-    return sorted(
-        (i for i in implementations(op) if i.backend in backends),
-        key=lambda i: (backends.index(i.backend) if len(backends) < len(BACKENDS) else 0, i.rank(problem)),
-    )
+#: under these levels a choice may depend neither on the size of the batch nor on the machine: nothing measured decides
+FIXED_LEVELS = ("batch_invariant", "gpu_to_gpu")
 
 
-def choose(problem: Any, policy: Policy, options: Options, backend: str | None) -> Choice:
+def ordered(problem: Any, policy: Policy, backends: tuple[str, ...]) -> list[Impl]:
+    """The implementations of these backends, the one estimated to be fastest first; a shorter list is an order itself.
+
+    Under FIXED_LEVELS: in the order of registration, those that take everything last.
+    """
+    found = [i for i in implementations(problem.op) if i.backend in backends]
+    group = {b: n if len(backends) < len(BACKENDS) else 0 for n, b in enumerate(backends)}
+    if policy.determinism in FIXED_LEVELS:
+        return sorted(found, key=lambda i: (group[i.backend], i.complete))
+    return sorted(found, key=lambda i: (group[i.backend], ranks.estimate(i, problem, policy.device)))
+
+
+def choose(problem: Any, policy: Policy, options: Options, backend: str | None, remembered: bool = True) -> Choice:
     """The implementation for a problem; NotSupportedError, with every candidate's reason, when there is none.
 
-    ``backend`` given in a call is strict: BackendUnavailableError when it cannot be used here at all.
+    ``backend`` given in a call is strict: BackendUnavailableError when it cannot be used here at all. ``remembered`` False:
+    as if no file knew the problem.
     """
-    _refuse_unbuilt(options)
     if backend is not None:
-        return _strict(problem, policy, options, backend)
+        _check_named(backend, policy)
+    from numbadnn import remembered as files
+
+    if remembered:
+        known = files.planned(problem, policy, options, backend) or files.tuned(problem, policy, options, backend)
+        if known is not None:
+            return known
+    chosen = _by_rank(problem, policy, options, backend)
+    if remembered and (config := ranks.configuration(chosen.impl, problem, policy)) is not None:
+        chosen = dataclasses.replace(chosen, config=config, remembered=True)
+    if options.tune == "measure" and policy.determinism not in FIXED_LEVELS:
+        return files.measured(problem, policy, options, backend, chosen)
+    return chosen
+
+
+def _check_named(backend: str, policy: Policy) -> None:
+    if backend not in BACKENDS:
+        raise ValueError(f"backend: expected None or one of {', '.join(BACKENDS)}, got {backend!r}")
+    missing = unavailable(backend, policy.device)
+    if missing:
+        raise BackendUnavailableError(f"backend={backend!r}: {missing}")
+
+
+def scope(options: Options, backend: str | None) -> str:
+    """The backends asked for, as text.
+
+    >>> scope(current(), "cpu")
+    'call:cpu'
+    """
+    return f"call:{backend}" if backend else ",".join(options.backend) or "auto"
+
+
+def groups(options: Options, backend: str | None) -> list[tuple[str, ...]]:
+    """Backends to ask one group after the other; within a group the fastest wins."""
+    if backend is not None:
+        return [(backend,)]
     named = options.backend
-    groups: list[tuple[str, ...]] = [named or BACKENDS]
-    if len(named) == 1:  # one name is a preference: the others follow if the fallback option lets them
-        groups.append(tuple(b for b in BACKENDS if b not in named))
+    if not named:
+        return [BACKENDS]
+    others = tuple(b for b in BACKENDS if b not in named)
+    # one name is a preference: the others follow if the fallback option lets them
+    return [*((b,) for b in named), *([others] if len(named) == 1 else [])]
+
+
+def names_of(problem: Any, policy: Policy, options: Options, backends: tuple[str, ...]) -> list[str]:
+    """The implementations that these options let be asked on this device."""
+    here = [b for b in backends if not unavailable(b, policy.device)]
+    return [i.name for i in implementations(problem.op) if i.backend in here and not left_out(i, options)]
+
+
+# ---- by rank ---------------------------------------------------------------------------------------------------------
+
+
+def _by_rank(problem: Any, policy: Policy, options: Options, backend: str | None) -> Choice:
     refusals: list[Refusal] = []
-    for group in groups:
-        order = [(b,) for b in group] if named and group is groups[0] else [group]
-        for backends in order:
-            for impl in _ordered(problem.op, problem, backends):
-                reason = refusal(impl, problem, policy, options)
-                if reason:
-                    refusals.append(Refusal(impl.backend, impl.name, reason))
-                    continue
-                fell = bool(named) and impl.backend != named[0]
-                if fell:
-                    _fall_back(problem, options, impl, refusals)
-                origin = options.origin["backend"]
-                decided = f"backend={','.join(named)} ({origin})" if named else "rank"
-                return Choice(impl, decided, tuple(refusals), fell)
-    if policy.algo != "auto" and all(" algorithm" in r.reason for r in refusals if not _elsewhere(r)):
+    named = options.backend if backend is None else ()
+    for group in groups(options, backend):
+        for impl in ordered(problem, policy, group):
+            reason = refusal(impl, problem, policy, options)
+            if reason:
+                refusals.append(Refusal(impl.backend, impl.name, reason))
+                continue
+            fell = bool(named) and impl.backend != named[0]
+            if fell:
+                _fall_back(problem, options, impl, refusals)
+            return Choice(impl, _decided(options, backend), tuple(refusals), fell)
+    return _nothing(problem, policy, options, backend, refusals)
+
+
+def _decided(options: Options, backend: str | None) -> str:
+    if backend is not None:
+        return f"backend={backend} (call)"
+    return f"backend={','.join(options.backend)} ({options.origin['backend']})" if options.backend else "rank"
+
+
+def _nothing(problem: Any, policy: Policy, options: Options, backend: str | None, refusals: list[Refusal]) -> Choice:
+    """Nobody takes the problem: an algorithm or a level that was named stands against it, or it cannot be done."""
+    asked = [
+        r for r in refusals if not _elsewhere(r) and "the option only=" not in r.reason and "exclude=" not in r.reason
+    ]
+    algo, origin = policy.algo, options.origin["determinism"]
+    promises = [r for r in asked if r.reason.startswith("promises ")]
+    if promises and algo not in CHOOSING_ALGOS and origin == "default" and policy.determinism != "not_guaranteed":
+        # an algorithm that was named beats the level that nobody asked for
+        free = dataclasses.replace(policy, determinism="not_guaranteed")
+        inner = _by_rank(problem, free, options, backend)
+        decided = f"{inner.decided_by}; algorithm {algo!r} beats the default determinism={policy.determinism}"
+        return dataclasses.replace(inner, decided_by=decided, refusals=tuple(refusals))
+    forced = [f"backend={backend!r}"] if backend else []
+    forced += [f"only={','.join(options.only)!r}"] if options.only else []
+    forced += [f"algorithm {algo!r}"] if algo not in CHOOSING_ALGOS else []
+    others = [r for r in asked if r not in promises and " algorithm" not in r.reason]
+    if promises and forced and origin != "default" and not others:
+        raise DeterminismError(
+            f"{' and '.join(forced)} was named, but determinism={policy.determinism!r} ({origin}) asks for more than "
+            f"{promises[0].impl} promises: {promises[0].reason}"
+        )
+    if backend is None and algo != "auto":
         return _without_algorithm(problem, policy, options, refusals)
-    raise NotSupportedError(f"no implementation can compute {problem}", tuple(refusals))
+    how = f"backend={backend!r} cannot compute" if backend else "no implementation can compute"
+    raise NotSupportedError(f"{how} {problem}", tuple(refusals))
 
 
 def _elsewhere(r: Refusal) -> bool:
     return r.reason.startswith("the arrays are on")
 
 
-def _strict(problem: Any, policy: Policy, options: Options, backend: str) -> Choice:
-    if backend not in BACKENDS:
-        raise ValueError(f"backend: expected None or one of {', '.join(BACKENDS)}, got {backend!r}")
-    missing = unavailable(backend, policy.device)
-    if missing:
-        raise BackendUnavailableError(f"backend={backend!r}: {missing}")
-    refusals: list[Refusal] = []
-    for impl in _ordered(problem.op, problem, (backend,)):
-        reason = refusal(impl, problem, policy, options)
-        if not reason:
-            return Choice(impl, f"backend={backend} (call)", tuple(refusals))
-        refusals.append(Refusal(impl.backend, impl.name, reason))
-    level = options.origin["determinism"]
-    if refusals and level != "default" and all(r.reason.startswith("promises ") for r in refusals):
-        raise DeterminismError(
-            f"backend={backend!r} was named in the call, but determinism={policy.determinism!r} ({level}) asks for "
-            f"more than it promises: {refusals[0].reason}"
-        )
-    raise NotSupportedError(f"backend={backend!r} cannot compute {problem}", tuple(refusals))
-
-
 def _without_algorithm(problem: Any, policy: Policy, options: Options, refusals: list[Refusal]) -> Choice:
     """No implementation has the algorithm that an option names: the fallback option decides, and it is recorded."""
-    import dataclasses
-
     inner = choose(problem, dataclasses.replace(policy, algo="auto"), options, None)
     _fall_back(problem, options, inner.impl, refusals)
-    return Choice(inner.impl, f"{inner.decided_by}; algorithm {policy.algo!r} is not to be had", tuple(refusals), True)
+    decided = f"{inner.decided_by}; algorithm {policy.algo!r} is not to be had"
+    return dataclasses.replace(inner, decided_by=decided, refusals=tuple(refusals), fallback=True)
 
 
 def _fall_back(problem: Any, options: Options, impl: Impl, refusals: list[Refusal]) -> None:
@@ -143,82 +236,3 @@ def _fall_back(problem: Any, options: Options, impl: Impl, refusals: list[Refusa
     if options.fallback == "warn":
         why = "; ".join(f"{r.impl}: {r.reason}" for r in refusals)
         warnings.warn(f"{problem} runs on {impl.name} instead: {why}", RuntimeWarning, stacklevel=6)
-
-
-def _refuse_unbuilt(options: Options) -> None:
-    """Options whose work does not exist yet say so instead of doing nothing."""
-    inert_values = {"tune": ("heuristic", "cached"), "plan_file": ("",), "plan_strict": (False,), "errata_file": ("",)}
-    for name, inert in inert_values.items():
-        if getattr(options, name) not in inert:
-            raise NotSupportedError(f"option {name}={getattr(options, name)!r} is not available in this version")
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One line of an explanation; ``state`` is chosen, admitted or refused."""
-
-    backend: str
-    impl: str
-    state: str
-    reason: str
-    determinism: str
-    arithmetic: str
-    workspace_bytes: int | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    engines: tuple[dict[str, Any], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Every candidate for a problem, which one runs and what decided it. ``print`` shows a table."""
-
-    problem: Any
-    policy: Policy
-    chosen: str
-    decided_by: str
-    candidates: tuple[Candidate, ...]
-
-    def __str__(self) -> str:
-        lines = [str(self.problem), f"runs on {self.chosen or 'nothing'}, decided by {self.decided_by}"]
-        for c in self.candidates:
-            size = "" if c.workspace_bytes is None else f" workspace {c.workspace_bytes}"
-            lines.append(f"  {c.state:8} {c.impl:20} {c.determinism:14} {c.arithmetic:12}{size} {c.reason}".rstrip())
-            lines += [f"           {key}: {value}" for key, value in c.facts.items()]
-            lines += ["           " + " ".join(f"{k}={v}" for k, v in engine.items()) for engine in c.engines]
-        return "\n".join(lines)
-
-
-def explain(problem: Any, policy: Policy, options: Options, backend: str | None = None) -> Explanation:
-    """Ask every implementation about a problem; plans the admitted ones (no launch) to know workspace and engine."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            choice: Choice | None = choose(problem, policy, options, backend)
-        decided = choice.decided_by if choice else ""
-    except (NotSupportedError, BackendUnavailableError, DeterminismError) as error:
-        choice, decided = None, str(error).splitlines()[0]
-    chosen = choice.impl.name if choice else ""
-    candidates = [_candidate(i, problem, policy, options, chosen) for i in _ordered(problem.op, problem, BACKENDS)]
-    return Explanation(problem, policy, chosen, decided, tuple(candidates))
-
-
-def _candidate(impl: Impl, problem: Any, policy: Policy, options: Options, chosen: str) -> Candidate:
-    reason = refusal(impl, problem, policy, options)
-    if impl.name == chosen and reason:  # admitted without the algorithm that was named
-        import dataclasses
-
-        policy, reason = dataclasses.replace(policy, algo="auto"), ""
-    if reason:
-        return Candidate(impl.backend, impl.name, "refused", reason, impl.determinism, impl.arithmetic)
-    executable = impl.plan(problem, policy, None)
-    return Candidate(
-        impl.backend,
-        impl.name,
-        "chosen" if impl.name == chosen else "admitted",
-        "",
-        executable.determinism,
-        executable.arithmetic,
-        executable.workspace_bytes,
-        executable.facts,
-        tuple(impl.options(problem, policy)) if impl.options else (),
-    )

@@ -57,7 +57,6 @@ CONV_CASES: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] =
     (TypeError, r"out: expected an array", (X, W), {"out": [1.0]}),
     (ValueError, r"precision: expected one of", (X, W), {"precision": "double"}),
     (ValueError, r"stream: expected None for arrays on the CPU", (X, W), {"stream": 0}),
-    (numbadnn.NotSupportedError, r"unshared convolution is not available", (X, W), {"unshared": True}),
 ]
 
 

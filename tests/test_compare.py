@@ -240,7 +240,12 @@ def test_fft_bound_holds_for_a_convolution_by_fft_in_float32() -> None:
     assert found.ok and found.worst > 1e-5, str(found)
 
 
-SOFTMAX = [c for c in cases.find(["contract"]) if c.name.split("/")[1] in ("classes", "images", "odd")]
+SOFTMAX = [
+    case
+    for op in ("softmax", "softmax_grad")
+    for case in cases.find([op], "contract")
+    if case.name.split("/")[1] in ("classes", "images", "odd")
+]
 
 
 @pytest.mark.parametrize("case", SOFTMAX, ids=lambda c: c.name)

@@ -101,11 +101,3 @@ def test_using_is_of_one_thread() -> None:
         thread.start()
         thread.join()
     assert seen == [config.from_environment().fallback]
-
-
-def test_options_whose_work_does_not_exist_yet_say_so() -> None:
-    import numpy as np
-
-    for option in ({"tune": "measure"}, {"plan_file": "p.json"}, {"plan_strict": True}, {"errata_file": "e.json"}):
-        with numbadnn.using(**option), pytest.raises(numbadnn.NotSupportedError, match="not available in this version"):
-            numbadnn.softmax(np.ones((2, 3), np.float32))

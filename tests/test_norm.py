@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn import cases, config, dispatch, reference, select
+from numbadnn import config, dispatch, reference, select
 from numbadnn.ops.norm import OPERANDS, NormProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import implementations
-from numbadnn.validate.check import Row, Subject, judge
 
 GPU = pytest.param(0, id="gpu", marks=pytest.mark.gpu)
 DEVICES = (pytest.param(-1, id="cpu"), GPU)
-RUNNING = cases.find(["running"])
 
 
 def example(shape, mode, seed=0):
@@ -136,17 +134,6 @@ def implementations_of(problem, device):
     for impl in implementations(problem.op):
         if (impl.backend == "cpu") == (device < 0) and not select.refusal(impl, problem, policy, config.current()):
             yield impl
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("case", RUNNING, ids=lambda case: case.name)
-def test_running_averages(case, device):
-    subject, ran = Subject(case.name, case.problem()), 0
-    for impl in implementations_of(subject.problem, device):
-        row = judge(Row(case.name, impl.name, case.text, "ok"), impl, subject, Policy(device=device), timed=False)
-        assert row.status == "ok", f"{impl.name}: {row.reason}"
-        ran += 1
-    assert ran
 
 
 @functools.cache

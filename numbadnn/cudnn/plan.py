@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from numbadnn import errata
 from numbadnn.cudnn import _descriptors
 from numbadnn.cudnn._descriptors import Attribute, Descriptor
 from numbadnn.cudnn._enums import (
@@ -251,6 +252,8 @@ def refusal(candidate: Candidate, problem: ConvProblem, policy: Policy) -> str:
     measured = ERRATA.get((_IN_2D[problem.direction], dtype, candidate.engine))
     if measured:
         return f"measured wrong (cuDNN 9.19, H200): {measured}"
+    if found := errata.against_engine(problem, policy, candidate.engine):
+        return found
     if dtype == "float32" and policy.fp32_precision != "tf32":
         for note in ("TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION"):
             if note in notes:

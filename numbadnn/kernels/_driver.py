@@ -37,10 +37,29 @@ def describe(status: int, lib: Any = None) -> str:
     return f"{name} ({sentence})" if name else f"CUDA driver status {status}"
 
 
+#: after these nothing runs in the context any more; CUDA reports them late, with whatever is called next
+LOST = {700, 702, 710, 714, 715, 716, 717, 718, 719}
+_lost_by = ""
+
+
 def check(status: int, doing: str) -> None:
     """NumbaDNNError unless ``status`` is 0."""
     if status:
-        raise NumbaDNNError(f"{doing}: {describe(status, library())}")
+        raise NumbaDNNError(f"{doing}: {describe(status, library())}{_aftermath(status)}")
+
+
+def _aftermath(status: int) -> str:
+    """For an error that has cost the context: what this thread enqueued last, which caused it; only named the first time."""
+    global _lost_by
+    if status not in LOST:
+        return ""
+    if _lost_by:
+        return f"; the context was lost before, by {_lost_by}: only a new process can use the GPU"
+    from numbadnn.launch import thread
+
+    plan = thread.last[0]
+    _lost_by = f"{plan.impl.name} on {plan.problem}" if plan else "work that was not this library's"
+    return f"; the kernel that failed was enqueued before: the last call of this thread was {_lost_by}"
 
 
 def call(name: str, *args: Any) -> None:

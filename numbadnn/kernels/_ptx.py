@@ -27,6 +27,8 @@ MEMORY: list[tuple[int, int]] = []
 ACCUMULATOR = {"float32": f32, "float64": f64}
 #: the same as the element type of a dynamic shared array
 ELEMENT = {name: np.dtype(name) for name in ACCUMULATOR} if SIMULATED else ACCUMULATOR
+#: the lowest finite value: where a maximum starts whose differences must not be inf - inf
+LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308}
 _FLOAT, _DOUBLE, _HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 
@@ -274,6 +276,92 @@ def zero_bytes(size: int) -> Callable[..., None]:
 
 def _unit(size: int) -> Any:
     return ir.IntType(8 * size) if size <= 8 else ir.VectorType(_I32, size // 4)
+
+
+# ---- dynamic shared memory, filled while the thread goes on
+
+
+#: the element type of a dynamic shared array of raw words
+WORD = np.dtype("uint32") if SIMULATED else types.uint32
+
+
+@functools.cache
+def copy_async(size: int) -> Callable[..., None]:
+    """``copy_async(words, start, address)``: begin to copy ``size`` (4, 8 or 16) aligned bytes to the shared words[start:]."""
+    if SIMULATED:
+
+        def twin(words, start, address):  # type: ignore[no-untyped-def]
+            words[start : start + size // 4] = np.frombuffer(bytes(_bytes_at(int(address), size)), np.uint32)
+
+        return twin
+
+    cache = "cg" if size == 16 else "ca"
+    template = f"{{.reg .u64 to; cvta.to.shared.u64 to, $0; cp.async.{cache}.shared.global [to], [$1], {size};}}"
+
+    @intrinsic
+    def copy(typingctx, words, start, address):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            to = builder.ptrtoint(_slot(context, builder, signature.args[0], args[0], args[1], 0), ir.IntType(64))
+            _asm(builder, template, "l,l,~{memory}", ir.VoidType(), [to, args[2]], pure=False)
+            return context.get_dummy_value()
+
+        return types.void(words, types.int32, types.int64), codegen
+
+    return copy
+
+
+def _async(instruction: str) -> Callable[[], None]:
+    @intrinsic
+    def run(typingctx):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            _asm(builder, instruction, "~{memory}", ir.VoidType(), [], pure=False)
+            return context.get_dummy_value()
+
+        return types.void(), codegen
+
+    return run
+
+
+#: ``wait_async()``: what this thread has begun to copy is there, for this thread
+wait_async = (lambda: None) if SIMULATED else _async("cp.async.wait_all;")
+#: ``commit_async()``: what this thread has begun to copy since the last commit is one group
+commit_async = (lambda: None) if SIMULATED else _async("cp.async.commit_group;")
+
+
+@functools.cache
+def wait_async_but(groups: int) -> Callable[[], None]:
+    """``wait()``: all groups of copies of this thread but the last ``groups`` are there, for this thread."""
+    return (lambda: None) if SIMULATED else _async(f"cp.async.wait_group {groups};")
+
+
+@functools.cache
+def load_shared(dtype: str, count: int, acc: str) -> Callable[..., None]:
+    """``load_shared(values, start, words, at)``: ``count`` elements of raw bits from the shared words[at:] on."""
+    size = ITEMSIZE[dtype] * count
+    if SIMULATED:
+
+        def twin(values, start, words, at):  # type: ignore[no-untyped-def]
+            raw = np.ascontiguousarray(words[at : at + size // 4])
+            values[start : start + count] = raw.view(_numpy_type(dtype))
+
+        return twin
+
+    @intrinsic
+    def load_elements(typingctx, values, start, words, at):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            word = ir.IntType(8 * max(ITEMSIZE[dtype], 4))
+            kind = ir.VectorType(word, size * 8 // word.width)
+            slot = _slot(context, builder, signature.args[2], args[2], args[3], 0)
+            vector = builder.load(builder.bitcast(slot, kind.as_pointer()))
+            vector.align = size
+            for i in range(count):
+                bits = _element(builder, vector, i, ITEMSIZE[dtype] * 8)
+                _put(context, builder, signature.args[0], args[0], args[1], i, _widen(builder, bits, dtype, acc))
+            return context.get_dummy_value()
+
+        return types.void(values, types.int32, words, types.int32), codegen
+
+    return load_elements
 
 
 # ---- arithmetic

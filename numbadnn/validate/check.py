@@ -15,12 +15,11 @@ from numbadnn.validate.oracle import Trial
 
 RUNS = 3
 
-#: which option names the algorithm of an operation
-ALGO_OPTION = {
-    "conv2d": "algo_fwd",
-    "conv2d_grad_wrt_inputs": "algo_bwd_data",
-    "conv2d_grad_wrt_weights": "algo_bwd_filter",
-}
+def algo_option(op: str) -> str:
+    """Which option names the algorithm of an operation ("" = none)."""
+    if not op.startswith(("conv2d", "conv3d")):
+        return ""
+    return {"inputs": "algo_bwd_data", "weights": "algo_bwd_filter"}.get(op.rpartition("_")[2], "algo_fwd")
 
 
 def policy_in_force(op: str, device: int) -> Policy:
@@ -31,7 +30,7 @@ def policy_in_force(op: str, device: int) -> Policy:
         options.determinism,
         options.fp32_precision,
         options.precision,
-        getattr(options, ALGO_OPTION[op]) if op in ALGO_OPTION else "auto",
+        getattr(options, algo_option(op), "auto"),
         options.workspace_limit,
     )
 

@@ -1,0 +1,173 @@
+"""``cpu.corrmm``: convolution as a BLAS matrix product over a Toeplitz matrix (im2col), one image after another.
+
+The matrix of one image, a row for each channel and tap and a column for each output position, is written by NumPy into
+a buffer that all images share; the product is NumPy's, which is BLAS. 16-bit types are computed in float32. Unshared
+filters are a product of a matrix and a vector for each output position.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from numbadnn.ops.conv import OPERATIONS, ConvProblem
+from numbadnn.problem import ITEMSIZE, Policy, Spec
+from numbadnn.registry import Executable, Impl, register
+
+
+def _computed(problem: ConvProblem) -> Any:
+    return np.dtype("float64" if problem.x.dtype == "float64" else "float32")
+
+
+def toeplitz_bytes(problem: ConvProblem) -> int:
+    """The size of the Toeplitz matrix of one image, the bulk of what a run needs besides its operands."""
+    rows = problem.x.shape[1] * math.prod(problem.taps)
+    return rows * math.prod(problem.y.shape[2:]) * _computed(problem).itemsize
+
+
+def _view(array: Any, spec: Spec) -> Any:
+    """The operand in the problem's axes; the caller's may be others on the same memory."""
+    strides = tuple(s * ITEMSIZE[spec.dtype] for s in spec.strides)
+    return np.lib.stride_tricks.as_strided(array, spec.shape, strides)
+
+
+def _windows(problem: ConvProblem, padded: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+    """(tap, what it meets at every output position: channels x positions) on one padded image."""
+    sizes = [range(n) for n in problem.taps]
+    for tap in itertools.product(*sizes):
+        place = tuple(n - 1 - t for n, t in zip(problem.taps, tap, strict=True)) if problem.flip else tap
+        axes = zip(place, problem.dilation, problem.stride, problem.y.shape[2:], strict=True)
+        index: Any = (slice(None), *(slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, s, n in axes))
+        yield tap, padded[index]
+
+
+class _Buffers:
+    """What one image needs: itself padded, and its matrix (channels, taps..., positions...)."""
+
+    def __init__(self, problem: ConvProblem) -> None:
+        self.problem, kind = problem, _computed(problem)
+        padding = ((0, 0), *problem.padding)
+        channels, *extents = problem.x.shape[1:]
+        shape = tuple(n + sum(p) for n, p in zip((channels, *extents), padding, strict=True))
+        self.padded = np.zeros(shape, kind)
+        self.image = self.padded[
+            tuple(slice(p[0], p[0] + n) for n, p in zip((channels, *extents), padding, strict=True))
+        ]
+        self.matrix = np.empty((channels, *problem.taps, *problem.y.shape[2:]), kind)
+
+    def grouped(self) -> np.ndarray:
+        """The matrix as (groups, rows of a group, positions)."""
+        groups = self.problem.groups
+        return self.matrix.reshape(groups, -1, math.prod(self.problem.y.shape[2:]))
+
+    def _rows(self, tap: tuple[int, ...]) -> np.ndarray:
+        """The rows of one tap: channels x positions."""
+        index: Any = (slice(None), *tap)
+        rows: np.ndarray = self.matrix[index]
+        return rows
+
+    def gather(self, image: np.ndarray) -> None:
+        self.image[...] = image
+        for tap, window in _windows(self.problem, self.padded):
+            self._rows(tap)[...] = window
+
+    def scatter(self) -> np.ndarray:
+        """Each pixel the sum of its elements of the matrix, tap by tap."""
+        self.padded[...] = 0
+        for tap, window in _windows(self.problem, self.padded):
+            window += self._rows(tap)
+        return self.image
+
+
+def _filters(problem: ConvProblem, w: np.ndarray) -> np.ndarray:
+    """(groups, filters of a group, rows), unshared (positions, groups, filters of a group, rows)."""
+    w = w.astype(_computed(problem))
+    if not problem.unshared:
+        return w.reshape(problem.groups, w.shape[0] // problem.groups, -1)
+    positions = math.prod(problem.y.shape[2:])
+    grouped = w.reshape(problem.groups, w.shape[0] // problem.groups, positions, -1)
+    return np.ascontiguousarray(np.moveaxis(grouped, 2, 0))
+
+
+def _store(problem: ConvProblem, out: np.ndarray, value: np.ndarray) -> None:
+    """out = alpha * value + beta * out, computed in the sums' type."""
+    value = value if problem.alpha == 1 else value * value.dtype.type(problem.alpha)
+    if problem.beta:
+        value = value + out.astype(value.dtype) * value.dtype.type(problem.beta)
+    out[...] = value
+
+
+def _forward(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+    buffers, filters = _Buffers(problem), _filters(problem, w)
+    for image, result in zip(x, y, strict=True):
+        buffers.gather(image)
+        matrix = buffers.grouped()
+        if problem.unshared:
+            columns = np.moveaxis(matrix, 2, 0)[..., None]
+            value = np.moveaxis(np.matmul(filters, columns)[..., 0], 0, 2)
+        else:
+            value = np.matmul(filters, matrix)
+        _store(problem, result, value.reshape(result.shape))
+
+
+def _grad_inputs(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+    buffers, filters = _Buffers(problem), _filters(problem, w)
+    for result, top in zip(x, y, strict=True):
+        tops = top.astype(filters.dtype).reshape(problem.groups, -1, math.prod(problem.y.shape[2:]))
+        matrix = buffers.grouped()
+        if problem.unshared:
+            columns = np.moveaxis(tops, 2, 0)[..., None]
+            matrix[...] = np.moveaxis(np.matmul(filters.swapaxes(2, 3), columns)[..., 0], 0, 2)
+        else:
+            np.matmul(filters.swapaxes(1, 2), tops, out=matrix)
+        _store(problem, result, buffers.scatter())
+
+
+def _grad_weights(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+    buffers, total = _Buffers(problem), np.zeros(w.shape, _computed(problem))
+    filters, groups = w.shape[0] // problem.groups, problem.groups
+    positions = math.prod(problem.y.shape[2:])
+    for image, top in zip(x, y, strict=True):
+        buffers.gather(image)
+        matrix, tops = buffers.grouped(), top.astype(total.dtype).reshape(groups, filters, positions)
+        if problem.unshared:  # (groups, filters, positions, rows)
+            total += (tops[..., None] * matrix.swapaxes(1, 2)[:, None]).reshape(w.shape)
+        else:
+            total += np.matmul(tops, matrix.swapaxes(1, 2)).reshape(w.shape)
+    _store(problem, w, total)
+
+
+_DIRECTIONS = {"forward": _forward, "grad_inputs": _grad_inputs, "grad_weights": _grad_weights}
+
+
+def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
+    """Any direction."""
+    compute, names = _DIRECTIONS[problem.direction], (*problem.input_names, problem.output_name)
+
+    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        given = zip(names, (*inputs, *outputs), strict=True)
+        views = {name: _view(array, getattr(problem, name)) for name, array in given}
+        compute(problem, views["x"], views["w"], views["y"])
+
+    return Executable(run, facts={"toeplitz_bytes": toeplitz_bytes(problem)})
+
+
+def supports(problem: ConvProblem, policy: Policy) -> str:
+    """Everything, except what would need another accumulator."""
+    kind = _computed(problem).name
+    if policy.precision in ("float16", "float32", "float64") and policy.precision != kind:
+        return f"accumulates {problem.x.dtype} in {kind}, not in {policy.precision}"
+    return ""
+
+
+def rank(problem: ConvProblem) -> float:
+    """Microseconds, roughly: the matrices written by NumPy, products at 50 GFLOP/s."""
+    return 200 + problem.y.shape[0] * toeplitz_bytes(problem) / 1e3 + problem.flops / 5e4
+
+
+for _op in OPERATIONS:
+    register(Impl(_op, "cpu", "cpu.corrmm", supports, plan, rank, "ieee", "run_to_run"))

@@ -1,0 +1,228 @@
+"""Hopper's instructions as functions: barriers in shared memory, the tensor copy engine (TMA), and wgmma.
+
+Shared memory is addressed by 32-bit numbers, from ``shared_start()`` on. Each instruction has a twin in
+``_hopper_twins`` for the CUDA simulator, which moves real bytes: the same kernel source runs there. Needs sm_90a.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from numbadnn.kernels._cuda import SIMULATED, f32, f64, i32, i64, intrinsic, types, u32, u64
+from numbadnn.kernels._ptx import _asm
+from numbadnn.kernels._tensormap import placeholder
+
+if SIMULATED:
+    from numbadnn.kernels import _hopper_twins as twins
+
+_CODE = {} if SIMULATED else {i32: "r", u32: "r", i64: "l", u64: "l", f32: "f", f64: "d"}
+
+
+def instruction(
+    template: str, results: tuple[Any, ...] = (), operands: tuple[Any, ...] = (), pure: bool = False
+) -> Any:
+    """One PTX instruction as a device function; several results come as a tuple. ``pure``: it touches no memory."""
+    constraints = ["=" + _CODE[t] for t in results] + [_CODE[t] for t in operands] + ([] if pure else ["~{memory}"])
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kinds = [context.get_value_type(t) for t in results]
+        result = ir.VoidType() if not kinds else kinds[0] if len(kinds) == 1 else ir.LiteralStructType(kinds)
+        value = _asm(builder, template, ",".join(constraints), result, list(args), pure)
+        if not kinds:
+            return context.get_dummy_value()
+        if len(kinds) == 1:
+            return value
+        values = [builder.extract_value(value, i) for i in range(len(kinds))]
+        return context.make_tuple(builder, types.UniTuple(results[0], len(kinds)), values)
+
+    kind = types.void if not results else results[0] if len(results) == 1 else types.UniTuple(results[0], len(results))
+    return _INTRINSICS[len(operands)](kind(*operands), codegen)
+
+
+def _of_0(signature: Any, codegen: Any) -> Any:
+    def call(typingctx):  # type: ignore[no-untyped-def]
+        return signature, codegen
+
+    return intrinsic(call)
+
+
+def _of_1(signature: Any, codegen: Any) -> Any:
+    def call(typingctx, a):  # type: ignore[no-untyped-def]
+        return signature, codegen
+
+    return intrinsic(call)
+
+
+def _of_2(signature: Any, codegen: Any) -> Any:
+    def call(typingctx, a, b):  # type: ignore[no-untyped-def]
+        return signature, codegen
+
+    return intrinsic(call)
+
+
+def _of_3(signature: Any, codegen: Any) -> Any:
+    def call(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+        return signature, codegen
+
+    return intrinsic(call)
+
+
+def _of_5(signature: Any, codegen: Any) -> Any:
+    def call(typingctx, a, b, c, d, e):  # type: ignore[no-untyped-def]
+        return signature, codegen
+
+    return intrinsic(call)
+
+
+def _of_6(signature: Any, codegen: Any) -> Any:
+    def call(typingctx, a, b, c, d, e, f):  # type: ignore[no-untyped-def]
+        return signature, codegen
+
+    return intrinsic(call)
+
+
+_INTRINSICS: dict[int, Callable[..., Any]] = {0: _of_0, 1: _of_1, 2: _of_2, 3: _of_3, 5: _of_5, 6: _of_6}
+
+
+def _or_twin(name: str, *description: Any) -> Any:
+    return getattr(twins, name) if SIMULATED else instruction(*description)
+
+
+# ---- shared memory and its barriers
+
+
+def _shared_start() -> Any:
+    if SIMULATED:
+        return twins.shared_start
+
+    @intrinsic
+    def shared_start(typingctx):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            found = builder.module.globals.get("numbadnn_shared")
+            if found is None:
+                kind = ir.ArrayType(ir.IntType(8), 0)
+                found = ir.GlobalVariable(builder.module, kind, "numbadnn_shared", addrspace=3)
+                found.linkage, found.align = "external", 1024
+            return builder.ptrtoint(found, ir.IntType(32))
+
+        return types.uint32(), codegen
+
+    return shared_start
+
+
+#: ``shared_start() -> u32``: where dynamic shared memory begins
+shared_start = _shared_start()
+#: ``barrier_init(barrier, arrivals)``
+barrier_init = _or_twin("barrier_init", "mbarrier.init.shared::cta.b64 [$0], $1;", (), (u32, u32))
+#: ``barrier_expect(barrier, bytes)``: arrive, and wait for so many bytes of copies too
+barrier_expect = _or_twin("barrier_expect", "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", (), (u32, u32))
+barrier_arrive = _or_twin("barrier_arrive", "mbarrier.arrive.shared::cta.b64 _, [$0];", (), (u32,))
+#: ``barrier_wait(barrier, parity)``: until the phase of this parity is complete
+barrier_wait = _or_twin(
+    "barrier_wait",
+    "{.reg .pred done; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; @done bra READY; bra AGAIN; READY: }",
+    (),
+    (u32, u32),
+)
+#: barriers that were initialised are visible to the copy engine
+fence_barriers = _or_twin("nothing", "fence.mbarrier_init.release.cluster; fence.proxy.async;")
+fewer_registers = _or_twin("nothing", "setmaxnreg.dec.sync.aligned.u32 40;")
+more_registers = _or_twin("nothing", "setmaxnreg.inc.sync.aligned.u32 232;")
+
+
+# ---- the copy engine
+
+
+@functools.cache
+def map_address(index: int) -> Any:
+    """``map_address(words) -> u64``: where the descriptor lies that is the ``index``-th ``map`` parameter."""
+    if SIMULATED:
+        return twins.map_address
+    template = f"{{.reg .b64 at; mov.b64 at, {placeholder(index)}; cvta.param.u64 $0, at;}}"
+
+    @intrinsic
+    def address(typingctx, words):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return _asm(builder, template, "=l", ir.IntType(64), [])
+
+        return types.uint64(words), codegen
+
+    return address
+
+
+#: ``copy_box(target, map, x, y, z, barrier)``: begin to copy the box at (x, y, z) to shared memory
+copy_box = _or_twin(
+    "copy_box",
+    "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3, $4}], [$5];",
+    (),
+    (u32, u64, i32, i32, i32, u32),
+)
+
+
+# ---- wgmma
+
+
+@functools.cache
+def wgmma(dtype: str, n: int, a_by_rows: bool, b_by_rows: bool) -> Any:
+    """``wgmma(sums, a, b)``: sums += A (64 x 16) times B (16 x n), both in shared memory, by four warps together.
+
+    ``a`` and ``b`` are matrix descriptors; ``by_rows`` says that neighbours in memory are neighbours along k, as
+    opposed to along m or n. Thread t holds row 16*warp + lane//4 (+8), columns 8*j + 2*(lane%4) (+1) in sums[4*j:].
+    """
+    if SIMULATED:
+        return twins.wgmma(dtype, n, a_by_rows, b_by_rows)
+    count, kind = n // 2, {"float16": "f16", "bfloat16": "bf16"}[dtype]
+    held = ",".join(f"${i}" for i in range(count))
+    template = (
+        f"{{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} {{{held}}}, "
+        f"${2 * count}, ${2 * count + 1}, p, 1, 1, {int(not a_by_rows)}, {int(not b_by_rows)};}}"
+    )
+    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["l", "l", "~{memory}"])
+
+    @intrinsic
+    def multiply(typingctx, sums, a, b):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            array = context.make_array(signature.args[0])(context, builder, args[0])
+            slots = [builder.gep(array.data, [ir.Constant(ir.IntType(64), i)]) for i in range(count)]
+            result = ir.LiteralStructType([ir.FloatType()] * count)
+            values = [builder.load(slot) for slot in slots]
+            found = _asm(builder, template, constraints, result, [*values, args[1], args[2]], pure=False)
+            for i, slot in enumerate(slots):
+                builder.store(builder.extract_value(found, i), slot)
+            return context.get_dummy_value()
+
+        return types.void(sums, types.uint64, types.uint64), codegen
+
+    return multiply
+
+
+wgmma_fence = _or_twin("nothing", "wgmma.fence.sync.aligned;")
+wgmma_commit = _or_twin("nothing", "wgmma.commit_group.sync.aligned;")
+
+
+@functools.cache
+def wgmma_wait(groups: int) -> Any:
+    """Until at most the last ``groups`` groups are under way."""
+    return _or_twin("nothing", f"wgmma.wait_group.sync.aligned {groups};")
+
+
+# ---- results
+
+
+@functools.cache
+def pack(dtype: str) -> Any:
+    """``pack(a, b) -> u32``: two numbers as 16-bit floats, the first in the lower half."""
+    if SIMULATED:
+        return twins.pack(dtype)
+    kind = {"float16": "f16x2", "bfloat16": "bf16x2"}[dtype]
+    return instruction(f"cvt.rn.{kind}.f32 $0, $2, $1;", (u32,), (f32, f32), pure=True)
+
+
+#: ``exchange(word, mask)``: the word of the thread whose lane differs by ``mask``; a whole group of 128 threads takes part
+exchange = _or_twin("exchange", "shfl.sync.bfly.b32 $0, $1, $2, 31, -1;", (u32,), (u32, i32))
+#: ``store_words(address, a, b, c, d)``: 16 aligned bytes of global memory
+store_words = _or_twin("store_words", "st.global.v4.b32 [$0], {$1, $2, $3, $4};", (), (i64, u32, u32, u32, u32))

@@ -1,0 +1,194 @@
+"""What the instructions of ``_hopper`` do, in Python, under the CUDA simulator: bytes of shared memory, phases, tiles.
+
+A block's shared memory and barriers hang on the simulator's manager of the block. Copies are complete when they are
+asked for, which a kernel may rely on no less than on their being late; who waits on a barrier that is never completed
+gets an error after a minute. The swizzle is on: 16-byte pieces are permuted by address bits 7 to 9, as the hardware
+does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SHARED_BYTES, START = 232448, 1040  # the start is not aligned, so that a kernel must see to it
+_making = threading.Lock()
+
+
+class Barrier:
+    """Arrivals and bytes that are still missing, and the parity of the current phase."""
+
+    def __init__(self, arrivals: int) -> None:
+        self.arrivals = self.missing = arrivals
+        self.bytes = self.phase = 0
+
+
+class Block:
+    """What the threads of one block share; ``groups``: meeting points of 128 threads."""
+
+    def __init__(self, threads: int) -> None:
+        self.memory = np.zeros(SHARED_BYTES + START, np.uint8)
+        self.barriers: dict[int, Barrier] = {}
+        self.changed = threading.Condition()
+        self.groups = [threading.Barrier(128) for _ in range(-(-threads // 128))]
+        self.pieces: list[list[Any]] = [[None] * 128 for _ in self.groups]
+
+
+class Map(NamedTuple):
+    """A descriptor: ``array`` has axes z, y, x; ``box`` is (x, y)."""
+
+    array: np.ndarray
+    box: tuple[int, int]
+
+
+def _block() -> Block:
+    manager = threading.current_thread()._manager  # type: ignore[attr-defined]
+    with _making:
+        if not hasattr(manager, "shared"):
+            manager.shared = Block(int(np.prod(manager._block_dim)))
+    found: Block = manager.shared
+    return found
+
+
+def _thread() -> int:
+    number: int = threading.current_thread().thread_id  # type: ignore[attr-defined]
+    return number
+
+
+def nothing() -> None:
+    """For what has no effect but on time, registers or visibility."""
+
+
+def shared_start() -> int:
+    return START
+
+
+def map_address(words: Map) -> Map:
+    return words
+
+
+def barrier_init(barrier: int, arrivals: int) -> None:
+    _block().barriers[int(barrier)] = Barrier(int(arrivals))
+
+
+def _settle(block: Block, barrier: Barrier) -> None:
+    if barrier.missing == 0 and barrier.bytes == 0:
+        barrier.phase ^= 1
+        barrier.missing = barrier.arrivals
+        block.changed.notify_all()
+
+
+def barrier_arrive(barrier: int) -> None:
+    barrier_expect(barrier, 0)
+
+
+def barrier_expect(barrier: int, nbytes: int) -> None:
+    block = _block()
+    with block.changed:
+        found = block.barriers[int(barrier)]
+        found.bytes += int(nbytes)
+        found.missing -= 1
+        if found.missing < 0:
+            raise RuntimeError(f"barrier {barrier}: more arrivals than it was made for")
+        _settle(block, found)
+
+
+def barrier_wait(barrier: int, parity: int) -> None:
+    block = _block()
+    with block.changed:
+        found = block.barriers[int(barrier)]
+        if not block.changed.wait_for(lambda: found.phase != int(parity), timeout=60):
+            raise RuntimeError(f"barrier {barrier}: phase {parity} is never complete")
+
+
+def _swizzled(at: int) -> int:
+    return at ^ ((at >> 7) & 7) << 4
+
+
+def copy_box(target: int, source: Map, x: int, y: int, z: int, barrier: int) -> None:
+    block, (width, height) = _block(), source.box
+    if int(target) % 1024:
+        raise ValueError(f"a box is copied to {target}, which is not a multiple of 1024")
+    plane = source.array[int(z)]
+    box = np.zeros((height, width), plane.dtype)
+    inside = plane[max(y, 0) : max(y + height, 0), max(x, 0) : max(x + width, 0)]
+    box[: inside.shape[0], : inside.shape[1]] = inside
+    rows = box.view(np.uint8).reshape(height, -1)
+    for row in range(height):
+        for piece in range(rows.shape[1] // 16):
+            at = _swizzled(int(target) + row * rows.shape[1] + piece * 16)
+            block.memory[at : at + 16] = rows[row, piece * 16 : piece * 16 + 16]
+    with block.changed:
+        found = block.barriers[int(barrier)]
+        found.bytes -= rows.size
+        _settle(block, found)
+
+
+def _tile(descriptor: int, count: int, by_rows: bool, dtype: Any) -> np.ndarray:
+    """The (count, 16) matrix behind a descriptor of the 128-byte swizzle."""
+    memory, start = _block().memory, (descriptor & 0x3FFF) << 4
+    leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
+    if descriptor >> 62 != 1:
+        raise ValueError("expected a descriptor of the 128-byte swizzle")
+    found = np.zeros((count, 16), dtype)
+    for i in range(count):
+        for k in range(16):
+            if by_rows:
+                at = start + (i >> 3) * stride + (i & 7) * 128 + k * 2
+            else:
+                at = start + (i >> 6) * leading + (k >> 3) * stride + (k & 7) * 128 + (i & 63) * 2
+            at = _swizzled(at)
+            found[i, k] = memory[at : at + 2].view(dtype)[0]
+    return found.astype(np.float32)
+
+
+def wgmma(dtype: str, n: int, a_by_rows: bool, b_by_rows: bool) -> Callable[..., None]:
+    from numbadnn.kernels._ptx import _numpy_type
+
+    kind = _numpy_type(dtype)
+
+    def multiply(sums: Any, a: int, b: int) -> None:
+        block, thread = _block(), _thread()
+        group, lane, warp = thread >> 7, thread & 31, (thread >> 5) & 3
+        pieces = block.pieces[group]
+        pieces[thread & 127] = (int(a), int(b))
+        if block.groups[group].wait() == 0:
+            if len(set(pieces)) != 1:
+                raise ValueError("the threads of a group ask for different products")
+            pieces[:] = [_tile(int(a), 64, a_by_rows, kind) @ _tile(int(b), n, b_by_rows, kind).T] * 128
+        block.groups[group].wait()
+        product, row, column = pieces[thread & 127], warp * 16 + (lane >> 2), 2 * (lane & 3)
+        for j in range(n // 8):
+            at = 8 * j + column
+            sums[4 * j : 4 * j + 2] += product[row, at : at + 2]
+            sums[4 * j + 2 : 4 * j + 4] += product[row + 8, at : at + 2]
+
+    return multiply
+
+
+def pack(dtype: str) -> Callable[[Any, Any], int]:
+    from numbadnn.kernels._ptx import _numpy_type
+
+    def packed(a: Any, b: Any) -> int:
+        return int(np.array([a, b], np.float32).astype(_numpy_type(dtype)).view(np.uint32)[0])
+
+    return packed
+
+
+def exchange(word: int, mask: int) -> int:
+    block, thread = _block(), _thread()
+    group, pieces = block.groups[thread >> 7], block.pieces[thread >> 7]
+    pieces[thread & 127] = word
+    group.wait()
+    found: int = pieces[(thread ^ int(mask)) & 127]
+    group.wait()
+    return found
+
+
+def store_words(address: int, *words: int) -> None:
+    from numbadnn.kernels._ptx import _bytes_at
+
+    _bytes_at(int(address), 16)[:] = np.array(words, np.uint32).tobytes()

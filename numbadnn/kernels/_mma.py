@@ -1,0 +1,174 @@
+"""Tensor-core products of a warp, and accesses of shared memory of chosen width, each beside its twin for the simulator.
+
+``product(kind, terms, whole)`` is m16n8k8 for TF32 and float64, m16n8k16 for float64: lane l = 4*g + t holds a = (g,t),
+(g+8,t), (g,t+4), (g+8,t+4) ... of A, b = (t,g), (t+4,g) ... of B and c = (g,2t), (g,2t+1), (g+8,2t), (g+8,2t+1) of C.
+Every thread of the block must take part. Needs sm_80.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from numbadnn.kernels._cuda import SIMULATED, f32, f64, i32, intrinsic, types
+from numbadnn.kernels._ptx import _DOUBLE, _EXCHANGE, _FLOAT, _I32, ACCUMULATOR, _asm, _slot
+
+_TF32 = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
+
+
+@functools.cache
+def product(kind: str, terms: int, whole: bool = True) -> Callable[..., None]:
+    """``product(sums, at, a, i, b, j)``: sums[at:at+4] += a[i:] times b[j:], of ``terms`` terms; ``kind`` "tf32" or "float64".
+
+    Without ``whole`` float64 is several m8n8k4, which is what sm_80 has; sm_90 has the whole.
+    """
+    if SIMULATED:
+        return functools.partial(_product_twin, kind, terms)
+    real, acc = (_FLOAT, f32) if kind == "tf32" else (_DOUBLE, f64)
+
+    @intrinsic
+    def multiply(typingctx, sums, at, a, i, b, j):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def slots(array, count):  # type: ignore[no-untyped-def]
+                kind = signature.args[2 * array]
+                return [_slot(context, builder, kind, args[2 * array], args[2 * array + 1], e) for e in range(count)]
+
+            c_slots = slots(0, 4)
+            c, x, y = (
+                [builder.load(s) for s in found] for found in (c_slots, slots(1, terms // 2), slots(2, terms // 4))
+            )
+            if kind == "tf32":
+                x, y = ([builder.bitcast(v, _I32) for v in values] for values in (x, y))
+                c = _multiply(builder, _TF32, "f", "r", real, c, x, y)
+            elif whole:
+                name = f"mma.sync.aligned.m16n8k{terms}.row.col.f64.f64.f64.f64"
+                c = _multiply(builder, name, "d", "d", real, c, x, y)
+            else:
+                name = "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64"
+                for step in range(terms // 4):
+                    upper = _multiply(builder, name, "d", "d", real, c[:2], [x[2 * step]], [y[step]])
+                    c = upper + _multiply(builder, name, "d", "d", real, c[2:], [x[2 * step + 1]], [y[step]])
+            for slot, value in zip(c_slots, c, strict=True):
+                builder.store(value, slot)
+            return context.get_dummy_value()
+
+        arrays = (sums, types.int32, a, types.int32, b, types.int32)
+        return types.void(*arrays) if sums.dtype == acc else None, codegen
+
+    return multiply
+
+
+def _multiply(builder: Any, name: str, c_code: str, a_code: str, real: Any, c: Any, a: Any, b: Any) -> list[Any]:
+    """One instruction: the new values of c."""
+    n, numbers = len(c), iter(range(2 * len(c) + len(a) + len(b)))
+
+    def group(count: int) -> str:
+        return "{" + ",".join(f"${next(numbers)}" for _ in range(count)) + "}"
+
+    template = f"{name} {group(n)}, {group(len(a))}, {group(len(b))}, {group(n)};"
+    constraints = [f"={c_code}"] * n + [a_code] * (len(a) + len(b)) + [c_code] * n
+    found = _asm(builder, template, ",".join(constraints), ir.LiteralStructType([real] * n), [*a, *b, *c])
+    return [builder.extract_value(found, i) for i in range(n)]
+
+
+def _product_twin(kind: str, terms: int, sums: Any, at: int, a: Any, i: int, b: Any, j: int) -> None:
+    """The simulator has no warps: every thread of the block meets here, twice."""
+    import threading
+
+    thread: Any = threading.current_thread()
+    number, acc = thread.thread_id, np.float32 if kind == "tf32" else np.float64
+    _EXCHANGE[number] = (np.array(a[i : i + terms // 2], acc), np.array(b[j : j + terms // 4], acc))
+    thread.syncthreads()
+    first, g, t = number & ~31, (number & 31) >> 2, number & 3
+    for k in range(terms):
+        low, upper = k & 3, 2 * (k >> 2)
+        for e in range(2):
+            right = _EXCHANGE[first + (2 * t + e) * 4 + low][1][k >> 2]
+            left = _EXCHANGE[first + g * 4 + low][0]
+            sums[at + e] += left[upper] * right
+            sums[at + 2 + e] += left[upper + 1] * right
+    thread.syncthreads()
+
+
+def _round_tf32() -> Callable[..., Any]:
+    if SIMULATED:
+
+        def twin(value):  # type: ignore[no-untyped-def]
+            bits = np.float32(value).view(np.uint32)  # to nearest, ties away from zero; NaN and infinity stay
+            return (
+                f32(value) if not np.isfinite(value) else ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(f32)
+            )
+
+        return twin
+
+    @intrinsic
+    def rounded(typingctx, value):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return builder.bitcast(_asm(builder, "cvt.rna.tf32.f32 $0, $1;", "=r,f", _I32, list(args)), _FLOAT)
+
+        return types.float32(types.float32), codegen
+
+    return rounded
+
+
+#: a float32 with the precision that TF32 products read
+round_tf32 = _round_tf32()
+
+
+@functools.cache
+def read_shared(acc: str, count: int) -> Callable[..., None]:
+    """``read_shared(values, start, shared, at)``: values[start:start+count] = shared[at:at+count], one aligned access."""
+    if SIMULATED:
+
+        def twin(values, start, shared, at):  # type: ignore[no-untyped-def]
+            values[start : start + count] = shared[at : at + count]
+
+        return twin
+
+    @intrinsic
+    def read(typingctx, values, start, shared, at):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            kind = ir.VectorType(context.get_value_type(ACCUMULATOR[acc]), count)
+            source = _slot(context, builder, signature.args[2], args[2], args[3], 0)
+            vector = builder.load(builder.bitcast(source, kind.as_pointer()))
+            vector.align = count * (8 if acc == "float64" else 4)
+            for e in range(count):
+                target = _slot(context, builder, signature.args[0], args[0], args[1], e)
+                builder.store(builder.extract_element(vector, ir.Constant(_I32, e)), target)
+            return context.get_dummy_value()
+
+        return types.void(values, i32, shared, i32), codegen
+
+    return read
+
+
+@functools.cache
+def write_shared(acc: str, count: int) -> Callable[..., None]:
+    """``write_shared(values, start, shared, at)``: shared[at:at+count] = values[start:start+count], one aligned access."""
+    if SIMULATED:
+
+        def twin(values, start, shared, at):  # type: ignore[no-untyped-def]
+            shared[at : at + count] = values[start : start + count]
+
+        return twin
+
+    @intrinsic
+    def write(typingctx, values, start, shared, at):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            kind = ir.VectorType(context.get_value_type(ACCUMULATOR[acc]), count)
+            vector = ir.Constant(kind, ir.Undefined)
+            for e in range(count):
+                value = builder.load(_slot(context, builder, signature.args[0], args[0], args[1], e))
+                vector = builder.insert_element(vector, value, ir.Constant(_I32, e))
+            target = _slot(context, builder, signature.args[2], args[2], args[3], 0)
+            store = builder.store(vector, builder.bitcast(target, kind.as_pointer()))
+            store.align = count * (8 if acc == "float64" else 4)
+            return context.get_dummy_value()
+
+        return types.void(values, i32, shared, i32), codegen
+
+    return write

@@ -1,0 +1,68 @@
+"""TMA descriptors: made by the driver for address 0, passed by value, their address replaced in each call.
+
+A descriptor (CUtensorMap, 128 bytes) tells the copy engine an array's address, extents, strides and the box that one
+copy moves. As a kernel parameter it needs no memory of its own. Numba has no such parameter: a kernel takes sixteen
+words in its place, and ``by_value`` turns them into one parameter of 128 bytes in the PTX. The address is the
+descriptor's first word.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+
+from numbadnn.kernels import _driver
+
+#: CUtensorMapDataType
+DATA_TYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
+_SWIZZLE_128B, _L2_PROMOTION_256B = 3, 3
+
+
+def placeholder(index: int) -> str:
+    """What stands for the ``index``-th descriptor's parameter in the text of an instruction."""
+    return f"NUMBADNN_MAP_{index}"
+
+
+def by_value(ptx: str, parameters: str) -> str:
+    """The PTX with each ``map`` of ``parameters`` as one 64-byte aligned parameter, and placeholders replaced by its name."""
+    head = re.search(r"\.entry\s+\w+\s*\((.*?)\)", ptx, re.DOTALL)
+    if not head:
+        raise ValueError("expected an entry point with parameters")
+    declared = [line.strip() for line in head[1].split(",")]
+    kept, names = [], []
+    for word in parameters.split():
+        name, _, count = word.partition("*")
+        words = 16 if name == "map" else int(count or 1)
+        mine, declared = declared[:words], declared[words:]
+        if name == "map":
+            names.append(mine[0].split()[-1])
+            mine = [f".param .align 64 .b8 {names[-1]}[128]"]
+        kept += mine
+    if declared:
+        raise ValueError(f"expected the parameters {parameters!r}, got {len(declared)} more")
+    ptx = ptx[: head.start(1)] + "\n\t" + ",\n\t".join(kept) + "\n" + ptx[head.end(1) :]
+    for index, name in enumerate(names):
+        ptx = ptx.replace(placeholder(index), name)
+    return ptx
+
+
+def encode(dtype: str, extents: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]) -> bytes:
+    """A descriptor without address, innermost axis first, 128-byte swizzle, zeros outside.
+
+    ``strides`` are in bytes, of the axes after the first (which is packed): multiples of 16 below 2**40.
+    """
+    rank = len(extents)
+    memory = ctypes.create_string_buffer(128 + 64)
+    start = ctypes.addressof(memory) + -ctypes.addressof(memory) % 64
+    arrays = (
+        (ctypes.c_uint64 * rank)(*extents),
+        (ctypes.c_uint64 * (rank - 1))(*strides),
+        (ctypes.c_uint32 * rank)(*box),
+        (ctypes.c_uint32 * rank)(*(1,) * rank),
+    )
+    kind, zero = ctypes.c_int(DATA_TYPES[dtype]), ctypes.c_int(0)
+    _driver.call(
+        "cuTensorMapEncodeTiled", ctypes.c_void_p(start), kind, ctypes.c_uint32(rank), ctypes.c_void_p(16), *arrays,
+        zero, ctypes.c_int(_SWIZZLE_128B), ctypes.c_int(_L2_PROMOTION_256B), zero,
+    )  # fmt: skip
+    return ctypes.string_at(start, 128)

@@ -1,0 +1,112 @@
+"""What files remember of a problem, as a choice: the plan file's entry, the fastest of what was measured; and measuring now.
+
+An entry is followed only if everything that would refuse its implementation today still lets it pass; else there is a
+reason, and the dispatcher goes on as if there were no entry (or, where the plan file is strict, says so).
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from numbadnn import choices, plan_file, select, stored, tune
+from numbadnn.config import Options
+from numbadnn.errors import NotSupportedError, NumbaDNNError
+from numbadnn.problem import Policy
+from numbadnn.registry import Impl, implementations
+
+
+def restored(
+    entry: dict[str, Any], problem: Any, policy: Policy, options: Options, backends: tuple[str, ...]
+) -> tuple[Impl, Any] | str:
+    """The implementation and configuration that a file names, or why they may not be used."""
+    named = [i for i in implementations(problem.op) if i.name == entry["impl"]]
+    if not named:
+        return f"there is no implementation {entry['impl']!r}"
+    impl, config = named[0], entry.get("config")
+    if impl.backend not in backends:
+        return f"{impl.name} is not of the backends asked for"
+    engine = config.get("engine") if isinstance(config, dict) else None
+    own = config is not None and impl.restore is not None
+    reason = select.refusal(impl, problem, policy, options, supports=not own, engine=engine)
+    if reason or config is None:
+        return reason or (impl, None)
+    try:
+        if impl.restore is not None:
+            return impl, impl.restore(problem, policy, config)
+    except NotSupportedError as error:
+        return str(error)
+    for known in impl.space(problem, policy) if impl.space else ():
+        if stored.plain(known) == config:
+            return impl, known
+    return f"{impl.name} has no configuration {config}"
+
+
+def planned(problem: Any, policy: Policy, options: Options, backend: str | None) -> select.Choice | None:
+    """What the plan file says; PlanMissError where it must say something and does not."""
+    path = options.plan_file
+    if not path:
+        if options.plan_strict:
+            raise plan_file.miss("no plan_file is set:", problem, "it cannot hold")
+        return None
+    entry = plan_file.lookup(path, plan_file.key_of(problem, policy, select.scope(options, backend)))
+    if entry is None:
+        if options.plan_strict:
+            raise plan_file.miss(path, problem, "has no entry for")
+        return None
+    backends = tuple(b for group in select.groups(options, backend) for b in group)
+    found = plan_file.stale(entry, policy.device) or restored(entry, problem, policy, options, backends)
+    if isinstance(found, str):
+        if options.plan_strict:
+            raise plan_file.miss(path, problem, f"names {entry['impl']}, but {found}, for")
+        warnings.warn(f"{path}: the plan of {problem} is not used: {found}", RuntimeWarning, stacklevel=6)
+        return None
+    impl, config = found
+    return select.Choice(impl, f"plan file {path}", config=config, remembered=True)
+
+
+def tuned(problem: Any, policy: Policy, options: Options, backend: str | None) -> select.Choice | None:
+    """The fastest admitted of what was measured, where all that could be chosen here was measured."""
+    if options.tune == "heuristic" or policy.determinism in select.FIXED_LEVELS:
+        return None
+    record = choices.lookup(problem, policy, options)
+    if record is None:
+        return None
+    first = select.groups(options, backend)[0]
+    if not set(select.names_of(problem, policy, options, first)) <= set(record["considered"]):
+        return None
+    for entry in record["fastest"]:
+        found = restored(entry, problem, policy, options, first)
+        if not isinstance(found, str):
+            impl, config = found
+            return select.Choice(
+                impl, f"tuned, {entry['time_us']:.4g} us", config=config, remembered=True, time_us=entry["time_us"]
+            )
+    return None
+
+
+def measured(
+    problem: Any, policy: Policy, options: Options, backend: str | None, chosen: select.Choice
+) -> select.Choice:
+    """The fastest of all that the rank might have chosen from; ``chosen`` where nothing can be measured."""
+    group = next(g for g in select.groups(options, backend) if chosen.impl.backend in g)
+    admitted = [i for i in select.ordered(problem, policy, group) if not select.refusal(i, problem, policy, options)]
+    names = select.names_of(problem, policy, options, group)
+    try:
+        outcome = tune.measure(problem, policy, admitted, names, say=tune.to_stderr(problem))
+    except (NumbaDNNError, MemoryError) as error:
+        if isinstance(error, NumbaDNNError) and "OUT_OF_MEMORY" not in str(error):
+            raise
+        warnings.warn(f"{problem} is not measured, its operands do not fit: {error}", RuntimeWarning, stacklevel=6)
+        return chosen
+    if not outcome.timed:
+        why = "; ".join(f"{c.impl}: {c.reason}" for c in outcome.candidates)
+        warnings.warn(f"{problem}: no candidate could be measured: {why}", RuntimeWarning, stacklevel=6)
+        return chosen
+    choices.store(outcome, options)
+    best = outcome.timed[0]
+    found = restored(best.as_dict(), problem, policy, options, group)
+    if isinstance(found, str):
+        raise NumbaDNNError(f"{best.impl} {best.config} was measured but cannot be planned again: {found}")
+    decided = f"measured, {best.time_us:.4g} us, the fastest of {len(outcome.timed)}"
+    return select.Choice(found[0], decided, chosen.refusals, chosen.fallback, found[1], time_us=best.time_us)

@@ -1,0 +1,185 @@
+"""JSON files that outlive a process: choices, plans, errata. Data only, written whole or not at all, never executed.
+
+A file is one object with the name of its format. ``read`` checks all of it before anything is used: what is damaged, of
+another format or not the user's own is reported once and ignored. ``update`` reads, changes and replaces it under a lock, so
+that several processes may add to one file; a damaged file is kept beside the new one as ``NAME.damaged``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import platform
+import re
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
+
+Document = dict[str, Any]
+
+
+def cache_folder(cache_dir: str = "") -> Path:
+    """The option ``cache_dir``, or the user's cache folder."""
+    if cache_dir:
+        return Path(cache_dir)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base, "numbadnn")
+
+
+def read(path: Path, form: str, private: bool = True) -> Document | None:
+    """The document at ``path``; None where there is none, or (reported once) none that can be used.
+
+    ``private``: it must belong to this user and be writable by nobody else.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            status = os.fstat(file.fileno())
+            if private and hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & stat.S_IWOTH):
+                return _ignored(path, "it belongs to another user or everybody may write it")
+            document = json.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        return _ignored(path, f"it is damaged: {error}")
+    if not isinstance(document, dict) or document.get("format") != form:
+        found = document.get("format") if isinstance(document, dict) else type(document).__name__
+        return _ignored(path, f"expected the format {form!r}, got {found!r}")
+    return document
+
+
+_reported: set[tuple[str, str]] = set()
+
+
+def report(path: Path | str, why: str) -> None:
+    """Say once a process what is wrong with a file."""
+    if (str(path), why) not in _reported:
+        _reported.add((str(path), why))
+        warnings.warn(f"{path} is ignored: {why}", RuntimeWarning, stacklevel=2)
+
+
+def _ignored(path: Path, why: str) -> Document | None:
+    report(path, why)
+    return None
+
+
+def update(path: Path, form: str, change: Callable[[Document], None], private: bool = True) -> Document:
+    """Read, change and replace a file, under a lock; the document as written. OSError where the disk refuses."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _locked(path):
+        document = read(path, form, private)
+        if document is None:
+            if path.exists():
+                os.replace(path, path.with_name(path.name + ".damaged"))
+            document = {"format": form}
+        change(document)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(document, file, indent=1)
+                file.write("\n")
+            if not private:
+                os.chmod(temporary, 0o644)  # a file to be committed is not the user's secret
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    return document
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One writer at a time, where the system has file locks; the folder itself is what is locked."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def plain(value: Any) -> Any:
+    """A configuration as JSON has it: dataclasses as objects, tuples as lists, keys as text.
+
+    >>> plain({"engine": 3, "knobs": {2: 1}})
+    {'engine': 3, 'knobs': {'2': 1}}
+    """
+    import dataclasses
+
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    return json.loads(json.dumps(value))
+
+
+def configuration(executable: Executable) -> Any:
+    """The configuration that gives this executable again, as JSON has it; None where there is nothing to choose."""
+    facts = executable.facts
+    if "engine" in facts:
+        return plain({name: facts[name] for name in ("form", "engine", "knobs") if name in facts})
+    return plain(facts.get("config"))
+
+
+@functools.cache
+def device_name(device: int) -> str:
+    """The GPU's name; for -1 the CPU's and its number of threads."""
+    if device >= 0:
+        from numbadnn import info
+
+        known = info.gpus()
+        return str(known[device]["name"]) if device < len(known) else f"CUDA device {device}"
+    model = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        if found := re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text()):
+            model = found[1]
+    return f"{model}, {os.cpu_count()} threads"
+
+
+def file_name(device: int) -> str:
+    """The name of a device's file.
+
+    >>> file_name(-1).endswith(".json")
+    True
+    """
+    return re.sub(r"\W+", "_", device_name(device)).strip("_").lower() + ".json"
+
+
+@functools.cache
+def versions(device: int) -> str:
+    """What a measurement is only good for, in one line: cuDNN on a GPU, Numba and numbadnn."""
+    import importlib.metadata as metadata
+
+    from numbadnn import __version__
+
+    found = []
+    if device >= 0:
+        from numbadnn import cudnn
+
+        found.append(f"cudnn={cudnn.version(raises=False)}")
+    for name in ("numba", "numba-cuda") if device >= 0 else ("numba",):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.append(f"{name}={metadata.version(name)}")
+    found.append(f"numbadnn={__version__}")
+    return " ".join(found)
+
+
+def policy_text(policy: Policy) -> str:
+    """The rules in force, without the device's number.
+
+    >>> policy_text(Policy())
+    'determinism=run_to_run fp32_precision=ieee precision=as_input_f32 algo=auto workspace_limit=1073741824'
+    """
+    names = ("determinism", "fp32_precision", "precision", "algo", "workspace_limit")
+    return " ".join(f"{name}={getattr(policy, name)}" for name in names)

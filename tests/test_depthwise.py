@@ -1,0 +1,79 @@
+"""Depthwise convolution on the GPU: what it takes, how it is configured, and its kernels under the simulator."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
+
+from numbadnn.kernels import depthwise
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import implementations
+
+TESTS = Path(__file__).parent
+POLICY = Policy(device=0)
+
+
+def problem(text: str, op: str = "conv2d") -> ConvProblem:
+    return ConvProblem.parse(f"{op} {text}")
+
+
+LAYER = "x=float32:64x144x56x56 w=float32:144x1x3x3 pad=1,1,1,1 groups=144"
+
+
+def test_under_the_simulator() -> None:
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TESTS.parent)}
+    command = [sys.executable, str(TESTS / "simulated_depthwise.py"), "depthwise"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == 18
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x=float32:1x4x8x8 w=float32:4x2x3x3 groups=2", "as many groups as channels"),
+        ("x=float32:1x4x8x8 w=float32:4x1x3x3 groups=4 dilation=2,2", "dilated"),
+        ("x=float32:1x4x8x8 w=float32:4x1x3x3 groups=4 stride=3,1", "strides of 1 or 2"),
+        ("x=float32:1x4x9x9 w=float32:4x1x8x3 groups=4", "at most 7 taps"),
+        ("x=float32:1x4x8x8:512,128,16,2 w=float32:4x1x3x3 groups=4", "next to each other"),
+    ],
+)
+def test_refuses_with_a_reason(text: str, reason: str) -> None:
+    assert reason in depthwise._supports(problem(text), POLICY)
+
+
+def test_tiles_are_as_wide_as_the_memory_is_aligned() -> None:
+    assert depthwise.heuristic(problem(LAYER)).tile == depthwise.Tile(False, 4, 1, 4, 4)
+    assert depthwise.heuristic(problem(LAYER.replace("56x56", "7x7"))).tile.columns == 1
+    last = LAYER.replace("56x56", "56x56:nhwc")
+    assert depthwise.heuristic(problem(last)).tile == depthwise.Tile(True, 4, 2, 2, 2)
+    # a stride of two needs tiles of an even number of columns in the image
+    odd = "x=float32:1x4x9x9 w=float32:4x1x3x3 groups=4 stride=2,2"
+    assert depthwise.heuristic(problem(odd, "conv2d_grad_wrt_inputs")).tile.columns == 2
+
+
+def test_many_filters_a_channel_do_not_share_a_tile_of_channels() -> None:
+    twice = problem("x=float32:1x8x6x6:nhwc w=float32:16x1x3x3 groups=8")
+    assert depthwise.heuristic(twice).many and depthwise.heuristic(twice).tile.channels == 1
+
+
+def test_the_sum_of_the_filters_gradient_depends_on_the_problem_alone() -> None:
+    weights = problem(LAYER, "conv2d_grad_wrt_weights")
+    config = depthwise.heuristic(weights)
+    assert config == depthwise.heuristic(weights)
+    assert 1 < config.splits <= 65535
+    small = problem("x=float32:1x2x4x4 w=float32:2x1x3x3 groups=2", "conv2d_grad_wrt_weights")
+    assert depthwise.heuristic(small).splits == 1
+
+
+@pytest.mark.parametrize("op", ["conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"])
+def test_ranks_first_where_it_is_fastest(op: str) -> None:
+    layer = problem(LAYER, op)
+    ranks = {impl.name: impl.rank(layer) for impl in implementations(op) if impl.backend != "cpu"}
+    taking = {name for name in ranks if name not in ("numba.unshared",)}
+    assert min(taking, key=lambda name: ranks[name]) == "numba.depthwise"

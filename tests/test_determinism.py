@@ -1,0 +1,268 @@
+"""Determinism measured: what changes bits is seen, what is found wanting is obeyed, two reports can be held together."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbadnn
+from numbadnn import __main__ as command
+from numbadnn import dispatch, errata, stored
+from numbadnn.cases import all_cases, parse
+from numbadnn.problem import Policy
+from numbadnn.registry import DETERMINISM, FAMILY, Executable, Impl, implementations
+from numbadnn.validate import batches, determinism_report, levels
+from numbadnn.validate.data import make_arrays
+from numbadnn.validate.faults import planted
+
+LINE = "softmax x=float32:6x10 y=float32:6x10 algo=accurate mode=channel"
+CASE = "softmax/rows/accurate-channel/float32"
+FREE = Policy(determinism="not_guaranteed")
+X = np.random.default_rng(0).standard_normal((6, 10)).astype("float32")
+
+
+def softmax_with(
+    change: Callable[[np.ndarray], float], declared: str = "gpu_to_gpu", name: str = "cpu.planted"
+) -> Impl:
+    """softmax whose results are off by ``change(x)``."""
+
+    def plan(problem: Any, policy: Policy, config: Any) -> Executable:
+        def run(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
+            e = np.exp(inputs[0] - inputs[0].max(1, keepdims=True))
+            outputs[0][...] = e / e.sum(1, keepdims=True) + np.float32(change(inputs[0]))
+
+        return Executable(run, determinism=declared)
+
+    return Impl("softmax", "cpu", name, lambda p, q: "", plan, lambda p: 1e9, determinism=declared)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    dispatch.clear_caches()
+    with numbadnn.using(cache_dir=str(tmp_path)):
+        yield tmp_path
+    dispatch.clear_caches()
+
+
+def changes(which: str) -> Callable[[np.ndarray], float]:
+    count = itertools.count()
+    return {
+        "nothing": lambda x: 0.0,
+        "again": lambda x: 1e-6 * next(count),
+        "addresses": lambda x: 1e-6 * (x.ctypes.data % 64),
+        "batch": lambda x: 1e-6 * len(x),
+        "neighbours": lambda x: 1e-3 * abs(float(x[-1].sum())),
+        "threads": lambda x: 1e-6 * __import__("numba").get_num_threads(),
+        "noise": lambda x: 1e-6 * __import__("threading").active_count(),
+    }[which]
+
+
+@pytest.mark.parametrize(
+    ("which", "level"),
+    [
+        ("nothing", "batch_invariant"),
+        ("again", "not_guaranteed"),
+        ("addresses", "not_guaranteed"),
+        ("batch", "run_to_run"),
+        ("neighbours", "run_to_run"),
+        ("threads", "not_guaranteed"),
+        ("noise", "not_guaranteed"),
+    ],
+)
+def test_what_changes_bits_is_seen_by_its_trial(which: str, level: str) -> None:
+    import numba
+
+    if which == "threads" and numba.config.NUMBA_NUM_THREADS < 2:
+        pytest.skip("one thread is all there is")
+    found = levels.examine(softmax_with(changes(which)), parse(LINE), FREE)
+    assert found.level == level
+    seen = {trial for trial, what in found.trials.items() if what == levels.DIFFERENT}
+    if which == "nothing":
+        assert not seen and set(found.trials) == {"again", "planned anew", "addresses", "noise", "threads", "batch"}
+    elif which != "again":
+        # images that begin elsewhere in memory lie at other addresses too
+        assert seen == {"neighbours": {"batch"}, "addresses": {"addresses", "batch"}}.get(which, {which})
+
+
+def test_moved_operands_keep_their_values_strides_and_alignment() -> None:
+    from numbadnn.validate.data import buffer, untouched
+
+    b = buffer(parse("softmax x=float32:3x4:8,2").inputs[0], 1.5)
+    for shift in levels.SHIFTS:
+        m = levels.moved(b, shift)
+        assert (m.array == 1.5).all() and m.array.strides == b.array.strides and untouched(m)
+        assert m.memory.ctypes.data % 64 == shift % 64 and m.array.ctypes.data % 16 == b.array.ctypes.data % 16
+
+
+@pytest.mark.parametrize("op", FAMILY)
+def test_the_images_of_a_batch_are_a_problem_of_their_own(op: str) -> None:
+    cases = [c for c in all_cases().values() if c.op == op and "contract" in c.tags and batches.splits(c.problem())]
+    if op not in batches.BATCHED:
+        assert not cases
+        return
+    assert cases, "no case of this operation has a batch that can be split"
+    problem = cases[0].problem()
+    inputs, _ = make_arrays(problem)
+    for low, high in batches.splits(problem):
+        some = batches.part(problem, inputs, low, high)
+        assert some.problem.op == op and some.problem.output.shape == (high - low, *problem.output.shape[1:])
+        assert all(np.shares_memory(a, b) for a, b in zip(some.inputs, inputs, strict=True))
+    others = batches.other_neighbours(problem, inputs)
+    first, second = inputs[0], others[0]
+    assert np.array_equal(first[:1], second[:1]) and not np.array_equal(first[1:], second[1:])
+
+
+@pytest.mark.parametrize("line", [
+    "conv2d x=float32:3x4x9x8 w=float32:6x4x3x3 y=float32:3x6x7x6", "conv2d_grad_wrt_inputs x=float32:3x4x9x8 w=float32:6x4x3x3",
+    LINE,
+])  # fmt: skip
+def test_the_cpu_kernels_reach_what_they_declare(line: str) -> None:
+    problem = parse(line)
+    for impl in implementations(problem.op):
+        if impl.backend == "cpu":
+            declared = min(DETERMINISM.index(impl.determinism), DETERMINISM.index("batch_invariant"))
+            assert DETERMINISM.index(levels.examine(impl, problem, FREE).level) >= declared
+
+
+def test_what_is_found_wanting_goes_into_the_errata_and_the_dispatcher_obeys(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = folder / "report.json"
+    with planted(softmax_with(changes("batch")), softmax_with(changes("nothing"), name="cpu.good")):
+        with numbadnn.using(only="cpu.planted"):
+            numbadnn.softmax(X)  # it declares gpu_to_gpu and is believed
+        with numbadnn.using(exclude="cpu.loops"), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(determinism_report, "PROCESSES", 0)  # a fresh process knows nothing of what is planted here
+            assert command.main(["validate", "--determinism", CASE, "--backend", "cpu", "--json", str(report)]) == 1
+        out = capsys.readouterr().out
+        line = next(text for text in out.splitlines() if "cpu.planted" in text)
+        assert line.split() == [
+            "softmax",
+            "float32",
+            "cpu.planted",
+            "gpu_to_gpu",
+            "run_to_run",
+            "1",
+            "wanting",
+            "batch",
+        ]
+        dispatch.clear_caches()
+        for level, refused in (("run_to_run", False), ("batch_invariant", True)):
+            with numbadnn.using(determinism=level):
+                found = {c.impl: c for c in numbadnn.explain(numbadnn.softmax, X).candidates}
+                assert ("measured run_to_run, the option" in found["cpu.planted"].reason) == refused
+                assert found["cpu.good"].state != "refused" and found["cpu.good"].measured == "batch_invariant"
+        with (
+            numbadnn.using(determinism="batch_invariant", only="cpu.planted"),
+            pytest.raises(numbadnn.NotSupportedError, match="other bits: batch on softmax x="),
+        ):
+            numbadnn.softmax(X)
+        with numbadnn.using(errata_file=str(folder / "none.json"), determinism="batch_invariant", only="cpu.planted"):
+            numbadnn.softmax(X)  # another file, another knowledge
+    document = json.loads((folder / "errata" / stored.file_name(-1)).read_text())
+    (entry,) = document["entries"]
+    assert entry["level"] == "run_to_run" and document["levels"]["cpu.good softmax float32"] == "batch_invariant"
+    assert {row["impl"]: row["verdict"] for row in json.loads(report.read_text())["rows"]} == {
+        "cpu.loops": "ok", "cpu.planted": "wanting", "cpu.good": "ok"
+    }  # fmt: skip
+
+
+def test_measuring_again_replaces_what_was_known(folder: Path) -> None:
+    options = numbadnn.config.current()
+    entry = {"impl": "a", "op": "softmax", "dtype": "float32", "level": "wrong", "evidence": "e"}
+    errata.store(options, -1, [entry, {**entry, "impl": "b"}], {"a softmax float32": "run_to_run"})
+    errata.store(options, -1, [], {"a softmax float32": "batch_invariant"})
+    document = json.loads((folder / "errata" / stored.file_name(-1)).read_text())
+    assert [e["impl"] for e in document["entries"]] == ["b"]
+    assert document["levels"] == {"a softmax float32": "batch_invariant"}
+
+
+def test_one_engine_of_cudnn_can_be_left_out(folder: Path) -> None:
+    problem, options = parse("conv2d x=float16:1x8x4x4 w=float16:8x8x3x3"), numbadnn.config.current()
+    entry = {
+        "impl": "cudnn.graph",
+        "op": "conv2d",
+        "dtype": "float16",
+        "engine": 7,
+        "level": "not_guaranteed",
+        "evidence": "e",
+    }
+    errata.store(options, 0, [entry], {})
+    assert errata.against_engine(problem, Policy(0), 7).startswith("measured not_guaranteed, the option determinism")
+    assert (
+        errata.against_engine(problem, Policy(0, "not_guaranteed"), 7)
+        == ""
+        == errata.against_engine(problem, Policy(0), 8)
+    )
+    assert errata.against("cudnn.graph", problem, Policy(0), options) == ""
+    errata.store(options, 0, [{**entry, "engine": 8, "level": "wrong"}], {})
+    assert "measured to be wrong" in errata.against_engine(problem, Policy(0, "not_guaranteed"), 8)
+
+
+def test_a_damaged_errata_file_is_reported_and_ignored(folder: Path) -> None:
+    file = folder / "mine.json"
+    file.write_text('{"format": "numbadnn-errata-1", "entries": [{"impl": "cpu.loops"}]}')
+    with numbadnn.using(errata_file=str(file)), pytest.warns(RuntimeWarning, match="an entry lacks"):
+        numbadnn.softmax(X)
+
+
+def test_fresh_processes_give_the_same_bits_and_one_that_dies_is_said(folder: Path) -> None:
+    rows = determinism_report.examine([all_cases()[CASE]], -1, "cpu", None)
+    assert [row.trials["process"] for row in rows] == ["same"] and rows[0].reached == "batch_invariant"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(determinism_report.sys, "executable", "/bin/false")
+        rows = determinism_report.examine([all_cases()[CASE]], -1, "cpu", None)
+    assert rows[0].verdict == "failed" and "a fresh process ended here" in rows[0].reason
+
+
+def report_file(path: Path, **sha256: str) -> str:
+    rows = [
+        {"case": name, "problem": f"softmax {name}", "impl": "numba.rows", "config": None, "dtype": "float32",
+         "declared": "run_to_run" if name.startswith("loose") else "gpu_to_gpu", "reached": "", "sha256": bits}
+        for name, bits in sha256.items()
+    ]  # fmt: skip
+    text = {"format": determinism_report.FORMAT, "device": path.stem, "versions": "v", "date": "d", "rows": rows}
+    path.write_text(json.dumps(text))
+    return str(path)
+
+
+def test_two_reports_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = report_file(tmp_path / "one.json", a="1", b="2", loose="3", lonely="4")
+    same = report_file(tmp_path / "same.json", a="1", b="2", loose="33")
+    other = report_file(tmp_path / "other.json", a="1", b="22", loose="3")
+    empty = report_file(tmp_path / "empty.json")
+    assert command.main(["validate", "--compare", one, same]) == 0
+    assert "numba.rows (run_to_run): 0 cases with the same bits, 1 with others" in capsys.readouterr().out
+    assert command.main(["validate", "--compare", one, other]) == 1
+    assert "gpu_to_gpu, but other bits: numba.rows on softmax b" in capsys.readouterr().out
+    assert command.main(["validate", "--compare", one, empty]) == 3
+    (tmp_path / "not.json").write_text("{}")
+    assert command.main(["validate", "--compare", one, str(tmp_path / "not.json")]) == 2
+    assert "is no report of validate --determinism" in capsys.readouterr().err
+
+
+def test_a_level_that_the_user_set_against_what_was_named_is_an_error_with_both_names() -> None:
+    weak = softmax_with(changes("nothing"), declared="run_to_run", name="cpu.weak")
+    with planted(weak):
+        with (
+            numbadnn.using(only="cpu.weak", determinism="batch_invariant"),
+            pytest.raises(numbadnn.DeterminismError, match=r"only='cpu.weak' .* determinism='batch_invariant' .using"),
+        ):
+            numbadnn.softmax(X)
+        with numbadnn.using(only="cpu.weak"):
+            numbadnn.softmax(X)
+
+
+def test_batch_invariance_through_the_public_function() -> None:
+    x = np.random.default_rng(1).standard_normal((5, 3, 8, 7)).astype("float32")
+    w = np.random.default_rng(2).standard_normal((4, 3, 3, 3)).astype("float32")
+    with numbadnn.using(determinism="batch_invariant"):
+        whole = numbadnn.conv2d(x, w)
+        for n in range(5):
+            assert np.array_equal(numbadnn.conv2d(x[n : n + 1], w), whole[n : n + 1])

@@ -1,0 +1,98 @@
+"""A short run of the fuzzer, the same each time; ``make fuzz`` runs it for as long as one likes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+import numbadnn
+from numbadnn.registry import Executable
+from numbadnn.validate import fuzz
+from numbadnn.validate.faults import FAULTS, implementation, planted
+
+some = settings(
+    max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.fixture(autouse=True)
+def one_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz, "DTYPES", ("float32",))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
+@some
+@given(fuzz.calls())
+def test_random_problems(call: fuzz.Call) -> None:
+    fuzz.hold(call, -1)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
+@settings(some, max_examples=60)
+@given(fuzz.garbage())
+def test_random_garbage(spoiled: fuzz.Spoiled) -> None:
+    fuzz.survive(spoiled)
+
+
+def test_a_fault_is_found() -> None:
+    (fault,) = (f for f in FAULTS if f.name == "padding")
+
+    def plain_ones(problem: Any, policy: Any) -> str:
+        padded = problem.symmetric and min(low for low, _ in problem.padding) > 0
+        plain = problem.groups == 1 and problem.stride == problem.dilation == (1, 1) and problem.flip and padded
+        return "" if plain and problem.x.dtype == "float32" else "the planted one computes plain problems alone"
+
+    impl = dataclasses.replace(implementation(fault, True), supports=plain_ones)
+
+    @settings(some, max_examples=2000, report_multiple_bugs=False, phases=(Phase.generate,))
+    @given(fuzz.convolutions())
+    def search(call: fuzz.Call) -> None:
+        if call.function == "conv2d":
+            fuzz.hold(call, -1)
+
+    with planted(impl), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fuzz, "BACKENDS", {-1: ("cpu",)})
+        patch.setattr(fuzz, "implementations", lambda op: [impl] if op == impl.op else [])
+        with pytest.raises(AssertionError, match=r"fault.padding .* on conv2d x=float32"):
+            search()
+
+
+def test_an_unclean_error_and_a_changed_array_are_found() -> None:
+    call = fuzz.Call("softmax", (np.ones((2, 3), np.float32),), ("accurate", "channel"), {})
+    none = fuzz.GARBAGE.index(None)
+    assert fuzz.survive(fuzz.Spoiled(call, 1, none))
+
+    def plan_that(what: Any) -> Any:
+        def plan(problem: Any, policy: Any, config: Any) -> Executable:
+            def run(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
+                what(inputs[0])
+
+            return Executable(run)
+
+        return plan
+
+    def fails(x: np.ndarray) -> None:
+        raise IndexError("list index out of range")
+
+    from numbadnn.registry import Impl
+
+    for what, words in ((fails, "IndexError: list index out of range"), (lambda x: x.fill(7), "an array was changed")):
+        impl = Impl("softmax", "cpu", "cpu.bad", lambda p, q: "", plan_that(what), lambda p: 0.0)
+        with planted(impl), numbadnn.using(only="cpu.bad"), pytest.raises(AssertionError, match=words):
+            fuzz.survive(fuzz.Spoiled(call, "stream", none))
+
+
+def test_what_is_drawn_is_what_is_said() -> None:
+    drawn: set[str] = set()
+
+    @settings(some, max_examples=400)
+    @given(fuzz.calls())
+    def collect(call: fuzz.Call) -> None:
+        drawn.add(call.function)
+
+    collect()
+    assert drawn <= fuzz.COVERED and len(drawn) > len(fuzz.COVERED) - 3

@@ -1,0 +1,160 @@
+"""The plan lock file: it records what ran, replays exactly that, and in strict mode knows everything or says what it lacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_tune import SPACE, Tile, tiled
+
+import numbadnn
+from numbadnn import dispatch, plan_file, stored
+from numbadnn.validate.faults import planted
+
+X = np.random.default_rng(0).standard_normal((6, 50)).astype("float32")
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> Iterator[Path]:
+    dispatch.clear_caches()
+    with numbadnn.using(cache_dir=str(tmp_path / "cache")):
+        yield tmp_path / "plans.json"
+    dispatch.clear_caches()
+
+
+def last() -> Any:
+    found = numbadnn.last_call()
+    assert found is not None
+    return found
+
+
+def entries(path: Path) -> list[dict[str, Any]]:
+    document = json.loads(path.read_text())
+    assert document["format"] == plan_file.FORMAT
+    return document["plans"]
+
+
+def test_what_ran_is_recorded_once_a_problem_in_order_and_without_dates(plans: Path) -> None:
+    with numbadnn.using(plan_file=str(plans)):
+        for _ in range(2):
+            numbadnn.softmax(X)
+            numbadnn.conv2d(np.ones((1, 2, 5, 5), "f"), np.ones((3, 2, 3, 3), "f"), backend="cpu")
+    first, second = entries(plans)
+    assert first["problem"].startswith("conv2d ") and first["scope"] == "call:cpu" and first["impl"] == "cpu.im2col"
+    assert second["problem"].startswith("softmax ") and second["scope"] == "auto" and second["on"] == "cpu"
+    before = plans.read_bytes()
+    dispatch.clear_caches()
+    with numbadnn.using(plan_file=str(plans)):
+        numbadnn.softmax(X)
+        assert last().decided_by == f"plan file {plans}"
+    assert plans.read_bytes() == before and not plans.stat().st_mode & 0o022
+
+
+def test_a_configuration_found_by_measuring_is_replayed_where_nothing_was_measured(plans: Path, tmp_path: Path) -> None:
+    with planted(tiled()), numbadnn.using(exclude="cpu.loops"):
+        with numbadnn.using(plan_file=str(plans), tune="measure"):
+            numbadnn.softmax(X)
+        assert entries(plans)[0]["config"] == {"sleep_us": 20, "factor": 1.0}
+        dispatch.clear_caches()
+        with numbadnn.using(plan_file=str(plans), plan_strict=True, cache_dir=str(tmp_path / "elsewhere")):
+            numbadnn.softmax(X)
+            assert last().facts["config"] == Tile(20) and last().decided_by.startswith("plan file")
+
+
+def test_strict_names_the_problem_that_is_missing(plans: Path) -> None:
+    with numbadnn.using(plan_file=str(plans)):
+        numbadnn.softmax(X)
+    with numbadnn.using(plan_file=str(plans), plan_strict=True):
+        numbadnn.softmax(X)
+        with pytest.raises(numbadnn.PlanMissError, match="has no entry for softmax x=float32:3x50"):
+            numbadnn.softmax(X[:3])
+        with pytest.raises(numbadnn.PlanMissError, match="has no entry for softmax x=float32:6x50"):
+            numbadnn.softmax(X, backend="cpu")  # another question
+        assert "has no entry" in numbadnn.explain(numbadnn.softmax, X[:3]).decided_by
+    with numbadnn.using(plan_strict=True), pytest.raises(numbadnn.PlanMissError, match="no plan_file is set"):
+        numbadnn.softmax(X)
+    assert len(entries(plans)) == 1
+
+
+def test_an_entry_that_cannot_be_had_is_said_or_in_strict_mode_an_error(plans: Path) -> None:
+    with planted(tiled()), numbadnn.using(plan_file=str(plans), exclude="cpu.loops"):
+        numbadnn.softmax(X)
+        assert last().facts["config"] == SPACE[0]
+    with numbadnn.using(plan_file=str(plans)):
+        with pytest.warns(RuntimeWarning, match="is not used: there is no implementation 'cpu.tiled'"):
+            numbadnn.softmax(X)
+        assert last().impl == "cpu.loops"
+    dispatch.clear_caches()
+    with (
+        numbadnn.using(plan_file=str(plans), plan_strict=True),
+        pytest.raises(numbadnn.PlanMissError, match=r"names cpu.tiled, but there is no implementation .* softmax x="),
+    ):
+        numbadnn.softmax(X)
+    with (
+        planted(tiled()),
+        numbadnn.using(plan_file=str(plans), exclude="cpu.tiled"),
+        pytest.warns(RuntimeWarning, match="excluded by the option"),
+    ):
+        numbadnn.softmax(X)
+    with (
+        planted(tiled([Tile(5)])),
+        numbadnn.using(plan_file=str(plans)),
+        pytest.warns(RuntimeWarning, match="cpu.tiled has no configuration"),
+    ):
+        numbadnn.softmax(X)
+    assert entries(plans)[0]["impl"] == "cpu.tiled"  # the file is the user's: it is not rewritten
+
+
+def test_what_cannot_be_planned_any_more_is_an_error_in_strict_mode(plans: Path) -> None:
+    with planted(tiled([Tile(0), Tile(-1)])), numbadnn.using(exclude="cpu.loops"):
+        with numbadnn.using(plan_file=str(plans), tune="measure"):
+            numbadnn.softmax(X)
+        plans.write_text(plans.read_text().replace('"sleep_us": 0', '"sleep_us": -1'))
+        dispatch.clear_caches()
+        with (
+            numbadnn.using(plan_file=str(plans), plan_strict=True),
+            pytest.raises(numbadnn.PlanMissError, match="cannot be followed .cannot be built any more"),
+        ):
+            numbadnn.softmax(X)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": "numbadnn-plans-1", "plans": [{"problem": 3}]}'])
+def test_a_damaged_file_is_reported_and_begun_anew(plans: Path, text: str) -> None:
+    plans.write_text(text)
+    with numbadnn.using(plan_file=str(plans)), pytest.warns(RuntimeWarning, match="is ignored"):
+        numbadnn.softmax(X)
+    assert [e["impl"] for e in entries(plans)] == ["cpu.loops"]
+
+
+def test_engines_of_another_cudnn_are_not_followed() -> None:
+    entry = {"impl": "cudnn.graph", "made_with": "cudnn=91900 numba=1"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stored, "versions", lambda device: "cudnn=92800 numba=1")
+        assert plan_file.stale(entry, 0) == "it was made with cudnn=91900, here is cudnn=92800"
+        assert plan_file.stale({**entry, "impl": "numba.direct"}, 0) == ""
+        patch.setattr(stored, "versions", lambda device: "cudnn=91900 numba=2")
+        assert plan_file.stale(entry, 0) == ""
+
+
+def test_a_fresh_process_replays_the_same_bits(plans: Path) -> None:
+    code = (
+        "import hashlib, numpy as np, numbadnn\n"
+        "rng = np.random.default_rng(0); f = 'float32'\n"
+        "x, w = rng.standard_normal((2, 3, 9, 9)).astype(f), rng.standard_normal((4, 3, 3, 3)).astype(f)\n"
+        "y = numbadnn.conv2d(x, w); z = numbadnn.softmax(y)\n"
+        "print(hashlib.sha256(y.tobytes() + z.tobytes()).hexdigest(), numbadnn.last_call().decided_by)"
+    )
+    out = []
+    for strict in ("false", "true"):
+        env = {**os.environ, "NUMBADNN_PLAN_FILE": str(plans), "NUMBADNN_PLAN_STRICT": strict}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        out.append(done.stdout.split(None, 1))
+    assert out[0][0] == out[1][0] and out[0][1] == "rank\n" and out[1][1].startswith("plan file")

@@ -1,0 +1,254 @@
+"""When things are short or go wrong: no memory for a workspace, a line of the log replayed, many threads and shapes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbadnn
+from numbadnn import __main__ as command
+from numbadnn import dispatch, verbose
+from numbadnn.arrays import View
+from numbadnn.cases import parse
+from numbadnn.errors import NotSupportedError
+from numbadnn.launch import Plan, thread
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable, Impl
+from numbadnn.select import Choice
+
+PROBLEM = parse("softmax x=float32:4x8")
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as PyTorch's and CuPy's are."""
+
+
+def plan_needing(nbytes: int, free: list[int], ran: list[Any], quick: bool) -> Plan:
+    """A plan for a GPU that is not there: its library lends ``free[0]`` bytes at most."""
+
+    def scratch(wanted: int, device: int, stream: int) -> tuple[Any, int]:
+        if wanted > free[0]:
+            raise OutOfMemoryError(f"tried to allocate {wanted} bytes")
+        return object(), 1000 + wanted
+
+    library: Any = SimpleNamespace(
+        name="fake", allocator=lambda spec, device: object, finish=None, check=None, address=lambda array: 7,
+        address_on_gpu=None, current_stream=lambda device: 5, scratch=scratch,
+    )  # fmt: skip
+    view = View(library, "float32", (4, 8), (8, 1), 0, 64)
+    impl = Impl("softmax", "numba", f"numba.needs{nbytes}", lambda p, q: "", lambda p, q, c: executable, lambda p: 0.0)
+
+    def run(inputs: Any, outputs: Any, workspace: int, stream: int) -> None:
+        ran.append((nbytes, *inputs, *outputs, workspace))
+
+    def direct(stream: int, *words: int) -> None:
+        ran.append((nbytes, *words))
+
+    executable = Executable(run, workspace_bytes=nbytes, direct=direct if quick else None)
+    made = Plan(PROBLEM, Policy(device=0), Choice(impl, "rank"), executable, [view])
+
+    def replan(limit: int) -> Plan:
+        if limit < 10:
+            raise NotSupportedError("nothing needs less")
+        return plan_needing(nbytes // 10, free, ran, quick)
+
+    made.replan = replan
+    return made
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_no_memory_for_a_workspace_takes_the_next_plan_that_fits_and_records_it(quick: bool) -> None:
+    free, ran = [50], []  # type: ignore[var-annotated]
+    plan = plan_needing(1000, free, ran, quick)
+    assert (plan.quick is not None) == quick
+
+    def call() -> None:
+        if plan.quick:
+            plan.quick(64)
+        else:
+            plan.launch((), (64,), (), None, None)
+
+    call()  # 1000 and 100 do not fit, 10 does
+    assert ran == [(10, 64, 7, 1010)]
+    last = numbadnn.last_call()
+    assert last is not None and last.impl == "numba.needs10" and last.workspace_bytes == 10
+    assert "numba.needs100 needs a workspace of 100 bytes, out of memory" in last.decided_by
+    first = plan.smaller(OutOfMemoryError())
+    call()
+    assert plan.smaller(OutOfMemoryError()) is first and len(ran) == 2  # made once
+    free[0] = 5000
+    call()
+    assert ran[-1] == (1000, 64, 7, 2000)  # memory is back, and so is the first choice
+    free[0] = 0
+    with pytest.raises(OutOfMemoryError):
+        call()
+    thread.last[0] = None
+
+
+def test_any_other_error_of_the_allocator_is_passed_on() -> None:
+    plan = plan_needing(1000, [0], [], True)
+    for error in (RuntimeError("device lost"), KeyError("x")):
+        with pytest.raises(type(error)):
+            plan.smaller(error)
+    plan.replan = None
+    with pytest.raises(MemoryError):
+        plan.smaller(MemoryError())
+
+
+def test_an_error_that_costs_the_context_names_the_call_before_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numbadnn.kernels import _driver
+
+    monkeypatch.setattr(_driver, "library", lambda: None)
+    monkeypatch.setattr(_driver, "_lost_by", "")
+    numbadnn.softmax(np.ones((2, 3), "float32"))
+    with pytest.raises(
+        numbadnn.NumbaDNNError, match=r"launching a: .* last call of this thread was cpu.loops on softmax x="
+    ):
+        _driver.check(700, "launching a")
+    with pytest.raises(numbadnn.NumbaDNNError, match=r"launching b: .* was lost before, by cpu.loops on softmax x="):
+        _driver.check(700, "launching b")
+    with pytest.raises(numbadnn.NumbaDNNError, match="launching c: CUDA driver status 1$"):
+        _driver.check(1, "launching c")
+
+
+def test_a_line_of_the_log_is_parsed_and_its_case_replayed(capfd: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 6, 5)).astype("float32")
+    with numbadnn.using(verbose="exec"):
+        y = numbadnn.conv2d(x, x[:, :, :3, :3].copy(), border_mode=(1, 0))
+        numbadnn.softmax(y, out=np.empty_like(y))
+    lines = [verbose.parse(line) for line in capfd.readouterr().out.splitlines()]
+    assert [line["impl"] for line in lines] == ["cpu.im2col", "cpu.loops"]
+    assert all(
+        float(line["time_us"]) > 0 and line["decided_by"] == "rank" and line["backend"] == "cpu" for line in lines
+    )
+    last = numbadnn.last_call()
+    assert last is not None and lines[1]["case"] == last.problem
+    for line in lines:
+        assert str(parse(line["case"])) == line["case"]
+        assert command.main(["explain", line["case"]]) == 0
+        assert f"runs on {line['impl']}, decided by rank" in capfd.readouterr().out
+        assert command.main(["validate", line["case"], "--backend", "cpu"]) == 0
+    with numbadnn.using(verbose="all"):
+        numbadnn.softmax(y)
+    said = capfd.readouterr().out.splitlines()[-2:]
+    assert said[0].startswith("numbadnn exec ") and said[1].startswith("numbadnn: cpu.loops softmax x=")
+    with pytest.raises(ValueError, match="begins with 'numbadnn exec'"):
+        verbose.parse(said[1])
+
+
+def test_eight_threads_give_the_serial_bits_on_mixed_problems() -> None:
+    rng = np.random.default_rng(0)
+    work = [rng.standard_normal((2, 3, 5 + i % 5, 7)).astype("float32") for i in range(8)]
+    w = rng.standard_normal((4, 3, 3, 3)).astype("float32")
+
+    def compute(x: np.ndarray) -> bytes:
+        return numbadnn.softmax(numbadnn.conv2d(x, w, border_mode="half")).tobytes()
+
+    serial, found = [compute(x) for x in work], {}
+
+    def run(number: int) -> None:
+        found[number] = [compute(work[(number + i) % 8]) for i in range(24)]
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all(found[n][i] == serial[(n + i) % 8] for n in range(8) for i in range(24))
+
+
+def test_fork_after_import_computes() -> None:
+    code = (
+        "import multiprocessing as m, numpy as np, numbadnn\n"
+        "def f(x): return float(numbadnn.softmax(x).sum())\n"
+        "x = np.ones((4, 5), 'float32')\n"
+        "with m.get_context('fork').Pool(2) as pool: print(pool.map(f, [x] * 4))\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "[4.0, 4.0, 4.0, 4.0]\n", done.stderr
+
+
+# ---- with a GPU ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_eight_threads_on_eight_streams_give_the_serial_bits() -> None:
+    torch = pytest.importorskip("torch")
+    w = torch.randn(8, 4, 3, 3, device="cuda")
+    work = [torch.randn(2, 4, 9 + i % 4, 8, device="cuda") for i in range(8)]
+    torch.cuda.synchronize()
+
+    def compute(x: Any) -> Any:
+        return numbadnn.softmax(numbadnn.conv2d(x, w, border_mode="half"))
+
+    serial, failed = [compute(x).cpu() for x in work], []
+
+    def run(number: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for i in range(40):
+                n = (number + i) % 8
+                if not torch.equal(compute(work[n]).cpu(), serial[n]):
+                    failed.append((number, i))
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failed
+
+
+@pytest.mark.gpu
+def test_twenty_thousand_shapes_do_not_grow_memory() -> None:
+    torch = pytest.importorskip("torch")
+    x, used = torch.randn(60000, device="cuda"), []
+    for i in range(20000):
+        n = 1 + i * 7919 % 20000
+        numbadnn.softmax(x[: 2 * n].view(2, n), backend="numba")
+        if i in (4000, 19999):
+            torch.cuda.synchronize()
+            free, total = torch.cuda.mem_get_info()
+            used.append(total - free)
+    assert used[1] - used[0] <= 32 << 20 and numbadnn.cache_info().plans <= dispatch.MAX_PLANS
+
+
+@pytest.mark.gpu
+def test_a_choice_measured_on_a_gpu_is_replayed_bit_for_bit(tmp_path: Any) -> None:
+    torch = pytest.importorskip("torch")
+    x, w = torch.randn(4, 32, 14, 14, device="cuda"), torch.randn(64, 32, 3, 3, device="cuda")
+    dispatch.clear_caches()
+    with numbadnn.using(cache_dir=str(tmp_path)):
+        with numbadnn.using(tune="measure", plan_file=str(tmp_path / "plans.json")):
+            measured = numbadnn.conv2d(x, w)
+            first = numbadnn.last_call()
+        dispatch.clear_caches()
+        again = numbadnn.conv2d(x, w)
+        assert first is not None and numbadnn.last_call().decided_by.startswith("tuned")  # type: ignore[union-attr]
+        assert torch.equal(measured, again)
+    with numbadnn.using(plan_file=str(tmp_path / "plans.json"), plan_strict=True):
+        assert torch.equal(numbadnn.conv2d(x, w), measured)
+        with pytest.raises(numbadnn.PlanMissError):
+            numbadnn.conv2d(x[:1], w)
+    dispatch.clear_caches()
+
+
+@pytest.mark.gpu
+def test_verbose_exec_times_the_device_and_does_not_spoil_a_capture(capfd: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.randn(64, 1000, device="cuda")
+    with numbadnn.using(verbose="exec"):
+        expected = numbadnn.softmax(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = numbadnn.softmax(x)
+        graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(y, expected)
+    first, second = (verbose.parse(t) for t in capfd.readouterr().out.splitlines() if t.startswith("numbadnn exec"))
+    assert float(first["time_us"]) > 0 and second["time_us"] == "captured"

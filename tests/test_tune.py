@@ -1,0 +1,336 @@
+"""Measuring, remembering, choosing: what is fastest and right is found, kept in a file, and taken from it; nothing else is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbadnn
+from numbadnn import __main__ as command
+from numbadnn import choices, dispatch, ranks, stored, tune
+from numbadnn.cases import parse
+from numbadnn.errors import NotSupportedError
+from numbadnn.registry import Executable, Impl
+from numbadnn.validate.faults import planted
+
+X = np.random.default_rng(0).standard_normal((6, 50)).astype("float32")
+LINE = "softmax x=float32:6x50 y=float32:6x50 algo=accurate mode=channel"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """A configuration of the planted implementation: how long it sleeps, and what it multiplies its results by."""
+
+    sleep_us: int
+    factor: float = 1.0
+
+
+HEAD = '{"format": "numbadnn-choices-1", '
+SPACE = [Tile(3000), Tile(20), Tile(0, 1.5), Tile(1000)]
+
+
+def softmax_of(tile: Tile, x: np.ndarray) -> np.ndarray:
+    end = time.perf_counter() + tile.sleep_us * 1e-6
+    e = np.exp(x - x.max(1, keepdims=True))
+    while time.perf_counter() < end:
+        pass
+    return tile.factor * e / e.sum(1, keepdims=True)
+
+
+def planned(problem: Any, policy: Any, tile: Tile | None) -> Executable:
+    tile = tile or SPACE[0]
+    if tile.sleep_us < 0:
+        raise NotSupportedError(f"cannot be built any more: {tile}")
+
+    def run(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
+        outputs[0][...] = softmax_of(tile, inputs[0])
+
+    return Executable(run, facts={"config": tile})
+
+
+def tiled(space: list[Tile] | None = None, name: str = "cpu.tiled", rank: float = 1e9) -> Impl:
+    """An implementation of softmax with configurations to choose from."""
+    found = SPACE if space is None else space
+    return Impl("softmax", "cpu", name, lambda p, q: "", planned, lambda p: rank, space=lambda p, q: found)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    dispatch.clear_caches()
+    with numbadnn.using(cache_dir=str(tmp_path)):
+        yield tmp_path
+    dispatch.clear_caches()
+
+
+def choice_file(folder: Path) -> Path:
+    return folder / "choices" / stored.file_name(-1)
+
+
+def last() -> Any:
+    found = numbadnn.last_call()
+    assert found is not None
+    return found
+
+
+def test_the_fastest_configuration_that_agrees_is_found_and_remembered(folder: Path) -> None:
+    with planted(tiled()), numbadnn.using(only="cpu.tiled,cpu.loops", exclude="cpu.loops"):
+        with numbadnn.using(tune="measure"):
+            found = numbadnn.softmax(X)
+        assert last().facts["config"] == Tile(20) and last().decided_by.startswith("measured, ")
+        assert np.array_equal(found, softmax_of(Tile(20), X))
+        dispatch.clear_caches()
+        numbadnn.softmax(X)  # cached is the default
+        assert last().facts["config"] == Tile(20) and last().decided_by.startswith("tuned, ")
+        dispatch.clear_caches()
+        with numbadnn.using(tune="heuristic"):
+            numbadnn.softmax(X)
+        assert last().facts["config"] == SPACE[0] and last().decided_by == "rank"
+
+
+def test_the_file_is_readable_and_holds_what_was_measured(folder: Path) -> None:
+    with planted(tiled()), numbadnn.using(tune="measure"):
+        numbadnn.softmax(X)
+    document = json.loads(choice_file(folder).read_text())
+    assert document["format"] == choices.FORMAT and document["device"] == stored.device_name(-1)
+    (record,) = document["choices"][stored.versions(-1)][LINE].values()
+    assert {"cpu.loops", "cpu.tiled"} == set(record["considered"])
+    times = [entry["time_us"] for entry in record["fastest"]]
+    assert times == sorted(times) and record["fastest"][0]["impl"] == "cpu.loops"
+    assert {"sleep_us": 0, "factor": 1.5} not in [entry["config"] for entry in record["fastest"]]
+    assert any("does not agree with cpu.loops" in text for text in record["disagreed"])
+    assert os.stat(choice_file(folder)).st_mode & 0o077 == 0
+
+
+def test_a_narrower_question_takes_the_fastest_that_it_admits(folder: Path) -> None:
+    with planted(tiled()):
+        with numbadnn.using(tune="measure"):
+            numbadnn.softmax(X)
+        with numbadnn.using(exclude="cpu.loops"):
+            numbadnn.softmax(X)
+        assert last().facts["config"] == Tile(20) and last().decided_by.startswith("tuned")
+
+
+def test_an_implementation_that_was_not_asked_then_is_not_overlooked_now(folder: Path) -> None:
+    with numbadnn.using(tune="measure"):
+        numbadnn.softmax(X)
+    dispatch.clear_caches()
+    with planted(tiled([Tile(0)], "cpu.newer", rank=0.0)):
+        numbadnn.softmax(X)
+        assert last().impl == "cpu.newer" and last().decided_by == "rank"
+
+
+def test_other_rules_or_versions_do_not_take_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with planted(tiled()), numbadnn.using(exclude="cpu.loops"):
+        with numbadnn.using(tune="measure"):
+            numbadnn.softmax(X)
+        with numbadnn.using(workspace_limit="1MiB"):
+            numbadnn.softmax(X)
+        assert last().decided_by == "rank"
+        dispatch.clear_caches()
+        monkeypatch.setattr(stored, "versions", lambda device: "numba=0.1")
+        numbadnn.softmax(X)
+        assert last().decided_by == "rank"
+
+
+def test_nothing_measured_decides_where_batch_and_machine_must_not_matter(folder: Path) -> None:
+    with planted(tiled(rank=0.0)), numbadnn.using(tune="measure", determinism="gpu_to_gpu"):
+        numbadnn.softmax(X)
+        assert last().impl == "cpu.loops" and last().decided_by == "rank" and not choice_file(folder).exists()
+
+
+def test_a_configuration_that_cannot_be_had_any_more_is_chosen_anew_and_said(folder: Path) -> None:
+    with planted(tiled([Tile(0), Tile(-1)])), numbadnn.using(exclude="cpu.loops"):
+        with numbadnn.using(tune="measure"):
+            numbadnn.softmax(X)
+        path = choice_file(folder)
+        path.write_text(path.read_text().replace('"sleep_us": 0', '"sleep_us": -1'))
+        dispatch.clear_caches()
+        numbadnn.softmax(X)
+        assert last().facts["config"] == SPACE[0] and "not as remembered: cannot be built any more" in last().decided_by
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "damaged"),
+        ("[1, 2]", "expected the format"),
+        ('{"format": "other"}', "expected the format"),
+        (HEAD + '"device": "abacus", "choices": {}}', "got those of abacus"),
+        (HEAD + '"device": DEVICE, "choices": [1]}', "expected choices"),
+        (HEAD + '"device": DEVICE, "choices": {VERSIONS: {LINE: {POLICY: {"considered": []}}}}}', "is damaged"),
+    ],
+    ids=["half", "list", "format", "device", "nesting", "record"],
+)  # fmt: skip
+def test_a_damaged_or_foreign_file_is_reported_once_and_ignored(folder: Path, text: str, why: str) -> None:
+    policy = stored.policy_text(dispatch.Policy())
+    for word, value in (
+        ("DEVICE", stored.device_name(-1)),
+        ("VERSIONS", stored.versions(-1)),
+        ("LINE", LINE),
+        ("POLICY", policy),
+    ):
+        text = text.replace(word, json.dumps(value))
+    path = choice_file(folder)
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.warns(RuntimeWarning, match=why):
+        numbadnn.softmax(X)
+    assert last().decided_by == "rank"
+    dispatch.clear_caches()
+    numbadnn.softmax(X)  # warnings are errors here: it is reported once
+    with numbadnn.using(tune="measure"):
+        numbadnn.softmax(X)
+    dispatch.clear_caches()
+    numbadnn.softmax(X)
+    assert last().decided_by.startswith("tuned")
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user_is_ignored(folder: Path) -> None:
+    with numbadnn.using(tune="measure"):
+        numbadnn.softmax(X)
+    os.chown(choice_file(folder), 12345, -1)
+    dispatch.clear_caches()
+    with pytest.warns(RuntimeWarning, match="belongs to another user"):
+        numbadnn.softmax(X)
+    assert last().decided_by == "rank"
+
+
+def test_what_cannot_be_written_is_reported_and_holds_for_the_process(tmp_path: Path) -> None:
+    dispatch.clear_caches()
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with numbadnn.using(cache_dir=str(blocked), tune="measure"):
+        with pytest.warns(RuntimeWarning, match="cannot be written"):
+            numbadnn.softmax(X)
+        assert last().decided_by.startswith("measured")
+    dispatch.clear_caches()
+
+
+def test_two_writers_keep_each_others_entries(folder: Path) -> None:
+    path = folder / "both.json"
+    for i in range(5):
+        stored.update(path, "f", lambda d, i=i: d.update({str(i): i}))
+    assert json.loads(path.read_text()) == {"format": "f", **{str(i): i for i in range(5)}}
+    assert [p.name for p in folder.iterdir()] == ["both.json"]
+
+
+def test_seconds_are_bounded() -> None:
+    problem, policy = parse(LINE), dispatch.Policy()
+    slow = tiled([Tile(30000 + i) for i in range(100)])
+    begin = time.perf_counter()
+    outcome = tune.measure(problem, policy, [slow], [slow.name], seconds=0.3)
+    assert time.perf_counter() - begin < 3 and outcome.unfinished > 50 and outcome.timed
+    assert all("not reached in 0.3 s" in c.reason for c in outcome.candidates if c.time_us is None)
+
+
+def test_a_candidate_that_fails_is_left_out_with_its_reason() -> None:
+    def fails(problem: Any, policy: Any, tile: Tile | None) -> Executable:
+        def run(*arguments: Any) -> None:
+            raise numbadnn.NumbaDNNError("launching failed")
+
+        return Executable(run, facts={"config": tile or Tile(1)})
+
+    impls = [dataclasses.replace(tiled(), plan=fails, name="cpu.broken"), tiled([Tile(20)])]
+    outcome = tune.measure(parse(LINE), dispatch.Policy(), impls, [])
+    assert {c.impl for c in outcome.timed} == {"cpu.tiled"}
+    assert {c.reason for c in outcome.candidates if c.impl == "cpu.broken"} == {"failed: launching failed"}
+
+
+def test_what_would_run_untuned_comes_first_where_nothing_is_faster_by_more_than_noise() -> None:
+    def order(*times: float) -> list[float | None]:
+        candidates = [tune.Measured("cpu.tiled", "cpu", None, t == 10.0, t) for t in times]
+        outcome = tune.Outcome(None, dispatch.Policy(), candidates, [])
+        tune.prefer_untuned(outcome)
+        return [c.time_us for c in outcome.candidates]
+
+    assert order(9.99, 10.0, 12.0) == [10.0, 9.99, 12.0]
+    assert order(9.0, 10.0, 12.0) == [9.0, 10.0, 12.0]
+
+
+def test_the_learned_rank_orders_and_its_absence_is_the_implementations_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = parse(LINE)
+    fast, slow = tiled(name="cpu.fast", rank=5.0), tiled(name="cpu.slow", rank=1.0)
+    monkeypatch.setattr(ranks, "table", lambda: {})
+    assert [ranks.estimate(i, problem, -1) for i in (fast, slow)] == [5.0, 1.0]
+    learned = {"cpu": {"operations": {"softmax": {"cpu.slow float32": 100.0}}}}
+    monkeypatch.setattr(ranks, "table", lambda: learned)
+    assert [ranks.estimate(i, problem, -1) for i in (fast, slow)] == [5.0, 100 * ranks.floor_us(problem)]
+    with planted(fast, slow), numbadnn.using(only="cpu.fast,cpu.slow"):
+        numbadnn.softmax(X)
+        assert last().impl == "cpu.fast"
+
+
+def test_an_engine_that_was_learned_to_be_faster_is_taken_and_another_where_it_cannot_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engines = [{"form": "rows", "engine": 2}, {"form": "rows", "engine": 74}, {"form": "copied", "engine": 1}]
+
+    broken: list[int] = []
+
+    def plan(problem: Any, policy: Any, config: Any) -> Executable:
+        if config is not None and config["engine"] in broken:
+            raise NotSupportedError("cuDNN does not build it")
+        return dataclasses.replace(
+            planned(problem, policy, Tile(0)), facts={"engine": (config or engines[0])["engine"]}
+        )
+
+    impl = dataclasses.replace(tiled(), plan=plan, space=lambda p, q: engines)
+    ratios = {"1": 0.5, "2": 3.3, "74": 1.0}
+    monkeypatch.setattr(ranks, "table", lambda: {"cpu": {"engines": {"softmax": {"cpu.tiled float32": ratios}}}})
+    for broken, taken in (([], 74), ([74], 2)):  # noqa: B007  plan reads it
+        with planted(impl), numbadnn.using(exclude="cpu.loops"):
+            numbadnn.softmax(X)
+            assert last().facts["engine"] == taken and last().decided_by.startswith("rank")
+            with numbadnn.using(determinism="not_guaranteed"):  # it was learned under other rules
+                numbadnn.softmax(X)
+            assert last().facts["engine"] == 2
+
+
+def test_the_table_that_is_shipped_holds_numbers_and_names_what_exists() -> None:
+    from numbadnn.registry import FAMILY, implementations
+
+    for tables in ranks.table().values():
+        assert set(tables) == {"operations", "engines"}
+        for which, operations in tables.items():
+            for op, rows in operations.items():
+                assert op in FAMILY
+                for key, row in rows.items():
+                    assert key.split()[0] in {i.name for i in implementations(op)}
+                    numbers = list(row.values()) if which == "engines" else [row]
+                    assert all(isinstance(v, float) and v >= (which == "engines") for v in numbers)
+
+
+def test_explain_shows_measured_times_and_estimates(folder: Path) -> None:
+    with planted(tiled()):
+        with numbadnn.using(tune="measure"):
+            numbadnn.softmax(X)
+        found = numbadnn.explain(numbadnn.softmax, X)
+        by_name = {c.impl: c for c in found.candidates}
+        assert by_name["cpu.tiled"].timing == "measured" and by_name["cpu.tiled"].time_us < 3000
+        assert by_name["cpu.loops"].state == "chosen" and "tuned" in found.decided_by
+        assert json.loads(json.dumps(found.as_dict()))["candidates"][0]["impl"]
+    found = numbadnn.explain(numbadnn.softmax, X[:3])
+    assert {c.impl: c.timing for c in found.candidates}["cpu.loops"] == "estimated" and " us estimated" in str(found)
+
+
+def test_the_command_tunes_cases_and_writes_every_candidate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = folder / "all.json"
+    with planted(tiled()):
+        assert command.main(["tune", LINE, "--json", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "cpu.loops" in out and "1 cases in" in out and str(choice_file(folder)) in out
+    (case,) = json.loads(file.read_text())["cases"]
+    assert len(case["candidates"]) == 1 + len(SPACE) and case["untuned_us"] > 0
+    with numbadnn.using(exclude="*"):
+        assert command.main(["tune", LINE]) == 3
+    numbadnn.softmax(X)
+    assert last().decided_by.startswith("tuned")

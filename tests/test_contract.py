@@ -209,6 +209,8 @@ def test_gpu_public_function(case: Case, library: str) -> None:
         results = results_of(returned, outs)
         last = numbadnn.last_call()
         assert last is not None and last.problem == str(problem)
+        if last.impl == "cudnn.dropout":
+            continue  # named in the call it runs, with a mask of its own: test_dropout looks at its distribution
         host = tuple(arrays.get(r, spec) for r, spec in zip(results, problem.outputs, strict=True))
         found = trial.compare(host, last.arithmetic)
         assert found.ok, f"{last.impl} {last.facts}: {found}"

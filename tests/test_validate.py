@@ -366,15 +366,17 @@ needs_simulator = pytest.mark.skipif(
 
 
 def test_simulated_cases_exist_and_are_small() -> None:
-    assert all(cases.find([name])[0].problem().output.size < 4000 for name in simulator.names())
+    assert all(cases.find([name])[0].problem().output.size < 5000 for name in simulator.names())
 
 
 @needs_simulator
 def test_simulator_runs_the_kernels_in_a_process_of_its_own() -> None:
     simulated = simulator.Simulator()
     try:
-        (row,) = simulated.check("conv2d/one-pixel/float32")
-        assert row.status == "ok" and row.exact and row.impl == "numba.direct (simulator)", row.reason
+        found = {row.impl: row for row in simulated.check("conv2d/one-pixel/float32")}
+        row = found["numba.direct (simulator)"]
+        assert row.status == "ok" and row.exact, row.reason
+        assert all(r.status in ("ok", "refused") for r in found.values())
         rows = simulated.check("softmax/one-column/accurate-channel/float32")
         assert any(r.status == "ok" for r in rows) and all(r.status in ("ok", "refused") for r in rows)
         simulated._process.kill()

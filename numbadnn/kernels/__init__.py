@@ -16,7 +16,20 @@ if TYPE_CHECKING:
 
 def all_kernels() -> Iterator[Kernel]:
     """A representative set of every family's kernels: name, parameters, how to build the function, threads a block."""
-    from numbadnn.kernels import conv, copy, corrmm, depthwise, dropout, gemm, norm, pool, rnn, softmax, spatial, upsample
+    from numbadnn.kernels import (
+        conv,
+        copy,
+        corrmm,
+        depthwise,
+        dropout,
+        gemm,
+        norm,
+        pool,
+        rnn,
+        softmax,
+        spatial,
+        upsample,
+    )
 
     for family in (conv, copy, corrmm, depthwise, dropout, gemm, norm, pool, rnn, softmax, spatial, upsample):
         yield from family.kernels()

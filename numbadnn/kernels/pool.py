@@ -1,7 +1,7 @@
-"""Pooling and its gradient on the GPU, by three kernels: packed images in tiles of registers, and anything at all.
+"""Pooling and its gradient on the GPU, by two kernels: packed images in tiles of registers, and anything at all.
 
-``numba.pool_tiles``: C order or channels last, each element read once and moved 16 bytes at a time. ``numba.pool_argmax``: the
-gradient of a maximum where windows overlap, each looked at once. ``numba.pool_strided``: any strides and windows. Each has a module ``pool_<stem>`` with its frozen configuration, its heuristic and its arguments; this
+``numba.pool_tiles``: C order or channels last, each element read once and moved 16 bytes at a time. ``numba.pool_strided``: any
+strides and windows. Each has a module ``pool_<stem>`` with its frozen configuration, its heuristic and its arguments; this
 one registers them. Sums run over a window, or over the windows of an element, in row-major order in both, and nothing that
 bits depend on depends on the number of images or on the GPU.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from numbadnn.kernels import pool_argmax, pool_strided, pool_tiles
+from numbadnn.kernels import pool_strided, pool_tiles
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import accumulator_of, device_reason
 from numbadnn.ops.pool import PoolProblem
@@ -39,22 +39,6 @@ def plan_tiles(problem: PoolProblem, policy: Policy, config: Any = None) -> Exec
     return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=go if problem.op == "pool" else gradient)
 
 
-def plan_argmax(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
-    """One launch, which reads x and dy."""
-    config = config or pool_argmax.heuristic(problem)
-    kernel, grid, scalars = pool_argmax.prepare(problem, config, accumulator_of(problem.x.dtype, policy))
-    go = kernel.prepare(policy.device, grid, (config.threads, 1, 1), scalars).direct
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        go(stream, inputs[0], inputs[2], outputs[0])
-
-    def direct(stream: int, x: int, y: int, dy: int, dx: int) -> None:
-        go(stream, x, dy, dx)
-
-    facts = {"kernel": kernel.name, "config": config}
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=direct)
-
-
 def plan_strided(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
     """One launch, or two for the gradient of a maximum, with numbers of elements between them in the workspace."""
     config = config or pool_strided.heuristic(problem)
@@ -80,10 +64,6 @@ def supports_tiles(problem: PoolProblem, policy: Policy) -> str:
     return pool_tiles.reason(problem) or device_reason(policy)
 
 
-def supports_argmax(problem: PoolProblem, policy: Policy) -> str:
-    return pool_argmax.reason(problem) or device_reason(policy)
-
-
 def supports_strided(problem: PoolProblem, policy: Policy) -> str:
     """There is nothing that this kernel cannot do, given the workspace."""
     nbytes = pool_strided.workspace_bytes(problem, pool_strided.heuristic(problem))
@@ -94,11 +74,6 @@ def supports_strided(problem: PoolProblem, policy: Policy) -> str:
 
 def rank_tiles(problem: PoolProblem) -> float:
     return 2 + problem.bytes / 3.8e6
-
-
-def rank_argmax(problem: PoolProblem) -> float:
-    """Before the tiles, which look at a window again for every neighbour."""
-    return 2 + problem.bytes / 4e6
 
 
 def rank_strided(problem: PoolProblem) -> float:
@@ -114,10 +89,6 @@ for _op in OPS:
         register(
             Impl(_op, "numba", f"numba.pool_{_name}", _supports, _plan, _rank, "ieee", "gpu_to_gpu", complete=_complete)
         )
-
-register(
-    Impl("pool_grad", "numba", "numba.pool_argmax", supports_argmax, plan_argmax, rank_argmax, "ieee", "gpu_to_gpu")
-)
 
 #: problems whose kernels stand for all: each layout, dtype and kind, overlapping windows and not
 _REPRESENTATIVE = (

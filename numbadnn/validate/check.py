@@ -15,6 +15,7 @@ from numbadnn.validate.oracle import Trial
 
 RUNS = 3
 
+
 def algo_option(op: str) -> str:
     """Which option names the algorithm of an operation ("" = none)."""
     if not op.startswith(("conv2d", "conv3d")):

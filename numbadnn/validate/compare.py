@@ -115,7 +115,7 @@ def worst(found: list[Comparison]) -> Comparison:
     if len(found) == 1:
         return found[0]
     number = max(range(len(found)), key=lambda i: (not found[i].ok, found[i].worst))
-    of_all = {"ulp": max(c.ulp for c in found), "mismatches": sum(c.mismatches for c in found)}
+    of_all: dict[str, Any] = {"ulp": max(c.ulp for c in found), "mismatches": sum(c.mismatches for c in found)}
     return replace(found[number], **of_all, note=f"output {number + 1}: {found[number].note}")
 
 

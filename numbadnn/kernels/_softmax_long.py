@@ -70,9 +70,8 @@ def _pieces(dtype: str, acc: str, config: LongConfig) -> Any:
         if can_hold:
             for i in range(ahead):
                 k = i32(first + i * threads)
-                read_shared(
-                    values, i32(i * vec), words, i32((start + (k if k < limit else i32(limit - 1))) * words_each)
-                )
+                # past the end its own first piece, blanked below: another thread's may not have arrived
+                read_shared(values, i32(i * vec), words, i32((start + (k if k < limit else first)) * words_each))
             blank(values, first, limit, outside)
 
     @device

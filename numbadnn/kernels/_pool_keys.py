@@ -15,7 +15,19 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels._cuda import SIMULATED, intrinsic, types, u32
-from numbadnn.kernels._ptx import _I32, ACCUMULATOR, _asm, _bytes_at, _pointer, _put, _slot
+from numbadnn.kernels._ptx import (
+    _I32,
+    ACCUMULATOR,
+    _asm,
+    _bytes_at,
+    _element,
+    _pointer,
+    _put,
+    _slot,
+    _widen,
+    load_vector,
+)
+from numbadnn.problem import ITEMSIZE
 
 #: below every key: what lies outside the image
 LOWEST_KEY = -(2**31)
@@ -84,6 +96,49 @@ def load_keys(dtype: str, count: int, step: int) -> Callable[..., None]:
         return types.void(keys, types.int32, types.int64, types.int32), codegen
 
     return load
+
+
+@functools.cache
+def load_values(dtype: str, count: int, acc: str) -> Callable[..., None]:
+    """``load_values(values, start, address, code)``: the same of type ``acc``, without codes."""
+    if SIMULATED:
+        read = load_vector(dtype, count, acc)
+        return lambda values, start, address, code: read(values, start, address)
+
+    @intrinsic
+    def load(typingctx, values, start, address, code):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            bits = 8 * ITEMSIZE[dtype]
+            word = ir.IntType(min(bits * count, max(bits, 32)))
+            vector = builder.load(_pointer(builder, args[2], ir.VectorType(word, bits * count // word.width)))
+            vector.align = bits * count // 8
+            for i in range(count):
+                value = _widen(builder, _element(builder, vector, i, bits), dtype, acc)
+                _put(context, builder, signature.args[0], args[0], args[1], i, value)
+            return context.get_dummy_value()
+
+        return types.void(values, types.int32, types.int64, types.int32), codegen
+
+    return load
+
+
+if SIMULATED:
+
+    def clamped(i: int, n: int) -> int:
+        """i, or the nearest number in 0 ... n - 1."""
+        return min(max(int(i), 0), n - 1)
+else:
+
+    @intrinsic
+    def clamped(typingctx, i, n):  # type: ignore[no-untyped-def]
+        """i, or the nearest number in 0 ... n - 1."""
+
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            low = builder.select(builder.icmp_signed(">", args[0], _constant(0)), args[0], _constant(0))
+            most = builder.sub(args[1], _constant(1))
+            return builder.select(builder.icmp_signed("<", low, most), low, most)
+
+        return types.int32(types.int32, types.int32), codegen
 
 
 @functools.cache

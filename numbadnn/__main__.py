@@ -32,7 +32,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("--data", nargs="+", metavar="FILE.npy", help="arrays of your own for one operation")
     check.add_argument("--backend", choices=("cudnn", "numba", "cpu"), help="this backend alone")
-    check.add_argument("--budget", type=_seconds, metavar="SECONDS", help="start no further case after this time")
+    check.add_argument(
+        "--budget",
+        type=_seconds,
+        metavar="SECONDS",
+        help="start no further case after this time (170 where there is no GPU and no case is named)",
+    )
     check.add_argument("--json", metavar="FILE", help="write all results there")
     check.add_argument(
         "--determinism", action="store_true", help="measure levels of determinism, and write the errata file"

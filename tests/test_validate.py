@@ -394,3 +394,11 @@ def test_keywords_reach_the_public_function() -> None:
     assert old is not None
     numbadnn.conv2d(*inputs, **problem.keywords, out=old.copy())
     assert numbadnn.last_call().problem == str(problem)  # type: ignore[union-attr]
+
+
+def test_a_budget_reaches_every_group_of_cases() -> None:
+    from numbadnn.validate.run import Job, interleaved
+
+    names = ["a/1", "a/2", "a/3", "b/1", "c/1", "c/2"]
+    order = [job.name for job in interleaved([Job(name, list) for name in names])]
+    assert order == ["a/1", "b/1", "c/1", "a/2", "c/2", "a/3"]

@@ -30,6 +30,10 @@ class Job(NamedTuple):
     run: Callable[[], list[Row]]
 
 
+#: where no GPU computes and no case was named, none is started after this time: what is left is said to be skipped
+SECONDS_WITHOUT_GPU = 170.0
+
+
 def validate(
     names: list[str],
     backend: str | None = None,
@@ -48,7 +52,10 @@ def validate(
         rows = own_data.rows(names[0], data, backend)
     else:
         with contextlib.ExitStack() as stack:
-            rows = run_jobs(list(jobs(names, backend, stack)), budget, start)
+            todo = list(jobs(names, backend, stack))
+            if budget is None and not names and info.no_gpu_reason():
+                budget = SECONDS_WITHOUT_GPU
+            rows = run_jobs(interleaved(todo), budget, start)
     seconds = time.perf_counter() - start
     report.show(rows, seconds)
     if not report.has_rich():
@@ -151,6 +158,17 @@ def _simulator_jobs(names: list[str], stack: contextlib.ExitStack) -> Iterator[J
 
     for name in names:
         yield Job(f"{name} (simulator)", partial(run, name))
+
+
+def interleaved(todo: list[Job]) -> list[Job]:
+    """The first of every group of names (``resnet50/...``, ``pool/...``), then the second: a budget reaches them all."""
+    seen: dict[str, int] = {}
+    turns = []
+    for job in todo:
+        group = job.name.split("/")[0]
+        seen[group] = seen.get(group, 0) + 1
+        turns.append(seen[group])
+    return [job for _, _, job in sorted(zip(turns, range(len(todo)), todo, strict=True))]
 
 
 def run_jobs(todo: list[Job], budget: float | None, start: float) -> list[Row]:

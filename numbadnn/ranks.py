@@ -22,6 +22,9 @@ TABLE = Path(__file__).with_name("heuristics.json")
 #: an engine replaces the heuristics' first only where it was this much faster
 MARGIN = 1.05
 
+#: below this, three microseconds of which are the launch, the table says nothing
+SMALL_US = 5.0
+
 
 @functools.cache
 def table() -> dict[str, Any]:
@@ -84,9 +87,9 @@ def floor_us(problem: Any) -> float:
 
 
 def estimate(impl: Impl, problem: Any, device: int) -> float:
-    """Microseconds, estimated."""
-    factor = _row("operations", impl, problem, device)
-    return impl.rank(problem) if factor is None else floor_us(problem) * factor
+    """Microseconds, estimated; what launches alone decide is not scaled by factors learned on large layers."""
+    factor, floor = _row("operations", impl, problem, device), floor_us(problem)
+    return impl.rank(problem) if factor is None or floor < SMALL_US else floor * factor
 
 
 def preferred(listed: list[dict[str, Any]], ratios: dict[str, float]) -> dict[str, Any] | None:

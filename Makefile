@@ -26,7 +26,7 @@ validate: $(call stamp,cli)
 
 # on every core, but in one process where there is a GPU: some tests count its memory
 test: $(call stamp,cli test)
-	$(BIN)/python -m pytest $(if $(driver_cuda),,-n auto) $(ARGS)
+	$(BIN)/python -m pytest $(if $(driver_cuda),,-n auto --dist worksteal) $(ARGS)
 
 gpu-test: $(call stamp,cli test)
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -152,6 +152,7 @@ def test_the_names_of_the_specification() -> None:
 # ---- on the GPU --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_under_the_simulator() -> None:
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TESTS.parent)}

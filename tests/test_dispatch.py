@@ -224,6 +224,7 @@ def test_importing_is_light() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded_over_ten_thousand_changing_shapes() -> None:
     code = (
         "import ctypes, gc, numpy as np, numbadnn\n"

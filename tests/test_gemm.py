@@ -19,6 +19,7 @@ TESTS = Path(__file__).parent
 HOPPER = (9, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("part", "checks"), [("tiles", 7), ("wgmma", 2)])
 def test_under_the_simulator(part: str, checks: int) -> None:
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TESTS.parent)}

@@ -571,6 +571,7 @@ def test_a_captured_graph_does_it_again(backend, dtype):
 # ---- a real task -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["gru", "lstm"])
 def test_a_character_model_learns_as_pytorchs(mode, monkeypatch):
     """The first 100 losses of examples/char_lm.py are PyTorch's, from the same weights and batches, and they fall."""

@@ -294,6 +294,7 @@ def lenet() -> Any:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ("numpy", pytest.param("cupy", marks=pytest.mark.gpu)))
 def test_lenet_learns(library: str) -> None:
     pytest.importorskip(library)

@@ -263,7 +263,9 @@ def test_the_learned_rank_orders_and_its_absence_is_the_implementations_own(monk
     assert [ranks.estimate(i, problem, -1) for i in (fast, slow)] == [5.0, 1.0]
     learned = {"cpu": {"operations": {"softmax": {"cpu.slow float32": 100.0}}}}
     monkeypatch.setattr(ranks, "table", lambda: learned)
-    assert ranks.estimate(slow, problem, -1) == 1.0  # a launch and no more: what was learned on large layers says nothing
+    assert (
+        ranks.estimate(slow, problem, -1) == 1.0
+    )  # a launch and no more: what was learned on large layers says nothing
     monkeypatch.setattr(ranks, "SMALL_US", 0.0)
     assert [ranks.estimate(i, problem, -1) for i in (fast, slow)] == [5.0, 100 * ranks.floor_us(problem)]
     with planted(fast, slow), numbadnn.using(only="cpu.fast,cpu.slow"):

@@ -15,6 +15,7 @@ CLEAN = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
 needs_ptxas = pytest.mark.skipif(not PTXAS, reason="ptxas is not installed")
 
 
+@pytest.mark.slow
 @needs_ptxas
 @pytest.mark.parametrize("kernel", list(all_kernels()), ids=lambda k: k.name.replace(" ", "-"))
 def test_compiles_without_spills(kernel: Kernel) -> None:

@@ -3,14 +3,17 @@
 ``algo="fft"`` and its like run cuDNN's C call with exactly that algorithm; a name that this GPU, type or shape does not have
 is a refusal with cuDNN's reason, and the fallback option says what then. ``guess_*`` takes the first of cuDNN's ranking that
 fits the workspace limit, ``time_*`` the first of its timings; ``*_on_shape_change`` chooses anew for each problem, ``*_once``
-keeps the first choice of the process for a direction, and asks again for each problem whether it is supported and fits.
+keeps the first choice of the process for a direction, asks again for each problem whether it is supported and fits, and where
+it is not takes the next of that problem's own ranking (``facts`` name the algorithm that runs).
 Source: cudnn_cnn.h, spec/semantics.md 1.4. Operands are brought into the forms of ``_forms.py`` first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,24 +137,34 @@ def _find(problem: Any, policy: Policy, timed: bool) -> _Ready:
     from numbadnn.kernels._context import ensure_context
 
     library, call = lib.load(), call_of(problem.op)
-    passed = []
+    passed: list[str] = []
     with ensure_context(policy.device):
         handle = lib.handle(library, policy.device).value
         for form in forms(problem):
             limit = policy.workspace_limit - form.buffer_bytes
-            try:
+            with _unsupported(passed, form.name):
                 descriptors = _descriptors(library, call, form.problem, policy)
                 for algorithm in _algorithms(library, handle, call, problem, policy, descriptors, timed):
-                    size = workspace_bytes(library, handle, call, descriptors, algorithm)
+                    size = limit + 1
+                    with _unsupported(passed, form.name):
+                        size = workspace_bytes(library, handle, call, descriptors, algorithm)
+                        if size > limit:
+                            passed.append(f"{form.name}: needs a workspace of {size} bytes, {limit} are allowed")
                     if size <= limit:
                         lib.check_single_folder()
                         return _Ready(form, descriptors, algorithm, size, _math(problem, policy))
-                    passed.append(f"{form.name}: needs a workspace of {size} bytes, {limit} are allowed")
-            except CudnnError as error:
-                if error.status // 1000 not in (2, 3):  # neither a bad parameter nor "not supported"
-                    raise
-                passed.append(f"{form.name}: {error}")
     raise NotSupportedError(f"cuDNN {library.version} has no {policy.algo!r} here: {'; '.join(passed[:3])}")
+
+
+@contextlib.contextmanager
+def _unsupported(passed: list[str], form: str) -> Iterator[None]:
+    """What cuDNN says it does not support is noted and passed over; its other errors are raised."""
+    try:
+        yield
+    except CudnnError as error:
+        if error.status // 1000 not in (2, 3):  # neither a bad parameter nor "not supported"
+            raise
+        passed.append(f"{form}: {error}")
 
 
 def _algorithms(
@@ -163,14 +176,14 @@ def _algorithms(
     descriptors: tuple[Any, ...],
     timed: bool,
 ) -> list[int]:
-    """What is to be tried: the one that is named, the one kept by ``*_once``, or a ranking."""
+    """What is to be tried: the one that is named, or a ranking, behind the one kept by ``*_once``."""
     if policy.algo in call.algorithms:
         return [int(call.algorithms[policy.algo])]
-    if (problem.op, policy.algo) in _ONCE:
-        return [_ONCE[problem.op, policy.algo]]
+    kept = [_ONCE[problem.op, policy.algo]] if (problem.op, policy.algo) in _ONCE else []
     found = [p for p in ranked(library, handle, call, descriptors, timed) if not _rounds(call, problem, p.algo)]
     free = policy.determinism == "not_guaranteed"
-    return [p.algo for p in found if free or (p.determinism == 1 and p.algo in call.deterministic)]
+    ranking = [p.algo for p in found if free or (p.determinism == 1 and p.algo in call.deterministic)]
+    return kept + [a for a in ranking if a not in kept]
 
 
 def plan(problem: Any, policy: Policy, config: Any) -> Executable:
@@ -200,8 +213,12 @@ def plan(problem: Any, policy: Policy, config: Any) -> Executable:
 
 
 def _arithmetic(problem: Any, policy: Policy, name: str, math: MathType) -> str:
-    if name.startswith(("fft", "winograd")):
-        return "fft" if name.startswith("fft") else "winograd"
+    if name.startswith("winograd"):
+        return "winograd"
+    # cuDNN remembers the engine that was fastest when it timed: algorithms of any name then differ from exact sums of small
+    # integers as a transform does (conv3d float32, float64 and float16, cuDNN 9.19, H200)
+    if name.startswith("fft") or policy.algo.startswith("time_"):
+        return "fft"
     if compute_type(problem, policy)[0] == DataType.HALF:
         return "half"
     if math == MathType.TENSOR_OP:

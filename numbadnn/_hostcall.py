@@ -83,6 +83,7 @@ store_f32 = _storer(types.float32)
 store_f64 = _storer(types.float64)
 load_u64 = _loader(types.uint64)
 load_u32 = _loader(types.uint32)
+load_f64 = _loader(types.float64)
 
 
 def entry_point(function: Any) -> Callable[..., int]:

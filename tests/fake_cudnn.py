@@ -99,6 +99,7 @@ class FakeCudnn:
     def __init__(self, engines: list[dict] | None = None) -> None:
         self.engines = [engine()] if engines is None else engines
         self.calls: list[tuple] = []
+        self.tensors: list[tuple] = []
         self.items: dict[int, Item] = {}
         self.failing: dict[str, int] = {}  # C function -> the status it returns
         self.problems: list[Exception] = []
@@ -310,8 +311,10 @@ class FakeCudnn:
     def cudnnDestroyTensorDescriptor(self, pointer):
         return self.cudnnBackendDestroyDescriptor(pointer)
 
-    def cudnnSetTensor4dDescriptorEx(self, pointer, dtype, *numbers):
-        self.items[pointer].four = (NUMPY[DataType(dtype)], numbers[:4], numbers[4:])
+    def cudnnSetTensorNdDescriptor(self, pointer, dtype, rank, shape, strides):
+        shape, strides = ((ctypes.c_int * rank).from_address(a)[:] for a in (shape, strides))
+        self.items[pointer].four = (NUMPY[DataType(dtype)], shape, strides)
+        self.tensors.append((dtype, shape, strides))
 
     def cudnnSoftmaxForward(self, handle, algo, mode, alpha, x_desc, x, beta, y_desc, y):
         x, y = self._four(x_desc, x), self._four(y_desc, y)

@@ -7,7 +7,6 @@ spatial axes and which give the same bits in every run. Source: cudnn_cnn.h; the
 from __future__ import annotations
 
 import ctypes
-import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,7 @@ from numbadnn.cudnn._enums import (
     MathType,
     TensorFormat,
 )
+from numbadnn.cudnn._tensors import ints, made
 from numbadnn.cudnn.lib import Library
 from numbadnn.ops.conv import OPERATIONS
 from numbadnn.problem import Spec
@@ -97,44 +97,21 @@ class Performance(ctypes.Structure):
     ]
 
 
-def _made(library: Library, kind: str) -> Any:
-    """A descriptor (its address) that is destroyed with the object returned."""
-    out = ctypes.c_void_p()
-    library.call(f"cudnnCreate{kind}Descriptor", ctypes.byref(out))
-    destroy = getattr(library.functions, f"cudnnDestroy{kind}Descriptor")
-    weakref.finalize(out, destroy, out.value).atexit = False
-    return out
-
-
-def _ints(values: Any) -> Any:
-    return (ctypes.c_int * len(values))(*values)
-
-
-def tensor(library: Library, spec: Spec) -> Any:
-    """The descriptor of an image; any strides."""
-    out = _made(library, "Tensor")
-    n = len(spec.shape)
-    library.call(
-        "cudnnSetTensorNdDescriptor", out.value, int(DATA_TYPE[spec.dtype]), n, _ints(spec.shape), _ints(spec.strides)
-    )
-    return out
-
-
 def filters(library: Library, spec: Spec) -> Any:
     """The descriptor of packed filters, in C order or channels last."""
-    out = _made(library, "Filter")
+    out = made(library, "Filter")
     form = TensorFormat.NCHW if spec.is_contiguous else TensorFormat.NHWC
     kind, n = int(DATA_TYPE[spec.dtype]), len(spec.shape)
-    library.call("cudnnSetFilterNdDescriptor", out.value, kind, int(form), n, _ints(spec.shape))
+    library.call("cudnnSetFilterNdDescriptor", out.value, kind, int(form), n, ints(spec.shape))
     return out
 
 
 def convolution(library: Library, problem: Any, compute: DataType, math: MathType) -> Any:
     """The convolution descriptor: symmetric padding, as the forms make it."""
-    out = _made(library, "Convolution")
+    out = made(library, "Convolution")
     mode = ConvolutionMode.CONVOLUTION if problem.flip else ConvolutionMode.CROSS_CORRELATION
     padding = [low for low, _ in problem.padding]
-    shape = (_ints(padding), _ints(problem.stride), _ints(problem.dilation))
+    shape = (ints(padding), ints(problem.stride), ints(problem.dilation))
     library.call("cudnnSetConvolutionNdDescriptor", out.value, len(padding), *shape, int(mode), int(compute))
     library.call("cudnnSetConvolutionGroupCount", out.value, problem.groups)
     library.call("cudnnSetConvolutionMathType", out.value, int(math))

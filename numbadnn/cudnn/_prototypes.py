@@ -23,7 +23,6 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "cudnnBackendExecute": (c_int, [c_void_p, c_void_p, c_void_p]),
     "cudnnCreateTensorDescriptor": (c_int, [c_void_p]),
     "cudnnDestroyTensorDescriptor": (c_int, [c_void_p]),
-    "cudnnSetTensor4dDescriptorEx": (c_int, [c_void_p, *[c_int] * 9]),
     "cudnnSoftmaxForward": (c_int, [c_void_p, c_int, c_int, *[c_void_p] * 6]),
     "cudnnSoftmaxBackward": (c_int, [c_void_p, c_int, c_int, *[c_void_p] * 8]),
     "cudnnSetTensorNdDescriptor": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p]),

@@ -1,14 +1,14 @@
-"""The compiled host functions that issue a cuDNN operation: one entry from Python, GIL released, six C calls inside.
+"""The compiled host function that executes a graph plan: one entry from Python, GIL released, six C calls inside.
 
 Everything that stays the same between calls lies in a *table* of 64-bit words that the plan owns (one plan, one
 thread): the addresses of the C functions, the CUDA context they need, handle, descriptors and scratch. A call brings
 the pointers. A variant pack cannot be changed once finalised, so each execution makes a fresh one and destroys it, also
 after an error.
 
-Every shim first asks cuCtxGetCurrent and returns WRONG_CONTEXT, having done nothing, where another context is current.
-Otherwise the result is 0 for success or ``step * 2**32 + status``, the step being an index into STEPS. An execution that
-went well into a stream being captured returns CAPTURED: the CUDA graph refers to what the plan owns on the device, so
-that ``recover`` keeps the plan for the life of the process.
+Every shim (``_call.call_c`` too) first asks cuCtxGetCurrent and returns WRONG_CONTEXT, having done nothing, where another
+context is current. Otherwise the result is 0 for success or ``step * 2**32 + status``, the step being an index into STEPS.
+An execution that went well into a stream being captured returns CAPTURED: the CUDA graph refers to what the plan owns on
+the device, so that ``recover`` keeps the plan for the life of the process.
 """
 
 from __future__ import annotations
@@ -37,17 +37,14 @@ STEPS = (
     "finalising the variant pack",
     "cudnnBackendExecute",
     "destroying the variant pack",
-    "cudnnSoftmax",
-    "cudnnConvolution",
-    "cudnnPooling",
 )
+C_CALL = len(STEPS)  # of ``_call``, whose ``what`` names the function
 
 # words of a table
 _CURRENT, _CONTEXT, _CONTEXT_OUT = 0, 8, 16
 _CREATE, _SET, _FINALIZE, _EXECUTE, _DESTROY = 24, 32, 40, 48, 56
 _HANDLE, _PLAN, _UIDS, _POINTERS, _WORKSPACE, _PACK = 64, 72, 80, 104, 128, 136
 _IS_CAPTURING, _CAPTURING_OUT = 144, 152
-_FUNCTION, _ALGORITHM, _MODE, _ALPHA, _BETA, _TENSORS = 24, 32, 40, 48, 56, 72
 _WORDS = 20
 
 _KIND = int(DescriptorType.VARIANT_PACK)
@@ -69,25 +66,6 @@ def graph_table(
     names = ("CreateDescriptor", "SetAttribute", "Finalize", "Execute", "DestroyDescriptor")
     functions = [library.address(f"cudnnBackend{name}") for name in names]
     words = [current, context, 0, *functions, handle, plan, *uids, *[0] * 5, is_capturing]
-    return (ctypes.c_uint64 * _WORDS)(*words)
-
-
-def softmax_table(
-    library: Library,
-    current: int,
-    context: int,
-    handle: int,
-    name: str,
-    algorithm: int,
-    mode: int,
-    scalars: int,
-    tensors: Sequence[int],
-) -> ctypes.Array[ctypes.c_uint64]:
-    """The table of the softmax shims: ``tensors`` are the descriptors of (x, y) or (dy, y, dx).
-
-    ``scalars`` is the address of alpha; beta is 8 bytes further on.
-    """
-    words = [current, context, 0, library.address(name), algorithm, mode, scalars, scalars + 8, handle, *tensors]
     return (ctypes.c_uint64 * _WORDS)(*words)
 
 
@@ -117,7 +95,7 @@ def failure(library: Library, code: int, what: str) -> NumbaDNNError:
     step, status = code >> 32, code & 0xFFFFFFFF
     if step == 0:
         return NumbaDNNError(f"{what}: {STEPS[0]} failed with CUDA error {status}")
-    return library.error(f"{what}: {STEPS[step]}", status)
+    return library.error(what if step == C_CALL else f"{what}: {STEPS[step]}", status)
 
 
 @njit("int64(int64)", nogil=True, cache=True)
@@ -176,106 +154,3 @@ def execute_plan(table, workspace, a, b, c, stream):
         if status == 0 and load_u32(table + _CAPTURING_OUT) != 0:
             return -2
     return code
-
-
-@njit("int64(int64, int64, int64)", nogil=True, cache=True)
-def softmax_forward(table, x, y):
-    """cudnnSoftmaxForward(handle, algorithm, mode, alpha, xDesc, x, beta, yDesc, y)."""
-    code = _check_context(table)
-    if code != 0:
-        return code
-    status = call_address(
-        load_u64(table + _FUNCTION),
-        load_u64(table + _HANDLE),
-        int32(load_u64(table + _ALGORITHM)),
-        int32(load_u64(table + _MODE)),
-        load_u64(table + _ALPHA),
-        load_u64(table + _TENSORS),
-        x,
-        load_u64(table + _BETA),
-        load_u64(table + (_TENSORS + 8)),
-        y,
-    )
-    return (8 << 32) + status if status != 0 else 0
-
-
-@njit("int64(int64, int64, int64, int64)", nogil=True, cache=True)
-def softmax_backward(table, dy, y, dx):
-    """cudnnSoftmaxBackward(handle, algorithm, mode, alpha, yDesc, y, dyDesc, dy, beta, dxDesc, dx)."""
-    code = _check_context(table)
-    if code != 0:
-        return code
-    status = call_address(
-        load_u64(table + _FUNCTION),
-        load_u64(table + _HANDLE),
-        int32(load_u64(table + _ALGORITHM)),
-        int32(load_u64(table + _MODE)),
-        load_u64(table + _ALPHA),
-        load_u64(table + (_TENSORS + 8)),
-        y,
-        load_u64(table + _TENSORS),
-        dy,
-        load_u64(table + _BETA),
-        load_u64(table + (_TENSORS + 16)),
-        dx,
-    )
-    return (8 << 32) + status if status != 0 else 0
-
-
-def pooling_table(
-    library: Library,
-    current: int,
-    context: int,
-    handle: int,
-    name: str,
-    descriptor: int,
-    scalars: int,
-    tensors: Sequence[int],
-) -> ctypes.Array[ctypes.c_uint64]:
-    """The table of the pooling shims: ``tensors`` are the descriptors of (x, y) or (x, y, dy, dx); scalars as for softmax."""
-    words = [current, context, 0, library.address(name), descriptor, 0, scalars, scalars + 8, handle, *tensors]
-    return (ctypes.c_uint64 * _WORDS)(*words)
-
-
-@njit("int64(int64, int64, int64)", nogil=True, cache=True)
-def pooling_forward(table, x, y):
-    """cudnnPoolingForward(handle, descriptor, alpha, xDesc, x, beta, yDesc, y)."""
-    code = _check_context(table)
-    if code != 0:
-        return code
-    status = call_address(
-        load_u64(table + _FUNCTION),
-        load_u64(table + _HANDLE),
-        load_u64(table + _ALGORITHM),
-        load_u64(table + _ALPHA),
-        load_u64(table + _TENSORS),
-        x,
-        load_u64(table + _BETA),
-        load_u64(table + (_TENSORS + 8)),
-        y,
-    )
-    return (10 << 32) + status if status != 0 else 0
-
-
-@njit("int64(int64, int64, int64, int64, int64)", nogil=True, cache=True)
-def pooling_backward(table, x, y, dy, dx):
-    """cudnnPoolingBackward(handle, descriptor, alpha, yDesc, y, dyDesc, dy, xDesc, x, beta, dxDesc, dx)."""
-    code = _check_context(table)
-    if code != 0:
-        return code
-    status = call_address(
-        load_u64(table + _FUNCTION),
-        load_u64(table + _HANDLE),
-        load_u64(table + _ALGORITHM),
-        load_u64(table + _ALPHA),
-        load_u64(table + (_TENSORS + 8)),
-        y,
-        load_u64(table + (_TENSORS + 16)),
-        dy,
-        load_u64(table + _TENSORS),
-        x,
-        load_u64(table + _BETA),
-        load_u64(table + (_TENSORS + 24)),
-        dx,
-    )
-    return (10 << 32) + status if status != 0 else 0

@@ -11,17 +11,16 @@ Source: cudnn_cnn.h, spec/semantics.md 1.4. Operands are brought into the forms 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from numbadnn import config as options
 from numbadnn.cudnn import lib
-from numbadnn.cudnn._conv_calls import FORWARD, Call, call_of, convolution, filters, ranked, tensor, workspace_bytes
+from numbadnn.cudnn._conv_calls import FORWARD, Call, call_of, convolution, filters, ranked, workspace_bytes
 from numbadnn.cudnn._enums import DATA_TYPE, DataType, MathType
 from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms
+from numbadnn.cudnn._tensors import scalars, tensor
 from numbadnn.errors import BackendUnavailableError, CudnnError, DeterminismError, NotSupportedError
 from numbadnn.ops.conv import OPERATIONS
 from numbadnn.problem import Policy
@@ -126,8 +125,8 @@ def _math(problem: Any, policy: Policy) -> MathType:
 
 def _descriptors(library: lib.Library, call: Call, problem: Any, policy: Policy) -> tuple[Any, ...]:
     """Those of the operands in cuDNN's order, then the convolution's."""
-    make = {"x": tensor, "y": tensor, "w": filters}
-    operands = [make[name](library, getattr(problem, name)) for name in call.order]
+    specs = [(name, getattr(problem, name)) for name in call.order]
+    operands = [filters(library, s) if n == "w" else tensor(library, s.dtype, s.shape, s.strides) for n, s in specs]
     kind = compute_type(problem, policy)[0]
     return (*operands, convolution(library, problem, kind, _math(problem, policy)))
 
@@ -228,43 +227,21 @@ def _arithmetic(problem: Any, policy: Policy, name: str, math: MathType) -> str:
 
 def _issue(problem: Any, device: int, ready: _Ready) -> Any:
     """(stream, a, b, out, workspace=0) -> None, operands in the order of the operation's arguments."""
-    from numbadnn._hostcall import entry_point
-    from numbadnn.cudnn import _conv_shim, _shim
-    from numbadnn.kernels import _context, _driver
+    from numbadnn.cudnn._call import POINTER as A
+    from numbadnn.cudnn._call import prepare
 
     library, call = lib.load(), call_of(problem.op)
-    with _context.ensure_context(device):
-        handle = lib.handle(library, device)
-    # alpha and beta: doubles for float64 data, else floats, each in 8 bytes of its own
-    form = "d" if problem.x.dtype == "float64" else "f4x"
-    scalars = ctypes.create_string_buffer(b"".join(struct.pack(form, v) for v in (problem.alpha, problem.beta)), 16)
+    alpha, beta, memory = scalars(problem.x.dtype, problem.alpha, problem.beta)
     first, second, result, convolution = (d.value for d in ready.descriptors)
-    words = _conv_shim.table(
-        ctypes.cast(_driver.library().cuCtxGetCurrent, ctypes.c_void_p).value or 0,
-        _context.primary_context(device),
-        library.address(call.function),
-        handle.value,
-        ctypes.addressof(scalars),
-        (first, second, result),
-        convolution,
-        ready.algorithm,
-        ready.workspace,
-    )
-    table, shim, what = ctypes.addressof(words), entry_point(_conv_shim.convolve), problem.op
-    swapped = call.order[0] == "w"  # the operation takes (dy, w), cuDNN (w, dy)
+    a, b = (A[1], A[0]) if call.order[0] == "w" else (A[0], A[1])  # the operation takes (dy, w), cuDNN (w, dy)
+    how = (convolution, ready.algorithm, A[3], ready.workspace)
+    words = (alpha, first, a, second, b, *how, beta, result, A[2])
+    issue = prepare(library, device, problem.op, call.function, words, keep=(memory, ready.descriptors))
 
-    def issue(
-        stream: int, a: int, b: int, out: int, workspace: int = 0, _keep: Any = (words, scalars, ready.descriptors)
-    ) -> None:
-        if stream != handle.stream:
-            handle.set_stream(stream)
-        if swapped:
-            a, b = b, a
-        code = shim(table, a, b, out, workspace)
-        if code:
-            _shim.recover(library, code, device, what, None, shim, table, a, b, out, workspace)
+    def issue_with_workspace(stream: int, a: int, b: int, out: int, workspace: int = 0) -> None:
+        issue(stream, a, b, out, workspace)
 
-    return issue
+    return issue_with_workspace
 
 
 def rank(problem: Any) -> float:

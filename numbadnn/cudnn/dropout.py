@@ -8,11 +8,10 @@ is the same product with the same mask, is cudnnDropoutForward of dy from the sa
 from __future__ import annotations
 
 import ctypes
-import weakref
 from typing import Any
 
 from numbadnn.cudnn import lib
-from numbadnn.cudnn.softmax import tensor
+from numbadnn.cudnn._tensors import made, tensor
 from numbadnn.ops.dropout import DropoutProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
@@ -45,9 +44,7 @@ def plan(problem: DropoutProblem, policy: Policy, config: Any) -> Executable:
         handle = lib.handle(library, device)
         n = problem.source.size
         flat = tensor(library, problem.source.dtype, (1, 1, 1, n), (n, n, n, 1))
-        descriptor = ctypes.c_void_p()
-        library.call("cudnnCreateDropoutDescriptor", ctypes.byref(descriptor))
-        weakref.finalize(descriptor, library.functions.cudnnDestroyDropoutDescriptor, descriptor.value).atexit = False
+        descriptor = made(library, "Dropout")
         library.call("cudnnDropoutGetStatesSize", handle.value, ctypes.byref(states))
         library.call("cudnnDropoutGetReserveSpaceSize", flat.value, ctypes.byref(reserve))
     after = -(-states.value // _ALIGN) * _ALIGN

@@ -7,24 +7,22 @@ positions, 1). Running averages are updated in place, so the old ones are copied
 
 from __future__ import annotations
 
-import ctypes
 import math
-import struct
 from collections.abc import Callable
 from typing import Any
 
 from numbadnn.cudnn import lib
 from numbadnn.cudnn._enums import BatchNormMode
-from numbadnn.cudnn.softmax import tensor
+from numbadnn.cudnn._tensors import scalars, tensor
 from numbadnn.ops.norm import TEST, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
 
 _INT_MAX = 2**31 - 1
 _FUNCTIONS = {
-    TRAIN: ("cudnnBatchNormalizationForwardTraining", "train"),
-    TEST: ("cudnnBatchNormalizationForwardInference", "infer"),
-    TRAIN_GRAD: ("cudnnBatchNormalizationBackward", "backward"),
+    TRAIN: "cudnnBatchNormalizationForwardTraining",
+    TEST: "cudnnBatchNormalizationForwardInference",
+    TRAIN_GRAD: "cudnnBatchNormalizationBackward",
 }
 
 
@@ -68,34 +66,19 @@ def _shapes(problem: NormProblem) -> tuple[tuple[int, ...], tuple[int, ...], tup
 
 
 def plan(problem: NormProblem, policy: Policy, config: Any) -> Executable:
-    """Descriptors, scalars and the shim's table, bound into one callable."""
-    from numbadnn.cudnn import _norm_shim
-    from numbadnn.kernels import _context, _driver
+    """Descriptors and scalars, bound into one callable."""
+    from numbadnn.cudnn._call import prepare
 
     shape, strides, small = _shapes(problem)
-    library = lib.load()
-    with _context.ensure_context(policy.device):
-        handle = lib.handle(library, policy.device)
-    wide = problem.x.dtype == "float64"
+    library, wide = lib.load(), "float64" if problem.x.dtype == "float64" else "float32"
     channel_strides = (small[1] * small[2], small[2], 1, 1)
-    tensors = [
-        tensor(library, problem.x.dtype, shape, strides),
-        tensor(library, "float64" if wide else "float32", small, channel_strides),
-    ]
-    scalars = ctypes.create_string_buffer(struct.pack("d" if wide else "f4x", 1.0) + bytes(8), 16)
-    name, stem = _FUNCTIONS[problem.op]
-    words = _norm_shim.norm_table(
-        library,
-        ctypes.cast(_driver.library().cuCtxGetCurrent, ctypes.c_void_p).value or 0,
-        _context.primary_context(policy.device),
-        handle.value,
-        name,
-        int(BatchNormMode[problem.mode.upper().replace("-", "_")]),
-        ctypes.addressof(scalars),
-        [t.value for t in tensors],
-    )
-    issue = _issuer(library, policy.device, name, getattr(_norm_shim, stem), (words, scalars, tensors), handle)
-    direct = _direct(problem, policy.device, issue)
+    data, parameters = tensor(library, problem.x.dtype, shape, strides), tensor(library, wide, small, channel_strides)
+    one, zero, memory = scalars(wide)
+    words = _arguments(problem, one, zero, data.value, parameters.value)
+    reals = (problem.factor if problem.running else 1.0, problem.epsilon) if problem.op == TRAIN else (problem.epsilon,)
+    name = _FUNCTIONS[problem.op]
+    issue = prepare(library, policy.device, problem.op, name, words, reals, (data, parameters, memory))
+    direct = _averaging(problem, policy.device, issue) if problem.running else issue
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: int | None, stream: int | None) -> None:
         direct(stream or 0, *inputs, *outputs)
@@ -106,52 +89,33 @@ def plan(problem: NormProblem, policy: Policy, config: Any) -> Executable:
     return Executable(run=run, facts=facts, direct=direct)
 
 
-def _issuer(
-    library: lib.Library, device: int, what: str, shim: Callable[..., int], keep: Any, handle: Any
-) -> Callable[..., None]:
-    """``issue(stream, *arguments)``: one call of the shim; ``keep`` begins with its table."""
-    from numbadnn.kernels._context import ensure_context
+def _arguments(problem: NormProblem, one: int, zero: int, data: int, parameters: int) -> tuple[int, ...]:
+    """What each call takes after the handle, but for its doubles; addresses are those of inputs, then outputs."""
+    from numbadnn.cudnn._call import POINTER as A
 
-    table = ctypes.addressof(keep[0])
-
-    def issue(stream: int, *arguments: Any, _keep: Any = keep) -> None:
-        if stream != handle.stream:
-            handle.set_stream(stream)
-        code = shim(table, *arguments)
-        if code == -1:
-            with ensure_context(device):
-                code = shim(table, *arguments)
-        if code:
-            raise library.error(what, code & 0xFFFFFFFF)
-
-    return issue
+    mode = int(BatchNormMode[problem.mode.upper().replace("-", "_")])
+    if problem.op == TEST:  # x, gamma, beta, mean, var; y
+        return mode, one, zero, data, A[0], data, A[5], parameters, *A[1:5]
+    if problem.op == TRAIN_GRAD:  # x, dy, gamma, mean, invstd; dx, dgamma, dbeta
+        arrays = (data, A[0], data, A[1], data, A[5], parameters, A[2], A[6], A[7], A[3], A[4])
+        return mode, one, zero, one, zero, *arrays
+    running = A[6:8] if problem.running else (0, 0)  # x, gamma, beta; y, mean, invstd[, new_mean, new_var]
+    return mode, one, zero, data, A[0], data, A[3], parameters, A[1], A[2], *running, A[4], A[5]
 
 
-def _direct(problem: NormProblem, device: int, issue: Callable[..., None]) -> Callable[..., None]:
-    """The call as a function of stream, inputs and outputs."""
-    epsilon = problem.epsilon
-    if problem.op != TRAIN:
-        return lambda stream, *addresses: issue(stream, epsilon, *addresses)
-    if not problem.running:
-
-        def train(stream: int, x: int, gamma: int, beta: int, y: int, mean: int, invstd: int) -> None:
-            issue(stream, 1.0, epsilon, x, gamma, beta, y, mean, invstd, 0, 0)
-
-        return train
+def _averaging(problem: NormProblem, device: int, issue: Callable[..., None]) -> Callable[..., None]:
+    """The call with running averages: cuDNN updates them in place, so the old ones are copied first."""
     from numbadnn.kernels.copy import plan_copy
 
-    rank, factor = len(problem.x.shape), problem.factor
+    rank = len(problem.x.shape)
     copies = [plan_copy(problem.inputs[i], problem.outputs[i], (0,) * rank, device) for i in (3, 4)]
 
-    def averaging(
-        stream: int, x: int, gamma: int, beta: int, old_mean: int, old_var: int, y: int, mean: int, invstd: int, new_mean: int,
-        new_var: int,
-    ) -> None:  # fmt: skip
-        copies[0](old_mean, new_mean, stream)
-        copies[1](old_var, new_var, stream)
-        issue(stream, factor, epsilon, x, gamma, beta, y, mean, invstd, new_mean, new_var)
+    def direct(stream: int, x: int, gamma: int, beta: int, old_mean: int, old_var: int, *outputs: int) -> None:
+        copies[0](old_mean, outputs[3], stream)
+        copies[1](old_var, outputs[4], stream)
+        issue(stream, x, gamma, beta, *outputs)
 
-    return averaging
+    return direct
 
 
 def rank(problem: NormProblem) -> float:

@@ -6,15 +6,13 @@ reproducible, and both give a tie to the first element of the window (measured, 
 
 from __future__ import annotations
 
-import ctypes
-import struct
-import weakref
 from typing import Any
 
 from numbadnn.cudnn import lib
-from numbadnn.cudnn._enums import DATA_TYPE, NanPropagation, PoolingMode
+from numbadnn.cudnn._enums import NanPropagation, PoolingMode
+from numbadnn.cudnn._tensors import ints, made, scalars, tensor
 from numbadnn.ops.pool import PoolProblem
-from numbadnn.problem import Policy, Spec
+from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
 _INT_MAX = 2**31 - 1
@@ -42,67 +40,32 @@ def supports(problem: PoolProblem, policy: Policy) -> str:
     return ""
 
 
-def _ints(values: Any) -> Any:
-    return (ctypes.c_int * len(values))(*values)
-
-
-def _tensor(library: lib.Library, spec: Spec) -> Any:
-    """A tensor descriptor (its address) that is destroyed with the object returned."""
-    out = ctypes.c_void_p()
-    library.call("cudnnCreateTensorDescriptor", ctypes.byref(out))
-    weakref.finalize(out, library.functions.cudnnDestroyTensorDescriptor, out.value).atexit = False
-    # axes of size 1 may have any stride here, but not 0
-    strides = [max(s, 1) if n == 1 else s for n, s in zip(spec.shape, spec.strides, strict=True)]
-    rank, kind = len(spec.shape), int(DATA_TYPE[spec.dtype])
-    library.call("cudnnSetTensorNdDescriptor", out.value, kind, rank, _ints(spec.shape), _ints(strides))
-    return out
-
-
 def _pooling(library: lib.Library, problem: PoolProblem) -> Any:
-    out = ctypes.c_void_p()
-    library.call("cudnnCreatePoolingDescriptor", ctypes.byref(out))
-    weakref.finalize(out, library.functions.cudnnDestroyPoolingDescriptor, out.value).atexit = False
+    out = made(library, "Pooling")
     mode = MODES["max_deterministic" if problem.is_max and problem.op == "pool_grad" else problem.mode]
-    axes = [_ints(v) for v in (problem.window, problem.pad, problem.stride)]
+    axes = [ints(v) for v in (problem.window, problem.pad, problem.stride)]
     numbers = (int(mode), int(NanPropagation.PROPAGATE_NAN), len(problem.window))
     library.call("cudnnSetPoolingNdDescriptor", out.value, *numbers, *axes)
     return out
 
 
 def plan(problem: PoolProblem, policy: Policy, config: Any) -> Executable:
-    """Descriptors, scalars and the shim's table, bound into one callable."""
-    from numbadnn.cudnn import _shim
-    from numbadnn.kernels import _context, _driver
+    """Descriptors and scalars, bound into one callable."""
+    from numbadnn.cudnn._call import POINTER as A
+    from numbadnn.cudnn._call import prepare
 
-    forward = problem.op == "pool"
     library = lib.load()
-    with _context.ensure_context(policy.device):
-        handle = lib.handle(library, policy.device)
-    tensors = [_tensor(library, spec) for spec in (*problem.inputs, problem.output)]
-    pooling = _pooling(library, problem)
-    # alpha 1 and beta 0: double for float64 data, else float, each in 8 bytes of its own
-    one = struct.pack("d", 1.0) if problem.x.dtype == "float64" else struct.pack("f4x", 1.0)
-    scalars = ctypes.create_string_buffer(one + bytes(8), 16)
-    words = _shim.pooling_table(
-        library,
-        ctypes.cast(_driver.library().cuCtxGetCurrent, ctypes.c_void_p).value or 0,
-        _context.primary_context(policy.device),
-        handle.value,
-        "cudnnPoolingForward" if forward else "cudnnPoolingBackward",
-        pooling.value,
-        ctypes.addressof(scalars),
-        [t.value for t in tensors],
-    )
-    table, what, device = ctypes.addressof(words), problem.op, policy.device
-    shim = _shim.pooling_forward if forward else _shim.pooling_backward
-
-    # the default keeps alive what the table points to
-    def issue(stream: int, *addresses: int, _keep: Any = (words, scalars, tensors, pooling)) -> None:
-        if stream != handle.stream:
-            handle.set_stream(stream)
-        code = shim(table, *addresses)
-        if code:
-            _shim.recover(library, code, device, what, None, shim, table, *addresses)
+    tensors = [tensor(library, s.dtype, s.shape, s.strides) for s in (*problem.inputs, problem.output)]
+    pooling, t = _pooling(library, problem), [d.value for d in tensors]
+    one, zero, memory = scalars(problem.x.dtype)
+    words: tuple[int, ...]
+    if problem.op == "pool":
+        function, words = "cudnnPoolingForward", (one, t[0], A[0], zero, t[1], A[1])
+    else:  # of x, y, dy and dx, in the order y, dy, x
+        function = "cudnnPoolingBackward"
+        words = (one, t[1], A[1], t[2], A[2], t[0], A[0], zero, t[3], A[3])
+    keep = (tensors, pooling, memory)
+    issue = prepare(library, policy.device, problem.op, function, (pooling.value, *words), keep=keep)
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: int | None, stream: int | None) -> None:
         issue(stream or 0, *inputs, *outputs)

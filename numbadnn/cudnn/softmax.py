@@ -8,14 +8,12 @@ it.
 
 from __future__ import annotations
 
-import ctypes
 import math
-import struct
-import weakref
 from typing import Any
 
 from numbadnn.cudnn import lib
-from numbadnn.cudnn._enums import DATA_TYPE, SoftmaxAlgorithm, SoftmaxMode
+from numbadnn.cudnn._enums import SoftmaxAlgorithm, SoftmaxMode
+from numbadnn.cudnn._tensors import scalars, tensor
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
@@ -82,54 +80,23 @@ def fold(mode: str, operands: tuple[Spec, ...]) -> Folded:
     return tuple(dims), tuple(map(tuple, strides))
 
 
-def tensor(library: lib.Library, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    """A 4-D tensor descriptor (its address) that is destroyed with the object returned."""
-    out = ctypes.c_void_p()
-    library.call("cudnnCreateTensorDescriptor", ctypes.byref(out))
-    # axes of size 1 may have any stride here, but not 0
-    free = [max(s, 1) if n == 1 else s for n, s in zip(shape, strides, strict=True)]
-    weakref.finalize(out, library.functions.cudnnDestroyTensorDescriptor, out.value).atexit = False
-    library.call("cudnnSetTensor4dDescriptorEx", out.value, int(DATA_TYPE[dtype]), *shape, *free)
-    return out
-
-
 def plan(problem: SoftmaxProblem, policy: Policy, config: Any) -> Executable:
-    """Descriptors, scalars and the shim's table, bound into one callable."""
-    from numbadnn._hostcall import entry_point
-    from numbadnn.cudnn import _shim
-    from numbadnn.kernels import _context, _driver
+    """Descriptors and scalars, bound into one callable."""
+    from numbadnn.cudnn._call import POINTER as A
+    from numbadnn.cudnn._call import prepare
 
-    operands = (*problem.inputs, problem.output)
-    shape, strides = fold(problem.mode, operands)
-    forward = problem.op == "softmax"
-    library = lib.load()
-    with _context.ensure_context(policy.device):
-        handle = lib.handle(library, policy.device)
+    shape, strides = fold(problem.mode, (*problem.inputs, problem.output))
+    forward, library = problem.op == "softmax", lib.load()
     tensors = [tensor(library, problem.y.dtype, shape, s) for s in strides]
-    # alpha 1 and beta 0: double for float64 data, else float, each in 8 bytes of its own
-    one = struct.pack("d", 1.0) if problem.y.dtype == "float64" else struct.pack("f4x", 1.0)
-    scalars = ctypes.create_string_buffer(one + bytes(8), 16)
-    words = _shim.softmax_table(
-        library,
-        ctypes.cast(_driver.library().cuCtxGetCurrent, ctypes.c_void_p).value or 0,
-        _context.primary_context(policy.device),
-        handle.value,
-        "cudnnSoftmaxForward" if forward else "cudnnSoftmaxBackward",
-        int(SoftmaxAlgorithm[problem.algo.upper()]),
-        int(SoftmaxMode[problem.mode.upper()]),
-        ctypes.addressof(scalars),
-        [t.value for t in tensors],
-    )
-    table, what, device = ctypes.addressof(words), problem.op, policy.device
-    shim = entry_point(_shim.softmax_forward if forward else _shim.softmax_backward)
-
-    # the default keeps alive what the table points to
-    def issue(stream: int, *addresses: int, _keep: Any = (words, scalars, tensors)) -> None:
-        if stream != handle.stream:
-            handle.set_stream(stream)
-        code = shim(table, *addresses)
-        if code:
-            _shim.recover(library, code, device, what, None, shim, table, *addresses)
+    t = [d.value for d in tensors]
+    one, zero, memory = scalars(problem.y.dtype)
+    kind = (int(SoftmaxAlgorithm[problem.algo.upper()]), int(SoftmaxMode[problem.mode.upper()]))
+    words: tuple[int, ...]
+    if forward:
+        function, words = "cudnnSoftmaxForward", (one, t[0], A[0], zero, t[1], A[1])
+    else:  # of dy, y and dx, y first
+        function, words = "cudnnSoftmaxBackward", (one, t[1], A[1], t[0], A[0], zero, t[2], A[2])
+    issue = prepare(library, policy.device, problem.op, function, (*kind, *words), keep=(tensors, memory))
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: int | None, stream: int | None) -> None:
         issue(stream or 0, *inputs, *outputs)

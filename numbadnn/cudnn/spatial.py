@@ -8,14 +8,11 @@ nowhere else.
 
 from __future__ import annotations
 
-import ctypes
-import struct
-import weakref
 from typing import Any
 
 from numbadnn.cudnn import lib
 from numbadnn.cudnn._enums import DATA_TYPE, SamplerType
-from numbadnn.cudnn.softmax import tensor
+from numbadnn.cudnn._tensors import ints, made, scalars, tensor
 from numbadnn.ops.spatial import OPERANDS, SpatialProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
@@ -68,24 +65,23 @@ def supports(problem: SpatialProblem, policy: Policy) -> str:
 
 def _transformer(library: lib.Library, dtype: str, shape: tuple[int, ...]) -> Any:
     """A spatial transformer descriptor for an output of (N, C, H', W'), destroyed with the object returned."""
-    out = ctypes.c_void_p()
-    library.call("cudnnCreateSpatialTransformerDescriptor", ctypes.byref(out))
-    weakref.finalize(out, library.functions.cudnnDestroySpatialTransformerDescriptor, out.value).atexit = False
-    dims = (ctypes.c_int * 4)(*shape)
+    out = made(library, "SpatialTransformer")
     library.call(
-        "cudnnSetSpatialTransformerNdDescriptor", out.value, int(SamplerType.BILINEAR), int(DATA_TYPE[dtype]), 4, dims
+        "cudnnSetSpatialTransformerNdDescriptor",
+        out.value,
+        int(SamplerType.BILINEAR),
+        int(DATA_TYPE[dtype]),
+        4,
+        ints(shape),
     )
     return out
 
 
 def plan(problem: SpatialProblem, policy: Policy, config: Any) -> Executable:
-    """Descriptors, scalars and the shim's table, bound into one callable."""
-    from numbadnn.cudnn import _shim, _spatial_shim
-    from numbadnn.kernels import _context, _driver
+    """Descriptors and scalars, bound into one callable."""
+    from numbadnn.cudnn._call import prepare
 
     library = lib.load()
-    with _context.ensure_context(policy.device):
-        handle = lib.handle(library, policy.device)
     dtype, images = problem.inputs[0].dtype, _images(problem)
     if images:
         shape = images[1].shape
@@ -95,35 +91,27 @@ def plan(problem: SpatialProblem, policy: Policy, config: Any) -> Executable:
         shape = (grid.shape[0], 1, *grid.shape[1:3])
     tensors = [tensor(library, dtype, s.shape, s.strides) for s in images[:2]]
     transformer = _transformer(library, dtype, shape)
-    one = struct.pack("d", 1.0) if dtype == "float64" else struct.pack("f4x", 1.0)
-    scalars = ctypes.create_string_buffer(one + bytes(8), 16)
-    words = _spatial_shim.spatial_table(
-        library,
-        ctypes.cast(_driver.library().cuCtxGetCurrent, ctypes.c_void_p).value or 0,
-        _context.primary_context(policy.device),
-        handle.value,
-        FUNCTIONS[problem.op],
-        transformer.value,
-        ctypes.addressof(scalars),
-        [t.value for t in tensors],
-    )
-    table, what, device = ctypes.addressof(words), problem.op, policy.device
-    shims = {"spatialtf_sampler": _spatial_shim.sample, "spatialtf_sampler_grad": _spatial_shim.sample_backward}
-    shim = shims.get(problem.op, _spatial_shim.grid)
-
-    # the default keeps alive what the table points to
-    def issue(stream: int, *addresses: int, _keep: Any = (words, scalars, tensors, transformer)) -> None:
-        if stream != handle.stream:
-            handle.set_stream(stream)
-        code = shim(table, *addresses)
-        if code:
-            _shim.recover(library, code, device, what, None, shim, table, *addresses)
+    one, zero, memory = scalars(dtype)
+    words = _arguments(problem.op, one, zero, [t.value for t in tensors])
+    keep = (tensors, transformer, memory)
+    issue = prepare(library, policy.device, problem.op, FUNCTIONS[problem.op], (transformer.value, *words), keep=keep)
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: int | None, stream: int | None) -> None:
         issue(stream or 0, *inputs, *outputs)
 
     facts: dict[str, Any] = {"call": FUNCTIONS[problem.op], "copies": [], "cudnn": library.version}
     return Executable(run=run, determinism=_promise(problem.op), facts=facts, direct=issue)
+
+
+def _arguments(op: str, one: int, zero: int, t: list[int]) -> tuple[int, ...]:
+    """What follows the transformer in each call; the addresses are those of inputs, then outputs."""
+    from numbadnn.cudnn._call import POINTER as A
+
+    if op == "spatialtf_sampler":  # img, grid; y
+        return one, t[0], A[0], A[1], zero, t[1], A[2]
+    if op == "spatialtf_sampler_grad":  # img, grid, dy; dimg, dgrid
+        return one, t[0], A[0], zero, t[0], A[3], one, t[1], A[2], A[1], zero, A[4]
+    return A[0], A[1]
 
 
 def _promise(op: str) -> str:

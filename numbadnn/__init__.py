@@ -11,7 +11,7 @@ import importlib
 from typing import Any
 
 from numbadnn.config import using
-from numbadnn.dispatch import cache_info, clear_caches, explain, last_call, plan
+from numbadnn.dispatch import explain, last_call, plan
 from numbadnn.errors import (
     BackendUnavailableError,
     CaptureError,
@@ -78,6 +78,7 @@ from numbadnn.ops.upsample import (
     bilinear_upsampling_grad,
     frac_bilinear_upsampling,
 )
+from numbadnn.planning import cache_info, clear_caches
 
 __version__ = "0.1.0"
 

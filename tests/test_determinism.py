@@ -13,7 +13,7 @@ import pytest
 
 import numbadnn
 from numbadnn import __main__ as command
-from numbadnn import dispatch, errata, stored
+from numbadnn import errata, stored
 from numbadnn.cases import all_cases, parse
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, FAMILY, Executable, Impl, implementations
@@ -44,10 +44,10 @@ def softmax_with(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
     with numbadnn.using(cache_dir=str(tmp_path)):
         yield tmp_path
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
 
 
 def changes(which: str) -> Callable[[np.ndarray], float]:
@@ -152,7 +152,7 @@ def test_what_is_found_wanting_goes_into_the_errata_and_the_dispatcher_obeys(
             "wanting",
             "batch",
         ]
-        dispatch.clear_caches()
+        numbadnn.clear_caches()
         for level, refused in (("run_to_run", False), ("batch_invariant", True)):
             with numbadnn.using(determinism=level):
                 found = {c.impl: c for c in numbadnn.explain(numbadnn.softmax, X).candidates}

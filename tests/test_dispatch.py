@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn import dispatch
+from numbadnn import planning
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.ops.softmax import SoftmaxProblem
 
@@ -165,10 +165,10 @@ def test_a_plan_can_be_kept_and_checks_its_arrays() -> None:
 def test_the_caches_are_bounded_and_can_be_cleared() -> None:
     numbadnn.clear_caches()
     w = np.ones((1, 1, 1, 1), np.float32)
-    for n in range(1, dispatch.MAX_PLANS + 20):
+    for n in range(1, planning.MAX_PLANS + 20):
         numbadnn.conv2d(np.ones((1, 1, 1, n), np.float32), w)
     info = numbadnn.cache_info()
-    assert info.plans == dispatch.MAX_PLANS and info.choices <= dispatch.MAX_CHOICES
+    assert info.plans == planning.MAX_PLANS and info.choices <= planning.MAX_CHOICES
     misses = info.misses
     numbadnn.conv2d(np.ones((1, 1, 1, n), np.float32), w)
     assert numbadnn.cache_info().misses == misses

@@ -15,7 +15,7 @@ import pytest
 from test_tune import SPACE, Tile, tiled
 
 import numbadnn
-from numbadnn import dispatch, plan_file, stored
+from numbadnn import plan_file, stored
 from numbadnn.validate.faults import planted
 
 X = np.random.default_rng(0).standard_normal((6, 50)).astype("float32")
@@ -23,10 +23,10 @@ X = np.random.default_rng(0).standard_normal((6, 50)).astype("float32")
 
 @pytest.fixture
 def plans(tmp_path: Path) -> Iterator[Path]:
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
     with numbadnn.using(cache_dir=str(tmp_path / "cache")):
         yield tmp_path / "plans.json"
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
 
 
 def last() -> Any:
@@ -50,7 +50,7 @@ def test_what_ran_is_recorded_once_a_problem_in_order_and_without_dates(plans: P
     assert first["problem"].startswith("conv2d ") and first["scope"] == "call:cpu" and first["impl"] == "cpu.im2col"
     assert second["problem"].startswith("softmax ") and second["scope"] == "auto" and second["on"] == "cpu"
     before = plans.read_bytes()
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
     with numbadnn.using(plan_file=str(plans)):
         numbadnn.softmax(X)
         assert last().decided_by == f"plan file {plans}"
@@ -62,7 +62,7 @@ def test_a_configuration_found_by_measuring_is_replayed_where_nothing_was_measur
         with numbadnn.using(plan_file=str(plans), tune="measure"):
             numbadnn.softmax(X)
         assert entries(plans)[0]["config"] == {"sleep_us": 20, "factor": 1.0}
-        dispatch.clear_caches()
+        numbadnn.clear_caches()
         with numbadnn.using(plan_file=str(plans), plan_strict=True, cache_dir=str(tmp_path / "elsewhere")):
             numbadnn.softmax(X)
             assert last().facts["config"] == Tile(20) and last().decided_by.startswith("plan file")
@@ -91,7 +91,7 @@ def test_an_entry_that_cannot_be_had_is_said_or_in_strict_mode_an_error(plans: P
         with pytest.warns(RuntimeWarning, match="is not used: there is no implementation 'cpu.tiled'"):
             numbadnn.softmax(X)
         assert last().impl == "cpu.loops"
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
     with (
         numbadnn.using(plan_file=str(plans), plan_strict=True),
         pytest.raises(numbadnn.PlanMissError, match=r"names cpu.tiled, but there is no implementation .* softmax x="),
@@ -117,7 +117,7 @@ def test_what_cannot_be_planned_any_more_is_an_error_in_strict_mode(plans: Path)
         with numbadnn.using(plan_file=str(plans), tune="measure"):
             numbadnn.softmax(X)
         plans.write_text(plans.read_text().replace('"sleep_us": 0', '"sleep_us": -1'))
-        dispatch.clear_caches()
+        numbadnn.clear_caches()
         with (
             numbadnn.using(plan_file=str(plans), plan_strict=True),
             pytest.raises(numbadnn.PlanMissError, match="cannot be followed .cannot be built any more"),

@@ -13,7 +13,7 @@ import pytest
 
 import numbadnn
 from numbadnn import __main__ as command
-from numbadnn import dispatch, verbose
+from numbadnn import planning, verbose
 from numbadnn.arrays import View
 from numbadnn.cases import parse
 from numbadnn.errors import NotSupportedError
@@ -215,19 +215,19 @@ def test_twenty_thousand_shapes_do_not_grow_memory() -> None:
             torch.cuda.synchronize()
             free, total = torch.cuda.mem_get_info()
             used.append(total - free)
-    assert used[1] - used[0] <= 32 << 20 and numbadnn.cache_info().plans <= dispatch.MAX_PLANS
+    assert used[1] - used[0] <= 32 << 20 and numbadnn.cache_info().plans <= planning.MAX_PLANS
 
 
 @pytest.mark.gpu
 def test_a_choice_measured_on_a_gpu_is_replayed_bit_for_bit(tmp_path: Any) -> None:
     torch = pytest.importorskip("torch")
     x, w = torch.randn(4, 32, 14, 14, device="cuda"), torch.randn(64, 32, 3, 3, device="cuda")
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
     with numbadnn.using(cache_dir=str(tmp_path)):
         with numbadnn.using(tune="measure", plan_file=str(tmp_path / "plans.json")):
             measured = numbadnn.conv2d(x, w)
             first = numbadnn.last_call()
-        dispatch.clear_caches()
+        numbadnn.clear_caches()
         again = numbadnn.conv2d(x, w)
         assert first is not None and numbadnn.last_call().decided_by.startswith("tuned")  # type: ignore[union-attr]
         assert torch.equal(measured, again)
@@ -235,7 +235,7 @@ def test_a_choice_measured_on_a_gpu_is_replayed_bit_for_bit(tmp_path: Any) -> No
         assert torch.equal(numbadnn.conv2d(x, w), measured)
         with pytest.raises(numbadnn.PlanMissError):
             numbadnn.conv2d(x[:1], w)
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
 
 
 @pytest.mark.gpu

@@ -15,9 +15,10 @@ import pytest
 
 import numbadnn
 from numbadnn import __main__ as command
-from numbadnn import choices, dispatch, ranks, stored, tune
+from numbadnn import choices, ranks, stored, tune
 from numbadnn.cases import parse
 from numbadnn.errors import NotSupportedError
+from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
 from numbadnn.validate.faults import planted
 
@@ -64,10 +65,10 @@ def tiled(space: list[Tile] | None = None, name: str = "cpu.tiled", rank: float 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
     with numbadnn.using(cache_dir=str(tmp_path)):
         yield tmp_path
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
 
 
 def choice_file(folder: Path) -> Path:
@@ -86,10 +87,10 @@ def test_the_fastest_configuration_that_agrees_is_found_and_remembered(folder: P
             found = numbadnn.softmax(X)
         assert last().facts["config"] == Tile(20) and last().decided_by.startswith("measured, ")
         assert np.array_equal(found, softmax_of(Tile(20), X))
-        dispatch.clear_caches()
+        numbadnn.clear_caches()
         numbadnn.softmax(X)  # cached is the default
         assert last().facts["config"] == Tile(20) and last().decided_by.startswith("tuned, ")
-        dispatch.clear_caches()
+        numbadnn.clear_caches()
         with numbadnn.using(tune="heuristic"):
             numbadnn.softmax(X)
         assert last().facts["config"] == SPACE[0] and last().decided_by == "rank"
@@ -121,7 +122,7 @@ def test_a_narrower_question_takes_the_fastest_that_it_admits(folder: Path) -> N
 def test_an_implementation_that_was_not_asked_then_is_not_overlooked_now(folder: Path) -> None:
     with numbadnn.using(tune="measure"):
         numbadnn.softmax(X)
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
     with planted(tiled([Tile(0)], "cpu.newer", rank=0.0)):
         numbadnn.softmax(X)
         assert last().impl == "cpu.newer" and last().decided_by == "rank"
@@ -134,7 +135,7 @@ def test_other_rules_or_versions_do_not_take_it(folder: Path, monkeypatch: pytes
         with numbadnn.using(workspace_limit="1MiB"):
             numbadnn.softmax(X)
         assert last().decided_by == "rank"
-        dispatch.clear_caches()
+        numbadnn.clear_caches()
         monkeypatch.setattr(stored, "versions", lambda device: "numba=0.1")
         numbadnn.softmax(X)
         assert last().decided_by == "rank"
@@ -152,7 +153,7 @@ def test_a_configuration_that_cannot_be_had_any_more_is_chosen_anew_and_said(fol
             numbadnn.softmax(X)
         path = choice_file(folder)
         path.write_text(path.read_text().replace('"sleep_us": 0', '"sleep_us": -1'))
-        dispatch.clear_caches()
+        numbadnn.clear_caches()
         numbadnn.softmax(X)
         assert last().facts["config"] == SPACE[0] and "not as remembered: cannot be built any more" in last().decided_by
 
@@ -170,7 +171,7 @@ def test_a_configuration_that_cannot_be_had_any_more_is_chosen_anew_and_said(fol
     ids=["half", "list", "format", "device", "nesting", "record"],
 )  # fmt: skip
 def test_a_damaged_or_foreign_file_is_reported_once_and_ignored(folder: Path, text: str, why: str) -> None:
-    policy = stored.policy_text(dispatch.Policy())
+    policy = stored.policy_text(Policy())
     for word, value in (
         ("DEVICE", stored.device_name(-1)),
         ("VERSIONS", stored.versions(-1)),
@@ -184,11 +185,11 @@ def test_a_damaged_or_foreign_file_is_reported_once_and_ignored(folder: Path, te
     with pytest.warns(RuntimeWarning, match=why):
         numbadnn.softmax(X)
     assert last().decided_by == "rank"
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
     numbadnn.softmax(X)  # warnings are errors here: it is reported once
     with numbadnn.using(tune="measure"):
         numbadnn.softmax(X)
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
     numbadnn.softmax(X)
     assert last().decided_by.startswith("tuned")
 
@@ -198,21 +199,21 @@ def test_a_file_of_another_user_is_ignored(folder: Path) -> None:
     with numbadnn.using(tune="measure"):
         numbadnn.softmax(X)
     os.chown(choice_file(folder), 12345, -1)
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
     with pytest.warns(RuntimeWarning, match="belongs to another user"):
         numbadnn.softmax(X)
     assert last().decided_by == "rank"
 
 
 def test_what_cannot_be_written_is_reported_and_holds_for_the_process(tmp_path: Path) -> None:
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
     blocked = tmp_path / "file"
     blocked.write_text("")
     with numbadnn.using(cache_dir=str(blocked), tune="measure"):
         with pytest.warns(RuntimeWarning, match="cannot be written"):
             numbadnn.softmax(X)
         assert last().decided_by.startswith("measured")
-    dispatch.clear_caches()
+    numbadnn.clear_caches()
 
 
 def test_two_writers_keep_each_others_entries(folder: Path) -> None:
@@ -224,7 +225,7 @@ def test_two_writers_keep_each_others_entries(folder: Path) -> None:
 
 
 def test_seconds_are_bounded() -> None:
-    problem, policy = parse(LINE), dispatch.Policy()
+    problem, policy = parse(LINE), Policy()
     slow = tiled([Tile(30000 + i) for i in range(100)])
     begin = time.perf_counter()
     outcome = tune.measure(problem, policy, [slow], [slow.name], seconds=0.3)
@@ -240,7 +241,7 @@ def test_a_candidate_that_fails_is_left_out_with_its_reason() -> None:
         return Executable(run, facts={"config": tile or Tile(1)})
 
     impls = [dataclasses.replace(tiled(), plan=fails, name="cpu.broken"), tiled([Tile(20)])]
-    outcome = tune.measure(parse(LINE), dispatch.Policy(), impls, [])
+    outcome = tune.measure(parse(LINE), Policy(), impls, [])
     assert {c.impl for c in outcome.timed} == {"cpu.tiled"}
     assert {c.reason for c in outcome.candidates if c.impl == "cpu.broken"} == {"failed: launching failed"}
 
@@ -248,7 +249,7 @@ def test_a_candidate_that_fails_is_left_out_with_its_reason() -> None:
 def test_what_would_run_untuned_comes_first_where_nothing_is_faster_by_more_than_noise() -> None:
     def order(*times: float) -> list[float | None]:
         candidates = [tune.Measured("cpu.tiled", "cpu", None, t == 10.0, t) for t in times]
-        outcome = tune.Outcome(None, dispatch.Policy(), candidates, [])
+        outcome = tune.Outcome(None, Policy(), candidates, [])
         tune.prefer_untuned(outcome)
         return [c.time_us for c in outcome.candidates]
 
@@ -338,3 +339,37 @@ def test_the_command_tunes_cases_and_writes_every_candidate(folder: Path, capsys
         assert command.main(["tune", LINE]) == 3
     numbadnn.softmax(X)
     assert last().decided_by.startswith("tuned")
+
+
+@pytest.mark.slow
+def test_processes_tune_side_by_side(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBADNN_CACHE_DIR", str(folder))
+    file = folder / "all.json"
+    lines = [LINE, "conv2d x=float32:1x1x4x4 w=float32:1x1x2x2"]
+    assert command.main(["tune", *lines, "--jobs", "2", "--json", str(file)]) == 0
+    assert "2 cases in" in capsys.readouterr().out
+    assert len(json.loads(file.read_text())["cases"]) == 2
+    monkeypatch.delenv("NUMBADNN_CACHE_DIR")
+    with numbadnn.using(cache_dir=str(folder)):
+        numbadnn.clear_caches()
+        numbadnn.softmax(X)
+        assert last().decided_by.startswith("tuned")
+
+
+def test_one_process_measures_at_a_time(tmp_path: Path) -> None:
+    """A second process waits for the lock file; the same file is taken again after it was let go."""
+    import subprocess
+    import sys
+
+    path = tmp_path / "lock"
+    code = "import sys, pathlib, numbadnn.stored as s\nwith s.lock_file(pathlib.Path(sys.argv[1])): print('have it')"
+    with stored.lock_file(path):
+        other = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(1.5)
+    assert other.communicate(timeout=60)[0] == "have it\n"
+    with stored.lock_file(path):
+        pass
+    assert stored.lock_name(-1) == stored.lock_name(-1) != stored.lock_name(0)

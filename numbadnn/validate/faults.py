@@ -155,7 +155,7 @@ def implementation(fault: Fault, faulty: bool) -> Impl:
 @contextmanager
 def planted(*impls: Impl) -> Iterator[None]:
     """Register implementations for a while; what the dispatcher chose meanwhile is forgotten."""
-    from numbadnn import dispatch
+    from numbadnn import planning
 
     known = {impl.op: implementations(impl.op) for impl in impls}
     for impl in impls:
@@ -165,4 +165,4 @@ def planted(*impls: Impl) -> Iterator[None]:
     finally:
         for impl in impls:
             known[impl.op].remove(impl)
-        dispatch.clear_caches()
+        planning.clear_caches()

@@ -16,12 +16,9 @@ from typing import Any
 from numbadnn import stored
 from numbadnn.config import Options
 from numbadnn.problem import Policy
-from numbadnn.tune import Outcome
+from numbadnn.tune import KEPT, Outcome
 
 FORMAT = "numbadnn-choices-1"
-
-#: candidates kept in the file: the fastest few, and the fastest of each implementation
-KEPT = 6
 
 _known: dict[Path, dict[str, Any] | None] = {}
 _known_lock = threading.Lock()
@@ -74,6 +71,8 @@ def _is_record(record: Any) -> bool:
         )
 
     if not isinstance(record, dict) or not isinstance(record.get("considered"), list):
+        return False
+    if not all(isinstance(name, str) for name in record["considered"]):
         return False
     fastest = record.get("fastest")
     return isinstance(fastest, list) and bool(fastest) and all(map(good, fastest))

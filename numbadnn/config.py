@@ -7,9 +7,11 @@ that a plan's key can hold it by identity; ``Options.origin`` says where each va
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -44,13 +46,18 @@ def _one_of(*values: str) -> Callable[[Any], str]:
 
 def _backends(value: Any) -> tuple[str, ...]:
     """'auto' -> (), 'cudnn' -> ('cudnn',), 'cudnn,numba' or a sequence -> both in order."""
-    names = value.split(",") if isinstance(value, str) else value
-    names = tuple(str(n).strip() for n in names)
+    names = _listed(value)
     if names == ("auto",):
         return ()
     if not names or any(n not in BACKENDS for n in names) or len(set(names)) != len(names):
         raise ValueError(f"expected auto, one of {', '.join(BACKENDS)}, or an ordered list of them without repeats")
     return names
+
+
+def _listed(value: Any) -> tuple[str, ...]:
+    """'a, b' or a list or tuple of names; () for anything else."""
+    names = value.split(",") if isinstance(value, str) else value
+    return tuple(str(n).strip() for n in names) if isinstance(names, (list, tuple)) else ()
 
 
 def _size(value: Any) -> int:
@@ -69,16 +76,15 @@ def _flag(value: Any) -> bool:
 
 
 def _path(value: Any) -> str:
-    text = os.fspath(value)
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
     if not text:
         raise ValueError("expected a path")
-    return text
+    return str(text)
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    names = value.split(",") if isinstance(value, str) else value
-    names = tuple(str(n).strip() for n in names)
-    if not all(re.fullmatch(r"[\w.*]+", n) for n in names):
+    names = _listed(value)
+    if not names or not all(re.fullmatch(r"[\w.*]+", n) for n in names):
         raise ValueError("expected implementation names such as numba.direct or cudnn.*, separated by commas")
     return names
 
@@ -169,8 +175,16 @@ def _intern(values: tuple[tuple[str, Any], ...], origin: tuple[tuple[str, str], 
 def _parse(name: str, value: Any, where: str) -> Any:
     try:
         return OPTIONS[name].parse(value)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"{where}: {error}, got {value!r}") from None
+
+
+def _warn_of_misspelt(variables: Mapping[str, str]) -> None:
+    """A name that is nearly an option's sets nothing, which nobody would notice."""
+    known = [option.environment for option in OPTIONS.values()]
+    for name in sorted(n for n in variables if n.startswith("NUMBADNN") and n not in known):
+        for near in difflib.get_close_matches(name, known, 1, 0.85):
+            warnings.warn(f"{name} is not an option and sets nothing: {near} is meant?", RuntimeWarning, stacklevel=2)
 
 
 #: what ``from_environment`` found, once it was asked: an attribute, for the hot path
@@ -182,6 +196,7 @@ def from_environment() -> Options:
     """The options as the environment sets them; an unknown ``NUMBADNN_`` option value is a ValueError naming it."""
     global environment
     values, origin = {}, {}
+    _warn_of_misspelt(os.environ)
     for option in OPTIONS.values():
         text = os.environ.get(option.environment)
         values[option.name] = option.default if text is None else _parse(option.name, text, option.environment)
@@ -200,7 +215,7 @@ def current() -> Options:
 
 @contextmanager
 def using(**options: Any) -> Iterator[Options]:
-    """Set options for a block of code, in this thread or task only; blocks nest.
+    """Set options for a block of code, in this thread or task only; blocks nest. None sets an option's default.
 
     Raises TypeError for an unknown option and ValueError, with the valid values, for a wrong value.
 
@@ -211,7 +226,10 @@ def using(**options: Any) -> Iterator[Options]:
     unknown = set(options) - set(OPTIONS)
     if unknown:
         raise TypeError(f"using(): unknown option {sorted(unknown)[0]!r}; options are {', '.join(OPTIONS)}")
-    values = {name: _parse(name, value, f"using({name}=...)") for name, value in options.items()}
+    values = {
+        name: OPTIONS[name].default if value is None else _parse(name, value, f"using({name}=...)")
+        for name, value in options.items()
+    }
     token = _using.set(current().replace(values, dict.fromkeys(values, "using")))
     try:
         yield current()

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from numbadnn import config, explanation, operands
 from numbadnn.arrays import LIBRARIES, PROBES, library_of
 from numbadnn.launch import Plan, thread
@@ -89,11 +91,16 @@ def call_any(
     """
     options = _using() or config.environment or config.from_environment()
     outs = () if out is None else out if type(out) is tuple else (out,)
+    if out is not None and not outs:
+        raise ValueError("out: expected an array or a tuple of them, got ()")
     try:
         plan, addresses = _known(build, arrays, params, backend, outs, options)
     except _COLD:
         plan = None
     if plan is None:
+        frozen = _frozen(params)
+        if frozen is not params:  # lists are looked up as tuples are
+            return call_any(build, arrays, frozen, backend, out, stream, words)
         return _miss(build, arrays, params, backend, out, stream, options, words)
     if plan.quick is not None and stream is None and not outs:
         return plan.quick(*addresses, *words)
@@ -104,6 +111,17 @@ def call_any(
 #: what looking a call up may raise: a type seen for the first time, an unhashable parameter, an array that its library
 #: refuses; the cold path finds out which, and raises with the argument's name
 _COLD = (KeyError, TypeError, ValueError, AttributeError, RuntimeError)
+
+
+def _frozen(params: Any) -> Any:
+    """The same with tuples for lists and NumPy vectors, so that it can be a key; itself where there are none."""
+    if isinstance(params, np.ndarray) and params.ndim == 1:
+        params = params.tolist()
+    if not isinstance(params, (list, tuple)):
+        return params
+    items = tuple(map(_frozen, params))
+    same = isinstance(params, tuple) and all(a is b for a, b in zip(items, params, strict=True))
+    return params if same else items
 
 
 def _known(

@@ -37,7 +37,8 @@ def _document(options: config.Options, device: int) -> dict[str, Any]:
     with _lock:
         if path not in _known:
             found = stored.read(path, FORMAT, private=not options.errata_file) or {}
-            if not all(map(_is_entry, found.get("entries", []))) or not isinstance(found.get("levels", {}), dict):
+            entries, levels = found.get("entries", []), found.get("levels", {})
+            if not isinstance(entries, list) or not all(map(_is_entry, entries)) or not isinstance(levels, dict):
                 stored.report(path, "an entry lacks its implementation, operation, dtype, level or evidence")
                 found = {}
             _known[path] = found

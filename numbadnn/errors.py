@@ -1,10 +1,12 @@
-"""The exceptions of numbadnn: what went wrong, as a class a caller can catch.
+"""The exceptions of numbadnn: what went wrong, as a class a caller can catch; and warnings, at the caller's line.
 
 Wrong arguments are plain ``ValueError`` / ``TypeError``; everything else derives from ``NumbaDNNError``.
 """
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import NamedTuple
 
 
@@ -55,3 +57,11 @@ class CaptureError(NumbaDNNError):
 
 class PlanMissError(NumbaDNNError):
     """``plan_strict`` is set and the plan file has no entry for this problem."""
+
+
+def warn(text: str) -> None:
+    """A RuntimeWarning at the line of the user's that led here: the first one outside this package."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "numbadnn":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, RuntimeWarning, stacklevel=level)

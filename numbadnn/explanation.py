@@ -79,6 +79,8 @@ def _texts(value: Any) -> Any:
 
 def explain(problem: Any, policy: Policy, options: Options, backend: str | None = None) -> Explanation:
     """Ask every implementation about a problem; plans the admitted ones (no launch) to know workspace and engine."""
+    if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
+        return Explanation(problem, policy, "empty", "empty", ())
     untuned = options if options.tune != "measure" else options.replace({"tune": "cached"}, {})
     try:
         with warnings.catch_warnings():

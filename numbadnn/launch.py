@@ -166,10 +166,15 @@ class Plan:
         if threading.get_ident() != self._thread_id:
             raise NumbaDNNError("this Plan belongs to the thread that made it; make one in each thread")
         outs = () if out is None else out if isinstance(out, tuple) else (out,)
+        n = len(self.problem.inputs)
+        if len(arrays) != n:
+            raise TypeError(f"expected {n} arrays, as this Plan was made with, got {len(arrays)}")
+        beta: Any = getattr(self.problem, "beta", 0)
+        if out is None and beta:
+            raise ValueError(f"out: expected an array, to which beta={beta:g} is applied, got None")
         probed = [library_of(a).probe(a) for a in (*arrays, *outs)]
         signatures = tuple(signature for _, signature in probed)
-        n = len(arrays)
-        if signatures[:n] != self._signatures[:n] or (outs and not self._fits(outs)):
+        if signatures[:n] != self._signatures[:n] or (outs and not self._fits(arrays, outs)):
             raise ValueError(f"this Plan was made for {self.problem}; got arrays {signatures}")
         space = 0
         if workspace is not None:
@@ -214,9 +219,10 @@ class Plan:
         engine = {"config": json.dumps(stored.configuration(e))} if c.impl.space or c.impl.restore else {}
         return verbose.line({**facts, **more, **engine, "decided_by": c.decided_by, "case": self.problem})
 
-    def _fits(self, outs: tuple[Any, ...]) -> bool:
-        specs = [view_of(o, "out").spec() for o in outs]
-        return specs == list(self.problem.outputs)
+    def _fits(self, arrays: tuple[Any, ...], outs: tuple[Any, ...]) -> bool:
+        """Whether these destinations have the outputs' specs; what may not be written is an error of its own."""
+        views = operands.check_out(outs, [view_of(arrays[0], "array")])
+        return [view.spec() for view in views] == list(self.problem.outputs)
 
 
 def _packed(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

@@ -94,26 +94,34 @@ def output_spec(shape: tuple[int, ...], dtype: str, first: View, out_view: View 
     return out_view.spec()
 
 
+OVERLAPS_INPUT = "out: expected memory of its own, got an array that overlaps an input"
+OVERLAPS_OUTPUT = "out: expected arrays with memory of their own, got two that overlap"
+
+
 def overlap_checker(problem: Any, views: list[View]) -> Callable[[Any, Any], None]:
-    """A function of (input addresses, output addresses) that raises ValueError where an output overlaps an input."""
+    """A function of (input addresses, output addresses): ValueError where an output overlaps an input or another output."""
     if views[0].device < 0:
 
         def check_arrays(inputs: Any, outputs: Any) -> None:
-            for target in outputs:
-                for array in inputs:
+            for number, target in enumerate(outputs):
+                others = ((OVERLAPS_INPUT, inputs), (OVERLAPS_OUTPUT, outputs[:number]))
+                for error, array in ((e, a) for e, arrays in others for a in arrays):
                     if np.may_share_memory(target, array) and np.shares_memory(target, array):
-                        raise ValueError("out: expected memory of its own, got an array that overlaps an input")
+                        raise ValueError(error)
 
         return check_arrays
 
-    inputs_spans = [_byte_span(v.spec()) for v in views]
-    outputs_spans = [_byte_span(s) for s in problem.outputs]
+    inputs_specs = [v.spec() for v in views]
+    inputs_spans, outputs_spans = [_byte_span(s) for s in inputs_specs], [_byte_span(s) for s in problem.outputs]
 
     def check_addresses(inputs: Any, outputs: Any) -> None:
-        for (target_low, target_high), target in zip(outputs_spans, outputs, strict=True):
-            for view, (low, high), address in zip(views, inputs_spans, inputs, strict=True):
-                if address + low < target + target_high and target + target_low < address + high:
-                    _check_exactly(view.spec(), address, problem.outputs, target)
+        known = list(zip(inputs_specs, inputs_spans, inputs, strict=True))
+        for spec, (target_low, target_high), target in zip(problem.outputs, outputs_spans, outputs, strict=True):
+            for number, (other, (low, high), address) in enumerate(known):
+                near = address + low < target + target_high and target + target_low < address + high
+                if near and _share(other, address, spec, target):
+                    raise ValueError(OVERLAPS_INPUT if number < len(inputs) else OVERLAPS_OUTPUT)
+            known.append((spec, (target_low, target_high), target))
 
     return check_addresses
 
@@ -136,10 +144,9 @@ class _Ghost:
         }
 
 
-def _check_exactly(spec: Spec, address: int, outputs: tuple[Spec, ...], target: int) -> None:
-    one = np.asarray(_Ghost(spec, address))
-    if any(np.shares_memory(one, np.asarray(_Ghost(o, target))) for o in outputs):
-        raise ValueError("out: expected memory of its own, got an array that overlaps an input")
+def _share(one: Spec, address: int, other: Spec, target: int) -> bool:
+    """Whether two arrays at these addresses have an element in common."""
+    return np.shares_memory(np.asarray(_Ghost(one, address)), np.asarray(_Ghost(other, target)))
 
 
 def with_casts(executable: Executable, problem: Any, views: list[View], device: int) -> Executable:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from numbadnn.shapes import LARGEST
+
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
@@ -110,6 +112,8 @@ class Spec:
                 f"expected DTYPE:AxBxC[:nhwc|:strides] with a dtype of {', '.join(ITEMSIZE)}, got {text!r}"
             )
         shape = tuple(int(n) for n in shape_text.split("x"))
+        if any(not 0 <= n <= LARGEST for n in shape):
+            raise ValueError(f"expected sizes from 0 to 2**40, got {text!r}")
         if not rest:
             strides = contiguous_strides(shape)
         elif rest[0] == "nhwc":

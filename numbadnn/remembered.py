@@ -6,12 +6,11 @@ reason, and the dispatcher goes on as if there were no entry (or, where the plan
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from numbadnn import choices, plan_file, select, stored, tune
 from numbadnn.config import Options
-from numbadnn.errors import NotSupportedError, NumbaDNNError
+from numbadnn.errors import NotSupportedError, NumbaDNNError, warn
 from numbadnn.problem import Policy
 from numbadnn.registry import Impl, implementations
 
@@ -59,7 +58,7 @@ def planned(problem: Any, policy: Policy, options: Options, backend: str | None)
     if isinstance(found, str):
         if options.plan_strict:
             raise plan_file.miss(path, problem, f"names {entry['impl']}, but {found}, for")
-        warnings.warn(f"{path}: the plan of {problem} is not used: {found}", RuntimeWarning, stacklevel=6)
+        warn(f"{path}: the plan of {problem} is not used: {found}")
         return None
     impl, config = found
     return select.Choice(impl, f"plan file {path}", config=config, remembered=True)
@@ -97,11 +96,11 @@ def measured(
     except (NumbaDNNError, MemoryError) as error:
         if isinstance(error, NumbaDNNError) and "OUT_OF_MEMORY" not in str(error):
             raise
-        warnings.warn(f"{problem} is not measured, its operands do not fit: {error}", RuntimeWarning, stacklevel=6)
+        warn(f"{problem} is not measured, its operands do not fit: {error}")
         return chosen
     if not outcome.timed:
         why = "; ".join(f"{c.impl}: {c.reason}" for c in outcome.candidates)
-        warnings.warn(f"{problem}: no candidate could be measured: {why}", RuntimeWarning, stacklevel=6)
+        warn(f"{problem}: no candidate could be measured: {why}")
         return chosen
     choices.store(outcome, options)
     best = outcome.timed[0]

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 from numbadnn import errata, ranks
 from numbadnn.config import BACKENDS, Options, current
-from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, Refusal
+from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, Refusal, warn
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, Impl, implementations
 
@@ -235,4 +234,4 @@ def _fall_back(problem: Any, options: Options, impl: Impl, refusals: list[Refusa
         raise NotSupportedError(f"the first choice refused {problem} and fallback is 'error'", tuple(refusals))
     if options.fallback == "warn":
         why = "; ".join(f"{r.impl}: {r.reason}" for r in refusals)
-        warnings.warn(f"{problem} runs on {impl.name} instead: {why}", RuntimeWarning, stacklevel=6)
+        warn(f"{problem} runs on {impl.name} instead: {why}")

@@ -29,6 +29,10 @@ BORDER_NAMES = ("valid", "full", "half")
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
 
+#: no array has so long an axis, and products of two still fit 64 bits or nearly
+LARGEST = 2**40
+
+
 def as_int(name: str, value: Any, minimum: int) -> int:
     """``value`` as an integer of at least ``minimum``; ValueError naming the argument otherwise."""
     try:
@@ -39,6 +43,8 @@ def as_int(name: str, value: Any, minimum: int) -> int:
         raise ValueError(f"{name}: expected an integer >= {minimum}, got {value!r}") from None
     if number < minimum:
         raise ValueError(f"{name} must be >= {minimum}, got {value!r}")
+    if number > LARGEST:
+        raise ValueError(f"{name}: expected an integer of at most 2**40, got {value!r}")
     return number
 
 

@@ -2,24 +2,26 @@
 
 A file is one object with the name of its format. ``read`` checks all of it before anything is used: what is damaged, of
 another format or not the user's own is reported once and ignored. ``update`` reads, changes and replaces it under a lock, so
-that several processes may add to one file; a damaged file is kept beside the new one as ``NAME.damaged``.
+that several processes may add to one file; a damaged file is kept beside the new one as ``NAME.damaged``, and what is no file of
+this kind at all (a folder, another program's file that an option names by mistake) is left as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import platform
 import re
 import stat
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from numbadnn.errors import warn
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 
@@ -62,7 +64,7 @@ def report(path: Path | str, why: str) -> None:
     """Say once a process what is wrong with a file."""
     if (str(path), why) not in _reported:
         _reported.add((str(path), why))
-        warnings.warn(f"{path} is ignored: {why}", RuntimeWarning, stacklevel=2)
+        warn(f"{path} is ignored: {why}")
 
 
 def _ignored(path: Path, why: str) -> Document | None:
@@ -71,13 +73,16 @@ def _ignored(path: Path, why: str) -> Document | None:
 
 
 def update(path: Path, form: str, change: Callable[[Document], None], private: bool = True) -> Document:
-    """Read, change and replace a file, under a lock; the document as written. OSError where the disk refuses."""
+    """Read, change and replace a file, under a lock; the document as written.
+
+    OSError where the disk refuses, or where a user's path (not ``private``) leads to something that is not ours to replace.
+    """
+    path = Path(os.path.realpath(path))  # a link is followed, not replaced
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(path):
         document = read(path, form, private)
         if document is None:
-            if path.exists():
-                os.replace(path, path.with_name(path.name + ".damaged"))
+            _set_aside(path, form, private)
             document = {"format": form}
         change(document)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
@@ -95,6 +100,21 @@ def update(path: Path, form: str, change: Callable[[Document], None], private: b
     return document
 
 
+def _set_aside(path: Path, form: str, private: bool) -> None:
+    """Rename what could not be read, under a name that is free, and say so; OSError for what is not ours to rename."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise OSError(f"{path} is not a regular file")
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if not private and text.strip() not in ("", "{}") and form not in text:
+        raise OSError(f"{path} is another program's file, and left as it is")
+    names = (path.with_name(f"{path.name}.damaged{'.' * (n > 0)}{n or ''}") for n in itertools.count())
+    kept = next(name for name in names if not name.exists())
+    os.replace(path, kept)
+    report(path, f"what it held is kept in {kept}")
+
+
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """One writer at a time, where the system has file locks; the folder itself is what is locked."""
@@ -109,6 +129,29 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(folder)
+
+
+@contextlib.contextmanager
+def lock_file(path: Path) -> Iterator[None]:
+    """Hold a lock of this user's that other processes wait for; nothing where the system has no file locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+@functools.cache
+def lock_name(device: int) -> Path:
+    """The lock of whoever measures on a device: in the temporary folder, one a user."""
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    return Path(tempfile.gettempdir(), f"numbadnn-{user}-{file_name(device).removesuffix('.json')}-{device}.lock")
 
 
 def plain(value: Any) -> Any:

@@ -101,3 +101,20 @@ def test_using_is_of_one_thread() -> None:
         thread.start()
         thread.join()
     assert seen == [config.from_environment().fallback]
+
+
+@pytest.mark.parametrize("name", ["backend", "only", "plan_file", "workspace_limit", "determinism"])
+def test_values_of_no_type_that_an_option_has(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"using\({name}=...\): expected .*got 5"), numbadnn.using(**{name: 5}):
+        pass
+
+
+def test_none_is_the_default() -> None:
+    with numbadnn.using(plan_file="somewhere", backend="cpu"), numbadnn.using(plan_file=None, backend=None) as inner:
+        assert (inner.plan_file, inner.backend) == ("", ())
+
+
+def test_a_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBADNN_BACKND", "cpu")
+    with pytest.warns(RuntimeWarning, match="NUMBADNN_BACKND is not an option .* NUMBADNN_BACKEND is meant"):
+        config.from_environment.__wrapped__()

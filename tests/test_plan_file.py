@@ -158,3 +158,29 @@ def test_a_fresh_process_replays_the_same_bits(plans: Path) -> None:
         assert done.returncode == 0, done.stderr
         out.append(done.stdout.split(None, 1))
     assert out[0][0] == out[1][0] and out[0][1] == "rank\n" and out[1][1].startswith("plan file")
+
+
+def test_what_is_not_a_plan_file_is_left_as_it_is(tmp_path: Path) -> None:
+    folder, foreign, link, target = (tmp_path / n for n in ("folder", "foreign.json", "link", "target"))
+    folder.mkdir()
+    foreign.write_text('{"name": "another program"}')
+    link.symlink_to(target)
+    for place, left in ((folder, folder.is_dir), (foreign, lambda: "another" in foreign.read_text())):
+        with numbadnn.using(plan_file=str(place)), pytest.warns(RuntimeWarning, match="is ignored"):
+            numbadnn.clear_caches()
+            numbadnn.softmax(X)
+        assert left()
+    with numbadnn.using(plan_file=str(link)):
+        numbadnn.softmax(X)
+    assert link.is_symlink() and len(entries(target)) == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "foreign.json", "link", "target"]
+
+
+def test_each_damaged_file_is_kept(plans: Path) -> None:
+    for text in ("", "{}"):
+        plans.write_text(text)
+        with numbadnn.using(plan_file=str(plans)), pytest.warns(RuntimeWarning):
+            numbadnn.clear_caches()
+            numbadnn.softmax(X)
+    kept = [plans.with_name(plans.name + end).read_text() for end in (".damaged", ".damaged.1")]
+    assert kept == ["", "{}"]

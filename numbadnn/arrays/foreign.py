@@ -15,6 +15,11 @@ from numbadnn.problem import Spec, contiguous_strides
 
 def _from_interface(array: Any) -> View:
     interface = array.__cuda_array_interface__
+    lacking = {"shape", "typestr", "data"} - set(interface if isinstance(interface, dict) else ())
+    if lacking:
+        raise TypeError(
+            f"expected shape, typestr and data in __cuda_array_interface__, it lacks {', '.join(sorted(lacking))}"
+        )
     if interface.get("mask") is not None:
         raise TypeError("expected an array without a mask")
     dtype = np.dtype(interface["typestr"])

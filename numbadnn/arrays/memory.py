@@ -14,16 +14,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from numbadnn.errors import CaptureError, NumbaDNNError
+from numbadnn.errors import BackendUnavailableError, CaptureError, NumbaDNNError
 from numbadnn.problem import Spec, contiguous_strides
 
 
 @functools.cache
 def driver() -> Any:
     """The module cuda.bindings.driver, initialised."""
-    from cuda.bindings import driver as module
+    try:
+        from cuda.bindings import driver as module
 
-    check(module.cuInit(0))
+        status = module.cuInit(0)
+    except Exception as error:  # no cuda-bindings, or no driver that it can find
+        raise BackendUnavailableError(f"arrays on a GPU need CUDA's driver and cuda-bindings: {error}") from error
+    check(status)
     return module
 
 

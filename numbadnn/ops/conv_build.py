@@ -137,7 +137,7 @@ def _named(argument: str, option: str, value: Any) -> Any:
 def _number(name: str, value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{name}: expected a number, got {value!r}") from None
 
 

@@ -78,6 +78,8 @@ class SoftmaxProblem:
         ):
             raise ValueError(f"expected 'softmax x=SPEC' or 'softmax_grad dy=SPEC' and algo=.. mode=.., got {text!r}")
         first = Spec.parse(fields[names[0]])
+        if len(first.shape) < 2:
+            raise ValueError(f"{names[0]}: expected at least 2 axes, got {fields[names[0]]!r}")
         packed = Spec.of(first.dtype, first.shape, "nhwc" if first.is_channels_last else "")
         specs = {name: Spec.parse(fields[name]) if name in fields else packed for name in names}
         if any((s.dtype, s.shape) != (first.dtype, first.shape) for s in specs.values()):

@@ -312,6 +312,10 @@ def spatialtf(
     array([[4., 3.],
            [2., 1.]])
     """
+    if isinstance(backend, dispatch.Intercept):
+        raise TypeError(
+            "spatialtf is two operations: ask for the plan of spatialtf_grid and spatialtf_sampler by itself"
+        )
     try:
         n, c, h, w = img.shape
     except (AttributeError, ValueError, TypeError):

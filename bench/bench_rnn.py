@@ -3,7 +3,8 @@ run.
 
 On a GPU PyTorch is cuDNN, with the same TF32 setting; on the CPU it is its own. Before a speed is printed y and dx of
 the very arrays are compared with PyTorch in float64: an error of more than four times PyTorch's own prints REFUSED.
-Backward is the time of both passes less that of forward. ``python bench/bench_rnn.py [--quick] [--cpu]``.
+Each pass is timed by itself, on a device that is kept busy while the host begins; what the host spends on a call is in
+columns of its own. ``python bench/bench_rnn.py [--quick] [--cpu]``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from harness import device_ms, save, table
+from harness import save, table
 
 import numbadnn
 
@@ -29,8 +30,8 @@ GPU = (
     ("gru", 64, 64, 300, 256, 1, True),
 )
 CPU = (
-    ("lstm", 50, 32, 256, 256, 1, False),
-    ("gru", 50, 32, 256, 256, 1, False),
+    ("lstm", 100, 8, 80, 512, 2, False),
+    ("gru", 64, 16, 300, 256, 1, True),
     ("lstm", 100, 1, 128, 128, 1, False),
     ("gru", 32, 16, 76, 128, 1, False),
 )
@@ -44,18 +45,43 @@ def module_of(torch: Any, mode: str, width: int, hidden: int, layers: int, both:
     return kind(width, hidden, layers, bidirectional=both, **more)
 
 
-def host_ms(calls: list[Callable[[], Any]], repeats: int = 7) -> float:
-    """Median milliseconds on the CPU."""
-    calls[0]()
-    times = []
-    for _ in range(repeats):
+def passes_ms(
+    forward: Callable[[], Any], backward: Callable[[Any], Any], device: str, repeats: int = 15
+) -> tuple[float, ...]:
+    """Median milliseconds of forward, of backward given what it returns, and of the host in either."""
+    import torch
+
+    def event() -> Any:
+        return torch.cuda.Event(enable_timing=True)
+
+    def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
+        if device != "cuda":
+            start = time.perf_counter()
+            result = call()
+            spent = (time.perf_counter() - start) * 1e3
+            return result, spent, spent
+        begin, end = event(), event()
+        torch.cuda.synchronize()
+        torch.cuda._sleep(1_500_000)
+        begin.record()
         start = time.perf_counter()
-        calls[0]()
-        times.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(times)
+        result = call()
+        host = (time.perf_counter() - start) * 1e3
+        end.record()
+        torch.cuda.synchronize()
+        return result, begin.elapsed_time(end), host
+
+    rows = []
+    for _ in range(repeats + 2):
+        state, ms, host = timed(forward)
+        _, ms_back, host_back = timed(lambda state=state: backward(state))
+        rows.append((ms, ms_back, host, host_back))
+    return tuple(statistics.median(column) for column in zip(*rows[2:], strict=True))
 
 
-def error(torch: Any, ours: Any, exact: Any) -> float:
+def error(ours: Any, exact: Any) -> float:
+    import torch
+
     ours = torch.as_tensor(ours).double()
     return float((ours - exact).norm() / exact.norm())
 
@@ -78,20 +104,24 @@ def measure(sizes: tuple[Any, ...], dtype: str, precision: str, device: str) -> 
     x, hx, cx = (torch.randn(s, device=device, dtype=kind) for s in ((steps, batch, width), state, state))
     dy = torch.randn(steps, batch, hidden * (1 + both), device=device, dtype=kind)
     w, states = numbadnn.rnn_weights_from_torch(module), (hx, cx) if mode == "lstm" else (hx,)
-
-    def run_torch(net: Any, cast: Any = None, backward: bool = True) -> Any:
-        a = [t.to(cast) if cast else t for t in (x, *states, dy)]
-        x_in = a[0].requires_grad_() if cast else x_leaf
-        ends = tuple(a[1:-1]) if mode == "lstm" else a[1]
-        y, _ = net(x_in, ends)
-        return (y, torch.autograd.grad(y, (x_in, *net.parameters()), a[-1])[0]) if backward else y
-
     x_leaf = x.clone().requires_grad_()
-    exact = [t.detach() for t in run_torch(exact_module, torch.float64)]
-    theirs = [error(torch, t.detach(), e) for t, e in zip(run_torch(module), exact, strict=True)]
-    clock = device_ms if device == "cuda" else host_ms
-    torch_forward = clock([lambda: run_torch(module, backward=False)])
-    torch_both = clock([lambda: run_torch(module)])
+
+    def states_of(cast: Any = None) -> Any:
+        found = tuple(t.to(cast) if cast else t for t in states)
+        return found if mode == "lstm" else found[0]
+
+    def torch_forward() -> Any:
+        return module(x_leaf, states_of())[0]
+
+    def torch_backward(y: Any) -> Any:
+        return torch.autograd.grad(y, (x_leaf, *module.parameters()), dy)
+
+    x_exact = x.double().requires_grad_()
+    y_exact = exact_module(x_exact, states_of(torch.float64))[0]
+    dx_exact = torch.autograd.grad(y_exact, (x_exact, *exact_module.parameters()), dy.double())[0]
+    exact, y = (y_exact.detach(), dx_exact), torch_forward()
+    theirs = [error(t, e) for t, e in zip((y.detach(), torch_backward(y)[0]), exact, strict=True)]
+    peer = passes_ms(torch_forward, torch_backward, device)
     rows = []
     for backend in ("cudnn", "numba") if device == "cuda" else ("cpu",):
         block = numbadnn.RNNBlock(
@@ -103,22 +133,25 @@ def measure(sizes: tuple[Any, ...], dtype: str, precision: str, device: str) -> 
         def forward(block: Any = block, arrays: Any = arrays) -> Any:
             return block.forward(*arrays)
 
-        def both_passes(block: Any = block, arrays: Any = arrays, above: Any = above) -> Any:
-            outputs, reserve = block.forward(*arrays)
-            return outputs[0], block.backward(reserve, above)[1]
+        def backward(state: Any, block: Any = block, above: Any = above) -> Any:
+            return block.backward(state[1], above)
 
         row: dict[str, Any] = {
             "case": f"{mode} T{steps} N{batch} in{width} H{hidden} L{layers}{' both' * both} {dtype} {precision}",
-            "backend": backend, "torch fwd ms": torch_forward, "torch bwd ms": torch_both - torch_forward,
+            "backend": backend,
         }  # fmt: skip
+        names = ("fwd ms", "bwd ms", "fwd host ms", "bwd host ms")
+        row |= {f"torch {name}": value for name, value in zip(names, peer, strict=True)}
         with numbadnn.using(fp32_precision=precision):
-            mine = [error(torch, t, e) for t, e in zip(both_passes(), exact, strict=True)]
+            state = forward()
+            facts = numbadnn.last_call().facts  # type: ignore[union-attr]
+            row["how"] = facts["config"]["algorithm"] if backend == "cudnn" else facts.get("steps")
+            mine = [error(t, e) for t, e in zip((state[0][0], backward(state)[1]), exact, strict=True)]
             row["error"], row["torch error"] = max(mine), max(theirs)
             if not all(m <= 4 * t + 1e-7 for m, t in zip(mine, theirs, strict=True)):
                 rows.append(row | {"fwd ms": "REFUSED"})
                 continue
-            row["fwd ms"] = clock([forward])
-            row["bwd ms"] = clock([both_passes]) - row["fwd ms"]
+            row |= dict(zip(names, passes_ms(forward, backward, device), strict=True))
         row["fwd/torch"] = row["fwd ms"] / row["torch fwd ms"]
         row["bwd/torch"] = row["bwd ms"] / row["torch bwd ms"]
         rows.append(row)
@@ -136,8 +169,8 @@ def main() -> None:
         for dtype, precision in PRECISIONS if device == "cuda" else PRECISIONS[:1]:
             rows += measure(sizes, dtype, precision, device)
     columns = (
-        "case", "backend", "error", "torch error", "fwd ms", "torch fwd ms", "fwd/torch", "bwd ms", "torch bwd ms",
-        "bwd/torch",
+        "case", "backend", "how", "error", "torch error", "fwd ms", "torch fwd ms", "fwd/torch", "bwd ms",
+        "torch bwd ms", "bwd/torch", "fwd host ms", "torch fwd host ms",
     )  # fmt: skip
     print(table(rows, columns))
     print("written to", save("rnn" if device == "cuda" else "rnn_cpu", rows, quick=quick))

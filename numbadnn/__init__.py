@@ -55,8 +55,8 @@ from numbadnn.ops.norm import (
     batch_normalization_train_grad,
 )
 from numbadnn.ops.pool import pool, pool_grad
-from numbadnn.ops.rnn import rnn_backward, rnn_forward
 from numbadnn.ops.rnn_block import RNNBlock
+from numbadnn.ops.rnn_functions import rnn_backward, rnn_forward
 from numbadnn.ops.rnn_weights import (
     rnn_weights_from_onnx,
     rnn_weights_from_torch,

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from numbadnn.cases import Case
 from numbadnn.cases.layouts import operand, table
-from numbadnn.ops.rnn import GATES, INPUTS, Network, make
+from numbadnn.ops.rnn import INPUTS, make
+from numbadnn.ops.rnn_network import GATES, Network
 from numbadnn.problem import Spec
 
 
@@ -35,6 +36,8 @@ tiny-both      T=2 N=2 in=2 hidden=2 both lengths=1,2
 tiny-skip      T=1 N=2 in=2 hidden=2 skip
 all-steps      T=2 N=3 in=4 hidden=32
 many-steps     T=6 N=20 in=64 hidden=128 layers=2 both lengths=6,5,4,3,2,1,6,6,6,6,1,1,2,3,4,5,6,6,3,1 dtypes=*
+small-states   T=3 N=8 in=128 hidden=128 dtypes=*
+small-both     T=3 N=8 in=128 hidden=128 both dtypes=*
 state-only     T=3 N=2 in=3 hidden=4 layers=2 grads=dhy
 zero-cell      T=3 N=2 in=3 hidden=4 grads=dy,dcy cells=no
 strided        T=3 N=4 in=6 hidden=4 layout=reversed

@@ -12,12 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.cpu._parallel import Kernel, kernel_of, thread_count
-from numbadnn.ops.rnn import KEPT, RnnProblem
+from numbadnn.cpu._parallel import Kernel, kernel_of
+from numbadnn.ops.rnn import RnnProblem
+from numbadnn.ops.rnn_network import KEPT
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
 NAME = "cpu.rnn"
+#: of a gate kernel. Between two products Numba's threads and those of BLAS would wait for each other, each actively: a
+#: step then takes thirty times as long on two cores
+THREADS = 1
 
 
 class _Work:
@@ -32,7 +36,6 @@ class _Work:
         self.blocks = n.blocks(problem.input_dim)[0]
         ends = problem.lengths or (self.T,) * self.N
         self.ends = np.array(ends, np.int64)
-        self.work = 15 * self.N * self.rows
         self.flat, self.at = kept, 0
         self.ys: list[np.ndarray] = []
         self.cells: list[list[np.ndarray]] = []
@@ -71,7 +74,7 @@ class _Work:
     def kernel(self, name: str) -> tuple[Kernel, int]:
         from numbadnn.cpu import _rnn
 
-        return kernel_of(getattr(_rnn, name)), thread_count(self.work)
+        return kernel_of(getattr(_rnn, name)), THREADS
 
 
 def cut(flat: np.ndarray, work: _Work, index: int) -> tuple[np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]:

@@ -189,6 +189,7 @@ class RNNMode(IntEnum):
 
 class RNNAlgo(IntEnum):
     STANDARD = 0
+    PERSIST_STATIC = 1
     PERSIST_STATIC_SMALL_H = 3
 
 

@@ -1,257 +1,180 @@
 """Recurrent networks through cudnnRNNForward, cudnnRNNBackwardData_v8 and cudnnRNNBackwardWeights_v8: "cudnn.rnn".
 
-Source: cudnn_adv.h. Both biases; the algorithm for small states where it serves, else the standard one. The weight
-space is w itself where cuDNN lays it out as the specification does, which is asked of cuDNN for every matrix and
-vector; where it does not, w is rearranged in the workspace. The data gradient comes before the weight gradient, which
-only adds: dw is zeroed first. Sequences of different lengths are padded on both sides (CUDNN_RNN_PADDED_IO_ENABLED), in
-any order.
+Source: cudnn_adv.h. Both biases. cuDNN has three algorithms that need no compiler: ``algorithms`` says which are accurate
+enough here and in which order they are tried, cuDNN whether it has them. A reserve is written and read by one
+algorithm, which its ``made_by`` names. The weight space is w itself where cuDNN lays it out as the specification does,
+which is asked of cuDNN for every matrix and vector; where it does not, w is rearranged in the workspace. The data
+gradient comes before the weight gradient, which only adds: dw is zeroed first. Sequences of different lengths are
+padded on both sides (CUDNN_RNN_PADDED_IO_ENABLED), in any order.
 """
 
 from __future__ import annotations
 
-import ctypes
-import weakref
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from numbadnn.cudnn import lib
-from numbadnn.cudnn._enums import (
-    DATA_TYPE,
-    DataType,
-    DirectionMode,
-    ForwardMode,
-    MathType,
-    RNNAlgo,
-    RNNBiasMode,
-    RNNDataLayout,
-    RNNInputMode,
-    RNNMode,
-    WgradMode,
-)
-from numbadnn.kernels.rnn_pack import padded, plan_packed
+from numbadnn.cudnn._enums import ForwardMode, RNNAlgo
+from numbadnn.cudnn._rnn_calls import Calls, describe, math_type
+from numbadnn.errors import CudnnError, NotSupportedError
+from numbadnn.kernels.rnn_pack import plan_packed
 from numbadnn.ops.rnn import RnnProblem
-from numbadnn.problem import Policy
+from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
 
 NAME = "cudnn.rnn"
-PADDED_IO = 1
-#: the lengths on the device: cuDNN 9 takes those of the descriptors and NULL here (tested with 9.19, different lengths)
-LENGTHS = None
+#: hidden sizes from which the persistent algorithms' functions stay within the bound of IEEE float32 (0.3 of it there)
+SHORT = 128
+STANDARD, STATIC, SMALL = RNNAlgo.STANDARD, RNNAlgo.PERSIST_STATIC, RNNAlgo.PERSIST_STATIC_SMALL_H
 
 
 def supports(problem: RnnProblem, policy: Policy) -> str:
     """ "" if cuDNN can do this, else the reason; asks no device."""
-    if problem.made_by not in ("", NAME):
+    maker, _, algorithm = problem.made_by.partition(":")
+    if maker not in ("", NAME):
         return f"the reserve was written by {problem.made_by}, which alone can read it"
     if policy.determinism not in ("run_to_run", "not_guaranteed"):
         return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
     accumulator = "float64" if problem.dtype == "float64" else "float32"
     if policy.precision in ("float16", "float32", "float64") and policy.precision != accumulator:
         return f"cuDNN computes {problem.dtype} networks in {accumulator}, not in {policy.precision}"
+    return refusal(RNNAlgo[algorithm.upper()], problem, policy) if algorithm else ""
+
+
+# ---- which algorithm -------------------------------------------------------------------------------------------------
+
+
+def refusal(algorithm: RNNAlgo, problem: RnnProblem, policy: Policy) -> str:
+    """Why an algorithm may not compute a problem, whatever cuDNN says ("" = it may)."""
+    if algorithm is STANDARD:
+        return ""
+    n, name = problem.network, algorithm.name
+    if problem.dtype == "float64" or problem.lengths is not None:
+        return f"cuDNN's {name} takes sequences of one length, in float16 or float32"
+    exact = problem.dtype == "float32" and policy.fp32_precision != "tf32"
+    if exact and n.rnn_mode != "rnn_relu" and n.hidden_size < SHORT:
+        return (
+            f"sigmoid and tanh of cuDNN's {name} are off by up to 1e-5 (9.19, H200): not IEEE float32 where sums are "
+            f"shorter than {SHORT} products"
+        )
+    plain = n.rnn_mode in ("rnn_relu", "rnn_tanh") and n.directions == 2
+    if algorithm is SMALL and plain and problem.dtype == "float16" and _training(problem):
+        return f"cuDNN's {name} gives a wrong dx for bidirectional {n.rnn_mode} in float16 (9.19: 189 times the bound)"
     return ""
 
 
-@dataclass(slots=True)
-class Descriptors:
-    """What the calls need of a problem, alive as long as this is; sizes in bytes."""
+def algorithms(problem: RnnProblem, policy: Policy) -> list[RNNAlgo]:
+    """Those that may be used, in the order in which they are tried: the fastest on an H200 first.
 
-    rnn: int
-    x: int
-    y: int
-    state: int
-    weights: int
-    workspace: int
-    reserve: int
-    #: (our first byte, cuDNN's, bytes) of every stretch of w, one where the layouts agree
-    stretches: list[tuple[int, int, int]]
-    keep: Any
-
-
-def math_type(dtype: str, policy: Policy) -> MathType:
-    """Tensor cores for float16, TF32 only where the option allows it."""
-    if dtype == "float16":
-        return MathType.TENSOR_OP
-    return MathType.DEFAULT if policy.fp32_precision == "tf32" else MathType.FMA
-
-
-def algorithm(problem: RnnProblem, policy: Policy, training: bool) -> RNNAlgo:
-    """The persistent algorithm for small states, which is several times faster where it serves; limits as PyTorch's.
-
-    Its sigmoid and tanh are off by up to 1e-5 (cuDNN 9.19, H200), which float16 does not show but float32 under ieee
-    does. It takes sequences of one length and no float64. One algorithm serves a forward pass and its gradient, hence
-    ``training``.
+    The small one up to PyTorch's limits; the static one in float16 for larger plain networks, and for an LSTM where
+    PyTorch takes it; the standard one. A forward pass that keeps a reserve takes what its gradient will.
     """
-    n = problem.network
-    if n.has_cell or n.rnn_mode == "gru":
-        limit = 128 if training else 192
-    else:
-        limit = 256 if training else 384
-    coarse = problem.dtype == "float16" or (problem.dtype == "float32" and policy.fp32_precision == "tf32")
-    small = n.hidden_size <= limit and problem.lengths is None and coarse
-    return RNNAlgo.PERSIST_STATIC_SMALL_H if small else RNNAlgo.STANDARD
+    n, training = problem.network, _training(problem)
+    gated = n.rnn_mode in ("lstm", "gru")
+    first = []
+    if n.hidden_size <= (256 - 128 * gated if training else 384 - 192 * gated):
+        first = [SMALL]
+    elif problem.dtype == "float16" and n.hidden_size % 128 == 0 and n.hidden_size <= 1024:
+        one = n.num_layers == n.directions == 1 and problem.input_dim % 128 == 0
+        if (not gated or (n.has_cell and one)) and problem.batch % 8 == 0 and problem.batch <= 128:
+            first = [STATIC]
+    return [a for a in (*first, STANDARD) if not refusal(a, problem, policy)]
 
 
-def describe(library: lib.Library, handle: int, problem: RnnProblem, policy: Policy, training: bool) -> Descriptors:
-    """Every descriptor of a problem, and what cuDNN says about sizes and the layout of w."""
-    n, kind = problem.network, int(DATA_TYPE[problem.dtype])
-    keep: list[Any] = []
-
-    def create(what: str) -> int:
-        out = ctypes.c_void_p()
-        library.call(f"cudnnCreate{what}Descriptor", ctypes.byref(out))
-        assert out.value is not None
-        keep.append(out)
-        weakref.finalize(out, getattr(library.functions, f"cudnnDestroy{what}Descriptor"), out.value).atexit = False
-        return out.value
-
-    dropout = create("Dropout")
-    library.call("cudnnSetDropoutDescriptor", dropout, handle, 0.0, None, 0, 4242)
-    rnn = create("RNN")
-    library.call(
-        "cudnnSetRNNDescriptor_v8", rnn, int(algorithm(problem, policy, training)), int(RNNMode[n.rnn_mode.upper()]),
-        int(RNNBiasMode.DOUBLE_BIAS), int(DirectionMode[n.direction_mode.upper()]),
-        int(RNNInputMode[n.input_mode.upper()]), kind,
-        int(DataType.DOUBLE if problem.dtype == "float64" else DataType.FLOAT), int(math_type(problem.dtype, policy)),
-        problem.input_dim, n.hidden_size, n.hidden_size, n.num_layers, dropout, PADDED_IO if problem.lengths else 0,
-    )  # fmt: skip
-    lengths = (ctypes.c_int * problem.batch)(*(problem.lengths or (problem.steps,) * problem.batch))
-    zero = ctypes.create_string_buffer(8)
-
-    def data(width: int) -> int:
-        made = create("RNNData")
-        layout = int(RNNDataLayout.SEQ_MAJOR_UNPACKED)
-        library.call(
-            "cudnnSetRNNDataDescriptor", made, kind, layout, problem.steps, problem.batch, width, lengths, zero
-        )
-        return made
-
-    x, y = data(problem.input_dim), data(n.hidden_size * n.directions)
-    state = create("Tensor")
-    shape = (n.num_layers * n.directions, problem.batch, n.hidden_size)
-    strides = (shape[1] * shape[2], shape[2], 1)
-    library.call("cudnnSetTensorNdDescriptor", state, kind, 3, (ctypes.c_int * 3)(*shape), (ctypes.c_int * 3)(*strides))
-    mode = ForwardMode.TRAINING if training else ForwardMode.INFERENCE
-    work, reserve, weights = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_size_t()
-    library.call("cudnnGetRNNTempSpaceSizes", handle, rnn, int(mode), x, ctypes.byref(work), ctypes.byref(reserve))
-    library.call("cudnnGetRNNWeightSpaceSize", handle, rnn, ctypes.byref(weights))
-    stretches = _stretches(library, handle, rnn, problem, weights.value, create("Tensor"), create("Tensor"))
-    return Descriptors(rnn, x, y, state, weights.value, work.value, reserve.value, stretches, (keep, lengths, zero))
+def space(problem: RnnProblem, policy: Policy) -> list[Any]:
+    """Every algorithm that may be used and that cuDNN has for this problem; of a reserve, the one that wrote it."""
+    found = []
+    for algorithm in _wanted(problem, policy, (STANDARD, STATIC, SMALL)):
+        try:
+            _sizes(problem, policy, algorithm)
+        except CudnnError as error:
+            if not _unsupported(error):
+                raise
+            continue
+        found.append({"algorithm": algorithm.name.lower()})
+    return found
 
 
-def _stretches(
-    library: lib.Library, handle: int, rnn: int, problem: RnnProblem, size: int, matrix: int, bias: int
-) -> list[tuple[int, int, int]]:
-    """Where cuDNN keeps what lies where in w: neighbouring stretches joined."""
-    n, base, itemsize = problem.network, 1 << 20, problem.inputs[0].itemsize
-    rows = n.hidden_size
-    pairs = []
-    for index, (at_w, at_r, at_bw, at_br) in enumerate(n.blocks(problem.input_dim)[0]):
-        width = n.in_dim(index // n.directions, problem.input_dim)
-        for k in range(2 * n.gates):
-            m, b = ctypes.c_void_p(), ctypes.c_void_p()
-            library.call(
-                "cudnnGetRNNWeightParams", handle, rnn, index, size, base, k, matrix, ctypes.byref(m), bias,
-                ctypes.byref(b),
-            )  # fmt: skip
-            first, own_bias, columns = (at_w, at_bw, width) if k < n.gates else (at_r, at_br, n.hidden_size)
-            gate = k % n.gates
-            if m.value is not None and first >= 0:
-                pairs.append((first + gate * rows * columns, m.value - base, rows * columns))
-            if b.value is not None:
-                pairs.append((own_bias + gate * rows, b.value - base, rows))
-    joined: list[tuple[int, int, int]] = []
-    for ours, theirs, count in sorted(pairs):
-        stretch = (ours * itemsize, theirs, count * itemsize)
-        if joined and joined[-1][0] + joined[-1][2] == stretch[0] and joined[-1][1] + joined[-1][2] == stretch[1]:
-            joined[-1] = (*joined[-1][:2], joined[-1][2] + stretch[2])
-        else:
-            joined.append(stretch)
-    return joined
+def restore(problem: RnnProblem, policy: Policy, stored: Any) -> Any:
+    """A stored configuration, checked to be one; NotSupportedError for what it or the problem may not be."""
+    if reason := supports(problem, policy):
+        raise NotSupportedError(reason)
+    names = [a.name.lower() for a in (STANDARD, STATIC, SMALL)]
+    if not isinstance(stored, dict) or set(stored) != {"algorithm"} or stored["algorithm"] not in names:
+        raise NotSupportedError(f"expected an algorithm out of {', '.join(names)}, got {stored!r}")
+    algorithm = RNNAlgo[stored["algorithm"].upper()]
+    if algorithm not in _wanted(problem, policy, (algorithm,)):
+        why = refusal(algorithm, problem, policy) or f"the reserve was written by {problem.made_by}"
+        raise NotSupportedError(why)
+    return stored
+
+
+def _wanted(problem: RnnProblem, policy: Policy, known: tuple[RNNAlgo, ...] = ()) -> list[RNNAlgo]:
+    """The algorithms to try: of a reserve its own, else the ``known`` that may be used (none given: in their order)."""
+    own = problem.made_by.partition(":")[2]
+    if own:
+        return [RNNAlgo[own.upper()]]
+    if known:
+        return [a for a in known if not refusal(a, problem, policy)]
+    return algorithms(problem, policy)
+
+
+def _training(problem: RnnProblem) -> bool:
+    return problem.op == "rnn_backward" or problem.keeps
+
+
+def _unsupported(error: CudnnError) -> bool:
+    """Whether cuDNN said that it has not what was asked: a bad parameter (2xxx) or "not supported" (3xxx)."""
+    return error.status // 1000 in (2, 3)
+
+
+def _sizes(problem: RnnProblem, policy: Policy, algorithm: RNNAlgo) -> tuple[int, int]:
+    """Bytes of workspace and reserve; CudnnError where cuDNN has not this algorithm."""
+    from numbadnn.kernels import _context
+
+    library = lib.load()
+    with _context.ensure_context(policy.device):
+        handle = lib.handle(library, policy.device).value
+        d = describe(library, handle, problem, policy, _training(problem), algorithm)
+    return d.workspace, d.reserve
 
 
 def reserve_bytes(problem: RnnProblem, device: int) -> int:
-    """The size of cuDNN's reserve for a forward problem, 0 where cuDNN cannot be used."""
+    """The size of cuDNN's reserve under any algorithm for a forward problem, 0 where cuDNN cannot be used."""
     from numbadnn import cudnn
-    from numbadnn.kernels import _context
 
     if not cudnn.available():
         return 0
-    library = lib.load()
-    with _context.ensure_context(device):
-        sizes = [
-            describe(
-                library, lib.handle(library, device).value, problem, Policy(device, fp32_precision=p), True
-            ).reserve
-            for p in ("ieee", "tf32")
-        ]
+    kept = replace(problem, outputs=(*problem.outputs, Spec.of(problem.dtype, (1,))))  # a forward pass that keeps
+    sizes = [0]
+    for precision in ("ieee", "tf32"):
+        policy = Policy(device, fp32_precision=precision)
+        sizes += [_sizes(kept, policy, RNNAlgo[a["algorithm"].upper()])[1] for a in space(kept, policy)]
     return max(sizes)
 
 
-class _Calls:
-    """The C calls of one plan. ``at`` are its pieces of the workspace, as byte offsets."""
-
-    def __init__(self, problem: RnnProblem, policy: Policy, training: bool) -> None:
-        from numbadnn.kernels import _context, _driver
-
-        self.library, self.device, self.problem = lib.load(), policy.device, problem
-        with _context.ensure_context(policy.device):
-            self.handle = lib.handle(self.library, policy.device)
-            self.d = describe(self.library, self.handle.value, problem, policy, training)
-        self.driver, self.workspace_bytes = _driver.library(), 0
-        self.at: dict[str, int] = {}
-        size = problem.inputs[0].size * problem.inputs[0].itemsize
-        self.converts = self.d.stretches != [(0, 0, size)]
-        self.reserve("work", self.d.workspace)
-        if problem.steps and self.d.weights and self.converts:
-            self.reserve("w", self.d.weights)
-
-    def reserve(self, name: str, nbytes: int) -> None:
-        """Set a piece of the workspace apart."""
-        self.at[name] = self.workspace_bytes
-        self.workspace_bytes += padded(nbytes)
-
-    def zero(self, address: int, nbytes: int, stream: int) -> None:
-        from numbadnn.kernels import _driver
-
-        _driver.call("cuMemsetD8Async", address, ctypes.c_ubyte(0), nbytes, stream)
-
-    def weights(self, w: int, workspace: int, stream: int) -> int:
-        """w as cuDNN lays it out."""
-        from numbadnn.kernels import _driver
-
-        if not self.converts:
-            return w
-        target = workspace + self.at["w"]
-        for ours, theirs, nbytes in self.d.stretches:
-            _driver.call("cuMemcpyDtoDAsync_v2", target + theirs, w + ours, nbytes, stream)
-        return target
-
-    def forward(self, mode: ForwardMode, a: dict[str, int], w: int, reserve: int, workspace: int) -> None:
-        d = self.d
-        self.library.call(
-            "cudnnRNNForward", self.handle.value, d.rnn, int(mode), LENGTHS, d.x, a["x"], d.y, a["y"],
-            d.state, a["hx"], a.get("hy"), d.state, a.get("cx"), a.get("cy"), d.weights, w, d.workspace,
-            workspace + self.at["work"], d.reserve if reserve else 0, reserve or None,
-        )  # fmt: skip
-
-    def backward(self, a: dict[str, int], w: int, dw: int, workspace: int) -> None:
-        d = self.d
-        space = (d.workspace, workspace + self.at["work"], d.reserve, a["reserve"])
-        self.library.call(
-            "cudnnRNNBackwardData_v8", self.handle.value, d.rnn, LENGTHS, d.y, a["y"], a["dy"], d.x, a["dx"], d.state,
-            a["hx"], a.get("dhy"), a["dhx"], d.state, a.get("cx"), a.get("dcy"), a.get("dcx"), d.weights, w, *space,
-        )  # fmt: skip
-        self.library.call(
-            "cudnnRNNBackwardWeights_v8", self.handle.value, d.rnn, int(WgradMode.ADD), LENGTHS, d.x, a["x"], d.state,
-            a["hx"], d.y, a["y"], d.weights, dw, *space,
-        )  # fmt: skip
+# ---- planning --------------------------------------------------------------------------------------------------------
 
 
-def plan(problem: RnnProblem, policy: Policy, config: Any) -> Executable:
+def plan(problem: RnnProblem, policy: Policy, config: Any = None) -> Executable:
     """Descriptors and workspace, bound into one callable; operands with gaps are copied."""
-    made = plan_packed(problem, policy.device, lambda inner: _plan(inner, policy))
-    made.arithmetic = arithmetic(problem, policy)
-    return made
+    named = () if config is None else (RNNAlgo[config["algorithm"].upper()],)
+    refused: list[str] = []
+    for algorithm in _wanted(problem, policy, named):
+        try:
+            made = plan_packed(problem, policy.device, partial(_plan, policy=policy, algorithm=algorithm))
+        except CudnnError as error:
+            if not _unsupported(error):
+                raise
+            refused.append(f"{algorithm.name}: {error}")
+            continue
+        made.arithmetic = arithmetic(problem, policy)
+        if refused:
+            made.facts["refused"] = refused
+        return made
+    why = "; ".join(refused) or "; ".join(refusal(a, problem, policy) for a in named)
+    raise NotSupportedError(f"cuDNN has no algorithm for {problem}: {why}")
 
 
 def arithmetic(problem: RnnProblem, policy: Policy) -> str:
@@ -261,11 +184,11 @@ def arithmetic(problem: RnnProblem, policy: Policy) -> str:
     return "tf32" if problem.dtype == "float32" and policy.fp32_precision == "tf32" else "ieee"
 
 
-def _plan(problem: RnnProblem, policy: Policy) -> Executable:
+def _plan(problem: RnnProblem, policy: Policy, algorithm: RNNAlgo) -> Executable:
     from numbadnn.kernels import _context
 
     backward, names = problem.op == "rnn_backward", (*problem.names, *problem.result_names)
-    calls = _Calls(problem, policy, training=backward or problem.keeps)
+    calls = Calls(problem, policy, _training(problem), algorithm)
     n, itemsize = problem.network, problem.inputs[0].itemsize
     nbytes = {name: s.size * s.itemsize for name, s in zip(names, (*problem.inputs, *problem.outputs), strict=True)}
     y_bytes = problem.steps * problem.batch * n.hidden_size * n.directions * itemsize
@@ -301,33 +224,37 @@ def _plan(problem: RnnProblem, policy: Policy) -> Executable:
             calls.zero(dw, calls.d.weights, stream)
             calls.backward(a, w, dw, workspace)
             if calls.converts:
-                from numbadnn.kernels import _driver
+                calls.gather(a["dw"], dw, stream)
 
-                for ours, theirs, count in calls.d.stretches:
-                    _driver.call("cuMemcpyDtoDAsync_v2", a["dw"] + ours, dw + theirs, count, stream)
+    return Executable(run, workspace_bytes=calls.workspace_bytes, facts=_facts(calls, problem, policy, algorithm))
 
+
+def _facts(calls: Calls, problem: RnnProblem, policy: Policy, algorithm: RNNAlgo) -> dict[str, Any]:
+    """What explain shows; ``reserve`` is what ``made_by`` of a reserve says."""
+    name = algorithm.name.lower()
     facts: dict[str, Any] = {
         "cudnn": calls.library.version,
+        "config": {"algorithm": name},
         "math": math_type(problem.dtype, policy).name,
-        "copies": [],
+        "copies": [f"w in {len(calls.d.stretches)} stretches"] if calls.converts else [],
+        "reserve": f"{NAME}:{name}",
     }
-    facts["algorithm"] = algorithm(problem, policy, backward or problem.keeps).name
-    if backward and n.rnn_mode == "rnn_relu":
+    if problem.op == "rnn_backward" and problem.network.rnn_mode == "rnn_relu":
         facts["slope at 0"] = (
             "1 (cuDNN 9.19): a gradient passes where the sum is exactly 0; elsewhere in numbadnn it is 0"
         )
-    if calls.converts:
-        facts["copies"] = [f"w in {len(calls.d.stretches)} stretches"]
-    return Executable(run, workspace_bytes=calls.workspace_bytes, facts=facts)
+    return facts
 
 
 def rank(problem: RnnProblem) -> float:
     """Microseconds, roughly, as measured on an H200: a step of the standard algorithm costs 9 whatever its size."""
     n = problem.network
     rate = {"float16": 3e8, "float32": 4e7, "float64": 3e7}[problem.dtype]
-    small = algorithm(problem, Policy(0), problem.op == "rnn_backward") is RNNAlgo.PERSIST_STATIC_SMALL_H
-    return 30 + (1.8 if small else 9) * problem.steps * n.num_layers * n.directions + problem.flops / rate
+    first = algorithms(problem, Policy(0))[0]
+    small = {"lstm": 1.9, "gru": 1.2}.get(n.rnn_mode, 0.6)
+    step = {STANDARD: 9.0, STATIC: 5.0, SMALL: small}[first]
+    return 30 + step * problem.steps * n.num_layers * n.directions + problem.flops / rate
 
 
 for _op in ("rnn_forward", "rnn_backward"):
-    register(Impl(_op, "cudnn", NAME, supports, plan, rank, "ieee", "run_to_run"))
+    register(Impl(_op, "cudnn", NAME, supports, plan, rank, "ieee", "run_to_run", space=space, restore=restore))

@@ -1,8 +1,9 @@
 """Tensor-core products of a warp, and accesses of shared memory of chosen width, each beside its twin for the simulator.
 
-``product(kind, terms, whole)`` is m16n8k8 for TF32 and float64, m16n8k16 for float64: lane l = 4*g + t holds a = (g,t),
-(g+8,t), (g,t+4), (g+8,t+4) ... of A, b = (t,g), (t+4,g) ... of B and c = (g,2t), (g,2t+1), (g+8,2t), (g+8,2t+1) of C.
-Every thread of the block must take part. Needs sm_80.
+``product(kind, terms, whole)`` is m16n8k8 for TF32 and float64, m16n8k16 for float64 and float16: lane l = 4*g + t holds
+a = (g,t), (g+8,t), (g,t+4), (g+8,t+4) ... of A, b = (t,g), (t+4,g) ... of B and c = (g,2t), (g,2t+1), (g+8,2t), (g+8,2t+1)
+of C; of float16 a word is two neighbouring terms, and t counts words. Every thread of the block must take part. Needs
+sm_80.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ from numbadnn.kernels._cuda import SIMULATED, f32, f64, i32, intrinsic, types
 from numbadnn.kernels._ptx import _DOUBLE, _EXCHANGE, _FLOAT, _I32, ACCUMULATOR, _asm, _slot
 
 _TF32 = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
+_HALF = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
 
 
 @functools.cache
 def product(kind: str, terms: int, whole: bool = True) -> Callable[..., None]:
-    """``product(sums, at, a, i, b, j)``: sums[at:at+4] += a[i:] times b[j:], of ``terms`` terms; ``kind`` "tf32" or "float64".
+    """``product(sums, at, a, i, b, j)``: sums[at:at+4] += a[i:] times b[j:], of ``terms`` terms.
 
-    Without ``whole`` float64 is several m8n8k4, which is what sm_80 has; sm_90 has the whole.
+    ``kind`` is "tf32", "float64" or "float16", whose a and b are words of two. Without ``whole`` float64 is several
+    m8n8k4, which is what sm_80 has; sm_90 has the whole.
     """
     if SIMULATED:
         return functools.partial(_product_twin, kind, terms)
-    real, acc = (_FLOAT, f32) if kind == "tf32" else (_DOUBLE, f64)
+    real, acc = (_DOUBLE, f64) if kind == "float64" else (_FLOAT, f32)
+    words = terms // 2 if kind == "float16" else terms  # of a row of A
 
     @intrinsic
     def multiply(typingctx, sums, at, a, i, b, j):  # type: ignore[no-untyped-def]
@@ -39,9 +43,11 @@ def product(kind: str, terms: int, whole: bool = True) -> Callable[..., None]:
 
             c_slots = slots(0, 4)
             c, x, y = (
-                [builder.load(s) for s in found] for found in (c_slots, slots(1, terms // 2), slots(2, terms // 4))
+                [builder.load(s) for s in found] for found in (c_slots, slots(1, words // 2), slots(2, words // 4))
             )
-            if kind == "tf32":
+            if kind == "float16":
+                c = _multiply(builder, _HALF, "f", "r", real, c, x, y)
+            elif kind == "tf32":
                 x, y = ([builder.bitcast(v, _I32) for v in values] for values in (x, y))
                 c = _multiply(builder, _TF32, "f", "r", real, c, x, y)
             elif whole:
@@ -80,17 +86,23 @@ def _product_twin(kind: str, terms: int, sums: Any, at: int, a: Any, i: int, b: 
     import threading
 
     thread: Any = threading.current_thread()
-    number, acc = thread.thread_id, np.float32 if kind == "tf32" else np.float64
-    _EXCHANGE[number] = (np.array(a[i : i + terms // 2], acc), np.array(b[j : j + terms // 4], acc))
+    number, acc, pack = thread.thread_id, np.float64 if kind == "float64" else np.float32, 1 + (kind == "float16")
+    count = terms // pack
+
+    def values(words: Any) -> np.ndarray:
+        return np.array(words, np.uint32).view(np.float16).astype(acc) if pack == 2 else np.array(words, acc)
+
+    _EXCHANGE[number] = (values(a[i : i + count // 2]), values(b[j : j + count // 4]))
     thread.syncthreads()
     first, g, t = number & ~31, (number & 31) >> 2, number & 3
     for k in range(terms):
-        low, upper = k & 3, 2 * (k >> 2)
+        word, half = divmod(k, pack)
+        low, upper = word & 3, word >> 2
         for e in range(2):
-            right = _EXCHANGE[first + (2 * t + e) * 4 + low][1][k >> 2]
+            right = _EXCHANGE[first + (2 * t + e) * 4 + low][1][pack * upper + half]
             left = _EXCHANGE[first + g * 4 + low][0]
-            sums[at + e] += left[upper] * right
-            sums[at + 2 + e] += left[upper + 1] * right
+            sums[at + e] += left[pack * 2 * upper + half] * right
+            sums[at + 2 + e] += left[pack * (2 * upper + 1) + half] * right
     thread.syncthreads()
 
 

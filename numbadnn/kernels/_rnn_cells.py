@@ -13,7 +13,7 @@ from typing import Any
 
 from numbadnn.kernels._cuda import device, i64
 from numbadnn.kernels._ptx import ACCUMULATOR, exponential, load, store
-from numbadnn.ops.rnn import GATES
+from numbadnn.ops.rnn_network import GATES
 from numbadnn.problem import ITEMSIZE
 
 

@@ -1,22 +1,19 @@
 """Instructions of the persistent recurrent kernels, each beside its twin for the simulator.
 
 A grid barrier by integer counters: ``arrive`` after a block's writes, ``await_count`` before reading the others'.
-``product``, m16n8k16 of float16 with float32 sums: lane 4*g + t holds rows g, g+8 and columns 2t, 2t+1 (then +8) of A,
-as pairs in one word; column g of B; c as everywhere. Every thread of the block must take part.
+``send(address, value, tag)`` writes a float32 and its tag as one word of 64 bits, ``receive(values, tags, at, address)``
+reads one: whoever sees the tag has the value.
 """
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels._cuda import SIMULATED, intrinsic, types
-from numbadnn.kernels._ptx import _EXCHANGE, _FLOAT, _I16, _I32, _asm, _bytes_at, _pointer, _slot
-
-_MMA = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+from numbadnn.kernels._ptx import _I16, _I32, _asm, _bytes_at, _pointer, _slot
 
 
 def _word_twin(address: int) -> Any:
@@ -86,53 +83,52 @@ def _make_halves() -> Any:
     return load
 
 
-def _halves_twin(low: int, high: int) -> Any:
-    return np.frombuffer(bytes(_bytes_at(int(low), 2)) + bytes(_bytes_at(int(high), 2)), np.uint32)[0]
-
-
-def _make_product() -> Any:
+def _make_send() -> Any:
     @intrinsic
-    def multiply(typingctx, sums, at, a, i, b, j):  # type: ignore[no-untyped-def]
+    def run(typingctx, address, value, tag):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            def slots(array, count):  # type: ignore[no-untyped-def]
-                kind = signature.args[2 * array]
-                return [_slot(context, builder, kind, args[2 * array], args[2 * array + 1], e) for e in range(count)]
-
-            c_slots = slots(0, 4)
-            values = [builder.load(s) for s in (*slots(1, 4), *slots(2, 2), *c_slots)]
-            text = f"{_MMA} {{$0,$1,$2,$3}},{{$4,$5,$6,$7}},{{$8,$9}},{{$10,$11,$12,$13}};"
-            constraints = "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f"
-            found = _asm(builder, text, constraints, ir.LiteralStructType([_FLOAT] * 4), values)
-            for e, slot in enumerate(c_slots):
-                builder.store(builder.extract_value(found, e), slot)
+            text = "{.reg .b64 t; mov.b64 t, {$1, $2}; st.relaxed.gpu.global.b64 [$0], t;}"
+            values = [args[0], builder.bitcast(args[1], _I32), args[2]]
+            _asm(builder, text, "l,r,r,~{memory}", ir.VoidType(), values, pure=False)
             return context.get_dummy_value()
 
-        return types.void(sums, types.int32, a, types.int32, b, types.int32), codegen
+        return types.void(types.int64, types.float32, types.int32), codegen
 
-    return multiply
+    return run
 
 
-def _product_twin(sums: Any, at: int, a: Any, i: int, b: Any, j: int) -> None:
-    thread: Any = threading.current_thread()
-    number = thread.thread_id
-    _EXCHANGE[number] = (
-        np.array(a[i : i + 4], np.uint32).view(np.float16).astype(np.float32),
-        np.array(b[j : j + 2], np.uint32).view(np.float16).astype(np.float32),
-    )
-    thread.syncthreads()
-    first, g, t = number & ~31, (number & 31) >> 2, number & 3
-    for k in range(16):
-        lane, half, upper = (k & 7) >> 1, k & 1, k >> 3
-        left = _EXCHANGE[first + g * 4 + lane][0]
-        for e in range(2):
-            right = _EXCHANGE[first + (2 * t + e) * 4 + lane][1][2 * upper + half]
-            sums[at + e] += left[4 * upper + half] * right
-            sums[at + 2 + e] += left[4 * upper + 2 + half] * right
-    thread.syncthreads()
+def _make_receive() -> Any:
+    @intrinsic
+    def run(typingctx, values, tags, at, address):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            text = "{.reg .b64 t; ld.relaxed.gpu.global.b64 t, [$2]; mov.b64 {$0, $1}, t;}"
+            pair = ir.LiteralStructType([_I32, _I32])
+            found = _asm(builder, text, "=r,=r,l,~{memory}", pair, [args[3]], pure=False)
+            for i in range(2):
+                slot = _slot(context, builder, signature.args[i], args[i], args[2], 0)
+                builder.store(builder.extract_value(found, i), slot)
+            return context.get_dummy_value()
+
+        return types.void(values, tags, types.int32, types.int64), codegen
+
+    return run
+
+
+def _send_twin(address: int, value: Any, tag: int) -> None:
+    _bytes_at(int(address), 8)[:] = np.float32(value).tobytes() + np.int32(tag).tobytes()
+
+
+def _receive_twin(values: Any, tags: Any, at: int, address: int) -> None:
+    values[at], tags[at] = np.frombuffer(bytes(_bytes_at(int(address), 8)), np.uint32)
+
+
+def _halves_twin(low: int, high: int) -> Any:
+    return np.frombuffer(bytes(_bytes_at(int(low), 2)) + bytes(_bytes_at(int(high), 2)), np.uint32)[0]
 
 
 arrive: Any = _arrive_twin if SIMULATED else _make_arrive()
 await_count: Any = _await_twin if SIMULATED else _make_await()
 load_word: Any = _word_twin if SIMULATED else _make_word()
 load_halves: Any = _halves_twin if SIMULATED else _make_halves()
-product: Any = _product_twin if SIMULATED else _make_product()
+send: Any = _send_twin if SIMULATED else _make_send()
+receive: Any = _receive_twin if SIMULATED else _make_receive()

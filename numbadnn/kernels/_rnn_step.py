@@ -14,7 +14,7 @@ from typing import Any
 from numbadnn.kernels._cuda import cuda, device, i32, i64
 from numbadnn.kernels._ptx import ACCUMULATOR, load, store
 from numbadnn.kernels._rnn_cells import before, cell, cell_grad, memory, places
-from numbadnn.ops.rnn import GATES, KEPT
+from numbadnn.ops.rnn_network import GATES, KEPT
 from numbadnn.problem import ITEMSIZE
 
 TILE, PITCH = 16, 17
@@ -216,102 +216,5 @@ def backward(mode: str, dtype: str, acc: str, has_lengths: bool) -> Callable[...
                         write(here + i64(g) * hidden * size, da[g])
                     if mode == "gru" or mode == "lstm":
                         write_acc(carry, new_carry)
-
-    return kernel
-
-
-def totals(dtype: str, acc: str) -> Callable[..., None]:
-    """Sums of the columns of a matrix (rows, pitch): a block takes 32 columns, its 8 warps a share of the rows each."""
-    A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
-    read, write = load(dtype, acc), store(dtype, acc)
-
-    def kernel(source, target, again, rows, columns, pitch):  # type: ignore[no-untyped-def]
-        parts = cuda.shared.array((8, 33), A)
-        lane, warp = i32(cuda.threadIdx.x) & 31, i32(cuda.threadIdx.x) >> 5
-        column = i32(i32(cuda.blockIdx.x) * 32 + lane)
-        total = A(0)
-        if column < columns:
-            for row in range(warp, rows, 8):
-                total = A(total + read(source + (i64(row) * pitch + column) * size))
-        parts[warp, lane] = total
-        cuda.syncthreads()
-        if warp == 0 and column < columns:
-            total = A(0)
-            for j in range(8):
-                total = A(total + parts[j, lane])
-            write(target + i64(column) * size, total)
-            if again != 0:
-                write(again + i64(column) * size, total)
-
-    return kernel
-
-
-def lengths(count: int) -> Callable[..., None]:
-    """Writes numbers that came as parameters, as float32: a table in device memory that nobody has to own."""
-    write, A = store("float32", "float32"), ACCUMULATOR["float32"]
-
-    def kernel(target, first, number, values):  # type: ignore[no-untyped-def]
-        i = i32(cuda.threadIdx.x)
-        if i < number:
-            for j in range(count):
-                if j == i:
-                    write(target + i64(first + i) * 4, A(values[j]))
-
-    return kernel
-
-
-def sums_of_gates(dtype: str, acc: str, gates: int) -> Callable[..., None]:
-    """dx of an input that goes to every gate unchanged: the sum over them, added to what is there if ``adds``."""
-    A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
-    read, write = load(dtype, acc), store(dtype, acc)
-
-    def kernel(da, dx, count, hidden, pitch, adds):  # type: ignore[no-untyped-def]
-        i = i64(cuda.blockIdx.x) * 256 + cuda.threadIdx.x
-        if i < count:
-            row, u = i // hidden, i % hidden
-            total = read(dx + i * size) if adds != 0 else A(0)
-            for g in range(gates):
-                total = A(total + read(da + (row * pitch + i64(g) * hidden + u) * size))
-            write(dx + i * size, total)
-
-    return kernel
-
-
-def spread(dtype: str, acc: str, gates: int) -> Callable[..., None]:
-    """Copies an input to every gate's place: what skip has for its input product."""
-    size, wide = ITEMSIZE[dtype], ITEMSIZE[acc]
-    read, write = load(dtype, acc), store(acc, acc)
-
-    def kernel(x, target, count, hidden):  # type: ignore[no-untyped-def]
-        i = i64(cuda.blockIdx.x) * 256 + cuda.threadIdx.x
-        if i < count:
-            row, u = i // hidden, i % hidden
-            value = read(x + i * size)
-            for g in range(gates):
-                write(target + ((row * gates + g) * hidden + u) * wide, value)
-
-    return kernel
-
-
-def states_before(dtype: str, has_lengths: bool) -> Callable[..., None]:
-    """h at the beginning of each step, (time, batch, hidden): y of the step before, hx at a sequence's first."""
-    size = ITEMSIZE[dtype]
-    acc = "float64" if dtype == "float64" else "float32"
-    A, read, write, end_of = ACCUMULATOR[acc], load(dtype, acc), store(dtype, acc), _end(has_lengths)
-
-    def kernel(y, hx, target, lengths, count, steps, batch, hidden, width, col, back):  # type: ignore[no-untyped-def]
-        i = i64(cuda.blockIdx.x) * 256 + cuda.threadIdx.x
-        if i < count:
-            place, u = i // hidden, i % hidden
-            t, n = i32(place // batch), i32(place % batch)
-            end = end_of(lengths, n, steps)
-            if t == (end - 1 if back else 0):
-                value = read(hx + (i64(n) * hidden + u) * size)
-            elif t >= end:
-                value = A(0)
-            else:
-                before = i64(t + 1) if back else i64(t - 1)
-                value = read(y + ((before * batch + n) * width + col + u) * size)
-            write(target + i * size, value)
 
     return kernel

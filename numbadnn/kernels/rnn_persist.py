@@ -18,7 +18,7 @@ from numbadnn.kernels._context import ensure_context
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels.copy import plan_fill
 from numbadnn.kernels.gemm import multiprocessors
-from numbadnn.ops.rnn import GATES
+from numbadnn.ops.rnn_network import GATES
 from numbadnn.problem import ITEMSIZE, Spec
 
 THREADS, WARPS = 256, 8
@@ -34,7 +34,10 @@ _BACKWARD = "ptr ptr ptr ptr ptr ptr ptr ptr ptr ptr ptr ptr i32 i32 i32 i32 i32
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """A block has ``units`` units of ``rows`` sequences; ``keeps``: the forward pass writes what the gradient needs."""
+    """A block has ``units`` units of ``rows`` sequences; ``keeps``: the forward pass writes what the gradient needs.
+
+    ``eager``: blocks pass values on one by one, each with the number of its step, and meet at no barrier.
+    """
 
     mode: str
     dtype: str
@@ -43,6 +46,7 @@ class Persist:
     units: int
     has_lengths: bool
     keeps: bool = True
+    eager: bool = False
 
     @property
     def fields(self) -> tuple[Any, ...]:
@@ -57,10 +61,14 @@ class Persist:
         """Dynamic shared memory: the block's part of R (float16 has it in registers) and tiles."""
         gates, half = GATES[self.mode], self.dtype == "float16"
         if backward:
-            held, tiles = self.units * (gates * self.hidden + 4), gates if half else min(gates, 2)
+            held, tiles = self.units * (gates * self.hidden + 4), gates if half or self.eager else min(gates, 2)
         else:
             held, tiles = gates * self.units * self.pitch, 1
         return 4 * ((0 if half else held) + tiles * self.rows * self.pitch)
+
+    def mail_bytes(self, backward: bool) -> int:
+        """Of a tile of sequences: what its blocks pass on in a step, for two steps."""
+        return 2 * (GATES[self.mode] if backward else 1) * self.rows * self.hidden * 8 if self.eager else 0
 
     def reduced_bytes(self, backward: bool) -> int:
         """Static shared memory: the sums of every warp."""
@@ -77,34 +85,58 @@ def most_shared(device: int) -> int:
     return nbytes.value
 
 
+#: (rows, units) of a block's tile; eagerly passed on, and by a barrier
+EAGER_TILES, TILES = ((8, 8), (8, 16), (8, 32), (16, 8), (16, 16)), ((8, 32), (16, 16), (32, 8), (16, 8))
+
+
 def choose(s: Any, backward: bool, keeps: bool = True) -> tuple[Persist, int] | None:
     """(configuration, tiles of sequences a launch has), or None where the state does not fit or would not gain."""
-    H = s.hidden
-    if s.steps < 2 or s.dtype not in ("float32", "float16") or H % (128 if s.dtype == "float16" else 32):
+    half = s.dtype == "float16"
+    if s.steps < 2 or s.dtype not in ("float32", "float16") or s.hidden % (128 if half else 32):
         return None
-    most = 227 * 1024 if simulate.active() else most_shared(s.device)
-    count = 132 if simulate.active() else multiprocessors(s.device)
+    mode, has_lengths = s.problem.network.rnn_mode, s.problem.lengths is not None
     best: tuple[float, Persist, int] | None = None
-    for rows, units in ((8, 32), (16, 16), (32, 8), (16, 8)):
-        config = Persist(
-            s.problem.network.rnn_mode, s.dtype, H, rows, units, s.problem.lengths is not None, keeps or backward
-        )
-        words = H // 128 * GATES[config.mode] * units // 8 * 2  # of R in each thread's registers
-        fits = config.shared_bytes(backward) + config.reduced_bytes(backward) <= most
-        if H % units or H // units > count or not fits or (s.dtype == "float16" and words > 128):
-            continue
-        tiles = -(-s.batch // rows)
-        # the smallest tile is for one block that has all units; the simulator cannot have two blocks meet
-        if (rows == 8 and (units != H or s.dtype == "float16")) or (simulate.active() and tiles * H > units):
-            continue
-        at_once = min(tiles, count // (H // units), COUNTERS)
-        launches = -(-tiles // at_once)
-        cost = launches * (rows * units + (256 if s.dtype == "float32" else 1024))
-        if best is None or cost < best[0]:
-            best = (cost, config, at_once)
+    for eager in (False, True):
+        for rows, units in EAGER_TILES if eager else TILES:
+            config = Persist(mode, s.dtype, s.hidden, rows, units, has_lengths, keeps or backward, eager)
+            at_once = _at_once(s, config, backward)
+            if not at_once:
+                continue
+            launches = -(-s.batch // (rows * at_once))
+            cost = launches * (rows * units + (1024 if half else 128 if eager else 256))
+            if best is None or cost < best[0]:
+                best = (cost, config, at_once)
     if best is None or -(-s.batch // best[1].rows) // best[2] > 8:
         return None
     return best[1], best[2]
+
+
+def _at_once(s: Any, config: Persist, backward: bool) -> int:
+    """Tiles of sequences that are on the GPU at once, 0 where a configuration does not fit."""
+    H, rows, units, half = config.hidden, config.rows, config.units, config.dtype == "float16"
+    most = 227 * 1024 if simulate.active() else most_shared(s.device)
+    count = 132 if simulate.active() else multiprocessors(s.device)
+    words = H // 128 * GATES[config.mode] * units // 8 * 2  # of R in each thread's registers
+    received = rows * H * (GATES[config.mode] if backward else 1) // THREADS  # by each thread in a step
+    fits = config.shared_bytes(backward) + config.reduced_bytes(backward) <= most
+    if H % units or H // units > count or not fits or (half and words > 128):
+        return 0
+    if config.eager and (half or received > 32):
+        return 0
+    # by a barrier, the smallest tile is for one block that has all units
+    if rows == 8 and not config.eager and (units != H or half):
+        return 0
+    tiles = -(-s.batch // rows)
+    if simulate.active() and tiles * H > units:  # the simulator cannot have two blocks meet
+        return 0
+    return min(tiles, count // (H // units), COUNTERS)
+
+
+def scratch_bytes(s: Any) -> int:
+    """What the launches of either pass need of their own: counters, and the mail."""
+    found = [(choose(s, backward), backward) for backward in (False, True)]
+    mail = [chosen[1] * chosen[0].mail_bytes(backward) for chosen, backward in found if chosen]
+    return COUNTERS * COUNTER_BYTES + max(mail, default=0)
 
 
 @functools.cache
@@ -112,10 +144,9 @@ def kernel(what: str, config: Persist) -> Kernel:
     """The kernel of one configuration."""
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels import _rnn_persist
+        from numbadnn.kernels import _rnn_persist, _rnn_persist_grad
 
-        made: Callable[..., None] = getattr(_rnn_persist, what)(config)
-        return made
+        return (_rnn_persist if what == "forward" else _rnn_persist_grad).kernel_of(config)
 
     text = " ".join(str(int(f)) if isinstance(f, bool) else str(f) for f in config.fields)
     return Kernel(f"rnn_persist_{what} {text}", _FORWARD if what == "forward" else _BACKWARD, build, THREADS)
@@ -128,7 +159,8 @@ def prepare(s: Any, what: str, config: Persist, at_once: int, scalars: tuple[Any
     for first in range(0, tiles, at_once):
         grid = (s.hidden // config.units, min(at_once, tiles - first), 1)
         launches.append(cooperative(chosen, s.device, grid, (*scalars, first * config.rows), shared))
-    zero = plan_fill(Spec.of("float32", (COUNTERS * COUNTER_BYTES // 4,)), 0.0, s.device)
+    mail = at_once * config.mail_bytes(what == "backward")
+    zero = plan_fill(Spec.of("float32", ((COUNTERS * COUNTER_BYTES + mail) // 4,)), 0.0, s.device)
 
     def run(stream: int, *addresses: int) -> None:
         for launch in launches:

@@ -9,21 +9,20 @@ from typing import Any
 
 from numbadnn.kernels import rnn_persist
 from numbadnn.kernels._launch import Kernel, blocks
-from numbadnn.ops.rnn import GATES
+from numbadnn.ops.rnn_network import GATES
 from numbadnn.problem import ITEMSIZE
 
 TILE, THREADS = 16, 256
 #: lengths that one launch carries as parameters
 LENGTHS = 16
-#: bytes of scratch the steps have of their own
-SCRATCH = rnn_persist.COUNTERS * rnn_persist.COUNTER_BYTES
 
 _FORWARD = "ptr ptr ptr ptr ptr ptr ptr ptr ptr ptr i32 i32 i32 i32 i32 i32 i64 i64 i64"
 _BACKWARD = "ptr ptr ptr ptr ptr ptr ptr ptr ptr ptr ptr ptr i32 i32 i32 i32 i32 i32 i64 i64 i64 i64 i64 i64"
 _PARAMETERS = {
     "forward": _FORWARD,
     "backward": _BACKWARD,
-    "totals": "ptr ptr ptr i32 i32 i32",
+    "totals": "ptr ptr i32 i32 i32",
+    "biases": "ptr ptr ptr i32 i32 i32",
     "lengths": f"ptr i32 i32 i32*{LENGTHS}",
     "sums_of_gates": "ptr ptr i64 i32 i32 i32",
     "spread": "ptr ptr i64 i32",
@@ -33,24 +32,26 @@ _PARAMETERS = {
 
 @functools.cache
 def kernel(what: str, mode: str, dtype: str, has_lengths: bool = False) -> Kernel:
-    """One of the kernels of ``_rnn_step`` for a mode and a type."""
+    """One of the kernels of ``_rnn_step`` and ``_rnn_around`` for a mode and a type."""
     acc = "float64" if dtype == "float64" else "float32"
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels import _rnn_step
+        from numbadnn.kernels import _rnn_around, _rnn_step
 
         if what in ("forward", "backward"):
             made: Callable[..., None] = getattr(_rnn_step, what)(mode, dtype, acc, has_lengths)
             return made
         if what == "lengths":
-            return _rnn_step.lengths(LENGTHS)
+            return _rnn_around.lengths(LENGTHS)
         if what == "totals":
-            return _rnn_step.totals(dtype, acc)
+            return _rnn_around.totals(dtype, acc)
+        if what == "biases":
+            return _rnn_around.biases(dtype, acc, mode == "gru")
         if what == "before":
-            return _rnn_step.states_before(dtype, has_lengths)
-        return getattr(_rnn_step, what)(dtype, acc, GATES[mode])
+            return _rnn_around.states_before(dtype, has_lengths)
+        return getattr(_rnn_around, what)(dtype, acc, GATES[mode])
 
-    named = what in ("forward", "backward", "spread", "sums_of_gates")
+    named = what in ("forward", "backward", "spread", "sums_of_gates", "biases")
     name = f"rnn_{what}{' ' + mode if named else ''} {dtype}{' lengths' * has_lengths}"
     return Kernel(name, _PARAMETERS[what], build, THREADS)
 
@@ -158,6 +159,7 @@ def kernels() -> Iterator[Kernel]:
             ("backward", "forward")[i % 2], rnn_persist.Persist(mode, dtype, 512, rows, units, i % 2 == 1)
         )
     yield kernel("totals", "lstm", "float16")
+    yield kernel("biases", "gru", "float16")
     yield kernel("lengths", "", "float32")
     yield kernel("before", "", "float16", True)
 

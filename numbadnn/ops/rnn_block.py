@@ -13,7 +13,9 @@ import numpy as np
 from numbadnn import dispatch
 from numbadnn.arrays import view_of
 from numbadnn.launch import thread
-from numbadnn.ops.rnn import DTYPES, INPUTS, Network, builder, plain_lengths
+from numbadnn.ops.rnn import DTYPES, INPUTS
+from numbadnn.ops.rnn_functions import builder, plain_lengths
+from numbadnn.ops.rnn_network import Network
 
 
 class Reserve:
@@ -150,7 +152,8 @@ class RNNBlock:
         plan = thread.last[0]
         assert plan is not None
         arrays = {"w": w, "x": x, "hx": hx, "cx": cx, "y": outputs[0], "reserve": kept}
-        return outputs, Reserve(self, arrays, lengths, plan.impl.name)
+        made_by = plan.executable.facts.get("reserve", plan.impl.name)
+        return outputs, Reserve(self, arrays, lengths, made_by)
 
     def _call(
         self, w: Any, x: Any, hx: Any, cx: Any, lengths: Any, keep: bool, backend: Any, stream: Any

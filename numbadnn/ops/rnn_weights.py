@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.ops.rnn import GATES, Network
+from numbadnn.ops.rnn_network import GATES, Network
 
 #: where ONNX's gates stand in our order, as blocks of rows
 ONNX_GATES = {"rnn_relu": (0,), "rnn_tanh": (0,), "lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}

@@ -32,7 +32,8 @@ from numbadnn.reference.norm import (
     batch_normalization_train_grad,
 )
 from numbadnn.reference.pool import pool, pool_grad, pool_grad_magnitude, pool_magnitude, pool_output_shape
-from numbadnn.reference.rnn import rnn_backward, rnn_backward_bound, rnn_forward, rnn_forward_bound
+from numbadnn.reference.rnn import rnn_backward, rnn_forward
+from numbadnn.reference.rnn_bounds import rnn_backward_bound, rnn_forward_bound
 from numbadnn.reference.softmax import softmax, softmax_bound, softmax_grad, softmax_grad_bound
 from numbadnn.reference.spatial import (
     spatialtf_grid,

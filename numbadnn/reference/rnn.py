@@ -1,16 +1,17 @@
-"""Recurrent networks step by step from their equations, in float64, with all gradients: the oracle, and its bounds.
+"""Recurrent networks step by step from their equations, in float64, with all gradients: the oracle.
 
 Per layer and direction, x_t the layer's input, h the state before the step, matrices (hidden, in) as in the flat w:
 
-    rnn_relu, rnn_tanh   h' = act(W x + bW + R h + bR) lstm                 i, f, o = sigmoid(..), g = tanh(..), each of
-    W x + bW + R h + bR;  c' = f c + i g,  h' = o tanh(c') gru                  r, z = sigmoid(W x + bW + R h + bR);  n
-    = tanh(Wn x + bWn + r (Rn h + bRn));  h' = (1 - z) n + z h
+    rnn_relu, rnn_tanh   h' = act(W x + bW + R h + bR)
+    lstm                 i, f, o = sigmoid(..), g = tanh(..), each of W x + bW + R h + bR;
+                         c' = f c + i g,  h' = o tanh(c')
+    gru                  r, z = sigmoid(W x + bW + R h + bR);  n = tanh(Wn x + bWn + r (Rn h + bRn));
+                         h' = (1 - z) n + z h
 
 w is flat: all matrices, pseudo-layer (2 * layer + direction) by pseudo-layer, in each W of every gate and then R of
 every gate (lstm: i f g o; gru: r z n), then all bias vectors in the same order. ``skip``: the first layer has no W, its
-W x is x. A sequence that has ended keeps its state, and its y is 0. The same steps, taken with every local rounding
-error at its largest and of random sign, give the bounds: how far rounding can carry a result (derived where they
-stand).
+W x is x. A sequence that has ended keeps its state, and its y is 0. The same steps, taken with another arithmetic, give
+the bounds (``rnn_bounds``): hence the class ``Exact``, which holds every operation of a step.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Float64 = NDArray[np.float64]
 GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
 
 
-class _Exact:
+class Exact:
     """The steps' arithmetic in plain float64."""
 
     def affine(self, terms: list[tuple[Any, Any]], *biases: Float64) -> Any:
@@ -157,7 +158,7 @@ def _forward(A: Any, net: _Net, layers: list[Any], x: list[Any], hx: Any, cx: An
     times = range(len(x))
     for index, layer in enumerate(layers):
         if index % net.directions == 0:
-            source, outputs = x, []
+            source, parts = x, []
         h, c, saved, out = hx[index], cx[index], {}, {}
         for t in times if index % net.directions == 0 else reversed(times):
             new_h, new_c, kept = _step(A, net.mode, layer, source[t], h, c)
@@ -167,8 +168,8 @@ def _forward(A: Any, net: _Net, layers: list[Any], x: list[Any], hx: Any, cx: An
         tape.append((source, saved))
         hy.append(h)
         cy.append(c)
-        outputs.append(out)
-        x = [np.concatenate([o[t] for o in outputs], axis=-1) for t in times]
+        parts.append(out)
+        x = [np.concatenate([o[t] for o in parts], axis=-1) for t in times]
     return x, hy, cy, tape
 
 
@@ -233,7 +234,7 @@ def rnn_forward(
     array([[[6.]]])
     """
     network = (hidden_size, num_layers, rnn_mode, input_mode, direction_mode)
-    return _outputs(_Exact(), network, lengths, w, x, hx, cx)
+    return outputs(Exact(), network, lengths, w, x, hx, cx)
 
 
 def rnn_backward(
@@ -249,7 +250,7 @@ def rnn_backward(
     array([1., 1., 1., 1.])
     """
     network = (hidden_size, num_layers, rnn_mode, input_mode, direction_mode)
-    dw, *rest = _gradients(_Exact(), network, lengths, given, w, x, hx, *others)
+    dw, *rest = gradients(Exact(), network, lengths, given, w, x, hx, *others)
     return (np.concatenate([d.ravel() for d in dw]), *rest)
 
 
@@ -261,156 +262,15 @@ def _evaluate(A: Any, network: Any, lengths: Any, w: Any, x: Any, hx: Any, cx: A
     return _forward(A, net, layers, list(x), list(hx), list(cx), alive), net, layers, alive
 
 
-def _outputs(A: Any, network: Any, lengths: Any, w: Any, x: Any, hx: Any, cx: Any = None) -> tuple[Float64, ...]:
+def outputs(A: Any, network: Any, lengths: Any, w: Any, x: Any, hx: Any, cx: Any = None) -> tuple[Float64, ...]:
     (y, hy, cy, _), net, _, _ = _evaluate(A, network, lengths, w, x, hx, cx)
     return tuple(np.stack(part) for part in ((y, hy, cy) if net.mode == "lstm" else (y, hy)))
 
 
-def _gradients(A: Any, network: Any, lengths: Any, given: Any, w: Any, x: Any, hx: Any, *others: Any) -> Any:
+def gradients(A: Any, network: Any, lengths: Any, given: Any, w: Any, x: Any, hx: Any, *others: Any) -> Any:
     """(list of the parameters' gradients, dx, dhx[, dcx])."""
     o = {name: np.asarray(a).astype(np.float64) for name, a in zip(given, others, strict=True)}
     (y, hy, cy, tape), net, layers, alive = _evaluate(A, network, lengths, w, x, hx, o.get("cx"))
     dy, dhy, dcy = o.get("dy", np.zeros_like(y)), o.get("dhy", np.zeros_like(hy)), o.get("dcy", np.zeros_like(cy))
     dw, *rest = _backward(A, net, layers, tape, list(dy), list(dhy), list(dcy), alive)
     return dw, *(np.stack(part) for part in (rest if net.mode == "lstm" else rest[:2]))
-
-
-# ---- bounds ----------------------------------------------------------------------------------------------------------
-# Every sum of k products is off by at most d = gamma_k * sum |W||a|, a function by FUNCTION units of 1, a value that is
-# kept by its rounding: to first order the error of a result is sum_s c_s delta_s over all these, |delta_s| <= d_s,
-# where c_s is how the rest of the network carries error s on. Worst signs at every step would grow without limit, and
-# nothing real does: with signs independent of one another (Higham and Mary, 2019) Hoeffding's inequality gives #
-# P(|error| > DEVIATIONS * sigma) <= 2 exp(-DEVIATIONS^2 / 2),     sigma^2 = sum_s c_s^2 d_s^2, # 3e-14 for 8. sigma is
-# measured: SAMPLES runs of the very steps, in which each d_s is added with a random sign, deviate from the exact run
-# with just that variance. It is taken over the samples and, where that is larger, over the last axis too.
-
-FUNCTION = 8.0
-DEVIATIONS = 8.0
-SAMPLES = 6
-
-
-@dataclass(frozen=True)
-class _Rounding:
-    """``unit``: roundoff of sums, which count ``stretch`` times their length; ``factor``: what a product is off by
-    besides.
-
-    ``store`` and ``tiny``: roundoff and smallest subnormal of what states, gates and their gradients are kept in.
-    """
-
-    unit: float
-    store: float = 0.0
-    tiny: float = 0.0
-    factor: float = 0.0
-    stretch: float = 1.0
-
-    def gamma(self, k: int) -> float:
-        ku = self.stretch * k * self.unit
-        if ku >= 1:
-            raise ValueError(f"unit: expected sums shorter than {1 / self.unit:g}, got {k} terms")
-        return ku / (1 - ku) + self.factor
-
-
-class _Noisy(_Exact):
-    """The steps' arithmetic with the largest local error added to everything, its sign random.
-
-    All samples are taken in one pass: they lie side by side in the batch, sample by sample.
-    """
-
-    def __init__(self, rounding: _Rounding) -> None:
-        self.r, self.rng = rounding, np.random.default_rng(0)
-
-    def noise(self, size: Any) -> Any:
-        return size * (2.0 * self.rng.integers(0, 2, np.shape(size), np.int8) - 1.0)
-
-    def _apart(self, a: list[Any]) -> Float64:
-        """(sample, time and batch, last axis) of a value over time."""
-        width = a[0].shape[-1]
-        return np.stack(a).reshape(len(a), SAMPLES, -1, width).swapaxes(0, 1).reshape(SAMPLES, -1, width)
-
-    def _size(self, terms: list[tuple[Any, Any]], biases: Any) -> tuple[int, Any]:
-        k, size = len(biases), sum(np.abs(b) for b in biases)
-        for a, m in terms:
-            k += 1 if m is None else m.shape[1]
-            size = size + (np.abs(a) if m is None else np.abs(a) @ np.abs(m).T)
-        return k, size
-
-    def affine(self, terms: list[tuple[Any, Any]], *biases: Float64) -> Any:
-        k, size = self._size(terms, biases)
-        return super().affine(terms, *biases) + self.noise(self.r.gamma(k) * size)
-
-    def sum(self, *parts: Any) -> Any:
-        return super().sum(*parts) + self.noise(2 * len(parts) * self.r.unit * sum(np.abs(p) for p in parts))
-
-    def sigmoid(self, a: Any) -> Any:
-        return super().sigmoid(a) + self.noise(np.full(a.shape, FUNCTION * self.r.unit))
-
-    def tanh(self, a: Any) -> Any:
-        return super().tanh(a) + self.noise(np.full(a.shape, FUNCTION * self.r.unit))
-
-    def relu(self, terms: list[tuple[Any, Any]], *biases: Float64) -> tuple[Any, Any]:
-        """Where a sum is as small as its error, which side of 0 it falls on is left to chance."""
-        k, size = self._size(terms, biases)
-        h, slope = super().relu(terms, *biases)
-        near = np.abs(_Exact.affine(self, terms, *biases)) <= 4 * (self.r.gamma(k) + self.r.store) * size
-        return h, np.where(near & (h == h), self.rng.integers(0, 2, slope.shape), slope)
-
-    def stored(self, a: Any) -> Any:
-        return a + self.noise((self.r.store + 4 * self.r.unit) * np.abs(a) + np.where(a == 0, 0.0, self.r.tiny))
-
-    def outer(self, a: list[Any], b: list[Any]) -> Any:
-        left, right = self._apart(a).swapaxes(1, 2), self._apart(b)
-        return left @ right + self.noise(self.r.gamma(left.shape[2]) * (np.abs(left) @ np.abs(right)))
-
-    def total(self, a: list[Any]) -> Any:
-        rows = self._apart(a)
-        return rows.sum(axis=1) + self.noise(self.r.gamma(rows.shape[1]) * np.abs(rows).sum(axis=1))
-
-
-def _deviation(exact: Float64, samples: Float64) -> Float64:
-    """``samples`` has one axis more, the first."""
-    variance = np.mean((samples - exact) ** 2, axis=0)
-    return DEVIATIONS * np.sqrt(np.maximum(variance, variance.mean(axis=-1, keepdims=True)))
-
-
-def _side_by_side(arrays: tuple[Any, ...], lengths: Any) -> tuple[tuple[Any, ...], Any]:
-    """w as it is, everything else with as many copies of the batch as there are samples."""
-    w, *rest = arrays
-    copies = [None if a is None else np.tile(np.asarray(a), (1, SAMPLES, 1)) for a in rest]
-    return (w, *copies), None if lengths is None else np.tile(lengths, SAMPLES)
-
-
-def _samples(a: Float64) -> Float64:
-    """(sample, ..) of a result whose second axis is the batch."""
-    return np.moveaxis(a.reshape(a.shape[0], SAMPLES, -1, a.shape[2]), 1, 0)
-
-
-def rnn_forward_bound(
-    *arrays: Any, rounding: dict[str, float], lengths: Any = None, **network: Any
-) -> tuple[Float64, ...]:
-    """The largest |computed - exact| of each result of ``rnn_forward``, as derived above.
-
-    ``rounding`` holds the fields of ``_Rounding``; the bounds include the rounding of y, hy, cy to what they are kept
-    in.
-    """
-    exact = _outputs(_Exact(), _network(**network), lengths, *arrays)
-    many, ends = _side_by_side(arrays, lengths)
-    noisy = _outputs(_Noisy(_Rounding(**rounding)), _network(**network), ends, *many)
-    return tuple(_deviation(e, _samples(n)) for e, n in zip(exact, noisy, strict=True))
-
-
-def rnn_backward_bound(
-    *arrays: Any, given: Any, rounding: dict[str, float], lengths: Any = None, **network: Any
-) -> tuple[Float64, ...]:
-    """The same for ``rnn_backward``; the last axis of dw is that of each matrix and bias vector in it."""
-    exact_dw, *exact = _gradients(_Exact(), _network(**network), lengths, given, *arrays)
-    many, ends = _side_by_side(arrays, lengths)
-    noisy_dw, *noisy = _gradients(_Noisy(_Rounding(**rounding)), _network(**network), ends, given, *many)
-    dw = [_deviation(e, n).ravel() for e, n in zip(exact_dw, noisy_dw, strict=True)]
-    rest = [_deviation(e, _samples(n)) for e, n in zip(exact, noisy, strict=True)]
-    return (np.concatenate(dw), *rest)
-
-
-def _network(
-    hidden_size: int, num_layers: int, rnn_mode: str, input_mode: str = "linear", direction_mode: str = "unidirectional"
-) -> tuple[Any, ...]:
-    return hidden_size, num_layers, rnn_mode, input_mode, direction_mode

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numbadnn
-from numbadnn.ops.rnn import DIRECTION_MODES, GATES
+from numbadnn.ops.rnn_network import DIRECTION_MODES, GATES
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase
 

@@ -1,0 +1,209 @@
+"""Recurrent networks on the GPU: what cuDNN refuses, how it lays out w, the tensor core's twin, captured graphs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from numbadnn import RNNBlock
+from numbadnn.cudnn import _rnn_calls
+from numbadnn.cudnn import rnn as cudnn_rnn
+from numbadnn.cudnn._enums import RNNAlgo
+from numbadnn.errors import CudnnError, NotSupportedError
+from numbadnn.ops.rnn import make
+from numbadnn.ops.rnn_network import Network
+from numbadnn.problem import Policy, Spec
+from numbadnn.registry import Executable
+
+ROOT = Path(__file__).parent.parent
+
+
+def problem(dtype="float32", hidden=64, lengths=None, mode="gru", keep=1, **network):
+    n = Network(hidden, network.pop("layers", 1), mode, **network)
+    shapes = {"w": (n.blocks(128)[1],), "x": (9, 8, 128), "hx": (n.num_layers * n.directions, 8, hidden)}
+    return make("rnn_forward", n, {k: Spec.of(dtype, v) for k, v in shapes.items()}, lengths, keep)
+
+
+GPU, TF32 = Policy(device=0), Policy(0, fp32_precision="tf32")
+STANDARD, STATIC, SMALL = RNNAlgo.STANDARD, RNNAlgo.PERSIST_STATIC, RNNAlgo.PERSIST_STATIC_SMALL_H
+
+
+def test_what_cudnn_refuses_and_which_algorithm_it_takes():
+    assert cudnn_rnn.supports(problem(), GPU) == ""
+    assert "batch_invariant" in cudnn_rnn.supports(problem(), Policy(0, determinism="batch_invariant"))
+    assert "not in float64" in cudnn_rnn.supports(problem(), Policy(0, precision="float64"))
+    chosen, both = cudnn_rnn.algorithms, {"direction_mode": "bidirectional"}
+    assert chosen(problem(), GPU) == [STANDARD]  # the gates of the small one are too coarse for IEEE float32
+    assert chosen(problem(hidden=128), GPU) == [SMALL, STANDARD]  # where sums are long, less than what these are off by
+    assert chosen(problem(), TF32) == chosen(problem("float16"), GPU) == [SMALL, STANDARD]
+    assert chosen(problem("float16", 192, keep=0), GPU) == [SMALL, STANDARD]
+    assert chosen(problem("float16", 192), GPU) == [STANDARD]
+    assert chosen(problem("float16", lengths=[9, *[1] * 7]), GPU) == [STANDARD]
+    assert chosen(problem("float64"), GPU) == [STANDARD]
+    assert chosen(problem("float16", 512, mode="rnn_tanh", layers=2), GPU) == [STATIC, STANDARD]
+    assert chosen(problem("float16", 512, mode="lstm"), GPU) == [STATIC, STANDARD]
+    assert chosen(problem("float16", 512, mode="lstm", layers=2), GPU) == [STANDARD]
+    assert chosen(problem("float16", mode="rnn_tanh", **both), GPU) == [STANDARD]
+    assert chosen(problem("float16", mode="rnn_tanh", keep=0, **both), GPU) == [SMALL, STANDARD]
+
+
+def test_an_algorithm_is_stored_and_a_reserve_has_one():
+    stored = {"algorithm": "persist_static"}
+    assert cudnn_rnn.restore(problem("float16"), GPU, stored) == stored
+    for asked, config, says in (
+        (problem("float16"), {"algorithm": "quick"}, "expected an algorithm out of standard, persist_static"),
+        (problem("float16"), {"engine": 3}, "expected an algorithm"),
+        (problem("float64"), stored, "one length, in float16 or float32"),
+        (replace(problem("float16"), made_by="cudnn.rnn:standard"), stored, "written by cudnn.rnn:standard"),
+    ):
+        with pytest.raises(NotSupportedError, match=says):
+            cudnn_rnn.restore(asked, GPU, config)
+    small = replace(problem(), made_by="cudnn.rnn:persist_static_small_h")
+    assert cudnn_rnn.supports(small, TF32) == "" and "1e-5" in cudnn_rnn.supports(small, GPU)
+    assert "which alone can read it" in cudnn_rnn.supports(replace(problem(), made_by="numba.rnn"), GPU)
+
+
+def test_what_cudnn_refuses_goes_to_its_next_algorithm(monkeypatch):
+    def only(known, status):
+        def planned(problem, policy, algorithm):
+            if algorithm not in known:
+                raise CudnnError("cudnnGetRNNTempSpaceSizes: not supported", status)
+            return Executable(lambda *a: None, facts={"config": {"algorithm": algorithm.name.lower()}, "copies": []})
+
+        monkeypatch.setattr(cudnn_rnn, "_plan", planned)
+
+    only([STANDARD], 3000)
+    made = cudnn_rnn.plan(problem("float16"), GPU)
+    assert made.facts["config"] == {"algorithm": "standard"}
+    assert made.facts["refused"] == ["PERSIST_STATIC_SMALL_H: cudnnGetRNNTempSpaceSizes: not supported"]
+    with pytest.raises(NotSupportedError, match="PERSIST_STATIC: cudnnGet"):
+        cudnn_rnn.plan(problem("float16"), GPU, {"algorithm": "persist_static"})
+    only([STANDARD], 4000)  # not a refusal
+    with pytest.raises(CudnnError):
+        cudnn_rnn.plan(problem("float16"), GPU)
+
+
+class LayoutOfWeights:
+    """Stands for libcudnn where it is asked for the layout of w: ``place`` moves an element's offset to cuDNN's."""
+
+    def __init__(self, network, width, place):
+        self.network, self.width, self.place = network, width, place
+
+    def call(self, name, handle, rnn, index, size, base, k, matrix, m, bias, b):
+        assert name == "cudnnGetRNNWeightParams"
+        n = self.network
+        at_w, at_r, at_bw, at_br = n.blocks(self.width)[0][index]
+        first, own, columns = (at_w, at_bw, self.width) if k < n.gates else (at_r, at_br, n.hidden_size)
+        gate, rows = k % n.gates, n.hidden_size
+        m._obj.value = base + 4 * self.place(first + gate * rows * columns) if first >= 0 else None
+        b._obj.value = base + 4 * self.place(own + gate * rows)
+
+
+@pytest.mark.parametrize("input_mode", ["linear", "skip"])
+def test_cudnns_layout_of_w_is_ours_or_converted(input_mode):
+    n = Network(4, 1, "gru", input_mode, "bidirectional")
+    size = n.blocks(4)[1]
+    shapes = {"w": (size,), "x": (2, 3, 4), "hx": (2, 3, 4)}
+    asked = make("rnn_forward", n, {k: Spec.of("float32", v) for k, v in shapes.items()})
+
+    def stretches(place):
+        return _rnn_calls._stretches(LayoutOfWeights(n, 4, place), 1, 2, asked, 4 * size, 3, 4)
+
+    assert stretches(lambda at: at) == [(0, 0, 4 * size)]
+    biases = 4 * n.blocks(4)[0][0][2]
+    apart = stretches(lambda at: at + 32 if 4 * at >= biases else at)
+    assert apart == [(0, 0, biases), (biases, biases + 128, 4 * size - biases)]
+
+
+PRODUCT = """
+import numpy as np
+from numbadnn.kernels._cuda import cuda, f32, types, i32
+from numbadnn.kernels._mma import product
+u32 = types.uint32 if hasattr(types, "uint32") else np.uint32
+rng = np.random.default_rng(0)
+A, B = rng.integers(-3, 4, (16, 16)).astype(np.float16), rng.integers(-3, 4, (8, 16)).astype(np.float16)
+C = np.zeros((16, 8), np.float32)
+left, right = A.view(np.uint32), B.view(np.uint32)
+
+multiply = product("float16", 16)
+
+def kernel(left, right, C):
+    a, b, c = np.zeros(4, np.uint32), np.zeros(2, np.uint32), np.zeros(4, np.float32)
+    lane = cuda.threadIdx.x
+    g, t = lane >> 2, lane & 3
+    a[0], a[1], a[2], a[3] = left[g, t], left[g + 8, t], left[g, t + 4], left[g + 8, t + 4]
+    b[0], b[1] = right[g, t], right[g, t + 4]
+    multiply(c, 0, a, 0, b, 0)
+    C[g, 2 * t], C[g, 2 * t + 1], C[g + 8, 2 * t], C[g + 8, 2 * t + 1] = c[0], c[1], c[2], c[3]
+
+cuda.jit(kernel)[1, 32](left, right, C)
+assert np.array_equal(C, A.astype(np.float32) @ B.T.astype(np.float32)), C
+"""
+
+
+def test_the_twin_of_the_tensor_core_product():
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", PRODUCT], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def on_the_gpu(torch, dtype, mode, backend, *, hidden=128, layers=2, steps=7, batch=20, width=64):
+    """(block, [w, x, hx(, cx)], dy) as CUDA tensors."""
+    torch.manual_seed(0)
+    block, kind = RNNBlock(dtype, hidden, layers, mode, backend=backend), getattr(torch, dtype)
+    w = (torch.rand(block.get_param_size([1, width]), device="cuda") - 0.5) / hidden**0.5
+    state = (layers, batch, hidden)
+    shapes = [(steps, batch, width), state] + [state] * (mode == "lstm")
+    arrays = [w.to(kind), *(torch.randn(s, device="cuda", dtype=kind) for s in shapes)]
+    return block, arrays, torch.randn(steps, batch, hidden, device="cuda", dtype=kind)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.parametrize("backend", ["cudnn", "numba"])
+def test_repeated_runs_have_the_same_bits(backend, mode, dtype):
+    torch = pytest.importorskip("torch")
+    block, arrays, dy = on_the_gpu(torch, dtype, mode, backend)
+
+    def passes():
+        outputs, reserve = block.forward(*arrays)
+        return [*outputs, *block.backward(reserve, dy)]
+
+    first = passes()
+    for _ in range(10):
+        assert all(torch.equal(again, once) for again, once in zip(passes(), first, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("backend", ["cudnn", "numba"])
+def test_a_captured_graph_does_it_again(backend, dtype):
+    """After one warm call both passes are captured; a replay on other data equals a plain call, to the bit."""
+    torch = pytest.importorskip("torch")
+    block, arrays, dy = on_the_gpu(torch, dtype, "lstm", backend)
+
+    def passes():
+        outputs, reserve = block.forward(*arrays, lengths=[7, 1] * 10)
+        return [*outputs, *block.backward(reserve, dy)]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        passes()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = passes()
+    for a in (*arrays[1:], dy):
+        a.normal_()
+    graph.replay()
+    torch.cuda.synchronize()
+    for again, plain in zip(captured, passes(), strict=True):
+        assert torch.equal(again, plain)

@@ -40,6 +40,11 @@ reversed       2x3x6x7     3x3 2x2 1x1  layout=reversed
 broadcast      3x2x6x8     2x2 2x2 0x0  layout=broadcast
 transposed     2x3x8x6     3x2 2x1 1x1  layout=transposed
 steps          2x2x6x6     2x2 2x2 0x0  layout=steps
+overlap-even   3x2x13x24   3x3 2x2 1x1  dtypes=*
+overlap-pad    2x2x6x8     3x3 2x2 1x2  dtypes=*
+overlap-part   1x1x7x1060  3x3 2x2 1x1
+nhwc-same      2x8x9x7     3x3 1x1 1x1  layout=nhwc dtypes=*
+nhwc-part      1x4x5x139   3x2 2x1 0x1  layout=nhwc
 unaligned      2x3x8x16    3x3 2x2 1x1  layout=unaligned
 unaligned-nhwc 2x8x6x6     2x2 2x2 0x0  layout=nhwc,unaligned
 cubes          1x3x4x8x8   2x2x2 2x2x2 0x0x0  dtypes=*
@@ -85,6 +90,9 @@ tiles      1x1x4x8    2x2 2x2 0x0 float32  max
 stem       1x1x6x8    3x3 2x2 1x1 float16  max
 exclusive  1x1x5x6    3x3 2x2 1x1 bfloat16 average_exc_pad
 nhwc       1x4x4x4    3x3 2x2 1x1 float32  max layout=nhwc
+same       1x2x5x6    3x3 1x1 1x1 bfloat16 max
+pad        1x1x6x8    3x3 2x2 1x2 float32  max
+nhwc-same  1x8x4x3    3x3 1x1 1x1 float16  max layout=nhwc
 """
 
 

@@ -1,17 +1,19 @@
-"""Pooling and its gradient on the GPU, by two kernels: packed images in tiles of registers, and anything at all.
+"""Pooling and its gradient on the GPU, by three kernels: packed images in tiles of registers, and anything at all.
 
-``numba.pool_tiles``: C order or channels last, each element read once and moved 16 bytes at a time. ``numba.pool_strided``: any
-strides and windows. Each has a module ``pool_<stem>`` with its frozen configuration, its heuristic and its arguments; this
-one registers them. Sums run over a window, or over the windows of an element, in row-major order in both, and nothing that
-bits depend on depends on the number of images or on the GPU.
+``numba.pool_tiles``: C order or channels last, each element read once and moved 16 bytes at a time. ``numba.pool_argmax``: the
+same for the gradient of a maximum where windows overlap, each of them looked at once. ``numba.pool_strided``: any strides and
+windows. Each has a module ``pool_<stem>`` with its frozen configuration, its heuristic and its arguments; this one registers
+them. Sums run over a window, or over the windows of an element, in row-major order in all, and nothing that bits depend on
+depends on the number of images or on the GPU.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
-from numbadnn.kernels import pool_strided, pool_tiles
+from numbadnn.kernels import pool_argmax, pool_strided, pool_tiles
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import accumulator_of, device_reason
 from numbadnn.ops.pool import PoolProblem
@@ -39,6 +41,22 @@ def plan_tiles(problem: PoolProblem, policy: Policy, config: Any = None) -> Exec
     return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=go if problem.op == "pool" else gradient)
 
 
+def plan_argmax(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
+    """One launch, which reads x and dy."""
+    config = config or pool_argmax.heuristic(problem)
+    kernel, grid, scalars = pool_argmax.prepare(problem, config, accumulator_of(problem.x.dtype, policy))
+    go = kernel.prepare(policy.device, grid, (config.threads, 1, 1), scalars).direct
+
+    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
+        go(stream, inputs[0], inputs[2], outputs[0])
+
+    def direct(stream: int, x: int, y: int, dy: int, dx: int) -> None:
+        go(stream, x, dy, dx)
+
+    facts = {"kernel": kernel.name, "config": config}
+    return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=direct)
+
+
 def plan_strided(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
     """One launch, or two for the gradient of a maximum, with numbers of elements between them in the workspace."""
     config = config or pool_strided.heuristic(problem)
@@ -64,6 +82,10 @@ def supports_tiles(problem: PoolProblem, policy: Policy) -> str:
     return pool_tiles.reason(problem) or device_reason(policy)
 
 
+def supports_argmax(problem: PoolProblem, policy: Policy) -> str:
+    return pool_argmax.reason(problem) or device_reason(policy)
+
+
 def supports_strided(problem: PoolProblem, policy: Policy) -> str:
     """There is nothing that this kernel cannot do, given the workspace."""
     nbytes = pool_strided.workspace_bytes(problem, pool_strided.heuristic(problem))
@@ -73,7 +95,14 @@ def supports_strided(problem: PoolProblem, policy: Policy) -> str:
 
 
 def rank_tiles(problem: PoolProblem) -> float:
-    return 2 + problem.bytes / 3.8e6
+    """The gradient of a maximum looks at a window again for every neighbour that overlaps it."""
+    again = problem.op == "pool_grad" and problem.is_max and any(map(operator.gt, problem.window, problem.stride))
+    return 2 + problem.bytes / (1.2e6 if again else 3.8e6)
+
+
+def rank_argmax(problem: PoolProblem) -> float:
+    """Its kernel, made for one size of image, takes seconds to compile: not for small problems."""
+    return 10 + problem.bytes / 2.2e6
 
 
 def rank_strided(problem: PoolProblem) -> float:
@@ -90,6 +119,10 @@ for _op in OPS:
             Impl(_op, "numba", f"numba.pool_{_name}", _supports, _plan, _rank, "ieee", "gpu_to_gpu", complete=_complete)
         )
 
+register(
+    Impl("pool_grad", "numba", "numba.pool_argmax", supports_argmax, plan_argmax, rank_argmax, "ieee", "gpu_to_gpu")
+)
+
 #: problems whose kernels stand for all: each layout, dtype and kind, overlapping windows and not
 _REPRESENTATIVE = (
     "pool x=float32:2x4x16x16 window=2x2",
@@ -99,10 +132,12 @@ _REPRESENTATIVE = (
     "pool_grad x=float16:2x16x16x16:nhwc window=3x3 stride=2x2 pad=1x1",
     "pool_grad x=float64:1x2x4x8x8 window=2x2x2 stride=2x2x2 mode=average_inc_pad",
 )
+#: the same for gradients of maxima whose windows overlap: one, for it takes long to compile
+_OVERLAPPING = ("pool_grad x=float32:2x4x16x16 window=3x3 stride=2x2 pad=1x1",)
 
 
 def kernels() -> Iterator[Kernel]:
-    """A representative set of both modules."""
+    """A representative set of the three modules."""
     for line in _REPRESENTATIVE:
         problem = PoolProblem.parse(line)
         config = pool_tiles.heuristic(problem)
@@ -113,3 +148,6 @@ def kernels() -> Iterator[Kernel]:
         problem = PoolProblem.parse(line)
         for kernel, _, _ in pool_strided.prepare(problem, pool_strided.heuristic(problem), "float32"):
             yield kernel
+    for line in _OVERLAPPING:
+        problem = PoolProblem.parse(line)
+        yield pool_argmax.prepare(problem, pool_argmax.space(problem)[0], "float32")[0]

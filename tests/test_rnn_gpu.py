@@ -146,10 +146,28 @@ assert np.array_equal(C, A.astype(np.float32) @ B.T.astype(np.float32)), C
 """
 
 
-def test_the_twin_of_the_tensor_core_product():
+BARRIER = """
+from numbadnn.cases import parse
+from numbadnn.kernels import rnn_persist, simulate
+from numbadnn.validate.oracle import Trial
+
+rnn_persist.EAGER_TILES = ()
+for text in (
+    "rnn_forward w=float32:4608 x=float32:2x2x2 hx=float32:1x2x32 mode=lstm hidden=32 layers=1",
+    "rnn_backward w=float32:3456 x=float32:2x2x2 hx=float32:1x2x32 dy=float32:2x2x32 mode=gru hidden=32 layers=1",
+):
+    problem = parse(text)
+    trial = Trial.of(problem, 0, "random")
+    assert trial.compare(simulate.run(problem, trial.inputs), "ieee").ok, text
+"""
+
+
+@pytest.mark.parametrize("script", [PRODUCT, BARRIER], ids=["tensor core", "barrier"])
+def test_what_no_case_of_the_simulator_reaches(script):
+    """The twin of the tensor core's product; steps that meet at a barrier: small states are passed on without one."""
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", PRODUCT], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -18,7 +18,7 @@ endif
 # one stamp for each set of extras; a newer pyproject.toml installs again
 stamp = $(VENV)/.installed-$(subst $(space),-,$(strip $(1) $(subst $(comma), ,$(EXTRAS)) $(CUDA)))
 
-.PHONY: validate test lint gpu-test fuzz bench clean
+.PHONY: validate test lint gpu-test fuzz bench benches clean
 .DEFAULT_GOAL := test
 
 validate: $(call stamp,cli)
@@ -40,8 +40,13 @@ lint: $(call stamp,lint)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(call stamp,bench)
-	for file in bench/bench_*.py; do $(BIN)/python $$file $(ARGS) || exit 1; done
+# layers of real networks beside PyTorch: make bench ARGS=--quick; a table, bench/results/*_layers.json and .png
+bench: $(call stamp,bench cli)
+	$(BIN)/python bench/bench_layers.py $(ARGS)
+
+# every other bench, one after the other
+benches: $(call stamp,bench cli)
+	for file in $(filter-out bench/bench_layers.py,$(wildcard bench/bench_*.py)); do $(BIN)/python $$file $(ARGS) || exit 1; done
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; (3, 11) <= v < (3, 14) or sys.exit("numbadnn needs Python 3.11, 3.12 or 3.13, $(PYTHON) is %d.%d: give another with make PYTHON=..." % v[:2])'

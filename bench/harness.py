@@ -24,9 +24,14 @@ RESULTS = Path(__file__).parent / "results"
 
 def device_ms(calls: Sequence[Callable[[], Any]], repeats: int = 20, warm: int = 3) -> float:
     """Median milliseconds of a call on the device; ``calls`` are the same work on different memory, taken in turn."""
+    return statistics.median(device_times_ms(calls, repeats, max(warm, len(calls))))
+
+
+def device_times_ms(calls: Sequence[Callable[[], Any]], repeats: int, warm: int) -> list[float]:
+    """Milliseconds of each of ``repeats`` calls on the device, after ``warm`` calls that are not timed."""
     import torch
 
-    for i in range(max(warm, len(calls))):
+    for i in range(warm):
         calls[i % len(calls)]()
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
     torch.cuda.synchronize()
@@ -36,7 +41,7 @@ def device_ms(calls: Sequence[Callable[[], Any]], repeats: int = 20, warm: int =
         calls[i % len(calls)]()
         end.record()
     torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in events)
+    return [start.elapsed_time(end) for start, end in events]
 
 
 def host_us(call: Callable[[], Any], synchronise: Callable[[], Any], calls: int = 2000, repeats: int = 7) -> float:

@@ -10,6 +10,8 @@ import json
 import sys
 from collections.abc import Sequence
 
+from numbadnn.errors import NumbaDNNError
+
 #: named by the plan of the command line, not built yet
 LATER = ("bench",)
 
@@ -42,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--determinism", action="store_true", help="measure levels of determinism, and write the errata file"
     )
+    check.add_argument("--jobs", type=_processes, metavar="N", help="processes of --determinism (1)")
     check.add_argument("--compare", nargs=2, metavar="FILE.json", help="hold two reports of --determinism together")
     explain = commands.add_parser("explain", help="which implementation runs a case, and why the others do not")
     explain.add_argument("case", nargs="+", metavar="CASE", help="a case, a pattern or a problem line")
@@ -54,9 +57,17 @@ def _parser() -> argparse.ArgumentParser:
         help="measure every implementation of a case and keep the fastest",
         description="Exit status: 0 done, 2 wrong usage, 3 nothing that was asked for can run here.",
     )
-    tune.add_argument("names", nargs="*", metavar="OP|CASE", help="as for validate; default: the cases of the benches")
+    tune.add_argument(
+        "names", nargs="*", metavar="OP|CASE", help="as for validate, or a network (resnet50); default: the bench cases"
+    )
     tune.add_argument("--budget", type=_seconds, metavar="SECONDS", help="start no further case after this time")
     tune.add_argument("--json", metavar="FILE", help="write every candidate's time there")
+    tune.add_argument(
+        "--seconds", type=_seconds, default=12.0, help="for one case, candidates left after them are not looked at"
+    )
+    tune.add_argument(
+        "--jobs", type=_processes, default=1, metavar="N", help="processes that plan and check side by side"
+    )
     return parser
 
 
@@ -65,6 +76,12 @@ def _seconds(text: str) -> float:
     if not value > 0:
         raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, got {text}")
     return value
+
+
+def _processes(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of processes, at least 1, got {text}")
+    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,9 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     try:
         return {"info": _info, "validate": _validate, "explain": _explain, "tune": _tune}[options.command](options)
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OverflowError, OSError) as error:
         print(f"numbadnn {options.command}: {error}", file=sys.stderr)
         return 2
+    except (NumbaDNNError, MemoryError) as error:
+        print(f"numbadnn {options.command}: {error}", file=sys.stderr)
+        return 3
 
 
 def _info(options: argparse.Namespace) -> int:
@@ -91,21 +111,31 @@ def _info(options: argparse.Namespace) -> int:
 def _validate(options: argparse.Namespace) -> int:
     if options.determinism or options.compare:
         return _determinism(options)
+    if options.jobs is not None:
+        raise ValueError(f"--jobs: expected with --determinism alone, got {options.jobs} without it")
     from numbadnn.validate.run import validate
 
     return validate(_lines(options.names), options.backend, options.budget, options.json, options.data)
 
 
 def _determinism(options: argparse.Namespace) -> int:
-    from numbadnn.validate import determinism_report as report
+    from numbadnn.validate import determinism_report
+    from numbadnn.validate.determinism_rows import compare
+    from numbadnn.validate.report import check_writable
 
     if options.compare:
-        if options.names or options.determinism or options.data:
-            raise ValueError(f"--compare: expected nothing but two files, got {options.names or 'other options'}")
-        return report.compare(*options.compare)
+        others = ("names", "determinism", "data", "backend", "budget", "json", "jobs")
+        given = [name if name == "names" else f"--{name}" for name in others if getattr(options, name)]
+        if given:
+            raise ValueError(f"--compare: expected nothing but two files, got {', '.join(given)} too")
+        return compare(*options.compare)
     if options.data:
         raise ValueError("--determinism: expected cases, not --data")
-    return report.run(_lines(options.names), options.backend, options.budget, options.json)
+    if options.json:
+        check_writable(options.json)
+    return determinism_report.run(
+        _lines(options.names), options.backend, options.budget, options.json, options.jobs or 1
+    )
 
 
 def _explain(options: argparse.Namespace) -> int:
@@ -127,13 +157,16 @@ def _explain(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace) -> int:
     from numbadnn.tune_cases import run
+    from numbadnn.validate.report import check_writable
 
-    return run(_lines(options.names), options.budget, options.json)
+    if options.json:
+        check_writable(options.json)
+    return run(_lines(options.names), options.budget, options.json, options.jobs, options.seconds)
 
 
 def _lines(words: list[str]) -> list[str]:
     """Words of a problem line that was not quoted are joined again."""
-    return [" ".join(words)] if len(words) > 1 and all("=" in w for w in words[1:]) else words
+    return [" ".join(words)] if len(words) > 1 and all("=" in w and " " not in w for w in words[1:]) else words
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """What runs untuned, learned from measurements: ``heuristics.json``, made by bench/learn_rank.py.
 
-``operations`` has, for an architecture, an operation and an implementation on a kind of convolution (dtype, layout, filter), how
-many times ``floor_us`` it took; where it says nothing, the implementation's own ``rank`` stands.
-``engines`` says how much slower than the best each engine of cuDNN's graph API was on the cases that offered it: where cuDNN's
-heuristics name first what was much slower, the engine that was fastest is taken instead.
+For an architecture, an operation and a class of convolutions (dtype, layout, filter, size) the table says how many times the
+fastest each implementation takes; where it says nothing, the implementation's own ``rank`` stands. ``engines`` says the
+same of each engine of cuDNN's graph API within an implementation: where cuDNN's heuristics name first what was much slower, the
+engine that was fastest is taken instead. Classes are nested: what the finest does not know, the one around it may.
 """
 
 from __future__ import annotations
@@ -17,19 +17,28 @@ from numbadnn.errors import BackendUnavailableError
 from numbadnn.problem import Policy
 from numbadnn.registry import Impl
 
-TABLE = Path(__file__).with_name("heuristics.json")
+TABLE, FORMAT = Path(__file__).with_name("heuristics.json"), "numbadnn-heuristics-2"
 
-#: an engine replaces the heuristics' first only where it was this much faster
-MARGIN = 1.05
+#: an engine replaces what the heuristics name, which the table calls "own", only where it was this much faster
+MARGIN, OWN = 1.05, "own"
 
-#: below this, three microseconds of which are the launch, the table says nothing
-SMALL_US = 5.0
+#: floors up to here, in microseconds, are of small and middle problems: launches decide the first, memory latency the second
+SMALL_US, MIDDLE_US = 6.0, 30.0
+
+#: below this floor there is next to nothing but a launch, and no class of real layers says anything about it
+TINY_US = 3.2
+
+#: what was not measured in a class is held to take at least so many times the fastest of it
+UNKNOWN = 1.25
+
+Rows = dict[str, dict[str, float]]  # class -> name -> times the fastest
 
 
 @functools.cache
 def table() -> dict[str, Any]:
-    """architecture -> "operations" and "engines" -> operation -> "implementation dtype" -> numbers."""
-    return json.loads(TABLE.read_text())["architectures"] if TABLE.exists() else {}
+    """architecture -> "operations" and "engines" -> operation -> class -> name -> times the fastest."""
+    found = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+    return found["architectures"] if found.get("format") == FORMAT else {}
 
 
 @functools.cache
@@ -45,22 +54,26 @@ def architecture(device: int) -> str:
         return ""
 
 
-def key_of(name: str, problem: Any) -> str:
-    """The row of an implementation for a problem.
+def keys_of(problem: Any) -> tuple[str, ...]:
+    """The classes of a problem, the finest first; () where sizes decide more than classes, as the own ranks say.
 
     >>> from numbadnn.cases import parse
-    >>> key_of("numba.direct", parse("conv2d x=float16:8x4x9x9:nhwc w=float16:4x4x1x1:nhwc stride=2,2"))
-    'numba.direct float16 nhwc 1x1/2'
+    >>> keys_of(parse("conv2d x=float16:8x64x99x99:nhwc w=float16:4x64x1x1:nhwc stride=2,2"))
+    ('float16 nhwc 1x1/2 small', 'float16 nhwc 1x1/2', 'float16 nhwc')
     """
+    kind, floor = kind_of(problem), floor_us(problem)
+    if not kind or floor < TINY_US:
+        return ()
     first = problem.inputs[0]
-    layout = ["nhwc"] if first.is_channels_last and not first.is_contiguous else []
-    return " ".join([name, first.dtype, *layout, *([kind] if (kind := kind_of(problem)) else [])])
+    layout = "nhwc" if first.is_channels_last and not first.is_contiguous else "nchw"
+    size = "small" if floor < SMALL_US else "middle" if floor < MIDDLE_US else "large"
+    return f"{first.dtype} {layout} {kind} {size}", f"{first.dtype} {layout} {kind}", f"{first.dtype} {layout}"
 
 
 def kind_of(problem: Any) -> str:
     """What decides which way of computing a convolution is fast: unshared, depthwise, grouped or the filter; the stride.
 
-    "" for all other operations: which of their implementations is fast depends on sizes, as their own ranks say.
+    "" for all other operations.
     """
     taps = getattr(problem, "taps", None)
     if taps is None:
@@ -70,14 +83,9 @@ def kind_of(problem: Any) -> str:
         return "unshared"
     if problem.groups > 1:
         return ("depthwise" if problem.groups == problem.x.shape[1] else "grouped") + step
-    return ("1x1" if max(taps) == 1 else "3x3" if max(taps) <= 3 else "large") + step
-
-
-def _row(which: str, impl: Impl, problem: Any, device: int) -> Any:
-    known = table()
-    if not known:
-        return None
-    return known.get(architecture(device), {}).get(which, {}).get(problem.op, {}).get(key_of(impl.name, problem))
+    if problem.x.shape[1] <= 4:
+        return "image" + step  # so few channels that they fill no vector
+    return ("1x1" if max(taps) == 1 else "3x3" if max(taps) <= 3 else "larger") + step
 
 
 def floor_us(problem: Any) -> float:
@@ -86,28 +94,69 @@ def floor_us(problem: Any) -> float:
     return 3.0 + max(problem.bytes / 4.2e6, problem.flops / rate)
 
 
+def _rows(which: str, problem: Any, device: int) -> Rows:
+    known = table()
+    return known.get(architecture(device), {}).get(which, {}).get(problem.op, {}) if known else {}
+
+
+def estimate_by(rows: Rows, impl: Impl, problem: Any) -> float:
+    """Microseconds by the finest class that knows the implementation, else its own estimate.
+
+    Where others were measured and this one was not, it is not believed to be faster than all of them.
+    """
+    keys = [key for key in keys_of(problem) if key in rows] if rows else []
+    for key in keys:
+        if impl.name in rows[key]:
+            return floor_us(problem) * rows[key]["fastest"] * rows[key][impl.name]
+    own = impl.rank(problem)
+    return max(own, UNKNOWN * floor_us(problem) * rows[keys[0]]["fastest"]) if keys else own
+
+
 def estimate(impl: Impl, problem: Any, device: int) -> float:
-    """Microseconds, estimated; what launches alone decide is not scaled by factors learned on large layers."""
-    factor, floor = _row("operations", impl, problem, device), floor_us(problem)
-    return impl.rank(problem) if factor is None or floor < SMALL_US else floor * factor
+    """Microseconds that an implementation takes untuned, estimated."""
+    return estimate_by(_rows("operations", problem, device), impl, problem)
+
+
+def engine_name(config: dict[str, Any]) -> str:
+    """What the table calls an engine.
+
+    >>> engine_name({"form": "nhwc", "engine": 62, "knobs": {}})
+    'nhwc 62'
+    """
+    return f"{config['form']} {config['engine']}"
+
+
+def merged(rows: Rows, problem: Any, impl: str) -> dict[str, float]:
+    """ "form engine" -> times the fastest, of one implementation, each from the finest class that knows it; and OWN.
+
+    The widest class is left out: which engine is fast depends on the filter.
+    """
+    found: dict[str, float] = {}
+    for key in keys_of(problem)[:-1] if rows else ():
+        for name, ratio in rows.get(key, {}).items():
+            head, _, engine = name.partition(" ")
+            if head == impl:
+                found.setdefault(engine, ratio)
+    return found
 
 
 def preferred(listed: list[dict[str, Any]], ratios: dict[str, float]) -> dict[str, Any] | None:
-    """The configuration to take instead of the first one listed, None to leave it: of its form, of the engine known fastest.
+    """The configuration to take instead of what the implementation takes by itself, None to leave it: of the best engine.
 
-    >>> preferred([{"form": "nchw", "engine": 2}, {"form": "nchw", "engine": 74}], {"2": 3.3, "74": 1.0})
+    >>> preferred([{"form": "nchw", "engine": 2}, {"form": "nchw", "engine": 74}], {"own": 1.5, "nchw 2": 3.3, "nchw 74": 1.1})
     {'form': 'nchw', 'engine': 74}
     """
-    if not listed or str(listed[0]["engine"]) not in ratios:
+    known = [c for c in listed if engine_name(c) in ratios]
+    if not known or OWN not in ratios:
         return None
-    same = [c for c in listed if c["form"] == listed[0]["form"] and str(c["engine"]) in ratios]
-    best = min(same, key=lambda c: ratios[str(c["engine"])])
-    return best if ratios[str(best["engine"])] * MARGIN < ratios[str(listed[0]["engine"])] else None
+    best = min(known, key=lambda c: ratios[engine_name(c)])
+    return best if ratios[engine_name(best)] * MARGIN < ratios[OWN] else None
 
 
 def configuration(impl: Impl, problem: Any, policy: Policy) -> Any:
     """The configuration that was learned to be better than the implementation's own choice; None: leave it to it."""
     if policy.fp32_precision != "ieee" or policy.determinism != "run_to_run" or policy.algo != "auto":
         return None  # measured under the default rules
-    ratios = _row("engines", impl, problem, policy.device)
-    return preferred(impl.space(problem, policy), ratios) if ratios and impl.space else None
+    ratios = merged(_rows("engines", problem, policy.device), problem, impl.name)
+    listed = [c for c in impl.space(problem, policy) if c is not None] if ratios and impl.space else []
+    return preferred(listed, ratios)

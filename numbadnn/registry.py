@@ -98,6 +98,8 @@ class Impl:
     #: restore(problem, policy, stored) -> the config that a JSON file stores, where ``space`` is slow to list; it holds all
     #: that ``supports`` would, with NotSupportedError for what may not be
     restore: Callable[[Any, Policy, Any], Any] | None = None
+    #: microseconds that a warm call keeps the host, beyond what every call does: what a small problem takes
+    host_us: float = 0.0
 
 
 def problem_class(op: str) -> Any:

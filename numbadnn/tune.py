@@ -1,7 +1,7 @@
 """The fastest way to compute a problem, found by measuring every way there is, and remembered.
 
-``measure`` plans every candidate that the policy admits (all cuDNN engines in all forms, all kernel configurations), holds
-their results against one another, times those that agree and sorts them. What comes out is kept by ``choices``.
+``measure`` plans every candidate that the policy admits (all cuDNN engines in all forms, all kernel configurations), times them,
+holds the results of those near the best against one another and sorts them. What comes out is kept by ``choices``.
 """
 
 from __future__ import annotations
@@ -19,16 +19,27 @@ from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
 
 #: seconds for one problem: after them no further candidate is planned
-SECONDS = 20.0
+SECONDS = 12.0
+#: what an implementation takes by itself is measured until so many times as much is spent: it may have to be compiled
+PATIENCE = 3.0
 #: a first look is this many launches; what is within FINAL of the best is timed again, in turn, FINALISTS at most
 FIRST_LAUNCHES, FINAL_LAUNCHES, ROUNDS, FINAL, FINALISTS = 5, 16, 3, 1.2, 6
+#: what took so many times the best in two launches is not timed more closely
+HOPELESS = 3.0
+#: whether it agrees is looked at, at the latest in the end, of what is within this factor of the best, of the KEPT fastest and of
+#: the fastest of each implementation
+NEAR, KEPT = 1.5, 6
 #: within this factor of the fastest, what the heuristic names first wins
 TIE = 1.005
 
 
 @dataclass(slots=True)
 class Measured:
-    """One candidate; ``time_us`` None: left out for ``reason``. ``heuristic``: what its implementation takes untuned."""
+    """One candidate; ``time_us`` None: left out for ``reason``. ``heuristic``: what its implementation takes untuned.
+
+    ``agreed``: it was held against the others; what is far from the best may not have been. ``number``: its place in the
+    implementation's own list.
+    """
 
     impl: str
     backend: str
@@ -38,6 +49,8 @@ class Measured:
     reason: str = ""
     arithmetic: str = ""
     workspace_bytes: int = 0
+    agreed: bool = False
+    number: int = -1
 
     def as_dict(self) -> dict[str, Any]:
         names = ("impl", "config", "time_us", "workspace_bytes", "arithmetic", "heuristic")
@@ -72,34 +85,92 @@ def measure(
     considered: Iterable[str],
     seconds: float = SECONDS,
     say: Callable[[str], None] = lambda text: None,
+    at: Callable[[str], None] = lambda name: None,
 ) -> Outcome:
-    """Plan, check and time every candidate of the admitted ``impls`` (best guess first); one measurement at a time."""
+    """Plan, time and check every candidate of the admitted ``impls``; one measurement at a time.
+
+    What each implementation takes by itself comes first, then the other configurations of the fastest. ``at``: who runs next.
+    """
     from numbadnn.measure import stage
 
     begin = time.perf_counter()
     outcome = Outcome(problem, policy, [], sorted(considered))
-    impls = sorted(
-        impls, key=lambda i: not i.complete
-    )  # the complete one comes first, as the one that others must agree with
     with _alone, stage(problem, policy) as place:
         judge = _Judge(place)
         ready: list[tuple[Measured, Executable]] = []
-        for impl in impls:
-            for candidate, executable in _planned(impl, problem, policy, outcome):
-                if time.perf_counter() - begin > seconds and ready:
-                    candidate.reason = f"not reached in {seconds:g} s"
-                    outcome.unfinished += 1
-                    continue
+        for way in _in_turn(
+            [_Way(impl, problem, policy, outcome) for impl in sorted(impls, key=lambda i: not i.complete)]
+        ):
+            spent = time.perf_counter() - begin - place.waited
+            if ready and spent > (seconds if way.begun else PATIENCE * seconds):
+                outcome.unfinished += way.give_up(f"not reached in {seconds:g} s")
+                continue
+            for candidate, executable in way.next():
+                at(way.impl.name)
                 best = min((c.time_us for c, _ in ready if c.time_us), default=0.0)
                 say(f"{len(outcome.candidates)} candidates, {best:.4g} us")
-                if _first_look(place, judge, candidate, executable):
+                if _first_look(place, judge, candidate, executable, best):
                     ready.append((candidate, executable))
+                    way.best_us = min(way.best_us, candidate.time_us or way.best_us)
+        ready = _agreeing(judge, ready)
         _finals(place, ready)
     order = {id(c): n for n, c in enumerate(outcome.candidates)}
     outcome.candidates.sort(key=lambda c: (c.time_us is None, c.time_us or 0.0, order[id(c)]))
     prefer_untuned(outcome)
-    outcome.seconds = time.perf_counter() - begin
+    outcome.seconds = time.perf_counter() - begin - place.waited
     return outcome
+
+
+class _Way:
+    """The candidates of one implementation: its own heuristic first, then its configurations as they are listed."""
+
+    def __init__(self, impl: Impl, problem: Any, policy: Policy, outcome: Outcome) -> None:
+        self.impl, self.problem, self.policy, self.outcome = impl, problem, policy, outcome
+        self.best_us, self.begun = float("inf"), False
+        self.left: list[Any] = []  # configurations as JSON has them
+        self.real: dict[str, Any] = {}
+
+    def give_up(self, why: str) -> int:
+        """Put what is left into the outcome as not measured; how many these are."""
+        left = [None] if not self.begun else self.left
+        self.outcome.candidates += [Measured(self.impl.name, self.impl.backend, c, c is None, reason=why) for c in left]
+        self.begun, self.left = True, []
+        return len(left)
+
+    def next(self) -> Iterator[tuple[Measured, Executable]]:
+        """The next candidate, if it can be planned; it goes into the outcome in any case."""
+        plain = self.left.pop(0) if self.begun else None
+        candidate = Measured(self.impl.name, self.impl.backend, plain, plain is None, number=self._place(plain))
+        self.outcome.candidates.append(candidate)
+        if not self.begun:
+            self.begun = True
+            space = self.impl.space(self.problem, self.policy) if self.impl.space else []
+            self.real = {str(stored.plain(c)): c for c in space if c is not None}
+            self.left = [stored.plain(c) for c in self.real.values()]
+        try:
+            executable = self.impl.plan(self.problem, self.policy, self.real.get(str(plain)))
+        except (NotSupportedError, CudnnError, ValueError) as error:
+            candidate.reason = str(error).splitlines()[0]
+            return
+        own = stored.configuration(executable)
+        if plain is None and (str(own) in self.real or self.impl.restore):
+            candidate.config, candidate.number = own, self._place(own)
+        self.left = [c for c in self.left if c != own]
+        candidate.arithmetic, candidate.workspace_bytes = executable.arithmetic, executable.workspace_bytes
+        yield candidate, executable
+
+    def _place(self, plain: Any) -> int:
+        """Where a configuration stands in the list, -1 for none that is in it."""
+        return list(self.real).index(str(plain)) if str(plain) in self.real else -1
+
+
+def _in_turn(ways: list[_Way]) -> Iterator[_Way]:
+    """Each once, then those that were not hopeless until they have nothing left, one candidate each in turn; then the others."""
+    yield from ways
+    while left := [way for way in ways if way.left]:
+        best = min(way.best_us for way in ways)
+        near = [way for way in left if way.best_us <= HOPELESS * best]
+        yield from near or left
 
 
 class _Judge:
@@ -109,62 +180,82 @@ class _Judge:
         self.place, self.name = place, ""
         self.known: dict[str, tuple[Any, ...]] = {}
 
-    def disagreement(self, executable: Executable, name: str) -> str:
-        from numbadnn.measure import disagreement, same_integers
+    def agrees(self, candidate: Measured, executable: Executable) -> bool:
+        """Whether it does, looked at once; where not, the candidate loses its time and has the reason."""
+        if not candidate.agreed:
+            candidate.reason = self._disagreement(executable, candidate.impl)
+            candidate.agreed = not candidate.reason
+            candidate.time_us = candidate.time_us if candidate.agreed else None
+        return candidate.agreed
+
+    def _disagreement(self, executable: Executable, name: str) -> str:
+        from numbadnn import agreement
         from numbadnn.validate.compare import DIRECT
 
         exact = "integers" in self.place.start and executable.arithmetic in DIRECT
         for kind in ("integers", "random") if exact else ("random",):
-            results = self.place.results(executable, kind)
+            sample = exact and kind == "random" and kind in self.known
+            results = self.place.results(executable, kind, sample)
             if kind not in self.known:
-                self.known[kind], self.name = results, self.name or name
+                self.known[kind], self.name = tuple(a.copy() for a in results), self.name or name
                 continue
+            known = agreement.sampled(self.known[kind]) if sample else self.known[kind]
             if kind == "integers":
-                why = same_integers(results, self.known[kind])
+                why = agreement.same_integers(results, known)
             else:
-                why = disagreement(results, self.known[kind], executable.arithmetic, sample=exact)
+                why = agreement.disagreement(results, known, executable.arithmetic)
             if why:
                 return f"does not agree with {self.name}: {why}"
         return ""
 
 
-def _planned(impl: Impl, problem: Any, policy: Policy, outcome: Outcome) -> Iterator[tuple[Measured, Executable]]:
-    """The candidates of one implementation that could be planned, its own heuristic first; all go into the outcome."""
-    space = [c for c in (impl.space(problem, policy) if impl.space else []) if c is not None]
-    real = {str(stored.plain(c)): c for c in space}
-    taken: set[str] = set()
-    for plain in [None, *map(stored.plain, space)]:
-        if plain is not None and str(plain) in taken:
-            continue
-        candidate = Measured(impl.name, impl.backend, plain, plain is None)
-        outcome.candidates.append(candidate)
-        try:
-            executable = impl.plan(problem, policy, real.get(str(plain)))
-        except (NotSupportedError, CudnnError, ValueError) as error:
-            candidate.reason = str(error).splitlines()[0]
-            continue
-        own = stored.configuration(executable)
-        if plain is None and (str(own) in real or impl.restore):
-            candidate.config = own
-        taken.add(str(own))
-        candidate.arithmetic, candidate.workspace_bytes = executable.arithmetic, executable.workspace_bytes
-        yield candidate, executable
+def _first_look(place: Any, judge: _Judge, candidate: Measured, executable: Executable, best_us: float) -> bool:
+    """Whether the candidate runs, agrees and was timed; a first time, or the reason why it is left out.
 
-
-def _first_look(place: Any, judge: _Judge, candidate: Measured, executable: Executable) -> bool:
-    """Whether the candidate runs, agrees and was timed; a first time, or the reason why it is left out."""
+    What is far from the best takes two launches, and whether it agrees is looked at only if it is kept.
+    """
     try:
-        candidate.reason = judge.disagreement(executable, candidate.impl)
-        if candidate.reason:
+        if candidate.heuristic and not judge.agrees(candidate, executable):
             return False
-        times = place.times(executable, 2)
-        if min(times) < 2e4:
+        candidate.time_us = min(times := place.times(executable, 2))
+        if not candidate.heuristic and candidate.time_us > NEAR * best_us:
+            return True
+        if not judge.agrees(candidate, executable):
+            return False
+        if min(times) < 2e4 and (not best_us or min(times) < HOPELESS * best_us):
             times = place.times(executable, FIRST_LAUNCHES)
         candidate.time_us = _median(times)
     except (NumbaDNNError, MemoryError) as error:
-        candidate.reason = f"failed: {str(error).splitlines()[0]}"
+        _failed(candidate, error)
         return False
     return True
+
+
+def _failed(candidate: Measured, error: Exception) -> None:
+    """Note it; raised again where the context is spoilt, in which nothing can be measured any more."""
+    from numbadnn.workers import spoilt
+
+    candidate.time_us, candidate.reason = None, f"failed: {str(error).splitlines()[0]}"
+    if spoilt():
+        raise error
+
+
+def _agreeing(judge: _Judge, ready: list[tuple[Measured, Executable]]) -> list[tuple[Measured, Executable]]:
+    """Without those that do not agree, of the fastest few and the fastest of each implementation, which are what is kept."""
+    ready.sort(key=lambda r: r[0].time_us or 0.0)
+    kept: list[tuple[Measured, Executable]] = []
+    seen: set[str] = set()
+    for candidate, executable in ready:
+        if len(kept) < KEPT or candidate.impl not in seen:
+            try:
+                if not judge.agrees(candidate, executable):
+                    continue
+            except (NumbaDNNError, MemoryError) as error:
+                _failed(candidate, error)
+                continue
+            seen.add(candidate.impl)
+        kept.append((candidate, executable))
+    return kept
 
 
 def _median(times: list[float]) -> float:

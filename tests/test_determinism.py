@@ -17,7 +17,7 @@ from numbadnn import errata, stored
 from numbadnn.cases import all_cases, parse
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, FAMILY, Executable, Impl, implementations
-from numbadnn.validate import batches, determinism_report, levels
+from numbadnn.validate import batches, determinism_report, determinism_rows, levels
 from numbadnn.validate.data import make_arrays
 from numbadnn.validate.faults import planted
 
@@ -227,7 +227,7 @@ def report_file(path: Path, **sha256: str) -> str:
          "declared": "run_to_run" if name.startswith("loose") else "gpu_to_gpu", "reached": "", "sha256": bits}
         for name, bits in sha256.items()
     ]  # fmt: skip
-    text = {"format": determinism_report.FORMAT, "device": path.stem, "versions": "v", "date": "d", "rows": rows}
+    text = {"format": determinism_rows.FORMAT, "device": path.stem, "versions": "v", "date": "d", "rows": rows}
     path.write_text(json.dumps(text))
     return str(path)
 
@@ -266,3 +266,44 @@ def test_batch_invariance_through_the_public_function() -> None:
         whole = numbadnn.conv2d(x, w)
         for n in range(5):
             assert np.array_equal(numbadnn.conv2d(x[n : n + 1], w), whole[n : n + 1])
+
+
+@pytest.mark.slow
+def test_chunks_in_processes_give_the_same_report_and_one_that_dies_is_a_row(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = folder / "one.json", folder / "two.json"
+    assert command.main(["validate", CASE, "--determinism", "--json", str(one), "--backend", "cpu"]) == 0
+    assert "rows tried, of 1: " in capsys.readouterr().out
+    assert command.main(["validate", CASE, "--determinism", "--json", str(two), "--backend", "cpu", "--jobs", "2"]) == 0
+    rows = [determinism_rows.read_report(str(file))[1] for file in (one, two)]
+    assert rows[0] == rows[1] and {row.trials["process"] for row in rows[0].values()} == {"same"}
+    monkeypatch.setattr(determinism_report.sys, "executable", "/bin/false")
+    assert command.main(["validate", CASE, "--determinism", "--backend", "cpu", "--jobs", "2"]) == 1
+    assert "ended with status 1" in capsys.readouterr().out
+
+
+def test_layers_in_between_are_taken_where_no_case_is_named() -> None:
+    names = [case.name for case in determinism_report.cases([], -1)]
+    assert len(names) == len(set(names)) and "resnext50/4b-grouped/grad-weights/float16-nhwc" in names
+
+
+def test_reports_of_parts_are_joined_and_the_later_row_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / f"{name}.json" for name in ("one", "two", "joined")]
+    for number, file in enumerate(files[:2]):
+        rows = [
+            determinism_rows.Row(
+                case, f"softmax {case}", "numba.rows", None, "float32", "gpu_to_gpu", sha256=str(number)
+            )
+            for case in ("both", file.stem)
+        ]
+        determinism_rows.write_report(str(file), rows, -1, 1.0)
+    determinism_rows.join(str(files[2]), [str(file) for file in files[:2]])
+    assert "numba.rows" in capsys.readouterr().out
+    _, joined = determinism_rows.read_report(str(files[2]))
+    assert {row.case: row.sha256 for row in joined.values()} == {"both": "1", "one": "0", "two": "1"}
+    report_file(tmp_path / "else.json", a="1")
+    with pytest.raises(ValueError, match="expected reports of one device"):
+        determinism_rows.join(str(files[2]), [str(files[0]), str(tmp_path / "else.json")])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from numbadnn.kernels import softmax_channels, softmax_long, softmax_rows, softmax_tiles
+from numbadnn.kernels import softmax, softmax_channels, softmax_long, softmax_rows, softmax_tiles
 from numbadnn.kernels._softmax_layout import DEFAULT_ROOM, LARGEST_ROOM, shared_limit
 from numbadnn.kernels.softmax import STEMS
 from numbadnn.ops.softmax import SoftmaxProblem
@@ -124,3 +125,27 @@ def test_one_kernel_for_problems_of_different_sizes(shapes: tuple[tuple[int, ...
         verdict = Trial(problem, (x,)).compare(cupy.asnumpy(y), "ieee")
         assert verdict.ok, verdict
         assert np.isfinite(cupy.asnumpy(y)).all()
+
+
+@pytest.mark.parametrize("level", ["batch_invariant", "gpu_to_gpu"])
+def test_where_a_row_begins_decides_no_bits_where_none_may_depend_on_it(level: str) -> None:
+    """Rows of 7 float64 begin at and between pieces of 16 bytes: by default their sums are ordered by these."""
+    policy = Policy(0, level)
+    for dtype, shape in (
+        ("float64", (5, 7)),
+        ("float32", (5, 4099)),
+        ("float16", (3, 32768)),
+        ("float32", (2, 64, 9, 7)),
+    ):
+        configs = defaultdict(set)
+        for part in (shape, (1, *shape[1:])):
+            for aligned in (True, False):
+                specs = Spec.of(dtype, part), dataclasses.replace(Spec.of(dtype, part), aligned=aligned)
+                problem = softmax.anywhere(SoftmaxProblem("softmax", specs[0], x=specs[1]), policy)
+                for stem, module in STEMS.items():
+                    room = (LARGEST_ROOM,) if module in softmax.SIZED else ()
+                    if hasattr(module, "heuristic") and not module.reason(problem, *room):
+                        configs[stem].add(getattr(module.heuristic(problem, *room), "vec", 1))
+        assert configs and all(vec == {1} for vec in configs.values())
+    free = SoftmaxProblem("softmax", Spec.of("float64", (5, 7)), x=Spec.of("float64", (5, 7)))
+    assert softmax.anywhere(free, Policy(0)) is free and softmax_rows.heuristic(free).vec == 2

@@ -184,3 +184,40 @@ def test_each_damaged_file_is_kept(plans: Path) -> None:
             numbadnn.softmax(X)
     kept = [plans.with_name(plans.name + end).read_text() for end in (".damaged", ".damaged.1")]
     assert kept == ["", "{}"]
+
+
+RESULTS = Path(__file__).parent.parent / "bench" / "results"
+
+
+def test_the_committed_plan_of_resnet50_parses_and_knows_every_layer() -> None:
+    from numbadnn.cases import networks, parse
+    from numbadnn.registry import implementations
+
+    plan, hashes = (RESULTS / f"resnet50_nvidia_h200.{kind}.json" for kind in ("plan", "sha256"))
+    plan_file.forget()
+    known = plan_file._entries(plan)  # a warning, which is an error here, says what is damaged
+    wanted = {case.text for case in networks.cases("resnet50")}
+    assert {problem for _, problem, _, _ in known} == wanted
+    for entry in known.values():
+        names = {impl.name for impl in implementations(parse(entry["problem"]).op)}
+        assert entry["impl"] in names and entry["on"] == "gpu" and entry["scope"] == "auto"
+        assert entry["determinism"] in ("run_to_run", "batch_invariant", "gpu_to_gpu")
+    recorded = json.loads(hashes.read_text())["sha256"]
+    assert len(recorded) == len(known) and all(len(bits) == 64 for bits in recorded.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_the_committed_plan_of_resnet50_is_replayed_bit_for_bit() -> None:
+    """Where it was made: engines are cuDNN's of one version, bits those of one kind of GPU and of kernels that did not change."""
+    from numbadnn.kernels._cache import source_hash
+
+    pytest.importorskip("torch")
+    made = json.loads((RESULTS / "resnet50_nvidia_h200.sha256.json").read_text())
+    here = {"device": stored.device_name(0), "versions": stored.versions(0), "kernels": source_hash()}
+    if other := {name: value for name, value in here.items() if made.get(name) != value}:
+        pytest.skip(f"it was made with others than {other}: python bench/resnet50_plan.py makes it again")
+    script = RESULTS.parent / "resnet50_plan.py"
+    env = {**os.environ, "PYTHONPATH": str(RESULTS.parent.parent)}
+    done = subprocess.run([sys.executable, script, "replay"], capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr

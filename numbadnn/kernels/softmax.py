@@ -4,12 +4,14 @@
 it goes. ``numba.softmax_channels``: NCHW channels, in registers. ``numba.softmax_tiles``: more of them, in
 shared memory too. ``numba.softmax_strided``: any strides and lengths, three walks. Each has a module ``softmax_<stem>`` with its
 frozen configuration, its heuristic, its speed and its arguments; this one registers them. Nothing that bits depend on
-depends on the number of rows or on the GPU: the bits of a row are the same in any batch, anywhere.
+depends on the number of rows or on the GPU. Where a row begins between two vectors decides which elements are summed
+together, though: where the bits of a row must be the same in any batch, anywhere, elements are read one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -35,11 +37,13 @@ SIZED = (softmax_long, softmax_tiles)
 
 def _register(op: str, stem: str, module: ModuleType) -> None:
     def supports(problem: SoftmaxProblem, policy: Policy) -> str:
+        problem = anywhere(problem, policy)
         if policy.precision in ("float16", "float32", "float64") and policy.precision != _accumulator(problem):
             return f"computes {problem.y.dtype} in {_accumulator(problem)}, not in {policy.precision}"
         return module.reason(problem) or device_reason(policy) or module.reason(problem, *_room(module, policy.device))
 
     def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executable:
+        problem = anywhere(problem, policy)
         config = config or module.heuristic(problem, *_room(module, policy.device))
         kernel, grid, threads, scalars, shared_bytes = module.prepare(problem, config)
         launch = kernel.prepare(policy.device, grid, (threads, 1, 1), scalars, shared_bytes)
@@ -48,7 +52,8 @@ def _register(op: str, stem: str, module: ModuleType) -> None:
             launch(stream, *inputs, outputs[0])
 
         facts = {"kernel": kernel.name, "config": config}
-        return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=launch.direct)
+        level = "gpu_to_gpu" if getattr(config, "vec", 1) == 1 else "run_to_run"
+        return Executable(run, determinism=level, facts=facts, direct=launch.direct)
 
     def rank(problem: SoftmaxProblem) -> float:
         return 2 + problem.bytes / module.speed(problem)
@@ -58,6 +63,14 @@ def _register(op: str, stem: str, module: ModuleType) -> None:
 
     name, complete = f"numba.softmax_{stem}", stem == "strided"
     register(Impl(op, "numba", name, supports, plan, rank, "ieee", "gpu_to_gpu", complete=complete, space=space))
+
+
+def anywhere(problem: SoftmaxProblem, policy: Policy) -> SoftmaxProblem:
+    """The problem as it is; where bits may not depend on the place of a row, as if no operand were aligned to a vector."""
+    if policy.determinism not in ("batch_invariant", "gpu_to_gpu"):
+        return problem
+    specs = {name: getattr(problem, name) for name in ("y", "x", "dy", "dx")}
+    return replace(problem, **{name: replace(spec, aligned=False) for name, spec in specs.items() if spec is not None})
 
 
 def _room(module: ModuleType, device: int) -> tuple[int, ...]:

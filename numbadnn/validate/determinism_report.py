@@ -1,98 +1,80 @@
 """``numbadnn validate --determinism``: the level each implementation and engine reaches, beside the level it declares.
 
-Every operation and dtype on a large case and a small one, every implementation and, inside cuDNN's graph API, every engine that
-heuristics offer (whatever level it declares): the trials of ``levels.py`` here, and the same bits from fresh processes. The
-report holds a SHA-256 a case, so that ``--compare`` can hold two machines or versions against each other. What is found
-wanting goes into the errata file, which the dispatcher obeys.
+Every operation and dtype on a small case and a large one, layers of networks in between, every implementation and, inside cuDNN's
+graph API, every engine that heuristics offer (whatever level it declares): the trials of ``levels.py`` here, and the same bits
+from fresh processes. ``--jobs``: chunks of cases in so many processes at once. What is found wanting goes into the errata
+file, which the dispatcher obeys; rows, verdicts and reports are in ``determinism_rows.py``.
 """
 
 from __future__ import annotations
 
-import collections
+import concurrent.futures
 import dataclasses
-import datetime
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from numbadnn import config, errata, info, stored
+from numbadnn import config, errata, info
 from numbadnn.cases import Case, all_cases, find, parse
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, Impl, implementations
 from numbadnn.validate import levels
 from numbadnn.validate.check import policy_in_force
+from numbadnn.validate.determinism_rows import (
+    CANNOT_RUN,
+    MISMATCH,
+    OK,
+    Row,
+    exercised,
+    judge,
+    measured_levels,
+    table,
+    wanting,
+    write_report,
+)
 
-FORMAT = "numbadnn-determinism-1"
-OK, MISMATCH, CANNOT_RUN = 0, 1, 3
 PROCESSES = 2
 LARGEST = 48 << 20  # bytes of a case that is taken at its full size
+CHUNK = 5  # cases of a process of ``--jobs``
+
+#: layers of networks in between, with few images: (network, layer), and the dtypes and layouts they are taken in
+MIDDLE = (
+    *(("resnet50", name) for name in ("4b-3x3", "4c-1x1", "4-shortcut")),
+    ("resnext50", "4b-grouped"),
+    ("mobilenetv2", "4-depthwise"),
+)
+MIDDLE_SETTINGS = (("float16", "nhwc"), ("float32", "nchw"), ("bfloat16", "nhwc"), ("float64", "nchw"))
 
 
-@dataclass
-class Row:
-    """One implementation, or one engine of it, on one case; ``verdict``: ok, wanting, failed or "" while unfinished."""
-
-    case: str
-    problem: str
-    impl: str
-    config: Any
-    dtype: str
-    declared: str
-    reached: str = ""
-    sha256: str = ""
-    trials: dict[str, str] = field(default_factory=dict)
-    verdict: str = ""
-    reason: str = ""
-
-    @property
-    def engine(self) -> int | None:
-        return self.config["engine"] if isinstance(self.config, dict) and "engine" in self.config else None
-
-    @property
-    def who(self) -> str:
-        return self.impl + ("" if self.engine is None else f" engine {self.engine}")
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return self.problem, self.impl, json.dumps(self.config, sort_keys=True)
-
-
-def run(names: list[str], backend: str | None, budget: float | None, json_file: str | None) -> int:
+def run(names: list[str], backend: str | None, budget: float | None, json_file: str | None, jobs: int = 1) -> int:
     """Measure, print, write the report and the errata, and give the exit status."""
     begin = time.perf_counter()
     device = 0 if info.gpus() and backend != "cpu" else -1
-    rows = examine(cases(names, device), device, backend, budget)
-    for row in rows:
-        row.verdict, row.reason = judge(row)
+    rows: list[Row] = []
+    for some in _chunks(cases(names, device), device, backend, budget, jobs):
+        for row in some:
+            row.verdict, row.reason = judge(row)
+        rows += some
+        if json_file:  # as far as it is: a run that is ended has its report
+            write_report(json_file, rows, device, time.perf_counter() - begin)
     print(table(rows))
-    options = config.current()
     if rows:
-        path = errata.store(options, device, wanting(rows), measured_levels(rows))
+        print(exercised(rows))
+        path = errata.store(config.current(), device, wanting(rows), measured_levels(rows))
         print(f"{len(wanting(rows))} found wanting, written to {path}")
     seconds = time.perf_counter() - begin
     print(f"{len(rows)} implementations and engines on {len({r.case for r in rows})} cases in {seconds:.0f} s")
-    if json_file:
-        facts = {
-            "device": stored.device_name(device),
-            "versions": stored.versions(device),
-            "seconds": round(seconds, 1),
-        }
-        date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        document = {"format": FORMAT, "date": date, **facts, "rows": [dataclasses.asdict(r) for r in rows]}
-        Path(json_file).write_text(json.dumps(document, indent=1) + "\n")
     if not rows:
         return CANNOT_RUN
     return MISMATCH if any(row.verdict in ("wanting", "failed") for row in rows) else OK
 
 
 def cases(names: list[str], device: int) -> list[Case]:
-    """Those named; by default, for each operation and dtype, the first large layer that is not too large and a small one."""
+    """Those named; by default, for each operation and dtype, a small one and the first large layer below LARGEST; and MIDDLE."""
     if names:
         return find(names)
     chosen: dict[tuple[str, str, str], Case] = {}
@@ -103,7 +85,73 @@ def cases(names: list[str], device: int) -> list[Case]:
             continue
         if tag == "contract" or problem.bytes <= LARGEST:
             chosen.setdefault((case.op, problem.output.dtype, tag), case)
-    return list(chosen.values())
+    small = [case for key, case in chosen.items() if key[2] == "contract"]
+    return [*small, *_middle(), *(case for case in chosen.values() if case not in small)]
+
+
+def _middle(images: int = 4) -> Iterator[Case]:
+    """Layers that real engines and tiles take, three directions."""
+    from numbadnn.cases import networks
+
+    for dtype, layout in MIDDLE_SETTINGS:
+        for number, (network, name) in enumerate(MIDDLE):
+            if number > 1 and dtype in ("bfloat16", "float64"):
+                continue
+            (layer,) = (found for found in networks.layers(network) if found.name == name)
+            for direction in networks.DIRECTIONS:
+                text = str(networks.problem(layer, direction, dtype, layout, images))
+                small = str(networks.problem(layer, direction, dtype, layout, 2))
+                yield Case(f"{network}/{name}/{direction}/{dtype}-{layout}", text, frozenset(), small)
+
+
+# ---- chunks of cases, in processes -----------------------------------------------------------------------------------
+
+
+def _chunks(todo: list[Case], device: int, backend: str | None, budget: float | None, jobs: int) -> Iterator[list[Row]]:
+    if jobs <= 1:
+        yield examine(todo, device, backend, budget)
+        return
+    begin, left = time.perf_counter(), 0
+    chunks = [todo[at : at + CHUNK] for at in range(0, len(todo), CHUNK)]
+
+    def one(chunk: list[Case]) -> list[Row] | None:
+        over = budget is not None and time.perf_counter() - begin > budget
+        return None if over else _in_a_process(chunk, device, backend)
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for future, chunk in [(pool.submit(one, chunk), chunk) for chunk in chunks]:
+            rows = future.result()
+            left += len(chunk) if rows is None else 0
+            yield rows or []
+    if left:
+        print(f"{left} cases left out: the budget of {budget:g} s was spent", file=sys.stderr)
+
+
+def _in_a_process(chunk: list[Case], device: int, backend: str | None) -> list[Row]:
+    """The rows of these cases from a process of its own; where it dies, what it had and a row that says so."""
+    asked = json.dumps({"cases": [[c.name, c.text, c.small] for c in chunk], "device": device, "backend": backend})
+    command = [sys.executable, "-m", "numbadnn.validate.determinism_report", "chunk"]
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+    rows = [Row(**json.loads(line[4:])) for line in done.stdout.splitlines() if line.startswith("row ")]
+    if done.returncode:
+        ended = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        why = f"the process of this and {len(chunk) - 1} more cases ended with status {done.returncode}: {ended}"
+        problem = chunk[0].problem(small=device < 0)
+        rows.append(
+            Row(chunk[0].name, str(problem), "any", None, problem.output.dtype, "-", verdict="failed", reason=why)
+        )
+    return rows
+
+
+def _chunk() -> None:
+    """In such a process: the chunk as JSON in, a line a row out."""
+    asked = json.loads(sys.stdin.read())
+    todo = [Case(name, text, frozenset(), small) for name, text, small in asked["cases"]]
+    for row in examine(todo, asked["device"], asked["backend"], None):
+        print("row", json.dumps(dataclasses.asdict(row)), flush=True)
+
+
+# ---- one process -----------------------------------------------------------------------------------------------------
 
 
 def examine(todo: list[Case], device: int, backend: str | None, budget: float | None) -> list[Row]:
@@ -119,15 +167,14 @@ def examine(todo: list[Case], device: int, backend: str | None, budget: float | 
                 print(f"{len(todo) - number} cases left out: the budget of {budget:g} s was spent", file=sys.stderr)
                 break
             rows += list(_rows(case, device, backend))
-            if number % 10 == 9:
-                print(f"{number + 1}/{len(todo)} {case.name}", file=sys.stderr, flush=True)
     _fresh_processes(rows, device)
     return rows
 
 
-def _policy(op: str, device: int) -> Policy:
-    """The rules in force, but every level is admitted: a level is what is measured."""
-    return dataclasses.replace(policy_in_force(op, device), determinism="not_guaranteed")
+def _policy(op: str, device: int, setting: Any = None) -> Policy:
+    """The rules in force, but every level is admitted: a level is what is measured; or the level that ``setting`` asks for."""
+    level = setting.get("determinism", "not_guaranteed") if isinstance(setting, dict) else "not_guaranteed"
+    return dataclasses.replace(policy_in_force(op, device), determinism=level)
 
 
 def _rows(case: Case, device: int, backend: str | None) -> Iterator[Row]:
@@ -139,16 +186,27 @@ def _rows(case: Case, device: int, backend: str | None) -> Iterator[Row]:
         if impl.supports(problem, policy):
             continue
         for setting in _configurations(impl, problem, policy):
-            row = Row(case.name, str(problem), impl.name, setting, problem.output.dtype, impl.determinism)
-            try:
-                row.declared = impl.plan(problem, policy, configured(impl, problem, policy, setting)).determinism
-                found = levels.examine(impl, problem, policy, partial(_configured_for, impl, policy, setting))
-                row.reached, row.sha256, row.trials = found.level, found.sha256, found.trials
-            except Exception as error:  # one that fails must not hide the others
-                row.verdict, row.reason = "failed", f"{type(error).__name__}: {str(error).splitlines()[0]}"
-                if _not_built(row.reason):
-                    continue
-            yield row
+            row = _row(case.name, impl, problem, setting, device)
+            if not _not_built(row.reason):
+                yield row
+                if DETERMINISM.index(row.declared) < DETERMINISM.index(
+                    impl.determinism
+                ):  # it keeps its promise if asked
+                    asked = {"determinism": impl.determinism}
+                    if setting is None and not impl.supports(problem, _policy(problem.op, device, asked)):
+                        yield _row(case.name, impl, problem, asked, device)
+
+
+def _row(name: str, impl: Impl, problem: Any, setting: Any, device: int) -> Row:
+    policy = _policy(problem.op, device, setting)
+    row = Row(name, str(problem), impl.name, setting, problem.output.dtype, impl.determinism)
+    try:
+        found = levels.examine(impl, problem, policy, partial(_configured_for, impl, policy, setting))
+        row.declared = found.declared or impl.determinism
+        row.reached, row.sha256, row.trials = found.level, found.sha256, found.trials
+    except Exception as error:  # one that fails must not hide the others
+        row.verdict, row.reason = "failed", f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return row
 
 
 def _not_built(reason: str) -> bool:
@@ -161,7 +219,8 @@ def _configurations(impl: Impl, problem: Any, policy: Policy) -> list[Any]:
         return [None]
     first: dict[Any, Any] = {}
     for setting in impl.space(problem, policy):
-        first.setdefault((setting["form"], setting["engine"]), setting)
+        if isinstance(setting, dict) and "engine" in setting:
+            first.setdefault((setting["form"], setting["engine"]), setting)
     return list(first.values()) or [None]
 
 
@@ -170,7 +229,7 @@ def _configured_for(impl: Impl, policy: Policy, setting: Any, problem: Any) -> A
 
 
 def configured(impl: Impl, problem: Any, policy: Policy, setting: Any) -> Any:
-    return impl.restore(problem, policy, setting) if setting is not None and impl.restore else None
+    return impl.restore(problem, policy, setting) if setting and "engine" in setting and impl.restore else None
 
 
 # ---- fresh processes -------------------------------------------------------------------------------------------------
@@ -207,7 +266,7 @@ def child() -> None:
     for line in sys.stdin:
         text, name, setting, device = json.loads(line)
         problem = parse(text)
-        policy = _policy(problem.op, device)
+        policy = _policy(problem.op, device, setting)
         (impl,) = (i for i in implementations(problem.op) if i.name == name)
         try:
             with ensure_context(device) if device >= 0 else nullcontext():
@@ -219,107 +278,5 @@ def child() -> None:
             print("error", f"{type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
 
 
-# ---- verdicts --------------------------------------------------------------------------------------------------------
-
-
-def judge(row: Row) -> tuple[str, str]:
-    """Whether what was reached is less than what was declared, and which trials say so."""
-    if row.verdict:
-        return row.verdict, row.reason
-    failed = [trial for trial, found in row.trials.items() if found == levels.DIFFERENT]
-    if not failed or row.declared == "not_guaranteed":
-        return "ok", ""
-    if failed == ["batch"] and DETERMINISM.index(row.declared) < DETERMINISM.index("batch_invariant"):
-        return "ok", ""
-    return "wanting", row.reason or f"other bits: {', '.join(failed)}"
-
-
-def wanting(rows: list[Row]) -> list[dict[str, Any]]:
-    """The errata entries that follow."""
-    return [
-        {
-            "impl": row.impl,
-            "op": row.problem.split()[0],
-            "dtype": row.dtype,
-            **({} if row.engine is None else {"engine": row.engine}),
-            "level": row.reached,
-            "evidence": f"{row.reason} on {row.problem}",
-        }
-        for row in rows
-        if row.verdict == "wanting"
-    ]
-
-
-def measured_levels(rows: list[Row]) -> dict[str, str]:
-    """ "implementation operation dtype" -> the weakest level that any of its cases reached; engines found wanting are out.
-
-    A case whose images cannot be split says nothing of batch_invariant: it counts where no other does.
-    """
-    found: dict[str, list[Row]] = collections.defaultdict(list)
-    for row in rows:
-        if row.verdict == "ok" and not (row.engine is not None and row.declared == "not_guaranteed"):
-            found[f"{row.impl} {row.problem.split()[0]} {row.dtype}"].append(row)
-    weakest = {}
-    for name, some in found.items():
-        split = [row for row in some if "batch" in row.trials] or some
-        weakest[name] = min((row.reached for row in split), key=DETERMINISM.index)
-    return weakest
-
-
-def table(rows: list[Row]) -> str:
-    """A line for each implementation or engine, operation and dtype: declared, reached, trials that gave other bits."""
-    groups: dict[tuple[str, ...], list[Row]] = collections.defaultdict(list)
-    for row in rows:
-        groups[row.problem.split()[0], row.dtype, row.who, row.declared].append(row)
-    lines = [("operation", "dtype", "implementation", "declared", "reached", "cases", "verdict", "other bits")]
-    for (op, dtype, who, declared), some in groups.items():
-        reached = min((r.reached for r in some if r.reached), key=DETERMINISM.index, default="-")
-        verdict = max((r.verdict for r in some), key=("", "ok", "wanting", "failed").index)
-        failed = sorted({t for r in some for t, found in r.trials.items() if found == levels.DIFFERENT})
-        reasons = [r.reason for r in some if r.verdict == "failed"][:1]
-        lines.append((op, dtype, who, declared, reached, str(len(some)), verdict, ", ".join(failed + reasons)))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
-
-
-# ---- two reports -----------------------------------------------------------------------------------------------------
-
-
-def read_report(file: str) -> tuple[dict[str, Any], dict[tuple[str, str, str], Row]]:
-    """A report and its rows; ValueError for a file that is none."""
-    try:
-        document = json.loads(Path(file).read_text())
-        rows = [Row(**row) for row in document["rows"]] if document["format"] == FORMAT else None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"--compare: {file} is no report of validate --determinism --json: {error!r}") from None
-    if rows is None:
-        raise ValueError(f"--compare: expected the format {FORMAT!r} in {file}, got {document['format']!r}")
-    return document, {row.key: row for row in rows}
-
-
-def compare(first: str, second: str) -> int:
-    """Print which cases have the same bits in two reports; 1 where one that declares gpu_to_gpu in both has not."""
-    (a, rows_a), (b, rows_b) = read_report(first), read_report(second)
-    for name, document in ((first, a), (second, b)):
-        print(f"{name}: {document['device']}, {document['versions']}, {document['date']}")
-    both = [key for key in rows_a if key in rows_b and rows_a[key].sha256 and rows_b[key].sha256]
-    broken = []
-    counts: dict[tuple[str, str], list[int]] = collections.defaultdict(lambda: [0, 0])
-    for key in both:
-        one, other = rows_a[key], rows_b[key]
-        same = one.sha256 == other.sha256
-        counts[one.who, one.declared][0 if same else 1] += 1
-        if not same and one.declared == other.declared == "gpu_to_gpu":
-            broken.append(one)
-    for (who, declared), (equal, different) in sorted(counts.items()):
-        print(f"  {who} ({declared}): {equal} cases with the same bits, {different} with others")
-    print(f"{len(both)} cases in both, {len(rows_a) - len(both)} and {len(rows_b) - len(both)} in one alone")
-    for row in broken:
-        print(f"gpu_to_gpu, but other bits: {row.who} on {row.problem}")
-    if not both:
-        return CANNOT_RUN
-    return MISMATCH if broken else OK
-
-
 if __name__ == "__main__":
-    child()
+    _chunk() if sys.argv[1:] == ["chunk"] else child()

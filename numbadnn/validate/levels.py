@@ -8,6 +8,7 @@ no single machine can show: ``gpu_to_gpu`` is the comparison of two reports.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -95,36 +96,49 @@ def _run_on_gpu(
 @contextmanager
 def noise(policy: Policy) -> Iterator[None]:
     """Other work on the same device meanwhile: matrix products on the CPU, memory traffic on a stream of its own on a GPU."""
-    done = threading.Event()
+    done, running = threading.Event(), threading.Event()
     work = _busy_cpu if policy.device < 0 else _busy_gpu
-    thread = threading.Thread(target=work, args=(done, policy.device))
+    thread = threading.Thread(target=work, args=(done, running, policy.device))
     thread.start()
     try:
+        if not running.wait(30):
+            raise NumbaDNNError("the other work did not start")
         yield
     finally:
         done.set()
         thread.join()
 
 
-def _busy_cpu(done: threading.Event, device: int) -> None:
+def _busy_cpu(done: threading.Event, running: threading.Event, device: int) -> None:
     a = np.ones((64, 64), np.float32)
     while not done.is_set():
         a = np.tanh(a @ a)
+        running.set()
 
 
-def _busy_gpu(done: threading.Event, device: int) -> None:
+def _busy_gpu(done: threading.Event, running: threading.Event, device: int) -> None:
+    """Copies and fills that are several milliseconds long keep the stream full while the host enqueues the next."""
     from numbadnn.arrays import memory
     from numbadnn.kernels._context import ensure_context
 
     d, check = memory.driver(), memory.check
     with ensure_context(device):
         stream = check(d.cuStreamCreate(d.CUstream_flags.CU_STREAM_NON_BLOCKING))
-        room = check(d.cuMemAlloc(1 << 26))
-        while not done.is_set():
-            for half in (0, 1 << 25):
-                check(d.cuMemcpyDtoDAsync(int(room) + half, int(room) + (1 << 25) - half, 1 << 25, stream))
-                check(d.cuMemsetD8Async(int(room) + half, 7, 1 << 25, stream))
-            check(d.cuStreamSynchronize(stream))
+        half = 1 << 27
+        room = int(check(d.cuMemAlloc(2 * half)))
+        ends = [check(d.cuEventCreate(0)) for _ in range(2)]
+        for turn in itertools.count():
+            if done.is_set():
+                break
+            check(d.cuEventSynchronize(ends[turn % 2]))  # of the turn before the last
+            for to in (0, half) * 8:
+                check(d.cuMemcpyDtoDAsync(room + to, room + half - to, half, stream))
+                check(d.cuMemsetD8Async(room + to, 7, half, stream))
+            check(d.cuEventRecord(ends[turn % 2], stream))
+            running.set()
+        check(d.cuStreamSynchronize(stream))
+        for end in ends:
+            d.cuEventDestroy(end)
         d.cuMemFree(room)
         d.cuStreamDestroy(stream)
 
@@ -134,7 +148,7 @@ class Findings:
 
     def __init__(self) -> None:
         self.trials: dict[str, str] = {}
-        self.sha256 = ""
+        self.sha256 = self.declared = ""
 
     def note(self, trial: str, same: bool) -> None:
         if self.trials.get(trial) != DIFFERENT:
@@ -158,7 +172,7 @@ def examine(
     inputs, old = make_arrays(problem, 0)
     executable = impl.plan(problem, policy, make_config(problem))
     first = run(executable, problem, policy, inputs, old=old)
-    found.sha256 = fingerprint(*first)
+    found.sha256, found.declared = fingerprint(*first), executable.determinism
 
     def compare(trial: str, **how: Any) -> None:
         again = run(how.pop("by", executable), problem, policy, inputs, old=old, **how)
@@ -175,7 +189,7 @@ def examine(
     for setting in _settings(policy, executable):
         with setting as (trial, how):
             compare(trial, **how)
-    _batch(found, impl, problem, policy, inputs, first, make_config)
+    _batch(found, impl, executable, problem, policy, inputs, first, make_config)
     return found
 
 
@@ -220,7 +234,14 @@ def _stream() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _batch(
-    found: Findings, impl: Impl, problem: Any, policy: Policy, inputs: Arrays, first: Arrays, make_config: Any
+    found: Findings,
+    impl: Impl,
+    whole: Executable,
+    problem: Any,
+    policy: Policy,
+    inputs: Arrays,
+    first: Arrays,
+    make_config: Any,
 ) -> None:
     """The images alone, in halves, and the first one among others."""
     for low, high in batches.splits(problem):
@@ -234,6 +255,5 @@ def _batch(
         alone = run(executable, some.problem, policy, some.inputs)
         found.note("batch", fingerprint(*alone) == fingerprint(*(y[low:high] for y in first)))
     if "batch" in found.trials:
-        executable = impl.plan(problem, policy, make_config(problem))
-        among = run(executable, problem, policy, batches.other_neighbours(problem, inputs))
+        among = run(whole, problem, policy, batches.other_neighbours(problem, inputs))
         found.note("batch", fingerprint(*(y[:1] for y in among)) == fingerprint(*(y[:1] for y in first)))

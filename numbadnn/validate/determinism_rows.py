@@ -1,0 +1,192 @@
+"""What ``validate --determinism`` found, row by row: verdicts, the errata that follow, the table, and two reports held together.
+
+A row is one implementation, or one engine of cuDNN's, on one case: the level it declares, the level it reached, which trials it
+went through, and a SHA-256 of the bytes. A report is JSON with a row a line, so that it can be committed and compared.
+``python -m numbadnn.validate.determinism_rows TO.json FROM.json ...`` joins reports of parts of the cases and prints the table.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numbadnn import stored
+from numbadnn.registry import DETERMINISM
+from numbadnn.validate import levels
+
+FORMAT = "numbadnn-determinism-1"
+OK, MISMATCH, CANNOT_RUN = 0, 1, 3
+
+
+@dataclass
+class Row:
+    """One implementation, or one engine of it, on one case; ``verdict``: ok, wanting, failed or "" while unfinished."""
+
+    case: str
+    problem: str
+    impl: str
+    config: Any
+    dtype: str
+    declared: str
+    reached: str = ""
+    sha256: str = ""
+    trials: dict[str, str] = field(default_factory=dict)
+    verdict: str = ""
+    reason: str = ""
+
+    @property
+    def engine(self) -> int | None:
+        return self.config["engine"] if isinstance(self.config, dict) and "engine" in self.config else None
+
+    @property
+    def who(self) -> str:
+        asked = f" at {self.config['determinism']}" if self.config and "determinism" in self.config else ""
+        return self.impl + asked + ("" if self.engine is None else f" engine {self.engine}")
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.problem, self.impl, json.dumps(self.config, sort_keys=True)
+
+
+def judge(row: Row) -> tuple[str, str]:
+    """Whether what was reached is less than what was declared, and which trials say so."""
+    if row.verdict:
+        return row.verdict, row.reason
+    failed = [trial for trial, found in row.trials.items() if found == levels.DIFFERENT]
+    if not failed or row.declared == "not_guaranteed":
+        return "ok", ""
+    if failed == ["batch"] and DETERMINISM.index(row.declared) < DETERMINISM.index("batch_invariant"):
+        return "ok", ""
+    return "wanting", row.reason or f"other bits: {', '.join(failed)}"
+
+
+def wanting(rows: list[Row]) -> list[dict[str, Any]]:
+    """The errata entries that follow."""
+    return [
+        {
+            "impl": row.impl,
+            "op": row.problem.split()[0],
+            "dtype": row.dtype,
+            **({} if row.engine is None else {"engine": row.engine}),
+            "level": row.reached,
+            "evidence": f"{row.reason} on {row.problem}",
+        }
+        for row in rows
+        if row.verdict == "wanting"
+    ]
+
+
+def measured_levels(rows: list[Row]) -> dict[str, str]:
+    """ "implementation operation dtype" -> the weakest level that any of its cases reached; engines found wanting are out.
+
+    A case whose images cannot be split says nothing of batch_invariant: it counts where no other does.
+    """
+    found: dict[str, list[Row]] = collections.defaultdict(list)
+    for row in rows:
+        if row.verdict == "ok" and not (row.engine is not None and row.declared == "not_guaranteed"):
+            found[f"{row.impl} {row.problem.split()[0]} {row.dtype}"].append(row)
+    weakest = {}
+    for name, some in found.items():
+        split = [row for row in some if "batch" in row.trials] or some
+        weakest[name] = min((row.reached for row in split), key=DETERMINISM.index)
+    return weakest
+
+
+def table(rows: list[Row]) -> str:
+    """A line for each implementation or engine, operation and dtype: declared, reached, trials that gave other bits."""
+    groups: dict[tuple[str, ...], list[Row]] = collections.defaultdict(list)
+    for row in rows:
+        groups[row.problem.split()[0], row.dtype, row.who, row.declared].append(row)
+    lines = [("operation", "dtype", "implementation", "declared", "reached", "cases", "verdict", "other bits")]
+    for (op, dtype, who, declared), some in groups.items():
+        reached = min((r.reached for r in some if r.reached), key=DETERMINISM.index, default="-")
+        verdict = max((r.verdict for r in some), key=("", "ok", "wanting", "failed").index)
+        failed = sorted({t for r in some for t, found in r.trials.items() if found == levels.DIFFERENT})
+        reasons = [r.reason for r in some if r.verdict == "failed"][:1]
+        lines.append((op, dtype, who, declared, reached, str(len(some)), verdict, ", ".join(failed + reasons)))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def exercised(rows: list[Row]) -> str:
+    """How many rows went through each trial: what was not tried says nothing."""
+    counts = collections.Counter(trial for row in rows for trial in row.trials)
+    different = collections.Counter(t for row in rows for t, found in row.trials.items() if found == levels.DIFFERENT)
+    parts = [f"{trial} {n} ({different[trial]} other bits)" for trial, n in counts.most_common()]
+    return f"rows tried, of {len(rows)}: " + ", ".join(parts)
+
+
+# ---- two reports -----------------------------------------------------------------------------------------------------
+
+
+def write_report(file: str, rows: list[Row], device: int, seconds: float) -> None:
+    """All rows as JSON, a row a line."""
+    facts = {"device": stored.device_name(device), "versions": stored.versions(device), "seconds": round(seconds, 1)}
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    _write(file, {"format": FORMAT, "date": date, **facts}, rows)
+
+
+def _write(file: str, head: dict[str, Any], rows: list[Row]) -> None:
+    lines = ",\n  ".join(json.dumps(dataclasses.asdict(row)) for row in rows)
+    Path(file).write_text(f'{json.dumps(head, indent=1)[:-2]},\n "rows": [\n  {lines}\n ]\n}}\n')
+
+
+def read_report(file: str) -> tuple[dict[str, Any], dict[tuple[str, str, str], Row]]:
+    """A report and its rows; ValueError for a file that is none."""
+    try:
+        document = json.loads(Path(file).read_text())
+        rows = [Row(**row) for row in document["rows"]] if document["format"] == FORMAT else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"--compare: {file} is no report of validate --determinism --json: {error!r}") from None
+    if rows is None:
+        raise ValueError(f"--compare: expected the format {FORMAT!r} in {file}, got {document['format']!r}")
+    return document, {row.key: row for row in rows}
+
+
+def compare(first: str, second: str) -> int:
+    """Print which cases have the same bits in two reports; 1 where one that declares gpu_to_gpu in both has not."""
+    (a, rows_a), (b, rows_b) = read_report(first), read_report(second)
+    for name, document in ((first, a), (second, b)):
+        print(f"{name}: {document['device']}, {document['versions']}, {document['date']}")
+    both = [key for key in rows_a if key in rows_b and rows_a[key].sha256 and rows_b[key].sha256]
+    broken = []
+    counts: dict[tuple[str, str], list[int]] = collections.defaultdict(lambda: [0, 0])
+    for key in both:
+        one, other = rows_a[key], rows_b[key]
+        same = one.sha256 == other.sha256
+        counts[one.who, one.declared][0 if same else 1] += 1
+        if not same and one.declared == other.declared == "gpu_to_gpu":
+            broken.append(one)
+    for (who, declared), (equal, different) in sorted(counts.items()):
+        print(f"  {who} ({declared}): {equal} cases with the same bits, {different} with others")
+    print(f"{len(both)} cases in both, {len(rows_a) - len(both)} and {len(rows_b) - len(both)} in one alone")
+    for row in broken:
+        print(f"gpu_to_gpu, but other bits: {row.who} on {row.problem}")
+    if not both:
+        return CANNOT_RUN
+    return MISMATCH if broken else OK
+
+
+def join(target: str, sources: list[str]) -> None:
+    """One report of several of one machine and versions; of a row that is in two the later counts."""
+    reports = [read_report(file) for file in sources]
+    facts = [{name: document[name] for name in ("device", "versions")} for document, _ in reports]
+    if any(fact != facts[0] for fact in facts):
+        raise ValueError(f"expected reports of one device and versions, got {facts}")
+    rows = {key: row for _, found in reports for key, row in found.items()}
+    head = {"format": FORMAT, "date": max(document["date"] for document, _ in reports), **facts[0]}
+    head["seconds"] = round(sum(document["seconds"] for document, _ in reports), 1)
+    _write(target, head, list(rows.values()))
+    print(table(list(rows.values())))
+    print(exercised(list(rows.values())))
+
+
+if __name__ == "__main__":
+    import sys
+
+    join(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,40 @@
+"""Processes that work side by side: results, over, and what happens to a task that ends its process."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from numbadnn import workers
+
+
+def double(task: Any, note: workers.Note) -> Any:
+    """Twice the task; one that is negative ends its process after it said so."""
+    note(f"at {task}")
+    if task < 0:
+        os._exit(7)
+    return 2 * task
+
+
+@pytest.mark.slow
+def test_tasks_are_done_and_one_that_ends_its_process_is_tried_again_or_said() -> None:
+    tries = []
+
+    def again(task: int, ended: workers.Ended) -> int | None:
+        tries.append((task, ended))
+        return -task if task == -3 else None
+
+    found = dict(workers.each([1, -3, 5, -4], double, 2, again=again))
+    assert {1: 2, 3: 6, 5: 10}.items() <= found.items()
+    assert found[-4] == workers.Ended("its process ended with status 7", "at -4")
+    assert sorted(task for task, _ in tries) == [-4, -3]
+
+
+@pytest.mark.slow
+def test_no_task_is_begun_when_it_is_over() -> None:
+    done: list[int] = []
+    for task, _ in workers.each(range(1, 100), double, 1, over=lambda: len(done) >= 2):
+        done.append(task)
+    assert done == list(range(1, len(done) + 1)) and 2 <= len(done) <= 4

@@ -120,6 +120,7 @@ class Plan:
                 try:
                     owner, workspace = library.scratch(self.workspace_bytes, self.device, raw)
                 except Exception as error:
+                    results = ()  # new ones go back first: the next plan makes its own
                     return self.smaller(error).launch(arrays, addresses, targets, out, None, words)
             self._run((*addresses, *words), targets, workspace, raw)
             del owner  # given back in the order of the stream, after what was just enqueued

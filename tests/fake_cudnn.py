@@ -116,7 +116,9 @@ class FakeCudnn:
         current = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._current)
         self.capturing = 0
         capturing = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint32))(self._capturing)
-        self.driver = types.SimpleNamespace(cuCtxGetCurrent=current, cuStreamIsCapturing=capturing)
+        self.driver = types.SimpleNamespace(
+            cuCtxGetCurrent=current, cuStreamIsCapturing=capturing, cuCtxSynchronize=lambda: 0
+        )
 
     def _capturing(self, stream, out):
         out[0] = self.capturing

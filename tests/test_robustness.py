@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +30,7 @@ class OutOfMemoryError(RuntimeError):
     """Named as PyTorch's and CuPy's are."""
 
 
-def plan_needing(nbytes: int, free: list[int], ran: list[Any], quick: bool) -> Plan:
+def plan_needing(nbytes: int, free: list[int], ran: list[Any], quick: bool, make: Any = object) -> Plan:
     """A plan for a GPU that is not there: its library lends ``free[0]`` bytes at most."""
 
     def scratch(wanted: int, device: int, stream: int) -> tuple[Any, int]:
@@ -38,7 +39,7 @@ def plan_needing(nbytes: int, free: list[int], ran: list[Any], quick: bool) -> P
         return object(), 1000 + wanted
 
     library: Any = SimpleNamespace(
-        name="fake", allocator=lambda spec, device: object, finish=None, check=None, address=lambda array: 7,
+        name="fake", allocator=lambda spec, device: make, finish=None, check=None, address=lambda array: 7,
         address_on_gpu=None, current_stream=lambda device: 5, scratch=scratch,
     )  # fmt: skip
     view = View(library, "float32", (4, 8), (8, 1), 0, 64)
@@ -56,7 +57,7 @@ def plan_needing(nbytes: int, free: list[int], ran: list[Any], quick: bool) -> P
     def replan(limit: int) -> Plan:
         if limit < 10:
             raise NotSupportedError("nothing needs less")
-        return plan_needing(nbytes // 10, free, ran, quick)
+        return plan_needing(nbytes // 10, free, ran, quick, make)
 
     made.replan = replan
     return made
@@ -88,6 +89,21 @@ def test_no_memory_for_a_workspace_takes_the_next_plan_that_fits_and_records_it(
     free[0] = 0
     with pytest.raises(OutOfMemoryError):
         call()
+    thread.last[0] = None
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_plan_that_does_not_fit_gives_its_results_back_before_the_next_makes_its_own(quick: bool) -> None:
+    """Else two sets of results are held at the very moment when memory is short."""
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    class Result:
+        def __init__(self) -> None:
+            assert not alive, "the results of a plan that did not fit are still held"
+            alive.add(self)
+
+    plan = plan_needing(1000, [50], [], quick, Result)
+    assert plan.quick(64) if plan.quick else plan.launch((), (64,), (), None, None)
     thread.last[0] = None
 
 

@@ -35,7 +35,9 @@ def check(result: tuple[Any, ...]) -> Any:
     """The value of a driver call, or NumbaDNNError with the driver's name for what went wrong."""
     status, *values = result
     if status != 0:
-        raise NumbaDNNError(f"CUDA driver: {status.name} ({int(status)})")
+        from numbadnn.kernels import _driver
+
+        raise NumbaDNNError(f"CUDA driver: {status.name} ({int(status)}){_driver.aftermath(int(status))}")
     return values[0] if len(values) == 1 else tuple(values)
 
 

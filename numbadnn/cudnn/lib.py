@@ -19,6 +19,8 @@ from numbadnn.cudnn._prototypes import PROTOTYPES
 from numbadnn.errors import BackendUnavailableError, CudnnError
 
 MAJOR = 9
+#: thousands of the statuses that a failed execution has
+_EXECUTION_FAILED = 5
 
 
 @dataclass(slots=True)
@@ -42,8 +44,14 @@ class Library:
         return int(getattr(self.functions, name)(*args))
 
     def error(self, what: str, status: int) -> CudnnError:
-        """The exception for a status: its name, its number and cuDNN's own last message on this thread."""
-        return CudnnError(f"{what}: {self.explain(status)}", status)
+        """The exception for a status: its name, its number and cuDNN's own last message on this thread.
+
+        What failed to execute may have met the end of the context, which an earlier kernel caused: then that one is named.
+        """
+        from numbadnn.kernels import _driver
+
+        lost = _driver.lost() if status // 1000 == _EXECUTION_FAILED else ""
+        return CudnnError(f"{what}: {self.explain(status)}" + (f"; {lost}" if lost else ""), status)
 
     def explain(self, status: int) -> str:
         name = self.functions.cudnnGetErrorString(status)

@@ -45,10 +45,10 @@ _lost_by = ""
 def check(status: int, doing: str) -> None:
     """NumbaDNNError unless ``status`` is 0."""
     if status:
-        raise NumbaDNNError(f"{doing}: {describe(status, library())}{_aftermath(status)}")
+        raise NumbaDNNError(f"{doing}: {describe(status, library())}{aftermath(status)}")
 
 
-def _aftermath(status: int) -> str:
+def aftermath(status: int) -> str:
     """For an error that has cost the context: what this thread enqueued last, which caused it; only named the first time."""
     global _lost_by
     if status not in LOST:
@@ -60,6 +60,15 @@ def _aftermath(status: int) -> str:
     plan = thread.last[0]
     _lost_by = f"{plan.impl.name} on {plan.problem}" if plan else "work that was not this library's"
     return f"; the kernel that failed was enqueued before: the last call of this thread was {_lost_by}"
+
+
+def lost() -> str:
+    """After another library's error: CUDA's own and what caused it where the context is lost, "" where it lives."""
+    try:
+        status = library().cuCtxSynchronize()
+    except BackendUnavailableError:
+        return ""
+    return f"{describe(status, library())}{aftermath(status)}" if status in LOST else ""
 
 
 def call(name: str, *args: Any) -> None:

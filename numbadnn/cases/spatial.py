@@ -41,6 +41,9 @@ transposed      2x3x5x9       4x6     img=transposed grid=transposed
 steps           2x3x5x9       4x6     img=steps grid=steps
 unaligned       2x8x5x9       4x8     img=unaligned grid=unaligned
 mixed           2x4x5x9       4x6     mixed=1
+many-points     2x19x13x24    17x40   dtypes=*
+far-points      1x16x80x104   16x16
+few-points      1x16x2x4      16x16
 """
 
 

@@ -19,6 +19,8 @@ CHUNK = 1024
 COLUMNS = 256
 #: rows of a strip that are averaged together before they join the total
 BLOCK = 8
+#: rows that a strip's coefficients are used for before the next strip's
+ROWS = 32
 
 
 @njit(nogil=True, error_model="numpy")
@@ -44,6 +46,26 @@ def _total(t, u, n):  # type: ignore[no-untyped-def]
     for i in range(n):
         total += u[i]
     return total
+
+
+@njit(nogil=True, error_model="numpy")
+def _fetch_rows(t, n, rows, base, start, first, red_n, red, step, code):  # type: ignore[no-untyped-def]
+    """t[r * n : (r + 1) * n] = n elements of row first + r; in one run where the rows follow each other."""
+    if len(red_n) == 1 and step == 1 and red[0] == n:
+        fetch(t, rows * n, base, start + first * n, 1, code)
+        return
+    for r in range(rows):
+        fetch(t[r * n : (r + 1) * n], n, base, start + offset_of(first + r, red_n, red), step, code)
+
+
+@njit(nogil=True, error_model="numpy")
+def _flush_rows(t, n, rows, base, start, first, red_n, red, step, code):  # type: ignore[no-untyped-def]
+    """The reverse of ``_fetch_rows``."""
+    if len(red_n) == 1 and step == 1 and red[0] == n:
+        flush(t, rows * n, base, start + first * n, 1, code)
+        return
+    for r in range(rows):
+        flush(t[r * n : (r + 1) * n], n, base, start + offset_of(first + r, red_n, red), step, code)
 
 
 @njit(nogil=True, inline="always")
@@ -80,32 +102,36 @@ def moments_rows(x, code, channels, kept_n, kept, outer_n, outer, length, step, 
 
 
 def moments_columns(x, code, outers, outer_n, outer, width, step, red_n, red, parts, result, buffers, threads):  # type: ignore[no-untyped-def]
-    """As moments_rows: ``outers`` x ``width`` channels, the last lying ``step`` apart; buffers[tid] has BLOCK + 3 rows."""
+    """As moments_rows: ``outers`` x ``width`` channels, the last lying ``step`` apart."""
     strips = (width + COLUMNS - 1) // COLUMNS
     total = 1
     for n in red_n:
         total *= n
     for tid in prange(threads):
+        t = buffers[tid, 0]
+        mean, m2, centre = (
+            buffers[tid, 2, :COLUMNS],
+            buffers[tid, 2, COLUMNS : 2 * COLUMNS],
+            buffers[tid, 2, 2 * COLUMNS :],
+        )
         for job in range(outers * strips * parts * tid // threads, outers * strips * parts * (tid + 1) // threads):
             part, strip = job // strips % parts, job % strips
             o = job // strips // parts
             j0 = strip * COLUMNS
             n = min(COLUMNS, width - j0)
             start = offset_of(o, outer_n, outer) + j0 * step
-            mean, m2, centre = buffers[tid, BLOCK], buffers[tid, BLOCK + 1], buffers[tid, BLOCK + 2]
             for j in range(n):
                 mean[j], m2[j] = 0.0, 0.0
             first, end = _share(total, parts, part)
             count = 0.0
             for row in range(first, end, BLOCK):
                 rows = min(BLOCK, end - row)
+                _fetch_rows(t, n, rows, x, start, row, red_n, red, step, code)
                 for j in range(n):
-                    centre[j] = 0.0
-                for r in range(rows):
-                    t = buffers[tid, r]
-                    fetch(t, n, x, start + offset_of(row + r, red_n, red), step, code)
+                    centre[j] = t[j]
+                for r in range(1, rows):
                     for j in range(n):
-                        centre[j] += t[j]
+                        centre[j] += t[r * n + j]
                 fresh = count + rows
                 share, weight = rows / fresh, count * rows / fresh
                 for j in range(n):
@@ -114,9 +140,8 @@ def moments_columns(x, code, outers, outer_n, outer, width, step, red_n, red, pa
                     mean[j] += delta * share
                     m2[j] += delta * delta * weight
                 for r in range(rows):
-                    t = buffers[tid, r]
                     for j in range(n):
-                        m2[j] += (t[j] - centre[j]) * (t[j] - centre[j])
+                        m2[j] += (t[r * n + j] - centre[j]) * (t[r * n + j] - centre[j])
                 count = fresh
             at = o * width + j0
             for j in range(n):
@@ -161,8 +186,9 @@ def sums_columns(x, dy, codes, mean, outers, outer_n, outer, width, step, red_n,
     for n in red_n:
         total *= n
     for tid in prange(threads):
-        t, v = buffers[tid, 0], buffers[tid, 1]
-        s1, s2, s3, centre = buffers[tid, 2], buffers[tid, 3], buffers[tid, 4], buffers[tid, 5]
+        t, v, rest = buffers[tid, 0], buffers[tid, 1], buffers[tid, 2]
+        s1, s2 = rest[:COLUMNS], rest[COLUMNS : 2 * COLUMNS]
+        s3, centre = rest[2 * COLUMNS : 3 * COLUMNS], rest[3 * COLUMNS :]
         for job in range(outers * strips * parts * tid // threads, outers * strips * parts * (tid + 1) // threads):
             part, strip = job // strips % parts, job % strips
             o = job // strips // parts
@@ -174,14 +200,16 @@ def sums_columns(x, dy, codes, mean, outers, outer_n, outer, width, step, red_n,
             for j in range(n):
                 s1[j], s2[j], s3[j], centre[j] = 0.0, 0.0, 0.0, mean[at + j]
             first, end = _share(total, parts, part)
-            for row in range(first, end):
-                fetch(t, n, x, x_start + offset_of(row, red_n, red[0]), step[0], codes[0])
-                fetch(v, n, dy, dy_start + offset_of(row, red_n, red[1]), step[1], codes[1])
-                for j in range(n):
-                    d = t[j] - centre[j]
-                    s1[j] += v[j]
-                    s2[j] += v[j] * d
-                    s3[j] += d
+            for row in range(first, end, BLOCK):
+                rows = min(BLOCK, end - row)
+                _fetch_rows(t, n, rows, x, x_start, row, red_n, red[0], step[0], codes[0])
+                _fetch_rows(v, n, rows, dy, dy_start, row, red_n, red[1], step[1], codes[1])
+                for r in range(rows):
+                    for j in range(n):
+                        d = t[r * n + j] - centre[j]
+                        s1[j] += v[r * n + j]
+                        s2[j] += v[r * n + j] * d
+                        s3[j] += d
             for j in range(n):
                 result[part, 0, at + j], result[part, 1, at + j], result[part, 2, at + j] = s1[j], s2[j], s3[j]
 
@@ -228,31 +256,34 @@ def apply_columns(
     total = 1
     for n in red_n:
         total *= n
-    jobs = outers * total
+    blocks = (total + ROWS - 1) // ROWS
+    jobs = outers * blocks
     for tid in prange(threads):
         t, v = buffers[tid, 0], buffers[tid, 1]
         for job in range(jobs * tid // threads, jobs * (tid + 1) // threads):
-            o, row = job % outers, job // outers
-            x_start = offset_of(o, outer_n, outer[0]) + offset_of(row, red_n, red[0])
-            dy_start = offset_of(o, outer_n, outer[1]) + offset_of(row, red_n, red[1])
-            out_start = offset_of(o, outer_n, outer[2]) + offset_of(row, red_n, red[2])
+            o, first = job % outers, job // outers * ROWS
+            x_start, dy_start = offset_of(o, outer_n, outer[0]), offset_of(o, outer_n, outer[1])
+            out_start = offset_of(o, outer_n, outer[2])
             for strip in range(strips):
                 j0 = strip * COLUMNS
                 n = min(COLUMNS, width - j0)
                 at = o * width + j0
                 m, a = coefficients[0, at : at + n], coefficients[1, at : at + n]
                 b, c = coefficients[2, at : at + n], coefficients[3, at : at + n]
-                if kind < 2:
-                    fetch(t, n, x, x_start + j0 * step[0], step[0], codes[0])
-                if kind > 0:
-                    fetch(v, n, dy, dy_start + j0 * step[1], step[1], codes[1])
-                if kind == 0:
-                    for j in range(n):
-                        t[j] = (t[j] - m[j]) * a[j] + b[j]
-                elif kind == 1:
-                    for j in range(n):
-                        t[j] = v[j] * a[j] + ((t[j] - m[j]) * b[j] + c[j])
-                else:
-                    for j in range(n):
-                        t[j] = v[j] * a[j]
-                flush(t, n, out, out_start + j0 * step[2], step[2], codes[2])
+                for row in range(first, min(first + ROWS, total), BLOCK):
+                    rows = min(BLOCK, total - row)
+                    if kind < 2:
+                        _fetch_rows(t, n, rows, x, x_start + j0 * step[0], row, red_n, red[0], step[0], codes[0])
+                    if kind > 0:
+                        _fetch_rows(v, n, rows, dy, dy_start + j0 * step[1], row, red_n, red[1], step[1], codes[1])
+                    for r in range(rows):
+                        if kind == 0:
+                            for j in range(n):
+                                t[r * n + j] = (t[r * n + j] - m[j]) * a[j] + b[j]
+                        elif kind == 1:
+                            for j in range(n):
+                                t[r * n + j] = v[r * n + j] * a[j] + ((t[r * n + j] - m[j]) * b[j] + c[j])
+                        else:
+                            for j in range(n):
+                                t[r * n + j] = v[r * n + j] * a[j]
+                    _flush_rows(t, n, rows, out, out_start + j0 * step[2], row, red_n, red[2], step[2], codes[2])

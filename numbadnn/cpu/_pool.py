@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
+from numbadnn.cpu._typed import fetch_run
 from numbadnn.cpu._vector import itemsize, load1, store1
 
 
@@ -33,8 +34,7 @@ def _divisor(kind, geo, cells):
 @njit(nogil=True, error_model="numpy")
 def _fetch(line, n, base, step, like):
     if step == 1:
-        for i in range(n):
-            line[i] = load1(base, i, like)
+        fetch_run(line, n, base, like)
     else:
         for i in range(n):
             line[i] = load1(base, i * step, like)

@@ -15,12 +15,15 @@ import math
 import numpy as np
 from numba import njit, prange
 
+from numbadnn.cpu._typed import fetch_run
 from numbadnn.cpu._vector import itemsize, load1, store1
 
 CHUNK = 1024
 COLUMNS = 128
 #: terms of a column that are summed before they join the total
 BLOCK = 64
+#: terms of a column whose powers are kept, so that each is worked out once
+KEPT = 256
 _LOG2E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _ROUND = 6755399441055744.0  # 1.5 * 2**52: adding it rounds to an integer, which then stands in the low bits
 _INVERSE_FACTORIALS = tuple(1 / math.factorial(i) for i in range(14))
@@ -64,8 +67,7 @@ def _offset(index, shape, strides):
 def _fetch(buffer, n, base, offset, step, like):
     base += offset * itemsize(like)
     if step == 1:
-        for i in range(n):
-            buffer[i] = load1(base, i, like)
+        fetch_run(buffer, n, base, like)
     else:
         for i in range(n):
             buffer[i] = load1(base, i * step, like)
@@ -97,6 +99,46 @@ def _total(t, n):
 
 
 @njit(nogil=True, error_model="numpy")
+def _largest(t, u, n):
+    """The maximum of t[:n] by halves, which LLVM vectorises; NaN, or another element, where one is NaN. Destroys u."""
+    half = ((n + 1) // 2 + 7) // 8 * 8
+    if half >= n:
+        half = n
+        for i in range(n):
+            u[i] = t[i]
+    else:
+        for i in range(n - half):
+            u[i] = t[i] if t[i] > t[half + i] else t[half + i]
+        for i in range(n - half, half):
+            u[i] = t[i]
+    n = half
+    while n > 8:
+        half = ((n + 1) // 2 + 7) // 8 * 8
+        for i in range(n - half):
+            u[i] = u[i] if u[i] > u[half + i] else u[half + i]
+        n = half
+    m = u[0]
+    for i in range(1, n):
+        m = u[i] if u[i] > m else m
+    return m
+
+
+@njit(nogil=True, error_model="numpy")
+def _short_row(a, out, like, length, steps, starts, t, u):
+    """``_row`` of kind 0 for one run that fits the scratch: each power is worked out once, the bits are the same."""
+    _fetch(t, length, a, starts[0], steps[0], like)
+    m = _largest(t, u, length)
+    for j in range(length):
+        u[j] = _exp(t[j] - m)
+    for j in range(length):
+        t[j] = u[j]
+    total = _total(t, length)
+    for j in range(length):
+        t[j] = u[j] / total
+    _flush(t, length, out, starts[2], steps[2], like)
+
+
+@njit(nogil=True, error_model="numpy")
 def _row(a, b, out, like, kind, length, steps, starts, red_shape, red, t, u):
     """One sum over ``length`` elements: an inner run of them at a constant step, at each index of the axes red_shape."""
     outer = 1
@@ -118,8 +160,8 @@ def _row(a, b, out, like, kind, length, steps, starts, red_shape, red, t, u):
                 if kind >= 2 and (phase == 2 or kind == 2):
                     _fetch(u, n, b, at_b + i * steps[1], steps[1], like)
                 if phase == 0:
-                    for j in range(n):
-                        m = t[j] if t[j] > m else m
+                    most = _largest(t, u, n)
+                    m = m if m > most else most
                 elif phase == 1:
                     if kind < 2:
                         for j in range(n):
@@ -153,20 +195,35 @@ def _result(kind, a, b, m, total):
 
 def rows(a, b, out, like, kind, count, shape, strides, red_shape, red, length, steps, buffers, threads):
     """``count`` sums, indexed by the axes ``shape``; ``strides``, ``red`` and ``steps`` hold one entry an operand."""
+    short = kind == 0 and len(red_shape) == 0 and length <= CHUNK
     for tid in prange(threads):
         first, end = count * tid // threads, count * (tid + 1) // threads
         for i in range(first, end):
             starts = (_offset(i, shape, strides[0]), _offset(i, shape, strides[1]), _offset(i, shape, strides[2]))
+            if short:
+                _short_row(a, out, like, length, steps, starts, buffers[tid, 0], buffers[tid, 1])
+                continue
             _row(a, b, out, like, kind, length, steps, starts, red_shape, red, buffers[tid, 0], buffers[tid, 1])
 
 
 @njit(nogil=True, error_model="numpy")
-def _strip(a, b, out, like, kind, n, steps, starts, length, red_shape, red, t, u, m, part, total):
-    """``n`` neighbouring sums, ``steps`` apart, each over the ``length`` indices of the axes red_shape."""
+def _strip(a, b, out, like, kind, n, steps, starts, length, red_shape, red, table):
+    """``n`` neighbouring sums, ``steps`` apart, each over the ``length`` indices of the axes red_shape.
+
+    ``table``: five rows of scratch, then the powers of as many indices as there are rows.
+    """
+    t, u, m, part, total = table[0], table[1], table[2], table[3], table[4]
+    kept = kind == 0 and length <= len(table) - 5
     for j in range(n):
         m[j], part[j], total[j] = -np.inf, 0.0, 0.0
     for phase in range(0 if kind < 2 else 1, 3):
         for i in range(length):
+            if kept and phase == 2:
+                powers = table[5 + i]
+                for j in range(n):
+                    t[j] = powers[j] / total[j]
+                _flush(t, n, out, starts[2] + _offset(i, red_shape, red[2]), steps[2], like)
+                continue
             _fetch(t, n, a, starts[0] + _offset(i, red_shape, red[0]), steps[0], like)
             if kind >= 2 and (phase == 2 or kind == 2):
                 _fetch(u, n, b, starts[1] + _offset(i, red_shape, red[1]), steps[1], like)
@@ -174,7 +231,12 @@ def _strip(a, b, out, like, kind, n, steps, starts, length, red_shape, red, t, u
                 for j in range(n):
                     m[j] = t[j] if t[j] > m[j] else m[j]
             elif phase == 1:
-                if kind < 2:
+                if kept:
+                    powers = table[5 + i]
+                    for j in range(n):
+                        powers[j] = _exp(t[j] - m[j])
+                        part[j] += powers[j]
+                elif kind < 2:
                     for j in range(n):
                         part[j] += _exp(t[j] - m[j])
                 elif kind == 2:
@@ -208,21 +270,5 @@ def columns(a, b, out, like, kind, count, shape, strides, length, red_shape, red
                 _offset(i, shape, strides[1]) + j * steps[1],
                 _offset(i, shape, strides[2]) + j * steps[2],
             )
-            _strip(
-                a,
-                b,
-                out,
-                like,
-                kind,
-                min(COLUMNS, width - j),
-                steps,
-                starts,
-                length,
-                red_shape,
-                red,
-                buffers[tid, 0],
-                buffers[tid, 1],
-                buffers[tid, 2],
-                buffers[tid, 3],
-                buffers[tid, 4],
-            )
+            n = min(COLUMNS, width - j)
+            _strip(a, b, out, like, kind, n, steps, starts, length, red_shape, red, buffers[tid])

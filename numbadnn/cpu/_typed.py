@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from numbadnn.cpu._vector import load1, store1
+from numbadnn.cpu._vector import BLOCK, itemsize, load1, store1, widen_block
 
 #: dtype name -> its number in a kernel
 CODE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
@@ -27,10 +27,19 @@ def offset_of(index, shape, strides):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy")
+def fetch_run(buffer, n, base, like):  # type: ignore[no-untyped-def]
+    """buffer[:n] = the n elements from address ``base`` on; ``buffer`` of float64, or of what sums of them are kept in."""
+    whole = n // BLOCK * BLOCK if itemsize(like) < itemsize(buffer) else 0
+    for i in range(0, whole, BLOCK):
+        widen_block(buffer, i, base, like)
+    for i in range(whole, n):
+        buffer[i] = load1(base, i, like)
+
+
+@njit(nogil=True, error_model="numpy")
 def _fetch_as(buffer, n, base, step, like):  # type: ignore[no-untyped-def]
     if step == 1:
-        for i in range(n):
-            buffer[i] = load1(base, i, like)
+        fetch_run(buffer, n, base, like)
     else:
         for i in range(n):
             buffer[i] = load1(base, i * step, like)

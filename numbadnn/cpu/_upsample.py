@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from numba import njit, prange
 
+from numbadnn.cpu._typed import fetch_run
 from numbadnn.cpu._vector import itemsize, load1, store1
 
 
@@ -17,15 +18,13 @@ from numbadnn.cpu._vector import itemsize, load1, store1
 def _fetch(row, base, columns, inner, step, value, like):
     """A row of pixels into packed accumulators; from pixel to pixel it is ``step`` elements, from value to value ``value``."""
     if (value == 1 and step == inner) or (inner == 1 and step == 1):
-        for k in range(columns * inner):
-            row[k] = load1(base, k, like)
+        fetch_run(row, columns * inner, base, like)
     else:
         size = itemsize(like)
         for j in range(columns):
             start = base + j * step * size
             if value == 1:
-                for k in range(inner):
-                    row[j * inner + k] = load1(start, k, like)
+                fetch_run(row[j * inner :], inner, start, like)
             else:
                 for k in range(inner):
                     row[j * inner + k] = load1(start, k * value, like)

@@ -4,7 +4,8 @@ Numba has no vector type, but an ``@intrinsic`` may emit LLVM IR, and LLVM has o
 value as a Numba variable; each function below is one operation on it. Memory is named by an address (an integer), and
 its element type by a ``like`` array, whose contents are never read: float32, float64, **uint16 for the bits of float16
 and int16 for the bits of bfloat16**. A 16-bit element becomes float32 when loaded and is rounded to nearest even when
-stored, by integer arithmetic, because not every machine (nor LLVM's runtime inside Numba) has the instructions.
+stored: by the machine's instructions for float16 where it has them, else by integer arithmetic (LLVM's runtime inside
+Numba has no function for it).
 
 Sums are never reassociated; ``multiply_add`` is fused exactly where the machine has an FMA instruction. Loading this
 module imports Numba: only plans do it.
@@ -20,6 +21,7 @@ from numba.extending import intrinsic, models, register_model
 
 _FEATURES = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
 X86_512 = "+avx512f" in _FEATURES and "+avx512vl" in _FEATURES
+F16C = "+f16c" in _FEATURES
 VECTOR_BYTES = 64 if X86_512 else 32 if "+avx" in _FEATURES else 16
 
 I1, I16, I32, I64 = (ir.IntType(n) for n in (1, 16, 32, 64))
@@ -64,6 +66,8 @@ def _widen(b, value, dtype):  # type: ignore[no-untyped-def]
     if dtype not in (types.uint16, types.int16):
         return value
     wide, real = _as(value.type, I32), _as(value.type, ir.FloatType())
+    if dtype == types.uint16 and F16C and isinstance(value.type, ir.VectorType):  # LLVM does not vectorise a scalar one
+        return b.fpext(b.bitcast(value, _as(value.type, ir.HalfType())), real)
     bits = b.zext(value, wide)
     if dtype == types.int16:
         return b.bitcast(b.shl(bits, splat(wide, 16)), real)
@@ -81,6 +85,8 @@ def _narrow(b, value, dtype):  # type: ignore[no-untyped-def]
     if dtype not in (types.uint16, types.int16):
         return value
     wide, real, half = _as(value.type, I32), _as(value.type, ir.FloatType()), _as(value.type, I16)
+    if dtype == types.uint16 and F16C:
+        return b.bitcast(b.fptrunc(value, _as(value.type, ir.HalfType())), half)
 
     def c(n):  # type: ignore[no-untyped-def]
         return splat(wide, n)
@@ -173,6 +179,27 @@ def store1(typingctx, address, offset, value, like):  # type: ignore[no-untyped-
 
     if known(like):
         return types.void(types.int64, types.int64, acc_type(like.dtype), like), codegen
+
+
+#: elements of ``widen_block``
+BLOCK = 16
+
+
+@intrinsic
+def widen_block(typingctx, buffer, start, address, like):  # type: ignore[no-untyped-def]
+    """buffer[start : start + BLOCK] = the elements from ``address`` + ``start`` elements on, as the buffer's type."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        data = cx.make_array(sig.args[0])(cx, b, args[0]).data
+        ty, real = ir.VectorType(_IR[like.dtype], BLOCK), ir.VectorType(_IR[buffer.dtype], BLOCK)
+        value = _widen(b, b.load(at(b, args[2], ty, args[1]), align=like.dtype.bitwidth // 8), like.dtype)
+        wide = value if value.type == real else b.fpext(value, real)
+        b.store(wide, b.bitcast(b.gep(data, [args[1]]), real.as_pointer()), align=_bytes(real.element))
+        return cx.get_dummy_value()
+
+    wide = isinstance(buffer, types.Array) and buffer.layout == "C" and buffer.dtype in (types.float32, types.float64)
+    if known(like) and wide and buffer.dtype.bitwidth >= acc_type(like.dtype).bitwidth:
+        return types.void(buffer, types.int64, types.int64, like), codegen
 
 
 @intrinsic

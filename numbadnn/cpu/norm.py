@@ -121,7 +121,7 @@ class _Steps:
         suffix = "columns" if way.columns else "rows"
         bodies: list[Callable[..., None]] = [getattr(_norm, f"{n}_{suffix}") for n in ("moments", "sums", "apply")]
         self.moments_of, self.sums_of, self.apply_of = map(kernel_of, bodies)
-        self.buffer = (_norm.BLOCK + 3, _norm.COLUMNS) if way.columns else (3, _norm.CHUNK)
+        self.buffer = (3, _norm.BLOCK * _norm.COLUMNS if way.columns else _norm.CHUNK)
 
     def _buffers(self, threads: int) -> np.ndarray:
         nbytes = threads * self.buffer[0] * self.buffer[1] * 8

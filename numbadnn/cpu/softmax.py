@@ -76,7 +76,7 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executa
     (shape, strides), (red_shape, red_strides) = lists(kept), lists(outer_red)
     body: Any = _softmax.columns if by_columns else _softmax.rows
     kernel: Kernel = kernel_of(body)
-    buffer = (5, _softmax.COLUMNS) if by_columns else (2, _softmax.CHUNK)
+    buffer = (5 + _softmax.KEPT, _softmax.COLUMNS) if by_columns else (2, _softmax.CHUNK)
     sizes = (length, red_shape, red_strides, width) if by_columns else (red_shape, red_strides, length)
     work = 30 * problem.output.size
 

@@ -10,13 +10,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32, u64
-from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store, store_vector
+from llvmlite import ir
+
+from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, intrinsic, types, u32, u64
+from numbadnn.kernels._ptx import _I32, ACCUMULATOR, _asm, load, load_vector, store, store_vector
 from numbadnn.problem import ITEMSIZE
 
 THREADS = 256
 _LOW = 0xFFFFFFFF
 _M0, _M1, _W0, _W1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
+
+
+def _wide_product() -> Any:
+    """``product(a, b) -> u64`` of two u32, in one instruction: of 64-bit factors ptxas adds their upper halves, zeros, too."""
+    if SIMULATED:
+        return lambda a, b: u64(int(a) * int(b))
+
+    @intrinsic
+    def product(typingctx, a, b):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            factors = [builder.trunc(v, _I32) if v.type.width > 32 else v for v in args]
+            return _asm(builder, "mul.wide.u32 $0, $1, $2;", "=l,r,r", ir.IntType(64), factors)
+
+        return types.uint64(types.uint32, types.uint32), codegen
+
+    return product
+
+
+wide_product = _wide_product()
 
 
 @device
@@ -26,7 +47,7 @@ def philox(counter, seed):  # type: ignore[no-untyped-def]
     c2, c3 = u32(0), u32(0)
     k0, k1 = u32(seed & _LOW), u32((seed >> 32) & _LOW)
     for _ in range(10):
-        one, two = u64(u64(c0) * u64(_M0)), u64(u64(c2) * u64(_M1))
+        one, two = wide_product(c0, u32(_M0)), wide_product(c2, u32(_M1))
         c0, c2 = u32(u32((two >> 32) & _LOW) ^ c1 ^ k0), u32(u32((one >> 32) & _LOW) ^ c3 ^ k1)
         c1, c3 = u32(two & _LOW), u32(one & _LOW)
         k0, k1 = u32(u64(u64(k0) + u64(_W0)) & _LOW), u32(u64(u64(k1) + u64(_W1)) & _LOW)
@@ -89,7 +110,7 @@ def flat(dtype: str, acc: str, vec: int, unroll: int) -> Callable[..., None]:
 
 def tiles(dtype: str, acc: str, vec: int) -> Callable[..., None]:
     """Channels-last arrays: four positions of ``vec`` channels a thread, neighbours in memory to neighbouring threads."""
-    A, size, held = ACCUMULATOR[acc], ITEMSIZE[dtype], 4 * vec
+    A, size, held, few = ACCUMULATOR[acc], ITEMSIZE[dtype], 4 * vec, min(vec, 4)
     read_vector, write_vector, drop = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc), _drop(acc)
 
     def kernel(x, seed, offset, y, threshold, scale, tiles_in_all, channels, positions):  # type: ignore[no-untyped-def]
@@ -105,7 +126,9 @@ def tiles(dtype: str, acc: str, vec: int) -> Callable[..., None]:
             for k in range(4):
                 read_vector(values, i32(k * vec), x + at + i64(k) * channels * size)
             counter = i64(offset >> 2) + (i64(image) * channels + channel) * quads + i32(row - image * quads)
-            for c in range(vec):
+            for c in range(few):  # two short loops: LLVM does not unroll a long one of this for sm_100
+                drop(values, c, vec, counter + i64(c) * quads, seed, limit, scale)
+            for c in range(few, vec):
                 drop(values, c, vec, counter + i64(c) * quads, seed, limit, scale)
             for k in range(4):
                 write_vector(values, i32(k * vec), y + at + i64(k) * channels * size)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
 from numbadnn.kernels._cuda import cuda, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store, store_vector
+from numbadnn.kernels._packed import load_words, widen
+from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, store, store_vector
 from numbadnn.kernels._spatial_point import INTEGER64
 from numbadnn.kernels.spatial_layout import TileConfig
 from numbadnn.problem import ITEMSIZE
@@ -105,64 +106,77 @@ def planes(dtype: str, place: str, acc: str, config: TileConfig) -> Callable[...
 def channels(dtype: str, place: str, acc: str, config: TileConfig) -> Callable[..., None]:
     """NHWC: ``config.channels`` neighbouring channels in one access; the threads of a block share its tile's points.
 
-    First a thread a point puts the pixel and the four weights (0 where a pixel is not looked at) in shared memory, then all
-    threads walk over (point, vector of channels). A pixel of weight 0 is read at the place of one that counts.
+    First a thread a point puts in shared memory where its four pixels lie, their weights (0 where one is not looked at) and
+    where its result goes; then all threads walk over (point, vector of channels). A pixel of weight 0 is read at the place of
+    one that may count.
     """
     A, size, grid_size = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[place]
     vec, threads, points = config.channels, config.threads, config.columns * config.rows
-    fetch, put = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
+    words = vec * size // 4
+    fetch, convert, put = load_words(words), widen(dtype, vec, acc), store_vector(dtype, vec, acc)
     position, cell = _spatial_point.position(place, acc), _spatial_point.cell(acc)
     locate = _spatial_point.tile(config.columns, config.rows)
-    four = 4 * vec
+    held, rounds = 4 * words, -(-points // threads)
 
     def kernel(  # type: ignore[no-untyped-def]
         img, grid, y, across, down, vectors, height, width, out_height, out_width, half_width, half_height, xs, gs, ys
     ):
         offsets = cuda.shared.array((4, points), INTEGER64)
+        targets = cuda.shared.array(points, INTEGER64)
         weights = cuda.shared.array((4, points), A)
         starts = cuda.shared.array(points, A)
-        values = cuda.local.array(four, A)
+        raw = cuda.local.array(held, WORD)
+        values = cuda.local.array(vec, A)
         result = cuda.local.array(vec, A)
         thread = i32(cuda.threadIdx.x)
-        if thread < points:
-            column, row, _, n = locate(thread, i32(cuda.blockIdx.x), across, down, i32(1))
-            column, row = i32(min(column, i32(out_width - 1))), i32(min(row, i32(out_height - 1)))
-            at = grid + (n * gs[0] + row * gs[1] + column * gs[2]) * grid_size
-            px, py = position(at, gs[3] * grid_size, half_width, half_height)
-            sound, j, i, u, v = cell(px, py, height, width)
-            start = A(px + py)
-            starts[thread] = A(0) if start == start else start
-            left, right = i64(max(j, i32(0))) * xs[3], i64(min(i32(j + 1), i32(width - 1))) * xs[3]
-            top, bottom = i64(max(i, i32(0))) * xs[2], i64(min(i32(i + 1), i32(height - 1))) * xs[2]
-            w_left = A(A(1) - u) if sound and j >= 0 else A(0)
-            w_right = u if sound and j + 1 < width else A(0)
-            w_top = A(A(1) - v) if i >= 0 else A(0)
-            w_bottom = v if i + 1 < height else A(0)
-            offsets[0, thread] = top + left
-            offsets[1, thread] = top + right
-            offsets[2, thread] = bottom + left
-            offsets[3, thread] = bottom + right
-            weights[0, thread] = A(w_top * w_left)
-            weights[1, thread] = A(w_top * w_right)
-            weights[2, thread] = A(w_bottom * w_left)
-            weights[3, thread] = A(w_bottom * w_right)
+        _, _, _, n = locate(i32(0), i32(cuda.blockIdx.x), across, down, i32(1))
+        image, out = img + n * xs[0] * size, y + n * ys[0] * size
+        for r in range(rounds):
+            point = i32(thread + r * threads)
+            if point < points:
+                column, row, _, _ = locate(point, i32(cuda.blockIdx.x), across, down, i32(1))
+                live = column < out_width and row < out_height
+                column, row = i32(min(column, i32(out_width - 1))), i32(min(row, i32(out_height - 1)))
+                at = grid + (n * gs[0] + row * gs[1] + column * gs[2]) * grid_size
+                px, py = position(at, gs[3] * grid_size, half_width, half_height)
+                sound, j, i, u, v = cell(px, py, height, width)
+                start = A(px + py)
+                left, right = i64(max(j, i32(0))) * xs[3], i64(min(i32(j + 1), i32(width - 1))) * xs[3]
+                top, bottom = i64(max(i, i32(0))) * xs[2], i64(min(i32(i + 1), i32(height - 1))) * xs[2]
+                w_left = A(A(1) - u) if sound and j >= 0 else A(0)
+                w_right = u if sound and j + 1 < width else A(0)
+                w_top = A(A(1) - v) if i >= 0 else A(0)
+                w_bottom = v if i + 1 < height else A(0)
+                starts[point] = A(0) if start == start else start
+                targets[point] = (row * ys[2] + column * ys[3]) * size if live else i64(-1)
+                offsets[0, point] = (top + left) * size
+                offsets[1, point] = (top + right) * size
+                offsets[2, point] = (bottom + left) * size
+                offsets[3, point] = (bottom + right) * size
+                weights[0, point] = A(w_top * w_left)
+                weights[1, point] = A(w_top * w_right)
+                weights[2, point] = A(w_bottom * w_left)
+                weights[3, point] = A(w_bottom * w_right)
         cuda.syncthreads()
-        for item in range(thread, i32(points * vectors), threads):
-            point = i32(u32(item) // u32(vectors))
-            vector = i32(item - point * vectors)
-            column, row, _, n = locate(point, i32(cuda.blockIdx.x), across, down, i32(1))
-            if column < out_width and row < out_height:
-                image = img + (n * xs[0] + vector * i64(vec)) * size
-                for q in range(4):
-                    fetch(values, i32(q * vec), image + offsets[q, point] * size)
-                start = starts[point]
-                for e in range(vec):
-                    result[e] = start
-                for q in range(4):
-                    weight = weights[q, point]
-                    if weight != 0:
-                        for e in range(vec):
-                            result[e] = A(result[e] + weight * values[q * vec + e])
-                put(result, i32(0), y + (n * ys[0] + row * ys[2] + column * ys[3] + vector * i64(vec)) * size)
+        step_points, step_vectors = i32(u32(threads) // u32(vectors)), i32(u32(threads) % u32(vectors))
+        point = i32(u32(thread) // u32(vectors))
+        vector = i32(thread - point * vectors)
+        while point < points:
+            for q in range(4):
+                fetch(raw, i32(q * words), image + offsets[q, point] + vector * i64(vec * size))
+            start, to = starts[point], targets[point]
+            for e in range(vec):
+                result[e] = start
+            for q in range(4):
+                weight = weights[q, point]
+                if weight != 0:
+                    convert(values, i32(0), raw, i32(q * words))
+                    for e in range(vec):
+                        result[e] = A(result[e] + weight * values[e])
+            if to >= 0:
+                put(result, i32(0), out + to + vector * i64(vec * size))
+            point, vector = i32(point + step_points), i32(vector + step_vectors)
+            if vector >= vectors:
+                point, vector = i32(point + 1), i32(vector - vectors)
 
     return kernel

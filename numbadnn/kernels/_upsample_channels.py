@@ -10,9 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, load_vector, store_vector
+from numbadnn.kernels._packed import load_words, widen
+from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load_vector, store_vector
 from numbadnn.kernels.upsample_layout import WholeConfig
 from numbadnn.problem import ITEMSIZE
+
+#: loads of a thread of the gradient that are under way at once, at most
+AT_ONCE = 8
 
 
 def _locate(threads: int) -> Any:
@@ -84,59 +88,73 @@ def forward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
 
 
 def backward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
-    """dx from dy, as in ``_upsample_planes.backward``."""
+    """dx from dy, as in ``_upsample_planes.backward``.
+
+    The taps of a row are the same columns all the way down, so that their weights are worked out once; one outside is 0 without
+    being read.
+    """
     p, r, vec, strip, threads = config.columns, config.rows, config.vec, config.strip, config.threads
     A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
-    fetch, put, locate = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc), _locate(threads)
+    words = vec * size // 4
+    fetch, convert, put, locate = (
+        load_words(words),
+        widen(dtype, vec, acc),
+        store_vector(dtype, vec, acc),
+        _locate(threads),
+    )
     before, above = (p - 1) // 2, (r - 1) // 2
     part, row_part, taps = 1.0 / p, 1.0 / r, 2 * p - 1
-    held = taps * vec
-
-    @device
-    def gather(sums, values, line, j, width, out_width, step):  # type: ignore[no-untyped-def]
-        """What pixel j takes of a row of dy; the first and the last column take all of what lies beyond them.
-
-        All loads are made, those beyond the row at its ends, so that no branch stands between them.
-        """
-        for k in range(taps):
-            o = i32(min(max(i32(j * p + before + k - (p - 1)), i32(0)), i32(out_width - 1)))
-            fetch(values, i32(k * vec), line + i64(o) * step)
-        for e in range(vec):
-            sums[e] = A(0)
-        for k in range(taps):
-            d = i32(k - (p - 1))
-            o = i32(j * p + before + d)
-            if o >= 0 and o < out_width:
-                beyond = (j == 0 and d < 0) or (j == width - 1 and d > 0)
-                weight = A(1) if beyond else A((p - abs(d)) * part)
-                for e in range(vec):
-                    sums[e] = A(sums[e] + weight * values[k * vec + e])
+    together = max(1, min(r, AT_ONCE // taps))
+    rounds, held = -(-r // together), together * taps * words
 
     def kernel(dy, dx, total, vectors, columns, strips, height, width, out_height, out_width, ys, xs):  # type: ignore[no-untyped-def]
-        values = cuda.local.array(held, A)
+        raw = cuda.local.array(held, WORD)
+        weights = cuda.local.array(taps, A)
+        values = cuda.local.array(vec, A)
         sums = cuda.local.array(vec, A)
         current = cuda.local.array(vec, A)
         following = cuda.local.array(vec, A)
         live, vector, j, group, n = locate(total, vectors, columns, strips)
         if not live:
             return
-        image = dy + (n * ys[0] + vector * i64(vec)) * size
+        column, step = i32(j * p + before - (p - 1)), ys[3] * size
+        image = dy + (n * ys[0] + vector * i64(vec) + column * ys[3]) * size
         target = dx + (n * xs[0] + vector * i64(vec) + j * xs[3]) * size
+        for k in range(taps):
+            d = k - (p - 1)
+            beyond = (j == 0 and d < 0) or (j == width - 1 and d > 0)
+            inside = column + k >= 0 and column + k < out_width
+            weights[k] = (A(1) if beyond else A((p - abs(d)) * part)) if inside else A(0)
         for e in range(vec):
             current[e] = A(0)
             following[e] = A(0)
         for s in range(strip + 1):
             i = i32(group * strip + s - 1)
-            for f in range(r):
-                o = i32(i * r + above + f)
-                if (s > 0 or f > 0) and o >= 0 and o < out_height:
-                    gather(sums, values, image + i64(o) * (ys[2] * size), j, width, out_width, ys[3] * size)
-                    own = A(1) if i == height - 1 else A((r - f) * row_part)
-                    other = A(1) if i < 0 else A(f * row_part)
-                    for e in range(vec):
-                        current[e] = A(current[e] + own * sums[e])
-                        if f > 0:
-                            following[e] = A(following[e] + other * sums[e])
+            for g in range(rounds):
+                for f in range(together):
+                    o = i32(i * r + above + g * together + f)
+                    row_inside = (s > 0 or g * together + f > 0) and g * together + f < r and o >= 0 and o < out_height
+                    line = image + i64(o) * (ys[2] * size)
+                    for k in range(taps):
+                        at = i32((f * taps + k) * words)
+                        for w in range(words):
+                            raw[at + w] = 0
+                        if row_inside and column + k >= 0 and column + k < out_width:
+                            fetch(raw, at, line + k * step)
+                for f in range(together):
+                    if g * together + f < r:
+                        for e in range(vec):
+                            sums[e] = A(0)
+                        for k in range(taps):
+                            convert(values, i32(0), raw, i32((f * taps + k) * words))
+                            for e in range(vec):
+                                sums[e] = A(sums[e] + weights[k] * values[e])
+                        own = A(1) if i == height - 1 else A((r - (g * together + f)) * row_part)
+                        other = A(1) if i < 0 else A((g * together + f) * row_part)
+                        for e in range(vec):
+                            current[e] = A(current[e] + own * sums[e])
+                            if g * together + f > 0:
+                                following[e] = A(following[e] + other * sums[e])
             if s > 0 and i < height:
                 put(current, i32(0), target + i64(i) * (xs[2] * size))
             for e in range(vec):

@@ -19,8 +19,10 @@ from numbadnn.problem import ITEMSIZE, Policy, Spec
 from numbadnn.registry import Executable, Impl, register
 
 THREADS = 256
-#: groups of elements a thread of the flat kernel has under way, by itemsize: random words for more are not unrolled for sm_100
-UNROLL = {2: 2, 4: 4, 8: 4}
+#: groups of elements a thread of the flat kernel has under way, by itemsize: the best on an H200
+UNROLL = {2: 2, 4: 1, 8: 2}
+#: blocks that share a multiprocessor, at least: of 16-bit data, whose random words take most of the time
+RESIDENT = {"flat": 6, "tiles": 4}
 
 
 def _kernel(name: str, dtype: str, parameters: str, *config: Any) -> Kernel:
@@ -32,7 +34,10 @@ def _kernel(name: str, dtype: str, parameters: str, *config: Any) -> Kernel:
 
     real = "f64" if acc == "float64" else "f32"
     words = " ".join(str(int(v)) for v in config)
-    return Kernel(f"dropout_{name} {dtype} {words}", f"ptr ptr ptr ptr i64 {real} {parameters}", build, THREADS)
+    resident = RESIDENT.get(name, 1) if ITEMSIZE[dtype] == 2 else 1
+    return Kernel(
+        f"dropout_{name} {dtype} {words}", f"ptr ptr ptr ptr i64 {real} {parameters}", build, THREADS, resident
+    )
 
 
 def _folded(problem: DropoutProblem) -> list[tuple[int, int, int]]:
@@ -81,7 +86,7 @@ def _flat_reason(problem: DropoutProblem) -> str:
 
 def _tiles(problem: DropoutProblem) -> tuple[Any, ...]:
     n, c, *spatial = problem.source.shape
-    vec, positions = min(_vec(problem), 4), math.prod(spatial)
+    vec, positions = _vec(problem), math.prod(spatial)
     kernel = _kernel("tiles", problem.source.dtype, "i64 i32 i32", vec)
     count = n * (positions // 4) * (c // vec)
     return kernel, blocks(count, THREADS), (count, c, positions)
@@ -92,7 +97,7 @@ def _tiles_reason(problem: DropoutProblem) -> str:
         return "needs arrays packed channels last"
     if not (problem.source.aligned and problem.output.aligned):
         return "needs arrays that start at a multiple of 16 bytes"
-    if problem.source.shape[1] % min(_vec(problem), 4) or math.prod(problem.source.shape[2:]) % 4:
+    if problem.source.shape[1] % _vec(problem) or math.prod(problem.source.shape[2:]) % 4:
         return "needs channels in whole accesses and a multiple of 4 positions"
     if problem.source.size // 4 >= LIMIT32:
         return "needs fewer than 2**33 elements"

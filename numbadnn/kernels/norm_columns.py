@@ -12,7 +12,7 @@ from numbadnn.kernels._norm_layout import Axis, accumulator, layout_of, uniform_
 from numbadnn.kernels._support import LIMIT32
 from numbadnn.ops.norm import NormProblem
 
-#: blocks that a reduction is split into: one wave, of three or (gradients of 16-bit data) two a multiprocessor on 132 of them
+#: blocks that a reduction is split into: one wave, of three or (16-bit data) two a multiprocessor on 132 of them
 BLOCKS, FEWER = 396, 264
 
 
@@ -35,7 +35,9 @@ def heuristic(problem: NormProblem) -> ColumnsConfig:
         vec //= 2
     columns = layout.channels // vec
     lanes = max((32, 16, 8, 4), key=lambda n: (columns / (-(-columns // n) * n), n))
-    return ColumnsConfig(vec, 4, lanes, 256 // lanes)
+    # 16-bit data without a gradient: more rows under way, as there are registers for them
+    unroll = 8 if vec > 4 and not problem.op.endswith("_grad") else 4
+    return ColumnsConfig(vec, unroll, lanes, 256 // lanes)
 
 
 def reason(problem: NormProblem) -> str:
@@ -63,7 +65,7 @@ class Columns:
         self.strides = row.strides
         self.groups = -(-self.channels // (config.vec * config.lanes))
         step = config.unroll * config.rows
-        wave = FEWER if problem.op.endswith("_grad") and config.vec > 4 else BLOCKS
+        wave = FEWER if config.vec > 4 else BLOCKS
         parts = max(1, min(wave // self.groups, self.rows // step))
         self.per = -(-self.rows // parts)
         self.parts = -(-self.rows // self.per)

@@ -1,7 +1,8 @@
 """The spatial transformer on the GPU: grid and theta, the sampler, and its gradients in image and grid.
 
-``numba.spatial_planes`` takes any strides and dtypes; ``numba.spatial_channels`` takes NHWC images some channels at a time. The
-gradient in the image gathers: points are sorted into the cells of the image once for all channels (``_spatial_bins``), then each
+``numba.spatial_planes`` takes any strides and dtypes; ``numba.spatial_channels`` takes NHWC images some channels at a time,
+``numba.spatial_staged`` NCHW images by way of shared memory (its gradient in the image is that of ``planes``). The gradient in
+the image gathers: points are sorted into the cells of the image once for all channels (``_spatial_bins``), then each
 pixel sums over the cells around it (``_spatial_gather``). The images of a batch are done in as many slices as the workspace
 limit asks for.
 """
@@ -20,7 +21,7 @@ from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
 #: stem -> bytes a microsecond that the sampler moves on an H200
-SPEED = {"planes": 2.4e6, "channels": 3.2e6}
+SPEED = {"planes": 2.4e6, "channels": 3.2e6, "staged": 2.8e6}
 
 
 def _prepared(step: Step, device: int) -> Any:
@@ -81,7 +82,8 @@ def _plan_gradients(stem: str) -> Callable[..., Executable]:
         )
         n, each = problem.img.shape[0], images_a_slice(problem, policy)
         slices = [(first, min(each, n - first)) for first in range(0, n, each)]
-        bins = {count: layout.bins_of(problem, count, stem, config) for count in {c for _, c in slices}}
+        sums = "channels" if stem == "channels" else "planes"
+        bins = {count: layout.bins_of(problem, count, sums, config) for count in {c for _, c in slices}}
         operands = {"grid": problem.grid, "dy": problem.dy, "dimg": problem.dimg}
         launches = [(_prepared(layout.slope_step(problem, stem), policy.device), "img grid dy dgrid")]
         prepared = {count: [_prepared(step, policy.device) for step in bins[count].steps] for count in bins}
@@ -107,7 +109,7 @@ def _register(op: str, stem: str, plan: Callable[..., Executable], complete: boo
         acc = problem.accumulator
         if policy.precision in ("float16", "float32", "float64") and policy.precision != acc:
             return f"computes {problem.inputs[0].dtype} in {acc}, not in {policy.precision}"
-        reason = layout.channels_reason(problem) if stem == "channels" else ""
+        reason = getattr(layout, f"{stem}_reason")(problem)
         if not reason and op == "spatialtf_sampler_grad" and not images_a_slice(problem, policy):
             needed = layout.workspace_of(problem, 1)[1]
             reason = f"needs a workspace of {needed} bytes for one image, the limit is {policy.workspace_limit}"
@@ -134,6 +136,11 @@ def kernels() -> Iterator[Kernel]:
     first, last, _ = layout.theta_steps(SpatialProblem.parse("spatialtf_grid_grad dgrid=float16:1x100x100x2"))
     assert last is not None
     yield from (first.kernel, last.kernel)
+    large = "img=float16:1x16x16x16 grid=float16:1x16x16x2"
+    yield layout.sampler_step(SpatialProblem.parse(f"spatialtf_sampler {large}"), "staged").kernel
+    yield layout.slope_step(
+        SpatialProblem.parse(f"spatialtf_sampler_grad {large} dy=float16:1x16x16x16"), "staged"
+    ).kernel
     for stem, text in (
         ("planes", "img=float32:1x16x8x8 grid=float32:1x8x8x2"),
         ("channels", "img=float16:1x16x8x8:nhwc grid=float16:1x8x8x2"),

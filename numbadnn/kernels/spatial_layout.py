@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, NamedTuple
 
 from numbadnn.kernels._launch import Kernel, blocks
@@ -45,6 +45,32 @@ class TileConfig:
     rows: int
     channels: int
     threads: int = THREADS
+
+
+@dataclass(frozen=True, slots=True)
+class StagedConfig:
+    """A block takes 32 x ``rows`` points and ``channels`` channels; ``stages`` boxes of up to ``pieces`` of ``vec`` pixels."""
+
+    rows: int
+    channels: int
+    vec: int
+    pieces: int
+    stages: int
+    threads: int = THREADS
+
+    @property
+    def columns(self) -> int:
+        return 32
+
+    @property
+    def rounds(self) -> int:
+        """Pieces a thread, at most."""
+        return -(-self.pieces // self.threads)
+
+    @property
+    def of_points(self) -> StagedConfig:
+        """For the points themselves as a box."""
+        return replace(self, pieces=self.rows * 32 // self.vec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +212,31 @@ def channels_reason(problem: SpatialProblem) -> str:
     return ""
 
 
+def staged_reason(problem: SpatialProblem) -> str:
+    """Why the kernels that keep boxes in shared memory cannot, "" if they can."""
+    img, points = problem.img, problem.y or problem.dy
+    assert img is not None and points is not None
+    if max(img.shape) >= 2**24:
+        return "needs images of fewer than 2**24 rows and columns"
+    if not row_vec((img,) if problem.dy is None else (img, problem.dy)):
+        return "needs rows that lie contiguous and aligned to pieces of 4 to 16 bytes"
+    if img.shape[1] < 16 or math.prod(points.shape[2:]) < 256:
+        return "needs at least 16 channels and 256 points"
+    return ""
+
+
+def row_vec(specs: tuple[Spec, ...]) -> int:
+    """The most elements, of 4 to 16 bytes, that every row of these images consists of and is aligned to; 0: none."""
+    size = specs[0].itemsize
+    vec = 16 // size if all(s.aligned for s in specs) and all(s.strides[3] == 1 for s in specs) else 0
+    free = [
+        v for s in specs for v in (s.shape[3], *(t for t, n in zip(s.strides[:3], s.shape[:3], strict=True) if n > 1))
+    ]
+    while vec and any(v % vec for v in free):
+        vec //= 2
+    return vec if vec * size >= 4 else 0
+
+
 # ---- grid and theta --------------------------------------------------------------------------------------------------
 
 
@@ -234,7 +285,7 @@ def theta_steps(problem: SpatialProblem) -> tuple[Step, Step | None, int]:
 # ---- the sampler -----------------------------------------------------------------------------------------------------
 
 
-def sampler_step(problem: SpatialProblem, stem: str, config: TileConfig | None = None) -> Step:
+def sampler_step(problem: SpatialProblem, stem: str, config: Any = None) -> Step:
     """img, grid -> y"""
     img, grid, y = problem.img, problem.grid, problem.y
     assert img is not None and grid is not None and y is not None
@@ -250,13 +301,16 @@ def sampler_step(problem: SpatialProblem, stem: str, config: TileConfig | None =
     many: tuple[int, ...] = (c // config.channels,) if stem == "channels" else (chunks, c)
     scalars = (across, down, *many, *more)
     parameters = f"ptr:3 i32:{7 if stem == 'channels' else 8} {real(acc)}:2 i64*4 i64*4 i64*4"
-    return step("sampler", stem, config, types, parameters, n * chunks * across * down, scalars)
+    where = ("staged", "sampler") if stem == "staged" else ("sampler", stem)
+    return step(*where, config, types, parameters, n * chunks * across * down, scalars)
 
 
-def sampler_config(problem: SpatialProblem, stem: str) -> TileConfig:
+def sampler_config(problem: SpatialProblem, stem: str) -> TileConfig | StagedConfig:
     """256 points a block and up to 16 channels a thread; NHWC: points for about sixteen vectors a thread."""
     assert problem.img is not None and problem.y is not None
     c, (h, w) = problem.img.shape[1], problem.y.shape[2:]
+    if stem == "staged":
+        return StagedConfig(16, group(c, 64), row_vec((problem.img,)), 512, 4)
     if stem == "planes":
         return TileConfig(*tile_of(THREADS, w, h), group(c, 16))
     vec = vectors_of(images(problem))
@@ -271,13 +325,15 @@ def _tile_of_vectors(vectors: int, width: int, height: int) -> tuple[int, int]:
     return columns, rows
 
 
-def slope_step(problem: SpatialProblem, stem: str) -> Step:
+def slope_step(problem: SpatialProblem, stem: str, config: Any = None) -> Step:
     """img, grid, dy -> dgrid"""
     img, grid, dy, dgrid = problem.img, problem.grid, problem.dy, problem.dgrid
     assert img is not None and grid is not None and dy is not None and dgrid is not None
     n, c, height, width = img.shape
     h, w = dy.shape[2:]
-    if stem == "channels":
+    if stem == "staged":
+        config, vectors = config or StagedConfig(16, 1, row_vec((img, dy)), 512, 4), c
+    elif stem == "channels":
         vec = vectors_of(images(problem))
         vectors = c // vec
         share = min(32, 1 << max(0, (vectors - 1).bit_length()))
@@ -293,7 +349,8 @@ def slope_step(problem: SpatialProblem, stem: str) -> Step:
         across, down, vectors, height, width, h, w, *halves(problem), img.strides, grid.strides, dy.strides, dgrid.strides
     )  # fmt: skip
     parameters = f"ptr:4 i32:7 {real(acc)}:2 i64*4 i64*4 i64*4 i64*4"
-    return step("slope", stem, config, (img.dtype, grid.dtype, acc), parameters, n * across * down, scalars)
+    where = ("staged", "slope") if stem == "staged" else ("slope", stem)
+    return step(*where, config, (img.dtype, grid.dtype, acc), parameters, n * across * down, scalars)
 
 
 # ---- the gradient in the image: bins, then gather --------------------------------------------------------------------

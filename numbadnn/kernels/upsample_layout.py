@@ -14,8 +14,8 @@ from numbadnn.problem import Spec
 
 #: the largest whole ratio with kernels of its own
 MOST = 4
-#: threads that keep an H200 busy, about
-ENOUGH = 1 << 18
+#: threads that keep an H200 busy, about; and those that do where each has many loads under way
+ENOUGH, FEWER = 1 << 18, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +74,20 @@ def _whole_reason(problem: UpsampleProblem) -> str:
     return ""
 
 
-def strip_of(stem: str, problem: UpsampleProblem) -> int:
-    """Rows of the smaller image a thread: the best on an H200 (2x and 3x, float32 and float16), fewer where threads are few.
+def strip_of(stem: str, problem: UpsampleProblem, vec: int) -> int:
+    """Rows of the smaller image a thread: the best on an H200 (float32 and float16), fewer where threads are few.
 
     No bit of a result depends on it.
     """
+    large, wide = problem.ratio[0][0] > 3, problem.x.itemsize >= 4
+    enough = ENOUGH
     if is_forward(problem):
-        strip = 1 if stem == "channels" and problem.x.itemsize >= 4 else 2
+        strip = 1 if (large and not wide) or (stem == "channels" and wide) else 2
+    elif stem == "channels":
+        strip, enough = 8, FEWER
     else:
-        strip = 16 if stem == "channels" else 8 if problem.ratio[0][0] > 2 else 2
-    vectors = problem.x.size * problem.x.itemsize // 16
-    while strip > 1 and vectors // strip < ENOUGH:
+        strip = 4 if large and not wide else 8 if problem.ratio[0][0] > 2 else 2
+    while strip > 1 and problem.x.size // (vec * strip) < enough:
         strip //= 2
     return strip
 
@@ -99,7 +102,9 @@ def planes_config(problem: UpsampleProblem) -> WholeConfig | None:
         vec = _vec((problem.y.shape[3],), (problem.y,), 3)
     else:
         vec = _vec((problem.x.shape[3],), (problem.x, problem.y), 3)
-    return WholeConfig(p, r, vec, strip_of("planes", problem)) if vec else None
+        if max(p, r) > 3:  # a thread holds p vectors of a row: no more than fit its registers
+            vec = min(vec, 4)
+    return WholeConfig(p, r, vec, strip_of("planes", problem, vec)) if vec else None
 
 
 def planes_reason(problem: UpsampleProblem) -> str:
@@ -130,7 +135,7 @@ def channels_config(problem: UpsampleProblem) -> WholeConfig | None:
     """None where channels do not lie one after the other, or cannot be moved several at a time."""
     (p, _), (r, _) = problem.ratio
     vec = _vec((problem.x.shape[1],), (problem.x, problem.y), 1)
-    return WholeConfig(p, r, vec, strip_of("channels", problem)) if vec > 1 else None
+    return WholeConfig(p, r, vec, strip_of("channels", problem, vec)) if vec > 1 else None
 
 
 def channels_reason(problem: UpsampleProblem) -> str:
@@ -191,4 +196,7 @@ def kernel(problem: UpsampleProblem, stem: str, config: Any, parameters: str) ->
     name, _, count = first.partition("*")
     words = " ".join([*[name] * int(count or 1), *rest])
     text = f"upsample_{stem} {direction} {dtype} " + " ".join(str(int(v)) for v in astuple(config))
-    return Kernel(text, f"ptr ptr {words}", build, config.threads)
+    # the gradient of NHWC images has many loads under way, most by 3: bounded, so that enough threads fit a multiprocessor
+    busy = stem == "channels" and direction == "backward"
+    resident = (2 if problem.ratio[0][0] == 3 else 3) if busy else 1
+    return Kernel(text, f"ptr ptr {words}", build, config.threads, resident)

@@ -1,0 +1,81 @@
+"""Elements of 16-byte accesses kept as they lie in memory until they are needed: a load that is under way holds few registers.
+
+A value that is converted where it is loaded is waited for there, inside whatever branch the load stands in. These intrinsics
+part the two: ``load_words`` fills 32-bit words, ``widen`` makes values of them later.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+from llvmlite import ir
+
+from numbadnn.kernels._cuda import SIMULATED, intrinsic, types
+from numbadnn.kernels._ptx import _I32, _bytes_at, _element, _numpy_type, _pointer, _put, _slot, _widen
+from numbadnn.problem import ITEMSIZE
+
+
+@functools.cache
+def load_words(count: int) -> Callable[..., None]:
+    """``load_words(words, start, address)``: ``count`` (1, 2 or 4) aligned 32-bit words into words[start:]."""
+    if SIMULATED:
+
+        def twin(words, start, address):  # type: ignore[no-untyped-def]
+            words[start : start + count] = np.frombuffer(bytes(_bytes_at(int(address), 4 * count)), np.uint32)
+
+        return twin
+
+    @intrinsic
+    def load(typingctx, words, start, address):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            kind = ir.VectorType(_I32, count) if count > 1 else _I32
+            value = builder.load(_pointer(builder, args[2], kind))
+            value.align = 4 * count
+            for i in range(count):
+                word = builder.extract_element(value, ir.Constant(_I32, i)) if count > 1 else value
+                _put(context, builder, signature.args[0], args[0], args[1], i, word)
+            return context.get_dummy_value()
+
+        return types.void(words, types.int32, types.int64), codegen
+
+    return load
+
+
+@functools.cache
+def widen(dtype: str, count: int, acc: str) -> Callable[..., None]:
+    """``widen(values, start, words, at)``: ``count`` elements of ``dtype`` from words[at:] as values of the accumulator."""
+    size = ITEMSIZE[dtype]
+    if SIMULATED:
+
+        def twin(values, start, words, at):  # type: ignore[no-untyped-def]
+            raw = np.ascontiguousarray(words[at : at + size * count // 4])
+            values[start : start + count] = raw.view(_numpy_type(dtype))
+
+        return twin
+
+    @intrinsic
+    def convert(typingctx, values, start, words, at):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            here = [
+                builder.load(_slot(context, builder, signature.args[2], args[2], args[3], i))
+                for i in range(size * count // 4)
+            ]
+            if size == 8:
+                wide = ir.IntType(64)
+                here = [
+                    builder.or_(builder.zext(a, wide), builder.shl(builder.zext(b, wide), ir.Constant(wide, 32)))
+                    for a, b in zip(here[::2], here[1::2], strict=True)
+                ]
+            vector = ir.Constant(ir.VectorType(here[0].type, len(here)), ir.Undefined)
+            for i, word in enumerate(here):
+                vector = builder.insert_element(vector, word, ir.Constant(_I32, i))
+            for i in range(count):
+                value = _widen(builder, _element(builder, vector, i, 8 * size), dtype, acc)
+                _put(context, builder, signature.args[0], args[0], args[1], i, value)
+            return context.get_dummy_value()
+
+        return types.void(values, types.int32, words, types.int32), codegen
+
+    return convert

@@ -1,0 +1,160 @@
+"""A box of an image in shared memory, copied there in the background, piece by piece: what a tile of points needs.
+
+The pixels around neighbouring points lie near each other. ``box_of`` finds the smallest box of the image that has those of a
+block's points, ``stager`` copies it; what lies outside the image is 0 in it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from numbadnn.kernels import _reduce
+from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, intrinsic, types, u32
+from numbadnn.kernels._ptx import _I32, ACCUMULATOR, _asm, _bytes_at, _numpy_type, _slot, _widen
+from numbadnn.kernels.spatial_layout import StagedConfig
+from numbadnn.problem import ITEMSIZE
+
+#: no pixel: farther than any
+FAR = -1e9
+
+
+# ---- pieces of a box, and elements of it ----------------------------------------------------------------------------
+
+
+def _address_of() -> Callable[..., Any]:
+    """``address_of(words) -> i32``: where a shared array begins; a place in it is then one 32-bit sum away."""
+    if SIMULATED:
+        return lambda words: 0
+
+    template = "{.reg .u64 t; cvta.to.shared.u64 t, $1; cvt.u32.u64 $0, t;}"
+
+    @intrinsic
+    def address_of(typingctx, words):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            first = _slot(context, builder, signature.args[0], args[0], ir.Constant(_I32, 0), 0)
+            return _asm(builder, template, "=r,l", _I32, [builder.ptrtoint(first, ir.IntType(64))], pure=False)
+
+        return types.int32(words), codegen
+
+    return address_of
+
+
+address_of = _address_of()
+
+
+@functools.cache
+def copy_or_clear(size: int) -> Callable[..., None]:
+    """``copy(words, to, address, there)``: begin to copy 4, 8 or 16 bytes to shared address ``to``; zeros if not ``there``."""
+    if SIMULATED:
+
+        def twin(words, to, address, there):  # type: ignore[no-untyped-def]
+            data = bytes(_bytes_at(int(address), size)) if there else bytes(size)
+            words[to // 4 : (to + size) // 4] = np.frombuffer(data, np.uint32)
+
+        return twin
+
+    template = f"cp.async.{'cg' if size == 16 else 'ca'}.shared.global [$0], [$1], {size}, $2;"
+
+    @intrinsic
+    def copy(typingctx, words, to, address, there):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            taken = builder.select(args[3], ir.Constant(_I32, size), ir.Constant(_I32, 0))
+            _asm(builder, template, "r,l,r,~{memory}", ir.VoidType(), [args[1], args[2], taken], pure=False)
+            return context.get_dummy_value()
+
+        return types.void(words, types.int32, types.int64, types.boolean), codegen
+
+    return copy
+
+
+@functools.cache
+def element(dtype: str, acc: str) -> Callable[..., Any]:
+    """``element(words, at) -> acc``: the element at a shared address."""
+    size = ITEMSIZE[dtype]
+    if SIMULATED:
+
+        def twin(words, at):  # type: ignore[no-untyped-def]
+            raw = np.ascontiguousarray(words[at // 4 : at // 4 + max(1, size // 4)]).view(_numpy_type(dtype))
+            return ACCUMULATOR[acc](raw[at % 4 // size])
+
+        return twin
+
+    @intrinsic
+    def read(typingctx, words, at):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            place = builder.inttoptr(args[1], ir.IntType(8 * size).as_pointer(3))  # address space 3: shared memory
+            return _widen(builder, builder.load(place, align=size), dtype, acc)
+
+        return ACCUMULATOR[acc](words, types.int32), codegen
+
+    return read
+
+
+# ---- the box ----------------------------------------------------------------------------------------------------------
+
+
+def larger() -> Any:
+    """``larger(a, b)``"""
+
+    @device
+    def larger_of(a, b):  # type: ignore[no-untyped-def]
+        return a if a > b else b
+
+    return larger_of
+
+
+def box_of(config: StagedConfig, more: int) -> Any:
+    """``box(...) -> (fits, left, top, wide, tall)`` of all the block's places, which reach ``more`` beyond their own.
+
+    From this thread's largest -column, column, -row and row (FAR: it has none) and four shared arrays of 32. ``left`` and
+    ``wide`` are in pieces of ``vec`` columns.
+    """
+    most_of_block = _reduce.over_lanes("float32", larger(), config.threads, FAR)
+    vec, room = config.vec, config.pieces
+
+    @device
+    def box(low_j, high_j, low_i, high_i, s0, s1, s2, s3):  # type: ignore[no-untyped-def]
+        low_j, high_j = most_of_block(low_j, s0), most_of_block(high_j, s1)
+        low_i, high_i = most_of_block(low_i, s2), most_of_block(high_i, s3)
+        some = high_j > f32(FAR)
+        first = i32(-low_j) if some else i32(0)
+        last = i32(i32(high_j) + more) if some else i32(-1)
+        left = i32(i32(u32(i32(first + vec)) // u32(vec)) - 1)  # rounded down; a column may be -1
+        wide = i32(i32(u32(i32(last + vec)) // u32(vec)) - left)
+        top = i32(-low_i) if some else i32(0)
+        tall = i32(i32(high_i) - top + (1 + more)) if some else i32(0)
+        return wide <= room and tall <= room and wide * tall <= room, left, top, wide, tall
+
+    return box
+
+
+def stager(dtype: str, config: StagedConfig) -> tuple[Any, Any]:
+    """``plan(offsets, there, ...)``, and ``begin(words, to, line, offsets, there)``: begin to copy a channel of the box."""
+    size, vec, threads, rounds = ITEMSIZE[dtype], config.vec, config.threads, config.rounds
+    nbytes = vec * size
+    copy = copy_or_clear(nbytes)
+
+    @device
+    def plan(offsets, there, left, top, wide, tall, row_step, width, height):  # type: ignore[no-untyped-def]
+        """offsets[r] in bytes of this thread's r-th piece; there[r]: 0 outside the image, -1 outside the box."""
+        for r in range(rounds):
+            piece = i32(i32(cuda.threadIdx.x) + r * threads)
+            row = i32(u32(piece) // u32(max(wide, i32(1))))
+            x, y = i32((i32(piece - row * wide) + left) * vec), i32(top + row)
+            inside = x >= 0 and x < width and y >= 0 and y < height
+            offsets[r] = y * row_step + i64(x) * size if inside else i64(0)
+            there[r] = (1 if inside else 0) if row < tall else -1
+
+    @device
+    def begin(words, to, line, offsets, there):  # type: ignore[no-untyped-def]
+        to = i32(to + i32(cuda.threadIdx.x) * nbytes)
+        for r in range(rounds):
+            if there[r] >= 0:
+                copy(words, i32(to + r * (threads * nbytes)), line + offsets[r], there[r] > 0)
+
+    return plan, begin

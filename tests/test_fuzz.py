@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 import numbadnn
 from numbadnn.registry import Executable
-from numbadnn.validate import fuzz
+from numbadnn.validate import fuzz, fuzz_problems
 from numbadnn.validate.faults import FAULTS, implementation, planted
 
 some = settings(
@@ -21,7 +21,7 @@ some = settings(
 
 @pytest.fixture(autouse=True)
 def one_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fuzz, "DTYPES", ("float32",))
+    monkeypatch.setattr(fuzz_problems, "DTYPES", ("float32",))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
@@ -49,7 +49,7 @@ def test_a_fault_is_found() -> None:
     impl = dataclasses.replace(implementation(fault, True), supports=plain_ones)
 
     @settings(some, max_examples=2000, report_multiple_bugs=False, phases=(Phase.generate,))
-    @given(fuzz.convolutions())
+    @given(fuzz_problems.convolutions())
     def search(call: fuzz.Call) -> None:
         if call.function == "conv2d":
             fuzz.hold(call, -1)
@@ -89,10 +89,28 @@ def test_an_unclean_error_and_a_changed_array_are_found() -> None:
 def test_what_is_drawn_is_what_is_said() -> None:
     drawn: set[str] = set()
 
-    @settings(some, max_examples=400)
+    @settings(some, max_examples=600, phases=(Phase.generate,))
     @given(fuzz.calls())
     def collect(call: fuzz.Call) -> None:
         drawn.add(call.function)
 
     collect()
-    assert drawn <= fuzz.COVERED and len(drawn) > len(fuzz.COVERED) - 3
+    assert drawn <= fuzz.COVERED and len(drawn) > len(fuzz.COVERED) - 7
+
+
+def test_a_message_must_name_an_argument_or_show_the_value() -> None:
+    assert fuzz._says("filter_flip: expected a bool", 3.7) and fuzz._says("what is 3.7 for?", 3.7)
+    assert not fuzz._says("list index out of range", 3.7) and not fuzz._says("zip() argument 2 is longer", 3.7)
+
+
+def test_a_round_ends_with_the_time() -> None:
+    assert sum(fuzz.run_once(0, 50, -1, lambda: True).values()) == 0
+
+
+def test_an_operation_of_two_is_held_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = tuple(np.ones(shape, np.float32) for shape in ((1, 2, 4, 4), (2, 1, 2, 2), (3, 2, 1, 1)))
+    call = fuzz.Call("separable_conv2d", arrays, (2,), {"subsample": (2, 1)})
+    assert fuzz.hold(call, -1) == 1
+    monkeypatch.setattr(numbadnn, "separable_conv2d", lambda *a, **k: np.zeros((1, 3, 2, 3), np.float32))
+    with pytest.raises(AssertionError, match="not what its two operations give"):
+        fuzz.hold(call, -1)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -227,6 +232,45 @@ def test_a_budget_that_is_spent_skips_and_never_passes(capsys: pytest.CaptureFix
     assert "the budget of 1e-09 s was spent" in capsys.readouterr().out
 
 
+@needs_cpu_only
+def test_what_the_time_left_out_is_said_last(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def slow() -> list[Row]:
+        time.sleep(0.05)
+        return [Row("slow", "i", "p", "ok")]
+
+    monkeypatch.setattr(run, "jobs", lambda names, backend: [run.Job("slow", slow), run.Job("late", list)])
+    monkeypatch.setattr(run, "simulator_jobs", lambda names, backend, stack: [])
+    assert run.validate(["softmax"], budget=0.04) == 0  # as was asked
+    assert capsys.readouterr().out.splitlines()[-1] == "incomplete: 1 of 2 not run"
+    monkeypatch.setattr(run, "SECONDS_WITHOUT_GPU", 0.04)
+    assert run.validate([]) == 3
+    assert capsys.readouterr().out.splitlines()[-1] == "incomplete: 1 of 2 not run"
+
+
+def test_the_simulator_runs_beside_the_cases() -> None:
+    here, there = threading.Event(), threading.Event()
+
+    def meet(mine: threading.Event, other: threading.Event) -> list[Row]:
+        mine.set()
+        return [Row("c", "i", "p", "ok" if other.wait(20) else "error")]
+
+    rows = run.run_jobs([run.Job("a", lambda: meet(here, there))], None, 0.0, [run.Job("b", lambda: meet(there, here))])
+    assert [row.status for row in rows] == ["ok", "ok"]
+
+
+def test_a_report_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path) -> None:
+    for file in (tmp_path, tmp_path / "none" / "x.json"):
+        with pytest.raises(OSError, match="--json"):
+            run.validate([SOFTMAX], backend="cpu", json_file=str(file))
+    old = tmp_path / "old.json"
+    old.write_text("kept")
+    report.check_writable(str(old))
+    report.check_writable(str(tmp_path / "new.json"))
+    assert [f.name for f in tmp_path.iterdir()] == ["old.json"] and old.read_text() == "kept"
+
+
 def test_a_case_that_cannot_be_set_up_is_an_error_row() -> None:
     def job() -> list[Row]:
         raise MemoryError("too large")
@@ -365,8 +409,33 @@ needs_simulator = pytest.mark.skipif(
 )
 
 
-def test_simulated_cases_exist_and_are_small() -> None:
-    assert all(cases.find([name])[0].problem().output.size < 5000 for name in simulator.names())
+def test_named_cases_that_are_simulated_are_small() -> None:
+    small = [case for case in cases.all_cases().values() if simulator.is_small(case)]
+    assert len({case.op for case in small}) == len(registry.FAMILY)
+    assert all(case.problem().output.size < 5000 for case in small)
+
+
+CHOSEN = """
+from numbadnn.registry import implementations
+from numbadnn.validate import simulator
+for op, name in simulator.kernels():
+    (impl,) = (i for i in implementations(op) if i.name == name)
+    cases, reason = simulator.chosen(impl)
+    print(op, name, max((simulator.work(c.problem()) for c in cases), default=0), reason, sep="|")
+"""
+
+
+@needs_simulator
+def test_every_kernel_is_simulated_on_a_tiny_case_or_says_that_it_cannot_be() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHOSEN], env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    rows = [line.split("|") for line in done.stdout.splitlines()]
+    assert {(op, name) for op, name, *_ in rows} == set(simulator.kernels())
+    without = [row for row in rows if row[2] == "0"]
+    assert all("the simulator has not" in reason for *_, reason in without), without
+    assert max(int(work) for _, _, work, _ in rows) < 100_000
 
 
 @needs_simulator
@@ -379,6 +448,8 @@ def test_simulator_runs_the_kernels_in_a_process_of_its_own() -> None:
         assert all(r.status in ("ok", "refused") for r in found.values())
         rows = simulated.check("softmax/one-column/accurate-channel/float32")
         assert any(r.status == "ok" for r in rows) and all(r.status in ("ok", "refused") for r in rows)
+        both = simulated.check("softmax numba.softmax_strided")
+        assert [r.status for r in both] == ["ok", "ok"] and len({r.problem.split()[1].split(":")[0] for r in both}) == 2
         simulated._process.kill()
         simulated._process.wait()
         assert [r.status for r in simulated.check("conv2d/one-pixel/float32")] == ["error"]

@@ -38,7 +38,7 @@ def policy_in_force(op: str, device: int) -> Policy:
 
 @dataclass
 class Row:
-    """``status``: ok, mismatch, refused, error or skipped. ``exact``: small integers to the bit (None: not a direct sum)."""
+    """``status``: ok, mismatch, refused, error, skipped or "not run". ``exact``: integers to the bit (None: not a direct sum)."""
 
     case: str
     impl: str

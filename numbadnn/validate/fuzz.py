@@ -1,17 +1,23 @@
 """Random problems on every implementation against the reference, and random garbage that must raise cleanly.
 
-``problems()`` draws a call of a public function (shapes, strides, alignment, dtypes, options) and takes the problem that the
-function makes of it; every implementation for the device is then held to the contract on it. ``garbage()`` draws a good call
-and spoils one argument: it must work, or raise ValueError, TypeError or one of the library's own errors, and leave the arrays
-as they were. ``python -m numbadnn.validate.fuzz --seconds 60 --seed 0`` (``make fuzz``) runs both until the time is over.
+``fuzz_problems`` draws a call of a public function (shapes, strides, alignment, dtypes, options); every implementation for the
+device is held to the contract on the problem that the function makes of it. ``garbage()`` draws a good call and spoils one
+argument: it must work, or raise ValueError, TypeError or one of the library's own errors that names an argument or shows the
+value, and leave the arrays as they were. ``python -m numbadnn.validate.fuzz --seconds 60 --seed 0`` (``make fuzz``) runs both
+until the time is over.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import inspect
 import math
+import re
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,156 +25,38 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import numbadnn
-from numbadnn import config, dispatch, select
-from numbadnn.cases.layouts import operand
-from numbadnn.problem import ITEMSIZE, Policy
-from numbadnn.registry import implementations
+from numbadnn import config, select
+from numbadnn.problem import Policy
+from numbadnn.registry import FAMILY, implementations
 from numbadnn.validate.check import Row, Subject, judge
-from numbadnn.validate.data import buffer
 from numbadnn.validate.determinism import fingerprint
+from numbadnn.validate.fuzz_problems import Call, calls, composed, problem_of
 from numbadnn.validate.oracle import Trial
 
 BACKENDS = {-1: ("cpu",), 0: ("numba", "cudnn")}
-LAYOUTS = ("", "", "nhwc", "rows", "reversed", "broadcast", "transposed", "steps", ",unaligned", "rows,unaligned")
+#: functions of two operations
+COMPOSED = ("spatialtf", "separable_conv2d", "separable_conv3d")
+#: what is drawn
+COVERED = {
+    *FAMILY, "corr_mm", "corr_mm_grad_inputs", "corr_mm_grad_weights", "corr3d_mm", "corr3d_mm_grad_inputs",
+    "corr3d_mm_grad_weights", "conv2d_transpose", "conv3d_transpose", *COMPOSED,
+}  # fmt: skip
 #: more multiplications than this take the NumPy reference too long
 MOST_WORK = 2_000_000
 
 
-class Call(NamedTuple):
-    """A public function with good arguments: arrays, other positional arguments, keywords."""
-
-    function: str
-    arrays: tuple[np.ndarray, ...]
-    others: tuple[Any, ...]
-    keywords: dict[str, Any]
-
-    def __repr__(self) -> str:
-        arrays = ", ".join(f"{a.dtype.name}{a.shape}{a.strides}" for a in self.arrays)
-        return f"{self.function}({arrays}, {self.others}, {self.keywords})"
-
-
-def _array(draw: Any, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Zeros in a random layout; the values come from the family's law."""
-    layout = draw(st.sampled_from(LAYOUTS))
-    if layout.split(",")[0] in ("nhwc", "transposed") and len(shape) < 3:
-        layout = ""
-    return buffer(operand(dtype, shape, layout), 0).array
-
-
-#: what is drawn from; a short run may take fewer, each costs the CPU's kernels a compilation
-DTYPES = tuple(sorted(ITEMSIZE))
-
-
-def _dtype(draw: Any) -> str:
-    return draw(st.sampled_from(DTYPES))
-
-
-def _sizes(draw: Any, count: int, most: int) -> tuple[int, ...]:
-    return tuple(draw(st.integers(1, most)) for _ in range(count))
-
-
-@st.composite
-def convolutions(draw: Any) -> Call:
-    """conv2d and conv3d, and their gradients."""
-    axes = draw(st.sampled_from((2, 2, 2, 3)))
-    dtype, groups = _dtype(draw), draw(st.sampled_from((1, 1, 1, 2, 3)))
-    n, c, k = (draw(st.integers(1, m)) for m in (3, 4, 5))
-    taps, image = _sizes(draw, axes, 6 - axes), _sizes(draw, axes, 10 if axes == 2 else 6)
-    pairs = tuple((draw(st.integers(0, 3)), draw(st.integers(0, 3))) for _ in range(axes))
-    border = draw(st.sampled_from(("valid", "half", "full", 1, (1,) * axes, pairs)))
-    keywords = {
-        "border_mode": border,
-        "subsample": _sizes(draw, axes, 3),
-        "filter_dilation": _sizes(draw, axes, 3),
-        "filter_flip": draw(st.booleans()),
-        "num_groups": groups,
-    }
-    x, w = _array(draw, dtype, (n, c * groups, *image)), _array(draw, dtype, (k * groups, c, *taps))
-    forward = Call(f"conv{axes}d", (x, w), (), keywords)
-    direction = draw(st.sampled_from(("", "_grad_wrt_inputs", "_grad_wrt_weights")))
-    if not direction:
-        return forward
-    try:
-        y = _array(draw, dtype, problem_of(forward).y.shape)
-    except ValueError:  # the filters do not fit the image
-        return forward
-    if direction == "_grad_wrt_inputs":
-        return Call(f"conv{axes}d{direction}", (y, w), (x.shape,), keywords)
-    return Call(f"conv{axes}d{direction}", (x, y), (w.shape,), keywords)
-
-
-@st.composite
-def softmaxes(draw: Any) -> Call:
-    shape = tuple(draw(st.lists(st.integers(1, 9), min_size=2, max_size=5)))
-    if draw(st.booleans()):
-        shape = (draw(st.integers(1, 5)), draw(st.integers(1, 3000)))
-    dtype, others = (
-        _dtype(draw),
-        (draw(st.sampled_from(("accurate", "log"))), draw(st.sampled_from(("channel", "instance")))),
-    )
-    arrays = [_array(draw, dtype, shape) for _ in range(draw(st.integers(1, 2)))]
-    return Call("softmax" if len(arrays) == 1 else "softmax_grad", tuple(arrays), others, {})
-
-
-@st.composite
-def pools(draw: Any) -> Call:
-    axes, dtype = draw(st.sampled_from((2, 2, 3))), _dtype(draw)
-    image = tuple(draw(st.integers(1, 9 if axes == 2 else 6)) for _ in range(axes))
-    window, stride = _sizes(draw, axes, 4), _sizes(draw, axes, 3)
-    pad = tuple(draw(st.integers(0, w - 1)) for w in window)
-    mode = draw(st.sampled_from(("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")))
-    x = _array(draw, dtype, (draw(st.integers(1, 3)), draw(st.integers(1, 5)), *image))
-    others = (window, stride, mode, pad)
-    forward = Call("pool", (x,), others, {})
-    if draw(st.booleans()):
-        return forward
-    try:
-        shape = problem_of(forward).y.shape
-    except ValueError:
-        return forward
-    return Call("pool_grad", (x, _array(draw, dtype, shape), _array(draw, dtype, shape)), others, {})
-
-
-@st.composite
-def norms(draw: Any) -> Call:
-    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=2, max_size=5)))
-    mode, dtype = draw(st.sampled_from(("per-activation", "spatial"))), _dtype(draw)
-    small = (1, *shape[1:]) if mode == "per-activation" else (1, shape[1], *(1,) * (len(shape) - 2))
-    if draw(st.booleans()):
-        arrays = [_array(draw, dtype, shape), *(_array(draw, dtype, small) for _ in range(4))]
-        return Call("batch_normalization_test", tuple(arrays), (mode, draw(st.sampled_from((1e-4, 0.5)))), {})
-    arrays = [_array(draw, dtype, shape), *(_array(draw, dtype, small) for _ in range(2))]
-    return Call("batch_normalization_train", tuple(arrays), (mode,), {})
-
-
-@st.composite
-def images(draw: Any) -> Call:
-    """Upsampling, and the sampler of the spatial transformer."""
-    dtype, n, c = _dtype(draw), draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    x = _array(draw, dtype, (n, c, *_sizes(draw, 2, 7)))
-    if draw(st.booleans()):
-        return Call("bilinear_upsampling", (x,), (draw(st.integers(1, 4)),), {})
-    return Call("spatialtf_sampler", (x, _array(draw, dtype, (n, *_sizes(draw, 2, 6), 2))), (), {})
-
-
-def calls() -> Any:
-    return st.one_of(convolutions(), convolutions(), softmaxes(), pools(), norms(), images())
-
-
-def problem_of(call: Call) -> Any:
-    """The problem that the public function makes of a call; ValueError and TypeError are its own."""
-    function = getattr(numbadnn, call.function)
-    return dispatch.intercept("problem", function, (*call.arrays, *call.others), dict(call.keywords))
-
-
 def hold(call: Call, device: int) -> int:
     """Every implementation for the device, held to the contract on this call's problem; how many took it."""
+    if call.function in COMPOSED:
+        return _hold_composed(call)
     try:
         problem = problem_of(call)
     except ValueError:
         return 0  # shapes that do not fit one another, said so
     if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)) or problem.flops > MOST_WORK:
         return 0
+    if device < 0:  # choosing among them must not fail either
+        getattr(numbadnn, call.function)(*call.arrays, *call.others, **call.keywords)
     assert type(problem).parse(str(problem)) == problem, f"does not parse back: {problem}"
     policy, ran = Policy(device=device), 0
     subject = Subject("fuzz", problem, Trial.of(problem, 1))
@@ -183,6 +71,17 @@ def hold(call: Call, device: int) -> int:
         assert row.status == "ok", f"{impl.name} {row.facts} on {problem}: {row.reason}"
         ran += 1
     return ran
+
+
+def _hold_composed(call: Call) -> int:
+    """A function that is two operations gives what these give."""
+    try:
+        expected = composed(call)
+    except ValueError:
+        return 0
+    got = getattr(numbadnn, call.function)(*call.arrays, *call.others, **call.keywords)
+    assert fingerprint(got) == fingerprint(expected), f"not what its two operations give: {call}"
+    return 1
 
 
 # ---- garbage ---------------------------------------------------------------------------------------------------------
@@ -224,29 +123,66 @@ def survive(spoiled: Spoiled) -> bool:
         getattr(numbadnn, call.function)(*positional, **keywords)
     except CLEAN as error:
         raised = True
-        assert str(error), f"{type(error).__name__} without a word: {spoiled}"
+        assert _says(str(error), bad), f"{type(error).__name__} names no argument: {error} from {spoiled}"
     except Exception as error:
         raise AssertionError(f"{type(error).__name__}: {error} from {call!r} with {spoiled.place}={bad!r}") from error
     assert [fingerprint(a) for a in call.arrays] == before, f"an array was changed by {spoiled}"
     return raised
 
 
+#: Python's own words about an array, or a list, where a word or a number belongs: these name nothing yet
+PYTHONS_WORDS = (
+    "truth value of an", "unhashable type", "only integer scalar arrays", "is not iterable",
+)  # fmt: skip
+
+
+@functools.cache
+def _argument_names() -> re.Pattern[str]:
+    """The arguments of all functions, for some stand on others; rnn_backward names in ``given`` what has no name of its own."""
+    names = {n for function in COVERED for n in inspect.signature(getattr(numbadnn, function)).parameters}
+    names |= {"cx", "dy", "dhy", "dcy"}
+    plain = "|".join(sorted(n for n in names if "_" not in n))  # "out" is a word of many sentences
+    others = "|".join(sorted(n for n in names if "_" in n))
+    return re.compile(rf"\b({plain})[:=]|\b({others})\b")
+
+
+def _says(message: str, bad: Any) -> bool:
+    """Whether a message names an argument, or shows the value given."""
+    shown = any(text and text in message for text in (repr(bad), str(bad)))
+    return shown or bool(_argument_names().search(message)) or any(words in message for words in PYTHONS_WORDS)
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def run_once(number: int, examples: int, device: int) -> dict[str, int]:
-    """``examples`` problems and as many spoiled calls from one seed; raises at the first failure, made small."""
+def run_once(number: int, examples: int, device: int, over: Callable[[], bool] = lambda: False) -> dict[str, int]:
+    """``examples`` problems and as many spoiled calls from one seed, none begun once ``over()``.
+
+    Raises at the first failure, made small, for which there is always time.
+    """
     counts = {"problems": 0, "runs": 0, "spoiled": 0, "raised": 0}
+    failed: list[bool] = []
     how = settings(
         max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck),
         phases=(Phase.generate, Phase.shrink), print_blob=False,
     )  # fmt: skip
 
+    @contextmanager
+    def watched() -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            failed.append(True)
+            raise
+
     @seed(number)
     @how
     @given(calls())
     def problems(call: Call) -> None:
-        ran = hold(call, device)
+        if over() and not failed:
+            return
+        with watched():
+            ran = hold(call, device)
         counts["problems"] += bool(ran)
         counts["runs"] += ran
 
@@ -254,8 +190,12 @@ def run_once(number: int, examples: int, device: int) -> dict[str, int]:
     @how
     @given(garbage())
     def spoil(spoiled: Spoiled) -> None:
+        if over() and not failed:
+            return
+        with watched():
+            raised = survive(spoiled)
         counts["spoiled"] += 1
-        counts["raised"] += survive(spoiled)
+        counts["raised"] += raised
 
     problems()
     spoil()
@@ -275,16 +215,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first seed; every round takes the next")
     parser.add_argument("--examples", type=int, default=100, help="problems, and spoiled calls, a round")
     options = parser.parse_args()
-    begin, number, total = (
-        time.perf_counter(),
-        options.seed,
-        dict.fromkeys(("problems", "runs", "spoiled", "raised"), 0),
-    )
+    begin, number = time.perf_counter(), options.seed
+    total = dict.fromkeys(("problems", "runs", "spoiled", "raised"), 0)
+
+    def over() -> bool:
+        return time.perf_counter() - begin > options.seconds
+
     device = 0 if info.gpus() else -1
     with ensure_context(0) if device == 0 else nullcontext():
-        while time.perf_counter() - begin < options.seconds:
+        while not over():
             try:
-                found = run_once(number, options.examples, device)
+                found = run_once(number, options.examples, device, over)
             except AssertionError as error:
                 print(f"seed {number}: {error}")
                 return 1
@@ -292,14 +233,6 @@ def main() -> int:
             number += 1
     print(f"seeds {options.seed} to {number - 1}: " + ", ".join(f"{count} {name}" for name, count in total.items()))
     return 0
-
-
-#: what is drawn; the other operations take arguments that belong together more closely
-COVERED = {
-    "conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights", "conv3d", "conv3d_grad_wrt_inputs",
-    "conv3d_grad_wrt_weights", "softmax", "softmax_grad", "pool", "pool_grad", "batch_normalization_test",
-    "batch_normalization_train", "bilinear_upsampling", "spatialtf_sampler",
-}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from numbadnn import info
 from numbadnn.validate.check import Row
 
 OK, MISMATCH, USAGE, CANNOT_RUN = 0, 1, 2, 3
+#: the status of a case that was left out because the time was over
+NOT_RUN = "not run"
 HEADER = ("case", "implementation", "result", "error/bound", "at", "ULP", "integers", "same bits", "speed")
 RIGHT = {3, 5, 8}
 SHOWN_REASONS = 12
@@ -30,6 +32,11 @@ def exit_status(rows: list[Row]) -> int:
     if found & {"mismatch", "error"}:
         return MISMATCH
     return OK if "ok" in found else CANNOT_RUN
+
+
+def left_out(rows: list[Row]) -> int:
+    """How many cases were not begun because the time was over."""
+    return sum(row.status == NOT_RUN for row in rows)
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -51,8 +58,8 @@ def shown(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row.status in ("ok", "mismatch", "error")]
 
 
-def summary(rows: list[Row], seconds: float) -> str:
-    """Counts by result, and why things were left out."""
+def summary(rows: list[Row], seconds: float, total: int = 0) -> str:
+    """Counts by result, why things were left out, and at last how many of ``total`` cases the time did not suffice for."""
     counts = collections.Counter(row.status for row in rows)
     words = {
         "ok": "agree",
@@ -60,19 +67,22 @@ def summary(rows: list[Row], seconds: float) -> str:
         "error": "failed with an error",
         "refused": "refused",
         "skipped": "skipped",
+        NOT_RUN: NOT_RUN,
     }
     text = (
         ", ".join(f"{counts[status]} {word}" for status, word in words.items() if counts[status]) or "nothing was run"
     )
     lines = [f"{text}; {seconds:.0f} s"]
-    left_out = collections.Counter(
-        (row.status, row.reason.splitlines()[0]) for row in rows if row.status in ("refused", "skipped")
+    why = collections.Counter(
+        (row.status, row.reason.splitlines()[0]) for row in rows if row.status in ("refused", "skipped", NOT_RUN)
     )
-    for (status, reason), count in left_out.most_common(SHOWN_REASONS):
+    for (status, reason), count in why.most_common(SHOWN_REASONS):
         impls = sorted({row.impl for row in rows if row.status == status and row.reason.startswith(reason)})
         lines.append(f"  {status} {count} x {', '.join(impls)}: {reason}")
-    if len(left_out) > SHOWN_REASONS:
-        lines.append(f"  and {len(left_out) - SHOWN_REASONS} other reasons (--json FILE has them all)")
+    if len(why) > SHOWN_REASONS:
+        lines.append(f"  and {len(why) - SHOWN_REASONS} other reasons (--json FILE has them all)")
+    if left_out(rows):
+        lines.append(f"incomplete: {left_out(rows)} of {total} not run")
     return "\n".join(lines)
 
 
@@ -97,14 +107,14 @@ def has_rich() -> bool:
     return importlib.util.find_spec("rich") is not None
 
 
-def show(rows: list[Row], seconds: float) -> None:
+def show(rows: list[Row], seconds: float, total: int = 0) -> None:
     """Print the table, what went wrong, and the summary."""
     if shown(rows):
         if has_rich() and sys.stdout.isatty():
             _rich_table(rows)
         else:
             print(plain_table(rows))
-    for text in (details(rows), summary(rows, seconds)):
+    for text in (details(rows), summary(rows, seconds, total)):
         if text:
             print("\n" + text)
 
@@ -141,14 +151,26 @@ def progress(total: int) -> Iterator[Callable[[str, int], None]]:
     yield advance
 
 
-def write_json(path: str, rows: list[Row], seconds: float, arguments: dict[str, Any]) -> None:
+def check_writable(path: str) -> None:
+    """OSError now rather than after the run where the file cannot be written; what is in it stays until then."""
+    existed = Path(path).exists()
+    try:
+        with open(path, "a"):
+            pass
+    except OSError as error:
+        raise OSError(f"--json: cannot write {path}: {error.strerror}") from error
+    if not existed:
+        Path(path).unlink()
+
+
+def write_json(path: str, rows: list[Row], seconds: float, arguments: dict[str, Any], status: int) -> None:
     """Everything there is to know about the run; reading it needs no numbadnn."""
     document = {
         "format": 1,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
         "arguments": arguments,
-        "exit_status": exit_status(rows),
+        "exit_status": status,
         "environment": info.collect(),
         "rows": [row.as_dict() for row in rows],
     }

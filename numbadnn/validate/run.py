@@ -1,16 +1,18 @@
 """``numbadnn validate``: every implementation present, on named cases and photographs, against the float64 reference.
 
 A case is one job: the reference is computed once and every implementation is held against it. With a GPU the layers have
-their full size; without one, smaller copies of them, and the CUDA kernels run in the simulator on cases of their own, so that
-what is compared with the reference is never one backend alone.
+their full size; without one, smaller copies of them, and beside them, in a process of its own, the simulator runs each CUDA
+kernel on tiny cases, so that what is compared with the reference is never one backend alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
@@ -41,30 +43,41 @@ def validate(
     json_file: str | None = None,
     data: list[str] | None = None,
 ) -> int:
-    """Run, print, and give the exit status; ValueError, TypeError and OSError mean wrong usage."""
+    """Run, print, and give the exit status; ValueError, TypeError and OSError mean wrong usage.
+
+    Without a GPU, and with no names, there is a budget that nobody asked for: what it leaves out makes the status CANNOT_RUN.
+    """
     start = time.perf_counter()
+    if json_file:
+        report.check_writable(json_file)
     if backend and (reason := absent(backend)):
         print(f"backend {backend} cannot be used here: {reason}")
         return report.CANNOT_RUN
+    own_limit, total = False, 0
     if data:
         if len(names) != 1 or names[0] not in FAMILY:
             raise ValueError(f"--data: expected exactly one operation of {', '.join(FAMILY)}, got {names or 'none'}")
         rows = own_data.rows(names[0], data, backend)
     else:
         with contextlib.ExitStack() as stack:
-            todo = list(jobs(names, backend, stack))
-            if budget is None and not names and info.no_gpu_reason():
-                budget = SECONDS_WITHOUT_GPU
-            rows = run_jobs(interleaved(todo), budget, start)
+            todo = list(jobs(names, backend))
+            beside = list(simulator_jobs(names, backend, stack))
+            own_limit = budget is None and not names and bool(info.no_gpu_reason())
+            limit = SECONDS_WITHOUT_GPU if own_limit else budget
+            total = len(todo) + len(beside)
+            rows = run_jobs(interleaved(todo), limit, start, interleaved(beside))
     seconds = time.perf_counter() - start
-    report.show(rows, seconds)
+    status = report.exit_status(rows)
+    if own_limit and status == report.OK and report.left_out(rows):
+        status = report.CANNOT_RUN
     if not report.has_rich():
         print("(pip install numbadnn[cli] for a progress bar)")
+    report.show(rows, seconds, total)
     if json_file:
         report.write_json(
-            json_file, rows, seconds, {"names": names, "backend": backend, "budget": budget, "data": data}
+            json_file, rows, seconds, {"names": names, "backend": backend, "budget": budget, "data": data}, status
         )
-    return report.exit_status(rows)
+    return status
 
 
 def absent(backend: str) -> str:
@@ -90,16 +103,25 @@ def check_all(subject: Subject, backend: str | None) -> list[Row]:
     return rows
 
 
-def jobs(names: list[str], backend: str | None, stack: contextlib.ExitStack) -> Iterator[Job]:
-    """Everything to be done for these names: cases, photographs and, without a GPU, the simulator (ended by ``stack``)."""
+def jobs(names: list[str], backend: str | None) -> Iterator[Job]:
+    """What is to be done for these names in this process: cases and photographs."""
     on_cpu = not info.gpus()
     pictures = [n for n in photographs.names() if _asked(n, photographs.operation(n), names)]
     for case in _cases(names):
         yield Job(case.name, partial(_check_case, case, on_cpu, backend))
     if pictures:
         yield from _photograph_jobs(pictures, backend, PHOTOGRAPH_SIDE if on_cpu else PHOTOGRAPH_SIDE_ON_GPU)
-    if on_cpu and backend is None:
-        yield from _simulator_jobs([n for n in simulator.names() if _simulated(n, names)], stack)
+
+
+def simulator_jobs(names: list[str], backend: str | None, stack: contextlib.ExitStack) -> Iterator[Job]:
+    """Without a GPU: each CUDA kernel of these names' operations, and the cases named; ``stack`` ends the simulator."""
+    if info.gpus() or backend is not None:
+        return
+    every = "contract" in names
+    lines = [f"{op} {impl}" for op, impl in simulator.kernels() if every or _asked(op, op, names)]
+    named = [case for case in _cases(names) if any(_means(name, case.name) for name in names)]
+    lines += [case.name for case in named if simulator.is_small(case)]
+    yield from _simulator_jobs(lines, stack)
 
 
 def _cases(names: list[str]) -> list[Case]:
@@ -131,11 +153,6 @@ def _asked(case: str, op: str, names: list[str]) -> bool:
     return not names or op in names or "validate" in names or any(_means(n, case) for n in names)
 
 
-def _simulated(case: str, names: list[str]) -> bool:
-    """In the simulator too: everything by default, an operation's cases, and cases asked for by name."""
-    return _asked(case, case.split("/")[0], names) or "contract" in names
-
-
 def _photograph_jobs(names: list[str], backend: str | None, side: int) -> Iterator[Job]:
     if reason := photographs.missing():
         yield Job("photographs", lambda: [Row(n, "all", "", "skipped", reason) for n in names])
@@ -144,44 +161,61 @@ def _photograph_jobs(names: list[str], backend: str | None, side: int) -> Iterat
         yield Job(name, partial(_check_photographs, name, side, backend))
 
 
-def _simulator_jobs(names: list[str], stack: contextlib.ExitStack) -> Iterator[Job]:
-    if reason := simulator.missing():
-        yield Job("simulator", lambda: [Row(n, "numba (simulator)", "", "skipped", reason) for n in names])
+def _simulator_jobs(lines: list[str], stack: contextlib.ExitStack) -> Iterator[Job]:
+    if lines and (reason := simulator.missing()):
+        yield Job("simulator", lambda: [Row(n, "numba (simulator)", "", "skipped", reason) for n in lines])
         return
     started: list[simulator.Simulator] = []
 
-    def run(name: str) -> list[Row]:
+    def run(line: str) -> list[Row]:
         if not started:
             started.append(simulator.Simulator())
             stack.callback(started[0].close)
-        return started[0].check(name)
+        return started[0].check(line)
 
-    for name in names:
-        yield Job(f"{name} (simulator)", partial(run, name))
+    for line in lines:
+        yield Job(f"{line} (simulator)", partial(run, line))
 
 
 def interleaved(todo: list[Job]) -> list[Job]:
-    """The first of every group of names (``resnet50/...``, ``pool/...``), then the second: a budget reaches them all."""
+    """The first of every group of names (``resnet50/...``, ``pool ...``), then the second: a budget reaches them all."""
     seen: dict[str, int] = {}
     turns = []
     for job in todo:
-        group = job.name.split("/")[0]
+        group = job.name.split("/")[0].split()[0]
         seen[group] = seen.get(group, 0) + 1
         turns.append(seen[group])
     return [job for _, _, job in sorted(zip(turns, range(len(todo)), todo, strict=True))]
 
 
-def run_jobs(todo: list[Job], budget: float | None, start: float) -> list[Row]:
-    """The rows of all jobs; none is started once ``budget`` seconds have passed."""
-    rows: list[Row] = []
-    with report.progress(len(todo)) as advance:
-        for done, job in enumerate(todo):
-            advance(job.name, done)
-            if budget is not None and time.perf_counter() - start > budget:
-                rows.append(Row(job.name, "all", "", "skipped", f"the budget of {budget:g} s was spent"))
-                continue
-            try:
-                rows += job.run()
-            except Exception as error:  # one case that cannot even be set up must not hide the others
-                rows.append(Row(job.name, "all", "", "error", f"{type(error).__name__}: {error}"))
-    return rows
+def run_jobs(todo: list[Job], budget: float | None, start: float, beside: list[Job] | None = None) -> list[Row]:
+    """The rows of all jobs, those of ``beside`` by another thread; none is begun ``budget`` seconds after ``start``."""
+    finished, counting, stop = 0, threading.Lock(), threading.Event()
+    with report.progress(len(todo) + len(beside or ())) as advance, ThreadPoolExecutor(1) as another:
+
+        def follow(jobs: list[Job]) -> list[Row]:
+            nonlocal finished
+            rows: list[Row] = []
+            for job in jobs:
+                if stop.is_set():
+                    break
+                with counting:
+                    advance(job.name, finished)
+                    finished += 1
+                rows += _run_job(job, budget, start)
+            return rows
+
+        others = another.submit(follow, beside or [])
+        try:
+            return follow(todo) + others.result()
+        finally:
+            stop.set()  # an interrupted run does not wait for the rest of the other thread's
+
+
+def _run_job(job: Job, budget: float | None, start: float) -> list[Row]:
+    if budget is not None and time.perf_counter() - start > budget:
+        return [Row(job.name, "all", "", report.NOT_RUN, f"the budget of {budget:g} s was spent")]
+    try:
+        return job.run()
+    except Exception as error:  # one case that cannot even be set up must not hide the others
+        return [Row(job.name, "all", "", "error", f"{type(error).__name__}: {error}")]

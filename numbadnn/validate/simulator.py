@@ -1,12 +1,14 @@
 """The CUDA kernels without a GPU: a process of its own runs small cases in Numba's simulator and judges them.
 
-The simulator must be chosen before Numba is imported, hence the process. It reads names of cases, one a line, and writes one
-line of JSON for each implementation, then an empty one.
+The simulator must be chosen before Numba is imported, hence the process. It reads lines, "CASE" for every implementation on
+one case or "OPERATION IMPLEMENTATION" for one or two tiny cases that this kernel takes, and answers each with one line of
+JSON a result, then an empty one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -14,33 +16,19 @@ import subprocess
 import sys
 from typing import Any
 
-from numbadnn.cases import all_cases, find
-from numbadnn.registry import implementations
+from numbadnn.cases import Case, all_cases, find
+from numbadnn.registry import FAMILY, Impl, implementations
 from numbadnn.validate.check import DIRECT, Row
 from numbadnn.validate.laws import law
 from numbadnn.validate.oracle import Trial
 
-#: cases of some hundred results: the simulator runs every thread as Python
-CONVOLUTIONS = (
-    "valid/float32", "valid/float64", "asymmetric/float16", "stride2/float32", "dilation2/float16", "correlation/bfloat16",
-    "groups2/float32", "depthwise/float16", "beta/float32", "rows-padded/bfloat16", "reversed/float32", "full/float32",
-    "broadcast-filters/float32", "one-pixel/float32",
-)  # fmt: skip
-WEIGHTS = ("valid/float32", "one-pixel/float32")  # the slowest in the simulator
-SOFTMAX = (
-    "rows/accurate-channel/float32", "rows/log-channel/float16", "rows/fast-channel/bfloat16",
-    "rows/accurate-channel/float64", "one-column/accurate-channel/float32", "images/accurate-channel/float32",
-    "images/log-channel/float16", "images/accurate-instance/float32", "rank5/fast-channel/float32",
-    "nhwc/accurate-channel/float32", "rows-padded/log-channel/float32", "reversed/accurate-channel/float32",
-)  # fmt: skip
+#: the smallest case whose work is not below this shows more than one product; a second case may cost at most the other
+LEAST_WORK, SECOND_WORK = 90, 3000
 
 
-def names() -> list[str]:
-    """The cases that are run in the simulator."""
-    conv = [f"{op}/{name}" for op in ("conv2d", "conv2d_grad_wrt_inputs") for name in CONVOLUTIONS]
-    conv += [f"conv2d_grad_wrt_weights/{name}" for name in WEIGHTS]
-    softmax = [f"{op}/{name}" for op in ("softmax", "softmax_grad") for name in SOFTMAX]
-    return conv + softmax + [case.name for case in all_cases().values() if "simulate" in case.tags]
+def kernels() -> list[tuple[str, str]]:
+    """(operation, implementation) of every own kernel: what is run in the simulator."""
+    return [(op, impl.name) for op in FAMILY for impl in implementations(op) if impl.backend == "numba"]
 
 
 def missing() -> str:
@@ -51,7 +39,7 @@ def missing() -> str:
 
 
 class Simulator:
-    """The process; ``check(name)`` gives the rows of one case. A process that dies gives an error row, then no more."""
+    """The process; ``check(line)`` gives the rows of a case or a kernel. One that dies gives an error row, then no more."""
 
     def __init__(self) -> None:
         environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
@@ -87,33 +75,85 @@ class Simulator:
             self._process.stdout.close()
 
 
-def simulate(name: str) -> list[Row]:
-    """In the process: every Numba implementation on one case, random data and small integers."""
+def simulate(line: str) -> list[Row]:
+    """In the process: one kernel on its cases, or every kernel on one case; random data and small integers."""
+    op, _, name = line.partition(" ")
+    if (op, name) in kernels():
+        return [row for impl in implementations(op) if impl.name == name for row in _simulate_kernel(impl)]
+    (case,) = find([line])
+    return [_row(case, impl, *_trials(case)) for impl in implementations(case.op) if impl.backend == "numba"]
+
+
+def _simulate_kernel(impl: Impl) -> list[Row]:
+    cases, reason = chosen(impl)
+    if not cases:
+        return [Row(impl.op, f"{impl.name} (simulator)", "", "refused", reason)]
+    return [_row(case, impl, *_trials(case)) for case in cases]
+
+
+def chosen(impl: Impl) -> tuple[list[Case], str]:
+    """The smallest case that the kernel takes, and the smallest of another dtype if it is small; else why it takes none."""
+    from numbadnn.problem import Policy
+
+    found: dict[str, Case] = {}
+    reason = "no case is small enough"
+    for size, case in _by_work(impl.op):
+        problem = case.problem()
+        dtype = problem.outputs[0].dtype
+        if dtype in found or size < LEAST_WORK or (found and size > SECOND_WORK):
+            continue
+        if refusal := impl.supports(problem, Policy(device=0)):
+            reason = refusal
+            continue
+        found[dtype] = case
+        if len(found) == 2:
+            break
+    return list(found.values()), reason
+
+
+def is_small(case: Case) -> bool:
+    """Whether the simulator gets through a case in a few seconds."""
+    return "simulate" in case.tags or ("contract" in case.tags and work(case.problem()) <= SECOND_WORK)
+
+
+def work(problem: Any) -> int:
+    """Multiplications, or elements where there are more."""
+    return int(max(problem.flops, *(s.size for s in (*problem.inputs, *problem.outputs))))
+
+
+@functools.cache
+def _by_work(op: str) -> list[tuple[int, Case]]:
+    """The small cases of an operation, the least work first."""
+    cases = (c for c in all_cases().values() if c.op == op and c.tags & {"simulate", "contract"})
+    return sorted(((work(c.problem()), c) for c in cases), key=lambda pair: pair[0])
+
+
+@functools.lru_cache(maxsize=2)
+def _trials(case: Case) -> tuple[Trial, Trial | None]:
+    problem = case.problem()
+    exact = law(problem.op).exact_integers(problem)
+    return Trial.of(problem), Trial.of(problem, 0, "integers") if exact else None
+
+
+def _row(case: Case, impl: Impl, trial: Trial, integers: Trial | None) -> Row:
+    """The verdict on one kernel; that there is no GPU is why we are here, so it is no reason to refuse."""
     from numbadnn.kernels._support import device_reason
     from numbadnn.problem import Policy
 
-    (case,) = find([name])
-    problem, policy = case.problem(), Policy(device=0)
-    trial = Trial.of(problem)
-    integers = Trial.of(problem, 0, "integers") if law(problem.op).exact_integers(problem) else None
-    rows = []
-    for impl in implementations(problem.op):
-        if impl.backend != "numba":
-            continue
-        row = Row(name, f"{impl.name} (simulator)", str(problem), "ok", arithmetic=impl.arithmetic)
-        rows.append(row)
-        reason = impl.supports(problem, policy)
-        if reason and reason != device_reason(policy):  # that there is no GPU is why we are here
-            row.status, row.reason = "refused", reason
-            continue
-        try:
-            _judge(row, impl, trial, integers)
-        except Exception as error:
-            row.status, row.reason = "error", f"{type(error).__name__}: {error}"
-    return rows
+    problem, policy = trial.problem, Policy(device=0)
+    row = Row(case.name, f"{impl.name} (simulator)", str(problem), "ok", arithmetic=impl.arithmetic)
+    reason = impl.supports(problem, policy)
+    if reason and reason != device_reason(policy):
+        row.status, row.reason = "refused", reason
+        return row
+    try:
+        _judge(row, impl, trial, integers)
+    except Exception as error:
+        row.status, row.reason = "error", f"{type(error).__name__}: {error}"
+    return row
 
 
-def _judge(row: Row, impl: Any, trial: Trial, integers: Trial | None) -> None:
+def _judge(row: Row, impl: Impl, trial: Trial, integers: Trial | None) -> None:
     from numbadnn.kernels import simulate as kernels
 
     def run(t: Trial) -> Any:

@@ -41,8 +41,10 @@ def allow(*arrays: np.ndarray) -> None:
 
 
 def tiles() -> None:
-    """Every arithmetic, each layout, tails on all sides, a batch, alpha and beta; c transposed."""
+    """Every arithmetic, each layout, tails on all sides, a batch, alpha and beta, copies of 16 bytes; c transposed."""
     cases = (
+        ("float32", (20, 36, 12), (False, False), {}),
+        ("float64", (18, 20, 10), (False, True), {}),
         ("float32", (17, 33, 9), (False, False), {"alpha": 2.0, "beta": -1.0}),
         ("float32", (16, 32, 8), (True, True), {"batch": 2}),
         ("float32", (5, 3, 7), (False, True), {"precision": "tf32"}),
@@ -66,18 +68,24 @@ def tiles() -> None:
 
 def wgmma() -> None:
     """The Hopper kernel itself: swizzled copies, barriers of both kinds through more than one phase, tails, all four layouts."""
-    for sizes, transposed, n, batch in (((40, 72, 72), (False, True), 64, 1), ((72, 64, 72), (True, False), 64, 1)):
-        problem = GemmProblem.of(*sizes, "float16", *transposed, batch=batch)
+    cases = (
+        ((40, 72, 72), (False, True), "float16"),
+        ((72, 64, 72), (True, False), "float16"),
+        ((40, 72, 72), (False, True), "float32"),
+    )
+    for sizes, transposed, dtype in cases:
+        n, depth = 64, _gemm_wgmma.depth(dtype)
+        problem = GemmProblem.of(*sizes, dtype, *transposed)
         chosen = wgmma_config(problem, n)
         config = WgmmaConfig(n, 2, chosen.a_by_rows, chosen.b_by_rows, chosen.store)
         a, b, c, expected = operands(problem, transposed)
         maps = [
-            _hopper_twins.Map(v, (64, size) if by_rows else (64, 64))
+            _hopper_twins.Map(v, (depth, size) if by_rows else (64, 64))
             for v, size, by_rows in ((a, _gemm_wgmma.M, config.a_by_rows), (b, n, config.b_by_rows))
         ]
         allow(c)
-        kernel = cuda.jit(_gemm_wgmma.gemm("float16", "float16", config))[(1, 1, 1), (384, 1, 1), 0, 0]
-        kernel(*maps, c.ctypes.data, sizes, batch, (1, 1), problem.c_strides, c[0].size, f32(1), f32(0))
+        kernel = cuda.jit(_gemm_wgmma.gemm(dtype, dtype, config))[(1, 1, 1), (384, 1, 1), 0, 0]
+        kernel(*maps, c.ctypes.data, sizes, 1, (1, 1), problem.c_strides, c[0].size, f32(1), f32(0))
         report(f"wgmma {problem} {config}", np.array_equal(c, expected))
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numbadnn.ops.conv import ConvProblem
+from numbadnn.ops.conv_routes import turned
 from numbadnn.problem import Spec, channels_last_strides, contiguous_strides
 
 LAYOUTS = {"nchw": contiguous_strides, "nhwc": channels_last_strides}
@@ -113,14 +114,6 @@ def fits(spec: Spec, layout: str) -> bool:
     """Whether the operand already is packed in this layout; axes of size 1 fit any stride."""
     strides = LAYOUTS[layout](spec.shape)
     return all(n == 1 or s == t for n, s, t in zip(spec.shape, spec.strides, strides, strict=True))
-
-
-def turned(spec: Spec) -> tuple[Spec, int]:
-    """The view with its spatial axes reversed, and the bytes from the array's address to the view's."""
-    strides = (*spec.strides[:2], *(-s for s in spec.strides[2:]))
-    last = sum((n - 1) * s for n, s in zip(spec.shape[2:], spec.strides[2:], strict=True))
-    offset = last * spec.itemsize
-    return dataclasses.replace(spec, strides=strides, aligned=spec.aligned and offset % 16 == 0), offset
 
 
 def _layout_cost(problem: ConvProblem, layout: str) -> tuple[int, bool]:

@@ -17,6 +17,7 @@ from numbadnn.cudnn import _space, lib
 from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms
 from numbadnn.errors import BackendUnavailableError, CudnnError, NotSupportedError
 from numbadnn.ops.conv import OPERATIONS, ConvProblem
+from numbadnn.ops.conv_routes import routed
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
@@ -273,21 +274,24 @@ def rank(problem: ConvProblem) -> float:
     return 6.0 + time_us + 2 * copied / 3e6
 
 
-for _op in OPERATIONS:
-    register(
-        Impl(
-            op=_op,
-            backend="cudnn",
-            name="cudnn.graph",
-            supports=supports,
-            plan=plan,
-            rank=rank,
-            arithmetic="ieee",
-            determinism="run_to_run",
-            options=options,
-            space=_space.space,
-            restore=_space.restore,
-        )
+_GRAPH = [
+    Impl(
+        op=_op,
+        backend="cudnn",
+        name="cudnn.graph",
+        supports=supports,
+        plan=plan,
+        rank=rank,
+        arithmetic="ieee",
+        determinism="run_to_run",
+        options=options,
+        space=_space.space,
+        restore=_space.restore,
+        host_us=8.0,
     )
+    for _op in OPERATIONS
+]
+for _impl in [*_GRAPH, *routed(_GRAPH)]:
+    register(_impl)
 
 from numbadnn.cudnn import algorithms  # noqa: E402, F401  (the same operations, by algorithms that are named)

@@ -23,6 +23,8 @@ def all_kernels() -> Iterator[Kernel]:
         depthwise,
         dropout,
         gemm,
+        implicit_gemm,
+        implicit_tiles,
         norm,
         pool,
         rnn,
@@ -31,5 +33,20 @@ def all_kernels() -> Iterator[Kernel]:
         upsample,
     )
 
-    for family in (conv, copy, corrmm, depthwise, dropout, gemm, norm, pool, rnn, softmax, spatial, upsample):
+    for family in (
+        conv,
+        copy,
+        corrmm,
+        depthwise,
+        dropout,
+        gemm,
+        implicit_gemm,
+        implicit_tiles,
+        norm,
+        pool,
+        rnn,
+        softmax,
+        spatial,
+        upsample,
+    ):
         yield from family.kernels()

@@ -14,10 +14,10 @@ from typing import Any
 from numbadnn.kernels import _hopper as hopper
 from numbadnn.kernels._cuda import cuda, device, f32, i32, u32, u64
 from numbadnn.kernels._ptx import load, store, store_vector
-from numbadnn.kernels.gemm import WgmmaConfig
+from numbadnn.kernels.gemm_problem import WgmmaConfig
 from numbadnn.problem import ITEMSIZE
 
-M, K = 128, 64  # of a tile; 64 elements of 16 bits are the 128 bytes of the swizzle
+M, K = 128, 64  # of a tile; 64 elements of 16 bits, 32 of float32, are the 128 bytes of the swizzle
 RASTER = (
     16  # tiles of C are taken in columns of so many rows of tiles, so that neighbours share A and B in the L2 cache
 )
@@ -54,6 +54,11 @@ def _place(n: int) -> Callable[..., Any]:
         return batch, i32(band * RASTER + rest - column * high), column
 
     return place
+
+
+def depth(dtype: str) -> int:
+    """Terms of a stage."""
+    return 2 * K // ITEMSIZE[dtype]
 
 
 def _feed(config: WgmmaConfig) -> Callable[..., Any]:
@@ -181,10 +186,10 @@ def _put_wide(config: WgmmaConfig, out: str) -> Callable[..., None]:
 def gemm(dtype: str, out: str, config: WgmmaConfig) -> Callable[..., None]:
     """c[m,n] = alpha * sum over k of a[m,k] * b[k,n] + beta * c[m,n], for each matrix of a batch; both inputs by TMA."""
     n, stages = config.n, config.stages
-    size, every, a_bytes = ITEMSIZE[out], n // 2, M * K * 2
+    size, every, a_bytes, terms = ITEMSIZE[out], n // 2, M * K * 2, depth(dtype)
     bytes_of_stage, ring = stage_bytes(n), stage_bytes(n) * stages
     a_half, b_half = _descriptor(config.a_by_rows), _descriptor(config.b_by_rows)
-    # how far 16 terms of k are in a stage, in units of 16 bytes
+    # how far the terms of one instruction (32 bytes) are in a stage, in units of 16 bytes
     a_step, b_step = (2 if by_rows else 16 * 128 >> 4 for by_rows in (config.a_by_rows, config.b_by_rows))
     place, feed, put = _place(n), _feed(config), _put(config, out)
     multiply = hopper.wgmma(dtype, n, config.a_by_rows, config.b_by_rows)
@@ -213,7 +218,7 @@ def gemm(dtype: str, out: str, config: WgmmaConfig) -> Callable[..., None]:
         cuda.syncthreads()
         rows = i32(u32(sizes[0] + M - 1) // u32(M))
         columns = i32(u32(sizes[1] + n - 1) // u32(n))
-        steps = i32(u32(sizes[2] + K - 1) // u32(K))
+        steps = i32(u32(sizes[2] + terms - 1) // u32(terms))
         tiles = i32(rows * columns * batches)
         stage = u32(0)
         phase = u32(0)
@@ -230,7 +235,7 @@ def gemm(dtype: str, out: str, config: WgmmaConfig) -> Callable[..., None]:
                         expect(bar, u32(bytes_of_stage))
                         target = u32(base + stage * u32(bytes_of_stage))
                         feed(
-                            target, a_map, b_map, i32(row * M), i32(column * n), i32(step * K),
+                            target, a_map, b_map, i32(row * M), i32(column * n), i32(step * terms),
                             i32(batch * moves[0]), i32(batch * moves[1]), bar,
                         )  # fmt: skip
                         stage = u32(stage + u32(1))
@@ -254,7 +259,7 @@ def gemm(dtype: str, out: str, config: WgmmaConfig) -> Callable[..., None]:
                     a = u64(u64(a_half) | u64(u32(at + u32(first * 128)) >> u32(4)))
                     b = u64(u64(b_half) | u64(u32(at + u32(a_bytes)) >> u32(4)))
                     open_group()
-                    for k in range(K // 16):
+                    for k in range(4):
                         multiply(sums, u64(a + u64(k * a_step)), u64(b + u64(k * b_step)))
                     close_group()
                     wait_one()

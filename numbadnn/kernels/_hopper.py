@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels._cuda import SIMULATED, f32, f64, i32, i64, intrinsic, types, u32, u64
@@ -19,6 +20,8 @@ from numbadnn.kernels._tensormap import placeholder
 if SIMULATED:
     from numbadnn.kernels import _hopper_twins as twins
 
+#: element types of local arrays
+WORD, ADDRESS = (np.dtype("int32"), np.dtype("int64")) if SIMULATED else (i32, i64)
 _CODE = {} if SIMULATED else {i32: "r", u32: "r", i64: "l", u64: "l", f32: "f", f64: "d"}
 
 
@@ -85,7 +88,14 @@ def _of_6(signature: Any, codegen: Any) -> Any:
     return intrinsic(call)
 
 
-_INTRINSICS: dict[int, Callable[..., Any]] = {0: _of_0, 1: _of_1, 2: _of_2, 3: _of_3, 5: _of_5, 6: _of_6}
+def _of_9(signature: Any, codegen: Any) -> Any:
+    def call(typingctx, a, b, c, d, e, f, g, h, i):  # type: ignore[no-untyped-def]
+        return signature, codegen
+
+    return intrinsic(call)
+
+
+_INTRINSICS: dict[int, Callable[..., Any]] = {0: _of_0, 1: _of_1, 2: _of_2, 3: _of_3, 5: _of_5, 6: _of_6, 9: _of_9}
 
 
 def _or_twin(name: str, *description: Any) -> Any:
@@ -134,6 +144,12 @@ fewer_registers = _or_twin("nothing", "setmaxnreg.dec.sync.aligned.u32 40;")
 more_registers = _or_twin("nothing", "setmaxnreg.inc.sync.aligned.u32 232;")
 
 
+@functools.cache
+def set_registers(count: int, increase: bool) -> Any:
+    """From here on a thread has ``count`` registers (a multiple of 8); all 128 threads of a group call it."""
+    return _or_twin("nothing", f"setmaxnreg.{'inc' if increase else 'dec'}.sync.aligned.u32 {count};")
+
+
 # ---- the copy engine
 
 
@@ -161,6 +177,37 @@ copy_box = _or_twin(
     (),
     (u32, u64, i32, i32, i32, u32),
 )
+#: ``copy_pixels(target, map, channel, x, y, image, barrier, right, down)``: begin to copy channels of the pixels that follow
+#: (x, y) of an image in the map's window, each read ``right`` and ``down`` of where it stands (0 to 255)
+copy_pixels = _or_twin(
+    "copy_pixels",
+    "{.reg .b16 r, d; cvt.u16.u32 r, $7; cvt.u16.u32 d, $8; "
+    "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+    "[$0], [$1, {$2, $3, $4, $5}], [$6], {r, d};}",
+    (),
+    (u32, u64, i32, i32, i32, i32, u32, i32, i32),
+)
+#: ``store_box(map, x, y, z, source)``: begin to copy a box from shared memory; what lies outside the array is dropped
+store_box = _or_twin(
+    "store_box",
+    "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [$0, {$1, $2, $3}], [$4];",
+    (),
+    (u64, i32, i32, i32, u32),
+)
+#: the boxes this thread has begun to store since the last commit are one group
+commit_boxes = _or_twin("nothing", "cp.async.bulk.commit_group;")
+#: what threads wrote to shared memory is visible to the copy engine
+fence_shared = _or_twin("nothing", "fence.proxy.async.shared::cta;")
+
+
+@functools.cache
+def wait_boxes(groups: int) -> Any:
+    """Until all but the last ``groups`` groups of boxes of this thread are read from shared memory."""
+    return _or_twin("nothing", f"cp.async.bulk.wait_group.read {groups};")
+
+
+#: ``meet(barrier)``: the 128 threads of a group wait for each other; ``barrier`` is the group's own number, 1 to 15
+meet = _or_twin("meet", "bar.sync $0, 128;", (), (i32,))
 
 
 # ---- wgmma
@@ -170,16 +217,19 @@ copy_box = _or_twin(
 def wgmma(dtype: str, n: int, a_by_rows: bool, b_by_rows: bool) -> Any:
     """``wgmma(sums, a, b)``: sums += A (64 x 16) times B (16 x n), both in shared memory, by four warps together.
 
+    float32 is multiplied as TF32: 8 terms, both by rows.
+
     ``a`` and ``b`` are matrix descriptors; ``by_rows`` says that neighbours in memory are neighbours along k, as
     opposed to along m or n. Thread t holds row 16*warp + lane//4 (+8), columns 8*j + 2*(lane%4) (+1) in sums[4*j:].
     """
     if SIMULATED:
         return twins.wgmma(dtype, n, a_by_rows, b_by_rows)
-    count, kind = n // 2, {"float16": "f16", "bfloat16": "bf16"}[dtype]
+    count, kind = n // 2, {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}[dtype]
     held = ",".join(f"${i}" for i in range(count))
+    terms, order = (8, "") if kind == "tf32" else (16, f", {int(not a_by_rows)}, {int(not b_by_rows)}")
     template = (
-        f"{{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} {{{held}}}, "
-        f"${2 * count}, ${2 * count + 1}, p, 1, 1, {int(not a_by_rows)}, {int(not b_by_rows)};}}"
+        f"{{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n{n}k{terms}.f32.{kind}.{kind} {{{held}}}, "
+        f"${2 * count}, ${2 * count + 1}, p, 1, 1{order};}}"
     )
     constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["l", "l", "~{memory}"])
 
@@ -224,5 +274,12 @@ def pack(dtype: str) -> Any:
 
 #: ``exchange(word, mask)``: the word of the thread whose lane differs by ``mask``; a whole group of 128 threads takes part
 exchange = _or_twin("exchange", "shfl.sync.bfly.b32 $0, $1, $2, 31, -1;", (u32,), (u32, i32))
+#: ``store_tiles(address, a, b, c, d)``: a warp's four 8 x 8 tiles of 16-bit numbers to shared memory; lane l has columns 2*(l%4)
+#: (+1) of row l//4 of each, and says where row l%8 of tile l//8 goes, 16 aligned bytes
+store_tiles = _or_twin(
+    "store_tiles", "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};", (), (u32, u32, u32, u32, u32)
+)
+#: ``load_words(address) -> four u32``: 16 aligned bytes of shared memory
+load_words = _or_twin("load_words", "ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", (u32, u32, u32, u32), (u32,))
 #: ``store_words(address, a, b, c, d)``: 16 aligned bytes of global memory
 store_words = _or_twin("store_words", "st.global.v4.b32 [$0], {$1, $2, $3, $4};", (), (i64, u32, u32, u32, u32))

@@ -44,6 +44,16 @@ class Map(NamedTuple):
     box: tuple[int, int]
 
 
+class Window(NamedTuple):
+    """A descriptor of images: ``array`` has axes image, y, x, channel; pairs are (x, y), ``box`` is (channels, pixels)."""
+
+    array: np.ndarray
+    lower: tuple[int, int]
+    upper: tuple[int, int]
+    steps: tuple[int, int]
+    box: tuple[int, int]
+
+
 def _block() -> Block:
     manager = threading.current_thread()._manager  # type: ignore[attr-defined]
     with _making:
@@ -116,32 +126,78 @@ def copy_box(target: int, source: Map, x: int, y: int, z: int, barrier: int) -> 
     box = np.zeros((height, width), plane.dtype)
     inside = plane[max(y, 0) : max(y + height, 0), max(x, 0) : max(x + width, 0)]
     box[: inside.shape[0], : inside.shape[1]] = inside
-    rows = box.view(np.uint8).reshape(height, -1)
+    _arrive(block, int(target), box, int(barrier))
+
+
+def copy_pixels(
+    target: int, source: Window, channel: int, x: int, y: int, image: int, barrier: int, right: int, down: int
+) -> None:
+    block, (channels, pixels) = _block(), source.box
+    images, height, width, depth = source.array.shape
+    if int(target) % 1024 or not (0 <= right < 256 and 0 <= down < 256):
+        raise ValueError(
+            f"pixels are copied to {target} from {right}, {down} off: expected a multiple of 1024, 0 to 255"
+        )
+    box = np.zeros((pixels, channels), source.array.dtype)
+    for pixel in range(pixels):
+        row, column = int(y + down), int(x + right)
+        if image < images and 0 <= row < height and 0 <= column < width:
+            here = source.array[image, row, column, channel : min(channel + channels, depth)]
+            box[pixel, : here.size] = here
+        x += source.steps[0]
+        if x > width - 1 + source.upper[0]:
+            x, y = source.lower[0], y + source.steps[1]
+        if y > height - 1 + source.upper[1]:
+            y, image = source.lower[1], image + 1
+    _arrive(block, int(target), box, int(barrier))
+
+
+def store_box(target: Map, x: int, y: int, z: int, source: int) -> None:
+    block, (width, height) = _block(), target.box
+    item = target.array.itemsize
+    box = np.zeros((height, width * item), np.uint8)
     for row in range(height):
+        for piece in range(width * item // 16):
+            at = _swizzled(int(source) + row * width * item + piece * 16)
+            box[row, piece * 16 : piece * 16 + 16] = block.memory[at : at + 16]
+    plane = target.array[int(z)]
+    inside = plane[int(y) : int(y) + height, int(x) : int(x) + width]
+    inside[...] = box.view(target.array.dtype)[: inside.shape[0], : inside.shape[1]]
+
+
+def meet(barrier: int) -> None:
+    _block().groups[_thread() >> 7].wait()
+
+
+def _arrive(block: Block, target: int, box: np.ndarray, barrier: int) -> None:
+    """The rows of a box into shared memory, swizzled, and the barrier told of their bytes."""
+    rows = box.view(np.uint8).reshape(len(box), -1)
+    for row in range(len(rows)):
         for piece in range(rows.shape[1] // 16):
-            at = _swizzled(int(target) + row * rows.shape[1] + piece * 16)
+            at = _swizzled(target + row * rows.shape[1] + piece * 16)
             block.memory[at : at + 16] = rows[row, piece * 16 : piece * 16 + 16]
     with block.changed:
-        found = block.barriers[int(barrier)]
+        found = block.barriers[barrier]
         found.bytes -= rows.size
         _settle(block, found)
 
 
 def _tile(descriptor: int, count: int, by_rows: bool, dtype: Any) -> np.ndarray:
-    """The (count, 16) matrix behind a descriptor of the 128-byte swizzle."""
+    """The matrix of ``count`` rows of 32 bytes behind a descriptor of the 128-byte swizzle."""
     memory, start = _block().memory, (descriptor & 0x3FFF) << 4
     leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
     if descriptor >> 62 != 1:
         raise ValueError("expected a descriptor of the 128-byte swizzle")
-    found = np.zeros((count, 16), dtype)
+    size = np.dtype(dtype).itemsize
+    found = np.zeros((count, 32 // size), dtype)
     for i in range(count):
-        for k in range(16):
+        for k in range(32 // size):
             if by_rows:
-                at = start + (i >> 3) * stride + (i & 7) * 128 + k * 2
+                at = start + (i >> 3) * stride + (i & 7) * 128 + k * size
             else:
                 at = start + (i >> 6) * leading + (k >> 3) * stride + (k & 7) * 128 + (i & 63) * 2
             at = _swizzled(at)
-            found[i, k] = memory[at : at + 2].view(dtype)[0]
+            found[i, k] = memory[at : at + size].view(dtype)[0]
     return found.astype(np.float32)
 
 
@@ -186,6 +242,22 @@ def exchange(word: int, mask: int) -> int:
     found: int = pieces[(thread ^ int(mask)) & 127]
     group.wait()
     return found
+
+
+def store_tiles(address: int, *words: int) -> None:
+    block, thread = _block(), _thread()
+    group, pieces = block.groups[thread >> 7], block.pieces[thread >> 7]
+    pieces[thread & 127] = int(address)
+    group.wait()
+    first, lane = thread & 96, thread & 31
+    for tile, word in enumerate(words):
+        at = pieces[first + tile * 8 + (lane >> 2)] + 4 * (lane & 3)
+        block.memory[at : at + 4] = np.array([word], np.uint32).view(np.uint8)
+    group.wait()
+
+
+def load_words(address: int) -> tuple[int, ...]:
+    return tuple(int(word) for word in _block().memory[int(address) : int(address) + 16].view(np.uint32))
 
 
 def store_words(address: int, *words: int) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import ctypes
 import re
+from typing import Any
 
 from numbadnn.kernels import _driver
 
-#: CUtensorMapDataType
-DATA_TYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
+#: CUtensorMapDataType; "tf32" is float32 in memory, rounded by the copy
+DATA_TYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9, "tf32": 11}
 _SWIZZLE_128B, _L2_PROMOTION_256B = 3, 3
 
 
@@ -52,17 +53,40 @@ def encode(dtype: str, extents: tuple[int, ...], strides: tuple[int, ...], box: 
     ``strides`` are in bytes, of the axes after the first (which is packed): multiples of 16 below 2**40.
     """
     rank = len(extents)
+    shape = ((ctypes.c_uint32 * rank)(*box), (ctypes.c_uint32 * rank)(*(1,) * rank))
+    return _encode("cuTensorMapEncodeTiled", dtype, extents, strides, shape)
+
+
+def encode_window(
+    dtype: str,
+    extents: tuple[int, ...],
+    strides: tuple[int, ...],
+    lower: tuple[int, ...],
+    upper: tuple[int, ...],
+    steps: tuple[int, ...],
+    box: tuple[int, int],
+) -> bytes:
+    """A descriptor of images (channels, width, height, images) for copies of ``box`` channels by pixels (im2col mode).
+
+    Pixels are taken ``steps`` (width, height) apart from ``lower`` to the image's last plus ``upper``, row after row, image
+    after image. Corners are from -128 to 127, steps at most 8.
+    """
+    spatial = len(lower)
+    corners = ((ctypes.c_int * spatial)(*lower), (ctypes.c_int * spatial)(*upper))
+    channels, pixels = box
+    steps_of_all = (ctypes.c_uint32 * len(extents))(1, *steps, 1)
+    shape = (*corners, ctypes.c_uint32(channels), ctypes.c_uint32(pixels), steps_of_all)
+    return _encode("cuTensorMapEncodeIm2col", dtype, extents, strides, shape)
+
+
+def _encode(function: str, dtype: str, extents: tuple[int, ...], strides: tuple[int, ...], shape: Any) -> bytes:
+    rank = len(extents)
     memory = ctypes.create_string_buffer(128 + 64)
     start = ctypes.addressof(memory) + -ctypes.addressof(memory) % 64
-    arrays = (
-        (ctypes.c_uint64 * rank)(*extents),
-        (ctypes.c_uint64 * (rank - 1))(*strides),
-        (ctypes.c_uint32 * rank)(*box),
-        (ctypes.c_uint32 * rank)(*(1,) * rank),
-    )
+    arrays = ((ctypes.c_uint64 * rank)(*extents), (ctypes.c_uint64 * (rank - 1))(*strides))
     kind, zero = ctypes.c_int(DATA_TYPES[dtype]), ctypes.c_int(0)
     _driver.call(
-        "cuTensorMapEncodeTiled", ctypes.c_void_p(start), kind, ctypes.c_uint32(rank), ctypes.c_void_p(16), *arrays,
+        function, ctypes.c_void_p(start), kind, ctypes.c_uint32(rank), ctypes.c_void_p(16), *arrays, *shape,
         zero, ctypes.c_int(_SWIZZLE_128B), ctypes.c_int(_L2_PROMOTION_256B), zero,
     )  # fmt: skip
     return ctypes.string_at(start, 128)

@@ -1,10 +1,10 @@
-"""Convolution with a filter for each position of the output, and the gradient of those filters: each filter is read once.
+"""Convolution with a filter for each position of the output, and the gradient of those filters, at the speed of memory.
 
-A block has one output position of one group and a few images. What the filters see there, ``images`` rows of ``terms``
-(channel, tap), is gathered into shared memory once; each warp then goes along the memory of ``filters`` filters at a time,
-lane by lane, so that every filter is read (or written) once, whole lines at a time. Forward, the lanes' partial sums are
-added in one fixed tree; for the filters' gradient a lane sums over the images in order. A flipped filter is walked in the
-order of its memory, its taps meet the image backwards.
+A block has one output position of one group. What its filters see there, ``images`` rows of ``terms`` (channel, tap), is gathered
+into shared memory. Forward, each warp first asks for the next ``room`` terms of ``filters`` filters, whole lines at a time, by
+asynchronous copies: several blocks on a multiprocessor keep memory busy while others multiply. Lanes go along a filter; their
+partial sums are added in one fixed tree. For the filters' gradient a lane sums over the images in order. A flipped filter is
+walked in the order of its memory, its taps meet the image backwards.
 """
 
 from __future__ import annotations
@@ -13,21 +13,32 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, load, shuffle_xor, store
+from numbadnn.kernels._ptx import (
+    ACCUMULATOR,
+    WORD,
+    copy_async,
+    load,
+    load_shared,
+    load_vector,
+    shuffle_xor,
+    store,
+    store_vector,
+    wait_async,
+)
+from numbadnn.kernels.unshared import LANES, UnsharedConfig
 from numbadnn.problem import ITEMSIZE
 
-LANES = 32
-#: positions of a filter that a lane has in flight
-AHEAD = 2
 
+def _gather(dtype: str, acc: str, images: int, room: int) -> Any:
+    """``gather(...)``: rows of patches [image][term], 0 on padding and past the images.
 
-def _gather(dtype: str, acc: str) -> Any:
-    """``gather(...)``: rows of patches [image][term], 0 on padding, past the images and past the terms."""
+    Where there is nothing to read the image's first element is read and not used: no branch stands between the loads.
+    """
     read, size, zero = load(dtype, acc), ITEMSIZE[dtype], ACCUMULATOR[acc](0)
 
     @device
-    def gather(patch, pitch, x, x_strides, n0, images, N, first, m0, terms, row, column, taps, steps, flip, image):  # type: ignore[no-untyped-def]
-        for j in range(i32(cuda.threadIdx.x), pitch, i32(cuda.blockDim.x)):
+    def gather(patch, held, count, x, strides, n0, N, first, m0, corner, taps, steps, flip, image):  # type: ignore[no-untyped-def]
+        for j in range(i32(cuda.threadIdx.x), count, i32(cuda.blockDim.x)):
             m = i32(m0 + j)
             line = i32(u32(m) // u32(taps[1]))
             s = i32(m - line * taps[1])
@@ -36,17 +47,65 @@ def _gather(dtype: str, acc: str) -> Any:
             if flip != 0:
                 r = i32(taps[0] - 1 - r)
                 s = i32(taps[1] - 1 - s)
-            h = i32(row + r * steps[0])
-            v = i32(column + s * steps[1])
-            inside = m < terms and h >= 0 and h < image[0] and v >= 0 and v < image[1]
-            at = x + (n0 * x_strides[0] + (first + c) * x_strides[1] + h * x_strides[2] + v * x_strides[3]) * size
+            h = i32(corner[0] + r * steps[0])
+            v = i32(corner[1] + s * steps[1])
+            inside = h >= 0 and h < image[0] and v >= 0 and v < image[1]
+            at = (first + c) * strides[1] + h * strides[2] + v * strides[3]
+            at = x + (at if inside else i64(0)) * size
+            # all loads, then all stores: for all that the compiler knows a store might change what is loaded
             for n in range(images):
-                value = zero
-                if inside and n0 + n < N:
-                    value = read(at + n * x_strides[0] * size)
-                patch[i32(n * pitch + j)] = value
+                held[n] = read(at + min(n0 + n, i32(N - 1)) * strides[0] * size)
+            for n in range(images):
+                patch[i32(n * room + j)] = held[n] if inside and n0 + n < N else zero
 
     return gather
+
+
+def _look(acc: str, count: int) -> Any:
+    """``look(values, start, table, at)``: ``count`` neighbours, by accesses of up to 16 bytes where they are float32."""
+    span = min(count, 4)
+    read: Any = load_shared("float32", span, "float32") if acc == "float32" and span > 1 else None
+
+    @device
+    def look(values, start, table, at):  # type: ignore[no-untyped-def]
+        for e in range(0, count, span):
+            read(values, i32(start + e), table, i32(at + e))
+
+    @device
+    def look_one_by_one(values, start, table, at):  # type: ignore[no-untyped-def]
+        for e in range(count):
+            values[start + e] = table[i32(at + e)]
+
+    return look if read else look_one_by_one
+
+
+def _weights(dtype: str, acc: str, vec: int) -> tuple[Any, Any, Any, int]:
+    """(bring, look, type, width) of filters in shared memory: raw words, or numbers where ``vec`` of them are no whole word.
+
+    ``bring(table, at, address)`` begins to copy ``vec`` terms, ``look(values, start, table, at)`` reads them; ``width``: terms of
+    one element of the table.
+    """
+    size = ITEMSIZE[dtype]
+    if vec * size < 4:
+        read = load(dtype, acc)
+
+        @device
+        def bring_one(table, at, address):  # type: ignore[no-untyped-def]
+            table[at] = read(address)
+
+        return bring_one, _look(acc, 1), ACCUMULATOR[acc], 1
+    copy, span = copy_async(vec * size), min(vec, 16 // size)
+    see = load_shared(dtype, span, acc)
+
+    @device
+    def bring(table, at, address):  # type: ignore[no-untyped-def]
+        copy(table, i32(at * size // 4), address)
+
+    @device
+    def look(values, start, table, at):  # type: ignore[no-untyped-def]
+        see(values, i32(start), table, i32(at * size // 4))
+
+    return bring, look, WORD, 4
 
 
 def _fold(acc: str, reach: int, rest: int) -> Any:
@@ -73,146 +132,152 @@ def _fold(acc: str, reach: int, rest: int) -> Any:
     return halve
 
 
-def forward(dtype: str, acc: str, images: int, filters: int, room: int) -> Callable[..., None]:
-    """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n; ``room`` terms of each image fit a block."""
-    read, write = load(dtype, acc), store(dtype, acc)
-    A, size, gather = ACCUMULATOR[acc], ITEMSIZE[dtype], _gather(dtype, acc)
-    sums, held = images * filters, filters * AHEAD
+def forward(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
+    """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n; ``room`` terms of each image and filter fit a block."""
+    images, filters, room, vec, warps = config.images, config.filters, config.room, config.vec, config.warps
+    read, write, A, size = load(dtype, acc), store(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
+    gather, look = _gather(dtype, acc, images, room), _look(acc, vec)
+    bring, look_at_weights, kind, width = _weights(dtype, acc, vec)
+    table_size = warps * filters * room * size // 4 if width == 4 else warps * filters * room
+    sums, held, shared, stretch = images * filters, filters * vec, images * room, LANES * vec
     fold16, fold8, fold4, fold2, fold1 = (_fold(acc, LANES >> step, sums >> step) for step in range(1, 6))
-    shared_bits = 5 - (sums.bit_length() - 1)  # 1 << this many lanes have the same sum in the end
-    shared, stretch = images * room, LANES * AHEAD
+    left = max(1, sums // LANES)  # sums that a lane has in the end
+    shared_bits = max(0, 5 - (sums.bit_length() - 1))  # 1 << this many lanes have the same one
 
     def kernel(  # type: ignore[no-untyped-def]
         x, w, y, chunks, groups, N, K, C, image, Q, taps, padding, stride, dilation, flip, terms,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip
+        table = cuda.shared.array(table_size, kind)
         patch = cuda.shared.array(shared, A)
         total, weight = cuda.local.array(sums, A), cuda.local.array(held, A)
+        seen_by, seen = cuda.local.array(images, A), cuda.local.array(vec, A)
         block = i32(cuda.blockIdx.x)
         place = i32(u32(block) // u32(chunks))
-        n0 = i32((block - place * chunks) * images)
+        begin = i32((block - place * chunks) * images)
         position = i32(u32(place) // u32(groups))
         g = i32(place - position * groups)
         p = i32(u32(position) // u32(Q))
         q = i32(position - p * Q)
-        row, column = i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1])
+        corner = (i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1]))
         lane = i32(cuda.threadIdx.x % LANES)
         warp = i32(cuda.threadIdx.x // LANES)
-        warps = i32(cuda.blockDim.x // LANES)
         rounds = i32((K + warps * filters - 1) // (warps * filters))
-        for turn in range(rounds):
-            k0 = i32((turn * warps + warp) * filters)
-            for i in range(sums):
-                total[i] = A(0)
-            for m0 in range(0, terms, room):
-                pitch = i32(min(i32(room), i32(i32(terms - m0 + stretch - 1) // stretch * stretch)))
-                if turn == 0 or terms > room:
-                    cuda.syncthreads()
-                    gather(
-                        patch, pitch, x, x_strides, n0, images, N, i32(g * C), m0, terms, row, column, taps, dilation, flip,
-                        image,
-                    )  # fmt: skip
-                    cuda.syncthreads()
-                base = w + (i64(g * K + k0) * w_strides[0] + p * w_strides[1] + q * w_strides[2] + m0) * size
-                for j0 in range(0, pitch, stretch):
-                    for u in range(AHEAD):
-                        j = i32(j0 + u * LANES + lane)
+        mine = i32(warp * filters * room)
+        for n0 in range(begin, N, i32(chunks * images)):
+            for turn in range(rounds):
+                k0 = i32((turn * warps + warp) * filters)
+                for i in range(sums):
+                    total[i] = A(0)
+                for m0 in range(0, terms, room):
+                    count = i32(min(i32(room), i32(terms - m0)))
+                    if n0 == begin or rounds > 1 or terms > room:  # otherwise they are still there
+                        base = w + (i64(g * K) * w_strides[0] + p * w_strides[1] + q * w_strides[2] + m0) * size
                         for f in range(filters):
-                            value = A(0)
-                            if m0 + j < terms and k0 + f < K:
-                                value = read(base + (f * w_strides[0] + j) * size)
-                            weight[u * filters + f] = value
-                    for u in range(AHEAD):
-                        j = i32(j0 + u * LANES + lane)
+                            row = base + i64(min(i32(k0 + f), i32(K - 1))) * w_strides[0] * size
+                            for j in range(i32(lane * vec), count, i32(stretch)):
+                                bring(table, i32(mine + f * room + j), row + i64(j) * size)
+                    if turn == 0 or terms > room:
+                        gather(
+                            patch, seen_by, count, x, x_strides, n0, N, i32(g * C), m0, corner, taps, dilation, flip, image
+                        )  # fmt: skip
+                    wait_async()
+                    cuda.syncthreads()
+                    for j in range(i32(lane * vec), count, i32(stretch)):
+                        for f in range(filters):
+                            look_at_weights(weight, i32(f * vec), table, i32(mine + f * room + j))
                         for n in range(images):
-                            seen = patch[i32(n * pitch + j)]
-                            for f in range(filters):
-                                total[n * filters + f] = A(total[n * filters + f] + seen * weight[u * filters + f])
-            fold16(total, lane)
-            fold8(total, lane)
-            fold4(total, lane)
-            fold2(total, lane)
-            fold1(total, lane)
-            which = i32(lane >> shared_bits)
-            n, k = i32(which // filters), i32(k0 + which % filters)
-            if n0 + n < N and k < K and lane == which << shared_bits:
-                at = i64(n0 + n) * y_strides[0] + (g * K + k) * y_strides[1] + p * y_strides[2] + q * y_strides[3]
-                target = y + at * size
-                result = A(alpha * total[0])
-                if beta != A(0):
-                    result = A(result + beta * read(target))
-                write(target, result)
+                            look(seen, i32(0), patch, i32(n * room + j))
+                            for e in range(vec):
+                                for f in range(filters):
+                                    total[n * filters + f] = A(total[n * filters + f] + seen[e] * weight[f * vec + e])
+                    cuda.syncthreads()
+                # add the lanes: each step halves what a lane still sums, until there is one, which then all lanes share
+                fold16(total, lane)
+                fold8(total, lane)
+                fold4(total, lane)
+                fold2(total, lane)
+                fold1(total, lane)
+                which = i32(lane >> shared_bits)
+                for i in range(left):
+                    n, k = i32((which * left + i) // filters), i32(k0 + (which * left + i) % filters)
+                    if n0 + n < N and k < K and lane == which << shared_bits:
+                        at = (
+                            i64(n0 + n) * y_strides[0]
+                            + (g * K + k) * y_strides[1]
+                            + p * y_strides[2]
+                            + q * y_strides[3]
+                        )
+                        target = y + at * size
+                        result = A(alpha * total[i])
+                        if beta != A(0):
+                            result = A(result + beta * read(target))
+                        write(target, result)
 
     return kernel
 
 
-def grad_weights(dtype: str, acc: str, images: int, filters: int, room: int) -> Callable[..., None]:
+def grad_weights(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
     """w[k,p,q,term] = sum over all images n of y[n,k,p,q] * what the term sees; ``room`` terms of all images fit a block."""
-    read, write = load(dtype, acc), store(dtype, acc)
-    A, size, gather = ACCUMULATOR[acc], ITEMSIZE[dtype], _gather(dtype, acc)
-    shared, most = images * room, images * filters
+    images, filters, room, vec, warps = config.images, config.filters, config.room, config.vec, config.warps
+    read, read_vector, write_vector = load(dtype, acc), load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
+    A, size, gather, look = ACCUMULATOR[acc], ITEMSIZE[dtype], _gather(dtype, acc, images, room), _look(acc, vec)
+    look_at_tops = _look(acc, filters)
+    shared, most, stretch, held = images * room, images * filters, LANES * vec, filters * vec
+    tops_size = warps * most
 
     def kernel(  # type: ignore[no-untyped-def]
         x, y, w, chunks, groups, N, K, C, image, Q, taps, padding, stride, dilation, flip, terms,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip
         patch = cuda.shared.array(shared, A)
-        top, total = cuda.local.array(most, A), cuda.local.array(filters, A)
+        tops = cuda.shared.array(tops_size, A)
+        seen_by, seen = cuda.local.array(images, A), cuda.local.array(vec, A)
+        top, total, old = cuda.local.array(filters, A), cuda.local.array(held, A), cuda.local.array(vec, A)
         place = i32(cuda.blockIdx.x)
         position = i32(u32(place) // u32(groups))
         g = i32(place - position * groups)
         p = i32(u32(position) // u32(Q))
         q = i32(position - p * Q)
-        row, column = i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1])
+        corner = (i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1]))
         lane = i32(cuda.threadIdx.x % LANES)
         warp = i32(cuda.threadIdx.x // LANES)
-        warps = i32(cuda.blockDim.x // LANES)
         rounds = i32((K + warps * filters - 1) // (warps * filters))
-        for m0 in range(0, terms, room):
-            pitch = i32(min(i32(room), i32(terms - m0)))
-            cuda.syncthreads()
-            gather(
-                patch,
-                pitch,
-                x,
-                x_strides,
-                i32(0),
-                images,
-                N,
-                i32(g * C),
-                m0,
-                terms,
-                row,
-                column,
-                taps,
-                dilation,
-                flip,
-                image,
-            )
-            cuda.syncthreads()
-            for turn in range(rounds):
-                k0 = i32((turn * warps + warp) * filters)
-                for n in range(images):
-                    for f in range(filters):
-                        value = A(0)
-                        if n < N and k0 + f < K:
-                            at = i64(n) * y_strides[0] + (g * K + k0 + f) * y_strides[1]
-                            value = read(y + (at + p * y_strides[2] + q * y_strides[3]) * size)
-                        top[n * filters + f] = value
+        for turn in range(rounds):
+            k0 = i32((turn * warps + warp) * filters)
+            for i in range(lane, most, i32(LANES)):
+                n, f = i32(i // filters), i32(i % filters)
+                k = i32(g * K + min(i32(k0 + f), i32(K - 1)))
+                at = i64(min(n, i32(N - 1))) * y_strides[0] + k * y_strides[1]
+                value = read(y + (at + p * y_strides[2] + q * y_strides[3]) * size)
+                tops[i32(warp * most + i)] = value if n < N else A(0)
+            for m0 in range(0, terms, room):
+                count = i32(min(i32(room), i32(terms - m0)))
+                if turn == 0 or terms > room:
+                    gather(
+                        patch, seen_by, count, x, x_strides, i32(0), N, i32(g * C), m0, corner, taps, dilation, flip, image
+                    )  # fmt: skip
+                cuda.syncthreads()
                 base = w + (i64(g * K + k0) * w_strides[0] + p * w_strides[1] + q * w_strides[2] + m0) * size
-                for j in range(lane, pitch, i32(LANES)):
-                    for f in range(filters):
-                        total[f] = A(0)
+                for j in range(i32(lane * vec), count, i32(stretch)):
+                    for i in range(held):
+                        total[i] = A(0)
                     for n in range(images):
-                        seen = patch[i32(n * pitch + j)]
-                        for f in range(filters):
-                            total[f] = A(total[f] + seen * top[n * filters + f])
+                        look_at_tops(top, i32(0), tops, i32(warp * most + n * filters))
+                        look(seen, i32(0), patch, i32(n * room + j))
+                        for e in range(vec):
+                            for f in range(filters):
+                                total[f * vec + e] = A(total[f * vec + e] + seen[e] * top[f])
                     for f in range(filters):
                         if k0 + f < K:
                             target = base + (f * w_strides[0] + j) * size
-                            result = A(alpha * total[f])
+                            for e in range(vec):
+                                total[f * vec + e] = A(alpha * total[f * vec + e])
                             if beta != A(0):
-                                result = A(result + beta * read(target))
-                            write(target, result)
+                                read_vector(old, i32(0), target)
+                                for e in range(vec):
+                                    total[f * vec + e] = A(total[f * vec + e] + beta * old[e])
+                            write_vector(total, i32(f * vec), target)
+                cuda.syncthreads()
 
     return kernel

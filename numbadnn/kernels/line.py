@@ -1,4 +1,4 @@
-"""``numba.line``: causal_conv1d, at half the speed of a copy as long as the sums are short.
+"""``numba.line``: causal_conv1d, at three quarters of the speed of a copy as long as the sums are short.
 
 The device code is in ``_line_kernels``. Steps and filters of a thread, and few taps, are frozen into a kernel, all else is an
 argument; strides are free.
@@ -7,7 +7,7 @@ argument; strides are free.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from numbadnn.kernels._launch import Kernel
@@ -19,19 +19,58 @@ from numbadnn.registry import Executable, Impl, register
 THREADS = 128
 SHARED_BYTES = 32 * 1024
 MOST_FROZEN_TAPS = 4
+#: what a thread may have in registers of the steps behind its own, and how many taps are written out
+MOST_BEHIND, MOST_WINDOW_TAPS = 24, 16
 
 
 @dataclass(frozen=True, slots=True)
 class LineConfig:
-    """``steps`` x ``filters`` sums a thread; ``taps`` frozen (0: an argument); ``room``: numbers in shared memory."""
+    """``steps`` x ``filters`` sums a thread; ``taps`` frozen (0: an argument); ``room``: numbers in shared memory.
+
+    ``packed``: the steps that a thread reads, and those that it writes, are neighbours of its neighbours' in memory.
+    """
 
     steps: int
     filters: int
     taps: int
     room: int
+    packed: bool = False
 
 
-def heuristic(problem: ConvProblem, acc: str = "float32") -> LineConfig:
+@dataclass(frozen=True, slots=True)
+class ChannelConfig:
+    """A thread has ``pieces`` of ``vec`` steps; taps and dilation are frozen, or 0: then it is a multiple of ``vec``."""
+
+    vec: int
+    pieces: int
+    taps: int
+    dilation: int
+
+
+def channel_config(problem: ConvProblem) -> ChannelConfig | None:
+    """Where each channel has a filter of its own and lines are whole pieces of 16 bytes, None elsewhere."""
+    x, y, vec = problem.x, problem.y, 16 // problem.x.itemsize
+    alone = problem.w.shape[:2] == (problem.groups, 1) and problem.stride[1] == 1 and problem.padding[1][1] == 0
+    whole = x.aligned and y.aligned and x.shape[3] % vec == 0 and y.shape[3] == x.shape[3]
+    if not (alone and whole and x.strides[3] == y.strides[3] == 1):
+        return None
+    if any(s.strides[i] % vec for s in (x, y) for i in (0, 1) if s.shape[i] > 1):
+        return None
+    taps, dilation = problem.taps[1], problem.dilation[1]
+    pieces = 1 if problem.x.itemsize == 2 else 2
+    if dilation % vec == 0 or taps == 1:
+        return ChannelConfig(vec, pieces, 0, 0)
+    if (taps - 1) * dilation > MOST_BEHIND or taps > MOST_WINDOW_TAPS:
+        return None
+    return ChannelConfig(vec, pieces, taps, dilation)
+
+
+def heuristic(problem: ConvProblem, acc: str = "float32") -> LineConfig | ChannelConfig:
+    """Channels by themselves, or tiles of steps and filters."""
+    return channel_config(problem) or line_config(problem, acc)
+
+
+def line_config(problem: ConvProblem, acc: str = "float32") -> LineConfig:
     """Up to 16 filters, as many as the filters of a group fill and shared memory holds; the fewer, the more steps."""
     K, (C, taps) = problem.w.shape[0] // problem.groups, (problem.w.shape[1], problem.taps[1])
     filters = min(16, 1 << (K - 1).bit_length())
@@ -39,7 +78,8 @@ def heuristic(problem: ConvProblem, acc: str = "float32") -> LineConfig:
         filters //= 2
     steps = 8 if filters == 1 else 4
     frozen = taps if taps <= MOST_FROZEN_TAPS else 0
-    return LineConfig(steps, filters, frozen, _numbers(C * taps, filters))
+    packed = problem.x.strides[3] * problem.stride[1] == 1 == problem.y.strides[3]
+    return LineConfig(steps, filters, frozen, _numbers(C * taps, filters), packed)
 
 
 def _numbers(terms: int, filters: int) -> int:
@@ -47,14 +87,26 @@ def _numbers(terms: int, filters: int) -> int:
     return max(256, 1 << (terms * filters - 1).bit_length())
 
 
+def channel_kernel(dtype: str, acc: str, config: ChannelConfig) -> Kernel:
+    """Each channel by itself."""
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels import _line_channels
+
+        return _line_channels.forward(dtype, acc, config)
+
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i64*2 i64 i64*2 i64*2"
+    return Kernel(f"line_channels {dtype} {acc} " + " ".join(map(str, astuple(config))), parameters, build, THREADS)
+
+
 def kernel(dtype: str, acc: str, config: LineConfig) -> Kernel:
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _line_kernels
 
-        return _line_kernels.forward(dtype, acc, config.steps, config.filters, config.taps, config.room)
+        return _line_kernels.forward(dtype, acc, *astuple(config))
 
     parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i64*3 i64 i64*3 i64*3"
-    name = f"line {dtype} {acc} {config.steps} {config.filters} {config.taps} {config.room}"
+    name = f"line {dtype} {acc} " + " ".join(str(int(v)) for v in astuple(config))
     return Kernel(name, parameters, build, THREADS)
 
 
@@ -76,23 +128,15 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
     return device_reason(policy)
 
 
-def _plan(problem: ConvProblem, policy: Policy, config: LineConfig | None = None) -> Executable:
+def _plan(problem: ConvProblem, policy: Policy, config: LineConfig | ChannelConfig | None = None) -> Executable:
     dtype, acc = problem.x.dtype, accumulator_of(problem.x.dtype, policy)
     config = config or heuristic(problem, acc)
-    chosen = kernel(dtype, acc, config)
-    (N, _, _, _), (_, K, _, Q), w = problem.x.shape, problem.y.shape, problem.w
-    K //= problem.groups
-    tiles, blocks_of_filters = -(-Q // (THREADS * config.steps)), -(-K // config.filters)
-    k, c, _, s = w.strides
-    start, s = ((problem.taps[1] - 1) * s, -s) if problem.flip else (0, s)
-    scalars = (
-        *(blocks_of_filters, tiles, problem.groups, K, w.shape[1], problem.taps[1], Q),
-        *(problem.padding[1][0], problem.stride[1], problem.dilation[1]),
-        *((*problem.x.strides[:2], problem.x.strides[3]), start, (k, c, s)),
-        (*problem.y.strides[:2], problem.y.strides[3]),
-    )
-    grid = (blocks_of_filters * tiles * problem.groups * N, 1, 1)
-    launch = chosen.prepare(policy.device, grid, (THREADS, 1, 1), scalars)
+    if isinstance(config, ChannelConfig):
+        chosen = channel_kernel(dtype, acc, config)
+        launch = _prepare_channels(problem, policy.device, config, chosen)
+    else:
+        chosen = kernel(dtype, acc, config)
+        launch = _prepare(problem, policy.device, config, chosen)
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
         launch(stream, inputs[0], inputs[1], outputs[0])
@@ -101,17 +145,53 @@ def _plan(problem: ConvProblem, policy: Policy, config: LineConfig | None = None
     return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=launch.direct)
 
 
+def _taps(problem: ConvProblem) -> tuple[int, int]:
+    """Where the first tap lies, and the stride from one to the next."""
+    step = problem.w.strides[3]
+    return ((problem.taps[1] - 1) * step, -step) if problem.flip else (0, step)
+
+
+def _prepare_channels(problem: ConvProblem, device: int, config: ChannelConfig, chosen: Kernel) -> Any:
+    (N, _, _, Q), K = problem.x.shape, problem.w.shape[0]
+    tiles = -(-Q // (THREADS * config.vec * config.pieces))
+    start, s = _taps(problem)
+    scalars = (
+        *(tiles, K // problem.groups, K, problem.taps[1], Q, problem.padding[1][0], problem.dilation[1]),
+        *(problem.x.strides[:2], start, (problem.w.strides[0], s), problem.y.strides[:2]),
+    )
+    return chosen.prepare(device, (tiles * N * K, 1, 1), (THREADS, 1, 1), scalars)
+
+
+def _prepare(problem: ConvProblem, device: int, config: LineConfig, chosen: Kernel) -> Any:
+    (N, _, _, _), (_, K, _, Q), w = problem.x.shape, problem.y.shape, problem.w
+    K //= problem.groups
+    tiles, blocks_of_filters = -(-Q // (THREADS * config.steps)), -(-K // config.filters)
+    k, c = w.strides[:2]
+    start, s = _taps(problem)
+    scalars = (
+        *(blocks_of_filters, tiles, problem.groups, K, w.shape[1], problem.taps[1], Q),
+        *(problem.padding[1][0], problem.stride[1], problem.dilation[1]),
+        *((*problem.x.strides[:2], problem.x.strides[3]), start, (k, c, s)),
+        (*problem.y.strides[:2], problem.y.strides[3]),
+    )
+    grid = (blocks_of_filters * tiles * problem.groups * N, 1, 1)
+    return chosen.prepare(device, grid, (THREADS, 1, 1), scalars)
+
+
 def _rank(problem: ConvProblem) -> float:
-    """Microseconds, from an H200: 2.2 TB/s, or 12 TFLOP/s."""
-    return 3 + max(problem.bytes / 2.2e6, problem.flops / 1.2e7)
+    """Microseconds, from an H200: 2.2 TB/s, 3.3 where each channel stands alone, or 12 TFLOP/s."""
+    return 3 + max(problem.bytes / (3.3e6 if channel_config(problem) else 2.2e6), problem.flops / 1.2e7)
 
 
 def kernels() -> Iterator[Kernel]:
     """Few filters and many, frozen taps and not, each dtype among them."""
-    yield kernel("float32", "float32", LineConfig(8, 1, 4, 256))
-    yield kernel("float16", "float32", LineConfig(4, 16, 2, 512))
+    yield kernel("float32", "float32", LineConfig(8, 1, 4, 256, True))
+    yield kernel("float16", "float32", LineConfig(4, 16, 2, 512, True))
     yield kernel("bfloat16", "float32", LineConfig(4, 8, 0, 1024))
     yield kernel("float64", "float64", LineConfig(4, 4, 3, 256))
+    yield channel_kernel("float32", "float32", ChannelConfig(4, 2, 4, 1))
+    yield channel_kernel("float16", "float32", ChannelConfig(8, 1, 0, 0))
+    yield channel_kernel("bfloat16", "float32", ChannelConfig(8, 1, 16, 1))
 
 
 register(Impl("causal_conv1d", "numba", "numba.line", _supports, _plan, _rank, "ieee", "gpu_to_gpu"))

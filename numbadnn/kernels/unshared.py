@@ -1,4 +1,4 @@
-"""``numba.unshared``: unshared convolutions and the gradient of their filters, each filter read or written once.
+"""``numbadnn.unshared``: unshared convolutions and the gradient of their filters, each filter read or written once.
 
 The device code is in ``_unshared_kernels``. Images and filters of a block are frozen into a kernel, all else is an argument;
 a filter's terms must lie together in memory, in whatever order the other axes. The gradient of the images takes ``numba.direct``.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from numbadnn.kernels._launch import Kernel
@@ -17,46 +17,63 @@ from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy, contiguous_strides
 from numbadnn.registry import Executable, Impl, register
 
-LANES, MOST_WARPS = 32, 8
-SHARED_BYTES = 32 * 1024
+LANES, MOST_WARPS = 32, 4
+#: blocks that fill a GPU
+ENOUGH_BLOCKS = 4 * 132
+#: of a block; four fit a multiprocessor
+SHARED_BYTES = 47 * 1024
 #: images of a block: with 4 filters, a thread has this times 4 sums
 MOST_IMAGES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class UnsharedConfig:
-    """``images`` x ``filters`` sums a thread; ``room``: terms of an image in shared memory, a multiple of 64."""
+    """``images`` x ``filters`` sums a thread; ``room``: terms in shared memory; ``vec``: terms of an access."""
 
     images: int
     filters: int
     room: int
+    vec: int
     warps: int
+    resident: int = 4
 
 
 def heuristic(problem: ConvProblem, acc: str = "float32") -> UnsharedConfig:
     """Images in the smallest power of two that holds them, up to 8; as many warps as the filters of a group can feed."""
     filters = min(4, 1 << (problem.w.shape[0] // problem.groups - 1).bit_length())
     images = 1 << (problem.x.shape[0] - 1).bit_length()
+    warps = max(1, min(MOST_WARPS, -(-problem.w.shape[0] // problem.groups // filters)))
+    vec, held = _vector(problem), ITEMSIZE[acc]
     if problem.direction == "forward":
         images = min(images, MOST_IMAGES)
-    terms = -(-math.prod(problem.w.shape[3:]) // 64) * 64
-    room = max(64, min(terms, SHARED_BYTES // (images * ITEMSIZE[acc]) // 64 * 64))
-    warps = min(MOST_WARPS, -(-problem.w.shape[0] // problem.groups // filters))
-    return UnsharedConfig(images, filters, room, max(warps, 1))
+        each = problem.w.itemsize if vec * problem.w.itemsize >= 4 else held
+        most = SHARED_BYTES // (images * held + warps * filters * each)
+    else:
+        most = SHARED_BYTES // (2 * images * held)  # stores wait for nothing: more blocks, less for each
+    terms = -(-math.prod(problem.w.shape[3:]) // 32) * 32
+    return UnsharedConfig(images, filters, max(32, min(terms, most // 32 * 32)), vec, warps)
+
+
+def _vector(problem: ConvProblem) -> int:
+    """The most terms of a filter that one access may have, in every filter: up to four, more would need too many registers."""
+    vec = min(4, 16 // problem.w.itemsize) if problem.w.aligned else 1
+    while vec > 1 and any(v % vec for v in (math.prod(problem.w.shape[3:]), *problem.w.strides[:3])):
+        vec //= 2
+    return vec
 
 
 def kernel(direction: str, dtype: str, acc: str, config: UnsharedConfig) -> Kernel:
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _unshared_kernels
 
-        return getattr(_unshared_kernels, direction)(dtype, acc, config.images, config.filters, config.room)
+        return getattr(_unshared_kernels, direction)(dtype, acc, config)
 
     real = "f64" if acc == "float64" else "f32"
     parameters = (
         f"ptr ptr ptr i32 i32 i32 i32 i32 i32*2 i32 i32*2 i32*2 i32*2 i32*2 i32 i32 i64*4 i64*3 i64*4 {real} {real}"
     )
-    name = f"unshared {direction} {dtype} {acc} {config.images} {config.filters} {config.room}"
-    return Kernel(name, parameters, build, LANES * MOST_WARPS)
+    name = f"unshared {direction} {dtype} {acc} " + " ".join(str(v) for v in astuple(config))
+    return Kernel(name, parameters, build, LANES * config.warps, config.resident)
 
 
 def _supports(problem: ConvProblem, policy: Policy) -> str:
@@ -84,13 +101,14 @@ def _plan(problem: ConvProblem, policy: Policy, config: UnsharedConfig | None = 
     chosen = kernel(problem.direction, dtype, acc, config)
     (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
     forward = problem.direction == "forward"
-    chunks = -(-N // config.images) if forward else 1
+    positions = P * Q * problem.groups
+    chunks = max(1, min(-(-N // config.images), ENOUGH_BLOCKS // positions)) if forward else 1
     scalars = (
         *(chunks, problem.groups, N, K // problem.groups, w.shape[3], (H, W), Q, w.shape[4:]),
         *(tuple(low for low, _ in problem.padding), problem.stride, problem.dilation, int(problem.flip)),
         *(math.prod(w.shape[3:]), problem.x.strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
     )
-    grid = (P * Q * problem.groups * chunks, 1, 1)
+    grid = (positions * chunks, 1, 1)
     launch = chosen.prepare(policy.device, grid, (LANES * config.warps, 1, 1), scalars)
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
@@ -101,19 +119,19 @@ def _plan(problem: ConvProblem, policy: Policy, config: UnsharedConfig | None = 
 
 
 def _rank(problem: ConvProblem) -> float:
-    """Microseconds, from an H200: elements of the filters a microsecond, once for each group of images (forward)."""
-    rounds = -(-problem.x.shape[0] // MOST_IMAGES) if problem.direction == "forward" else 1
-    return 6 + rounds * problem.w.size / (3.4e5 if problem.w.itemsize >= 4 else 2e5)
+    """Microseconds, from an H200: half the speed of a copy, and what each image adds."""
+    return 4 + problem.bytes / 2.2e6 + problem.flops / 1.5e7
 
 
 def kernels() -> Iterator[Kernel]:
     """Both directions, each dtype and several numbers of images."""
     for direction, dtype, config in (
-        ("forward", "float32", UnsharedConfig(8, 4, 1024, 8)),
-        ("forward", "float16", UnsharedConfig(1, 4, 320, 8)),
-        ("forward", "float64", UnsharedConfig(4, 2, 1024, 8)),
-        ("grad_weights", "float32", UnsharedConfig(8, 4, 1024, 8)),
-        ("grad_weights", "bfloat16", UnsharedConfig(16, 1, 512, 8)),
+        ("forward", "float32", UnsharedConfig(8, 4, 288, 4, 4)),
+        ("forward", "float16", UnsharedConfig(8, 4, 256, 4, 4)),
+        ("forward", "bfloat16", UnsharedConfig(1, 4, 256, 1, 4)),
+        ("forward", "float64", UnsharedConfig(4, 2, 128, 1, 4)),
+        ("grad_weights", "float32", UnsharedConfig(8, 4, 288, 4, 4)),
+        ("grad_weights", "bfloat16", UnsharedConfig(16, 4, 256, 2, 4)),
     ):
         yield kernel(direction, dtype, "float64" if dtype == "float64" else "float32", config)
 

@@ -1,0 +1,141 @@
+"""What becomes of the sums of ``_implicit_tiles``: written to the result, or as partial sums that ``total`` adds.
+
+A row's place in the result is the third number of its table entry. A thread writes some neighbours at a time, along
+rows of the product or along its columns, whichever follow each other in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._implicit_tiles_tables import LAST_BIT
+from numbadnn.kernels._implicit_tiles_words import fetch_words
+from numbadnn.kernels._ptx import ACCUMULATOR, load, store, store_vector
+from numbadnn.kernels.implicit_tiles import TOTAL_THREADS
+from numbadnn.kernels.implicit_tiles_config import ENTRY, ImplicitTilesConfig
+from numbadnn.problem import ITEMSIZE
+
+INT32 = np.int32
+
+
+def _finish(dtype: str, acc: str) -> Callable[..., Any]:
+    """``finish(value, target, alpha, beta)``: what is to be written."""
+    A, read = ACCUMULATOR[acc], load(dtype, acc)
+
+    @device
+    def finish(value, target, alpha, beta):  # type: ignore[no-untyped-def]
+        value = A(alpha * value)
+        if beta != A(0):
+            value = A(value + beta * read(target))
+        return value
+
+    return finish
+
+
+def _put(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., None]:
+    """``put(sums, part, rows, out, row, column, columns, row_step, step, alpha, beta)``: a part of a thread's rows.
+
+    ``row`` and ``column``: the thread's first. A part is ``chunk`` rows that lie together, with warps two of sixteen;
+    ``config.put`` is how many elements an access has, along rows of the result where ``config.along_rows``.
+    """
+    warps, wide, chunk, split = config.warps, config.wide, config.chunk, config.splits > 1
+    along_rows = config.along_rows and not warps
+    group, run = (2, 2) if warps else (chunk, chunk)  # rows of a part, columns that lie together
+    between, high = (8, 16) if warps else (1, config.m * chunk // config.tall)  # rows and parts
+    apart, held = (8, wide // 4) if warps else (config.n * chunk // wide, wide)  # runs of columns; columns of a thread
+    vector = group if along_rows else min(config.put, run)
+    outer, inner = (1, held) if along_rows else (group, held // vector)
+    A, size, finish = ACCUMULATOR[acc], ITEMSIZE[out], _finish(out, acc)
+    write, write_vector = store(out, acc), store_vector(out, vector, acc)
+
+    @device
+    def put(sums, part, rows, target, row, column, columns, row_step, step, alpha, beta):  # type: ignore[no-untyped-def]
+        words = cuda.local.array(4, INT32)
+        values = cuda.local.array(vector, A)
+        for e in range(outer):
+            r = i32(row + part * high + e * between)
+            if split:
+                start = i32(r * row_step)
+            else:
+                fetch_words(words, i32(0), rows + i64(r) * ENTRY)
+                start = words[2]
+            for i in range(inner):
+                j = i if along_rows else i * vector
+                c = i32(column + (j // run) * apart + j % run)
+                if split or (start != i32(LAST_BIT) and c < columns):
+                    to = target + i64(i32(start + c * step)) * size
+                    for v in range(vector):
+                        if warps:
+                            at = (part * (wide // 8) + j // 2) * 4 + e * 2 + j % 2 + v
+                        else:
+                            at = (part * chunk + v) * wide + j if along_rows else (part * chunk + e) * wide + j + v
+                        values[v] = sums[at] if split else finish(sums[at], to + v * size, alpha, beta)
+                    if vector > 1:
+                        write_vector(values, i32(0), to)
+                    else:
+                        write(to, values[0])
+
+    return put
+
+
+def put_tile(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., None]:
+    """``put_all(sums, rows, target, row, column, columns, row_step, step, alpha, beta)``: all of a thread's sums.
+
+    Written out, because a loop over so much code would not be unrolled, and the sums would lie in memory.
+    """
+    put = _put(out, acc, config)
+    parts = config.tall // 16 if config.warps else config.tall // config.chunk
+
+    @device
+    def put_all(sums, rows, target, row, column, columns, row_step, step, alpha, beta):  # type: ignore[no-untyped-def]
+        put(sums, 0, rows, target, row, column, columns, row_step, step, alpha, beta)
+        if parts > 1:
+            put(sums, 1, rows, target, row, column, columns, row_step, step, alpha, beta)
+        if parts > 2:
+            put(sums, 2, rows, target, row, column, columns, row_step, step, alpha, beta)
+            put(sums, 3, rows, target, row, column, columns, row_step, step, alpha, beta)
+
+    return put_all
+
+
+def total(dtype: str, acc: str, along_rows: bool) -> Callable[..., None]:
+    """out[row, column] = alpha * (the sum of all splits, in their order) + beta * out; a group a blockIdx.y.
+
+    The partial sums lie as ``row * row_step + column * column_step``, neighbours as ``along_rows`` says, ``each`` apart.
+    """
+    A, acc_size, size = ACCUMULATOR[acc], ITEMSIZE[acc], ITEMSIZE[dtype]
+    read, write, finish = load(acc, acc), store(dtype, acc), _finish(dtype, acc)
+    together = 8
+
+    def kernel(  # type: ignore[no-untyped-def]
+        partial, target, rows, row_count, columns, splits, row_step, column_step, each, step, group_step, alpha, beta
+    ):
+        number = i32(i64(cuda.blockIdx.x) * TOTAL_THREADS + cuda.threadIdx.x)
+        extent = row_count if along_rows else columns
+        high = i32(u32(number) // u32(extent))
+        low = i32(number - high * extent)
+        row, column = (low, high) if along_rows else (high, low)
+        if row >= row_count or column >= columns:
+            return
+        words = cuda.local.array(4, INT32)
+        fetch_words(words, i32(0), rows + i64(row) * ENTRY)
+        if words[2] == i32(LAST_BIT):
+            return
+        group = i64(cuda.blockIdx.y)
+        source = partial + (group * splits * each + i64(row) * row_step + i64(column) * column_step) * acc_size
+        value = A(0)
+        held = cuda.local.array(together, A)
+        apart = each * acc_size
+        for first in range(i32(0), splits, i32(together)):
+            for e in range(together):
+                held[e] = read(source + i64(first + e) * apart) if first + e < splits else A(0)
+            for e in range(together):
+                value = A(value + held[e])
+        to = target + (group * group_step + i64(words[2]) + i64(column) * step) * size
+        write(to, finish(value, to, alpha, beta))
+
+    return kernel

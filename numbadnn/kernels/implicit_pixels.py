@@ -1,0 +1,356 @@
+"""``numba.implicit_gemm`` forward and with respect to the image: configurations, arguments, launches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass, replace
+from typing import Any, NamedTuple
+
+from numbadnn.kernels._implicit_walk import (
+    Axis,
+    Boxes,
+    Window,
+    axes_of,
+    axes_reason,
+    filter_boxes,
+    filter_steps,
+    image_reason,
+    packed_steps,
+    rows_step,
+    window,
+)
+from numbadnn.kernels._launch import Kernel, blocks, sequence
+from numbadnn.kernels._support import LIMIT32
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import ITEMSIZE, Policy, Spec
+from numbadnn.registry import Executable
+
+THREADS = 256
+MULTIPROCESSORS = 132
+SHARED_BYTES = 227 * 1024
+#: of ``store``: lines of 128 bytes by the threads, boxes by the copy engine
+LINES, COPIES = 32, 64
+
+
+@dataclass(frozen=True, slots=True)
+class PixelsConfig:
+    """A tile of ``m`` pixels (128, 256) by ``n`` channels (64, 128, 256), a ring of ``stages``, terms shared by ``splits``.
+
+    ``by_rows``: filters are packed along the terms; ``phases``: the target is written in phases of a stride; ``store``:
+    elements a thread writes at a time (1, 2, 8), or LINES or COPIES, through shared memory. ``resident``: filters stay
+    in shared memory, in so many stretches of the terms.
+    """
+
+    m: int
+    n: int
+    stages: int
+    splits: int
+    by_rows: bool
+    phases: bool
+    store: int
+    resident: int = 0
+
+
+class Product(NamedTuple):
+    """A problem as the walk over the pixels of ``target``: ``depth`` channels of the source, ``width`` of the target, a group."""
+
+    problem: ConvProblem
+    forward: bool
+    axes: tuple[Axis, Axis]
+    source: Spec
+    target: Spec
+    filters: Spec
+    depth: int
+    width: int
+
+    @property
+    def item(self) -> int:
+        return self.source.itemsize
+
+    @property
+    def steps(self) -> int:
+        """Copies of 128 bytes of channels for each pixel, over the taps of the average phase."""
+        taps = math.prod(self.problem.taps) / self.phases
+        return max(1, round(-(-self.depth * self.item // 128) * taps))
+
+    @property
+    def pixels(self) -> int:
+        """Those of one phase."""
+        return self.target.shape[0] * self.axes[0].positions * self.axes[1].positions
+
+    @property
+    def phases(self) -> int:
+        return self.axes[0].spread * self.axes[1].spread
+
+
+def product(problem: ConvProblem) -> Product:
+    """Forward or the gradient with respect to the image."""
+    forward, g = problem.direction == "forward", problem.groups
+    source, target = (problem.x, problem.y) if forward else (problem.y, problem.x)
+    w = problem.w
+    if (
+        not forward and w.dtype == "float32"
+    ):  # TF32 is multiplied packed along the terms only, which are the filters here
+        turn = (1, 0, 2, 3)
+        w = Spec(w.dtype, tuple(w.shape[i] for i in turn), tuple(w.strides[i] for i in turn), w.aligned)
+    axes = axes_of(problem, forward)
+    return Product(problem, forward, axes, source, target, w, source.shape[1] // g, target.shape[1] // g)
+
+
+# ---- configurations
+
+
+def _store(target: Spec, width: int) -> int:
+    """Elements a thread may write at a time."""
+    if target.strides[1] != 1 or not target.aligned:
+        return 1
+    others = (width, *(s for n, s in zip(target.shape, target.strides, strict=True) if n > 1 and s != 1))
+    return next(v for v in (8, 2, 1) if (v < 8 or target.itemsize == 2) and all(step % v == 0 for step in others))
+
+
+def by_copies_reason(p: Product) -> str:
+    """Why the copy engine cannot write the target, "" if it can."""
+    if p.problem.beta or p.phases > 1 or not rows_step(p.target):
+        return "needs beta of 0 and a target whose pixels are one axis of memory"
+    if p.item != 2:
+        return "needs 16-bit types"
+    if p.problem.groups > 1 and p.width % (16 // p.target.itemsize):
+        return "needs groups that start at multiples of 16 bytes"
+    return image_reason(p.target, "the result")
+
+
+def stages_of(m: int, n: int, store: int, resident: int = 0) -> int:
+    """As many as shared memory holds, eight at most."""
+    free = SHARED_BYTES - 1040 - (32768 if store >= LINES else 0) - resident * n * 128
+    return min(8, free // ((m + (0 if resident else n)) * 128 + 16))
+
+
+class Tiling(NamedTuple):
+    """What a configuration is chosen by."""
+
+    m: int
+    n: int
+    splits: int = 1
+    resident: int = 0
+
+
+def _microseconds(p: Product, t: Tiling) -> float:
+    """An estimate, by what an H200 was measured to take: a step, the writing of a tile, the adding of partial sums."""
+    tiles = -(-p.pixels // t.m) * -(-p.width // t.n) * p.problem.groups * p.phases * t.splits
+    step = 6.25e-4 * (t.m + t.n) + 1.465e-5 * t.m * t.n
+    write = (1.1 + 7.3e-5 * t.m * t.n) * (1.6 if p.phases > 1 else 1.0 if not by_copies_reason(p) else 2.0)
+    moved = (p.source.size + p.target.size) * p.item / 4.0e6
+    extra = 2.5 + p.target.size * (8.0 * t.splits + 2) / 4.5e6 if t.splits > 1 else 0.0
+    return max(-(-tiles // MULTIPROCESSORS) * (p.steps / t.splits * step + write), moved) + extra
+
+
+def _candidates(p: Product) -> Iterator[Tiling]:
+    for m, n in ((128, 256), (256, 128), (128, 128), (256, 64), (128, 64)):
+        if n > 64 and n >= 2 * p.width:
+            continue
+        for splits in (1, 2, 3, 4, 5, 6, 8):
+            if splits == 1 or p.steps >= 4 * splits:
+                yield Tiling(m, n, splits)
+        alone = p.width <= n and p.problem.groups == p.phases == 1
+        if alone and stages_of(m, n, COPIES, p.steps) >= 3 and p.pixels > m * MULTIPROCESSORS:
+            yield Tiling(m, n, resident=p.steps)
+
+
+def config_of(p: Product, t: Tiling) -> PixelsConfig:
+    store = 2 if t.splits > 1 and p.width % 2 == 0 else 1 if t.splits > 1 else _store(p.target, p.width)
+    if t.splits == 1 and not by_copies_reason(p):
+        store = COPIES
+    elif store == 8 and not p.problem.beta:
+        store = LINES
+    by_rows, stages = p.forward or p.item == 4, stages_of(t.m, t.n, store, t.resident)
+    return PixelsConfig(t.m, t.n, stages, t.splits, by_rows, p.phases > 1, store, t.resident)
+
+
+def space(problem: ConvProblem, limit: int = 1 << 30) -> list[PixelsConfig]:
+    """Every configuration worth timing, the one whose estimated time is the shortest first."""
+    p = product(problem)
+    fitting = [t for t in _candidates(p) if workspace_bytes(p, t.splits) <= limit]
+    fitting.sort(key=lambda t: _microseconds(p, t))
+    return [config_of(p, t) for t in fitting[:8]]
+
+
+# ---- kernels
+
+
+def pixels_kernel(dtype: str, config: PixelsConfig) -> Kernel:
+    """The kernel of one configuration."""
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels import _implicit_pixels
+
+        return _implicit_pixels.pixels(dtype, config)
+
+    parameters = (
+        f"map map {'map' if config.store == COPIES else 'ptr'} i32*3 i32 i32 i32 i32 i32 "
+        "i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32 i64*4 i64 i32*2 f32 f32"
+    )
+    frozen = replace(config, splits=min(config.splits, 2))  # how many is an argument
+    name = f"implicit_pixels {dtype} " + " ".join(str(int(v)) for v in astuple(frozen))
+    return Kernel(name, parameters, build, 384)
+
+
+def arrange_kernel(dtype: str) -> Kernel:
+    """Filters with their channels next to each other."""
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels import _implicit_passes
+
+        return _implicit_passes.arrange(dtype)
+
+    return Kernel(f"implicit_arrange {dtype}", "ptr ptr i32 i32 i32*2 i64*4 i64*2", build, THREADS)
+
+
+def total_kernel(dtype: str, vector: int) -> Kernel:
+    """The sum over splits."""
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels import _implicit_passes
+
+        return _implicit_passes.total(dtype, vector)
+
+    return Kernel(f"implicit_total {dtype} {vector}", "ptr ptr i32 i32 i64 i32*3 i64*4 f32 f32", build, THREADS)
+
+
+def kernels() -> Iterator[Kernel]:
+    """Those that every architecture has the instructions for."""
+    yield arrange_kernel("float16")
+    yield total_kernel("bfloat16", 4)
+
+
+def hopper_kernels() -> Iterator[Kernel]:
+    """Those of sm_90a: each way of writing."""
+    yield pixels_kernel("float16", PixelsConfig(128, 256, 4, 1, True, False, COPIES))
+    yield pixels_kernel("bfloat16", PixelsConfig(256, 128, 4, 1, False, True, LINES))
+    yield pixels_kernel("float32", PixelsConfig(128, 64, 8, 2, True, False, 2))
+
+
+# ---- plans
+
+
+def supports(problem: ConvProblem, policy: Policy) -> str:
+    """Why it cannot, "" if it can; what all directions ask for is asked elsewhere."""
+    p = product(problem)
+    name = "x" if p.forward else "y"
+    reason = image_reason(p.source, name) or axes_reason(p.axes)
+    if reason:
+        return reason
+    if problem.groups > 1 and (p.depth * p.item % 128 or (p.item == 4 and not p.forward)):
+        return f"needs a multiple of {128 // p.item} channels of {name} a group, or one group"
+    if max(problem.x.size, problem.w.size, problem.y.size) >= LIMIT32:
+        return "needs operands of fewer than 2**31 elements"
+    if workspace_bytes(p, 1) > policy.workspace_limit:
+        return f"needs {workspace_bytes(p, 1)} bytes for the filters, the workspace limit is {policy.workspace_limit}"
+    return ""
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // 256) * 256
+
+
+def _packed_bytes(w: Spec) -> int:
+    """What rearranged filters take, 0 if they are read where they are."""
+    return 0 if filter_steps(w) else _padded(packed_steps(w)[0] * w.shape[0] * w.itemsize)
+
+
+def workspace_bytes(p: Product, splits: int) -> int:
+    """Rearranged filters, then partial sums."""
+    return _packed_bytes(p.filters) + (4 * splits * p.target.size if splits > 1 else 0)
+
+
+def maps(p: Product, config: PixelsConfig) -> tuple[Window, Boxes] | tuple[Window, Boxes, Boxes]:
+    """What the copy engine is told of the source, of the filters and, where it writes it, of the target."""
+    w, across = p.filters, 128 // p.item
+    box = (across, config.n) if config.by_rows else (across, 64)
+    read = window(p.source, p.axes, (across, config.m)), filter_boxes(w, filter_steps(w) or packed_steps(w), box)
+    if config.store != COPIES:
+        return read
+    extents = (p.width, p.pixels, p.problem.groups)
+    return *read, Boxes(extents, (rows_step(p.target) * p.item, max(p.width * p.item, 16)), (64, 64, 1))
+
+
+def arguments(p: Product, config: PixelsConfig) -> tuple[Any, ...]:
+    """Everything the kernel takes after its maps and addresses."""
+    problem, (down, right), target = p.problem, p.axes, p.target
+    tiles = (-(-p.pixels // config.m), -(-p.width // config.n), problem.groups)
+    count = math.prod(tiles) * p.phases * config.splits
+    last = math.prod(problem.taps) - 1
+    strides, scale = target.strides, (problem.alpha, problem.beta)
+    if config.splits > 1:
+        strides, scale = Spec.of(target.dtype, target.shape, "nhwc").strides, (1.0, 0.0)
+    return (
+        *(tiles, count, config.splits, target.shape[0], p.depth, p.width, (down.positions, right.positions)),
+        *(
+            (down.move, right.move),
+            (down.lower, right.lower),
+            (down.taps, right.taps),
+            (down.base, right.base),
+            (down.slope, right.slope),
+        ),
+        *((down.spread, right.spread), (down.hop, right.hop), last if problem.flip else 0, -1 if problem.flip else 1),
+        *(strides, 4 * target.size, target.shape[2:], *scale),
+    )
+
+
+def _main(p: Product, config: PixelsConfig, device: int) -> Any:
+    from numbadnn.kernels import _implicit_pixels, _tensormap
+    from numbadnn.kernels._context import ensure_context
+    from numbadnn.kernels.gemm import multiprocessors
+
+    dtype, (image, *boxes) = p.source.dtype, maps(p, config)
+    kind = "tf32" if dtype == "float32" else dtype
+    with ensure_context(device):
+        descriptors = (_tensormap.encode_window(kind, *image), *(_tensormap.encode(kind, *found) for found in boxes))
+    scalars = arguments(p, config)
+    grid = (min(scalars[1], multiprocessors(device)), 1, 1)
+    shared = _implicit_pixels.shared_bytes(config.m, config.n, config.stages, config.store, config.resident)
+    return pixels_kernel(dtype, config).prepare(device, grid, (384, 1, 1), (*descriptors, *scalars), shared)
+
+
+def arrange_launch(w: Spec, device: int) -> Any:
+    count = w.shape[0] * w.shape[1]
+    scalars = (count, w.shape[1], w.shape[2:], w.strides, packed_steps(w))
+    return arrange_kernel(w.dtype).prepare(device, blocks(count, THREADS), (THREADS, 1, 1), scalars)
+
+
+def total_launch(target: Spec, problem: ConvProblem, splits: int, device: int) -> Any:
+    n, c, h, w = target.shape
+    vector = 4 if c % 4 == 0 and _store(target, c) == 8 else 1
+    count = target.size // vector
+    scalars = (count, splits, 4 * target.size, (c, h, w), target.strides, problem.alpha, problem.beta)
+    chosen = total_kernel(target.dtype, vector)
+    return chosen.prepare(device, blocks(count, THREADS), (THREADS, 1, 1), scalars)
+
+
+def plan(problem: ConvProblem, policy: Policy, config: PixelsConfig | None = None) -> Executable:
+    config = config or space(problem, policy.workspace_limit)[0]
+    p, device = product(problem), policy.device
+    main, packed = _main(p, config, device), _packed_bytes(p.filters)
+    facts = {"kernel": main.name, "config": config}
+    nbytes = workspace_bytes(p, config.splits)
+    if nbytes == 0:
+        direct = main.direct
+    else:
+        steps = [(arrange_launch(p.filters, device), "w space")] if packed else []
+        filters, out = "space" if packed else "w", f"space+{packed}" if config.splits > 1 else "out"
+        steps.append((main, f"image {filters} {out}"))
+        if config.splits > 1:
+            steps.append((total_launch(p.target, problem, config.splits, device), f"space+{packed} out"))
+        direct = sequence("image w out space", steps)
+
+    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
+        direct(stream, *inputs, *outputs, *((workspace,) if nbytes else ()))
+
+    return Executable(run, nbytes, "tf32" if p.item == 4 else "tensor_core", "run_to_run", facts, direct)
+
+
+def rank(problem: ConvProblem) -> float:
+    """Microseconds by the estimate that chooses the configuration, and what a launch takes."""
+    p = product(problem)
+    packing = 3 + problem.w.size * ITEMSIZE[problem.w.dtype] / 1e6 if _packed_bytes(p.filters) else 0.0
+    return 3.7 + packing + min(_microseconds(p, t) for t in _candidates(p))

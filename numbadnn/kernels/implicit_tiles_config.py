@@ -1,0 +1,272 @@
+"""How the product of ``numba.implicit_tiles`` is tiled: configurations, and which is likely the fastest.
+
+A short model decides: rounds of blocks on the multiprocessors, of which the last takes hardly less time for being half
+empty, multiplications of a block, and the price of splitting the terms. Its constants are measurements of an H200.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numbadnn.kernels import simulate
+from numbadnn.kernels.implicit_tiles_product import Product, packed
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import ITEMSIZE, Policy, Spec
+
+MULTIPROCESSORS = 132
+#: bytes of a table's entry; of shared memory that every GPU gives a block, of sm_80 and later
+ENTRY, SHARED = 16, 99 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a tile of an operand is copied: ``vector`` elements an access, neighbours along its units or along terms.
+
+    ``along_terms``: threads follow each other along terms; else along units, which are rows or columns, ``vector`` each.
+    """
+
+    along_terms: bool
+    vector: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImplicitTilesConfig:
+    """A block's tile is ``m`` x ``n``, ``k`` terms at a time; a thread's (with ``warps``: a warp's) is ``tall`` x ``wide``.
+
+    ``resident`` blocks share a multiprocessor, ``splits`` blocks the terms of a tile. An instruction of a warp has
+    ``terms`` terms. ``chunk``: rows and columns that lie together in a thread's share; ``padding``: of rows in shared
+    memory. ``taps_first``: channels are neighbours among the terms. ``put`` elements are written together, along rows
+    where ``along_rows``.
+    """
+
+    m: int
+    n: int
+    k: int
+    tall: int
+    wide: int
+    resident: int
+    warps: bool
+    terms: int
+    chunk: int
+    padding: int
+    stages: int
+    splits: int
+    a: Reading
+    b: Reading
+    taps_first: bool
+    along_rows: bool
+    put: int
+
+    @property
+    def threads(self) -> int:
+        return (self.m // self.tall) * (self.n // self.wide) * (32 if self.warps else 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """The ring of tiles, then that of tables."""
+        tables = (2 * self.stages - 2) * self.k * ENTRY
+        return self.stages * sum(tile_elements(self)) * (16 // self.chunk) + tables
+
+    @property
+    def row_padding(self) -> int:
+        """That of a tile whose rows are terms: with it eight rows lie in different banks."""
+        return 8 if self.chunk == 8 else 4
+
+
+def tile_elements(config: ImplicitTilesConfig) -> tuple[int, int]:
+    """Of the two tiles in shared memory, gaps included: vectors of terms make rows of terms."""
+    m, n, k, padding = config.m, config.n, config.k, config.padding
+
+    def elements(reading: Reading, extent: int) -> int:
+        rows = reading.along_terms and reading.vector > 1
+        return extent * (k + config.row_padding) if rows else k * (extent + padding)
+
+    return elements(config.a, m), elements(config.b, n)
+
+
+# ---- configurations
+
+#: (m, n, k, tall, wide, blocks a multiprocessor), and how much more time an element takes than one of the first:
+#: neighbouring positions, then neighbouring channels; of the gradient of the filters, the same
+THREAD_TILES = (
+    ((128, 128, 16, 16, 8, 2), (1.0, 1.0, 1.02, 1.0)),
+    ((256, 64, 16, 16, 8, 2), (1.02, 1.05, 1.05, 1.06)),
+    ((128, 64, 16, 16, 8, 4), (1.0, 1.04, 1.0, 1.02)),
+    ((64, 64, 16, 16, 8, 8), (1.06, 1.1, 1.25, 1.0)),
+    ((256, 32, 16, 16, 4, 3), (1.15, 1.22, 1.3, 1.25)),
+)
+WARP_TILES = {
+    "float32": (
+        ((128, 128, 16, 64, 32, 2), (1.0,) * 4),
+        ((128, 64, 16, 32, 32, 3), (1.1,) * 4),
+        ((64, 64, 16, 32, 16, 3), (1.3,) * 4),
+        ((64, 32, 16, 16, 16, 4), (1.6,) * 4),
+    ),
+    "float64": (
+        ((64, 64, 16, 32, 32, 3), (1.0, 1.0, 1.05, 1.05)),
+        ((128, 128, 16, 64, 32, 1), (1.05, 1.05, 1.0, 1.0)),
+        ((64, 32, 16, 32, 16, 4), (1.05, 1.05, 1.3, 1.3)),
+    ),
+}
+HALF_TILES = (
+    ((128, 128, 32, 64, 32, 2), (1.0,) * 4),
+    ((256, 64, 32, 64, 32, 2), (1.05,) * 4),
+    ((128, 64, 32, 64, 32, 3), (1.1,) * 4),
+    ((64, 64, 32, 32, 32, 4), (1.3,) * 4),
+)
+#: of one warp
+SIMULATED_TILES = {
+    "threads": (((16, 32, 8, 4, 4, 1), (1.0,) * 4),),
+    "warps": (((16, 16, 8, 16, 16, 1), (1.0,) * 4),),
+    "halves": (((16, 16, 32, 16, 16, 1), (1.0,) * 4),),
+}
+#: multiplications a microsecond of a multiprocessor, by the size of an element: measured on an H200, of 16 bits assumed
+SPEED = {2: 4.0e5, 4: 1.5e5, 8: 1.0e5}
+#: microseconds that a round of blocks takes to begin and to end
+ROUND = 4.0
+#: terms an access of TF32 and float64 may have: more (4, 2) have run in the simulator, and on a GPU in one direction alone
+ALONG_TERMS = 1
+#: blocks of terms that a split has at least
+FEW_BLOCKS = 8
+
+
+def is_tf32(problem: ConvProblem, policy: Policy) -> bool:
+    return problem.x.dtype == "float32" and policy.fp32_precision == "tf32"
+
+
+def candidates(dtype: str, tf32: bool) -> Any:
+    """The tiles of one type, each with its factors."""
+    kind = "halves" if ITEMSIZE[dtype] == 2 else "warps" if tf32 or dtype == "float64" else "threads"
+    if simulate.active():
+        return SIMULATED_TILES[kind]
+    return {"halves": HALF_TILES, "warps": WARP_TILES.get(dtype), "threads": THREAD_TILES}[kind]
+
+
+def _together(spec: Spec, axes: tuple[int, ...], extent: int, step: int, most: int) -> int:
+    """The largest power of two that divides an extent, the strides of ``axes`` and ``step``; 1 where memory is unaligned."""
+    width = most if spec.aligned else 1
+    strides = [spec.strides[a] for a in axes if spec.shape[a] > 1]
+    while width > 1 and any(v % width for v in (extent, step, *strides)):
+        width //= 2
+    return width
+
+
+def _readings(p: Product, most: int, along_terms: int) -> tuple[Reading, Reading]:
+    """How the two operands are read: at best ``most`` elements an access, ``along_terms`` where terms are neighbours."""
+    if most == 8:
+        return Reading(not p.weights, 8), Reading(p.direction == "forward", 8)
+    spatial = tuple(range(2, len(p.gathered.shape)))
+    a_group, _, _ = p.group_steps if p.groups > 1 else (0, 0, 0)
+    # positions are neighbours in memory, or channels are
+    positions = math.prod(p.extents) if p.plain else 1
+    if p.channels_last:
+        width = most if p.weights else along_terms
+        a = Reading(not p.weights, _together(p.gathered, (0, *spatial), p.channels, a_group, width))
+    else:
+        width = along_terms if p.weights else most
+        a = Reading(p.weights, _together(p.gathered, (0, 1), positions, a_group, width))
+    return a, _other_reading(p, most, along_terms)
+
+
+def _other_reading(p: Product, most: int, along_terms: int) -> Reading:
+    """The same of the operand that is not gathered: y for the gradient of the filters, else the filters."""
+    other, flip = p.other, p.problem.flip
+    group = p.group_steps[1] if p.groups > 1 else 0
+    spatial, area = tuple(range(2, len(other.shape))), math.prod(other.shape[2:])
+    if p.other_step == 1 or p.columns == 1:
+        return Reading(False, _together(other, (0, *spatial), p.columns, group, most))
+    neighbours, axes = 1, spatial
+    if p.weights and packed(other):
+        neighbours, axes = area, (0, 1)
+    elif p.direction == "forward" and p.channels_last and other.strides[1] == 1:
+        neighbours, axes = p.channels, (0, *spatial)
+    elif p.direction == "forward" and not p.channels_last and packed(other) and other.strides[1] == area:
+        neighbours, axes = (1 if flip and area > 1 else p.channels * area), (0,)
+    return Reading(True, _together(other, axes, neighbours, group, along_terms))
+
+
+def _put(p: Product, warps: bool, chunk: int, splits: int) -> tuple[bool, int]:
+    """(whether neighbours of an access lie along rows of the product, how many they are)."""
+    if splits > 1:
+        return not warps and (p.weights or p.out_step != 1), chunk
+    spatial = tuple(range(2, len(p.out.shape)))
+    group = p.group_steps[2] if p.groups > 1 else 0
+    if not p.weights and not warps and p.phases == 1 and packed(p.out):
+        area = math.prod(p.out.shape[2:])
+        if _together(p.out, (0, 1), area, group, chunk) == chunk:
+            return True, chunk
+    if p.out_step == 1 or p.columns == 1:
+        return False, _together(p.out, ((1 if p.weights else 0), *spatial), p.columns, group, chunk)
+    return False, 1
+
+
+def configured(
+    p: Product, shape: tuple[int, ...], tf32: bool, splits: int, stages: int = 3, terms: int = 8
+) -> ImplicitTilesConfig:
+    """The configuration with tiles of one shape."""
+    m, n, k, tall, wide, resident = shape
+    chunk = 16 // p.problem.x.itemsize
+    warps = tf32 or chunk != 4
+    readings = _readings(p, chunk, ALONG_TERMS)
+    threads = (m // tall) * (n // wide) * (32 if warps else 1)
+    a, b = (
+        replace(reading, vector=min(reading.vector, extent * k // threads))  # each thread has a share
+        for reading, extent in zip(readings, (m, n), strict=True)
+    )
+    along_rows, put = _put(p, warps, 2 if warps else chunk, splits)
+    padding = 8 if tf32 or chunk == 8 else 4
+    frozen = (m, n, k, tall, wide, resident, warps, terms, chunk, padding)
+    config = ImplicitTilesConfig(*frozen, stages, splits, a, b, p.channels_last or chunk == 8, along_rows, put)
+    return config if config.shared_bytes <= SHARED else replace(config, stages=2)
+
+
+def _time(p: Product, shape: tuple[int, ...], factor: float, splits: int) -> float:
+    """Microseconds: full rounds of blocks, a last one that is hardly shorter for being half empty, partial sums."""
+    m, n, k, _, _, resident = shape
+    whole, rest = divmod(p.tiles(m, n) * splits, MULTIPROCESSORS * resident)
+    rounds = whole + (0.82 + 0.18 * -(-rest // MULTIPROCESSORS) / resident if rest else 0)
+    blocks = -((-p.terms // k) // splits)
+    partial = 2 * splits * p.phases * p.rows * p.columns * p.groups * ITEMSIZE[p.accumulator] if splits > 1 else 0
+    summed = 3 + partial / 2.5e6 if splits > 1 else 0
+    rounds_us = ROUND * math.ceil(rounds)
+    return rounds_us + rounds * resident * m * n * k * blocks * factor / SPEED[p.problem.x.itemsize] + summed
+
+
+def best_splits(p: Product, shape: tuple[int, ...], factor: float = 1.0) -> int:
+    """How many blocks best share the terms of a tile: such that they come out even on the multiprocessors."""
+    m, n, k, _, _, resident = shape
+    tiles = p.tiles(m, n)
+    most = min(max(1, -(-p.terms // k) // FEW_BLOCKS), 65535 // p.groups)
+    options = {1, *(MULTIPROCESSORS * turns // tiles for turns in range(1, 3 * resident + 1))}
+    return min((s for s in options if 1 <= s <= most), key=lambda s: (_time(p, shape, factor, s), s))
+
+
+def estimated(p: Product, tf32: bool) -> list[tuple[float, tuple[int, ...], int]]:
+    """(microseconds, tiles, splits) of each tile, the fastest first."""
+    found = []
+    for shape, factors in candidates(p.problem.x.dtype, tf32):
+        factor = factors[2 * p.weights + p.channels_last]
+        splits = best_splits(p, shape, factor)
+        found.append((_time(p, shape, factor, splits), shape, splits))
+    return sorted(found)
+
+
+def heuristic(problem: ConvProblem, policy: Policy, terms: int = 8) -> ImplicitTilesConfig:
+    """The configuration that should be fastest."""
+    p, tf32 = Product(problem), is_tf32(problem, policy)
+    _, shape, splits = estimated(p, tf32)[0]
+    return configured(p, shape, tf32, splits, terms=terms)
+
+
+def space(problem: ConvProblem, policy: Policy, terms: int = 8) -> list[ImplicitTilesConfig]:
+    """Every configuration worth timing, the heuristic's first."""
+    p, tf32 = Product(problem), is_tf32(problem, policy)
+    ordered = estimated(p, tf32)
+    found = [configured(p, shape, tf32, splits, terms=terms) for _, shape, splits in ordered]
+    for _, shape, splits in ordered[:2]:
+        for other in (max(1, splits // 2), splits + 1, 2 * splits):
+            if other * p.groups <= 65535 and other <= p.padded_terms(shape[2]) // shape[2]:
+                found.append(configured(p, shape, tf32, other, terms=terms))
+    return list(dict.fromkeys([*found, *(replace(c, stages=2) for c in found[:2])]))

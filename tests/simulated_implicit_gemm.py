@@ -1,0 +1,141 @@
+"""Run the implicit GEMM under the CUDA simulator, with twins of Hopper's instructions; test_implicit_gemm.py starts it.
+
+Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1`` in the environment.
+"""
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from numbadnn.kernels import _hopper_twins, _implicit_pixels, _implicit_weights, _ptx, implicit_weights
+from numbadnn.kernels import implicit_pixels as host
+from numbadnn.kernels._cuda import cuda, f32
+from numbadnn.kernels._implicit_walk import Boxes, Window, filter_steps, packed_steps
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.validate.data import buffer, untouched
+from numbadnn.validate.execute import targets
+from numbadnn.validate.oracle import Trial
+
+sys.setswitchinterval(1e-4)  # the simulator's threads wait for each other all the time
+#: each with its tile, splits, and whether filters stay: tails of pixels, channels and terms; flips, padding, strides, phases
+PIXELS = (
+    (
+        "conv2d x=float16:2x8x9x7:nhwc w=float16:16x8x2x2:nhwc pad=1,0,2,1 stride=2,1 flip=0 alpha=2 beta=-1",
+        128,
+        64,
+        1,
+        False,
+    ),
+    ("conv2d x=bfloat16:1x72x5x6:nhwc w=bfloat16:8x72x2x1 pad=1,1,0,1 dilation=2,1", 128, 64, 2, False),
+    (
+        "conv2d_grad_wrt_inputs x=float16:2x40x5x6:nhwc w=float16:8x40x3x1:nhwc pad=1,1,1,0 stride=2,1",
+        128,
+        64,
+        1,
+        False,
+    ),
+    ("conv2d x=float16:1x72x9x8:nhwc w=float16:16x72x1x1:nhwc", 128, 64, 1, True),
+)
+#: each with its tile, splits, and pixels a stage
+WEIGHTS = (
+    ("x=float16:2x72x6x7:nhwc w=float16:8x72x2x1 pad=1,0,0,1 stride=2,1 alpha=2 beta=-1", 128, 64, 2, 64),
+    ("x=bfloat16:1x16x9x9:nhwc w=bfloat16:24x8x2x1:nhwc dilation=2,1 groups=2 flip=0", 128, 64, 1, 128),
+)
+failures = 0
+
+
+def allow(*arrays: Any) -> None:
+    """Only these may be touched."""
+    _ptx.MEMORY[:] = [(v.ctypes.data, v.ctypes.data + v.nbytes) for v in arrays]
+
+
+def seen(memory: np.ndarray, described: Window | Boxes) -> np.ndarray:
+    """The array that a descriptor describes, slowest axis first; ``memory`` is one-dimensional."""
+    strides = (memory.itemsize, *described.strides)
+    return np.lib.stride_tricks.as_strided(memory, described.extents[::-1], strides[::-1])
+
+
+def twin(memory: np.ndarray, described: Window | Boxes) -> Any:
+    array = seen(memory, described)
+    if isinstance(described, Window):
+        return _hopper_twins.Window(array, *described[2:])
+    return _hopper_twins.Map(array, described.box[:2])
+
+
+def report(name: str, found: Any, inside: bool) -> None:
+    global failures
+    failures += not (found.ok and inside)
+    print("ok  " if found.ok and inside else "FAIL", name, found, flush=True)
+
+
+def flat(array: np.ndarray) -> np.ndarray:
+    """The memory of an operand from its first element on."""
+    return np.lib.stride_tricks.as_strided(array, (1,), (array.itemsize,))
+
+
+def arranged(w: np.ndarray, spec: Any) -> np.ndarray:
+    """The filters as the copy engine reads them: where they are, or as the kernel rearranges them."""
+    if filter_steps(spec):
+        return flat(w)
+    packed = np.zeros(packed_steps(spec)[0] * spec.shape[0], w.dtype)
+    allow(w.base if w.base is not None else w, packed)
+    _ptx.MEMORY[0] = (w.ctypes.data, w.ctypes.data + w.nbytes)
+    host.arrange_launch(spec, 0)(0, w.ctypes.data, packed.ctypes.data)
+    return packed
+
+
+def pixels() -> None:
+    for line, m, n, splits, stays in PIXELS:
+        problem = ConvProblem.parse(line)
+        p = host.product(problem)
+        config = replace(host.config_of(p, host.Tiling(m, n, splits, resident=p.steps if stays else 0)), stages=2)
+        if config.store == 8:
+            config = replace(config, store=2)  # simulated_gemm.py has the wide one, which takes long
+        trial = Trial.of(problem, kind="integers")
+        inputs = [buffer(spec, values).array for spec, values in zip(problem.inputs, trial.inputs, strict=True)]
+        out = targets(problem, trial.old)[0]
+        described = host.maps(p, config)
+        memory = (flat(inputs[0]), arranged(inputs[1], p.filters), flat(out.array))
+        maps = [twin(m, d) for m, d in zip(memory, described, strict=False)]
+        partial = np.full((splits, p.target.size), np.nan, np.float32)
+        written = partial if splits > 1 else out.array
+        allow(written)
+        if splits == 1:
+            _ptx.MEMORY[:] = [(out.array.ctypes.data, out.array.ctypes.data + out.array.nbytes)]
+        *scalars, alpha, beta = host.arguments(p, config)
+        kernel = cuda.jit(_implicit_pixels.pixels(problem.x.dtype, config))[(1, 1, 1), (384, 1, 1), 0, 0]
+        place = () if len(maps) == 3 else (written.ctypes.data,)
+        kernel(*maps, *place, *scalars, f32(alpha), f32(beta))
+        if splits > 1:
+            _ptx.MEMORY[:] = [(v.ctypes.data, v.ctypes.data + v.nbytes) for v in (partial, out.array)]
+            host.total_launch(p.target, problem, splits, 0)(0, partial.ctypes.data, out.array.ctypes.data)
+        report(f"{problem} {config}", trial.compare_exactly(out.array), untouched(out))
+
+
+def weights() -> None:
+    for line, m, n, splits, terms in WEIGHTS:
+        problem = ConvProblem.parse(f"conv2d_grad_wrt_weights {line}")
+        config = replace(implicit_weights.config_of(problem, m, n, splits, terms), stages=2)
+        trial = Trial.of(problem, kind="integers")
+        inputs = [buffer(spec, values).array for spec, values in zip(problem.inputs, trial.inputs, strict=True)]
+        out = targets(problem, trial.old)[0]
+        partial = np.full(splits * implicit_weights.partial_bytes(problem) // 4, np.nan, np.float32)
+        allow(partial, out.array)
+        maps = [
+            twin(flat(array), found)
+            for array, found in zip(inputs, implicit_weights.maps(problem, config), strict=True)
+        ]
+        *scalars, alpha = implicit_weights.arguments(problem, config)
+        kernel = cuda.jit(_implicit_weights.weights(problem.x.dtype, config))[(1, 1, 1), (384, 1, 1), 0, 0]
+        kernel(*maps, partial.ctypes.data, *scalars, f32(alpha))
+        implicit_weights.total_launch(problem, splits, 0)(0, partial.ctypes.data, out.array.ctypes.data)
+        report(f"{problem} {config}", trial.compare_exactly(out.array), untouched(out))
+
+
+if __name__ == "__main__":
+    for part in sys.argv[1:]:
+        globals()[part]()
+    print("failures", failures)
+    sys.exit(bool(failures))

@@ -1,0 +1,63 @@
+"""Run the tiled implicit products under the CUDA simulator; test_implicit_tiles.py starts it.
+
+Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1`` in the environment.
+"""
+
+import sys
+from typing import Any
+
+from numbadnn.kernels import implicit_tiles_config as configurations
+from numbadnn.kernels import simulate
+from numbadnn.kernels.implicit_tiles_product import Product
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.validate.oracle import Trial
+
+DIRECTIONS = ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights")
+LINES = (  # tails and uneven padding; strides, phases without taps, groups, vectors; backwards in float64; copies of positions
+    "x=float32:2x3x5x4 w=float32:4x3x3x2 pad=1,1,0,2",
+    "x=float32:1x8x5x6:nhwc w=float32:8x4x2x3:nhwc pad=2,0,1,1 stride=2,3 dilation=2,1 flip=0 groups=2 alpha=2 beta=-3",
+    "x=float64:1x2x4x4:-32,16,-4,1 w=float64:3x2x2x3 pad=1,0,1,1 stride=1,2 alpha=-1 beta=1",
+    "x=float32:2x4x4x4 w=float32:4x4x1x1",
+)
+failures = 0
+
+
+def check(line: str, kind: str, splits: int, stages: int, precision: str = "ieee") -> None:
+    global failures
+    problem, policy = ConvProblem.parse(line), Policy(device=0, fp32_precision=precision)
+    p, tf32 = Product(problem), precision == "tf32"
+    ((shape, _),) = configurations.candidates(problem.x.dtype, tf32)
+    terms = {2: 16, 4: 8, 8: 4}[problem.x.itemsize]
+    config = configurations.configured(p, shape, tf32, splits, stages, terms)
+    trial = Trial.of(problem, kind=kind)
+    arrays: tuple[Any, ...] = (*trial.inputs, *(() if trial.old is None else (trial.old,)))
+    arithmetic = "tensor_core" if problem.x.itemsize == 2 else precision
+    got = simulate.run(problem, arrays, "numba.implicit_tiles", policy, config)
+    found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, arithmetic)
+    failures += not found.ok
+    print("ok  " if found.ok else "FAIL", problem, splits, stages, found, flush=True)
+
+
+def products() -> None:
+    for i, line in enumerate(LINES):
+        for j, op in enumerate(DIRECTIONS):
+            for splits, stages in ((1, 3), (2, 2))[(i + j) % 2 if i > 1 else 0 :]:
+                check(f"{op} {line}", "random" if (i + j + splits) % 3 == 0 else "integers", splits, stages)
+    check("conv3d x=float32:1x2x2x4x2 w=float32:2x2x2x3x2 pad=1,0,1,1,0,0 stride=1,2,1", "integers", 1, 3)
+    check("conv3d_grad_wrt_inputs x=float32:1x2x3x4x2 w=float32:2x2x2x3x2 stride=2,1,1", "integers", 1, 3)
+    check("conv2d x=float32:1x3x4x4 w=float32:2x3x2x2", "random", 1, 3, "tf32")
+    check("conv2d x=float32:1x4x4x3:nhwc w=float32:6x4x2x2:nhwc", "integers", 1, 3, "tf32")
+    check("conv2d x=float64:1x2x4x3 w=float64:3x2x2x3 pad=1,0,1,1 flip=0", "integers", 1, 3)
+    for op in DIRECTIONS:
+        check(f"{op} x=float64:2x4x3x4 w=float64:6x4x1x1", "integers", 1, 3)
+    halves = "x={t}:1x8x4x3:nhwc w={t}:8x8x2x3:nhwc pad=1,0,1,1 stride=2,1"
+    for i, op in enumerate(DIRECTIONS):
+        check(f"{op} {halves.format(t=('float16', 'bfloat16')[i % 2])}", "integers" if i else "random", 1 + i, 3)
+
+
+if __name__ == "__main__":
+    sys.setswitchinterval(1e-4)  # the simulator's threads wait for each other all the time
+    products()
+    print("failures", failures)
+    sys.exit(bool(failures))

@@ -1,0 +1,124 @@
+"""Implicit GEMM on the GPU: what it takes, how it is configured, its kernels under the simulator and on a GPU."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
+
+from numbadnn.kernels import _assemble
+from numbadnn.kernels import implicit_gemm as host
+from numbadnn.kernels._launch import Kernel
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import implementations
+
+TESTS = Path(__file__).parent
+POLICY = Policy(device=0)
+DIRECTIONS = ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights")
+LAYER = "x=float16:32x64x56x56:nhwc w=float16:64x64x3x3:nhwc pad=1,1,1,1"
+
+
+def problem(text: str, op: str = "conv2d") -> ConvProblem:
+    return ConvProblem.parse(f"{op} {text}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "checks"), [("pixels", 4), ("weights", 2)])
+def test_under_the_simulator(part: str, checks: int) -> None:
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TESTS.parent)}
+    command = [sys.executable, str(TESTS / "simulated_implicit_gemm.py"), part]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == checks
+
+
+@pytest.mark.skipif(not _assemble.find_ptxas(), reason="ptxas is not installed")
+@pytest.mark.parametrize("kernel", list(host.hopper_kernels()), ids=lambda k: k.name.replace(" ", "-"))
+def test_hopper_kernels_assemble_without_spills(kernel: Kernel) -> None:
+    made = _assemble.by_ptxas(kernel.ptx((9, 0, "a")), "sm_90a", _assemble.find_ptxas())
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in made.log, made.log
+    assert "serialized" not in made.log, made.log
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x=float32:1x8x8x8:nhwc w=float32:8x8x3x3", "where TF32 is allowed"),
+        ("x=float16:1x8x8x8 w=float16:8x8x3x3", "next to each other"),
+        ("x=float16:1x12x8x8:nhwc w=float16:8x12x3x3", "multiples of 16 bytes"),
+        ("x=float16:1x8x8x8:nhwc:unaligned w=float16:8x8x3x3", "multiples of 16 bytes"),
+        ("x=float16:1x16x8x8:nhwc w=float16:8x8x3x3 groups=2", "64 channels"),
+        ("x=float16:1x8x8x8:nhwc w=float16:8x8x3x3 pad=130,130,0,0", "below 128 pixels"),
+        ("x=float16:1x8x300x8:nhwc w=float16:8x8x3x3 dilation=128,1", "below 128 pixels"),
+        ("x=float16:1x8x60x60:nhwc w=float16:8x8x3x3 stride=9,1", "strides of at most 8"),
+    ],
+)
+def test_refuses_with_a_reason(text: str, reason: str) -> None:
+    assert reason in host.supports(problem(text), POLICY)
+
+
+def test_the_heuristic_comes_first_and_is_one_of_the_space() -> None:
+    for op in DIRECTIONS[:2]:
+        configs = host.space(problem(LAYER, op))
+        assert configs[0] == host.heuristic(problem(LAYER, op))
+        assert len(set(configs)) == len(configs) > 1
+
+
+def test_ranks_whatever_it_is_asked() -> None:
+    unshared = ConvProblem.parse("conv2d x=float32:2x3x4x5 w=float32:4x4x5x3x1x1")
+    assert all(i.rank(unshared) > 0 for i in implementations("conv2d") if i.name == "numba.implicit_gemm")
+    huge = problem("x=float16:1x8192x9x9:nhwc w=float16:8192x8192x3x3:nhwc", DIRECTIONS[2])
+    assert host.rank(huge) > host.rank(problem(LAYER, DIRECTIONS[2]))
+
+
+def test_few_pixels_share_their_terms_among_multiprocessors() -> None:
+    small = problem("x=float16:1x512x7x7:nhwc w=float16:512x512x3x3:nhwc pad=1,1,1,1")
+    assert host.heuristic(small).splits > 1
+    assert host.heuristic(problem(LAYER)).splits == 1
+
+
+#: operands, each in all directions: tails, strides, dilation, uneven padding, groups, flips, layouts, alpha and beta
+LINES = (
+    "x=float16:2x64x9x9:nhwc w=float16:64x64x3x3:nhwc pad=1,1,1,1",
+    "x=bfloat16:2x64x15x14:nhwc w=bfloat16:136x64x3x3:nhwc pad=1,1,1,1 stride=2,2 flip=0",
+    "x=float16:3x72x10x11:nhwc w=float16:40x72x3x2 pad=0,2,1,0 stride=1,2",
+    "x=float16:1x8x30x40:nhwc w=float16:8x8x5x5:nhwc pad=2,2,2,2 alpha=2 beta=-1",
+    "x=float16:2x128x12x13:nhwc w=float16:256x128x1x1:nhwc",
+    "x=float16:2x128x12x13:nhwc w=float16:256x128x1x1:nhwc stride=2,2",
+    "x=bfloat16:1x256x7x7:nhwc w=bfloat16:264x256x3x3:nhwc pad=1,1,1,1",
+    "x=float16:2x16x20x17:nhwc w=float16:24x16x3x3 pad=3,2,2,3 dilation=2,3 flip=0",
+    "x=float16:2x16x20x17:nhwc w=float16:24x16x3x3 pad=3,2,2,3 dilation=2,3 stride=2,3",
+    "x=float16:2x128x9x10:nhwc w=float16:256x64x3x3:nhwc pad=1,1,1,1 groups=2",
+    "x=float16:2x64x9x9:nhwc w=float16:64x64x3x3 y=float16:2x64x9x9 pad=1,1,1,1",
+    "x=float16:1x32x13x13:nhwc w=float16:48x32x7x7:nhwc stride=3,4 pad=0,1,5,6",
+    "x=float16:5x64x1x1:nhwc w=float16:64x64x1x1:nhwc",
+    "x=float16:1x64x40x3:nhwc w=float16:8x64x4x1 dilation=3,1 stride=4,1",
+    "x=float16:2x64x9x9:nhwc w=float16:64x64x3x3:nhwc y=float16:2x64x9x9:6480,1,720,72 pad=1,1,1,1",
+    "x=float16:6x64x56x56:nhwc w=float16:64x64x3x2:nhwc pad=1,1,1,0",
+    "x=float32:2x32x9x9:nhwc w=float32:64x32x3x3:nhwc pad=1,1,1,1",
+    "x=float32:2x20x12x11:nhwc w=float32:36x20x3x2 pad=0,2,1,0 stride=1,2 flip=0",
+    "x=float32:2x64x12x13:nhwc w=float32:128x64x1x1:nhwc alpha=2 beta=1",
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("op", DIRECTIONS)
+def test_every_configuration_on_the_gpu(op: str, line: str) -> None:
+    from numbadnn.validate.check import Row, Subject, judge
+
+    asked, policy = problem(line, op), Policy(device=0, fp32_precision="tf32")
+    (impl,) = (i for i in implementations(op) if i.name == "numba.implicit_gemm")
+    reason = impl.supports(asked, policy)
+    if reason:
+        pytest.skip(reason)
+    subject = Subject(line, asked)
+    for chosen in host.space(asked):
+        this = replace(impl, plan=lambda p, policy, _, c=chosen: impl.plan(p, policy, c))
+        row = judge(Row(line, impl.name, line, "ok"), this, subject, policy, timed=False)
+        assert row.status == "ok", f"{chosen}: {row.reason}"

@@ -1,0 +1,142 @@
+"""The tiled implicit products: what they take, how they are configured, and their kernels under the simulator and on a GPU."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
+
+from numbadnn.kernels import implicit_tiles
+from numbadnn.kernels import implicit_tiles_config as configurations
+from numbadnn.kernels.implicit_tiles_config import Reading
+from numbadnn.kernels.implicit_tiles_product import Product
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import implementations
+
+TESTS = Path(__file__).parent
+POLICY = Policy(device=0)
+LAYER = "x=float32:32x128x28x28 w=float32:128x128x3x3 pad=1,1,1,1"
+DIRECTIONS = ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights")
+
+
+def problem(text: str, op: str = "conv2d") -> ConvProblem:
+    return ConvProblem.parse(f"{op} {text}")
+
+
+def test_under_the_simulator() -> None:
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TESTS.parent)}
+    command = [sys.executable, str(TESTS / "simulated_implicit_tiles.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x=float16:1x8x8x8 w=float16:8x8x3x3", "channels in eights"),
+        ("x=float16:1x12x8x8:nhwc w=float16:8x12x3x3:nhwc", "channels in eights"),
+        ("x=float32:1x2x5x5 w=float32:3x3x3x2x3x3", "all positions share"),
+        ("x=float32:1x1x20x40 w=float32:1x1x16x16", "at most 31 taps"),
+    ],
+)
+def test_refuses_with_a_reason(text: str, reason: str) -> None:
+    assert reason in implicit_tiles._supports(problem(text), POLICY)
+
+
+def test_refuses_a_workspace_past_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(implicit_tiles, "device_reason", lambda policy: "")
+    assert implicit_tiles._supports(problem(LAYER), POLICY) == ""
+    assert "workspace limit is 1000" in implicit_tiles._supports(problem(LAYER), replace(POLICY, workspace_limit=1000))
+
+
+def test_sizes_of_the_product() -> None:
+    rows = 32 * 28 * 28
+    sizes = {"conv2d": (rows, 1152), "conv2d_grad_wrt_inputs": (rows, 1152), "conv2d_grad_wrt_weights": (1152, rows)}
+    for op, expected in sizes.items():
+        p = Product(problem(LAYER, op))
+        assert (p.rows, p.terms, p.columns, p.phases) == (*expected, 128, 1)
+
+
+def test_phases_of_the_gradient_of_the_image() -> None:
+    p = Product(problem("x=float32:2x3x9x8 w=float32:4x3x3x3 stride=2,3", "conv2d_grad_wrt_inputs"))
+    assert p.phases == 6
+    assert p.places == (1, 5, 3)
+    assert p.terms == 4 * 2 * 1
+
+
+def test_as_many_elements_an_access_as_memory_is_aligned() -> None:
+    last = LAYER.replace("28x28 w", "28x28:nhwc w").replace("3x3 pad", "3x3:nhwc pad")
+    by_direction = {
+        "conv2d": (Reading(True, 1), Reading(True, 1)),
+        "conv2d_grad_wrt_inputs": (Reading(True, 1), Reading(False, 4)),
+        "conv2d_grad_wrt_weights": (Reading(False, 4), Reading(False, 4)),
+    }
+    for op, expected in by_direction.items():
+        config = configurations.heuristic(problem(last, op), POLICY)
+        assert (config.a, config.b) == expected
+    plain = "x=float32:2x8x6x6 w=float32:12x8x1x1"
+    assert configurations.heuristic(problem(plain), POLICY).a == Reading(False, 4)
+    assert configurations.heuristic(problem(f"{plain} pad=0,1,0,0"), POLICY).a == Reading(False, 1)
+    assert configurations.heuristic(problem("x=float32:2x8x5x5 w=float32:12x8x1x1"), POLICY).a == Reading(False, 1)
+
+
+def test_16_bit_numbers_are_copied_by_eight() -> None:
+    line = "x=float16:2x64x14x14:nhwc w=float16:128x64x3x3:nhwc pad=1,1,1,1"
+    readings = {op: configurations.heuristic(problem(line, op), POLICY) for op in DIRECTIONS}
+    along = [(c.a.along_terms, c.b.along_terms) for c in readings.values()]
+    assert along == [(True, True), (True, False), (False, False)]
+    assert all(c.a.vector == c.b.vector == 8 and c.taps_first for c in readings.values())
+
+
+def test_terms_are_split_where_tiles_are_few() -> None:
+    assert configurations.heuristic(problem(LAYER), POLICY).splits == 1
+    weights = configurations.heuristic(problem(LAYER, DIRECTIONS[2]), POLICY)
+    assert weights.splits > 1
+    assert weights == configurations.heuristic(problem(LAYER, DIRECTIONS[2]), POLICY)
+    few = configurations.heuristic(problem("x=float32:1x512x7x7 w=float32:512x512x3x3 pad=1,1,1,1"), POLICY)
+    assert few.splits > 4
+
+
+@pytest.mark.parametrize("op", DIRECTIONS)
+def test_space_begins_with_the_heuristic(op: str) -> None:
+    found = configurations.space(problem(LAYER, op), POLICY)
+    assert found[0] == configurations.heuristic(problem(LAYER, op), POLICY)
+    assert len(set(found)) == len(found) > 5
+
+
+@pytest.mark.parametrize("op", DIRECTIONS)
+def test_ranks_before_the_direct_kernel(op: str) -> None:
+    ranks = {impl.name: impl.rank(problem(LAYER, op)) for impl in implementations(op)}
+    assert ranks["numba.implicit_tiles"] < min(ranks["numba.direct"], ranks["numba.corrmm"])
+
+
+GPU_LINES = (
+    "x={t}:3x20x17x19 w={t}:36x20x3x3 pad=1,1,1,1",
+    "x={t}:2x32x16x12:nhwc w={t}:72x16x3x2:nhwc pad=1,0,0,2 stride=2,1 groups=2 alpha=0.5 beta=2",
+    "x={t}:2x24x16x16 w={t}:40x24x1x1",
+    "x={t}:2x6x21x20 w={t}:16x6x4x5 pad=3,2,1,4 stride=3,2 dilation=2,1 flip=0",
+    "x=bfloat16:2x32x17x11:nhwc w=bfloat16:48x16x3x2:nhwc pad=1,1,0,1 stride=2,1 groups=2",
+    "x=float16:3x72x9x9:nhwc w=float16:136x72x1x1:nhwc alpha=2 beta=-1",
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", DIRECTIONS)
+@pytest.mark.parametrize("number", range(len(GPU_LINES)))
+def test_every_configuration_agrees_to_the_bit(number: int, op: str) -> None:
+    from numbadnn.validate.check import Row, Subject, judge
+    from numbadnn.validate.oracle import Trial
+
+    (impl,) = (i for i in implementations(op) if i.name == "numba.implicit_tiles")
+    case = problem(GPU_LINES[number].format(t=("float32", "float64")[number % 2]), op)
+    subject = Subject("", case, Trial.of(case, kind="integers"))
+    for config in implicit_tiles.space(case, POLICY)[number % 3 :: 3]:
+        fixed = replace(impl, plan=lambda p, policy, _, config=config: implicit_tiles._plan(p, policy, config))
+        row = judge(Row("", impl.name, str(case), "ok"), fixed, subject, POLICY, timed=False)
+        assert row.status == "ok", f"{config}: {row.reason}"

@@ -374,12 +374,13 @@ print(json.dumps([seen, spent, numbadnn.cache_info()._asdict()]))
 
 
 @gpu
-@pytest.mark.last
 def test_memory_stays_bounded_over_twenty_thousand_shapes_of_five_operations() -> None:
-    """As in ``test_gpu_arrays``: on the host, bytes in use by every malloc of a process, Python's objects included."""
+    """On the host: bytes in use by every malloc of a process, Python's objects included.
+
+    The device's memory is everybody's: the ten thousand shapes of ``test_gpu_arrays`` watch it when nothing else runs.
+    """
     ((seen, spent, info),) = process(SHAPES, PYTHONMALLOC="malloc")
     print(seen, [round(s, 1) for s in spent], info)
-    (host, device), *_, (host_after, device_after) = seen
+    (host, _), *_, (host_after, _) = seen
     assert info["plans"] <= info["max_plans"] and info["choices"] <= info["max_choices"]
     assert host_after - host <= 2 << 20, f"host memory grew by {host_after - host} bytes"
-    assert device_after - device <= 2 << 20, f"device memory grew by {device_after - device} bytes"

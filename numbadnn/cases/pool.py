@@ -93,6 +93,7 @@ nhwc       1x4x4x4    3x3 2x2 1x1 float32  max layout=nhwc
 same       1x2x5x6    3x3 1x1 1x1 bfloat16 max
 pad        1x1x6x8    3x3 2x2 1x2 float32  max
 nhwc-same  1x8x4x3    3x3 1x1 1x1 float16  max layout=nhwc
+nhwc-forty 1x40x2x2   2x2 1x1 1x1 float32  max layout=nhwc
 """
 
 

@@ -149,6 +149,10 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
     reason = image_reason(problem.x, "x") or image_reason(problem.y, "y") or axes_reason(axes_of(problem, True))
     if reason:
         return reason
+    if (
+        problem.groups > 1 and problem.w.shape[1] % 64
+    ):  # 8 channels a group: an illegal instruction on an H200, not explained
+        return "needs a multiple of 64 channels a group, or one group"
     if (problem.y.shape[1] // problem.groups) % 4:
         return "needs a multiple of 4 filters a group"
     if max(problem.x.size, rows_of(problem) * problem.y.shape[1], problem.y.size) >= LIMIT32:

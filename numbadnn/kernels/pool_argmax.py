@@ -146,13 +146,13 @@ def space(problem: PoolProblem) -> tuple[ArgmaxConfig, ...]:
                 if vec_dx > 1 or spread == columns == 1:  # else neighbouring threads would be strides apart
                     found.append((1, vec, vec_y, vec_dx, columns, spread))
     tiled = (_tiled(problem, *shape) for shape in found)
-    return tuple(c for c in tiled if _held(c, problem) <= MOST_HELD and _modest(c))
+    return tuple(c for c in tiled if c is not None and _held(c, problem) <= MOST_HELD and _modest(c))
 
 
 def _tiled(
     problem: PoolProblem, lanes: int, vec: int, vec_y: int, vec_dx: int, columns: int, spread: int
-) -> ArgmaxConfig:
-    """A configuration with the tile chosen and what depends on extents filled in."""
+) -> ArgmaxConfig | None:
+    """A configuration with the tile chosen and what depends on extents filled in; None where no tile fits."""
     e, last, (sh, sw) = extents(problem), _last(problem), problem.stride
     cells = -(-e.image[0] // sh), -(-e.image[1] // sw)
 
@@ -175,7 +175,10 @@ def _tiled(
         across = -(-cells[1] // -(-cells[1] // limit))
         across = -(-across // many) * many
     c = filled(1, cells[0], across, 1, 1)
-    group, strips, walk, drop = _tile(c, problem)
+    tile = _tile(c, problem)
+    if tile is None:
+        return None
+    group, strips, walk, drop = tile
     c = filled(group, strips, across, walk, drop)
     tiles = -(-cells[1] // across)
     # the first column of the last thread
@@ -193,7 +196,11 @@ def _windows(c: ArgmaxConfig, axis: int, tile: int) -> Two:
     return c.reach(axis, tile), c.low(axis)
 
 
-def _tile(c: ArgmaxConfig, problem: PoolProblem) -> tuple[int, int, int, int]:
+#: images or channels that a block may take together
+GROUPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+
+def _tile(c: ArgmaxConfig, problem: PoolProblem) -> tuple[int, int, int, int] | None:
     """Group, strips, walk and drop at the least cost: windows looked at twice, threads and multiprocessors idle."""
     e, (sh, sw), size = extents(problem), c.stride, problem.x.itemsize
     groups, cells, over = (e.cells // c.lanes if c.last else e.planes), -(-e.image[0] // sh), -(-e.image[1] // sw)
@@ -201,14 +208,13 @@ def _tile(c: ArgmaxConfig, problem: PoolProblem) -> tuple[int, int, int, int]:
     carried, (step, reach) = max(0, c.window[0] - sh), c.periods
     few = 64 if c.last else 0  # bytes of neighbouring channels, for whole accesses of memory
     most, best = MOST_SHARED // (c.made[1] * c.lanes), (math.inf, 1, 1, 1, 1)
+    fitting = [g for g in GROUPS if g <= groups and not (c.last and groups % g)]
+    sizes = [g for g in fitting if g * c.lanes * size >= few or g == groups or groups % 2] or fitting
     for strips in {-(-cells // n) for n in range(1, cells + 1)}:
         count = _windows(c, 0, strips)[0]
         walks = [_steps(count, walk, 0.2 + 0.4 * carried / sh) for walk in range(step, max(step, 9) + 1, step)]
         drops = [_steps(strips, drop, 0.6 + 0.2 * (reach - 1)) for drop in range(reach, max(reach, 9) + 1, reach)]
-        for group in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
-            enough = group * c.lanes * size >= few or group == groups
-            if group > groups or (c.last and groups % group) or not (enough or groups % 2):
-                continue
+        for group in sizes:
             blocks = (e.planes if c.last else 1) * -(-groups // group) * -(-cells // strips) * tiles_over
             waves = 1 + 0.5 * SLOTS / blocks
             part = -(-cells // strips) * strips / cells / strips
@@ -219,7 +225,7 @@ def _tile(c: ArgmaxConfig, problem: PoolProblem) -> tuple[int, int, int, int]:
                 for tall2, drop, steps2 in drops:
                     two = steps2 / _busy(group * wide[1] * tall2)
                     best = min(best, ((one + two) * part * waves, group, strips, walk, drop))
-    return best[1:]
+    return best[1:] if best[0] < math.inf else None
 
 
 def _steps(count: int, walk: int, more: float) -> tuple[int, int, float]:

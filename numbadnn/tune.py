@@ -200,6 +200,8 @@ class _Judge:
                 self.known[kind], self.name = tuple(a.copy() for a in results), self.name or name
                 continue
             known = agreement.sampled(self.known[kind]) if sample else self.known[kind]
+            same = getattr(self.place.problem, "compared", len(results))  # what follows is an implementation's own
+            results, known = results[:same], known[:same]
             if kind == "integers":
                 why = agreement.same_integers(results, known)
             else:

@@ -17,9 +17,9 @@ import pytest
 import numbadnn
 from numbadnn import __main__ as command
 from numbadnn import choices, ranks, stored, tune
-from numbadnn.cases import parse
+from numbadnn.cases import find, parse
 from numbadnn.errors import NotSupportedError
-from numbadnn.problem import Policy
+from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl
 from numbadnn.validate.faults import planted
 
@@ -428,3 +428,11 @@ def test_one_process_measures_at_a_time(tmp_path: Path) -> None:
     with stored.lock_file(path):
         pass
     assert stored.lock_name(-1) == stored.lock_name(-1) != stored.lock_name(0)
+
+
+def test_the_reserve_of_an_rnn_is_not_compared() -> None:
+    """``compared`` outputs must agree; what follows them is an implementation's own."""
+    plain = find(["rnn_forward"])[0].problem()
+    kept = dataclasses.replace(plain, outputs=(*plain.outputs, Spec.of("float32", (10,))))
+    assert kept.keeps and not plain.keeps
+    assert kept.compared == plain.compared == len(plain.outputs)

@@ -77,6 +77,11 @@ class RnnProblem:
         return self.op == "rnn_forward" and self.result_names[-1] == "reserve"
 
     @property
+    def compared(self) -> int:
+        """How many of the outputs every implementation must agree on: not the reserve, whose contents are its maker's own."""
+        return len(self.outputs) - self.keeps
+
+    @property
     def flops(self) -> int:
         """The products' multiplications and additions: two passes' worth more for the gradients, three if both are
         run."""

@@ -203,9 +203,10 @@ def _products_grad(work: _Work, index: int, source: np.ndarray, hx: np.ndarray, 
 
 
 def _states_before(work: _Work, index: int, hx: np.ndarray) -> np.ndarray:
-    """h at the beginning of each step."""
+    """h at the beginning of each step, 0 past the end of a sequence: the gradients there are 0 too, but 0 times whatever
+    memory held may be NaN."""
     y, (_, col, step) = work.ys[index // work.network.directions], work.order(index)
-    own, before = y[:, :, col : col + work.H], np.empty((work.T, work.N, work.H), work.acc)
+    own, before = y[:, :, col : col + work.H], np.zeros((work.T, work.N, work.H), work.acc)
     if step < 0:
         before[1:], before[0] = own[:-1], hx
     else:

@@ -79,7 +79,7 @@ def update(path: Path, form: str, change: Callable[[Document], None], private: b
     """
     path = Path(os.path.realpath(path))  # a link is followed, not replaced
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _locked(path):
+    with lock_folder(path.parent):
         document = read(path, form, private)
         if document is None:
             _set_aside(path, form, private)
@@ -116,35 +116,29 @@ def _set_aside(path: Path, form: str, private: bool) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One writer at a time, where the system has file locks; the folder itself is what is locked."""
+def _flock(path: Path, flags: int) -> Iterator[None]:
+    """Hold a lock that other processes and threads wait for; nothing where the system has no file locks."""
     try:
         import fcntl
     except ImportError:
         yield
         return
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
-
-
-@contextlib.contextmanager
-def lock_file(path: Path) -> Iterator[None]:
-    """Hold a lock of this user's that other processes wait for; nothing where the system has no file locks."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    file = os.open(path, flags, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
     finally:
         os.close(file)
+
+
+def lock_folder(path: Path) -> contextlib.AbstractContextManager[None]:
+    """One writer at a time in a folder: the folder itself is what is locked."""
+    return _flock(path, os.O_RDONLY)
+
+
+def lock_file(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Hold a lock of this user's."""
+    return _flock(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0))
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 
-from numbadnn.cpu import conv, softmax
+from numbadnn.cpu import _parallel, conv, softmax
 from numbadnn.ops.conv import DIRECTIONS, ConvProblem
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy, Spec
@@ -21,6 +21,10 @@ SHAPES = [
     {"x": (3, 32, 28, 28), "w": (32, 1, 3, 3), "y": (3, 32, 28, 28)},
     {"x": (2, 3, 112, 112), "w": (8, 3, 3, 3), "y": (2, 8, 112, 112)},
 ]
+
+
+def _nothing(threads):
+    """A body that is never run."""
 
 
 def conv_call(op, shapes, seed=0):
@@ -161,6 +165,30 @@ def test_workqueue_layer_survives_concurrent_calls():
     """
     done = run_script(body, NUMBA_THREADING_LAYER="workqueue")
     assert done.returncode == 0 and done.stdout == "done\n", done.stderr
+
+
+def test_two_processes_that_keep_builds_of_one_function_do_not_swap_them(tmp_path, monkeypatch):
+    """Two readers of Numba's index gave two types' builds one file name: one type's calls ran the other's code."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    first, second = (_parallel._compile(_nothing, parallel=False)._cache._cache_file for _ in range(2))
+    os.makedirs(first._cache_path, exist_ok=True)
+    writing, write_index = threading.Event(), first._save_index
+
+    def slowly(overloads):
+        writing.set()
+        other.join(0.5)  # the other would be done by now if it did not wait
+        write_index(overloads)
+
+    def save_second():
+        writing.wait()
+        second.save("float64", "the code for float64")
+
+    monkeypatch.setattr(first, "_save_index", slowly)
+    other = threading.Thread(target=save_second)
+    other.start()
+    first.save("float32", "the code for float32")
+    other.join()
+    assert [first.load(t) for t in ("float32", "float64")] == ["the code for float32", "the code for float64"]
 
 
 def test_importing_the_backend_loads_no_compiler():

@@ -93,7 +93,20 @@ def _compile(body: Callable[..., None], parallel: bool) -> Any:
     cache_file: Any = getattr(getattr(build, "_cache", None), "_cache_file", None)
     if hasattr(cache_file, "_source_stamp"):
         cache_file._source_stamp = _sources()
+        cache_file.save = functools.partial(_save_alone, cache_file.save, pathlib.Path(cache_file._index_path))
     return build
+
+
+def _save_alone(save: Callable[[Any, Any], None], index: pathlib.Path, key: Any, data: Any) -> None:
+    """Numba's cache keeps a build, while no other process keeps one of the same function.
+
+    Two processes that read its index at once give their builds, of other types, the same file name: later calls would
+    load one type's machine code for the other.
+    """
+    from numbadnn import stored
+
+    with stored.lock_folder(index.parent):
+        save(key, data)
 
 
 @functools.cache

@@ -72,7 +72,7 @@ def run(problem: Any, arrays: tuple[Any, ...], name: str = "", policy: Policy | 
     inputs = [buffer(spec, array) for spec, array in zip(problem.inputs, arrays, strict=False)]
     outputs = targets(problem, old)
     executable = candidates[0].plan(problem, policy or Policy(device=0), config)
-    workspace = np.zeros(executable.workspace_bytes + 16, np.uint8)
+    workspace = np.full(executable.workspace_bytes + 16, 0xFF, np.uint8)  # NaN in every type
     start = workspace.ctypes.data
     _ptx.MEMORY[:] = [*map(_range, (*inputs, *outputs)), (start, start + workspace.size)]
     arguments = (*(b.array.ctypes.data for b in inputs), *words(problem))

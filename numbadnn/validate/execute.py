@@ -150,6 +150,8 @@ def _on_gpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any
         def run_once() -> tuple[list[Buffer], list[Buffer]]:
             for b, out in zip(outputs, outs, strict=True):
                 device.put(b, out)
+            if executable.workspace_bytes:
+                device.check(device.driver.cuMemsetD8(workspace, 0xFF, executable.workspace_bytes))  # NaN in every type
             executable.run(arguments, addresses, workspace, 0)
             device.check(device.driver.cuCtxSynchronize())
             after = [device.get(b, base) for b, base in zip(inputs, bases, strict=True)]

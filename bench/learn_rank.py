@@ -1,10 +1,10 @@
 """Learn what runs untuned from measurements: ``numbadnn/heuristics.json`` from the files of ``numbadnn tune --json``.
 
-Two tables an architecture, both read by ``ranks.py`` and made for reading: for an operation and a class of problems, how many
-times the fastest each implementation takes (``operations``, with ``fastest`` itself in times ``ranks.floor_us``), and each
-engine of cuDNN's (``engines``). Classes are nested (``ranks.keys_of``): a fine one is drawn towards the coarse one around
-it, the more the fewer cases it has. What is printed is how near the untuned choice comes to the fastest: on the cases
-themselves, and, what counts, on each network by tables that never saw it.
+Two tables an architecture, both read by ``ranks.py`` and made for reading. ``operations``: in a class of convolutions, how
+many times the fastest an implementation takes, by its own estimate: ``ratio * excess ** slope``. ``engines``: each
+engine of cuDNN's, in nested classes (``ranks.keys_of``): a fine one is drawn towards the coarse one around it, the more the
+fewer cases it has. How good that is says ``rank_report.py``: on the cases themselves, and, what counts, on each network by
+tables that never saw its layers.
 ``python bench/learn_rank.py [--leave-out NETWORK ...] [--write] FILE.json ...``
 """
 
@@ -14,17 +14,18 @@ import argparse
 import collections
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from numbadnn import ranks
 from numbadnn.cases import parse
-from numbadnn.registry import implementations
+from numbadnn.registry import FAMILY, implementations
 
-#: a class of n cases is taken n / (n + PRIOR) at its own word
+#: a class of n cases is taken n / (n + PRIOR) at its own word; beside it are so many imagined ones that say ranks.UNKNOWN
 PRIOR = 1.0
-FASTEST = "fastest"
+#: what is slower is not written among the engines: it will not be taken
+MOST = 3.0
 Case = dict[str, Any]
 Tables = dict[str, Any]
 
@@ -52,6 +53,7 @@ def timed(case: Case) -> list[dict[str, Any]]:
 
 
 def fastest_us(case: Case) -> float:
+    """Of all candidates, whatever their configuration: what tuning would find."""
     return min(c["time_us"] for c in timed(case))
 
 
@@ -65,7 +67,7 @@ def engines_of(case: Case, impl: str) -> dict[str, dict[str, Any]]:
 
 
 def taken_us(case: Case, impl: str, tables: Tables) -> float | None:
-    """The time of what an implementation takes untuned by these tables."""
+    """The time of what an implementation takes untuned by these tables; None where it did not run."""
     own = next((c for c in timed(case) if c["impl"] == impl and c["heuristic"]), None)
     if own is None:
         return None
@@ -78,26 +80,57 @@ def taken_us(case: Case, impl: str, tables: Tables) -> float | None:
     return own["time_us"] if preferred is None else engines[ranks.engine_name(preferred)]["time_us"]
 
 
-def untuned(case: Case, tables: Tables) -> float | None:
-    """How many times the fastest what these tables choose takes."""
-    problem, op = case["parsed"], case["parsed"].op
-    rows = tables.get(case["architecture"], {}).get("operations", {}).get(op, {})
-    estimates = {}
-    for impl in implementations(op):
-        time_us = taken_us(case, impl.name, tables)
-        if time_us is not None:
-            estimates[impl.name] = (ranks.estimate_by(rows, impl, problem), time_us)
-    return min(estimates.values())[1] / fastest_us(case) if estimates else None
+# ---- implementations -------------------------------------------------------------------------------------------------
 
 
-# ---- learning --------------------------------------------------------------------------------------------------------
+def line(points: list[tuple[float, float]]) -> tuple[float, float]:
+    """(ratio, slope) of times the fastest by excess: least squares of logarithms, a slope being held to be little.
+
+    ``points``: (excess, times the fastest) of each case, which counts the less the slower it was: what is far from
+    the fastest is not taken, however far.
+    """
+    pairs = [(math.log(excess), math.log(times), times**-0.5) for excess, times in points]
+    n = PRIOR + sum(w for _, _, w in pairs)
+    x = sum(w * a for a, _, w in pairs)
+    y = PRIOR * math.log(ranks.UNKNOWN) + sum(w * b for _, b, w in pairs)
+    xx = PRIOR + sum(w * a * a for a, _, w in pairs)
+    xy = sum(w * a * b for a, b, w in pairs)
+    slope = (n * xy - x * y) / (n * xx - x * x)
+    return math.exp((y - slope * x) / n), slope
+
+
+def operations(cases: list[Case], tables: Tables) -> dict[tuple[str, str], ranks.Rows]:
+    """(architecture, family) -> class -> the row of ``ranks.estimate_by``, the least ratio first."""
+    points: dict[Any, list[tuple[float, float]]] = collections.defaultdict(list)
+    floors: dict[Any, list[float]] = collections.defaultdict(list)
+    for case in cases:
+        problem, best = case["parsed"], fastest_us(case)
+        key, floor = ranks.class_of(problem), ranks.floor_us(problem)
+        if not key:
+            continue
+        place = (case["architecture"], FAMILY[problem.op]), key
+        floors[place].append(best / floor)
+        for impl in implementations(problem.op):
+            time_us = taken_us(case, impl.name, tables)
+            if time_us is not None:
+                excess = ranks.excess(impl, problem, impl.rank(problem))
+                points[place, impl.name].append((excess, time_us / best))
+    found: dict[tuple[str, str], ranks.Rows] = {}
+    for place, key in sorted(floors):
+        fastest = math.exp(sum(map(math.log, floors[place, key])) / len(floors[place, key]))
+        lines = {name: line(at) for (where, name), at in points.items() if where == (place, key)}
+        row = {name: [round(v, 3) for v in lines[name]] for name in sorted(lines, key=lambda n: lines[n])}
+        found.setdefault(place, {})[key] = {ranks.FASTEST: round(fastest, 3), **row}
+    return found
+
+
+# ---- engines ---------------------------------------------------------------------------------------------------------
 
 
 class Means:
     """Geometric means by (place, key, name), each drawn towards that of the key around it."""
 
-    def __init__(self, most: float) -> None:
-        self.most = most  # what is slower is not written: it will not be taken
+    def __init__(self) -> None:
         self.logs: dict[Any, list[float]] = collections.defaultdict(list)
 
     def add(self, place: Any, keys: tuple[str, ...], name: str, ratio: float) -> None:
@@ -105,78 +138,43 @@ class Means:
             around = keys[level + 1] if level + 1 < len(keys) else None
             self.logs[place, key, around, name].append(math.log(ratio))
 
-    def tables(self) -> dict[Any, dict[str, dict[str, float]]]:
+    def tables(self) -> dict[Any, ranks.Engines]:
         """place -> key -> name -> mean, names in order of it."""
         means: dict[Any, float] = {}
-        for place, key, around, name in sorted(self.logs, key=lambda k: -self._breadth(k)):
+        for place, key, around, name in sorted(self.logs, key=lambda k: len(k[1].split())):  # outer classes first
             logs = self.logs[place, key, around, name]
             outer = means.get((place, around, name))
             total = sum(logs) + (0 if outer is None else PRIOR * outer)
             means[place, key, name] = total / (len(logs) + (0 if outer is None else PRIOR))
-        found: dict[Any, dict[str, dict[str, float]]] = {}
-        for (place, key, name), mean in sorted(
-            means.items(), key=lambda item: (*item[0][:2], item[0][2] != FASTEST, item[1])
-        ):
-            if name == FASTEST or math.exp(mean) <= self.most:
+        found: dict[Any, ranks.Engines] = {}
+        for (place, key, name), mean in sorted(means.items(), key=lambda item: (*item[0][:2], item[1])):
+            if math.exp(mean) <= MOST:
                 found.setdefault(place, {}).setdefault(key, {})[name] = round(math.exp(mean), 3)
         return found
 
-    @staticmethod
-    def _breadth(key: Any) -> int:
-        """Outer classes first: a class within none, then those within it."""
-        return -len(key[1].split())
+
+def engines(cases: list[Case]) -> dict[tuple[str, str], ranks.Engines]:
+    """(architecture, operation) -> class -> implementation and engine -> times the fastest of the implementation."""
+    means = Means()
+    for case in cases:
+        place, keys = (case["architecture"], case["parsed"].op), ranks.keys_of(case["parsed"])[:-1]
+        for impl in {c["impl"] for c in timed(case)}:
+            best = min(c["time_us"] for c in timed(case) if c["impl"] == impl)
+            for name, c in engines_of(case, impl).items():
+                means.add(place, keys, f"{impl} {name}", c["time_us"] / best)
+                if c["heuristic"]:
+                    means.add(place, keys, f"{impl} {ranks.OWN}", c["time_us"] / best)
+    return means.tables()
 
 
 def learn(cases: list[Case]) -> Tables:
     """Both tables of every architecture."""
-    engines, operations = Means(3.0), Means(math.inf)
-    for case in cases:
-        problem = case["parsed"]
-        place, keys = (case["architecture"], problem.op), ranks.keys_of(problem)[:-1]
-        for impl in {c["impl"] for c in timed(case)}:
-            best = min(c["time_us"] for c in timed(case) if c["impl"] == impl)
-            for name, c in engines_of(case, impl).items():
-                engines.add(place, keys, f"{impl} {name}", c["time_us"] / best)
-                if c["heuristic"]:
-                    engines.add(place, keys, f"{impl} {ranks.OWN}", c["time_us"] / best)
-    tables: Tables = {}
-    for (arch, op), rows in engines.tables().items():
-        tables.setdefault(arch, {"operations": {}, "engines": {}})["engines"][op] = rows
-    for case in cases:
-        problem = case["parsed"]
-        place, keys = (case["architecture"], problem.op), ranks.keys_of(problem)
-        best = fastest_us(case)
-        operations.add(place, keys, FASTEST, best / ranks.floor_us(problem))
-        for impl in {c["impl"] for c in timed(case)}:
-            time_us = taken_us(case, impl, tables)
-            if time_us is not None:
-                operations.add(place, keys, impl, time_us / best)
-    for (arch, op), rows in operations.tables().items():
-        tables.setdefault(arch, {"operations": {}, "engines": {}})["operations"][op] = rows
+    tables: Tables = {case["architecture"]: {"operations": {}, "engines": {}} for case in cases}
+    for (architecture, op), rows in engines(cases).items():
+        tables[architecture]["engines"][op] = rows
+    for (architecture, family), rows in operations(cases, tables).items():
+        tables[architecture]["operations"][family] = rows
     return tables
-
-
-# ---- how good it is --------------------------------------------------------------------------------------------------
-
-
-def report(name: str, cases: list[Case], tables: Callable[[Case], Tables], worst: int = 5) -> None:
-    """How near the untuned choice comes to the fastest of these cases, each by ``tables(case)``."""
-    found = [(ratio, case["case"]) for case in cases if (ratio := untuned(case, tables(case))) is not None]
-    if not found:
-        return
-    near = sum(ratio <= 1.1 for ratio, _ in found) / len(found)
-    mean = math.exp(sum(math.log(ratio) for ratio, _ in found) / len(found))
-    print(
-        f"{name}: {len(found)} cases, within 10 % of the fastest on {near:.0%}, {mean:.3f} times the fastest (geometric mean)"
-    )
-    for ratio, case in sorted(found, reverse=True)[:worst]:
-        if ratio > 1.1:
-            print(f"    {ratio:.2f} {case}")
-
-
-def network_of(case: Case) -> str:
-    """The network of a case, or the case itself where it is a problem line."""
-    return case["case"].split("/")[0]
 
 
 def readable(tables: Any, depth: int = 0) -> str:
@@ -190,26 +188,20 @@ def readable(tables: Any, depth: int = 0) -> str:
 
 
 def main() -> None:
+    import rank_report
+
     parser = argparse.ArgumentParser(description="Learn heuristics.json from what numbadnn tune --json wrote.")
     parser.add_argument("files", nargs="+", metavar="FILE.json")
     parser.add_argument("--leave-out", nargs="+", metavar="NETWORK", help="default: each network in its turn")
     parser.add_argument("--write", action="store_true", help=f"write {ranks.TABLE.name}, from all cases")
     options = parser.parse_args()
     cases = documents(options.files)
-    tables = learn(cases)
-    report("the cases themselves", cases, lambda case: tables)
-    names = options.leave_out or sorted({network_of(case) for case in cases})
-    without = {name: learn([c for c in cases if network_of(c) != name]) for name in names}
-    out = [case for case in cases if network_of(case) in names]
-    for name in names if len(names) > 1 else ():
-        report(f"  {name}, left out", [c for c in out if network_of(c) == name], lambda c: without[network_of(c)], 3)
-    report("networks left out", out, lambda case: without[network_of(case)])
-    report("without any table", cases, lambda case: {}, 0)
+    rank_report.report(cases, learn, options.leave_out)
     if options.write:
-        merged = json.loads(ranks.TABLE.read_text()) if ranks.TABLE.exists() else {"architectures": {}}
-        merged["architectures"] |= tables
-        merged |= {"format": ranks.FORMAT, "sources": sorted({c["source"] for c in cases})}
-        ranks.TABLE.write_text(readable(merged))
+        merged = json.loads(ranks.TABLE.read_text()) if ranks.TABLE.exists() else {}
+        known = merged["architectures"] if merged.get("format") == ranks.FORMAT else {}
+        merged = {"format": ranks.FORMAT, "architectures": known | learn(cases)}
+        ranks.TABLE.write_text(readable(merged | {"sources": sorted({c["source"] for c in cases})}))
         print("written to", ranks.TABLE)
 
 

@@ -1,23 +1,25 @@
 """What runs untuned, learned from measurements: ``heuristics.json``, made by bench/learn_rank.py.
 
-For an architecture, an operation and a class of convolutions (dtype, layout, filter, size) the table says how many times the
-fastest each implementation takes; where it says nothing, the implementation's own ``rank`` stands. ``engines`` says the
-same of each engine of cuDNN's graph API within an implementation: where cuDNN's heuristics name first what was much slower, the
-engine that was fastest is taken instead. Classes are nested: what the finest does not know, the one around it may.
+``operations``: in a class of convolutions (dtype, layout, dense or depthwise) an implementation takes ``ratio`` times what
+the fastest takes where its own ``rank`` is no more than memory and arithmetic must take, and ``excess ** slope`` times that
+where it is ``excess`` times as much. Where the table says nothing, the rank itself stands. ``engines``: of each engine of
+cuDNN's graph API, in nested classes of one operation, how many times the fastest it takes within an implementation: where
+cuDNN's heuristics name first what was much slower, the engine that was fastest is taken instead.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 from numbadnn.errors import BackendUnavailableError
 from numbadnn.problem import Policy
-from numbadnn.registry import Impl
+from numbadnn.registry import FAMILY, Impl
 
-TABLE, FORMAT = Path(__file__).with_name("heuristics.json"), "numbadnn-heuristics-2"
+TABLE, FORMAT = Path(__file__).with_name("heuristics.json"), "numbadnn-heuristics-3"
 
 #: an engine replaces what the heuristics name, which the table calls "own", only where it was this much faster
 MARGIN, OWN = 1.05, "own"
@@ -31,12 +33,19 @@ TINY_US = 3.2
 #: what was not measured in a class is held to take at least so many times the fastest of it
 UNKNOWN = 1.25
 
-Rows = dict[str, dict[str, float]]  # class -> name -> times the fastest
+#: what is taken for what in the table: kernels and engines of 16 bits come in pairs
+ALIKE = {"bfloat16": "float16"}
+
+#: of the row of a class: times ``floor_us``
+FASTEST = "fastest"
+
+Rows = dict[str, dict[str, Any]]  # class -> FASTEST -> times the floor, implementation -> [ratio, slope]
+Engines = dict[str, dict[str, float]]  # class -> implementation and engine -> times the fastest
 
 
 @functools.cache
 def table() -> dict[str, Any]:
-    """architecture -> "operations" and "engines" -> operation -> class -> name -> times the fastest."""
+    """architecture -> "operations" -> family of operations -> Rows, and "engines" -> operation -> Engines."""
     found = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     return found["architectures"] if found.get("format") == FORMAT else {}
 
@@ -54,8 +63,33 @@ def architecture(device: int) -> str:
         return ""
 
 
+def class_of(problem: Any) -> str:
+    """The class of a convolution in ``operations``; "" for what has none: the own ranks decide.
+
+    Directions, axes and groups of a dense convolution are one matrix product and one class, so that what is known of one
+    serves the others. Those of a depthwise one are computed in three ways.
+
+    >>> from numbadnn.cases import parse
+    >>> class_of(parse("conv2d x=bfloat16:8x64x99x99:nhwc w=bfloat16:4x64x1x1:nhwc"))
+    'float16 nhwc dense'
+    """
+    from numbadnn.ops.conv import OPERATIONS
+
+    kind = kind_of(problem)
+    if kind in ("", "unshared") or OPERATIONS[problem.op].arrangement or floor_us(problem) < TINY_US:
+        return ""
+    dtype = problem.inputs[0].dtype
+    form = f"depthwise {problem.direction}" if kind.startswith("depthwise") else "dense"
+    return f"{ALIKE.get(dtype, dtype)} {_layout(problem)} {form}"
+
+
+def _layout(problem: Any) -> str:
+    first = problem.inputs[0]
+    return "nhwc" if first.is_channels_last and not first.is_contiguous else "nchw"
+
+
 def keys_of(problem: Any) -> tuple[str, ...]:
-    """The classes of a problem, the finest first; () where sizes decide more than classes, as the own ranks say.
+    """The classes of a problem in ``engines``, the finest first; () for what has none.
 
     >>> from numbadnn.cases import parse
     >>> keys_of(parse("conv2d x=float16:8x64x99x99:nhwc w=float16:4x64x1x1:nhwc stride=2,2"))
@@ -64,10 +98,9 @@ def keys_of(problem: Any) -> tuple[str, ...]:
     kind, floor = kind_of(problem), floor_us(problem)
     if not kind or floor < TINY_US:
         return ()
-    first = problem.inputs[0]
-    layout = "nhwc" if first.is_channels_last and not first.is_contiguous else "nchw"
+    dtype, layout = problem.inputs[0].dtype, _layout(problem)
     size = "small" if floor < SMALL_US else "middle" if floor < MIDDLE_US else "large"
-    return f"{first.dtype} {layout} {kind} {size}", f"{first.dtype} {layout} {kind}", f"{first.dtype} {layout}"
+    return f"{dtype} {layout} {kind} {size}", f"{dtype} {layout} {kind}", f"{dtype} {layout}"
 
 
 def kind_of(problem: Any) -> str:
@@ -94,27 +127,37 @@ def floor_us(problem: Any) -> float:
     return 3.0 + max(problem.bytes / 4.2e6, problem.flops / rate)
 
 
-def _rows(which: str, problem: Any, device: int) -> Rows:
+def _rows(which: str, name: str, device: int) -> dict[str, Any]:
     known = table()
-    return known.get(architecture(device), {}).get(which, {}).get(problem.op, {}) if known else {}
+    return known.get(architecture(device), {}).get(which, {}).get(name, {}) if known else {}
+
+
+def excess(impl: Impl, problem: Any, own_us: float) -> float:
+    """How many times the floor an implementation's own estimate is, 1 at least; a detour's without what keeps it behind."""
+    from numbadnn.ops.conv_routes import DETOUR_US, ROUTES
+
+    detour = DETOUR_US if impl.name.endswith(tuple(ROUTES)) else 0.0
+    return max(1.0, (own_us - detour) / floor_us(problem))
 
 
 def estimate_by(rows: Rows, impl: Impl, problem: Any) -> float:
-    """Microseconds by the finest class that knows the implementation, else its own estimate.
+    """Microseconds by the class of the problem, else the implementation's own estimate.
 
     Where others were measured and this one was not, it is not believed to be faster than all of them.
     """
-    keys = [key for key in keys_of(problem) if key in rows] if rows else []
-    for key in keys:
-        if impl.name in rows[key]:
-            return floor_us(problem) * rows[key]["fastest"] * rows[key][impl.name]
-    own = impl.rank(problem)
-    return max(own, UNKNOWN * floor_us(problem) * rows[keys[0]]["fastest"]) if keys else own
+    row, own = rows.get(class_of(problem)) if rows else None, impl.rank(problem)
+    if row is None or own == math.inf:
+        return own
+    fastest = floor_us(problem) * row[FASTEST]
+    if impl.name not in row:
+        return max(own, UNKNOWN * fastest)
+    ratio, slope = row[impl.name]
+    return fastest * ratio * excess(impl, problem, own) ** slope
 
 
 def estimate(impl: Impl, problem: Any, device: int) -> float:
     """Microseconds that an implementation takes untuned, estimated."""
-    return estimate_by(_rows("operations", problem, device), impl, problem)
+    return estimate_by(_rows("operations", FAMILY[problem.op], device), impl, problem)
 
 
 def engine_name(config: dict[str, Any]) -> str:
@@ -126,7 +169,7 @@ def engine_name(config: dict[str, Any]) -> str:
     return f"{config['form']} {config['engine']}"
 
 
-def merged(rows: Rows, problem: Any, impl: str) -> dict[str, float]:
+def merged(rows: Engines, problem: Any, impl: str) -> dict[str, float]:
     """ "form engine" -> times the fastest, of one implementation, each from the finest class that knows it; and OWN.
 
     The widest class is left out: which engine is fast depends on the filter.
@@ -157,6 +200,6 @@ def configuration(impl: Impl, problem: Any, policy: Policy) -> Any:
     """The configuration that was learned to be better than the implementation's own choice; None: leave it to it."""
     if policy.fp32_precision != "ieee" or policy.determinism != "run_to_run" or policy.algo != "auto":
         return None  # measured under the default rules
-    ratios = merged(_rows("engines", problem, policy.device), problem, impl.name)
+    ratios = merged(_rows("engines", problem.op, policy.device), problem, impl.name)
     listed = [c for c in impl.space(problem, policy) if c is not None] if ratios and impl.space else []
     return preferred(listed, ratios)

@@ -263,23 +263,6 @@ def test_what_would_run_untuned_comes_first_where_nothing_is_faster_by_more_than
 CLASSES = ("float32 rows of 50", "float32 rows", "float32")
 
 
-def test_the_learned_rank_orders_and_its_absence_is_the_implementations_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = parse(LINE)
-    fast, slow = tiled(name="cpu.fast", rank=5.0), tiled(name="cpu.slow", rank=1.0)
-    rows: ranks.Rows = {}
-    monkeypatch.setattr(ranks, "table", lambda: {"cpu": {"operations": {"softmax": rows}}})
-    monkeypatch.setattr(ranks, "keys_of", lambda p: CLASSES)
-    assert [ranks.estimate(i, problem, -1) for i in (fast, slow)] == [5.0, 1.0]
-    rows["float32"] = {"fastest": 2.0, "cpu.slow": 100.0}
-    floor = ranks.floor_us(problem)  # what was never measured beside others is not believed to beat them
-    assert [ranks.estimate(i, problem, -1) for i in (fast, slow)] == [ranks.UNKNOWN * 2 * floor, 200 * floor]
-    with planted(fast, slow), numbadnn.using(only="cpu.fast,cpu.slow"):
-        numbadnn.softmax(X)
-        assert last().impl == "cpu.fast"
-    rows["float32 rows"] = {"fastest": 1.0, "cpu.slow": 1.5}  # a finer class knows better
-    assert ranks.estimate(slow, problem, -1) == 1.5 * ranks.floor_us(problem)
-
-
 def test_classes_are_nested_and_only_convolutions_have_them() -> None:
     line = "conv2d x=float32:16x{0}x64x64{2} w=float32:{0}x{1}x3x3 groups={3} pad=1,1,1,1"
     found = {
@@ -328,21 +311,6 @@ def test_an_engine_that_was_learned_to_be_faster_is_taken_and_another_where_it_c
             with numbadnn.using(determinism="not_guaranteed"):  # it was learned under other rules
                 numbadnn.softmax(X)
             assert last().facts["engine"] == 2
-
-
-def test_the_table_that_is_shipped_holds_numbers_and_names_what_exists() -> None:
-    from numbadnn.registry import FAMILY, implementations
-
-    for tables in ranks.table().values():
-        assert set(tables) == {"operations", "engines"}
-        for which, operations in tables.items():
-            for op, rows in operations.items():
-                assert op in FAMILY
-                for key, row in rows.items():
-                    assert key.split()[0] in ("float16", "bfloat16", "float32", "float64") and len(key.split()) <= 4
-                    names = {i.name for i in implementations(op)} | ({"fastest"} if which == "operations" else set())
-                    assert {name.split()[0] for name in row} <= names
-                    assert all(isinstance(v, float) and v > 0 for v in row.values())
 
 
 def test_explain_shows_measured_times_and_estimates(folder: Path) -> None:

@@ -8,7 +8,7 @@ cuDNN or by the project's own Numba CUDA kernels. ``explain`` says which and why
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numbadnn.config import using
 from numbadnn.dispatch import explain, last_call, plan
@@ -72,13 +72,14 @@ from numbadnn.ops.spatial import (
     spatialtf_sampler_grad,
 )
 from numbadnn.ops.upsample import (
-    bilinear_kernel_1D,
-    bilinear_kernel_2D,
     bilinear_upsampling,
     bilinear_upsampling_grad,
     frac_bilinear_upsampling,
 )
 from numbadnn.planning import cache_info, clear_caches
+
+if TYPE_CHECKING:
+    from numbadnn.reference.upsample import bilinear_kernel_1D, bilinear_kernel_2D
 
 __version__ = "0.1.0"
 
@@ -146,10 +147,13 @@ __all__ = [
 ]
 
 _MODULES = ("reference", "cudnn", "shapes", "theano", "validate")
+_OF_REFERENCE = ("bilinear_kernel_1D", "bilinear_kernel_2D")
 
 
 def __getattr__(name: str) -> Any:
-    """The public modules, imported when first used."""
+    """The public modules, and what one of them alone defines, imported when first used."""
     if name in _MODULES:
         return importlib.import_module(f"numbadnn.{name}")
+    if name in _OF_REFERENCE:
+        return getattr(importlib.import_module("numbadnn.reference"), name)
     raise AttributeError(f"module 'numbadnn' has no attribute {name!r}")

@@ -7,7 +7,6 @@ that a plan's key can hold it by identity; ``Options.origin`` says where each va
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 import re
@@ -182,7 +181,12 @@ def _parse(name: str, value: Any, where: str) -> Any:
 def _warn_of_misspelt(variables: Mapping[str, str]) -> None:
     """A name that is nearly an option's sets nothing, which nobody would notice."""
     known = [option.environment for option in OPTIONS.values()]
-    for name in sorted(n for n in variables if n.startswith("NUMBADNN") and n not in known):
+    unknown = sorted(n for n in variables if n.startswith("NUMBADNN") and n not in known)
+    if not unknown:
+        return
+    import difflib
+
+    for name in unknown:
         for near in difflib.get_close_matches(name, known, 1, 0.85):
             warnings.warn(f"{name} is not an option and sets nothing: {near} is meant?", RuntimeWarning, stacklevel=2)
 

@@ -50,7 +50,6 @@ FAMILY: dict[str, str] = {
 
 #: from the weakest to the strongest promise
 DETERMINISM = ("not_guaranteed", "run_to_run", "batch_invariant", "gpu_to_gpu")
-ARITHMETIC = ("ieee", "tensor_core", "tf32", "half", "fft", "winograd")
 
 
 @dataclass(slots=True)

@@ -7,46 +7,32 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from numbadnn.kernels._launch import Kernel
 
+FAMILIES = (
+    *(
+        "conv",
+        "copy",
+        "corrmm",
+        "depthwise",
+        "dropout",
+        "gemm",
+        "implicit_gemm",
+        "implicit_tiles",
+        "norm",
+        "pool",
+        "rnn",
+    ),
+    *("softmax", "spatial", "upsample"),
+)
+
 
 def all_kernels() -> Iterator[Kernel]:
     """A representative set of every family's kernels: name, parameters, how to build the function, threads a block."""
-    from numbadnn.kernels import (
-        conv,
-        copy,
-        corrmm,
-        depthwise,
-        dropout,
-        gemm,
-        implicit_gemm,
-        implicit_tiles,
-        norm,
-        pool,
-        rnn,
-        softmax,
-        spatial,
-        upsample,
-    )
-
-    for family in (
-        conv,
-        copy,
-        corrmm,
-        depthwise,
-        dropout,
-        gemm,
-        implicit_gemm,
-        implicit_tiles,
-        norm,
-        pool,
-        rnn,
-        softmax,
-        spatial,
-        upsample,
-    ):
-        yield from family.kernels()
+    for family in FAMILIES:
+        yield from importlib.import_module(f"numbadnn.kernels.{family}").kernels()

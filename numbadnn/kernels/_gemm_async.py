@@ -7,59 +7,15 @@ copies (16 bytes each, or single numbers where sizes or strides are odd) while t
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from llvmlite import ir
-
 from numbadnn.kernels import _gemm_inner
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, intrinsic, types, u32
-from numbadnn.kernels._ptx import (
-    _I32,
-    ACCUMULATOR,
-    ELEMENT,
-    _asm,
-    _bytes_at,
-    _slot,
-    commit_async,
-    load,
-    store,
-    store_vector,
-    wait_async_but,
-)  # fmt: skip
+from numbadnn.kernels._async_copies import commit_async, copy_or_zero_at, wait_async_but
+from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._ptx import ACCUMULATOR, ELEMENT, load, store, store_vector
 from numbadnn.kernels.gemm_problem import AsyncConfig, Operand, Tile
 from numbadnn.problem import ITEMSIZE
-
-
-@functools.cache
-def fill(dtype: str, count: int) -> Callable[..., None]:
-    """``fill(shared, start, address, inside)``: begin to copy ``count`` neighbours to shared[start:], zeros if not ``inside``."""
-    size = ITEMSIZE[dtype] * count
-    if SIMULATED:
-
-        def twin(shared, start, address, inside):  # type: ignore[no-untyped-def]
-            raw = bytes(_bytes_at(int(address), size)) if inside else bytes(size)
-            shared[start : start + count] = np.frombuffer(raw, dtype)
-
-        return twin
-    cache = "cg" if size == 16 else "ca"
-    template = f"cp.async.{cache}.shared.global [$0], [$1], {size}, $2;"
-
-    @intrinsic
-    def copy(typingctx, shared, start, address, inside):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            place = _slot(context, builder, signature.args[0], args[0], args[1], 0)
-            place = builder.addrspacecast(place, ir.PointerType(place.type.pointee, 3))
-            place = builder.trunc(builder.ptrtoint(place, ir.IntType(64)), _I32)
-            nbytes = builder.select(args[3], ir.Constant(_I32, size), ir.Constant(_I32, 0))
-            _asm(builder, template, "r,l,r,~{memory}", ir.VoidType(), [place, args[2], nbytes], pure=False)
-            return context.get_dummy_value()
-
-        return types.void(shared, types.int32, types.int64, types.boolean), codegen
-
-    return copy
 
 
 def _stage(dtype: str, config: AsyncConfig, operand: Operand, tile: Tile, extent: int) -> Any:
@@ -70,7 +26,7 @@ def _stage(dtype: str, config: AsyncConfig, operand: Operand, tile: Tile, extent
     lines = threads // line if line <= threads else 1
     pieces = 1 if line <= threads else line // threads  # of one line
     rounds = (extent if along_k else depth) // lines
-    copy = fill(dtype, vector)
+    copy = copy_or_zero_at(size * vector)
 
     @device
     def place():  # type: ignore[no-untyped-def]

@@ -1,9 +1,8 @@
-"""The matrix product for every type and layout: tiles of A and B in shared memory, a tile of C in registers.
+"""The matrix product of 16-bit types in any layout: tiles of A and B in shared memory, a tile of C in registers.
 
 While one pair of tiles is multiplied the next is on its way from global memory to registers. Shared memory holds both
-operands as [k][m] and [k][n] in the accumulator's type, two buffers of each. Either each thread multiplies ``m`` x
-``n`` elements by fused multiply-adds (``fma``), or each warp does by tensor-core instructions (TF32, float64). Terms
-are added in the order of k.
+operands in float32, as [k][m] and [k][n], two buffers of each. TF32 holds 16-bit numbers exactly, so warps multiply by
+tensor-core instructions of it. Terms are added in the order of k.
 """
 
 from __future__ import annotations
@@ -13,28 +12,32 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._mma import product, read_shared, round_tf32, write_shared
-from numbadnn.kernels._ptx import ACCUMULATOR, ELEMENT, load, load_vector, store, store_vector
-from numbadnn.kernels.gemm import Operand, TilesConfig
+from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._mma import product, write_shared
+from numbadnn.kernels._ptx import ELEMENT, load, load_vector, store, store_vector
+from numbadnn.kernels.gemm_problem import Operand, TilesConfig
 from numbadnn.problem import ITEMSIZE
 
 INT64 = np.int64
+#: neighbours that a thread moves together: 16 bytes of shared memory
+CHUNK = 4
+#: of one instruction, and the numbers of A and of B that a thread gives to it
+TERMS, A_EACH, B_EACH = 8, 4, 2
 
 
-def _stage(dtype: str, acc: str, config: TilesConfig, operand: Operand, extent: int, rounds: bool) -> Any:
+def _stage(dtype: str, config: TilesConfig, operand: Operand, extent: int) -> Any:
     """(locate, fetch, keep): a thread's share of a tile of ``extent`` rows to registers, and on to shared memory.
 
-    ``locate(places, source, first, rows, strides)``: the addresses of its runs of ``chunk`` elements at term 0; rows
+    ``locate(places, source, first, rows, strides)``: the addresses of its runs of ``CHUNK`` elements at term 0; rows
     that do not exist are read as others that do, because what they give is not written. ``fetch(values, source, places,
     begin, terms, step)`` reads pieces of ``operand.vector`` elements from term ``begin`` on, zeros past the last;
     ``keep(values, shared, at)`` writes.
     """
-    A, size, chunk, depth, threads = ACCUMULATOR[acc], ITEMSIZE[dtype], config.chunk, config.k, config.threads
+    size, depth, threads = ITEMSIZE[dtype], config.k, config.threads
     vector, along_k, pitch = operand.vector, operand.along_k, extent + config.padding
-    count, across = extent * depth // (chunk * threads), extent if along_k else extent // chunk
-    pieces = chunk // vector
-    read, write = load_vector(dtype, vector, acc), write_shared(acc, chunk)
+    count, across = extent * depth // (CHUNK * threads), extent if along_k else extent // CHUNK
+    pieces = CHUNK // vector
+    read, write = load_vector(dtype, vector, "float32"), write_shared(CHUNK)
 
     @device
     def place(i):  # type: ignore[no-untyped-def]
@@ -47,9 +50,9 @@ def _stage(dtype: str, acc: str, config: TilesConfig, operand: Operand, extent: 
     def locate(places, source, first, rows, strides):  # type: ignore[no-untyped-def]
         for i in range(count):
             outer, inner = place(i)
-            term = i32(outer * chunk if along_k else outer)
+            term = i32(outer * CHUNK if along_k else outer)
             for piece in range(1 if along_k else pieces):
-                row = i32(first + inner if along_k else first + inner * chunk + piece * vector)
+                row = i32(first + inner if along_k else first + inner * CHUNK + piece * vector)
                 row = row if row < rows else i32(0)
                 places[i * pieces + piece] = source + (i64(row) * strides[0] + i64(term) * strides[1]) * size
 
@@ -60,8 +63,8 @@ def _stage(dtype: str, acc: str, config: TilesConfig, operand: Operand, extent: 
         for i in range(count):
             outer, inner = place(i)
             for piece in range(pieces):
-                j = i * chunk + piece * vector
-                term = i32(begin + outer * chunk + piece * vector if along_k else begin + outer)
+                j = i * CHUNK + piece * vector
+                term = i32(begin + outer * CHUNK + piece * vector if along_k else begin + outer)
                 inside = whole or term < terms
                 at = (
                     places[i * pieces] + offset + piece * vector * step
@@ -70,92 +73,46 @@ def _stage(dtype: str, acc: str, config: TilesConfig, operand: Operand, extent: 
                 )
                 read(values, i32(j), at if inside else source)
                 for e in range(vector):
-                    values[j + e] = values[j + e] if inside else A(0)
+                    values[j + e] = values[j + e] if inside else f32(0)
 
     @device
     def keep(values, shared, at):  # type: ignore[no-untyped-def]
         for i in range(count):
             outer, inner = place(i)
-            if rounds:
-                for e in range(chunk):
-                    values[i * chunk + e] = round_tf32(values[i * chunk + e])
             if along_k:
-                for e in range(chunk):
-                    shared[i32(at + (outer * chunk + e) * pitch + inner)] = values[i * chunk + e]
+                for e in range(CHUNK):
+                    shared[i32(at + (outer * CHUNK + e) * pitch + inner)] = values[i * CHUNK + e]
             else:
-                write(values, i32(i * chunk), shared, i32(at + outer * pitch + inner * chunk))
+                write(values, i32(i * CHUNK), shared, i32(at + outer * pitch + inner * CHUNK))
 
     return locate, fetch, keep
 
 
-def _by_threads(acc: str, config: TilesConfig) -> Callable[..., None]:
-    """``multiply(sums, shared, a_at, b_at)``: one pair of tiles, by fused multiply-adds; rows in groups of ``chunk``."""
-    A, chunk, m, n, depth = ACCUMULATOR[acc], config.chunk, config.m, config.n, config.k
-    tall, wide = config.tall, config.wide
-    a_pitch, b_pitch = m + config.padding, n + config.padding
-    a_apart, b_apart = m * chunk // tall, n * chunk // wide
-    place, read = _thread_place(config), read_shared(acc, chunk)
+def _multiplier(config: TilesConfig) -> Callable[..., None]:
+    """``multiply(sums, shared, a_at, b_at)``: one pair of tiles, by instructions of 16 x 8 x ``TERMS``."""
+    depth, tall, wide = config.k, config.tall, config.wide
+    a_pitch, b_pitch = config.m + config.padding, config.n + config.padding
+    a_held, b_held = tall // 16 * A_EACH, wide // 8 * B_EACH
+    place, multiply_add = _warp_place(config), product("tf32", TERMS)
 
     @device
     def multiply(sums, shared, a_at, b_at):  # type: ignore[no-untyped-def]
-        a = cuda.local.array(tall, A)
-        b = cuda.local.array(wide, A)
-        row, column = place()
-        for k in range(depth):
-            for i in range(tall // chunk):
-                read(a, i32(i * chunk), shared, i32(a_at + k * a_pitch + row * chunk + i * a_apart))
-            for j in range(wide // chunk):
-                read(b, i32(j * chunk), shared, i32(b_at + k * b_pitch + column * chunk + j * b_apart))
-            for i in range(tall):
-                for j in range(wide):
-                    sums[i * wide + j] = A(sums[i * wide + j] + a[i] * b[j])
-
-    return multiply
-
-
-def _thread_place(config: TilesConfig) -> Callable[..., Any]:
-    """``place() -> (row, column)`` of a thread among those of the tile: a warp is 4 x 8 of them."""
-    across = config.n // config.wide // 8  # warps side by side
-
-    @device
-    def place():  # type: ignore[no-untyped-def]
-        thread = i32(cuda.threadIdx.x)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        high = i32(u32(warp) // u32(across))
-        return i32(high * 4 + (lane >> 3)), i32((warp - high * across) * 8 + (lane & 7))
-
-    return place
-
-
-def _by_warps(acc: str, config: TilesConfig) -> Callable[..., None]:
-    """``multiply(sums, shared, a_at, b_at)``: one pair of tiles, by tensor-core instructions of 16 x 8 x ``terms``."""
-    A, m, n, depth, tall, wide = ACCUMULATOR[acc], config.m, config.n, config.k, config.tall, config.wide
-    a_pitch, b_pitch = m + config.padding, n + config.padding
-    terms = max(config.terms, 8)
-    a_held, b_held = tall // 16 * (terms // 2), wide // 8 * (terms // 4)
-    place, multiply_add = (
-        _warp_place(config),
-        product("float64" if acc == "float64" else "tf32", terms, config.terms >= 8),
-    )
-
-    @device
-    def multiply(sums, shared, a_at, b_at):  # type: ignore[no-untyped-def]
-        a = cuda.local.array(a_held, A)
-        b = cuda.local.array(b_held, A)
+        a = cuda.local.array(a_held, f32)
+        b = cuda.local.array(b_held, f32)
         row, column, g, t = place()
-        for step in range(depth // terms):
+        for step in range(depth // TERMS):
             for i in range(tall // 16):
-                for e in range(terms // 2):
-                    k = step * terms + (e >> 1) * 4 + t
-                    a[i * (terms // 2) + e] = shared[i32(a_at + k * a_pitch + row + g + i * 16 + (e & 1) * 8)]
+                for e in range(A_EACH):
+                    k = step * TERMS + (e >> 1) * 4 + t
+                    a[i * A_EACH + e] = shared[i32(a_at + k * a_pitch + row + g + i * 16 + (e & 1) * 8)]
             for j in range(wide // 8):
-                for e in range(terms // 4):
-                    k = step * terms + e * 4 + t
-                    b[j * (terms // 4) + e] = shared[i32(b_at + k * b_pitch + column + g + j * 8)]
+                for e in range(B_EACH):
+                    k = step * TERMS + e * 4 + t
+                    b[j * B_EACH + e] = shared[i32(b_at + k * b_pitch + column + g + j * 8)]
             for i in range(tall // 16):
                 for j in range(wide // 8):
                     at = i32((i * (wide // 8) + j) * 4)
-                    multiply_add(sums, at, a, i32(i * (terms // 2)), b, i32(j * (terms // 4)))
+                    multiply_add(sums, at, a, i32(i * A_EACH), b, i32(j * B_EACH))
 
     return multiply
 
@@ -174,23 +131,23 @@ def _warp_place(config: TilesConfig) -> Callable[..., Any]:
     return place
 
 
-def _put(out: str, acc: str, config: TilesConfig, run: int) -> Callable[..., None]:
-    """``put(sums, start, c, row, column, sizes, strides, alpha, beta)``: ``run`` neighbouring columns of a row of C."""
-    A, size, vector = ACCUMULATOR[acc], ITEMSIZE[out], min(config.store, run)
-    read, write, write_vector = load(out, acc), store(out, acc), store_vector(out, vector, acc)
+def _put(out: str, config: TilesConfig) -> Callable[..., None]:
+    """``put(sums, start, c, row, column, sizes, strides, alpha, beta)``: two neighbouring columns of a row of C."""
+    size, vector = ITEMSIZE[out], config.store
+    read, write, write_vector = load(out, "float32"), store(out, "float32"), store_vector(out, vector, "float32")
 
     @device
     def put(sums, start, c, row, column, sizes, strides, alpha, beta):  # type: ignore[no-untyped-def]
-        for piece in range(run // vector):
+        for piece in range(2 // vector):
             first = start + piece * vector
             j = i32(column + piece * vector)
             if row < sizes[0] and j < sizes[1]:
                 target = c + (i64(row) * strides[0] + i64(j) * strides[1]) * size
                 for e in range(vector):
-                    sums[first + e] = A(alpha * sums[first + e])
-                if beta != A(0):
+                    sums[first + e] = f32(alpha * sums[first + e])
+                if beta != f32(0):
                     for e in range(vector):
-                        sums[first + e] = A(sums[first + e] + beta * read(target + e * size))
+                        sums[first + e] = f32(sums[first + e] + beta * read(target + e * size))
                 if vector > 1:
                     write_vector(sums, i32(first), target)
                 else:
@@ -199,26 +156,23 @@ def _put(out: str, acc: str, config: TilesConfig, run: int) -> Callable[..., Non
     return put
 
 
-def _put_tile(put: Callable[..., None], config: TilesConfig) -> Callable[..., None]:
+def _put_tile(out: str, config: TilesConfig) -> Callable[..., None]:
     """``put_tile(sums, c, row, column, sizes, strides, alpha, beta)``: what a thread holds, from its first element on.
 
-    In up to eight parts, written out: a loop over so much code is not unrolled, and then the sums would lie in memory.
+    In up to four parts, written out: a loop over so much code is not unrolled, and then the sums would lie in memory.
     """
-    wide, chunk, warps = config.wide, config.chunk, config.warps
-    group = 1 if warps else chunk  # rows of neighbours
-    rows, count = (config.tall // 8, wide // 8) if warps else (config.tall, wide // chunk)
-    a_apart, b_apart = (8, 8) if warps else (config.m * chunk // config.tall, config.n * chunk // wide)
-    parts = 8 if rows > 8 else min(4, rows)
+    rows, count, put = config.tall // 8, config.wide // 8, _put(out, config)
+    parts = min(4, rows)
     each = rows // parts
 
     @device
     def put_part(sums, part, c, row, column, sizes, strides, alpha, beta):  # type: ignore[no-untyped-def]
         for e in range(each):
             i = part * each + e
-            r = i32(row + (i // group) * a_apart + i % group)
+            r = i32(row + (i // 2) * 16 + (i % 2) * 8)
             for j in range(count):
-                at = ((i // 2) * count + j) * 4 + (i % 2) * 2 if warps else i * wide + j * chunk
-                put(sums, at, c, r, i32(column + j * b_apart), sizes, strides, alpha, beta)
+                at = ((i // 2) * count + j) * 4 + (i % 2) * 2
+                put(sums, at, c, r, i32(column + j * 8), sizes, strides, alpha, beta)
 
     @device
     def put_tile(sums, c, row, column, sizes, strides, alpha, beta):  # type: ignore[no-untyped-def]
@@ -227,32 +181,21 @@ def _put_tile(put: Callable[..., None], config: TilesConfig) -> Callable[..., No
         if parts > 2:
             put_part(sums, 2, c, row, column, sizes, strides, alpha, beta)
             put_part(sums, 3, c, row, column, sizes, strides, alpha, beta)
-        if parts > 4:
-            put_part(sums, 4, c, row, column, sizes, strides, alpha, beta)
-            put_part(sums, 5, c, row, column, sizes, strides, alpha, beta)
-            put_part(sums, 6, c, row, column, sizes, strides, alpha, beta)
-            put_part(sums, 7, c, row, column, sizes, strides, alpha, beta)
 
     return put_tile
 
 
-def gemm(dtype: str, out: str, acc: str, config: TilesConfig) -> Callable[..., None]:
+def gemm(dtype: str, out: str, config: TilesConfig) -> Callable[..., None]:
     """c[m,n] = alpha * sum over k of a[m,k] * b[k,n] + beta * c[m,n], for each matrix of a batch; any strides."""
-    A, E, m, n, depth = ACCUMULATOR[acc], ELEMENT[acc], config.m, config.n, config.k
-    rounds = config.warps and acc == "float32" and dtype == "float32"
-    locate_a, fetch_a, keep_a = _stage(dtype, acc, config, config.a, m, rounds)
-    locate_b, fetch_b, keep_b = _stage(dtype, acc, config, config.b, n, rounds)
-    multiply = _by_warps(acc, config) if config.warps else _by_threads(acc, config)
-    tall, wide, chunk = config.tall, config.wide, config.chunk
-    run = 2 if config.warps else chunk
-    put_tile = _put_tile(_put(out, acc, config, run), config)
-    thread_place, warp_place = _thread_place(config), _warp_place(config)
+    E, m, n, depth = ELEMENT["float32"], config.m, config.n, config.k
+    locate_a, fetch_a, keep_a = _stage(dtype, config, config.a, m)
+    locate_b, fetch_b, keep_b = _stage(dtype, config, config.b, n)
+    multiply, put_tile, place = _multiplier(config), _put_tile(out, config), _warp_place(config)
     a_tile, b_tile = depth * (m + config.padding), depth * (n + config.padding)
     a_held, b_held = m * depth // config.threads, n * depth // config.threads
     a_places, b_places = a_held // config.a.vector, b_held // config.b.vector
-    by_warps, size, out_size = config.warps, ITEMSIZE[dtype], ITEMSIZE[out]
-    every = tall * wide // 32 if by_warps else tall * wide
-    raster = config.raster
+    size, out_size, raster = ITEMSIZE[dtype], ITEMSIZE[out], config.raster
+    every = config.tall * config.wide // 32
 
     def kernel(  # type: ignore[no-untyped-def]
         a, b, c, sizes, a_strides, b_strides, c_strides, batch_strides, alpha, beta,
@@ -271,11 +214,11 @@ def gemm(dtype: str, out: str, acc: str, config: TilesConfig) -> Callable[..., N
         a += batch * batch_strides[0] * size
         b += batch * batch_strides[1] * size
         c += batch * batch_strides[2] * out_size
-        sums = cuda.local.array(every, A)
-        held_a = cuda.local.array(a_held, A)
-        held_b = cuda.local.array(b_held, A)
+        sums = cuda.local.array(every, f32)
+        held_a = cuda.local.array(a_held, f32)
+        held_b = cuda.local.array(b_held, f32)
         for i in range(every):
-            sums[i] = A(0)
+            sums[i] = f32(0)
         places_a = cuda.local.array(a_places, INT64)
         places_b = cuda.local.array(b_places, INT64)
         locate_a(places_a, a, first_row, sizes[0], a_strides)
@@ -295,12 +238,8 @@ def gemm(dtype: str, out: str, acc: str, config: TilesConfig) -> Callable[..., N
             keep_a(held_a, shared, i32(side * a_tile))
             keep_b(held_b, shared, i32(2 * a_tile + side * b_tile))
             cuda.syncthreads()
-        if by_warps:
-            row, column, g, t = warp_place()
-            row, column = i32(row + g), i32(column + 2 * t)
-        else:
-            row, column = thread_place()
-            row, column = i32(row * chunk), i32(column * chunk)
+        row, column, g, t = place()
+        row, column = i32(row + g), i32(column + 2 * t)
         put_tile(sums, c, i32(first_row + row), i32(first_column + column), sizes, c_strides, alpha, beta)
 
     return kernel

@@ -195,9 +195,8 @@ def gemm(dtype: str, out: str, config: WgmmaConfig) -> Callable[..., None]:
     multiply = hopper.wgmma(dtype, n, config.a_by_rows, config.b_by_rows)
     map_a_of, map_b_of = hopper.map_address(0), hopper.map_address(1)
     init, expect, arrive, wait = hopper.barrier_init, hopper.barrier_expect, hopper.barrier_arrive, hopper.barrier_wait
-    start, fence, fewer, more = (
-        hopper.shared_start, hopper.fence_barriers, hopper.fewer_registers, hopper.more_registers,
-    )  # fmt: skip
+    start, fence = hopper.shared_start, hopper.fence_barriers
+    fewer, more = hopper.set_registers(40, False), hopper.set_registers(232, True)
     open_group, close_group, wait_one, wait_all = (
         hopper.wgmma_fence, hopper.wgmma_commit, hopper.wgmma_wait(1), hopper.wgmma_wait(0),
     )  # fmt: skip

@@ -140,8 +140,6 @@ barrier_wait = _or_twin(
 )
 #: barriers that were initialised are visible to the copy engine
 fence_barriers = _or_twin("nothing", "fence.mbarrier_init.release.cluster; fence.proxy.async;")
-fewer_registers = _or_twin("nothing", "setmaxnreg.dec.sync.aligned.u32 40;")
-more_registers = _or_twin("nothing", "setmaxnreg.inc.sync.aligned.u32 232;")
 
 
 @functools.cache

@@ -20,19 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.kernels._async_copies import commit_async, copy_or_zero, wait_async, wait_async_but
 from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, types, u32
 from numbadnn.kernels._implicit_tiles_halves import by_halves
 from numbadnn.kernels._implicit_tiles_put import put_tile
 from numbadnn.kernels._implicit_tiles_sums import by_threads, by_warps, thread_place, warp_place
-from numbadnn.kernels._implicit_tiles_words import copy_entry, copy_or_zero, fetch_words, read_at, shared_address
-from numbadnn.kernels._ptx import (
-    ACCUMULATOR,
-    ELEMENT,
-    WORD,
-    commit_async,
-    wait_async,
-    wait_async_but,
-)
+from numbadnn.kernels._implicit_tiles_words import copy_entry, fetch_words, read_at, shared_address
+from numbadnn.kernels._ptx import ACCUMULATOR, ELEMENT, WORD
 from numbadnn.kernels.implicit_tiles_config import ENTRY, ImplicitTilesConfig, Reading, tile_elements
 from numbadnn.problem import ITEMSIZE
 
@@ -86,7 +80,7 @@ def _gatherer(dtype: str, config: ImplicitTilesConfig) -> tuple[int, Any, Any]:
     terms, apart, units, step, place = _shares(config, reading, config.m)
     term_pitch, unit_pitch = _pitches(config, reading, config.m)
     first_row = 1 if reading.along_terms else reading.vector
-    copy = copy_or_zero(dtype, reading.vector)
+    copy = copy_or_zero(ITEMSIZE[dtype] * reading.vector)
     together = min(terms, 8)
     held = 2 * together
     wide = 2 if apart == 1 and together > 1 else 1
@@ -132,7 +126,7 @@ def _other(dtype: str, config: ImplicitTilesConfig) -> tuple[int, Any, Any]:
     terms, apart, units, step, place = _shares(config, reading, config.n)
     term_pitch, unit_pitch = _pitches(config, reading, config.n)
     columns_each = 1 if reading.along_terms else reading.vector
-    copy, read = copy_or_zero(dtype, reading.vector), read_at("int32", 2)
+    copy, read = copy_or_zero(ITEMSIZE[dtype] * reading.vector), read_at("int32", 2)
     held = 2 * terms
 
     @device

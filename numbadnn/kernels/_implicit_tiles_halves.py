@@ -1,4 +1,4 @@
-"""Products of 16-bit numbers by a warp: ldmatrix from shared memory, mma.sync with sums in float32; with their twins.
+"""Products of 16-bit numbers by a warp: ldmatrix from shared memory, mma.sync with sums in float32.
 
 ``multiply(sums, shared, a_at, b_at)`` is that of ``_implicit_tiles_sums``. A tile lies in shared memory as its operand
 does in global memory: [unit][term] where terms are neighbours, else [term][unit], which ldmatrix transposes. One
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, intrinsic, types
+from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, intrinsic, types
 from numbadnn.kernels._implicit_tiles_sums import steps, warp_place
-from numbadnn.kernels._mma import _multiply
-from numbadnn.kernels._ptx import _EXCHANGE, _FLOAT, _I32, _asm, _numpy_type, _slot
+from numbadnn.kernels._mma import product
+from numbadnn.kernels._ptx import _EXCHANGE, _I32, _asm, _slot
 from numbadnn.kernels.implicit_tiles_config import ImplicitTilesConfig
 
 INT32 = np.int32
@@ -48,40 +48,13 @@ def load_matrices(transposed: bool) -> Callable[..., None]:
     return load
 
 
-@functools.cache
-def product(dtype: str) -> Callable[..., None]:
-    """``product(sums, at, a, i, b, j)``: sums[at:at+4] += a[i:i+4] times b[j:j+2], 16 x 8 x 16."""
-    if SIMULATED:
-        return functools.partial(_product_twin, dtype)
-    kind = {"float16": "f16", "bfloat16": "bf16"}[dtype]
-    name = f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"
-
-    @intrinsic
-    def multiply(typingctx, sums, at, a, i, b, j):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            def slots(array, count):  # type: ignore[no-untyped-def]
-                of = signature.args[2 * array]
-                return [_slot(context, builder, of, args[2 * array], args[2 * array + 1], e) for e in range(count)]
-
-            held = slots(0, 4)
-            c, x, y = ([builder.load(s) for s in found] for found in (held, slots(1, 4), slots(2, 2)))
-            for slot, value in zip(held, _multiply(builder, name, "f", "r", _FLOAT, c, x, y), strict=True):
-                builder.store(value, slot)
-            return context.get_dummy_value()
-
-        arrays = (sums, types.int32, a, types.int32, b, types.int32)
-        return types.void(*arrays) if sums.dtype == f32 else None, codegen
-
-    return multiply
-
-
 def by_halves(dtype: str, config: ImplicitTilesConfig) -> Callable[..., None]:
     """``multiply(sums, shared, a_at, b_at)``: one pair of tiles."""
     tall, wide, depth = config.tall, config.wide, config.k
     a_term, a_unit = steps(config, config.a, config.m, 2)
     b_term, b_unit = steps(config, config.b, config.n, 2)
     load_a, load_b = load_matrices(not config.a.along_terms), load_matrices(not config.b.along_terms)
-    place, multiply_add, a_held, b_held = warp_place(config), product(dtype), tall // 4, wide // 4
+    place, multiply_add, a_held, b_held = warp_place(config), product(dtype, TERMS), tall // 4, wide // 4
 
     @device
     def multiply(sums, shared, a_at, b_at):  # type: ignore[no-untyped-def]
@@ -111,7 +84,7 @@ def by_halves(dtype: str, config: ImplicitTilesConfig) -> Callable[..., None]:
     return multiply
 
 
-# ---- twins: the simulator has no warps, so every thread of the block meets here, twice
+# ---- twin: the simulator has no warps, so every thread of the block meets here, twice
 
 
 def _load_twin(transposed: bool, words: Any, start: int, shared: Any, address: int) -> None:
@@ -129,24 +102,4 @@ def _load_twin(transposed: bool, words: Any, start: int, shared: Any, address: i
         else:
             pair = shared[rows[g] + 2 * t], shared[rows[g] + 2 * t + 1]
         words[start + i] = np.array(pair, np.uint16).view(np.int32)[0]
-    thread.syncthreads()
-
-
-def _product_twin(dtype: str, sums: Any, at: int, a: Any, i: int, b: Any, j: int) -> None:
-    import threading
-
-    thread: Any = threading.current_thread()
-    number = thread.thread_id
-    _EXCHANGE[number] = tuple(
-        np.array(words, np.int32).view(_numpy_type(dtype)).astype(np.float32) for words in (a[i : i + 4], b[j : j + 2])
-    )
-    thread.syncthreads()
-    first, g, t = number & ~31, (number & 31) >> 2, number & 3
-    for k in range(TERMS):
-        pair, half, odd = (k & 7) >> 1, k >> 3, k & 1
-        left = _EXCHANGE[first + g * 4 + pair][0]
-        for e in range(2):
-            right = _EXCHANGE[first + (2 * t + e) * 4 + pair][1][2 * half + odd]
-            sums[at + e] += left[4 * half + odd] * right
-            sums[at + 2 + e] += left[4 * half + 2 + odd] * right
     thread.syncthreads()

@@ -1,4 +1,5 @@
-"""Table entries of four words, and asynchronous copies that leave zeros, each beside its twin for the simulator."""
+"""Table entries of four words, read, written and copied, and reads of shared memory by address, each beside its twin for the
+simulator."""
 
 from __future__ import annotations
 
@@ -143,39 +144,6 @@ def read_at(dtype: str, count: int) -> Callable[..., None]:
         return types.void(values, i32, shared, i32), codegen
 
     return read
-
-
-@functools.cache
-def copy_or_zero(dtype: str, count: int) -> Callable[..., None]:
-    """``copy_or_zero(shared, to, address, there)``: begin to copy ``count`` elements, or to write zeros.
-
-    4, 8 or 16 aligned bytes in all; nothing is read where ``there`` is false.
-    """
-    size, raw = count * ITEMSIZE[dtype], "uint16" if ITEMSIZE[dtype] == 2 else dtype
-    if SIMULATED:
-
-        def twin(shared, to, address, there):  # type: ignore[no-untyped-def]
-            found = np.frombuffer(bytes(_bytes_at(int(address), size)), raw) if there else np.zeros(count, raw)
-            shared[to // shared.itemsize : to // shared.itemsize + count] = found
-
-        return twin
-
-    cache = "cg" if size == 16 else "ca"
-    template = f"cp.async.{cache}.shared.global [$0], [$1], {size}, $2;"
-
-    @intrinsic
-    def copy(typingctx, shared, to, address, there):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            flag = args[3]
-            if flag.type.width != 1:
-                flag = builder.icmp_unsigned("!=", flag, ir.Constant(flag.type, 0))
-            length = builder.select(flag, ir.Constant(_I32, size), ir.Constant(_I32, 0))
-            _asm(builder, template, "r,l,r,~{memory}", ir.VoidType(), [args[1], args[2], length], pure=False)
-            return context.get_dummy_value()
-
-        return types.void(shared, i32, types.int64, types.boolean), codegen
-
-    return copy
 
 
 def _copy_entry() -> Callable[..., None]:

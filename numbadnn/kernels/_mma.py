@@ -1,9 +1,9 @@
-"""Tensor-core products of a warp, and accesses of shared memory of chosen width, each beside its twin for the simulator.
+"""Tensor-core products of a warp, and writes to shared memory of chosen width, each beside its twin for the simulator.
 
-``product(kind, terms, whole)`` is m16n8k8 for TF32 and float64, m16n8k16 for float64 and float16: lane l = 4*g + t holds
-a = (g,t), (g+8,t), (g,t+4), (g+8,t+4) ... of A, b = (t,g), (t+4,g) ... of B and c = (g,2t), (g,2t+1), (g+8,2t), (g+8,2t+1)
-of C; of float16 a word is two neighbouring terms, and t counts words. Every thread of the block must take part. Needs
-sm_80.
+``product(kind, terms, whole)`` is m16n8k8 for TF32 and float64, m16n8k16 for float64 and 16-bit types: lane l = 4*g + t
+holds a = (g,t), (g+8,t), (g,t+4), (g+8,t+4) ... of A, b = (t,g), (t+4,g) ... of B and c = (g,2t), (g,2t+1), (g+8,2t),
+(g+8,2t+1) of C; of 16-bit types a word is two neighbouring terms, and t counts words. Every thread of the block must take
+part. Needs sm_80.
 """
 
 from __future__ import annotations
@@ -16,23 +16,26 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels._cuda import SIMULATED, f32, f64, i32, intrinsic, types
-from numbadnn.kernels._ptx import _DOUBLE, _EXCHANGE, _FLOAT, _I32, ACCUMULATOR, _asm, _slot
+from numbadnn.kernels._ptx import _DOUBLE, _EXCHANGE, _FLOAT, _I32, _asm, _numpy_type, _slot
 
 _TF32 = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
-_HALF = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+_HALVES = {
+    "float16": "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+    "bfloat16": "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+}
 
 
 @functools.cache
 def product(kind: str, terms: int, whole: bool = True) -> Callable[..., None]:
     """``product(sums, at, a, i, b, j)``: sums[at:at+4] += a[i:] times b[j:], of ``terms`` terms.
 
-    ``kind`` is "tf32", "float64" or "float16", whose a and b are words of two. Without ``whole`` float64 is several
-    m8n8k4, which is what sm_80 has; sm_90 has the whole.
+    ``kind`` is "tf32", "float64", or "float16" or "bfloat16", whose a and b are words of two. Without ``whole`` float64 is
+    several m8n8k4, which is what sm_80 has; sm_90 has the whole.
     """
     if SIMULATED:
         return functools.partial(_product_twin, kind, terms)
     real, acc = (_DOUBLE, f64) if kind == "float64" else (_FLOAT, f32)
-    words = terms // 2 if kind == "float16" else terms  # of a row of A
+    words = terms // 2 if kind in _HALVES else terms  # of a row of A
 
     @intrinsic
     def multiply(typingctx, sums, at, a, i, b, j):  # type: ignore[no-untyped-def]
@@ -45,8 +48,8 @@ def product(kind: str, terms: int, whole: bool = True) -> Callable[..., None]:
             c, x, y = (
                 [builder.load(s) for s in found] for found in (c_slots, slots(1, words // 2), slots(2, words // 4))
             )
-            if kind == "float16":
-                c = _multiply(builder, _HALF, "f", "r", real, c, x, y)
+            if kind in _HALVES:
+                c = _multiply(builder, _HALVES[kind], "f", "r", real, c, x, y)
             elif kind == "tf32":
                 x, y = ([builder.bitcast(v, _I32) for v in values] for values in (x, y))
                 c = _multiply(builder, _TF32, "f", "r", real, c, x, y)
@@ -86,11 +89,11 @@ def _product_twin(kind: str, terms: int, sums: Any, at: int, a: Any, i: int, b: 
     import threading
 
     thread: Any = threading.current_thread()
-    number, acc, pack = thread.thread_id, np.float64 if kind == "float64" else np.float32, 1 + (kind == "float16")
+    number, acc, pack = thread.thread_id, np.float64 if kind == "float64" else np.float32, 1 + (kind in _HALVES)
     count = terms // pack
 
     def values(words: Any) -> np.ndarray:
-        return np.array(words, np.uint32).view(np.float16).astype(acc) if pack == 2 else np.array(words, acc)
+        return np.array(words, np.uint32).view(_numpy_type(kind)).astype(acc) if pack == 2 else np.array(words, acc)
 
     _EXCHANGE[number] = (values(a[i : i + count // 2]), values(b[j : j + count // 4]))
     thread.syncthreads()
@@ -132,35 +135,9 @@ round_tf32 = _round_tf32()
 
 
 @functools.cache
-def read_shared(acc: str, count: int) -> Callable[..., None]:
-    """``read_shared(values, start, shared, at)``: values[start:start+count] = shared[at:at+count], one aligned access."""
-    if SIMULATED:
-
-        def twin(values, start, shared, at):  # type: ignore[no-untyped-def]
-            values[start : start + count] = shared[at : at + count]
-
-        return twin
-
-    @intrinsic
-    def read(typingctx, values, start, shared, at):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            kind = ir.VectorType(context.get_value_type(ACCUMULATOR[acc]), count)
-            source = _slot(context, builder, signature.args[2], args[2], args[3], 0)
-            vector = builder.load(builder.bitcast(source, kind.as_pointer()))
-            vector.align = count * (8 if acc == "float64" else 4)
-            for e in range(count):
-                target = _slot(context, builder, signature.args[0], args[0], args[1], e)
-                builder.store(builder.extract_element(vector, ir.Constant(_I32, e)), target)
-            return context.get_dummy_value()
-
-        return types.void(values, i32, shared, i32), codegen
-
-    return read
-
-
-@functools.cache
-def write_shared(acc: str, count: int) -> Callable[..., None]:
-    """``write_shared(values, start, shared, at)``: shared[at:at+count] = values[start:start+count], one aligned access."""
+def write_shared(count: int) -> Callable[..., None]:
+    """``write_shared(values, start, shared, at)``: shared[at:at+count] = values[start:start+count] of float32, one aligned
+    access."""
     if SIMULATED:
 
         def twin(values, start, shared, at):  # type: ignore[no-untyped-def]
@@ -171,14 +148,14 @@ def write_shared(acc: str, count: int) -> Callable[..., None]:
     @intrinsic
     def write(typingctx, values, start, shared, at):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            kind = ir.VectorType(context.get_value_type(ACCUMULATOR[acc]), count)
+            kind = ir.VectorType(_FLOAT, count)
             vector = ir.Constant(kind, ir.Undefined)
             for e in range(count):
                 value = builder.load(_slot(context, builder, signature.args[0], args[0], args[1], e))
                 vector = builder.insert_element(vector, value, ir.Constant(_I32, e))
             target = _slot(context, builder, signature.args[2], args[2], args[3], 0)
             store = builder.store(vector, builder.bitcast(target, kind.as_pointer()))
-            store.align = count * (8 if acc == "float64" else 4)
+            store.align = 4 * count
             return context.get_dummy_value()
 
         return types.void(values, i32, shared, i32), codegen

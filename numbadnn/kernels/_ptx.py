@@ -278,60 +278,11 @@ def _unit(size: int) -> Any:
     return ir.IntType(8 * size) if size <= 8 else ir.VectorType(_I32, size // 4)
 
 
-# ---- dynamic shared memory, filled while the thread goes on
+# ---- dynamic shared memory
 
 
 #: the element type of a dynamic shared array of raw words
 WORD = np.dtype("uint32") if SIMULATED else types.uint32
-
-
-@functools.cache
-def copy_async(size: int) -> Callable[..., None]:
-    """``copy_async(words, start, address)``: begin to copy ``size`` (4, 8 or 16) aligned bytes to the shared words[start:]."""
-    if SIMULATED:
-
-        def twin(words, start, address):  # type: ignore[no-untyped-def]
-            words[start : start + size // 4] = np.frombuffer(bytes(_bytes_at(int(address), size)), np.uint32)
-
-        return twin
-
-    cache = "cg" if size == 16 else "ca"
-    template = f"{{.reg .u64 to; cvta.to.shared.u64 to, $0; cp.async.{cache}.shared.global [to], [$1], {size};}}"
-
-    @intrinsic
-    def copy(typingctx, words, start, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            to = builder.ptrtoint(_slot(context, builder, signature.args[0], args[0], args[1], 0), ir.IntType(64))
-            _asm(builder, template, "l,l,~{memory}", ir.VoidType(), [to, args[2]], pure=False)
-            return context.get_dummy_value()
-
-        return types.void(words, types.int32, types.int64), codegen
-
-    return copy
-
-
-def _async(instruction: str) -> Callable[[], None]:
-    @intrinsic
-    def run(typingctx):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            _asm(builder, instruction, "~{memory}", ir.VoidType(), [], pure=False)
-            return context.get_dummy_value()
-
-        return types.void(), codegen
-
-    return run
-
-
-#: ``wait_async()``: what this thread has begun to copy is there, for this thread
-wait_async = (lambda: None) if SIMULATED else _async("cp.async.wait_all;")
-#: ``commit_async()``: what this thread has begun to copy since the last commit is one group
-commit_async = (lambda: None) if SIMULATED else _async("cp.async.commit_group;")
-
-
-@functools.cache
-def wait_async_but(groups: int) -> Callable[[], None]:
-    """``wait()``: all groups of copies of this thread but the last ``groups`` are there, for this thread."""
-    return (lambda: None) if SIMULATED else _async(f"cp.async.wait_group {groups};")
 
 
 @functools.cache

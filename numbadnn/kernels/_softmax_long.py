@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels import _reduce
+from numbadnn.kernels._async_copies import copy_async, wait_async
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._ptx import (
     ACCUMULATOR,
     LOWEST,
     WORD,
-    copy_async,
     exponential,
     load,
     load_shared,
@@ -27,7 +27,6 @@ from numbadnn.kernels._ptx import (
     maximum,
     store,
     store_vector,
-    wait_async,
 )
 from numbadnn.kernels.softmax_long import LongConfig
 from numbadnn.problem import ITEMSIZE

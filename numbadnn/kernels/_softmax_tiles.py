@@ -13,19 +13,18 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels import _reduce
+from numbadnn.kernels._async_copies import copy_async, wait_async
 from numbadnn.kernels._cuda import cuda, device, i32, i64
 from numbadnn.kernels._ptx import (
     ACCUMULATOR,
     LOWEST,
     WORD,
-    copy_async,
     exponential,
     load_shared,
     load_vector,
     log,
     maximum,
     store_vector,
-    wait_async,
 )
 from numbadnn.kernels._softmax_channels import locator
 from numbadnn.kernels.softmax_tiles import TilesConfig

@@ -14,8 +14,9 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels import _reduce
+from numbadnn.kernels._async_copies import copy_or_zero
 from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, intrinsic, types, u32
-from numbadnn.kernels._ptx import _I32, ACCUMULATOR, _asm, _bytes_at, _numpy_type, _slot, _widen
+from numbadnn.kernels._ptx import _I32, ACCUMULATOR, _asm, _numpy_type, _slot, _widen
 from numbadnn.kernels.spatial_layout import StagedConfig
 from numbadnn.problem import ITEMSIZE
 
@@ -45,31 +46,6 @@ def _address_of() -> Callable[..., Any]:
 
 
 address_of = _address_of()
-
-
-@functools.cache
-def copy_or_clear(size: int) -> Callable[..., None]:
-    """``copy(words, to, address, there)``: begin to copy 4, 8 or 16 bytes to shared address ``to``; zeros if not ``there``."""
-    if SIMULATED:
-
-        def twin(words, to, address, there):  # type: ignore[no-untyped-def]
-            data = bytes(_bytes_at(int(address), size)) if there else bytes(size)
-            words[to // 4 : (to + size) // 4] = np.frombuffer(data, np.uint32)
-
-        return twin
-
-    template = f"cp.async.{'cg' if size == 16 else 'ca'}.shared.global [$0], [$1], {size}, $2;"
-
-    @intrinsic
-    def copy(typingctx, words, to, address, there):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            taken = builder.select(args[3], ir.Constant(_I32, size), ir.Constant(_I32, 0))
-            _asm(builder, template, "r,l,r,~{memory}", ir.VoidType(), [args[1], args[2], taken], pure=False)
-            return context.get_dummy_value()
-
-        return types.void(words, types.int32, types.int64, types.boolean), codegen
-
-    return copy
 
 
 @functools.cache
@@ -137,7 +113,7 @@ def stager(dtype: str, config: StagedConfig) -> tuple[Any, Any]:
     """``plan(offsets, there, ...)``, and ``begin(words, to, line, offsets, there)``: begin to copy a channel of the box."""
     size, vec, threads, rounds = ITEMSIZE[dtype], config.vec, config.threads, config.rounds
     nbytes = vec * size
-    copy = copy_or_clear(nbytes)
+    copy = copy_or_zero(nbytes)
 
     @device
     def plan(offsets, there, left, top, wide, tall, row_step, width, height):  # type: ignore[no-untyped-def]

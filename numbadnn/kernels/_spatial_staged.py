@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
+from numbadnn.kernels._async_copies import commit_async, wait_async_but
 from numbadnn.kernels._cuda import cuda, f32, i32, i64
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, commit_async, load, store, wait_async_but
+from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, store
 from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, stager
 from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
 from numbadnn.kernels.spatial_layout import StagedConfig

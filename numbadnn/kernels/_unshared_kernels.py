@@ -12,19 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from numbadnn.kernels._async_copies import copy_async, wait_async
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import (
-    ACCUMULATOR,
-    WORD,
-    copy_async,
-    load,
-    load_shared,
-    load_vector,
-    shuffle_xor,
-    store,
-    store_vector,
-    wait_async,
-)
+from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, load_shared, load_vector, shuffle_xor, store, store_vector
 from numbadnn.kernels.unshared import LANES, UnsharedConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -97,7 +97,7 @@ def kernel(dtype: str, out: str, config: Config) -> Kernel:
     def build_tiles() -> Callable[..., None]:
         from numbadnn.kernels import _gemm_tiles
 
-        return _gemm_tiles.gemm(dtype, out, "float32", tiles)
+        return _gemm_tiles.gemm(dtype, out, tiles)
 
     parameters = "ptr ptr ptr i32*3 i64*2 i64*2 i64*2 i64*3 f32 f32"
     name = f"gemm_tiles {dtype} {out} {_text(config)}"

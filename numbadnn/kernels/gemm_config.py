@@ -95,7 +95,7 @@ def _of_tiles(problem: GemmProblem, capability: tuple[int, int], choice: tuple[i
     if _converted(problem):
         m, n, k, tall, wide, resident = _SIMULATED_TILES if simulate.active() else choice
         a, b = _operand(problem, 0, 4), _operand(problem, 1, 4)
-        return TilesConfig(m, n, k, tall, wide, True, 4, a, b, _store(problem, 2), 8, 8, resident=resident)
+        return TilesConfig(m, n, k, tall, wide, a, b, _store(problem, 2), resident=resident)
     chunk = 16 // ITEMSIZE[problem.dtype]
     warps = problem.dtype == "float64" or problem.precision == "tf32"
     m, n, k, tall, wide, stages, resident = _SIMULATED_ASYNC[warps] if simulate.active() else choice

@@ -103,34 +103,28 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class TilesConfig:
-    """A block's tile is ``m`` x ``n``, ``k`` terms at a time; a thread's (with ``warps``: a warp's) is ``tall`` x ``wide``.
-
-    A warp's instruction has ``terms`` terms; 4: what float64 has on sm_80.
-    """
+    """A block's tile is ``m`` x ``n``, ``k`` terms at a time; a warp's is ``tall`` x ``wide``."""
 
     m: int
     n: int
     k: int
     tall: int
     wide: int
-    warps: bool
-    chunk: int
     a: Operand
     b: Operand
     store: int
-    terms: int = 8
-    padding: int = 4
+    padding: int = 8
     raster: int = 8
     resident: int = 1
 
     @property
     def threads(self) -> int:
-        return (self.m // self.tall) * (self.n // self.wide) * (32 if self.warps else 1)
+        return (self.m // self.tall) * (self.n // self.wide) * 32
 
     @property
     def shared_bytes(self) -> int:
-        """Two buffers of both operands; a chunk is 16 bytes."""
-        return 2 * self.k * (self.m + self.n + 2 * self.padding) * (16 // self.chunk)
+        """Two buffers of both operands, in float32."""
+        return 2 * self.k * (self.m + self.n + 2 * self.padding) * 4
 
 
 class Tile(NamedTuple):
@@ -156,7 +150,11 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AsyncConfig:
-    """As TilesConfig, for numbers that are multiplied as they lie in memory: a ring of ``stages`` pairs of tiles."""
+    """As TilesConfig, for numbers that are multiplied as they lie in memory: a ring of ``stages`` pairs of tiles.
+
+    Without ``warps`` it is a thread's tile that is ``tall`` x ``wide``. A warp's instruction has ``terms`` terms; 4: what
+    float64 has on sm_80.
+    """
 
     m: int
     n: int

@@ -1,0 +1,119 @@
+"""Asynchronous copies from global to shared memory, and waiting for them, each beside its twin for the simulator."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from numbadnn.kernels._cuda import SIMULATED, i32, intrinsic, types
+from numbadnn.kernels._ptx import _I32, _asm, _bytes_at, _slot
+
+
+def _instruction(size: int) -> str:
+    """What copies 4, 8 or 16 bytes; 16 pass by the L1 cache."""
+    return f"cp.async.{'cg' if size == 16 else 'ca'}.shared.global"
+
+
+@functools.cache
+def copy_async(size: int) -> Callable[..., None]:
+    """``copy_async(words, start, address)``: begin to copy ``size`` (4, 8 or 16) aligned bytes to the shared words[start:]."""
+    if SIMULATED:
+
+        def twin(words, start, address):  # type: ignore[no-untyped-def]
+            words[start : start + size // 4] = np.frombuffer(bytes(_bytes_at(int(address), size)), np.uint32)
+
+        return twin
+
+    template = f"{{.reg .u64 to; cvta.to.shared.u64 to, $0; {_instruction(size)} [to], [$1], {size};}}"
+
+    @intrinsic
+    def copy(typingctx, words, start, address):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            to = builder.ptrtoint(_slot(context, builder, signature.args[0], args[0], args[1], 0), ir.IntType(64))
+            _asm(builder, template, "l,l,~{memory}", ir.VoidType(), [to, args[2]], pure=False)
+            return context.get_dummy_value()
+
+        return types.void(words, types.int32, types.int64), codegen
+
+    return copy
+
+
+@functools.cache
+def copy_or_zero(size: int) -> Callable[..., None]:
+    """``copy_or_zero(shared, to, address, there)``: begin to copy ``size`` (4, 8 or 16) aligned bytes to the shared address
+    ``to``, or to write zeros: nothing is read where ``there`` is false."""
+    if SIMULATED:
+
+        def twin(shared, to, address, there):  # type: ignore[no-untyped-def]
+            _copy_twin(size, shared, to // shared.itemsize, address, there)
+
+        return twin
+
+    @intrinsic
+    def copy(typingctx, shared, to, address, there):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            _copy_or_zero(builder, size, *args[1:])
+            return context.get_dummy_value()
+
+        return types.void(shared, i32, types.int64, types.boolean), codegen
+
+    return copy
+
+
+@functools.cache
+def copy_or_zero_at(size: int) -> Callable[..., None]:
+    """``copy_or_zero_at(shared, start, address, there)``: the same, to shared[start:]."""
+    if SIMULATED:
+        return functools.partial(_copy_twin, size)
+
+    @intrinsic
+    def copy(typingctx, shared, start, address, there):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            place = _slot(context, builder, signature.args[0], args[0], args[1], 0)
+            place = builder.addrspacecast(place, ir.PointerType(place.type.pointee, 3))
+            to = builder.trunc(builder.ptrtoint(place, ir.IntType(64)), _I32)
+            _copy_or_zero(builder, size, to, *args[2:])
+            return context.get_dummy_value()
+
+        return types.void(shared, i32, types.int64, types.boolean), codegen
+
+    return copy
+
+
+def _copy_or_zero(builder: Any, size: int, to: Any, address: Any, there: Any) -> None:
+    length = builder.select(there, ir.Constant(_I32, size), ir.Constant(_I32, 0))
+    template = f"{_instruction(size)} [$0], [$1], {size}, $2;"
+    _asm(builder, template, "r,l,r,~{memory}", ir.VoidType(), [to, address, length], pure=False)
+
+
+def _copy_twin(size: int, shared: Any, start: int, address: int, there: bool) -> None:
+    data = bytes(_bytes_at(int(address), size)) if there else bytes(size)
+    shared[start : start + size // shared.itemsize] = np.frombuffer(data, shared.dtype)
+
+
+def _async(instruction: str) -> Callable[[], None]:
+    @intrinsic
+    def run(typingctx):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            _asm(builder, instruction, "~{memory}", ir.VoidType(), [], pure=False)
+            return context.get_dummy_value()
+
+        return types.void(), codegen
+
+    return run
+
+
+#: ``wait_async()``: what this thread has begun to copy is there, for this thread
+wait_async = (lambda: None) if SIMULATED else _async("cp.async.wait_all;")
+#: ``commit_async()``: what this thread has begun to copy since the last commit is one group
+commit_async = (lambda: None) if SIMULATED else _async("cp.async.commit_group;")
+
+
+@functools.cache
+def wait_async_but(groups: int) -> Callable[[], None]:
+    """``wait()``: all groups of copies of this thread but the last ``groups`` are there, for this thread."""
+    return (lambda: None) if SIMULATED else _async(f"cp.async.wait_group {groups};")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numbadnn import config, explanation, operands
+from numbadnn import config, explanation, operands, select
 from numbadnn.arrays import LIBRARIES, PROBES, library_of
 from numbadnn.launch import Plan, thread
 from numbadnn.planning import make_plan, remember
@@ -113,10 +113,26 @@ def call_any(
 _COLD = (KeyError, TypeError, ValueError, AttributeError, RuntimeError)
 
 
+#: a NumPy vector given for numbers of a parameter is no longer than this
+LONGEST = 64
+
+
+class _Array:
+    """Stands for an array where a parameter belongs: it can be a key, and is shown in the error that names the argument."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.text = f"an array of {array.dtype} {array.shape}"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 def _frozen(params: Any) -> Any:
-    """The same with tuples for lists and NumPy vectors, so that it can be a key; itself where there are none."""
-    if isinstance(params, np.ndarray) and params.ndim == 1:
-        params = params.tolist()
+    """The same with tuples for lists and short NumPy vectors, so that it can be a key; itself where there are none."""
+    if isinstance(params, np.ndarray):
+        params = params.tolist() if params.ndim < 2 and params.size <= LONGEST else _Array(params)
     if not isinstance(params, (list, tuple)):
         return params
     items = tuple(map(_frozen, params))
@@ -153,6 +169,8 @@ def _miss(
     intercept = backend if isinstance(backend, Intercept) else None
     if intercept:
         backend = intercept.backend
+    if backend is not None:
+        select.check_backend(backend)
     views = [operands.named_view(a, n) for a, n in zip(arrays, names, strict=False)]
     outs = () if out is None else out if isinstance(out, tuple) else (out,)
     out_views = operands.check_out(outs, views)
@@ -160,6 +178,8 @@ def _miss(
     request = build(views, out_views, params)
     if intercept and intercept.wanted == "problem":
         raise Intercepted(request.problem)
+    if not outs:
+        operands.check_memory(request.problem.outputs, views[0].device)
     policy = _policy(request, views[0].device, options)
     if intercept and intercept.wanted == "explain":
         raise Intercepted(explanation.explain(request.problem, policy, options, backend))

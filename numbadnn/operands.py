@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn.arrays import View, view_of
-from numbadnn.problem import ITEMSIZE, Policy, Spec, channels_last_strides, contiguous_strides
+from numbadnn.problem import ITEMSIZE, Policy, Spec
 from numbadnn.registry import Executable, Impl
 
 _ALIGN = 256
@@ -74,24 +74,39 @@ def input_spec(view: View, dtype: str) -> Spec:
     spec = view.spec()
     if view.dtype == dtype:
         return spec
-    return Spec.of(dtype, spec.shape, "nhwc" if _prefers_channels_last(spec) else "")
-
-
-def _prefers_channels_last(spec: Spec) -> bool:
-    return spec.is_channels_last and not spec.is_contiguous
+    return Spec.of(dtype, spec.shape, spec.layout)
 
 
 def output_spec(shape: tuple[int, ...], dtype: str, first: View, out_view: View | None, name: str = "out") -> Spec:
     """The destination: ``out`` if it was given (checked), else new: channels last if the first array is, else C order."""
     if out_view is None:
         spec = first.spec()
-        like = _prefers_channels_last(spec) and len(shape) == len(spec.shape)
-        return Spec(dtype, shape, channels_last_strides(shape) if like else contiguous_strides(shape))
+        return Spec.of(dtype, shape, spec.layout if len(shape) == len(spec.shape) else "")
     if out_view.shape != shape:
         raise ValueError(f"{name}: expected shape {shape}, got {out_view.shape}")
     if out_view.dtype != dtype:
         raise TypeError(f"{name}: expected dtype {dtype}, got {out_view.dtype}")
     return out_view.spec()
+
+
+#: bytes that a process can address
+ADDRESSABLE = 1 << 47
+#: bytes of a new output that are asked of the operating system before anything is prepared for them
+LARGE = 1 << 30
+
+
+def check_memory(outputs: tuple[Spec, ...], device: int) -> None:
+    """Outputs that are to be allocated fit memory, else ValueError or MemoryError, before a plan of that size is made."""
+    for spec in outputs:
+        nbytes = spec.size * spec.itemsize
+        shown = f"out: a result of {spec.dtype} {spec.shape} takes {nbytes} bytes"
+        if nbytes > ADDRESSABLE:
+            raise ValueError(f"{shown}, more than the 2**47 that can be addressed")
+        if device < 0 and nbytes > LARGE:
+            try:
+                np.empty(nbytes, np.uint8)  # reserves addresses, touches no page
+            except MemoryError:
+                raise MemoryError(f"{shown}, which this machine has not") from None
 
 
 OVERLAPS_INPUT = "out: expected memory of its own, got an array that overlaps an input"

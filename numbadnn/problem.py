@@ -9,7 +9,7 @@ cache key, log line, command-line argument, test id and bench row. A spec is wri
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numbadnn.shapes import LARGEST
 
@@ -84,6 +84,11 @@ class Spec:
         return len(self.shape) >= 3 and self.strides == channels_last_strides(self.shape)
 
     @property
+    def layout(self) -> str:
+        """How a result is packed that follows this operand, for ``of``: channels last only where C order is not the same."""
+        return "nhwc" if self.is_channels_last and not self.is_contiguous else ""
+
+    @property
     def span(self) -> tuple[int, int]:
         """Lowest and highest element offset that any index reaches, from the array's own address."""
         if self.size == 0:
@@ -123,6 +128,16 @@ class Spec:
         if len(strides) != len(shape):
             raise ValueError(f"expected one stride an axis, got {text!r}")
         return Spec(dtype, shape, strides, aligned)
+
+
+def operand(text: str, result: bool = False) -> Spec:
+    """An operand of a problem's line, as the call has it: an input as the view of its array, a result as it is allocated.
+
+    >>> str(operand("float16:64x64x1x1:nhwc")), str(operand("float16:64x64x1x1:nhwc", result=True))
+    ('float16:64x64x1x1', 'float16:64x64x1x1:nhwc')
+    """
+    spec = Spec.parse(text)
+    return spec if result else replace(spec, strides=normalised_strides(spec.shape, spec.strides))
 
 
 @dataclass(frozen=True, slots=True)

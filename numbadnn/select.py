@@ -91,6 +91,12 @@ def refusal(
     return impl.supports(problem, policy) if supports else ""
 
 
+def algorithm_wins(policy: Policy, options: Options) -> bool:
+    """Whether an algorithm that was named beats a level of determinism that nobody asked for."""
+    asked = options.origin["determinism"] != "default" or policy.determinism == "not_guaranteed"
+    return policy.algo not in CHOOSING_ALGOS and not asked
+
+
 #: under these levels a choice may depend neither on the size of the batch nor on the machine: nothing measured decides
 FIXED_LEVELS = ("batch_invariant", "gpu_to_gpu")
 
@@ -129,21 +135,27 @@ def choose(problem: Any, policy: Policy, options: Options, backend: str | None, 
     return chosen
 
 
-def _check_named(backend: str, policy: Policy) -> None:
-    if backend not in BACKENDS:
+def check_backend(backend: Any) -> None:
+    """ValueError for what is not the name of a backend."""
+    if not isinstance(backend, str) or backend not in BACKENDS:
         raise ValueError(f"backend: expected None or one of {', '.join(BACKENDS)}, got {backend!r}")
+
+
+def _check_named(backend: str, policy: Policy) -> None:
+    check_backend(backend)
     missing = unavailable(backend, policy.device)
     if missing:
         raise BackendUnavailableError(f"backend={backend!r}: {missing}")
 
 
 def scope(options: Options, backend: str | None) -> str:
-    """The backends asked for, as text.
+    """The backends asked for, and the implementations where they are named, as text.
 
     >>> scope(current(), "cpu")
     'call:cpu'
     """
-    return f"call:{backend}" if backend else ",".join(options.backend) or "auto"
+    backends = f"call:{backend}" if backend else ",".join(options.backend) or "auto"
+    return f"{backends} only={','.join(options.only)}" if options.only else backends
 
 
 def groups(options: Options, backend: str | None) -> list[tuple[str, ...]]:
@@ -196,8 +208,7 @@ def _nothing(problem: Any, policy: Policy, options: Options, backend: str | None
     ]
     algo, origin = policy.algo, options.origin["determinism"]
     promises = [r for r in asked if r.reason.startswith("promises ")]
-    if promises and algo not in CHOOSING_ALGOS and origin == "default" and policy.determinism != "not_guaranteed":
-        # an algorithm that was named beats the level that nobody asked for
+    if promises and algorithm_wins(policy, options):
         free = dataclasses.replace(policy, determinism="not_guaranteed")
         inner = _by_rank(problem, free, options, backend)
         decided = f"{inner.decided_by}; algorithm {algo!r} beats the default determinism={policy.determinism}"

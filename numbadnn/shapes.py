@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 Pair = tuple[int, int]
-#: "valid", "full", "half", an integer, or a tuple with an integer or a pair of integers for each axis
-BorderMode = str | int | tuple[int | Pair, ...]
 Shape = Sequence[int | None]
 T = TypeVar("T")
 
@@ -42,7 +40,7 @@ def as_int(name: str, value: Any, minimum: int) -> int:
     except TypeError:
         raise ValueError(f"{name}: expected an integer >= {minimum}, got {value!r}") from None
     if number < minimum:
-        raise ValueError(f"{name} must be >= {minimum}, got {value!r}")
+        raise ValueError(f"{name}: expected an integer >= {minimum}, got {value!r}")
     if number > LARGEST:
         raise ValueError(f"{name}: expected an integer of at most 2**40, got {value!r}")
     return number

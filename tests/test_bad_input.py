@@ -178,3 +178,74 @@ def test_a_warning_points_at_the_line_of_the_caller() -> None:
     with pytest.warns(RuntimeWarning, match="runs on") as caught:
         numbadnn.conv2d(X[:1], W, algo="fft")
     assert [w.filename for w in caught] == [__file__]
+
+
+TABLE = np.ones((2, 3), np.float32)
+LSTM: dict[str, Any] = {"hidden_size": 2, "num_layers": 1, "rnn_mode": "lstm"}
+NETWORK = numbadnn.RNNBlock("float32", 2, 1, "lstm")
+PARAMETERS = np.ones(NETWORK.get_param_size([3, 4]), np.float32)
+SEQUENCE, STATE = np.ones((5, 3, 4), np.float32), np.ones((1, 3, 2), np.float32)
+
+
+@pytest.mark.parametrize("bad", [TABLE, np.zeros(0), [TABLE], (TABLE, TABLE), {}, {1: 2}, slice(3)], ids=repr)
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("algo", lambda bad: numbadnn.softmax(TABLE, bad)),
+        ("mode", lambda bad: numbadnn.softmax(TABLE, "accurate", bad)),
+        ("mode", lambda bad: numbadnn.softmax_grad(TABLE, TABLE, mode=bad)),
+        ("backend", lambda bad: numbadnn.softmax(TABLE, backend=bad)),
+        ("backend", lambda bad: numbadnn.softmax(TABLE[:0], backend=bad)),
+        ("backend", lambda bad: numbadnn.RNNBlock("float32", 2, 1, "lstm", backend=bad)),
+        ("backend", lambda bad: NETWORK.apply(PARAMETERS, SEQUENCE, STATE, backend=bad)),
+        ("dropout", lambda bad: numbadnn.dropout(TABLE, bad)),
+        ("seed", lambda bad: numbadnn.dropout(TABLE, 0.5, bad)),
+        ("offset", lambda bad: numbadnn.dropout(TABLE, 0.5, offset=bad)),
+        ("ws", lambda bad: numbadnn.pool(X, bad)),
+        ("stride", lambda bad: numbadnn.pool(X, (2, 2), bad)),
+        ("pad", lambda bad: numbadnn.pool(X, (2, 2), pad=bad)),
+        ("mode", lambda bad: numbadnn.pool(X, (2, 2), mode=bad)),
+        ("mode", lambda bad: numbadnn.pool_grad(X, X, X, (1, 1), mode=bad)),
+        ("rnn_mode", lambda bad: numbadnn.rnn_forward(PARAMETERS, SEQUENCE, STATE, **{**LSTM, "rnn_mode": bad})),
+        ("input_mode", lambda bad: numbadnn.rnn_forward(PARAMETERS, SEQUENCE, STATE, **LSTM, input_mode=bad)),
+        ("rnn_mode", lambda bad: numbadnn.RNNBlock("float32", 2, 1, bad)),
+        ("direction_mode", lambda bad: numbadnn.RNNBlock("float32", 2, 1, "gru", direction_mode=bad)),
+        ("dtype", lambda bad: numbadnn.RNNBlock(bad, 2, 1, "gru")),
+        ("layer", lambda bad: NETWORK.split_params(PARAMETERS, bad, [3, 4])),
+        ("input_size", lambda bad: NETWORK.get_param_size([3, bad])),
+        ("lengths", lambda bad: NETWORK.apply(PARAMETERS, SEQUENCE, STATE, lengths=[bad, 1, 2])),
+        ("given", lambda bad: numbadnn.rnn_backward(PARAMETERS, SEQUENCE, STATE, TABLE, given=bad, **LSTM)),
+        ("mode", lambda bad: numbadnn.batch_normalization_test(TABLE, *[TABLE[:1]] * 4, bad)),
+        ("algo", lambda bad: numbadnn.conv2d(X, W, algo=bad)),
+        ("precision", lambda bad: numbadnn.conv2d(X, W, precision=bad)),
+        ("filter_flip", lambda bad: numbadnn.conv2d(X, W, filter_flip=bad)),
+        ("unshared", lambda bad: numbadnn.conv2d(X, W, unshared=bad)),
+        ("filter_flip", lambda bad: numbadnn.causal_conv1d(X[:, :, 0], W[:, :, 0], filter_flip=bad)),
+        ("border_mode", lambda bad: numbadnn.conv2d(X, W, border_mode=bad)),
+        ("alpha", lambda bad: numbadnn.conv2d(X, W, alpha=bad)),
+    ],
+)  # fmt: skip
+def test_an_array_or_a_list_where_a_word_or_a_number_belongs(name: str, call: Any, bad: Any) -> None:
+    for _ in range(2):
+        with pytest.raises((ValueError, TypeError), match=rf"(^|invalid ){name}[: ].*(expected|must be)"):
+            call(bad)
+
+
+def test_an_array_in_the_place_of_a_word_is_not_printed_whole() -> None:
+    with pytest.raises(
+        ValueError, match=r"algo: expected one of fast, accurate, log, got an array of float32 \(2, 3\)$"
+    ):
+        numbadnn.softmax(TABLE, TABLE)
+    assert numbadnn.batch_normalization_test(TABLE, *[TABLE[:1]] * 4, epsilon=np.array(0.0))[0, 0] == 1
+    assert numbadnn.pool(X, np.array([2, 2])).shape == (2, 4, 5, 4)
+
+
+def test_words_for_truth_values_are_refused() -> None:
+    with pytest.raises(TypeError, match="filter_flip: expected True or False, got 'no'"):
+        numbadnn.conv2d(X, W, filter_flip="no")
+    with pytest.raises(TypeError, match="filter_flip: expected True or False, got 2"):
+        numbadnn.conv2d(X, W, filter_flip=2)
+    expected = numbadnn.conv2d(X, W, filter_flip=True)
+    for equal in (np.True_, 1, 1.0):  # equal keys: what is remembered for one is taken for the others
+        numbadnn.clear_caches()
+        assert np.array_equal(numbadnn.conv2d(X, W, filter_flip=equal), expected)

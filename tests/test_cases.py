@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from numbadnn import cases, reference
+import numbadnn
+from numbadnn import cases, dispatch, reference
 from numbadnn.problem import Spec
 from numbadnn.registry import FAMILY
 from numbadnn.validate.data import EXACT, KINDS, buffer, make_arrays, untouched
@@ -22,6 +25,58 @@ def test_every_text_parses_back() -> None:
             problem = case.problem(small)
             assert cases.parse(str(problem)) == problem
         assert str(case.problem()) == case.text
+
+
+def last(*shape: int) -> np.ndarray:
+    """An array of this logical shape with its channels last in memory."""
+    n, c, *spatial = shape
+    return np.moveaxis(np.zeros((n, *spatial, c), np.float32), -1, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "function", "arrays", "others"),
+    [
+        ("conv2d x=T:2x64x5x5:nhwc w=T:8x64x1x1:nhwc", "conv2d", (last(2, 64, 5, 5), last(8, 64, 1, 1)), ()),
+        ("conv2d x=T:2x4x1x1:nhwc w=T:8x4x1x1:nhwc", "conv2d", (last(2, 4, 1, 1), last(8, 4, 1, 1)), ()),
+        ("conv2d x=T:2x1x5x5:nhwc w=T:8x1x1x1:nhwc", "conv2d", (last(2, 1, 5, 5), last(8, 1, 1, 1)), ()),
+        ("conv2d x=T:2x4x5x5:nhwc w=T:8x4x1x1:4,1,99,77", "conv2d", (last(2, 4, 5, 5), None), ()),
+        (
+            "conv2d_grad_wrt_inputs x=T:2x4x5x5:nhwc w=T:8x4x1x1:nhwc y=T:2x8x5x5:nhwc", "conv2d_grad_wrt_inputs",
+            (last(2, 8, 5, 5), last(8, 4, 1, 1)), ((2, 4, 5, 5),),
+        ),
+        (
+            "conv2d_grad_wrt_weights x=T:2x4x5x5:nhwc w=T:8x4x1x1:nhwc y=T:2x8x5x5:nhwc", "conv2d_grad_wrt_weights",
+            (last(2, 4, 5, 5), last(2, 8, 5, 5)), ((8, 4, 1, 1),),
+        ),
+        ("conv3d x=T:2x4x3x5x5:nhwc w=T:8x4x1x1x1:nhwc", "conv3d", (last(2, 4, 3, 5, 5), last(8, 4, 1, 1, 1)), ()),
+        ("causal_conv1d x=T:2x4x1x9:nhwc w=T:8x4x1x1:nhwc", "causal_conv1d", (last(2, 4, 9), last(8, 4, 1)), ()),
+        ("softmax x=T:2x5x1x1:nhwc", "softmax", (last(2, 5, 1, 1),), ()),
+        ("softmax_grad dy=T:2x5x1x1:nhwc y=T:2x5x1x1:nhwc", "softmax_grad", (last(2, 5, 1, 1),) * 2, ()),
+        ("pool x=T:2x5x2x2:nhwc window=2x2 stride=1x1", "pool", (last(2, 5, 2, 2),), ((2, 2),)),
+        (
+            "pool_grad x=T:2x5x2x2:nhwc window=2x2 stride=1x1", "pool_grad",
+            (last(2, 5, 2, 2), last(2, 5, 1, 1), last(2, 5, 1, 1)), ((2, 2),),
+        ),
+        ("dropout x=T:2x5x1x1:nhwc p=0.5", "dropout", (last(2, 5, 1, 1),), (0.5,)),
+        ("bilinear_upsampling x=T:2x5x1x1:nhwc ratio=2", "bilinear_upsampling", (last(2, 5, 1, 1),), (2,)),
+        (
+            "batch_normalization_test x=T:2x5x1x1:nhwc gamma=T:1x5x1x1:nhwc mode=spatial", "batch_normalization_test",
+            (last(2, 5, 1, 1), *[last(1, 5, 1, 1)] * 4), ("spatial",),
+        ),
+        (
+            "spatialtf_sampler img=T:2x5x1x1:nhwc grid=T:2x3x3x2", "spatialtf_sampler",
+            (last(2, 5, 1, 1), np.zeros((2, 3, 3, 2), np.float32)), (),
+        ),
+    ],
+)  # fmt: skip
+def test_a_line_written_by_hand_is_the_problem_of_the_call(
+    line: str, function: str, arrays: tuple[np.ndarray | None, ...], others: tuple[Any, ...]
+) -> None:
+    """What is stored under a problem's text is found again, whatever was written for strides that no element depends on."""
+    given = [np.zeros((8, 4, 1, 1), np.float32) if a is None else a for a in arrays]
+    called = dispatch.intercept("problem", getattr(numbadnn, function), (*given, *others), {})
+    assert cases.parse(line.replace("T:", "float32:")) == called
+    assert cases.parse(str(called)) == called
 
 
 def test_names_are_op_or_network_and_distinct_problems() -> None:

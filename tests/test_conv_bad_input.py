@@ -10,6 +10,7 @@ import pytest
 import numbadnn
 
 X, W, G = np.ones((2, 4, 6, 5), "f4"), np.ones((6, 4, 4, 4, 3, 3), "f4"), np.ones((2, 6, 4, 3), "f4")
+D, P, D3 = np.ones((8, 1, 2, 2), "f4"), np.ones((3, 8, 1, 1), "f4"), np.ones((8, 1, 2, 2, 2), "f4")
 X3, W3, G3 = np.ones((2, 4, 6, 5, 4), "f4"), np.ones((6, 4, 3, 3, 3), "f4"), np.ones((2, 6, 4, 3, 2), "f4")
 BAD: list[tuple[type[Exception], str, str, tuple[Any, ...], dict[str, Any]]] = [
     (TypeError, r"filters: expected 6 dimensions because unshared=True", "conv2d", (X, W[:, 0, 0]), {"unshared": True}),
@@ -158,7 +159,7 @@ BAD: list[tuple[type[Exception], str, str, tuple[Any, ...], dict[str, Any]]] = [
     ),
     (
         ValueError,
-        r"filter_dilation must be >= 1",
+        r"filter_dilation: expected an integer >= 1",
         "causal_conv1d",
         (X[:, :, 0], W3[:, :, 0, 0]),
         {"filter_dilation": 0},
@@ -182,11 +183,59 @@ BAD: list[tuple[type[Exception], str, str, tuple[Any, ...], dict[str, Any]]] = [
     ),
     (
         ValueError,
-        r"num_groups: expected a divisor of the 6 filters",
+        r"num_channels: expected a divisor of the 6 filters of depthwise_filters, got 4",
         "separable_conv2d",
         (X, np.ones((6, 1, 2, 2), "f4"), np.ones((3, 6, 1, 1), "f4"), 4),
         {},
     ),
+    (ValueError, r"^depthwise_filters: expected 1 channels", "separable_conv2d", (X, D[:, [0, 0]], P, 4), {}),
+    (ValueError, r"^depthwise_filters: expected 4 dimensions", "separable_conv2d", (X, D[0], P, 4), {}),
+    (ValueError, r"^depthwise_filters: expected a \(dilated\) window", "separable_conv2d", (X[..., :1], D, P, 4), {}),
+    (TypeError, r"^depthwise_filters: expected dtype", "separable_conv2d", (X, D.astype(int), P, 4), {}),
+    (TypeError, r"^pointwise_filters: expected dtype", "separable_conv2d", (X, D, P.astype(int), 4), {}),
+    (
+        ValueError,
+        r"^pointwise_filters: expected 8 channels, as many as depthwise_filters has filters, got 7",
+        "separable_conv2d",
+        (X, D, P[:, :7], 4),
+        {},
+    ),
+    (
+        ValueError,
+        r"^depthwise_filter_shape: expected the array's own shape \(8, 1, 2, 2\)",
+        "separable_conv2d",
+        (X, D, P, 4),
+        {"depthwise_filter_shape": (8, 1, 2, 3)},
+    ),
+    (
+        ValueError,
+        r"^pointwise_filter_shape: expected the array's own shape \(3, 8, 1, 1\)",
+        "separable_conv2d",
+        (X, D, P, 4),
+        {"pointwise_filter_shape": (3, 8, 1, 3)},
+    ),
+    (
+        ValueError,
+        r"^pointwise_filter_shape: expected the array's own shape \(3, 8, 1, 1, 1\)",
+        "separable_conv3d",
+        (X3, D3, P[..., None], 4),
+        {"pointwise_filter_shape": (3, 8, 1, 1, 3)},
+    ),
+    (ValueError, r"^depthwise_filters: expected a \(dil", "separable_conv3d", (X3[..., :1], D3, P[..., None], 4), {}),
+    (ValueError, r"^kern: expected a \(dilated\) window", "corr_mm", (X[..., :1], X), {}),
+    (ValueError, r"^kern: expected a \(dilated\) window", "corr3d_mm", (X3[..., :1], X3), {}),
+    (ValueError, r"^shape: expected a \(dilated\) window", "corr_mm_grad_weights", (X, X, (7, 7)), {}),
+    (ValueError, r"^shape: expected a \(dilated\) window", "corr3d_mm_grad_weights", (X3, X3, (9, 9, 9)), {}),
+    (ValueError, r"^topgrad: expected sizes that some filters give", "corr_mm_grad_weights", (X[..., :1], X), {}),
+    (ValueError, r"^topgrad: expected sizes that some filters", "corr3d_mm_grad_weights", (X3[..., :1], X3), {}),
+    (
+        ValueError,
+        r"^topgrad: expected sizes that some images give",
+        "corr3d_mm_grad_inputs",
+        (D3, X3[:, :1]),
+        {"border_mode": 9},
+    ),
+    (ValueError, r"^filter_shape: expected a \(dilated\) window", "conv2d_grad_wrt_weights", (X, X, (4, 4, 9, 9)), {}),
     (
         ValueError,
         r"pointwise_filters: expected 5 dimensions",

@@ -91,6 +91,50 @@ def test_unshared() -> None:
     assert np.array_equal(dx, reference.conv2d_grad_wrt_inputs(y, w, x.shape, filter_flip=False, **same))
 
 
+@pytest.mark.parametrize("border", BORDERS, ids=str)
+def test_the_reference_of_the_same_name(border: Any) -> None:
+    x, w = arrays((2, 4, 9, 8), (6, 2, 3, 2))
+    same = {"border_mode": border, "filter_dilation": (1, 2), "num_groups": 2}
+    y = numbadnn.corr_mm(x, w, **same)
+    assert np.array_equal(y, reference.corr_mm(x, w, **same))
+    dx = numbadnn.corr_mm_grad_inputs(w, y, **same)
+    assert np.array_equal(dx, reference.corr_mm_grad_inputs(w, y, **same)) and dx.shape == x.shape
+    sizes = (3, 2) if border == "half" else None
+    dw = numbadnn.corr_mm_grad_weights(x, y, sizes, **same)
+    assert np.array_equal(dw, reference.corr_mm_grad_weights(x, y, sizes, **same)) and dw.shape == w.shape
+    if border == "half":
+        with pytest.raises(ValueError, match="shape: required where subsample is not 1 or border_mode is 'half'"):
+            reference.corr_mm_grad_weights(x, y, **same)
+    strided = {**same, "subsample": (2, 1)}
+    y = reference.corr_mm(x, w, **strided)
+    assert np.array_equal(
+        reference.corr_mm_grad_inputs(w, y, (9, 8), **strided), numbadnn.corr_mm_grad_inputs(w, y, (9, 8), **strided)
+    )
+    with pytest.raises(ValueError, match="shape: required where subsample is not 1"):
+        reference.corr_mm_grad_inputs(w, y, **strided)
+
+
+def test_the_reference_of_the_same_name_with_three_axes_or_unshared_filters() -> None:
+    x, w = arrays((2, 2, 4, 5, 6), (3, 2, 2, 3, 2))
+    y = reference.corr3d_mm(x, w, "full")
+    assert np.array_equal(y, numbadnn.corr3d_mm(x, w, "full"))
+    assert np.array_equal(
+        reference.corr3d_mm_grad_weights(x, y, border_mode="full"),
+        numbadnn.corr3d_mm_grad_weights(x, y, border_mode="full"),
+    )
+    assert np.array_equal(
+        reference.corr3d_mm_grad_inputs(w, y, border_mode="full"),
+        numbadnn.corr3d_mm_grad_inputs(w, y, border_mode="full"),
+    )
+    x, w = arrays((2, 4, 5, 6), (6, 3, 5, 2, 3, 2))
+    y = reference.corr_mm(x, w, num_groups=2, unshared=True)
+    assert np.array_equal(y, numbadnn.corr_mm(x, w, num_groups=2, unshared=True))
+    for name, arguments in (("weights", (x, y)), ("inputs", (w, y))):
+        function = f"corr_mm_grad_{name}"
+        expected = getattr(numbadnn, function)(*arguments, num_groups=2, unshared=True)
+        assert np.array_equal(expected, getattr(reference, function)(*arguments, num_groups=2, unshared=True))
+
+
 def test_three_axes() -> None:
     x, w = arrays((2, 2, 4, 5, 6), (3, 2, 2, 3, 2))
     y = numbadnn.corr3d_mm(x, w, "full")

@@ -60,7 +60,7 @@ def test_benchdnn_names_every_size() -> None:
 @pytest.mark.parametrize(
     ("line", "target", "why"),
     [
-        ("conv2d x=float32:1x1x4x4:-16,16,4,1 w=float32:1x1x2x2", "torch", "no negative strides"),
+        ("conv2d x=float32:2x1x4x4:-16,16,4,1 w=float32:1x1x2x2", "torch", "no negative strides"),
         ("conv2d x=float32:1x1x4x4:unaligned w=float32:1x1x2x2", "torch", "not aligned to 16 bytes"),
         ("conv2d x=float32:1x1x4x4 w=float32:1x1x2x2 alpha=2", "torch", "neither unshared filters nor alpha"),
         ("conv2d x=float32:2x1x4x4:99,16,4,1 w=float32:1x1x2x2", "benchdnn", "tags are packed layouts"),

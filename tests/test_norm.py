@@ -48,7 +48,7 @@ def test_reference_against_hand_values():
     x = np.array([[1.0, 10.0], [3.0, 14.0]])
     one, rm, rv = np.ones((1, 2)), np.array([[1.0, 1.0]]), np.array([[2.0, 2.0]])
     out, mean, invstd, new_mean, new_var = reference.batch_normalization_train(
-        x, 2 * one, one, rm, rv, epsilon=0, running_average_factor=0.25
+        x, 2 * one, one, epsilon=0, running_average_factor=0.25, running_mean=rm, running_var=rv
     )
     np.testing.assert_array_equal(out, [[-1, -1], [3, 3]])
     np.testing.assert_array_equal(mean, [[2, 12]])

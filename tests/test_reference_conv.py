@@ -4,6 +4,7 @@ Nothing here takes a size or a padding from numbadnn.shapes: shapes are literals
 """
 
 import ast
+import inspect
 import itertools
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import scipy.signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import numbadnn
 from numbadnn import reference
 from numbadnn.reference import conv2d, conv2d_grad_wrt_inputs, conv2d_grad_wrt_weights
 
@@ -45,6 +47,17 @@ def test_reference_imports_nothing_from_numbadnn():
             for name in names:
                 own = name.startswith("numbadnn.reference.")
                 assert own or name in allowed, f"{file.name}:{node.lineno} imports {name}"
+
+
+def test_every_function_of_arrays_has_a_reference_of_the_same_name():
+    others = {"cache_info", "clear_caches", "explain", "last_call", "plan", "using"}
+    functions = {n for n in numbadnn.__all__ if inspect.isfunction(getattr(numbadnn, n))} - others
+    functions = {n for n in functions if not n.startswith("rnn_weights_")}  # they rearrange, and compute nothing
+    assert {"spatialtf", "corr_mm", "corr3d_mm_grad_inputs"} <= functions <= set(reference.__all__)
+    for name in functions:
+        for_users = inspect.signature(getattr(numbadnn, name)).parameters.values()
+        named = [p.name for p in for_users if p.kind is p.POSITIONAL_OR_KEYWORD]
+        assert list(inspect.signature(getattr(reference, name)).parameters)[: len(named)] == named, name
 
 
 # ---- by hand ---------------------------------------------------------------------------------------------------------

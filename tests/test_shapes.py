@@ -190,9 +190,9 @@ def test_padding_pairs(border, kernel, dilation, expected):
     [
         ([1, 1], r"border_mode \[1, 1\]: .*got a list"),
         ("same", "border_mode 'same': expected 'valid'"),
-        (-1, "border_mode must be >= 0, got -1"),
-        ((1, -2), "border_mode must be >= 0, got -2"),
-        (((0, -1), 0), "border_mode must be >= 0, got -1"),
+        (-1, "border_mode: expected an integer >= 0, got -1"),
+        ((1, -2), "border_mode: expected an integer >= 0, got -2"),
+        (((0, -1), 0), "border_mode: expected an integer >= 0, got -1"),
         ((1,), "must be a tuple of length 2"),
         ((1, 1, 1), "must be a tuple of length 2"),
         (((1, 2, 3), 0), r"border_mode: expected a pair .* got \(1, 2, 3\)"),
@@ -216,7 +216,7 @@ def test_malformed_strides_dilations_and_kernels():
             shapes.get_conv_output_shape((1, 1, 5, 5), (1, 1, 3, 3), "valid", bad)
         with pytest.raises(ValueError, match="filter_dilation"):
             shapes.padding_pairs("valid", (3, 3), bad)
-    with pytest.raises(ValueError, match="kernel shape must be >= 1, got 0"):
+    with pytest.raises(ValueError, match="kernel shape: expected an integer >= 1, got 0"):
         shapes.padding_pairs("valid", (0, 3))
     with pytest.raises(ValueError, match="shape"):
         shapes.get_conv_output_shape((1, 1), (1, 1), "valid", ())

@@ -50,6 +50,16 @@ def test_the_reference_agrees_with_pytorch():
     assert np.allclose(dimg, img_t.grad.numpy(), atol=1e-12) and np.allclose(dgrid, grid_t.grad.numpy(), atol=1e-12)
 
 
+def test_the_reference_of_the_whole_transformer():
+    img, theta = RNG.standard_normal((3, 2, 6, 9)), RNG.normal(0, 0.5, (3, 2, 3)) + IDENTITY
+    y = reference.spatialtf(img, theta, 0.25, 1.5)
+    assert y.shape == (3, 2, 9, 3)
+    assert np.allclose(y, numbadnn.spatialtf(img, theta, 0.25, 1.5), rtol=1e-12, atol=1e-13)
+    assert np.array_equal(reference.spatialtf(img, np.repeat(IDENTITY, 3, 0)), img)
+    with pytest.raises(ValueError, match="scale_width, scale_height: expected positive numbers"):
+        reference.spatialtf(img, theta, 0)
+
+
 def test_gradients_by_differences():
     img, theta = RNG.standard_normal((2, 3, 6, 5)), RNG.normal(0, 0.3, (2, 2, 3)) + IDENTITY
     dims = (2, 3, 4, 7)

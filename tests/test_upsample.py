@@ -199,3 +199,37 @@ def test_same_bits_on_any_number_of_threads():
     finally:
         set_num_threads(before)
     assert len(set(found)) == 1
+
+
+def test_a_result_that_no_memory_holds_is_refused_at_once(monkeypatch):
+    import time
+
+    x = np.ones((1, 1, 4, 4), np.float32)
+    begin = time.process_time()
+    for call in (numbadnn.bilinear_upsampling, lambda *args: numbadnn.explain(numbadnn.bilinear_upsampling, *args)):
+        with pytest.raises(
+            ValueError, match=r"out: a result of float32 \(1, 1, 40000000, 40000000\) takes 64000000000000"
+        ):
+            call(x, 10**7)
+    with pytest.raises(ValueError, match=f"ratio: expected an integer of at most 2\\*\\*40, got {2**70}"):
+        numbadnn.bilinear_upsampling(x, 2**70)
+    asked = []
+
+    def refuse(size, dtype):
+        asked.append(size)
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("numbadnn.operands.np.empty", refuse)
+        with pytest.raises(
+            MemoryError, match=r"out: .*\(1, 1, 400000, 400000\) takes 640000000000 bytes, which this machine"
+        ):
+            numbadnn.bilinear_upsampling(x, 10**5)
+    assert asked == [640000000000] and time.process_time() - begin < 2
+
+
+def test_a_large_ratio_is_not_refused():
+    x = np.array([[[[0.0, 1.0], [2.0, 3.0]]]], np.float32)
+    y = numbadnn.bilinear_upsampling(x, frac_ratio=((10**5, 1), (1, 1)))
+    assert y.shape == (1, 1, 200000, 2) and y[0, 0, 0, 0] == 0 and y[0, 0, -1, 1] == 3
+    assert abs(float(y[0, 0, 100000, 0]) - 1) < 1e-4

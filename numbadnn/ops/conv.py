@@ -10,7 +10,7 @@ the problem's own: causal_conv1d, a line as an image of one row, and conv3d2d, t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from numbadnn import shapes
@@ -161,6 +161,7 @@ class ConvProblem:
         axes = OPERATIONS[op].axes
         x, w = Spec.parse(fields["x"]), Spec.parse(fields["w"])
         check_ranks(axes, x.shape, w.shape)
+        x, w = (_as_called(op, name, spec) for name, spec in (("x", x), ("w", w)))
 
         def numbers(name: str, default: int, count: int) -> tuple[int, ...]:
             values = tuple(int(v) for v in fields[name].split(",")) if name in fields else (default,) * count
@@ -171,7 +172,9 @@ class ConvProblem:
         pad, stride, dilation = numbers("pad", 0, 2 * axes), numbers("stride", 1, axes), numbers("dilation", 1, axes)
         padding = tuple(zip(pad[::2], pad[1::2], strict=True))
         shape = shapes.assert_conv_shape(shapes.get_conv_output_shape(x.shape, w.shape, padding, stride, dilation))
-        y = Spec.parse(fields["y"]) if "y" in fields else Spec.of(x.dtype, shape, "nhwc" if x.is_channels_last else "")
+        y = Spec.parse(fields["y"]) if "y" in fields else Spec.of(x.dtype, shape, x.layout)
+        if len(y.shape) == len(x.shape):
+            y = _as_called(op, "y", y)
         groups = int(fields.get("groups", "1"))
         check_channels(x.shape, w.shape, groups, axes)
         if y.shape != shape or {x.dtype, w.dtype, y.dtype} != {x.dtype}:
@@ -202,6 +205,14 @@ def _fields(text: str) -> tuple[str, dict[str, str]]:
     return op, fields
 
 
+def _as_called(op: str, name: str, spec: Spec) -> Spec:
+    """An operand as the call has it: an input is the view of an array, whose free strides are canonical in its own axes."""
+    if OPERATIONS[op].output == name:
+        return spec
+    array = theirs(op, spec)
+    return ours(op, replace(array, strides=normalised_strides(array.shape, array.strides)))
+
+
 def check_ranks(axes: int, image: tuple[int, ...], filters: tuple[int, ...]) -> None:
     """An image and filters of ``axes`` spatial axes, else ValueError; unshared filters have two axes of regions more."""
     if len(image) != axes + 2:
@@ -217,13 +228,14 @@ def check_channels(
     axes: int = 2,
     x_name: str = "x",
     w_name: str = "w",
+    groups_name: str = "num_groups",
 ) -> None:
     """Channels, filters and groups fit together, else ValueError."""
     c, k = image[1], filters[0]
     if c % groups:
-        raise ValueError(f"num_groups: expected a divisor of the {c} channels of {x_name}, got {groups}")
+        raise ValueError(f"{groups_name}: expected a divisor of the {c} channels of {x_name}, got {groups}")
     if k % groups:
-        raise ValueError(f"num_groups: expected a divisor of the {k} filters of {w_name}, got {groups}")
+        raise ValueError(f"{groups_name}: expected a divisor of the {k} filters of {w_name}, got {groups}")
     if filters[-axes - 1] != c // groups:
         raise ValueError(
             f"{w_name}: expected {c // groups} channels ({c} channels of {x_name} in {groups} groups), "

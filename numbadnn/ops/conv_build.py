@@ -7,8 +7,11 @@ three axes, and the transposed functions, which only call their arguments otherw
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from numbadnn import dispatch, shapes
 from numbadnn.arrays import View
@@ -36,6 +39,12 @@ class Parameters(NamedTuple):
     algo: Any
     precision: Any
 
+    @staticmethod
+    def of(params: tuple[Any, ...]) -> Parameters:
+        """The parameters, after the one that all else depends on is known to be a truth value."""
+        p = Parameters(*params)
+        return p._replace(unshared=truth("unshared", p.unshared))
+
 
 class Names(NamedTuple):
     """What a function calls its arguments."""
@@ -45,19 +54,22 @@ class Names(NamedTuple):
     image_shape: str = "input_shape"
     filter_shape: str = "filter_shape"
     subsample: str = "subsample"
+    groups: str = "num_groups"
     axes: str = "rows, columns"
 
 
 class _Geometry:
     """The checked parameters that all directions share."""
 
-    def __init__(self, kernel: tuple[int, ...], p: Parameters, names: Names) -> None:
+    def __init__(self, kernel: tuple[int, ...], p: Parameters, names: Names, window: str = "") -> None:
+        """``window`` is the argument that says how large the filters are: that of the filters, unless it is another."""
         axes = len(kernel)
+        self.window = window or names.second
         self.stride = shapes.positive_ints(names.subsample, p.subsample, axes)
         self.dilation = shapes.positive_ints("filter_dilation", p.filter_dilation, axes)
         self.padding = shapes.padding_pairs(p.border_mode, kernel, self.dilation)
-        self.groups = groups_of(p.num_groups)
-        self.flip = bool(p.filter_flip)
+        self.groups = groups_of(p.num_groups, names.groups)
+        self.flip = truth("filter_flip", p.filter_flip)
         self.alpha, self.beta = _number("alpha", p.alpha), _number("beta", p.beta)
 
     def output_shape(self, image: tuple[int, ...], filters: tuple[int, ...]) -> tuple[int, ...]:
@@ -66,7 +78,7 @@ class _Geometry:
             kernel = filters[-len(self.stride) :]
             window = tuple((k - 1) * d + 1 for k, d in zip(kernel, self.dilation, strict=True))
             raise ValueError(
-                f"filters: expected a (dilated) window no larger than the padded image, got window {window} on image "
+                f"{self.window}: expected a (dilated) window no larger than the padded image, got window {window} on image "
                 f"{image[2:]} padded by {self.padding}"
             )
         return shape  # type: ignore[return-value]
@@ -87,13 +99,18 @@ def request(problem: ConvProblem, p: Parameters) -> Request:
     return Request(problem, _named("algo", option, p.algo), _named("precision", "precision", p.precision), option)
 
 
-def groups_of(value: Any) -> int:
+def groups_of(value: Any, name: str = "num_groups") -> int:
     try:
-        return shapes.as_int("num_groups", value, 1)
+        return shapes.as_int(name, value, 1)
     except ValueError:
-        raise ValueError(
-            f"num_groups must have value greater than zero: expected an integer >= 1, got {value!r}"
-        ) from None
+        raise ValueError(f"{name} must have value greater than zero: expected an integer >= 1, got {value!r}") from None
+
+
+def truth(name: str, value: Any) -> bool:
+    """As a key it must mean what it means here: what equals True or False is that."""
+    if not isinstance(value, (numbers.Real, np.bool_)) or value not in (0, 1):
+        raise TypeError(f"{name}: expected True or False, got {value!r}")
+    return bool(value)
 
 
 def check_hint(name: str, hint: Any, shape: tuple[int, ...]) -> None:
@@ -158,11 +175,11 @@ def forward(op: str, names: Names) -> Build:
 
     @dispatch.operation(names.first, names.second)
     def build(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
-        (image, filters), p = views, Parameters(*params)
+        (image, filters), p = views, Parameters.of(params)
         check_rank(names.first, image, axes + 2)
         check_filter_rank(names.second, filters, axes, p.unshared)
         geometry = _Geometry(filters.shape[-axes:], p, names)
-        check_channels(image.shape, filters.shape, geometry.groups, axes, names.first, names.second)
+        check_channels(image.shape, filters.shape, geometry.groups, axes, names.first, names.second, names.groups)
         check_hint(names.image_shape, p.hint, image.shape)
         check_hint(names.filter_shape, p.hint2, filters.shape)
         dtype = result_dtype(views)
@@ -180,7 +197,7 @@ def grad_inputs(op: str, names: Names) -> Build:
 
     @dispatch.operation(names.first, names.second)
     def build(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
-        (top, filters), p = views, Parameters(*params)
+        (top, filters), p = views, Parameters.of(params)
         check_rank(names.first, top, axes + 2)
         check_filter_rank(names.second, filters, axes, p.unshared)
         geometry = _Geometry(filters.shape[-axes:], p, names)
@@ -216,7 +233,7 @@ def grad_weights(op: str, names: Names) -> Build:
 
     @dispatch.operation(names.first, names.second)
     def build(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
-        (image, top), p = views, Parameters(*params)
+        (image, top), p = views, Parameters.of(params)
         check_rank(names.first, image, axes + 2)
         check_rank(names.second, top, axes + 2)
         given, rank = p.hint, 2 * axes + 2 if p.unshared else axes + 2
@@ -227,7 +244,7 @@ def grad_weights(op: str, names: Names) -> Build:
                 f"got {given!r}"
             )
         kernel = shapes.positive_ints(names.filter_shape, tuple(given[-axes:]), axes)
-        geometry = _Geometry(kernel, p, names)
+        geometry = _Geometry(kernel, p, names, names.filter_shape)
         if image.shape[1] % geometry.groups:
             raise ValueError(
                 f"num_groups: expected a divisor of the {image.shape[1]} channels of {names.first}, got {geometry.groups}"
@@ -253,7 +270,7 @@ def grad_weights(op: str, names: Names) -> Build:
 @dispatch.operation("input", "filters")
 def causal(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     """causal_conv1d: an image of one row, padded on its left so that no output sees what comes after it."""
-    (line, filters), p = views, Parameters(*params)
+    (line, filters), p = views, Parameters.of(params)
     check_rank("input", line, 3)
     check_filter_rank("filters", filters, 1, p.unshared)
     stride = shapes.as_int("subsample", p.subsample, 1)
@@ -270,15 +287,15 @@ def causal(views: list[View], out_views: list[View], params: tuple[Any, ...]) ->
     dtype = result_dtype(views)
     y = output_spec(shape, dtype, line, out_view(out_views))
     x, w, y = (ours("causal_conv1d", s) for s in (input_spec(line, dtype), input_spec(filters, dtype), y))
-    padding = ((0, 0), (past, 0))
-    problem = ConvProblem("causal_conv1d", x, w, y, padding, (1, stride), (1, dilation), bool(p.filter_flip), groups)
+    padding, flip = ((0, 0), (past, 0)), truth("filter_flip", p.filter_flip)
+    problem = ConvProblem("causal_conv1d", x, w, y, padding, (1, stride), (1, dilation), flip, groups)
     return request(problem, p)
 
 
 @dispatch.operation("signals", "filters")
 def frames(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     """conv3d2d: conv3d on arrays with time before channels."""
-    (signals, filters), p = views, Parameters(*params)
+    (signals, filters), p = views, Parameters.of(params)
     check_rank("signals", signals, 5)
     check_rank("filters", filters, 5)
     check_hint("signals_shape", p.hint, signals.shape)
@@ -321,5 +338,10 @@ conv2d_grad_wrt_weights = grad_weights("conv2d_grad_wrt_weights", TWO._replace(s
 conv3d = forward("conv3d", THREE)
 conv3d_grad_wrt_inputs = grad_inputs("conv3d_grad_wrt_inputs", THREE._replace(**TOP))
 conv3d_grad_wrt_weights = grad_weights("conv3d_grad_wrt_weights", THREE._replace(second="output_grad"))
+DEPTHWISE = {"second": "depthwise_filters", "filter_shape": "depthwise_filter_shape", "groups": "num_channels"}
+POINTWISE = {"second": "pointwise_filters", "filter_shape": "pointwise_filter_shape"}
+
+depthwise2d, depthwise3d = (forward(f"conv{n}d", names._replace(**DEPTHWISE)) for n, names in ((2, TWO), (3, THREE)))
+pointwise2d, pointwise3d = (forward(f"conv{n}d", names._replace(**POINTWISE)) for n, names in ((2, TWO), (3, THREE)))
 conv2d_transpose = grad_inputs("conv2d_grad_wrt_inputs", TWO._replace(**TRANSPOSED))
 conv3d_transpose = grad_inputs("conv3d_grad_wrt_inputs", THREE._replace(**TRANSPOSED))

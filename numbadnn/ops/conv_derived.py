@@ -10,7 +10,6 @@ from typing import Any
 from numbadnn import dispatch, shapes
 from numbadnn.operands import named_view
 from numbadnn.ops import conv_build as build
-from numbadnn.ops.conv_functions import conv2d, conv3d
 
 
 def conv2d_transpose(
@@ -192,15 +191,11 @@ def separable_conv2d(
     array([[8., 8.],
            [8., 8.]], dtype=float32)
     """
-    _check_separable(2, input, pointwise_filters, num_channels, backend)
-    middle = conv2d(
-        input, depthwise_filters, input_shape, depthwise_filter_shape, border_mode, subsample, filter_flip,
-        filter_dilation, num_channels, algo=algo, precision=precision, backend=backend, stream=stream,
-    )  # fmt: skip
-    return conv2d(
-        middle, pointwise_filters, None, pointwise_filter_shape, filter_flip=filter_flip, algo=algo, precision=precision,
-        backend=backend, out=out, stream=stream,
-    )  # fmt: skip
+    params = border_mode, subsample, filter_flip, filter_dilation, num_channels
+    hints = input_shape, depthwise_filter_shape, pointwise_filter_shape
+    return _separable(
+        2, input, depthwise_filters, pointwise_filters, hints, params, (algo, precision), backend, out, stream
+    )
 
 
 def separable_conv3d(
@@ -232,25 +227,56 @@ def separable_conv3d(
     >>> numbadnn.separable_conv3d(x, depthwise, np.ones((1, 2, 1, 1, 1), "float32"), 2).ravel()
     array([16.], dtype=float32)
     """
-    _check_separable(3, input, pointwise_filters, num_channels, backend)
-    middle = conv3d(
-        input, depthwise_filters, input_shape, depthwise_filter_shape, border_mode, subsample, filter_flip,
-        filter_dilation, num_channels, algo=algo, precision=precision, backend=backend, stream=stream,
-    )  # fmt: skip
-    return conv3d(
-        middle, pointwise_filters, None, pointwise_filter_shape, filter_flip=filter_flip, algo=algo, precision=precision,
-        backend=backend, out=out, stream=stream,
-    )  # fmt: skip
+    params = border_mode, subsample, filter_flip, filter_dilation, num_channels
+    hints = input_shape, depthwise_filter_shape, pointwise_filter_shape
+    return _separable(
+        3, input, depthwise_filters, pointwise_filters, hints, params, (algo, precision), backend, out, stream
+    )
 
 
-def _check_separable(axes: int, input: Any, pointwise_filters: Any, num_channels: Any, backend: Any) -> None:
+_BUILDS = {2: (build.depthwise2d, build.pointwise2d), 3: (build.depthwise3d, build.pointwise3d)}
+
+
+def _separable(
+    axes: int,
+    input: Any,
+    depthwise_filters: Any,
+    pointwise_filters: Any,
+    hints: tuple[Any, Any, Any],
+    params: tuple[Any, Any, Any, Any, Any],
+    how: tuple[Any, Any],
+    backend: Any,
+    out: Any,
+    stream: Any,
+) -> Any:
+    """``params``: border_mode, subsample, filter_flip, filter_dilation, num_channels; ``how``: algo, precision."""
+    flip, channels = params[2], params[4]
+    _check_separable(axes, input, depthwise_filters, pointwise_filters, channels, backend)
+    depthwise, pointwise = _BUILDS[axes]
+    rest = (False, 1.0, 0.0, *how)
+    middle = dispatch.call2(depthwise, input, depthwise_filters, (*hints[:2], *params, *rest), backend, None, stream)
+    ones = (1,) * axes
+    second = (None, hints[2], "valid", ones, flip, ones, 1, *rest)
+    return dispatch.call2(pointwise, middle, pointwise_filters, second, backend, out, stream)
+
+
+def _check_separable(
+    axes: int, input: Any, depthwise_filters: Any, pointwise_filters: Any, num_channels: Any, backend: Any
+) -> None:
     """What the two convolutions would not notice, or only after the first has run."""
     if isinstance(backend, dispatch.Intercept):
         raise TypeError(f"separable_conv{axes}d is two convolutions: ask for the plan of each conv{axes}d by itself")
     image, filters = named_view(input, "input"), named_view(pointwise_filters, "pointwise_filters")
-    build.check_rank("input", image, axes + 2)
-    build.check_rank("pointwise_filters", filters, axes + 2)
+    depthwise = named_view(depthwise_filters, "depthwise_filters")
+    named = (("input", image), ("depthwise_filters", depthwise), ("pointwise_filters", filters))
+    for name, view in named:
+        build.check_rank(name, view, axes + 2)
     if shapes.as_int("num_channels", num_channels, 1) != image.shape[1]:
         raise ValueError(f"num_channels: expected input's {image.shape[1]} channels, got {num_channels}")
     if set(filters.shape[2:]) != {1}:
         raise ValueError(f"pointwise_filters: expected sizes {(1,) * axes}, got {filters.shape[2:]}")
+    if filters.shape[1] != depthwise.shape[0]:
+        raise ValueError(
+            f"pointwise_filters: expected {depthwise.shape[0]} channels, as many as depthwise_filters has filters, got "
+            f"{filters.shape[1]}"
+        )

@@ -32,6 +32,14 @@ def _run(build: Build, a: Any, b: Any, params: tuple[Any, ...], backend: Any, ou
         return dispatch.call2(build, a, b, params, backend, out, stream)
 
 
+def _check_inferred(name: str, view: View, of: str, shape: tuple[int, ...], least: int) -> None:
+    """``shape`` was inferred from an argument that may have been wrong: the error names that one."""
+    if min(shape) < least:
+        raise ValueError(
+            f"{name}: expected sizes that some {of} give, got {view.shape[2:]}, which asks for {of} of {shape}"
+        )
+
+
 def _forward(op: str) -> Build:
     inner = conv_build.forward(op, FORWARD)
 
@@ -57,9 +65,10 @@ def _grad_weights(op: str, axes: int) -> Build:
             inferred = shapes.get_conv_gradweights_shape(
                 img.shape, top.shape, border_mode, subsample, dilation, conv_build.groups_of(groups), bool(unshared)
             )
-            shape = inferred[-axes:]
-            if None in shape:
+            shape = tuple(n for n in inferred[-axes:] if n is not None)
+            if len(shape) != axes:
                 raise ValueError("shape: required where subsample is not 1 or border_mode is 'half', got None")
+            _check_inferred("topgrad", top, "filters", shape, 1)
         elif not isinstance(shape, (tuple, list)) or len(shape) != axes:
             raise ValueError(f"shape: expected the {axes} sizes of the filters, got {shape!r}")
         channels = img.shape[1] // conv_build.groups_of(groups)
@@ -85,9 +94,10 @@ def _grad_inputs(op: str, axes: int) -> Build:
             inferred = shapes.get_conv_gradinputs_shape(
                 kern.shape, top.shape, border_mode, subsample, dilation, conv_build.groups_of(groups)
             )
-            shape = inferred[-axes:]
-            if None in shape:
+            shape = tuple(n for n in inferred[-axes:] if n is not None)
+            if len(shape) != axes:
                 raise ValueError("shape: required where subsample is not 1, got None")
+            _check_inferred("topgrad", top, "images", shape, 0)
         elif not isinstance(shape, (tuple, list)) or len(shape) != axes:
             raise ValueError(f"shape: expected the {axes} sizes of the images, got {shape!r}")
         return inner(views, out_views, _parameters((None, None, *shape), shared))

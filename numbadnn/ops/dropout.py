@@ -7,6 +7,7 @@ gradient makes the mask anew, a part of an array has the mask of the whole from 
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.errors import NotSupportedError
 from numbadnn.operands import output_spec
-from numbadnn.problem import Spec
+from numbadnn.problem import Spec, operand
 
 #: default seed, as the specification has it
 SEED = 4242
@@ -98,8 +99,8 @@ class DropoutProblem:
         first, last = _OPERANDS.get(op, ("", ""))
         if len(fields) != len(words) or first not in fields or not set(fields) <= {first, last, "p", "generator"}:
             raise ValueError(f"expected 'dropout x=SPEC p=..' or 'dropout_grad dy=SPEC p=..', got {text!r}")
-        source = Spec.parse(fields[first])
-        packed = Spec.of(source.dtype, source.shape, "nhwc" if source.is_channels_last else "")
+        source = operand(fields[first])
+        packed = Spec.of(source.dtype, source.shape, source.layout)
         output = Spec.parse(fields[last]) if last in fields else packed
         if (output.dtype, output.shape) != (source.dtype, source.shape):
             raise ValueError(f"expected operands of one dtype and shape, got {text!r}")
@@ -111,18 +112,25 @@ PROBLEM = DropoutProblem
 
 
 def _probability(value: Any) -> float:
-    if isinstance(value, bool | str) or not hasattr(value, "__float__"):
-        raise TypeError(f"dropout: expected a number, got {value!r}")
-    if not 0 <= float(value) <= 1:
+    try:
+        if isinstance(value, bool | str):
+            raise TypeError
+        p = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"dropout: expected a number, got {value!r}") from None
+    if not 0 <= p <= 1:
         raise ValueError(f"dropout: expected a probability from 0 to 1, got {value!r}")
-    return float(value)
+    return p
 
 
 def _integer(name: str, value: Any) -> int:
     """A number of 64 bits, given as an unsigned or a signed one, as the signed one."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}: expected an integer, got {value!r}")
-    number = int(value.__index__())
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected an integer, got {value!r}") from None
     low = 0 if name == "offset" else -(_WRAP >> 1)
     high = (_WRAP >> 1 if name == "offset" else _WRAP) - 1
     if not low <= number <= high:
@@ -152,7 +160,8 @@ def _build_dropout_grad(views: list[View], out_views: list[View], params: tuple[
 
 def _generator(backend: Any, offset: int) -> str:
     """Philox, but where the call itself names cuDNN, which has random numbers of its own."""
-    if getattr(backend, "backend", backend) != "cudnn":  # an Intercept holds the name
+    name = getattr(backend, "backend", backend)  # an Intercept holds it
+    if not isinstance(name, str) or name != "cudnn":
         return "philox"
     if offset:
         raise NotSupportedError(f"offset: cuDNN's dropout begins its random numbers at 0 only, got {offset}", ())

@@ -15,7 +15,7 @@ from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import output_spec
-from numbadnn.problem import Spec
+from numbadnn.problem import Spec, operand
 
 TRAIN, TEST = "batch_normalization_train", "batch_normalization_test"
 TRAIN_GRAD, TEST_GRAD = "batch_normalization_train_grad", "batch_normalization_test_grad"
@@ -117,21 +117,21 @@ class NormProblem:
         known = {*inputs, *outputs, "mode", "epsilon", "factor"}
         if not inputs or len(fields) != len(words) or "x" not in fields or not set(fields) <= known:
             raise ValueError(f"expected '{op} x=SPEC' and {', '.join(sorted(known - {'x'}))}, got {text!r}")
-        x, mode = Spec.parse(fields["x"]), fields.get("mode", "per-activation")
+        x, mode = operand(fields["x"]), fields.get("mode", "per-activation")
         if op == TRAIN and not {"running_mean", "running_var"} & set(fields):
             inputs, outputs = inputs[:3], outputs[:3]
         shape = parameter_shape(x.shape, mode)
-        gamma = Spec.parse(fields["gamma"]) if "gamma" in fields else Spec.of(x.dtype, shape)
+        gamma = operand(fields["gamma"]) if "gamma" in fields else Spec.of(x.dtype, shape)
 
         def spec(name: str) -> Spec:
             like_x = name in _LIKE_X
             if name in fields:
-                given = Spec.parse(fields[name])
+                given = operand(fields[name], result=name in outputs)
                 if given.shape != (x.shape if like_x else shape):
                     raise ValueError(f"{name}: expected shape {x.shape if like_x else shape}, got {given.shape}")
                 return given
             if like_x:
-                return Spec.of(x.dtype, x.shape, "nhwc" if x.is_channels_last else "")
+                return Spec.of(x.dtype, x.shape, x.layout)
             return Spec.of(gamma.dtype, shape)
 
         epsilon, factor = float(fields.get("epsilon", 1e-4)), float(fields.get("factor", 0.1))

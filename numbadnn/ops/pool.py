@@ -8,15 +8,18 @@ window fits the padded image, every window holds at least one element of the ima
 from __future__ import annotations
 
 import math
+import operator
 import warnings
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import output_spec
-from numbadnn.problem import Spec
+from numbadnn.problem import Spec, operand
 
 MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
 _OPERANDS = {"pool": ("x", "y"), "pool_grad": ("x", "y", "dy", "dx")}
@@ -94,7 +97,7 @@ class PoolProblem:
         known = {*_OPERANDS.get(op, ()), "window", "stride", "pad", "mode"}
         if op not in _OPERANDS or len(fields) != len(words) or not {"x", "window"} <= set(fields) <= known:
             raise ValueError(f"expected '{op} x=SPEC window=2x2' and stride=.. pad=.. mode=.., got {text!r}")
-        x = Spec.parse(fields["x"])
+        x = operand(fields["x"])
         window = _sizes(fields["window"])
         stride = _sizes(fields["stride"]) if "stride" in fields else window
         pad = _sizes(fields["pad"]) if "pad" in fields else (0,) * len(window)
@@ -102,11 +105,11 @@ class PoolProblem:
         spatial = _output_sizes("x", x.shape, window, stride, pad, mode)
         shapes = {"y": (*x.shape[:2], *spatial), "dx": x.shape}
         shapes["dy"] = shapes["y"]
-        layout = "nhwc" if x.is_channels_last else ""
         specs: dict[str, Spec | None] = dict.fromkeys(("y", "dy", "dx"))
         for name in _OPERANDS[op][1:]:
             shape = shapes[name]
-            spec = Spec.parse(fields[name]) if name in fields else Spec.of(x.dtype, shape, layout)
+            given = fields.get(name) or str(Spec.of(x.dtype, shape, x.layout))
+            spec = operand(given, result=name == _OPERANDS[op][-1])
             if (spec.dtype, spec.shape) != (x.dtype, shape):
                 raise ValueError(f"{name}: expected {x.dtype} {shape}, got {spec}")
             specs[name] = spec
@@ -125,11 +128,12 @@ def _axes(name: str, value: Any, rank: int) -> tuple[int, ...]:
     """A tuple of ``rank`` integers, else TypeError or ValueError."""
     if not hasattr(value, "__iter__"):
         raise TypeError(f"{name}: expected {rank} integers, got {value!r}")
-    numbers = []
-    for v in value:
-        if isinstance(v, bool) or not hasattr(v, "__index__"):
-            raise TypeError(f"{name}: expected integers, got {value!r}")
-        numbers.append(v.__index__())
+    try:
+        if any(isinstance(v, bool) for v in value):
+            raise TypeError
+        numbers = [operator.index(v) for v in value]
+    except TypeError:
+        raise TypeError(f"{name}: expected integers, got {value!r}") from None
     if len(numbers) != rank:
         raise ValueError(f"{name}: expected {rank} integers, got {value!r}")
     return tuple(numbers)
@@ -210,11 +214,13 @@ def _build_pool_grad(views: list[View], out_views: list[View], params: tuple[Any
 
 
 def _cold_parameters(ws: Any, stride: Any, mode: Any, pad: Any) -> tuple[Any, ...]:
-    """Lists and arrays as tuples, so that they can be part of a key; the warning that "average" asks for."""
-    if mode == "average":
+    """What is iterated over as tuples, so that it can be part of a key; the warning that "average" asks for."""
+    if isinstance(mode, str) and mode == "average":
         warnings.warn("mode='average': say 'average_inc_pad'", DeprecationWarning, stacklevel=3)
         mode = "average_inc_pad"
-    axes = [tuple(v) if hasattr(v, "__iter__") and not isinstance(v, str) else v for v in (ws, stride, pad)]
+    axes = [
+        tuple(v) if hasattr(v, "__iter__") and not isinstance(v, str | np.ndarray) else v for v in (ws, stride, pad)
+    ]
     return axes[0], axes[1], mode, axes[2]
 
 
@@ -252,7 +258,8 @@ def pool(
            [13., 15.]], dtype=float32)
     """
     params = (ws, stride, mode, pad)
-    if type(ws) is not tuple or type(stride) not in _PLAIN or type(pad) not in _PLAIN or mode == "average":
+    plain = type(ws) is tuple and type(stride) in _PLAIN and type(pad) in _PLAIN and type(mode) is str
+    if not plain or mode == "average":
         params = _cold_parameters(*params)
     return dispatch.call1(_build_pool, img, params, backend, out, stream)
 
@@ -288,6 +295,7 @@ def pool_grad(
            [0., 0., 0., 0.]], dtype=float32)
     """
     params = (ws, stride, mode, pad)
-    if type(ws) is not tuple or type(stride) not in _PLAIN or type(pad) not in _PLAIN or mode == "average":
+    plain = type(ws) is tuple and type(stride) in _PLAIN and type(pad) in _PLAIN and type(mode) is str
+    if not plain or mode == "average":
         params = _cold_parameters(*params)
     return dispatch.call_any(_build_pool_grad, (inp, out, out_grad), params, backend, result, stream)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from numbadnn.ops.rnn_network import Network
-from numbadnn.problem import Spec, contiguous_strides
+from numbadnn.problem import Spec, contiguous_strides, operand
 
 DTYPES = ("float16", "float32", "float64")
 #: the inputs of each operation; those after hx may be absent
@@ -140,7 +140,7 @@ class RnnProblem:
             fields.get("direction", "unidirectional"),
         )  # fmt: skip
         lengths = tuple(int(n) for n in fields["lengths"].split(",")) if "lengths" in fields else None
-        specs = {name: Spec.parse(fields[name]) for name in INPUTS[op] if name in fields}
+        specs = {name: operand(fields[name]) for name in INPUTS[op] if name in fields}
         keep = Spec.parse(fields["reserve"]).shape[0] if op == "rnn_forward" and "reserve" in fields else 0
         problem = make(op, network, specs, lengths, keep, fields.get("by", ""))
         outputs = [

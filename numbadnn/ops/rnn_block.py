@@ -6,6 +6,7 @@ call and what the implementation wrote for ``backward``. A reserve serves once: 
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,16 @@ from numbadnn.launch import thread
 from numbadnn.ops.rnn import DTYPES, INPUTS
 from numbadnn.ops.rnn_functions import builder, plain_lengths
 from numbadnn.ops.rnn_network import Network
+from numbadnn.select import check_backend
+
+
+def _is_integer(value: Any) -> bool:
+    """Whether a value counts something: no truth value, no array of several."""
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return not isinstance(value, bool)
 
 
 class Reserve:
@@ -49,11 +60,15 @@ class RNNBlock:
         direction_mode: str = "unidirectional", *, backend: str | None = None,
     ) -> None:  # fmt: skip
         try:
-            self.dtype = dtype if dtype in DTYPES else np.dtype(dtype).name
-        except TypeError:
-            self.dtype = str(dtype)
-        if self.dtype not in DTYPES:
-            raise TypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {self.dtype}")
+            name = np.dtype(dtype).name
+        except (TypeError, ValueError, SyntaxError):  # what NumPy raises for things and texts that name no type
+            name = ""
+        if name not in DTYPES or dtype is None:
+            shown = dtype if isinstance(dtype, str) else name if name and dtype is not None else repr(dtype)
+            raise TypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {shown}")
+        if backend is not None:
+            check_backend(backend)
+        self.dtype = name
         self.network = Network(hidden_size, num_layers, rnn_mode, input_mode, direction_mode).check()
         self.backend = backend
 
@@ -91,7 +106,7 @@ class RNNBlock:
         """
         n, input_dim = self.network, self._input_dim(input_size)
         blocks, size = n.blocks(input_dim)
-        if isinstance(layer, bool) or not hasattr(layer, "__index__") or not 0 <= layer < len(blocks):
+        if not _is_integer(layer) or not 0 <= layer < len(blocks):
             raise ValueError(f"layer: expected an integer from 0 to {len(blocks) - 1}, got {layer!r}")
         view = view_of(w, "w")
         if view.shape != (size,):
@@ -116,7 +131,7 @@ class RNNBlock:
             _, input_dim = input_size
         except (TypeError, ValueError):
             raise ValueError(f"input_size: expected [batch, input_dim], got {input_size!r}") from None
-        if isinstance(input_dim, bool) or not hasattr(input_dim, "__index__") or input_dim < 1:
+        if not _is_integer(input_dim) or input_dim < 1:
             raise ValueError(f"input_size: expected an integer input_dim of at least 1, got {input_dim!r}")
         if self.network.input_mode == "skip" and input_dim != self.network.hidden_size:
             raise ValueError(
@@ -126,6 +141,10 @@ class RNNBlock:
         return int(input_dim)
 
     # ---- computing
+
+    def _backend(self, named: Any) -> Any:
+        """The backend of a call, else the block's."""
+        return self.backend if named is None else named
 
     def apply(
         self, w: Any, x: Any, hx: Any, cx: Any = None, *, lengths: Any = None, backend: Any = None, stream: Any = None
@@ -161,7 +180,7 @@ class RNNBlock:
         arrays = (w, x, hx) if cx is None else (w, x, hx, cx)
         build = builder("rnn_forward", INPUTS["rnn_forward"][: len(arrays)])
         params = (self.network, self.dtype, plain_lengths(lengths), keep, "")
-        result: tuple[Any, ...] = dispatch.call_any(build, arrays, params, backend or self.backend, None, stream)
+        result: tuple[Any, ...] = dispatch.call_any(build, arrays, params, self._backend(backend), None, stream)
         return result
 
     def backward(
@@ -190,7 +209,7 @@ class RNNBlock:
         build = builder("rnn_backward", names)
         try:
             gradients: tuple[Any, ...] = dispatch.call_any(
-                build, tuple(arrays[n] for n in names), params, backend or self.backend, None, stream
+                build, tuple(arrays[n] for n in names), params, self._backend(backend), None, stream
             )
         except (ValueError, TypeError):
             raise  # refused before anything ran

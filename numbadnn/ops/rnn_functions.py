@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -22,12 +23,12 @@ def plain_lengths(lengths: Any) -> tuple[int, ...] | None:
     values = lengths.tolist() if hasattr(lengths, "tolist") else lengths
     if not isinstance(values, list | tuple):
         raise TypeError(f"lengths: expected integers, one a batch entry, or None, got {lengths!r}")
-    plain = []
-    for n in values:
-        if isinstance(n, bool) or not hasattr(n, "__index__"):
-            raise TypeError(f"lengths: expected integers, got {n!r}")
-        plain.append(n.__index__())
-    return tuple(plain)
+    try:
+        if any(isinstance(n, bool) for n in values):
+            raise TypeError
+        return tuple(operator.index(n) for n in values)
+    except TypeError:
+        raise TypeError(f"lengths: expected integers, got {lengths!r}") from None
 
 
 def reserve_size(problem: RnnProblem, device: int) -> int:
@@ -114,10 +115,13 @@ def rnn_backward(
     array([1., 1., 1., 1.])
     """
     network = Network(hidden_size, num_layers, rnn_mode, input_mode, direction_mode)
+    known = ("cx", "dy", "dhy", "dcy")
+    if not isinstance(given, tuple | list) or not all(isinstance(n, str) and n in known for n in given):
+        raise ValueError(f"given: expected names out of {', '.join(known)}, got {given!r}")
+    if len(set(given)) != len(others) or len(given) != len(others):
+        raise ValueError(f"given: expected a name for each of {len(others)} further arrays, got {given!r}")
     named = dict(zip(given, others, strict=True))
-    names = tuple(n for n in ("cx", "dy", "dhy", "dcy") if n in named)
-    if len(names) != len(named):
-        raise ValueError(f"given: expected names out of cx, dy, dhy, dcy, got {tuple(given)}")
+    names = tuple(n for n in known if n in named)
     build = builder("rnn_backward", ("w", "x", "hx", *names))
     arrays = (w, x, hx, *(named[n] for n in names))
     return dispatch.call_any(build, arrays, (network, "", plain_lengths(lengths), False, ""), backend, out, stream)

@@ -56,14 +56,10 @@ class Network:
 
     def check(self) -> Network:
         """Itself, or ValueError for a value that no network has."""
-        if self.rnn_mode not in GATES:
-            raise ValueError(f"rnn_mode: expected one of {', '.join(GATES)}, got {self.rnn_mode!r}")
-        if self.input_mode not in INPUT_MODES:
-            raise ValueError(f"input_mode: expected one of {', '.join(INPUT_MODES)}, got {self.input_mode!r}")
-        if self.direction_mode not in DIRECTION_MODES:
-            raise ValueError(
-                f"direction_mode: expected one of {', '.join(DIRECTION_MODES)}, got {self.direction_mode!r}"
-            )
+        for name, names in (("rnn_mode", GATES), ("input_mode", INPUT_MODES), ("direction_mode", DIRECTION_MODES)):
+            mode = getattr(self, name)
+            if not isinstance(mode, str) or mode not in names:
+                raise ValueError(f"{name}: expected one of {', '.join(names)}, got {mode!r}")
         for name, value in (("hidden_size", self.hidden_size), ("num_layers", self.num_layers)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")

@@ -9,7 +9,7 @@ from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import input_spec, output_spec, result_dtype
-from numbadnn.problem import Spec
+from numbadnn.problem import Spec, operand
 
 ALGOS = ("fast", "accurate", "log")
 MODES = ("channel", "instance")
@@ -77,11 +77,11 @@ class SoftmaxProblem:
             or not set(fields) <= {*names, "algo", "mode"}
         ):
             raise ValueError(f"expected 'softmax x=SPEC' or 'softmax_grad dy=SPEC' and algo=.. mode=.., got {text!r}")
-        first = Spec.parse(fields[names[0]])
+        first = operand(fields[names[0]])
         if len(first.shape) < 2:
             raise ValueError(f"{names[0]}: expected at least 2 axes, got {fields[names[0]]!r}")
-        packed = Spec.of(first.dtype, first.shape, "nhwc" if first.is_channels_last else "")
-        specs = {name: Spec.parse(fields[name]) if name in fields else packed for name in names}
+        packed = Spec.of(first.dtype, first.shape, first.layout)
+        specs = {n: operand(fields[n], result=n == names[-1]) if n in fields else packed for n in names}
         if any((s.dtype, s.shape) != (first.dtype, first.shape) for s in specs.values()):
             raise ValueError(f"expected operands of one dtype and shape, got {text!r}")
         algo, mode = fields.get("algo", "accurate"), fields.get("mode", "channel")

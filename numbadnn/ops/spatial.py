@@ -16,7 +16,8 @@ from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import named_view, output_spec
-from numbadnn.problem import Spec
+from numbadnn.problem import Spec, operand
+from numbadnn.shapes import LARGEST
 
 #: operation -> names of its inputs and of its outputs
 OPERANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -98,7 +99,7 @@ class SpatialProblem:
         if op not in OPERANDS or len(fields) != len(words):
             raise ValueError(f"expected one of {', '.join(OPERANDS)} and its operands as name=SPEC, got {text!r}")
         inputs, outputs = OPERANDS[op]
-        specs = {name: Spec.parse(value) for name, value in fields.items()}
+        specs = {name: operand(value, result=name in outputs) for name, value in fields.items()}
         if not set(specs) <= {*inputs, *outputs} or not {*inputs} <= set(specs):
             raise ValueError(f"expected {op} with {', '.join(inputs)} (and {', '.join(outputs)}), got {text!r}")
         if op == "spatialtf_grid" and "grid" not in specs:
@@ -106,7 +107,7 @@ class SpatialProblem:
         shapes = _shapes(op, {name: spec.shape for name, spec in specs.items()})
         for name in outputs:
             like = specs[_LIKE.get(name, inputs[0])]
-            packed = Spec.of(like.dtype, shapes[name], "nhwc" if _last(like) and name in ("y", "dimg") else "")
+            packed = Spec.of(like.dtype, shapes[name], like.layout if name in ("y", "dimg") else "")
             specs.setdefault(name, packed)
         for name, spec in specs.items():
             if spec.shape != shapes[name]:
@@ -118,10 +119,6 @@ PROBLEM = SpatialProblem
 
 #: output -> the input whose dtype it has
 _LIKE = {"grid": "theta", "dtheta": "dgrid", "y": "img", "dimg": "img", "dgrid": "grid"}
-
-
-def _last(spec: Spec) -> bool:
-    return spec.is_channels_last and not spec.is_contiguous
 
 
 # ---- checking --------------------------------------------------------------------------------------------------------
@@ -321,7 +318,7 @@ def spatialtf(
     except (AttributeError, ValueError, TypeError):
         _rank("img", named_view(img, "img").shape, 4, "(N, C, H, W)")
         raise
-    if not (scale_width == 1 and scale_height == 1):
+    if not (type(scale_width) is type(scale_height) is int and scale_width == scale_height == 1):
         h, w = _scaled("scale_height", h, scale_height), _scaled("scale_width", w, scale_width)
     grid = dispatch.call1(_build_grid, theta, ((n, c, h, w),), backend, None, stream)
     return dispatch.call2(_build_sampler, img, grid, (), backend, out, stream)
@@ -333,8 +330,8 @@ def _scaled(name: str, size: int, scale: Any) -> int:
         result = size * float(scale)
     except (TypeError, ValueError):
         raise TypeError(f"{name}: expected a number, got {scale!r}") from None
-    if not (float(scale) > 0 and math.isfinite(result)):
-        raise ValueError(f"{name}: expected a positive number, got {scale!r}")
+    if not (float(scale) > 0 and result <= LARGEST):
+        raise ValueError(f"{name}: expected a positive number that gives an axis of at most 2**40, got {scale!r}")
     return math.ceil(result)
 
 

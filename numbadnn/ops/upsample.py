@@ -15,14 +15,12 @@ from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import output_spec
-from numbadnn.problem import Spec
-from numbadnn.reference.upsample import bilinear_kernel_1D, bilinear_kernel_2D
+from numbadnn.problem import Spec, operand
+from numbadnn.shapes import LARGEST
 
 __all__ = [
     "PROBLEM",
     "UpsampleProblem",
-    "bilinear_kernel_1D",
-    "bilinear_kernel_2D",
     "bilinear_upsampling",
     "bilinear_upsampling_grad",
     "frac_bilinear_upsampling",
@@ -109,19 +107,16 @@ class UpsampleProblem:
             raise ValueError(f"expected 'bilinear_upsampling[_grad] x=SPEC [y=SPEC] ratio=P[/Q][,P[/Q]]', got {text!r}")
         pairs = [tuple(map(int, f"{r}/1".split("/")[:2])) for r in fields["ratio"].split(",")]
         ratio = _reduced(tuple(pairs) if len(pairs) > 1 else (pairs[0], pairs[0]), "ratio")
-        x = Spec.parse(fields["x"])
+        forward = op == "bilinear_upsampling"
+        x = operand(fields["x"], result=not forward)
         shape = output_shape(x.shape, ratio)
-        y = Spec.parse(fields["y"]) if "y" in fields else Spec.of(x.dtype, shape, "nhwc" if _last(x) else "")
+        y = operand(fields.get("y") or str(Spec.of(x.dtype, shape, x.layout)), result=forward)
         if (y.shape, y.dtype) != (shape, x.dtype):
             raise ValueError(f"expected y of {x.dtype} {shape}, got {text!r}")
         return UpsampleProblem(op, x, y, ratio)
 
 
 PROBLEM = UpsampleProblem
-
-
-def _last(spec: Spec) -> bool:
-    return spec.is_channels_last and not spec.is_contiguous
 
 
 def output_shape(shape: tuple[int, ...], ratio: Ratio) -> tuple[int, ...]:
@@ -136,9 +131,12 @@ def _integer(name: str, value: Any) -> int:
     if isinstance(value, bool):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name}: expected an integer, got {value!r}") from None
+    if number > LARGEST:
+        raise ValueError(f"{name}: expected an integer of at most 2**40, got {value!r}")
+    return number
 
 
 def _reduced(ratio: Any, name: str) -> Ratio:

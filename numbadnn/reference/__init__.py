@@ -24,6 +24,14 @@ from numbadnn.reference.conv_derived import (
     separable_conv2d,
     separable_conv3d,
 )
+from numbadnn.reference.corrmm import (
+    corr3d_mm,
+    corr3d_mm_grad_inputs,
+    corr3d_mm_grad_weights,
+    corr_mm,
+    corr_mm_grad_inputs,
+    corr_mm_grad_weights,
+)
 from numbadnn.reference.dropout import dropout, dropout_grad, dropout_words, philox4x32
 from numbadnn.reference.norm import (
     batch_normalization_test,
@@ -36,6 +44,7 @@ from numbadnn.reference.rnn import rnn_backward, rnn_forward
 from numbadnn.reference.rnn_bounds import rnn_backward_bound, rnn_forward_bound
 from numbadnn.reference.softmax import softmax, softmax_bound, softmax_grad, softmax_grad_bound
 from numbadnn.reference.spatial import (
+    spatialtf,
     spatialtf_grid,
     spatialtf_grid_grad,
     spatialtf_sampler,
@@ -81,6 +90,12 @@ __all__ = [
     "conv3d_grad_wrt_weights",
     "conv3d_transpose",
     "conv_magnitude",
+    "corr3d_mm",
+    "corr3d_mm_grad_inputs",
+    "corr3d_mm_grad_weights",
+    "corr_mm",
+    "corr_mm_grad_inputs",
+    "corr_mm_grad_weights",
     "dropout",
     "dropout_grad",
     "dropout_words",
@@ -101,6 +116,7 @@ __all__ = [
     "softmax_bound",
     "softmax_grad",
     "softmax_grad_bound",
+    "spatialtf",
     "spatialtf_grid",
     "spatialtf_grid_bound",
     "spatialtf_grid_grad",

@@ -63,11 +63,11 @@ def batch_normalization_train(
     inputs: Any,
     gamma: Any,
     beta: Any,
-    running_mean: Any = None,
-    running_var: Any = None,
     mode: str = "per-activation",
     epsilon: float = 1e-4,
     running_average_factor: float = 0.1,
+    running_mean: Any = None,
+    running_var: Any = None,
 ) -> tuple[Float64, ...]:
     """(out, mean, invstd), with running averages given also the new ones, in float64. The formulas open this module.
 

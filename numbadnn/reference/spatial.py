@@ -12,6 +12,7 @@ gives NaN, and takes part in no pixel's gradient. Bounds stand in ``spatial_boun
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,3 +159,17 @@ def scatter(shape: tuple[int, ...], terms: list[tuple[Any, Any, Float64]]) -> Fl
             at = (i[image] * w + j[image])[inside]
             np.add.at(total[image], at, np.moveaxis(np.broadcast_to(term, (n, c, *i.shape[1:]))[image], 0, 2)[inside])
     return np.ascontiguousarray(np.moveaxis(total.reshape(n, h, w, c), 3, 1))
+
+
+def spatialtf(img: Any, theta: Any, scale_width: float = 1, scale_height: float = 1) -> Float64:
+    """Images (N, C, H, W) through affine maps (N, 2, 3): grid, then sampler, (N, C, ceil(H*scale_height), ceil(W*scale_width)).
+
+    >>> spatialtf([[[[1.0, 2.0], [3.0, 4.0]]]], [[[-1.0, 0, 0], [0, -1, 0]]])[0, 0]
+    array([[4., 3.],
+           [2., 1.]])
+    """
+    n, c, h, w = np.shape(img)
+    size = (math.ceil(h * scale_height), math.ceil(w * scale_width))
+    if min(size) < 1:
+        raise ValueError(f"scale_width, scale_height: expected positive numbers, got {scale_width!r}, {scale_height!r}")
+    return spatialtf_sampler(img, spatialtf_grid(theta, (n, c, *size)))

@@ -93,16 +93,27 @@ def _collect(y: Float64, axis: int, n: int, pq: tuple[int, int]) -> Float64:
     return np.moveaxis(x, 0, axis)
 
 
-def bilinear_upsampling(input: Any, ratio: Any = None, frac_ratio: Any = None) -> Float64:
+def bilinear_upsampling(
+    input: Any,
+    ratio: Any = None,
+    frac_ratio: Any = None,
+    batch_size: Any = None,
+    num_input_channels: Any = None,
+    use_1D_kernel: bool = True,
+) -> Float64:
     """Images (N, C, H, W) enlarged by an integer ``ratio`` or by ``frac_ratio``, (p, q) or one an axis, in float64.
 
-    The formula opens this module. ValueError for both ratios or none, TypeError for one that is no integer. Source:
-    spec/semantics.md 1.3, checked there against Theano.
+    The formula opens this module; what follows ``frac_ratio`` never alters the result. ValueError for both ratios or none,
+    or hints that contradict, TypeError for one that is no integer. Source: spec/semantics.md 1.3, checked there against Theano.
 
     >>> bilinear_upsampling([[[[1.0, 2.0]]]], ratio=2)[0, 0, 0]
     array([1. , 1.5, 2. , 2. ])
     """
     x = np.asarray(input, np.float64)
+    hints = (("batch_size", batch_size), ("num_input_channels", num_input_channels))
+    for (name, hint), size in zip(hints, x.shape, strict=False):
+        if hint not in (None, size):
+            raise ValueError(f"{name}: expected {size} or None, got {hint!r}")
     rows, columns = _fractions(ratio, frac_ratio)
     with np.errstate(invalid="ignore"):
         return np.ascontiguousarray(_expand(_expand(x, 2, rows), 3, columns))

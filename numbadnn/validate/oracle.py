@@ -14,8 +14,10 @@ from numbadnn.validate.data import make_arrays
 
 def expected(problem: Any, inputs: tuple[Any, ...], old: Any = None) -> tuple[np.ndarray, ...]:
     """The results in float64; ``old`` is what the output held, where beta is not 0."""
-    more = {} if old is None else {"out": old}
-    results = getattr(reference, problem.op)(*inputs, **problem.keywords, **more)
+    named = getattr(problem, "keyword_inputs", ())  # the function takes them behind its parameters
+    n = len(inputs) - len(named)
+    more = dict(zip(named, inputs[n:], strict=True)) | ({} if old is None else {"out": old})
+    results = getattr(reference, problem.op)(*inputs[:n], **problem.keywords, **more)
     return results if isinstance(results, tuple) else (results,)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from numbadnn import stored
 from numbadnn.errors import PlanMissError
 from numbadnn.problem import Policy
-from numbadnn.registry import Executable
+from numbadnn.registry import DETERMINISM, Executable
 
 FORMAT = "numbadnn-plans-1"
 Key = tuple[str, str, str, str]
@@ -55,7 +55,8 @@ def _checked(path: Path, document: Any) -> dict[Key, Entry]:
 
 
 def _is_entry(entry: Any) -> bool:
-    return isinstance(entry, dict) and all(isinstance(entry.get(name), str) for name in (*NAMES, "impl", "made_with"))
+    whole = isinstance(entry, dict) and all(isinstance(entry.get(name), str) for name in (*NAMES, "impl", "made_with"))
+    return whole and entry.get("determinism") in (None, *DETERMINISM)
 
 
 def _key(entry: Entry) -> Key:
@@ -69,6 +70,14 @@ def stale(entry: Entry, device: int) -> str:
         return ""
     made, here = (text.split(" ")[0] for text in (entry["made_with"], stored.versions(device)))
     return "" if made == here else f"it was made with {made}, here is {here}"
+
+
+def weaker(entry: Entry, policy: Policy) -> str:
+    """Why an entry may not be followed under the level of determinism in force ("" = it may): it was seen to give less."""
+    level = entry.get("determinism")  # None: written by hand, what the implementation says of itself counts
+    if level is not None and DETERMINISM.index(level) < DETERMINISM.index(policy.determinism):
+        return f"it was recorded as {level}, the option determinism asks for {policy.determinism}"
+    return ""
 
 
 def miss(path: str, problem: Any, why: str) -> PlanMissError:

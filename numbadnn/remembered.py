@@ -6,6 +6,7 @@ reason, and the dispatcher goes on as if there were no entry (or, where the plan
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from numbadnn import choices, plan_file, select, stored, tune
@@ -54,7 +55,12 @@ def planned(problem: Any, policy: Policy, options: Options, backend: str | None)
             raise plan_file.miss(path, problem, "has no entry for")
         return None
     backends = tuple(b for group in select.groups(options, backend) for b in group)
-    found = plan_file.stale(entry, policy.device) or restored(entry, problem, policy, options, backends)
+    wins = select.algorithm_wins(policy, options)
+    reason = plan_file.stale(entry, policy.device) or ("" if wins else plan_file.weaker(entry, policy))
+    found = reason or restored(entry, problem, policy, options, backends)
+    if wins and isinstance(found, str) and found.startswith("promises "):
+        free = dataclasses.replace(policy, determinism="not_guaranteed")
+        found = restored(entry, problem, free, options, backends)
     if isinstance(found, str):
         if options.plan_strict:
             raise plan_file.miss(path, problem, f"names {entry['impl']}, but {found}, for")

@@ -1,5 +1,6 @@
 """cuDNN's convolution algorithms by name: what each direction has, what is refused and why, and on a GPU what they compute."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,6 +63,22 @@ def test_a_named_algorithm_beats_the_default_level_and_not_the_users() -> None:
             reason(op, "none")
     with numbadnn.using(determinism="not_guaranteed"):
         assert reason(op, "none", determinism="not_guaranteed") == ""
+
+
+def test_once_keeps_nothing_that_the_level_in_force_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, algo = "conv2d_grad_wrt_weights", "guess_once"
+    call = _conv_calls.call_of(op)
+    atomic, ordered = int(call.algorithms["none"]), int(call.algorithms["deterministic"])
+    monkeypatch.setattr(algorithms, "_ONCE", {(op, algo): atomic})  # kept while the level was not_guaranteed
+    ranking = [SimpleNamespace(algo=atomic, determinism=0), SimpleNamespace(algo=ordered, determinism=1)]
+    monkeypatch.setattr(algorithms, "ranked", lambda *more: ranking)
+
+    def tried(level: str) -> list[int]:
+        policy = Policy(algo=algo, determinism=level)
+        return algorithms._algorithms(None, 0, call, problem_of(op), policy, (), False)  # type: ignore[arg-type]
+
+    assert tried("not_guaranteed") == [atomic, ordered]
+    assert tried("run_to_run") == [ordered]
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------

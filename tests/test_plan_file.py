@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,7 +16,8 @@ import pytest
 from test_tune import SPACE, Tile, tiled
 
 import numbadnn
-from numbadnn import plan_file, stored
+from numbadnn import plan_file, select, stored
+from numbadnn.registry import Executable, Impl
 from numbadnn.validate.faults import planted
 
 X = np.random.default_rng(0).standard_normal((6, 50)).astype("float32")
@@ -66,6 +68,20 @@ def test_a_configuration_found_by_measuring_is_replayed_where_nothing_was_measur
         with numbadnn.using(plan_file=str(plans), plan_strict=True, cache_dir=str(tmp_path / "elsewhere")):
             numbadnn.softmax(X)
             assert last().facts["config"] == Tile(20) and last().decided_by.startswith("plan file")
+
+
+def test_a_call_of_one_implementation_by_name_has_an_entry_of_its_own(plans: Path) -> None:
+    """corr_mm is conv2d by corrmm alone: neither takes the other's entry."""
+    x, w = np.ones((1, 2, 5, 5), "f"), np.ones((3, 2, 3, 3), "f")
+    for strict in (False, True):
+        numbadnn.clear_caches()
+        with numbadnn.using(plan_file=str(plans), plan_strict=strict):
+            for _ in range(2):
+                numbadnn.corr_mm(x, w)
+                assert last().impl == "cpu.corrmm"
+                numbadnn.conv2d(x, w, filter_flip=False)
+                assert last().impl == "cpu.im2col"
+    assert [e["scope"] for e in entries(plans)] == ["auto", "auto only=*.corrmm"]
 
 
 def test_strict_names_the_problem_that_is_missing(plans: Path) -> None:
@@ -123,6 +139,72 @@ def test_what_cannot_be_planned_any_more_is_an_error_in_strict_mode(plans: Path)
             pytest.raises(numbadnn.PlanMissError, match="cannot be followed .cannot be built any more"),
         ):
             numbadnn.softmax(X)
+
+
+def test_what_was_recorded_under_a_weaker_level_is_not_replayed(plans: Path) -> None:
+    """The record is what was seen: an implementation that now promises more does not make it true."""
+    with planted(tiled()), numbadnn.using(plan_file=str(plans), exclude="cpu.loops"):
+        numbadnn.softmax(X)
+        assert entries(plans)[0]["determinism"] == "run_to_run"
+    weak = plans.read_text().replace('"determinism": "run_to_run"', '"determinism": "not_guaranteed"')
+    plans.write_text(weak)
+    with planted(tiled()):
+        numbadnn.clear_caches()
+        with numbadnn.using(plan_file=str(plans)):
+            why = "it was recorded as not_guaranteed, the option determinism asks for run_to_run"
+            with pytest.warns(RuntimeWarning, match=f"plan of softmax .* is not used: {why}"):
+                numbadnn.softmax(X)
+            assert last().impl == "cpu.loops" and last().decided_by == "rank"
+            numbadnn.clear_caches()
+            with (
+                numbadnn.using(plan_strict=True),
+                pytest.raises(numbadnn.PlanMissError, match=f"names cpu.tiled, but {why}, for softmax x="),
+            ):
+                numbadnn.softmax(X)
+        plans.write_text(weak.replace("determinism=run_to_run", "determinism=not_guaranteed"))
+        numbadnn.clear_caches()
+        with numbadnn.using(plan_file=str(plans), plan_strict=True, determinism="not_guaranteed"):
+            numbadnn.softmax(X)
+            assert last().impl == "cpu.tiled"
+    plans.write_text(weak.replace("not_guaranteed", "mostly"))
+    with numbadnn.using(plan_file=str(plans)), pytest.warns(RuntimeWarning, match="it is damaged"):
+        numbadnn.clear_caches()
+        numbadnn.softmax(X)
+
+
+def test_an_algorithm_that_beat_the_default_level_is_replayed_and_not_against_the_users(plans: Path) -> None:
+    """As without a plan file: a named algorithm runs under the default level, and is an error against one that was set."""
+    x, w = np.ones((1, 2, 5, 5), "f"), np.ones((3, 2, 3, 3), "f")
+
+    def run(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
+        outputs[0][...] = 18.0
+
+    atomic = Impl(
+        "conv2d", "cpu", "cpu.atomic", lambda p, q: "",
+        lambda p, q, c: Executable(run, determinism="not_guaranteed"), lambda p: 0.0, determinism="not_guaranteed",
+    )  # fmt: skip
+    with planted(atomic), pytest.MonkeyPatch.context() as patch:
+        refuse_names = select.refusal
+
+        def cpu_has_names(impl: Any, problem: Any, policy: Any, *more: Any, **others: Any) -> str:
+            named = dataclasses.replace(policy, algo="auto") if impl.name == "cpu.atomic" else policy
+            return refuse_names(impl, problem, named, *more, **others)
+
+        patch.setattr(select, "refusal", cpu_has_names)
+        with numbadnn.using(plan_file=str(plans)):
+            numbadnn.conv2d(x, w, algo="fft")
+            assert last().impl == "cpu.atomic" and "'fft' beats the default" in last().decided_by
+            assert [e["determinism"] for e in entries(plans)] == ["not_guaranteed"]
+            numbadnn.clear_caches()
+            with numbadnn.using(plan_strict=True):
+                numbadnn.conv2d(x, w, algo="fft")
+                assert last().impl == "cpu.atomic" and last().decided_by == f"plan file {plans}"
+            numbadnn.clear_caches()
+            with (
+                numbadnn.using(plan_strict=True, determinism="run_to_run"),
+                pytest.raises(numbadnn.PlanMissError, match="recorded as not_guaranteed"),
+            ):
+                numbadnn.conv2d(x, w, algo="fft")
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": "numbadnn-plans-1", "plans": [{"problem": 3}]}'])

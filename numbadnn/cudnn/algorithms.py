@@ -179,8 +179,9 @@ def _algorithms(
     if policy.algo in call.algorithms:
         return [int(call.algorithms[policy.algo])]
     kept = [_ONCE[problem.op, policy.algo]] if (problem.op, policy.algo) in _ONCE else []
-    found = [p for p in ranked(library, handle, call, descriptors, timed) if not _rounds(call, problem, p.algo)]
     free = policy.determinism == "not_guaranteed"
+    kept = [a for a in kept if free or a in call.deterministic]  # it may have been chosen under another level
+    found = [p for p in ranked(library, handle, call, descriptors, timed) if not _rounds(call, problem, p.algo)]
     ranking = [p.algo for p in found if free or (p.determinism == 1 and p.algo in call.deterministic)]
     return kept + [a for a in ranking if a not in kept]
 

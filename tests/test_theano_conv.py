@@ -12,6 +12,8 @@ import pytest
 
 import numbadnn
 from numbadnn import reference, theano
+from numbadnn.registry import Executable, Impl
+from numbadnn.validate.faults import planted
 
 RNG = np.random.default_rng(2)
 X, W = RNG.standard_normal((2, 4, 7, 6), "f4"), RNG.standard_normal((6, 4, 3, 3), "f4")
@@ -48,6 +50,25 @@ def test_dnn_functions(mode: str) -> None:
         assert np.array_equal(dw, getattr(numbadnn, f"{op}_grad_wrt_weights")(x, y, w.shape, **same))
 
 
+def test_dnn_functions_scale_and_add() -> None:
+    for x, w, suffix in ((X, W, ""), (X3, W3, "3d")):
+        op = f"conv{x.ndim - 2}d"
+        y = getattr(reference, op)(x, w)
+        for function, arguments, name, start in (
+            (f"dnn_{op if suffix else 'conv'}", (x, w), op, y),
+            (f"dnn_gradweight{suffix}", (x, y.astype("f4"), w.shape), f"{op}_grad_wrt_weights", w),
+            (f"dnn_gradinput{suffix}", (w, y.astype("f4"), x.shape), f"{op}_grad_wrt_inputs", x),
+        ):
+            out = start.astype("f4")
+            first, second, *shape = arguments
+            order = (second, first) if function.startswith("dnn_gradinput") else (first, second)
+            expected = getattr(reference, name)(*order, *shape, alpha=2.0, beta=-3.0, out=out)
+            assert getattr(theano, function)(*arguments, alpha=2.0, beta=-3.0, out=out) is out
+            assert np.allclose(out, expected, rtol=1e-4, atol=1e-3)
+            with pytest.raises(ValueError, match="out: required when beta is not 0"):
+                getattr(theano, function)(*arguments, beta=1.0)
+
+
 def test_numpy_arrays_run_with_one_warning() -> None:
     numbadnn.clear_caches()
     with warnings.catch_warnings(record=True) as seen:
@@ -77,6 +98,102 @@ def test_float16_has_no_backward_convolution() -> None:
     ):
         with pytest.raises(TypeError, match="Float16 precision is disabled for cuDNN backward convolutions"):
             call()
+
+
+def by_gradient(op: str, name: str) -> Impl:
+    """A CPU implementation that is called as a route is: the reference's numbers."""
+
+    def plan(problem: Any, policy: Any, config: Any) -> Executable:
+        def run(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
+            outputs[0][...] = getattr(reference, op)(*inputs, **problem.keywords)
+
+        return Executable(run)
+
+    def supports(problem: Any, policy: Any) -> str:
+        return f"has no algorithm named {policy.algo!r}" if policy.algo != "auto" else ""
+
+    return Impl(op, "cpu", f"cpu.planted_{name}", supports, plan, lambda problem: 1e12)
+
+
+#: (border mode, hint, the end of the name of what runs): spec/semantics.md 1.4
+HINTS = (
+    ("full", "bprop inputs", "by_grad_inputs"),
+    ("full", "forward", "by_grad_inputs"),
+    ("full", "bprop weights", "by_grad_inputs"),
+    ("full", "forward!", ""),
+    ("full", None, ""),
+    ("valid", "bprop weights", "by_grad_weights"),
+    ("valid", "bprop inputs", ""),
+    ("half", "bprop weights", ""),
+    ((1, 1), "bprop inputs", ""),
+)
+
+
+def test_a_hint_that_was_not_followed_is_replayed(tmp_path: Path) -> None:
+    for strict in (False, True):
+        numbadnn.clear_caches()
+        with numbadnn.using(plan_file=str(tmp_path / "plans.json"), plan_strict=strict):
+            theano.dnn_conv(X, W, "full", subsample=[1, 1], direction_hint="bprop inputs")
+            assert numbadnn.last_call().decided_by.endswith("direction_hint='bprop inputs' is not to be had")
+
+
+@pytest.mark.parametrize(("border", "hint", "name"), HINTS, ids=str)
+def test_a_direction_hint_selects_the_gradient_that_theano_ran(border: Any, hint: str | None, name: str) -> None:
+    for x, w, op in ((X, W, "conv2d"), (X3, W3, "conv3d")):
+        function = theano.dnn_conv if op == "conv2d" else theano.dnn_conv3d
+        border = (1,) * (x.ndim - 2) if isinstance(border, tuple) else border
+        weights, inputs = (by_gradient(op, n) for n in ("by_grad_weights", "by_grad_inputs"))
+        for mode in ("conv", "cross"):
+            expected = getattr(reference, op)(x, w, border_mode=border, filter_flip=mode == "conv")
+            with planted(weights), planted(inputs):
+                y = function(x, w, border, conv_mode=mode, direction_hint=hint, algo="small" if name else None)
+                last = numbadnn.last_call()
+            assert np.allclose(y, expected, atol=1e-4)
+            assert last.impl == f"cpu.planted_{name}" if name else "planted" not in last.impl
+            assert "direction_hint" not in last.decided_by
+
+
+def test_a_hint_that_cannot_be_followed_is_recorded() -> None:
+    y = theano.dnn_conv(X, W, "full")
+    numbadnn.clear_caches()
+    for _ in range(2):
+        assert np.array_equal(theano.dnn_conv(X, W, "full", direction_hint="bprop inputs"), y)
+        last = numbadnn.last_call()
+        assert last.fallback and last.decided_by.endswith("direction_hint='bprop inputs' is not to be had")
+        assert any(r.impl == "numba.corrmm_by_grad_inputs" and "on the CPU" in r.reason for r in last.refusals)
+    theano.dnn_conv(X, W, "full")
+    assert "direction_hint" not in numbadnn.last_call().decided_by  # the plan was another call's too
+    with planted(by_gradient("conv2d", "by_grad_inputs")):
+        for more in ({"subsample": (2, 1)}, {"num_groups": 2}):
+            w = W[:, :2] if more.get("num_groups") else W
+            theano.dnn_conv(X, w, "full", direction_hint="bprop inputs", **more)
+            assert "direction_hint" not in numbadnn.last_call().decided_by  # Theano went straight
+        theano.config.dnn.conv.algo_bwd_data = "deterministic"
+        theano.dnn_conv(X, W, "full", direction_hint="bprop inputs")
+        assert any("the flags name 'deterministic'" in r.reason for r in numbadnn.last_call().refusals)
+        theano.config.dnn.conv.algo_bwd_data = "auto"
+        with numbadnn.using(only="cpu.corrmm"):
+            assert np.allclose(theano.dnn_conv(X, W, "full", direction_hint="bprop inputs"), y, atol=1e-4)
+            assert numbadnn.last_call().impl == "cpu.corrmm"
+        with numbadnn.using(exclude="cpu.im2col,cpu.corrmm"):
+            theano.dnn_conv(X, W, "full")
+            assert numbadnn.last_call().impl == "cpu.planted_by_grad_inputs"
+            with pytest.raises(numbadnn.NotSupportedError):
+                theano.dnn_conv(X, W, "full", direction_hint="forward!")
+    theano.config.dnn.enabled = "True"
+    with pytest.raises(numbadnn.NotSupportedError):
+        theano.dnn_conv(X, W, "full", direction_hint="bprop inputs")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("border", "hint", "name"), HINTS, ids=str)
+def test_a_direction_hint_on_the_gpu(border: Any, hint: str | None, name: str) -> None:
+    torch = pytest.importorskip("torch")
+    x, w = torch.tensor(X, device="cuda"), torch.tensor(W, device="cuda")
+    y = theano.dnn_conv(x, w, border, direction_hint=hint)
+    assert np.allclose(y.cpu().numpy(), reference.conv2d(X, W, border_mode=border), atol=1e-4)
+    last = numbadnn.last_call()
+    assert last.impl.endswith(name) and (bool(name) == ("_by_grad_" in last.impl))
 
 
 @pytest.mark.parametrize(

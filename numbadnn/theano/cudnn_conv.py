@@ -13,7 +13,7 @@ from typing import Any
 import numbadnn
 from numbadnn import shapes
 from numbadnn.arrays import view_of
-from numbadnn.theano import config
+from numbadnn.theano import _direction, config
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase
 
@@ -33,7 +33,6 @@ __all__ = [
     "dnn_gradweight3d",
 ]
 
-_HINTS = (None, "forward", "forward!", "bprop weights", "bprop inputs")
 _RUNTIME = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
 #: what Theano offered with three spatial axes
 _ALGORITHMS_3D = {
@@ -77,34 +76,28 @@ def _options(
     return {"algo": getattr(config.dnn.conv, option) if algo is None else algo, "precision": precision}
 
 
-def _plain(*parameters: Any) -> bool:
-    """All ones: subsample, dilation, groups."""
-    return all(p == 1 or (isinstance(p, tuple) and set(p) == {1}) for p in parameters)
-
-
-def _backwards(border_mode: Any, subsample: Any, dilation: Any, num_groups: int, hint: str | None) -> bool:
-    """Whether Theano would have run this convolution as one of its gradients, whose precisions are fewer."""
-    if hint not in _HINTS:
-        raise ValueError(f"direction_hint: expected one of {', '.join(map(repr, _HINTS))}, got {hint!r}")
-    if not _plain(subsample, num_groups):
-        return False
-    if hint == "bprop weights" and border_mode == "valid" and _plain(dilation):
-        return True
-    return bool(border_mode == "full" and hint != "forward!")
-
-
 def _forward(
     axes: int, img: Any, kerns: Any, border_mode: Any, subsample: Any, dilation: Any, conv_mode: str,
-    direction_hint: str | None, algo: str | None, precision: str | None, num_groups: int,
+    direction_hint: str | None, algo: str | None, precision: str | None, num_groups: int, **more: Any,
 ) -> Any:  # fmt: skip
-    if _backwards(border_mode, subsample, dilation, num_groups, direction_hint) and precision == "float16":
+    route = _direction.route(border_mode, subsample, dilation, num_groups, direction_hint)
+    if route and precision == "float16":
         raise TypeError("Float16 precision is disabled for cuDNN backward convolutions: use as_input_f32 or float32")
     options = _options("algo_fwd", axes, algo, precision, (img, kerns))
-    with cudnn_first():
+
+    def run(named: str | None = None) -> Any:
         return getattr(numbadnn, f"conv{axes}d")(
             img, kerns, border_mode=border_mode, subsample=subsample, filter_flip=_flip(conv_mode),
-            filter_dilation=dilation, num_groups=num_groups, **options,
+            filter_dilation=dilation, num_groups=num_groups, **{**options, "algo": named or options["algo"]}, **more,
         )  # fmt: skip
+
+    with cudnn_first():
+        if direction_hint == "forward!":
+            return _direction.straight(run)
+        if route and direction_hint is not None:
+            flag = config.dnn.conv.algo_bwd_data if route == _direction.ROUTES[0] else config.dnn.conv.algo_bwd_filter
+            return _direction.by_gradient(route, direction_hint, run, flag)
+        return run()
 
 
 def dnn_conv(
@@ -119,13 +112,19 @@ def dnn_conv(
     algo: str | None = None,
     precision: str | None = None,
     num_groups: int = 1,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    out: Any = None,
 ) -> Any:
     """``numbadnn.conv2d`` of (N, C, H, W) with (F, C/num_groups, R, S), by cuDNN first.
 
-    ``conv_mode``: 'conv' flips the filters, 'cross' does not. ``direction_hint`` ('forward', 'forward!', 'bprop weights',
-    'bprop inputs') chose between equal results in Theano and so does nothing but forbid precision 'float16' where Theano ran
-    a gradient: a 'full' border without 'forward!', and 'bprop weights' (TypeError). ``workmem`` is the old name of
-    ``algo``: a warning, ValueError with both. Other errors as conv2d. Source: spec/semantics.md 1.4.
+    ``conv_mode``: 'conv' flips the filters, 'cross' does not. ``direction_hint`` chooses between ways to equal results, with
+    stride 1 and one group: by the gradient in the image for a 'full' border and 'bprop inputs' or 'forward', by that in the
+    filters for 'valid' without dilation and 'bprop weights'; 'forward!' goes straight, None leaves it to the dispatcher.
+    ``algo`` is then ignored; a hint that cannot be followed is recorded (``last_call``). Where Theano ran a gradient (for a
+    'full' border without any hint, too) precision 'float16' is a TypeError. ``workmem`` is the old name of ``algo``: a
+    warning, ValueError with both. ``alpha``, ``beta``, ``out`` and other errors as conv2d. Source: spec/semantics.md 1.4.
 
     >>> import numpy as np, warnings
     >>> with warnings.catch_warnings():
@@ -135,8 +134,9 @@ def dnn_conv(
     """
     algo = _workmem(workmem, algo)
     return _forward(
-        2, img, kerns, border_mode, subsample, dilation, conv_mode, direction_hint, algo, precision, num_groups
-    )
+        2, img, kerns, border_mode, subsample, dilation, conv_mode, direction_hint, algo, precision, num_groups,
+        alpha=alpha, beta=beta, out=out,
+    )  # fmt: skip
 
 
 def dnn_conv3d(
@@ -151,12 +151,17 @@ def dnn_conv3d(
     algo: str | None = None,
     precision: str | None = None,
     num_groups: int = 1,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    out: Any = None,
 ) -> Any:
     """``dnn_conv`` of volumes (N, C, D, H, W); ``algo`` is none, small, fft_tiling or a guess_ or time_ name."""
     algo = _workmem(workmem, algo)
     return _forward(
-        3, img, kerns, border_mode, subsample, dilation, conv_mode, direction_hint, algo, precision, num_groups
-    )
+        3, img, kerns, border_mode, subsample, dilation, conv_mode, direction_hint, algo, precision, num_groups,
+        alpha=alpha, beta=beta, out=out,
+    )  # fmt: skip
 
 
 def _sizes(name: str, values: Any, rank: int) -> tuple[int, ...]:
@@ -201,11 +206,16 @@ def dnn_gradweight(
     precision: str | None = None,
     algo: str | None = None,
     num_groups: int = 1,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    out: Any = None,
 ) -> Any:
     """``numbadnn.conv2d_grad_wrt_weights``; ``kerns_shp`` are all four sizes. TypeError for precision 'float16'."""
     return _gradweight(
-        2, img, topgrad, kerns_shp, border_mode, subsample, dilation, conv_mode, precision, algo, num_groups
-    )
+        2, img, topgrad, kerns_shp, border_mode, subsample, dilation, conv_mode, precision, algo, num_groups,
+        alpha=alpha, beta=beta, out=out,
+    )  # fmt: skip
 
 
 def dnn_gradweight3d(
@@ -219,11 +229,16 @@ def dnn_gradweight3d(
     precision: str | None = None,
     algo: str | None = None,
     num_groups: int = 1,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    out: Any = None,
 ) -> Any:
     """``dnn_gradweight`` of volumes; ``kerns_shp`` are all five sizes."""
     return _gradweight(
-        3, img, topgrad, kerns_shp, border_mode, subsample, dilation, conv_mode, precision, algo, num_groups
-    )
+        3, img, topgrad, kerns_shp, border_mode, subsample, dilation, conv_mode, precision, algo, num_groups,
+        alpha=alpha, beta=beta, out=out,
+    )  # fmt: skip
 
 
 def dnn_gradinput(
@@ -237,11 +252,16 @@ def dnn_gradinput(
     precision: str | None = None,
     algo: str | None = None,
     num_groups: int = 1,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    out: Any = None,
 ) -> Any:
     """``numbadnn.conv2d_grad_wrt_inputs``, filters first; ``img_shp`` are all four sizes. TypeError for 'float16'."""
     return _gradinput(
-        2, kerns, topgrad, img_shp, border_mode, subsample, dilation, conv_mode, precision, algo, num_groups
-    )
+        2, kerns, topgrad, img_shp, border_mode, subsample, dilation, conv_mode, precision, algo, num_groups,
+        alpha=alpha, beta=beta, out=out,
+    )  # fmt: skip
 
 
 def dnn_gradinput3d(
@@ -255,11 +275,16 @@ def dnn_gradinput3d(
     precision: str | None = None,
     algo: str | None = None,
     num_groups: int = 1,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    out: Any = None,
 ) -> Any:
     """``dnn_gradinput`` of volumes; one document's default subsample of (1, 1) is a slip of the pen."""
     return _gradinput(
-        3, kerns, topgrad, img_shp, border_mode, subsample, dilation, conv_mode, precision, algo, num_groups
-    )
+        3, kerns, topgrad, img_shp, border_mode, subsample, dilation, conv_mode, precision, algo, num_groups,
+        alpha=alpha, beta=beta, out=out,
+    )  # fmt: skip
 
 
 # ---- op classes ------------------------------------------------------------------------------------------------------

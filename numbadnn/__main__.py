@@ -1,4 +1,4 @@
-"""The command line: ``numbadnn info | validate | explain | tune``. It parses, calls and prints; the work is done elsewhere.
+"""The command line: ``numbadnn info | validate | explain | bench | tune``. It parses, calls and prints; others do the work.
 
 Exit status: 0 all good, 1 a mismatch, 2 wrong usage, 3 the environment cannot run what was asked.
 """
@@ -12,13 +12,10 @@ from collections.abc import Sequence
 
 from numbadnn.errors import NumbaDNNError
 
-#: named by the plan of the command line, not built yet
-LATER = ("bench",)
-
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="numbadnn", description="Deep-learning primitives on any array.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{info,validate,explain,tune}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{info,validate,explain,bench,tune}")
     info = commands.add_parser("info", help="versions, GPUs, cuDNN, options, operations x backends")
     info.add_argument("--json", action="store_true", help="the same as JSON")
     check = commands.add_parser(
@@ -52,6 +49,15 @@ def _parser() -> argparse.ArgumentParser:
         "--export", choices=("torch", "benchdnn"), help="print the same computation for that library instead"
     )
     explain.add_argument("--json", action="store_true", help="the same as JSON")
+    bench = commands.add_parser(
+        "bench",
+        help="time every implementation of a case on this machine",
+        description="Exit status: 0 done, 2 wrong usage, 3 nothing that was asked for can run here.",
+    )
+    bench.add_argument("names", nargs="*", metavar="OP|CASE", help="as for tune; default: the bench cases")
+    bench.add_argument("--backend", choices=("cudnn", "numba", "cpu"), help="this backend alone")
+    bench.add_argument("--budget", type=_seconds, metavar="SECONDS", help="start no further case after this time")
+    bench.add_argument("--json", metavar="FILE", help="write every time there")
     tune = commands.add_parser(
         "tune",
         help="measure every implementation of a case and keep the fastest",
@@ -88,11 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; argparse leaves with status 2 itself."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
-    if words and words[0] in LATER:
-        parser.error(f"{words[0]!r} is not available in this version; commands are info, validate, explain, tune")
     options = parser.parse_args(words)
+    run = {"info": _info, "validate": _validate, "explain": _explain, "bench": _bench, "tune": _tune}
     try:
-        return {"info": _info, "validate": _validate, "explain": _explain, "tune": _tune}[options.command](options)
+        return run[options.command](options)
     except (ValueError, TypeError, OverflowError, OSError) as error:
         print(f"numbadnn {options.command}: {error}", file=sys.stderr)
         return 2
@@ -153,6 +158,15 @@ def _explain(options: argparse.Namespace) -> int:
         return 0 if all(e.chosen for e in found) else 3
     print("\n\n".join(map(str, found)))
     return 0 if all(e.chosen for e in found) else 3
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from numbadnn.bench import run
+    from numbadnn.validate.report import check_writable
+
+    if options.json:
+        check_writable(options.json)
+    return run(_lines(options.names), options.backend, options.budget, options.json)
 
 
 def _tune(options: argparse.Namespace) -> int:

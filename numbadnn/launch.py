@@ -126,7 +126,7 @@ class Plan:
             del owner  # given back in the order of the stream, after what was just enqueued
         thread.last[0] = self
         if self._verbose in ("dispatch", "all"):
-            print(f"numbadnn: {self.choice.impl.name} {self.problem} ({self.choice.decided_by})", flush=True)
+            verbose.say(f"numbadnn: {self.choice.impl.name} {self.problem} ({self.choice.decided_by})")
         if self._finish is not None and out is None:
             results = tuple([self._finish(r) for r in results])
         return results[0] if len(results) == 1 else results

@@ -1,7 +1,7 @@
-"""What ``NUMBADNN_VERBOSE`` prints: one line a call.
+"""What ``NUMBADNN_VERBOSE`` prints: one line a call, on the standard error, for the output is the program's own.
 
 ``dispatch``: what ran and what decided it, for people. ``exec``: fields ``name=value``, quoted as a shell would, with the time
-and, last, the case, which ``numbadnn explain``, ``validate`` and ``tune`` take back as an argument. ``all``: both.
+and, last, the case, which ``numbadnn explain``, ``validate``, ``bench`` and ``tune`` take back as an argument. ``all``: both.
 
 >>> parse("numbadnn exec impl=cpu.loops time_us=3.1 case='softmax x=float32:2x3'")["case"]
 'softmax x=float32:2x3'
@@ -10,11 +10,17 @@ and, last, the case, which ``numbadnn explain``, ``validate`` and ``tune`` take 
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from numbadnn.registry import Executable
+
+
+def say(text: str) -> None:
+    """Print a line of the log."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def timed(executable: Executable, describe: Callable[[str], str], device: int) -> Callable[..., None]:
@@ -24,7 +30,7 @@ def timed(executable: Executable, describe: Callable[[str], str], device: int) -
     def run_and_say(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
         begin = time.perf_counter()
         run(inputs, outputs, workspace, stream)
-        print(describe(f"{(time.perf_counter() - begin) * 1e6:.1f}"), flush=True)
+        say(describe(f"{(time.perf_counter() - begin) * 1e6:.1f}"))
 
     def run_on_gpu(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
         from numbadnn.arrays import memory, streams
@@ -32,7 +38,7 @@ def timed(executable: Executable, describe: Callable[[str], str], device: int) -
         d, check = memory.driver(), memory.check
         if streams.is_capturing(stream):
             run(inputs, outputs, workspace, stream)
-            print(describe("captured"), flush=True)
+            say(describe("captured"))
             return
         begin, end = check(d.cuEventCreate(0)), check(d.cuEventCreate(0))
         check(d.cuEventRecord(begin, stream))
@@ -42,7 +48,7 @@ def timed(executable: Executable, describe: Callable[[str], str], device: int) -
         spent = 1000 * check(d.cuEventElapsedTime(begin, end))
         for event in (begin, end):
             d.cuEventDestroy(event)
-        print(describe(f"{spent:.1f}"), flush=True)
+        say(describe(f"{spent:.1f}"))
 
     return run_and_say if device < 0 else run_on_gpu
 

@@ -12,7 +12,9 @@ import pytest
 
 from numbadnn import __main__ as command
 from numbadnn import config, info
-from numbadnn.registry import FAMILY
+from numbadnn.errors import NotSupportedError
+from numbadnn.registry import FAMILY, Executable, Impl
+from numbadnn.validate.faults import planted
 
 CASE = "softmax/rows/accurate-channel/float32"
 
@@ -29,7 +31,7 @@ def run(*words: str) -> int:
 def test_module_runs_as_a_program() -> None:
     done = subprocess.run([sys.executable, "-m", "numbadnn", "--help"], capture_output=True, text=True, check=True)
     assert "validate" in done.stdout and "tune" in done.stdout
-    assert "bench" not in done.stdout.replace(",", " ").split()
+    assert "{info,validate,explain,bench,tune}" in done.stdout
     done = subprocess.run([sys.executable, "-m", "numbadnn", "nonsense"], capture_output=True, text=True)
     assert done.returncode == 2 and "nonsense" in done.stderr
 
@@ -117,7 +119,10 @@ def test_validate_own_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (("validate", "--compare", "/no/a.json", "/no/b.json"), "/no/a.json"),
         (("validate", "--compare", "a.json"), "expected 2 arguments"),
         (("validate", "softmax", "--compare", "a.json", "b.json"), "expected nothing but two files"),
-        (("bench",), "'bench' is not available in this version"),
+        (("bench", "conv2"), "near it: conv2d"),
+        (("bench", "--backend", "gpu"), "invalid choice: 'gpu'"),
+        (("bench", "--json", "/"), "--json: cannot write /"),
+        (("bench", "softmax x=float32:0x4"), "expected operands with elements"),
         (("tune", "conv2"), "near it: conv2d"),
         (("tune", "--budget", "0"), "above 0"),
         (("explain", CASE, "--export", "matlab"), "invalid choice: 'matlab'"),
@@ -133,10 +138,42 @@ def test_wrong_usage_is_2_and_says_why(
     assert message in capsys.readouterr().err
 
 
+def test_bench_times_every_implementation_on_the_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, line = tmp_path / "times.json", "conv2d x=float32:1x4x6x6 w=float32:4x4x3x3"
+    assert run("bench", line, CASE, "--json", str(file), *((), ("--backend", "cpu"))[not info.gpus()]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("conv2d x=float32:1x4x6x6 ") and out.count("chosen") == 2 and "GFLOP/s" in out
+    first, second = json.loads(file.read_text())["cases"]
+    assert second["case"] == CASE and [t["impl"] for t in first["timings"] if t["chosen"]] != []
+    times = [t["time_us"] for t in first["timings"] if t["time_us"]]
+    assert times == sorted(times) and len(times) >= 2
+    assert all(0 < t["least_us"] <= t["time_us"] for t in first["timings"] if t["time_us"])
+
+
+def test_bench_gives_the_reason_of_what_is_refused_or_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(problem: object, policy: object, settings: object) -> Executable:
+        raise NotSupportedError("no such engine today\nand more")
+
+    broken = Impl("softmax", "cpu", "cpu.broken", lambda p, q: "", fails, lambda p: 1e9)
+    with planted(broken), config.using(exclude="cpu.loops", determinism="not_guaranteed"):
+        assert run("bench", "softmax x=float32:2x3", "--backend", "cpu") == 3
+    out = capsys.readouterr().out
+    assert "cpu.broken" in out and out.count("no such engine today") == 1 and "and more" not in out
+    assert "excluded by the option exclude='cpu.loops'" in out and "nothing that was asked for can run here" in out
+
+
+def test_bench_begins_no_case_after_its_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"softmax x=float32:2x{n}" for n in (3, 4)]
+    assert run("bench", *lines, "--budget", "1e-9", "--backend", "cpu") == 3
+    assert "2 cases left out: the budget of 1e-09 s was spent" in capsys.readouterr().out
+
+
 @pytest.mark.skipif(bool(info.gpus()), reason="this machine has a GPU")
 def test_what_cannot_run_here_is_3(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("validate", CASE, "--backend", "cudnn") == 3
     assert "cannot be used here" in capsys.readouterr().out
+    assert run("bench", CASE, "--backend", "numba") == 3
+    assert "the arrays are on the CPU" in capsys.readouterr().err
 
 
 def test_help_offers_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

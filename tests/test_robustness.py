@@ -138,7 +138,9 @@ def test_a_line_of_the_log_is_parsed_and_its_case_replayed(capfd: pytest.Capture
     with numbadnn.using(verbose="exec"):
         y = numbadnn.conv2d(x, x[:, :, :3, :3].copy(), border_mode=(1, 0))
         numbadnn.softmax(y, out=np.empty_like(y))
-    lines = [verbose.parse(line) for line in capfd.readouterr().out.splitlines()]
+    out, err = capfd.readouterr()
+    assert not out
+    lines = [verbose.parse(line) for line in err.splitlines()]
     assert [line["impl"] for line in lines] == ["cpu.im2col", "cpu.loops"]
     assert all(
         float(line["time_us"]) > 0 and line["decided_by"] == "rank" and line["backend"] == "cpu" for line in lines
@@ -152,7 +154,7 @@ def test_a_line_of_the_log_is_parsed_and_its_case_replayed(capfd: pytest.Capture
         assert command.main(["validate", line["case"], "--backend", "cpu"]) == 0
     with numbadnn.using(verbose="all"):
         numbadnn.softmax(y)
-    said = capfd.readouterr().out.splitlines()[-2:]
+    said = capfd.readouterr().err.splitlines()[-2:]
     assert said[0].startswith("numbadnn exec ") and said[1].startswith("numbadnn: cpu.loops softmax x=")
     with pytest.raises(ValueError, match="begins with 'numbadnn exec'"):
         verbose.parse(said[1])
@@ -266,5 +268,5 @@ def test_verbose_exec_times_the_device_and_does_not_spoil_a_capture(capfd: pytes
         graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(y, expected)
-    first, second = (verbose.parse(t) for t in capfd.readouterr().out.splitlines() if t.startswith("numbadnn exec"))
+    first, second = (verbose.parse(t) for t in capfd.readouterr().err.splitlines() if t.startswith("numbadnn exec"))
     assert float(first["time_us"]) > 0 and second["time_us"] == "captured"

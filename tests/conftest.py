@@ -18,6 +18,9 @@ KEPT = ("NUMBADNN_REQUIRE_", "NUMBADNN_COMMIT", "NUMBADNN_GPU_VERIFIED", "NUMBAD
 for _name in [n for n in os.environ if n.startswith("NUMBADNN_") and not n.startswith(KEPT)]:
     del os.environ[_name]
 
+# JAX would take three quarters of the GPU's memory for each process of the tests
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 if os.environ.get("CI"):
     hypothesis.settings.load_profile("ci")

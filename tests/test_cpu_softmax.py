@@ -13,6 +13,8 @@ from numbadnn.registry import implementations
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+#: unit roundoff of what each type is computed in
+INSIDE = {"float16": 2.0**-24, "bfloat16": 2.0**-24, "float32": 2.0**-24, "float64": 2.0**-53}
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
 
 
@@ -76,8 +78,8 @@ def laid_out(array, layout):
 
 
 def assert_close(got, expected, size, dtype):
-    """One rounding to the output's type, and a few dozen float64 units of what entered the result."""
-    bound = 1.01 * UNIT[dtype] * np.abs(expected) * (dtype != "float64") + 2.0**-53 * size + SMALLEST[dtype]
+    """One rounding to the output's type, and units of the type computed in, ``size`` of them."""
+    bound = 1.01 * UNIT[dtype] * np.abs(expected) * (dtype != "float64") + INSIDE[dtype] * size + SMALLEST[dtype]
     worst = np.max(np.abs(got.astype(float) - expected) / bound)
     assert worst <= 1, f"{worst:.2f} times the bound"  # NaN fails too
 

@@ -1,289 +1,329 @@
-"""Batch normalization on strided memory: kernels. Everything is computed in float64 and rounded once at the end.
+"""Batch normalization on strided memory: kernels. Results are rounded once, at the end.
 
-Three steps, each in two shapes of loop. ``moments`` and ``sums`` reduce pieces of the channels: (mean, M2) around each
-piece's own mean, or the sums that gradients need; their pieces follow from the problem alone and are joined in order, so
-that no thread count changes a bit. ``apply`` then walks the elements once more. In ``*_rows`` a run of neighbouring elements
-belongs to one channel (NCHW), in ``*_columns`` to as many channels as it is long (NHWC, per-activation).
+Three steps, each in two shapes of loop. ``moments`` and ``sums`` reduce pieces of the channels: (count, mean, M2), or the sums
+that gradients need; their pieces follow from the problem alone and are joined in order, so that no thread count changes a
+bit. ``apply`` then walks the elements once more. In ``*_rows`` a run of neighbouring elements belongs to one channel (NCHW), in
+``*_columns`` to as many channels as it is long (NHWC, per-activation): there a line holds as many rows as fit, and what is a
+number a channel is repeated for each, so that every loop is as long as a line.
 
-``kept``, ``outer``, ``red`` and ``step`` hold one element stride for each operand; dtypes are numbers, see ``_typed``.
-Loading this module imports Numba.
+Elements are centred in the type of the lines, float32 or float64, before they are squared: around the mean of the first line of
+a piece, or the mean given, so that a large mean costs nothing. Sums of lines are added in float64.
+
+``kept``, ``outer``, ``red`` and ``step`` hold one element stride for each operand; dtypes are numbers, see ``_typed``. Each
+thread has LINES lines at ``lines``, of like's type. Loading this module imports Numba.
 """
 
 from __future__ import annotations
 
-from numba import njit, prange
+from numba import prange
 
-from numbadnn.cpu._typed import fetch, flush, offset_of
+from numbadnn.cpu._lines import LANES, fetch_rows, flush_rows, line_dot, line_sum, memory_rows, source_rows, view
+from numbadnn.cpu._typed import inner, offset_of
 
-CHUNK = 1024
-COLUMNS = 256
-#: rows of a strip that are averaged together before they join the total
-BLOCK = 8
-#: rows that a strip's coefficients are used for before the next strip's
-ROWS = 32
+#: elements of a line, lines of a thread, and from one to the next
+LINE, LINES = 1024, 6
+#: lines whose sums are kept in the lines' own type before they join the total
+BLOCK = 64
+PITCH = LINE + LANES
 
 
-@njit(nogil=True, error_model="numpy")
-def _total(t, u, n):  # type: ignore[no-untyped-def]
-    """Sum of t[:n] by halves, in a tree; destroys u."""
-    half = ((n + 1) // 2 + 7) // 8 * 8
-    if half >= n:
-        half = n
-        for i in range(n):
-            u[i] = t[i]
-    else:
-        for i in range(n - half):
-            u[i] = t[i] + t[half + i]
-        for i in range(n - half, half):
-            u[i] = t[i]
-    n = half
-    while n > 8:
-        half = ((n + 1) // 2 + 7) // 8 * 8
-        for i in range(n - half):
-            u[i] += u[half + i]
-        n = half
-    total = 0.0
-    for i in range(n):
-        total += u[i]
+@inner
+def _product(shape):  # type: ignore[no-untyped-def]
+    total = 1
+    for n in shape:
+        total *= n
     return total
 
 
-@njit(nogil=True, error_model="numpy")
-def _fetch_rows(t, n, rows, base, start, first, red_n, red, step, code):  # type: ignore[no-untyped-def]
-    """t[r * n : (r + 1) * n] = n elements of row first + r; in one run where the rows follow each other."""
-    if len(red_n) == 1 and step == 1 and red[0] == n:
-        fetch(t, rows * n, base, start + first * n, 1, code)
-        return
-    for r in range(rows):
-        fetch(t[r * n : (r + 1) * n], n, base, start + offset_of(first + r, red_n, red), step, code)
-
-
-@njit(nogil=True, error_model="numpy")
-def _flush_rows(t, n, rows, base, start, first, red_n, red, step, code):  # type: ignore[no-untyped-def]
-    """The reverse of ``_fetch_rows``."""
-    if len(red_n) == 1 and step == 1 and red[0] == n:
-        flush(t, rows * n, base, start + first * n, 1, code)
-        return
-    for r in range(rows):
-        flush(t[r * n : (r + 1) * n], n, base, start + offset_of(first + r, red_n, red), step, code)
-
-
-@njit(nogil=True, inline="always")
+@inner
 def _share(total, parts, part):  # type: ignore[no-untyped-def]
     return total * part // parts, total * (part + 1) // parts
 
 
-def moments_rows(x, code, channels, kept_n, kept, outer_n, outer, length, step, parts, result, buffers, threads):  # type: ignore[no-untyped-def]
+@inner
+def _line(lines, tid, number, like):  # type: ignore[no-untyped-def]
+    """Address of one of a thread's lines."""
+    return lines + (tid * LINES + number) * PITCH * like.itemsize
+
+
+@inner
+def _finite(value):  # type: ignore[no-untyped-def]
+    """The value to centre around: 0 for one that would turn all else into NaN."""
+    return value if abs(value) < float("inf") else 0.0
+
+
+@inner
+def _repeat(t, values, n, rows):  # type: ignore[no-untyped-def]
+    """t = the n values, ``rows`` times."""
+    for r in range(rows):
+        for j in range(n):
+            t[r * n + j] = values[j]
+
+
+@inner
+def _fold(t, n, rows, totals, at):  # type: ignore[no-untyped-def]
+    """totals[at : at + n] += the rows of t; t = 0."""
+    for r in range(rows):
+        for j in range(n):
+            totals[at + j] += t[r * n + j]
+            t[r * n + j] = 0.0
+
+
+@inner
+def _centred_sums(t, centre, n):  # type: ignore[no-untyped-def]
+    """Sums of t - centre and of its square."""
+    for j in range(n):
+        t[j] -= centre
+    return line_sum(t, n), line_dot(t, t, n)
+
+
+def moments_rows(  # type: ignore[no-untyped-def]
+    x, code, channels, kept_n, kept, outer_n, outer, length, step, parts, result, lines, like, threads
+):
     """result[part, :, channel] = count, mean, M2 of a piece of the channel's runs."""
-    runs = 1
-    for n in outer_n:
-        runs *= n
+    runs = _product(outer_n)
+    group = max(1, LINE // max(length, 1))
     for tid in prange(threads):
-        t, u, v = buffers[tid, 0], buffers[tid, 1], buffers[tid, 2]
+        line = _line(lines, tid, 0, like)
+        t = view(line, 0, PITCH, like)
         for job in range(channels * parts * tid // threads, channels * parts * (tid + 1) // threads):
             channel, part = job // parts, job % parts
             start = offset_of(channel, kept_n, kept)
             first, end = _share(runs, parts, part)
-            count, mean, m2 = 0.0, 0.0, 0.0
-            for run in range(first, end):
-                at = start + offset_of(run, outer_n, outer)
-                for i in range(0, length, CHUNK):
-                    n = min(CHUNK, length - i)
-                    fetch(t, n, x, at + i * step, step, code)
-                    centre = _total(t, u, n) / n
-                    for j in range(n):
-                        v[j] = (t[j] - centre) * (t[j] - centre)
-                    around = _total(v, u, n)
-                    fresh, delta = count + n, centre - mean
-                    mean += delta * (n / fresh)
-                    m2 += around + delta * delta * (count * n / fresh)
-                    count = fresh
-            result[part, 0, channel], result[part, 1, channel], result[part, 2, channel] = count, mean, m2
+            count, s1, s2, centre = 0, 0.0, 0.0, t.dtype.type(0.0)
+            for run in range(first, end, group):
+                rows = min(group, end - run)
+                for i in range(0, length, LINE):
+                    n = min(LINE, length - i)
+                    fetch_rows(line, like, n, rows, x, start + i * step, run, outer_n, outer, step, code)
+                    if count == 0:
+                        centre = t.dtype.type(_finite(line_sum(t, rows * n) / (rows * n)))
+                    more, squares = _centred_sums(t, centre, rows * n)
+                    s1, s2, count = s1 + more, s2 + squares, count + rows * n
+            result[part, 0, channel] = count
+            result[part, 1, channel] = centre + s1 / count
+            result[part, 2, channel] = s2 - s1 * (s1 / count)
 
 
-def moments_columns(x, code, outers, outer_n, outer, width, step, red_n, red, parts, result, buffers, threads):  # type: ignore[no-untyped-def]
+def moments_columns(  # type: ignore[no-untyped-def]
+    x, code, outers, outer_n, outer, width, step, red_n, red, parts, result, lines, like, threads
+):
     """As moments_rows: ``outers`` x ``width`` channels, the last lying ``step`` apart."""
-    strips = (width + COLUMNS - 1) // COLUMNS
-    total = 1
-    for n in red_n:
-        total *= n
+    strips, total = (width + LINE - 1) // LINE, _product(red_n)
     for tid in prange(threads):
-        t = buffers[tid, 0]
-        mean, m2, centre = (
-            buffers[tid, 2, :COLUMNS],
-            buffers[tid, 2, COLUMNS : 2 * COLUMNS],
-            buffers[tid, 2, 2 * COLUMNS :],
-        )
+        line = _line(lines, tid, 0, like)
+        s1 = view(_line(lines, tid, 1, like), 0, LINE, like)
+        s2, centre = view(_line(lines, tid, 2, like), 0, LINE, like), view(_line(lines, tid, 3, like), 0, LINE, like)
         for job in range(outers * strips * parts * tid // threads, outers * strips * parts * (tid + 1) // threads):
-            part, strip = job // strips % parts, job % strips
-            o = job // strips // parts
-            j0 = strip * COLUMNS
-            n = min(COLUMNS, width - j0)
+            part, strip, o = job // strips % parts, job % strips, job // strips // parts
+            j0 = strip * LINE
+            n, at = min(LINE, width - j0), o * width + j0
             start = offset_of(o, outer_n, outer) + j0 * step
-            for j in range(n):
-                mean[j], m2[j] = 0.0, 0.0
             first, end = _share(total, parts, part)
-            count = 0.0
-            for row in range(first, end, BLOCK):
-                rows = min(BLOCK, end - row)
-                _fetch_rows(t, n, rows, x, start, row, red_n, red, step, code)
-                for j in range(n):
-                    centre[j] = t[j]
-                for r in range(1, rows):
-                    for j in range(n):
-                        centre[j] += t[r * n + j]
-                fresh = count + rows
-                share, weight = rows / fresh, count * rows / fresh
-                for j in range(n):
-                    centre[j] /= rows
-                    delta = centre[j] - mean[j]
-                    mean[j] += delta * share
-                    m2[j] += delta * delta * weight
-                for r in range(rows):
-                    for j in range(n):
-                        m2[j] += (t[r * n + j] - centre[j]) * (t[r * n + j] - centre[j])
-                count = fresh
-            at = o * width + j0
+            group = max(1, min(LINE // n, end - first))
+            result[part, :, at : at + n] = 0.0
+            for row in range(first, end, group):
+                rows = min(group, end - row)
+                found = source_rows(line, like, n, rows, x, start, row, red_n, red, step, code)
+                t = view(found, 0, LINE, like)
+                if row == first:
+                    _start(t, s1, s2, centre, n, rows, result[part], at)
+                _add_moments(t, centre, s1, s2, rows * n)
+                if (row - first) // group % BLOCK == BLOCK - 1 or row + group >= end:
+                    _fold(s1, n, group, result[part, 1], at)
+                    _fold(s2, n, group, result[part, 2], at)
             for j in range(n):
-                result[part, 0, at + j], result[part, 1, at + j], result[part, 2, at + j] = count, mean[j], m2[j]
+                result[part, 0, at + j] = end - first
+                result[part, 2, at + j] -= result[part, 1, at + j] * (result[part, 1, at + j] / (end - first))
+                result[part, 1, at + j] = centre[j] + result[part, 1, at + j] / (end - first)
 
 
-def sums_rows(
-    x, dy, codes, mean, channels, kept_n, kept, outer_n, outer, length, step, parts, result, buffers, threads
-):  # type: ignore[no-untyped-def]
+@inner
+def _start(t, s1, s2, centre, n, rows, result, at):  # type: ignore[no-untyped-def]
+    """Sums of 0, and the means of the first line's rows to centre around."""
+    for j in range(rows * n):
+        s1[j], s2[j] = t[j], 0.0
+    _fold(s1, n, rows, result[1], at)
+    for j in range(n):
+        centre[j] = _finite(result[1, at + j] / rows)
+        result[1, at + j] = 0.0
+    for r in range(1, rows):
+        for j in range(n):
+            centre[r * n + j] = centre[j]
+
+
+@inner
+def _add_moments(t, centre, s1, s2, n):  # type: ignore[no-untyped-def]
+    for j in range(n):
+        d = t[j] - centre[j]
+        s1[j] += d
+        s2[j] += d * d
+
+
+def sums_rows(  # type: ignore[no-untyped-def]
+    x, dy, codes, mean, channels, kept_n, kept, outer_n, outer, length, step, parts, result, lines, like, threads
+):
     """result[part, :, channel] = sums of dy, dy * (x - mean) and x - mean over a piece of the channel's runs."""
-    runs = 1
-    for n in outer_n:
-        runs *= n
+    runs = _product(outer_n)
+    group = max(1, LINE // max(length, 1))
     for tid in prange(threads):
-        t, u, v = buffers[tid, 0], buffers[tid, 1], buffers[tid, 2]
+        line, other = _line(lines, tid, 0, like), _line(lines, tid, 1, like)
+        t, v = view(line, 0, PITCH, like), view(other, 0, PITCH, like)
         for job in range(channels * parts * tid // threads, channels * parts * (tid + 1) // threads):
             channel, part = job // parts, job % parts
-            x_start, dy_start = offset_of(channel, kept_n, kept[0]), offset_of(channel, kept_n, kept[1])
+            x_at, dy_at = offset_of(channel, kept_n, kept[0]), offset_of(channel, kept_n, kept[1])
             first, end = _share(runs, parts, part)
-            centre, s1, s2, s3 = mean[channel], 0.0, 0.0, 0.0
-            for run in range(first, end):
-                x_at = x_start + offset_of(run, outer_n, outer[0])
-                dy_at = dy_start + offset_of(run, outer_n, outer[1])
-                for i in range(0, length, CHUNK):
-                    n = min(CHUNK, length - i)
-                    fetch(t, n, x, x_at + i * step[0], step[0], codes[0])
-                    fetch(v, n, dy, dy_at + i * step[1], step[1], codes[1])
-                    for j in range(n):
+            centre, s1, s2, s3 = t.dtype.type(mean[channel]), 0.0, 0.0, 0.0
+            for run in range(first, end, group):
+                rows = min(group, end - run)
+                for i in range(0, length, LINE):
+                    n = min(LINE, length - i)
+                    fetch_rows(line, like, n, rows, x, x_at + i * step[0], run, outer_n, outer[0], step[0], codes[0])
+                    fetch_rows(other, like, n, rows, dy, dy_at + i * step[1], run, outer_n, outer[1], step[1], codes[1])
+                    for j in range(rows * n):
                         t[j] -= centre
-                    s1 += _total(v, u, n)
-                    s3 += _total(t, u, n)
-                    for j in range(n):
-                        t[j] *= v[j]
-                    s2 += _total(t, u, n)
+                    s1 += line_sum(v, rows * n)
+                    s2 += line_dot(t, v, rows * n)
+                    s3 += line_sum(t, rows * n)
             result[part, 0, channel], result[part, 1, channel], result[part, 2, channel] = s1, s2, s3
 
 
-def sums_columns(x, dy, codes, mean, outers, outer_n, outer, width, step, red_n, red, parts, result, buffers, threads):  # type: ignore[no-untyped-def]
+def sums_columns(  # type: ignore[no-untyped-def]
+    x, dy, codes, mean, outers, outer_n, outer, width, step, red_n, red, parts, result, lines, like, threads
+):
     """As sums_rows: ``outers`` x ``width`` channels, the last lying ``step`` apart."""
-    strips = (width + COLUMNS - 1) // COLUMNS
-    total = 1
-    for n in red_n:
-        total *= n
+    strips, total = (width + LINE - 1) // LINE, _product(red_n)
     for tid in prange(threads):
-        t, v, rest = buffers[tid, 0], buffers[tid, 1], buffers[tid, 2]
-        s1, s2 = rest[:COLUMNS], rest[COLUMNS : 2 * COLUMNS]
-        s3, centre = rest[2 * COLUMNS : 3 * COLUMNS], rest[3 * COLUMNS :]
+        line, other = _line(lines, tid, 0, like), _line(lines, tid, 1, like)
+        s1, s2 = view(_line(lines, tid, 2, like), 0, LINE, like), view(_line(lines, tid, 3, like), 0, LINE, like)
+        s3, centre = view(_line(lines, tid, 4, like), 0, LINE, like), view(_line(lines, tid, 5, like), 0, LINE, like)
         for job in range(outers * strips * parts * tid // threads, outers * strips * parts * (tid + 1) // threads):
-            part, strip = job // strips % parts, job % strips
-            o = job // strips // parts
-            j0 = strip * COLUMNS
-            n = min(COLUMNS, width - j0)
-            x_start = offset_of(o, outer_n, outer[0]) + j0 * step[0]
-            dy_start = offset_of(o, outer_n, outer[1]) + j0 * step[1]
-            at = o * width + j0
-            for j in range(n):
-                s1[j], s2[j], s3[j], centre[j] = 0.0, 0.0, 0.0, mean[at + j]
+            part, strip, o = job // strips % parts, job % strips, job // strips // parts
+            j0 = strip * LINE
+            n, at = min(LINE, width - j0), o * width + j0
+            x_at = offset_of(o, outer_n, outer[0]) + j0 * step[0]
+            dy_at = offset_of(o, outer_n, outer[1]) + j0 * step[1]
             first, end = _share(total, parts, part)
-            for row in range(first, end, BLOCK):
-                rows = min(BLOCK, end - row)
-                _fetch_rows(t, n, rows, x, x_start, row, red_n, red[0], step[0], codes[0])
-                _fetch_rows(v, n, rows, dy, dy_start, row, red_n, red[1], step[1], codes[1])
-                for r in range(rows):
-                    for j in range(n):
-                        d = t[r * n + j] - centre[j]
-                        s1[j] += v[r * n + j]
-                        s2[j] += v[r * n + j] * d
-                        s3[j] += d
-            for j in range(n):
-                result[part, 0, at + j], result[part, 1, at + j], result[part, 2, at + j] = s1[j], s2[j], s3[j]
+            group = max(1, min(LINE // n, end - first))
+            _repeat(centre, mean[at : at + n], n, group)
+            for j in range(group * n):
+                s1[j], s2[j], s3[j] = 0.0, 0.0, 0.0
+            result[part, :, at : at + n] = 0.0
+            for row in range(first, end, group):
+                rows = min(group, end - row)
+                x_line = source_rows(line, like, n, rows, x, x_at, row, red_n, red[0], step[0], codes[0])
+                dy_line = source_rows(other, like, n, rows, dy, dy_at, row, red_n, red[1], step[1], codes[1])
+                t, v = view(x_line, 0, LINE, like), view(dy_line, 0, LINE, like)
+                _add_sums(t, v, centre, s1, s2, s3, rows * n)
+                if (row - first) // group % BLOCK == BLOCK - 1 or row + group >= end:
+                    _fold(s1, n, group, result[part, 0], at)
+                    _fold(s2, n, group, result[part, 1], at)
+                    _fold(s3, n, group, result[part, 2], at)
 
 
-def apply_rows(
-    x, dy, out, codes, coefficients, kind, channels, kept_n, kept, outer_n, outer, length, step, buffers, threads
-):  # type: ignore[no-untyped-def]
+@inner
+def _add_sums(t, v, centre, s1, s2, s3, n):  # type: ignore[no-untyped-def]
+    for j in range(n):
+        d = t[j] - centre[j]
+        s1[j] += v[j]
+        s2[j] += v[j] * d
+        s3[j] += d
+
+
+def apply_rows(  # type: ignore[no-untyped-def]
+    x, dy, out, codes, coefficients, kind, channels, kept_n, kept, outer_n, outer, length, step, lines, like, threads
+):
     """out = (x - m) * a + b (kind 0), dy * a + (x - m) * b + c (1) or dy * a (2); coefficients[:, channel] = m, a, b, c."""
-    runs = 1
-    for n in outer_n:
-        runs *= n
+    runs = _product(outer_n)
     for tid in prange(threads):
-        t, v = buffers[tid, 0], buffers[tid, 1]
+        line, other = _line(lines, tid, 0, like), _line(lines, tid, 1, like)
+        x_line, dy_line = line, other
         for job in range(channels * runs * tid // threads, channels * runs * (tid + 1) // threads):
             run, channel = job // channels, job % channels
-            m, a = coefficients[0, channel], coefficients[1, channel]
-            b, c = coefficients[2, channel], coefficients[3, channel]
-            x_at = offset_of(channel, kept_n, kept[0]) + offset_of(run, outer_n, outer[0])
-            dy_at = offset_of(channel, kept_n, kept[1]) + offset_of(run, outer_n, outer[1])
-            out_at = offset_of(channel, kept_n, kept[2]) + offset_of(run, outer_n, outer[2])
-            for i in range(0, length, CHUNK):
-                n = min(CHUNK, length - i)
+            x_at, dy_at = offset_of(channel, kept_n, kept[0]), offset_of(channel, kept_n, kept[1])
+            out_at = offset_of(channel, kept_n, kept[2])
+            for i in range(0, length, LINE):
+                n = min(LINE, length - i)
                 if kind < 2:
-                    fetch(t, n, x, x_at + i * step[0], step[0], codes[0])
+                    x_line = source_rows(
+                        line, like, n, 1, x, x_at + i * step[0], run, outer_n, outer[0], step[0], codes[0]
+                    )
                 if kind > 0:
-                    fetch(v, n, dy, dy_at + i * step[1], step[1], codes[1])
-                if kind == 0:
-                    for j in range(n):
-                        t[j] = (t[j] - m) * a + b
-                elif kind == 1:
-                    for j in range(n):
-                        t[j] = v[j] * a + ((t[j] - m) * b + c)
-                else:
-                    for j in range(n):
-                        t[j] = v[j] * a
-                flush(t, n, out, out_at + i * step[2], step[2], codes[2])
+                    dy_line = source_rows(
+                        other, like, n, 1, dy, dy_at + i * step[1], run, outer_n, outer[1], step[1], codes[1]
+                    )
+                place = (out, out_at + i * step[2], run, outer_n, outer[2], step[2], codes[2])
+                result = memory_rows(line, like, n, 1, *place)
+                t, v = view(x_line, 0, LINE, like), view(dy_line, 0, LINE, like)
+                _apply_one(kind, t, v, view(result, 0, LINE, like), n, coefficients, channel)
+                if result == line:
+                    flush_rows(line, like, n, 1, *place)
 
 
-def apply_columns(
-    x, dy, out, codes, coefficients, kind, outers, outer_n, outer, width, step, red_n, red, buffers, threads
-):  # type: ignore[no-untyped-def]
+@inner
+def _apply_one(kind, t, v, result, n, coefficients, channel):  # type: ignore[no-untyped-def]
+    """The results of one channel's line."""
+    real = t.dtype.type
+    m, a = real(coefficients[0, channel]), real(coefficients[1, channel])
+    b, c = real(coefficients[2, channel]), real(coefficients[3, channel])
+    if kind == 0:
+        for j in range(n):
+            result[j] = (t[j] - m) * a + b
+    elif kind == 1:
+        for j in range(n):
+            result[j] = v[j] * a + ((t[j] - m) * b + c)
+    else:
+        for j in range(n):
+            result[j] = v[j] * a
+
+
+def apply_columns(  # type: ignore[no-untyped-def]
+    x, dy, out, codes, coefficients, kind, outers, outer_n, outer, width, step, red_n, red, lines, like, threads
+):
     """As apply_rows, for runs along the channels."""
-    strips = (width + COLUMNS - 1) // COLUMNS
-    total = 1
-    for n in red_n:
-        total *= n
-    blocks = (total + ROWS - 1) // ROWS
-    jobs = outers * blocks
+    strips, total = (width + LINE - 1) // LINE, _product(red_n)
+    group = max(1, min(LINE // min(LINE, max(width, 1)), total))
+    blocks = (total + group - 1) // group
     for tid in prange(threads):
-        t, v = buffers[tid, 0], buffers[tid, 1]
-        for job in range(jobs * tid // threads, jobs * (tid + 1) // threads):
-            o, first = job % outers, job // outers * ROWS
-            x_start, dy_start = offset_of(o, outer_n, outer[0]), offset_of(o, outer_n, outer[1])
-            out_start = offset_of(o, outer_n, outer[2])
-            for strip in range(strips):
-                j0 = strip * COLUMNS
-                n = min(COLUMNS, width - j0)
-                at = o * width + j0
-                m, a = coefficients[0, at : at + n], coefficients[1, at : at + n]
-                b, c = coefficients[2, at : at + n], coefficients[3, at : at + n]
-                for row in range(first, min(first + ROWS, total), BLOCK):
-                    rows = min(BLOCK, total - row)
-                    if kind < 2:
-                        _fetch_rows(t, n, rows, x, x_start + j0 * step[0], row, red_n, red[0], step[0], codes[0])
-                    if kind > 0:
-                        _fetch_rows(v, n, rows, dy, dy_start + j0 * step[1], row, red_n, red[1], step[1], codes[1])
-                    for r in range(rows):
-                        if kind == 0:
-                            for j in range(n):
-                                t[r * n + j] = (t[r * n + j] - m[j]) * a[j] + b[j]
-                        elif kind == 1:
-                            for j in range(n):
-                                t[r * n + j] = v[r * n + j] * a[j] + ((t[r * n + j] - m[j]) * b[j] + c[j])
-                        else:
-                            for j in range(n):
-                                t[r * n + j] = v[r * n + j] * a[j]
-                    _flush_rows(t, n, rows, out, out_start + j0 * step[2], row, red_n, red[2], step[2], codes[2])
+        line, other = _line(lines, tid, 0, like), _line(lines, tid, 1, like)
+        x_line, dy_line = line, other
+        m, a = view(_line(lines, tid, 2, like), 0, LINE, like), view(_line(lines, tid, 3, like), 0, LINE, like)
+        b, c = view(_line(lines, tid, 4, like), 0, LINE, like), view(_line(lines, tid, 5, like), 0, LINE, like)
+        begun = -1
+        for job in range(outers * strips * blocks * tid // threads, outers * strips * blocks * (tid + 1) // threads):
+            row, strip, o = job % blocks * group, job // blocks % strips, job // blocks // strips
+            j0 = strip * LINE
+            n, at = min(LINE, width - j0), o * width + j0
+            if begun != job // blocks:  # the coefficients of another strip
+                begun = job // blocks
+                _repeat(m, coefficients[0, at : at + n], n, group)
+                _repeat(a, coefficients[1, at : at + n], n, group)
+                _repeat(b, coefficients[2, at : at + n], n, group)
+                _repeat(c, coefficients[3, at : at + n], n, group)
+            rows = min(group, total - row)
+            x_at, dy_at = offset_of(o, outer_n, outer[0]) + j0 * step[0], offset_of(o, outer_n, outer[1]) + j0 * step[1]
+            out_at = offset_of(o, outer_n, outer[2]) + j0 * step[2]
+            if kind < 2:
+                x_line = source_rows(line, like, n, rows, x, x_at, row, red_n, red[0], step[0], codes[0])
+            if kind > 0:
+                dy_line = source_rows(other, like, n, rows, dy, dy_at, row, red_n, red[1], step[1], codes[1])
+            place = (out, out_at, row, red_n, red[2], step[2], codes[2])
+            result = memory_rows(line, like, n, rows, *place)
+            t, v = view(x_line, 0, LINE, like), view(dy_line, 0, LINE, like)
+            _apply_each(kind, t, v, view(result, 0, LINE, like), m, a, b, c, rows * n)
+            if result == line:
+                flush_rows(line, like, n, rows, *place)
+
+
+@inner
+def _apply_each(kind, t, v, result, m, a, b, c, n):  # type: ignore[no-untyped-def]
+    """The results of a line whose elements have coefficients of their own."""
+    if kind == 0:
+        for j in range(n):
+            result[j] = (t[j] - m[j]) * a[j] + b[j]
+    elif kind == 1:
+        for j in range(n):
+            result[j] = v[j] * a[j] + ((t[j] - m[j]) * b[j] + c[j])
+    else:
+        for j in range(n):
+            result[j] = v[j] * a[j]

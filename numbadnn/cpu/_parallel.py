@@ -88,7 +88,8 @@ def _compile(body: Callable[..., None], parallel: bool) -> Any:
     copy = FunctionType(body.__code__, body.__globals__, body.__name__, body.__defaults__, body.__closure__)
     copy.__qualname__ = f"{body.__qualname__}_{'parallel' if parallel else 'serial'}"
     copy.__module__ = body.__module__
-    build = njit(parallel=parallel, nogil=True, cache=True, error_model="numpy")(copy)
+    # _nrt=False: the arrays are the caller's; to count references to them would cost an atomic addition a slice
+    build = njit(parallel=parallel, nogil=True, cache=True, error_model="numpy", _nrt=False)(copy)
     # Numba stamps a cached build with its own file only; these call functions of their neighbours
     cache_file: Any = getattr(getattr(build, "_cache", None), "_cache_file", None)
     if hasattr(cache_file, "_source_stamp"):

@@ -181,8 +181,27 @@ def store1(typingctx, address, offset, value, like):  # type: ignore[no-untyped-
         return types.void(types.int64, types.int64, acc_type(like.dtype), like), codegen
 
 
-#: elements of ``widen_block``
+#: elements of ``widen_block`` and ``narrow_block``
 BLOCK = 16
+
+
+def line(buffer) -> bool:  # type: ignore[no-untyped-def]
+    return isinstance(buffer, types.Array) and buffer.layout == "C" and buffer.dtype in (types.float32, types.float64)
+
+
+def _convert(b, value, ty):  # type: ignore[no-untyped-def]
+    """A vector of reals as another of as many."""
+    if value.type == ty:
+        return value
+    return b.fpext(value, ty) if isinstance(ty.element, ir.DoubleType) else b.fptrunc(value, ty)
+
+
+def _blocks(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    """Pointers to BLOCK elements of the buffer and in memory, from number ``start`` on, of (buffer, start, address, like)."""
+    buffer, _, _, like = sig.args
+    data = cx.make_array(buffer)(cx, b, args[0]).data
+    real, ty = (ir.VectorType(_IR[array.dtype], BLOCK) for array in (buffer, like))
+    return b.bitcast(b.gep(data, [args[1]]), real.as_pointer()), at(b, args[2], ty, args[1])
 
 
 @intrinsic
@@ -190,15 +209,28 @@ def widen_block(typingctx, buffer, start, address, like):  # type: ignore[no-unt
     """buffer[start : start + BLOCK] = the elements from ``address`` + ``start`` elements on, as the buffer's type."""
 
     def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-        data = cx.make_array(sig.args[0])(cx, b, args[0]).data
-        ty, real = ir.VectorType(_IR[like.dtype], BLOCK), ir.VectorType(_IR[buffer.dtype], BLOCK)
-        value = _widen(b, b.load(at(b, args[2], ty, args[1]), align=like.dtype.bitwidth // 8), like.dtype)
-        wide = value if value.type == real else b.fpext(value, real)
-        b.store(wide, b.bitcast(b.gep(data, [args[1]]), real.as_pointer()), align=_bytes(real.element))
+        there, here = _blocks(cx, b, sig, args)
+        value = _widen(b, b.load(here, align=like.dtype.bitwidth // 8), like.dtype)
+        real = there.type.pointee
+        b.store(_convert(b, value, real), there, align=_bytes(real.element))
         return cx.get_dummy_value()
 
-    wide = isinstance(buffer, types.Array) and buffer.layout == "C" and buffer.dtype in (types.float32, types.float64)
-    if known(like) and wide and buffer.dtype.bitwidth >= acc_type(like.dtype).bitwidth:
+    if known(like) and line(buffer):
+        return types.void(buffer, types.int64, types.int64, like), codegen
+
+
+@intrinsic
+def narrow_block(typingctx, buffer, start, address, like):  # type: ignore[no-untyped-def]
+    """The reverse of ``widen_block``: BLOCK elements are rounded and stored."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        there, here = _blocks(cx, b, sig, args)
+        value = b.load(there, align=_bytes(there.type.pointee.element))
+        value = _convert(b, value, ir.VectorType(_IR[acc_type(like.dtype)], BLOCK))
+        b.store(_narrow(b, value, like.dtype), here, align=like.dtype.bitwidth // 8)
+        return cx.get_dummy_value()
+
+    if known(like) and line(buffer):
         return types.void(buffer, types.int64, types.int64, like), codegen
 
 
@@ -351,14 +383,15 @@ def fill(typingctx, value, like):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def multiply_add(typingctx, x, y, z):  # type: ignore[no-untyped-def]
-    """x * y + z for vectors, fused where the machine has the instruction."""
+    """x * y + z for vectors or numbers, fused where the machine has the instruction."""
+    vector = isinstance(x, Vec)
 
     def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-        ty = args[0].type
-        name = f"llvm.fmuladd.v{ty.count}f{x.dtype.bitwidth}"
+        ty, real = args[0].type, x.dtype if vector else x
+        name = f"llvm.fmuladd.{f'v{ty.count}' if vector else ''}f{real.bitwidth}"
         return b.call(cgutils.get_or_insert_function(b.module, ir.FunctionType(ty, [ty, ty, ty]), name), args)
 
-    if isinstance(x, Vec):
+    if vector or (isinstance(x, types.Float) and x == y == z):
         return x(x, x, x), codegen
 
 

@@ -26,27 +26,42 @@ def _folded(problem: DropoutProblem) -> list[tuple[int, int, int]]:
     return axes or [(1, 1, 1)]
 
 
+def _lane(axes: list[tuple[int, int, int]]) -> int | None:
+    """The axis, not the last, whose neighbours lie next to each other in both operands, if it is long enough for vectors."""
+    found = [d for d, (n, s, t) in enumerate(axes[:-1]) if s == 1 == t and n >= 16]
+    return found[0] if found else None
+
+
 def plan(problem: DropoutProblem, policy: Policy, config: Any = None) -> Executable:
     """Either operation: they are one."""
     from numbadnn.cpu import _dropout
     from numbadnn.cpu._typed import CODE
 
-    *outer, (length, *last) = _folded(problem)
-    runs, shape = math.prod(a[0] for a in outer), np.array([a[0] for a in outer], np.int64)
-    strides = np.array([a[1:] for a in outer], np.int64).reshape(len(outer), 2).T.copy()
-    steps, codes = np.array(last, np.int64), np.array([CODE[problem.source.dtype]] * 2, np.int64)
-    kernel, chunk = kernel_of(_dropout.drop), _dropout.CHUNK
-    threshold, scale, work = problem.threshold, problem.scale, 16 * problem.source.size
+    axes = _folded(problem)
+    worth = [math.prod(n for n, _, _ in axes[d + 1 :]) for d in range(len(axes))]
+    lane = _lane(axes)
+    outer = [d for d in range(len(axes) - 1) if d != lane]
+    runs, shape = math.prod(axes[d][0] for d in outer), np.array([axes[d][0] for d in outer], np.int64)
+    strides = np.array([(*axes[d][1:], worth[d]) for d in outer], np.int64).reshape(len(outer), 3).T.copy()
+    length, *last = axes[-1]
+    fixed: tuple[Any, ...] = (problem.threshold, problem.scale, runs, shape, strides, length, np.array(last, np.int64))
+    if lane is None:
+        kernel, chunk, rows = kernel_of(_dropout.drop), _dropout.CHUNK, [_dropout.CHUNK + 8]
+    else:
+        kernel, chunk = kernel_of(_dropout.drop_across), _dropout.WIDTH
+        rows = [_dropout.LENGTH + 8, _dropout.WIDTH]
+        fixed += (np.array((axes[lane][0], worth[lane]), np.int64),)
+    work, codes = 16 * problem.source.size, np.array([CODE[problem.source.dtype]] * 2, np.int64)
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         source, seed, offset = inputs
         threads = thread_count(work)
-        nbytes, words = threads * chunk * 8, threads * (chunk + 8) * 4
+        nbytes, words = threads * chunk * 8, threads * math.prod(rows) * 4
         memory = scratch(nbytes + words)
         buffers = memory[:nbytes].view(np.float64).reshape(threads, chunk)
-        bits = memory[nbytes : nbytes + words].view(np.uint32).reshape(threads, chunk + 8)
-        arguments = (codes, np.int64(seed), np.int64(offset), threshold, scale, runs, shape, strides, length, steps)
-        kernel(threads, address(source), address(outputs[0]), *arguments, buffers, bits)
+        bits = memory[nbytes : nbytes + words].view(np.uint32).reshape(threads, *rows)
+        ends = address(source), address(outputs[0]), codes, np.int64(seed), np.int64(offset)
+        kernel(threads, *ends, *fixed, buffers, bits)
 
     return Executable(run, determinism="gpu_to_gpu", facts={"runs": f"{runs} of {length}"})
 

@@ -23,6 +23,8 @@ from numbadnn.registry import Executable, Impl, register
 Axis = tuple[int, tuple[int, ...]]
 #: pieces that all channels are reduced in together, at least
 PIECES = 64
+#: channels that ``_norm.py`` takes together in columns
+STRIP = 1024
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def walk(problem: NormProblem) -> Walk:
     if columns:
         kept, (length, steps) = kept[:-1], inner
         rows = math.prod(n for n, _ in reduced)
-        jobs = math.prod(n for n, _ in kept) * -(-length // 256)
+        jobs = math.prod(n for n, _ in kept) * -(-length // STRIP)
         parts = max(1, min(-(-PIECES // jobs), rows // 64))
     else:
         reduced, (length, steps) = reduced[:-1], run
@@ -109,8 +111,15 @@ def _codes(*specs: Spec) -> np.ndarray:
     return np.array([CODE[s.dtype] for s in specs], np.int64)
 
 
+def _low_part(mean: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """What the type of ``like`` loses of a mean: 0 where that is no finite number."""
+    high = mean.astype(like.dtype).astype(np.float64)
+    return np.where(np.isfinite(high), mean - high, 0.0)
+
+
 class _Steps:
-    """The three kernels of ``_norm.py`` for one problem, as functions of addresses."""
+    """The three kernels of ``_norm.py`` for one problem, as functions of addresses. They centre around the mean in the type
+    they compute in; what that lacks of the mean is put right here."""
 
     def __init__(self, problem: NormProblem, way: Walk) -> None:
         from numbadnn.cpu import _norm
@@ -118,14 +127,16 @@ class _Steps:
         x = problem.x
         dy = problem.inputs[1] if problem.op in (TRAIN_GRAD, TEST_GRAD) else x
         self.way, self.codes, self.work = way, _codes(x, dy, problem.output), 8 * x.size
+        self.averaged = problem.averaged
         suffix = "columns" if way.columns else "rows"
         bodies: list[Callable[..., None]] = [getattr(_norm, f"{n}_{suffix}") for n in ("moments", "sums", "apply")]
         self.moments_of, self.sums_of, self.apply_of = map(kernel_of, bodies)
-        self.buffer = (3, _norm.BLOCK * _norm.COLUMNS if way.columns else _norm.CHUNK)
+        double = any(s.dtype == "float64" for s in (*problem.inputs, *problem.outputs))
+        self.like = np.empty(1, np.float64 if double else np.float32)
+        self.nbytes = _norm.LINES * _norm.PITCH * self.like.itemsize
 
-    def _buffers(self, threads: int) -> np.ndarray:
-        nbytes = threads * self.buffer[0] * self.buffer[1] * 8
-        return scratch(nbytes)[:nbytes].view(np.float64).reshape(threads, *self.buffer)
+    def _lines(self, threads: int) -> tuple[int, np.ndarray]:
+        return address(scratch(threads * self.nbytes)), self.like
 
     def _geometry(self, operands: Any) -> tuple[Any, ...]:
         """Kept axes, reduced axes, run: in the order in which either kernel takes them; ``operands`` picks strides."""
@@ -140,7 +151,7 @@ class _Steps:
         """Mean and sum of squares around it of every channel: the pieces joined in order."""
         parts, threads = self.way.parts, thread_count(self.work)
         result = np.empty((parts, 3, self.way.channels))
-        self.moments_of(threads, x, self.codes[0], *self._geometry(0), parts, result, self._buffers(threads))
+        self.moments_of(threads, x, self.codes[0], *self._geometry(0), parts, result, *self._lines(threads))
         count, mean, m2 = result[0]
         for more, centre, around in result[1:]:
             fresh, delta = count + more, centre - mean
@@ -153,19 +164,22 @@ class _Steps:
         parts, threads = self.way.parts, thread_count(self.work)
         result = np.empty((parts, 3, self.way.channels))
         geometry = self._geometry(slice(0, 2))
-        self.sums_of(threads, x, dy, self.codes, mean, *geometry, parts, result, self._buffers(threads))
-        total = result[0]
-        for part in result[1:]:
-            total = total + part
-        return total
+        self.sums_of(threads, x, dy, self.codes, mean, *geometry, parts, result, *self._lines(threads))
+        s1, s2, s3 = result.sum(0)
+        low = _low_part(mean, self.like)
+        return np.stack((s1, s2 - low * s1, s3 - low * self.averaged))
 
     def apply(self, x: int, dy: int, out: int, kind: int, *coefficients: np.ndarray) -> None:
         threads = thread_count(self.work)
+        """``coefficients``: m, a, b and c of ``_norm.apply_rows``, those that the kind has."""
         table = np.zeros((4, self.way.channels))
         for row, values in zip(table, coefficients, strict=False):
             row[...] = values
+        if kind < 2:
+            low = _low_part(table[0], self.like)
+            table[2 + kind] -= np.where(low == 0, 0.0, low * table[1 + kind])
         geometry = self._geometry(slice(0, 3))
-        self.apply_of(threads, x, dy, out, self.codes, table, kind, *geometry, self._buffers(threads))
+        self.apply_of(threads, x, dy, out, self.codes, table, kind, *geometry, *self._lines(threads))
 
 
 def _forward(problem: NormProblem, steps: _Steps, channels: _Channels) -> Callable[..., None]:
@@ -228,7 +242,7 @@ def plan(problem: NormProblem, policy: Policy, config: Any = None) -> Executable
 
 
 def supports(problem: NormProblem, policy: Policy) -> str:
-    """Everything: sums are kept in float64 whatever the option says."""
+    """Everything: sums are kept in float32 at least whatever the option says."""
     return ""
 
 

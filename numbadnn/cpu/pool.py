@@ -7,78 +7,147 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.cpu._parallel import STORED, Kernel, address, kernel_of, scratch, thread_count
+from numbadnn.cpu._parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.ops.pool import PoolProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
 
 KINDS = {"max": 0, "max_deterministic": 0, "sum": 1, "average_inc_pad": 2, "average_exc_pad": 3}
-#: channels that are reduced together: as many as stay in the first-level cache with all else; in a gradient as many
-#: as keep the buffer of an image in the second level
-STRIP, IMAGE_BYTES = 512, 1 << 22
+#: bytes of the rows of windows that a gradient keeps at once, which stay in the second-level cache
+RING_BYTES = 1 << 18
+#: a gradient is cut into so many jobs where images and channels are fewer, in bands of so many rows of windows at least
+JOBS, BAND = 32, 8
 
 
 def _three(values: tuple[int, ...], missing: int) -> list[int]:
     return [missing] * (3 - len(values)) + list(values)
 
 
-def _strides(spec: Spec) -> np.ndarray:
-    """Element strides of N, C, D, H, W."""
-    n, c, *rest = spec.strides
-    return np.array([n, c, *_three(tuple(rest), 0)], np.int64)
+def _strides(*specs: Spec) -> np.ndarray:
+    """Element strides of N, C, D, H, W, a row for each."""
+    return np.array([[*s.strides[:2], *_three(s.strides[2:], 0)] for s in specs], np.int64)
+
+
+def _up(n: int, multiple: int = 16) -> int:
+    return -(-n // multiple) * multiple
 
 
 def by_cells(problem: PoolProblem) -> bool:
-    """Whether channels lie closer in memory than columns, in what moves most: the image read, or the gradient written."""
-    spec = problem.x if problem.op == "pool" or problem.is_max else problem.output
-    return spec.shape[1] >= 4 and abs(spec.strides[1]) < abs(spec.strides[-1])
+    """Whether channels are neighbours in the image and in the result."""
+    specs = (problem.x, problem.output)
+    return problem.x.shape[1] >= 4 and all(s.strides[1] == 1 and abs(s.strides[-1]) > 1 for s in specs)
+
+
+def _windows_over(n: int, outputs: int, window: int, stride: int, pad: int) -> np.ndarray:
+    """The first and the last window that each element of an axis is in; the last is before the first where there is none."""
+    u = np.arange(n, dtype=np.int64) + pad
+    return np.stack([np.maximum((u - window) // stride + 1, 0), np.minimum(u // stride, outputs - 1)], 1).copy()
+
+
+class _Geometry:
+    """What both operations' kernels are told: see ``_pool.py``."""
+
+    def __init__(self, problem: PoolProblem) -> None:
+        self.image, self.outputs = _three(problem.x.shape[2:], 1), _three(problem.y.shape[2:], 1)
+        self.window, self.stride = _three(problem.window, 1), _three(problem.stride, 1)
+        self.pad = _three(problem.pad, 0)
+        self.all = np.array([*self.image, *self.outputs, *self.window, *self.stride, *self.pad], np.int64)
+        self.acc: Any = np.dtype(np.float64 if problem.x.dtype == "float64" else np.float32)
+        kind = KINDS[problem.mode]
+        self.like, self.kind = np.empty(1, STORED[problem.x.dtype]), np.int64(kind)
+        W, Q, kw, sw, pw = (axis[2] for axis in (self.image, self.outputs, self.window, self.stride, self.pad))
+        # per window along a row: the columns that count, and the first element inside the image
+        start = np.arange(_up(Q) + 16) * sw - pw
+        inside = np.minimum(start + kw, W) - np.maximum(start, 0)
+        self.spans = (np.maximum({1: 1, 2: kw}.get(kind, inside), 1) * np.ones_like(start)).astype(self.acc)
+        self.firsts = np.maximum(-start, 0).astype(np.int32 if self.acc.itemsize == 4 else np.int64)
+        # lines of a split row: what precedes the image, the image or the windows, and a vector over
+        self.front, self.margin = -(-pw // sw), max((kw - 1 - pw) // sw, 0)
+        self.lines, longest = min(kw, sw), _up(max(-(-W // sw), Q))
+        self.gap = _up(self.front + longest + self.margin) + 16
+        k, s = np.arange(kw, dtype=np.int64), np.arange(sw, dtype=np.int64)
+        #: where element k of window 0 is in the lines
+        self.columns = k % sw * self.gap + self.front + (k - pw) // sw
+        r = (s + pw) % sw
+        #: columns i*sw + s of a row: how many; element r + t*sw of which windows they are, where in a row of windows that is
+        #: for t = 0, and the last t
+        last = np.where(r < kw, (kw - 1 - r) // sw, -1)
+        self.phases = np.stack([(W - s + sw - 1) // sw, r, self.margin - (r - pw) // sw, last], 1).copy()
+        axes = zip(self.image, self.outputs, self.window, self.stride, self.pad, strict=True)
+        self.over = [_windows_over(*axis) for axis in axes][:2]
 
 
 def plan(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
-    """Either operation, by one of the four kernels of ``_pool.py``."""
+    """Either operation, by one of the kernels of ``_pool.py`` and ``_pool_grad.py``."""
+    run, facts = (_plan_pool if problem.op == "pool" else _plan_grad)(problem)
+    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": facts})
+
+
+def _plan_pool(problem: PoolProblem) -> tuple[Any, str]:
     from numbadnn.cpu import _pool
 
-    cells, gradient = by_cells(problem), problem.op == "pool_grad"
-    image, outputs = _three(problem.x.shape[2:], 1), _three(problem.y.shape[2:], 1)
-    axes = [_three(problem.window, 1), _three(problem.stride, 1), _three(problem.pad, 0)]
-    geo = np.array([*image, *outputs, *axes[0], *axes[1], *axes[2]], np.int64)
-    n, c = problem.x.shape[:2]
-    acc: Any = np.float64 if problem.x.dtype == "float64" else np.float32
-    like, kind, one = np.empty(1, STORED[problem.x.dtype]), np.int64(KINDS[problem.mode]), np.dtype(acc).itemsize
-    volume = math.prod(image)
-    strip = min(c, max(16, IMAGE_BYTES // (volume * one) // 16 * 16) if gradient else STRIP) if cells else 1
-    strip = min(strip, STRIP)
-    strips = -(-c // strip)
-    images = n * strips if gradient else n * strips * outputs[0] * outputs[1]
-    count, sizes = (
-        (images, (strips, strip, c)) if cells else (n * c if gradient else n * c * outputs[0] * outputs[1], (c,))
-    )
-    width = -(-(strip if cells else max(image[2], outputs[2])) // 16) * 16
-    held = -(-volume * strip // 16) * 16 if gradient else 0
-    names = ("cells_grad" if cells else "rows_grad") if gradient else ("cells" if cells else "rows")
-    kernel: Kernel = kernel_of(getattr(_pool, names))
-    strides = [_strides(s) for s in (problem.x, *((problem.dy, problem.dx) if gradient else (problem.y,))) if s]
+    g, (n, c) = _Geometry(problem), problem.x.shape[:2]
+    strides, spans, columns = _strides(problem.x, problem.y), address(g.spans), address(g.columns)
     work = 4 * (problem.flops + problem.x.size)
-    number: Any = np.dtype(np.int32 if volume < 2**31 else np.int64)
-    # per thread: an image, four lines, and three lines of numbers
-    nbytes = (held + 4 * width) * one + 3 * width * number.itemsize
+    count = n * g.outputs[0] * g.outputs[1]
+    if by_cells(problem):
+        cells = kernel_of(_pool.cells)
+
+        def run_cells(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+            x, y = address(inputs[0]), address(outputs[0])
+            cells(thread_count(work), x, y, g.like, g.kind, c, count, g.all, strides, spans)
+
+        return run_cells, "cells"
+    rows, held = kernel_of(_pool.rows), (1 + g.lines) * g.gap * g.acc.itemsize
+
+    def run_rows(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        threads = thread_count(work)
+        x, y, memory = address(inputs[0]), address(outputs[0]), address(scratch(held * threads))
+        rows(threads, x, y, g.like, g.kind, c, count * c, g.all, strides, columns, spans, g.gap, memory, held)
+
+    return run_rows, "rows"
+
+
+def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
+    from numbadnn.cpu import _pool_grad
+
+    assert problem.dy is not None and problem.dx is not None
+    g, (n, c), cells = _Geometry(problem), problem.x.shape[:2], by_cells(problem)
+    strides = _strides(problem.x, problem.dy, problem.dx)
+    work, acc = 4 * (problem.flops + problem.x.size), g.acc.itemsize
+    overlap = [min(-(-k // s), o) for k, s, o in zip(g.window, g.stride, g.outputs, strict=True)]
+    # slices that share no window go in bands of their own
+    deep = g.stride[0] if g.stride[0] >= g.window[0] else g.image[0] + g.pad[0]
+    slots = (1 if overlap[0] == 1 else g.outputs[0]) * overlap[1]
+    strip, slot, lines = 1, 2 * g.gap * acc, (2 + g.lines) * g.gap * acc
+    if cells:
+        channel = 2 * g.outputs[2] * acc
+        strip, lines = min(_up(c), max(16, RING_BYTES // (slots * channel) // 16 * 16)), 0
+        slot = channel * strip
+    parts, slices, padded = -(-c // strip), -(-(g.image[0] + g.pad[0]) // deep), g.image[1] + g.pad[1]
+    bands = max(1, min(-(-JOBS // max(n * parts * slices, 1)), padded // (BAND * g.stride[1])))
+    tall = max(_up(-(-padded // bands), g.stride[1]), _up(g.pad[1] + 1, g.stride[1]))
+    words = _up(16 * (overlap[0] * overlap[1] + math.prod(overlap)), 64)
+    held = slots * slot + words + lines
+    layout = np.array(_pool_grad.Layout(
+        images=n, parts=parts, strip=strip, channels=c, slices=slices, deep=deep, bands=-(-padded // tall), tall=tall,
+        ring=slots * slot, cap=overlap[1], slot=slot, words=words, held=held, gap=g.gap, columns=address(g.columns),
+        spans=address(g.spans), firsts=address(g.firsts), phases=address(g.phases),
+        planes_over=address(g.over[0]), rows_over=address(g.over[1]), front=g.front * acc, margin=g.margin * acc,
+    ), np.int64)  # fmt: skip
+    kernel = kernel_of(_pool_grad.cells_grad if cells else _pool_grad.rows_grad)
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(work)
-        memory = scratch(nbytes * threads)
-        cut = 4 * width * one * threads
-        lines = memory[:cut].view(acc).reshape(threads, 4, width)
-        first, last = address(inputs[0]), address(outputs[0])
-        if not gradient:
-            kernel(threads, first, last, like, kind, *sizes, count, geo, *strides, lines)
-            return
-        end = cut + 3 * width * number.itemsize * threads
-        numbers = memory[cut:end].view(number).reshape(threads, 3, width)
-        buffers = memory[end : end + held * one * threads].view(acc).reshape(threads, held)
-        dy = address(inputs[2])
-        kernel(threads, first, dy, last, like, kind, *sizes, count, geo, *strides, buffers, lines, numbers)
+        x, dy, dx, memory = (
+            address(inputs[0]),
+            address(inputs[2]),
+            address(outputs[0]),
+            address(scratch(held * threads)),
+        )
+        kernel(threads, x, dy, dx, g.like, g.kind, g.all, strides, layout, memory)
 
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": names})
+    return run, kernel.body.__name__
 
 
 def supports(problem: PoolProblem, policy: Policy) -> str:

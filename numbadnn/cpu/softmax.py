@@ -11,13 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.cpu._parallel import STORED, Kernel, address, kernel_of, scratch, thread_count
+from numbadnn.cpu._parallel import Kernel, address, kernel_of, scratch, thread_count
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
 #: an axis: its length, and the element stride of each operand along it
 Axis = tuple[int, tuple[int, ...]]
+#: elements of short rows that are taken together; a single row up to ROW is kept whole
+CHUNK, ROW = 1024, 32768
+#: neighbouring columns that are summed together, and elements of them that are kept in scratch
+STRIP, LEAST_STRIP, TABLE = 1024, 64, 131072
 
 
 def merged(axes: list[Axis]) -> list[Axis]:
@@ -51,6 +55,8 @@ def lists(axes: list[Axis]) -> tuple[np.ndarray, np.ndarray]:
 def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executable:
     """Either operation, by one of the two kernels of ``_softmax.py``."""
     from numbadnn.cpu import _softmax
+    from numbadnn.cpu._lines import LANES
+    from numbadnn.cpu._typed import CODE
 
     a, b = problem.inputs if problem.op == "softmax_grad" else problem.inputs * 2
     kind = (problem.algo == "log") + 2 * (problem.op == "softmax_grad")
@@ -62,36 +68,38 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executa
     red = merged(sorted((axes[i] for i in summed), key=reach, reverse=True))
     kept = merged(sorted((axes[i] for i in range(len(axes)) if i not in summed), key=reach, reverse=True))
     unit = (1, (1, 1, 1))
-    like, real_kind = np.empty(1, STORED[a.dtype]), np.int64(kind)
-
     inner, row = kept[-1] if kept else unit, red[-1] if red else unit
     by_columns = inner[0] >= 8 and (reach(inner) < reach(row) or row[0] < 8)
+    like = np.empty(1, np.float64 if a.dtype == "float64" else np.float32)
+    head: tuple[Any, ...] = (np.int64(CODE[a.dtype]), np.int64(kind))
     if by_columns:
-        kept, outer_red = kept[:-1], red
-        length, width, steps = math.prod(n for n, _ in red), inner[0], inner[1]
-        jobs = math.prod(n for n, _ in kept)
+        length, jobs = math.prod(n for n, _ in red), math.prod(n for n, _ in kept[:-1])
+        kept_lines = length * len(problem.inputs)
+        strip = min(STRIP, max(LEAST_STRIP, TABLE // max(kept_lines, 1) // 16 * 16))
+        whole = kept_lines * strip <= TABLE
+        height = 4 + (kept_lines if whole else 2)
+        nbytes = height * strip * like.itemsize
+        sizes: tuple[Any, ...] = (length, *lists(red), inner[0], inner[1], strip, int(whole), height)
+        kept = kept[:-1]
     else:
-        outer_red, length, steps = red[:-1], row[0], row[1]
-        width, jobs = 1, math.prod(n for n, _ in kept)
-    (shape, strides), (red_shape, red_strides) = lists(kept), lists(outer_red)
-    body: Any = _softmax.columns if by_columns else _softmax.rows
-    kernel: Kernel = kernel_of(body)
-    buffer = (5 + _softmax.KEPT, _softmax.COLUMNS) if by_columns else (2, _softmax.CHUNK)
-    sizes = (length, red_shape, red_strides, width) if by_columns else (red_shape, red_strides, length)
+        length, jobs = row[0], math.prod(n for n, _ in kept)
+        chunk = length if CHUNK < length <= ROW else CHUNK
+        nbytes = 2 * (chunk + LANES) * like.itemsize
+        sizes = (*lists(red[:-1]), length, row[1], chunk)
+    kernel: Kernel = kernel_of(_softmax.columns if by_columns else _softmax.rows)
+    geometry = (jobs, *lists(kept), *sizes)
     work = 30 * problem.output.size
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(work)
-        nbytes = threads * buffer[0] * buffer[1] * 8
-        buffers = scratch(nbytes)[:nbytes].view(np.float64).reshape(threads, *buffer)
-        first, last = address(inputs[0]), address(inputs[-1])
-        kernel(threads, first, last, address(outputs[0]), like, real_kind, jobs, shape, strides, *sizes, steps, buffers)
+        lines = address(scratch(threads * nbytes))
+        kernel(threads, address(inputs[0]), address(inputs[-1]), address(outputs[0]), *head, *geometry, lines, like)
 
     return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "columns" if by_columns else "rows"})
 
 
 def supports(problem: SoftmaxProblem, policy: Policy) -> str:
-    """Everything: sums are kept in float64 whatever the option says."""
+    """Everything: sums are kept in float32 at least whatever the option says."""
     return ""
 
 

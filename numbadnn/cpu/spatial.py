@@ -12,8 +12,8 @@ from numbadnn.ops.spatial import OPERANDS, SpatialProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
 
-#: accumulators of the gradient in the image that one job holds, about: 1 MB
-PLANES = 1 << 18
+#: accumulators of the gradient in the image that one job holds, about: 4 MB where channels lie next to each other, else 1 MB
+RUNS, PLANES = 1 << 20, 1 << 18
 
 
 def _ends(size: int, acc: str) -> np.ndarray:
@@ -84,14 +84,15 @@ class _Sampling:
         assert img is not None and grid is not None and y is not None
         self.acc = problem.accumulator
         self.sizes = np.array((*img.shape, *y.shape[2:]), np.int64)
-        self.channels = img.shape[1]
-        self.runs = img.shape[1] > 1 and abs(img.strides[1]) < abs(img.strides[3])
+        own = "float64" if img.dtype == "float64" else "float32"
+        self.runs = img.shape[1] > 1 and img.strides[1] == 1 == y.strides[1] and self.acc == own
+        self.pairs = img.strides[3] == 1 == y.strides[3] and y.strides[2] == y.shape[3] and self.acc == own
         self.likes = _like(img), _like(grid)
         self.work = 8 * y.size
         self.strides = {name: _strides(s) for name, s in (("x", img), ("g", grid), ("y", y))}
 
     def tables(self, threads: int) -> tuple[np.ndarray, ...]:
-        """Offsets, weights, whether inside, (u, v, 0 or NaN), where results lie; and a run of channels."""
+        """Offsets, weights, whether inside, (u, v, 0 or NaN), and where results lie."""
         from numbadnn.cpu._spatial import TILE
 
         return (
@@ -100,7 +101,6 @@ class _Sampling:
             np.empty((threads, 4, TILE), np.bool_),
             np.empty((threads, 3, TILE), self.acc),
             np.empty((threads, TILE), np.int64),
-            np.empty((threads, self.channels if self.runs else 1), self.acc),
         )
 
 
@@ -108,11 +108,12 @@ def _plan_sampler(problem: SpatialProblem) -> Executable:
     from numbadnn.cpu import _spatial
 
     s, kernel = _Sampling(problem), kernel_of(_spatial.sampler)
-    fixed = (*s.likes, s.sizes, s.runs, s.strides["x"], s.strides["g"], s.strides["y"])
+    fixed = (*s.likes, s.sizes, s.runs, s.pairs, s.strides["x"], s.strides["g"], s.strides["y"])
 
     def call(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(s.work)
-        kernel(threads, *map(address, (*inputs, *outputs)), *fixed, *s.tables(threads))
+        flags = np.empty((threads, _spatial.TILE), np.bool_)
+        kernel(threads, *map(address, (*inputs, *outputs)), *fixed, *s.tables(threads), flags)
 
     return _executable(call)
 
@@ -126,16 +127,19 @@ def _plan_gradients(problem: SpatialProblem) -> Executable:
     x, g, y = s.strides["x"], s.strides["g"], s.strides["y"]
     dimg, dgrid = _strides(problem.dimg), _strides(problem.dgrid)
     n, c, h, w = problem.dimg.shape
-    chunk = max(1, min(c, PLANES // (h * w), -(-c * n // 4)))
+    chunk = max(1, min(c, (RUNS if s.runs else PLANES) // (h * w), -(-c * n // 4)))
+    chunk = -(-chunk // 16) * 16  # whole vectors
 
     def call(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(s.work)
         img, grid, dy, to_img, to_grid = map(address, (*inputs, *outputs))
         tables = s.tables(threads)
-        sums = np.empty((threads, 4, _spatial.TILE), s.acc), np.empty((threads, _spatial.LANES), s.acc)
-        slopes(threads, img, grid, dy, to_grid, *s.likes, s.sizes, s.runs, x, g, y, dgrid, *tables, *sums)
+        sums, flags = np.empty((threads, 4, _spatial.TILE), s.acc), np.empty((threads, _spatial.TILE), np.bool_)
+        both = (*s.likes, s.sizes, s.runs)
+        slopes(threads, img, grid, dy, to_grid, *both, s.pairs, x, g, y, dgrid, *tables, sums, flags)
         planes = np.empty((threads, chunk * h * w), s.acc)
-        pixels(threads, grid, dy, to_img, *s.likes, s.sizes, s.runs, chunk, g, y, dimg, *tables, planes)
+        lines = np.empty((threads, chunk * _spatial.TILE), s.acc)
+        pixels(threads, grid, dy, to_img, *both, chunk, g, y, dimg, *tables, planes, lines)
 
     return _executable(call)
 

@@ -1,7 +1,7 @@
 """bilinear_upsampling and its gradient on the CPU: tables of samples and weights, and how images are cut into jobs.
 
-Channels that lie closest in memory (NHWC) are taken in runs; else each channel is a plane of its own. Nothing depends on
-the number of threads but which of them does a job.
+Where channels lie next to each other in memory (NHWC) a pixel is taken whole, by ``_upsample_channels``; else each channel
+is a plane of its own, by ``_upsample_planes``. Nothing depends on the number of threads but which of them does a job.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from numbadnn.ops.upsample import UpsampleProblem, source
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
 
-#: values of a row held in scratch, about: four rows of them stay in the second-level cache
-ROW = 16384
+#: fewer channels than these are planes: 3 are three times faster so
+CHANNELS = 8
 #: jobs that there are at least, if there are rows enough
 JOBS = 16
 
@@ -42,66 +42,64 @@ def backward_table(n: int, p: int, q: int, dtype: str) -> tuple[np.ndarray, np.n
     return starts, np.array([o for o, _ in flat], np.int64), np.array([w for _, w in flat], dtype)
 
 
-def _cut(problem: UpsampleProblem) -> tuple[bool, int, int]:
-    """(channels are taken in runs, length of a run, number of runs)."""
-    c, width = problem.x.shape[1], max(problem.x.shape[3], problem.y.shape[3])
-    reach = [abs(s.strides[1]) - abs(s.strides[3]) for s in (problem.x, problem.y)]
-    if c == 1 or sum(reach) >= 0:
-        return False, 1, 1
-    run = min(c, max(16, ROW // width))
-    return True, run, -(-c // run)
-
-
-def _strides(spec: Spec, runs: bool) -> np.ndarray:
-    """Image, plane, row, column, value."""
-    n, c, h, w = spec.strides
-    return np.array([n, 0 if runs else c, h, w, c if runs else 0], np.int64)
+def _lies_in_channels(problem: UpsampleProblem) -> bool:
+    """Whether the channels of a pixel lie next to each other in both images, and enough of them to fill vectors."""
+    return problem.x.shape[1] >= CHANNELS and problem.x.strides[1] == 1 == problem.y.strides[1]
 
 
 def plan(problem: UpsampleProblem, policy: Policy, config: Any = None) -> Executable:
-    """Tables, jobs, and the kernel of the direction."""
-    from numbadnn.cpu import _upsample
-
-    forward = problem.op == "bilinear_upsampling"
-    x, y, acc = problem.x, problem.y, "float64" if problem.x.dtype == "float64" else "float32"
-    runs, run, chunks = _cut(problem)
-    planes, channels = (x.shape[0], 1) if runs else (x.shape[0] * x.shape[1], x.shape[1])
-    height = problem.output.shape[2]
-    bands = max(1, min(height // 4, -(-JOBS // (planes * chunks))))
-    counts = np.array([planes, channels, chunks, bands, problem.inputs[0].shape[3]], np.int64)
-    last = (x.shape[1] if runs else 1) - (chunks - 1) * run
-    make = forward_table if forward else backward_table
-    axes = zip(x.shape[2:], problem.ratio, strict=True)
+    """Tables, and the kernel of the layout and direction."""
+    acc = "float64" if problem.x.dtype == "float64" else "float32"
+    make = forward_table if problem.op == "bilinear_upsampling" else backward_table
+    axes = zip(problem.x.shape[2:], problem.ratio, strict=True)
     tables = tuple(table for n, (p, q) in axes for table in make(n, p, q, acc))
+    return (_plan_channels if _lies_in_channels(problem) else _plan_planes)(problem, acc, tables)
+
+
+def _strides(spec: Spec, *axes: int) -> np.ndarray:
+    return np.array([spec.strides[axis] for axis in axes], np.int64)
+
+
+def _plan_channels(problem: UpsampleProblem, acc: str, tables: tuple[np.ndarray, ...]) -> Executable:
+    from numbadnn.cpu import _upsample_channels
+
+    x, work = problem.x, 4 * problem.y.size
+    forward = problem.op == "bilinear_upsampling"
+    kernel = kernel_of(_upsample_channels.forward if forward else _upsample_channels.backward)
+    fixed = (
+        np.empty(1, STORED[x.dtype]), np.array(x.shape[:2], np.int64),
+        _strides(problem.inputs[0], 0, 2, 3), _strides(problem.output, 0, 2, 3), *tables,
+    )  # fmt: skip
+
+    def call(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        kernel(thread_count(work), address(inputs[0]), address(outputs[0]), *fixed)
+
+    return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "channels"})
+
+
+def _plan_planes(problem: UpsampleProblem, acc: str, tables: tuple[np.ndarray, ...]) -> Executable:
+    from numbadnn.cpu import _upsample_planes
+
+    x, y, source = problem.x, problem.y, problem.inputs[0]
+    forward = problem.op == "bilinear_upsampling"
+    planes = x.shape[0] * x.shape[1]
+    bands = max(1, min(problem.output.shape[2] // 4, -(-JOBS // planes)))
     p, q = problem.ratio[1]
-    whole, phases = (p if q == 1 else 0), (np.arange(p + 1) / p).astype(acc)
-    a, b = _strides(problem.inputs[0], runs), _strides(problem.output, runs)
-    like = np.empty(1, STORED[x.dtype])
-    length = -(-max(x.shape[3], y.shape[3]) * run // 16) * 16
-    kernel = kernel_of(_upsample.forward if forward else _upsample.backward)
-    work = 4 * y.size
+    fixed = (
+        np.empty(1, STORED[x.dtype]), np.array([planes, x.shape[1], bands, source.shape[3]], np.int64),
+        _strides(source, 0, 1, 2, 3), _strides(problem.output, 0, 1, 2, 3), *tables,
+        p if q == 1 else 0, (np.arange(p + 1) / p).astype(acc),
+    )  # fmt: skip
+    kernel, work = kernel_of(_upsample_planes.forward if forward else _upsample_planes.backward), 4 * y.size
+    length = -(-max(x.shape[3], y.shape[3]) // 16) * 16
 
     def call(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(work)
         nbytes = threads * 4 * length * np.dtype(acc).itemsize
         rows = scratch(nbytes)[:nbytes].view(acc).reshape(threads, 4, length)
-        kernel(
-            threads,
-            address(inputs[0]),
-            address(outputs[0]),
-            like,
-            counts,
-            run,
-            last,
-            a,
-            b,
-            *tables,
-            whole,
-            phases,
-            rows,
-        )
+        kernel(threads, address(inputs[0]), address(outputs[0]), *fixed, rows)
 
-    return Executable(call, determinism="gpu_to_gpu", facts={"channels a run": run if runs else 1})
+    return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "planes"})
 
 
 def supports(problem: UpsampleProblem, policy: Policy) -> str:

@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason=NO_GPU))
     # the slow ones first, so that no process is left alone with them in the end
-    items.sort(key=lambda i: (i.get_closest_marker("last") is not None, i.get_closest_marker("slow") is None))
+    items.sort(key=lambda i: i.get_closest_marker("slow") is None)
 
 
 def _lacking(report: Any) -> str:

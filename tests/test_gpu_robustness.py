@@ -369,7 +369,7 @@ print(json.dumps([before, used(), numbadnn.cache_info()._asdict()]))
 def test_memory_stays_bounded_over_twenty_thousand_shapes_of_five_operations() -> None:
     """On the host: bytes in use by every malloc of a process, Python's objects included.
 
-    The device's memory is everybody's: the ten thousand shapes of ``test_gpu_arrays`` watch it when nothing else runs.
+    The ten thousand shapes of ``test_gpu_arrays`` watch the device's.
     """
     ((before, after, info),) = process(SHAPES, PYTHONMALLOC="malloc")
     print(before, after, info)

@@ -14,23 +14,21 @@ from numbadnn.kernels._cuda import cuda, device, i32, u32
 from numbadnn.kernels._implicit_tiles_words import read_at
 from numbadnn.kernels._mma import product, round_tf32
 from numbadnn.kernels._ptx import ACCUMULATOR
-from numbadnn.kernels.implicit_tiles_config import ENTRY, ImplicitTilesConfig, Reading
+from numbadnn.kernels.implicit_tiles_config import ImplicitTilesConfig, Reading
 from numbadnn.problem import ITEMSIZE
 
 
 def by_threads(acc: str, config: ImplicitTilesConfig) -> Callable[..., None]:
     """``multiply(sums, shared, a_at, b_at)``: one pair of tiles, by fused multiply-adds; rows in groups of ``chunk``.
 
-    The next term's values are read while those of one are multiplied; after the last term that is what lies
-    behind: some of b, or of the tables.
+    The next term's values are read while those of one are multiplied; after the last term some of these tiles again,
+    which nobody writes now.
     """
     A, chunk, m, n, depth = ACCUMULATOR[acc], config.chunk, config.m, config.n, config.k
     tall, wide, size = config.tall, config.wide, ITEMSIZE[acc]
     a_pitch, b_pitch = (m + config.padding) * size, (n + config.padding) * size
     a_apart, b_apart = m * chunk // tall * size, n * chunk // wide * size
     place, read = thread_place(config), read_at(acc, chunk)
-    if m * size > depth * b_pitch or n * size > (2 * config.stages - 2) * depth * ENTRY:
-        raise ValueError(f"expected room for a row of a behind it, and of b in the tables, got {config}")
 
     @device
     def take(a, b, shared, a_at, b_at):  # type: ignore[no-untyped-def]
@@ -54,14 +52,15 @@ def by_threads(acc: str, config: ImplicitTilesConfig) -> Callable[..., None]:
         row, column = place()
         a_at, b_at = i32(a_at + row * (chunk * size)), i32(b_at + column * (chunk * size))
         take(a, b, shared, a_at, b_at)
-        for _ in range(depth // 4):
+        for step in range(depth // 4):
             take(next_a, next_b, shared, i32(a_at + a_pitch), i32(b_at + b_pitch))
             add(sums, a, b)
             take(a, b, shared, i32(a_at + 2 * a_pitch), i32(b_at + 2 * b_pitch))
             add(sums, next_a, next_b)
             take(next_a, next_b, shared, i32(a_at + 3 * a_pitch), i32(b_at + 3 * b_pitch))
             add(sums, a, b)
-            a_at, b_at = i32(a_at + 4 * a_pitch), i32(b_at + 4 * b_pitch)
+            if step + 1 < depth // 4:
+                a_at, b_at = i32(a_at + 4 * a_pitch), i32(b_at + 4 * b_pitch)
             take(a, b, shared, a_at, b_at)
             add(sums, next_a, next_b)
 

@@ -9,10 +9,10 @@ import pytest
 from numba import njit
 
 from numbadnn.cpu._exp import exp
-from numbadnn.cpu._lines import LANES, line_dot, line_largest, line_sum, view
+from numbadnn.cpu._lines import LANES, RUN, line_dot, line_joint, line_largest, line_moments, line_sum, view
 
 TYPES = (np.float32, np.float64)
-LENGTHS = (1, 7, LANES - 1, LANES, LANES + 1, 3 * LANES, 1000)
+LENGTHS = (1, 7, LANES - 1, LANES, LANES + 1, 3 * LANES, 1000, RUN + LANES + 1)
 
 
 def padded(values: Any, dtype: Any) -> np.ndarray:
@@ -27,6 +27,9 @@ def test_reductions_take_all_elements_and_nothing_behind_them(n: int, dtype: Any
     x, y = rng.integers(-9, 10, n), rng.integers(-9, 10, n)
     assert line_sum(padded(x, dtype), n) == x.sum()
     assert line_dot(padded(x, dtype), padded(y, dtype), n) == x @ y
+    d = x - 3
+    assert line_moments(padded(x, dtype), dtype(3), n) == (d.sum(), d @ d)
+    assert line_joint(padded(x, dtype), padded(y, dtype), dtype(3), n) == (y.sum(), y @ d, d.sum())
     for place in {0, n // 2, n - 1}:
         low = -100.0 - rng.random(n)
         low[place] = -50

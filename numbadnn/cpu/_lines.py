@@ -1,9 +1,9 @@
 """Lines: runs of elements in a buffer of float32 or float64, fetched, stored, summed and searched.
 
 A line is an array made from an address by ``view``: a slice would count references to its array's memory, atomically, which
-costs more than a short loop. A sum is taken over blocks of LANES in a tree, in the line's type, and the blocks in float64: its
-order follows from its length alone, whatever vectors the machine has. Behind what is reduced there must be LANES elements of
-memory, whose contents do not matter. ``like`` is any array of the line's type. Loading this module imports Numba.
+costs more than a short loop. A sum is taken in LANES lanes, joined in a tree, in the line's type, and from RUN elements to the
+next in float64: its order follows from its length alone, whatever vectors the machine has. ``like`` is any array of the
+line's type. Loading this module imports Numba.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 
 from llvmlite import ir
-from numba.core import types
+from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
 from numbadnn.cpu._typed import fetch, flush, inner, offset_of
-from numbadnn.cpu._vector import I32, I64, broadcast, line, splat
+from numbadnn.cpu._vector import I32, I64, broadcast, line, masked, splat
 
-LANES = 64
+#: elements of a block, and those that are summed in the line's type
+LANES, RUN = 32, 2048
 
 
 @intrinsic
@@ -36,99 +38,113 @@ def view(typingctx, address, start, n, like):  # type: ignore[no-untyped-def]
         return types.Array(like.dtype, 1, "C")(types.int64, types.int64, types.int64, like), codegen
 
 
-def _halved(b, value, combine):  # type: ignore[no-untyped-def]
-    """All lanes of a vector combined into one, by halves."""
+def _halved(b, value, join):  # type: ignore[no-untyped-def]
+    """All lanes of a vector joined into one, by halves."""
     n = value.type.count
     while n > 1:
         n //= 2
         low, high = (ir.Constant(ir.VectorType(I32, n), list(range(i, i + n))) for i in (0, n))
         undefined = ir.Constant(value.type, ir.Undefined)
-        value = combine(b, b.shuffle_vector(value, undefined, low), b.shuffle_vector(value, undefined, high))
+        value = join(b, b.shuffle_vector(value, undefined, low), b.shuffle_vector(value, undefined, high))
     return b.extract_element(value, ir.Constant(I32, 0))
 
 
-def _block(cx, b, array, data, start):  # type: ignore[no-untyped-def]
-    ty = ir.VectorType(cx.get_value_type(array.dtype), LANES)
-    where = b.gep(cx.make_array(array)(cx, b, data).data, [start])
-    return b.load(b.bitcast(where, ty.as_pointer()), align=array.dtype.bitwidth // 8)
+def _plus(b, one, other):  # type: ignore[no-untyped-def]
+    return b.fadd(one, other)
 
 
-def _first(b, value, count, otherwise: float):  # type: ignore[no-untyped-def]
-    """The first ``count`` lanes, and ``otherwise`` in the rest."""
+def _larger(b, one, other):  # type: ignore[no-untyped-def]
+    return b.select(b.fcmp_ordered(">", one, other), one, other)
+
+
+def _first(b, count):  # type: ignore[no-untyped-def]
+    """A mask of the first ``count`` lanes."""
     lanes = ir.VectorType(I32, LANES)
-    number = ir.Constant(lanes, list(range(LANES)))
-    inside = b.icmp_signed("<", number, broadcast(b, b.trunc(count, I32), lanes))
-    return b.select(inside, value, splat(value.type, otherwise))
+    return b.icmp_signed("<", ir.Constant(lanes, list(range(LANES))), broadcast(b, b.trunc(count, I32), lanes))
 
 
-@intrinsic
-def _block_dot(typingctx, x, y, start, count):  # type: ignore[no-untyped-def]
-    """Sum of x * y over ``count`` <= LANES elements from ``start`` on."""
+def _reduction(count, terms, join=_plus, empty=0.0):  # type: ignore[no-untyped-def]
+    """An intrinsic: the ``count`` values that ``terms`` makes of x, y and a centre, each joined over x[start : start + n]."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-        one, other = (_block(cx, b, sig.args[i], args[i], args[2]) for i in (0, 1))
-        product = _first(b, b.fmul(one, other), args[3], 0.0)
-        return _halved(b, product, lambda b, low, high: b.fadd(low, high))
+    def reduce(typingctx, x, y, centre, start, n):  # type: ignore[no-untyped-def]
+        def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+            ty = ir.VectorType(cx.get_value_type(x.dtype), LANES)
+            lines = [cx.make_array(sig.args[i])(cx, b, args[i]).data for i in (0, 1)]
+            totals = [cgutils.alloca_once_value(b, splat(ty, empty)) for _ in range(count)]
 
-    if line(x) and line(y):
-        return x.dtype(x, y, types.int64, types.int64), codegen
+            def add(at, load, keep):  # type: ignore[no-untyped-def]
+                blocks = [load(b.bitcast(b.gep(line, [b.add(args[3], at)]), ty.as_pointer())) for line in lines]
+                for total, value in zip(totals, terms(b, *blocks, broadcast(b, args[2], ty)), strict=True):
+                    b.store(join(b, b.load(total), keep(value)), total)
+
+            align = x.dtype.bitwidth // 8
+            whole = b.and_(args[4], ir.Constant(I64, -LANES))
+            with cgutils.for_range_slice(b, ir.Constant(I64, 0), whole, ir.Constant(I64, LANES), I64) as (at, _):
+                add(at, lambda where: b.load(where, align=align), lambda value: value)
+            with b.if_then(b.icmp_signed("<", whole, args[4])):
+                mask, none = _first(b, b.sub(args[4], whole)), splat(ty, 0.0)
+                add(
+                    whole,
+                    lambda where: masked(b, "load", ty, [where, ir.Constant(I32, align), mask, none]),
+                    lambda value: b.select(mask, value, splat(ty, empty)),
+                )
+            return cx.make_tuple(b, sig.return_type, [_halved(b, b.load(total), join) for total in totals])
+
+        if line(x) and x == y:
+            return types.UniTuple(x.dtype, count)(x, y, x.dtype, types.int64, types.int64), codegen
+
+    return intrinsic(reduce)
 
 
-@intrinsic
-def _block_sum(typingctx, x, start, count):  # type: ignore[no-untyped-def]
-    """Sum of ``count`` <= LANES elements from ``start`` on."""
-
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-        value = _first(b, _block(cx, b, sig.args[0], args[0], args[1]), args[2], 0.0)
-        return _halved(b, value, lambda b, low, high: b.fadd(low, high))
-
-    if line(x):
-        return x.dtype(x, types.int64, types.int64), codegen
-
-
-@intrinsic
-def _block_largest(typingctx, x, start, count):  # type: ignore[no-untyped-def]
-    """Maximum of ``count`` <= LANES elements from ``start`` on; with a NaN among them NaN, or another element."""
-
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-        value = _first(b, _block(cx, b, sig.args[0], args[0], args[1]), args[2], -math.inf)
-        return _halved(b, value, lambda b, low, high: b.select(b.fcmp_ordered(">", low, high), low, high))
-
-    if line(x):
-        return x.dtype(x, types.int64, types.int64), codegen
+_sums_of = _reduction(1, lambda b, x, y, c: [x])
+_dots_of = _reduction(1, lambda b, x, y, c: [b.fmul(x, y)])
+_largest_of = _reduction(1, lambda b, x, y, c: [x], _larger, -math.inf)
+_moments_of = _reduction(2, lambda b, x, y, c: [d := b.fsub(x, c), b.fmul(d, d)])
+_joint_of = _reduction(3, lambda b, x, y, c: [y, b.fmul(y, d := b.fsub(x, c)), d])
 
 
 @inner
-def line_dot(x, y, n):  # type: ignore[no-untyped-def]
-    """Sum of x[:n] * y[:n], in float64."""
-    total, whole = 0.0, n // LANES * LANES
-    for i in range(0, whole, LANES):
-        total += _block_dot(x, y, i, LANES)
-    if whole < n:
-        total += _block_dot(x, y, whole, n - whole)
-    return total
+def line_largest(x, n):  # type: ignore[no-untyped-def]
+    """Maximum of x[:n]; with a NaN among them NaN, or another element."""
+    return _largest_of(x, x, x.dtype.type(0.0), 0, n)[0]
 
 
 @inner
 def line_sum(x, n):  # type: ignore[no-untyped-def]
     """Sum of x[:n], in float64."""
-    total, whole = 0.0, n // LANES * LANES
-    for i in range(0, whole, LANES):
-        total += _block_sum(x, i, LANES)
-    if whole < n:
-        total += _block_sum(x, whole, n - whole)
+    total = 0.0
+    for i in range(0, n, RUN):
+        total += _sums_of(x, x, x.dtype.type(0.0), i, min(RUN, n - i))[0]
     return total
 
 
 @inner
-def line_largest(x, n):  # type: ignore[no-untyped-def]
-    """Maximum of x[:n], n >= 1; with a NaN among them NaN, or another element."""
-    whole = (n - 1) // LANES * LANES
-    most = _block_largest(x, whole, n - whole)
-    for i in range(0, whole, LANES):
-        value = _block_largest(x, i, LANES)
-        most = value if value > most else most
-    return most
+def line_dot(x, y, n):  # type: ignore[no-untyped-def]
+    """Sum of x[:n] * y[:n], in float64."""
+    total = 0.0
+    for i in range(0, n, RUN):
+        total += _dots_of(x, y, x.dtype.type(0.0), i, min(RUN, n - i))[0]
+    return total
+
+
+@inner
+def line_moments(x, centre, n):  # type: ignore[no-untyped-def]
+    """Sums of d = x[:n] - centre and of d * d, in float64."""
+    s1, s2 = 0.0, 0.0
+    for i in range(0, n, RUN):
+        more = _moments_of(x, x, centre, i, min(RUN, n - i))
+        s1, s2 = s1 + more[0], s2 + more[1]
+    return s1, s2
+
+
+@inner
+def line_joint(x, y, centre, n):  # type: ignore[no-untyped-def]
+    """Sums of y[:n], of y * d and of d = x[:n] - centre, in float64."""
+    s1, s2, s3 = 0.0, 0.0, 0.0
+    for i in range(0, n, RUN):
+        more = _joint_of(x, y, centre, i, min(RUN, n - i))
+        s1, s2, s3 = s1 + more[0], s2 + more[1], s3 + more[2]
+    return s1, s2, s3
 
 
 @inner
@@ -152,9 +168,15 @@ def flush_rows(line, like, n, rows, base, start, first, shape, strides, step, co
 
 
 @inner
+def in_place(step, code, like):  # type: ignore[no-untyped-def]
+    """Whether memory itself holds runs as lines of like's type."""
+    return code == (0 if like.itemsize == 4 else 1) and step == 1
+
+
+@inner
 def memory_rows(line, like, n, rows, base, start, first, shape, strides, step, code):  # type: ignore[no-untyped-def]
     """Where memory itself holds what ``fetch_rows`` would put at ``line``, as the same type; ``line`` if it does not."""
-    if code == (0 if like.itemsize == 4 else 1) and step == 1 and (rows == 1 or (len(shape) == 1 and strides[0] == n)):
+    if in_place(step, code, like) and (rows == 1 or (len(shape) == 1 and strides[0] == n)):
         return base + (start + offset_of(first, shape, strides)) * like.itemsize
     return line
 

@@ -6,8 +6,10 @@ bit. ``apply`` then walks the elements once more. In ``*_rows`` a run of neighbo
 ``*_columns`` to as many channels as it is long (NHWC, per-activation): there a line holds as many rows as fit, and what is a
 number a channel is repeated for each, so that every loop is as long as a line.
 
-Elements are centred in the type of the lines, float32 or float64, before they are squared: around the mean of the first line of
-a piece, or the mean given, so that a large mean costs nothing. Sums of lines are added in float64.
+Elements are taken from memory itself where it holds what a line would, whole runs at once; results go to a line that is no
+operand's, as a loop that may overwrite what it reads is not vectorised. Elements are centred in the type of the lines,
+float32 or float64, before they are squared: around the mean of the first line of a piece, or the mean given, so that a
+large mean costs nothing. Sums of lines are added in float64.
 
 ``kept``, ``outer``, ``red`` and ``step`` hold one element stride for each operand; dtypes are numbers, see ``_typed``. Each
 thread has LINES lines at ``lines``, of like's type. Loading this module imports Numba.
@@ -17,14 +19,22 @@ from __future__ import annotations
 
 from numba import prange
 
-from numbadnn.cpu._lines import LANES, fetch_rows, flush_rows, line_dot, line_sum, memory_rows, source_rows, view
+from numbadnn.cpu._lines import (
+    flush_rows,
+    in_place,
+    line_joint,
+    line_moments,
+    line_sum,
+    memory_rows,
+    source_rows,
+    view,
+)
 from numbadnn.cpu._typed import inner, offset_of
 
-#: elements of a line, lines of a thread, and from one to the next
-LINE, LINES = 1024, 6
+#: elements of a line in scratch, lines of a thread, and from one to the next
+LINE, LINES, PITCH = 1024, 7, 1088
 #: lines whose sums are kept in the lines' own type before they join the total
 BLOCK = 64
-PITCH = LINE + LANES
 
 
 @inner
@@ -70,11 +80,11 @@ def _fold(t, n, rows, totals, at):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _centred_sums(t, centre, n):  # type: ignore[no-untyped-def]
-    """Sums of t - centre and of its square."""
-    for j in range(n):
-        t[j] -= centre
-    return line_sum(t, n), line_dot(t, t, n)
+def _all_in_place(step, codes, like):  # type: ignore[no-untyped-def]
+    count = 0
+    for i in range(len(step)):
+        count += in_place(step[i], codes[i], like)
+    return count == len(step)
 
 
 def moments_rows(  # type: ignore[no-untyped-def]
@@ -83,22 +93,24 @@ def moments_rows(  # type: ignore[no-untyped-def]
     """result[part, :, channel] = count, mean, M2 of a piece of the channel's runs."""
     runs = _product(outer_n)
     group = max(1, LINE // max(length, 1))
+    most = max(length, 1) if in_place(step, code, like) else LINE
     for tid in prange(threads):
         line = _line(lines, tid, 0, like)
-        t = view(line, 0, PITCH, like)
         for job in range(channels * parts * tid // threads, channels * parts * (tid + 1) // threads):
             channel, part = job // parts, job % parts
             start = offset_of(channel, kept_n, kept)
             first, end = _share(runs, parts, part)
-            count, s1, s2, centre = 0, 0.0, 0.0, t.dtype.type(0.0)
+            count, s1, s2, centre = 0, 0.0, 0.0, like.dtype.type(0.0)
             for run in range(first, end, group):
                 rows = min(group, end - run)
-                for i in range(0, length, LINE):
-                    n = min(LINE, length - i)
-                    fetch_rows(line, like, n, rows, x, start + i * step, run, outer_n, outer, step, code)
+                for i in range(0, length, most):
+                    n = min(most, length - i)
+                    found = source_rows(line, like, n, rows, x, start + i * step, run, outer_n, outer, step, code)
+                    t = view(found, 0, rows * n, like)
                     if count == 0:
-                        centre = t.dtype.type(_finite(line_sum(t, rows * n) / (rows * n)))
-                    more, squares = _centred_sums(t, centre, rows * n)
+                        first_n = min(LINE, rows * n)
+                        centre = t.dtype.type(_finite(line_sum(t, first_n) / first_n))
+                    more, squares = line_moments(t, centre, rows * n)
                     s1, s2, count = s1 + more, s2 + squares, count + rows * n
             result[part, 0, channel] = count
             result[part, 1, channel] = centre + s1 / count
@@ -166,25 +178,24 @@ def sums_rows(  # type: ignore[no-untyped-def]
     """result[part, :, channel] = sums of dy, dy * (x - mean) and x - mean over a piece of the channel's runs."""
     runs = _product(outer_n)
     group = max(1, LINE // max(length, 1))
+    most = max(length, 1) if _all_in_place(step, codes, like) else LINE
     for tid in prange(threads):
         line, other = _line(lines, tid, 0, like), _line(lines, tid, 1, like)
-        t, v = view(line, 0, PITCH, like), view(other, 0, PITCH, like)
         for job in range(channels * parts * tid // threads, channels * parts * (tid + 1) // threads):
             channel, part = job // parts, job % parts
             x_at, dy_at = offset_of(channel, kept_n, kept[0]), offset_of(channel, kept_n, kept[1])
             first, end = _share(runs, parts, part)
-            centre, s1, s2, s3 = t.dtype.type(mean[channel]), 0.0, 0.0, 0.0
+            centre, s1, s2, s3 = like.dtype.type(mean[channel]), 0.0, 0.0, 0.0
             for run in range(first, end, group):
                 rows = min(group, end - run)
-                for i in range(0, length, LINE):
-                    n = min(LINE, length - i)
-                    fetch_rows(line, like, n, rows, x, x_at + i * step[0], run, outer_n, outer[0], step[0], codes[0])
-                    fetch_rows(other, like, n, rows, dy, dy_at + i * step[1], run, outer_n, outer[1], step[1], codes[1])
-                    for j in range(rows * n):
-                        t[j] -= centre
-                    s1 += line_sum(v, rows * n)
-                    s2 += line_dot(t, v, rows * n)
-                    s3 += line_sum(t, rows * n)
+                for i in range(0, length, most):
+                    n = min(most, length - i)
+                    x_place = (x, x_at + i * step[0], run, outer_n, outer[0], step[0], codes[0])
+                    dy_place = (dy, dy_at + i * step[1], run, outer_n, outer[1], step[1], codes[1])
+                    t = view(source_rows(line, like, n, rows, *x_place), 0, rows * n, like)
+                    v = view(source_rows(other, like, n, rows, *dy_place), 0, rows * n, like)
+                    more = line_joint(t, v, centre, rows * n)
+                    s1, s2, s3 = s1 + more[0], s2 + more[1], s3 + more[2]
             result[part, 0, channel], result[part, 1, channel], result[part, 2, channel] = s1, s2, s3
 
 
@@ -235,15 +246,16 @@ def apply_rows(  # type: ignore[no-untyped-def]
 ):
     """out = (x - m) * a + b (kind 0), dy * a + (x - m) * b + c (1) or dy * a (2); coefficients[:, channel] = m, a, b, c."""
     runs = _product(outer_n)
+    most = max(length, 1) if _all_in_place(step, codes, like) else LINE
     for tid in prange(threads):
-        line, other = _line(lines, tid, 0, like), _line(lines, tid, 1, like)
+        fresh, line, other = _line(lines, tid, 0, like), _line(lines, tid, 1, like), _line(lines, tid, 2, like)
         x_line, dy_line = line, other
         for job in range(channels * runs * tid // threads, channels * runs * (tid + 1) // threads):
             run, channel = job // channels, job % channels
             x_at, dy_at = offset_of(channel, kept_n, kept[0]), offset_of(channel, kept_n, kept[1])
             out_at = offset_of(channel, kept_n, kept[2])
-            for i in range(0, length, LINE):
-                n = min(LINE, length - i)
+            for i in range(0, length, most):
+                n = min(most, length - i)
                 if kind < 2:
                     x_line = source_rows(
                         line, like, n, 1, x, x_at + i * step[0], run, outer_n, outer[0], step[0], codes[0]
@@ -253,11 +265,11 @@ def apply_rows(  # type: ignore[no-untyped-def]
                         other, like, n, 1, dy, dy_at + i * step[1], run, outer_n, outer[1], step[1], codes[1]
                     )
                 place = (out, out_at + i * step[2], run, outer_n, outer[2], step[2], codes[2])
-                result = memory_rows(line, like, n, 1, *place)
-                t, v = view(x_line, 0, LINE, like), view(dy_line, 0, LINE, like)
-                _apply_one(kind, t, v, view(result, 0, LINE, like), n, coefficients, channel)
-                if result == line:
-                    flush_rows(line, like, n, 1, *place)
+                result = memory_rows(fresh, like, n, 1, *place)
+                t, v = view(x_line, 0, n, like), view(dy_line, 0, n, like)
+                _apply_one(kind, t, v, view(result, 0, n, like), n, coefficients, channel)
+                if result == fresh:
+                    flush_rows(fresh, like, n, 1, *place)
 
 
 @inner
@@ -285,7 +297,7 @@ def apply_columns(  # type: ignore[no-untyped-def]
     group = max(1, min(LINE // min(LINE, max(width, 1)), total))
     blocks = (total + group - 1) // group
     for tid in prange(threads):
-        line, other = _line(lines, tid, 0, like), _line(lines, tid, 1, like)
+        fresh, line, other = _line(lines, tid, 0, like), _line(lines, tid, 1, like), _line(lines, tid, 6, like)
         x_line, dy_line = line, other
         m, a = view(_line(lines, tid, 2, like), 0, LINE, like), view(_line(lines, tid, 3, like), 0, LINE, like)
         b, c = view(_line(lines, tid, 4, like), 0, LINE, like), view(_line(lines, tid, 5, like), 0, LINE, like)
@@ -308,11 +320,11 @@ def apply_columns(  # type: ignore[no-untyped-def]
             if kind > 0:
                 dy_line = source_rows(other, like, n, rows, dy, dy_at, row, red_n, red[1], step[1], codes[1])
             place = (out, out_at, row, red_n, red[2], step[2], codes[2])
-            result = memory_rows(line, like, n, rows, *place)
+            result = memory_rows(fresh, like, n, rows, *place)
             t, v = view(x_line, 0, LINE, like), view(dy_line, 0, LINE, like)
             _apply_each(kind, t, v, view(result, 0, LINE, like), m, a, b, c, rows * n)
-            if result == line:
-                flush_rows(line, like, n, rows, *place)
+            if result == fresh:
+                flush_rows(fresh, like, n, rows, *place)
 
 
 @inner

@@ -2,7 +2,8 @@
 
 Two shapes of loop. ``rows``: the axis that is summed lies closest in memory; short rows are taken several at a time, a long
 one chunk by chunk. ``columns``: another axis does (channels of NCHW), and a strip of neighbouring sums advances together,
-each line of it one index of what is summed. What fits the scratch is fetched and raised to powers once.
+each line of it one index of what is summed. What fits the scratch is fetched and raised to powers once; rows and gradients
+are worked on in memory itself where it holds what the scratch would. Results go where no operand is, or loops are not vectorised.
 Sums are taken in blocks, in an order that follows from the length alone, so that a long row stays accurate and no thread
 count changes a bit. Scratch is at ``lines``, of like's type, float32 or float64: what everything is computed in.
 
@@ -18,7 +19,16 @@ import numpy as np
 from numba import prange
 
 from numbadnn.cpu._exp import exp as _exp
-from numbadnn.cpu._lines import LANES, fetch_rows, flush_rows, line_dot, line_largest, line_sum, view
+from numbadnn.cpu._lines import (
+    flush_rows,
+    in_place,
+    line_dot,
+    line_largest,
+    line_sum,
+    memory_rows,
+    source_rows,
+    view,
+)
 from numbadnn.cpu._typed import fetch, flush, inner, offset_of
 
 #: terms of a column that are summed before they join the total
@@ -26,54 +36,55 @@ BLOCK = 64
 
 
 @inner
-def _row_total(kind, t, u, n, m):  # type: ignore[no-untyped-def]
-    """What n elements of a row add to its sum; of kind 0 the powers take the elements' place."""
-    if kind == 0:
+def _row_total(kind, t, u, result, n, m):  # type: ignore[no-untyped-def]
+    """What n elements of a row add to its sum; of kinds 0 and 1 the powers are left in ``result``."""
+    if kind < 2:
         for j in range(n):
-            t[j] = _exp(t[j] - m)
-    elif kind == 1:
-        for j in range(n):
-            u[j] = _exp(t[j] - m)
-        return line_sum(u, n)
-    elif kind == 2:
+            result[j] = _exp(t[j] - m)
+        return line_sum(result, n)
+    if kind == 2:
         return line_dot(t, u, n)
     return line_sum(t, n)
 
 
 @inner
-def _row_result(kind, t, u, n, m, total):  # type: ignore[no-untyped-def]
-    """t[:n] = the results; of kind 0 it holds the powers."""
+def _row_result(kind, t, u, result, n, m, total):  # type: ignore[no-untyped-def]
+    """result[:n] = the results; of kind 0 it holds the powers."""
     factor = t.dtype.type(1.0 / total if kind == 0 else math.log(total) if kind == 1 else total)
     if kind == 0:
         for j in range(n):
-            t[j] *= factor
+            result[j] *= factor
     elif kind == 1:
         for j in range(n):
-            t[j] = (t[j] - m) - factor
+            result[j] = (t[j] - m) - factor
     elif kind == 2:
         for j in range(n):
-            t[j] = u[j] * (t[j] - factor)
+            result[j] = u[j] * (t[j] - factor)
     else:
         for j in range(n):
-            t[j] -= _exp(u[j]) * factor
+            result[j] = t[j] - _exp(u[j]) * factor
 
 
 @inner
-def _short_rows(a, b, out, code, kind, first, rows, shape, strides, n, steps, line, other, like):  # type: ignore[no-untyped-def]
-    """``rows`` rows of n elements, from number ``first`` on, all of which fit the scratch at ``line`` and ``other``."""
-    fetch_rows(line, like, n, rows, a, 0, first, shape, strides[0], steps[0], code)
+def _short_rows(a, b, out, code, kind, first, rows, shape, strides, n, steps, line, pitch, like):  # type: ignore[no-untyped-def]
+    """``rows`` rows of n elements, from number ``first`` on, which fit each of three lines of scratch ``pitch`` bytes apart."""
+    place, fresh = (out, 0, first, shape, strides[2], steps[2], code), line + 2 * pitch
+    t_line = source_rows(line, like, n, rows, a, 0, first, shape, strides[0], steps[0], code)
+    u_line = t_line
     if kind >= 2:
-        fetch_rows(other, like, n, rows, b, 0, first, shape, strides[1], steps[1], code)
+        u_line = source_rows(line + pitch, like, n, rows, b, 0, first, shape, strides[1], steps[1], code)
+    found = memory_rows(fresh, like, n, rows, *place)
     for at in range(0, rows * n, n):
-        t, u = view(line, at, n, like), view(other, at, n, like)
+        t, u, result = view(t_line, at, n, like), view(u_line, at, n, like), view(found, at, n, like)
         m = line_largest(t, n) if kind < 2 else t[0]
-        total = _row_total(kind, t, u, n, m)
-        _row_result(kind, t, u, n, m, total)
-    flush_rows(line, like, n, rows, out, 0, first, shape, strides[2], steps[2], code)
+        total = _row_total(kind, t, u, result, n, m)
+        _row_result(kind, t, u, result, n, m, total)
+    if found == fresh:
+        flush_rows(fresh, like, n, rows, *place)
 
 
 @inner
-def _long_row(a, b, out, code, kind, length, steps, starts, red_shape, red, chunk, t, u):  # type: ignore[no-untyped-def]
+def _long_row(a, b, out, code, kind, length, steps, starts, red_shape, red, chunk, t, u, result):  # type: ignore[no-untyped-def]
     """One sum over ``length`` elements: an inner run of them at a constant step, at each index of the axes red_shape."""
     outer = 1
     for n in red_shape:
@@ -95,36 +106,36 @@ def _long_row(a, b, out, code, kind, length, steps, starts, red_shape, red, chun
                     most = line_largest(t, n)
                     m = m if m > most else most
                     continue
-                part = _row_total(kind, t, u, n, m) if phase == 1 or kind == 0 else 0.0
+                part = _row_total(kind, t, u, result, n, m) if phase == 1 or kind == 0 else 0.0
                 if phase == 1:
                     fresh = total + part  # compensated (Neumaier)
                     lost += (total - fresh) + part if abs(total) >= abs(part) else (part - fresh) + total
                     total = fresh
                 else:
-                    _row_result(kind, t, u, n, m, total)
-                    flush(t, n, out, at_out + i * steps[2], steps[2], code)
+                    _row_result(kind, t, u, result, n, m, total)
+                    flush(result, n, out, at_out + i * steps[2], steps[2], code)
 
 
 def rows(a, b, out, code, kind, count, shape, strides, red_shape, red, length, steps, chunk, lines, like, threads):  # type: ignore[no-untyped-def]
     """``count`` sums, indexed by the axes ``shape``; ``strides``, ``red`` and ``steps`` hold one entry an operand."""
     group = chunk // max(length, 1) if len(red_shape) == 0 else 0
-    pitch = chunk + LANES
+    pitch = chunk * like.itemsize
     for tid in prange(threads):
-        line = lines + 2 * tid * pitch * like.itemsize
-        other = line + pitch * like.itemsize
+        line = lines + 3 * tid * pitch
         first, end = count * tid // threads, count * (tid + 1) // threads
         for i in range(first, end, max(group, 1)):
             if group > 0:
                 number = min(group, end - i)
-                _short_rows(a, b, out, code, kind, i, number, shape, strides, length, steps, line, other, like)
+                _short_rows(a, b, out, code, kind, i, number, shape, strides, length, steps, line, pitch, like)
             else:
-                t, u = view(line, 0, pitch, like), view(other, 0, pitch, like)
+                t, u = view(line, 0, chunk, like), view(line, chunk, chunk, like)
+                result = view(line, 2 * chunk, chunk, like)
                 starts = (
                     offset_of(i, shape, strides[0]),
                     offset_of(i, shape, strides[1]),
                     offset_of(i, shape, strides[2]),
                 )
-                _long_row(a, b, out, code, kind, length, steps, starts, red_shape, red, chunk, t, u)
+                _long_row(a, b, out, code, kind, length, steps, starts, red_shape, red, chunk, t, u, result)
 
 
 @inner
@@ -171,12 +182,17 @@ def _strip(a, b, out, code, kind, n, steps, starts, length, red_shape, red, wide
     result, m = view(table, 0, wide, like), view(table, wide, wide, like)
     part, total = view(table, 2 * wide, wide, like), view(table, 3 * wide, wide, like)
     b_lines = 4 + (length if kept else 1)
+    direct = kind >= 2 and in_place(steps[0], code, like) and steps[1] == 1 and steps[2] == 1
     for j in range(n):
         m[j], part[j], total[j] = -np.inf, 0.0, 0.0
     for phase in range(0 if kind < 2 else 1, 3):
         for i in range(length):
             t, u = view(table, (4 + i * kept) * wide, wide, like), view(table, (b_lines + i * kept) * wide, wide, like)
-            if not kept or phase == (0 if kind < 2 else 1):
+            if direct:
+                t = view(a, starts[0] + offset_of(i, red_shape, red[0]), n, like)
+                u = view(b, starts[1] + offset_of(i, red_shape, red[1]), n, like)
+                result = view(out, starts[2] + offset_of(i, red_shape, red[2]), n, like)
+            elif not kept or phase == (0 if kind < 2 else 1):
                 fetch(t, n, a, starts[0] + offset_of(i, red_shape, red[0]), steps[0], code)
                 if kind >= 2:
                     fetch(u, n, b, starts[1] + offset_of(i, red_shape, red[1]), steps[1], code)
@@ -193,7 +209,8 @@ def _strip(a, b, out, code, kind, n, steps, starts, length, red_shape, red, wide
                 if kind == 0 and not kept:
                     _add_line(kind, n, t, u, m, part)
                 _line_result(kind, n, t, u, m, total, result)
-                flush(result, n, out, starts[2] + offset_of(i, red_shape, red[2]), steps[2], code)
+                if not direct:
+                    flush(result, n, out, starts[2] + offset_of(i, red_shape, red[2]), steps[2], code)
         if phase == 1 and kind < 2:
             for j in range(n):
                 total[j] = math.log(total[j]) if kind == 1 else 1.0 / total[j]

@@ -125,7 +125,7 @@ def _mask(b, mask, lanes: int):  # type: ignore[no-untyped-def]
     return b.bitcast(b.trunc(mask, ir.IntType(lanes)), ir.VectorType(I1, lanes))
 
 
-def _masked(b, which: str, ty, arguments):  # type: ignore[no-untyped-def]
+def masked(b, which: str, ty, arguments):  # type: ignore[no-untyped-def]
     """llvm.masked.load (pointer, alignment, mask, otherwise) or llvm.masked.store (value, pointer, alignment, mask)."""
     element = ty.element
     name = f"f{_bytes(element) * 8}" if isinstance(element, ir.FloatType | ir.DoubleType) else f"i{element.width}"
@@ -181,8 +181,8 @@ def store1(typingctx, address, offset, value, like):  # type: ignore[no-untyped-
         return types.void(types.int64, types.int64, acc_type(like.dtype), like), codegen
 
 
-#: elements of ``widen_block`` and ``narrow_block``
-BLOCK = 16
+#: elements of ``widen_block`` and ``narrow_block``, and how far ahead of 16-bit ones memory is asked for: about a line
+BLOCK, AHEAD = 16, 1024
 
 
 def line(buffer) -> bool:  # type: ignore[no-untyped-def]
@@ -204,12 +204,22 @@ def _blocks(cx, b, sig, args):  # type: ignore[no-untyped-def]
     return b.bitcast(b.gep(data, [args[1]]), real.as_pointer()), at(b, args[2], ty, args[1])
 
 
+def _prefetch(b, here, like, write):  # type: ignore[no-untyped-def]
+    """Let the 16-bit elements of the next line come while the reals of this one are worked on."""
+    if like.dtype.bitwidth == 16:
+        ahead = b.gep(b.bitcast(here, I16.as_pointer()), [ir.Constant(I64, AHEAD)])
+        fnty = ir.FunctionType(ir.VoidType(), [ahead.type, I32, I32, I32])
+        fn = cgutils.get_or_insert_function(b.module, fnty, "llvm.prefetch.p0")
+        b.call(fn, [ahead, *(ir.Constant(I32, n) for n in (write, 3, 1))])
+
+
 @intrinsic
 def widen_block(typingctx, buffer, start, address, like):  # type: ignore[no-untyped-def]
     """buffer[start : start + BLOCK] = the elements from ``address`` + ``start`` elements on, as the buffer's type."""
 
     def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
         there, here = _blocks(cx, b, sig, args)
+        _prefetch(b, here, like, 0)
         value = _widen(b, b.load(here, align=like.dtype.bitwidth // 8), like.dtype)
         real = there.type.pointee
         b.store(_convert(b, value, real), there, align=_bytes(real.element))
@@ -225,6 +235,7 @@ def narrow_block(typingctx, buffer, start, address, like):  # type: ignore[no-un
 
     def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
         there, here = _blocks(cx, b, sig, args)
+        _prefetch(b, here, like, 1)
         value = b.load(there, align=_bytes(there.type.pointee.element))
         value = _convert(b, value, ir.VectorType(_IR[acc_type(like.dtype)], BLOCK))
         b.store(_narrow(b, value, like.dtype), here, align=like.dtype.bitwidth // 8)
@@ -275,7 +286,7 @@ def load(typingctx, address, offset, mask, otherwise, like):  # type: ignore[no-
         ty = ir.VectorType(_IR[like.dtype], n)
         bits = _mask(b, mask, n)
         align = ir.Constant(I32, like.dtype.bitwidth // 8)
-        loaded = _masked(b, "load", ty, [at(b, address, ty, offset), align, bits, ir.Constant(ty, ir.Undefined)])
+        loaded = masked(b, "load", ty, [at(b, address, ty, offset), align, bits, ir.Constant(ty, ir.Undefined)])
         return b.select(bits, _widen(b, loaded, like.dtype), otherwise)
 
     if known(like):
@@ -297,7 +308,7 @@ def load_even(typingctx, address, offset, mask, otherwise, like):  # type: ignor
             bits = _mask(b, b.lshr(mask, ir.Constant(I64, part * n)), n)
             where = at(b, address, ty, b.add(offset, ir.Constant(I64, part * n)))
             masks.append(bits)
-            halves.append(_masked(b, "load", ty, [where, align, bits, ir.Constant(ty, [0] * n)]))
+            halves.append(masked(b, "load", ty, [where, align, bits, ir.Constant(ty, [0] * n)]))
         even = ir.Constant(ir.VectorType(I32, n), list(range(0, 2 * n, 2)))
         return b.select(
             b.shuffle_vector(*masks, even), _widen(b, b.shuffle_vector(*halves, even), like.dtype), otherwise
@@ -317,7 +328,7 @@ def store(typingctx, address, offset, mask, value, like):  # type: ignore[no-unt
         ty = ir.VectorType(_IR[like.dtype], vec.lanes)
         align = ir.Constant(I32, like.dtype.bitwidth // 8)
         where = at(b, address, ty, offset)
-        _masked(b, "store", ty, [_narrow(b, value, like.dtype), where, align, _mask(b, mask, vec.lanes)])
+        masked(b, "store", ty, [_narrow(b, value, like.dtype), where, align, _mask(b, mask, vec.lanes)])
         return cx.get_dummy_value()
 
     if known(like):
@@ -339,7 +350,7 @@ def store_even(typingctx, address, offset, mask, value, like):  # type: ignore[n
             places = ir.Constant(ir.VectorType(I32, n), [(part * n + i) // 2 for i in range(n)])
             bits = _mask(b, b.lshr(mask, ir.Constant(I64, part * n)), n)
             where = at(b, address, ty, b.add(offset, ir.Constant(I64, part * n)))
-            _masked(b, "store", ty, [b.shuffle_vector(narrow, narrow, places), where, align, bits])
+            masked(b, "store", ty, [b.shuffle_vector(narrow, narrow, places), where, align, bits])
         return cx.get_dummy_value()
 
     if known(like):

@@ -19,7 +19,7 @@ from numbadnn.registry import Executable, Impl, register
 #: an axis: its length, and the element stride of each operand along it
 Axis = tuple[int, tuple[int, ...]]
 #: elements of short rows that are taken together; a single row up to ROW is kept whole
-CHUNK, ROW = 1024, 32768
+CHUNK, ROW = 2048, 32768
 #: neighbouring columns that are summed together, and elements of them that are kept in scratch
 STRIP, LEAST_STRIP, TABLE = 1024, 64, 131072
 
@@ -55,7 +55,6 @@ def lists(axes: list[Axis]) -> tuple[np.ndarray, np.ndarray]:
 def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executable:
     """Either operation, by one of the two kernels of ``_softmax.py``."""
     from numbadnn.cpu import _softmax
-    from numbadnn.cpu._lines import LANES
     from numbadnn.cpu._typed import CODE
 
     a, b = problem.inputs if problem.op == "softmax_grad" else problem.inputs * 2
@@ -84,7 +83,7 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executa
     else:
         length, jobs = row[0], math.prod(n for n, _ in kept)
         chunk = length if CHUNK < length <= ROW else CHUNK
-        nbytes = 2 * (chunk + LANES) * like.itemsize
+        nbytes = 3 * chunk * like.itemsize
         sizes = (*lists(red[:-1]), length, row[1], chunk)
     kernel: Kernel = kernel_of(_softmax.columns if by_columns else _softmax.rows)
     geometry = (jobs, *lists(kept), *sizes)

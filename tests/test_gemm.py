@@ -149,6 +149,7 @@ def test_small_integers_to_the_bit(dtype: str, precision: str, number: int) -> N
 
 
 @pytest.mark.gpu
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "precision"), ARITHMETIC)
 def test_every_configuration_on_small_integers(dtype: str, precision: str) -> None:
     problem = integers(dtype, (200, 136, 384), (False, True), precision)

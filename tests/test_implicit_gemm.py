@@ -107,6 +107,7 @@ LINES = (
 
 
 @pytest.mark.gpu
+@pytest.mark.slow
 @pytest.mark.parametrize("line", LINES)
 @pytest.mark.parametrize("op", DIRECTIONS)
 def test_every_configuration_on_the_gpu(op: str, line: str) -> None:

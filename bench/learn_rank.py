@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
 import json
 import math
 from collections.abc import Iterable
@@ -20,12 +21,18 @@ from typing import Any
 
 from numbadnn import ranks
 from numbadnn.cases import parse
+from numbadnn.kernels import implicit_tiles_config
+from numbadnn.problem import Policy
 from numbadnn.registry import FAMILY, implementations
 
 #: a class of n cases is taken n / (n + PRIOR) at its own word; beside it are so many imagined ones that say ranks.UNKNOWN
 PRIOR = 1.0
+#: a class of fewer cases is not written among the operations: the ranks know more
+FEW = 2
 #: what is slower is not written among the engines: it will not be taken
 MOST = 3.0
+#: whose choice of a configuration needs no GPU and has changed since it was measured
+CHOOSES = {"numba.implicit_tiles": implicit_tiles_config.heuristic}
 Case = dict[str, Any]
 Tables = dict[str, Any]
 
@@ -66,9 +73,18 @@ def engines_of(case: Case, impl: str) -> dict[str, dict[str, Any]]:
     return first
 
 
+def taken(case: Case, impl: str) -> dict[str, Any] | None:
+    """The candidate that an implementation takes by itself: by the model of today where that was timed, else as it was."""
+    own = next((c for c in timed(case) if c["impl"] == impl and c["heuristic"]), None)
+    if own is None or impl not in CHOOSES:
+        return own
+    now = dataclasses.asdict(CHOOSES[impl](case["parsed"], Policy(device=0)))
+    return next((c for c in timed(case) if c["impl"] == impl and c["config"] == now), own)
+
+
 def taken_us(case: Case, impl: str, tables: Tables) -> float | None:
     """The time of what an implementation takes untuned by these tables; None where it did not run."""
-    own = next((c for c in timed(case) if c["impl"] == impl and c["heuristic"]), None)
+    own = taken(case, impl)
     if own is None:
         return None
     engines = engines_of(case, impl)
@@ -117,6 +133,8 @@ def operations(cases: list[Case], tables: Tables) -> dict[tuple[str, str], ranks
                 points[place, impl.name].append((excess, time_us / best))
     found: dict[tuple[str, str], ranks.Rows] = {}
     for place, key in sorted(floors):
+        if len(floors[place, key]) < FEW:
+            continue
         fastest = math.exp(sum(map(math.log, floors[place, key])) / len(floors[place, key]))
         lines = {name: line(at) for (where, name), at in points.items() if where == (place, key)}
         row = {name: [round(v, 3) for v in lines[name]] for name in sorted(lines, key=lambda n: lines[n])}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numbadnn import config as options
-from numbadnn.cudnn import lib
+from numbadnn.cudnn import _estimate, lib
 from numbadnn.cudnn._conv_calls import FORWARD, Call, call_of, convolution, filters, ranked, workspace_bytes
 from numbadnn.cudnn._enums import DATA_TYPE, DataType, MathType
 from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms
@@ -247,7 +247,7 @@ def _issue(problem: Any, device: int, ready: _Ready) -> Any:
 
 def rank(problem: Any) -> float:
     """Behind the graph's engines: it runs where its algorithm is named."""
-    return 10.0 + problem.flops / 1e7
+    return 10.0 + max(problem.flops / 1e7, _estimate.microseconds(problem))
 
 
 for _op, _operation in OPERATIONS.items():

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from numbadnn.cudnn import _space, lib
+from numbadnn.cudnn import _estimate, _space, lib
 from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms
 from numbadnn.errors import BackendUnavailableError, CudnnError, NotSupportedError
 from numbadnn.ops.conv import OPERATIONS, ConvProblem
@@ -263,15 +263,9 @@ def form_options(problem: ConvProblem, policy: Policy, form: Form) -> list[dict[
     return [{"form": form.name, **c.facts(), "refusal": c.refusal} for c in listed]
 
 
-#: multiply-adds counted as two, in units of 1e6 a second; half of what the best engines reach on an H200
-_RATE = {"float16": 3e8, "bfloat16": 3e8, "float32": 2e7, "float64": 2e7}
-
-
 def rank(problem: ConvProblem) -> float:
-    """An estimate in microseconds: launch, arithmetic or memory, and the copies of the cheapest form."""
-    copied = next(forms(problem)).buffer_bytes
-    time_us = max(problem.flops / _RATE[problem.x.dtype], problem.bytes / 3e6)
-    return 6.0 + time_us + 2 * copied / 3e6
+    """An estimate in microseconds: launch, arithmetic or memory, copies."""
+    return _estimate.microseconds(problem)
 
 
 _GRAPH = [

@@ -285,9 +285,10 @@ def _space(problem: ConvProblem, policy: Policy) -> list[DepthwiseConfig]:
 
 def _rank(problem: ConvProblem) -> float:
     """Microseconds, to be held against cuDNN's: hopeful where every engine of its was slower on an H200, else as measured."""
-    weights = problem.direction == "grad_weights"
-    slower = _channels_last(problem) and (weights or (problem.direction == "forward" and max(problem.stride) > 1))
-    return (4 if weights else 2) + problem.bytes / (1.4e6 if slower else 4.5e6)
+    if problem.direction == "grad_weights":
+        return 20 + max(problem.flops / 6e6, problem.bytes / 4.5e6)  # two launches, the sums of a block, its taps
+    slower = _channels_last(problem) and problem.direction == "forward" and max(problem.stride) > 1
+    return 2 + problem.bytes / (1.4e6 if slower else 4.5e6)
 
 
 def kernels() -> Iterator[Kernel]:

@@ -1,7 +1,8 @@
 """How the product of ``numba.implicit_tiles`` is tiled: configurations, and which is likely the fastest.
 
 A short model decides: rounds of blocks on the multiprocessors, of which the last takes hardly less time for being half
-empty, multiplications of a block, and the price of splitting the terms. Its constants are measurements of an H200.
+empty unless it is the only one, multiplications of a block, and the price of splitting the terms. Its constants are
+measurements of an H200.
 """
 
 from __future__ import annotations
@@ -128,6 +129,11 @@ SPEED = {2: 4.0e5, 4: 1.5e5, 8: 1.0e5}
 ROUND = 4.0
 #: terms an access of TF32 and float64 may have: more (4, 2) have run in the simulator, and on a GPU in one direction alone
 ALONG_TERMS = 1
+#: how much longer a multiplication takes where schedulers have fewer warps than they could have
+LONELY = 1.15
+SCHEDULERS = 4
+#: elements of the product that a thread has at most: a larger tile is a warp's
+THREAD_SHARE = 128
 #: blocks of terms that a split has at least
 FEW_BLOCKS = 8
 
@@ -222,16 +228,33 @@ def configured(
     return config if config.shared_bytes <= SHARED else replace(config, stages=2)
 
 
+def rounds(shape: tuple[int, ...], count: int) -> float:
+    """How many times as long as a full round so many blocks take.
+
+    The last of several is hardly shorter for being half empty. One that is alone takes what the schedulers with the most
+    warps take: measured of float32, for the tiles of tensor cores it counts as one of several.
+    """
+    m, n, _, tall, wide, resident = shape
+    whole, rest = divmod(count, MULTIPROCESSORS * resident)
+    if not rest:
+        return whole
+    blocks = -(-rest // MULTIPROCESSORS)
+    if whole or tall * wide > THREAD_SHARE:
+        return whole + 0.82 + 0.18 * blocks / resident
+    warps = (m // tall) * (n // wide) / 32
+    most, turns = (max(1, math.ceil(b * warps / SCHEDULERS)) for b in (resident, blocks))
+    return turns / most * (LONELY if turns < most else 1.0)
+
+
 def _time(p: Product, shape: tuple[int, ...], factor: float, splits: int) -> float:
-    """Microseconds: full rounds of blocks, a last one that is hardly shorter for being half empty, partial sums."""
+    """Microseconds: rounds of blocks, multiplications, partial sums."""
     m, n, k, _, _, resident = shape
-    whole, rest = divmod(p.tiles(m, n) * splits, MULTIPROCESSORS * resident)
-    rounds = whole + (0.82 + 0.18 * -(-rest // MULTIPROCESSORS) / resident if rest else 0)
+    taken = rounds(shape, p.tiles(m, n) * splits)
     blocks = -((-p.terms // k) // splits)
     partial = 2 * splits * p.phases * p.rows * p.columns * p.groups * ITEMSIZE[p.accumulator] if splits > 1 else 0
     summed = 3 + partial / 2.5e6 if splits > 1 else 0
-    rounds_us = ROUND * math.ceil(rounds)
-    return rounds_us + rounds * resident * m * n * k * blocks * factor / SPEED[p.problem.x.itemsize] + summed
+    rounds_us = ROUND * math.ceil(taken)
+    return rounds_us + taken * resident * m * n * k * blocks * factor / SPEED[p.problem.x.itemsize] + summed
 
 
 def best_splits(p: Product, shape: tuple[int, ...], factor: float = 1.0) -> int:

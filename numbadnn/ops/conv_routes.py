@@ -11,6 +11,7 @@ route is other strides.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -168,8 +169,9 @@ def _standing_on(by_op: dict[str, Impl], impl: Impl, name: str, find: Callable[[
         return _moved(made, route) if any(route.offsets) else dataclasses.replace(made, facts=_facts(made, route))
 
     def rank(problem: ConvProblem) -> float:
-        """Behind all that go straight: estimates do not tell when a detour is faster, timing (tune) does."""
-        return DETOUR_US + impl.rank(problem)
+        """That of the problem it becomes, behind all that go straight: measurements tell when a detour is faster."""
+        route = find(problem)
+        return DETOUR_US + by_op[route.problem.op].rank(route.problem) if route.problem else math.inf
 
     def space(problem: ConvProblem, policy: Policy) -> list[Any]:
         route = find(problem)

@@ -1,0 +1,72 @@
+"""How long cuDNN's engines take: what ``cudnn.graph`` is ranked by, before anybody asks cuDNN for an engine.
+
+float32 without tensor cores is a matrix product in tiles like those of ``numba.implicit_tiles``, whose model of rounds of
+blocks holds for it too, but no terms are split: the gradient of few filters is slow. 3x3 filters have their gradient from
+Winograd's minimal filtering F(4x4, 3x3), not fused: 36 products of transformed tiles with a quarter of the multiplications,
+between transforms that memory decides. No constant of that was fitted, those of the tiles are measurements of an H200.
+Which convolutions and gradients of images cuDNN gives to Winograd's engines is not known before it is asked.
+"""
+
+from __future__ import annotations
+
+import math
+
+from numbadnn.cudnn._forms import forms
+from numbadnn.kernels import implicit_tiles_config as tiles
+from numbadnn.kernels.implicit_tiles_product import Product
+from numbadnn.ops.conv import ConvProblem
+
+#: multiply-adds counted as two, in units of 1e6 a second; half of what the best engines reach on an H200
+_RATE = {"float16": 3e8, "bfloat16": 3e8, "float32": 2e7, "float64": 2e7}
+#: bytes a microsecond
+_MEMORY = 3e6
+_LAUNCH = 6.0
+
+#: (rows, columns, terms, elements of a thread, blocks a multiprocessor), and how much more time an element takes
+_TILES = (((128, 128, 8, 16, 4, 2), 1.0), ((128, 64, 8, 8, 8, 3), 1.1), ((128, 32, 8, 8, 4, 4), 1.3))
+#: the gradient of so few channels has engines of its own
+_IMAGE = 4
+#: engines of the gradient of images are slower than those of the convolution by so much
+_BACKWARD = 1.5
+
+
+def microseconds(problem: ConvProblem) -> float:
+    """Launch, arithmetic or memory, and the copies of the cheapest form."""
+    copied = next(forms(problem)).buffer_bytes
+    return _LAUNCH + max(_arithmetic(problem), problem.bytes / _MEMORY) + 2 * copied / _MEMORY
+
+
+def _arithmetic(problem: ConvProblem) -> float:
+    image = problem.x.shape[1] <= _IMAGE and problem.direction == "grad_inputs"
+    if problem.x.dtype != "float32" or image or problem.unshared:
+        return problem.flops / _RATE[problem.x.dtype]
+    if problem.direction == "grad_weights" and problem.axes == 2 and problem.groups == 1 and filtered(problem):
+        return _winograd(problem)
+    return _tiled(problem)
+
+
+def filtered(problem: ConvProblem) -> bool:
+    """Whether Winograd's minimal filtering applies."""
+    return set(problem.taps) == {3} and set(problem.stride) | set(problem.dilation) == {1}
+
+
+def _tiled(problem: ConvProblem) -> float:
+    p = Product(problem)
+    found = []
+    for shape, factor in _TILES:
+        m, n, _, _, _, resident = shape
+        rounds = tiles.rounds(shape, p.tiles(m, n))
+        multiplied = rounds * resident * m * n * p.terms * factor / tiles.SPEED[4]
+        found.append(tiles.ROUND * math.ceil(rounds) + multiplied)
+    return min(found) * (_BACKWARD if p.inputs else 1.0)
+
+
+def _winograd(problem: ConvProblem) -> float:
+    """36 products in tiles of 64 x 64, and their operands and results written and read."""
+    channels, filters = problem.x.shape[1], problem.y.shape[1]
+    terms = problem.y.shape[0] * math.prod(-(-n // 4) for n in problem.y.shape[2:])
+    count = 36 * -(-channels // 64) * -(-filters // 64)
+    transformed = 36 * (terms * (channels + filters) + channels * filters)
+    busy = max(1.0, count / tiles.MULTIPROCESSORS)
+    multiplied = busy * 64 * 64 * terms / tiles.SPEED[4]
+    return 2 * _LAUNCH + multiplied + (problem.bytes + 2 * 4 * transformed) / _MEMORY

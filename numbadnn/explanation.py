@@ -125,6 +125,6 @@ def _candidate(
         executable.facts,
         tuple(impl.options(problem, policy)) if impl.options else (),
         measured,
-        ranks.estimate(impl, problem, policy.device) if time_us is None else time_us,
+        ranks.estimate(impl, problem, policy) if time_us is None else time_us,
         "estimated" if time_us is None else "measured",
     )

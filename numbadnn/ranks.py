@@ -33,6 +33,11 @@ TINY_US = 3.2
 #: what was not measured in a class is held to take at least so many times the fastest of it
 UNKNOWN = 1.25
 
+#: under tf32, measured on ResNet-50's layers (bench_conv): operations a microsecond of cuDNN's engines, and what share of its
+#: time under ieee numba.implicit_tiles takes; on an image neither gains much
+TF32_RATE, TF32_TILES = 1e8, 0.65
+NO_TF32 = ("unshared", "depthwise", "grouped", "image")
+
 #: what is taken for what in the table: kernels and engines of 16 bits come in pairs
 ALIKE = {"bfloat16": "float16"}
 
@@ -155,9 +160,25 @@ def estimate_by(rows: Rows, impl: Impl, problem: Any) -> float:
     return fastest * ratio * excess(impl, problem, own) ** slope
 
 
-def estimate(impl: Impl, problem: Any, device: int) -> float:
+def estimate(impl: Impl, problem: Any, policy: Policy) -> float:
     """Microseconds that an implementation takes untuned, estimated."""
-    return estimate_by(_rows("operations", FAMILY[problem.op], device), impl, problem)
+    us = estimate_by(_rows("operations", FAMILY[problem.op], policy.device), impl, problem)
+    return _under_tf32(impl, problem, us) if policy.fp32_precision == "tf32" else us
+
+
+def _under_tf32(impl: Impl, problem: Any, ieee_us: float) -> float:
+    """Microseconds on tensor cores: no table was learned under tf32, and what is true of ieee's is not true there."""
+    kind = kind_of(problem)
+    if not kind or kind.startswith(NO_TF32) or problem.x.dtype != "float32":
+        return ieee_us
+    if impl.name == "numba.implicit_tiles":
+        return TF32_TILES * ieee_us
+    if impl.backend != "cudnn":
+        return ieee_us
+    from numbadnn.ops.conv_routes import DETOUR_US
+
+    behind = 0.0 if impl.name == "cudnn.graph" else DETOUR_US
+    return behind + 6 + max(problem.bytes / 3e6, problem.flops / TF32_RATE)
 
 
 def engine_name(config: dict[str, Any]) -> str:

@@ -10,7 +10,10 @@ TMA descriptor by value.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -73,5 +76,41 @@ def compile_ptx(
     cc = arch if arch[2] else arch[:2]
     # without the second number ptxas prefers occupancy to keeping values in registers
     bounds = (threads, resident)
-    ptx, _ = cuda.compile(function, signature, cc=cc, device=False, abi="numba", output="ptx", launch_bounds=bounds)
+    with _names_copied_once():
+        ptx, _ = cuda.compile(function, signature, cc=cc, device=False, abi="numba", output="ptx", launch_bounds=bounds)
     return ptx
+
+
+@contextlib.contextmanager
+def _names_copied_once() -> Iterator[None]:
+    """Inside, Numba copies the names of a function that it inlines once, and not with every block of it.
+
+    Blocks times names was half of the time that the largest kernels took to compile (numba-cuda 0.30). The code is the same;
+    a Numba that copies otherwise is left alone.
+    """
+    try:
+        from numba.cuda.core import inline_closurecall
+        from numba.cuda.core.compiler_lock import global_compiler_lock
+    except ImportError:
+        inline_closurecall = None
+    if getattr(inline_closurecall, "copy", None) is not copy:
+        yield
+        return
+    names: dict[int, tuple[Any, Any, set[int]]] = {}  # of a scope: itself, its copy, blocks copied with it
+
+    def copy_block(block: Any, memo: Any = None) -> Any:
+        scope = getattr(block, "scope", None)
+        if scope is None or memo is not None:
+            return copy.deepcopy(block, memo)
+        known = names.get(id(scope))
+        if known is None or id(block) in known[2]:  # copied a second time: a function of its own
+            known = names[id(scope)] = (scope, copy.deepcopy(scope), set())
+        known[2].add(id(block))
+        return copy.deepcopy(block, {id(scope): known[1]})
+
+    with global_compiler_lock:
+        inline_closurecall.copy = SimpleNamespace(deepcopy=copy_block)
+        try:
+            yield
+        finally:
+            inline_closurecall.copy = copy

@@ -1,5 +1,9 @@
 """Every own kernel compiled to PTX for three architectures and assembled by ptxas: it ran, and nothing spilled."""
 
+import contextlib
+import copy
+import re
+
 import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
@@ -27,6 +31,24 @@ def test_compiles_without_spills(kernel: Kernel) -> None:
         assert made.image.startswith(b"\x7fELF")
         assert kernel.entry in made.log, made.log
         assert CLEAN in made.log, f"{arch_name(arch)}: {made.log}"
+
+
+def test_names_are_copied_once_and_the_code_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba.cuda.core import inline_closurecall
+
+    from numbadnn.kernels import _cuda
+
+    with _cuda._names_copied_once():
+        assert inline_closurecall.copy is not copy
+    assert inline_closurecall.copy is copy
+    kernel = next(k for k in all_kernels() if k.name.startswith("depthwise"))
+
+    def code() -> str:
+        return re.sub(r"\w*kernelB\d+v\d+\w*", "kernel", kernel.ptx((9, 0, "a")))  # Numba numbers what it compiles
+
+    once = code()
+    monkeypatch.setattr(_cuda, "_names_copied_once", contextlib.nullcontext)
+    assert code() == once
 
 
 def test_names_are_unique() -> None:

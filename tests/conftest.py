@@ -39,8 +39,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if gpu_items and not gpu_verified.gpu_count():
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason=NO_GPU))
-    # the slow ones first, so that no process is left alone with them in the end
-    items.sort(key=lambda i: i.get_closest_marker("slow") is None)
+    # the slowest first, so that no process is left alone with one in the end
+    items.sort(key=_seconds, reverse=True)
+
+
+def _seconds(item: pytest.Item) -> float:
+    """Roughly what a test takes: 5 if it is only marked as slow."""
+    marker = item.get_closest_marker("slow")
+    return float(marker.args[0] if marker.args else 5) if marker else 0.0
 
 
 def _lacking(report: Any) -> str:

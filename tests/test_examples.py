@@ -21,7 +21,7 @@ def example(name: str) -> Any:
 LIBRARIES = ("numpy", pytest.param("torch", marks=pytest.mark.gpu), pytest.param("cupy", marks=pytest.mark.gpu))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(30)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_digits_are_learned(library: str) -> None:
     pytest.importorskip("sklearn")

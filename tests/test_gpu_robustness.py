@@ -367,7 +367,7 @@ print(json.dumps([before, used(), numbadnn.cache_info()._asdict()]))
 
 
 @gpu
-@pytest.mark.slow
+@pytest.mark.slow(60)
 def test_memory_stays_bounded_over_twenty_thousand_shapes_of_five_operations() -> None:
     """On the host: bytes in use by every malloc of a process, Python's objects included.
 

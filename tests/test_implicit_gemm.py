@@ -107,7 +107,7 @@ LINES = (
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
+@pytest.mark.slow(30)
 @pytest.mark.parametrize("line", LINES)
 @pytest.mark.parametrize("op", DIRECTIONS)
 def test_every_configuration_on_the_gpu(op: str, line: str) -> None:

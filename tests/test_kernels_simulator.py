@@ -36,7 +36,7 @@ def checks_passed(part: str) -> int:
         ("copies", 72),
     ],
 )
-@pytest.mark.slow
+@pytest.mark.slow(60)
 def test_kernels_under_the_simulator(part: str, checks: int) -> None:
     assert checks_passed(part) >= checks
 
@@ -44,7 +44,7 @@ def test_kernels_under_the_simulator(part: str, checks: int) -> None:
 SIMULATED = [case for case in cases.all_cases().values() if "simulate" in case.tags]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(60)
 @pytest.mark.parametrize("family", sorted({FAMILY[case.op] for case in SIMULATED}))
 def test_cases_under_the_simulator(family: str) -> None:
     assert checks_passed(family) >= sum(FAMILY[case.op] == family for case in SIMULATED)

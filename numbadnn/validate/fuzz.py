@@ -107,7 +107,9 @@ class Spoiled(NamedTuple):
 @st.composite
 def garbage(draw: Any) -> Spoiled:
     call = draw(calls())
-    places = [*range(len(call.arrays) + len(call.others)), *call.keywords, "backend", "out", "stream"]
+    parameters = inspect.signature(getattr(numbadnn, call.function)).parameters.values()
+    named = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} | set(call.keywords)
+    places = [*range(len(call.arrays) + len(call.others)), *sorted(named)]
     return Spoiled(call, draw(st.sampled_from(places)), draw(st.integers(0, len(GARBAGE) - 1)))
 
 

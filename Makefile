@@ -24,12 +24,12 @@ stamp = $(VENV)/.installed-$(subst $(space),-,$(strip $(1) $(subst $(comma), ,$(
 validate: $(call stamp,cli)
 	$(BIN)/numbadnn validate $(ARGS)
 
-# on every core, but in one process where there is a GPU: some tests count its memory
+# on every core, but where there is a GPU on 8 at most: each process takes about 1 GB of its memory
 test: $(call stamp,cli test)
-	$(BIN)/python -m pytest $(if $(driver_cuda),,-n auto --dist worksteal) $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(if $(driver_cuda),--maxprocesses 8) $(ARGS)
 
 gpu-test: $(call stamp,cli test)
-	$(BIN)/python -m pytest -m gpu $(ARGS)
+	$(BIN)/python -m pytest -m gpu -n auto --maxprocesses 8 --maxschedchunk 3 $(ARGS)
 
 # random problems and random garbage, until the time is over: make fuzz ARGS="--seconds 600 --seed 7"
 fuzz: $(call stamp,cli test)

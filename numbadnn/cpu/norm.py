@@ -118,19 +118,18 @@ def _low_part(mean: np.ndarray, like: np.ndarray) -> np.ndarray:
 
 
 class _Steps:
-    """The three kernels of ``_norm.py`` for one problem, as functions of addresses. They centre around the mean in the type
+    """The three kernels (``_norm.py``) of one problem, as functions of addresses. They centre around the mean in the type
     they compute in; what that lacks of the mean is put right here."""
 
     def __init__(self, problem: NormProblem, way: Walk) -> None:
-        from numbadnn.cpu import _norm
+        from numbadnn.cpu import _norm, _norm_columns, _norm_rows
 
         x = problem.x
         dy = problem.inputs[1] if problem.op in (TRAIN_GRAD, TEST_GRAD) else x
         self.way, self.codes, self.work = way, _codes(x, dy, problem.output), 8 * x.size
         self.averaged = problem.averaged
-        suffix = "columns" if way.columns else "rows"
-        bodies: list[Callable[..., None]] = [getattr(_norm, f"{n}_{suffix}") for n in ("moments", "sums", "apply")]
-        self.moments_of, self.sums_of, self.apply_of = map(kernel_of, bodies)
+        kernels: Any = _norm_columns if way.columns else _norm_rows
+        self.moments_of, self.sums_of, self.apply_of = map(kernel_of, (kernels.moments, kernels.sums, kernels.apply))
         double = any(s.dtype == "float64" for s in (*problem.inputs, *problem.outputs))
         self.like = np.empty(1, np.float64 if double else np.float32)
         self.nbytes = _norm.LINES * _norm.PITCH * self.like.itemsize
@@ -171,7 +170,7 @@ class _Steps:
 
     def apply(self, x: int, dy: int, out: int, kind: int, *coefficients: np.ndarray) -> None:
         threads = thread_count(self.work)
-        """``coefficients``: m, a, b and c of ``_norm.apply_rows``, those that the kind has."""
+        """``coefficients``: m, a, b and c of ``_norm_rows.apply``, those that the kind has."""
         table = np.zeros((4, self.way.channels))
         for row, values in zip(table, coefficients, strict=False):
             row[...] = values

@@ -1,0 +1,184 @@
+"""Batch normalization where neighbours belong to channels of their own (NHWC, per-activation); see ``_norm.py``."""
+
+from __future__ import annotations
+
+from numba import prange
+
+from numbadnn.cpu._lines import flush_rows, memory_rows, source_rows, view
+from numbadnn.cpu._norm import LINE, finite, line_at, product, share
+from numbadnn.cpu._typed import inner, offset_of
+
+#: lines whose sums are kept in the lines' own type before they join the total
+BLOCK = 64
+
+
+@inner
+def _repeat(t, values, n, rows):  # type: ignore[no-untyped-def]
+    """t = the n values, ``rows`` times."""
+    for r in range(rows):
+        for j in range(n):
+            t[r * n + j] = values[j]
+
+
+@inner
+def _fold(t, n, rows, totals, at):  # type: ignore[no-untyped-def]
+    """totals[at : at + n] += the rows of t; t = 0."""
+    for r in range(rows):
+        for j in range(n):
+            totals[at + j] += t[r * n + j]
+            t[r * n + j] = 0.0
+
+
+def moments(  # type: ignore[no-untyped-def]
+    x, code, outers, outer_n, outer, width, step, red_n, red, parts, result, lines, like, threads
+):
+    """As ``moments`` of rows: ``outers`` x ``width`` channels, the last lying ``step`` apart."""
+    strips, total = (width + LINE - 1) // LINE, product(red_n)
+    for tid in prange(threads):
+        line = line_at(lines, tid, 0, like)
+        s1 = view(line_at(lines, tid, 1, like), 0, LINE, like)
+        s2, centre = (
+            view(line_at(lines, tid, 2, like), 0, LINE, like),
+            view(line_at(lines, tid, 3, like), 0, LINE, like),
+        )
+        for job in range(outers * strips * parts * tid // threads, outers * strips * parts * (tid + 1) // threads):
+            part, strip, o = job // strips % parts, job % strips, job // strips // parts
+            j0 = strip * LINE
+            n, at = min(LINE, width - j0), o * width + j0
+            start = offset_of(o, outer_n, outer) + j0 * step
+            first, end = share(total, parts, part)
+            group = max(1, min(LINE // n, end - first))
+            result[part, :, at : at + n] = 0.0
+            for row in range(first, end, group):
+                rows = min(group, end - row)
+                found = source_rows(line, like, n, rows, x, start, row, red_n, red, step, code)
+                t = view(found, 0, LINE, like)
+                if row == first:
+                    _start(t, s1, s2, centre, n, rows, result[part], at)
+                _add_moments(t, centre, s1, s2, rows * n)
+                if (row - first) // group % BLOCK == BLOCK - 1 or row + group >= end:
+                    _fold(s1, n, group, result[part, 1], at)
+                    _fold(s2, n, group, result[part, 2], at)
+            for j in range(n):
+                result[part, 0, at + j] = end - first
+                result[part, 2, at + j] -= result[part, 1, at + j] * (result[part, 1, at + j] / (end - first))
+                result[part, 1, at + j] = centre[j] + result[part, 1, at + j] / (end - first)
+
+
+@inner
+def _start(t, s1, s2, centre, n, rows, result, at):  # type: ignore[no-untyped-def]
+    """Sums of 0, and the means of the first line's rows to centre around."""
+    for j in range(rows * n):
+        s1[j], s2[j] = t[j], 0.0
+    _fold(s1, n, rows, result[1], at)
+    for j in range(n):
+        centre[j] = finite(result[1, at + j] / rows)
+        result[1, at + j] = 0.0
+    for r in range(1, rows):
+        for j in range(n):
+            centre[r * n + j] = centre[j]
+
+
+@inner
+def _add_moments(t, centre, s1, s2, n):  # type: ignore[no-untyped-def]
+    for j in range(n):
+        d = t[j] - centre[j]
+        s1[j] += d
+        s2[j] += d * d
+
+
+def sums(  # type: ignore[no-untyped-def]
+    x, dy, codes, mean, outers, outer_n, outer, width, step, red_n, red, parts, result, lines, like, threads
+):
+    """As ``sums`` of rows: ``outers`` x ``width`` channels, the last lying ``step`` apart."""
+    strips, total = (width + LINE - 1) // LINE, product(red_n)
+    for tid in prange(threads):
+        line, other = line_at(lines, tid, 0, like), line_at(lines, tid, 1, like)
+        s1, s2 = view(line_at(lines, tid, 2, like), 0, LINE, like), view(line_at(lines, tid, 3, like), 0, LINE, like)
+        s3, centre = (
+            view(line_at(lines, tid, 4, like), 0, LINE, like),
+            view(line_at(lines, tid, 5, like), 0, LINE, like),
+        )
+        for job in range(outers * strips * parts * tid // threads, outers * strips * parts * (tid + 1) // threads):
+            part, strip, o = job // strips % parts, job % strips, job // strips // parts
+            j0 = strip * LINE
+            n, at = min(LINE, width - j0), o * width + j0
+            x_at = offset_of(o, outer_n, outer[0]) + j0 * step[0]
+            dy_at = offset_of(o, outer_n, outer[1]) + j0 * step[1]
+            first, end = share(total, parts, part)
+            group = max(1, min(LINE // n, end - first))
+            _repeat(centre, mean[at : at + n], n, group)
+            for j in range(group * n):
+                s1[j], s2[j], s3[j] = 0.0, 0.0, 0.0
+            result[part, :, at : at + n] = 0.0
+            for row in range(first, end, group):
+                rows = min(group, end - row)
+                x_line = source_rows(line, like, n, rows, x, x_at, row, red_n, red[0], step[0], codes[0])
+                dy_line = source_rows(other, like, n, rows, dy, dy_at, row, red_n, red[1], step[1], codes[1])
+                t, v = view(x_line, 0, LINE, like), view(dy_line, 0, LINE, like)
+                _add_sums(t, v, centre, s1, s2, s3, rows * n)
+                if (row - first) // group % BLOCK == BLOCK - 1 or row + group >= end:
+                    _fold(s1, n, group, result[part, 0], at)
+                    _fold(s2, n, group, result[part, 1], at)
+                    _fold(s3, n, group, result[part, 2], at)
+
+
+@inner
+def _add_sums(t, v, centre, s1, s2, s3, n):  # type: ignore[no-untyped-def]
+    for j in range(n):
+        d = t[j] - centre[j]
+        s1[j] += v[j]
+        s2[j] += v[j] * d
+        s3[j] += d
+
+
+def apply(  # type: ignore[no-untyped-def]
+    x, dy, out, codes, coefficients, kind, outers, outer_n, outer, width, step, red_n, red, lines, like, threads
+):
+    """As ``apply`` of rows, for runs along the channels."""
+    strips, total = (width + LINE - 1) // LINE, product(red_n)
+    group = max(1, min(LINE // min(LINE, max(width, 1)), total))
+    blocks = (total + group - 1) // group
+    for tid in prange(threads):
+        fresh, line, other = line_at(lines, tid, 0, like), line_at(lines, tid, 1, like), line_at(lines, tid, 6, like)
+        x_line, dy_line = line, other
+        m, a = view(line_at(lines, tid, 2, like), 0, LINE, like), view(line_at(lines, tid, 3, like), 0, LINE, like)
+        b, c = view(line_at(lines, tid, 4, like), 0, LINE, like), view(line_at(lines, tid, 5, like), 0, LINE, like)
+        begun = -1
+        for job in range(outers * strips * blocks * tid // threads, outers * strips * blocks * (tid + 1) // threads):
+            row, strip, o = job % blocks * group, job // blocks % strips, job // blocks // strips
+            j0 = strip * LINE
+            n, at = min(LINE, width - j0), o * width + j0
+            if begun != job // blocks:  # the coefficients of another strip
+                begun = job // blocks
+                _repeat(m, coefficients[0, at : at + n], n, group)
+                _repeat(a, coefficients[1, at : at + n], n, group)
+                _repeat(b, coefficients[2, at : at + n], n, group)
+                _repeat(c, coefficients[3, at : at + n], n, group)
+            rows = min(group, total - row)
+            x_at, dy_at = offset_of(o, outer_n, outer[0]) + j0 * step[0], offset_of(o, outer_n, outer[1]) + j0 * step[1]
+            out_at = offset_of(o, outer_n, outer[2]) + j0 * step[2]
+            if kind < 2:
+                x_line = source_rows(line, like, n, rows, x, x_at, row, red_n, red[0], step[0], codes[0])
+            if kind > 0:
+                dy_line = source_rows(other, like, n, rows, dy, dy_at, row, red_n, red[1], step[1], codes[1])
+            place = (out, out_at, row, red_n, red[2], step[2], codes[2])
+            result = memory_rows(fresh, like, n, rows, *place)
+            t, v = view(x_line, 0, LINE, like), view(dy_line, 0, LINE, like)
+            _apply_each(kind, t, v, view(result, 0, LINE, like), m, a, b, c, rows * n)
+            if result == fresh:
+                flush_rows(fresh, like, n, rows, *place)
+
+
+@inner
+def _apply_each(kind, t, v, result, m, a, b, c, n):  # type: ignore[no-untyped-def]
+    """The results of a line whose elements have coefficients of their own."""
+    if kind == 0:
+        for j in range(n):
+            result[j] = (t[j] - m[j]) * a[j] + b[j]
+    elif kind == 1:
+        for j in range(n):
+            result[j] = v[j] * a[j] + ((t[j] - m[j]) * b[j] + c[j])
+    else:
+        for j in range(n):
+            result[j] = v[j] * a[j]

@@ -83,14 +83,9 @@ def class_of(problem: Any) -> str:
     kind = kind_of(problem)
     if kind in ("", "unshared") or OPERATIONS[problem.op].arrangement or floor_us(problem) < TINY_US:
         return ""
-    dtype = problem.inputs[0].dtype
+    dtype, layout = problem.inputs[0].dtype, problem.inputs[0].layout or "nchw"
     form = f"depthwise {problem.direction}" if kind.startswith("depthwise") else "dense"
-    return f"{ALIKE.get(dtype, dtype)} {_layout(problem)} {form}"
-
-
-def _layout(problem: Any) -> str:
-    first = problem.inputs[0]
-    return "nhwc" if first.is_channels_last and not first.is_contiguous else "nchw"
+    return f"{ALIKE.get(dtype, dtype)} {layout} {form}"
 
 
 def keys_of(problem: Any) -> tuple[str, ...]:
@@ -103,7 +98,7 @@ def keys_of(problem: Any) -> tuple[str, ...]:
     kind, floor = kind_of(problem), floor_us(problem)
     if not kind or floor < TINY_US:
         return ()
-    dtype, layout = problem.inputs[0].dtype, _layout(problem)
+    dtype, layout = problem.inputs[0].dtype, problem.inputs[0].layout or "nchw"
     size = "small" if floor < SMALL_US else "middle" if floor < MIDDLE_US else "large"
     return f"{dtype} {layout} {kind} {size}", f"{dtype} {layout} {kind}", f"{dtype} {layout}"
 

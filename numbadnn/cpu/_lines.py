@@ -38,7 +38,7 @@ def view(typingctx, address, start, n, like):  # type: ignore[no-untyped-def]
         return types.Array(like.dtype, 1, "C")(types.int64, types.int64, types.int64, like), codegen
 
 
-def _halved(b, value, join):  # type: ignore[no-untyped-def]
+def halved(b, value, join):  # type: ignore[no-untyped-def]
     """All lanes of a vector joined into one, by halves."""
     n = value.type.count
     while n > 1:
@@ -49,7 +49,7 @@ def _halved(b, value, join):  # type: ignore[no-untyped-def]
     return b.extract_element(value, ir.Constant(I32, 0))
 
 
-def _plus(b, one, other):  # type: ignore[no-untyped-def]
+def plus(b, one, other):  # type: ignore[no-untyped-def]
     return b.fadd(one, other)
 
 
@@ -63,7 +63,7 @@ def _first(b, count):  # type: ignore[no-untyped-def]
     return b.icmp_signed("<", ir.Constant(lanes, list(range(LANES))), broadcast(b, b.trunc(count, I32), lanes))
 
 
-def _reduction(count, terms, join=_plus, empty=0.0):  # type: ignore[no-untyped-def]
+def _reduction(count, terms, join=plus, empty=0.0):  # type: ignore[no-untyped-def]
     """An intrinsic: the ``count`` values that ``terms`` makes of x, y and a centre, each joined over x[start : start + n]."""
 
     def reduce(typingctx, x, y, centre, start, n):  # type: ignore[no-untyped-def]
@@ -88,7 +88,7 @@ def _reduction(count, terms, join=_plus, empty=0.0):  # type: ignore[no-untyped-
                     lambda where: masked(b, "load", ty, [where, ir.Constant(I32, align), mask, none]),
                     lambda value: b.select(mask, value, splat(ty, empty)),
                 )
-            return cx.make_tuple(b, sig.return_type, [_halved(b, b.load(total), join) for total in totals])
+            return cx.make_tuple(b, sig.return_type, [halved(b, b.load(total), join) for total in totals])
 
         if line(x) and x == y:
             return types.UniTuple(x.dtype, count)(x, y, x.dtype, types.int64, types.int64), codegen

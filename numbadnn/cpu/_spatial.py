@@ -15,7 +15,7 @@ from numba import prange
 
 from numbadnn.cpu._spatial_channels import sample, slope, spread
 from numbadnn.cpu._spatial_planes import sample_plane, slope_plane, whole_blocks
-from numbadnn.cpu._typed import flush_run, inner
+from numbadnn.cpu._typed import flush_as, inner
 from numbadnn.cpu._vector import itemsize, lanes, load1, store1
 
 TILE = 256
@@ -189,7 +189,7 @@ def _put(plane, target, like, channels, image, pitch, runs, xs, line):
         if runs:
             for j in range(width):
                 at = target + (i * xs[2] + j * xs[3]) * size
-                _put_line(plane[(i * width + j) * pitch :], at, channels, xs[1], like)
+                flush_as(plane[(i * width + j) * pitch :], channels, at, xs[1], like)
         else:
             for c in range(channels):
                 for first in range(0, width, TILE):
@@ -197,16 +197,7 @@ def _put(plane, target, like, channels, image, pitch, runs, xs, line):
                     for k in range(n):
                         line[k] = plane[(i * width + first + k) * pitch + c]
                     at = target + (i * xs[2] + first * xs[3] + c * xs[1]) * size
-                    _put_line(line, at, n, xs[3], like)
-
-
-@inner
-def _put_line(line, target, n, step, like):
-    if step == 1:
-        flush_run(line, n, target, like)
-    else:
-        for k in range(n):
-            store1(target, k * step, line[k], like)
+                    flush_as(line, n, at, xs[3], like)
 
 
 # ---- the grid --------------------------------------------------------------------------------------------------------

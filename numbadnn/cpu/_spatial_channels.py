@@ -5,12 +5,11 @@ Tables are those of ``_spatial._corners``. Loading this module imports Numba.
 
 from __future__ import annotations
 
-from llvmlite import ir
 from numba.extending import intrinsic
 
+from numbadnn.cpu._lines import halved, plus
 from numbadnn.cpu._typed import inner
 from numbadnn.cpu._vector import (
-    I32,
     Vec,
     accsize,
     fill,
@@ -28,19 +27,8 @@ from numbadnn.cpu._vector import (
 @intrinsic
 def _total(typingctx, vector):  # type: ignore[no-untyped-def]
     """The sum of a vector's lanes: halves are added until one is left."""
-
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-        value = args[0]
-        while (half := value.type.count // 2) > 0:
-            low, high = (
-                b.shuffle_vector(value, value, ir.Constant(ir.VectorType(I32, half), list(range(first, first + half))))
-                for first in (0, half)
-            )
-            value = b.fadd(low, high)
-        return b.extract_element(value, ir.Constant(I32, 0))
-
     if isinstance(vector, Vec):
-        return vector.dtype(vector), codegen
+        return vector.dtype(vector), lambda cx, b, sig, args: halved(b, args[0], plus)
 
 
 @inner

@@ -52,7 +52,8 @@ def flush_run(buffer, n, base, like):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _fetch_as(buffer, n, base, step, like):  # type: ignore[no-untyped-def]
+def fetch_as(buffer, n, base, step, like):  # type: ignore[no-untyped-def]
+    """buffer[:n] = the n elements, ``step`` apart, from address ``base`` on."""
     if step == 1:
         fetch_run(buffer, n, base, like)
     else:
@@ -61,7 +62,8 @@ def _fetch_as(buffer, n, base, step, like):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _flush_as(buffer, n, base, step, like):  # type: ignore[no-untyped-def]
+def flush_as(buffer, n, base, step, like):  # type: ignore[no-untyped-def]
+    """The reverse of ``fetch_as``."""
     if step == 1:
         flush_run(buffer, n, base, like)
     else:
@@ -73,23 +75,23 @@ def _flush_as(buffer, n, base, step, like):  # type: ignore[no-untyped-def]
 def fetch(buffer, n, base, offset, step, code):  # type: ignore[no-untyped-def]
     """buffer[:n] = the n elements, ``step`` apart, from element ``offset`` of ``base`` on."""
     if code == 0:
-        _fetch_as(buffer, n, base + offset * 4, step, _F32)
+        fetch_as(buffer, n, base + offset * 4, step, _F32)
     elif code == 1:
-        _fetch_as(buffer, n, base + offset * 8, step, _F64)
+        fetch_as(buffer, n, base + offset * 8, step, _F64)
     elif code == 2:
-        _fetch_as(buffer, n, base + offset * 2, step, _F16)
+        fetch_as(buffer, n, base + offset * 2, step, _F16)
     else:
-        _fetch_as(buffer, n, base + offset * 2, step, _BF16)
+        fetch_as(buffer, n, base + offset * 2, step, _BF16)
 
 
 @inner
 def flush(buffer, n, base, offset, step, code):  # type: ignore[no-untyped-def]
     """The reverse of ``fetch``: n elements are rounded and stored."""
     if code == 0:
-        _flush_as(buffer, n, base + offset * 4, step, _F32)
+        flush_as(buffer, n, base + offset * 4, step, _F32)
     elif code == 1:
-        _flush_as(buffer, n, base + offset * 8, step, _F64)
+        flush_as(buffer, n, base + offset * 8, step, _F64)
     elif code == 2:
-        _flush_as(buffer, n, base + offset * 2, step, _F16)
+        flush_as(buffer, n, base + offset * 2, step, _F16)
     else:
-        _flush_as(buffer, n, base + offset * 2, step, _BF16)
+        flush_as(buffer, n, base + offset * 2, step, _BF16)

@@ -10,27 +10,8 @@ from __future__ import annotations
 
 from numba import prange
 
-from numbadnn.cpu._typed import fetch_run, flush_run, inner
-from numbadnn.cpu._vector import itemsize, load1, store1
-
-
-@inner
-def _fetch(row, base, columns, step, like):
-    """A row of pixels, ``step`` elements apart, into packed accumulators."""
-    if step == 1:
-        fetch_run(row, columns, base, like)
-    else:
-        for j in range(columns):
-            row[j] = load1(base, j * step, like)
-
-
-@inner
-def _flush(row, base, columns, step, like):
-    if step == 1:
-        flush_run(row, columns, base, like)
-    else:
-        for j in range(columns):
-            store1(base, j * step, row[j], like)
+from numbadnn.cpu._typed import fetch_as, flush_as, inner
+from numbadnn.cpu._vector import itemsize
 
 
 @inner
@@ -106,26 +87,26 @@ def forward(
                 for side in range(2 if row_weights[1, o] != 0 else 1):
                     i = rows[side, o]
                     if i % 2 == 0 and held0 != i:
-                        _fetch(row, source + i * x_strides[2] * size, width, x_strides[3], like)
+                        fetch_as(row, width, source + i * x_strides[2] * size, x_strides[3], like)
                         _widen(row, even, first, second, column_weights, whole, phases)
                         held0 = i
                     elif i % 2 == 1 and held1 != i:
-                        _fetch(row, source + i * x_strides[2] * size, width, x_strides[3], like)
+                        fetch_as(row, width, source + i * x_strides[2] * size, x_strides[3], like)
                         _widen(row, odd, first, second, column_weights, whole, phases)
                         held1 = i
                 upper_even = rows[0, o] % 2 == 0
                 where = target + o * y_strides[2] * size
                 if row_weights[1, o] == 0:
                     if upper_even:
-                        _flush(even, where, outputs, y_strides[3], like)
+                        flush_as(even, outputs, where, y_strides[3], like)
                     else:
-                        _flush(odd, where, outputs, y_strides[3], like)
+                        flush_as(odd, outputs, where, y_strides[3], like)
                 else:
                     w_even = row_weights[0, o] if upper_even else row_weights[1, o]
                     w_odd = row_weights[1, o] if upper_even else row_weights[0, o]
                     for k in range(outputs):
                         result[k] = w_even * even[k] + w_odd * odd[k]
-                    _flush(result, where, outputs, y_strides[3], like)
+                    flush_as(result, outputs, where, y_strides[3], like)
 
 
 @inner
@@ -176,9 +157,9 @@ def backward(
                 for k in range(width):
                     total[k] = 0
                 for t in range(row_starts[i], row_starts[i + 1]):
-                    _fetch(row, source + rows[t] * dy_strides[2] * size, width, dy_strides[3], like)
+                    fetch_as(row, width, source + rows[t] * dy_strides[2] * size, dy_strides[3], like)
                     w = row_weights[t]
                     for k in range(width):
                         total[k] += w * row[k]
                 _narrow(total, narrow, column_starts, columns, column_weights, whole, phases)
-                _flush(narrow, target + i * dx_strides[2] * size, outputs, dx_strides[3], like)
+                flush_as(narrow, outputs, target + i * dx_strides[2] * size, dx_strides[3], like)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numba_cuda  # noqa: F401  without it numba.cuda is Numba's own, old and partial: ImportError says what is missing
 import numpy as np
 from numba import cuda
 from numba.cuda import config, types

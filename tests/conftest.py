@@ -2,6 +2,7 @@
 
 - Tests marked ``gpu`` are skipped where no GPU is visible and run where one is; ``-m gpu`` runs them alone.
 - With NUMBADNN_REQUIRE_CUDNN, _PTXAS or _TORCH set, a skip for lack of that thing is a failure (CI sets them).
+- Processes of pytest-xdist share several GPUs out: each sees one.
 - A passing run of *all* GPU tests writes tests/gpu_verified.json (NUMBADNN_GPU_VERIFIED: elsewhere): gpu_verified.py.
 """
 
@@ -32,6 +33,20 @@ REQUIRED = {
     "NUMBADNN_REQUIRE_TORCH": ("torch",),
 }
 NO_GPU = "no NVIDIA GPU is visible"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """pytest-xdist, in the process that starts the others: how many GPUs there are, without CUDA's start in each."""
+    node.workerinput["gpus"] = gpu_verified.gpu_count()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    given = getattr(config, "workerinput", {})
+    if given.get("gpus", 0) > 1:
+        listed = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(given["gpus"])))
+        number = int(given["workerid"].removeprefix("gw"))
+        os.environ["CUDA_VISIBLE_DEVICES"] = listed.split(",")[number % given["gpus"]]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

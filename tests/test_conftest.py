@@ -132,3 +132,13 @@ def test_options_of_the_shell_do_not_reach_the_tests(tmp_path):
     statement = "import os; assert 'NUMBADNN_BACKEND' not in os.environ"
     status, output, _ = run(tmp_path, elsewhere=statement, NUMBADNN_BACKEND="cpu")
     assert status == 0, output
+
+
+def test_processes_share_the_gpus_out(tmp_path):
+    pytest.importorskip("xdist")
+    sees = "import os, pathlib; pathlib.Path(os.environ['PYTEST_XDIST_WORKER']).write_text(os.environ['CUDA_VISIBLE_DEVICES'])"
+    status, output, _ = run(
+        tmp_path, "-n2", "--dist=each", gpus=2, elsewhere=sees, CUDA_VISIBLE_DEVICES="5,7", NUMBADNN_COMMIT="0"
+    )
+    assert status == 0, output
+    assert {w: (tmp_path / w).read_text() for w in ("gw0", "gw1")} == {"gw0": "5", "gw1": "7"}

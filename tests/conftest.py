@@ -45,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     given = getattr(config, "workerinput", {})
     if given.get("gpus", 0) > 1:
         listed = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(given["gpus"])))
+        os.environ["TESTS_GPUS"] = listed  # for test_two_gpus.py
         number = int(given["workerid"].removeprefix("gw"))
         os.environ["CUDA_VISIBLE_DEVICES"] = listed.split(",")[number % given["gpus"]]
 

@@ -25,17 +25,32 @@ def _view(array: Any) -> View:
     return View(LIBRARY, array.dtype.name, tuple(array.shape), strides, array.data.device_id, array.data.ptr)
 
 
+@functools.cache
+def _is_alone() -> bool:
+    """Whether there is one device only. CuPy allocates on the current one, which else must be made the arrays' for it."""
+    return bool(cupy.cuda.runtime.getDeviceCount() == 1)
+
+
 def _allocator(spec: Spec, device: int) -> Callable[[], Any]:
     dtype, shape, ndarray = numpy_dtype(spec.dtype), spec.shape, cupy.ndarray
-    if spec.is_contiguous:
-        return functools.partial(ndarray, shape, dtype)
     nbytes = spec.size * spec.itemsize
     byte_strides = tuple(s * spec.itemsize for s in spec.strides)
-    return lambda: ndarray(shape, dtype, cupy.cuda.alloc(nbytes), byte_strides)
+
+    def strided() -> Any:
+        return ndarray(shape, dtype, cupy.cuda.alloc(nbytes), byte_strides)
+
+    make = functools.partial(ndarray, shape, dtype) if spec.is_contiguous else strided
+    return make if _is_alone() else functools.partial(_make_on, device, make)
+
+
+def _make_on(device: int, make: Callable[[], Any]) -> Any:
+    with cupy.cuda.Device(device):
+        return make()
 
 
 def _scratch(nbytes: int, device: int, stream: int) -> tuple[Any, int]:
-    buffer = cupy.cuda.alloc(nbytes)
+    alloc = cupy.cuda.alloc
+    buffer = alloc(nbytes) if _is_alone() else _make_on(device, functools.partial(alloc, nbytes))
     return buffer, buffer.ptr
 
 

@@ -87,10 +87,10 @@ class DeviceMemory:
     a microsecond each where a kernel takes two.
     """
 
-    __slots__ = ("__weakref__", "address", "key", "stream")
+    __slots__ = ("__weakref__", "address", "device", "key", "stream")
 
     def __init__(self, nbytes: int, device: int, stream: int) -> None:
-        self.stream, self.key, self.address = stream, None, 0
+        self.device, self.stream, self.key, self.address = device, stream, None, 0
         if nbytes <= _KEPT_BYTES and stream in lasting_streams:
             size = 1 << max(nbytes - 1, 511).bit_length()
             self.key = key = (device, stream, size)
@@ -112,9 +112,12 @@ class DeviceMemory:
             if len(kept) < _KEPT_BLOCKS:
                 kept.append(self.address)
                 return
+        from numbadnn.kernels._context import ensure_context
+
         d = driver()
-        if d.cuMemFreeAsync(self.address, self.stream)[0] != 0:
-            d.cuMemFreeAsync(self.address, 0)  # its stream is gone: the default stream waits for everything
+        with ensure_context(self.device):  # whose default stream it is
+            if d.cuMemFreeAsync(self.address, self.stream)[0] != 0:
+                d.cuMemFreeAsync(self.address, 0)  # its stream is gone: the default stream waits for everything
 
 
 def _allocate(nbytes: int, device: int, stream: int) -> int:

@@ -47,7 +47,12 @@ def _allocator(spec: Spec, device: int) -> Callable[[], Any]:
     context = devices.get_context(device)
     pointer = _device_pointer_type()
     if nbytes == 0:
-        return lambda: cuda.device_array(spec.shape, dtype)
+
+        def empty() -> Any:
+            with cuda.gpus[device]:
+                return cuda.device_array(spec.shape, dtype)
+
+        return empty
     placeholder = MemoryPointer(context=context, pointer=pointer(0), size=nbytes)
     template = DeviceNDArray(spec.shape, byte_strides, dtype, gpu_data=placeholder).__dict__
 

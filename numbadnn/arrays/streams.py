@@ -43,13 +43,16 @@ def wait(waiting: int, first: int, device: int) -> None:
     """Work enqueued on ``waiting`` from now on runs after the work enqueued on ``first`` until now."""
     if waiting == first:
         return
+    from numbadnn.kernels._context import ensure_context
+
     d = driver()
-    event = check(d.cuEventCreate(d.CUevent_flags.CU_EVENT_DISABLE_TIMING))
-    try:
-        check(d.cuEventRecord(event, first))
-        check(d.cuStreamWaitEvent(waiting, event, 0))
-    finally:
-        d.cuEventDestroy(event)  # destroyed once complete: it may still be pending
+    with ensure_context(device):  # events belong to the context they are made in, and so does the default stream
+        event = check(d.cuEventCreate(d.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        try:
+            check(d.cuEventRecord(event, first))
+            check(d.cuStreamWaitEvent(waiting, event, 0))
+        finally:
+            d.cuEventDestroy(event)  # destroyed once complete: it may still be pending
 
 
 def is_capturing(stream: int) -> bool:

@@ -21,7 +21,9 @@ from typing import Any
 
 from numbadnn import ranks
 from numbadnn.cases import parse
+from numbadnn.cudnn import _estimate
 from numbadnn.kernels import implicit_tiles_config
+from numbadnn.ops.conv_routes import ROUTES
 from numbadnn.problem import Policy
 from numbadnn.registry import FAMILY, implementations
 
@@ -31,6 +33,8 @@ PRIOR = 1.0
 FEW = 2
 #: what is slower is not written among the engines: it will not be taken
 MOST = 3.0
+#: engines of cuDNN 9.19 for convolutions and for gradients of images
+FUSED_WINOGRAD = (3, 50)
 #: whose choice of a configuration needs no GPU and has changed since it was measured
 CHOOSES = {"numba.implicit_tiles": implicit_tiles_config.heuristic}
 Case = dict[str, Any]
@@ -78,8 +82,13 @@ def taken(case: Case, impl: str) -> dict[str, Any] | None:
     own = next((c for c in timed(case) if c["impl"] == impl and c["heuristic"]), None)
     if own is None or impl not in CHOOSES:
         return own
-    now = dataclasses.asdict(CHOOSES[impl](case["parsed"], Policy(device=0)))
-    return next((c for c in timed(case) if c["impl"] == impl and c["config"] == now), own)
+    now = _tiling(dataclasses.asdict(CHOOSES[impl](case["parsed"], Policy(device=0))))
+    return next((c for c in timed(case) if c["impl"] == impl and _tiling(c["config"]) == now), own)
+
+
+def _tiling(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without how results are written, which follows from the problem and is not chosen."""
+    return {name: value for name, value in config.items() if name not in ("along_rows", "put")}
 
 
 def taken_us(case: Case, impl: str, tables: Tables) -> float | None:
@@ -94,6 +103,22 @@ def taken_us(case: Case, impl: str, tables: Tables) -> float | None:
     ratios = ranks.merged(rows, case["parsed"], impl)
     preferred = ranks.preferred([c["config"] for c in engines.values()], ratios)
     return own["time_us"] if preferred is None else engines[ranks.engine_name(preferred)]["time_us"]
+
+
+def foretold(case: Case, impl: str) -> float | None:
+    """What ``cudnn.conv.foretell`` says: of a fused Winograd engine where the heuristics named one first."""
+    straight = straight_of(case["parsed"], impl) if impl.startswith("cudnn.graph") else None
+    if straight is None or not _estimate.may_be_fused(straight):
+        return None
+    own = taken(case, impl)
+    named = own is not None and own["config"]["engine"] in FUSED_WINOGRAD
+    return _estimate.fused(straight) if named else None
+
+
+def straight_of(problem: Any, impl: str) -> Any:
+    """The problem that a route makes of one, the problem itself where it goes none, None where there is no such route."""
+    route = next((find for name, (_, find) in ROUTES.items() if impl.endswith(name)), None)
+    return route(problem).problem if route else problem
 
 
 # ---- implementations -------------------------------------------------------------------------------------------------
@@ -128,7 +153,7 @@ def operations(cases: list[Case], tables: Tables) -> dict[tuple[str, str], ranks
         floors[place].append(best / floor)
         for impl in implementations(problem.op):
             time_us = taken_us(case, impl.name, tables)
-            if time_us is not None:
+            if time_us is not None and foretold(case, impl.name) is None:
                 excess = ranks.excess(impl, problem, impl.rank(problem))
                 points[place, impl.name].append((excess, time_us / best))
     found: dict[tuple[str, str], ranks.Rows] = {}

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from learn_rank import Case, Tables, fastest_us, taken_us, timed
+from learn_rank import Case, Tables, fastest_us, foretold, taken_us, timed
 
 from numbadnn import config, ranks, select
 from numbadnn.cases.networks import NETWORKS, layers
@@ -75,11 +75,17 @@ def _refused(impl: Impl, case: Case) -> bool:
     return bool(select.refusal(impl, case["parsed"], Policy(device=device), config.current()))
 
 
+def estimated(case: Case, rows: ranks.Rows, impl: Impl) -> float:
+    """What ``ranks.estimate`` says of a measured case; what cuDNN was asked then, it would say today."""
+    told = foretold(case, impl.name)
+    return ranks.estimate_by(rows, impl, case["parsed"]) if told is None else told
+
+
 def chosen(case: Case, tables: Tables) -> Choice | None:
     """None where nothing that was measured would run."""
     problem, best = case["parsed"], min(timed(case), key=lambda c: c["time_us"])
     rows = tables.get(case["architecture"], {}).get("operations", {}).get(FAMILY[problem.op], {})
-    order = sorted(implementations(problem.op), key=lambda impl: ranks.estimate_by(rows, impl, problem))
+    order = sorted(implementations(problem.op), key=lambda impl: estimated(case, rows, impl))
     asked = {c["impl"] for c in case["candidates"]}
     ahead: list[str] = []
     times = {impl.name: t for impl in order if (t := taken_us(case, impl.name, tables)) is not None}

@@ -156,7 +156,9 @@ def estimate_by(rows: Rows, impl: Impl, problem: Any) -> float:
 
 
 def estimate(impl: Impl, problem: Any, policy: Policy) -> float:
-    """Microseconds that an implementation takes untuned, estimated."""
+    """Microseconds that an implementation takes untuned, estimated; what it foretells itself comes first."""
+    if impl.foretell and policy.device >= 0 and (told := impl.foretell(problem, policy)) is not None:
+        return told
     us = estimate_by(_rows("operations", FAMILY[problem.op], policy.device), impl, problem)
     return _under_tf32(impl, problem, us) if policy.fp32_precision == "tf32" else us
 

@@ -169,6 +169,17 @@ def test_tf32_is_seen_by_the_bound_of_ieee():
         check(problem, tf32, configs)
 
 
+@pytest.mark.parametrize("op", ["conv2d", "conv2d_grad_wrt_inputs"])
+@pytest.mark.parametrize("channels", [64, 128, 512])
+def test_what_is_foretold_runs(op, channels):
+    """Where cuDNN is asked before it is ranked, its answer is the engine that it then takes."""
+    problem = problem_of(op, "float32", n=32, c=channels, k=channels, size=3584 // channels)
+    told = conv.foretell(problem, GPU)
+    planned = conv.plan(problem, GPU, None)
+    assert (told is not None) == (planned.arithmetic == "winograd"), planned.facts
+    assert conv.foretell(problem, Policy(device=0, fp32_precision="tf32")) is None
+
+
 def test_three_spatial_axes():
     shapes = (2, 8, 5, 6, 7), (4, 8, 3, 3, 3), (2, 4, 5, 6, 7)
     specs = [Spec.of("float32", s) for s in shapes]

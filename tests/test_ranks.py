@@ -104,6 +104,36 @@ def test_the_learned_estimate_orders(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names == [["cpu.first", "cpu.second"], ["cpu.second", "cpu.first"]]
 
 
+def test_what_is_foretold_on_a_gpu_comes_before_the_estimate() -> None:
+    problem, asked = parse(LINE), []
+
+    def foretell(problem: Any, policy: Policy) -> float | None:
+        asked.append(policy.device)
+        return None if policy.fp32_precision == "tf32" else 5.0
+
+    impl = dataclasses.replace(estimates(7.0), foretell=foretell)
+    assert ranks.estimate(impl, problem, Policy(device=0)) == 5.0
+    assert ranks.estimate(impl, problem, Policy(device=0, fp32_precision="tf32")) == 7.0
+    assert ranks.estimate(impl, problem, Policy(device=-1)) == 7.0
+    assert asked == [0, 0]
+
+
+def test_a_winograd_engine_that_the_heuristics_named_is_foretold_by_its_routes_too() -> None:
+    """Within 20 % of what an H200 took, and nothing of what they did not name."""
+    cases = {c["case"]: c for c in measured()}
+    for name, impl, measured_us in (
+        ("resnet50/3b-3x3/grad-inputs/float32-nchw", "cudnn.graph", 121),
+        ("resnet50/3b-3x3/forward/float32-nchw", "cudnn.graph", 132),
+        ("resnet50/2b-3x3/forward/float32-nchw", "cudnn.graph_by_grad_inputs", 142),
+        ("resnet50/2b-3x3/forward/float32-nchw", "cudnn.graph", None),
+        ("resnet50/4b-3x3/grad-inputs/float32-nchw", "cudnn.graph", None),  # named after others
+        ("resnet50/3b-3x3/grad-weights/float32-nchw", "cudnn.graph", None),
+        ("resnet50/3b-3x3/forward/float16-nhwc", "cudnn.graph", None),
+    ):
+        told = learn_rank.foretold(cases[name], impl)
+        assert told == (measured_us and pytest.approx(measured_us, rel=0.2)), name
+
+
 def test_implicit_tiles_counts_the_terms_that_the_phases_of_a_gradient_have() -> None:
     impl = next(i for i in implementations("conv2d_grad_wrt_inputs") if i.name == "numba.implicit_tiles")
     line = "conv2d_grad_wrt_inputs x=float32:32x512x28x28 w=float32:1024x512x{0}x{0} stride=2,2"
@@ -222,7 +252,7 @@ def test_the_table_that_is_shipped_is_what_the_committed_measurements_give() -> 
 
 
 def test_untuned_is_near_the_fastest_in_networks_that_were_left_out() -> None:
-    assert rank_report.share(left_out()) >= 0.88
+    assert rank_report.share(left_out()) >= 0.9
     assert len(left_out()) == len(measured())
 
 

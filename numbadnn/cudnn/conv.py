@@ -268,6 +268,26 @@ def rank(problem: ConvProblem) -> float:
     return _estimate.microseconds(problem)
 
 
+def foretell(problem: ConvProblem, policy: Policy) -> float | None:
+    """Microseconds of a fused Winograd engine where cuDNN's heuristics name one first, which nothing else foretells."""
+    from numbadnn.cudnn import plan as graphs
+    from numbadnn.kernels._context import ensure_context
+
+    if policy.fp32_precision != "ieee" or not _estimate.may_be_fused(problem) or static_refusal(problem, policy):
+        return None
+    form = next(forms(problem))
+    try:
+        library = lib.load()
+        with ensure_context(policy.device):
+            graph = graphs.graph(library, lib.handle(library, policy.device), form.problem)
+            offered = graphs.configurations(library, graph)
+            first = next((c for c in offered if not graphs.refusal(c, form.problem, policy)), None)
+    except (BackendUnavailableError, CudnnError):
+        return None  # ``supports`` says what is the matter
+    named = first is not None and graphs.arithmetic(first, form.problem) == "winograd"
+    return _estimate.fused(problem) + _estimate.copies(form) if named else None
+
+
 _GRAPH = [
     Impl(
         op=_op,
@@ -281,6 +301,7 @@ _GRAPH = [
         options=options,
         space=_space.space,
         restore=_space.restore,
+        foretell=foretell,
         host_us=8.0,
     )
     for _op in OPERATIONS

@@ -188,6 +188,11 @@ def _standing_on(by_op: dict[str, Impl], impl: Impl, name: str, find: Callable[[
         inner = by_op[route.problem.op].restore if route.problem else None
         return inner(route.problem, policy, stored) if inner else None
 
+    def foretell(problem: ConvProblem, policy: Policy) -> float | None:
+        route = find(problem)
+        inner = by_op[route.problem.op].foretell if route.problem else None
+        return inner(route.problem, policy) if inner else None
+
     return Impl(
         impl.op,
         impl.backend,
@@ -200,6 +205,7 @@ def _standing_on(by_op: dict[str, Impl], impl: Impl, name: str, find: Callable[[
         options=options if impl.options else None,
         space=space if impl.space else None,
         restore=restore if impl.restore else None,
+        foretell=foretell if impl.foretell else None,
         host_us=impl.host_us + 8.0,
     )
 

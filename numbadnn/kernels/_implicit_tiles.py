@@ -255,17 +255,7 @@ def convolve(dtype: str, acc: str, config: ImplicitTilesConfig) -> Callable[...,
         else:
             row, column = thread_at()
             row, column = i32(row * chunk), i32(column * chunk)
-        put(
-            sums,
-            rows,
-            target,
-            i32(first_row + row),
-            i32(first_column + column),
-            columns,
-            row_step,
-            steps[1],
-            alpha,
-            beta,
-        )
+        corner, place = (first_row, first_column), (row, column)
+        put(sums, shared, base, rows, target, corner, place, columns, row_step, steps[1], alpha, beta)
 
     return kernel

@@ -1,7 +1,9 @@
 """What becomes of the sums of ``_implicit_tiles``: written to the result, or as partial sums that ``total`` adds.
 
 A row's place in the result is the third number of its table entry. A thread writes some neighbours at a time, along
-rows of the product or along its columns, whichever follow each other in memory.
+rows of the product or along its columns, whichever follow each other in memory. Where rows do, but not in vectors that
+are aligned (images of 7 x 7, every second pixel), a thread's own would be so many single accesses far apart: there the
+sums go through shared memory, so that neighbouring threads write neighbouring rows (``_spread``).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import numpy as np
 
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._implicit_tiles_tables import LAST_BIT
-from numbadnn.kernels._implicit_tiles_words import fetch_words
+from numbadnn.kernels._implicit_tiles_words import fetch_words, write_at
 from numbadnn.kernels._ptx import ACCUMULATOR, load, store, store_vector
 from numbadnn.kernels.implicit_tiles import TOTAL_THREADS
 from numbadnn.kernels.implicit_tiles_config import ENTRY, ImplicitTilesConfig
@@ -37,10 +39,11 @@ def _finish(dtype: str, acc: str) -> Callable[..., Any]:
 
 
 def _put(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., None]:
-    """``put(sums, part, rows, out, row, column, columns, row_step, step, alpha, beta)``: a part of a thread's rows.
+    """``put(sums, part, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta)``: a part of its rows.
 
-    ``row`` and ``column``: the thread's first. A part is ``chunk`` rows that lie together, with warps two of sixteen;
-    ``config.put`` is how many elements an access has, along rows of the result where ``config.along_rows``.
+    ``corner`` and ``place``: row and column of the tile, and of the thread's first in it. A part is ``chunk`` rows that lie
+    together, with warps two of sixteen; ``config.put`` is how many elements an access has, along rows of the result where
+    ``config.along_rows``.
     """
     warps, wide, chunk, split = config.warps, config.wide, config.chunk, config.splits > 1
     along_rows = config.along_rows and not warps
@@ -53,9 +56,10 @@ def _put(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., None]
     write, write_vector = store(out, acc), store_vector(out, vector, acc)
 
     @device
-    def put(sums, part, rows, target, row, column, columns, row_step, step, alpha, beta):  # type: ignore[no-untyped-def]
+    def put(sums, part, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta):  # type: ignore[no-untyped-def]
         words = cuda.local.array(4, INT32)
         values = cuda.local.array(vector, A)
+        row, column = i32(corner[0] + place[0]), i32(corner[1] + place[1])
         for e in range(outer):
             r = i32(row + part * high + e * between)
             if split:
@@ -82,22 +86,66 @@ def _put(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., None]
     return put
 
 
+def _spread(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., None]:
+    """As ``_put``, by way of shared memory: threads follow each other along rows of the result.
+
+    A part lies there as [column][row], rows in fours that are exchanged by column: else all columns would share banks.
+    """
+    threads, wide, chunk, n = config.threads, config.wide, config.chunk, config.n
+    high = config.m * chunk // config.tall  # rows of a part
+    apart, mask = n * chunk // wide, min(8, high // chunk) - 1
+    together = threads // high  # columns that are written at a time
+    turns = n // together
+    A, size, finish = ACCUMULATOR[acc], ITEMSIZE[out], _finish(out, acc)
+    write, keep = store(out, acc), write_at(acc, chunk)
+
+    @device
+    def put(sums, part, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta):  # type: ignore[no-untyped-def]
+        words = cuda.local.array(4, INT32)
+        values = cuda.local.array(chunk, A)
+        cuda.syncthreads()
+        four = i32(u32(place[0]) // u32(chunk))
+        for j in range(wide):
+            c = i32(place[1] + (j // chunk) * apart + j % chunk)
+            for v in range(chunk):
+                values[v] = sums[(part * chunk + v) * wide + j]
+            at = i32(c * high + i32(four ^ (i32(u32(c) // u32(chunk)) & mask)) * chunk)
+            keep(values, i32(0), shared, i32(base + at * size))
+        cuda.syncthreads()
+        thread = i32(cuda.threadIdx.x)
+        first = i32(u32(thread) // u32(high))
+        r = i32(thread - first * high)
+        four, inside = i32(u32(r) // u32(chunk)), i32(r % chunk)
+        fetch_words(words, i32(0), rows + i64(i32(corner[0] + part * high + r)) * ENTRY)
+        start = words[2]
+        for turn in range(turns):
+            c = i32(first + turn * together)
+            column = i32(corner[1] + c)
+            if start != i32(LAST_BIT) and column < columns:
+                at = i32(c * high + i32(four ^ (i32(u32(c) // u32(chunk)) & mask)) * chunk + inside)
+                to = target + i64(i32(start + column * step)) * size
+                write(to, finish(shared[at], to, alpha, beta))
+
+    return put
+
+
 def put_tile(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., None]:
-    """``put_all(sums, rows, target, row, column, columns, row_step, step, alpha, beta)``: all of a thread's sums.
+    """``put_all(sums, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta)``: all of a thread's sums.
 
     Written out, because a loop over so much code would not be unrolled, and the sums would lie in memory.
     """
-    put = _put(out, acc, config)
+    spreads = config.along_rows and config.put == 1 and config.splits == 1 and not config.warps
+    put = (_spread if spreads else _put)(out, acc, config)
     parts = config.tall // 16 if config.warps else config.tall // config.chunk
 
     @device
-    def put_all(sums, rows, target, row, column, columns, row_step, step, alpha, beta):  # type: ignore[no-untyped-def]
-        put(sums, 0, rows, target, row, column, columns, row_step, step, alpha, beta)
+    def put_all(sums, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta):  # type: ignore[no-untyped-def]
+        put(sums, 0, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta)
         if parts > 1:
-            put(sums, 1, rows, target, row, column, columns, row_step, step, alpha, beta)
+            put(sums, 1, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta)
         if parts > 2:
-            put(sums, 2, rows, target, row, column, columns, row_step, step, alpha, beta)
-            put(sums, 3, rows, target, row, column, columns, row_step, step, alpha, beta)
+            put(sums, 2, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta)
+            put(sums, 3, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta)
 
     return put_all
 

@@ -1,5 +1,4 @@
-"""Table entries of four words, read, written and copied, and reads of shared memory by address, each beside its twin for the
-simulator."""
+"""Table entries of four words, and shared memory by address: each access beside its twin for the simulator."""
 
 from __future__ import annotations
 
@@ -144,6 +143,35 @@ def read_at(dtype: str, count: int) -> Callable[..., None]:
         return types.void(values, i32, shared, i32), codegen
 
     return read
+
+
+@functools.cache
+def write_at(dtype: str, count: int) -> Callable[..., None]:
+    """``write_at(values, start, shared, address)``: values[start:start+count] to an address, one aligned access."""
+    size = ITEMSIZE[dtype]
+    if SIMULATED:
+
+        def twin(values, start, shared, address):  # type: ignore[no-untyped-def]
+            at = address // shared.itemsize
+            shared[at : at + count] = values[start : start + count]
+
+        return twin
+    kind = ir.VectorType({"float32": _FLOAT, "float64": _DOUBLE}[dtype], count)
+
+    @intrinsic
+    def write(typingctx, values, start, shared, address):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            vector = ir.Constant(kind, ir.Undefined)
+            for e in range(count):
+                value = builder.load(_slot(context, builder, signature.args[0], args[0], args[1], e))
+                vector = builder.insert_element(vector, value, ir.Constant(_I32, e))
+            to = builder.inttoptr(args[3], kind.as_pointer(3))  # address space 3: shared memory
+            builder.store(vector, to).align = count * size
+            return context.get_dummy_value()
+
+        return types.void(values, i32, shared, i32), codegen
+
+    return write
 
 
 def _copy_entry() -> Callable[..., None]:

@@ -39,7 +39,7 @@ class ImplicitTilesConfig:
     ``resident`` blocks share a multiprocessor, ``splits`` blocks the terms of a tile. An instruction of a warp has
     ``terms`` terms. ``chunk``: rows and columns that lie together in a thread's share; ``padding``: of rows in shared
     memory. ``taps_first``: channels are neighbours among the terms. ``put`` elements are written together, along rows
-    where ``along_rows``.
+    where ``along_rows``; there, singly, by threads that follow each other.
     """
 
     m: int
@@ -205,7 +205,7 @@ def _put(p: Product, warps: bool, chunk: int, splits: int) -> tuple[bool, int]:
             return True, chunk
     if p.out_step == 1 or p.columns == 1:
         return False, _together(p.out, ((1 if p.weights else 0), *spatial), p.columns, group, chunk)
-    return False, 1
+    return not warps, 1
 
 
 def configured(

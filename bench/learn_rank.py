@@ -33,8 +33,8 @@ PRIOR = 1.0
 FEW = 2
 #: what is slower is not written among the engines: it will not be taken
 MOST = 3.0
-#: engines of cuDNN 9.19 for convolutions and for gradients of images
-FUSED_WINOGRAD = (3, 50)
+#: engines of cuDNN 9.19 by FFT or Winograd: for convolutions and for gradients of images
+TRANSFORMING = (3, 50)
 #: whose choice of a configuration needs no GPU and has changed since it was measured
 CHOOSES = {"numba.implicit_tiles": implicit_tiles_config.heuristic}
 Case = dict[str, Any]
@@ -106,13 +106,13 @@ def taken_us(case: Case, impl: str, tables: Tables) -> float | None:
 
 
 def foretold(case: Case, impl: str) -> float | None:
-    """What ``cudnn.conv.foretell`` says: of a fused Winograd engine where the heuristics named one first."""
+    """What ``cudnn.conv.foretell`` says: of an engine by FFT or Winograd where the heuristics named one first."""
     straight = straight_of(case["parsed"], impl) if impl.startswith("cudnn.graph") else None
-    if straight is None or not _estimate.may_be_fused(straight):
+    if straight is None or not _estimate.may_transform(straight):
         return None
     own = taken(case, impl)
-    named = own is not None and own["config"]["engine"] in FUSED_WINOGRAD
-    return _estimate.fused(straight) if named else None
+    named = own is not None and own["config"]["engine"] in TRANSFORMING
+    return _estimate.transformed(straight) if named else None
 
 
 def straight_of(problem: Any, impl: str) -> Any:

@@ -46,6 +46,14 @@ def products() -> None:
                 check(f"{op} {line}", "random" if (i + j + splits) % 3 == 0 else "integers", splits, stages)
     check("conv3d x=float32:1x2x2x4x2 w=float32:2x2x2x3x2 pad=1,0,1,1,0,0 stride=1,2,1", "integers", 1, 3)
     check("conv3d_grad_wrt_inputs x=float32:1x2x3x4x2 w=float32:2x2x2x3x2 stride=2,1,1", "integers", 1, 3)
+    for splits, rest in (
+        (1, "pad=1,0,0,1 stride=2,2"),
+        (2, "stride=3,2 dilation=2,1"),
+        (1, "stride=2,2 alpha=2 beta=1"),
+    ):
+        filters = "2x2" if "dilation" in rest else "1x1"  # phases that meet no tap, first, last and between
+        check(f"conv2d_grad_wrt_inputs x=float32:1x3x6x5 w=float32:20x3x{filters} {rest}", "integers", splits, 3)
+    check("conv2d_grad_wrt_inputs x=float64:1x3x4x5 w=float64:2x3x1x1 stride=2,2", "integers", 1, 3)
     check("conv2d x=float32:1x3x4x4 w=float32:2x3x2x2", "random", 1, 3, "tf32")
     check("conv2d x=float32:1x4x4x3:nhwc w=float32:6x4x2x2:nhwc", "integers", 1, 3, "tf32")
     check("conv2d x=float64:1x2x4x3 w=float64:3x2x2x3 pad=1,0,1,1 flip=0", "integers", 1, 3)

@@ -118,7 +118,7 @@ def test_what_is_foretold_on_a_gpu_comes_before_the_estimate() -> None:
     assert asked == [0, 0]
 
 
-def test_a_winograd_engine_that_the_heuristics_named_is_foretold_by_its_routes_too() -> None:
+def test_an_engine_that_transforms_is_foretold_where_the_heuristics_named_it_by_its_routes_too() -> None:
     """Within 20 % of what an H200 took, and nothing of what they did not name."""
     cases = {c["case"]: c for c in measured()}
     for name, impl, measured_us in (

@@ -4,8 +4,8 @@ float32 without tensor cores is a matrix product in tiles like those of ``numba.
 blocks holds for it too, but no terms are split: the gradient of few filters is slow. 3x3 filters have their gradient from
 Winograd's minimal filtering F(4x4, 3x3), not fused: 36 products of transformed tiles with a quarter of the multiplications,
 between transforms that memory decides. No constant of that was fitted, those of the tiles are measurements of an H200.
-Which convolutions and gradients of images cuDNN gives to Winograd's fused engines, twice as fast, no model says: there it is
-asked (``may_be_fused``), and what it names first has the time of ``fused``.
+Which convolutions and gradients of images with 3x3 filters cuDNN gives to engines that transform both (FFT,
+Winograd), twice as fast, no model says: there it is asked (``may_transform``), and such an engine has the time of ``transformed``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from numbadnn.ops.conv import ConvProblem
 
 #: multiply-adds counted as two, in units of 1e6 a second; half of what the best engines reach on an H200
 _RATE = {"float16": 3e8, "bfloat16": 3e8, "float32": 2e7, "float64": 2e7}
-#: the same of fused Winograd engines, which multiply less than that counts: 54 to 61 on an H200
-_FUSED_RATE = 5.5e7
-#: microseconds a channel: 75 of 128 and 168 of 256 where there is one round of blocks
-_FUSED_CHANNEL = 0.6
+#: the same of engines that transform, which multiply less than 3x3 filters count: 54 to 61 on an H200
+_TRANSFORMED_RATE = 5.5e7
+#: microseconds a channel that is summed, at least: 75 of 128, 168 of 256
+_TRANSFORMED_CHANNEL = 0.6
 #: bytes a microsecond
 _MEMORY = 3e6
 _LAUNCH = 6.0
@@ -55,20 +55,20 @@ def _arithmetic(problem: ConvProblem) -> float:
 
 
 def filtered(problem: ConvProblem) -> bool:
-    """Whether Winograd's minimal filtering applies."""
+    """Whether its filters are 3x3 and read without gaps, for which transforms are worth it."""
     return set(problem.taps) == {3} and set(problem.stride) | set(problem.dilation) == {1}
 
 
-def may_be_fused(problem: ConvProblem) -> bool:
-    """Whether cuDNN has fused Winograd engines for it, of which its heuristics alone know whether they are fast."""
+def may_transform(problem: ConvProblem) -> bool:
+    """Whether cuDNN may have an engine by FFT or Winograd for it; its heuristics alone know whether that is fast."""
     here = problem.x.dtype == "float32" and problem.axes == 2 and problem.groups == 1 and not problem.unshared
     return here and problem.direction != "grad_weights" and filtered(problem)
 
 
-def fused(problem: ConvProblem) -> float:
-    """Microseconds of a fused Winograd engine that the heuristics name first: a block walks all channels that are summed."""
+def transformed(problem: ConvProblem) -> float:
+    """Microseconds of such an engine, where the heuristics name one first."""
     summed = (problem.x if problem.direction == "forward" else problem.y).shape[1]
-    return _LAUNCH + max(problem.flops / _FUSED_RATE, problem.bytes / _MEMORY, _FUSED_CHANNEL * summed)
+    return _LAUNCH + max(problem.flops / _TRANSFORMED_RATE, problem.bytes / _MEMORY, _TRANSFORMED_CHANNEL * summed)
 
 
 def _tiled(problem: ConvProblem) -> float:

@@ -269,11 +269,11 @@ def rank(problem: ConvProblem) -> float:
 
 
 def foretell(problem: ConvProblem, policy: Policy) -> float | None:
-    """Microseconds of a fused Winograd engine where cuDNN's heuristics name one first, which nothing else foretells."""
+    """Microseconds of an engine by FFT or Winograd where cuDNN's heuristics name one first, which nothing else foretells."""
     from numbadnn.cudnn import plan as graphs
     from numbadnn.kernels._context import ensure_context
 
-    if policy.fp32_precision != "ieee" or not _estimate.may_be_fused(problem) or static_refusal(problem, policy):
+    if policy.fp32_precision != "ieee" or not _estimate.may_transform(problem) or static_refusal(problem, policy):
         return None
     form = next(forms(problem))
     try:
@@ -284,8 +284,8 @@ def foretell(problem: ConvProblem, policy: Policy) -> float | None:
             first = next((c for c in offered if not graphs.refusal(c, form.problem, policy)), None)
     except (BackendUnavailableError, CudnnError):
         return None  # ``supports`` says what is the matter
-    named = first is not None and graphs.arithmetic(first, form.problem) == "winograd"
-    return _estimate.fused(problem) + _estimate.copies(form) if named else None
+    named = first is not None and graphs.arithmetic(first, form.problem) in ("fft", "winograd")
+    return _estimate.transformed(problem) + _estimate.copies(form) if named else None
 
 
 _GRAPH = [

@@ -2,7 +2,7 @@
 
 A row's place in the result is the third number of its table entry. A thread writes some neighbours at a time, along
 rows of the product or along its columns, whichever follow each other in memory. Where rows do, but not in vectors that
-are aligned (images of 7 x 7, every second pixel), a thread's own would be so many single accesses far apart: there the
+are aligned (every second pixel), a thread's own would be so many single accesses far apart: there the
 sums go through shared memory, so that neighbouring threads write neighbouring rows (``_spread``).
 """
 
@@ -185,5 +185,25 @@ def total(dtype: str, acc: str, along_rows: bool) -> Callable[..., None]:
                 value = A(value + held[e])
         to = target + (group * group_step + i64(words[2]) + i64(column) * step) * size
         write(to, finish(value, to, alpha, beta))
+
+    return kernel
+
+
+def clear(dtype: str, acc: str, vector: int) -> Callable[..., None]:
+    """out[i] = 0 for all i < count, ``vector`` at a time."""
+    A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
+    write, write_vector = store(dtype, acc), store_vector(dtype, vector, acc)
+
+    def kernel(target, count):  # type: ignore[no-untyped-def]
+        zeros = cuda.local.array(vector, A)
+        for v in range(vector):
+            zeros[v] = A(0)
+        first = (i64(cuda.blockIdx.x) * TOTAL_THREADS + cuda.threadIdx.x) * vector
+        if first + vector <= count:
+            write_vector(zeros, i32(0), target + first * size)
+        else:
+            for v in range(vector):
+                if first + v < count:
+                    write(target + (first + v) * size, A(0))
 
     return kernel

@@ -109,13 +109,27 @@ def total_kernel(dtype: str, along_rows: bool) -> Kernel:
     return Kernel(f"implicit_total {dtype} {int(along_rows)}", parameters, build, TOTAL_THREADS)
 
 
+def clear_kernel(dtype: str, vector: int) -> Kernel:
+    """What sets the result to 0, where not all of it is computed."""
+    acc = "float64" if dtype == "float64" else "float32"
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels import _implicit_tiles_put
+
+        return _implicit_tiles_put.clear(dtype, acc, vector)
+
+    return Kernel(f"implicit_clear {dtype} {vector}", "ptr i64", build, TOTAL_THREADS)
+
+
 def kernels() -> Iterator[Kernel]:
-    """The product on threads, and on warps with partial sums."""
-    for dtype, op, layout, shape, splits in (
-        ("float32", "conv2d", "", configurations.THREAD_TILES[0][0], 1),
-        ("bfloat16", "conv2d_grad_wrt_inputs", ":nhwc", configurations.HALF_TILES[-1][0], 4),
+    """The product on threads, with results in vectors and by way of shared memory; on warps with partial sums; zeros."""
+    yield clear_kernel("float32", 4)
+    for dtype, op, layout, shape, splits, step in (
+        ("float32", "conv2d", "", configurations.THREAD_TILES[0][0], 1, 1),
+        ("float32", "conv2d_grad_wrt_inputs", "", configurations.THREAD_TILES[2][0], 1, 2),
+        ("bfloat16", "conv2d_grad_wrt_inputs", ":nhwc", configurations.HALF_TILES[-1][0], 4, 1),
     ):
-        line = f"{op} x={dtype}:8x64x28x28{layout} w={dtype}:128x64x3x3{layout} pad=1,1,1,1"
+        line = f"{op} x={dtype}:8x64x28x28{layout} w={dtype}:128x64x3x3{layout} pad=1,1,1,1 stride={step},{step}"
         yield kernel(dtype, configurations.configured(Product(ConvProblem.parse(line)), shape, False, splits))
 
 
@@ -136,7 +150,8 @@ class _Memory:
         rows = p.phases * p.padded_rows(config.m)
         terms = _padded(rows * ENTRY)
         partial = terms + _padded(p.phases * p.padded_terms(config.k) * ENTRY)
-        each = rows * -(-p.columns // config.n) * config.n if config.splits > 1 else 0
+        computed = (p.end - p.begin) * p.padded_rows(config.m)
+        each = computed * -(-p.columns // config.n) * config.n if config.splits > 1 else 0
         return _Memory(rows, terms, partial, partial + each * config.splits * p.groups * ITEMSIZE[p.accumulator])
 
 
@@ -180,11 +195,13 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
 
 
 def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | None = None) -> Executable:
-    """Two launches, or three: tables, product, sum of the splits."""
+    """Two launches to four: tables, zeros where no phase writes, product, sum of the splits."""
     p, config = Product(problem), config or heuristic(problem, policy)
     memory, dtype, splits = _Memory.of(p, config), problem.x.dtype, config.splits
     high, across = p.padded_rows(config.m) // config.m, -(-p.columns // config.n)
-    rows, width = memory.rows, across * config.n
+    rows, width = (p.end - p.begin) * high * config.m, across * config.n
+    row_table = f"space+{p.begin * high * config.m * ENTRY}"
+    term_table = f"space+{memory.terms + p.begin * p.padded_terms(config.k) * ENTRY}"
     row_step, column_step = (1, rows) if config.along_rows else (width, 1)
     a_group, b_group, out_group = p.group_steps
     scaling = (problem.alpha, problem.beta)
@@ -193,10 +210,14 @@ def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | No
         return kernel.prepare(policy.device, grid, (kernel.threads, 1, 1), scalars, shared)
 
     tables = tables_kernel(p.direction, config.taps_first)
-    entries = rows + p.phases * p.padded_terms(config.k)
+    entries = memory.rows + p.phases * p.padded_terms(config.k)
     steps = [
         (prepare(tables, blocks(entries, TABLE_THREADS), _geometry(p, config)), f"space space+{memory.terms}"),
     ]
+    if p.end - p.begin < p.phases:
+        count, vector = math.prod(p.out.shape), 16 // p.out.itemsize if p.out.aligned else 1
+        cleared = prepare(clear_kernel(dtype, vector), blocks(-(-count // vector), TOTAL_THREADS), (count,))
+        steps.append((cleared, "out"))
     chosen = kernel(dtype, config)
     split = (row_step, (p.other_step, column_step), (a_group, b_group, rows * width))
     whole = (0, (p.other_step, p.out_step), (a_group, b_group, out_group))
@@ -205,14 +226,14 @@ def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | No
         *(split if splits > 1 else whole),
         *scaling,
     )
-    launch = prepare(chosen, (p.phases * high * across, 1, p.groups * splits), scalars, config.shared_bytes)
+    launch = prepare(chosen, ((p.end - p.begin) * high * across, 1, p.groups * splits), scalars, config.shared_bytes)
     target = f"space+{memory.partial}" if splits > 1 else "out"
-    steps.append((launch, f"a b {target} space space+{memory.terms}"))
+    steps.append((launch, f"a b {target} {row_table} {term_table}"))
     if splits > 1:
         sizes = (rows, p.columns, splits, row_step, column_step, rows * width, p.out_step, out_group)
         grid = (blocks(rows * p.columns, TOTAL_THREADS)[0], p.groups, 1)
         last = prepare(total_kernel(dtype, config.along_rows), grid, (*sizes, *scaling))
-        steps.append((last, f"{target} out space"))
+        steps.append((last, f"{target} out {row_table}"))
     direct = sequence("a b out space", steps)
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
@@ -245,7 +266,7 @@ def _rank(problem: ConvProblem) -> float:
     if problem.unshared:
         return math.inf
     p = Product(problem)
-    met = math.prod(problem.taps) * p.channels / (p.phases * p.terms) if p.inputs else 1.0
+    met = math.prod(problem.taps) * p.channels / ((p.end - p.begin) * p.terms) if p.inputs else 1.0
     return 6 + met * configurations.estimated(p, False)[0][0]
 
 

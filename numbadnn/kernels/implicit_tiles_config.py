@@ -205,7 +205,7 @@ def _put(p: Product, warps: bool, chunk: int, splits: int) -> tuple[bool, int]:
             return True, chunk
     if p.out_step == 1 or p.columns == 1:
         return False, _together(p.out, ((1 if p.weights else 0), *spatial), p.columns, group, chunk)
-    return not warps, 1
+    return not warps and p.phases > 1, 1  # through shared memory: of one phase it was slower
 
 
 def configured(
@@ -251,7 +251,9 @@ def _time(p: Product, shape: tuple[int, ...], factor: float, splits: int) -> flo
     m, n, k, _, _, resident = shape
     taken = rounds(shape, p.tiles(m, n) * splits)
     blocks = -((-p.terms // k) // splits)
-    partial = 2 * splits * p.phases * p.rows * p.columns * p.groups * ITEMSIZE[p.accumulator] if splits > 1 else 0
+    partial = (
+        2 * splits * (p.end - p.begin) * p.rows * p.columns * p.groups * ITEMSIZE[p.accumulator] if splits > 1 else 0
+    )
     summed = 3 + partial / 2.5e6 if splits > 1 else 0
     rounds_us = ROUND * math.ceil(taken)
     return rounds_us + taken * resident * m * n * k * blocks * factor / SPEED[p.problem.x.itemsize] + summed

@@ -6,6 +6,7 @@ has rows and terms exchanged, that of the image its own positions for rows and i
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from numbadnn.ops.conv import ConvProblem
@@ -34,6 +35,8 @@ class Product:
             self.phases = math.prod(self.stride)
             sets = zip(self.taps, self.stride, self.dilation, strict=True)
             area = tuple(-(-n // (s // math.gcd(s, d))) for n, s, d in sets)
+        #: the phases from the first that meets a tap to the last: what lies outside is 0, and ``clears`` says who writes it
+        self.begin, self.end = self._met() if self.inputs and self.clears else (0, self.phases)
         self.positions = y.shape[0] * math.prod(self.places)
         terms = self.channels * math.prod(area)  # the most that a phase has
         self.rows, self.terms = (terms, self.positions) if self.weights else (self.positions, terms)
@@ -54,6 +57,19 @@ class Product:
         self.channels_last = self.gathered.strides[1] == 1 and self.gathered.strides[-1] != 1 and self.channels > 1
 
     @property
+    def clears(self) -> bool:
+        """Whether the result can be set to 0 as a whole before phases are computed: nothing of it counts, nothing is between."""
+        return not self.problem.beta and self.out.span == (0, math.prod(self.out.shape) - 1)
+
+    def _met(self) -> tuple[int, int]:
+        axes = zip(self.taps, self.stride, self.dilation, self.padding, strict=True)
+        along = [{(t * d - pad) % s for t in range(n)} for n, s, d, pad in axes]
+        met = [
+            number for number, place in enumerate(itertools.product(*map(range, self.stride))) if _within(place, along)
+        ]
+        return met[0], met[-1] + 1
+
+    @property
     def plain(self) -> bool:
         """Whether positions lie in memory as they are counted, and none meets padding: 1x1 filters, stride 1."""
         unit = set(self.taps) | set(self.stride) == {1}
@@ -66,7 +82,11 @@ class Product:
         return -(-self.terms // k) * k
 
     def tiles(self, m: int, n: int) -> int:
-        return self.phases * -(-self.rows // m) * -(-self.columns // n) * self.groups
+        return (self.end - self.begin) * -(-self.rows // m) * -(-self.columns // n) * self.groups
+
+
+def _within(place: tuple[int, ...], along: list[set[int]]) -> bool:
+    return all(i in some for i, some in zip(place, along, strict=True))
 
 
 def three(values: tuple[int, ...], neutral: int = 1) -> tuple[int, ...]:

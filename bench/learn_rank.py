@@ -1,10 +1,10 @@
 """Learn what runs untuned from measurements: ``numbadnn/heuristics.json`` from the files of ``numbadnn tune --json``.
 
-Two tables an architecture, both read by ``ranks.py`` and made for reading. ``operations``: in a class of convolutions, how
+Three tables an architecture, read by ``ranks.py`` and made for reading. ``operations``: in a class of convolutions, how
 many times the fastest an implementation takes, by its own estimate: ``ratio * excess ** slope``. ``engines``: each
 engine of cuDNN's, in nested classes (``ranks.keys_of``): a fine one is drawn towards the coarse one around it, the more the
-fewer cases it has. How good that is says ``rank_report.py``: on the cases themselves, and, what counts, on each network by
-tables that never saw its layers.
+fewer cases it has. ``layers``: the fastest of each case for which those two choose what is SLOWER. How good those two are says
+``rank_report.py``: on the cases themselves, and, what counts, on each network by tables that never saw its layers.
 ``python bench/learn_rank.py [--leave-out NETWORK ...] [--write] FILE.json ...``
 """
 
@@ -35,6 +35,9 @@ FEW = 2
 MOST = 3.0
 #: engines of cuDNN 9.19 by FFT or Winograd: for convolutions and for gradients of images
 TRANSFORMING = (3, 50)
+#: times the fastest: what is within it is not worth a line among the layers
+SLOWER = 1.03
+NOT_NOW = object()
 #: whose choice of a configuration needs no GPU and has changed since it was measured
 CHOOSES = {"numba.implicit_tiles": implicit_tiles_config.heuristic}
 Case = dict[str, Any]
@@ -220,9 +223,34 @@ def learn(cases: list[Case]) -> Tables:
     return tables
 
 
+def with_layers(cases: list[Case]) -> Tables:
+    """``learn``, and the fastest of each case for which that chooses what takes more than SLOWER times as long."""
+    import rank_report
+
+    tables = learn(cases)
+    for case in cases:
+        choice = rank_report.chosen(case, tables)
+        best = min(timed(case), key=lambda c: c["time_us"])
+        if choice is not None and choice.times > SLOWER and (config := _today(case, best)) is not NOT_NOW:
+            entry = {"impl": best["impl"], "config": config, "time_us": round(best["time_us"], 1)}
+            tables[case["architecture"]].setdefault("layers", {})[str(case["parsed"])] = entry
+    return tables
+
+
+def _today(case: Case, candidate: dict[str, Any]) -> Any:
+    """The configuration as it is called today, NOT_NOW where there is none such any more."""
+    if candidate["impl"] not in CHOOSES or candidate["config"] is None:
+        return candidate["config"]
+    impl = next(i for i in implementations(case["parsed"].op) if i.name == candidate["impl"])
+    assert impl.space is not None
+    plain = [dataclasses.asdict(c) for c in impl.space(case["parsed"], Policy(device=0))]
+    return next((c for c in plain if _tiling(c) == _tiling(candidate["config"])), NOT_NOW)
+
+
 def readable(tables: Any, depth: int = 0) -> str:
-    """JSON with a class a line: what lies deepest is not broken."""
-    if not isinstance(tables, dict) or not any(isinstance(value, dict) for value in tables.values()):
+    """JSON with a class a line, or a layer."""
+    deepest = not isinstance(tables, dict) or not any(isinstance(value, dict) for value in tables.values())
+    if deepest or "impl" in tables:
         return json.dumps(tables)
     inner = ",".join(
         f"\n{' ' * (depth + 1)}{json.dumps(key)}: {readable(value, depth + 1)}" for key, value in tables.items()
@@ -243,7 +271,7 @@ def main() -> None:
     if options.write:
         merged = json.loads(ranks.TABLE.read_text()) if ranks.TABLE.exists() else {}
         known = merged["architectures"] if merged.get("format") == ranks.FORMAT else {}
-        merged = {"format": ranks.FORMAT, "architectures": known | learn(cases)}
+        merged = {"format": ranks.FORMAT, "architectures": known | with_layers(cases)}
         ranks.TABLE.write_text(readable(merged | {"sources": sorted({c["source"] for c in cases})}))
         print("written to", ranks.TABLE)
 

@@ -4,7 +4,8 @@
 the fastest takes where its own ``rank`` is no more than memory and arithmetic must take, and ``excess ** slope`` times that
 where it is ``excess`` times as much. Where the table says nothing, the rank itself stands. ``engines``: of each engine of
 cuDNN's graph API, in nested classes of one operation, how many times the fastest it takes within an implementation: where
-cuDNN's heuristics name first what was much slower, the engine that was fastest is taken instead.
+cuDNN's heuristics name first what was much slower, the engine that was fastest is taken instead. ``layers``: the fastest of
+those very problems that were measured and for which all this says something slower.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numbadnn.errors import BackendUnavailableError
 from numbadnn.problem import Policy
 from numbadnn.registry import FAMILY, Impl
 
-TABLE, FORMAT = Path(__file__).with_name("heuristics.json"), "numbadnn-heuristics-3"
+TABLE, FORMAT = Path(__file__).with_name("heuristics.json"), "numbadnn-heuristics-4"
 
 #: an engine replaces what the heuristics name, which the table calls "own", only where it was this much faster
 MARGIN, OWN = 1.05, "own"
@@ -50,7 +51,7 @@ Engines = dict[str, dict[str, float]]  # class -> implementation and engine -> t
 
 @functools.cache
 def table() -> dict[str, Any]:
-    """architecture -> "operations" -> family of operations -> Rows, and "engines" -> operation -> Engines."""
+    """architecture -> "operations" -> family -> Rows, "engines" -> operation -> Engines, "layers" -> problem -> ``known``."""
     found = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     return found["architectures"] if found.get("format") == FORMAT else {}
 
@@ -214,10 +215,22 @@ def preferred(listed: list[dict[str, Any]], ratios: dict[str, float]) -> dict[st
     return best if ratios[engine_name(best)] * MARGIN < ratios[OWN] else None
 
 
+def as_measured(policy: Policy) -> bool:
+    """Whether the rules are the default ones, under which everything was measured."""
+    return policy.fp32_precision == "ieee" and policy.determinism == "run_to_run" and policy.algo == "auto"
+
+
+def known(problem: Any, policy: Policy) -> dict[str, Any] | None:
+    """{"impl", "config", "time_us"}: what was the fastest of this very problem, where the estimates say otherwise."""
+    tables = table()
+    layers = tables.get(architecture(policy.device), {}).get("layers", {}) if tables and as_measured(policy) else {}
+    return layers.get(str(problem)) if layers else None
+
+
 def configuration(impl: Impl, problem: Any, policy: Policy) -> Any:
     """The configuration that was learned to be better than the implementation's own choice; None: leave it to it."""
-    if policy.fp32_precision != "ieee" or policy.determinism != "run_to_run" or policy.algo != "auto":
-        return None  # measured under the default rules
+    if not as_measured(policy):
+        return None
     ratios = merged(_rows("engines", problem.op, policy.device), problem, impl.name)
     listed = [c for c in impl.space(problem, policy) if c is not None] if ratios and impl.space else []
     return preferred(listed, ratios)

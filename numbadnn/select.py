@@ -2,9 +2,9 @@
 
 Every candidate is either admitted or refused with a reason in words. Order: the backend named in the call (strict), the
 backends the options name (in that order; what happens when the first refuses is the ``fallback`` option); within these the
-plan file, then what was measured for this very problem (``tune``), then the rank. What runs under batch_invariant and
-gpu_to_gpu depends on no measurement: another machine, another size of the batch must come to the same choice. Nothing is
-chosen by running it and catching the error: a bug must not look like a missing feature.
+plan file, then what was measured here for this very problem (``tune``), then the rank, and measurements that come with it.
+What runs under batch_invariant and gpu_to_gpu depends on no measurement: another machine, another size of the batch must
+come to the same choice. Nothing is chosen by running it and catching the error: a bug must not look like a missing feature.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ def choose(problem: Any, policy: Policy, options: Options, backend: str | None, 
         if known is not None:
             return known
     chosen = _by_rank(problem, policy, options, backend)
-    if remembered and (config := ranks.configuration(chosen.impl, problem, policy)) is not None:
+    if remembered and (layer := files.known(problem, policy, options, backend, chosen)) is not None:
+        chosen = layer
+    elif remembered and (config := ranks.configuration(chosen.impl, problem, policy)) is not None:
         chosen = dataclasses.replace(chosen, config=config, remembered=True)
     if options.tune == "measure" and policy.determinism not in FIXED_LEVELS:
         return files.measured(problem, policy, options, backend, chosen)

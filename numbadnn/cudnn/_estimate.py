@@ -5,7 +5,7 @@ blocks holds for it too, but no terms are split: the gradient of few filters is 
 Winograd's minimal filtering F(4x4, 3x3), not fused: 36 products of transformed tiles with a quarter of the multiplications,
 between transforms that memory decides. No constant of that was fitted, those of the tiles are measurements of an H200.
 Which convolutions and gradients of images with 3x3 filters cuDNN gives to engines that transform both (FFT,
-Winograd), twice as fast, no model says: there it is asked (``may_transform``), and such an engine has the time of ``transformed``.
+Winograd), twice as fast, no model says: there it is asked (``may_transform``), and what it names has the time of ``transformed``.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _tiled(problem: ConvProblem) -> float:
     found = []
     for shape, factor in _TILES:
         m, n, _, _, _, resident = shape
-        rounds = tiles.rounds(shape, p.tiles(m, n))
+        rounds = tiles.rounds(shape, p.tiles(m, n) * p.phases // (p.end - p.begin))  # it skips no phase
         multiplied = rounds * resident * m * n * p.terms * factor / tiles.SPEED[4]
         found.append(tiles.ROUND * math.ceil(rounds) + multiplied)
     return min(found) * (_BACKWARD if p.inputs else 1.0)

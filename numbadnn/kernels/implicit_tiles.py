@@ -261,13 +261,15 @@ def _geometry(p: Product, config: ImplicitTilesConfig) -> tuple[Any, ...]:
 def _rank(problem: ConvProblem) -> float:
     """Microseconds: launches, and what the model says of the tiles that the heuristic takes.
 
-    The model gives each phase of a gradient of strides the most terms that one has; blocks skip what a phase has not.
+    The model gives each phase of a gradient of strides the most terms that one has; blocks skip what a phase has not. Of
+    phases that have none, all results are set to 0 before.
     """
     if problem.unshared:
         return math.inf
     p = Product(problem)
     met = math.prod(problem.taps) * p.channels / ((p.end - p.begin) * p.terms) if p.inputs else 1.0
-    return 6 + met * configurations.estimated(p, False)[0][0]
+    cleared = 2 + problem.output.size * problem.x.itemsize / 3e6 if p.end - p.begin < p.phases else 0.0
+    return 6 + cleared + met * configurations.estimated(p, False)[0][0]
 
 
 for _op in OPERATIONS:

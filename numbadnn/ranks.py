@@ -216,8 +216,9 @@ def preferred(listed: list[dict[str, Any]], ratios: dict[str, float]) -> dict[st
 
 
 def as_measured(policy: Policy) -> bool:
-    """Whether the rules are the default ones, under which everything was measured."""
-    return policy.fp32_precision == "ieee" and policy.determinism == "run_to_run" and policy.algo == "auto"
+    """Whether the rules admit what was measured, which was under the default ones."""
+    deterministic = policy.determinism in ("run_to_run", "not_guaranteed")
+    return policy.fp32_precision == "ieee" and deterministic and policy.algo == "auto"
 
 
 def known(problem: Any, policy: Policy) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """What of ``numbadnn tune --json`` is worth committing: what was timed and is read again.
 
 ``python bench/slim_tuning.py FROM.json ... TO.json`` joins files of one device and versions, the last word counts. A case
-is a line; of its candidates those remain that are within twice the fastest, that ran untuned, or that are the first of their
+is a line; of its candidates those remain that are within 1.5 times the fastest, that ran untuned, or that are the first of their
 engine: what ``learn_rank.py`` and ``shares.py`` read.
 """
 
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-NEAR = 2.0
+NEAR = 1.5
 KEPT = ("impl", "config", "time_us", "heuristic", "number")
 
 

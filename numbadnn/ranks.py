@@ -2,10 +2,10 @@
 
 ``operations``: in a class of convolutions (dtype, layout, dense or depthwise) an implementation takes ``ratio`` times what
 the fastest takes where its own ``rank`` is no more than memory and arithmetic must take, and ``excess ** slope`` times that
-where it is ``excess`` times as much. Where the table says nothing, the rank itself stands. ``engines``: of each engine of
-cuDNN's graph API, in nested classes of one operation, how many times the fastest it takes within an implementation: where
-cuDNN's heuristics name first what was much slower, the engine that was fastest is taken instead. ``layers``: the fastest of
-those very problems that were measured and for which all this says something slower.
+where it is ``excess`` times as much, but not less than a third of its rank. Where the table says nothing, the rank itself
+stands. ``engines``: of each engine of cuDNN's graph API, in nested classes of one operation, how many times the fastest it
+takes within an implementation: where cuDNN's heuristics name first what was much slower, the engine that was fastest is
+taken instead. ``layers``: the fastest of those very problems that were measured and for which all this says something slower.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ TINY_US = 3.2
 #: what was not measured in a class is held to take at least so many times the fastest of it
 UNKNOWN = 1.25
 
+#: a class is not believed where it says a time so many times shorter than the implementation's own estimate
+BELIEVED = 3.0
+
 #: under tf32, measured on ResNet-50's layers (bench_conv): operations a microsecond of cuDNN's engines, and what share of its
 #: time under ieee numba.implicit_tiles takes; on an image neither gains much
 TF32_RATE, TF32_TILES = 1e8, 0.65
-NO_TF32 = ("unshared", "depthwise", "grouped", "image")
+NO_TF32 = ("unshared", "depthwise", "image")
 
 #: what is taken for what in the table: kernels and engines of 16 bits come in pairs
 ALIKE = {"bfloat16": "float16"}
@@ -153,7 +156,8 @@ def estimate_by(rows: Rows, impl: Impl, problem: Any) -> float:
     if impl.name not in row:
         return max(own, UNKNOWN * fastest)
     ratio, slope = row[impl.name]
-    return fastest * ratio * excess(impl, problem, own) ** slope
+    beyond = excess(impl, problem, own)
+    return max(fastest * ratio * beyond**slope, floor_us(problem) * beyond / BELIEVED)
 
 
 def estimate(impl: Impl, problem: Any, policy: Policy) -> float:

@@ -84,6 +84,14 @@ def test_phases_that_meet_no_tap_are_cleared_where_the_result_lies_without_gaps(
         p = Product(problem(line.format(x, taps, rest), "conv2d_grad_wrt_inputs"))
         assert (p.begin, p.end) == span, (x, taps, rest)
         assert p.tiles(1000, 1000) == span[1] - span[0]
+    orders = {
+        pad: problem(f"x=float32:2x3x9x9 w=float32:4x3x3x3 pad={pad} stride=2,2", DIRECTIONS[1])
+        for pad in ("0,0,0,0", "1,1,1,1")
+    }
+    assert [Product(p).heavier_last for p in orders.values()] == [
+        False,
+        True,
+    ]  # 4, 2, 2, 1 taps, and the other way round
 
 
 def test_as_many_elements_an_access_as_memory_is_aligned() -> None:

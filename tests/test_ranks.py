@@ -11,6 +11,7 @@ import pytest
 
 import numbadnn
 from numbadnn import cases, config, ranks, remembered, select
+from numbadnn.cases.networks import NETWORKS
 from numbadnn.kernels import _driver
 from numbadnn.ops.conv_routes import DETOUR_US
 from numbadnn.problem import Policy
@@ -40,8 +41,7 @@ def measured() -> list[dict[str, Any]]:
 
 @functools.cache
 def left_out() -> list[rank_report.Choice]:
-    networks = {name for case in measured() for name in rank_report.networks_of(case)}
-    return rank_report.left_out(measured(), learn_rank.learn, networks)
+    return rank_report.left_out(measured(), learn_rank.learn, NETWORKS)
 
 
 # ---- estimates -------------------------------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ def test_what_was_measured_once_is_no_class_and_the_configuration_of_today_count
     case = measured()[0]
     assert learn_rank.operations([case], {}) == {}
     assert any(learn_rank.operations([case, case], {}).values())
-    case = next(c for c in measured() if c["case"] == "efficientnetb0/last/forward/float32-nchw")
-    assert learn_rank.taken_us(case, "numba.implicit_tiles", {}) == pytest.approx(60.256)  # 65.728 when it was measured
+    case = next(c for c in measured() if c["case"] == "resnet50/2c-1x1/grad-weights/float32-nchw")
+    assert learn_rank.taken_us(case, "numba.implicit_tiles", {}) == pytest.approx(128.064)  # 168 when it was measured
 
 
 def test_what_is_far_from_the_fastest_counts_little() -> None:
@@ -289,7 +289,7 @@ def test_the_table_that_is_shipped_is_what_the_committed_measurements_give() -> 
 
 def test_untuned_is_near_the_fastest_in_networks_that_were_left_out() -> None:
     assert rank_report.share(left_out()) >= 0.9
-    assert len(left_out()) == len(measured())
+    assert len(left_out()) == sum(bool(rank_report.networks_of(case) & {*NETWORKS}) for case in measured()) > 200
 
 
 def test_what_the_report_chooses_select_would_take(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,13 +178,13 @@ def convolve(dtype: str, acc: str, config: ImplicitTilesConfig) -> Callable[...,
     others_there = wait_async_but(stages - 2)
 
     def kernel(  # type: ignore[no-untyped-def]
-        a, b, target, rows, terms, tiles_across, tiles_high, blocks, splits, columns, row_step, steps, group_steps, alpha,
-        beta,
+        a, b, target, rows, terms, last, tiles_across, tiles_high, blocks, splits, columns, row_step, steps, group_steps,
+        alpha, beta,
     ):  # fmt: skip
         shared = cuda.shared.array(0, E)
         words = cuda.shared.array(0, WORD)
         thread = i32(cuda.threadIdx.x)
-        tile = i32(cuda.blockIdx.x)
+        tile = i32(abs(last - i32(cuda.blockIdx.x)))  # from the last where it has more to do
         high = i32(u32(tile) // u32(tiles_across))
         first_row = i32(high * m)
         first_column = i32((tile - high * tiles_across) * n)

@@ -91,7 +91,7 @@ def kernel(dtype: str, config: ImplicitTilesConfig) -> Kernel:
         return _implicit_tiles.convolve(dtype, acc, config)
 
     real = "f64" if acc == "float64" else "f32"
-    parameters = f"ptr ptr ptr ptr ptr i32 i32 i32 i32 i32 i32 i32*2 i64*3 {real} {real}"
+    parameters = f"ptr ptr ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32*2 i64*3 {real} {real}"
     return Kernel(f"implicit_tiles {dtype} {_text(config)}", parameters, build, config.threads, config.resident)
 
 
@@ -215,18 +215,19 @@ def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | No
         (prepare(tables, blocks(entries, TABLE_THREADS), _geometry(p, config)), f"space space+{memory.terms}"),
     ]
     if p.end - p.begin < p.phases:
-        count, vector = math.prod(p.out.shape), 16 // p.out.itemsize if p.out.aligned else 1
-        cleared = prepare(clear_kernel(dtype, vector), blocks(-(-count // vector), TOTAL_THREADS), (count,))
+        size, vector = math.prod(p.out.shape), 16 // p.out.itemsize if p.out.aligned else 1
+        cleared = prepare(clear_kernel(dtype, vector), blocks(-(-size // vector), TOTAL_THREADS), (size,))
         steps.append((cleared, "out"))
     chosen = kernel(dtype, config)
     split = (row_step, (p.other_step, column_step), (a_group, b_group, rows * width))
     whole = (0, (p.other_step, p.out_step), (a_group, b_group, out_group))
+    count = (p.end - p.begin) * high * across
     scalars = (
-        *(across, high, p.padded_terms(config.k) // config.k, splits, p.columns),
+        *(count - 1 if p.heavier_last else 0, across, high, p.padded_terms(config.k) // config.k, splits, p.columns),
         *(split if splits > 1 else whole),
         *scaling,
     )
-    launch = prepare(chosen, ((p.end - p.begin) * high * across, 1, p.groups * splits), scalars, config.shared_bytes)
+    launch = prepare(chosen, (count, 1, p.groups * splits), scalars, config.shared_bytes)
     target = f"space+{memory.partial}" if splits > 1 else "out"
     steps.append((launch, f"a b {target} {row_table} {term_table}"))
     if splits > 1:

@@ -208,11 +208,18 @@ def _put(p: Product, warps: bool, chunk: int, splits: int) -> tuple[bool, int]:
     return not warps and p.phases > 1, 1  # through shared memory: of one phase it was slower
 
 
+def _stages(p: Product, shape: tuple[int, ...], tf32: bool) -> int:
+    """Two for the gradient of filters and where many blocks share a multiprocessor: the cache needs the memory (measured)."""
+    on_threads = p.problem.x.dtype == "float32" and not tf32
+    return 2 if on_threads and (p.weights or shape[5] > 4) else 3
+
+
 def configured(
-    p: Product, shape: tuple[int, ...], tf32: bool, splits: int, stages: int = 3, terms: int = 8
+    p: Product, shape: tuple[int, ...], tf32: bool, splits: int, stages: int = 0, terms: int = 8
 ) -> ImplicitTilesConfig:
-    """The configuration with tiles of one shape."""
+    """The configuration with tiles of one shape; of 0 stages those that are likely the fastest."""
     m, n, k, tall, wide, resident = shape
+    stages = stages or _stages(p, shape, tf32)
     chunk = 16 // p.problem.x.itemsize
     warps = tf32 or chunk != 4
     readings = _readings(p, chunk, ALONG_TERMS)
@@ -294,4 +301,4 @@ def space(problem: ConvProblem, policy: Policy, terms: int = 8) -> list[Implicit
         for other in (max(1, splits // 2), splits + 1, 2 * splits):
             if other * p.groups <= 65535 and other <= p.padded_terms(shape[2]) // shape[2]:
                 found.append(configured(p, shape, tf32, other, terms=terms))
-    return list(dict.fromkeys([*found, *(replace(c, stages=2) for c in found[:2])]))
+    return list(dict.fromkeys([*found, *(replace(c, stages=5 - c.stages) for c in found[:2])]))

@@ -62,12 +62,19 @@ class Product:
         return not self.problem.beta and self.out.span == (0, math.prod(self.out.shape) - 1)
 
     def _met(self) -> tuple[int, int]:
-        axes = zip(self.taps, self.stride, self.dilation, self.padding, strict=True)
-        along = [{(t * d - pad) % s for t in range(n)} for n, s, d, pad in axes]
-        met = [
-            number for number, place in enumerate(itertools.product(*map(range, self.stride))) if _within(place, along)
-        ]
+        met = [number for number, taps in enumerate(self._taps_of_phases()) if taps]
         return met[0], met[-1] + 1
+
+    def _taps_of_phases(self) -> list[int]:
+        axes = zip(self.taps, self.stride, self.dilation, self.padding, strict=True)
+        along = [[sum((t * d - pad - place) % s == 0 for t in range(n)) for place in range(s)] for n, s, d, pad in axes]
+        return [math.prod(each) for each in itertools.product(*along)]
+
+    @property
+    def heavier_last(self) -> bool:
+        """Whether the last phase of a gradient of strides has more to do than the first: blocks that take long begin first."""
+        taps = self._taps_of_phases()[self.begin : self.end] if self.phases > 1 else [0]
+        return taps[-1] > taps[0]
 
     @property
     def plain(self) -> bool:
@@ -83,10 +90,6 @@ class Product:
 
     def tiles(self, m: int, n: int) -> int:
         return (self.end - self.begin) * -(-self.rows // m) * -(-self.columns // n) * self.groups
-
-
-def _within(place: tuple[int, ...], along: list[set[int]]) -> bool:
-    return all(i in some for i, some in zip(place, along, strict=True))
 
 
 def three(values: tuple[int, ...], neutral: int = 1) -> tuple[int, ...]:

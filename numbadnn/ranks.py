@@ -219,16 +219,18 @@ def preferred(listed: list[dict[str, Any]], ratios: dict[str, float]) -> dict[st
     return best if ratios[engine_name(best)] * MARGIN < ratios[OWN] else None
 
 
-def as_measured(policy: Policy) -> bool:
-    """Whether the rules admit what was measured, which was under the default ones."""
-    deterministic = policy.determinism in ("run_to_run", "not_guaranteed")
-    return policy.fp32_precision == "ieee" and deterministic and policy.algo == "auto"
+def as_measured(policy: Policy, levels: tuple[str, ...] = ("run_to_run",)) -> bool:
+    """Whether the rules are the default ones, under which everything was measured, or another of these ``levels``."""
+    return policy.fp32_precision == "ieee" and policy.determinism in levels and policy.algo == "auto"
 
 
 def known(problem: Any, policy: Policy) -> dict[str, Any] | None:
-    """{"impl", "config", "time_us"}: what was the fastest of this very problem, where the estimates say otherwise."""
-    tables = table()
-    layers = tables.get(architecture(policy.device), {}).get("layers", {}) if tables and as_measured(policy) else {}
+    """{"impl", "config", "time_us"}: what was the fastest of this very problem, where the estimates say otherwise.
+
+    Where nothing is guaranteed it is better than an estimate, too.
+    """
+    tables, applies = table(), as_measured(policy, ("run_to_run", "not_guaranteed"))
+    layers = tables.get(architecture(policy.device), {}).get("layers", {}) if tables and applies else {}
     return layers.get(str(problem)) if layers else None
 
 

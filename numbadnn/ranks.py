@@ -2,7 +2,7 @@
 
 ``operations``: in a class of convolutions (dtype, layout, dense or depthwise) an implementation takes ``ratio`` times what
 the fastest takes where its own ``rank`` is no more than memory and arithmetic must take, and ``excess ** slope`` times that
-where it is ``excess`` times as much, but not less than a third of its rank. Where the table says nothing, the rank itself
+where it is ``excess`` times as much, but not less than its rank over BELIEVED. Where the table says nothing, the rank itself
 stands. ``engines``: of each engine of cuDNN's graph API, in nested classes of one operation, how many times the fastest it
 takes within an implementation: where cuDNN's heuristics name first what was much slower, the engine that was fastest is
 taken instead. ``layers``: the fastest of those very problems that were measured and for which all this says something slower.
@@ -35,7 +35,7 @@ TINY_US = 3.2
 UNKNOWN = 1.25
 
 #: a class is not believed where it says a time so many times shorter than the implementation's own estimate
-BELIEVED = 3.0
+BELIEVED = 2.5
 
 #: under tf32, measured on ResNet-50's layers (bench_conv): operations a microsecond of cuDNN's engines, and what share of its
 #: time under ieee numba.implicit_tiles takes; on an image neither gains much

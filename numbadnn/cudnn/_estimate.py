@@ -19,7 +19,7 @@ from numbadnn.ops.conv import ConvProblem
 
 #: multiply-adds counted as two, in units of 1e6 a second; half of what the best engines reach on an H200
 _RATE = {"float16": 3e8, "bfloat16": 3e8, "float32": 2e7, "float64": 2e7}
-#: the same of engines that transform, which multiply less than 3x3 filters count: 54 to 61 on an H200
+#: the same of engines that transform, which multiply less than 3x3 filters count: 54 to 61 on an H200, 36 of images of 224 x 224
 _TRANSFORMED_RATE = 5.5e7
 #: microseconds a channel that is summed, at least: 75 of 128, 168 of 256
 _TRANSFORMED_CHANNEL = 0.6
@@ -29,8 +29,8 @@ _LAUNCH = 6.0
 
 #: (rows, columns, terms, elements of a thread, blocks a multiprocessor), and how much more time an element takes
 _TILES = (((128, 128, 8, 16, 4, 2), 1.0), ((128, 64, 8, 8, 8, 3), 1.1), ((128, 32, 8, 8, 4, 4), 1.3))
-#: the gradient of so few channels has engines of its own
-_IMAGE = 4
+#: the gradient of so few channels has engines of its own, by FFT: microseconds a million positions, and more for each filter
+_IMAGE, _IMAGE_POSITIONS, _IMAGE_FILTER = 4, 285.0, 3.4
 #: engines of the gradient of images are slower than those of the convolution by so much
 _BACKWARD = 1.5
 
@@ -46,9 +46,11 @@ def copies(form: Form) -> float:
 
 
 def _arithmetic(problem: ConvProblem) -> float:
-    image = problem.x.shape[1] <= _IMAGE and problem.direction == "grad_inputs"
-    if problem.x.dtype != "float32" or image or problem.unshared:
+    if problem.x.dtype != "float32" or problem.unshared:
         return problem.flops / _RATE[problem.x.dtype]
+    if problem.x.shape[1] <= _IMAGE and problem.direction == "grad_inputs":
+        positions = problem.x.size / problem.x.shape[1] / 1e6
+        return positions * (_IMAGE_POSITIONS + _IMAGE_FILTER * problem.y.shape[1])
     if problem.direction == "grad_weights" and problem.axes == 2 and problem.groups == 1 and filtered(problem):
         return _winograd(problem)
     return _tiled(problem)
@@ -68,7 +70,8 @@ def may_transform(problem: ConvProblem) -> bool:
 def transformed(problem: ConvProblem) -> float:
     """Microseconds of such an engine, where the heuristics name one first."""
     summed = (problem.x if problem.direction == "forward" else problem.y).shape[1]
-    return _LAUNCH + max(problem.flops / _TRANSFORMED_RATE, problem.bytes / _MEMORY, _TRANSFORMED_CHANNEL * summed)
+    rate = _TRANSFORMED_RATE * min(1.0, 56 / problem.x.shape[-1]) ** 0.3
+    return _LAUNCH + max(problem.flops / rate, problem.bytes / _MEMORY, _TRANSFORMED_CHANNEL * summed)
 
 
 def _tiled(problem: ConvProblem) -> float:

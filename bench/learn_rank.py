@@ -22,6 +22,7 @@ from typing import Any
 from numbadnn import ranks
 from numbadnn.cases import parse
 from numbadnn.cudnn import _estimate
+from numbadnn.cudnn._forms import forms
 from numbadnn.kernels import implicit_tiles_config
 from numbadnn.ops.conv_routes import ROUTES
 from numbadnn.problem import Policy
@@ -53,6 +54,7 @@ def documents(files: Iterable[str]) -> list[Case]:
             raise SystemExit(f"{file}: expected what numbadnn tune --json writes")
         for case in document["cases"]:
             known = {"architecture": document["architecture"], "parsed": parse(case["problem"])}
+            known["made_with"] = document["versions"].split()[0]
             source = f"{document['device']}, {document['versions']}"
             if any(c["time_us"] and c["heuristic"] for c in case["candidates"]):
                 found[document["architecture"], case["problem"]] = {**case, **known, "source": source}
@@ -115,7 +117,7 @@ def foretold(case: Case, impl: str) -> float | None:
         return None
     own = taken(case, impl)
     named = own is not None and own["config"]["engine"] in TRANSFORMING
-    return _estimate.transformed(straight) if named else None
+    return _estimate.transformed(straight) + _estimate.copies(next(forms(straight))) if named else None
 
 
 def straight_of(problem: Any, impl: str) -> Any:
@@ -233,6 +235,8 @@ def with_layers(cases: list[Case]) -> Tables:
         best = min(timed(case), key=lambda c: c["time_us"])
         if choice is not None and choice.times > SLOWER and (config := _today(case, best)) is not NOT_NOW:
             entry = {"impl": best["impl"], "config": config, "time_us": round(best["time_us"], 1)}
+            if best["impl"].startswith("cudnn."):
+                entry["made_with"] = case["made_with"]  # its engines are of one version
             tables[case["architecture"]].setdefault("layers", {})[str(case["parsed"])] = entry
     return tables
 

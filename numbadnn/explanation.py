@@ -113,7 +113,14 @@ def _candidate(
         return Candidate(
             impl.backend, impl.name, "refused", reason, impl.determinism, impl.arithmetic, measured=measured
         )
-    executable = impl.plan(problem, policy, choice.config if chosen and choice is not None else None)
+    try:
+        executable = impl.plan(problem, policy, choice.config if chosen and choice is not None else None)
+    except NotSupportedError:
+        if choice is None or not chosen or not choice.remembered:
+            raise
+        executable = impl.plan(
+            problem, policy, None
+        )  # as the call itself goes on where what is remembered cannot be had
     return Candidate(
         impl.backend,
         impl.name,

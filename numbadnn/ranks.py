@@ -160,9 +160,9 @@ def estimate_by(rows: Rows, impl: Impl, problem: Any) -> float:
     return max(fastest * ratio * beyond**slope, floor_us(problem) * beyond / BELIEVED)
 
 
-def estimate(impl: Impl, problem: Any, policy: Policy) -> float:
-    """Microseconds that an implementation takes untuned, estimated; what it foretells itself comes first."""
-    if impl.foretell and policy.device >= 0 and (told := impl.foretell(problem, policy)) is not None:
+def estimate(impl: Impl, problem: Any, policy: Policy, usable: bool = True) -> float:
+    """Microseconds that an implementation takes untuned, estimated; what it foretells itself, where ``usable``, comes first."""
+    if impl.foretell and usable and policy.device >= 0 and (told := impl.foretell(problem, policy)) is not None:
         return told
     us = estimate_by(_rows("operations", FAMILY[problem.op], policy.device), impl, problem)
     return _under_tf32(impl, problem, us) if policy.fp32_precision == "tf32" else us
@@ -220,14 +220,14 @@ def preferred(listed: list[dict[str, Any]], ratios: dict[str, float]) -> dict[st
 
 
 def as_measured(policy: Policy, levels: tuple[str, ...] = ("run_to_run",)) -> bool:
-    """Whether the rules are the default ones, under which everything was measured, or another of these ``levels``."""
+    """Whether arithmetic, level and algorithm are the default ones, as everything was measured, or the level one of these."""
     return policy.fp32_precision == "ieee" and policy.determinism in levels and policy.algo == "auto"
 
 
 def known(problem: Any, policy: Policy) -> dict[str, Any] | None:
     """{"impl", "config", "time_us"}: what was the fastest of this very problem, where the estimates say otherwise.
 
-    Where nothing is guaranteed it is better than an estimate, too.
+    Where nothing is guaranteed it is better than an estimate, too. Of cuDNN's also "made_with", the version.
     """
     tables, applies = table(), as_measured(policy, ("run_to_run", "not_guaranteed"))
     layers = tables.get(architecture(policy.device), {}).get("layers", {}) if tables and applies else {}

@@ -98,7 +98,7 @@ class Impl:
     #: that ``supports`` would, with NotSupportedError for what may not be
     restore: Callable[[Any, Policy, Any], Any] | None = None
     #: foretell(problem, policy) -> microseconds of what it would run on this device, where that must be asked for and tells
-    #: more than ``rank``; None where it does not. Asked once a problem
+    #: more than ``rank``; None where it does not. Asked on the cold path alone
     foretell: Callable[[Any, Policy], float | None] | None = None
     #: microseconds that a warm call keeps the host, beyond what every call does: what a small problem takes
     host_us: float = 0.0

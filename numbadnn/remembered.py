@@ -97,7 +97,7 @@ def known(
     entry = None if chosen.fallback else ranks.known(problem, policy)
     group = next(g for g in select.groups(options, backend) if chosen.impl.backend in g)
     found = restored(entry, problem, policy, options, group) if entry else ""
-    if entry is None or isinstance(found, str):
+    if entry is None or isinstance(found, str) or plan_file.stale(entry, policy.device):
         return None
     decided = f"{chosen.decided_by}, of a known layer: {entry['time_us']:.4g} us"
     return dataclasses.replace(chosen, impl=found[0], config=found[1], decided_by=decided, remembered=True)

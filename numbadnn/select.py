@@ -110,7 +110,11 @@ def ordered(problem: Any, policy: Policy, backends: tuple[str, ...]) -> list[Imp
     group = {b: n if len(backends) < len(BACKENDS) else 0 for n, b in enumerate(backends)}
     if policy.determinism in FIXED_LEVELS:
         return sorted(found, key=lambda i: (group[i.backend], i.complete))
-    return sorted(found, key=lambda i: (group[i.backend], ranks.estimate(i, problem, policy)))
+
+    def usable(i: Impl) -> bool:  # what may not run is not asked either: that would load its library
+        return not i.foretell or not (left_out(i, current()) or unavailable(i.backend, policy.device))
+
+    return sorted(found, key=lambda i: (group[i.backend], ranks.estimate(i, problem, policy, usable(i))))
 
 
 def choose(problem: Any, policy: Policy, options: Options, backend: str | None, remembered: bool = True) -> Choice:

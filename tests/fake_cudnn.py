@@ -234,7 +234,8 @@ class FakeCudnn:
         return 0 if self.engine_of(item)["builds"] else NOT_SUPPORTED
 
     def _finalise_ENGINE(self, item):
-        item.engine = next(e for e in self.engines if e["index"] == item.get(A.ENGINE_GLOBAL_INDEX)[0])
+        item.engine = next((e for e in self.engines if e["index"] == item.get(A.ENGINE_GLOBAL_INDEX)[0]), None)
+        return 0 if item.engine else NOT_SUPPORTED
 
     def _finalise_ENGINECFG(self, item):
         item.engine = self.items[item.get(A.ENGINECFG_ENGINE)[0]].engine

@@ -53,6 +53,12 @@ def products() -> None:
     ):
         filters = "2x2" if "dilation" in rest else "1x1"  # phases that meet no tap, first, last and between
         check(f"conv2d_grad_wrt_inputs x=float32:1x3x6x5 w=float32:20x3x{filters} {rest}", "integers", splits, 3)
+    for line in (  # the last phase first; several tiles a phase, groups, three axes; results by way of shared memory
+        "conv2d_grad_wrt_inputs x=float32:1x4x9x9 w=float32:4x2x3x3 pad=1,1,1,1 stride=2,2 groups=2",
+        "conv2d_grad_wrt_inputs x=float32:1x35x6x5 w=float32:3x35x3x3 pad=1,1,1,1 stride=2,2 alpha=-2 beta=3",
+        "conv3d_grad_wrt_inputs x=float32:1x2x4x5x4 w=float32:3x2x3x3x2 pad=1,1,1,1,0,0 stride=2,2,2",
+    ):
+        check(line, "integers", 1, 2)
     check("conv2d_grad_wrt_inputs x=float64:1x3x4x5 w=float64:2x3x1x1 stride=2,2", "integers", 1, 3)
     check("conv2d x=float32:1x3x4x4 w=float32:2x3x2x2", "random", 1, 3, "tf32")
     check("conv2d x=float32:1x4x4x3:nhwc w=float32:6x4x2x2:nhwc", "integers", 1, 3, "tf32")

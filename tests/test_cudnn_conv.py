@@ -17,7 +17,7 @@ import pytest
 from fake_cudnn import EXECUTION_FAILED, FakeCudnn, engine, view
 
 from numbadnn import reference
-from numbadnn.cudnn import _forms, conv, plan
+from numbadnn.cudnn import _estimate, _forms, conv, plan
 from numbadnn.cudnn._enums import NumericalNote
 from numbadnn.errors import CudnnError, NotSupportedError
 from numbadnn.ops.conv import DIRECTIONS, ConvProblem
@@ -358,3 +358,25 @@ def test_descriptors_die_with_the_executable(fake):
     del executable
     gc.collect()
     assert not fake.items
+
+
+def test_a_stored_engine_that_this_cudnn_has_not_is_a_refusal(fake):
+    stored = conv.options(problem_of(), GPU)[0]
+    with pytest.raises(NotSupportedError, match="no engine 67 so"):
+        conv.plan(problem_of(), GPU, {**stored, "engine": 67})
+
+
+def test_an_engine_that_transforms_is_foretold_where_it_would_run(fake):
+    shapes = (32, 128, 28, 28), (128, 128, 3, 3), (32, 128, 28, 28)
+    problem = problem_of(specs=[Spec.of("float32", s) for s in shapes])
+    fake.engines = [engine(3, notes=(NumericalNote.FFT,), workspace=1000), engine(0)]
+    assert conv.foretell(problem, GPU) == _estimate.transformed(problem) < conv.rank(problem)
+    assert conv.plan(problem, GPU, None).arithmetic == "fft"
+    small = Policy(device=0, workspace_limit=999)  # the engine that is left does not transform
+    assert conv.foretell(problem, small) is None
+    assert conv.plan(problem, small, None).facts["engine"] == 0
+    fake.calls.clear()
+    for other in (problem_of(stride=(2, 2)), problem_of("conv2d_grad_wrt_weights"), problem_of(dtype="float16")):
+        assert conv.foretell(other, GPU) is None
+    assert conv.foretell(problem, Policy(device=0, fp32_precision="tf32")) is None
+    assert not fake.calls, "asked where no answer would be believed"

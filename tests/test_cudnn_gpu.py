@@ -170,14 +170,19 @@ def test_tf32_is_seen_by_the_bound_of_ieee():
 
 
 @pytest.mark.parametrize("op", ["conv2d", "conv2d_grad_wrt_inputs"])
-@pytest.mark.parametrize("channels", [64, 128, 512])
-def test_what_is_foretold_runs(op, channels):
-    """Where cuDNN is asked before it is ranked, its answer is the engine that it then takes."""
-    problem = problem_of(op, "float32", n=32, c=channels, k=channels, size=3584 // channels)
-    told = conv.foretell(problem, GPU)
-    planned = conv.plan(problem, GPU, None)
-    assert (told is not None) == (planned.arithmetic in ("fft", "winograd")), planned.facts
-    assert conv.foretell(problem, Policy(device=0, fp32_precision="tf32")) is None
+def test_what_is_foretold_runs(op):
+    """Where cuDNN is asked before it is ranked, its answer is the engine that it then takes, with the workspace there is."""
+    found = {}
+    for channels in (64, 128, 512):
+        problem = problem_of(op, "float32", n=32, c=channels, k=channels, size=3584 // channels)
+        for limit in (1 << 30, 0):
+            policy = Policy(device=0, workspace_limit=limit)
+            told = conv.foretell(problem, policy)
+            planned = conv.plan(problem, policy, None)
+            assert (told is not None) == (planned.arithmetic in ("fft", "winograd")), planned.facts
+            found[channels, limit] = told
+        assert conv.foretell(problem, Policy(device=0, fp32_precision="tf32")) is None
+    assert any(told is not None for told in found.values()), "cuDNN names no engine by FFT or Winograd for any of these"
 
 
 def test_three_spatial_axes():

@@ -33,7 +33,7 @@ def test_under_the_simulator() -> None:
     command = [sys.executable, str(TESTS / "simulated_implicit_tiles.py")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == 36
+    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == 39
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,14 @@ def test_space_begins_with_the_heuristic(op: str) -> None:
     found = configurations.space(problem(LAYER, op), POLICY)
     assert found[0] == configurations.heuristic(problem(LAYER, op), POLICY)
     assert len(set(found)) == len(found) > 5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", DIRECTIONS)
+def test_every_configuration_fits_the_shared_memory_of_any_gpu(op: str, dtype: str) -> None:
+    for terms in (4, 8):
+        for config in configurations.space(problem(LAYER.replace("float32", dtype), op), POLICY, terms):
+            assert config.shared_bytes <= configurations.SHARED, config
 
 
 @pytest.mark.parametrize("op", DIRECTIONS)

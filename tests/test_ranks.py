@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import numbadnn
-from numbadnn import cases, config, ranks, remembered, select
+from numbadnn import cases, config, plan_file, ranks, remembered, select
 from numbadnn.cases.networks import NETWORKS
 from numbadnn.kernels import _driver
 from numbadnn.ops.conv_routes import DETOUR_US
@@ -124,6 +124,11 @@ def test_of_a_layer_that_was_measured_the_fastest_is_known(monkeypatch: pytest.M
     assert chosen(fp32_precision="tf32").impl.name == "cpu.first"  # was measured under other rules
     with numbadnn.using(exclude="*.second"):
         assert chosen().impl.name == "cpu.first"
+    monkeypatch.setattr(plan_file, "stale", lambda entry, device: "it was made with another cuDNN")
+    assert chosen().impl.name == "cpu.first"
+    monkeypatch.undo()
+    monkeypatch.setattr(select, "implementations", lambda op: [first, second])
+    monkeypatch.setattr(ranks, "table", lambda: {"cpu": {"layers": layers}})
     second = dataclasses.replace(second, supports=lambda problem, policy: "not today")
     assert chosen().impl.name == "cpu.first"
 
@@ -136,7 +141,7 @@ def test_every_known_layer_is_the_fastest_that_was_measured_of_it() -> None:
         assert entry["time_us"] == pytest.approx(learn_rank.fastest_us(cases[text]), abs=0.06)
 
 
-def test_what_is_foretold_on_a_gpu_comes_before_the_estimate() -> None:
+def test_what_is_foretold_on_a_gpu_comes_before_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, asked = parse(LINE), []
 
     def foretell(problem: Any, policy: Policy) -> float | None:
@@ -148,6 +153,16 @@ def test_what_is_foretold_on_a_gpu_comes_before_the_estimate() -> None:
     assert ranks.estimate(impl, problem, Policy(device=0, fp32_precision="tf32")) == 7.0
     assert ranks.estimate(impl, problem, Policy(device=-1)) == 7.0
     assert asked == [0, 0]
+    monkeypatch.setattr(select, "implementations", lambda op: [impl])
+    mine, other = "cpu.mine", "cpu.other"
+    for where, exclude, count in (
+        ("elsewhere", other, 2),
+        ("", mine, 2),
+        ("", other, 3),
+    ):  # who may not run is not asked
+        monkeypatch.setattr(select, "unavailable", lambda backend, device, where=where: where)
+        with numbadnn.using(exclude=exclude):
+            assert select.ordered(problem, Policy(device=0), ("cpu",)) == [impl] and len(asked) == count
 
 
 def test_an_engine_that_transforms_is_foretold_where_the_heuristics_named_it_by_its_routes_too() -> None:
@@ -278,7 +293,8 @@ def test_the_table_that_is_shipped_holds_numbers_and_names_what_exists() -> None
                 assert {name.split()[0] for name in row} <= known and all(v > 0 for v in row.values())
         for text, entry in tables["layers"].items():
             problem = parse(text)
-            assert str(problem) == text and set(entry) == {"impl", "config", "time_us"}
+            made = {"made_with"} if entry["impl"].startswith("cudnn.") else set()
+            assert str(problem) == text and set(entry) == {"impl", "config", "time_us"} | made
             assert entry["impl"] in {impl.name for impl in implementations(problem.op)}
 
 

@@ -308,6 +308,8 @@ def test_an_engine_that_was_learned_to_be_faster_is_taken_and_another_where_it_c
         with planted(impl), numbadnn.using(exclude="cpu.loops"):
             numbadnn.softmax(X)
             assert last().facts["engine"] == taken and last().decided_by.startswith("rank")
+            explained = next(c for c in numbadnn.explain(numbadnn.softmax, X).candidates if c.state == "chosen")
+            assert explained.facts["engine"] == taken
             with numbadnn.using(determinism="not_guaranteed"):  # it was learned under other rules
                 numbadnn.softmax(X)
             assert last().facts["engine"] == 2

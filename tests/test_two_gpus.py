@@ -39,15 +39,16 @@ def main(library: str) -> None:
         return
     import numbadnn as nd
 
-    put, device_of, numpy_of, current = globals()[f"{library}_arrays"]()
+    put, device_of, numpy_of, current, stream_of = globals()[f"{library}_arrays"]()
     rng = np.random.default_rng(5)
     x, w, g = (rng.standard_normal(s).astype(np.float32) for s in ((4, 16, 20, 20), (8, 16, 3, 3), (1, 16, 1, 1)))
-    dy = rng.standard_normal((4, 8, 18, 18)).astype(np.float32)
+    dy, large = (rng.standard_normal(s).astype(np.float32) for s in ((4, 8, 18, 18), (512, 4096)))
     block = nd.RNNBlock("float32", 8, 2, "lstm")
     wv = (rng.standard_normal(block.get_param_size((4, 8))) * 0.2).astype(np.float32)
     steps, state = rng.standard_normal((5, 4, 8)).astype(np.float32), np.zeros((2, 4, 8), np.float32)
     operations = {
         "softmax": lambda p, b: nd.softmax(p(x), backend=b),
+        "large": lambda p, b: nd.softmax(p(large), backend=b),  # its memory goes back to the driver
         "conv2d": lambda p, b: nd.conv2d(p(x), p(w), border_mode="half", backend=b),
         "strided": lambda p, b: nd.conv2d(p(x)[:, :, ::2], p(w), backend=b) if library != "jax" else p(x),
         "weights": lambda p, b: nd.conv2d_grad_wrt_weights(p(x), p(dy), w.shape, backend=b),
@@ -70,6 +71,9 @@ def main(library: str) -> None:
             first, *others = [on(d, name, backend) for d in (1, 0, 1, 0)]
             assert all(o == first for o in others), f"{name} ({backend}): other bits on another device"
             assert current() == before, f"{name} ({backend}) left device {current()} current"
+    for device in (1, 0):
+        with_stream = nd.softmax(put(large, device), stream=stream_of(device))
+        assert device_of(with_stream) == device and numpy_of(with_stream).tobytes() == on(device, "large", None)
     try:
         nd.conv2d(put(x, 0), put(w, 1))
     except ValueError as error:
@@ -97,6 +101,7 @@ def torch_arrays():
         lambda r: r.device.index,
         lambda r: r.cpu().numpy(),
         torch.cuda.current_device,
+        torch.cuda.Stream,
     )
 
 
@@ -107,7 +112,11 @@ def cupy_arrays():
         with cupy.cuda.Device(d):
             return cupy.asarray(a)
 
-    return put, lambda r: r.device.id, cupy.asnumpy, lambda: cupy.cuda.Device().id
+    def stream_of(d):
+        with cupy.cuda.Device(d):
+            return cupy.cuda.Stream(non_blocking=True)
+
+    return put, lambda r: r.device.id, cupy.asnumpy, lambda: cupy.cuda.Device().id, stream_of
 
 
 def numba_arrays():
@@ -124,14 +133,26 @@ def numba_arrays():
     def device_of(r):
         return r.gpu_data.context.device.id
 
-    return put, device_of, numpy_of, lambda: cuda.current_context().device.id
+    def stream_of(d):
+        with cuda.gpus[d]:
+            return cuda.stream()
+
+    return put, device_of, numpy_of, lambda: cuda.current_context().device.id, stream_of
 
 
 def jax_arrays():
     import jax
 
+    from numbadnn.arrays import streams
+
     devices = jax.devices("gpu")
-    return lambda a, d: jax.device_put(a, devices[d]), lambda r: next(iter(r.devices())).id, np.asarray, lambda: 0
+    return (
+        lambda a, d: jax.device_put(a, devices[d]),
+        lambda r: next(iter(r.devices())).id,
+        np.asarray,
+        lambda: 0,  # it has no current device
+        streams.own,
+    )
 
 
 if __name__ == "__main__":

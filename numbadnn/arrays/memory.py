@@ -7,6 +7,7 @@ allocated on. ``DeviceArray`` is what an array of an unknown library gets back: 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
@@ -115,9 +116,11 @@ class DeviceMemory:
         from numbadnn.kernels._context import ensure_context
 
         d = driver()
-        with ensure_context(self.device):  # whose default stream it is
+        with contextlib.suppress(NumbaDNNError), ensure_context(self.device):  # whose default stream it is
             if d.cuMemFreeAsync(self.address, self.stream)[0] != 0:
                 d.cuMemFreeAsync(self.address, 0)  # its stream is gone: the default stream waits for everything
+            return
+        d.cuMemFreeAsync(self.address, self.stream)  # in a context that is not ours to change
 
 
 def _allocate(nbytes: int, device: int, stream: int) -> int:

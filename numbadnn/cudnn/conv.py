@@ -104,7 +104,7 @@ def prepare(problem: ConvProblem, policy: Policy, config: dict[str, Any] | None)
                 passed.append(f"{form.name}: {error}")
                 continue
             if config:
-                found = plan.configuration(library, graph, config["engine"], config.get("knobs") or {})
+                found = _named(library, graph, config)
                 found.refusal = plan.refusal(found, problem, policy)
                 others = [found]
                 chosen = found if not found.refusal and plan.finalise(library, handle, found, limit) else None
@@ -115,6 +115,18 @@ def prepare(problem: ConvProblem, policy: Policy, config: dict[str, Any] | None)
                 return _Prepared(library, handle, form, chosen)
             passed += [f"{form.name}: engine {c.engine}: {c.refusal}" for c in others] or [f"{form.name}: no engine"]
     raise NotSupportedError(f"cuDNN {library.version} has no admissible engine: {_summary(passed)}")
+
+
+def _named(library: lib.Library, graph: Any, config: dict[str, Any]) -> Any:
+    """The engine configuration that ``config`` names; NotSupportedError where this cuDNN has no such engine or knob."""
+    from numbadnn.cudnn import plan
+
+    try:
+        return plan.configuration(library, graph, config["engine"], config.get("knobs") or {})
+    except CudnnError as error:
+        if error.status // 1000 not in (2, 3):
+            raise
+        raise NotSupportedError(f"cuDNN {library.version} has no engine {config['engine']} so: {error}") from error
 
 
 def _forms_of(problem: ConvProblem, config: dict[str, Any] | None) -> Iterator[Form]:
@@ -269,23 +281,19 @@ def rank(problem: ConvProblem) -> float:
 
 
 def foretell(problem: ConvProblem, policy: Policy) -> float | None:
-    """Microseconds of an engine by FFT or Winograd where cuDNN's heuristics name one first, which nothing else foretells."""
-    from numbadnn.cudnn import plan as graphs
-    from numbadnn.kernels._context import ensure_context
+    """Microseconds of an engine by FFT or Winograd where cuDNN's heuristics name one first, which nothing else foretells.
 
-    if policy.fp32_precision != "ieee" or not _estimate.may_transform(problem) or static_refusal(problem, policy):
+    It is the engine that ``supports`` finds: what is foretold runs.
+    """
+    from numbadnn.cudnn.plan import arithmetic
+
+    if policy.fp32_precision != "ieee" or not _estimate.may_transform(problem) or supports(problem, policy):
         return None
-    form = next(forms(problem))
-    try:
-        library = lib.load()
-        with ensure_context(policy.device):
-            graph = graphs.graph(library, lib.handle(library, policy.device), form.problem)
-            offered = graphs.configurations(library, graph)
-            first = next((c for c in offered if not graphs.refusal(c, form.problem, policy)), None)
-    except (BackendUnavailableError, CudnnError):
-        return None  # ``supports`` says what is the matter
-    named = first is not None and graphs.arithmetic(first, form.problem) in ("fft", "winograd")
-    return _estimate.transformed(problem) + _estimate.copies(form) if named else None
+    prepared = _LAST.prepared
+    assert prepared is not None
+    if arithmetic(prepared.candidate, prepared.form.problem) not in ("fft", "winograd"):
+        return None
+    return _estimate.transformed(problem) + _estimate.copies(prepared.form)
 
 
 _GRAPH = [

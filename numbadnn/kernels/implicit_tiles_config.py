@@ -301,4 +301,5 @@ def space(problem: ConvProblem, policy: Policy, terms: int = 8) -> list[Implicit
         for other in (max(1, splits // 2), splits + 1, 2 * splits):
             if other * p.groups <= 65535 and other <= p.padded_terms(shape[2]) // shape[2]:
                 found.append(configured(p, shape, tf32, other, terms=terms))
-    return list(dict.fromkeys([*found, *(replace(c, stages=5 - c.stages) for c in found[:2])]))
+    others = [replace(c, stages=5 - c.stages) for c in found[:2]]
+    return list(dict.fromkeys([*found, *(c for c in others if c.shared_bytes <= SHARED)]))

@@ -300,6 +300,7 @@ def test_the_committed_plan_of_resnet50_is_replayed_bit_for_bit() -> None:
     if other := {name: value for name, value in here.items() if made.get(name) != value}:
         pytest.skip(f"it was made with others than {other}: python bench/resnet50_plan.py makes it again")
     script = RESULTS.parent / "resnet50_plan.py"
-    env = {**os.environ, "PYTHONPATH": str(RESULTS.parent.parent)}
+    path = os.pathsep.join([str(RESULTS.parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, script, "replay"], capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stdout + done.stderr

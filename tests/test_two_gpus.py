@@ -72,8 +72,13 @@ def main(library: str) -> None:
             assert all(o == first for o in others), f"{name} ({backend}): other bits on another device"
             assert current() == before, f"{name} ({backend}) left device {current()} current"
     for device in (1, 0):
-        with_stream = nd.softmax(put(large, device), stream=stream_of(device))
-        assert device_of(with_stream) == device and numpy_of(with_stream).tobytes() == on(device, "large", None)
+        stream, operand = stream_of(device), put(large, device)
+        with_stream = nd.softmax(operand, stream=stream)
+        getattr(stream, "synchronize", int)()  # PyTorch's memory is kept for a stream, but does not wait for it
+        assert device_of(with_stream) == device
+        assert numpy_of(with_stream).tobytes() == on(device, "large", None), (
+            f"other bits on a stream of device {device}"
+        )
     try:
         nd.conv2d(put(x, 0), put(w, 1))
     except ValueError as error:

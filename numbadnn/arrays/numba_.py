@@ -44,7 +44,8 @@ def _allocator(spec: Spec, device: int) -> Callable[[], Any]:
     """Copies of one template: building a DeviceNDArray from its arguments costs more than the kernel's launch."""
     nbytes, dtype = spec.size * spec.itemsize, numpy_dtype(spec.dtype)
     byte_strides = tuple(s * dtype.itemsize for s in spec.strides)
-    context = devices.get_context(device)
+    with cuda.gpus[device]:  # get_context(device) would leave it current
+        context = devices.get_context()
     pointer = _device_pointer_type()
     if nbytes == 0:
 

@@ -108,11 +108,37 @@ def _plan_pool(problem: PoolProblem) -> tuple[Any, str]:
     return run_rows, "rows"
 
 
+def _disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> bool:
+    """Whether ``_pool_disjoint.py`` takes it: maxima of windows that neither overlap nor reach into padding, without gaps."""
+    apart = g.kind == 0 and g.window == g.stride and set(g.pad) == {0}
+    inside = all(0 < o * k <= n for o, k, n in zip(g.outputs, g.window, g.image, strict=True))
+    specs = [s for s in (problem.x, problem.dy, problem.dx) if s is not None]
+    near = all(s.strides[1 if cells else -1] == 1 for s in specs) and (cells or g.window[2] == 2)
+    return apart and inside and near
+
+
+def _plan_disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any, str]:
+    from numbadnn.cpu import _pool_disjoint
+
+    assert problem.dy is not None and problem.dx is not None
+    kernel = kernel_of(_pool_disjoint.cells_disjoint if cells else _pool_disjoint.pairs_disjoint)
+    (n, c), strides = problem.x.shape[:2], _strides(problem.x, problem.dy, problem.dx)
+    work, count = 4 * problem.x.size, n * (1 if cells else c) * g.outputs[0] * g.outputs[1]
+
+    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        x, dy, dx = address(inputs[0]), address(inputs[2]), address(outputs[0])
+        kernel(thread_count(work), x, dy, dx, g.like, g.all, strides, count, c)
+
+    return run, kernel.body.__name__
+
+
 def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
     from numbadnn.cpu import _pool_grad
 
     assert problem.dy is not None and problem.dx is not None
     g, (n, c), cells = _Geometry(problem), problem.x.shape[:2], by_cells(problem)
+    if _disjoint(problem, g, cells):
+        return _plan_disjoint(problem, g, cells)
     strides = _strides(problem.x, problem.dy, problem.dx)
     work, acc = 4 * (problem.flops + problem.x.size), g.acc.itemsize
     overlap = [min(-(-k // s), o) for k, s, o in zip(g.window, g.stride, g.outputs, strict=True)]

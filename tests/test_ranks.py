@@ -155,11 +155,8 @@ def test_what_is_foretold_on_a_gpu_comes_before_the_estimate(monkeypatch: pytest
     assert asked == [0, 0]
     monkeypatch.setattr(select, "implementations", lambda op: [impl])
     mine, other = "cpu.mine", "cpu.other"
-    for where, exclude, count in (
-        ("elsewhere", other, 2),
-        ("", mine, 2),
-        ("", other, 3),
-    ):  # who may not run is not asked
+    # who may not run is not asked
+    for where, exclude, count in (("elsewhere", other, 2), ("", mine, 2), ("", other, 3)):
         monkeypatch.setattr(select, "unavailable", lambda backend, device, where=where: where)
         with numbadnn.using(exclude=exclude):
             assert select.ordered(problem, Policy(device=0), ("cpu",)) == [impl] and len(asked) == count
@@ -183,9 +180,11 @@ def test_an_engine_that_transforms_is_foretold_where_the_heuristics_named_it_by_
 
 def test_implicit_tiles_counts_the_terms_that_the_phases_of_a_gradient_have() -> None:
     impl = next(i for i in implementations("conv2d_grad_wrt_inputs") if i.name == "numba.implicit_tiles")
-    line = "conv2d_grad_wrt_inputs x=float32:32x512x28x28 w=float32:1024x512x{0}x{0} stride=2,2"
-    one, all_four = (impl.rank(parse(line.format(taps))) - 6 for taps in (1, 2))
-    assert all_four / 4 <= one <= all_four / 2.5  # of four phases a filter of one tap meets one, that of four meets all
+    line = "conv2d_grad_wrt_inputs x=float32:32x512x{1}x{1} w=float32:1024x512x{0}x{0} stride={2},{2}"
+    one, all_four, plain = (impl.rank(parse(line.format(*sizes))) for sizes in ((1, 28, 2), (2, 28, 2), (1, 14, 1)))
+    # of four phases a filter of one tap meets one, which is the product without strides after the image was cleared
+    assert one == pytest.approx(plain + 2 + 4 * 32 * 512 * 28 * 28 / 3e6)
+    assert (all_four - 6) / 4 <= one - 6  # that of four taps meets all
 
 
 def test_the_estimate_of_cudnn_knows_tiles_and_winograd() -> None:

@@ -29,6 +29,15 @@ def _fold(t, n, rows, totals, at):  # type: ignore[no-untyped-def]
             t[r * n + j] = 0.0
 
 
+@inner
+def _piece(job, strips, parts, width, total):  # type: ignore[no-untyped-def]
+    """A job's part, outer index, first column, columns and first channel, and which rows it takes."""
+    part, strip, o = job // strips % parts, job % strips, job // strips // parts
+    j0 = strip * LINE
+    first, end = share(total, parts, part)
+    return part, o, j0, min(LINE, width - j0), o * width + j0, first, end
+
+
 def moments(  # type: ignore[no-untyped-def]
     x, code, outers, outer_n, outer, width, step, red_n, red, parts, result, lines, like, threads
 ):
@@ -42,11 +51,8 @@ def moments(  # type: ignore[no-untyped-def]
             view(line_at(lines, tid, 3, like), 0, LINE, like),
         )
         for job in range(outers * strips * parts * tid // threads, outers * strips * parts * (tid + 1) // threads):
-            part, strip, o = job // strips % parts, job % strips, job // strips // parts
-            j0 = strip * LINE
-            n, at = min(LINE, width - j0), o * width + j0
+            part, o, j0, n, at, first, end = _piece(job, strips, parts, width, total)
             start = offset_of(o, outer_n, outer) + j0 * step
-            first, end = share(total, parts, part)
             group = max(1, min(LINE // n, end - first))
             result[part, :, at : at + n] = 0.0
             for row in range(first, end, group):
@@ -100,12 +106,9 @@ def sums(  # type: ignore[no-untyped-def]
             view(line_at(lines, tid, 5, like), 0, LINE, like),
         )
         for job in range(outers * strips * parts * tid // threads, outers * strips * parts * (tid + 1) // threads):
-            part, strip, o = job // strips % parts, job % strips, job // strips // parts
-            j0 = strip * LINE
-            n, at = min(LINE, width - j0), o * width + j0
+            part, o, j0, n, at, first, end = _piece(job, strips, parts, width, total)
             x_at = offset_of(o, outer_n, outer[0]) + j0 * step[0]
             dy_at = offset_of(o, outer_n, outer[1]) + j0 * step[1]
-            first, end = share(total, parts, part)
             group = max(1, min(LINE // n, end - first))
             _repeat(centre, mean[at : at + n], n, group)
             for j in range(group * n):

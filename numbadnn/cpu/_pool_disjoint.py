@@ -10,6 +10,7 @@ from __future__ import annotations
 from numba import njit, prange
 
 from numbadnn.cpu._pool import geometry, steps
+from numbadnn.cpu._pool_grad import maximum_of
 from numbadnn.cpu._pool_lines import (
     element,
     evens,
@@ -27,8 +28,8 @@ from numbadnn.cpu._vector import itemsize, lanes, load, store, zeros
 
 @njit(nogil=True, inline="always")
 def _first(count):
-    """A mask of the first ``count`` lanes, of all where there are fewer."""
-    return -1 if count >= 64 else (1 << max(count, 0)) - 1
+    """A mask of the first ``count`` lanes, none where that is below 0."""
+    return (1 << max(count, 0)) - 1
 
 
 @inner
@@ -90,15 +91,7 @@ def _pairs_of_row(x, dy, dx, geo, xs, ys, ds, m, like):
 def _cells_of_window(x, dy, dx, geo, xs, ds, mask, like):
     """One window of a vector of channels, those of the mask; x, dy and dx: where the window and its gradient are."""
     size = itemsize(like)
-    most, which = lowest(True, like), zeros(like)
-    for d in range(geo.kd):
-        for h in range(geo.kh):
-            at, number = x + (d * xs.d + h * xs.h) * size, (d * geo.kh + h) * geo.kw
-            for w in range(geo.kw):
-                value = load(at, 0, mask, zeros(like), like)
-                which = number_of_larger(value, most, number + w, which)
-                most = larger(value, most)
-                at += xs.w * size
+    which = maximum_of(x, xs, geo.kd, geo.kh, geo.kw, 0, geo, mask, like)
     share = load(dy, 0, mask, zeros(like), like)
     for d in range(geo.kd):
         for h in range(geo.kh):

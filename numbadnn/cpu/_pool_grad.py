@@ -220,7 +220,7 @@ def rows_grad(x, dy, dx, like, kind, shape, strides, layout, memory, threads):
 
 
 @njit(nogil=True, inline="always")
-def _maximum_of(cell, xs, deep, tall, wide, number, geo, mask, like):
+def maximum_of(cell, xs, deep, tall, wide, number, geo, mask, like):
     """Which element is the maximum, for a vector of channels; ``number``: of the first, at address ``cell``."""
     size, most = itemsize(like), lowest(True, like)
     which = raised(zeros(like), number)
@@ -255,10 +255,10 @@ def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, lines, m, like):
         if kind == 0:
             number, cell = ((d0 - do) * geo.kh + h0 - ho) * geo.kw + w0 - wo, base + w0 * xs.w * size
             for i in range(0, whole, L):
-                which = _maximum_of(cell + i * size, xs, d1 - d0, h1 - h0, w1 - w0, number, geo, -1, like)
+                which = maximum_of(cell + i * size, xs, d1 - d0, h1 - h0, w1 - w0, number, geo, -1, like)
                 store_acc(numbers + i * acc, which, like)
             if rest:
-                which = _maximum_of(cell + whole * size, xs, d1 - d0, h1 - h0, w1 - w0, number, geo, rest, like)
+                which = maximum_of(cell + whole * size, xs, d1 - d0, h1 - h0, w1 - w0, number, geo, rest, like)
                 store_acc(numbers + whole * acc, which, like)
 
 

@@ -173,25 +173,15 @@ def _standing_on(by_op: dict[str, Impl], impl: Impl, name: str, find: Callable[[
         route = find(problem)
         return DETOUR_US + by_op[route.problem.op].rank(route.problem) if route.problem else math.inf
 
-    def space(problem: ConvProblem, policy: Policy) -> list[Any]:
-        route = find(problem)
-        inner = by_op[route.problem.op].space if route.problem else None
-        return inner(route.problem, policy) if inner else [None]
+    def passed_on(field: str, missing: Callable[[], Any]) -> Any:
+        """What the implementation of the problem that it becomes answers, ``missing()`` where there is none to ask."""
 
-    def options(problem: ConvProblem, policy: Policy) -> list[dict[str, Any]]:
-        route = find(problem)
-        inner = by_op[route.problem.op].options if route.problem else None
-        return inner(route.problem, policy) if inner else []
+        def call(problem: ConvProblem, *rest: Any) -> Any:
+            route = find(problem)
+            inner = getattr(by_op[route.problem.op], field) if route.problem else None
+            return inner(route.problem, *rest) if inner else missing()
 
-    def restore(problem: ConvProblem, policy: Policy, stored: Any) -> Any:
-        route = find(problem)
-        inner = by_op[route.problem.op].restore if route.problem else None
-        return inner(route.problem, policy, stored) if inner else None
-
-    def foretell(problem: ConvProblem, policy: Policy) -> float | None:
-        route = find(problem)
-        inner = by_op[route.problem.op].foretell if route.problem else None
-        return inner(route.problem, policy) if inner else None
+        return call if getattr(impl, field) else None
 
     return Impl(
         impl.op,
@@ -202,10 +192,10 @@ def _standing_on(by_op: dict[str, Impl], impl: Impl, name: str, find: Callable[[
         rank,
         impl.arithmetic,
         impl.determinism,
-        options=options if impl.options else None,
-        space=space if impl.space else None,
-        restore=restore if impl.restore else None,
-        foretell=foretell if impl.foretell else None,
+        options=passed_on("options", list),
+        space=passed_on("space", lambda: [None]),
+        restore=passed_on("restore", lambda: None),
+        foretell=passed_on("foretell", lambda: None),
         host_us=impl.host_us + 8.0,
     )
 

@@ -7,15 +7,16 @@ what ``numbadnn validate --determinism`` measured on this machine; times are mea
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
-from numbadnn import choices, errata, ranks, select, stored
+from numbadnn import choices, errata, ranks, remembered, select, stored
 from numbadnn.config import BACKENDS, Options
 from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, PlanMissError
 from numbadnn.problem import Policy
-from numbadnn.registry import Impl
+from numbadnn.registry import Executable, Impl
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +83,31 @@ def explain(problem: Any, policy: Policy, options: Options, backend: str | None 
     if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
         return Explanation(problem, policy, "empty", "empty", ())
     untuned = options if options.tune != "measure" else options.replace({"tune": "cached"}, {})
+    made: Executable | None = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             choice: select.Choice | None = select.choose(problem, policy, untuned, backend)
+            if choice and choice.remembered:  # as the call does where that cannot be had
+                anew = functools.partial(select.choose, problem, policy, untuned, backend, remembered=False)
+                choice, made = remembered.followed(choice, problem, policy, untuned, anew)
         decided = choice.decided_by if choice else ""
     except (NotSupportedError, BackendUnavailableError, DeterminismError, PlanMissError) as error:
         choice, decided = None, str(error).splitlines()[0]
     record = choices.lookup(problem, policy, options) or {"fastest": []}
     times = {entry["impl"]: entry["time_us"] for entry in reversed(record["fastest"])}
     candidates = [
-        _candidate(i, problem, policy, options, choice, times.get(i.name))
+        _candidate(i, problem, policy, options, choice, made, times.get(i.name))
         for i in select.ordered(problem, policy, BACKENDS)
     ]
     return Explanation(problem, policy, choice.impl.name if choice else "", decided, tuple(candidates))
 
 
 def _candidate(
-    impl: Impl, problem: Any, policy: Policy, options: Options, choice: select.Choice | None, time_us: float | None
-) -> Candidate:
+    impl: Impl, problem: Any, policy: Policy, options: Options, choice: select.Choice | None, made: Executable | None,
+    time_us: float | None,
+) -> Candidate:  # fmt: skip
+    """``made``: the executable of the choice, where there is one already."""
     chosen = choice is not None and choice.impl.name == impl.name
     try:
         reason = select.refusal(impl, problem, policy, options)
@@ -113,14 +120,7 @@ def _candidate(
         return Candidate(
             impl.backend, impl.name, "refused", reason, impl.determinism, impl.arithmetic, measured=measured
         )
-    try:
-        executable = impl.plan(problem, policy, choice.config if chosen and choice is not None else None)
-    except NotSupportedError:
-        if choice is None or not chosen or not choice.remembered:
-            raise
-        executable = impl.plan(
-            problem, policy, None
-        )  # as the call itself goes on where what is remembered cannot be had
+    executable = made if chosen and made else impl.plan(problem, policy, choice.config if chosen and choice else None)
     return Candidate(
         impl.backend,
         impl.name,

@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
-from numbadnn import choices, config, errata, operands, plan_file, select
+from numbadnn import choices, config, errata, operands, plan_file, remembered, select
 from numbadnn.arrays import View
 from numbadnn.errors import CaptureError, NotSupportedError, NumbaDNNError
 from numbadnn.launch import Plan, thread
@@ -71,16 +71,9 @@ def _ready(
     choice = _choice(problem, policy, options, backend)
     if choice.impl is operands.EMPTY:
         return choice, operands.with_casts(operands.plan_empty(problem, policy), problem, views, policy.device)
-    try:
-        executable = choice.impl.plan(problem, policy, choice.config)
-    except NotSupportedError as error:
-        if not choice.remembered:
-            raise
-        if options.plan_strict:
-            raise plan_file.miss(options.plan_file, problem, f"cannot be followed ({error}) for") from None
-        choice = _choice(problem, policy, options, backend, remembered=False)
-        choice = dataclasses.replace(choice, decided_by=f"{choice.decided_by}; not as remembered: {error}")
-        executable = choice.impl.plan(problem, policy, choice.config)
+    choice, executable = remembered.followed(
+        choice, problem, policy, options, lambda: _choice(problem, policy, options, backend, from_files=False)
+    )
     if options.plan_file:
         key = plan_file.key_of(problem, policy, select.scope(options, backend))
         plan_file.record(options.plan_file, key, choice, executable, policy.device)
@@ -88,19 +81,19 @@ def _ready(
 
 
 def _choice(
-    problem: Any, policy: Policy, options: config.Options, backend: str | None, remembered: bool = True
+    problem: Any, policy: Policy, options: config.Options, backend: str | None, from_files: bool = True
 ) -> select.Choice:
     """The process-wide choice for a problem; a refusal is remembered like a choice."""
     if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
         return select.Choice(operands.EMPTY, "empty")
     key = (problem, policy, options, backend)
     with _choices_lock:
-        known = _choices.get(key) if remembered else None
+        known = _choices.get(key) if from_files else None
         if known is not None:
             _choices.move_to_end(key)
     if known is None:
         try:
-            known = select.choose(problem, policy, options, backend, remembered)
+            known = select.choose(problem, policy, options, backend, from_files)
         except NotSupportedError as error:
             known = error
         with _choices_lock:

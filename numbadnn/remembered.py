@@ -7,13 +7,14 @@ reason, and the dispatcher goes on as if there were no entry (or, where the plan
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from numbadnn import choices, plan_file, ranks, select, stored, tune
 from numbadnn.config import Options
 from numbadnn.errors import NotSupportedError, NumbaDNNError, warn
 from numbadnn.problem import Policy
-from numbadnn.registry import Impl, implementations
+from numbadnn.registry import Executable, Impl, implementations
 
 
 def restored(
@@ -101,6 +102,25 @@ def known(
         return None
     decided = f"{chosen.decided_by}, of a known layer: {entry['time_us']:.4g} us"
     return dataclasses.replace(chosen, impl=found[0], config=found[1], decided_by=decided, remembered=True)
+
+
+def followed(
+    choice: select.Choice, problem: Any, policy: Policy, options: Options, anew: Callable[[], select.Choice]
+) -> tuple[select.Choice, Executable]:
+    """The choice and its executable; what a file remembers and cannot be had any more is chosen ``anew``.
+
+    PlanMissError where the plan file is strict.
+    """
+    try:
+        return choice, choice.impl.plan(problem, policy, choice.config)
+    except NotSupportedError as error:
+        if not choice.remembered:
+            raise
+        if options.plan_strict:
+            raise plan_file.miss(options.plan_file, problem, f"cannot be followed ({error}) for") from None
+        choice = anew()
+        choice = dataclasses.replace(choice, decided_by=f"{choice.decided_by}; not as remembered: {error}")
+        return choice, choice.impl.plan(problem, policy, choice.config)
 
 
 def measured(

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import numba_cuda  # noqa: F401  without it numba.cuda is Numba's own, old and partial: ImportError says what is missing
 import numpy as np
 from numba import cuda
 from numba.cuda import config, types
@@ -25,6 +24,8 @@ from numba.cuda.extending import intrinsic
 __all__ = ["SIMULATED", "compile_ptx", "cuda", "device", "f32", "f64", "i32", "i64", "intrinsic", "types", "u32", "u64"]
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
+if not SIMULATED:  # Numba's own numba.cuda, which stands in for numba-cuda, simulates but compiles only in part
+    import numba_cuda  # noqa: F401  ImportError says what is missing
 
 
 def _checked(name: str, low: int, high: int) -> Callable[[Any], int]:

@@ -1,0 +1,153 @@
+"""causal_conv1d, and unshared conv2d in three directions, beside a copy of the same bytes and PyTorch, in one run.
+
+Bytes = each operand once. "of floor" is the time over that of a device copy of as many bytes. PyTorch: a padded conv1d; it has no
+unshared convolution, so what its users write: unfold, and a product of matrices for each position. Before a speed is printed,
+every element of the result on the arrays that are timed is held against float64 within the bound of direct sums.
+``python bench/bench_lines.py [causal|unshared] [--quick]``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from harness import copy_gbps, device_ms, rotations, save, table
+
+import numbadnn
+from numbadnn.validate import compare
+
+#: images, channels, steps, filters, taps, dilation, groups
+LINES = (
+    (8, 512, 4096, 512, 4, 1, 512),
+    (8, 1, 160000, 32, 2, 1, 1),
+    (8, 1, 1600000, 1, 32, 1, 1),
+    (8, 32, 16000, 32, 2, 512, 32),
+    (8, 16, 48000, 16, 3, 4, 1),
+    (8, 32, 16000, 32, 2, 16, 1),
+    (8, 64, 8000, 64, 3, 1, 1),
+)
+#: images, channels, side, filters, taps, stride, padding
+UNSHARED = (
+    (32, 32, 32, 32, 3, 1, 1),
+    (8, 32, 32, 32, 3, 1, 1),
+    (1, 32, 32, 32, 3, 1, 1),
+    (32, 16, 63, 16, 9, 1, 0),
+    (8, 16, 63, 16, 9, 1, 0),
+    (8, 16, 55, 16, 7, 2, 0),
+)
+DTYPES = ("float32", "float16")
+Call = Callable[..., Any]
+
+
+def causal(case: tuple[int, ...], dtype: str) -> tuple[list[Any], Call, Call, int]:
+    """(two sets of arrays, ours, PyTorch's, products an element) of one line."""
+    import torch
+
+    n, c, steps, k, taps, dilation, groups = case
+
+    def made() -> Any:
+        return _normal((n, c, steps), dtype), _normal((k, c // groups, taps), dtype)
+
+    def ours(x: Any, w: Any, **more: Any) -> Any:
+        options = {"filter_dilation": dilation, "num_groups": groups, "filter_flip": False}
+        return numbadnn.causal_conv1d(x, w, **options, **more)
+
+    def theirs(x: Any, w: Any) -> Any:
+        padded = torch.nn.functional.pad(x, ((taps - 1) * dilation, 0))
+        return torch.nn.functional.conv1d(padded, w, None, 1, 0, dilation, groups)
+
+    return _sets(made, (n * c + n * k) * steps * (4 if dtype == "float32" else 2)), ours, theirs, c // groups * taps
+
+
+def unshared(case: tuple[int, ...], direction: str, dtype: str) -> tuple[list[Any], Call, Call, int]:
+    """The same of one direction of a layer with a filter for each position."""
+    import torch
+
+    n, c, side, k, taps, stride, pad = case
+    out = (side + 2 * pad - taps) // stride + 1
+    x_shape, w_shape, y_shape = (n, c, side, side), (k, out, out, c, taps, taps), (n, k, out, out)
+    shapes = {"forward": (x_shape, w_shape), "grad_inputs": (y_shape, w_shape), "grad_weights": (x_shape, y_shape)}
+    options = {"border_mode": pad, "subsample": (stride, stride), "filter_flip": False, "unshared": True}
+
+    def made() -> Any:
+        return tuple(_normal(s, dtype) for s in shapes[direction])
+
+    def ours(a: Any, b: Any, **more: Any) -> Any:
+        if direction == "forward":
+            return numbadnn.conv2d(a, b, **options, **more)
+        if direction == "grad_inputs":
+            return numbadnn.conv2d_grad_wrt_inputs(a, b, x_shape, **options, **more)
+        return numbadnn.conv2d_grad_wrt_weights(a, b, w_shape, **options, **more)
+
+    def theirs(a: Any, b: Any) -> Any:
+        unfold = torch.nn.functional.unfold
+        if direction == "forward":
+            seen, filters = unfold(a, taps, 1, pad, stride), b.reshape(k, out * out, -1)
+            return torch.einsum("nml,klm->nkl", seen, filters).reshape(y_shape)
+        if direction == "grad_inputs":
+            pieces = torch.einsum("nkl,klm->nml", a.reshape(n, k, -1), b.reshape(k, out * out, -1))
+            return torch.nn.functional.fold(pieces, (side, side), taps, 1, pad, stride)
+        seen = unfold(a, taps, 1, pad, stride)
+        return torch.einsum("nml,nkl->klm", seen, b.reshape(n, k, -1)).reshape(w_shape)
+
+    products = {"forward": c * taps * taps, "grad_inputs": k * taps * taps, "grad_weights": n}[direction]
+    size = 4 if dtype == "float32" else 2
+    nbytes = sum(torch.Size(s).numel() for s in (x_shape, w_shape, y_shape)) * size
+    return _sets(made, nbytes), ours, theirs, products
+
+
+def _normal(shape: tuple[int, ...], dtype: str) -> Any:
+    import torch
+
+    return torch.randn(shape, device="cuda").to(getattr(torch, dtype))
+
+
+def _sets(made: Callable[[], Any], nbytes: int) -> list[Any]:
+    return [made() for _ in range(max(2, rotations(nbytes, most=8)))]
+
+
+def worst(result: Any, arrays: tuple[Any, Any], theirs: Call, k: int, dtype: str) -> float:
+    """The largest |error| / bound over all elements."""
+    double = tuple(a.double() for a in arrays)
+    exact, magnitude = theirs(*double), theirs(*(a.abs() for a in double))
+    e = compare.gamma(k, compare.UNIT[compare.accumulator(dtype)]) * magnitude
+    total = e + compare.UNIT[dtype] * (exact.abs() + e) + compare.SUBNORMAL[dtype]
+    total += compare.gamma(k, 2.0**-53) * magnitude  # the peer's own sum
+    return float(((result.double() - exact).abs() / total).nan_to_num(float("inf"), float("inf")).max())
+
+
+def measure(name: str, dtype: str, made: tuple[list[Any], Call, Call, int]) -> dict[str, Any]:
+    sets, ours, theirs, k = made
+    first = sets[0]
+    result = ours(*first)
+    nbytes = sum(a.numel() * a.element_size() for a in (*first, result))
+    row: dict[str, Any] = {"case": f"{name} {dtype}", "impl": numbadnn.last_call().impl}  # type: ignore[union-attr]
+    row["MB"], row["error/bound"] = nbytes / 1e6, worst(result, first, theirs, k, dtype)
+    if not row["error/bound"] <= 1:
+        return row | {"us": "REFUSED"}
+    row["us"] = 1e3 * device_ms([lambda s=s: ours(*s) for s in sets], 12)
+    row["torch"] = 1e3 * device_ms([lambda s=s: theirs(*s) for s in sets], 6)
+    row["copy"] = nbytes / copy_gbps(nbytes) / 1e3
+    return row | {"of floor": row["us"] / row["copy"], "vs torch": row["torch"] / row["us"]}
+
+
+def main() -> None:
+    wanted, quick = [a for a in sys.argv[1:] if not a.startswith("-")], "--quick" in sys.argv
+    rows = []
+    for dtype in DTYPES[: 1 if quick else 2]:
+        for case in LINES if not wanted or "causal" in wanted else ():
+            n, c, steps, filters, taps, dilation, groups = case
+            name = f"causal {n}x{c}x{steps} -> {filters} {taps} taps d{dilation} g{groups}"
+            rows.append(measure(name, dtype, causal(case, dtype)))
+        for case in UNSHARED if not wanted or "unshared" in wanted else ():
+            for direction in ("forward", "grad_inputs", "grad_weights"):
+                n, c, side, filters, taps, stride, _ = case
+                name = f"unshared {direction} {n}x{c}x{side}x{side} -> {filters} {taps}x{taps} s{stride}"
+                rows.append(measure(name, dtype, unshared(case, direction, dtype)))
+    print(table(rows, ("case", "impl", "error/bound", "MB", "us", "torch", "copy", "of floor", "vs torch")))
+    print("written to", save("lines", rows, quick=quick))
+
+
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,7 @@ from numbadnn.kernels import implicit_pixels as host
 from numbadnn.kernels._cuda import cuda, f32
 from numbadnn.kernels._implicit_walk import Boxes, Window, filter_steps, packed_steps
 from numbadnn.ops.conv import ConvProblem
+from numbadnn.validate import compare
 from numbadnn.validate.data import buffer, untouched
 from numbadnn.validate.execute import targets
 from numbadnn.validate.oracle import Trial
@@ -132,6 +133,21 @@ def weights() -> None:
         kernel(*maps, partial.ctypes.data, *scalars, f32(alpha))
         implicit_weights.total_launch(problem, splits, 0)(0, partial.ctypes.data, out.array.ctypes.data)
         report(f"{problem} {config}", trial.compare_exactly(out.array), untouched(out))
+
+
+def weight_totals() -> None:
+    """The second kernel alone, with as many threads an element as splits ask for."""
+    problem = ConvProblem.parse("conv2d_grad_wrt_weights x=float16:1x20x3x2:nhwc w=float16:24x20x1x2 beta=-1")
+    k, c, _, taps = problem.w.shape
+    for splits in (1, 5, 37):
+        out = targets(problem, Trial.of(problem, kind="integers").old)[0]
+        rows = implicit_weights.rows_of(problem)
+        partial = np.random.default_rng(splits).integers(-3, 4, (splits, rows, k)).astype(np.float32)
+        sums = partial.sum(0).reshape(taps, -1, k)[:, :c]
+        expected = (sums.transpose(2, 1, 0)[:, :, None, ::-1] - out.array.astype(np.float32)).astype(np.float64)
+        allow(partial, out.array)
+        implicit_weights.total_launch(problem, splits, 0)(0, partial.ctypes.data, out.array.ctypes.data)
+        report(f"total of {splits}", compare.compare_exactly(out.array, expected), untouched(out))
 
 
 if __name__ == "__main__":

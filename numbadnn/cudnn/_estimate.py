@@ -79,7 +79,7 @@ def _tiled(problem: ConvProblem) -> float:
     found = []
     for shape, factor in _TILES:
         m, n, _, _, _, resident = shape
-        rounds = tiles.rounds(shape, p.tiles(m, n) * p.phases // (p.end - p.begin))  # it skips no phase
+        rounds = tiles.rounds(shape, p.tiles(m, n) * p.phases // p.met)  # it skips no phase
         multiplied = rounds * resident * m * n * p.terms * factor / tiles.SPEED[4]
         found.append(tiles.ROUND * math.ceil(rounds) + multiplied)
     return min(found) * (_BACKWARD if p.inputs else 1.0)

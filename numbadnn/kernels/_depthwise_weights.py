@@ -2,7 +2,7 @@
 
 A filter's taps are few and the sum behind each runs over every output position of every image. A block has a few
 channels and a stretch of the positions; its threads slide down strips of rows as the forward kernel does, with the taps
-as their sums. Their totals, added in a tree, go to a table; the second kernel adds the table's rows in order.
+as their sums. Their totals, added in a tree, go to a table; the second kernel adds the table's rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._depthwise_kernels import THREADS, _types
 from numbadnn.kernels._depthwise_tiles import fetch
 from numbadnn.kernels._ptx import load, store
-from numbadnn.kernels.depthwise import DepthwiseConfig
+from numbadnn.kernels.depthwise import FINISHERS, DepthwiseConfig
+
+#: splits that a thread of the second kernel fetches at once
+AHEAD = 4
 
 
 def _put_row(acc: str, config: DepthwiseConfig) -> Callable[..., None]:
@@ -124,25 +127,40 @@ def weights(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None
 
 
 def finish(dtype: str, acc: str, R: int, S: int) -> Callable[..., None]:
-    """w[k,0,r,s] = alpha * the sum of partial[split, tap, k] over splits, in their order, + beta * w[k,0,r,s]."""
+    """w[k,0,r,s] = alpha * the sum of partial[split, tap, k] over splits + beta * w[k,0,r,s].
+
+    ``FINISHERS`` threads share an element: each adds every so-manieth split in order, then their sums are added in a tree.
+    """
     A, size = _types(dtype, acc)
-    item_size = 8 if acc == "float64" else 4
+    item_size, lanes = 8 if acc == "float64" else 4, THREADS // FINISHERS
     read_partial, read, write = load(acc, acc), load(dtype, acc), store(dtype, acc)
+    add_up = _reduce.over_parts(_reduce.add(acc), lanes, FINISHERS)
 
     def kernel(partial, w, count, splits, K, w_start, w_strides, alpha, beta):  # type: ignore[no-untyped-def]
-        i = i32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
-        if i >= count:
-            return
-        tap = i32(u32(i) // u32(K))
-        k = i32(i - tap * K)
+        table = cuda.shared.array(THREADS, A)
+        some = cuda.local.array(AHEAD, A)
+        thread = i32(cuda.threadIdx.x)
+        part = i32(u32(thread) // u32(lanes))
+        i = i32(cuda.blockIdx.x * lanes + (thread - part * lanes))
+        at = partial + i64(i if i < count else i32(count - 1)) * item_size
         total = A(0)
-        for split in range(splits):
-            total = A(total + read_partial(partial + i64(i64(split) * count + i) * item_size))
-        r = i32(u32(tap) // u32(S))
-        target = w + (w_start + k * w_strides[0] + r * w_strides[1] + (tap - r * S) * w_strides[2]) * size
-        result = A(alpha * total)
-        if beta != A(0):
-            result = A(result + beta * read(target))
-        write(target, result)
+        for first in range(part, splits, AHEAD * FINISHERS):
+            for e in range(AHEAD):  # all of them under way before the first is needed
+                split = i32(first + e * FINISHERS)
+                some[e] = read_partial(at + i64(split if split < splits else part) * count * item_size)
+            for e in range(AHEAD):
+                if first + e * FINISHERS < splits:
+                    total = A(total + some[e])
+        table[thread] = total
+        add_up(table)
+        if part == 0 and i < count:
+            tap = i32(u32(i) // u32(K))
+            k = i32(i - tap * K)
+            r = i32(u32(tap) // u32(S))
+            target = w + (w_start + k * w_strides[0] + r * w_strides[1] + (tap - r * S) * w_strides[2]) * size
+            result = A(alpha * table[thread])
+            if beta != A(0):
+                result = A(result + beta * read(target))
+            write(target, result)
 
     return kernel

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.kernels import _reduce
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._implicit_tiles_tables import LAST_BIT
 from numbadnn.kernels._implicit_tiles_words import fetch_words, write_at
@@ -150,41 +151,50 @@ def put_tile(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., N
     return put_all
 
 
-def total(dtype: str, acc: str, along_rows: bool) -> Callable[..., None]:
-    """out[row, column] = alpha * (the sum of all splits, in their order) + beta * out; a group a blockIdx.y.
+def total(dtype: str, acc: str, along_rows: bool, share: int) -> Callable[..., None]:
+    """out[row, column] = alpha * (the sum of all splits) + beta * out; a group a blockIdx.y.
 
     The partial sums lie as ``row * row_step + column * column_step``, neighbours as ``along_rows`` says, ``each`` apart.
+    ``share`` threads have every so-manieth split of an element and add them in order, then their sums are added in a tree.
     """
     A, acc_size, size = ACCUMULATOR[acc], ITEMSIZE[acc], ITEMSIZE[dtype]
     read, write, finish = load(acc, acc), store(dtype, acc), _finish(dtype, acc)
-    together = 8
+    together, lanes = 8, TOTAL_THREADS // share
+    add_up = _reduce.over_parts(_reduce.add(acc), lanes, share)
 
     def kernel(  # type: ignore[no-untyped-def]
         partial, target, rows, row_count, columns, splits, row_step, column_step, each, step, group_step, alpha, beta
     ):
-        number = i32(i64(cuda.blockIdx.x) * TOTAL_THREADS + cuda.threadIdx.x)
+        table = cuda.shared.array(TOTAL_THREADS, A)
+        thread = i32(cuda.threadIdx.x)
+        part = i32(u32(thread) // u32(lanes))
+        number = i32(i64(cuda.blockIdx.x) * lanes + (thread - part * lanes))
         extent = row_count if along_rows else columns
         high = i32(u32(number) // u32(extent))
         low = i32(number - high * extent)
         row, column = (low, high) if along_rows else (high, low)
-        if row >= row_count or column >= columns:
-            return
+        live = row < row_count and column < columns
         words = cuda.local.array(4, INT32)
-        fetch_words(words, i32(0), rows + i64(row) * ENTRY)
-        if words[2] == i32(LAST_BIT):
-            return
+        fetch_words(words, i32(0), rows + i64(row if live else i32(0)) * ENTRY)
+        live = live and words[2] != i32(LAST_BIT)
         group = i64(cuda.blockIdx.y)
         source = partial + (group * splits * each + i64(row) * row_step + i64(column) * column_step) * acc_size
         value = A(0)
         held = cuda.local.array(together, A)
         apart = each * acc_size
-        for first in range(i32(0), splits, i32(together)):
+        for first in range(part, splits if live else i32(0), i32(together * share)):
             for e in range(together):
-                held[e] = read(source + i64(first + e) * apart) if first + e < splits else A(0)
+                split = i32(first + e * share)
+                held[e] = read(source + i64(split) * apart) if split < splits else A(0)
             for e in range(together):
                 value = A(value + held[e])
-        to = target + (group * group_step + i64(words[2]) + i64(column) * step) * size
-        write(to, finish(value, to, alpha, beta))
+        if share > 1:
+            table[thread] = value
+            add_up(table)
+            value = table[thread]
+        if live and part == 0:
+            to = target + (group * group_step + i64(words[2]) + i64(column) * step) * size
+            write(to, finish(value, to, alpha, beta))
 
     return kernel
 

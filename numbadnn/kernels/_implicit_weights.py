@@ -24,7 +24,8 @@ from numbadnn.kernels._implicit_put import by_threads
 from numbadnn.kernels._ptx import ELEMENT, load, load_vector, store, store_vector
 from numbadnn.problem import ITEMSIZE
 
-TILE = (64, 16)  # channels of a tap and filters that a block of ``total`` adds up
+WIDE = 16  # filters that a block of ``total`` adds up
+AHEAD = 4  # splits that a thread of it fetches at once
 
 
 def stage_bytes(m: int, n: int, terms: int) -> int:
@@ -194,16 +195,16 @@ def weights(dtype: str, config: Any) -> Callable[..., None]:
     return kernel
 
 
-def total(dtype: str, lanes: int, vector: bool) -> Callable[..., None]:
-    """w[filter, channel, tap] = (sum over splits of partial) + beta * w, 64 channels of a tap by 16 filters a block.
+def total(dtype: str, high: int, lanes: int, vector: bool) -> Callable[..., None]:
+    """w[filter, channel, tap] = (sum over splits of partial) + beta * w, ``high`` channels of a tap by WIDE filters a block.
 
     Each element has ``lanes`` threads, which share its splits and are added in order. The tile is turned in shared memory:
     reads run along filters, writes along channels, eight at a time where ``vector``.
     """
-    size, (high, wide) = ITEMSIZE[dtype], TILE
+    size, wide, eights = ITEMSIZE[dtype], WIDE, high // 8
     read, write, old = load_vector("float32", 4, "float32"), store(dtype, "float32"), load(dtype, "float32")
     write_eight = store_vector(dtype, 8, "float32") if vector else write
-    pitch, element = high + 2, ELEMENT["float32"]
+    pitch, element, threads, pieces, under_way = high + 2, ELEMENT["float32"], high * wide // 4, wide // 4, 4 * AHEAD
 
     @device
     def put(values, target, c, depth, step, beta):  # type: ignore[no-untyped-def]
@@ -223,33 +224,37 @@ def total(dtype: str, lanes: int, vector: bool) -> Callable[..., None]:
     ):  # fmt: skip
         shared = cuda.shared.array(0, element)
         thread = i32(cuda.threadIdx.x)
-        lane = i32(thread >> 8)
-        row = i32((thread & 255) >> 2)
-        column = i32((thread & 3) * 4)
+        lane, place = divided(thread, i32(threads))
+        row, piece = divided(place, i32(pieces))
+        column = i32(piece * 4)
         group = i32(cuda.blockIdx.z)
         first_k = i32(cuda.blockIdx.x * wide)
         values = cuda.local.array(8, f32)
-        some = cuda.local.array(4, f32)
+        some = cuda.local.array(under_way, f32)
         for e in range(8):
             values[e] = f32(0)
         if first_k + column < width:
             at = partial + (i64(group * i64(rows) + cuda.blockIdx.y * high + row) * width + first_k + column) * 4
-            for split in range(lane, splits, lanes):
-                read(some, i32(0), at + split * split_stride)
-                for e in range(4):
-                    values[e] = f32(values[e] + some[e])
+            for first in range(lane, splits, i32(AHEAD * lanes)):
+                for i in range(AHEAD):  # all of them under way before the first is needed
+                    split = i32(first + i * lanes)
+                    read(some, i32(i * 4), at + (split if split < splits else first) * split_stride)
+                for i in range(AHEAD):
+                    if first + i * lanes < splits:
+                        for e in range(4):
+                            values[e] = f32(values[e] + some[i * 4 + e])
         for e in range(4):
             shared[i32((lane * wide + column + e) * pitch + row)] = values[e]
         cuda.syncthreads()
-        if thread < wide * 8:
-            across = i32(thread >> 3)
-            down = i32((thread & 7) * 8)
+        if thread < wide * eights:
+            across, down = divided(thread, i32(eights))
+            down = i32(down * 8)
             for e in range(8):
                 values[e] = f32(0)
                 for i in range(lanes):
                     values[e] = f32(values[e] + shared[i32((i * wide + across) * pitch + down + e)])
-            tap, part = divided(i32(cuda.blockIdx.y), chunks)
-            c = i32(part * 64 + down)
+            tap, part = divided(i32(cuda.blockIdx.y), i32(chunks * (64 // high)))
+            c = i32(part * high + down)
             k = i32(first_k + across)
             if c < depth and k < width:
                 r, s = divided(i32(tap_start + tap * tap_step), taps[1])

@@ -20,6 +20,7 @@ from numbadnn.registry import Executable, Impl, register
 
 THREADS = 128
 MOST_TAPS = 7  # along an axis
+FINISHERS = 16  # threads that share an element of the weights' gradient in the second sum
 #: threads that fill a GPU, and blocks that fill 132 multiprocessors twice over
 ENOUGH_THREADS, ENOUGH_BLOCKS = 1 << 17, 2 * 132 * 8
 
@@ -263,7 +264,7 @@ def _plan_weights(problem: ConvProblem, policy: Policy, config: DepthwiseConfig,
     start, w_strides = _flipped(problem)
     second = finish_kernel(problem.x.dtype, acc, config.taps).prepare(
         policy.device,
-        blocks(count, THREADS),
+        blocks(count, THREADS // FINISHERS),
         (THREADS, 1, 1),
         (count, config.splits, K, start, w_strides, problem.alpha, problem.beta),
     )

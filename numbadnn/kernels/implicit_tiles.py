@@ -31,6 +31,8 @@ LIMIT = 1 << 29
 MOST_TAPS = 31
 #: threads of the small kernels
 TABLE_THREADS, TOTAL_THREADS = 256, 128
+#: elements that keep 132 multiprocessors busy with a thread each
+FEW_ELEMENTS = 132 * 2048
 
 
 def _terms(problem: ConvProblem, policy: Policy) -> int:
@@ -95,18 +97,18 @@ def kernel(dtype: str, config: ImplicitTilesConfig) -> Kernel:
     return Kernel(f"implicit_tiles {dtype} {_text(config)}", parameters, build, config.threads, config.resident)
 
 
-def total_kernel(dtype: str, along_rows: bool) -> Kernel:
-    """The sum of the splits."""
+def total_kernel(dtype: str, along_rows: bool, share: int) -> Kernel:
+    """The sum of the splits; ``share`` threads have an element."""
     acc = "float64" if dtype == "float64" else "float32"
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _implicit_tiles_put
 
-        return _implicit_tiles_put.total(dtype, acc, along_rows)
+        return _implicit_tiles_put.total(dtype, acc, along_rows, share)
 
     real = "f64" if acc == "float64" else "f32"
     parameters = f"ptr ptr ptr i32 i32 i32 i32 i32 i64 i32 i64 {real} {real}"
-    return Kernel(f"implicit_total {dtype} {int(along_rows)}", parameters, build, TOTAL_THREADS)
+    return Kernel(f"implicit_total {dtype} {int(along_rows)} {share}", parameters, build, TOTAL_THREADS)
 
 
 def clear_kernel(dtype: str, vector: int) -> Kernel:
@@ -124,6 +126,7 @@ def clear_kernel(dtype: str, vector: int) -> Kernel:
 def kernels() -> Iterator[Kernel]:
     """The product on threads, with results in vectors and by way of shared memory; on warps with partial sums; zeros."""
     yield clear_kernel("float32", 4)
+    yield total_kernel("float32", True, 8)
     for dtype, op, layout, shape, splits, step in (
         ("float32", "conv2d", "", configurations.THREAD_TILES[0][0], 1, 1),
         ("float32", "conv2d_grad_wrt_inputs", "", configurations.THREAD_TILES[2][0], 1, 2),
@@ -150,7 +153,7 @@ class _Memory:
         rows = p.phases * p.padded_rows(config.m)
         terms = _padded(rows * ENTRY)
         partial = terms + _padded(p.phases * p.padded_terms(config.k) * ENTRY)
-        computed = (p.end - p.begin) * p.padded_rows(config.m)
+        computed = p.met * p.padded_rows(config.m)
         each = computed * -(-p.columns // config.n) * config.n if config.splits > 1 else 0
         return _Memory(rows, terms, partial, partial + each * config.splits * p.groups * ITEMSIZE[p.accumulator])
 
@@ -199,7 +202,7 @@ def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | No
     p, config = Product(problem), config or heuristic(problem, policy)
     memory, dtype, splits = _Memory.of(p, config), problem.x.dtype, config.splits
     high, across = p.padded_rows(config.m) // config.m, -(-p.columns // config.n)
-    rows, width = (p.end - p.begin) * high * config.m, across * config.n
+    rows, width = p.met * high * config.m, across * config.n
     row_table = f"space+{p.begin * high * config.m * ENTRY}"
     term_table = f"space+{memory.terms + p.begin * p.padded_terms(config.k) * ENTRY}"
     row_step, column_step = (1, rows) if config.along_rows else (width, 1)
@@ -214,14 +217,14 @@ def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | No
     steps = [
         (prepare(tables, blocks(entries, TABLE_THREADS), _geometry(p, config)), f"space space+{memory.terms}"),
     ]
-    if p.end - p.begin < p.phases:
+    if p.met < p.phases:
         size, vector = math.prod(p.out.shape), 16 // p.out.itemsize if p.out.aligned else 1
         cleared = prepare(clear_kernel(dtype, vector), blocks(-(-size // vector), TOTAL_THREADS), (size,))
         steps.append((cleared, "out"))
     chosen = kernel(dtype, config)
     split = (row_step, (p.other_step, column_step), (a_group, b_group, rows * width))
     whole = (0, (p.other_step, p.out_step), (a_group, b_group, out_group))
-    count = (p.end - p.begin) * high * across
+    count = p.met * high * across
     scalars = (
         *(count - 1 if p.heavier_last else 0, across, high, p.padded_terms(config.k) // config.k, splits, p.columns),
         *(split if splits > 1 else whole),
@@ -232,8 +235,10 @@ def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | No
     steps.append((launch, f"a b {target} {row_table} {term_table}"))
     if splits > 1:
         sizes = (rows, p.columns, splits, row_step, column_step, rows * width, p.out_step, out_group)
-        grid = (blocks(rows * p.columns, TOTAL_THREADS)[0], p.groups, 1)
-        last = prepare(total_kernel(dtype, config.along_rows), grid, (*sizes, *scaling))
+        # many splits of few elements: as many threads an element as it takes to ask memory for enough at a time
+        share = 8 if splits >= 16 and rows * p.columns * p.groups < FEW_ELEMENTS else 1
+        grid = (blocks(rows * p.columns, TOTAL_THREADS // share)[0], p.groups, 1)
+        last = prepare(total_kernel(dtype, config.along_rows, share), grid, (*sizes, *scaling))
         steps.append((last, f"{target} out {row_table}"))
     direct = sequence("a b out space", steps)
 
@@ -268,8 +273,8 @@ def _rank(problem: ConvProblem) -> float:
     if problem.unshared:
         return math.inf
     p = Product(problem)
-    met = math.prod(problem.taps) * p.channels / ((p.end - p.begin) * p.terms) if p.inputs else 1.0
-    cleared = 2 + problem.output.size * problem.x.itemsize / 3e6 if p.end - p.begin < p.phases else 0.0
+    met = math.prod(problem.taps) * p.channels / (p.met * p.terms) if p.inputs else 1.0
+    cleared = 2 + problem.output.size * problem.x.itemsize / 3e6 if p.met < p.phases else 0.0
     return 6 + cleared + met * configurations.estimated(p, False)[0][0]
 
 

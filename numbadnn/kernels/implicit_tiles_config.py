@@ -258,9 +258,7 @@ def _time(p: Product, shape: tuple[int, ...], factor: float, splits: int) -> flo
     m, n, k, _, _, resident = shape
     taken = rounds(shape, p.tiles(m, n) * splits)
     blocks = -((-p.terms // k) // splits)
-    partial = (
-        2 * splits * (p.end - p.begin) * p.rows * p.columns * p.groups * ITEMSIZE[p.accumulator] if splits > 1 else 0
-    )
+    partial = 2 * splits * p.met * p.rows * p.columns * p.groups * ITEMSIZE[p.accumulator] if splits > 1 else 0
     summed = 3 + partial / 2.5e6 if splits > 1 else 0
     rounds_us = ROUND * math.ceil(taken)
     return rounds_us + taken * resident * m * n * k * blocks * factor / SPEED[p.problem.x.itemsize] + summed

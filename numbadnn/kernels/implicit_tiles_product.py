@@ -37,6 +37,7 @@ class Product:
             area = tuple(-(-n // (s // math.gcd(s, d))) for n, s, d in sets)
         #: the phases from the first that meets a tap to the last: what lies outside is 0, and ``clears`` says who writes it
         self.begin, self.end = self._met() if self.inputs and self.clears else (0, self.phases)
+        self.met = self.end - self.begin
         self.positions = y.shape[0] * math.prod(self.places)
         terms = self.channels * math.prod(area)  # the most that a phase has
         self.rows, self.terms = (terms, self.positions) if self.weights else (self.positions, terms)
@@ -89,7 +90,7 @@ class Product:
         return -(-self.terms // k) * k
 
     def tiles(self, m: int, n: int) -> int:
-        return (self.end - self.begin) * -(-self.rows // m) * -(-self.columns // n) * self.groups
+        return self.met * -(-self.rows // m) * -(-self.columns // n) * self.groups
 
 
 def three(values: tuple[int, ...], neutral: int = 1) -> tuple[int, ...]:

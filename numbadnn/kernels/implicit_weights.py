@@ -117,21 +117,21 @@ def weights_kernel(dtype: str, config: WeightsConfig) -> Kernel:
     return Kernel(name, parameters, build, 384)
 
 
-def total_kernel(dtype: str, lanes: int, vector: bool) -> Kernel:
-    """The sum over splits; ``lanes`` threads share those of an element."""
+def total_kernel(dtype: str, high: int, lanes: int, vector: bool) -> Kernel:
+    """The sum over splits, ``high`` channels a block; ``lanes`` threads share the splits of an element."""
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _implicit_weights
 
-        return _implicit_weights.total(dtype, lanes, vector)
+        return _implicit_weights.total(dtype, high, lanes, vector)
 
     parameters = "ptr ptr i32 i64 i32 i32 i32 i32 i32*2 i32 i32 i64*4 f32"
-    return Kernel(f"implicit_weights_total {dtype} {lanes} {int(vector)}", parameters, build, 256 * lanes)
+    return Kernel(f"implicit_weights_total {dtype} {high} {lanes} {int(vector)}", parameters, build, 4 * high * lanes)
 
 
 def kernels() -> Iterator[Kernel]:
     """Those that every architecture has the instructions for."""
-    yield total_kernel("float16", 4, True)
+    yield total_kernel("float16", 64, 4, True)
 
 
 def hopper_kernels() -> Iterator[Kernel]:
@@ -196,16 +196,20 @@ def total_arguments(problem: ConvProblem, splits: int) -> tuple[Any, ...]:
 
 def total_launch(problem: ConvProblem, splits: int, device: int) -> Any:
     """The second kernel made ready."""
-    from numbadnn.kernels._implicit_weights import TILE
+    from numbadnn.kernels._implicit_weights import WIDE
 
-    w, (high, wide) = problem.w, TILE
-    grid = (-(-problem.y.shape[1] // problem.groups // wide), rows_of(problem) // high, problem.groups)
-    lanes = 4 if splits >= 8 and math.prod(grid) < 4 * MULTIPROCESSORS else 1
+    w, wide, rows = problem.w, -(-problem.y.shape[1] // problem.groups // WIDE), rows_of(problem)
+    # few elements: smaller tiles and more threads an element, so that memory is asked for enough at a time
+    tiles = wide * rows // 64 * problem.groups
+    high, lanes = 64, 4 if splits >= 4 and tiles < 4 * MULTIPROCESSORS else 1
+    if splits >= 32 and tiles < MULTIPROCESSORS // 2:
+        high, lanes = 16, 16
+    grid = (wide, rows // high, problem.groups)
     others = (w.shape[1], *(s for i, s in enumerate(w.strides) if i != 1 and w.shape[i] > 1))
     vector = w.aligned and w.strides[1] == 1 and all(step % 8 == 0 for step in others)
-    chosen = total_kernel(w.dtype, lanes, vector)
-    scalars, shared = total_arguments(problem, splits), lanes * wide * (high + 2) * 4
-    return chosen.prepare(device, grid, (256 * lanes, 1, 1), scalars, shared)
+    chosen = total_kernel(w.dtype, high, lanes, vector)
+    scalars, shared = total_arguments(problem, splits), lanes * WIDE * (high + 2) * 4
+    return chosen.prepare(device, grid, (4 * high * lanes, 1, 1), scalars, shared)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: WeightsConfig | None = None) -> Executable:

@@ -1,8 +1,8 @@
 """Batch normalization where neighbours in memory are channels (NHWC, per-activation): a thread takes some, row by row.
 
-Blocks are (group of channels, stretch of rows), groups next to each other: a *part* where they reduce, some *batches* of
-rows where they write. The walk that writes goes backwards and finds in the L2 cache what was read last. Workspace: see
-``_norm_finish``.
+Blocks are (group of channels, some batches of rows), groups next to each other: every ``parts``-th batch where they reduce, so
+that all together walk memory from end to end, neighbouring *batches* where they write. The walk that writes goes backwards and
+finds in the L2 cache what was read last. Workspace: see ``_norm_finish``.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def stats(dtype: str, acc: str, parameter: str, config: ColumnsConfig) -> Callab
     A, size, unit, held, threads = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll, lanes * rows
     read_vector, write, locate = load_vector(dtype, vec, acc), store(acc, acc), _locate(config)
     join_parts, table_size, share = _norm_parts.join_parts(acc, lanes, rows, vec), vec * threads, 1.0 / unroll
+    batch = unroll * rows
 
-    def kernel(x, space, channels, groups, parts, per, count, stride):  # type: ignore[no-untyped-def]
+    def kernel(x, space, channels, groups, parts, count, stride):  # type: ignore[no-untyped-def]
         values = cuda.local.array(held, A)
         origin, mean, m2 = cuda.local.array(vec, A), cuda.local.array(vec, A), cuda.local.array(vec, A)
         counts = cuda.shared.array(threads, A)
@@ -67,12 +68,12 @@ def stats(dtype: str, acc: str, parameter: str, config: ColumnsConfig) -> Callab
         first, live, mine, part = locate(i32(cuda.blockIdx.x), groups, channels)
         base, thread = x + i64(first) * size, i32(cuda.threadIdx.x)
         read_vector(origin, i32(0), base)
-        r, end = i32(part * per + mine), i32(min(i32(part * per + per), count))
+        r = i32(part * batch + mine)
         n, at_row, row = A(0), i64(base + i64(r) * stride * size), i64(rows * stride * size)
         for e in range(vec):
             mean[e] = A(0)
             m2[e] = A(0)
-        while r < end - (unroll - 1) * rows:
+        while r < count - (unroll - 1) * rows:
             for u in range(unroll):
                 read_vector(values, i32(u * vec), at_row + u * row)
             total = A(n + A(unroll))
@@ -91,14 +92,14 @@ def stats(dtype: str, acc: str, parameter: str, config: ColumnsConfig) -> Callab
                 mean[e] = A(mean[e] + delta * part_share)
                 m2[e] = A(A(m2[e] + around) + A(delta * delta) * weight)
             n = total
-            r = i32(r + unroll * rows)
-            at_row = i64(at_row + unroll * row)
-        if r < end:
+            r = i32(r + parts * batch)
+            at_row = i64(at_row + i64(parts * unroll) * row)
+        if r < count:
             for u in range(unroll - 1):
-                if r + u * rows < end:
+                if r + u * rows < count:
                     read_vector(values, i32(u * vec), at_row + u * row)
             for u in range(unroll - 1):
-                if r + u * rows < end:
+                if r + u * rows < count:
                     n = A(n + A(1))
                     inverse = A(A(1) / n)
                     for e in range(vec):
@@ -212,10 +213,10 @@ def sums(dtype: str, acc: str, parameter: str, config: ColumnsConfig, fused: boo
     A, size, unit, held, threads = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[parameter], vec * unroll, lanes * rows
     read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
     read, write, locate, acc_size = load(parameter, acc), store(acc, acc), _locate(config), ITEMSIZE[acc]
-    add_parts, table_size = _norm_parts.add_parts(acc, lanes, rows, vec), vec * threads
+    add_parts, table_size, batch = _norm_parts.add_parts(acc, lanes, rows, vec), vec * threads, unroll * rows
 
     def kernel(  # type: ignore[no-untyped-def]
-        x, dy, gamma, mean, var, dx, space, epsilon, channels, groups, parts, per, count, strides
+        x, dy, gamma, mean, var, dx, space, epsilon, channels, groups, parts, count, strides
     ):
         values = cuda.local.array(held, A)
         slopes = cuda.local.array(held, A)
@@ -233,8 +234,8 @@ def sums(dtype: str, acc: str, parameter: str, config: ColumnsConfig, fused: boo
                 a[e] = A(read(gamma + own) / A(square_root(A(read(var + own) + epsilon))))
             for i in range(3):
                 s[i, e] = A(0)
-        r, end = i32(part * per + mine), i32(min(i32(part * per + per), count))
-        while r < end - (unroll - 1) * rows:
+        r = i32(part * batch + mine)
+        while r < count - (unroll - 1) * rows:
             for u in range(unroll):
                 at = i64(i32(r + u * rows))
                 read_vector(values, i32(u * vec), x_base + at * strides[0] * size)
@@ -251,14 +252,14 @@ def sums(dtype: str, acc: str, parameter: str, config: ColumnsConfig, fused: boo
             if fused and live:
                 for u in range(unroll):
                     write_vector(slopes, i32(u * vec), dx_base + i64(i32(r + u * rows)) * strides[2] * size)
-            r = i32(r + unroll * rows)
-        if r < end:
+            r = i32(r + parts * batch)
+        if r < count:
             for u in range(unroll - 1):
-                at = i64(i32(min(i32(r + u * rows), i32(end - 1))))
+                at = i64(i32(min(i32(r + u * rows), i32(count - 1))))
                 read_vector(values, i32(u * vec), x_base + at * strides[0] * size)
                 read_vector(slopes, i32(u * vec), dy_base + at * strides[1] * size)
             for u in range(unroll - 1):
-                if r + u * rows < end:
+                if r + u * rows < count:
                     for e in range(vec):
                         d, g = A(values[u * vec + e] - k[e]), slopes[u * vec + e]
                         s[0, e] = A(s[0, e] + g)

@@ -1,9 +1,9 @@
 """Batch normalization where neighbours in memory belong to one channel (NCHW): elements are taken in 16-byte vectors.
 
-The vectors of a channel are numbered across its planes, and a block takes a stretch of them: a *part* where it reduces,
-a *chunk* where it writes. Blocks next to each other take different channels of the same images, so that memory is
-walked from end to end; the walk that writes goes backwards and finds in the L2 cache what was read last. Workspace: see
-``_norm_finish``.
+The vectors of a channel are numbered across its planes, in *chunks* of as many as a block has under way: one a block where it
+writes, every ``parts``-th where it reduces. Blocks next to each other take different channels of the same images, so that all
+together walk memory from end to end; the walk that writes goes backwards and finds in the L2 cache what was read last.
+Workspace: see ``_norm_finish``.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def stats(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callabl
     read, read_vector, write = load(dtype, acc), load_vector(dtype, vec, acc), store(acc, acc)
     begin, step, place = _walk(size, vec, threads)
     many, one, both = _norm_parts.batch(acc, held), _norm_parts.batch(acc, vec), _norm_parts.join(acc)
-    join_parts = _norm_parts.join_parts(acc, 1, threads)
+    join_parts, chunk = _norm_parts.join_parts(acc, 1, threads), unroll * threads
 
-    def kernel(x, space, channels, parts, per, vectors, inner, stride, c_stride):  # type: ignore[no-untyped-def]
+    def kernel(x, space, channels, parts, vectors, inner, stride, c_stride):  # type: ignore[no-untyped-def]
         values = cuda.local.array(held, A)
         counts = cuda.shared.array(threads, A)
         means = cuda.shared.array(threads, A)
@@ -63,24 +63,26 @@ def stats(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callabl
         channel = i32(block - part * channels)
         base = x + channel * c_stride * size
         origin = read(base)
-        j, end = i32(part * per + thread), i32(min(i32(part * per + per), vectors))
+        j = i32(part * chunk + thread)
         n, mean, m2 = A(0), A(0), A(0)
         over, rest = begin(i32(threads), inner)
+        far, beyond = begin(i32((parts - 1) * chunk), inner)
         plane, at = begin(j, inner)
-        while j < end - (unroll - 1) * threads:
+        while j < vectors - (unroll - 1) * threads:
             for u in range(unroll):
                 read_vector(values, i32(u * vec), place(base, plane, at, stride))
                 plane, at = step(plane, at, inner, over, rest)
             centre, around = many(values, 0, origin)
             n, mean, m2 = both(n, mean, m2, A(held), centre, around)
-            j = i32(j + unroll * threads)
-        if j < end:
+            plane, at = step(plane, at, inner, far, beyond)
+            j = i32(j + parts * chunk)
+        if j < vectors:
             for u in range(unroll - 1):
-                if j + u * threads < end:
+                if j + u * threads < vectors:
                     read_vector(values, i32(u * vec), place(base, plane, at, stride))
                 plane, at = step(plane, at, inner, over, rest)
             for u in range(unroll - 1):
-                if j + u * threads < end:
+                if j + u * threads < vectors:
                     centre, around = one(values, u * vec, origin)
                     n, mean, m2 = both(n, mean, m2, A(vec), centre, around)
         counts[thread], means[thread], squares[thread] = n, mean, m2
@@ -227,10 +229,10 @@ def sums(dtype: str, acc: str, parameter: str, config: PlanesConfig, fused: bool
     read, write, (begin, step, place) = load(parameter, acc), store(acc, acc), _walk(size, vec, threads)
     read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
     add_parts, acc_size = _norm_parts.add_parts(acc, 1, threads, 3), ITEMSIZE[acc]
-    table_size = 3 * threads
+    table_size, chunk = 3 * threads, unroll * threads
 
     def kernel(  # type: ignore[no-untyped-def]
-        x, dy, gamma, mean, var, dx, space, epsilon, channels, parts, per, vectors, inner, strides, c_strides
+        x, dy, gamma, mean, var, dx, space, epsilon, channels, parts, vectors, inner, strides, c_strides
     ):
         values = cuda.local.array(held, A)
         slopes = cuda.local.array(held, A)
@@ -244,11 +246,12 @@ def sums(dtype: str, acc: str, parameter: str, config: PlanesConfig, fused: bool
         k, a = read(mean + own), A(0)
         if fused:
             a = A(read(gamma + own) / A(square_root(A(read(var + own) + epsilon))))
-        j, end = i32(part * per + thread), i32(min(i32(part * per + per), vectors))
+        j = i32(part * chunk + thread)
         s1, s2, s3 = A(0), A(0), A(0)
         over, rest = begin(i32(threads), inner)
+        far, beyond = begin(i32((parts - 1) * chunk), inner)
         plane, at = begin(j, inner)
-        while j < end - (unroll - 1) * threads:
+        while j < vectors - (unroll - 1) * threads:
             first, at_first = plane, at
             for u in range(unroll):
                 read_vector(values, i32(u * vec), place(x_base, plane, at, strides[0]))
@@ -264,16 +267,17 @@ def sums(dtype: str, acc: str, parameter: str, config: PlanesConfig, fused: bool
                 for u in range(unroll):
                     write_vector(slopes, i32(u * vec), place(dx_base, first, at_first, strides[2]))
                     first, at_first = step(first, at_first, inner, over, rest)
-            j = i32(j + unroll * threads)
-        if j < end:
+            plane, at = step(plane, at, inner, far, beyond)
+            j = i32(j + parts * chunk)
+        if j < vectors:
             first, at_first = plane, at
             for u in range(unroll - 1):
-                if j + u * threads < end:
+                if j + u * threads < vectors:
                     read_vector(values, i32(u * vec), place(x_base, plane, at, strides[0]))
                     read_vector(slopes, i32(u * vec), place(dy_base, plane, at, strides[1]))
                 plane, at = step(plane, at, inner, over, rest)
             for u in range(unroll - 1):
-                if j + u * threads < end:
+                if j + u * threads < vectors:
                     for i in range(vec):
                         d, g = A(values[u * vec + i] - k), slopes[u * vec + i]
                         s1, s2, s3 = A(s1 + g), A(s2 + g * d), A(s3 + d)

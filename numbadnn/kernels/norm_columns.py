@@ -14,6 +14,8 @@ from numbadnn.ops.norm import NormProblem
 
 #: blocks that a reduction is split into: one wave, of three or (16-bit data) two a multiprocessor on 132 of them
 BLOCKS, FEWER = 396, 264
+#: more rows than all blocks take at a time: indices go as far beyond the last
+FARTHEST = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ def reason(problem: NormProblem) -> str:
         return "needs the channels contiguous in memory, and rows that one stride places"
     if layout.channels == 1 and layout.averaged > 1:
         return "needs more than one channel"
-    if max(layout.averaged, layout.channels, problem.x.size // 64) >= LIMIT32:
+    if max(layout.averaged + FARTHEST, layout.channels, problem.x.size // 64) >= LIMIT32:
         return "needs fewer than 2**31 rows"
     return ""
 
@@ -66,9 +68,7 @@ class Columns:
         self.groups = -(-self.channels // (config.vec * config.lanes))
         step = config.unroll * config.rows
         wave = FEWER if config.vec > 4 else BLOCKS
-        parts = max(1, min(wave // self.groups, self.rows // step))
-        self.per = -(-self.rows // parts)
-        self.parts = -(-self.rows // self.per)
+        self.parts = max(1, min(wave // self.groups, self.rows // step))
 
     def _kernel(self, name: str, parameters: str, *more: Any) -> Kernel:
         return columns_kernel(self.problem, name, parameters, self.acc, self.config, *more)
@@ -76,7 +76,7 @@ class Columns:
     def reduction(self) -> tuple[Any, ...]:
         """The step that leaves parts in the workspace."""
         grid, p, threads = blocks(self.groups * self.parts, 1), self.problem, self.config.lanes * self.config.rows
-        sizes = (self.channels, self.groups, self.parts, self.per, self.rows)
+        sizes = (self.channels, self.groups, self.parts, self.rows)
         if p.op.endswith("_grad"):
             fused = p.op == "batch_normalization_test_grad"
             return self._kernel("sums", SUMS[self.acc], fused), grid, threads, (p.epsilon, *sizes, self.strides)
@@ -97,10 +97,10 @@ class Columns:
 
 
 _EPSILON = {"float32": "f32", "float64": "f64"}
-STATS = "ptr ptr i32 i32 i32 i32 i32 i64"
+STATS = "ptr ptr i32 i32 i32 i32 i64"
 APPLY = "ptr ptr ptr i32 i32 i32 i32 i64*2"
 INFER = {acc: f"ptr ptr ptr ptr ptr ptr {e} i32 i32 i32 i32 i64*2" for acc, e in _EPSILON.items()}
-SUMS = {acc: f"ptr ptr ptr ptr ptr ptr ptr {e} i32 i32 i32 i32 i32 i64*3" for acc, e in _EPSILON.items()}
+SUMS = {acc: f"ptr ptr ptr ptr ptr ptr ptr {e} i32 i32 i32 i32 i64*3" for acc, e in _EPSILON.items()}
 BACKWARD = "ptr ptr ptr ptr i32 i32 i32 i32 i64*3"
 
 

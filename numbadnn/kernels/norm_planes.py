@@ -17,6 +17,9 @@ from numbadnn.ops.norm import TRAIN, NormProblem
 #: of 16-bit data: three); a second wave that is not full would cost as much as the first
 BLOCKS, FEWER = 528, 396
 
+#: more elements of a channel than all blocks take at a time: indices go as far beyond its end
+FARTHEST = 1 << 22
+
 #: parts that every thread of the walk that writes may join by itself: a kernel launched for it would take some microseconds
 MOST_JOINED = 4
 
@@ -63,7 +66,7 @@ def reason(problem: NormProblem) -> str:
         return "needs the elements of a channel contiguous in memory, plane by plane"
     if inner.n == 1 and layout.averaged > 1:
         return "needs planes of more than one element"
-    if max(layout.averaged, layout.channels, problem.x.size // 64) >= LIMIT32:
+    if max(layout.averaged + FARTHEST, layout.channels, problem.x.size // 64) >= LIMIT32:
         return "needs fewer than 2**31 elements a channel"
     return ""
 
@@ -81,9 +84,7 @@ class Planes:
         self.strides, self.c_strides = outer.strides, layout.kept[0].strides[:count]
         step = config.unroll * config.threads
         wave = FEWER if problem.op.endswith("_grad") and config.vec > 4 else BLOCKS
-        parts = max(1, min(wave // self.channels, self.vectors // (2 * step)))
-        self.per = -(-self.vectors // (parts * step)) * step if parts > 1 else self.vectors
-        self.parts = -(-self.vectors // self.per)
+        self.parts = max(1, min(wave // self.channels, self.vectors // (2 * step)))
         #: whether the walk that writes joins the parts itself
         self.joins = problem.op == TRAIN and self.parts <= MOST_JOINED
 
@@ -93,7 +94,7 @@ class Planes:
     def reduction(self) -> tuple[Any, ...]:
         """The step that leaves parts in the workspace."""
         grid, p = blocks(self.channels * self.parts, 1), self.problem
-        sizes = (self.channels, self.parts, self.per, self.vectors, self.inner)
+        sizes = (self.channels, self.parts, self.vectors, self.inner)
         if p.op.endswith("_grad"):
             fused = p.op == "batch_normalization_test_grad"
             epsilon = p.epsilon
@@ -122,11 +123,11 @@ class Planes:
 
 
 _EPSILON = {"float32": "f32", "float64": "f64"}
-STATS = "ptr ptr i32 i32 i32 i32 i32 i64 i64"
+STATS = "ptr ptr i32 i32 i32 i32 i64 i64"
 APPLY = "ptr ptr ptr i32 i32 i32 i64 i64 i64 i64"
 JOIN_APPLY = {acc: "ptr " * 11 + f"{e} {e} {e} {e} {e} i32 i32 i32 i32 i64 i64 i64 i64" for acc, e in _EPSILON.items()}
 INFER = {acc: f"ptr ptr ptr ptr ptr ptr {e} i32 i32 i32 i64 i64 i64 i64" for acc, e in _EPSILON.items()}
-SUMS = {acc: f"ptr ptr ptr ptr ptr ptr ptr {e} i32 i32 i32 i32 i32 i64*3 i64*3" for acc, e in _EPSILON.items()}
+SUMS = {acc: f"ptr ptr ptr ptr ptr ptr ptr {e} i32 i32 i32 i32 i64*3 i64*3" for acc, e in _EPSILON.items()}
 BACKWARD = "ptr ptr ptr ptr i32 i32 i32 i64*3 i64*3"
 
 

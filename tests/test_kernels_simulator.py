@@ -33,7 +33,7 @@ def checks_passed(part: str) -> int:
         ("configurations", 32),
         ("shared_configurations", 32),
         ("special_values", 12),
-        ("copies", 72),
+        ("copies", 96),
     ],
 )
 @pytest.mark.slow(60)

@@ -1,7 +1,8 @@
 """Copy with padding, cropping, new strides or another dtype; fill; scale: what surrounds an operation on the GPU.
 
 Each ``plan_`` function prepares one launch for one device and thread and returns a function of addresses and a stream. Axes
-that lie together in memory are folded into one, and where all is aligned a copy moves 16 bytes a thread.
+that lie together in memory are folded into one, and where all is aligned a copy moves 16 bytes a thread. A change of layout,
+where what lies together in the source does not in the destination, goes through tiles in shared memory (``_turn_kernels``).
 
 >>> pad = plan_copy(x, padded, offset=(0, 0, 1, 1), device=0)           # doctest: +SKIP
 >>> pad(x_address, padded_address, stream)                              # doctest: +SKIP
@@ -104,6 +105,8 @@ def plan_copy(src: Spec, dst: Spec, offset: tuple[int, ...], device: int) -> Cal
     axes = [Axis(*a) for a in zip(dst.shape, src.shape, offset, src.strides, dst.strides, strict=True)]
     axes = fold(axes)
     source, target = src.dtype, dst.dtype
+    if source == target and (turned := _turned(axes)):
+        return _plan_turn(turned, src.itemsize, src.aligned and dst.aligned, device)
     if source == target:
         axes, unit = widen(axes, src.itemsize, src.aligned and dst.aligned)
         source = target = f"{unit} bytes"
@@ -122,6 +125,47 @@ def plan_copy(src: Spec, dst: Spec, offset: tuple[int, ...], device: int) -> Cal
         tuple(a.stride for a in axes),
     )
     launch = chosen.prepare(device, blocks(count, THREADS), (THREADS, 1, 1), scalars)
+    return lambda src_address, dst_address, stream: launch(stream, src_address, dst_address)
+
+
+def _turned(axes: list[Axis]) -> list[Axis]:
+    """[outer, inner, across, along] of a copy that turns two axes, along packed in the source and across in the destination.
+
+    Empty where it is no such copy: nothing is padded or cropped, and both are long enough for tiles to be worth while.
+    """
+    if any(a.offset or a.n != a.src_n or a.n >= LIMIT32 - 64 for a in axes) or len(axes) > 4:
+        return []
+    along = next((a for a in axes if a.src_stride == 1 and a.stride != 1 and a.n >= 8), None)
+    across = next((a for a in axes if a.stride == 1 and a.src_stride != 1 and a.n >= 8), None)
+    if along is None or across is None:
+        return []
+    others = [a for a in axes if a is not along and a is not across]
+    one = Axis(1, 1, 0, 0, 0)
+    return [*[one] * (2 - len(others)), *others, across, along]
+
+
+def turn_kernel(size: int, pairs: bool) -> Kernel:
+    """The kernel of ``_turn_kernels`` for elements of ``size`` bytes, or for pairs of two bytes each."""
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels import _turn_kernels
+
+        return _turn_kernels.turn_pairs() if pairs else _turn_kernels.turn(size)
+
+    parameters = "ptr ptr i32*2 i32*2 i32 i64*3 i64*3"
+    return Kernel(f"turn {'pairs' if pairs else size}", parameters, build, THREADS)
+
+
+def _plan_turn(axes: list[Axis], size: int, aligned: bool, device: int) -> Callable[[int, int, int], None]:
+    outer, inner, across, along = axes
+    source = (outer.src_stride, inner.src_stride, across.src_stride)
+    target = (outer.stride, inner.stride, along.stride)
+    pairs = size == 2 and aligned and not any(v % 2 for v in (across.n, along.n, *source, *target))
+    side = 64 if pairs else 32
+    tiles = -(-along.n // side), -(-across.n // side)
+    scalars = ((along.n, across.n), tiles, inner.n, source, target)
+    grid = blocks(math.prod(tiles) * outer.n * inner.n, 1)
+    launch = turn_kernel(size, pairs).prepare(device, grid, (THREADS, 1, 1), scalars)
     return lambda src_address, dst_address, stream: launch(stream, src_address, dst_address)
 
 
@@ -149,7 +193,9 @@ def plan_scale(dst: Spec, beta: float, device: int) -> Callable[[int, int], None
 
 
 def kernels() -> Iterator[Kernel]:
-    """Some of every kind: each unit, each conversion, each rank, both index widths."""
+    """Some of every kind: each unit, each conversion, each rank, both index widths; turned axes."""
+    for size, pairs in ((2, False), (2, True), (4, False), (8, False)):
+        yield turn_kernel(size, pairs)
     for unit in (2, 4, 8, 16):
         yield copy_kernel(f"{unit} bytes", f"{unit} bytes", 5, unit == 2)
     dtypes = ("float16", "bfloat16", "float32", "float64")

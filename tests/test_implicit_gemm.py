@@ -10,8 +10,9 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
-from numbadnn.kernels import _assemble
+from numbadnn.kernels import _assemble, implicit_layout
 from numbadnn.kernels import implicit_gemm as host
+from numbadnn.kernels._implicit_walk import image_reason
 from numbadnn.kernels._launch import Kernel
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -49,9 +50,6 @@ def test_hopper_kernels_assemble_without_spills(kernel: Kernel) -> None:
     ("text", "reason"),
     [
         ("x=float32:1x8x8x8:nhwc w=float32:8x8x3x3", "where TF32 is allowed"),
-        ("x=float16:1x8x8x8 w=float16:8x8x3x3", "next to each other"),
-        ("x=float16:1x12x8x8:nhwc w=float16:8x12x3x3", "multiples of 16 bytes"),
-        ("x=float16:1x8x8x8:nhwc:unaligned w=float16:8x8x3x3", "multiples of 16 bytes"),
         ("x=float16:1x16x8x8:nhwc w=float16:8x8x3x3 groups=2", "64 channels"),
         ("x=float16:1x8x8x8:nhwc w=float16:8x8x3x3 pad=130,130,0,0", "below 128 pixels"),
         ("x=float16:1x8x300x8:nhwc w=float16:8x8x3x3 dilation=128,1", "below 128 pixels"),
@@ -60,6 +58,21 @@ def test_hopper_kernels_assemble_without_spills(kernel: Kernel) -> None:
 )
 def test_refuses_with_a_reason(text: str, reason: str) -> None:
     assert reason in host.supports(problem(text), POLICY)
+
+
+def test_images_that_cannot_be_read_are_copied() -> None:
+    limited = Policy(device=0, workspace_limit=10_000)
+    for x, nbytes in (
+        ("1x8x30x40", 19_200),
+        ("1x12x30x40:nhwc", 38_400),  # 16 channels a pixel
+        ("1x8x30x40:nhwc:unaligned", 19_200),
+    ):
+        asked = problem(f"x=float16:{x} w=float16:8x{x.split('x')[1]}x3x3 y=float16:1x8x28x38:nhwc")
+        inner = implicit_layout.readable(asked)
+        assert not image_reason(inner.x, "x") and inner.y == asked.y
+        assert f"needs {nbytes} bytes for channels-last images" in host.supports(asked, limited)
+        assert host.rank(asked) > host.rank(inner)
+    assert implicit_layout.readable(problem(LAYER)) == problem(LAYER)
 
 
 def test_the_heuristic_comes_first_and_is_one_of_the_space() -> None:
@@ -103,6 +116,10 @@ LINES = (
     "x=float32:2x32x9x9:nhwc w=float32:64x32x3x3:nhwc pad=1,1,1,1",
     "x=float32:2x20x12x11:nhwc w=float32:36x20x3x2 pad=0,2,1,0 stride=1,2 flip=0",
     "x=float32:2x64x12x13:nhwc w=float32:128x64x1x1:nhwc alpha=2 beta=1",
+    "x=float16:2x64x9x9 w=float16:64x64x3x3 pad=1,1,1,1",
+    "x=float16:2x3x20x21:nhwc w=float16:16x3x3x3:nhwc pad=1,1,1,1 stride=2,2",
+    "x=bfloat16:3x12x9x8 w=bfloat16:20x12x3x3 alpha=2 beta=-1",
+    "x=float32:2x20x12x11 w=float32:36x20x3x2",
 )
 
 

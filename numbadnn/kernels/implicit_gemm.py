@@ -1,24 +1,25 @@
-"""``numba.implicit_gemm``: convolution on Hopper's tensor cores without writing a matrix; channels-last, 16-bit types and TF32.
+"""``numba.implicit_gemm``: convolution on Hopper's tensor cores without writing a matrix; 16-bit types and TF32.
 
 The copy engine (TMA) in its im2col mode brings, for each tap, the channels of 128 or 256 pixels into shared memory, where
 wgmma multiplies them with the filters (``implicit_pixels``: forward, gradient with respect to the image), or with y
 (``implicit_weights``: gradient with respect to the filters). Sums are kept in float32. Filters that the copy engine
-cannot read where they are (channels not next to each other) are rearranged into the workspace first. Partial sums of
-``splits`` are added in a fixed order by a second kernel.
+cannot read where they are (channels not next to each other) are rearranged into the workspace first, and so are images
+(``implicit_layout``). Partial sums of ``splits`` are added in a fixed order by a second kernel.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any
 
-from numbadnn.kernels import _driver, implicit_pixels, implicit_weights, simulate
+from numbadnn.kernels import _driver, implicit_layout, implicit_pixels, implicit_weights, simulate
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import device_reason
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
-from numbadnn.registry import Impl, register
+from numbadnn.registry import Executable, Impl, register
 
 DIRECTIONS = {
     "conv2d": implicit_pixels,
@@ -37,15 +38,26 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
         return "needs float16 or bfloat16, or float32 where TF32 is allowed"
     if policy.precision in ("float16", "float64"):
         return f"accumulates in float32, not in {policy.precision}"
-    reason = DIRECTIONS[problem.op].supports(problem, policy) or device_reason(policy)
+    readable, left = implicit_layout.readable(problem), _left(problem, policy)
+    if left.workspace_limit < 0:
+        needed = implicit_layout.buffer_bytes(problem)
+        return f"needs {needed} bytes for channels-last images, the workspace limit is {policy.workspace_limit}"
+    reason = DIRECTIONS[problem.op].supports(readable, left) or device_reason(policy)
     if not reason and _driver.compute_capability(policy.device) != (9, 0):
         return "needs compute capability 9.0"
     return reason
 
 
+def _left(problem: ConvProblem, policy: Policy) -> Policy:
+    """The policy with the workspace that buffers of images leave."""
+    needed = implicit_layout.buffer_bytes(problem)
+    return dataclasses.replace(policy, workspace_limit=policy.workspace_limit - needed) if needed else policy
+
+
 def space(problem: ConvProblem, limit: int = 1 << 30) -> list[Any]:
     """Every configuration worth timing, the heuristic's first."""
-    return [*DIRECTIONS[problem.op].space(problem, limit)]
+    left = limit - implicit_layout.buffer_bytes(problem)
+    return [*DIRECTIONS[problem.op].space(implicit_layout.readable(problem), left)]
 
 
 def heuristic(problem: ConvProblem, limit: int = 1 << 30) -> Any:
@@ -57,9 +69,17 @@ def _space(problem: ConvProblem, policy: Policy) -> list[Any]:
     return space(problem, policy.workspace_limit)
 
 
+def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
+    """The product on readable images, with the copies that it takes."""
+    inner = DIRECTIONS[problem.op].plan(implicit_layout.readable(problem), _left(problem, policy), config)
+    return implicit_layout.around(problem, inner, policy.device)
+
+
 def rank(problem: ConvProblem) -> float:
-    """Microseconds: the estimate that chooses the configuration, which was up to a quarter low, and what launches take."""
-    return math.inf if problem.unshared else 1.25 * DIRECTIONS[problem.op].rank(problem)
+    """Microseconds: the estimate that chooses the configuration, which was up to a quarter low, and what copies take."""
+    if problem.unshared:
+        return math.inf
+    return 1.25 * DIRECTIONS[problem.op].rank(implicit_layout.readable(problem)) + implicit_layout.microseconds(problem)
 
 
 def kernels() -> Iterator[Kernel]:
@@ -81,7 +101,7 @@ for _op, _module in DIRECTIONS.items():
             "numba",
             "numba.implicit_gemm",
             supports,
-            _module.plan,
+            plan,
             rank,
             "tensor_core",
             "run_to_run",

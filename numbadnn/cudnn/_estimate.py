@@ -23,6 +23,10 @@ _RATE = {"float16": 3e8, "bfloat16": 3e8, "float32": 2e7, "float64": 2e7}
 _TRANSFORMED_RATE = 5.5e7
 #: microseconds a channel that is summed, at least: 75 of 128, 168 of 256
 _TRANSFORMED_CHANNEL = 0.6
+#: of lines in 16 bits, all whose multiply-adds are counted for so many filters at least: no tensor core takes them
+_LINE_RATE, _LINE_FILTERS = 3e7, 64
+#: float32 channels-last with a channel a group has engines of its own, of whom the gradient of strided images is the slowest
+_CHANNELWISE_RATE, _SPREAD_RATE = 7e6, 0.9e6
 #: bytes a microsecond
 _MEMORY = 3e6
 _LAUNCH = 6.0
@@ -46,8 +50,14 @@ def copies(form: Form) -> float:
 
 
 def _arithmetic(problem: ConvProblem) -> float:
+    if problem.x.itemsize == 2 and problem.op == "causal_conv1d" and not problem.unshared:
+        filters = problem.w.shape[0] // problem.groups
+        return problem.flops * -(-filters // _LINE_FILTERS) * _LINE_FILTERS / filters / _LINE_RATE
     if problem.x.dtype != "float32" or problem.unshared:
         return problem.flops / _RATE[problem.x.dtype]
+    if problem.groups == problem.x.shape[1] > 1 and problem.axes == 2 and problem.x.is_channels_last:
+        spread = problem.direction == "grad_inputs" and max(problem.stride) > 1
+        return problem.flops / (_SPREAD_RATE if spread else _CHANNELWISE_RATE)
     if problem.x.shape[1] <= _IMAGE and problem.direction == "grad_inputs":
         positions = problem.x.size / problem.x.shape[1] / 1e6
         return positions * (_IMAGE_POSITIONS + _IMAGE_FILTER * problem.y.shape[1])

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._depthwise_tiles import fetch, put
+from numbadnn.kernels._depthwise_tiles import clear_outside, fetch, put
 from numbadnn.kernels._ptx import ACCUMULATOR, load
 from numbadnn.kernels.depthwise import DepthwiseConfig
 from numbadnn.problem import ITEMSIZE
@@ -64,7 +64,8 @@ def forward(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None
     columns, channels, channels_last, A, size = tile.columns, tile.channels, tile.channels_last, *_types(dtype, acc)
     span = (columns - 1) * across + S  # image columns behind the tile's outputs
     lags = -(-R // down)  # output rows that an image row reaches
-    fetch_row = fetch(dtype, acc, tile, -config.left, span, tile.load)
+    fetch_row = fetch(dtype, acc, tile, -config.left, span, tile.load, early=True)
+    clear = clear_outside(acc, tile, -config.left, span, tile.load)
     put_row, place, read_taps = put(dtype, acc, tile), _place(channels_last), _read_taps(dtype, acc, config)
     wide, held, every, block = span * channels, down * span * channels, R * S * channels, columns * channels
     partial = lags * block
@@ -97,6 +98,9 @@ def forward(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None
         for t in range(steps):
             for j in range(held):
                 values[j] = ahead[j]
+            for e in range(down):
+                h = i32((first + t) * down - top + e)
+                clear(values, e * wide, base, image[1], h >= 0 and h < image[0])
             for e in range(down):
                 h = i32((first + t + 1) * down - top + e)
                 fetch_row(ahead, e * wide, x_plane, h, base, image[1], h >= 0 and h < image[0], x_strides)
@@ -132,7 +136,8 @@ def inputs(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None]
     begin = -((S - 1 - left) // across)  # the first column of y that reaches column 0 of x, and
     span = (columns - 1 + left) // across - begin + 1  # how many reach the tile
     reach = max(R, down)
-    fetch_row = fetch(dtype, acc, tile, begin, span, tile.load)
+    fetch_row = fetch(dtype, acc, tile, begin, span, tile.load, early=True)
+    clear = clear_outside(acc, tile, begin, span, tile.load)
     put_row, place, read_taps = put(dtype, acc, tile), _place(channels_last), _read_taps(dtype, acc, config)
     held, every, block = span * channels, R * S * channels, columns * channels
     partial = reach * block
@@ -177,6 +182,7 @@ def inputs(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None]
                     for j in range(held):
                         values[j] = ahead[j]
                     fetch_row(ahead, 0, y_plane, i32(p + 1), base, output[1], p >= -1 and p + 1 < output[0], y_strides)
+                clear(values, 0, base, output[1], p >= 0 and p < output[0])
                 for r in range(R):
                     for s in range(S):
                         for v in range(columns):

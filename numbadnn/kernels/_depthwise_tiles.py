@@ -17,19 +17,21 @@ from numbadnn.kernels.depthwise import Tile
 from numbadnn.problem import ITEMSIZE
 
 
-def fetch(dtype: str, acc: str, tile: Tile, first: int, columns: int, width: int) -> Callable[..., None]:
+def fetch(
+    dtype: str, acc: str, tile: Tile, first: int, columns: int, width: int, early: bool = False
+) -> Callable[..., None]:
     """``fetch(values, to, plane, row, base, extent, live, strides)``: values[to:] = ``columns`` of a row, from ``base + first``.
 
     ``plane`` is the address of element (0, 0), ``strides`` those of row and column, ``live`` whether the row exists.
-    Pieces begin where ``base + first`` plus their place is a multiple of ``width``.
+    Pieces begin where ``base + first`` plus their place is a multiple of ``width``. ``early``: what lies outside is anything
+    until ``clear_outside`` makes it 0. Whoever asks of each element whether it lies inside, right behind its load, waits
+    for one load after the other once there are more answers than predicate registers.
     """
     if tile.channels_last:
-        return _fetch_channels(dtype, acc, first, columns, tile.channels, width)
+        return _fetch_channels(dtype, acc, first, columns, tile.channels, width, early)
     A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
-    before = min(-first % width, columns)
-    pieces = (columns - before) // width
+    before, pieces, edge = _pieces(first, columns, width)
     after = before + pieces * width
-    edge = math.gcd(before, columns - after, width)  # what is left at both ends moves in pieces too
     read_piece, read_edge = load_vector(dtype, width, acc), load_vector(dtype, edge, acc)
 
     @device
@@ -40,21 +42,29 @@ def fetch(dtype: str, acc: str, tile: Tile, first: int, columns: int, width: int
             j = i * edge if i * edge < before else after - before + i * edge
             inside = live and start + j >= 0 and start + j < extent
             read_edge(values, i32(to + j), plane + i64(at + j if inside else 0) * size)
-            for e in range(edge):
+            for e in range(0 if early else edge):
                 values[to + j + e] = values[to + j + e] if inside else A(0)
         for i in range(pieces):
             j = before + i * width
             inside = live and start + j >= 0 and start + j < extent
             read_piece(values, i32(to + j), plane + i64(at + j if inside else 0) * size)
-            for e in range(width):
+            for e in range(0 if early else width):
                 values[to + j + e] = values[to + j + e] if inside else A(0)
 
     return row_of_columns
 
 
-def _fetch_channels(dtype: str, acc: str, first: int, columns: int, channels: int, width: int) -> Callable[..., None]:
-    A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
-    read_piece = load_vector(dtype, width, acc)
+def _pieces(first: int, columns: int, width: int) -> tuple[int, int, int]:
+    """(columns before the first whole piece, pieces, width of the pieces in which both ends move)."""
+    before = min(-first % width, columns)
+    pieces = (columns - before) // width
+    return before, pieces, math.gcd(before, columns - before - pieces * width, width)
+
+
+def _fetch_channels(
+    dtype: str, acc: str, first: int, columns: int, channels: int, width: int, early: bool
+) -> Callable[..., None]:
+    A, size, read_piece = ACCUMULATOR[acc], ITEMSIZE[dtype], load_vector(dtype, width, acc)
 
     @device
     def row_of_pixels(values, to, plane, row, base, extent, live, strides):  # type: ignore[no-untyped-def]
@@ -65,10 +75,27 @@ def _fetch_channels(dtype: str, acc: str, first: int, columns: int, channels: in
             for piece in range(channels // width):
                 j = i * channels + piece * width
                 read_piece(values, i32(to + j), plane + i64(at + piece * width) * size)
-                for e in range(width):
+                for e in range(0 if early else width):
                     values[to + j + e] = values[to + j + e] if inside else A(0)
 
     return row_of_pixels
+
+
+def clear_outside(acc: str, tile: Tile, first: int, columns: int, width: int) -> Callable[..., None]:
+    """``clear(values, to, base, extent, live)``: 0 for what an early ``fetch`` read outside the image."""
+    A, channels = ACCUMULATOR[acc], tile.channels if tile.channels_last else 1
+    edge = 1 if tile.channels_last else _pieces(first, columns, width)[2]  # what moved together lies on one side
+
+    @device
+    def clear(values, to, base, extent, live):  # type: ignore[no-untyped-def]
+        for i in range(columns // edge):
+            column = i32(base + first + i * edge)
+            inside = live and column >= 0 and column < extent
+            for e in range(edge * channels):
+                j = to + i * edge * channels + e
+                values[j] = values[j] if inside else A(0)
+
+    return clear
 
 
 def put(dtype: str, acc: str, tile: Tile) -> Callable[..., None]:

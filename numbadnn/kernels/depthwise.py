@@ -64,9 +64,11 @@ def heuristic(problem: ConvProblem) -> DepthwiseConfig:
             N * problem.x.shape[1] // tile.channels * -(-problem.x.shape[3] // tile.columns),
             _complete(problem),
         )
-    rows = (
-        28 if (few and weights) or (down > 1 and problem.direction == "forward") else 7 if few and not weights else 14
-    )
+    halves = problem.x.itemsize == 2 and tile.channels_last
+    if weights:
+        rows = 28 if few else 14
+    else:
+        rows = 28 if not few or halves or (down > 1 and problem.direction == "forward") else 7
     strips = max(1, -(-steps // rows), min(-(-ENOUGH_THREADS // lines), -(-steps // 4)))
     lanes = splits = 1
     if weights:
@@ -126,7 +128,7 @@ def _tile(problem: ConvProblem, taps: tuple[int, int], stride: tuple[int, int], 
     most, columns = (2, 4) if area <= 9 and size < 8 else (2, 2) if area <= 25 and size < 8 else (1, 2)
     if weights:
         most, columns = (2 if size == 2 and area <= 9 and across == 1 else 1), (4 if area <= 25 and size < 8 else 1)
-    if grad_inputs and size == 4:
+    if grad_inputs and size == 4 and across > 1:
         most, columns = (2 if area <= 9 else 1), 2
     width = 1 if many else min(_aligned(source, 1, most), _aligned(target, 1, most))
     return Tile(True, max(columns, across if grad_inputs else 1), width, width, width)
@@ -287,7 +289,11 @@ def _space(problem: ConvProblem, policy: Policy) -> list[DepthwiseConfig]:
 def _rank(problem: ConvProblem) -> float:
     """Microseconds, to be held against cuDNN's: hopeful where every engine of its was slower on an H200, else as measured."""
     if problem.direction == "grad_weights":
-        return 20 + max(problem.flops / 6e6, problem.bytes / 4.5e6)  # two launches, the sums of a block, its taps
+        # two launches, the sums of a block, its taps
+        return 20 + max(problem.flops / 6e6, problem.bytes / (1.6e6 if _channels_last(problem) else 4.5e6))
+    if OPERATIONS[problem.op].arrangement:  # one row: a strip ends where it begins
+        filled = 1.6e6 if problem.w.shape[0] > problem.groups else 2.2e6
+        return 2 + problem.bytes / (filled if problem.x.itemsize > 2 else 0.8 * filled)
     slower = _channels_last(problem) and problem.direction == "forward" and max(problem.stride) > 1
     return 2 + problem.bytes / (1.4e6 if slower else 4.5e6)
 

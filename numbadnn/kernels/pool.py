@@ -13,7 +13,7 @@ import operator
 from collections.abc import Iterator
 from typing import Any
 
-from numbadnn.kernels import pool_argmax, pool_strided, pool_tiles
+from numbadnn.kernels import pool_argmax, pool_strided, pool_tiles, pool_walk
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import accumulator_of, device_reason
 from numbadnn.ops.pool import PoolProblem
@@ -151,3 +151,4 @@ def kernels() -> Iterator[Kernel]:
     for line in _OVERLAPPING:
         problem = PoolProblem.parse(line)
         yield pool_argmax.prepare(problem, pool_argmax.space(problem)[0], "float32")[0]
+        yield pool_argmax.prepare(problem, pool_walk.space(problem)[0], "float32")[0]

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
+from numbadnn.kernels import pool_walk
 from numbadnn.kernels._launch import Kernel, blocks
 from numbadnn.kernels._support import LIMIT32
 from numbadnn.kernels.pool_tiles import Piece
+from numbadnn.kernels.pool_walk import WalkConfig
 from numbadnn.ops.pool import PoolProblem
 from numbadnn.problem import ITEMSIZE
 
@@ -121,9 +123,10 @@ def extents(problem: PoolProblem) -> Extents:
     return Extents(n, c, (H, W), outputs) if _last(problem) else Extents(n * c, 1, (H, W), outputs)
 
 
-def heuristic(problem: PoolProblem) -> ArgmaxConfig | None:
-    """The first of ``space``."""
-    return next(iter(space(problem)), None)
+def heuristic(problem: PoolProblem) -> ArgmaxConfig | WalkConfig | None:
+    """The first that walks, where one does, else the first of ``space``."""
+    walking = pool_walk.space(problem)
+    return walking[0] if walking else next(iter(space(problem)), None)
 
 
 @functools.lru_cache(maxsize=256)
@@ -276,8 +279,12 @@ def reason(problem: PoolProblem) -> str:
     return ""
 
 
-def prepare(problem: PoolProblem, c: ArgmaxConfig, acc: str) -> tuple[Kernel, tuple[int, int, int], tuple[Any, ...]]:
+def prepare(
+    problem: PoolProblem, c: ArgmaxConfig | WalkConfig, acc: str
+) -> tuple[Kernel, tuple[int, int, int], tuple[Any, ...]]:
     """Kernel, grid and arguments."""
+    if isinstance(c, WalkConfig):
+        return pool_walk.prepare(problem, c, acc)
     e = extents(problem)
     planes, groups = (e.planes, e.cells // c.lanes) if c.last else (1, e.planes)
     parts = -(-groups // c.group)

@@ -1,0 +1,228 @@
+"""The gradient of overlapping maxima by threads that each keep all they need: the host side of ``_pool_walk``."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+from numbadnn.kernels._launch import Kernel, blocks
+from numbadnn.ops.pool import PoolProblem
+
+Two = tuple[int, int]
+THREADS = 128
+#: registers that a thread may hold; up to each of ``MANY_HELD`` so many blocks share a multiprocessor
+MOST_HELD, MANY_HELD = 154, {7: 50, 6: 60, 5: 89, 4: 116, 3: 154}
+#: tests of an element against a maximum in one step
+MOST_TESTS = 160
+#: strips that a thread may walk down
+DROPS = (4, 6, 8, 10, 14, 20, 29)
+#: blocks an H200 has at a time
+SLOTS = 660
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """``length`` columns, ``lanes`` elements each, from number j*step + first on, of a row of ``width``, as thread j reads them.
+
+    ``pieces`` are (first column, columns) of its accesses, each of them all inside the row or all outside.
+    """
+
+    first: int
+    length: int
+    step: int
+    width: int
+    lanes: int
+    most: int
+    across: int
+
+    @property
+    def pieces(self) -> list[Two]:
+        """The longest aligned accesses."""
+        found, c = [], 0
+        while c < self.length:
+            v = self.most
+            while v > 1 and (c + v > self.length or any(n % v for n in (self.first + c, self.step, self.width))):
+                v //= 2
+            found.append((c, v))
+            c += v
+        return found
+
+    def leaves(self, c: int, v: int) -> bool:
+        """Whether the access is outside for some thread."""
+        return self.first + c < 0 or (self.across - 1) * self.step + self.first + c + v > self.width
+
+    def words(self, size: int) -> int:
+        """Registers that hold what one row's accesses read."""
+        return sum(-(-v * self.lanes * size // 4) for _, v in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class WalkConfig:
+    """All that a kernel is built for.
+
+    A thread takes ``spread`` cells (of ``stride`` columns) side by side, ``lanes`` channels of them, and walks down ``drop``
+    strips, of ``stride`` rows each. ``most``, ``vec_dx``: columns an access of x and dy, of dx. ``ahead``: the next strip is read
+    before this one is used. ``rotating``: rows stay in their slot instead of moving up. The extents of an image,
+    ``cells`` channels together, are frozen too.
+    """
+
+    window: tuple[int, ...]
+    stride: tuple[int, ...]
+    pad: tuple[int, ...]
+    last: bool
+    lanes: int
+    spread: int
+    drop: int
+    ahead: bool
+    rotating: bool
+    most: int
+    vec_dx: int
+    image: Two
+    outputs: Two
+    cells: int
+    threads: int
+    resident: int
+
+    @property
+    def low(self) -> int:
+        """The first window that reaches a cell, from the window of the cell's number."""
+        return -((self.window[1] - 1 - self.pad[1]) // self.stride[1])
+
+    @property
+    def windows(self) -> int:
+        """How many windows reach a thread's cells."""
+        return (self.spread * self.stride[1] - 1 + self.pad[1]) // self.stride[1] - self.low + 1
+
+    @property
+    def x(self) -> Columns:
+        sw = self.stride[1]
+        first, length = self.low * sw - self.pad[1], (self.windows - 1) * sw + self.window[1]
+        return Columns(first, length, self.spread * sw, self.image[1], self.lanes, self.most, self.across)
+
+    @property
+    def y(self) -> Columns:
+        return Columns(self.low, self.windows, self.spread, self.outputs[1], self.lanes, self.most, self.across)
+
+    @property
+    def across(self) -> int:
+        """Threads side by side."""
+        return -(-self.image[1] // (self.spread * self.stride[1]))
+
+    @property
+    def strip(self) -> int:
+        """The strip (of the rows from a window's first to the next window's) where the image begins."""
+        return self.pad[0] // self.stride[0]
+
+    @property
+    def strips(self) -> int:
+        return (self.image[0] - 1 + self.pad[0]) // self.stride[0] - self.strip + 1
+
+    @property
+    def down(self) -> int:
+        """Threads one above the other."""
+        return -(-self.strips // self.drop)
+
+    @property
+    def warm(self) -> int:
+        """Strips above a thread's first whose windows reach it."""
+        return (self.window[0] - 1) // self.stride[0]
+
+    @property
+    def period(self) -> int:
+        """Steps after which rows lie in the same slots."""
+        return self.window[0] // math.gcd(self.window[0], self.stride[0]) if self.rotating else 1
+
+    @property
+    def tests(self) -> int:
+        return self.windows * math.prod(self.window) * self.lanes
+
+    def held(self, size: int) -> int:
+        """About how many registers a thread needs, but for a dozen."""
+        words, (kh, _), (sh, sw) = 2 if size == 8 else 1, self.window, self.stride
+        values = kh * self.x.length + max(kh, sh) * self.spread * sw + 2 * self.windows
+        raw = self.ahead * (min(kh, sh) * self.x.words(size) + self.y.words(size))
+        addresses = 2 * sum(columns.leaves(c, v) for columns in (self.x, self.y) for c, v in columns.pieces)
+        return values * words * self.lanes + raw + addresses + (16 if self.last else 0)
+
+
+def config(problem: PoolProblem, lanes: int, spread: int, drop: int, ahead: bool, rotating: bool) -> WalkConfig:
+    """A configuration with what depends on the problem filled in."""
+    assert problem.dy is not None and problem.dx is not None
+    specs = (problem.x, problem.dy, problem.dx)
+    last, size, (kh, sh) = (
+        not all(s.is_contiguous for s in specs),
+        problem.x.itemsize,
+        (problem.window[0], problem.stride[0]),
+    )
+    aligned = all(s.aligned for s in specs)
+    most = 16 // size if aligned and not last else 1
+    W, rotating = problem.x.shape[3], rotating and sh < kh <= 3
+    vec_dx = math.gcd(most, W, spread * problem.stride[1])
+    blank = WalkConfig(
+        problem.window, problem.stride, problem.pad, last, lanes, spread, drop, ahead, rotating, most, vec_dx,
+        (problem.x.shape[2], W), (problem.y.shape[2], problem.y.shape[3]), problem.x.shape[1] if last else 1, THREADS, 1,
+    )  # fmt: skip
+    resident = next((n for n, held in MANY_HELD.items() if blank.held(size) <= held), 2)
+    return replace(blank, resident=resident)
+
+
+def space(problem: PoolProblem) -> tuple[WalkConfig, ...]:
+    """Configurations that fit registers; all give the same bits. The first is the heuristic's."""
+    assert problem.dy is not None and problem.dx is not None
+    specs = (problem.x, problem.dy, problem.dx)
+    most, sw = 16 // problem.x.itemsize, problem.stride[1]
+    shapes: list[Two] = []  # lanes, spread
+    if all(s.is_contiguous for s in specs):
+        shapes = [(1, s) for s in dict.fromkeys(max(1, wide // sw) for wide in (most, 2 * most, most // 2, 2, 1))]
+    else:
+        fitting = [n for n in (2, 4, 1, most) if problem.x.shape[1] % n == 0]
+        fitting = fitting if all(s.aligned for s in specs) else [1]
+        shapes = [(n, s) for n in dict.fromkeys(fitting) for s in (2, 1)]
+    found = [
+        config(problem, lanes, spread, drop, ahead, rotating)
+        for lanes, spread in shapes
+        for ahead in (True, False)
+        for rotating in (False, True)
+        for drop in sorted(
+            DROPS, key=lambda drop: _cost(problem, config(problem, lanes, spread, drop, ahead, rotating))
+        )
+    ]
+    size = problem.x.itemsize
+    return tuple(
+        c
+        for c in dict.fromkeys(found)
+        if c.held(size) <= MOST_HELD and c.tests <= MOST_TESTS and units(problem, c) < 2**31
+    )
+
+
+def _cost(problem: PoolProblem, c: WalkConfig) -> float:
+    """Strips looked at for one that is written, and multiprocessors that wait for the last blocks."""
+    return (c.strips + c.down * c.warm) / c.strips * (1 + 0.1 * SLOTS * c.threads / units(problem, c))
+
+
+def units(problem: PoolProblem, c: WalkConfig) -> int:
+    """Threads in all."""
+    n, channels = problem.x.shape[:2]
+    return n * c.down * c.across * (channels // c.lanes if c.last else channels)
+
+
+def prepare(problem: PoolProblem, c: WalkConfig, acc: str) -> tuple[Kernel, tuple[int, int, int], tuple[Any, ...]]:
+    """Kernel, grid and arguments."""
+    many = units(problem, c)
+    return kernel(problem.x.dtype, acc, c), blocks(many, c.threads), (many,)
+
+
+def kernel(dtype: str, acc: str, config: WalkConfig) -> Kernel:
+    """The kernel of one configuration."""
+
+    def build() -> Callable[..., None]:
+        module = importlib.import_module("numbadnn.kernels._pool_walk")
+        return module.pool_grad(dtype, acc, config)  # type: ignore[no-any-return]
+
+    words = [" ".join(map(str, v)) if isinstance(v, tuple) else str(int(v)) for v in astuple(config)]
+    return Kernel(
+        f"pool_walk {dtype} {acc} {' '.join(words)}", "ptr ptr ptr i64", build, config.threads, config.resident
+    )

@@ -1,10 +1,10 @@
-"""Convolution with a filter for each position of the output, and the gradient of those filters, at the speed of memory.
+"""Convolution with a filter for each position of the output, at the speed of memory where images are few.
 
 A block has one output position of one group. What its filters see there, ``images`` rows of ``terms`` (channel, tap), is gathered
-into shared memory. Forward, each warp first asks for the next ``room`` terms of ``filters`` filters, whole lines at a time, by
+into shared memory. Each warp first asks for the next ``room`` terms of ``filters`` filters, whole lines at a time, by
 asynchronous copies: several blocks on a multiprocessor keep memory busy while others multiply. Lanes go along a filter; their
-partial sums are added in one fixed tree. For the filters' gradient a lane sums over the images in order. A flipped filter is
-walked in the order of its memory, its taps meet the image backwards.
+partial sums are added in one fixed tree. A flipped filter is walked in the order of its memory, its taps meet the image
+backwards.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 from numbadnn.kernels._async_copies import copy_async, wait_async
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, load_shared, load_vector, shuffle_xor, store, store_vector
+from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, load_shared, shuffle_xor, store
 from numbadnn.kernels.unshared import LANES, UnsharedConfig
 from numbadnn.problem import ITEMSIZE
 
 
-def _gather(dtype: str, acc: str, images: int, room: int) -> Any:
+def gather_patches(dtype: str, acc: str, images: int, room: int) -> Any:
     """``gather(...)``: rows of patches [image][term], 0 on padding and past the images.
 
     Where there is nothing to read the image's first element is read and not used: no branch stands between the loads.
@@ -51,7 +51,7 @@ def _gather(dtype: str, acc: str, images: int, room: int) -> Any:
     return gather
 
 
-def _look(acc: str, count: int) -> Any:
+def look_at(acc: str, count: int) -> Any:
     """``look(values, start, table, at)``: ``count`` neighbours, by accesses of up to 16 bytes where they are float32."""
     span = min(count, 4)
     read: Any = load_shared("float32", span, "float32") if acc == "float32" and span > 1 else None
@@ -83,7 +83,7 @@ def _weights(dtype: str, acc: str, vec: int) -> tuple[Any, Any, Any, int]:
         def bring_one(table, at, address):  # type: ignore[no-untyped-def]
             table[at] = read(address)
 
-        return bring_one, _look(acc, 1), ACCUMULATOR[acc], 1
+        return bring_one, look_at(acc, 1), ACCUMULATOR[acc], 1
     copy, span = copy_async(vec * size), min(vec, 16 // size)
     see = load_shared(dtype, span, acc)
 
@@ -126,7 +126,7 @@ def forward(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n; ``room`` terms of each image and filter fit a block."""
     images, filters, room, vec, warps = config.images, config.filters, config.room, config.vec, config.warps
     read, write, A, size = load(dtype, acc), store(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
-    gather, look = _gather(dtype, acc, images, room), _look(acc, vec)
+    gather, look = gather_patches(dtype, acc, images, room), look_at(acc, vec)
     bring, look_at_weights, kind, width = _weights(dtype, acc, vec)
     table_size = warps * filters * room * size // 4 if width == 4 else warps * filters * room
     sums, held, shared, stretch = images * filters, filters * vec, images * room, LANES * vec
@@ -203,71 +203,5 @@ def forward(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]
                         if beta != A(0):
                             result = A(result + beta * read(target))
                         write(target, result)
-
-    return kernel
-
-
-def grad_weights(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
-    """w[k,p,q,term] = sum over all images n of y[n,k,p,q] * what the term sees; ``room`` terms of all images fit a block."""
-    images, filters, room, vec, warps = config.images, config.filters, config.room, config.vec, config.warps
-    read, read_vector, write_vector = load(dtype, acc), load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
-    A, size, gather, look = ACCUMULATOR[acc], ITEMSIZE[dtype], _gather(dtype, acc, images, room), _look(acc, vec)
-    look_at_tops = _look(acc, filters)
-    shared, most, stretch, held = images * room, images * filters, LANES * vec, filters * vec
-    tops_size = warps * most
-
-    def kernel(  # type: ignore[no-untyped-def]
-        x, y, w, chunks, groups, N, K, C, image, Q, taps, padding, stride, dilation, flip, terms,
-        x_strides, w_strides, y_strides, alpha, beta,
-    ):  # fmt: skip
-        patch = cuda.shared.array(shared, A)
-        tops = cuda.shared.array(tops_size, A)
-        seen_by, seen = cuda.local.array(images, A), cuda.local.array(vec, A)
-        top, total, old = cuda.local.array(filters, A), cuda.local.array(held, A), cuda.local.array(vec, A)
-        place = i32(cuda.blockIdx.x)
-        position = i32(u32(place) // u32(groups))
-        g = i32(place - position * groups)
-        p = i32(u32(position) // u32(Q))
-        q = i32(position - p * Q)
-        corner = (i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1]))
-        lane = i32(cuda.threadIdx.x % LANES)
-        warp = i32(cuda.threadIdx.x // LANES)
-        rounds = i32((K + warps * filters - 1) // (warps * filters))
-        for turn in range(rounds):
-            k0 = i32((turn * warps + warp) * filters)
-            for i in range(lane, most, i32(LANES)):
-                n, f = i32(i // filters), i32(i % filters)
-                k = i32(g * K + min(i32(k0 + f), i32(K - 1)))
-                at = i64(min(n, i32(N - 1))) * y_strides[0] + k * y_strides[1]
-                value = read(y + (at + p * y_strides[2] + q * y_strides[3]) * size)
-                tops[i32(warp * most + i)] = value if n < N else A(0)
-            for m0 in range(0, terms, room):
-                count = i32(min(i32(room), i32(terms - m0)))
-                if turn == 0 or terms > room:
-                    gather(
-                        patch, seen_by, count, x, x_strides, i32(0), N, i32(g * C), m0, corner, taps, dilation, flip, image
-                    )  # fmt: skip
-                cuda.syncthreads()
-                base = w + (i64(g * K + k0) * w_strides[0] + p * w_strides[1] + q * w_strides[2] + m0) * size
-                for j in range(i32(lane * vec), count, i32(stretch)):
-                    for i in range(held):
-                        total[i] = A(0)
-                    for n in range(images):
-                        look_at_tops(top, i32(0), tops, i32(warp * most + n * filters))
-                        look(seen, i32(0), patch, i32(n * room + j))
-                        for e in range(vec):
-                            for f in range(filters):
-                                total[f * vec + e] = A(total[f * vec + e] + seen[e] * top[f])
-                    for f in range(filters):
-                        if k0 + f < K:
-                            target = base + (f * w_strides[0] + j) * size
-                            for e in range(vec):
-                                total[f * vec + e] = A(alpha * total[f * vec + e])
-                            if beta != A(0):
-                                read_vector(old, i32(0), target)
-                                for e in range(vec):
-                                    total[f * vec + e] = A(total[f * vec + e] + beta * old[e])
-                            write_vector(total, i32(f * vec), target)
-                cuda.syncthreads()
 
     return kernel

@@ -1,7 +1,8 @@
 """``numbadnn.unshared``: unshared convolutions and the gradient of their filters, each filter read or written once.
 
 The device code is in ``_unshared_kernels``. Images and filters of a block are frozen into a kernel, all else is an argument;
-a filter's terms must lie together in memory, in whatever order the other axes. The gradient of the images takes ``numba.direct``.
+a filter's terms must lie together in memory, in whatever order the other axes. ``unshared_inputs`` has the gradient of the
+images, ``unshared_halves`` forward products of 16-bit types on tensor cores.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
+from numbadnn.kernels import unshared_halves, unshared_inputs
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
 from numbadnn.ops.conv import ConvProblem
@@ -22,13 +24,17 @@ LANES, MOST_WARPS = 32, 4
 ENOUGH_BLOCKS = 4 * 132
 #: of a block; four fit a multiprocessor
 SHARED_BYTES = 47 * 1024
-#: images of a block: with 4 filters, a thread has this times 4 sums
+#: images of a block at a time: forward, with 4 filters, a thread has this times 4 sums
 MOST_IMAGES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class UnsharedConfig:
-    """``images`` x ``filters`` sums a thread; ``room``: terms in shared memory; ``vec``: terms of an access."""
+    """``images`` x ``filters`` sums a thread; ``room``: terms in shared memory; ``vec``: terms of an access.
+
+    For the filters' gradient ``filters`` x ``vec`` sums a thread; ``span``: filters of a block at a time where images pass some
+    at a time, 0 where a block has them all.
+    """
 
     images: int
     filters: int
@@ -36,22 +42,52 @@ class UnsharedConfig:
     vec: int
     warps: int
     resident: int = 4
+    span: int = 0
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.warps
 
 
 def heuristic(problem: ConvProblem, acc: str = "float32") -> UnsharedConfig:
     """Images in the smallest power of two that holds them, up to 8; as many warps as the filters of a group can feed."""
+    if problem.direction == "grad_weights":
+        return _of_weights(problem, acc)
     filters = min(4, 1 << (problem.w.shape[0] // problem.groups - 1).bit_length())
-    images = 1 << (problem.x.shape[0] - 1).bit_length()
+    images = min(MOST_IMAGES, 1 << (problem.x.shape[0] - 1).bit_length())
     warps = max(1, min(MOST_WARPS, -(-problem.w.shape[0] // problem.groups // filters)))
     vec, held = _vector(problem), ITEMSIZE[acc]
-    if problem.direction == "forward":
-        images = min(images, MOST_IMAGES)
-        each = problem.w.itemsize if vec * problem.w.itemsize >= 4 else held
-        most = SHARED_BYTES // (images * held + warps * filters * each)
-    else:
-        most = SHARED_BYTES // (2 * images * held)  # stores wait for nothing: more blocks, less for each
+    each = problem.w.itemsize if vec * problem.w.itemsize >= 4 else held
+    most = SHARED_BYTES // (images * held + warps * filters * each)
     terms = -(-math.prod(problem.w.shape[3:]) // 32) * 32
     return UnsharedConfig(images, filters, max(32, min(terms, most // 32 * 32)), vec, warps)
+
+
+def _of_weights(problem: ConvProblem, acc: str) -> UnsharedConfig:
+    """All images, or some at a time: then as many terms and warps as leave the fewest lanes idle."""
+    per_group, terms, vec = problem.w.shape[0] // problem.groups, math.prod(problem.w.shape[3:]), _vector(problem)
+    images = 1 << (problem.x.shape[0] - 1).bit_length()
+    if images <= 2 * MOST_IMAGES:
+        filters = min(4, 1 << (per_group - 1).bit_length())
+        most = SHARED_BYTES // (2 * images * ITEMSIZE[acc])  # stores wait for nothing: more blocks, less for each
+        room = max(32, min(-(-terms // 32) * 32, most // 32 * 32))
+        return UnsharedConfig(images, filters, room, vec, max(1, min(MOST_WARPS, -(-per_group // filters))))
+    images = MOST_IMAGES
+    filters = min(8 if acc == "float32" else 4, 1 << (per_group - 1).bit_length())
+    span = min(32, -(-per_group // filters) * filters)
+    most = min(SHARED_BYTES // (2 * images * ITEMSIZE[acc]), max(1, LANES * MOST_WARPS * filters // span) * vec)
+    fewest = -(-terms // max(32, most // 32 * 32))
+    rooms = {-(-terms // parts // 32) * 32 for parts in range(fewest, fewest + 4)}
+    found = [(room, warps) for room in sorted(rooms) for warps in range(1, MOST_WARPS + 1)]
+    room, warps = max(found, key=lambda pair: (_share(span // filters, terms, vec, *pair), pair))
+    return UnsharedConfig(images, filters, room, vec, warps, 16 // warps, span)
+
+
+def _share(parts: int, terms: int, vec: int, room: int, warps: int) -> float:
+    """The share of lanes that have a task; few warps and many rooms are worth less."""
+    lanes, rooms = LANES * warps, -(-terms // room)
+    tasks = [parts * -(-min(room, terms - start) // vec) for start in range(0, terms, room)]
+    return sum(tasks) / sum(-(-t // lanes) * lanes for t in tasks) * (0.8 + 0.05 * warps) * 0.99**rooms
 
 
 def _vector(problem: ConvProblem) -> int:
@@ -64,63 +100,79 @@ def _vector(problem: ConvProblem) -> int:
 
 def kernel(direction: str, dtype: str, acc: str, config: UnsharedConfig) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels import _unshared_kernels
+        from numbadnn.kernels import _unshared_kernels, _unshared_weights
 
-        return getattr(_unshared_kernels, direction)(dtype, acc, config)
+        if direction == "forward":
+            return _unshared_kernels.forward(dtype, acc, config)
+        return (_unshared_weights.many if config.span else _unshared_weights.few)(dtype, acc, config)
 
-    real = "f64" if acc == "float64" else "f32"
-    parameters = (
-        f"ptr ptr ptr i32 i32 i32 i32 i32 i32*2 i32 i32*2 i32*2 i32*2 i32*2 i32 i32 i64*4 i64*3 i64*4 {real} {real}"
-    )
     name = f"unshared {direction} {dtype} {acc} " + " ".join(str(v) for v in astuple(config))
-    return Kernel(name, parameters, build, LANES * config.warps, config.resident)
+    return Kernel(name, _parameters(acc), build, config.threads, config.resident)
+
+
+def _parameters(acc: str) -> str:
+    """Of the kernels of both directions and of that on tensor cores."""
+    real = "f64" if acc == "float64" else "f32"
+    return f"ptr ptr ptr i32 i32 i32 i32 i32 i32*2 i32 i32*2 i32*2 i32*2 i32*2 i32 i32 i64*4 i64*3 i64*4 {real} {real}"
 
 
 def _supports(problem: ConvProblem, policy: Policy) -> str:
     if not problem.unshared:
         return "needs a filter for each position of the output (unshared)"
-    if problem.direction == "grad_inputs":
-        return "has no kernel for the gradient of the images"
     if problem.w.strides[3:] != contiguous_strides(problem.w.shape[3:]):
         return "needs each filter packed in memory"
     if policy.precision == "float16":
         return "accumulates in float32 or float64, not in float16"
     if policy.precision == "float32" and problem.x.dtype == "float64":
         return "accumulates float64 data in float64, not in float32"
-    if problem.direction == "grad_weights" and problem.x.shape[0] > 2 * MOST_IMAGES:
-        return f"sums the filters' gradient over at most {2 * MOST_IMAGES} images"
     blocks = math.prod(problem.y.shape[2:]) * problem.groups * problem.x.shape[0]
     if max(blocks, math.prod(problem.w.shape[3:])) >= LIMIT32:
         return "needs fewer than 2**31 blocks and terms"
-    return device_reason(policy)
+    reason = unshared_inputs.supports(problem, policy) if problem.direction == "grad_inputs" else ""
+    return reason or device_reason(policy)
 
 
-def _plan(problem: ConvProblem, policy: Policy, config: UnsharedConfig | None = None) -> Executable:
+def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
+    if problem.direction == "grad_inputs":
+        return unshared_inputs.plan(problem, policy, config)
     dtype, acc = problem.x.dtype, accumulator_of(problem.x.dtype, policy)
-    config = config or heuristic(problem, acc)
-    chosen = kernel(problem.direction, dtype, acc, config)
+    config = config or unshared_halves.heuristic(problem, policy) or heuristic(problem, acc)
+    halves = isinstance(config, unshared_halves.HalvesConfig)
+    if halves:
+        chosen = unshared_halves.kernel(dtype, config, _parameters(acc))
+    else:
+        chosen = kernel(problem.direction, dtype, acc, config)
     (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
     forward = problem.direction == "forward"
     positions = P * Q * problem.groups
-    chunks = max(1, min(-(-N // config.images), ENOUGH_BLOCKS // positions)) if forward else 1
+    chunks = -(-N // config.images) if forward else 1
+    if not halves:
+        chunks = max(1, min(chunks, ENOUGH_BLOCKS // positions))
     scalars = (
         *(chunks, problem.groups, N, K // problem.groups, w.shape[3], (H, W), Q, w.shape[4:]),
         *(tuple(low for low, _ in problem.padding), problem.stride, problem.dilation, int(problem.flip)),
         *(math.prod(w.shape[3:]), problem.x.strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
     )
     grid = (positions * chunks, 1, 1)
-    launch = chosen.prepare(policy.device, grid, (LANES * config.warps, 1, 1), scalars)
+    shared = config.shared_bytes if halves else 0
+    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared)
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
         launch(stream, inputs[0], inputs[1], outputs[0])
 
     facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=launch.direct)
+    arithmetic, level = ("tensor_core", "run_to_run") if halves else ("ieee", "gpu_to_gpu")
+    return Executable(run, 0, arithmetic, level, facts, launch.direct)
 
 
 def _rank(problem: ConvProblem) -> float:
     """Microseconds, from an H200: half the speed of a copy, and what each image adds."""
-    return 4 + problem.bytes / 2.2e6 + problem.flops / 1.5e7
+    if problem.direction == "grad_inputs":
+        return unshared_inputs.rank(problem)
+    if unshared_halves.heuristic(problem, Policy()):
+        return unshared_halves.rank(problem)
+    rate = 1.5e7 if problem.direction == "forward" else 8e6 if problem.x.shape[0] > 2 * MOST_IMAGES else 3.0e7
+    return 4 + problem.bytes / 2.2e6 + problem.flops / rate
 
 
 def kernels() -> Iterator[Kernel]:
@@ -132,9 +184,13 @@ def kernels() -> Iterator[Kernel]:
         ("forward", "float64", UnsharedConfig(4, 2, 128, 1, 4)),
         ("grad_weights", "float32", UnsharedConfig(8, 4, 288, 4, 4)),
         ("grad_weights", "bfloat16", UnsharedConfig(16, 4, 256, 2, 4)),
+        ("grad_weights", "float32", UnsharedConfig(8, 8, 96, 4, 3, 5, 32)),
+        ("grad_weights", "bfloat16", UnsharedConfig(8, 4, 256, 2, 4, 4, 16)),
     ):
         yield kernel(direction, dtype, "float64" if dtype == "float64" else "float32", config)
+    yield from unshared_halves.kernels(_parameters("float32"))
+    yield from unshared_inputs.kernels()
 
 
-for _op in ("conv2d", "conv2d_grad_wrt_weights", "causal_conv1d"):
+for _op in ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights", "causal_conv1d"):
     register(Impl(_op, "numba", "numba.unshared", _supports, _plan, _rank, "ieee", "gpu_to_gpu"))

@@ -1,0 +1,276 @@
+"""``numba.unshared`` with respect to the images: sums of tiles of positions, and their sum; the filters are read once.
+
+The device code is in ``_unshared_inputs``. A larger tile leaves less between the two kernels, and fewer threads to ask for
+filters: ``heuristic`` weighs them. Extra memory: the tiles' boxes of pixels in the accumulator's type, of as many images at a
+time as the workspace limit admits.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+from numbadnn.kernels._launch import Kernel, sequence
+from numbadnn.kernels._support import LIMIT32, accumulator_of
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import ITEMSIZE, Policy
+from numbadnn.registry import Executable
+
+LANES, MULTIPROCESSORS = 32, 132
+#: of a block, without opting in for more; of a multiprocessor
+SHARED_BYTES, ALL_SHARED = 47 * 1024, 220 * 1024
+MOST_OF_BLOCK = 256
+#: bytes of filters that a multiprocessor must have asked for to keep memory busy
+ENOUGH_ASKED = 48 * 1024
+#: loads that a thread of the second kernel has under way; threads of its blocks
+AHEAD, COLLECTORS = 4, 128
+#: bytes of y's values that a block keeps
+TABLE_BYTES = 8 * 1024
+TILES = (1, 2, 3, 4, 6, 8, 11, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class BoxesConfig:
+    """``images`` x ``vec`` sums a thread, ``ahead`` loads under way; shared: ``cells`` pixels, ``terms``, ``depth`` rows of y.
+
+    A block has ``tile`` positions and ``channels`` channels of a group.
+    """
+
+    images: int
+    vec: int
+    ahead: int
+    warps: int
+    cells: int
+    terms: int
+    depth: int
+    tile: tuple[int, int] = (1, 1)
+    channels: int = 1
+
+
+def lot_of(images: int, acc: str) -> int:
+    """Images of one access of 16 bytes."""
+    return min(images, 16 // ITEMSIZE[acc])
+
+
+def resident_of(config: BoxesConfig, acc: str) -> int:
+    """Blocks of a multiprocessor for which registers suffice: 168 a thread for 64 sums, 128 for 32, else 80."""
+    sums = config.images * config.vec * ITEMSIZE[acc] // 4
+    return max(1, min(16, (12 if sums > 32 else 16 if sums > 16 else 24) // config.warps))
+
+
+def box_of(problem: ConvProblem, tile: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of the padded image that a tile of positions reaches."""
+    axes = zip(tile, problem.stride, problem.taps, problem.dilation, strict=True)
+    down, right = ((t - 1) * step + (taps - 1) * apart + 1 for t, step, taps, apart in axes)
+    return down, right
+
+
+def tiles_of(problem: ConvProblem, tile: tuple[int, int]) -> tuple[int, int]:
+    down, right = (-(-size // t) for size, t in zip(problem.y.shape[2:], tile, strict=True))
+    return down, right
+
+
+def _config(
+    problem: ConvProblem, acc: str, images: int, vec: int, tile: tuple[int, int], channels: int
+) -> BoxesConfig | None:
+    """With these, if shared memory suffices."""
+    terms, filters = channels * math.prod(problem.taps), problem.w.shape[0] // problem.groups
+    rows = TABLE_BYTES // (images * ITEMSIZE[acc])
+    depth = math.prod(tile) * filters if math.prod(tile) * filters <= rows else min(filters, rows)
+    depth = 1 << (depth - 1).bit_length() if depth < rows else rows  # fewer kernels
+    quads = -(-terms // vec)
+    threads = -(-quads // -(-quads // MOST_OF_BLOCK))
+    cells = -(-channels * math.prod(box_of(problem, tile)) // 32) * 32
+    ahead = min(8 if images * vec <= 32 else 4, 1 << (filters.bit_length() - 1))
+    config = BoxesConfig(images, vec, ahead, -(-threads // LANES), cells, -(-terms // 32) * 32, depth, tile, channels)
+    return config if shared_bytes(config, acc) <= SHARED_BYTES else None
+
+
+def shared_bytes(config: BoxesConfig, acc: str) -> int:
+    """Of a block."""
+    padded = config.cells // config.vec * (config.vec * config.images + lot_of(config.images, acc))
+    return (padded + config.depth * config.images) * ITEMSIZE[acc] + config.terms * 4
+
+
+def space_bytes(problem: ConvProblem, config: BoxesConfig, acc: str, chunks: int = 1) -> int:
+    """The boxes of ``chunks`` times ``config.images`` images."""
+    cells = math.prod(box_of(problem, config.tile)) * math.prod(tiles_of(problem, config.tile)) * problem.x.shape[1]
+    return cells * chunks * config.images * ITEMSIZE[acc]
+
+
+def _vectors(problem: ConvProblem, channels: int) -> Iterator[int]:
+    """The terms that one load of a filter's may have."""
+    vec = 4 if problem.w.aligned else 1
+    while vec > 1:
+        part = channels * math.prod(problem.taps)
+        if not any(v % vec for v in (part, math.prod(problem.w.shape[3:]), *problem.w.strides[:3])):
+            yield vec
+        vec //= 2
+    yield 1
+
+
+def _microseconds(problem: ConvProblem, acc: str, config: BoxesConfig) -> float:
+    """An estimate: filters at the speed that the loads under way allow, products at half of their peak, boxes twice."""
+    w, threads = problem.w, LANES * config.warps
+    slices, chunks = -(-w.shape[3] // config.channels), -(-problem.x.shape[0] // config.images)
+    blocks = math.prod(tiles_of(problem, config.tile)) * problem.groups * slices * chunks
+    resident = max(1, min(ALL_SHARED // (shared_bytes(config, acc) + 1024), resident_of(config, acc)))
+    waves = blocks / (resident * MULTIPROCESSORS)
+    uneven = math.ceil(waves) / waves if waves > 1 else 1.0
+    quads = config.channels * math.prod(problem.taps) / config.vec
+    busy = quads / (-(-quads // threads) * threads)
+    asked = busy * threads * min(resident, blocks / MULTIPROCESSORS) * config.vec * w.itemsize * config.ahead
+    filters_us = w.size * w.itemsize * (1 / 4.0e6 * max(1.0, ENOUGH_ASKED / asked) + (chunks - 1) / 8.0e6)
+    left = 1 + 2.5 * problem.groups / w.shape[0]  # what leaves the registers, once for all filters
+    issued = 1 + (config.images / 4 + 4) / (config.images * config.vec)  # instructions beside a product
+    products_us = chunks * config.images * w.size / (2.0e7 if acc == "float32" else 1.0e7) * issued * left / busy
+    alone = 1 + 0.25 / config.warps**2  # few warps wait for each other's barriers less well hidden
+    return max(filters_us, products_us) * uneven * alone + 2 * space_bytes(problem, config, acc, chunks) / 5.0e6
+
+
+@functools.lru_cache(256)
+def candidates(problem: ConvProblem, acc: str) -> list[tuple[float, BoxesConfig]]:
+    """(estimated microseconds, configuration) of all that fit."""
+    (P, Q), C, N = problem.y.shape[2:], problem.w.shape[3], problem.x.shape[0]
+    most = 16 if acc == "float32" else 8
+    lots = sorted({-(-C // parts) for parts in (1, 2, 4, 8, 16, C)} | {c for c in (4, 8, 16) if c < C})
+    found: list[tuple[float, BoxesConfig]] = []
+    images = min(most, 1 << (N - 1).bit_length())
+    tiles = [(p, q) for p in (1, 2, 4) for q in TILES if p <= P and q <= Q and p * q <= 16]
+    while images and (not found or images >= 8):
+        for channels in lots:
+            for tile in tiles:
+                config = _config(problem, acc, images, next(_vectors(problem, channels)), tile, channels)
+                if config:
+                    found.append((_microseconds(problem, acc, config), config))
+        images //= 2
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def heuristic(problem: ConvProblem, acc: str = "float32") -> BoxesConfig | None:
+    """None where the taps of one channel are too far from each other for shared memory."""
+    return next((config for _, config in candidates(problem, acc)), None)
+
+
+# ---- kernels
+
+
+def boxes_kernel(dtype: str, acc: str, config: BoxesConfig) -> Kernel:
+    config = replace(config, tile=(1, 1), channels=1)  # those are arguments
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels import _unshared_inputs
+
+        return _unshared_inputs.boxes(dtype, acc, config)
+
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 i64*3 i64*4"
+    name = f"unshared boxes {dtype} {acc} " + " ".join(str(v) for v in astuple(config)[:7])
+    return Kernel(name, parameters, build, LANES * config.warps, resident_of(config, acc))
+
+
+def collect_kernel(dtype: str, acc: str, lot: int) -> Kernel:
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels import _unshared_inputs
+
+        return _unshared_inputs.collect(dtype, acc, lot)
+
+    real = "f64" if acc == "float64" else "f32"
+    parameters = f"ptr ptr i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i64*4 {real} {real}"
+    return Kernel(f"unshared collect {dtype} {acc} {lot}", parameters, build, COLLECTORS)
+
+
+def kernels() -> Iterator[Kernel]:
+    """Several widths, each dtype."""
+    for dtype, config in (
+        ("float32", BoxesConfig(8, 4, 8, 3, 288, 288, 32)),
+        ("float32", BoxesConfig(16, 4, 4, 6, 352, 352, 128)),
+        ("float16", BoxesConfig(8, 4, 8, 3, 288, 288, 32)),
+        ("bfloat16", BoxesConfig(1, 1, 8, 3, 96, 96, 32)),
+        ("float64", BoxesConfig(4, 2, 8, 3, 96, 96, 32)),
+    ):
+        acc = "float64" if dtype == "float64" else "float32"
+        yield boxes_kernel(dtype, acc, config)
+        if config.images != 16:
+            yield collect_kernel(dtype, acc, lot_of(config.images, acc))
+
+
+# ---- plans
+
+
+def supports(problem: ConvProblem, policy: Policy) -> str:
+    """Why it cannot, "" if it can; what all directions ask for is asked elsewhere."""
+    acc = accumulator_of(problem.x.dtype, policy)
+    config = heuristic(problem, acc)
+    if config is None:
+        return "needs what one channel of a filter reaches in shared memory"
+    if space_bytes(problem, config, acc) > policy.workspace_limit:
+        needed = space_bytes(problem, config, acc)
+        return f"needs {needed} bytes for sums, the workspace limit is {policy.workspace_limit}"
+    pixels = math.prod(problem.x.shape[1:]) * (problem.x.shape[0] + config.images)
+    if pixels >= LIMIT32:
+        return "needs images of fewer than 2**31 elements"
+    return ""
+
+
+def plan(problem: ConvProblem, policy: Policy, config: BoxesConfig | None = None) -> Executable:
+    """Two launches for all images, or for as many as the workspace limit admits."""
+    dtype, acc, device = problem.x.dtype, accumulator_of(problem.x.dtype, policy), policy.device
+    chosen = config or heuristic(problem, acc)
+    assert chosen is not None  # supports asked
+    N, chunk_bytes = problem.x.shape[0], space_bytes(problem, chosen, acc)
+    chunks = min(-(-N // chosen.images), max(1, policy.workspace_limit // chunk_bytes))
+    first, second = boxes_kernel(dtype, acc, chosen), collect_kernel(dtype, acc, lot_of(chosen.images, acc))
+    block, steps = (LANES * chosen.warps, 1, 1), []
+    for start in range(0, N, chunks * chosen.images):
+        now = min(chunks, -(-(N - start) // chosen.images))
+        scalars, grid = _boxes_arguments(problem, chosen, now, start)
+        steps.append((first.prepare(device, grid, block, scalars), "y w space"))
+        scalars, grid = _collect_arguments(problem, chosen, acc, now, start)
+        steps.append((second.prepare(device, grid, (COLLECTORS, 1, 1), scalars), "space x"))
+    direct = sequence("y w x space", steps)
+
+    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
+        direct(stream, *inputs, *outputs, workspace)
+
+    facts = {"kernel": first.name, "config": chosen}
+    return Executable(run, chunks * chunk_bytes, determinism="gpu_to_gpu", facts=facts, direct=direct)
+
+
+def _boxes_arguments(
+    problem: ConvProblem, config: BoxesConfig, chunks: int, start: int
+) -> tuple[tuple[Any, ...], tuple[int, int, int]]:
+    """Everything after the addresses, and the grid."""
+    w, G, tiles = problem.w, problem.groups, tiles_of(problem, config.tile)
+    slices = -(-w.shape[3] // config.channels)
+    scalars = (
+        *(chunks, slices, G, start, problem.x.shape[0], w.shape[0] // G, w.shape[3], config.channels, tiles[1]),
+        *(config.tile, problem.y.shape[2:], problem.taps, problem.stride, problem.dilation, int(problem.flip)),
+        *(box_of(problem, config.tile), w.strides[:3], problem.y.strides),
+    )
+    return scalars, (math.prod(tiles) * G * slices * chunks, 1, 1)
+
+
+def _collect_arguments(
+    problem: ConvProblem, config: BoxesConfig, acc: str, chunks: int, start: int
+) -> tuple[tuple[Any, ...], tuple[int, int, int]]:
+    """The same of the second kernel."""
+    (N, C, H, W), slots = problem.x.shape, chunks * config.images
+    down, right = (t * step for t, step in zip(config.tile, problem.stride, strict=True))
+    scalars = (
+        *(start, N, slots, C, (H, W), tiles_of(problem, config.tile), (down, right)),
+        *(tuple(low for low, _ in problem.padding), box_of(problem, config.tile)),
+        *(problem.x.strides, problem.alpha, problem.beta),
+    )
+    count = slots // lot_of(config.images, acc) * C * H * W
+    return scalars, (-(-count // COLLECTORS), 1, 1)
+
+
+def rank(problem: ConvProblem) -> float:
+    """Microseconds by the estimate that chooses the configuration, and what two launches take."""
+    best = next(
+        (us for us, _ in candidates(problem, "float64" if problem.x.dtype == "float64" else "float32")), math.inf
+    )
+    return 7 + 1.4 * best

@@ -1,0 +1,42 @@
+"""``numba.unshared``: which problems go to tensor cores, and what these compute, in the simulator."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
+
+from numbadnn.kernels import unshared_halves
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+
+TESTS = Path(__file__).parent
+
+
+@pytest.mark.slow(20)
+def test_tensor_cores_under_the_simulator() -> None:
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TESTS.parent)}
+    command = [sys.executable, str(TESTS / "simulated_unshared.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) >= 16
+
+
+def test_what_tensor_cores_take() -> None:
+    problem = ConvProblem.parse("conv2d x=float16:32x16x63x63 w=float16:16x55x55x16x9x9")
+    config = unshared_halves.heuristic(problem, Policy())
+    assert config is not None
+    assert config.whole
+    assert config.once
+    assert config.shared_bytes <= unshared_halves.SHARED_BYTES
+    for policy in (
+        Policy(determinism="gpu_to_gpu"),
+        Policy(determinism="batch_invariant"),
+        Policy(precision="float64"),
+    ):
+        assert unshared_halves.heuristic(problem, policy) is None
+    for line in ("x=float32:2x4x4x4 w=float32:8x4x4x4x1x1", "x=float16:2x1x3x3 w=float16:8x1x1x1x3x3"):
+        assert unshared_halves.heuristic(ConvProblem.parse(f"conv2d {line}"), Policy()) is None

@@ -11,12 +11,16 @@ from collections.abc import Callable
 from numbadnn.kernels import _spatial_point
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store, store_vector
-from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
+from numbadnn.kernels._spatial_point import INTEGER
 from numbadnn.kernels.spatial_layout import GatherConfig
 from numbadnn.problem import ITEMSIZE
 
 #: records of a pixel that are noted in shared memory; a grid as fine as the image has four a pixel on average
 HELD = 8
+#: of them so many are fetched at once
+BATCH = 4
+#: loads of planes that are under way at once
+UNDER_WAY = 16
 
 
 def _records(acc: str, config: GatherConfig):  # type: ignore[no-untyped-def]
@@ -40,18 +44,32 @@ def _records(acc: str, config: GatherConfig):  # type: ignore[no-untyped-def]
     return fetch
 
 
+def _weight(acc: str):  # type: ignore[no-untyped-def]
+    """``weight_of(record, left, below)``: what the point gives to a pixel of its cell, by the side that its cell lies on."""
+    A = ACCUMULATOR[acc]
+
+    @device
+    def weight_of(record, left, below):  # type: ignore[no-untyped-def]
+        u, v = A(record[1]), A(record[2])
+        return A((u if left else A(A(1) - u)) * (A(A(1) - v) if below else v))
+
+    return weight_of
+
+
 def planes(dtype: str, acc: str, config: GatherConfig) -> Callable[..., None]:
-    """Any strides; ``config.channels`` channels a thread."""
+    """Any strides; ``config.channels`` channels a thread: what a record says serves them all, and the next is on its way."""
     A, R, size, record_size = ACCUMULATOR[acc], ACCUMULATOR[config.record], ITEMSIZE[dtype], 4 * ITEMSIZE[config.record]
-    held = config.channels
+    held, batch = config.channels, min(config.channels, UNDER_WAY)
     read, write, integer = load(dtype, acc), store(dtype, acc), _spatial_point.read_integer()
     locate, fetch = _spatial_point.tile(config.columns, config.rows), _records(acc, config)
+    weight_of = _weight(acc)
 
     def kernel(  # type: ignore[no-untyped-def]
         dy, dimg, work, parts, across, down, chunks, channels, height, width, out_width, ys, xs
     ):
         record = cuda.local.array(4, R)
         sums = cuda.local.array(held, A)
+        values = cuda.local.array(batch, A)
         column, row, chunk, n = locate(i32(cuda.threadIdx.x), i32(cuda.blockIdx.x), across, down, chunks)
         if column >= width or row >= height:
             return
@@ -59,29 +77,41 @@ def planes(dtype: str, acc: str, config: GatherConfig) -> Callable[..., None]:
         count = i32(min(i32(channels - c), i32(held)))
         for q in range(held):
             sums[q] = A(0)
-        image = dy + (n * ys[0] + c * ys[1]) * size
+        image, records = dy + (n * ys[0] + c * ys[1]) * size, work + parts[3]
         step = ys[1] * size
         entry = work + parts[0] + ((i64(n) * (height + 1) + row) * (width + 2) + column) * 4
-        for below in range(2):
-            first, middle, last = integer(entry), integer(entry + 4), integer(entry + 8)
-            for k in range(first, last):
-                at = image + fetch(record, work + parts[3] + i64(k) * record_size, out_width, ys) * size
-                u, v = A(record[1]), A(record[2])
-                across_weight = u if k < middle else A(A(1) - u)
-                weight = A(across_weight * (A(A(1) - v) if below == 1 else v))
-                if weight != 0:
-                    if count == held:
-                        for q in range(held):
-                            sums[q] = A(sums[q] + weight * read(at + q * step))
-                    else:
-                        for q in range(held):
-                            if q < count:
-                                sums[q] = A(sums[q] + weight * read(at + q * step))
-            entry += i64(width + 2) * 4
-        target = dimg + (n * xs[0] + c * xs[1] + row * xs[2] + column * xs[3]) * size
+        first, middle, last = integer(entry), integer(entry + 4), integer(entry + 8)
+        entry += i64(width + 2) * 4
+        first_below, middle_below, last_below = integer(entry), integer(entry + 4), integer(entry + 8)
+        upper = i32(last - first)  # records of the two cells above; those below follow
+        total = i32(upper + last_below - first_below)
+        first_below = i32(first_below - upper)
+        next_at, next_weight = image, A(0)
+        for k in range(-1, total):
+            at, weight = next_at, next_weight
+            if k + 1 < total:
+                below = k + 1 >= upper
+                where = i32((first_below if below else first) + k + 1)
+                next_at = image + fetch(record, records + i64(where) * record_size, out_width, ys) * size
+                next_weight = weight_of(record, where < (middle_below if below else middle), below)
+            if weight != 0:
+                if count == held:
+                    for start in range(0, held, batch):
+                        for q in range(batch):
+                            values[q] = read(at)
+                            at += step
+                        for q in range(batch):
+                            sums[start + q] = A(sums[start + q] + weight * values[q])
+                else:
+                    for q in range(held):
+                        if q < count:
+                            sums[q] = A(sums[q] + weight * read(at))
+                            at += step
+        target, next_target = dimg + (n * xs[0] + c * xs[1] + row * xs[2] + column * xs[3]) * size, xs[1] * size
         for q in range(held):
             if q < count:
-                write(target + q * (xs[1] * size), sums[q])
+                write(target, sums[q])
+                target += next_target
 
     return kernel
 
@@ -89,32 +119,31 @@ def planes(dtype: str, acc: str, config: GatherConfig) -> Callable[..., None]:
 def channels(dtype: str, acc: str, config: GatherConfig) -> Callable[..., None]:
     """NHWC: ``config.channels`` neighbouring channels in one access; the threads of a block share its tile's pixels.
 
-    First a thread a pixel notes the first ``HELD`` of its records in shared memory, as offsets and weights; then all threads
-    walk over (pixel, vector of channels). What a pixel has beyond those is read where it lies.
+    First a thread a pixel notes the first ``HELD`` of its records in shared memory, as offsets (in vectors) and weights, then
+    some of no weight up to whole batches; then all threads walk over (pixel, vector of channels). What a pixel has beyond
+    those is read where it lies.
     """
     A, R, size, record_size = ACCUMULATOR[acc], ACCUMULATOR[config.record], ITEMSIZE[dtype], 4 * ITEMSIZE[config.record]
-    vec, threads, pixels = config.channels, config.threads, config.columns * config.rows
+    vec, threads, pixels, columns = config.channels, config.threads, config.columns * config.rows, config.columns
     read, put, integer = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc), _spatial_point.read_integer()
-    locate, fetch = _spatial_point.tile(config.columns, config.rows), _records(acc, config)
-    room, batch = HELD * pixels, 4
-    held_values = batch * vec
-
-    @device
-    def weight_of(record, left, below):  # type: ignore[no-untyped-def]
-        u, v = A(record[1]), A(record[2])
-        return A((u if left else A(A(1) - u)) * (A(A(1) - v) if below else v))
+    locate, fetch, weight_of = _spatial_point.tile(columns, config.rows), _records(acc, config), _weight(acc)
+    shift, nbytes = vec.bit_length() - 1, vec * size
+    room, held_values = HELD * pixels, BATCH * vec
 
     def kernel(dy, dimg, work, parts, across, down, vectors, height, width, out_width, ys, xs):  # type: ignore[no-untyped-def]
-        offsets = cuda.shared.array(room, INTEGER64)
+        offsets = cuda.shared.array(room, INTEGER)
         weights = cuda.shared.array(room, A)
+        counts = cuda.shared.array(pixels, INTEGER)
         bounds = cuda.shared.array((6, pixels), INTEGER)
         record = cuda.local.array(4, R)
         sums = cuda.local.array(vec, A)
         values = cuda.local.array(held_values, A)
         records = work + parts[3]
         thread = i32(cuda.threadIdx.x)
+        left_column, top_row, _, n = locate(i32(0), i32(cuda.blockIdx.x), across, down, i32(1))
         if thread < pixels:
-            column, row, _, n = locate(thread, i32(cuda.blockIdx.x), across, down, i32(1))
+            row = i32(top_row + i32(u32(thread) // u32(columns)))
+            column = i32(left_column + i32(u32(thread) % u32(columns)))
             live = column < width and row < height
             entry = work + parts[0] + ((i64(n) * (height + 1) + row) * (width + 2) + column) * 4
             held = i32(0)
@@ -122,46 +151,57 @@ def channels(dtype: str, acc: str, config: GatherConfig) -> Callable[..., None]:
                 for e in range(3):
                     bounds[3 * below + e, thread] = integer(entry + 4 * e) if live else i32(0)
                 entry += i64(width + 2) * 4
+            upper = i32(bounds[2, thread] - bounds[0, thread])
+            counts[thread] = i32(upper + bounds[5, thread] - bounds[3, thread])
             for below in range(2):
                 middle = bounds[3 * below + 1, thread]
                 for k in range(bounds[3 * below, thread], bounds[3 * below + 2, thread]):
                     if held < HELD:
                         at = fetch(record, records + i64(k) * record_size, out_width, ys)
-                        offsets[held * pixels + thread] = at
+                        offsets[held * pixels + thread] = i32(at >> shift)
                         weights[held * pixels + thread] = weight_of(record, k < middle, below == 1)
                         held = i32(held + 1)
+            for k in range(held, i32(u32(held + (BATCH - 1)) // u32(BATCH)) * BATCH):
+                offsets[k * pixels + thread] = offsets[thread]
+                weights[k * pixels + thread] = A(0)
         cuda.syncthreads()
-        for item in range(thread, i32(pixels * vectors), threads):
-            pixel = i32(u32(item) // u32(vectors))
-            vector = i32(item - pixel * vectors)
-            column, row, _, n = locate(pixel, i32(cuda.blockIdx.x), across, down, i32(1))
+        image, target = dy + n * ys[0] * size, dimg + n * xs[0] * size
+        pixel = i32(u32(thread) // u32(vectors))
+        vector = i32(thread - pixel * vectors)
+        further = i32(u32(threads) // u32(vectors))  # the next item of a thread: pixels on, and vectors
+        more = i32(threads - further * vectors)
+        while pixel < pixels:
+            row = i32(top_row + i32(u32(pixel) // u32(columns)))
+            column = i32(left_column + i32(u32(pixel) % u32(columns)))
             if column < width and row < height:
                 for e in range(vec):
                     sums[e] = A(0)
-                image = dy + (n * ys[0] + vector * i64(vec)) * size
-                upper = i32(bounds[2, pixel] - bounds[0, pixel])
-                count = i32(upper + bounds[5, pixel] - bounds[3, pixel])
+                count, line = counts[pixel], image + i64(vector) * nbytes
                 noted = i32(min(count, i32(HELD)))
-                for k in range(0, noted, batch):  # some loads under way at once; one too many repeats the last
-                    for q in range(batch):
-                        at = i32(min(i32(k + q), i32(noted - 1))) * pixels + pixel
-                        read(values, i32(q * vec), image + offsets[at] * size)
-                    for q in range(batch):
-                        if k + q < noted:
-                            weight = weights[(k + q) * pixels + pixel]
-                            if weight != 0:
-                                for e in range(vec):
-                                    sums[e] = A(sums[e] + weight * values[q * vec + e])
-                for k in range(noted, count):
-                    below = k >= upper
-                    where = i32(bounds[3, pixel] + k - upper) if below else i32(bounds[0, pixel] + k)
-                    middle = bounds[4, pixel] if below else bounds[1, pixel]
-                    at = fetch(record, records + i64(where) * record_size, out_width, ys)
-                    weight = weight_of(record, where < middle, below)
-                    if weight != 0:
-                        read(values, i32(0), image + at * size)
-                        for e in range(vec):
-                            sums[e] = A(sums[e] + weight * values[e])
-                put(sums, i32(0), dimg + (n * xs[0] + row * xs[2] + column * xs[3] + vector * i64(vec)) * size)
+                for k in range(0, noted, BATCH):  # some loads under way at once
+                    at = i32(k * pixels + pixel)
+                    for q in range(BATCH):
+                        read(values, i32(q * vec), line + i64(offsets[at + q * pixels]) * nbytes)
+                    for q in range(BATCH):
+                        weight = weights[at + q * pixels]
+                        if weight != 0:
+                            for e in range(vec):
+                                sums[e] = A(sums[e] + weight * values[q * vec + e])
+                if count > noted:
+                    upper = i32(bounds[2, pixel] - bounds[0, pixel])
+                    for k in range(noted, count):
+                        below = k >= upper
+                        where = i32(bounds[3, pixel] + k - upper) if below else i32(bounds[0, pixel] + k)
+                        middle = bounds[4, pixel] if below else bounds[1, pixel]
+                        far = fetch(record, records + i64(where) * record_size, out_width, ys)
+                        weight = weight_of(record, where < middle, below)
+                        if weight != 0:
+                            read(values, i32(0), line + far * size)
+                            for e in range(vec):
+                                sums[e] = A(sums[e] + weight * values[e])
+                put(sums, i32(0), target + (row * xs[2] + column * xs[3]) * size + i64(vector) * nbytes)
+            pixel, vector = i32(pixel + further), i32(vector + more)
+            if vector >= vectors:
+                pixel, vector = i32(pixel + 1), i32(vector - vectors)
 
     return kernel

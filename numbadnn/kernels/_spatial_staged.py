@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
 from numbadnn.kernels._async_copies import commit_async, wait_async_but
-from numbadnn.kernels._cuda import cuda, f32, i32, i64
+from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, store
 from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, stager
 from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
@@ -30,8 +30,31 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
     four, most, stages, rounds = 4 * many, config.channels, config.stages, config.rounds
     zero = config.pieces * vec * size  # where in a slot
     slot = zero + 16
-    all_words, last_slot = stages * slot // 4, (stages - 1) * slot
+    all_words = stages * slot // 4
     wait = wait_async_but(stages - 2)
+    assert stages == 4, "turns are written out"
+
+    @device
+    def turn(  # type: ignore[no-untyped-def]
+        s, k, count, next_x, next_y, line, target, row_step, live, words, start_of, pieces, there, offsets, weights
+    ):
+        """Channel k + s, which lies in slot s; ``live``: how many of the thread's points there are."""
+        if k + s < count:
+            wait()
+            cuda.syncthreads()
+            if k + s + stages - 1 < count:
+                begin(words, i32(start_of + (s + stages - 1) % stages * slot), line, pieces, there)
+            commit_async()
+            for p in range(many):
+                a = pixel(words, i32(offsets[4 * p] + s * slot))
+                b = pixel(words, i32(offsets[4 * p + 1] + s * slot))
+                d = pixel(words, i32(offsets[4 * p + 2] + s * slot))
+                e = pixel(words, i32(offsets[4 * p + 3] + s * slot))
+                upper = A(weights[4 * p] * a + weights[4 * p + 1] * b)
+                lower = A(weights[4 * p + 2] * d + weights[4 * p + 3] * e)
+                if p < live:
+                    write(target + p * row_step, A(upper + lower))
+        return line + next_x, target + next_y
 
     def kernel(  # type: ignore[no-untyped-def]
         img, grid, y, across, down, chunks, channels, height, width, out_height, out_width, half_width, half_height,
@@ -74,6 +97,7 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
         image, next_x, next_y = img + (n * xs[0] + c * xs[1]) * size, xs[1] * size, ys[1] * size
         target = y + (n * ys[0] + c * ys[1] + row * ys[2] + column * ys[3]) * size
         row_step = warps * ys[2] * size
+        live = i32(u32(max(i32(out_height - row + warps - 1), i32(0))) // u32(warps)) if column < out_width else i32(0)
         if fits:
             start_of = address_of(words)
             for p in range(many):
@@ -88,26 +112,26 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
                 if s < count:
                     begin(words, i32(start_of + s * slot), image + s * next_x, pieces, there)
                 commit_async()
-            ahead, base, line = i32(last_slot), i32(0), image + (stages - 1) * next_x
-            for k in range(count):
-                wait()
-                cuda.syncthreads()
-                if k + stages - 1 < count:
-                    begin(words, i32(start_of + ahead), line, pieces, there)
-                commit_async()
-                line += next_x
-                for p in range(many):
-                    a = pixel(words, i32(base + offsets[4 * p]))
-                    b = pixel(words, i32(base + offsets[4 * p + 1]))
-                    d = pixel(words, i32(base + offsets[4 * p + 2]))
-                    e = pixel(words, i32(base + offsets[4 * p + 3]))
-                    upper = A(weights[4 * p] * a + weights[4 * p + 1] * b)
-                    lower = A(weights[4 * p + 2] * d + weights[4 * p + 3] * e)
-                    if column < out_width and row + p * warps < out_height:
-                        write(target + p * row_step, A(upper + lower))
-                target += next_y
-                ahead = i32(ahead + slot) if ahead < last_slot else i32(0)
-                base = i32(base + slot) if base < last_slot else i32(0)
+            line = image + (stages - 1) * next_x
+            for k in range(0, count, 4):  # each slot has its own instructions: its place is a constant of theirs
+                # fmt: off
+                line, target = turn(
+                    0, k, count, next_x, next_y, line, target, row_step, live,
+                    words, start_of, pieces, there, offsets, weights,
+                )
+                line, target = turn(
+                    1, k, count, next_x, next_y, line, target, row_step, live,
+                    words, start_of, pieces, there, offsets, weights,
+                )
+                line, target = turn(
+                    2, k, count, next_x, next_y, line, target, row_step, live,
+                    words, start_of, pieces, there, offsets, weights,
+                )
+                line, target = turn(
+                    3, k, count, next_x, next_y, line, target, row_step, live,
+                    words, start_of, pieces, there, offsets, weights,
+                )
+                # fmt: on
         else:
             for _ in range(count):
                 for p in range(many):
@@ -138,8 +162,32 @@ def slope(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[..
     four, stages, rounds, rounds_dy = 4 * many, config.stages, config.rounds, config.of_points.rounds
     room = config.pieces * vec * size
     slot = room + config.of_points.pieces * vec * size
-    all_words, last_slot, most_place = stages * slot // 4, (stages - 1) * slot, config.pieces * vec - 1
+    all_words, most_place = stages * slot // 4, config.pieces * vec - 1
     wait = wait_async_but(stages - 2)
+    assert stages == 4, "turns are written out"
+
+    @device
+    def turn(  # type: ignore[no-untyped-def]
+        s, k, count, next_x, next_y, line, line_dy, step, own_dy,
+        words, start_of, pieces, there, pieces_dy, there_dy, rows_of, sums,
+    ):  # fmt: skip
+        """Channel k + s, which lies in slot s."""
+        if k + s < count:
+            wait()
+            cuda.syncthreads()
+            if k + s + stages - 1 < count:
+                ahead = i32(start_of + (s + stages - 1) % stages * slot)
+                begin(words, ahead, line, pieces, there)
+                begin_dy(words, i32(ahead + room), line_dy, pieces_dy, there_dy)
+            commit_async()
+            for p in range(many):
+                d = pixel(words, i32(own_dy + (s * slot + p * (warps * 32 * size))))
+                at, below = rows_of[p], i32(rows_of[p] + step)
+                sums[4 * p] = A(sums[4 * p] + d * pixel(words, i32(at + s * slot)))
+                sums[4 * p + 1] = A(sums[4 * p + 1] + d * pixel(words, i32(at + (s * slot + size))))
+                sums[4 * p + 2] = A(sums[4 * p + 2] + d * pixel(words, i32(below + s * slot)))
+                sums[4 * p + 3] = A(sums[4 * p + 3] + d * pixel(words, i32(below + (s * slot + size))))
+        return line + next_x, line_dy + next_y
 
     def kernel(  # type: ignore[no-untyped-def]
         img, grid, dy, dgrid, across, down, channels, height, width, out_height, out_width, half_width, half_height,
@@ -187,26 +235,27 @@ def slope(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[..
                     begin(words, i32(start_of + s * slot), image + s * next_x, pieces, there)
                     begin_dy(words, i32(start_of + s * slot + room), own + s * next_y, pieces_dy, there_dy)
                 commit_async()
-            ahead, base, own_dy, step = i32(last_slot), i32(0), i32(start_of + room + thread * size), i32(pitch * size)
+            own_dy, step = i32(start_of + room + thread * size), i32(pitch * size)
             line, line_dy = image + (stages - 1) * next_x, own + (stages - 1) * next_y
-            for k in range(channels):
-                wait()
-                cuda.syncthreads()
-                if k + stages - 1 < channels:
-                    begin(words, i32(start_of + ahead), line, pieces, there)
-                    begin_dy(words, i32(start_of + ahead + room), line_dy, pieces_dy, there_dy)
-                commit_async()
-                line += next_x
-                line_dy += next_y
-                for p in range(many):
-                    d = pixel(words, i32(base + own_dy + p * (warps * 32 * size)))
-                    at = i32(base + rows_of[p])
-                    sums[4 * p] = A(sums[4 * p] + d * pixel(words, at))
-                    sums[4 * p + 1] = A(sums[4 * p + 1] + d * pixel(words, i32(at + size)))
-                    sums[4 * p + 2] = A(sums[4 * p + 2] + d * pixel(words, i32(at + step)))
-                    sums[4 * p + 3] = A(sums[4 * p + 3] + d * pixel(words, i32(at + step + size)))
-                ahead = i32(ahead + slot) if ahead < last_slot else i32(0)
-                base = i32(base + slot) if base < last_slot else i32(0)
+            for k in range(0, channels, 4):  # as in the sampler
+                # fmt: off
+                line, line_dy = turn(
+                    0, k, channels, next_x, next_y, line, line_dy, step, own_dy,
+                    words, start_of, pieces, there, pieces_dy, there_dy, rows_of, sums,
+                )
+                line, line_dy = turn(
+                    1, k, channels, next_x, next_y, line, line_dy, step, own_dy,
+                    words, start_of, pieces, there, pieces_dy, there_dy, rows_of, sums,
+                )
+                line, line_dy = turn(
+                    2, k, channels, next_x, next_y, line, line_dy, step, own_dy,
+                    words, start_of, pieces, there, pieces_dy, there_dy, rows_of, sums,
+                )
+                line, line_dy = turn(
+                    3, k, channels, next_x, next_y, line, line_dy, step, own_dy,
+                    words, start_of, pieces, there, pieces_dy, there_dy, rows_of, sums,
+                )
+                # fmt: on
         else:
             own += at_column * ys[3] * size
             for _ in range(channels):

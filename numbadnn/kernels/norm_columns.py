@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from numbadnn.kernels._launch import Kernel, blocks
@@ -70,8 +70,8 @@ class Columns:
         wave = FEWER if config.vec > 4 else BLOCKS
         self.parts = max(1, min(wave // self.groups, self.rows // step))
 
-    def _kernel(self, name: str, parameters: str, *more: Any) -> Kernel:
-        return columns_kernel(self.problem, name, parameters, self.acc, self.config, *more)
+    def _kernel(self, name: str, parameters: str, *more: Any, config: ColumnsConfig | None = None) -> Kernel:
+        return columns_kernel(self.problem, name, parameters, self.acc, config or self.config, *more)
 
     def reduction(self) -> tuple[Any, ...]:
         """The step that leaves parts in the workspace."""
@@ -85,6 +85,8 @@ class Columns:
     def application(self) -> tuple[Any, ...]:
         """The step that writes the result from coefficients, or (inference) from the statistics given."""
         p, config = self.problem, self.config
+        if not p.op.endswith("_grad"):  # one read and one write: faster in small blocks
+            config = replace(config, unroll=2) if config.vec > 4 else replace(config, rows=max(1, config.rows // 2))
         step = config.unroll * config.rows
         batches = max(1, min(4, self.rows * self.groups // (step * 6 * BLOCKS)))
         grid = blocks(self.groups * -(-self.rows // (batches * step)), 1)
@@ -92,8 +94,13 @@ class Columns:
         if p.op.endswith("_grad"):
             return self._kernel("backward", BACKWARD), grid, threads, (*sizes, self.strides)
         if p.op == "batch_normalization_test":
-            return self._kernel("infer", INFER[self.acc]), grid, threads, (p.epsilon, *sizes, self.strides)
-        return self._kernel("apply", APPLY), grid, threads, (*sizes, self.strides)
+            return (
+                self._kernel("infer", INFER[self.acc], config=config),
+                grid,
+                threads,
+                (p.epsilon, *sizes, self.strides),
+            )
+        return self._kernel("apply", APPLY, config=config), grid, threads, (*sizes, self.strides)
 
 
 _EPSILON = {"float32": "f32", "float64": "f64"}

@@ -200,7 +200,7 @@ def space(problem: PoolProblem) -> tuple[WalkConfig, ...]:
 
 def _cost(problem: PoolProblem, c: WalkConfig) -> float:
     """Strips looked at for one that is written, and multiprocessors that wait for the last blocks."""
-    return (c.strips + c.down * c.warm) / c.strips * (1 + 0.1 * SLOTS * c.threads / units(problem, c))
+    return (c.strips + c.down * c.warm) / c.strips * (1 + 0.3 * SLOTS * c.threads / units(problem, c))
 
 
 def units(problem: PoolProblem, c: WalkConfig) -> int:

@@ -201,14 +201,22 @@ def images(problem: SpatialProblem) -> tuple[Spec, ...]:
     return tuple(s for s in (problem.img, problem.y, problem.dy, problem.dimg) if s is not None)
 
 
+def reach(image: Spec) -> int:
+    """How far elements of one image of a batch lie from its first, at most."""
+    return sum(abs(t) * (n - 1) for t, n in zip(image.strides[1:], image.shape[1:], strict=True))
+
+
 def planes_reason(problem: SpatialProblem) -> str:
     return ""
 
 
 def channels_reason(problem: SpatialProblem) -> str:
     """Why the kernels for NHWC cannot, "" if they can."""
-    if vectors_of(images(problem)) < 2:
+    vec = vectors_of(images(problem))
+    if vec < 2:
         return "needs neighbouring channels next to each other in memory, in aligned vectors"
+    if any(reach(s) >= vec * 2**31 for s in images(problem)):
+        return "needs images of fewer than 2**31 vectors of channels"
     return ""
 
 
@@ -302,7 +310,8 @@ def sampler_step(problem: SpatialProblem, stem: str, config: Any = None) -> Step
     scalars = (across, down, *many, *more)
     parameters = f"ptr:3 i32:{7 if stem == 'channels' else 8} {real(acc)}:2 i64*4 i64*4 i64*4"
     where = ("staged", "sampler") if stem == "staged" else ("sampler", stem)
-    return step(*where, config, types, parameters, n * chunks * across * down, scalars)
+    resident = 4 if stem == "staged" and acc == "float32" else 1
+    return step(*where, config, types, parameters, n * chunks * across * down, scalars, resident)
 
 
 def sampler_config(problem: SpatialProblem, stem: str) -> TileConfig | StagedConfig:
@@ -350,7 +359,8 @@ def slope_step(problem: SpatialProblem, stem: str, config: Any = None) -> Step:
     )  # fmt: skip
     parameters = f"ptr:4 i32:7 {real(acc)}:2 i64*4 i64*4 i64*4 i64*4"
     where = ("staged", "slope") if stem == "staged" else ("slope", stem)
-    return step(*where, config, (img.dtype, grid.dtype, acc), parameters, n * across * down, scalars)
+    resident = 4 if stem == "staged" and acc == "float32" else 1
+    return step(*where, config, (img.dtype, grid.dtype, acc), parameters, n * across * down, scalars, resident)
 
 
 # ---- the gradient in the image: bins, then gather --------------------------------------------------------------------

@@ -41,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--determinism", action="store_true", help="measure levels of determinism, and write the errata file"
     )
-    check.add_argument("--jobs", type=_processes, metavar="N", help="processes of --determinism (1)")
+    check.add_argument(
+        "--jobs", type=_processes, metavar="N", help="processes side by side (8 with a GPU, else 1; --determinism: 1)"
+    )
     check.add_argument("--compare", nargs=2, metavar="FILE.json", help="hold two reports of --determinism together")
     explain = commands.add_parser("explain", help="which implementation runs a case, and why the others do not")
     explain.add_argument("case", nargs="+", metavar="CASE", help="a case, a pattern or a problem line")
@@ -116,11 +118,9 @@ def _info(options: argparse.Namespace) -> int:
 def _validate(options: argparse.Namespace) -> int:
     if options.determinism or options.compare:
         return _determinism(options)
-    if options.jobs is not None:
-        raise ValueError(f"--jobs: expected with --determinism alone, got {options.jobs} without it")
     from numbadnn.validate.run import validate
 
-    return validate(_lines(options.names), options.backend, options.budget, options.json, options.data)
+    return validate(_lines(options.names), options.backend, options.budget, options.json, options.data, options.jobs)
 
 
 def _determinism(options: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,22 @@ def test_the_simulator_runs_beside_the_cases() -> None:
 
     rows = run.run_jobs([run.Job("a", lambda: meet(here, there))], None, 0.0, [run.Job("b", lambda: meet(there, here))])
     assert [row.status for row in rows] == ["ok", "ok"]
+
+
+def test_processes_beside_each_other_say_the_same() -> None:
+    jobs = [job for job in run.jobs(["softmax/attention/*", "pool/c3d/*"], "cpu")]
+    alone, beside = run.run_jobs(jobs, None, 0.0), run.in_processes(jobs, None, 0.0, 2)
+    assert [(r.case, r.impl, r.status, r.worst) for r in alone] == [(r.case, r.impl, r.status, r.worst) for r in beside]
+    assert len(alone) >= 4 and all(row.status == "ok" for row in alone)
+
+
+def test_a_case_that_ends_its_process_has_a_row_and_those_too_late_have_one() -> None:
+    jobs = [run.Job("fatal", partial(os._exit, 3)), run.Job("well", partial(run._skipped, ["well"], "all", "because"))]
+    fatal, well = run.in_processes(jobs, None, 0.0, 1)
+    assert (fatal.case, fatal.status) == ("fatal", "error") and "ended with status 3, at fatal" in fatal.reason
+    assert (well.status, well.reason) == ("skipped", "because")
+    late = run.in_processes(jobs, 1.0, time.perf_counter() - 2, 1)
+    assert [row.status for row in late] == [report.NOT_RUN] * 2
 
 
 def test_a_report_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path) -> None:

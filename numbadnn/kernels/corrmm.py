@@ -89,9 +89,11 @@ def _rank(problem: ConvProblem) -> float:
     speed = {"float32": 2.2e7, "float64": 2.5e7}.get(problem.x.dtype, 2.0e8)
     launches = m.N * min(m.G, m.N) / heuristic(problem).images + 2
     time_us = 8 + 4 * launches + 3 * m.N * m.matrix_bytes / 3.0e6 + problem.flops / speed
+    if problem.unshared:
+        return 13 * time_us  # a product for each position: 9168 us where this says 708 (H200)
     return (
-        13 * time_us if problem.unshared else time_us
-    )  # a product for each position: 9168 us where this says 708 (H200)
+        4 * time_us if problem.op == "causal_conv1d" else time_us
+    )  # few filters: 179, 251, 398 us where this said 81, 145, 133
 
 
 _CORRMM = [

@@ -106,7 +106,7 @@ class Planes:
     def application(self) -> tuple[Any, ...]:
         """The step that writes the result from coefficients, or (inference) from the statistics given."""
         p, config = self.problem, self.config
-        if config.vec * p.x.itemsize == 16 and not p.op.endswith("_grad"):
+        if config.vec * p.x.itemsize == 16 and not p.op.endswith("_grad") and not self.joins:
             config = replace(config, unroll=2, threads=128)  # one read and one write: 3 % faster in small blocks
         chunks = math.ceil(self.vectors / (config.unroll * config.threads))
         grid, sizes = blocks(self.channels * chunks, 1), (self.channels, self.vectors, self.inner)

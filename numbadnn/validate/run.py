@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
-from numbadnn import info
+from numbadnn import info, workers
 from numbadnn.cases import Case, find
 from numbadnn.registry import FAMILY, implementations
 from numbadnn.validate import own_data, photographs, report, simulator
@@ -32,6 +33,8 @@ class Job(NamedTuple):
     run: Callable[[], list[Row]]
 
 
+#: processes where there is a GPU: each prepares kernels and references, which takes far longer than the GPU does
+PROCESSES = 8
 #: where no GPU computes and no case was named, none is started after this time: what is left is said to be skipped
 SECONDS_WITHOUT_GPU = 170.0
 
@@ -42,10 +45,12 @@ def validate(
     budget: float | None = None,
     json_file: str | None = None,
     data: list[str] | None = None,
+    processes: int | None = None,
 ) -> int:
     """Run, print, and give the exit status; ValueError, TypeError and OSError mean wrong usage.
 
-    Without a GPU, and with no names, there is a budget that nobody asked for; the last line says what it left out.
+    Without a GPU, and with no names, there is a budget that nobody asked for; the last line says what it left out. With one,
+    ``processes`` (PROCESSES) work side by side, and one at a time has the GPU.
     """
     start = time.perf_counter()
     if json_file:
@@ -64,7 +69,13 @@ def validate(
             beside = list(simulator_jobs(names, backend, stack))
             limit = SECONDS_WITHOUT_GPU if budget is None and not names and info.no_gpu_reason() else budget
             total = len(todo) + len(beside)
-            rows = run_jobs(interleaved(todo), limit, start, interleaved(beside))
+            many = processes or (PROCESSES if info.gpus() else 1)
+            if many > 1:
+                rows = in_processes(interleaved(todo), limit, start, many)
+                todo = []
+            else:
+                rows = []
+            rows += run_jobs(interleaved(todo), limit, start, interleaved(beside))
     seconds = time.perf_counter() - start
     status = report.exit_status(rows)
     if not report.has_rich():
@@ -150,9 +161,13 @@ def _asked(case: str, op: str, names: list[str]) -> bool:
     return not names or op in names or "validate" in names or any(_means(n, case) for n in names)
 
 
+def _skipped(names: list[str], impl: str, reason: str) -> list[Row]:
+    return [Row(name, impl, "", "skipped", reason) for name in names]
+
+
 def _photograph_jobs(names: list[str], backend: str | None, side: int) -> Iterator[Job]:
     if reason := photographs.missing():
-        yield Job("photographs", lambda: [Row(n, "all", "", "skipped", reason) for n in names])
+        yield Job("photographs", partial(_skipped, names, "all", reason))
         return
     for name in names:
         yield Job(name, partial(_check_photographs, name, side, backend))
@@ -160,7 +175,7 @@ def _photograph_jobs(names: list[str], backend: str | None, side: int) -> Iterat
 
 def _simulator_jobs(lines: list[str], stack: contextlib.ExitStack) -> Iterator[Job]:
     if lines and (reason := simulator.missing()):
-        yield Job("simulator", lambda: [Row(n, "numba (simulator)", "", "skipped", reason) for n in lines])
+        yield Job("simulator", partial(_skipped, lines, "numba (simulator)", reason))
         return
     started: list[simulator.Simulator] = []
 
@@ -207,6 +222,46 @@ def run_jobs(todo: list[Job], budget: float | None, start: float, beside: list[J
             return follow(todo) + others.result()
         finally:
             stop.set()  # an interrupted run does not wait for the rest of the other thread's
+
+
+def in_processes(todo: list[Job], budget: float | None, start: float, processes: int) -> list[Row]:
+    """The same by so many processes; a case that ends its process has a row that says so."""
+    found: dict[int, list[Row]] = {}
+    threads = max(1, (os.cpu_count() or 1) // processes)
+
+    def over() -> bool:
+        return budget is not None and time.perf_counter() - start > budget
+
+    tasks = [(number, job, threads) for number, job in enumerate(todo)]
+    with report.progress(len(todo)) as advance, _blas_threads(threads):
+        for (number, job, _), rows in workers.each(tasks, _work, processes, over):
+            if isinstance(rows, workers.Ended):
+                rows = [Row(job.name, "all", "", "error", f"{rows.why}, at {rows.at}")]
+            found[number] = rows
+            advance(job.name, len(found))
+    late = f"the budget of {budget:g} s was spent" if budget is not None else ""
+    return [row for n, job in enumerate(todo) for row in found.get(n, [Row(job.name, "all", "", report.NOT_RUN, late)])]
+
+
+@contextlib.contextmanager
+def _blas_threads(count: int) -> Iterator[None]:
+    """Processes started meanwhile multiply matrices with so many threads each, unless the environment says otherwise."""
+    given = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = given or str(count)
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ["OMP_NUM_THREADS"]
+
+
+def _work(task: tuple[int, Job, int], note: workers.Note) -> list[Row]:
+    import numba
+
+    _, job, threads = task
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    note(job.name)
+    return _run_job(job, None, 0.0)
 
 
 def _run_job(job: Job, budget: float | None, start: float) -> list[Row]:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
-from numbadnn.kernels import _assemble, implicit_layout
+from numbadnn.kernels import _assemble, implicit_layout, implicit_pixels
 from numbadnn.kernels import implicit_gemm as host
 from numbadnn.kernels._implicit_walk import image_reason
 from numbadnn.kernels._launch import Kernel
@@ -75,6 +75,24 @@ def test_images_that_cannot_be_read_are_copied() -> None:
     assert implicit_layout.readable(problem(LAYER)) == problem(LAYER)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x=float16:2x8x6x5 w=float16:12x8x1x1",  # 12 filters in pixels of 16: the copy engine would not take their group's step
+        "x=float16:2x8x6x5:nhwc w=float16:12x8x1x1 y=float16:2x12x6x5:480,1,80,16",
+        "x=bfloat16:2x3x9x7 w=bfloat16:24x3x3x3:nhwc",
+        "x=float16:2x128x12x13:nhwc w=float16:256x64x1x1:nhwc groups=2",
+    ],
+)
+def test_what_the_copy_engine_is_told_are_steps_of_16_bytes(text: str) -> None:
+    for op in DIRECTIONS[:2]:
+        asked = problem(text, op)
+        p = implicit_pixels.product(implicit_layout.readable(asked))
+        for config in host.space(asked):
+            described = implicit_pixels.maps(p, config)
+            assert all(step % 16 == 0 for one in described for step in one.strides), (config, described)
+
+
 def test_the_heuristic_comes_first_and_is_one_of_the_space() -> None:
     for op in DIRECTIONS[:2]:
         configs = host.space(problem(LAYER, op))
@@ -119,6 +137,7 @@ LINES = (
     "x=float16:2x64x9x9 w=float16:64x64x3x3 pad=1,1,1,1",
     "x=float16:2x3x20x21:nhwc w=float16:16x3x3x3:nhwc pad=1,1,1,1 stride=2,2",
     "x=bfloat16:3x12x9x8 w=bfloat16:20x12x3x3 alpha=2 beta=-1",
+    "x=float16:2x8x6x5 w=float16:12x8x1x1",
     "x=float32:2x20x12x11 w=float32:36x20x3x2",
 )
 

@@ -115,8 +115,8 @@ def by_copies_reason(p: Product) -> str:
         return "needs beta of 0 and a target whose pixels are one axis of memory"
     if p.item != 2:
         return "needs 16-bit types"
-    if p.problem.groups > 1 and p.width % (16 // p.target.itemsize):
-        return "needs groups that start at multiples of 16 bytes"
+    if p.width % (16 // p.target.itemsize):
+        return "needs groups of whole pieces of 16 bytes"
     return image_reason(p.target, "the result")
 
 
@@ -271,7 +271,7 @@ def maps(p: Product, config: PixelsConfig) -> tuple[Window, Boxes] | tuple[Windo
     if config.store != COPIES:
         return read
     extents = (p.width, p.pixels, p.problem.groups)
-    return *read, Boxes(extents, (rows_step(p.target) * p.item, max(p.width * p.item, 16)), (64, 64, 1))
+    return *read, Boxes(extents, (rows_step(p.target) * p.item, p.width * p.item), (64, 64, 1))
 
 
 def arguments(p: Product, config: PixelsConfig) -> tuple[Any, ...]:

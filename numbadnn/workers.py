@@ -78,15 +78,19 @@ class _Process:
         self.spawn = multiprocessing.get_context("spawn")  # a forked child could not use CUDA
 
     def do(self, task: Any) -> Any:
+        if self.process is not None and not self.process.is_alive():  # it died since its last task
+            self.end()
         if self.process is None:
             self.pipe, theirs = self.spawn.Pipe()
             self.process = self.spawn.Process(target=_serve, args=(self.work, theirs), daemon=True)
             self.process.start()
             theirs.close()
-        self.pipe.send(task)
-        at = ""
+        at, given = "", False
         while True:
             try:
+                if not given:
+                    self.pipe.send(task)
+                    given = True
                 what, value = self.pipe.recv()
             except (EOFError, OSError):
                 self.process.join()

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
-from numbadnn.kernels import unshared_halves
+from numbadnn.kernels import unshared, unshared_halves, unshared_inputs
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 
@@ -40,3 +40,22 @@ def test_what_tensor_cores_take() -> None:
         assert unshared_halves.heuristic(problem, policy) is None
     for line in ("x=float32:2x4x4x4 w=float32:8x4x4x4x1x1", "x=float16:2x1x3x3 w=float16:8x1x1x1x3x3"):
         assert unshared_halves.heuristic(ConvProblem.parse(f"conv2d {line}"), Policy()) is None
+
+
+@pytest.mark.parametrize("level", ["batch_invariant", "gpu_to_gpu"])
+def test_bits_of_an_image_do_not_depend_on_how_many_there_are_where_that_is_promised(level: str) -> None:
+    """What orders the terms (the tile, the room) is the same for every number of images; by default the quickest is taken."""
+
+    def chosen(op: str, images: int, policy: Policy) -> tuple[object, ...]:
+        text = f"{op} x=float32:{images}x16x63x63 w=float32:16x55x55x16x9x9"
+        asked = unshared_inputs.typical(ConvProblem.parse(text), policy)
+        if op == "conv2d":
+            return (unshared.heuristic(asked).room,)
+        config = unshared_inputs.heuristic(asked)
+        assert config is not None
+        return config.tile, config.channels, config.vec
+
+    for op in ("conv2d", "conv2d_grad_wrt_inputs"):
+        promised = {chosen(op, n, Policy(device=0, determinism=level)) for n in (1, 3, 8, 32)}
+        assert len(promised) == 1
+        assert len({chosen(op, n, Policy(device=0)) for n in (1, 3, 8, 32)}) > 1

@@ -16,30 +16,15 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from numbadnn.kernels._bits import load_bits
 from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, intrinsic, types, u32
 from numbadnn.kernels._mma import product
 from numbadnn.kernels._packed import load_words
-from numbadnn.kernels._ptx import _I16, _I32, ELEMENT, WORD, _bytes_at, _pointer, _put, _slot, load, store
+from numbadnn.kernels._ptx import _I32, ELEMENT, WORD, _put, _slot, load, store
 from numbadnn.kernels.unshared_halves import CHUNK, LANES, ROWS, HalvesConfig
 
 #: bytes of an element
 SIZE = 2
-
-
-@functools.cache
-def _load_half() -> Callable[..., Any]:
-    """``load_half(address)``: 16 bits, whatever they mean."""
-    if SIMULATED:
-        return lambda address: int.from_bytes(bytes(_bytes_at(int(address), SIZE)), "little")
-
-    @intrinsic
-    def load_half(typingctx, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return builder.zext(builder.load(_pointer(builder, args[0], _I16)), _I32)
-
-        return types.uint32(types.int64), codegen
-
-    return load_half
 
 
 @functools.cache
@@ -75,7 +60,7 @@ def _gather(config: HalvesConfig) -> Any:
     A thread walks (channel, row, column) by additions. Where there is nothing to read the image's first element is read and not
     used: no branch stands between the loads.
     """
-    row, images, threads, half = config.row, config.images, config.threads, _load_half()
+    row, images, threads, half = config.row, config.images, config.threads, load_bits(SIZE)
     batch, stretch = config.batch, 2 * config.threads
 
     @device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from collections.abc import Callable
@@ -17,6 +18,8 @@ THREADS = 128
 MOST_HELD, MANY_HELD = 154, {7: 50, 6: 60, 5: 89, 4: 116, 3: 154}
 #: tests of an element against a maximum in one step
 MOST_TESTS = 160
+#: accesses of a row: a word has a bit for each that is outside, and one more
+MOST_PIECES = 30
 #: strips that a thread may walk down
 DROPS = (4, 6, 8, 10, 14, 20, 29)
 #: blocks an H200 has at a time
@@ -169,6 +172,7 @@ def config(problem: PoolProblem, lanes: int, spread: int, drop: int, ahead: bool
     return replace(blank, resident=resident)
 
 
+@functools.lru_cache(maxsize=256)
 def space(problem: PoolProblem) -> tuple[WalkConfig, ...]:
     """Configurations that fit registers; all give the same bits. The first is the heuristic's."""
     assert problem.dy is not None and problem.dx is not None
@@ -194,7 +198,10 @@ def space(problem: PoolProblem) -> tuple[WalkConfig, ...]:
     return tuple(
         c
         for c in dict.fromkeys(found)
-        if c.held(size) <= MOST_HELD and c.tests <= MOST_TESTS and units(problem, c) < 2**31
+        if c.held(size) <= MOST_HELD
+        and c.tests <= MOST_TESTS
+        and units(problem, c) < 2**31
+        and max(len(c.x.pieces), len(c.y.pieces)) <= MOST_PIECES
     )
 
 

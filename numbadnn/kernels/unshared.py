@@ -1,8 +1,8 @@
-"""``numbadnn.unshared``: unshared convolutions and the gradient of their filters, each filter read or written once.
+"""``numba.unshared``: unshared convolutions and the gradient of their filters, each filter read or written once.
 
-The device code is in ``_unshared_kernels``. Images and filters of a block are frozen into a kernel, all else is an argument;
-a filter's terms must lie together in memory, in whatever order the other axes. ``unshared_inputs`` has the gradient of the
-images, ``unshared_halves`` forward products of 16-bit types on tensor cores.
+The device code is in ``_unshared_kernels`` and ``_unshared_weights``. Images and filters of a block are frozen into a kernel, all
+else is an argument; a filter's terms must lie together in memory, in whatever order the other axes. ``unshared_inputs`` has
+the gradient of the images, ``unshared_halves`` forward products of 16-bit types on tensor cores.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executabl
     if problem.direction == "grad_inputs":
         return unshared_inputs.plan(problem, policy, config)
     dtype, acc = problem.x.dtype, accumulator_of(problem.x.dtype, policy)
-    config = config or unshared_halves.heuristic(problem, policy) or heuristic(problem, acc)
+    typical = unshared_inputs.typical(problem, policy) if problem.direction == "forward" else problem
+    config = config or unshared_halves.heuristic(problem, policy) or heuristic(typical, acc)
     halves = isinstance(config, unshared_halves.HalvesConfig)
     if halves:
         chosen = unshared_halves.kernel(dtype, config, _parameters(acc))
@@ -161,12 +162,13 @@ def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executabl
         launch(stream, inputs[0], inputs[1], outputs[0])
 
     facts = {"kernel": chosen.name, "config": config}
-    arithmetic, level = ("tensor_core", "run_to_run") if halves else ("ieee", "gpu_to_gpu")
+    fixed = not forward or typical is not problem
+    arithmetic, level = "tensor_core" if halves else "ieee", "gpu_to_gpu" if fixed and not halves else "run_to_run"
     return Executable(run, 0, arithmetic, level, facts, launch.direct)
 
 
 def _rank(problem: ConvProblem) -> float:
-    """Microseconds, from an H200: half the speed of a copy, and what each image adds."""
+    """Microseconds, from an H200, of what the default policy runs: half the speed of a copy, and what each image adds."""
     if problem.direction == "grad_inputs":
         return unshared_inputs.rank(problem)
     if unshared_halves.heuristic(problem, Policy()):
@@ -179,13 +181,10 @@ def kernels() -> Iterator[Kernel]:
     """Both directions, each dtype and several numbers of images."""
     for direction, dtype, config in (
         ("forward", "float32", UnsharedConfig(8, 4, 288, 4, 4)),
-        ("forward", "float16", UnsharedConfig(8, 4, 256, 4, 4)),
         ("forward", "bfloat16", UnsharedConfig(1, 4, 256, 1, 4)),
         ("forward", "float64", UnsharedConfig(4, 2, 128, 1, 4)),
-        ("grad_weights", "float32", UnsharedConfig(8, 4, 288, 4, 4)),
         ("grad_weights", "bfloat16", UnsharedConfig(16, 4, 256, 2, 4)),
         ("grad_weights", "float32", UnsharedConfig(8, 8, 96, 4, 3, 5, 32)),
-        ("grad_weights", "bfloat16", UnsharedConfig(8, 4, 256, 2, 4, 4, 16)),
     ):
         yield kernel(direction, dtype, "float64" if dtype == "float64" else "float32", config)
     yield from unshared_halves.kernels(_parameters("float32"))

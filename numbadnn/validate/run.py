@@ -59,6 +59,8 @@ def validate(
         print(f"backend {backend} cannot be used here: {reason}")
         return report.CANNOT_RUN
     total = 0
+    if data and processes:
+        raise ValueError(f"--jobs: expected with cases, got {processes} with --data")
     if data:
         if len(names) != 1 or names[0] not in FAMILY:
             raise ValueError(f"--data: expected exactly one operation of {', '.join(FAMILY)}, got {names or 'none'}")
@@ -72,10 +74,9 @@ def validate(
             many = processes or (PROCESSES if info.gpus() else 1)
             if many > 1:
                 rows = in_processes(interleaved(todo), limit, start, many)
-                todo = []
+                rows += run_jobs(interleaved(beside), limit, start) if beside else []
             else:
-                rows = []
-            rows += run_jobs(interleaved(todo), limit, start, interleaved(beside))
+                rows = run_jobs(interleaved(todo), limit, start, interleaved(beside))
     seconds = time.perf_counter() - start
     status = report.exit_status(rows)
     if not report.has_rich():

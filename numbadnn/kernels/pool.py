@@ -132,12 +132,12 @@ _REPRESENTATIVE = (
     "pool_grad x=float16:2x16x16x16:nhwc window=3x3 stride=2x2 pad=1x1",
     "pool_grad x=float64:1x2x4x8x8 window=2x2x2 stride=2x2x2 mode=average_inc_pad",
 )
-#: the same for gradients of maxima whose windows overlap: one, for it takes long to compile
+#: the same for gradients of maxima whose windows overlap: one, for each of its two kernels takes long to compile
 _OVERLAPPING = ("pool_grad x=float32:2x4x16x16 window=3x3 stride=2x2 pad=1x1",)
 
 
 def kernels() -> Iterator[Kernel]:
-    """A representative set of the three modules."""
+    """A representative set of the four modules."""
     for line in _REPRESENTATIVE:
         problem = PoolProblem.parse(line)
         config = pool_tiles.heuristic(problem)

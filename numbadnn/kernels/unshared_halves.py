@@ -146,5 +146,4 @@ def kernels(parameters: str) -> Iterator[Kernel]:
     """Few terms and many, of few images and many; several rooms of terms for several turns of filters."""
     yield kernel("float16", configured(32, 8, 16, 1296), parameters)
     yield kernel("bfloat16", configured(8, 8, 32, 288), parameters)
-    yield kernel("float16", configured(2, 2, 4, 18), parameters)
     yield kernel("float16", configured(32, 4, 80, 1600), parameters)

@@ -309,7 +309,7 @@ def kernels() -> Iterator[Kernel]:
     yield kernel("float64", "float64", LineConfig(4, 4, 3, 256))
     yield channel_kernel("float32", "float32", ChannelConfig(4, 2, 4, 1))
     yield channel_kernel("float16", "float32", ChannelConfig(8, 2, 0, 0))
-    # pieces that are neighbours are not among these: sm_100's code keeps 192 bytes of them in a stack frame (sm_80's, sm_90a's none)
+    # pieces that are neighbours are not among these: sm_100's code has a stack frame of 192 bytes (sm_80's and sm_90a's none)
     yield channel_kernel("float32", "float32", ChannelConfig(4, 2, 32, 1))
     yield dense_kernel("float32", "float32", DenseConfig(4, 1, 16, 3, 1, 4096))
     yield dense_kernel("float16", "float32", DenseConfig(4, 2, 8, 3, 0, 1024))

@@ -169,6 +169,8 @@ def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executabl
 
 def _rank(problem: ConvProblem) -> float:
     """Microseconds, from an H200, of what the default policy runs: half the speed of a copy, and what each image adds."""
+    if not problem.unshared:
+        return math.inf
     if problem.direction == "grad_inputs":
         return unshared_inputs.rank(problem)
     if unshared_halves.heuristic(problem, Policy()):

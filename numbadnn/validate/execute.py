@@ -7,10 +7,11 @@ are those of the problem; nothing but the CUDA driver is needed.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,17 +45,17 @@ def execute(
     """
     guarded = [buffer(s, v) for s, v in zip(problem.inputs, inputs, strict=True)]
     before = [fingerprint(b.memory) for b in guarded]
-    place = _on_gpu if policy.device >= 0 else _on_cpu
+    place = partial(_on_gpu, number=policy.device) if policy.device >= 0 else _on_cpu
     results, damage = [], ""
     with _context(policy.device):
         executable = impl.plan(problem, policy, None)
-        alone = stored.lock_file(stored.lock_name(policy.device)) if timed and policy.device >= 0 else nullcontext()
-        with alone, place(executable, problem, guarded, old) as (run_once, measure):
+        with place(executable, problem, guarded, old) as placed:
             for _ in range(runs):
-                outputs, after = run_once()
+                outputs = placed.run_once()
                 results.append(tuple(b.array for b in outputs))
-                damage = damage or _damage(before, after, outputs)
-            time_us = measure() if timed else 0.0
+                damage = damage or _damage([], [], outputs)
+            damage = damage or _damage(before, placed.inputs(), [])
+            time_us = placed.measure() if timed else 0.0
     return Outcome(results[0], same_bits(results), damage, executable, time_us)
 
 
@@ -70,7 +71,7 @@ def words(problem: Any) -> tuple[int, ...]:
 
 def _context(device: int) -> Any:
     if device < 0:
-        return nullcontext()
+        return contextlib.nullcontext()
     from numbadnn.kernels._context import ensure_context
 
     return ensure_context(device)
@@ -84,17 +85,22 @@ def _damage(before: list[str], inputs: list[Buffer], outputs: list[Buffer]) -> s
     return f"memory around output {', '.join(wrong)} was written" if wrong else ""
 
 
-Placed = tuple[Callable[[], tuple[list[Buffer], list[Buffer]]], Callable[[], float]]
+class Placed(NamedTuple):
+    """Operands where an implementation can use them: run it once for its outputs, see its inputs again, time it."""
+
+    run_once: Callable[[], list[Buffer]]
+    inputs: Callable[[], list[Buffer]]
+    measure: Callable[[], float]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _on_cpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any) -> Iterator[Placed]:
     arguments = (*(b.array for b in inputs), *words(problem))
 
-    def run_once() -> tuple[list[Buffer], list[Buffer]]:
+    def run_once() -> list[Buffer]:
         outputs = targets(problem, old)
         executable.run(arguments, tuple(b.array for b in outputs), None, None)
-        return outputs, inputs
+        return outputs
 
     def measure() -> float:
         outputs = tuple(b.array for b in targets(problem, old))
@@ -105,7 +111,7 @@ def _on_cpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any
             times.append((time.perf_counter() - start) * 1e6)
         return statistics.median(times)
 
-    yield run_once, measure
+    yield Placed(run_once, lambda: inputs, measure)
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
@@ -114,11 +120,15 @@ def _on_cpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any
 class _Device:
     """Device memory by the driver's plain calls, freed together; everything on the legacy default stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
         from numbadnn.arrays import memory
 
-        self.driver, self.check = memory.driver(), memory.check
+        self.driver, self.check, self.lock = memory.driver(), memory.check, stored.lock_name(number)
         self.owned: list[Any] = []
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """While kernels run: other processes then neither measure nor disturb what is measured; copies do go on."""
+        return stored.lock_file(self.lock)
 
     def allocate(self, nbytes: int) -> int:
         pointer = self.check(self.driver.cuMemAlloc(max(nbytes, 1)))
@@ -131,6 +141,12 @@ class _Device:
         self.check(self.driver.cuMemcpyHtoD(address, b.memory.ctypes.data, b.memory.nbytes))
         return address
 
+    def copy(self, b: Buffer, address: int) -> int:
+        """The address of another copy of what the device holds for a buffer."""
+        fresh = self.allocate(b.memory.nbytes)
+        self.check(self.driver.cuMemcpyDtoD(fresh, address, b.memory.nbytes))
+        return fresh
+
     def get(self, b: Buffer, address: int) -> Buffer:
         """What the device holds for a buffer, as a fresh one."""
         fresh = buffer(b.spec)
@@ -142,9 +158,9 @@ class _Device:
             self.driver.cuMemFree(pointer)
 
 
-@contextmanager
-def _on_gpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any) -> Iterator[Placed]:
-    device = _Device()
+@contextlib.contextmanager
+def _on_gpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any, number: int) -> Iterator[Placed]:
+    device = _Device(number)
     try:
         workspace = device.allocate(executable.workspace_bytes)
         outputs = targets(problem, old)
@@ -152,41 +168,47 @@ def _on_gpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any
         arguments = (*(base + b.offset for base, b in zip(bases, inputs, strict=True)), *words(problem))
         addresses = tuple(out + b.offset for out, b in zip(outs, outputs, strict=True))
 
-        def run_once() -> tuple[list[Buffer], list[Buffer]]:
+        def run_once() -> list[Buffer]:
             for b, out in zip(outputs, outs, strict=True):
                 device.put(b, out)
             if executable.workspace_bytes:
                 device.check(device.driver.cuMemsetD8(workspace, 0xFF, executable.workspace_bytes))  # NaN in every type
-            executable.run(arguments, addresses, workspace, 0)
-            device.check(device.driver.cuCtxSynchronize())
-            after = [device.get(b, base) for b, base in zip(inputs, bases, strict=True)]
-            return [device.get(b, out) for b, out in zip(outputs, outs, strict=True)], after
+            with device.alone():
+                executable.run(arguments, addresses, workspace, 0)
+                device.check(device.driver.cuCtxSynchronize())
+            return [device.get(b, out) for b, out in zip(outputs, outs, strict=True)]
+
+        def after() -> list[Buffer]:
+            return [device.get(b, base) for b, base in zip(inputs, bases, strict=True)]
 
         def measure() -> float:
-            return _measure(device, executable, problem, inputs, outputs, workspace)
+            operands = list(zip((*inputs, *outputs), (*bases, *outs), strict=True))
+            return _measure(device, executable, problem, operands, workspace)
 
-        yield run_once, measure
+        yield Placed(run_once, after, measure)
     finally:
         device.free()
 
 
 def _measure(
-    device: _Device, executable: Executable, problem: Any, inputs: list[Buffer], outputs: list[Buffer], workspace: int
+    device: _Device, executable: Executable, problem: Any, operands: list[tuple[Buffer, int]], workspace: int
 ) -> float:
-    """The median of many launches, each between two events, on operands in turn."""
-    sets = []
+    """The median of many launches, each between two events, on copies of the operands in turn; alone on the device."""
+    sets, n = [], len(problem.inputs)
     for _ in range(ROTATIONS):
-        arguments = (*(device.put(b) + b.offset for b in inputs), *words(problem))
-        sets.append((arguments, tuple(device.put(b) + b.offset for b in outputs)))
+        copies = [device.copy(b, address) + b.offset for b, address in operands]
+        sets.append(((*copies[:n], *words(problem)), tuple(copies[n:])))
     d, check = device.driver, device.check
     start, stop = check(d.cuEventCreate(0)), check(d.cuEventCreate(0))
     times = []
-    for i in range(5 * ROTATIONS + 2):
-        check(d.cuEventRecord(start, 0))
-        executable.run(*sets[i % ROTATIONS], workspace, 0)
-        check(d.cuEventRecord(stop, 0))
-        check(d.cuEventSynchronize(stop))
-        times.append(1000 * check(d.cuEventElapsedTime(start, stop)))
+    check(d.cuCtxSynchronize())
+    with device.alone():
+        for i in range(5 * ROTATIONS + 2):
+            check(d.cuEventRecord(start, 0))
+            executable.run(*sets[i % ROTATIONS], workspace, 0)
+            check(d.cuEventRecord(stop, 0))
+            check(d.cuEventSynchronize(stop))
+            times.append(1000 * check(d.cuEventElapsedTime(start, stop)))
     for event in (start, stop):
         d.cuEventDestroy(event)
     return statistics.median(times[2:])

@@ -60,14 +60,27 @@ def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> 
     return (_error(problem, inputs, old, arithmetic),)
 
 
+_kept: list[tuple[Any, Any, Any, Float64]] = []
+
+
+def _magnitude(problem: Any, inputs: tuple[Any, ...], old: Any) -> Float64:
+    """The sums of magnitudes, kept for the next arithmetic of the same arrays: they cost what the reference costs."""
+    for known, arrays, out, m in _kept[:1]:
+        if known == problem and arrays is inputs and out is old:
+            return m
+    more = {} if old is None else {"out": old}
+    m = reference.conv_magnitude(getattr(reference, problem.op), *inputs, **problem.keywords, **more)
+    _kept[:] = [(problem, inputs, old, m)]
+    return m
+
+
 def _error(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> Float64:
     from numbadnn.validate import transforms
 
     dtype = accumulator(problem.output.dtype)
     u = UNIT[dtype]
     k = reduction_length(problem)
-    more = {} if old is None else {"out": old}
-    m = reference.conv_magnitude(getattr(reference, problem.op), *inputs, **problem.keywords, **more)
+    m = _magnitude(problem, inputs, old)
     scaling = 0 if problem.alpha == 1 and problem.beta == 0 else 3
     if arithmetic == "ieee":
         e = gamma(k + scaling, u) * m

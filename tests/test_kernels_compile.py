@@ -3,6 +3,8 @@
 import contextlib
 import copy
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -19,18 +21,54 @@ CLEAN = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
 needs_ptxas = pytest.mark.skipif(not PTXAS, reason="ptxas is not installed")
 
 
+@contextlib.contextmanager
+def lowered_once() -> Iterator[None]:
+    """Inside, a kernel's LLVM IR is made for the first architecture that asks; NVVM makes each one's PTX of it.
+
+    Typing and lowering are nine tenths of a compilation, and know of no architecture.
+    """
+    from numba.cuda import compiler
+
+    make: Any = getattr(
+        compiler, "_compile_pyfunc_with_fixup", None
+    )  # private: without it there are three compilations
+    made: list[Any] = []
+
+    def once(*args: Any, **options: Any) -> Any:
+        if not made:
+            made.append(make(*args, **options))
+        return made[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        if make:
+            patch.setattr(compiler, "_compile_pyfunc_with_fixup", once)
+        yield
+
+
+def codes(kernel: Kernel) -> list[str]:
+    with lowered_once():
+        return [kernel.ptx(arch) for arch in ARCHITECTURES]
+
+
 @pytest.mark.slow
 @needs_ptxas
 @pytest.mark.parametrize("kernel", list(all_kernels()), ids=lambda k: k.name.replace(" ", "-"))
 def test_compiles_without_spills(kernel: Kernel) -> None:
-    for arch in ARCHITECTURES:
-        ptx = kernel.ptx(arch)
+    for arch, ptx in zip(ARCHITECTURES, codes(kernel), strict=True):
         assert f".target {arch_name(arch)}" in ptx
         assert f".entry {kernel.entry}(" in ptx
         made = _assemble.by_ptxas(ptx, arch_name(arch), PTXAS)
         assert made.image.startswith(b"\x7fELF")
         assert kernel.entry in made.log, made.log
         assert CLEAN in made.log, f"{arch_name(arch)}: {made.log}"
+
+
+@pytest.mark.parametrize("family", ["gemm_tiles bfloat16", "softmax_rows bfloat16", "gemm_async float64"])
+def test_one_lowering_is_that_of_every_architecture(family: str) -> None:
+    kernel = next(k for k in all_kernels() if k.name.startswith(family))
+    numbers = re.compile(r"\w*kernelB\d+v\d+\w*|(?<=_cudapy_smem_)\d+")  # Numba numbers what it compiles
+    alone = [kernel.ptx(arch) for arch in ARCHITECTURES]
+    assert [numbers.sub("", c) for c in codes(kernel)] == [numbers.sub("", c) for c in alone]
 
 
 def test_names_are_copied_once_and_the_code_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

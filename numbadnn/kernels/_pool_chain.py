@@ -83,40 +83,35 @@ def _elements(config: WalkConfig, u: int) -> list[tuple[int, int, int]]:
 
 
 def giver(acc: str, config: WalkConfig) -> Callable[..., None]:
-    """``give(total, xs, best, shares, start, top, left)``: to the first maximum of each window, if it is the thread's, its share.
+    """``give(total, xs, best, shares, top, left)``: to the first maximum of each window, if it is the thread's, its share.
 
-    Row r of a window lies in slot start + r. Of the rows, ``top`` are above the image; of the columns of x, ``left`` before it.
+    Of the rows, ``top`` are above the image; of the columns of x, ``left`` before it.
     """
-    lanes, windows, kh, sh = config.lanes, config.windows, config.window[0], config.stride[0]
-    x_row, t_row, slots = config.x.length * lanes, config.spread * config.stride[1] * lanes, max(kh, sh)
+    lanes, windows = config.lanes, config.windows
+    x_row, t_row = config.x.length * lanes, config.spread * config.stride[1] * lanes
     chains, above, before = [_elements(config, u) for u in range(windows)], config.pad[0], -config.x.first
     if SIMULATED:
 
-        def twin(total, xs, best, shares, start, top, left):  # type: ignore[no-untyped-def]
+        def twin(total, xs, best, shares, top, left):  # type: ignore[no-untyped-def]
             for n in range(windows * lanes):
                 for r, c, own in chains[n // lanes]:
-                    x = xs[(start + r) % kh * x_row + c * lanes + n % lanes]
+                    x = xs[r * x_row + c * lanes + n % lanes]
                     if r >= top and c >= left and (x == best[n] or (x != x and best[n] != best[n])):
                         if own >= 0:
-                            total[(start + r) % slots * t_row + own * lanes + n % lanes] += shares[n]
+                            total[r * t_row + own * lanes + n % lanes] += shares[n]
                         break
 
         return twin
 
     @intrinsic
-    def give(typingctx, total, xs, best, shares, start, top, left):  # type: ignore[no-untyped-def]
+    def give(typingctx, total, xs, best, shares, top, left):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
             kinds = signature.args
             word = _I32 if acc == "float32" else _I64
 
-            def slot(i, n, at=None):  # type: ignore[no-untyped-def]
-                return _slot(context, builder, kinds[i], args[i], _I32(0) if at is None else at, n)
+            def slot(i, n):  # type: ignore[no-untyped-def]
+                return _slot(context, builder, kinds[i], args[i], _I32(0), n)
 
-            def row(r, many, length):  # type: ignore[no-untyped-def]
-                place = builder.urem(builder.add(args[4], _I32(r)), _I32(many))
-                return builder.mul(place, _I32(length))
-
-            x_rows, t_rows = [row(r, kh, x_row) for r in range(kh)], [row(r, slots, t_row) for r in range(kh)]
             for n in range(windows * lanes):
                 e = n % lanes
                 best_n, share = builder.bitcast(builder.load(slot(2, n)), word), builder.load(slot(3, n))
@@ -124,16 +119,16 @@ def giver(acc: str, config: WalkConfig) -> Callable[..., None]:
                 for r, c, own in chains[n // lanes]:
                     wanted = best_n
                     # what lies outside is what lies inside, but comes first: it must not be found
-                    for number, most, gone in ((r, above, args[5]), (c, before, args[6])):
+                    for number, most, gone in ((r, above, args[4]), (c, before, args[5])):
                         if number < most:
                             wanted = builder.select(builder.icmp_signed("<", _I32(number), gone), word(-1), wanted)
-                    x = builder.bitcast(builder.load(slot(1, c * lanes + e, x_rows[r])), word)
-                    tests.append((x, wanted, None if own < 0 else slot(0, own * lanes + e, t_rows[r])))
+                    x = builder.bitcast(builder.load(slot(1, r * x_row + c * lanes + e)), word)
+                    tests.append((x, wanted, None if own < 0 else slot(0, r * t_row + own * lanes + e)))
                 if tests:
                     _chain(builder, acc, share, tests)
             return context.get_dummy_value()
 
-        return types.void(total, xs, best, shares, types.int32, types.int32, types.int32), codegen
+        return types.void(total, xs, best, shares, types.int32, types.int32), codegen
 
     return give
 

@@ -55,16 +55,16 @@ def stepper(dtype: str, acc: str, config: WalkConfig) -> tuple[Any, Any]:
     (kh, _), (sh, sw), ph, lanes, ahead = config.window, config.stride, config.pad[0], config.lanes, config.ahead
     x, y, (H, W), (P, Q), pitch = config.x, config.y, config.image, config.outputs, ITEMSIZE[dtype] * config.cells
     line, line_y = W * pitch, Q * pitch
-    size, rotating, carried, fresh, warm = ITEMSIZE[dtype], config.rotating, max(0, kh - sh), min(kh, sh), config.warm
-    words, slots, x_row, t_row = x.words(size), max(kh, sh), x.length * lanes, config.spread * sw * lanes
+    size, carried, fresh, warm = ITEMSIZE[dtype], max(0, kh - sh), min(kh, sh), config.warm
+    words, rows, x_row, t_row = x.words(size), max(kh, sh), x.length * lanes, config.spread * sw * lanes
     fetch, fetch_y, put = fetcher(x, size), fetcher(y, size), writer(dtype, acc, config)
     # one column outside is read from the nearest inside, which a window that leaves the image has
     checked = [v > 1 and x.leaves(c, v) for c, v in x.pieces]
     unpack = unpacker(dtype, acc, x, LOWEST_WORDS[dtype], checked, False)
     unpack_y = unpacker(dtype, acc, y, (0,), [True] * len(y.pieces), True)
     maxima, give, A, many = maximizer(config), giver(acc, config), ACCUMULATOR[acc], config.windows * lanes
-    kept_x, kept_t, moved_x, moved_t = carried * x_row, (slots - sh) * t_row, sh * x_row, sh * t_row
-    room_t, first, x_step = slots * t_row, x.first, x.step
+    kept_x, kept_t, moved_x, moved_t = carried * x_row, (rows - sh) * t_row, sh * x_row, sh * t_row
+    room_t, first, x_step = rows * t_row, x.first, x.step
 
     @device
     def load(raw, raw_y, bases, bases_y, p):  # type: ignore[no-untyped-def]
@@ -80,33 +80,28 @@ def stepper(dtype: str, acc: str, config: WalkConfig) -> tuple[Any, Any]:
             unpack(xs, i32(r * x_row), raw, i32(0), outside)
 
     @device
-    def step(xs, total, raw, raw_y, bases, bases_y, outside, outside_y, dx, j, p, n, count, inner):  # type: ignore[no-untyped-def]
+    def step(xs, total, raw, raw_y, bases, bases_y, outside, outside_y, dx, j, p, n, count):  # type: ignore[no-untyped-def]
         best = cuda.local.array(many, A)
         shares = cuda.local.array(many, A)
-        start = i32(inner * sh if rotating else 0)
         if not ahead:
             load(raw, raw_y, bases, bases_y, p)
         for r in range(fresh):
-            unpack(xs, i32((start + carried + r) % kh * x_row), raw, i32(r * words), outside)
+            unpack(xs, i32((carried + r) * x_row), raw, i32(r * words), outside)
         unpack_y(shares, i32(0), raw_y, i32(0), outside_y if p >= 0 and p < P else i32(ALL))
         if ahead and n + 1 < count:
             load(raw, raw_y, bases, bases_y, i32(p + 1))
         h = i32(p * sh - ph)
         maxima(best, xs)
-        give(total, xs, best, shares, start, i32(-h), i32(-(j * x_step + first)))
+        give(total, xs, best, shares, i32(-h), i32(-(j * x_step + first)))
         for r in range(sh):
-            slot = i32((start + r) % slots * t_row)
-            if n >= warm and n < count and h + r >= 0 and h + r < H:
-                put(total, slot, dx + i64(h + r) * line, j)
-            for e in range(t_row):
-                total[slot + e] = A(0)
-        if not rotating:
-            for e in range(kept_x):
-                xs[e] = xs[e + moved_x]
-            for e in range(kept_t):
-                total[e] = total[e + moved_t]
-            for e in range(kept_t, room_t):
-                total[e] = A(0)
+            if n >= warm and h + r >= 0 and h + r < H:
+                put(total, i32(r * t_row), dx + i64(h + r) * line, j)
+        for e in range(kept_x):
+            xs[e] = xs[e + moved_x]
+        for e in range(kept_t):
+            total[e] = total[e + moved_t]
+        for e in range(kept_t, room_t):
+            total[e] = A(0)
 
     return (load, begin), step
 
@@ -119,33 +114,9 @@ def pool_grad(dtype: str, acc: str, config: WalkConfig) -> Callable[..., None]:
     place, place_y, pieces, pieces_y = placer(x, pitch), placer(y, pitch), len(x.pieces), len(y.pieces)
     room_x, room_t = kh * x.length * lanes, max(kh, sh) * config.spread * sw * lanes
     room_raw, room_raw_y = min(kh, sh) * x.words(size), y.words(size)
-    groups, across, down, drop, warm, ahead = (
-        cells // lanes,
-        config.across,
-        config.down,
-        config.drop,
-        config.warm,
-        config.ahead,
-    )
-    strip, strips, wide, period = config.strip, config.strips, config.spread * sw, config.period
+    groups, across, down, drop = cells // lanes, config.across, config.down, config.drop
+    strip, strips, wide, warm, ahead = config.strip, config.strips, config.spread * sw, config.warm, config.ahead
     x_image, y_image = (pitch * math.prod(n) for n in (config.image, config.outputs))
-
-    @device
-    def one(xs, total, raw, raw_y, bases, bases_y, outside, outside_y, dx, j, p, n, count):  # type: ignore[no-untyped-def]
-        step(xs, total, raw, raw_y, bases, bases_y, outside, outside_y, dx, j, p, n, count, 0)
-
-    @device
-    def two(xs, total, raw, raw_y, bases, bases_y, outside, outside_y, dx, j, p, n, count):  # type: ignore[no-untyped-def]
-        step(xs, total, raw, raw_y, bases, bases_y, outside, outside_y, dx, j, p, n, count, 0)
-        step(xs, total, raw, raw_y, bases, bases_y, outside, outside_y, dx, j, i32(p + 1), i32(n + 1), count, 1)
-
-    @device
-    def three(xs, total, raw, raw_y, bases, bases_y, outside, outside_y, dx, j, p, n, count):  # type: ignore[no-untyped-def]
-        step(xs, total, raw, raw_y, bases, bases_y, outside, outside_y, dx, j, p, n, count, 0)
-        step(xs, total, raw, raw_y, bases, bases_y, outside, outside_y, dx, j, i32(p + 1), i32(n + 1), count, 1)
-        step(xs, total, raw, raw_y, bases, bases_y, outside, outside_y, dx, j, i32(p + 2), i32(n + 2), count, 2)
-
-    steps = (one, two, three)[period - 1]  # a loop this long would not be unrolled, and slots would not be registers
 
     def kernel(x, dy, dx, units):  # type: ignore[no-untyped-def]
         unit = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
@@ -173,8 +144,8 @@ def pool_grad(dtype: str, acc: str, config: WalkConfig) -> Callable[..., None]:
             total[e] = A(0)
         if ahead:
             load(raw, raw_y, bases, bases_y, first)
-        for outer_step in range(0, count, period):
-            n = i32(outer_step)
-            steps(xs, total, raw, raw_y, bases, bases_y, outside, outside_y, dx, j, i32(first + n), n, count)
+        for strip_number in range(count):
+            n = i32(strip_number)
+            step(xs, total, raw, raw_y, bases, bases_y, outside, outside_y, dx, j, i32(first + n), n, count)
 
     return kernel

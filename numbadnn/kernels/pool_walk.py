@@ -68,8 +68,7 @@ class WalkConfig:
 
     A thread takes ``spread`` cells (of ``stride`` columns) side by side, ``lanes`` channels of them, and walks down ``drop``
     strips, of ``stride`` rows each. ``most``, ``vec_dx``: columns an access of x and dy, of dx. ``ahead``: the next strip is read
-    before this one is used. ``rotating``: rows stay in their slot instead of moving up. The extents of an image,
-    ``cells`` channels together, are frozen too.
+    before this one is used. The extents of an image, ``cells`` channels together, are frozen too.
     """
 
     window: tuple[int, ...]
@@ -80,7 +79,6 @@ class WalkConfig:
     spread: int
     drop: int
     ahead: bool
-    rotating: bool
     most: int
     vec_dx: int
     image: Two
@@ -134,11 +132,6 @@ class WalkConfig:
         return (self.window[0] - 1) // self.stride[0]
 
     @property
-    def period(self) -> int:
-        """Steps after which rows lie in the same slots."""
-        return self.window[0] // math.gcd(self.window[0], self.stride[0]) if self.rotating else 1
-
-    @property
     def tests(self) -> int:
         return self.windows * math.prod(self.window) * self.lanes
 
@@ -151,21 +144,17 @@ class WalkConfig:
         return values * words * self.lanes + raw + addresses + (16 if self.last else 0)
 
 
-def config(problem: PoolProblem, lanes: int, spread: int, drop: int, ahead: bool, rotating: bool) -> WalkConfig:
+def config(problem: PoolProblem, lanes: int, spread: int, drop: int, ahead: bool) -> WalkConfig:
     """A configuration with what depends on the problem filled in."""
     assert problem.dy is not None and problem.dx is not None
     specs = (problem.x, problem.dy, problem.dx)
-    last, size, (kh, sh) = (
-        not all(s.is_contiguous for s in specs),
-        problem.x.itemsize,
-        (problem.window[0], problem.stride[0]),
-    )
+    last, size = not all(s.is_contiguous for s in specs), problem.x.itemsize
     aligned = all(s.aligned for s in specs)
     most = 16 // size if aligned and not last else 1
-    W, rotating = problem.x.shape[3], rotating and sh < kh <= 3
+    W = problem.x.shape[3]
     vec_dx = math.gcd(most, W, spread * problem.stride[1])
     blank = WalkConfig(
-        problem.window, problem.stride, problem.pad, last, lanes, spread, drop, ahead, rotating, most, vec_dx,
+        problem.window, problem.stride, problem.pad, last, lanes, spread, drop, ahead, most, vec_dx,
         (problem.x.shape[2], W), (problem.y.shape[2], problem.y.shape[3]), problem.x.shape[1] if last else 1, THREADS, 1,
     )  # fmt: skip
     resident = next((n for n, held in MANY_HELD.items() if blank.held(size) <= held), 2)
@@ -186,13 +175,10 @@ def space(problem: PoolProblem) -> tuple[WalkConfig, ...]:
         fitting = fitting if all(s.aligned for s in specs) else [1]
         shapes = [(n, s) for n in dict.fromkeys(fitting) for s in (2, 1)]
     found = [
-        config(problem, lanes, spread, drop, ahead, rotating)
+        c
         for lanes, spread in shapes
         for ahead in (True, False)
-        for rotating in (False, True)
-        for drop in sorted(
-            DROPS, key=lambda drop: _cost(problem, config(problem, lanes, spread, drop, ahead, rotating))
-        )
+        for c in sorted((config(problem, lanes, spread, d, ahead) for d in DROPS), key=lambda c: _cost(problem, c))
     ]
     size = problem.x.itemsize
     return tuple(

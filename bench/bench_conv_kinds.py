@@ -15,10 +15,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from checking import worst_sum
 from harness import device_ms, geometric_mean, rotations, save, table
 
 import numbadnn
-from numbadnn.validate import compare
 
 
 class Layer(NamedTuple):
@@ -143,18 +143,7 @@ def worst(layer: Layer, direction: str, arrays: tuple[Any, Any, Any]) -> float |
     k = {"forward": w[0].numel(), "grad_inputs": layer.k // layer.groups * area, "grad_weights": g.numel() // layer.k}[
         what
     ]
-    dtype = str(result.dtype).removeprefix("torch.")
-    if ran.arithmetic == "ieee":
-        e = compare.gamma(k, compare.UNIT[compare.accumulator(dtype)]) * magnitude
-    elif ran.arithmetic in ("tensor_core", "tf32"):
-        e = compare.gamma(compare.TENSOR_CORE_LENGTH * k, compare.TENSOR_CORE_UNIT) * magnitude
-        e += compare.TF32 * magnitude if ran.arithmetic == "tf32" else 0
-    else:
-        return None
-    total = (
-        e + compare.UNIT[dtype] * (exact.abs() + e) + compare.SUBNORMAL[dtype] + compare.gamma(k, 2.0**-53) * magnitude
-    )
-    return float(((result.double() - exact).abs() / total).nan_to_num(float("inf"), float("inf")).max())
+    return worst_sum(result, exact, magnitude, k, ran.arithmetic)
 
 
 def measure(layer: Layer, direction: str, dtype: str, precision: str) -> dict[str, Any]:

@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from checking import worst_sum
 from harness import copy_gbps, device_ms, rotations, save, table
 
 import numbadnn
 from numbadnn import stored, workers
-from numbadnn.validate import compare
 
 #: images, channels, side, filter side, stride, dtype, channels last
 CASES = (
@@ -82,17 +82,13 @@ def operands(case: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     return make(n, c, side, side), make(c, 1, taps, taps), make(n, c, out, out)
 
 
-def worst(case: tuple[Any, ...], direction: str, arrays: Any, result: Any) -> float:
+def worst(case: tuple[Any, ...], direction: str, arrays: Any, result: Any) -> float | None:
     """The largest |error| / bound of any element."""
     double = tuple(a.double() for a in arrays)
     exact = theirs(case, direction, double)
     magnitude = theirs(case, direction, tuple(a.abs() for a in double))
     k = arrays[2].numel() // arrays[2].shape[1] if direction == "grad_weights" else case[3] ** 2
-    dtype = case[5]
-    e = compare.gamma(k, compare.UNIT[compare.accumulator(dtype)]) * magnitude
-    total = e + compare.UNIT[dtype] * (exact.abs() + e) + compare.SUBNORMAL[dtype]
-    total += compare.gamma(k, 2.0**-53) * magnitude  # the peer's own sum
-    return float(((result.double() - exact).abs() / total).nan_to_num(float("inf"), float("inf")).max())
+    return worst_sum(result, exact, magnitude, k)
 
 
 def measure(task: tuple[tuple[Any, ...], str], note: workers.Note) -> dict[str, Any]:

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from checking import worst_sum
 from harness import copy_gbps, device_ms, rotations, save, table
 
 import numbadnn
-from numbadnn.validate import compare
 
 #: images, channels, steps, filters, taps, dilation, groups
 LINES = (
@@ -107,14 +107,10 @@ def _sets(made: Callable[[], Any], nbytes: int) -> list[Any]:
     return [made() for _ in range(max(2, rotations(nbytes, most=8)))]
 
 
-def worst(result: Any, arrays: tuple[Any, Any], theirs: Call, k: int, dtype: str) -> float:
+def worst(result: Any, arrays: tuple[Any, Any], theirs: Call, k: int) -> float | None:
     """The largest |error| / bound over all elements."""
     double = tuple(a.double() for a in arrays)
-    exact, magnitude = theirs(*double), theirs(*(a.abs() for a in double))
-    e = compare.gamma(k, compare.UNIT[compare.accumulator(dtype)]) * magnitude
-    total = e + compare.UNIT[dtype] * (exact.abs() + e) + compare.SUBNORMAL[dtype]
-    total += compare.gamma(k, 2.0**-53) * magnitude  # the peer's own sum
-    return float(((result.double() - exact).abs() / total).nan_to_num(float("inf"), float("inf")).max())
+    return worst_sum(result, theirs(*double), theirs(*(a.abs() for a in double)), k)
 
 
 def measure(name: str, dtype: str, made: tuple[list[Any], Call, Call, int]) -> dict[str, Any]:
@@ -123,7 +119,7 @@ def measure(name: str, dtype: str, made: tuple[list[Any], Call, Call, int]) -> d
     result = ours(*first)
     nbytes = sum(a.numel() * a.element_size() for a in (*first, result))
     row: dict[str, Any] = {"case": f"{name} {dtype}", "impl": numbadnn.last_call().impl}  # type: ignore[union-attr]
-    row["MB"], row["error/bound"] = nbytes / 1e6, worst(result, first, theirs, k, dtype)
+    row["MB"], row["error/bound"] = nbytes / 1e6, worst(result, first, theirs, k)
     if not row["error/bound"] <= 1:
         return row | {"us": "REFUSED"}
     row["us"] = 1e3 * device_ms([lambda s=s: ours(*s) for s in sets], 12)

@@ -36,21 +36,28 @@ def conv2d(direction: str, layer: tuple[Any, ...], arrays: tuple[Any, Any, Any],
     exact = exactly(x.double(), w.double(), g.double())
     magnitude = exactly(x.double().abs(), w.double().abs(), g.double().abs())
     k = {"forward": w[0].numel(), "grad_inputs": w.shape[0] * r * r, "grad_weights": g.numel() // g.shape[1]}[direction]
+    found = worst_sum(result, exact, magnitude, k, ran.arithmetic)
+    return _transformed(call, x, w, g, ran.problem, ran.arithmetic) if found is None else found
+
+
+def worst_sum(result: Any, exact: Any, magnitude: Any, k: int, arithmetic: str = "ieee") -> float | None:
+    """The worst |error| / bound of sums of k products (tensors of PyTorch; float64 of the exact values, and of |x| and |w|).
+
+    None for a class of arithmetic without a bound for each element.
+    """
     dtype = str(result.dtype).removeprefix("torch.")
-    u = compare.UNIT[compare.accumulator(dtype)]
-    if ran.arithmetic == "ieee":
-        e = compare.gamma(k, u) * magnitude
-    elif ran.arithmetic in ("tensor_core", "tf32"):
+    if arithmetic == "ieee":
+        e = compare.gamma(k, compare.UNIT[compare.accumulator(dtype)]) * magnitude
+    elif arithmetic in ("tensor_core", "tf32"):
         e = compare.gamma(compare.TENSOR_CORE_LENGTH * k, compare.TENSOR_CORE_UNIT) * magnitude
-        e += compare.TF32 * magnitude if ran.arithmetic == "tf32" else 0
+        e += compare.TF32 * magnitude if arithmetic == "tf32" else 0
     else:
-        return _transformed(call, x, w, g, ran.problem, ran.arithmetic)
-    # the peer's float64 sum is off by the same formula with its own unit
-    total = (
-        e + compare.UNIT[dtype] * (exact.abs() + e) + compare.SUBNORMAL[dtype] + compare.gamma(k, 2.0**-53) * magnitude
-    )
-    ratio = ((result.double() - exact).abs() / total).nan_to_num(float("inf"), float("inf"))
-    return float(ratio.max())
+        return None
+    total = e + compare.UNIT[dtype] * (exact.abs() + e) + compare.SUBNORMAL[dtype]
+    total += (
+        compare.gamma(k, 2.0**-53) * magnitude
+    )  # the peer's float64 sum is off by the same formula with its own unit
+    return float(((result.double() - exact).abs() / total).nan_to_num(float("inf"), float("inf")).max())
 
 
 def _transformed(call: Callable[[], Any], x: Any, w: Any, g: Any, problem: str, arithmetic: str) -> float:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from checking import worst_sum
+
 from numbadnn import agreement
-from numbadnn.validate import compare
 from numbadnn.validate.laws.conv import reduction_length
 
 
@@ -59,22 +60,12 @@ def worst_errors(problem: Any, inputs: tuple[Any, ...], results: dict[str, tuple
     finally:
         torch.backends.cudnn.benchmark = benchmark
     return {
-        name: _worst(problem, result.double(), exact, magnitude, arithmetic)
-        for name, (result, arithmetic) in results.items()
+        name: _worst(problem, result, exact, magnitude, arithmetic) for name, (result, arithmetic) in results.items()
     }
 
 
 def _worst(problem: Any, result: Any, exact: Any, magnitude: Any, arithmetic: str) -> float:
-    dtype, k = problem.output.dtype, reduction_length(problem)
-    if arithmetic not in ("ieee", "tensor_core", "tf32"):
-        return float((result - exact).norm() / exact.norm()) / agreement.AGREEMENT[dtype]
-    if arithmetic == "ieee":
-        error = compare.gamma(k, compare.UNIT[compare.accumulator(dtype)]) * magnitude
-    else:
-        error = compare.gamma(compare.TENSOR_CORE_LENGTH * k, compare.TENSOR_CORE_UNIT) * magnitude
-        error += compare.TF32 * magnitude if arithmetic == "tf32" else 0
-    # the peer's float64 sum is off by the same formula with its own unit
-    error += compare.UNIT[dtype] * (exact.abs() + error) + compare.SUBNORMAL[dtype]
-    error += compare.gamma(k, 2.0**-53) * magnitude
-    ratio = ((result - exact).abs() / error).nan_to_num(float("inf"), float("inf"))
-    return float(ratio.max())
+    found = worst_sum(result, exact, magnitude, reduction_length(problem), arithmetic)
+    if found is None:
+        return float((result.double() - exact).norm() / exact.norm()) / agreement.AGREEMENT[problem.output.dtype]
+    return found

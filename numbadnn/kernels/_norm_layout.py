@@ -13,6 +13,9 @@ from typing import NamedTuple
 from numbadnn.ops.norm import NormProblem
 from numbadnn.problem import Spec
 
+#: more elements of a channel (or rows) than all blocks take at a time: indices go as far beyond the last
+FARTHEST = 1 << 22
+
 
 class Axis(NamedTuple):
     """One folded axis: its extent and its element stride in each operand."""

@@ -8,14 +8,12 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from numbadnn.kernels._launch import Kernel, blocks
-from numbadnn.kernels._norm_layout import Axis, accumulator, layout_of, uniform_reason
+from numbadnn.kernels._norm_layout import FARTHEST, Axis, accumulator, layout_of, uniform_reason
 from numbadnn.kernels._support import LIMIT32
 from numbadnn.ops.norm import NormProblem
 
 #: blocks that a reduction is split into: one wave, of three or (16-bit data) two a multiprocessor on 132 of them
 BLOCKS, FEWER = 396, 264
-#: more rows than all blocks take at a time: indices go as far beyond the last
-FARTHEST = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)

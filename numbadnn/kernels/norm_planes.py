@@ -9,16 +9,13 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from numbadnn.kernels._launch import Kernel, blocks
-from numbadnn.kernels._norm_layout import Axis, Layout, accumulator, layout_of, uniform_reason
+from numbadnn.kernels._norm_layout import FARTHEST, Axis, Layout, accumulator, layout_of, uniform_reason
 from numbadnn.kernels._support import LIMIT32
 from numbadnn.ops.norm import TRAIN, NormProblem
 
 #: blocks that a reduction is split into where channels are few: one wave, of four a multiprocessor on 132 of them (gradients
 #: of 16-bit data: three); a second wave that is not full would cost as much as the first
 BLOCKS, FEWER = 528, 396
-
-#: more elements of a channel than all blocks take at a time: indices go as far beyond its end
-FARTHEST = 1 << 22
 
 #: parts that every thread of the walk that writes may join by itself: a kernel launched for it would take some microseconds
 MOST_JOINED = 4

@@ -40,8 +40,10 @@ def child(name: str, backend: str) -> None:
     import torch
 
     import numbadnn
+    from numbadnn.registry import implementations
 
     function, problems, dtype, last, keywords = PROBLEMS[name]
+    implementations(function)  # imports the modules of the operation
     numbadnn.softmax(torch.randn(3, 77, device="cuda"), backend="numba")
     if backend == "cudnn":  # cuDNN's library is loaded, as numba is
         numbadnn.conv2d(torch.randn(1, 4, 5, 5, device="cuda"), torch.randn(4, 4, 3, 3, device="cuda"), backend="cudnn")

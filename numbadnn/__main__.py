@@ -42,7 +42,10 @@ def _parser() -> argparse.ArgumentParser:
         "--determinism", action="store_true", help="measure levels of determinism, and write the errata file"
     )
     check.add_argument(
-        "--jobs", type=_processes, metavar="N", help="processes side by side (8 with a GPU, else 1; --determinism: 1)"
+        "--jobs",
+        type=_processes,
+        metavar="N",
+        help="processes side by side (with a GPU as many as cores and memory allow, else 1; --determinism: 1)",
     )
     check.add_argument("--compare", nargs=2, metavar="FILE.json", help="hold two reports of --determinism together")
     explain = commands.add_parser("explain", help="which implementation runs a case, and why the others do not")

@@ -33,8 +33,8 @@ class Job(NamedTuple):
     run: Callable[[], list[Row]]
 
 
-#: processes where there is a GPU: each prepares kernels and references, which takes far longer than the GPU does
-PROCESSES = 8
+#: what the largest cases may take of a process: memory of the GPU, and of the host for their float64 references
+GPU_BYTES, HOST_BYTES = 4 << 30, 6 << 30
 #: where no GPU computes and no case was named, none is started after this time: what is left is said to be skipped
 SECONDS_WITHOUT_GPU = 170.0
 
@@ -50,7 +50,7 @@ def validate(
     """Run, print, and give the exit status; ValueError, TypeError and OSError mean wrong usage.
 
     Without a GPU, and with no names, there is a budget that nobody asked for; the last line says what it left out. With one,
-    ``processes`` (PROCESSES) work side by side, and one at a time has the GPU.
+    ``processes`` (``fitting()``) work side by side: each prepares kernels and references, most of the time there is.
     """
     start = time.perf_counter()
     if json_file:
@@ -71,7 +71,7 @@ def validate(
             beside = list(simulator_jobs(names, backend, stack))
             limit = SECONDS_WITHOUT_GPU if budget is None and not names and info.no_gpu_reason() else budget
             total = len(todo) + len(beside)
-            many = processes or (PROCESSES if info.gpus() else 1)
+            many = processes or fitting()
             if many > 1:
                 rows = in_processes(interleaved(todo), limit, start, many)
                 rows += run_jobs(interleaved(beside), limit, start) if beside else []
@@ -87,6 +87,17 @@ def validate(
             json_file, rows, seconds, {"names": names, "backend": backend, "budget": budget, "data": data}, status
         )
     return status
+
+
+def fitting() -> int:
+    """How many processes have a core and memory each; one where there is no GPU, whose kernels use all cores."""
+    gpus = info.gpus()
+    if not gpus:
+        return 1
+    limits = [os.cpu_count() or 1, gpus[0]["memory_bytes"] // GPU_BYTES]
+    if hasattr(os, "sysconf"):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // HOST_BYTES)
+    return int(max(1, min(limits)))
 
 
 def absent(backend: str) -> str:

@@ -44,6 +44,42 @@ WEIGHTS = (
     ("x=float16:2x72x6x7:nhwc w=float16:8x72x2x1 pad=1,0,0,1 stride=2,1 alpha=2 beta=-1", 128, 64, 2, 64),
     ("x=bfloat16:1x16x9x9:nhwc w=bfloat16:24x8x2x1:nhwc dilation=2,1 groups=2 flip=0", 128, 64, 1, 128),
 )
+#: the same with three axes: strides, dilation, uneven padding, odd sizes, filters along one axis or two, groups, phases
+VOLUMES = (
+    (
+        "conv3d x=float16:2x8x4x5x3:nhwc w=float16:16x8x2x3x2:nhwc pad=1,0,2,1,0,1 stride=2,1,2 flip=0 alpha=2 beta=-1",
+        128,
+        64,
+        1,
+        False,
+    ),
+    ("conv3d x=bfloat16:1x72x3x5x7:nhwc w=bfloat16:8x72x1x3x3 pad=0,0,1,2,1,0 dilation=1,2,1", 128, 64, 2, False),
+    ("conv3d x=float16:1x128x5x3x5:nhwc w=float16:16x64x3x1x1:nhwc pad=1,1,0,0,0,0 groups=2", 128, 64, 1, False),
+    ("conv3d x=float16:1x72x5x6x7:nhwc w=float16:16x72x1x1x1:nhwc stride=1,1,2", 128, 64, 1, True),
+    ("conv3d x=float16:1x16x4x4x5:nhwc w=float16:16x16x2x2x1:nhwc pad=1,0,0,1,0,0", 128, 64, 1, True),
+    ("conv3d_grad_wrt_inputs x=float16:1x40x5x3x6:nhwc w=float16:8x40x3x1x2 pad=1,0,0,0,1,0 stride=2,1,1", 128, 64, 1, False),
+    (
+        "conv3d_grad_wrt_inputs x=bfloat16:2x24x3x4x5:nhwc w=bfloat16:8x24x3x2x3 pad=1,1,0,1,2,1 dilation=1,2,1 flip=0 beta=1",
+        128,
+        64,
+        2,
+        False,
+    ),
+    ("conv3d_grad_wrt_inputs x=float16:1x8x3x3x4 w=float16:16x8x1x1x1 y=float16:1x16x2x2x2:nhwc stride=2,2,2", 128, 64, 1, False),
+    ("conv3d_grad_wrt_inputs x=float32:1x12x3x4x3:nhwc w=float32:8x12x1x3x2 pad=0,0,1,0,0,1 stride=1,2,1", 128, 64, 1, False),
+    ("conv3d x=float16:1x8x2x2x40:nhwc w=float16:8x8x1x2x2 pad=16,15,1,1,0,15 dilation=1,1,31", 128, 64, 1, False),
+)  # fmt: skip
+VOLUME_WEIGHTS = (
+    ("x=float16:1x72x4x5x3:nhwc w=float16:8x72x2x1x2 pad=1,0,0,0,0,1 stride=2,1,1 alpha=2 beta=-1", 128, 64, 2, 64),
+    ("x=bfloat16:1x128x3x3x5:nhwc w=bfloat16:16x64x1x2x1:nhwc dilation=1,2,1 groups=2 flip=0", 128, 64, 1, 128),
+    (
+        "x=float16:1x8x5x4x3:nhwc w=float16:8x8x3x1x1 y=float16:1x8x5x4x3:1600,1,320,80,16 pad=2,2,0,0,0,0 dilation=2,1,1",
+        128,
+        64,
+        1,
+        64,
+    ),
+)
 failures = 0
 
 
@@ -87,8 +123,8 @@ def arranged(w: np.ndarray, spec: Any) -> np.ndarray:
     return packed
 
 
-def pixels() -> None:
-    for line, m, n, splits, stays in PIXELS:
+def pixels(cases: Any = PIXELS) -> None:
+    for line, m, n, splits, stays in cases:
         problem = ConvProblem.parse(line)
         p = host.product(problem)
         config = replace(host.config_of(p, host.Tiling(m, n, splits, resident=p.steps if stays else 0)), stages=2)
@@ -106,7 +142,7 @@ def pixels() -> None:
         if splits == 1:
             _ptx.MEMORY[:] = [(out.array.ctypes.data, out.array.ctypes.data + out.array.nbytes)]
         *scalars, alpha, beta = host.arguments(p, config)
-        kernel = cuda.jit(_implicit_pixels.pixels(problem.x.dtype, config))[(1, 1, 1), (384, 1, 1), 0, 0]
+        kernel = cuda.jit(_implicit_pixels.pixels(problem.x.dtype, problem.axes, config))[(1, 1, 1), (384, 1, 1), 0, 0]
         place = () if len(maps) == 3 else (written.ctypes.data,)
         kernel(*maps, *place, *scalars, f32(alpha), f32(beta))
         if splits > 1:
@@ -115,9 +151,17 @@ def pixels() -> None:
         report(f"{problem} {config}", trial.compare_exactly(out.array), untouched(out))
 
 
-def weights() -> None:
-    for line, m, n, splits, terms in WEIGHTS:
-        problem = ConvProblem.parse(f"conv2d_grad_wrt_weights {line}")
+def volumes() -> None:
+    pixels(VOLUMES)
+
+
+def volume_weights() -> None:
+    weights("conv3d_grad_wrt_weights", VOLUME_WEIGHTS)
+
+
+def weights(op: str = "conv2d_grad_wrt_weights", cases: Any = WEIGHTS) -> None:
+    for line, m, n, splits, terms in cases:
+        problem = ConvProblem.parse(f"{op} {line}")
         config = replace(implicit_weights.config_of(problem, m, n, splits, terms), stages=2)
         trial = Trial.of(problem, kind="integers")
         inputs = [buffer(spec, values).array for spec, values in zip(problem.inputs, trial.inputs, strict=True)]
@@ -129,7 +173,9 @@ def weights() -> None:
             for array, found in zip(inputs, implicit_weights.maps(problem, config), strict=True)
         ]
         *scalars, alpha = implicit_weights.arguments(problem, config)
-        kernel = cuda.jit(_implicit_weights.weights(problem.x.dtype, config))[(1, 1, 1), (384, 1, 1), 0, 0]
+        kernel = cuda.jit(_implicit_weights.weights(problem.x.dtype, problem.axes, config))[
+            (1, 1, 1), (384, 1, 1), 0, 0
+        ]
         kernel(*maps, partial.ctypes.data, *scalars, f32(alpha))
         implicit_weights.total_launch(problem, splits, 0)(0, partial.ctypes.data, out.array.ctypes.data)
         report(f"{problem} {config}", trial.compare_exactly(out.array), untouched(out))

@@ -95,7 +95,16 @@ def _of_9(signature: Any, codegen: Any) -> Any:
     return intrinsic(call)
 
 
-_INTRINSICS: dict[int, Callable[..., Any]] = {0: _of_0, 1: _of_1, 2: _of_2, 3: _of_3, 5: _of_5, 6: _of_6, 9: _of_9}
+def _of_11(signature: Any, codegen: Any) -> Any:
+    def call(typingctx, a, b, c, d, e, f, g, h, i, j, k):  # type: ignore[no-untyped-def]
+        return signature, codegen
+
+    return intrinsic(call)
+
+
+_INTRINSICS: dict[int, Callable[..., Any]] = {
+    0: _of_0, 1: _of_1, 2: _of_2, 3: _of_3, 5: _of_5, 6: _of_6, 9: _of_9, 11: _of_11,
+}  # fmt: skip
 
 
 def _or_twin(name: str, *description: Any) -> Any:
@@ -184,6 +193,16 @@ copy_pixels = _or_twin(
     "[$0], [$1, {$2, $3, $4, $5}], [$6], {r, d};}",
     (),
     (u32, u64, i32, i32, i32, i32, u32, i32, i32),
+)
+#: ``copy_voxels(target, map, channel, x, y, z, image, barrier, right, down, back)``: the same of images with three axes; what
+#: is read lies up to 31 off
+copy_voxels = _or_twin(
+    "copy_voxels",
+    "{.reg .b16 r, d, b; cvt.u16.u32 r, $8; cvt.u16.u32 d, $9; cvt.u16.u32 b, $10; "
+    "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+    "[$0], [$1, {$2, $3, $4, $5, $6}], [$7], {r, d, b};}",
+    (),
+    (u32, u64, i32, i32, i32, i32, i32, u32, i32, i32, i32),
 )
 #: ``store_box(map, x, y, z, source)``: begin to copy a box from shared memory; what lies outside the array is dropped
 store_box = _or_twin(

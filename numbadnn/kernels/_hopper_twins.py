@@ -45,12 +45,15 @@ class Map(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A descriptor of images: ``array`` has axes image, y, x, channel; pairs are (x, y), ``box`` is (channels, pixels)."""
+    """A descriptor of images: ``array`` has axes image, (z,) y, x, channel.
+
+    Others are of (x, y) or (x, y, z), ``box`` is (channels, pixels).
+    """
 
     array: np.ndarray
-    lower: tuple[int, int]
-    upper: tuple[int, int]
-    steps: tuple[int, int]
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    steps: tuple[int, ...]
     box: tuple[int, int]
 
 
@@ -132,23 +135,44 @@ def copy_box(target: int, source: Map, x: int, y: int, z: int, barrier: int) -> 
 def copy_pixels(
     target: int, source: Window, channel: int, x: int, y: int, image: int, barrier: int, right: int, down: int
 ) -> None:
+    _copy_window(target, source, channel, [x, y], image, barrier, (right, down))
+
+
+def copy_voxels(
+    target: int, source: Window, channel: int, x: int, y: int, z: int, image: int, barrier: int,
+    right: int, down: int, back: int,
+) -> None:  # fmt: skip
+    _copy_window(target, source, channel, [x, y, z], image, barrier, (right, down, back))
+
+
+#: spatial axes -> corners from, to, and offsets below, as NVIDIA documents them
+_RANGES = {2: (-128, 127, 256), 3: (-16, 15, 32)}
+
+
+def _copy_window(
+    target: int, source: Window, channel: int, at: list[int], image: int, barrier: int, off: tuple[int, ...]
+) -> None:
+    """Pixels from ``at`` on: the first axis fastest, each from its lower corner to the image's last plus the upper."""
     block, (channels, pixels) = _block(), source.box
-    images, height, width, depth = source.array.shape
-    if int(target) % 1024 or not (0 <= right < 256 and 0 <= down < 256):
-        raise ValueError(
-            f"pixels are copied to {target} from {right}, {down} off: expected a multiple of 1024, 0 to 255"
-        )
-    box = np.zeros((pixels, channels), source.array.dtype)
+    images, *sizes, depth = source.array.shape
+    low, high, limit = _RANGES[len(at)]
+    if int(target) % 1024 or not all(0 <= o < limit for o in off):
+        raise ValueError(f"pixels are copied to {target} from {off} off: expected a multiple of 1024, 0 to {limit - 1}")
+    if not all(low <= corner <= high for corner in (*source.lower, *source.upper)):
+        raise ValueError(f"expected corners from {low} to {high}, got {source.lower} and {source.upper}")
+    box, last = np.zeros((pixels, channels), source.array.dtype), sizes[::-1]
     for pixel in range(pixels):
-        row, column = int(y + down), int(x + right)
-        if image < images and 0 <= row < height and 0 <= column < width:
-            here = source.array[image, row, column, channel : min(channel + channels, depth)]
+        place = [int(a + o) for a, o in zip(at, off, strict=True)]
+        if image < images and all(0 <= p < size for p, size in zip(place, last, strict=True)):
+            here = source.array[(image, *place[::-1])][channel : min(channel + channels, depth)]
             box[pixel, : here.size] = here
-        x += source.steps[0]
-        if x > width - 1 + source.upper[0]:
-            x, y = source.lower[0], y + source.steps[1]
-        if y > height - 1 + source.upper[1]:
-            y, image = source.lower[1], image + 1
+        for i, size in enumerate(last):
+            at[i] += source.steps[i]
+            if at[i] <= size - 1 + source.upper[i]:
+                break
+            at[i] = source.lower[i]
+        else:
+            image += 1
     _arrive(block, int(target), box, int(barrier))
 
 

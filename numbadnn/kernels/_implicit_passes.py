@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels._cuda import cuda, f32, i32, i64, u32
+from numbadnn.kernels._implicit_index import divided, located
 from numbadnn.kernels._ptx import copy_bytes, load, load_vector, store, store_vector
 from numbadnn.problem import ITEMSIZE
 
 THREADS = 256
 
 
-def arrange(dtype: str) -> Callable[..., None]:
+def arrange(dtype: str, axes: int) -> Callable[..., None]:
     """packed[filter, tap, channel] = w[filter, channel, tap]: a thread has the taps of one filter's channel."""
-    size = ITEMSIZE[dtype]
+    size, deep = ITEMSIZE[dtype], axes == 3
     copy = copy_bytes(size)
 
     def kernel(w, packed, count, channels, taps, strides, steps):  # type: ignore[no-untyped-def]
@@ -22,22 +23,30 @@ def arrange(dtype: str) -> Callable[..., None]:
             return
         k = i32(u32(i) // u32(channels))
         c = i32(i - k * channels)
-        for r in range(taps[0]):
-            for s in range(taps[1]):
-                source = k * strides[0] + c * strides[1] + r * strides[2] + s * strides[3]
-                target = k * steps[0] + (r * taps[1] + s) * steps[1] + c
+        rows = taps[-2]
+        if deep:
+            rows = i32(taps[0] * taps[-2])
+        for r in range(rows):
+            for s in range(taps[-1]):
+                source = k * strides[0] + c * strides[1] + s * strides[-1]
+                if deep:
+                    t, in_plane = divided(i32(r), taps[-2])
+                    source += t * strides[2] + in_plane * strides[-2]
+                else:
+                    source += r * strides[-2]
+                target = k * steps[0] + (r * taps[-1] + s) * steps[1] + c
                 copy(packed + i64(target) * size, w + i64(source) * size)
 
     return kernel
 
 
-def total(dtype: str, vector: int) -> Callable[..., None]:
-    """out[n, c, h, w] = alpha * (sum over splits of partial[split, n, h, w, c]) + beta * out, ``vector`` channels a thread."""
-    size, step = ITEMSIZE[dtype], 4 * vector
+def total(dtype: str, axes: int, vector: int) -> Callable[..., None]:
+    """out[n, c, ...] = alpha * (sum over splits of partial[split, n, ..., c]) + beta * out, ``vector`` channels a thread."""
+    size, step, deep, position = ITEMSIZE[dtype], 4 * vector, axes == 3, located(axes)
     read, write = load_vector("float32", vector, "float32"), store_vector(dtype, vector, "float32")
     read_one, write_one, read_old = load("float32", "float32"), store(dtype, "float32"), load(dtype, "float32")
 
-    def kernel(partial, out, count, splits, split_stride, shape, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def kernel(partial, out, count, splits, split_stride, depth, sizes, strides, alpha, beta):  # type: ignore[no-untyped-def]
         i = i32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
         if i >= count:
             return
@@ -53,14 +62,14 @@ def total(dtype: str, vector: int) -> Callable[..., None]:
                 read(some, i32(0), at)
             for e in range(vector):
                 sums[e] = f32(sums[e] + some[e])
-        channels = i32(u32(shape[0]) // u32(vector))
+        channels = i32(u32(depth) // u32(vector))
         pixel = i32(u32(i) // u32(channels))
         channel = i32((i - pixel * channels) * vector)
-        line = i32(u32(pixel) // u32(shape[2]))
-        x = i32(pixel - line * shape[2])
-        image = i32(u32(line) // u32(shape[1]))
-        y = i32(line - image * shape[1])
-        there = out + (image * strides[0] + channel * strides[1] + y * strides[2] + x * strides[3]) * size
+        image, z, y, x = position(pixel, sizes)
+        offset = image * strides[0] + channel * strides[1] + y * strides[-2] + x * strides[-1]
+        if deep:
+            offset += z * strides[2]
+        there = out + offset * size
         for e in range(vector):
             sums[e] = f32(alpha * sums[e])
             if beta != f32(0):

@@ -21,7 +21,7 @@ from typing import Any
 from numbadnn.kernels import _hopper as hopper
 from numbadnn.kernels._cuda import cuda, device, f32, i32, u32, u64
 from numbadnn.kernels._gemm_wgmma import _descriptor
-from numbadnn.kernels._implicit_index import divided, share, taps_of
+from numbadnn.kernels._implicit_index import divided, located, share, taps_met
 from numbadnn.kernels._implicit_put import BUFFERS, write_of
 from numbadnn.kernels.implicit_pixels import COPIES, LINES
 from numbadnn.problem import ITEMSIZE
@@ -47,20 +47,21 @@ def shared_bytes(m: int, n: int, stages: int, store: int, resident: int) -> int:
     return 1024 + ring + buffer_bytes(store) + resident * n * ROW + 16
 
 
-def _place(phases: bool) -> Callable[..., Any]:
-    """``place(tile, tiles, spread) -> (split, group, phase down, phase right, row, column)``."""
+def _place(axes: int, phases: bool) -> Callable[..., Any]:
+    """``place(tile, tiles, spread) -> (split, group, phase back, phase down, phase right, row, column)``."""
+    digits = located(axes)
 
     @device
     def place(tile, tiles, spread):  # type: ignore[no-untyped-def]
         rest, column = divided(tile, tiles[1])
         rest, row = divided(rest, tiles[0])
+        back = i32(0)
         down = i32(0)
         right = i32(0)
         if phases:
-            rest, right = divided(rest, spread[1])
-            rest, down = divided(rest, spread[0])
+            rest, back, down, right = digits(rest, spread)
         split, group = divided(rest, tiles[2])
-        return split, group, down, right, row, column
+        return split, group, back, down, right, row, column
 
     return place
 
@@ -70,7 +71,7 @@ def _same(out):  # type: ignore[no-untyped-def]
     return out
 
 
-def pixels(dtype: str, config: Any) -> Callable[..., None]:
+def pixels(dtype: str, axes: int, config: Any) -> Callable[..., None]:
     """target = alpha * (sum over taps and channels of source * filters) + beta * target; or partial sums."""
     m, n, stages = config.m, config.n, config.stages
     by_rows, phases, double = config.by_rows, config.phases, config.m == 256
@@ -83,9 +84,10 @@ def pixels(dtype: str, config: Any) -> Callable[..., None]:
     after_ring = filters_at + resident * n_bytes
     a_half, b_half = _descriptor(True), _descriptor(by_rows)
     b_step = 2 if by_rows else 16 * ROW >> 4
-    place, write, copies = _place(phases), write_of(config, out), config.store == COPIES
+    place, write, copies = _place(axes, phases), write_of(config, axes, out), config.store == COPIES
+    deep, position, met = axes == 3, located(axes), taps_met(axes)
     multiply = hopper.wgmma(dtype, n, True, by_rows)
-    copy_pixels, copy_box = hopper.copy_pixels, hopper.copy_box
+    copy_pixels, copy_voxels, copy_box = hopper.copy_pixels, hopper.copy_voxels, hopper.copy_box
     image_map_of, filter_map_of = hopper.map_address(0), hopper.map_address(1)
     out_of = hopper.map_address(2) if copies else _same
     init, expect, arrive, wait = hopper.barrier_init, hopper.barrier_expect, hopper.barrier_arrive, hopper.barrier_wait
@@ -139,31 +141,46 @@ def pixels(dtype: str, config: Any) -> Callable[..., None]:
                             i32(tap_start + tap * tap_step), depth, width, there_are_filters,
                         )  # fmt: skip
                 for tile in range(i32(cuda.blockIdx.x), count, i32(cuda.gridDim.x)):
-                    split, group, down, right, row, column = place(tile, tiles, spread)
-                    line, x = divided(i32(row * m), positions[1])
-                    image, y = divided(line, positions[0])
-                    x = i32(x * move[1] + lower[1])
-                    y = i32(y * move[0] + lower[0])
-                    first_r, count_r = taps_of(down, taps[0], base[0], slope[0], spread[0], hop[0])
-                    first_s, count_s = taps_of(right, taps[1], base[1], slope[1], spread[1], hop[1])
-                    begin, end = share(i32(count_r * count_s * chunks), split, splits)
+                    split, group, back, down, right, row, column = place(tile, tiles, spread)
+                    image, z, y, x = position(i32(row * m), positions)
+                    x = i32(x * move[-1] + lower[-1])
+                    y = i32(y * move[-2] + lower[-2])
+                    first_t, count_t, first_r, count_r, first_s, count_s = met(
+                        back, down, right, taps, base, slope, spread, hop
+                    )
+                    begin, end = share(i32(count_t * count_r * count_s * chunks), split, splits)
                     at_tap, chunk = divided(begin, chunks)
                     i_r, i_s = divided(at_tap, max(count_s, i32(1)))
+                    i_t = i32(0)
+                    if deep:
+                        z = i32(z * move[0] + lower[0])
+                        i_t, i_r = divided(i_r, max(count_r, i32(1)))
                     for _step in range(begin, end):
                         wait(u32(empty + stage * u32(8)), u32(phase ^ u32(1)))
                         bar = u32(full + stage * u32(8))
                         expect(bar, u32(bytes_of_stage))
                         target = u32(ring_at + stage * u32(bytes_of_stage))
-                        r = i32(first_r + i_r * hop[0])
-                        s = i32(first_s + i_s * hop[1])
-                        off_r = i32(base[0] + r * slope[0])
-                        off_s = i32(base[1] + s * slope[1])
+                        r = i32(first_r + i_r * hop[-2])
+                        s = i32(first_s + i_s * hop[-1])
+                        off_r = i32(base[-2] + r * slope[-2])
+                        off_s = i32(base[-1] + s * slope[-1])
                         if phases:
-                            off_r = i32(u32(off_r + down) // u32(spread[0]))
-                            off_s = i32(u32(off_s + right) // u32(spread[1]))
-                        tap = i32(tap_start + (r * taps[1] + s) * tap_step)
+                            off_r = i32(u32(off_r + down) // u32(spread[-2]))
+                            off_s = i32(u32(off_s + right) // u32(spread[-1]))
+                        if deep:
+                            t = i32(first_t + i_t * hop[0])
+                            off_t = i32(base[0] + t * slope[0])
+                            if phases:
+                                off_t = i32(u32(off_t + back) // u32(spread[0]))
+                            r = i32(t * taps[-2] + r)
+                        tap = i32(tap_start + (r * taps[-1] + s) * tap_step)
                         term = i32(chunk * terms)
-                        copy_pixels(target, image_map, i32(group * depth + term), x, y, image, bar, off_s, off_r)
+                        if deep:
+                            copy_voxels(
+                                target, image_map, i32(group * depth + term), x, y, z, image, bar, off_s, off_r, off_t
+                            )  # fmt: skip
+                        else:
+                            copy_pixels(target, image_map, i32(group * depth + term), x, y, image, bar, off_s, off_r)
                         if not stays:
                             feed_filters(
                                 u32(target + u32(image_bytes)), filter_map, term, i32(column * n), group, tap, depth,
@@ -176,6 +193,9 @@ def pixels(dtype: str, config: Any) -> Callable[..., None]:
                             if i_s == count_s:
                                 i_s = i32(0)
                                 i_r = i32(i_r + 1)
+                                if deep and i_r == count_r:
+                                    i_r = i32(0)
+                                    i_t = i32(i_t + 1)
                         stage = u32(stage + u32(1))
                         if stage == u32(stages):
                             stage = u32(0)
@@ -191,10 +211,11 @@ def pixels(dtype: str, config: Any) -> Callable[..., None]:
             if stays:
                 wait(there_are_filters, u32(0))
             for tile in range(i32(cuda.blockIdx.x), count, i32(cuda.gridDim.x)):
-                split, group, down, right, row, column = place(tile, tiles, spread)
-                first_r, count_r = taps_of(down, taps[0], base[0], slope[0], spread[0], hop[0])
-                first_s, count_s = taps_of(right, taps[1], base[1], slope[1], spread[1], hop[1])
-                begin, end = share(i32(count_r * count_s * chunks), split, splits)
+                split, group, back, down, right, row, column = place(tile, tiles, spread)
+                first_t, count_t, first_r, count_r, first_s, count_s = met(
+                    back, down, right, taps, base, slope, spread, hop
+                )
+                begin, end = share(i32(count_t * count_r * count_s * chunks), split, splits)
                 previous = u32(0)
                 for i in range(every):
                     sums[i] = f32(0)
@@ -224,13 +245,13 @@ def pixels(dtype: str, config: Any) -> Callable[..., None]:
                 if end > begin and (thread & 127) == 0:
                     arrive(u32(empty + previous * u32(8)))
                 write(
-                    sums, there, buffers, turn, i32(row * m + mine), i32(column * n), group, split, down, right, positions,
+                    sums, there, buffers, turn, i32(row * m + mine), i32(column * n), group, split, back, down, right, positions,
                     strides, split_stride, spread, extents, images, width, alpha, beta,
                 )  # fmt: skip
                 turn = i32(turn + n // 64)
                 if double:
                     write(
-                        others, there, buffers, turn, i32(row * m + mine + 64), i32(column * n), group, split, down, right,
+                        others, there, buffers, turn, i32(row * m + mine + 64), i32(column * n), group, split, back, down, right,
                         positions, strides, split_stride, spread, extents, images, width, alpha, beta,
                     )  # fmt: skip
                     turn = i32(turn + n // 64)

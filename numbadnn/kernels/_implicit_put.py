@@ -15,7 +15,7 @@ from typing import Any
 from numbadnn.kernels import _hopper as hopper
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._gemm_wgmma import _put_narrow, _put_wide
-from numbadnn.kernels._implicit_index import divided
+from numbadnn.kernels._implicit_index import located
 from numbadnn.kernels.gemm import WgmmaConfig
 from numbadnn.kernels.implicit_pixels import COPIES, LINES
 from numbadnn.problem import ITEMSIZE
@@ -123,41 +123,45 @@ def by_copies(n: int, out: str) -> Callable[..., None]:
     return put
 
 
-def write_of(config: Any, out: str) -> Callable[..., None]:
+def write_of(config: Any, axes: int, out: str) -> Callable[..., None]:
     """``write(sums, out, buffers, turn, pixel, column, ...)``: 64 pixels of a group of threads, ``n`` columns, to the target."""
     if config.store == COPIES:
         put_copies = by_copies(config.n, out)
 
         @device
-        def write_by_copies(sums, out_map, buffers, turn, pixel, column, group, split, down, right, positions, strides,
+        def write_by_copies(sums, out_map, buffers, turn, pixel, column, group, split, back, down, right, positions, strides,
                             split_stride, spread, extents, images, width, alpha, beta):  # type: ignore[no-untyped-def]  # fmt: skip
             put_copies(sums, out_map, buffers, turn, pixel, column, width, group, alpha)
 
         return write_by_copies
-    size = ITEMSIZE[out]
+    size, deep, position = ITEMSIZE[out], axes == 3, located(axes)
 
     @device
-    def target_of(first, pixel, down, right, positions, strides, spread, extents, images):  # type: ignore[no-untyped-def]
+    def target_of(first, pixel, back, down, right, positions, strides, spread, extents, images):  # type: ignore[no-untyped-def]
         """(address of a pixel's first channel, whether there is such a pixel)."""
-        line, x = divided(pixel, positions[1])
-        image, y = divided(line, positions[0])
-        x = i32(x * spread[1] + right)
-        y = i32(y * spread[0] + down)
-        live = image < images and y < extents[0] and x < extents[1]
-        return first + (image * strides[0] + y * strides[2] + x * strides[3]) * size, live
+        image, z, y, x = position(pixel, positions)
+        x = i32(x * spread[-1] + right)
+        y = i32(y * spread[-2] + down)
+        live = image < images and y < extents[-2] and x < extents[-1]
+        offset = image * strides[0] + y * strides[-2] + x * strides[-1]
+        if deep:
+            z = i32(z * spread[0] + back)
+            live = live and z < extents[0]
+            offset += z * strides[2]
+        return first + offset * size, live
 
     if config.store == LINES:
         put_lines, address = by_lines(config.n, out), hopper.ADDRESS
 
         @device
-        def write_by_lines(sums, out_at, buffers, turn, pixel, column, group, split, down, right, positions, strides,
+        def write_by_lines(sums, out_at, buffers, turn, pixel, column, group, split, back, down, right, positions, strides,
                            split_stride, spread, extents, images, width, alpha, beta):  # type: ignore[no-untyped-def]  # fmt: skip
             rows = cuda.local.array(4, address)
             mine = i32(pixel + ((i32(cuda.threadIdx.x) & 127) >> 3))
             first = out_at + group * width * strides[1] * size
             for i in range(4):
                 at, live = target_of(
-                    first, i32(mine + 16 * i), down, right, positions, strides, spread, extents, images
+                    first, i32(mine + 16 * i), back, down, right, positions, strides, spread, extents, images
                 )  # fmt: skip
                 rows[i] = i64(at) if live else i64(0)
             put_lines(sums, buffers, turn, rows, column, width, alpha)
@@ -166,14 +170,14 @@ def write_of(config: Any, out: str) -> Callable[..., None]:
     put = by_threads(config.n, config.store, out)
 
     @device
-    def write_by_threads(sums, out_at, buffers, turn, pixel, column, group, split, down, right, positions, strides,
+    def write_by_threads(sums, out_at, buffers, turn, pixel, column, group, split, back, down, right, positions, strides,
                          split_stride, spread, extents, images, width, alpha, beta):  # type: ignore[no-untyped-def]  # fmt: skip
         thread = i32(cuda.threadIdx.x)
         mine = i32(pixel + ((thread >> 5) & 3) * 16 + ((thread & 31) >> 2))
         across = i32(column + (thread & 3) * 2)
         first = out_at + i64(split) * split_stride + (group * width + across) * strides[1] * size
-        upper, up = target_of(first, mine, down, right, positions, strides, spread, extents, images)
-        lower, low = target_of(first, i32(mine + 8), down, right, positions, strides, spread, extents, images)
+        upper, up = target_of(first, mine, back, down, right, positions, strides, spread, extents, images)
+        lower, low = target_of(first, i32(mine + 8), back, down, right, positions, strides, spread, extents, images)
         put(sums, upper, lower, up, low, across, width, strides[1] * size, alpha, beta)
 
     return write_by_threads

@@ -18,8 +18,9 @@ from typing import NamedTuple
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Spec
 
-#: what the copy engine's windows can express: corners, offsets of a tap, steps
-CORNERS, OFFSETS, STEPS = (-128, 127), 255, 8
+#: spatial axes -> what the copy engine's windows of them can express: corners from, to, and offsets of a tap up to
+LIMITS = {2: (-128, 127, 255), 3: (-16, 15, 31)}
+STEPS = 8
 
 
 class Axis(NamedTuple):
@@ -36,11 +37,11 @@ class Axis(NamedTuple):
     hop: int
 
 
-def axes_of(problem: ConvProblem, forward: bool) -> tuple[Axis, Axis]:
+def axes_of(problem: ConvProblem, forward: bool) -> tuple[Axis, ...]:
     """The walk over y (forward; the weights' gradient walks so too), or over x."""
     source, target = (problem.x, problem.y) if forward else (problem.y, problem.x)
     found = []
-    for i in range(2):
+    for i in range(problem.axes):
         n, m, taps = source.shape[2 + i], target.shape[2 + i], problem.taps[i]
         pad, stride, dilation = problem.padding[i][0], problem.stride[i], problem.dilation[i]
         if taps == 1:
@@ -52,27 +53,33 @@ def axes_of(problem: ConvProblem, forward: bool) -> tuple[Axis, Axis]:
             base, slope, spread, hop = pad - stride * lower, -dilation, stride, stride // math.gcd(dilation, stride)
         upper = (positions - 1) * move + lower - (n - 1)
         found.append(Axis(positions, move, lower, upper, taps, base, slope, spread, hop))
-    return found[0], found[1]
+    return tuple(found)
 
 
-def axes_reason(axes: tuple[Axis, Axis]) -> str:
+def axes_reason(axes: tuple[Axis, ...]) -> str:
     """Why the copy engine's windows cannot walk so, "" if they can."""
-    low, high = CORNERS
+    low, high, offsets = LIMITS[len(axes)]
     for axis in axes:
         last = max((axis.base + axis.spread - 1) // axis.spread, (axis.taps - 1) * axis.slope)
-        if not (low <= axis.lower <= high and low <= axis.upper <= high and last <= OFFSETS and axis.move <= STEPS):
-            return "needs padding, cropping and reach of the filters below 128 pixels, and strides of at most 8"
+        if not (low <= axis.lower <= high and low <= axis.upper <= high and last <= offsets and axis.move <= STEPS):
+            return (
+                f"needs padding, cropping and reach of the filters below {high + 1} pixels on {len(axes)} axes, "
+                f"and strides of at most {STEPS}"
+            )
     return ""
 
 
 class Window(NamedTuple):
-    """Images for copies of ``box`` (channels, pixels): extents and byte strides as (channels, width, height, images)."""
+    """Images for copies of ``box`` (channels, pixels): extents and byte strides as (channels, width, height, images).
 
-    extents: tuple[int, int, int, int]
-    strides: tuple[int, int, int]
-    lower: tuple[int, int]
-    upper: tuple[int, int]
-    steps: tuple[int, int]
+    With three spatial axes a depth comes after the height.
+    """
+
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    steps: tuple[int, ...]
     box: tuple[int, int]
 
 
@@ -84,32 +91,40 @@ class Boxes(NamedTuple):
     box: tuple[int, int, int]
 
 
-def window(image: Spec, axes: tuple[Axis, Axis] | None, box: tuple[int, int]) -> Window:
+def window(image: Spec, axes: tuple[Axis, ...] | None, box: tuple[int, int]) -> Window:
     """An image as the walk reads it; without ``axes`` every pixel in turn."""
-    n, c, h, w = image.shape
-    size, steps = image.itemsize, image_steps(image)
+    n, c, *sizes = image.shape
+    extents = (c, *reversed(sizes), n)
+    strides = tuple(step * image.itemsize for step in reversed(image_steps(image)))
     if axes is None:
-        return Window((c, w, h, n), (steps[2] * size, steps[1] * size, steps[0] * size), (0, 0), (0, 0), (1, 1), box)
-    down, right = axes
-    return Window(
-        (c, w, h, n), (steps[2] * size, steps[1] * size, steps[0] * size),
-        (right.lower, down.lower), (right.upper, down.upper), (right.move, down.move), box,
-    )  # fmt: skip
+        none, one = (0,) * len(sizes), (1,) * len(sizes)
+        return Window(extents, strides, none, none, one, box)
+    inner = axes[::-1]
+    lower, upper = tuple(a.lower for a in inner), tuple(a.upper for a in inner)
+    return Window(extents, strides, lower, upper, tuple(a.move for a in inner), box)
 
 
-def image_steps(image: Spec) -> tuple[int, int, int]:
-    """Element strides of images, rows and columns; of an axis of length 1 what a packed one would have."""
-    n, c, h, w = image.shape
-    column = image.strides[3] if w > 1 else -(-c * image.itemsize // 16) * 16 // image.itemsize
-    row = image.strides[2] if h > 1 else column * w
-    return (image.strides[0] if n > 1 else row * h), row, column
+def image_steps(image: Spec) -> tuple[int, ...]:
+    """Element strides of images, (planes,) rows and columns; of an axis of length 1 what a packed one would have."""
+    n, c, *sizes = image.shape
+    vector = 16 // image.itemsize
+    packed, found = -(-c // vector) * vector, []
+    for size, stride in zip((*sizes[::-1], n), (*image.strides[:1:-1], image.strides[0]), strict=True):
+        found.append(stride if size > 1 else packed)
+        packed = found[-1] * size
+    return tuple(found[::-1])
 
 
 def rows_step(image: Spec) -> int:
     """The element stride between pixels where those of all images are one axis of memory, else 0."""
-    n, _, h, w = image.shape
-    images, row, step = image_steps(image)
-    return step if (row == step * w or h == 1) and (images == step * w * h or n == 1) else 0
+    n, _, *sizes = image.shape
+    steps = image_steps(image)
+    expected = steps[-1]
+    for size, step in zip((*sizes[::-1], n), steps[::-1], strict=True):
+        if size > 1 and step != expected:
+            return 0
+        expected *= size
+    return steps[-1]
 
 
 def image_reason(image: Spec, name: str) -> str:
@@ -124,14 +139,16 @@ def image_reason(image: Spec, name: str) -> str:
 
 def filter_steps(w: Spec) -> tuple[int, int] | None:
     """Element strides of filters and of taps, if the copy engine can read them where they are, else None."""
-    k, c, r, s = w.shape
-    packed = -(-c * w.itemsize // 16) * 16 // w.itemsize
-    if r > 1 and s > 1 and w.strides[2] != s * w.strides[3]:
-        return None
-    tap = w.strides[3] if s > 1 else w.strides[2] if r > 1 else 0
-    filters = w.strides[0] if k > 1 else packed * r * s
-    tap = tap or filters * k
+    k, c, *taps = w.shape
     vector = 16 // w.itemsize
+    tap = reach = 0
+    for size, stride in zip(taps[::-1], w.strides[:1:-1], strict=True):
+        if size > 1 and tap and stride != reach:
+            return None  # taps are one axis of what it reads
+        if size > 1:
+            tap, reach = tap or stride, stride * size
+    filters = w.strides[0] if k > 1 else -(-c // vector) * vector * math.prod(taps)
+    tap = tap or filters * k
     fits = all(0 < step < 2**36 and step % vector == 0 for step in (filters, tap))
     return (filters, tap) if w.aligned and fits and (w.strides[1] == 1 or c == 1) else None
 
@@ -140,10 +157,10 @@ def packed_steps(w: Spec) -> tuple[int, int]:
     """The same of the copy that the kernels make: filter, tap, channel."""
     vector = 16 // w.itemsize
     tap = -(-w.shape[1] // vector) * vector
-    return tap * w.shape[2] * w.shape[3], tap
+    return tap * math.prod(w.shape[2:]), tap
 
 
 def filter_boxes(w: Spec, steps: tuple[int, int], box: tuple[int, int]) -> Boxes:
     """Filters for boxes of channels by filters."""
-    k, c, r, s = w.shape
-    return Boxes((c, k, r * s), (steps[0] * w.itemsize, steps[1] * w.itemsize), (*box, 1))
+    k, c, *taps = w.shape
+    return Boxes((c, k, math.prod(taps)), (steps[0] * w.itemsize, steps[1] * w.itemsize), (*box, 1))

@@ -18,7 +18,7 @@ from typing import Any
 
 from numbadnn.kernels import _hopper as hopper
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32, u64
-from numbadnn.kernels._implicit_index import divided, share
+from numbadnn.kernels._implicit_index import divided, located, share
 from numbadnn.kernels._implicit_pixels import FEWER, MORE, ROW
 from numbadnn.kernels._implicit_put import by_threads
 from numbadnn.kernels._ptx import ELEMENT, load, load_vector, store, store_vector
@@ -38,7 +38,7 @@ def shared_bytes(m: int, n: int, terms: int, stages: int) -> int:
     return 1024 + stages * (stage_bytes(m, n, terms) + 16)
 
 
-def weights(dtype: str, config: Any) -> Callable[..., None]:
+def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
     """partial[split, group, tap, channel, filter] = alpha * sum over a share of the pixels of x at the tap times y.
 
     That alpha is applied here, not later, has a reason: were the sums stored as they are, ptxas would serialise wgmma.
@@ -46,13 +46,15 @@ def weights(dtype: str, config: Any) -> Callable[..., None]:
     m, n, stages, double = config.m, config.n, config.stages, config.m == 256
     terms, y_boxes, every, chunks_each = config.terms, config.y_boxes, n // 2, m // 64
     bytes_of_stage, box_bytes = stage_bytes(m, n, terms), terms * ROW
-    triples, word = 3 * chunks_each, hopper.WORD
+    deep, position = axes == 3, located(axes)
+    each, word = 1 + axes, hopper.WORD  # of a chunk: its channel, and how far off its tap reads
+    words_of_all = each * chunks_each
     ring, image_bytes = bytes_of_stage * stages, chunks_each * box_bytes
     # the constant half of a matrix descriptor: swizzle, byte distances of 8 pixels and of 64 channels
     half, k_step = 1 << 62 | (8 * ROW >> 4) << 32 | (box_bytes >> 4) << 16, 16 * ROW >> 4
     put = by_threads(n, 2, "float32")
     multiply = hopper.wgmma(dtype, n, False, False)
-    copy_pixels, copy_box = hopper.copy_pixels, hopper.copy_box
+    copy_pixels, copy_voxels, copy_box = hopper.copy_pixels, hopper.copy_voxels, hopper.copy_box
     x_map_of, y_map_of = hopper.map_address(0), hopper.map_address(1)
     init, expect, arrive, wait = hopper.barrier_init, hopper.barrier_expect, hopper.barrier_arrive, hopper.barrier_wait
     start, fence = hopper.shared_start, hopper.fence_barriers
@@ -72,27 +74,40 @@ def weights(dtype: str, config: Any) -> Callable[..., None]:
     @device
     def find_chunks(places, first, group, chunks, depth, taps, dilation):  # type: ignore[no-untyped-def]
         """Channel and reach of each chunk of a row of tiles; past the last it is read again, and its sums are not written."""
+        last = chunks * taps[-2] * taps[-1] - 1
+        if deep:
+            last = chunks * taps[0] * taps[-2] * taps[-1] - 1
         for i in range(chunks_each):
-            tap, chunk = divided(i32(min(first + i, chunks * taps[0] * taps[1] - 1)), chunks)
-            r, s = divided(tap, taps[1])
-            places[3 * i] = i32(group * depth + chunk * 64)
-            places[3 * i + 1] = i32(s * dilation[1])
-            places[3 * i + 2] = i32(r * dilation[0])
+            tap, chunk = divided(i32(min(first + i, last)), chunks)
+            r, s = divided(tap, taps[-1])
+            if deep:
+                t, r = divided(r, taps[-2])
+                places[each * i + 3] = i32(t * dilation[0])
+            places[each * i] = i32(group * depth + chunk * 64)
+            places[each * i + 1] = i32(s * dilation[-1])
+            places[each * i + 2] = i32(r * dilation[-2])
 
     @device
-    def feed_image(target, x_map, places, x, y, image, full):  # type: ignore[no-untyped-def]
+    def feed_image(target, x_map, places, x, y, z, image, full):  # type: ignore[no-untyped-def]
         for i in range(chunks_each):
             at = u32(target + u32(i * box_bytes))
-            copy_pixels(at, x_map, places[3 * i], x, y, image, full, places[3 * i + 1], places[3 * i + 2])
+            channel, right, down = places[each * i], places[each * i + 1], places[each * i + 2]
+            if deep:
+                copy_voxels(at, x_map, channel, x, y, z, image, full, right, down, places[each * i + 3])
+            else:
+                copy_pixels(at, x_map, channel, x, y, image, full, right, down)
 
     @device
-    def feed_filters(target, y_map, first, pixel, q, p, image, full):  # type: ignore[no-untyped-def]
+    def feed_filters(target, y_map, first, pixel, q, p, o, image, full):  # type: ignore[no-untyped-def]
+        none = i32(0)
         for i in range(n // 64):
             at = u32(target + u32(i * box_bytes))
             if y_boxes:
-                copy_box(at, y_map, i32(first + i * 64), pixel, i32(0), full)
+                copy_box(at, y_map, i32(first + i * 64), pixel, none, full)
+            elif deep:
+                copy_voxels(at, y_map, i32(first + i * 64), q, p, o, image, full, none, none, none)
             else:
-                copy_pixels(at, y_map, i32(first + i * 64), q, p, image, full, i32(0), i32(0))
+                copy_pixels(at, y_map, i32(first + i * 64), q, p, image, full, none, none)
 
     def kernel(  # type: ignore[no-untyped-def]
         map_x, map_y, out, tiles, count, splits, steps, chunks, rows, depth, width, positions, move, lower, taps, dilation,
@@ -116,24 +131,24 @@ def weights(dtype: str, config: Any) -> Callable[..., None]:
             if thread == 0:
                 x_map = x_map_of(map_x)
                 y_map = y_map_of(map_y)
-                places = cuda.local.array(triples, word)
+                places = cuda.local.array(words_of_all, word)
                 for tile in range(i32(cuda.blockIdx.x), count, i32(cuda.gridDim.x)):
                     split, group, row, column = place(tile, tiles)
                     begin, end = share(steps, split, splits)
                     find_chunks(places, i32(row * chunks_each), group, chunks, depth, taps, dilation)
                     first = i32(group * width + column * n)
                     for step in range(begin, end):
-                        line, q = divided(i32(step * terms), positions[1])
-                        image, p = divided(line, positions[0])
+                        image, o, p, q = position(i32(step * terms), positions)
                         wait(u32(empty + stage * u32(8)), u32(phase ^ u32(1)))
                         bar = u32(full + stage * u32(8))
                         expect(bar, u32(bytes_of_stage))
                         target = u32(ring_at + stage * u32(bytes_of_stage))
-                        x = i32(q * move[1] + lower[1])
-                        y = i32(p * move[0] + lower[0])
-                        feed_image(target, x_map, places, x, y, image, bar)
+                        x = i32(q * move[-1] + lower[-1])
+                        y = i32(p * move[-2] + lower[-2])
+                        z = i32(o * move[0] + lower[0])
+                        feed_image(target, x_map, places, x, y, z, image, bar)
                         feed_filters(
-                            u32(target + u32(image_bytes)), y_map, first, i32(step * terms), q, p, image, bar
+                            u32(target + u32(image_bytes)), y_map, first, i32(step * terms), q, p, o, image, bar
                         )  # fmt: skip
                         stage = u32(stage + u32(1))
                         if stage == u32(stages):
@@ -195,13 +210,13 @@ def weights(dtype: str, config: Any) -> Callable[..., None]:
     return kernel
 
 
-def total(dtype: str, high: int, lanes: int, vector: bool) -> Callable[..., None]:
+def total(dtype: str, axes: int, high: int, lanes: int, vector: bool) -> Callable[..., None]:
     """w[filter, channel, tap] = (sum over splits of partial) + beta * w, ``high`` channels of a tap by WIDE filters a block.
 
     Each element has ``lanes`` threads, which share its splits and are added in order. The tile is turned in shared memory:
     reads run along filters, writes along channels, eight at a time where ``vector``.
     """
-    size, wide, eights = ITEMSIZE[dtype], WIDE, high // 8
+    size, wide, eights, deep = ITEMSIZE[dtype], WIDE, high // 8, axes == 3
     read, write, old = load_vector("float32", 4, "float32"), store(dtype, "float32"), load(dtype, "float32")
     write_eight = store_vector(dtype, 8, "float32") if vector else write
     pitch, element, threads, pieces, under_way = high + 2, ELEMENT["float32"], high * wide // 4, wide // 4, 4 * AHEAD
@@ -257,10 +272,13 @@ def total(dtype: str, high: int, lanes: int, vector: bool) -> Callable[..., None
             c = i32(part * high + down)
             k = i32(first_k + across)
             if c < depth and k < width:
-                r, s = divided(i32(tap_start + tap * tap_step), taps[1])
-                target = (
-                    w + ((group * width + k) * strides[0] + c * strides[1] + r * strides[2] + s * strides[3]) * size
-                )
-                put(values, target, c, depth, strides[1] * size, beta)
+                r, s = divided(i32(tap_start + tap * tap_step), taps[-1])
+                t = i32(0)
+                if deep:
+                    t, r = divided(r, taps[-2])
+                offset = (group * width + k) * strides[0] + c * strides[1] + r * strides[-2] + s * strides[-1]
+                if deep:
+                    offset += t * strides[2]
+                put(values, w + offset * size, c, depth, strides[1] * size, beta)
 
     return kernel

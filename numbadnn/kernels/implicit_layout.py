@@ -33,10 +33,13 @@ def buffers(problem: ConvProblem) -> dict[str, Spec]:
 
 
 def _packed(spec: Spec) -> Spec:
-    n, c, h, w = spec.shape
+    _, c, *sizes = spec.shape
     vector = 16 // spec.itemsize
-    pitch = -(-c // vector) * vector
-    return Spec(spec.dtype, (n, c, h, w), (h * w * pitch, 1, w * pitch, pitch), True)
+    pitch, steps = -(-c // vector) * vector, []
+    for size in reversed(sizes):
+        steps.append(pitch)
+        pitch *= size
+    return Spec(spec.dtype, spec.shape, (pitch, 1, *reversed(steps)), True)
 
 
 def readable(problem: ConvProblem) -> ConvProblem:
@@ -76,7 +79,7 @@ def around(problem: ConvProblem, executable: Executable, device: int) -> Executa
     places: dict[int, int] = {}
     copies = []
     for name, spec in found.items():
-        slot, outer, still = names.index(name), getattr(problem, name), (0,) * 4
+        slot, outer, still = names.index(name), getattr(problem, name), (0,) * len(spec.shape)
         places[slot] = position
         if name != problem.output_name or problem.beta:
             before.append((plan_copy(outer, spec, still, device), slot, position))

@@ -57,7 +57,7 @@ class Product(NamedTuple):
 
     problem: ConvProblem
     forward: bool
-    axes: tuple[Axis, Axis]
+    axes: tuple[Axis, ...]
     source: Spec
     target: Spec
     filters: Spec
@@ -77,11 +77,11 @@ class Product(NamedTuple):
     @property
     def pixels(self) -> int:
         """Those of one phase."""
-        return self.target.shape[0] * self.axes[0].positions * self.axes[1].positions
+        return self.target.shape[0] * math.prod(a.positions for a in self.axes)
 
     @property
     def phases(self) -> int:
-        return self.axes[0].spread * self.axes[1].spread
+        return math.prod(a.spread for a in self.axes)
 
 
 def product(problem: ConvProblem) -> Product:
@@ -92,7 +92,7 @@ def product(problem: ConvProblem) -> Product:
     if (
         not forward and w.dtype == "float32"
     ):  # TF32 is multiplied packed along the terms only, which are the filters here
-        turn = (1, 0, 2, 3)
+        turn = (1, 0, *range(2, len(w.shape)))
         w = Spec(w.dtype, tuple(w.shape[i] for i in turn), tuple(w.strides[i] for i in turn), w.aligned)
     axes = axes_of(problem, forward)
     return Product(problem, forward, axes, source, target, w, source.shape[1] // g, target.shape[1] // g)
@@ -178,56 +178,63 @@ def space(problem: ConvProblem, limit: int = 1 << 30) -> list[PixelsConfig]:
 # ---- kernels
 
 
-def pixels_kernel(dtype: str, config: PixelsConfig) -> Kernel:
-    """The kernel of one configuration."""
+def pixels_kernel(dtype: str, axes: int, config: PixelsConfig) -> Kernel:
+    """The kernel of one configuration, for two or three spatial axes."""
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _implicit_pixels
 
-        return _implicit_pixels.pixels(dtype, config)
+        return _implicit_pixels.pixels(dtype, axes, config)
 
     parameters = (
         f"map map {'map' if config.store == COPIES else 'ptr'} i32*3 i32 i32 i32 i32 i32 "
-        "i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32 i64*4 i64 i32*2 f32 f32"
+        f"{f'i32*{axes} ' * 8}i32 i32 i64*{axes + 2} i64 i32*{axes} f32 f32"
     )
     frozen = replace(config, splits=min(config.splits, 2))  # how many is an argument
-    name = f"implicit_pixels {dtype} " + " ".join(str(int(v)) for v in astuple(frozen))
+    name = f"implicit_pixels {axes} axes {dtype} " + " ".join(str(int(v)) for v in astuple(frozen))
     return Kernel(name, parameters, build, 384)
 
 
-def arrange_kernel(dtype: str) -> Kernel:
+def arrange_kernel(dtype: str, axes: int) -> Kernel:
     """Filters with their channels next to each other."""
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _implicit_passes
 
-        return _implicit_passes.arrange(dtype)
+        return _implicit_passes.arrange(dtype, axes)
 
-    return Kernel(f"implicit_arrange {dtype}", "ptr ptr i32 i32 i32*2 i64*4 i64*2", build, THREADS)
+    parameters = f"ptr ptr i32 i32 i32*{axes} i64*{axes + 2} i64*2"
+    return Kernel(f"implicit_arrange {axes} axes {dtype}", parameters, build, THREADS)
 
 
-def total_kernel(dtype: str, vector: int) -> Kernel:
+def total_kernel(dtype: str, axes: int, vector: int) -> Kernel:
     """The sum over splits."""
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _implicit_passes
 
-        return _implicit_passes.total(dtype, vector)
+        return _implicit_passes.total(dtype, axes, vector)
 
-    return Kernel(f"implicit_total {dtype} {vector}", "ptr ptr i32 i32 i64 i32*3 i64*4 f32 f32", build, THREADS)
+    parameters = f"ptr ptr i32 i32 i64 i32 i32*{axes} i64*{axes + 2} f32 f32"
+    return Kernel(f"implicit_total {axes} axes {dtype} {vector}", parameters, build, THREADS)
 
 
 def kernels() -> Iterator[Kernel]:
     """Those that every architecture has the instructions for."""
-    yield arrange_kernel("float16")
-    yield total_kernel("bfloat16", 4)
+    yield arrange_kernel("float16", 2)
+    yield arrange_kernel("float16", 3)
+    yield total_kernel("bfloat16", 2, 4)
+    yield total_kernel("float16", 3, 4)
 
 
 def hopper_kernels() -> Iterator[Kernel]:
-    """Those of sm_90a: each way of writing."""
-    yield pixels_kernel("float16", PixelsConfig(128, 256, 4, 1, True, False, COPIES))
-    yield pixels_kernel("bfloat16", PixelsConfig(256, 128, 4, 1, False, True, LINES))
-    yield pixels_kernel("float32", PixelsConfig(128, 64, 8, 2, True, False, 2))
+    """Those of sm_90a: each way of writing, for both numbers of axes."""
+    yield pixels_kernel("float16", 2, PixelsConfig(128, 256, 4, 1, True, False, COPIES))
+    yield pixels_kernel("bfloat16", 2, PixelsConfig(256, 128, 4, 1, False, True, LINES))
+    yield pixels_kernel("float32", 2, PixelsConfig(128, 64, 8, 2, True, False, 2))
+    yield pixels_kernel("bfloat16", 3, PixelsConfig(128, 256, 4, 1, True, False, COPIES))
+    yield pixels_kernel("float16", 3, PixelsConfig(256, 128, 4, 1, False, True, LINES))
+    yield pixels_kernel("float32", 3, PixelsConfig(128, 128, 4, 2, True, True, 2))
 
 
 # ---- plans
@@ -276,23 +283,18 @@ def maps(p: Product, config: PixelsConfig) -> tuple[Window, Boxes] | tuple[Windo
 
 def arguments(p: Product, config: PixelsConfig) -> tuple[Any, ...]:
     """Everything the kernel takes after its maps and addresses."""
-    problem, (down, right), target = p.problem, p.axes, p.target
+    problem, target = p.problem, p.target
     tiles = (-(-p.pixels // config.m), -(-p.width // config.n), problem.groups)
     count = math.prod(tiles) * p.phases * config.splits
     last = math.prod(problem.taps) - 1
     strides, scale = target.strides, (problem.alpha, problem.beta)
     if config.splits > 1:
         strides, scale = Spec.of(target.dtype, target.shape, "nhwc").strides, (1.0, 0.0)
+    walk = ("positions", "move", "lower", "taps", "base", "slope", "spread", "hop")
     return (
-        *(tiles, count, config.splits, target.shape[0], p.depth, p.width, (down.positions, right.positions)),
-        *(
-            (down.move, right.move),
-            (down.lower, right.lower),
-            (down.taps, right.taps),
-            (down.base, right.base),
-            (down.slope, right.slope),
-        ),
-        *((down.spread, right.spread), (down.hop, right.hop), last if problem.flip else 0, -1 if problem.flip else 1),
+        *(tiles, count, config.splits, target.shape[0], p.depth, p.width),
+        *(tuple(getattr(axis, name) for axis in p.axes) for name in walk),
+        *(last if problem.flip else 0, -1 if problem.flip else 1),
         *(strides, 4 * target.size, target.shape[2:], *scale),
     )
 
@@ -309,21 +311,23 @@ def _main(p: Product, config: PixelsConfig, device: int) -> Any:
     scalars = arguments(p, config)
     grid = (min(scalars[1], multiprocessors(device)), 1, 1)
     shared = _implicit_pixels.shared_bytes(config.m, config.n, config.stages, config.store, config.resident)
-    return pixels_kernel(dtype, config).prepare(device, grid, (384, 1, 1), (*descriptors, *scalars), shared)
+    return pixels_kernel(dtype, p.problem.axes, config).prepare(
+        device, grid, (384, 1, 1), (*descriptors, *scalars), shared
+    )
 
 
 def arrange_launch(w: Spec, device: int) -> Any:
     count = w.shape[0] * w.shape[1]
     scalars = (count, w.shape[1], w.shape[2:], w.strides, packed_steps(w))
-    return arrange_kernel(w.dtype).prepare(device, blocks(count, THREADS), (THREADS, 1, 1), scalars)
+    return arrange_kernel(w.dtype, len(w.shape) - 2).prepare(device, blocks(count, THREADS), (THREADS, 1, 1), scalars)
 
 
 def total_launch(target: Spec, problem: ConvProblem, splits: int, device: int) -> Any:
-    n, c, h, w = target.shape
+    _, c, *sizes = target.shape
     vector = 4 if c % 4 == 0 and _store(target, c) == 8 else 1
     count = target.size // vector
-    scalars = (count, splits, 4 * target.size, (c, h, w), target.strides, problem.alpha, problem.beta)
-    chosen = total_kernel(target.dtype, vector)
+    scalars = (count, splits, 4 * target.size, c, tuple(sizes), target.strides, problem.alpha, problem.beta)
+    chosen = total_kernel(target.dtype, len(sizes), vector)
     return chosen.prepare(device, blocks(count, THREADS), (THREADS, 1, 1), scalars)
 
 

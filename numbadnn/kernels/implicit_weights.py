@@ -45,8 +45,7 @@ def rows_of(problem: ConvProblem) -> int:
 
 def steps_of(problem: ConvProblem, terms: int = 64) -> int:
     """Pixels of y, ``terms`` at a time."""
-    n, _, p, q = problem.y.shape
-    return -(-n * p * q // terms)
+    return -(-problem.y.size // problem.y.shape[1] // terms)
 
 
 def _tiles(problem: ConvProblem, m: int, n: int) -> tuple[int, int, int]:
@@ -104,39 +103,43 @@ def config_of(problem: ConvProblem, m: int, n: int, splits: int, terms: int = 64
 # ---- kernels
 
 
-def weights_kernel(dtype: str, config: WeightsConfig) -> Kernel:
-    """The kernel of one configuration."""
+def weights_kernel(dtype: str, axes: int, config: WeightsConfig) -> Kernel:
+    """The kernel of one configuration, for two or three spatial axes."""
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _implicit_weights
 
-        return _implicit_weights.weights(dtype, config)
+        return _implicit_weights.weights(dtype, axes, config)
 
-    parameters = "map map ptr i32*3 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i64 f32"
-    name = f"implicit_weights {dtype} " + " ".join(str(int(v)) for v in astuple(replace(config, splits=1)))
+    parameters = f"map map ptr i32*3 i32 i32 i32 i32 i32 i32 i32 {f'i32*{axes} ' * 5}i64 f32"
+    name = f"implicit_weights {axes} axes {dtype} " + " ".join(str(int(v)) for v in astuple(replace(config, splits=1)))
     return Kernel(name, parameters, build, 384)
 
 
-def total_kernel(dtype: str, high: int, lanes: int, vector: bool) -> Kernel:
+def total_kernel(dtype: str, axes: int, high: int, lanes: int, vector: bool) -> Kernel:
     """The sum over splits, ``high`` channels a block; ``lanes`` threads share the splits of an element."""
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _implicit_weights
 
-        return _implicit_weights.total(dtype, high, lanes, vector)
+        return _implicit_weights.total(dtype, axes, high, lanes, vector)
 
-    parameters = "ptr ptr i32 i64 i32 i32 i32 i32 i32*2 i32 i32 i64*4 f32"
-    return Kernel(f"implicit_weights_total {dtype} {high} {lanes} {int(vector)}", parameters, build, 4 * high * lanes)
+    parameters = f"ptr ptr i32 i64 i32 i32 i32 i32 i32*{axes} i32 i32 i64*{axes + 2} f32"
+    name = f"implicit_weights_total {axes} axes {dtype} {high} {lanes} {int(vector)}"
+    return Kernel(name, parameters, build, 4 * high * lanes)
 
 
 def kernels() -> Iterator[Kernel]:
     """Those that every architecture has the instructions for."""
-    yield total_kernel("float16", 64, 4, True)
+    yield total_kernel("float16", 2, 64, 4, True)
+    yield total_kernel("bfloat16", 3, 64, 4, True)
 
 
 def hopper_kernels() -> Iterator[Kernel]:
     """Those of sm_90a."""
-    yield weights_kernel("float16", WeightsConfig(128, 128, 3, 1, 128, True))
+    yield weights_kernel("float16", 2, WeightsConfig(128, 128, 3, 1, 128, True))
+    yield weights_kernel("bfloat16", 3, WeightsConfig(128, 128, 3, 1, 128, True))
+    yield weights_kernel("float16", 3, WeightsConfig(256, 64, 5, 1, 64, False))
 
 
 # ---- plans
@@ -167,20 +170,20 @@ def maps(problem: ConvProblem, config: WeightsConfig) -> tuple[Window, Window | 
     x, y, box = window(problem.x, axes_of(problem, True), (64, config.terms)), problem.y, (64, config.terms)
     if not config.y_boxes:
         return x, window(y, None, box)
-    n, k, p, q = y.shape
-    step = rows_step(y) * y.itemsize
-    return x, Boxes((k, n * p * q, 1), (step, step * n * p * q), (*box, 1))
+    k, step = y.shape[1], rows_step(y) * y.itemsize
+    pixels = y.size // k
+    return x, Boxes((k, pixels, 1), (step, step * pixels), (*box, 1))
 
 
 def arguments(problem: ConvProblem, config: WeightsConfig) -> tuple[Any, ...]:
     """Everything the kernel takes after its maps and addresses."""
-    down, right = axes_of(problem, True)
+    axes, walk = axes_of(problem, True), ("positions", "move", "lower", "taps", "slope")
     tiles = _tiles(problem, config.m, config.n)
     return (
         *(tiles, math.prod(tiles) * config.splits, config.splits, steps_of(problem, config.terms), chunks_of(problem)),
         *(rows_of(problem), problem.w.shape[1], problem.y.shape[1] // problem.groups),
-        *((down.positions, right.positions), (down.move, right.move), (down.lower, right.lower)),
-        *((down.taps, right.taps), (down.slope, right.slope), partial_bytes(problem), problem.alpha),
+        *(tuple(getattr(axis, name) for axis in axes) for name in walk),
+        *(partial_bytes(problem), problem.alpha),
     )
 
 
@@ -207,7 +210,7 @@ def total_launch(problem: ConvProblem, splits: int, device: int) -> Any:
     grid = (wide, rows // high, problem.groups)
     others = (w.shape[1], *(s for i, s in enumerate(w.strides) if i != 1 and w.shape[i] > 1))
     vector = w.aligned and w.strides[1] == 1 and all(step % 8 == 0 for step in others)
-    chosen = total_kernel(w.dtype, high, lanes, vector)
+    chosen = total_kernel(w.dtype, problem.axes, high, lanes, vector)
     scalars, shared = total_arguments(problem, splits), lanes * WIDE * (high + 2) * 4
     return chosen.prepare(device, grid, (4 * high * lanes, 1, 1), scalars, shared)
 
@@ -225,7 +228,7 @@ def plan(problem: ConvProblem, policy: Policy, config: WeightsConfig | None = No
             for found in maps(problem, config)
         )
     scalars = arguments(problem, config)
-    chosen = weights_kernel(problem.x.dtype, config)
+    chosen = weights_kernel(problem.x.dtype, problem.axes, config)
     shared = _implicit_weights.shared_bytes(config.m, config.n, config.terms, config.stages)
     grid = (min(scalars[1], multiprocessors(device)), 1, 1)
     main = chosen.prepare(device, grid, (384, 1, 1), (*descriptors, *scalars), shared)

@@ -79,15 +79,29 @@ _empty_strided_cuda: Callable[..., torch.Tensor] | None = getattr(
 
 
 def _allocator(spec: Spec, device: int) -> Callable[[], torch.Tensor]:
-    """``_empty_strided_cuda`` where no other device can be current, else ``empty_like`` of a model with hardly any memory.
+    """``_empty_strided_cuda`` while the device is current, as it is where there is no other, else ``_any_allocator``'s."""
+    make, current = _empty_strided_cuda, getattr(torch._C, "_cuda_getDevice", None)
+    if device < 0 or make is None or current is None:
+        return _any_allocator(spec, device)
+    dtype = _TORCH_DTYPES[spec.dtype]
+    if torch.cuda.device_count() == 1:
+        return functools.partial(make, spec.shape, spec.strides, dtype)
+    shape, strides, elsewhere = spec.shape, spec.strides, _any_allocator(spec, device)
+
+    def allocate() -> torch.Tensor:
+        return make(shape, strides, dtype) if current() == device else elsewhere()
+
+    return allocate
+
+
+def _any_allocator(spec: Spec, device: int) -> Callable[[], torch.Tensor]:
+    """``empty_like`` of a model with hardly any memory, on any device.
 
     That costs a third less than naming shape and strides in each call. C order follows from strides of 0; any other order
     from tiny strides in that order, which overlap: ``empty_like`` makes dense ones of the same order.
     """
     where = torch.device("cuda", device) if device >= 0 else torch.device("cpu")
     dtype = _TORCH_DTYPES[spec.dtype]
-    if device == 0 and _empty_strided_cuda is not None and torch.cuda.device_count() == 1:
-        return functools.partial(_empty_strided_cuda, spec.shape, spec.strides, dtype)
     order = sorted(range(len(spec.shape)), key=lambda axis: (spec.strides[axis], -axis))
     small = [0 if spec.is_contiguous else order.index(axis) + 1 for axis in range(len(spec.shape))]
     room = 1 + sum(max(n - 1, 0) * s for n, s in zip(spec.shape, small, strict=True))

@@ -63,7 +63,7 @@ def test_compiles_without_spills(kernel: Kernel) -> None:
         assert CLEAN in made.log, f"{arch_name(arch)}: {made.log}"
 
 
-@pytest.mark.parametrize("family", ["gemm_tiles bfloat16", "softmax_rows bfloat16", "gemm_async float64"])
+@pytest.mark.parametrize("family", ["dropout_tiles float16", "softmax_rows bfloat16", "gemm_async float64"])
 def test_one_lowering_is_that_of_every_architecture(family: str) -> None:
     kernel = next(k for k in all_kernels() if k.name.startswith(family))
     numbers = re.compile(r"\w*kernelB\d+v\d+\w*|(?<=_cudapy_smem_)\d+")  # Numba numbers what it compiles

@@ -22,6 +22,7 @@ FAMILIES = (
         "depthwise",
         "dropout",
         "gemm",
+        "grouped_halves",
         "implicit_gemm",
         "implicit_tiles",
         "norm",

@@ -182,6 +182,7 @@ for _op in OPERATIONS:
 
 from numbadnn.kernels import corrmm as corrmm  # noqa: E402  registers numba.corrmm
 from numbadnn.kernels import depthwise as depthwise  # noqa: E402  registers numba.depthwise
+from numbadnn.kernels import grouped_halves as grouped_halves  # noqa: E402  registers numba.grouped_halves
 from numbadnn.kernels import implicit_gemm as implicit_gemm  # noqa: E402  registers numba.implicit_gemm
 from numbadnn.kernels import implicit_tiles as implicit_tiles  # noqa: E402  registers numba.implicit_tiles
 from numbadnn.kernels import line as line  # noqa: E402  registers numba.line

@@ -1,0 +1,283 @@
+"""Convolution of few channels a group in 16-bit types: products of a warp whose terms are the taps and channels of one group.
+
+A block brings the part of an image that its results meet into shared memory once (``_grouped_halves_fill``), all channels of
+some groups; each of its warps keeps the filters of one group in registers and multiplies them with 16 positions after the
+other. The rows of a product are positions, so a lane reads where its position and its tap are: ldmatrix gives 8 channels of
+one tap, groups of 4 channels are read tap by tap, one to a lane. Nothing of another group is read: terms that no tap has
+are zeros on both sides, and infinities stay where they are. Results go through shared memory, to be written in long accesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numbadnn.kernels._async_copies import wait_async
+from numbadnn.kernels._bits import store_bits
+from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._grouped_halves_fill import column_slot, fill_filters, fill_image
+from numbadnn.kernels._hopper import pack
+from numbadnn.kernels._implicit_tiles import HALF, INT32
+from numbadnn.kernels._implicit_tiles_halves import load_matrices
+from numbadnn.kernels._implicit_tiles_words import read_at, shared_address, write_pair, write_words
+from numbadnn.kernels._mma import product
+from numbadnn.kernels._ptx import WORD, load
+from numbadnn.kernels.grouped_halves_config import ZEROS, GroupedHalvesConfig
+
+SIZE = 2
+
+
+def _offsets(config: GroupedHalvesConfig) -> Callable[..., None]:
+    """``locate(offsets, slots, lows, counts, step)``: each step's piece of this lane, from its position on; -1: none."""
+    steps, across, pitch, piece = config.steps, config.across, config.pitch, config.piece
+    each, slot = config.room // piece, column_slot(config)
+
+    @device
+    def locate(offsets, slots, lows, counts, step):  # type: ignore[no-untyped-def]
+        lane = i32(cuda.threadIdx.x & 31)
+        for i in range(steps):
+            number = i32(i * 2 + (lane >> 4)) if piece == 8 else i32(i * 4 + (lane & 3))
+            tap = i32(u32(number) // u32(each))
+            r = i32(u32(tap) // u32(max(counts[1], i32(1))))
+            row = i32(lows[0] + r * step[0])
+            column = i32(lows[1] + (tap - r * counts[1]) * step[1])
+            at = i32((row * (slots * across) + slot(column, slots)) * pitch + (number - tap * each) * (piece * SIZE))
+            offsets[i] = at if tap < counts[0] * counts[1] else i32(-1)
+
+    return locate
+
+
+def _take_filters(config: GroupedHalvesConfig) -> Callable[..., None]:
+    """``take(b, shared, halves, at)``: the filters of a warp, of whose first group they begin at the address ``at``."""
+    steps, every, narrow, pitch = config.steps, config.every, config.piece == 4, config.filter_pitch
+    bunch, wide, apart = config.bunch, config.wide, config.eights * 8 * config.filter_pitch
+    read, load_b = read_at("int32", 2), load_matrices(False)
+
+    @device
+    def take(b, shared, halves, at):  # type: ignore[no-untyped-def]
+        lane = i32(cuda.threadIdx.x & 31)
+        if narrow:
+            start = i32(at + (lane >> 2) * pitch + (lane & 3) * 8)
+        else:
+            start = i32(at + (lane & 7) * pitch + (lane >> 3) * 16)
+        for group in range(bunch):
+            for n in range(wide):
+                here, to = i32(start + group * apart + n * (8 * pitch)), i32((group * wide + n) * every * 2)
+                if narrow:
+                    for step in range(steps):
+                        read(b, i32(to + step * 2), shared, i32(here + step * 32))
+                else:
+                    for step in range(0, every, 2):
+                        load_b(b, i32(to + step * 2), halves, i32(here + step * 32))
+
+    return take
+
+
+def _multiply(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
+    """``multiply(total, b, offsets, shared, halves, zeros, low, high)``: 16 positions; ``low`` and ``high``: where they are.
+
+    A lane gives the address of row lane % 16 (``low``) to ldmatrix, or reads rows lane // 4 and 8 more itself, of two groups of 4
+    channels at a time.
+    """
+    steps, every, wide, bunch = config.steps, config.every, config.wide, config.bunch
+    narrow, sums, apart = config.piece == 4, 4 * config.wide * config.bunch, 2 * config.room
+    pair = 2 if narrow and bunch % 2 == 0 else 1
+    words = 2 * pair
+    read, load_a, multiply_add = read_at("int32", words), load_matrices(False), product(dtype, 16)
+    # the steps before have a tap for every lane
+    whole = 0 if config.phases else config.pieces * config.piece // 16
+
+    @device
+    def multiply(total, b, offsets, shared, halves, zeros, low, high):  # type: ignore[no-untyped-def]
+        a = cuda.local.array(4, INT32)
+        upper, lower = cuda.local.array(words, INT32), cuda.local.array(words, INT32)
+        for i in range(sums):
+            total[i] = f32(0)
+        for step in range(steps):
+            offset = offsets[step]
+            at, beyond = i32(low + offset), i32(high + offset)
+            if step >= whole:
+                at = at if offset >= 0 else i32(zeros)
+                beyond = beyond if offset >= 0 else i32(zeros)
+            for group in range(0, bunch, pair):
+                if narrow:
+                    read(upper, i32(0), shared, i32(at + group * apart))
+                    read(lower, i32(0), shared, i32(beyond + group * apart))
+                else:
+                    load_a(a, i32(0), halves, i32(at + group * apart))
+                for e in range(pair):
+                    if narrow:
+                        a[0], a[1], a[2], a[3] = upper[2 * e], lower[2 * e], upper[2 * e + 1], lower[2 * e + 1]
+                    for n in range(wide):
+                        number = (group + e) * wide + n
+                        multiply_add(total, i32(number * 4), a, i32(0), b, i32((number * every + step) * 2))
+
+    return multiply
+
+
+def _put(config: GroupedHalvesConfig) -> Callable[..., None]:
+    """``put(shared, base, offset, target, first, count, corner, tile, output, apart, phase, strides)``: results to memory."""
+    put, pitch, threads, per_block = config.put, config.result_pitch, config.threads, config.groups * config.results
+    shares, words = per_block // put, put // 2
+    read, single = read_at("int32", words), store_bits(4)
+
+    @device
+    def write(shared, base, offset, target, first, count, corner, tile, output, apart, phase, strides):  # type: ignore[no-untyped-def]
+        held = cuda.local.array(words, INT32)
+        for e in range(i32(cuda.threadIdx.x), i32(tile[0] * tile[1] * shares), threads):
+            position = i32(u32(e) // u32(shares))
+            share = i32(e - position * shares)
+            i = i32(u32(position) // u32(tile[1]))
+            p = i32((corner[0] + i) * apart[0] + phase[0])
+            q = i32((corner[1] + position - i * tile[1]) * apart[1] + phase[1])
+            if p < output[0] and q < output[1] and first + share * put < count:
+                read(held, i32(0), shared, i32(base + offset + position * pitch + share * (put * SIZE)))
+                at = target + i64(i32(p * strides[0] + q * strides[1] + first + share * put)) * SIZE
+                if words == 4:
+                    write_words(at, held[0], held[min(1, words - 1)], held[min(2, words - 1)], held[words - 1])
+                elif words == 2:
+                    write_pair(at, held[0], held[words - 1])
+                else:
+                    single(at, u32(i64(held[0]) & 0xFFFFFFFF))
+
+    return write
+
+
+def _keep(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
+    """``keep(total, shared, at, own, k, positions, alpha)``: what a lane has of 16 positions, to the results in shared memory.
+
+    ``own``: its first position, ``at``: where results begin, ``k``: its first result of the warp's first group.
+    """
+    bunch, wide, results, pitch, packed = config.bunch, config.wide, config.results, config.result_pitch, pack(dtype)
+
+    @device
+    def keep(total, shared, at, own, k, positions, alpha):  # type: ignore[no-untyped-def]
+        for half in range(2):
+            if own + 8 * half < positions:
+                for group in range(bunch):
+                    for n in range(wide):
+                        e = (group * wide + n) * 4 + 2 * half
+                        if k + n * 8 < results:
+                            word = i32(at + (own + 8 * half) * pitch + (group * results + k + n * 8) * SIZE)
+                            shared[u32(word // 4)] = u32(packed(f32(alpha * total[e]), f32(alpha * total[e + 1])))
+
+    return keep
+
+
+def _add_old(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
+    """``add(total, target, own, k, positions, count, corner, tile, output, apart, phase, strides, alpha, beta)``.
+
+    total = total + beta / alpha of what the result holds would round twice: alpha is applied here, and not after.
+    """
+    bunch, wide, results, read = config.bunch, config.wide, config.results, load(dtype, "float32")
+
+    @device
+    def add(total, target, own, k, first, positions, count, corner, tile, output, apart, phase, strides, alpha, beta):  # type: ignore[no-untyped-def]
+        for half in range(2):
+            position = i32(own + 8 * half)
+            i = i32(u32(position) // u32(tile[1]))
+            p = i32((corner[0] + i) * apart[0] + phase[0])
+            q = i32((corner[1] + position - i * tile[1]) * apart[1] + phase[1])
+            there = position < positions and p < output[0] and q < output[1]
+            at = target + i64(i32(p * strides[0] + q * strides[1])) * SIZE
+            for group in range(bunch):
+                for n in range(wide):
+                    for e in range(2):
+                        channel = i32(first + group * results + k + n * 8 + e)
+                        slot = (group * wide + n) * 4 + 2 * half + e
+                        total[slot] = f32(alpha * total[slot])
+                        if there and k + n * 8 < results and channel < count:
+                            total[slot] = f32(total[slot] + beta * read(at + channel * SIZE))
+
+    return add
+
+
+def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
+    """result[n,k,p,q] = sum over the taps of its phase and the channels of its group of source times w."""
+    channels, results, per_block, eights = config.channels, config.results, config.groups, config.eights
+    pitch, room, across, parts, bunch, wide = (
+        *(config.pitch, config.room, config.across, config.parts, config.bunch, config.wide),
+    )
+    filter_pitch, ways, narrow, many = config.filter_pitch, config.ways, config.piece == 4, config.phases
+    steps, sums, filters = config.steps, 4 * wide * bunch, 2 * wide * bunch * config.every
+    filter_bytes = config.filter_bytes
+    fill, fill_w, locate, take = fill_image(config), fill_filters(config), _offsets(config), _take_filters(config)
+    multiply, keep, add_old, put = _multiply(dtype, config), _keep(dtype, config), _add_old(dtype, config), _put(config)
+
+    def kernel(  # type: ignore[no-untyped-def]
+        source, w, result, blocks, tile, halo, image, output, groups, down, apart, origin, top, left, tall, broad, step,
+        starts_down, starts_along, w_strides, source_step, source_strides, result_step, result_strides, alpha, beta,
+    ):  # fmt: skip
+        shared = cuda.shared.array(0, WORD)
+        halves = cuda.shared.array(0, HALF)  # the same memory
+        b, offsets = cuda.local.array(filters, INT32), cuda.local.array(steps, INT32)
+        total = cuda.local.array(sums, f32)
+        base = shared_address(shared)
+        lane, warp = i32(cuda.threadIdx.x & 31), i32(cuda.threadIdx.x >> 5)
+        number = i32(cuda.blockIdx.x)
+        rest = i32(u32(number) // u32(blocks[2]))
+        bundle = i32((number - rest * blocks[2]) * per_block)  # the block's first group
+        area = i32(u32(rest) // u32(blocks[1]))
+        n = i32(u32(area) // u32(blocks[0]))
+        where = (i32((area - n * blocks[0]) * tile[0]), i32((rest - area * blocks[1]) * tile[1]))
+        if cuda.threadIdx.x < 32:
+            shared[u32(cuda.threadIdx.x)] = u32(0)
+        corner = (i32(where[0] * down + origin[0]), i32(where[1] * across + origin[1]))
+        start = source + i64(n) * source_step * SIZE
+        target = result + i64(n) * result_step * SIZE
+        first, count = i32(bundle * channels), i32(groups * channels)
+        fill(shared, i32(base + ZEROS), start, first, count, corner, halo, image, source_strides)
+        line = i32(halo[2] * across)
+        in_filters = i32(ZEROS + (halo[0] * line * pitch + 15) // 16 * 16)
+        in_results = i32(in_filters + filter_bytes)
+        positions = i32(tile[0] * tile[1])
+        # the simulator's warps meet in every product
+        end = i32((positions + 16 * ways - 1) // (16 * ways) * (16 * ways)) if SIMULATED else positions
+        job = i32(u32(warp) // u32(ways))
+        group = i32(u32(job) // u32(parts))
+        part = i32((job - group * parts) * wide)  # its first eight results
+        way = i32(warp - job * ways)
+        group = i32(group * bunch)
+        k = i32(part * 8 + (lane & 3) * 2)
+        first, count = i32(bundle * results), i32(groups * results)
+        for phase in range(apart[0] * apart[1] if many else 1):
+            lower, later = i32(0), i32(0)
+            if many:
+                lower = i32(u32(phase) // u32(apart[1]))
+                later = i32(phase - lower * apart[1])
+            places = (lower, later)
+            counts = (tall[0] if lower == 0 else tall[1], broad[0] if later == 0 else broad[1])
+            lows = (top[0] if lower == 0 else top[1], left[0] if later == 0 else left[1])
+            first_tap = starts_down[0] if lower == 0 else starts_down[1]
+            first_tap = i32(first_tap + (starts_along[0] if later == 0 else starts_along[1]))
+            fill_w(shared, base, in_filters, w + i64(first_tap) * SIZE, bundle, groups, counts, w_strides)
+            locate(offsets, halo[2], lows, counts, step)
+            wait_async()
+            cuda.syncthreads()
+            take(b, shared, halves, i32(base + in_filters + (group * eights + part) * (8 * filter_pitch)))
+            at = i32(base + ZEROS + group * (room * SIZE))
+            for m in range(i32(way * 16), end, 16 * ways):
+                own = i32(m + (lane >> 2)) if narrow else i32(m + (lane & 15))
+                own = own if own < positions else i32(0)  # not put anywhere
+                i = i32(u32(own) // u32(tile[1]))
+                low = i32(at + (i * down * line + own - i * tile[1]) * pitch)
+                high = low
+                if narrow:
+                    own = i32(m + (lane >> 2) + 8)
+                    own = own if own < positions else i32(0)
+                    i = i32(u32(own) // u32(tile[1]))
+                    high = i32(at + (i * down * line + own - i * tile[1]) * pitch)
+                multiply(total, b, offsets, shared, halves, base, low, high)
+                own, scale = i32(m + (lane >> 2)), alpha
+                if beta != f32(0):
+                    scale = f32(1)
+                    add_old(
+                        total, target, own, k, i32(first + group * results), positions, count, where, tile, output,
+                        apart, places, result_strides, alpha, beta,
+                    )  # fmt: skip
+                keep(total, shared, i32(in_results + group * (results * SIZE)), own, k, positions, scale)
+            cuda.syncthreads()
+            put(shared, base, in_results, target, first, count, where, tile, output, apart, places, result_strides)
+            if many:
+                cuda.syncthreads()
+
+    return kernel

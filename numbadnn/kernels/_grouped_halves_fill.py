@@ -1,0 +1,189 @@
+"""What a block of ``numba.grouped_halves`` brings into shared memory: part of an image, and the filters of some groups.
+
+Pixels lie [row][remainder of the column by the stride][column], so that what neighbouring results meet through one tap are
+neighbours. What is outside the image, and terms that no tap has, are zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numbadnn.kernels._async_copies import copy_or_zero
+from numbadnn.kernels._bits import load_bits
+from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._ptx import WORD
+from numbadnn.kernels.grouped_halves_config import ZEROS, GroupedHalvesConfig
+
+#: pixels and words that a thread asks memory for at a time
+PIXELS, WORDS = 4, 8
+SIZE = 2
+
+
+def column_slot(config: GroupedHalvesConfig) -> Callable[..., Any]:
+    """``slot(column, slots)``: where in its row a column lies; ``slots`` columns have one remainder."""
+    across = config.across
+
+    @device
+    def slot(column, slots):  # type: ignore[no-untyped-def]
+        if across == 1:
+            return i32(column)
+        nearby = i32(u32(column) // u32(across))
+        return i32((column - nearby * across) * slots + nearby)
+
+    return slot
+
+
+def fill_image(config: GroupedHalvesConfig) -> Callable[..., None]:
+    """``fill(shared, base, source, first, channels, corner, halo, image, strides)``: from channel ``first`` on; copies begin.
+
+    ``source`` is where the image starts, ``strides`` are those of channels, rows and columns. A thread has the same channels of
+    pixels that lie a fixed number apart, and walks them by additions.
+    """
+    if config.load == 1:
+        return _gather(config)
+    load, across, pitch, threads = config.load, config.across, config.pitch, config.threads
+    shares = config.groups * config.channels // load
+    apart = threads // shares
+    copy, slot = copy_or_zero(SIZE * load), column_slot(config)
+
+    @device
+    def fill(shared, base, source, first, channels, corner, halo, image, strides):  # type: ignore[no-untyped-def]
+        pixel = i32(u32(cuda.threadIdx.x) // u32(shares))
+        share = i32(cuda.threadIdx.x - pixel * shares)
+        row = i32(u32(pixel) // u32(halo[1]))
+        column = i32(pixel - row * halo[1])
+        down = i32(u32(apart) // u32(halo[1]))
+        right = i32(apart - down * halo[1])
+        there = first + share * load < channels
+        start = source + i64(first + share * load) * SIZE
+        to = i32(base + share * (load * SIZE))
+        while row < halo[0]:
+            h, v = i32(corner[0] + row), i32(corner[1] + column)
+            inside = there and h >= 0 and h < image[0] and v >= 0 and v < image[1]
+            address = start + i64(i32(h * strides[1] + v * strides[2])) * SIZE
+            at = i32(to + (row * (halo[2] * across) + slot(column, halo[2])) * pitch)
+            copy(shared, at, address if inside else source, inside)
+            row = i32(row + down)
+            column = i32(column + right)
+            row = i32(row + 1) if column >= halo[1] else row
+            column = i32(column - halo[1]) if column >= halo[1] else column
+
+    return fill
+
+
+def _gather(config: GroupedHalvesConfig) -> Callable[..., None]:
+    """The same for images of at most four channels, one by one: of some pixels at a time, so that loads overlap."""
+    channels_held, across, threads = config.channels, config.across, config.threads
+    slot, half, count = column_slot(config), load_bits(SIZE), PIXELS * config.channels
+
+    @device
+    def fill(shared, base, source, first, channels, corner, halo, image, strides):  # type: ignore[no-untyped-def]
+        held = cuda.local.array(count, WORD)
+        pixels = i32(halo[0] * halo[1])
+        for start in range(i32(cuda.threadIdx.x), pixels, PIXELS * threads):
+            for i in range(PIXELS):
+                pixel = i32(start + i * threads)
+                row = i32(u32(pixel) // u32(halo[1]))
+                h, v = i32(corner[0] + row), i32(corner[1] + pixel - row * halo[1])
+                inside = pixel < pixels and h >= 0 and h < image[0] and v >= 0 and v < image[1]
+                address = source + (i64(i32(h * strides[1] + v * strides[2])) * SIZE if inside else i64(0))
+                kept = u32(0xFFFF) if inside else u32(0)
+                for c in range(channels_held):
+                    held[i * channels_held + c] = u32(half(address + i64(i32(c * strides[0])) * SIZE) & kept)
+            for i in range(PIXELS):
+                pixel = i32(start + i * threads)
+                row = i32(u32(pixel) // u32(halo[1]))
+                if pixel < pixels:
+                    place = i32(row * (halo[2] * across) + slot(i32(pixel - row * halo[1]), halo[2]))
+                    at = u32(ZEROS // 4 + 2 * place)
+                    low, high = held[i * channels_held], u32(0)
+                    if channels_held > 1:
+                        low = u32(low | (held[i * channels_held + min(1, channels_held - 1)] << u32(16)))
+                    if channels_held > 2:
+                        high = held[i * channels_held + min(2, channels_held - 1)]
+                    if channels_held > 3:
+                        high = u32(high | (held[i * channels_held + channels_held - 1] << u32(16)))
+                    shared[at] = low
+                    shared[u32(at + u32(1))] = high
+
+    return fill
+
+
+def fill_filters(config: GroupedHalvesConfig) -> Callable[..., None]:
+    """``fill(shared, base, offset, w, first, groups, counts, strides)``: rows [group][result] of terms [tap][channel].
+
+    ``first``: of the block's groups; ``counts``: rows and columns of taps; ``strides`` of groups, results, channels and both axes
+    of taps. ``base`` is the address of shared memory, where ``offset`` bytes on the filters begin.
+    """
+    return _copy_filters(config) if config.packed else _turn_filters(config)
+
+
+def _copy_filters(config: GroupedHalvesConfig) -> Callable[..., None]:
+    piece, threads, pitch = config.piece, config.threads, config.filter_pitch
+    each, results, per_group = config.room // piece, config.results, config.eights * 8
+    pieces = config.steps * 16 // piece
+    count = config.groups * per_group * pieces
+    copy = copy_or_zero(SIZE * piece)
+
+    @device
+    def fill(shared, base, offset, w, first, groups, counts, strides):  # type: ignore[no-untyped-def]
+        for e in range(i32(cuda.threadIdx.x), count, threads):
+            line = i32(u32(e) // u32(pieces))
+            term = i32(e - line * pieces)
+            group = i32(u32(line) // u32(per_group))
+            result = i32(line - group * per_group)
+            tap = i32(u32(term) // u32(each))
+            row = i32(u32(tap) // u32(max(counts[1], i32(1))))
+            inside = tap < counts[0] * counts[1] and result < results and first + group < groups
+            where = i32((first + group) * strides[0] + result * strides[1] + (term - tap * each) * piece)
+            where = i32(where + row * strides[3] + (tap - row * counts[1]) * strides[4])
+            to = i32(base + offset + line * pitch + term * (SIZE * piece))
+            copy(shared, to, w + i64(where) * SIZE if inside else w, inside)
+
+    return fill
+
+
+def _turn_filters(config: GroupedHalvesConfig) -> Callable[..., None]:
+    """One term at a time, two to a word; neighbouring threads have neighbouring results where these lie together in memory."""
+    threads, pitch, channels = config.threads, config.filter_pitch, config.channels
+    pairs, results, per_group = config.room // 2, config.results, config.eights * 8
+    along, lines, words = config.along, config.groups * config.eights * 8, config.steps * 8
+    count, half, twice = lines * words, load_bits(SIZE), 2 * WORDS
+
+    @device
+    def place(e):  # type: ignore[no-untyped-def]
+        if along:
+            word = i32(u32(e) // u32(lines))
+            return i32(e - word * lines), word
+        line = i32(u32(e) // u32(words))
+        return line, i32(e - line * words)
+
+    @device
+    def fill(shared, base, offset, w, first, groups, counts, strides):  # type: ignore[no-untyped-def]
+        held = cuda.local.array(twice, WORD)
+        for start in range(i32(cuda.threadIdx.x), count, WORDS * threads):
+            for i in range(WORDS):
+                line, word = place(i32(start + i * threads))
+                group = i32(u32(line) // u32(per_group))
+                result = i32(line - group * per_group)
+                tap = i32(u32(word) // u32(pairs))
+                channel = i32(2 * (word - tap * pairs))
+                row = i32(u32(tap) // u32(max(counts[1], i32(1))))
+                inside = tap < counts[0] * counts[1] and result < results and first + group < groups
+                inside = inside and start + i * threads < count
+                where = i32((first + group) * strides[0] + result * strides[1] + channel * strides[2])
+                where = i32(where + row * strides[3] + (tap - row * counts[1]) * strides[4])
+                low, high = inside and channel < channels, inside and channel + 1 < channels
+                here = w + i64(where) * SIZE
+                bits = half(here if low else w)
+                held[2 * i] = bits if low else u32(0)
+                bits = half(here + i64(strides[2]) * SIZE if high else w)
+                held[2 * i + 1] = bits if high else u32(0)
+            for i in range(WORDS):
+                line, word = place(i32(start + i * threads))
+                if start + i * threads < count:
+                    at = u32((offset + line * pitch) // 4 + word)
+                    shared[at] = u32(held[2 * i] | (held[2 * i + 1] << u32(16)))
+
+    return fill

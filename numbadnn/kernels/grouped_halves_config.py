@@ -1,0 +1,291 @@
+"""In what blocks ``numba.grouped_halves`` divides its work, and what each has of registers and shared memory."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from numbadnn.kernels.grouped_halves_walk import Walk
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Spec
+
+#: channels of a group that fill accesses of shared memory
+CHANNELS = (4, 8, 16, 32)
+#: results of a group, and instructions one after the other that its terms take: their filters are kept in registers
+MOST_RESULTS, MOST_STEPS = 64, 28
+#: registers of a thread for filters, sums and offsets, of one group and of several; for all else
+MOST_HELD, MOST_HELD_MANY, OTHERS = 100, 72, 64
+#: bytes of shared memory where terms are read that no tap has: as many as the groups of a warp have channels
+ZEROS = 2 * 64
+#: of a block, on the multiprocessors that have the least; of all blocks of an H200's
+SHARED_BYTES, ALL_SHARED_BYTES = 99 * 1024, 224 * 1024
+MULTIPROCESSORS = 132
+#: positions of a block; channels that blocks read of a pixel where there are as many
+MOST_POSITIONS, SPANS = 512, (32, 64)
+#: of a multiprocessor: bytes and instructions of warps a microsecond, microseconds that a block waits for memory
+SPEED, ISSUE, WAIT = 3.0e4, 4.0e3, 2.0
+#: configurations that ``space`` lists
+MOST_TIMED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedHalvesConfig:
+    """A block has ``tile`` rows and columns of results of each phase, of ``groups`` groups.
+
+    ``channels`` of a group lie in ``room`` (4, 8, 16 or 32) of shared memory; ``taps``: the most of a phase, of whom there
+    are several (``phases``); ``across``: the columns' stride in the image read; ``load`` and ``put``: elements of an access
+    to an image, load 1 where the channels of a pixel are gathered; ``packed``: the filters' terms lie together, ``along``:
+    else their results do; ``wide``: eights of results of a warp, which multiplies ``bunch`` groups.
+    """
+
+    channels: int
+    results: int
+    taps: int
+    phases: bool
+    across: int
+    load: int
+    put: int
+    packed: bool
+    along: bool
+    groups: int
+    wide: int
+    bunch: int
+    warps: int
+    resident: int
+    tile: tuple[int, int]
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def room(self) -> int:
+        return max(4, self.channels)
+
+    @property
+    def piece(self) -> int:
+        """Channels of a tap that an access to shared memory has."""
+        return min(8, self.room)
+
+    @property
+    def pieces(self) -> int:
+        return self.taps * (self.room // self.piece)
+
+    @property
+    def steps(self) -> int:
+        """Instructions of 16 terms."""
+        return -(-self.pieces * self.piece // 16)
+
+    @property
+    def eights(self) -> int:
+        return -(-self.results // 8)
+
+    @property
+    def parts(self) -> int:
+        """Warps that share the results of a group."""
+        return self.eights // self.wide
+
+    @property
+    def jobs(self) -> int:
+        """Warps that share the filters of a block; those that have the same share the positions."""
+        return self.groups // self.bunch * self.parts
+
+    @property
+    def ways(self) -> int:
+        return self.warps // self.jobs
+
+    @property
+    def every(self) -> int:
+        """Steps that filters are read for: ldmatrix reads two at a time."""
+        return self.steps if self.piece == 4 else self.steps + self.steps % 2
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from pixel to pixel in shared memory: eight neighbours meet all banks."""
+        return _odd(2 * self.groups * self.room)
+
+    @property
+    def filter_pitch(self) -> int:
+        return 32 * self.steps + 16
+
+    @property
+    def filter_bytes(self) -> int:
+        """Of all filters of a block; four pieces are read at a time, past the last of an odd number of steps."""
+        return self.groups * self.eights * 8 * self.filter_pitch + 32
+
+    @property
+    def result_pitch(self) -> int:
+        return _odd(-(-2 * self.groups * self.results // 16) * 16)
+
+    @property
+    def held(self) -> int:
+        """Registers that the terms of a warp take."""
+        return self.bunch * self.wide * (2 * self.every + 4) + self.steps
+
+    def halo(self, walk: Walk) -> tuple[int, int, int]:
+        """Rows and columns of the image read that a block needs, and columns of one remainder of the stride."""
+        rows = (self.tile[0] - 1) * walk.rows.stride + walk.rows.reach
+        columns = (self.tile[1] - 1) * walk.columns.stride + walk.columns.reach
+        return rows, columns, -(-columns // self.across)
+
+    def halo_bytes(self, walk: Walk) -> int:
+        rows, _, slots = self.halo(walk)
+        return -(-rows * slots * self.across * self.pitch // 16) * 16
+
+    def shared_bytes(self, walk: Walk) -> int:
+        """Zeros, the image, the filters, the results."""
+        return ZEROS + self.halo_bytes(walk) + self.filter_bytes + math.prod(self.tile) * self.result_pitch
+
+
+def _odd(nbytes: int) -> int:
+    """An odd multiple of 16, so that eight neighbours of 16 bytes meet all banks of shared memory; 8 stay 8."""
+    return nbytes + 16 if nbytes % 32 == 0 else nbytes
+
+
+def load_width(walk: Walk) -> int:
+    """Elements of an access to the image read: 8, 4 or 2 neighbouring channels, 1 where a pixel's are gathered; 0: none."""
+    spec = walk.source
+    if walk.groups == 1 and walk.channels <= 4 and (walk.channels < 4 or spec.strides[1] != 1 or not spec.aligned):
+        return 1
+    if walk.channels not in CHANNELS or spec.strides[1] != 1:
+        return 0
+    return _width(spec, 8 if walk.groups * walk.channels % 8 == 0 else 4)
+
+
+def put_width(walk: Walk, groups: int) -> int:
+    """Elements of an access to the results, 0 where not even two lie together."""
+    if walk.results % 2 or walk.result.strides[1] != 1:
+        return 0
+    most = 8
+    while groups * walk.results % most or walk.result.shape[1] % most:
+        most //= 2
+    return _width(walk.result, most)
+
+
+def _width(spec: Spec, most: int) -> int:
+    """The most neighbouring channels up to ``most`` that one access may have at every pixel."""
+    if not spec.aligned:
+        return 0
+    strides = [s for s, n in zip(spec.strides, spec.shape, strict=True) if n > 1 and s != 1]
+    while most > 1 and any(s % most for s in strides):
+        most //= 2
+    return most if most > 1 else 0
+
+
+def candidates(problem: ConvProblem) -> Iterator[GroupedHalvesConfig]:
+    """Every configuration that fits: groups of a block, results of a warp, tiles."""
+    walk = Walk.of(problem)
+    terms, results = (1, 0) if problem.direction == "forward" else (0, 1)
+    w = problem.w
+    spans = {max(1, min(span // max(4, walk.channels), _power(walk.groups))) for span in SPANS}
+    for groups in sorted(spans):
+        load, put = min(load_width(walk), groups * max(4, walk.channels)), put_width(walk, groups)
+        base = GroupedHalvesConfig(
+            channels=walk.channels,
+            results=walk.results,
+            taps=walk.taps,
+            phases=walk.rows.apart * walk.columns.apart > 1,
+            across=walk.columns.stride,
+            load=load,
+            put=put,
+            packed=_packed(w, terms, walk.channels),
+            along=w.strides[results] == 1,
+            groups=groups,
+            wide=1,
+            bunch=1,
+            warps=8,
+            resident=1,
+            tile=(1, 1),
+        )
+        for config in _shared_out(base):
+            yield from _tiled(config, walk)
+
+
+def _shared_out(base: GroupedHalvesConfig) -> Iterator[GroupedHalvesConfig]:
+    """With as many results and groups a warp as its registers hold; four warps, and eight."""
+    wide = next(n for n in (8, 7, 6, 5, 4, 3, 2, 1) if base.eights % n == 0 and _fits(replace(base, wide=n)))
+    base = replace(base, wide=wide)
+    bunch = max(n for n in (1, 2, 4, 8, 16) if base.groups % n == 0 and _fits(replace(base, bunch=n)))
+    seen = set()
+    for n in (bunch, max(1, bunch // 2)):
+        for most in (8, 4):
+            config = replace(base, bunch=n)
+            if config.jobs > most and (config.jobs > 16 or most == 4):
+                continue
+            warps = max(1, most // config.jobs) * config.jobs
+            registers = -(-(config.held + OTHERS + (0 if base.packed else 12)) // 8) * 8
+            resident = max(1, min(16 // warps * 2, 65536 // (32 * warps * registers)))
+            if (n, warps) not in seen:
+                seen.add((n, warps))
+                yield replace(config, warps=warps, resident=resident)
+
+
+def _fits(config: GroupedHalvesConfig) -> bool:
+    one = config.wide * config.bunch == 1
+    return one or config.held <= (MOST_HELD if config.bunch == 1 else MOST_HELD_MANY)
+
+
+def _tiled(config: GroupedHalvesConfig, walk: Walk) -> Iterator[GroupedHalvesConfig]:
+    """With every tile that fits."""
+    height, width = walk.places
+    for across in range(1, -(-width // 8) + 1):
+        columns = -(-width // across)
+        if columns > MOST_POSITIONS or (across > 1 and -(-width // (across - 1)) == columns):
+            continue
+        heights = {-(-height // down) for down in range(1, height + 1)} if height <= 64 else {1, 2, 4, 8, 16, 32}
+        for rows in sorted(heights):
+            found = replace(config, tile=(rows, columns))
+            if rows * columns <= MOST_POSITIONS and found.shared_bytes(walk) <= SHARED_BYTES:
+                yield found
+
+
+def _power(n: int) -> int:
+    return 1 << (n.bit_length() - 1)
+
+
+def _packed(w: Spec, terms: int, channels: int) -> bool:
+    """Whether filters have the terms of an access to shared memory together, at addresses that one access may have."""
+    piece = min(8, channels)
+    if channels < 4:
+        return False
+    others = [s for i, s in enumerate(w.strides) if i != terms and w.shape[i] > 1]
+    return w.strides[terms] == 1 and w.aligned and all(s % piece == 0 for s in others)
+
+
+def microseconds(config: GroupedHalvesConfig, walk: Walk) -> float:
+    """An estimate to compare tiles by: turns of blocks on the multiprocessors, each its wait and its bytes."""
+    rows, columns, _ = config.halo(walk)
+    (height, width), (down, along) = walk.places, config.tile
+    phases = walk.rows.apart * walk.columns.apart
+    blocks = walk.source.shape[0] * -(-height // down) * -(-width // along) * -(-walk.groups // config.groups)
+    moved = 2 * config.groups * (rows * columns * config.channels + phases * down * along * config.results)
+    moved += config.filter_bytes // 2
+    together = max(
+        1, min(ALL_SHARED_BYTES // (config.shared_bytes(walk) + 1024), 2048 // config.threads, config.resident)
+    )
+    together = min(together, -(-blocks // MULTIPROCESSORS))
+    # of each group's 16 positions: what a warp issues for them all, and for each group
+    issued = (60 + 4 * config.steps) / config.bunch + config.wide * (14 + config.steps) + 2 * config.steps
+    busy = together * (moved / SPEED + -(-down * along // 16) * phases * config.groups * config.parts * issued / ISSUE)
+    return -(-blocks // (MULTIPROCESSORS * together)) * (WAIT + busy)
+
+
+def space(problem: ConvProblem) -> list[GroupedHalvesConfig]:
+    """Every configuration worth timing, the heuristic's first: of each division of the work the best tile of each size."""
+    walk = Walk.of(problem)
+    ordered = sorted(candidates(problem), key=lambda c: (microseconds(c, walk), c.tile, c.groups))
+    found: dict[tuple[int, ...], list[GroupedHalvesConfig]] = {}
+    for config in ordered:
+        size = (math.prod(config.tile) - 1).bit_length() // 2
+        kept = found.setdefault((config.groups, config.bunch, config.warps, size), [])
+        if not kept:
+            kept.append(config)
+    return sorted((c for kept in found.values() for c in kept), key=ordered.index)[:MOST_TIMED]
+
+
+@functools.lru_cache(maxsize=256)  # asked for by what supports, plans and explains
+def heuristic(problem: ConvProblem) -> GroupedHalvesConfig | None:
+    """The configuration whose estimated time is the shortest; None where none fits."""
+    return next(iter(space(problem)), None)

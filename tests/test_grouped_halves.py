@@ -1,0 +1,150 @@
+"""Convolution of few channels a group: what it takes, how it is divided, and its kernels under the simulator and on a GPU."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
+
+from numbadnn.kernels import grouped_halves
+from numbadnn.kernels import grouped_halves_config as configurations
+from numbadnn.kernels.grouped_halves_walk import Walk, axis
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import implementations
+
+TESTS = Path(__file__).parent
+POLICY = Policy(device=0)
+BOTH = ("conv2d", "conv2d_grad_wrt_inputs")
+LAYERS = (
+    "x=float16:32x128x56x56:nhwc w=float16:128x4x3x3:nhwc pad=1,1,1,1 groups=32",
+    "x=float16:32x256x56x56:nhwc w=float16:256x8x3x3:nhwc pad=1,1,1,1 stride=2,2 groups=32",
+    "x=bfloat16:32x512x28x28:nhwc w=bfloat16:512x16x3x3:nhwc pad=1,1,1,1 stride=2,2 groups=32",
+    "x=float16:32x1024x7x7:nhwc w=float16:1024x32x3x3:nhwc pad=1,1,1,1 groups=32",
+    "x=float16:32x3x224x224:nhwc w=float16:64x3x7x7:nhwc pad=3,3,3,3 stride=2,2",
+    "x=float16:32x3x224x224:nhwc w=float16:64x3x3x3:nhwc pad=1,1,1,1",
+)
+#: odd sizes, several tiles; every number of channels, strides, dilation, uneven padding, scaling, both orders of the filters
+GPU_LINES = (
+    "x={t}:3x64x19x23:nhwc w={t}:64x4x3x3:nhwc pad=1,1,1,1 groups=16",
+    "x={t}:2x128x21x30:nhwc w={t}:128x8x3x3:nhwc pad=1,0,2,1 stride=2,2 groups=16 flip=0 alpha=2 beta=-3",
+    "x={t}:2x24x17x18:nhwc w={t}:24x8x3x3 pad=1,1,1,1 stride=1,2 groups=3",
+    "x={t}:2x64x15x14:nhwc w={t}:64x16x3x3:nhwc pad=2,2,2,2 dilation=2,2 groups=4 beta=1",
+    "x={t}:2x96x9x7:nhwc w={t}:96x32x3x3:nhwc pad=1,1,1,1 groups=3",
+    "x={t}:1x32x12x13:nhwc w={t}:64x16x5x5 pad=2,2,2,2 stride=2,1 groups=2 flip=0",
+    "x={t}:2x32x10x9:nhwc w={t}:32x8x1x1:nhwc stride=2,2 groups=4",
+    "x={t}:2x3x41x37:nhwc w={t}:64x3x7x7:nhwc pad=3,3,3,3 stride=2,2",
+    "x={t}:2x1x20x33 w={t}:10x1x3x3 y={t}:2x10x20x33:nhwc pad=1,1,1,1 alpha=-1",
+    "x={t}:2x4x20x33:nhwc w={t}:32x4x3x3:nhwc pad=1,1,1,1 dilation=1,2 stride=3,1",
+)
+
+
+def problem(text: str, op: str = "conv2d") -> ConvProblem:
+    return ConvProblem.parse(f"{op} {text}")
+
+
+@pytest.mark.slow(120)
+def test_under_the_simulator() -> None:
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TESTS.parent)}
+    command = [sys.executable, str(TESTS / "simulated_grouped_halves.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == 40
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x=float32:1x8x8x8:nhwc w=float32:8x4x3x3 groups=2", "float16 or bfloat16"),
+        ("x=float16:1x12x8x8:nhwc w=float16:8x6x3x3 groups=2", "4, 8, 16 or 32 channels"),
+        ("x=float16:1x64x8x8:nhwc w=float16:8x64x3x3", "4, 8, 16 or 32 channels"),
+        ("x=float16:1x8x8x8:nhwc w=float16:6x4x3x3 groups=2", "even number of results"),
+        ("x=float16:1x8x8x8:nhwc w=float16:132x4x3x3 groups=2", "at most 64"),
+        ("x=float16:1x8x8x8 w=float16:8x4x3x3 groups=2", "channels-last"),
+        ("x=float16:1x32x40x40:nhwc w=float16:32x32x9x9", "fewer taps"),
+        ("x=float16:2x4x4x4 w=float16:8x4x4x4x1x1", "shared filters"),
+    ],
+)
+def test_refuses_with_a_reason(text: str, reason: str) -> None:
+    assert reason in grouped_halves.supports(problem(text), POLICY)
+
+
+def test_the_gradient_of_the_image_takes_strides_up_to_2() -> None:
+    text = "x=float16:1x8x9x9:nhwc w=float16:8x4x3x3 stride=3,1 groups=2"
+    assert "strides of 1 and 2" in grouped_halves.supports(problem(text, "conv2d_grad_wrt_inputs"), POLICY)
+    assert "strides" not in grouped_halves.supports(problem(text), POLICY)
+
+
+@pytest.mark.parametrize("flip", [0, 1])
+@pytest.mark.parametrize(
+    ("taps", "stride", "dilation", "pad"), [(3, 2, 1, 1), (3, 2, 2, 1), (5, 2, 3, 0), (1, 2, 1, 0)]
+)
+def test_phases_meet_each_tap_where_it_is(taps: int, stride: int, dilation: int, pad: int, flip: int) -> None:
+    """Every (place of y, tap) that the definition gives a result of the gradient, and no other."""
+    line = f"x=float16:1x4x23x5 w=float16:4x4x{taps}x1 stride={stride},1 dilation={dilation},1 flip={flip} pad={pad},{pad},0,0"
+    asked = problem(line, "conv2d_grad_wrt_inputs")
+    rows, height = axis(asked, 0), asked.y.shape[2]
+    for h in range(23):
+        phase, i = h % stride, h // stride
+        met = {
+            (i * rows.stride + rows.lows[phase] + j * rows.step, rows.firsts[phase] + j * rows.turn)
+            for j in range(rows.counts[phase])
+        }
+        wanted = {
+            (p, taps - 1 - t if flip else t)
+            for p in range(-30, height + 30)
+            for t in range(taps)
+            if p * stride - pad + t * dilation == h
+        }
+        assert met == wanted
+
+
+@pytest.mark.parametrize("op", BOTH)
+@pytest.mark.parametrize("line", LAYERS)
+def test_configurations_fit(line: str, op: str) -> None:
+    asked = problem(line, op)
+    walk, found = Walk.of(asked), configurations.space(asked)
+    if op == BOTH[1] and walk.results % 2:
+        return
+    assert 1 <= len(found) <= configurations.MOST_TIMED
+    assert found[0] == configurations.heuristic(asked)
+    for config in found:
+        assert config.shared_bytes(walk) <= configurations.SHARED_BYTES
+        assert config.ways * config.jobs == config.warps
+        assert config.wide * config.parts * 8 >= config.results
+        assert config.bunch * config.room * 2 <= configurations.ZEROS
+        assert config.pitch % 32 == 16 or config.pitch == 8  # eight neighbours meet all banks
+        assert config.threads % (config.groups * config.channels // config.load) == 0 or config.load == 1
+
+
+@pytest.mark.parametrize("op", BOTH)
+@pytest.mark.parametrize("line", LAYERS[:4])
+def test_ranks_before_the_other_own_kernels(line: str, op: str) -> None:
+    asked = problem(line, op)
+    ranks = {i.name: i.rank(asked) for i in implementations(op) if i.backend == "numba"}
+    del ranks["numba.depthwise"]  # does not take it
+    assert min(ranks, key=lambda name: ranks[name]) == "numba.grouped_halves"
+
+
+@pytest.mark.gpu
+@pytest.mark.slow(60)
+@pytest.mark.parametrize("op", BOTH)
+@pytest.mark.parametrize("number", range(len(GPU_LINES)))
+def test_every_configuration_on_the_gpu(number: int, op: str) -> None:
+    from numbadnn.validate.check import Row, Subject, judge
+    from numbadnn.validate.oracle import Trial
+
+    (impl,) = (i for i in implementations(op) if i.name == "numba.grouped_halves")
+    for dtype, kind in (("float16", "integers"), ("bfloat16", "random")):
+        asked = problem(GPU_LINES[number].format(t=dtype), op)
+        if reason := impl.supports(asked, POLICY):
+            pytest.skip(reason)
+        subject = Subject("", asked, Trial.of(asked, kind=kind))
+        for config in configurations.space(asked):
+            fixed = replace(impl, plan=lambda p, policy, _, config=config: grouped_halves.plan(p, policy, config))
+            row = judge(Row("", impl.name, str(asked), "ok"), fixed, subject, POLICY, timed=False)
+            assert row.status == "ok", f"{config}: {row.reason}"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from numbadnn.kernels._async_copies import wait_async
 from numbadnn.kernels._bits import store_bits
 from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, u32
-from numbadnn.kernels._grouped_halves_fill import column_slot, fill_filters, fill_image
+from numbadnn.kernels._grouped_halves_fill import column_slot, fill_filters, fill_image, write_at
 from numbadnn.kernels._hopper import pack
 from numbadnn.kernels._implicit_tiles import HALF, INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
@@ -115,23 +115,24 @@ def _multiply(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
 
 
 def _put(config: GroupedHalvesConfig) -> Callable[..., None]:
-    """``put(shared, base, offset, target, first, count, corner, tile, output, apart, phase, strides)``: results to memory."""
+    """``put(shared, results, places, target, first, count, positions)``: results in shared memory to where they belong.
+
+    ``places``: the table of where each position's lie behind ``target``, which has ``count`` channels; ``first``: the block's.
+    """
     put, pitch, threads, per_block = config.put, config.result_pitch, config.threads, config.groups * config.results
     shares, words = per_block // put, put // 2
-    read, single = read_at("int32", words), store_bits(4)
+    read, single, look = read_at("int32", words), store_bits(4), read_at("int32", 1)
 
     @device
-    def write(shared, base, offset, target, first, count, corner, tile, output, apart, phase, strides):  # type: ignore[no-untyped-def]
-        held = cuda.local.array(words, INT32)
-        for e in range(i32(cuda.threadIdx.x), i32(tile[0] * tile[1] * shares), threads):
+    def write(shared, results, places, target, first, count, positions):  # type: ignore[no-untyped-def]
+        held, place = cuda.local.array(words, INT32), cuda.local.array(1, INT32)
+        for e in range(i32(cuda.threadIdx.x), i32(positions * shares), threads):
             position = i32(u32(e) // u32(shares))
             share = i32(e - position * shares)
-            i = i32(u32(position) // u32(tile[1]))
-            p = i32((corner[0] + i) * apart[0] + phase[0])
-            q = i32((corner[1] + position - i * tile[1]) * apart[1] + phase[1])
-            if p < output[0] and q < output[1] and first + share * put < count:
-                read(held, i32(0), shared, i32(base + offset + position * pitch + share * (put * SIZE)))
-                at = target + i64(i32(p * strides[0] + q * strides[1] + first + share * put)) * SIZE
+            look(place, i32(0), shared, i32(places + 4 * position))
+            if place[0] >= 0 and first + share * put < count:
+                read(held, i32(0), shared, i32(results + position * pitch + share * (put * SIZE)))
+                at = target + i64(i32(place[0] + first + share * put)) * SIZE
                 if words == 4:
                     write_words(at, held[0], held[min(1, words - 1)], held[min(2, words - 1)], held[words - 1])
                 elif words == 2:
@@ -145,50 +146,73 @@ def _put(config: GroupedHalvesConfig) -> Callable[..., None]:
 def _keep(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
     """``keep(total, shared, at, own, k, positions, alpha)``: what a lane has of 16 positions, to the results in shared memory.
 
-    ``own``: its first position, ``at``: where results begin, ``k``: its first result of the warp's first group.
+    ``at``: the address of what it has of position ``own``, its first; ``k``: its first result of the warp's first group.
     """
     bunch, wide, results, pitch, packed = config.bunch, config.wide, config.results, config.result_pitch, pack(dtype)
 
     @device
     def keep(total, shared, at, own, k, positions, alpha):  # type: ignore[no-untyped-def]
         for half in range(2):
-            if own + 8 * half < positions:
+            if i32(own + 8 * half) < positions:
                 for group in range(bunch):
                     for n in range(wide):
                         e = (group * wide + n) * 4 + 2 * half
-                        if k + n * 8 < results:
-                            word = i32(at + (own + 8 * half) * pitch + (group * results + k + n * 8) * SIZE)
-                            shared[u32(word // 4)] = u32(packed(f32(alpha * total[e]), f32(alpha * total[e + 1])))
+                        if i32(k + n * 8) < results:
+                            word = packed(f32(alpha * total[e]), f32(alpha * total[e + 1]))
+                            write_at(shared, i32(at + (8 * half * pitch + (group * results + n * 8) * SIZE)), u32(word))
 
     return keep
 
 
 def _add_old(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
-    """``add(total, target, own, k, positions, count, corner, tile, output, apart, phase, strides, alpha, beta)``.
-
-    total = total + beta / alpha of what the result holds would round twice: alpha is applied here, and not after.
-    """
+    """``add(total, shared, places, target, own, k, first, count, alpha, beta)``: total = alpha * total + beta * what is there."""
     bunch, wide, results, read = config.bunch, config.wide, config.results, load(dtype, "float32")
+    look = read_at("int32", 1)
 
     @device
-    def add(total, target, own, k, first, positions, count, corner, tile, output, apart, phase, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def add(total, shared, places, target, own, k, first, count, alpha, beta):  # type: ignore[no-untyped-def]
+        place = cuda.local.array(1, INT32)
         for half in range(2):
-            position = i32(own + 8 * half)
-            i = i32(u32(position) // u32(tile[1]))
-            p = i32((corner[0] + i) * apart[0] + phase[0])
-            q = i32((corner[1] + position - i * tile[1]) * apart[1] + phase[1])
-            there = position < positions and p < output[0] and q < output[1]
-            at = target + i64(i32(p * strides[0] + q * strides[1])) * SIZE
+            look(place, i32(0), shared, i32(places + 4 * (own + 8 * half)))
             for group in range(bunch):
                 for n in range(wide):
                     for e in range(2):
                         channel = i32(first + group * results + k + n * 8 + e)
                         slot = (group * wide + n) * 4 + 2 * half + e
                         total[slot] = f32(alpha * total[slot])
-                        if there and k + n * 8 < results and channel < count:
-                            total[slot] = f32(total[slot] + beta * read(at + channel * SIZE))
+                        if place[0] >= 0 and k + n * 8 < results and channel < count:
+                            old = read(target + i64(i32(place[0] + channel)) * SIZE)
+                            total[slot] = f32(total[slot] + beta * old)
 
     return add
+
+
+def _tables(config: GroupedHalvesConfig) -> tuple[Callable[..., None], Callable[..., None]]:
+    """What is a matter of divisions, worked out once for each position.
+
+    ``sources(shared, at, room, tile, line, down)``: where it lies in the block's image, that of position 0 past the last.
+    ``targets(shared, at, room, tile, corner, output, apart, phase, strides)``: where its results belong, -1: nowhere.
+    """
+    pitch, threads = config.pitch, config.threads
+
+    @device
+    def sources(shared, at, room, tile, line, down):  # type: ignore[no-untyped-def]
+        for e in range(i32(cuda.threadIdx.x), room, threads):
+            i = i32(u32(e) // u32(tile[1]))
+            place = i32((i * down * line + e - i * tile[1]) * pitch) if i < tile[0] else i32(0)
+            write_at(shared, i32(at + 4 * e), u32(place))
+
+    @device
+    def targets(shared, at, room, tile, corner, output, apart, phase, strides):  # type: ignore[no-untyped-def]
+        for e in range(i32(cuda.threadIdx.x), room, threads):
+            i = i32(u32(e) // u32(tile[1]))
+            p = i32((corner[0] + i) * apart[0] + phase[0])
+            q = i32((corner[1] + e - i * tile[1]) * apart[1] + phase[1])
+            there = i < tile[0] and p < output[0] and q < output[1]
+            place = i32(p * strides[0] + q * strides[1]) if there else i32(-1)
+            write_at(shared, i32(at + 4 * e), u32(i64(place) & 0xFFFFFFFF))
+
+    return sources, targets
 
 
 def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
@@ -199,7 +223,8 @@ def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
     )
     filter_pitch, ways, narrow, many = config.filter_pitch, config.ways, config.piece == 4, config.phases
     steps, sums, filters = config.steps, 4 * wide * bunch, 2 * wide * bunch * config.every
-    filter_bytes = config.filter_bytes
+    filter_bytes, result_pitch, look = config.filter_bytes, config.result_pitch, read_at("int32", 1)
+    sources, targets = _tables(config)
     fill, fill_w, locate, take = fill_image(config), fill_filters(config), _offsets(config), _take_filters(config)
     multiply, keep, add_old, put = _multiply(dtype, config), _keep(dtype, config), _add_old(dtype, config), _put(config)
 
@@ -210,7 +235,7 @@ def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
         shared = cuda.shared.array(0, WORD)
         halves = cuda.shared.array(0, HALF)  # the same memory
         b, offsets = cuda.local.array(filters, INT32), cuda.local.array(steps, INT32)
-        total = cuda.local.array(sums, f32)
+        total, place = cuda.local.array(sums, f32), cuda.local.array(1, INT32)
         base = shared_address(shared)
         lane, warp = i32(cuda.threadIdx.x & 31), i32(cuda.threadIdx.x >> 5)
         number = i32(cuda.blockIdx.x)
@@ -230,8 +255,11 @@ def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
         in_filters = i32(ZEROS + (halo[0] * line * pitch + 15) // 16 * 16)
         in_results = i32(in_filters + filter_bytes)
         positions = i32(tile[0] * tile[1])
-        # the simulator's warps meet in every product
-        end = i32((positions + 16 * ways - 1) // (16 * ways) * (16 * ways)) if SIMULATED else positions
+        table_room = i32((positions + 16 * ways - 1) // (16 * ways) * (16 * ways))
+        end = table_room if SIMULATED else positions  # the simulator's warps meet in every product
+        in_sources = i32(base + in_results + positions * result_pitch)
+        in_targets = i32(in_sources + 4 * table_room)
+        sources(shared, in_sources, table_room, tile, line, down)
         job = i32(u32(warp) // u32(ways))
         group = i32(u32(job) // u32(parts))
         part = i32((job - group * parts) * wide)  # its first eight results
@@ -250,33 +278,28 @@ def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
             first_tap = starts_down[0] if lower == 0 else starts_down[1]
             first_tap = i32(first_tap + (starts_along[0] if later == 0 else starts_along[1]))
             fill_w(shared, base, in_filters, w + i64(first_tap) * SIZE, bundle, groups, counts, w_strides)
+            targets(shared, in_targets, table_room, tile, where, output, apart, places, result_strides)
             locate(offsets, halo[2], lows, counts, step)
             wait_async()
             cuda.syncthreads()
             take(b, shared, halves, i32(base + in_filters + (group * eights + part) * (8 * filter_pitch)))
             at = i32(base + ZEROS + group * (room * SIZE))
+            to = i32(base + in_results + (group * results + k) * SIZE)
             for m in range(i32(way * 16), end, 16 * ways):
-                own = i32(m + (lane >> 2)) if narrow else i32(m + (lane & 15))
-                own = own if own < positions else i32(0)  # not put anywhere
-                i = i32(u32(own) // u32(tile[1]))
-                low = i32(at + (i * down * line + own - i * tile[1]) * pitch)
-                high = low
+                own = i32(m + (lane >> 2))
+                look(place, i32(0), shared, i32(in_sources + 4 * (own if narrow else i32(m + (lane & 15)))))
+                low = i32(at + place[0])
                 if narrow:
-                    own = i32(m + (lane >> 2) + 8)
-                    own = own if own < positions else i32(0)
-                    i = i32(u32(own) // u32(tile[1]))
-                    high = i32(at + (i * down * line + own - i * tile[1]) * pitch)
-                multiply(total, b, offsets, shared, halves, base, low, high)
-                own, scale = i32(m + (lane >> 2)), alpha
+                    look(place, i32(0), shared, i32(in_sources + 4 * own + 32))
+                multiply(total, b, offsets, shared, halves, base, low, i32(at + place[0]))
+                scale = alpha
                 if beta != f32(0):
                     scale = f32(1)
-                    add_old(
-                        total, target, own, k, i32(first + group * results), positions, count, where, tile, output,
-                        apart, places, result_strides, alpha, beta,
-                    )  # fmt: skip
-                keep(total, shared, i32(in_results + group * (results * SIZE)), own, k, positions, scale)
+                    mine = i32(first + group * results)
+                    add_old(total, shared, in_targets, target, own, k, mine, count, alpha, beta)
+                keep(total, shared, i32(to + own * result_pitch), own, k, positions, scale)
             cuda.syncthreads()
-            put(shared, base, in_results, target, first, count, where, tile, output, apart, places, result_strides)
+            put(shared, i32(base + in_results), in_targets, target, first, count, positions)
             if many:
                 cuda.syncthreads()
 

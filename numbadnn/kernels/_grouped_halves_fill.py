@@ -11,13 +11,36 @@ from typing import Any
 
 from numbadnn.kernels._async_copies import copy_or_zero
 from numbadnn.kernels._bits import load_bits
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, intrinsic, types, u32
 from numbadnn.kernels._ptx import WORD
 from numbadnn.kernels.grouped_halves_config import ZEROS, GroupedHalvesConfig
 
 #: pixels and words that a thread asks memory for at a time
 PIXELS, WORDS = 4, 8
 SIZE = 2
+
+
+def _write_at() -> Callable[..., None]:
+    if SIMULATED:
+
+        def twin(shared, address, word):  # type: ignore[no-untyped-def]
+            shared[address // 4] = word
+
+        return twin
+
+    @intrinsic
+    def write(typingctx, shared, address, word):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            builder.store(args[2], builder.inttoptr(args[1], args[2].type.as_pointer(3)))
+            return context.get_dummy_value()
+
+        return types.void(shared, i32, types.uint32), codegen
+
+    return write
+
+
+#: ``write_at(shared, address, word)``: a word of shared memory by address, so that what is known of it becomes an immediate
+write_at = _write_at()
 
 
 def column_slot(config: GroupedHalvesConfig) -> Callable[..., Any]:

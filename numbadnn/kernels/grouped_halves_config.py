@@ -15,8 +15,9 @@ from numbadnn.problem import Spec
 CHANNELS = (4, 8, 16, 32)
 #: results of a group, and instructions one after the other that its terms take: their filters are kept in registers
 MOST_RESULTS, MOST_STEPS = 64, 28
-#: registers of a thread for filters, sums and offsets, of one group and of several; for all else
-MOST_HELD, MOST_HELD_MANY, OTHERS = 100, 72, 64
+#: registers of a thread for filters, sums and offsets: of one group, of several, and where that saves reading; for all else
+MOST_HELD, MOST_HELD_MANY, MOST_HELD_EVER, OTHERS = 100, 72, 140, 64
+MOST_WARPS = 16
 #: bytes of shared memory where terms are read that no tap has: as many as the groups of a warp have channels
 ZEROS = 2 * 64
 #: of a block, on the multiprocessors that have the least; of all blocks of an H200's
@@ -27,7 +28,7 @@ MOST_POSITIONS, SPANS = 512, (32, 64)
 #: of a multiprocessor: bytes and instructions of warps a microsecond, microseconds that a block waits for memory
 SPEED, ISSUE, WAIT = 3.0e4, 4.0e3, 2.0
 #: configurations that ``space`` lists
-MOST_TIMED = 10
+MOST_TIMED = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +136,10 @@ class GroupedHalvesConfig:
         return -(-rows * slots * self.across * self.pitch // 16) * 16
 
     def shared_bytes(self, walk: Walk) -> int:
-        """Zeros, the image, the filters, the results."""
-        return ZEROS + self.halo_bytes(walk) + self.filter_bytes + math.prod(self.tile) * self.result_pitch
+        """Zeros, the image, the filters, the results, and where each position is read and written."""
+        positions, several = math.prod(self.tile), 16 * self.ways
+        results = positions * self.result_pitch + 8 * -(-positions // several) * several
+        return ZEROS + self.halo_bytes(walk) + self.filter_bytes + results
 
 
 def _odd(nbytes: int) -> int:
@@ -205,21 +208,23 @@ def candidates(problem: ConvProblem) -> Iterator[GroupedHalvesConfig]:
 
 def _shared_out(base: GroupedHalvesConfig) -> Iterator[GroupedHalvesConfig]:
     """With as many results and groups a warp as its registers hold; four warps, and eight."""
-    wide = next(n for n in (8, 7, 6, 5, 4, 3, 2, 1) if base.eights % n == 0 and _fits(replace(base, wide=n)))
+    wides = [n for n in range(8, 0, -1) if base.eights % n == 0]
+    wide = next(n for n in wides if _fits(replace(base, wide=n)))
     base = replace(base, wide=wide)
     bunch = max(n for n in (1, 2, 4, 8, 16) if base.groups % n == 0 and _fits(replace(base, bunch=n)))
-    seen = set()
-    for n in (bunch, max(1, bunch // 2)):
-        for most in (8, 4):
-            config = replace(base, bunch=n)
-            if config.jobs > most and (config.jobs > 16 or most == 4):
-                continue
-            warps = max(1, most // config.jobs) * config.jobs
-            registers = -(-(config.held + OTHERS + (0 if base.packed else 12)) // 8) * 8
-            resident = max(1, min(16 // warps * 2, 65536 // (32 * warps * registers)))
-            if (n, warps) not in seen:
-                seen.add((n, warps))
-                yield replace(config, warps=warps, resident=resident)
+    shares = [(wide, bunch), (wide, max(1, bunch // 2))]
+    shares += [(n, 1) for n in wides if n > wide and replace(base, wide=n).held <= MOST_HELD_EVER][-1:]
+    for share in dict.fromkeys(shares):
+        config = replace(base, wide=share[0], bunch=share[1])
+        for warps in sorted({max(1, most // config.jobs) * config.jobs for most in (8, 4)}):
+            if warps <= MOST_WARPS:
+                yield replace(config, warps=warps, resident=_resident(config, warps))
+
+
+def _resident(config: GroupedHalvesConfig, warps: int) -> int:
+    """Blocks of a multiprocessor that the registers of their threads allow."""
+    registers = -(-(config.held + OTHERS + (0 if config.packed else 12)) // 8) * 8
+    return max(1, min(16 // warps * 2, 65536 // (32 * warps * registers)))
 
 
 def _fits(config: GroupedHalvesConfig) -> bool:
@@ -276,13 +281,11 @@ def space(problem: ConvProblem) -> list[GroupedHalvesConfig]:
     """Every configuration worth timing, the heuristic's first: of each division of the work the best tile of each size."""
     walk = Walk.of(problem)
     ordered = sorted(candidates(problem), key=lambda c: (microseconds(c, walk), c.tile, c.groups))
-    found: dict[tuple[int, ...], list[GroupedHalvesConfig]] = {}
+    found: dict[tuple[int, ...], GroupedHalvesConfig] = {}
     for config in ordered:
-        size = (math.prod(config.tile) - 1).bit_length() // 2
-        kept = found.setdefault((config.groups, config.bunch, config.warps, size), [])
-        if not kept:
-            kept.append(config)
-    return sorted((c for kept in found.values() for c in kept), key=ordered.index)[:MOST_TIMED]
+        size = (math.prod(config.tile) - 1).bit_length()
+        found.setdefault((config.groups, config.bunch, config.warps, size), config)
+    return [c for c in found.values() if microseconds(c, walk) <= 2 * microseconds(ordered[0], walk)][:MOST_TIMED]
 
 
 @functools.lru_cache(maxsize=256)  # asked for by what supports, plans and explains

@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels._async_copies import wait_async
-from numbadnn.kernels._bits import store_bits
 from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, u32
-from numbadnn.kernels._grouped_halves_fill import column_slot, fill_filters, fill_image, write_at
-from numbadnn.kernels._hopper import pack
+from numbadnn.kernels._grouped_halves_fill import column_slot, fill_filters, fill_image
+from numbadnn.kernels._grouped_halves_put import add_old_results, keep_results, put_results, tables
 from numbadnn.kernels._implicit_tiles import HALF, INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
-from numbadnn.kernels._implicit_tiles_words import read_at, shared_address, write_pair, write_words
+from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
 from numbadnn.kernels._mma import product
-from numbadnn.kernels._ptx import WORD, load
+from numbadnn.kernels._ptx import WORD
 from numbadnn.kernels.grouped_halves_config import ZEROS, GroupedHalvesConfig
 
 SIZE = 2
@@ -114,107 +113,6 @@ def _multiply(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
     return multiply
 
 
-def _put(config: GroupedHalvesConfig) -> Callable[..., None]:
-    """``put(shared, results, places, target, first, count, positions)``: results in shared memory to where they belong.
-
-    ``places``: the table of where each position's lie behind ``target``, which has ``count`` channels; ``first``: the block's.
-    """
-    put, pitch, threads, per_block = config.put, config.result_pitch, config.threads, config.groups * config.results
-    shares, words = per_block // put, put // 2
-    read, single, look = read_at("int32", words), store_bits(4), read_at("int32", 1)
-
-    @device
-    def write(shared, results, places, target, first, count, positions):  # type: ignore[no-untyped-def]
-        held, place = cuda.local.array(words, INT32), cuda.local.array(1, INT32)
-        for e in range(i32(cuda.threadIdx.x), i32(positions * shares), threads):
-            position = i32(u32(e) // u32(shares))
-            share = i32(e - position * shares)
-            look(place, i32(0), shared, i32(places + 4 * position))
-            if place[0] >= 0 and first + share * put < count:
-                read(held, i32(0), shared, i32(results + position * pitch + share * (put * SIZE)))
-                at = target + i64(i32(place[0] + first + share * put)) * SIZE
-                if words == 4:
-                    write_words(at, held[0], held[min(1, words - 1)], held[min(2, words - 1)], held[words - 1])
-                elif words == 2:
-                    write_pair(at, held[0], held[words - 1])
-                else:
-                    single(at, u32(i64(held[0]) & 0xFFFFFFFF))
-
-    return write
-
-
-def _keep(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
-    """``keep(total, shared, at, own, k, positions, alpha)``: what a lane has of 16 positions, to the results in shared memory.
-
-    ``at``: the address of what it has of position ``own``, its first; ``k``: its first result of the warp's first group.
-    """
-    bunch, wide, results, pitch, packed = config.bunch, config.wide, config.results, config.result_pitch, pack(dtype)
-
-    @device
-    def keep(total, shared, at, own, k, positions, alpha):  # type: ignore[no-untyped-def]
-        for half in range(2):
-            if i32(own + 8 * half) < positions:
-                for group in range(bunch):
-                    for n in range(wide):
-                        e = (group * wide + n) * 4 + 2 * half
-                        if i32(k + n * 8) < results:
-                            word = packed(f32(alpha * total[e]), f32(alpha * total[e + 1]))
-                            write_at(shared, i32(at + (8 * half * pitch + (group * results + n * 8) * SIZE)), u32(word))
-
-    return keep
-
-
-def _add_old(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
-    """``add(total, shared, places, target, own, k, first, count, alpha, beta)``: total = alpha * total + beta * what is there."""
-    bunch, wide, results, read = config.bunch, config.wide, config.results, load(dtype, "float32")
-    look = read_at("int32", 1)
-
-    @device
-    def add(total, shared, places, target, own, k, first, count, alpha, beta):  # type: ignore[no-untyped-def]
-        place = cuda.local.array(1, INT32)
-        for half in range(2):
-            look(place, i32(0), shared, i32(places + 4 * (own + 8 * half)))
-            for group in range(bunch):
-                for n in range(wide):
-                    for e in range(2):
-                        channel = i32(first + group * results + k + n * 8 + e)
-                        slot = (group * wide + n) * 4 + 2 * half + e
-                        total[slot] = f32(alpha * total[slot])
-                        if place[0] >= 0 and k + n * 8 < results and channel < count:
-                            old = read(target + i64(i32(place[0] + channel)) * SIZE)
-                            total[slot] = f32(total[slot] + beta * old)
-
-    return add
-
-
-def _tables(config: GroupedHalvesConfig) -> tuple[Callable[..., None], Callable[..., None]]:
-    """What is a matter of divisions, worked out once for each position.
-
-    ``sources(shared, at, room, tile, line, down)``: where it lies in the block's image, that of position 0 past the last.
-    ``targets(shared, at, room, tile, corner, output, apart, phase, strides)``: where its results belong, -1: nowhere.
-    """
-    pitch, threads = config.pitch, config.threads
-
-    @device
-    def sources(shared, at, room, tile, line, down):  # type: ignore[no-untyped-def]
-        for e in range(i32(cuda.threadIdx.x), room, threads):
-            i = i32(u32(e) // u32(tile[1]))
-            place = i32((i * down * line + e - i * tile[1]) * pitch) if i < tile[0] else i32(0)
-            write_at(shared, i32(at + 4 * e), u32(place))
-
-    @device
-    def targets(shared, at, room, tile, corner, output, apart, phase, strides):  # type: ignore[no-untyped-def]
-        for e in range(i32(cuda.threadIdx.x), room, threads):
-            i = i32(u32(e) // u32(tile[1]))
-            p = i32((corner[0] + i) * apart[0] + phase[0])
-            q = i32((corner[1] + e - i * tile[1]) * apart[1] + phase[1])
-            there = i < tile[0] and p < output[0] and q < output[1]
-            place = i32(p * strides[0] + q * strides[1]) if there else i32(-1)
-            write_at(shared, i32(at + 4 * e), u32(i64(place) & 0xFFFFFFFF))
-
-    return sources, targets
-
-
 def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
     """result[n,k,p,q] = sum over the taps of its phase and the channels of its group of source times w."""
     channels, results, per_block, eights = config.channels, config.results, config.groups, config.eights
@@ -224,9 +122,14 @@ def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
     filter_pitch, ways, narrow, many = config.filter_pitch, config.ways, config.piece == 4, config.phases
     steps, sums, filters = config.steps, 4 * wide * bunch, 2 * wide * bunch * config.every
     filter_bytes, result_pitch, look = config.filter_bytes, config.result_pitch, read_at("int32", 1)
-    sources, targets = _tables(config)
+    sources, targets = tables(config)
     fill, fill_w, locate, take = fill_image(config), fill_filters(config), _offsets(config), _take_filters(config)
-    multiply, keep, add_old, put = _multiply(dtype, config), _keep(dtype, config), _add_old(dtype, config), _put(config)
+    multiply, keep, add_old, put = (
+        _multiply(dtype, config),
+        keep_results(dtype, config),
+        add_old_results(dtype, config),
+        put_results(config),
+    )
 
     def kernel(  # type: ignore[no-untyped-def]
         source, w, result, blocks, tile, halo, image, output, groups, down, apart, origin, top, left, tall, broad, step,

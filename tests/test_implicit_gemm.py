@@ -144,7 +144,6 @@ def test_ranks_whatever_it_is_asked() -> None:
 
 
 def test_volumes_come_before_direct_sums_and_behind_cudnn() -> None:
-    """cuDNN's time is measured, that of volumes here is not."""
     rows = ranks.table()["sm_90"]["operations"]["conv"]
     for op in VOLUME_DIRECTIONS:
         for text in (VOLUME, VOLUME.replace(":nhwc", "")):

@@ -53,7 +53,7 @@ def test_under_the_simulator() -> None:
     command = [sys.executable, str(TESTS / "simulated_grouped_halves.py")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == 40
+    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == 20
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ def test_float64_tells_a_right_result_from_a_wrong_one() -> None:
     torch = pytest.importorskip("torch")
     import peers
 
+    torch.manual_seed(0)
     for name in ("resnext50", "unet3d"):
         layer = networks.layers(name)[-1]
         layer = layer._replace(image=(layer.image[0], *(4,) * (len(layer.image) - 1)))
@@ -89,7 +90,7 @@ def test_float64_tells_a_right_result_from_a_wrong_one() -> None:
             )
             right = peers.convolution(problem, inputs)()
             wrong = right.clone()
-            wrong[0, 0] *= 1.001
+            wrong[wrong.abs() == wrong.abs().max()] *= 1.001  # one where the terms cancel may be off by so much
             found = peers.worst_errors(problem, inputs, {"right": (right, "ieee"), "wrong": (wrong, "ieee")})
             assert tuple(right.shape) == problem.output.shape and found["right"] <= 1 < found["wrong"]
 

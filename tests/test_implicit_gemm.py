@@ -13,10 +13,10 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 from numbadnn import ranks
 from numbadnn.kernels import _assemble, implicit_layout, implicit_pixels
 from numbadnn.kernels import implicit_gemm as host
-from numbadnn.kernels._implicit_walk import image_reason
+from numbadnn.kernels._implicit_walk import filter_steps, image_reason
 from numbadnn.kernels._launch import Kernel
 from numbadnn.ops.conv import ConvProblem
-from numbadnn.problem import Policy
+from numbadnn.problem import Policy, Spec
 from numbadnn.registry import implementations
 
 TESTS = Path(__file__).parent
@@ -81,6 +81,13 @@ def test_refuses_with_a_reason(text: str, reason: str) -> None:
 )
 def test_refuses_volumes_with_a_reason(text: str, reason: str) -> None:
     assert reason in host.supports(problem(text, "conv3d"), POLICY)
+
+
+@pytest.mark.parametrize("strides", [(192, 1, 64, 0), (576, 1, 0, 0), (192, 1, 0, 64), (576, 1, -192, -64)])
+def test_filters_whose_taps_are_not_one_axis_are_rearranged(strides: tuple[int, ...]) -> None:
+    assert filter_steps(Spec("float16", (64, 64, 3, 3), (576, 1, 192, 64))) == (576, 64)
+    assert filter_steps(Spec("float16", (64, 64, 3, 3), strides)) is None
+    assert filter_steps(Spec("float16", (64, 64, 1, 3, 3), (*strides[:2], 0, *strides[2:]))) is None
 
 
 def test_windows_of_volumes_are_told_with_the_innermost_axis_first() -> None:
@@ -216,6 +223,9 @@ ON_THE_GPU = [
     for op in ops
     for line in lines
 ]
+#: one value for all columns of a filter
+EXPANDED = "x=float16:2x64x9x9:nhwc w=float16:64x64x3x3:192,1,64,0 pad=1,1,1,1"
+ON_THE_GPU += [(op, EXPANDED) for op in DIRECTIONS[:2]]
 
 
 @pytest.mark.gpu

@@ -143,8 +143,8 @@ def filter_steps(w: Spec) -> tuple[int, int] | None:
     vector = 16 // w.itemsize
     tap = reach = 0
     for size, stride in zip(taps[::-1], w.strides[:1:-1], strict=True):
-        if size > 1 and tap and stride != reach:
-            return None  # taps are one axis of what it reads
+        if size > 1 and (stride <= 0 or (tap and stride != reach)):
+            return None  # taps are one axis of what it reads, and each is another
         if size > 1:
             tap, reach = tap or stride, stride * size
     filters = w.strides[0] if k > 1 else -(-c // vector) * vector * math.prod(taps)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 from numbadnn.kernels import grouped_halves_config as configurations
@@ -19,7 +19,7 @@ from numbadnn.kernels._support import LIMIT32, device_reason
 from numbadnn.kernels.grouped_halves_config import GroupedHalvesConfig
 from numbadnn.kernels.grouped_halves_walk import Walk
 from numbadnn.ops.conv import ConvProblem
-from numbadnn.problem import Policy
+from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
 
 PARAMETERS = (
@@ -50,16 +50,23 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
         return f"accumulates in float32, not in {policy.precision}"
     if policy.algo not in ("auto", "none", "deterministic"):
         return f"has no algorithm {policy.algo!r}"
+    specs = (problem.x, problem.w, problem.y)
+    if not all(s.size for s in specs):
+        return "needs operands that are not empty"
     walk = Walk.of(problem)
     if reason := _channels_reason(walk):
         return reason
     if problem.direction == "grad_inputs" and max(problem.stride) > 2:
         return "has a gradient of the image for strides of 1 and 2"
-    specs = (problem.x, problem.w, problem.y)
-    if max(abs(v) for s in specs for v in s.span) >= LIMIT32 or max(map(_edge, specs[::2])) >= LIMIT32 // 4:
-        return "needs operands and coordinates whose offsets fit 32 bits"
-    if configurations.heuristic(problem) is None:
+    # of one image: what is taken must not depend on how many there are
+    within = (_image(problem.x), problem.w, _image(problem.y))
+    if max(abs(v) for s in within for v in s.span) >= LIMIT32 or max(map(_edge, specs[::2])) >= LIMIT32 // 4:
+        return "needs images, filters and coordinates whose offsets fit 32 bits"
+    config = configurations.heuristic(problem)
+    if config is None:
         return "needs fewer taps, or a smaller part of the image for a row of results"
+    if walk.source.shape[0] * math.prod(_counts(walk, config)) >= LIMIT32:
+        return "needs fewer than 2**31 blocks"
     return device_reason(policy)
 
 
@@ -74,6 +81,11 @@ def _channels_reason(walk: Walk) -> str:
     return ""
 
 
+def _image(spec: Spec) -> Spec:
+    """The first image."""
+    return replace(spec, shape=(1, *spec.shape[1:]))
+
+
 def _edge(spec: Any) -> int:
     return int(max(spec.shape[2:]))
 
@@ -83,8 +95,7 @@ def plan(problem: ConvProblem, policy: Policy, config: GroupedHalvesConfig | Non
     config, walk = config or configurations.heuristic(problem), Walk.of(problem)
     assert config is not None, "supports() said that one fits"
     chosen = kernel(problem.x.dtype, config)
-    (height, width), (down, along) = walk.places, config.tile
-    counts = (-(-height // down), -(-width // along), -(-walk.groups // config.groups))
+    counts = _counts(walk, config)
     grid = blocks(walk.source.shape[0] * math.prod(counts), 1)
     scalars = (counts, *_geometry(problem, walk, config), problem.alpha, problem.beta)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes(walk))
@@ -94,6 +105,12 @@ def plan(problem: ConvProblem, policy: Policy, config: GroupedHalvesConfig | Non
 
     facts = {"kernel": chosen.name, "config": config}
     return Executable(run, 0, "tensor_core", "batch_invariant", facts, launch.direct)
+
+
+def _counts(walk: Walk, config: GroupedHalvesConfig) -> tuple[int, int, int]:
+    """Tiles down and along an image, and bundles of groups."""
+    (height, width), (down, along) = walk.places, config.tile
+    return -(-height // down), -(-width // along), -(-walk.groups // config.groups)
 
 
 def _geometry(problem: ConvProblem, walk: Walk, config: GroupedHalvesConfig) -> tuple[Any, ...]:

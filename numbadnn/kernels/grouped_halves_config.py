@@ -13,11 +13,13 @@ from numbadnn.problem import Spec
 
 #: channels of a group that fill accesses of shared memory
 CHANNELS = (4, 8, 16, 32)
-#: results of a group, and instructions one after the other that its terms take: their filters are kept in registers
-MOST_RESULTS, MOST_STEPS = 64, 28
+#: results of a group: their filters are kept in registers
+MOST_RESULTS = 64
 #: registers of a thread for filters, sums and offsets: of one group, of several, and where that saves reading; for all else
 MOST_HELD, MOST_HELD_MANY, MOST_HELD_EVER, OTHERS = 100, 72, 140, 64
 MOST_WARPS = 16
+#: registers that a thread can have, and a multiprocessor
+MOST_REGISTERS, ALL_REGISTERS = 255, 65536
 #: bytes of shared memory where terms are read that no tap has: as many as the groups of a warp have channels
 ZEROS = 2 * 64
 #: of a block, on the multiprocessors that have the least; of all blocks of an H200's
@@ -125,6 +127,11 @@ class GroupedHalvesConfig:
         """Registers that the terms of a warp take."""
         return self.bunch * self.wide * (2 * self.every + 4) + self.steps
 
+    @property
+    def registers(self) -> int:
+        """Of a thread, about."""
+        return self.held + OTHERS + (0 if self.packed else 12)
+
     def halo(self, walk: Walk) -> tuple[int, int, int]:
         """Rows and columns of the image read that a block needs, and columns of one remainder of the stride."""
         rows = (self.tile[0] - 1) * walk.rows.stride + walk.rows.reach
@@ -171,7 +178,7 @@ def _width(spec: Spec, most: int) -> int:
     """The most neighbouring channels up to ``most`` that one access may have at every pixel."""
     if not spec.aligned:
         return 0
-    strides = [s for s, n in zip(spec.strides, spec.shape, strict=True) if n > 1 and s != 1]
+    strides = [s for i, (s, n) in enumerate(zip(spec.strides, spec.shape, strict=True)) if n > 1 and i != 1]
     while most > 1 and any(s % most for s in strides):
         most //= 2
     return most if most > 1 else 0
@@ -217,14 +224,13 @@ def _shared_out(base: GroupedHalvesConfig) -> Iterator[GroupedHalvesConfig]:
     for share in dict.fromkeys(shares):
         config = replace(base, wide=share[0], bunch=share[1])
         for warps in sorted({max(1, most // config.jobs) * config.jobs for most in (8, 4)}):
-            if warps <= MOST_WARPS:
+            if warps <= MOST_WARPS and config.registers <= min(MOST_REGISTERS, ALL_REGISTERS // (32 * warps)):
                 yield replace(config, warps=warps, resident=_resident(config, warps))
 
 
 def _resident(config: GroupedHalvesConfig, warps: int) -> int:
     """Blocks of a multiprocessor that the registers of their threads allow."""
-    registers = -(-(config.held + OTHERS + (0 if config.packed else 12)) // 8) * 8
-    return max(1, min(16 // warps * 2, 65536 // (32 * warps * registers)))
+    return max(1, min(16 // warps * 2, ALL_REGISTERS // (32 * warps * (-(-config.registers // 8) * 8))))
 
 
 def _fits(config: GroupedHalvesConfig) -> bool:

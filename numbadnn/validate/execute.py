@@ -127,7 +127,7 @@ class _Device:
         self.owned: list[Any] = []
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        """While kernels run: other processes then neither measure nor disturb what is measured; copies do go on."""
+        """While kernels run: no other process measures or runs any then; copies from and to the host do go on."""
         return stored.lock_file(self.lock)
 
     def allocate(self, nbytes: int) -> int:
@@ -171,9 +171,9 @@ def _on_gpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any
         def run_once() -> list[Buffer]:
             for b, out in zip(outputs, outs, strict=True):
                 device.put(b, out)
-            if executable.workspace_bytes:
-                device.check(device.driver.cuMemsetD8(workspace, 0xFF, executable.workspace_bytes))  # NaN in every type
             with device.alone():
+                if executable.workspace_bytes:  # NaN in every type
+                    device.check(device.driver.cuMemsetD8(workspace, 0xFF, executable.workspace_bytes))
                 executable.run(arguments, addresses, workspace, 0)
                 device.check(device.driver.cuCtxSynchronize())
             return [device.get(b, out) for b, out in zip(outputs, outs, strict=True)]
@@ -194,15 +194,14 @@ def _measure(
     device: _Device, executable: Executable, problem: Any, operands: list[tuple[Buffer, int]], workspace: int
 ) -> float:
     """The median of many launches, each between two events, on copies of the operands in turn; alone on the device."""
-    sets, n = [], len(problem.inputs)
-    for _ in range(ROTATIONS):
-        copies = [device.copy(b, address) + b.offset for b, address in operands]
-        sets.append(((*copies[:n], *words(problem)), tuple(copies[n:])))
     d, check = device.driver, device.check
     start, stop = check(d.cuEventCreate(0)), check(d.cuEventCreate(0))
-    times = []
-    check(d.cuCtxSynchronize())
+    times, sets, n = [], [], len(problem.inputs)
     with device.alone():
+        for _ in range(ROTATIONS):
+            copies = [device.copy(b, address) + b.offset for b, address in operands]
+            sets.append(((*copies[:n], *words(problem)), tuple(copies[n:])))
+        check(d.cuCtxSynchronize())
         for i in range(5 * ROTATIONS + 2):
             check(d.cuEventRecord(start, 0))
             executable.run(*sets[i % ROTATIONS], workspace, 0)

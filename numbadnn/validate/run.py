@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from numbadnn import info, workers
@@ -35,6 +36,7 @@ class Job(NamedTuple):
 
 #: what the largest cases may take of a process: memory of the GPU, and of the host for their float64 references
 GPU_BYTES, HOST_BYTES = 4 << 30, 6 << 30
+CONTAINER_BYTES = Path("/sys/fs/cgroup/memory.max")
 #: where no GPU computes and no case was named, none is started after this time: what is left is said to be skipped
 SECONDS_WITHOUT_GPU = 170.0
 
@@ -94,10 +96,17 @@ def fitting() -> int:
     gpus = info.gpus()
     if not gpus:
         return 1
-    limits = [os.cpu_count() or 1, gpus[0]["memory_bytes"] // GPU_BYTES]
+    limits = [_cores(), gpus[0]["memory_bytes"] // GPU_BYTES]
     if hasattr(os, "sysconf"):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // HOST_BYTES)
+    with contextlib.suppress(OSError, ValueError):  # what a container may have; "max" is no number
+        limits.append(int(CONTAINER_BYTES.read_text()) // HOST_BYTES)
     return int(max(1, min(limits)))
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def absent(backend: str) -> str:

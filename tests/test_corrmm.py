@@ -1,22 +1,17 @@
 """corr_mm, corr3d_mm and their gradients: never flipped, by that implementation, within the memory that is documented."""
 
-import os
-import subprocess
-import sys
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from simulated import checks_passed
 
 import numbadnn
 from numbadnn import reference
 from numbadnn.cpu import corrmm as cpu
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.theano import corrmm as theano
-
-TESTS = Path(__file__).parent
 
 
 def arrays(*shapes: tuple[int, ...], dtype: str = "float64") -> list[np.ndarray]:
@@ -199,11 +194,7 @@ def test_the_names_of_the_specification() -> None:
 @pytest.mark.slow
 def test_under_the_simulator() -> None:
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TESTS.parent)}
-    command = [sys.executable, str(TESTS / "simulated_depthwise.py"), "corrmm"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == 17
+    assert checks_passed("depthwise", "corrmm") == 17
 
 
 LAYER = "x=float32:32x64x28x28 w=float32:64x64x3x3 pad=1,1,1,1"

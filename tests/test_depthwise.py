@@ -1,11 +1,7 @@
 """Depthwise convolution on the GPU: what it takes, how it is configured, and its kernels under the simulator."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
@@ -14,7 +10,6 @@ from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import implementations
 
-TESTS = Path(__file__).parent
 POLICY = Policy(device=0)
 
 
@@ -26,11 +21,7 @@ LAYER = "x=float32:64x144x56x56 w=float32:144x1x3x3 pad=1,1,1,1 groups=144"
 
 
 def test_under_the_simulator() -> None:
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TESTS.parent)}
-    command = [sys.executable, str(TESTS / "simulated_depthwise.py"), "depthwise"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == 18
+    assert checks_passed("depthwise", "depthwise") == 18
 
 
 @pytest.mark.parametrize(

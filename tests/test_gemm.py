@@ -1,12 +1,8 @@
 """The matrix product: its problem, its configurations, its kernels under the simulator, assembled, and on a GPU."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
@@ -15,18 +11,13 @@ from numbadnn.errors import NotSupportedError
 from numbadnn.kernels import _assemble, _tensormap, gemm
 from numbadnn.kernels.gemm import AsyncConfig, GemmProblem, TilesConfig, WgmmaConfig, plan_gemm
 
-TESTS = Path(__file__).parent
 HOPPER = (9, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "checks"), [("tiles", 9), ("wgmma", 3)])
 def test_under_the_simulator(part: str, checks: int) -> None:
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TESTS.parent)}
-    command = [sys.executable, str(TESTS / "simulated_gemm.py"), part]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == checks
+    assert checks_passed("gemm", part) == checks
 
 
 @pytest.mark.skipif(not _assemble.find_ptxas(), reason="ptxas is not installed")

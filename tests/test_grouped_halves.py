@@ -1,12 +1,9 @@
 """Convolution of few channels a group: what it takes, how it is divided, and its kernels under the simulator and on a GPU."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
@@ -17,7 +14,6 @@ from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import implementations
 
-TESTS = Path(__file__).parent
 POLICY = Policy(device=0)
 BOTH = ("conv2d", "conv2d_grad_wrt_inputs")
 LAYERS = (
@@ -49,11 +45,7 @@ def problem(text: str, op: str = "conv2d") -> ConvProblem:
 
 @pytest.mark.slow(120)
 def test_under_the_simulator() -> None:
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TESTS.parent)}
-    command = [sys.executable, str(TESTS / "simulated_grouped_halves.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == 20
+    assert checks_passed("grouped_halves") == 20
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,9 @@
 """Implicit GEMM on the GPU: what it takes, how it is configured, its kernels under the simulator and on a GPU."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
@@ -19,7 +16,6 @@ from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import implementations
 
-TESTS = Path(__file__).parent
 POLICY = Policy(device=0)
 DIRECTIONS = ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights")
 VOLUME_DIRECTIONS = ("conv3d", "conv3d_grad_wrt_inputs", "conv3d_grad_wrt_weights")
@@ -36,11 +32,7 @@ def problem(text: str, op: str = "conv2d") -> ConvProblem:
     ("part", "checks"), [("pixels", 4), ("weights", 2), ("weight_totals", 2), ("volumes", 3), ("volume_weights", 1)]
 )
 def test_under_the_simulator(part: str, checks: int) -> None:
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TESTS.parent)}
-    command = [sys.executable, str(TESTS / "simulated_implicit_gemm.py"), part]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == checks
+    assert checks_passed("implicit_gemm", part) == checks
 
 
 @pytest.mark.skipif(not _assemble.find_ptxas(), reason="ptxas is not installed")

@@ -1,12 +1,9 @@
 """The tiled implicit products: what they take, how they are configured, and their kernels under the simulator and on a GPU."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
@@ -18,7 +15,6 @@ from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import implementations
 
-TESTS = Path(__file__).parent
 POLICY = Policy(device=0)
 LAYER = "x=float32:32x128x28x28 w=float32:128x128x3x3 pad=1,1,1,1"
 DIRECTIONS = ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights")
@@ -29,11 +25,7 @@ def problem(text: str, op: str = "conv2d") -> ConvProblem:
 
 
 def test_under_the_simulator() -> None:
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TESTS.parent)}
-    command = [sys.executable, str(TESTS / "simulated_implicit_tiles.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == 39
+    assert checks_passed("implicit_tiles") == 39
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,11 @@
 """Own kernels without a GPU, held against the reference: the same source under Numba's CUDA simulator, in its own process."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 from numbadnn import cases
 from numbadnn.registry import FAMILY
-
-TESTS = Path(__file__).parent
-
-
-def checks_passed(part: str) -> int:
-    """Run one part in a process with the simulator; how many checks it made, all of which must hold."""
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TESTS.parent)}
-    command = [sys.executable, str(TESTS / "simulated_kernels.py"), part]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    lines = done.stdout.splitlines()
-    failed = [line for line in lines if line.startswith("FAIL")]
-    assert done.returncode == 0, "\n".join([*failed, done.stderr[-3000:]])
-    return sum(line.startswith("ok") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +21,7 @@ def checks_passed(part: str) -> int:
 )
 @pytest.mark.slow(60)
 def test_kernels_under_the_simulator(part: str, checks: int) -> None:
-    assert checks_passed(part) >= checks
+    assert checks_passed("kernels", part) >= checks
 
 
 SIMULATED = [case for case in cases.all_cases().values() if "simulate" in case.tags]
@@ -47,7 +30,7 @@ SIMULATED = [case for case in cases.all_cases().values() if "simulate" in case.t
 @pytest.mark.slow(60)
 @pytest.mark.parametrize("family", sorted({FAMILY[case.op] for case in SIMULATED}))
 def test_cases_under_the_simulator(family: str) -> None:
-    assert checks_passed(family) >= sum(FAMILY[case.op] == family for case in SIMULATED)
+    assert checks_passed("kernels", family) >= sum(FAMILY[case.op] == family for case in SIMULATED)
 
 
 def test_simulate_refuses_outside_the_simulator() -> None:

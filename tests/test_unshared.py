@@ -1,11 +1,7 @@
 """``numba.unshared``: which problems go to tensor cores, and what these compute, in the simulator."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
@@ -13,16 +9,10 @@ from numbadnn.kernels import unshared, unshared_halves, unshared_inputs
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 
-TESTS = Path(__file__).parent
-
 
 @pytest.mark.slow(20)
 def test_tensor_cores_under_the_simulator() -> None:
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TESTS.parent)}
-    command = [sys.executable, str(TESTS / "simulated_unshared.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) >= 16
+    assert checks_passed("unshared") >= 16
 
 
 def test_what_tensor_cores_take() -> None:

@@ -3,7 +3,8 @@
 Each row is one problem in processes of its own. The process first runs a softmax of another shape, so that imports, the CUDA
 context and the library's own host functions are not counted; then the clock runs from
 the call to the end of its work on the device. ``cold`` starts with an empty cache folder, ``warm`` is the next process on
-the same folder, ``again`` the second problem of the same kernel in that process. ``python bench/bench_first_call.py [--quick]``.
+the same folder, ``again`` the second problem of the same kernel in that process. Rows are measured side by side, four cores
+for each. ``python bench/bench_first_call.py [--quick]``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ PROBLEMS: dict[str, tuple[str, tuple[Any, Any], str, bool, dict[str, Any]]] = {
     "batch norm": ("batch_normalization_train", NORMS, "float32", False, {"mode": "spatial"}),
 }
 TIMES = ("cold_ms", "warm_ms", "again_ms")
+#: cores for each row: one compiles, the rest keep the rows from slowing one another
+CORES = 4
 
 
 def child(name: str, backend: str) -> None:
@@ -90,7 +94,8 @@ def main() -> None:
         return
     quick = "--quick" in sys.argv
     pairs = [(n, "numba") for n in PROBLEMS] + [(n, "cudnn") for n in PROBLEMS if n.startswith("conv2d")]
-    rows = [measure(name, backend, 1 if quick else 3) for name, backend in pairs[:: 3 if quick else 1]]
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // CORES)) as pool:
+        rows = list(pool.map(lambda pair: measure(*pair, 1 if quick else 3), pairs[:: 3 if quick else 1]))
     print(table(rows, ("problem", "impl", *TIMES)))
     save("first_call", rows, quick=quick)
 

@@ -3,8 +3,9 @@
 ResNet-50, VGG-16, MobileNetV2, ResNeXt-50, EfficientNet-B0, a 3-D U-Net and single images; float32 under ieee, tf32, float16 and
 bfloat16; channels first and last. PyTorch runs with ``cudnn.benchmark=True`` and the same arithmetic allowed; ``--deterministic``
 adds a column with ``cudnn.deterministic`` too, which is what our default promises. Each result is held against float64 before
-it is timed (one that fails prints REFUSED); inputs are rotated through more than the L2 cache; times are medians of
-rounds in which the four take turns. Processes prepare side by side (``--jobs``), the device is measured by one at a time.
+it is timed (one that fails prints REFUSED); each launch takes the next of so many sets of operands that none is found in the
+L2 cache again; times are medians of rounds in which the four take turns. Processes prepare side by side (``--jobs``), the device
+is measured by one at a time.
 
 ``python bench/bench_layers.py [--quick] [--slice I/N] [--network NAME ...] [--tune]``: a table, geometric means, JSON in
 ``bench/results``, and a plot of it (``plot_layers.py``). Exit status 3 without a GPU. ``--merge FILE ...`` joins slices.
@@ -39,7 +40,7 @@ LAYOUTS = ("nchw", "nhwc")
 #: what --quick takes first
 FIRST = (("fp16", "nhwc"), ("fp32", "nchw"))
 BACKENDS = {"auto": None, "numba": "numba", "cudnn": "cudnn"}
-QUICK_SECONDS, ROUNDS, LAUNCHES, MOST_SETS = 105.0, 3, 8, 6
+QUICK_SECONDS, ROUNDS, LAUNCHES, MOST_SETS = 105.0, 3, 8, 64
 
 
 class Asked(NamedTuple):
@@ -171,15 +172,18 @@ def _same(plans: dict[str, Any]) -> dict[str, str]:
 
 
 def _side_by_side(calls: dict[str, Any]) -> dict[str, float]:
-    """Median microseconds of each on the device, all of them in turn, each on one set of operands after the other."""
+    """Median microseconds of each on the device, all of them in turn, each beginning behind the sets used last."""
     import statistics
 
     from harness import device_times_ms
 
     times: dict[str, list[float]] = {name: [] for name in calls}
+    used = 0
     for turn in range(ROUNDS):
         for name, sets in calls.items():
-            times[name] += device_times_ms(sets, LAUNCHES, 2 if turn == 0 else 0)
+            from_here = [sets[(used + i) % len(sets)] for i in range(len(sets))]
+            times[name] += device_times_ms(from_here, LAUNCHES, 2 if turn == 0 else 0)
+            used += LAUNCHES
     return {name: round(statistics.median(found) * 1e3, 3) for name, found in times.items()}
 
 

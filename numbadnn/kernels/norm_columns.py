@@ -14,6 +14,8 @@ from numbadnn.ops.norm import NormProblem
 
 #: blocks that a reduction is split into: one wave, of three or (16-bit data) two a multiprocessor on 132 of them
 BLOCKS, FEWER = 396, 264
+#: threads of a block that reads once and writes once
+SMALL = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +84,13 @@ class Columns:
 
     def application(self) -> tuple[Any, ...]:
         """The step that writes the result from coefficients, or (inference) from the statistics given."""
-        p, config = self.problem, self.config
-        if not p.op.endswith("_grad"):  # one read and one write: faster in small blocks
-            config = replace(config, unroll=2) if config.vec > 4 else replace(config, rows=max(1, config.rows // 2))
+        p, config, batches = self.problem, self.config, 1
+        if p.op.endswith("_grad"):
+            batches = max(1, min(4, self.rows * self.groups // (config.unroll * config.rows * 6 * BLOCKS)))
+        else:  # one read and one write: faster in small blocks, each of one batch
+            unroll = 4 if p.op == "batch_normalization_test" else 8 if config.vec > 4 else 2
+            config = replace(config, unroll=unroll, rows=max(1, SMALL // config.lanes))
         step = config.unroll * config.rows
-        batches = max(1, min(4, self.rows * self.groups // (step * 6 * BLOCKS)))
         grid = blocks(self.groups * -(-self.rows // (batches * step)), 1)
         sizes, threads = (self.channels, self.groups, batches, self.rows), config.lanes * config.rows
         if p.op.endswith("_grad"):

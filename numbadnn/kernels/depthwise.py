@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from numbadnn.kernels._launch import Kernel, blocks
@@ -21,8 +21,8 @@ from numbadnn.registry import Executable, Impl, register
 THREADS = 128
 MOST_TAPS = 7  # along an axis
 FINISHERS = 16  # threads that share an element of the weights' gradient in the second sum
-#: threads that fill a GPU, and blocks that fill 132 multiprocessors twice over
-ENOUGH_THREADS, ENOUGH_BLOCKS = 1 << 17, 2 * 132 * 8
+#: threads that fill a GPU, fewer of those with more than MUCH elements; blocks that fill 132 multiprocessors twice over
+ENOUGH_THREADS, ENOUGH_LARGE, MUCH, ENOUGH_BLOCKS = 1 << 17, 1 << 15, 8, 2 * 132 * 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,10 @@ def heuristic(problem: ConvProblem) -> DepthwiseConfig:
         rows = 28 if few else 14
     else:
         rows = 28 if not few or halves or (down > 1 and problem.direction == "forward") else 7
-    strips = max(1, -(-steps // rows), min(-(-ENOUGH_THREADS // lines), -(-steps // 4)))
+    wanted = ENOUGH_LARGE if tile.columns * tile.channels > MUCH else ENOUGH_THREADS
+    # many taps of 16-bit channels: what a strip reads above its first row costs more than idle multiprocessors
+    shortest = rows if halves and not few and not weights else 4
+    strips = max(1, -(-steps // rows), min(-(-wanted // lines), -(-steps // shortest)))
     lanes = splits = 1
     if weights:
         channel_groups = K // tile.channels
@@ -85,11 +88,23 @@ def heuristic(problem: ConvProblem) -> DepthwiseConfig:
 
 
 def space(problem: ConvProblem) -> list[DepthwiseConfig]:
-    """Every configuration worth timing, the heuristic's first: other strips."""
-    from dataclasses import replace
-
+    """Every configuration worth timing, the heuristic's first: other strips, and other tiles of 16-bit channels."""
     best = heuristic(problem)
-    return list(dict.fromkeys([best, *(replace(best, rows=rows) for rows in (4, 7, 14, 28, 56))]))
+    found = [best]
+    for columns, channels in _tiles(problem, best):
+        tile = replace(best.tile, columns=columns, channels=channels, load=channels, store=channels)
+        found += [replace(best, tile=tile, rows=rows) for rows in (4, 7, 14, 28, 56)]
+    return list(dict.fromkeys(found))
+
+
+def _tiles(problem: ConvProblem, best: DepthwiseConfig) -> list[tuple[int, int]]:
+    """(columns, channels) of tiles worth timing, the heuristic's first."""
+    found = [(best.tile.columns, best.tile.channels)]
+    few = math.prod(best.taps) <= 9
+    if few and problem.x.itemsize == 2 and best.tile.channels_last and problem.direction != "grad_weights":
+        widest = 1 if best.many else min(_aligned(problem.x, 1, 4), _aligned(problem.y, 1, 4))
+        found += [tile for tile in ((4, 2), (2, 4), (4, 4)) if tile[1] <= widest]
+    return list(dict.fromkeys(found))
 
 
 def _pair(values: tuple[int, ...]) -> tuple[int, int]:
@@ -128,9 +143,13 @@ def _tile(problem: ConvProblem, taps: tuple[int, int], stride: tuple[int, int], 
     most, columns = (2, 4) if area <= 9 and size < 8 else (2, 2) if area <= 25 and size < 8 else (1, 2)
     if weights:
         most, columns = (2 if size == 2 and area <= 9 and across == 1 else 1), (4 if area <= 25 and size < 8 else 1)
+    elif size == 2 and area <= 9:
+        most = 4
     if grad_inputs and size == 4 and across > 1:
         most, columns = (2 if area <= 9 else 1), 2
     width = 1 if many else min(_aligned(source, 1, most), _aligned(target, 1, most))
+    if width > 2 and across > 1 and not grad_inputs:
+        columns = 2
     return Tile(True, max(columns, across if grad_inputs else 1), width, width, width)
 
 

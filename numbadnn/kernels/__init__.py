@@ -20,6 +20,7 @@ FAMILIES = (
         "copy",
         "corrmm",
         "depthwise",
+        "depthwise_rows",
         "dropout",
         "gemm",
         "grouped_halves",
@@ -29,7 +30,7 @@ FAMILIES = (
         "pool",
         "rnn",
     ),
-    *("softmax", "spatial", "upsample"),
+    *("softmax", "spatial", "to_image", "upsample"),
 )
 
 

@@ -1,0 +1,41 @@
+"""Run gradients of depthwise filters under the CUDA simulator; test_depthwise_rows.py starts it.
+
+Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1`` in the environment.
+"""
+
+import sys
+from dataclasses import replace
+
+from numbadnn.kernels import depthwise_rows, simulate
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.validate.oracle import Trial
+
+#: strides, uneven padding, odd sizes, bands and strips, images and channels that do not come out even, filters in both orders
+CASES = (
+    "x={t}:2x8x5x6:nhwc w={t}:8x1x3x3 pad=1,1,1,1 groups=8 flip=0",
+    "x={t}:3x16x9x7:nhwc w={t}:16x1x3x3 pad=1,0,0,2 stride=2,2 groups=16 alpha=2 beta=-3",
+    "x={t}:1x40x7x5:nhwc w={t}:40x1x5x5 pad=2,2,2,2 groups=40 beta=1",
+    "x={t}:2x8x4x9:nhwc w={t}:8x1x2x3 pad=0,1,1,1 stride=1,2 groups=8 flip=0",
+)
+failures = 0
+
+
+def check(line: str, kind: str) -> None:
+    global failures
+    problem = ConvProblem.parse(f"conv2d_grad_wrt_weights {line}")
+    trial = Trial.of(problem, kind=kind)
+    arrays = (*trial.inputs, *(() if trial.old is None else (trial.old,)))
+    config = replace(depthwise_rows.heuristic(problem), groups=1, images=2, rows=3, even=False)
+    got = simulate.run(problem, arrays, "numba.depthwise_rows", config=config)
+    found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, "ieee")
+    failures += not found.ok
+    print("ok  " if found.ok else "FAIL", line, found, flush=True)
+
+
+if __name__ == "__main__":
+    sys.setswitchinterval(1e-4)  # the simulator's threads wait for each other all the time
+    for number, text in enumerate(CASES):
+        dtype, data = (("float16", "integers"), ("bfloat16", "random"))[number % 2]
+        check(text.format(t=dtype), data)
+    print("failures", failures)
+    sys.exit(bool(failures))

@@ -50,6 +50,11 @@ def test_what_it_refuses(text: str, reason: str) -> None:
     assert reason in depthwise_rows.supports(problem(text), POLICY)
 
 
+def test_keeps_to_the_workspace_limit() -> None:
+    asked = problem("x=float16:4x32x56x56:nhwc w=float16:32x1x3x3 pad=1,1,1,1 groups=32")
+    assert "workspace limit is 64" in depthwise_rows.supports(asked, replace(POLICY, workspace_limit=64))
+
+
 @pytest.mark.parametrize("images", [1, 2, 32, 100])
 @pytest.mark.parametrize(("channels", "side"), [(8, 5), (32, 112), (144, 56), (960, 7), (24, 300)])
 @pytest.mark.parametrize(("taps", "stride"), [(3, 1), (3, 2), (5, 2)])

@@ -151,8 +151,11 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
     if max(problem.x.span[1], problem.y.span[1]) >= LIMIT32:
         return "needs images of fewer than 2**31 elements"
     config = heuristic(problem)
-    if config.shared_bytes > SHARED or _splits(problem, config)[0] > 65535:
+    splits = _splits(problem, config)[0]
+    if config.shared_bytes > SHARED or splits > 65535:
         return "needs fewer images, or fewer columns"
+    if (needed := 4 * splits * problem.groups * math.prod(problem.taps)) > policy.workspace_limit:
+        return f"needs {needed} bytes, the workspace limit is {policy.workspace_limit}"
     return device_reason(policy)
 
 

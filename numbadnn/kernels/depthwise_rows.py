@@ -23,7 +23,7 @@ MOST_GROUPS, MOST_THREADS, MOST_TAPS = 16, 256, 5
 #: bytes of shared memory that every GPU of sm_80 and later gives a block; a ring that leaves too few blocks; all of an H200's
 SHARED, LARGE, ALL_SHARED = 99 << 10, 56 << 10, 227 << 10
 #: what an H200 has of multiprocessors, and blocks on each as far as registers go
-MULTIPROCESSORS, MOST_RESIDENT = 132, 4
+MULTIPROCESSORS, MOST_RESIDENT = 132, 3
 PARAMETERS = "ptr ptr ptr i32*2 i32*2 i32*2 i32*2 i32 i32*2 i32*3 i32*3"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels._async_copies import wait_async
 from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, u32
-from numbadnn.kernels._grouped_halves_fill import column_slot, fill_filters, fill_image
+from numbadnn.kernels._grouped_halves_fill import column_slot, fill_filters, fill_image, gather_image
 from numbadnn.kernels._grouped_halves_put import add_old_results, keep_results, put_results, tables
 from numbadnn.kernels._implicit_tiles import HALF, INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
@@ -28,7 +28,7 @@ SIZE = 2
 def _offsets(config: GroupedHalvesConfig) -> Callable[..., None]:
     """``locate(offsets, slots, lows, counts, step)``: each step's piece of this lane, from its position on; -1: none."""
     steps, across, pitch, piece = config.steps, config.across, config.pitch, config.piece
-    each, slot = config.room // piece, column_slot(config)
+    each, slot = config.room // piece, column_slot(config.across)
 
     @device
     def locate(offsets, slots, lows, counts, step):  # type: ignore[no-untyped-def]
@@ -48,25 +48,28 @@ def _offsets(config: GroupedHalvesConfig) -> Callable[..., None]:
 def _take_filters(config: GroupedHalvesConfig) -> Callable[..., None]:
     """``take(b, shared, halves, at)``: the filters of a warp, of whose first group they begin at the address ``at``."""
     steps, every, narrow, pitch = config.steps, config.every, config.piece == 4, config.filter_pitch
-    bunch, wide, apart = config.bunch, config.wide, config.eights * 8 * config.filter_pitch
-    read, load_b = read_at("int32", 2), load_matrices(False)
+    bunch, wide, apart, rows = config.bunch, config.wide, config.group_bytes, config.rows
+    eight, term = config.eight_bytes, pitch if config.rows else 2
+    read, load_b = read_at("int32", 2), load_matrices(rows)
 
     @device
     def take(b, shared, halves, at):  # type: ignore[no-untyped-def]
         lane = i32(cuda.threadIdx.x & 31)
         if narrow:
             start = i32(at + (lane >> 2) * pitch + (lane & 3) * 8)
+        elif rows:
+            start = i32(at + lane * pitch)
         else:
             start = i32(at + (lane & 7) * pitch + (lane >> 3) * 16)
         for group in range(bunch):
             for n in range(wide):
-                here, to = i32(start + group * apart + n * (8 * pitch)), i32((group * wide + n) * every * 2)
+                here, to = i32(start + group * apart + n * eight), i32((group * wide + n) * every * 2)
                 if narrow:
                     for step in range(steps):
                         read(b, i32(to + step * 2), shared, i32(here + step * 32))
                 else:
                     for step in range(0, every, 2):
-                        load_b(b, i32(to + step * 2), halves, i32(here + step * 32))
+                        load_b(b, i32(to + step * 2), halves, i32(here + step * (16 * term)))
 
     return take
 
@@ -115,15 +118,19 @@ def _multiply(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
 
 def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
     """result[n,k,p,q] = sum over the taps of its phase and the channels of its group of source times w."""
-    channels, results, per_block, eights = config.channels, config.results, config.groups, config.eights
+    channels, results, per_block, images = config.channels, config.results, config.groups, config.images
     pitch, room, across, parts, bunch, wide = (
         *(config.pitch, config.room, config.across, config.parts, config.bunch, config.wide),
     )
-    filter_pitch, ways, narrow, many = config.filter_pitch, config.ways, config.piece == 4, config.phases
+    ways, narrow, many = config.ways, config.piece == 4, config.phases
+    group_bytes, eight_bytes = config.group_bytes, config.eight_bytes
     steps, sums, filters = config.steps, 4 * wide * bunch, 2 * wide * bunch * config.every
     filter_bytes, result_pitch, look = config.filter_bytes, config.result_pitch, read_at("int32", 1)
     sources, targets = tables(config)
-    fill, fill_w, locate, take = fill_image(config), fill_filters(config), _offsets(config), _take_filters(config)
+    fill_w, locate, take = fill_filters(config), _offsets(config), _take_filters(config)
+    begin, fill = fill_image(config.load, across, pitch, config.threads, config.groups * channels)
+    if config.load == 1:
+        fill = gather_image(config)
     multiply, keep, add_old, put = (
         _multiply(dtype, config),
         keep_results(dtype, config),
@@ -132,7 +139,7 @@ def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
     )
 
     def kernel(  # type: ignore[no-untyped-def]
-        source, w, result, blocks, tile, halo, image, output, groups, down, apart, origin, top, left, tall, broad, step,
+        source, w, result, count, blocks, tile, halo, image, output, groups, down, apart, origin, top, left, tall, broad, step,
         starts_down, starts_along, w_strides, source_step, source_strides, result_step, result_strides, alpha, beta,
     ):  # fmt: skip
         shared = cuda.shared.array(0, WORD)
@@ -146,14 +153,15 @@ def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
         bundle = i32((number - rest * blocks[2]) * per_block)  # the block's first group
         area = i32(u32(rest) // u32(blocks[1]))
         n = i32(u32(area) // u32(blocks[0]))
+        first_image = i32(n * images)
         where = (i32((area - n * blocks[0]) * tile[0]), i32((rest - area * blocks[1]) * tile[1]))
         if cuda.threadIdx.x < 32:
             shared[u32(cuda.threadIdx.x)] = u32(0)
         corner = (i32(where[0] * down + origin[0]), i32(where[1] * across + origin[1]))
-        start = source + i64(n) * source_step * SIZE
-        target = result + i64(n) * result_step * SIZE
-        first, count = i32(bundle * channels), i32(groups * channels)
-        fill(shared, i32(base + ZEROS), start, first, count, corner, halo, image, source_strides)
+        first_channel, all_channels = i32(bundle * channels), i32(groups * channels)
+        share, in_image = begin(halo[1]), i32(base + ZEROS)
+        start = source + i64(first_image) * source_step * SIZE
+        fill(shared, in_image, start, first_channel, all_channels, corner, halo, image, source_strides, share)
         line = i32(halo[2] * across)
         in_filters = i32(ZEROS + (halo[0] * line * pitch + 15) // 16 * 16)
         in_results = i32(in_filters + filter_bytes)
@@ -169,41 +177,53 @@ def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
         way = i32(warp - job * ways)
         group = i32(group * bunch)
         k = i32(part * 8 + (lane & 3) * 2)
-        first, count = i32(bundle * results), i32(groups * results)
-        for phase in range(apart[0] * apart[1] if many else 1):
-            lower, later = i32(0), i32(0)
-            if many:
-                lower = i32(u32(phase) // u32(apart[1]))
-                later = i32(phase - lower * apart[1])
-            places = (lower, later)
-            counts = (tall[0] if lower == 0 else tall[1], broad[0] if later == 0 else broad[1])
-            lows = (top[0] if lower == 0 else top[1], left[0] if later == 0 else left[1])
-            first_tap = starts_down[0] if lower == 0 else starts_down[1]
-            first_tap = i32(first_tap + (starts_along[0] if later == 0 else starts_along[1]))
-            fill_w(shared, base, in_filters, w + i64(first_tap) * SIZE, bundle, groups, counts, w_strides)
-            targets(shared, in_targets, table_room, tile, where, output, apart, places, result_strides)
-            locate(offsets, halo[2], lows, counts, step)
-            wait_async()
-            cuda.syncthreads()
-            take(b, shared, halves, i32(base + in_filters + (group * eights + part) * (8 * filter_pitch)))
-            at = i32(base + ZEROS + group * (room * SIZE))
-            to = i32(base + in_results + (group * results + k) * SIZE)
-            for m in range(i32(way * 16), end, 16 * ways):
-                own = i32(m + (lane >> 2))
-                look(place, i32(0), shared, i32(in_sources + 4 * (own if narrow else i32(m + (lane & 15)))))
-                low = i32(at + place[0])
-                if narrow:
-                    look(place, i32(0), shared, i32(in_sources + 4 * own + 32))
-                multiply(total, b, offsets, shared, halves, base, low, i32(at + place[0]))
-                scale = alpha
-                if beta != f32(0):
-                    scale = f32(1)
-                    mine = i32(first + group * results)
-                    add_old(total, shared, in_targets, target, own, k, mine, count, alpha, beta)
-                keep(total, shared, i32(to + own * result_pitch), own, k, positions, scale)
-            cuda.syncthreads()
-            put(shared, i32(base + in_results), in_targets, target, first, count, positions)
-            if many:
+        first, wide_all = i32(bundle * results), i32(groups * results)
+        for turn in range(images):
+            n = i32(first_image + turn)
+            if images > 1 and n >= count:
+                break
+            target = result + i64(n) * result_step * SIZE
+            for phase in range(apart[0] * apart[1] if many else 1):
+                lower, later = i32(0), i32(0)
+                if many:
+                    lower = i32(u32(phase) // u32(apart[1]))
+                    later = i32(phase - lower * apart[1])
+                places = (lower, later)
+                counts = (tall[0] if lower == 0 else tall[1], broad[0] if later == 0 else broad[1])
+                lows = (top[0] if lower == 0 else top[1], left[0] if later == 0 else left[1])
+                first_tap = starts_down[0] if lower == 0 else starts_down[1]
+                first_tap = i32(first_tap + (starts_along[0] if later == 0 else starts_along[1]))
+                if many or turn == 0:
+                    fill_w(shared, base, in_filters, w + i64(first_tap) * SIZE, bundle, groups, counts, w_strides)
+                    targets(shared, in_targets, table_room, tile, where, output, apart, places, result_strides)
+                    locate(offsets, halo[2], lows, counts, step)
+                wait_async()
                 cuda.syncthreads()
+                if many or turn == 0:
+                    take(b, shared, halves, i32(base + in_filters + group * group_bytes + part * eight_bytes))
+                at = i32(base + ZEROS + group * (room * SIZE))
+                to = i32(base + in_results + (group * results + k) * SIZE)
+                for m in range(i32(way * 16), end, 16 * ways):
+                    own = i32(m + (lane >> 2))
+                    look(place, i32(0), shared, i32(in_sources + 4 * (own if narrow else i32(m + (lane & 15)))))
+                    low = i32(at + place[0])
+                    if narrow:
+                        look(place, i32(0), shared, i32(in_sources + 4 * own + 32))
+                    multiply(total, b, offsets, shared, halves, base, low, i32(at + place[0]))
+                    scale = alpha
+                    if beta != f32(0):
+                        scale = f32(1)
+                        mine = i32(first + group * results)
+                        add_old(total, shared, in_targets, target, own, k, mine, wide_all, alpha, beta)
+                    keep(total, shared, i32(to + own * result_pitch), own, k, positions, scale)
+                cuda.syncthreads()
+                if images > 1 and turn + 1 < images and n + 1 < count:  # on its way while these results are written
+                    start = source + i64(n + 1) * source_step * SIZE
+                    fill(
+                        shared, in_image, start, first_channel, all_channels, corner, halo, image, source_strides, share
+                    )
+                put(shared, i32(base + in_results), in_targets, target, first, wide_all, positions)
+                if many:
+                    cuda.syncthreads()
 
     return kernel

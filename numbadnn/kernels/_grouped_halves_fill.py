@@ -43,9 +43,8 @@ def _write_at() -> Callable[..., None]:
 write_at = _write_at()
 
 
-def column_slot(config: GroupedHalvesConfig) -> Callable[..., Any]:
-    """``slot(column, slots)``: where in its row a column lies; ``slots`` columns have one remainder."""
-    across = config.across
+def column_slot(across: int) -> Callable[..., Any]:
+    """``slot(column, slots)``: where in its row a column lies; ``slots`` columns have one remainder by ``across``."""
 
     @device
     def slot(column, slots):  # type: ignore[no-untyped-def]
@@ -57,28 +56,32 @@ def column_slot(config: GroupedHalvesConfig) -> Callable[..., Any]:
     return slot
 
 
-def fill_image(config: GroupedHalvesConfig) -> Callable[..., None]:
-    """``fill(shared, base, source, first, channels, corner, halo, image, strides)``: from channel ``first`` on; copies begin.
+def fill_image(
+    load: int, across: int, pitch: int, threads: int, channels: int
+) -> tuple[Callable[..., Any], Callable[..., None]]:
+    """``begin(columns)``, and ``fill(shared, base, source, first, count, corner, halo, image, strides, place)``: copies begin.
 
-    ``source`` is where the image starts, ``strides`` are those of channels, rows and columns. A thread has the same channels of
-    pixels that lie a fixed number apart, and walks them by additions.
+    ``source`` is where the image starts, ``first`` the first channel of a block, which has so many ``channels``, the image
+    ``count``; ``strides`` are those of channels, rows and columns; ``columns`` is halo[1]. Pixels lie ``pitch`` bytes apart. A
+    thread has the same channels of pixels that lie a fixed number apart, and walks them by additions from ``place`` on, which
+    ``begin`` works out once: (its share of the channels, first row and column, rows and columns to the next).
     """
-    if config.load == 1:
-        return _gather(config)
-    load, across, pitch, threads = config.load, config.across, config.pitch, config.threads
-    shares = config.groups * config.channels // load
+    shares = channels // load
     apart = threads // shares
-    copy, slot = copy_or_zero(SIZE * load), column_slot(config)
+    copy, slot = copy_or_zero(SIZE * load), column_slot(across)
 
     @device
-    def fill(shared, base, source, first, channels, corner, halo, image, strides):  # type: ignore[no-untyped-def]
+    def begin(columns):  # type: ignore[no-untyped-def]
         pixel = i32(u32(cuda.threadIdx.x) // u32(shares))
+        row = i32(u32(pixel) // u32(columns))
+        down = i32(u32(apart) // u32(columns))
         share = i32(cuda.threadIdx.x - pixel * shares)
-        row = i32(u32(pixel) // u32(halo[1]))
-        column = i32(pixel - row * halo[1])
-        down = i32(u32(apart) // u32(halo[1]))
-        right = i32(apart - down * halo[1])
-        there = first + share * load < channels
+        return share, row, i32(pixel - row * columns), down, i32(apart - down * columns)
+
+    @device
+    def fill(shared, base, source, first, count, corner, halo, image, strides, place):  # type: ignore[no-untyped-def]
+        share, row, column, down, right = place
+        there = first + share * load < count
         start = source + i64(first + share * load) * SIZE
         to = i32(base + share * (load * SIZE))
         while row < halo[0]:
@@ -92,16 +95,16 @@ def fill_image(config: GroupedHalvesConfig) -> Callable[..., None]:
             row = i32(row + 1) if column >= halo[1] else row
             column = i32(column - halo[1]) if column >= halo[1] else column
 
-    return fill
+    return begin, fill
 
 
-def _gather(config: GroupedHalvesConfig) -> Callable[..., None]:
-    """The same for images of at most four channels, one by one: of some pixels at a time, so that loads overlap."""
+def gather_image(config: GroupedHalvesConfig) -> Callable[..., None]:
+    """``fill`` for images of at most four channels, one by one: of some pixels at a time, so that loads overlap."""
     channels_held, across, threads = config.channels, config.across, config.threads
-    slot, half, count = column_slot(config), load_bits(SIZE), PIXELS * config.channels
+    slot, half, count = column_slot(across), load_bits(SIZE), PIXELS * config.channels
 
     @device
-    def fill(shared, base, source, first, channels, corner, halo, image, strides):  # type: ignore[no-untyped-def]
+    def fill(shared, base, source, first, channels, corner, halo, image, strides, place):  # type: ignore[no-untyped-def]
         held = cuda.local.array(count, WORD)
         pixels = i32(halo[0] * halo[1])
         for start in range(i32(cuda.threadIdx.x), pixels, PIXELS * threads):
@@ -136,10 +139,37 @@ def _gather(config: GroupedHalvesConfig) -> Callable[..., None]:
 def fill_filters(config: GroupedHalvesConfig) -> Callable[..., None]:
     """``fill(shared, base, offset, w, first, groups, counts, strides)``: rows [group][result] of terms [tap][channel].
 
+    Where a term's results lie together, and its terms do not, rows [group][tap][channel] of results.
+
     ``first``: of the block's groups; ``counts``: rows and columns of taps; ``strides`` of groups, results, channels and both axes
     of taps. ``base`` is the address of shared memory, where ``offset`` bytes on the filters begin.
     """
+    if config.rows:
+        return _copy_rows(config)
     return _copy_filters(config) if config.packed else _turn_filters(config)
+
+
+def _copy_rows(config: GroupedHalvesConfig) -> Callable[..., None]:
+    threads, pitch, channels, eights = config.threads, config.filter_pitch, config.channels, config.eights
+    terms = 16 * config.every
+    count, copy = config.groups * terms * eights, copy_or_zero(SIZE * 8)
+
+    @device
+    def fill(shared, base, offset, w, first, groups, counts, strides):  # type: ignore[no-untyped-def]
+        for e in range(i32(cuda.threadIdx.x), count, threads):
+            line = i32(u32(e) // u32(eights))
+            eight = i32(e - line * eights)
+            group = i32(u32(line) // u32(terms))
+            term = i32(line - group * terms)
+            tap = i32(u32(term) // u32(channels))
+            row = i32(u32(tap) // u32(max(counts[1], i32(1))))
+            inside = tap < counts[0] * counts[1] and first + group < groups
+            where = i32((first + group) * strides[0] + eight * 8 + (term - tap * channels) * strides[2])
+            where = i32(where + row * strides[3] + (tap - row * counts[1]) * strides[4])
+            to = i32(base + offset + line * pitch + eight * (SIZE * 8))
+            copy(shared, to, w + i64(where) * SIZE if inside else w, inside)
+
+    return fill
 
 
 def _copy_filters(config: GroupedHalvesConfig) -> Callable[..., None]:

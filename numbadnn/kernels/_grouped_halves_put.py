@@ -22,8 +22,9 @@ def put_results(config: GroupedHalvesConfig) -> Callable[..., None]:
     ``places``: the table of where each position's lie behind ``target``, which has ``count`` channels; ``first``: the block's.
     """
     width, pitch, threads, per_block = config.put, config.result_pitch, config.threads, config.groups * config.results
-    shares, words = per_block // width, width // 2
-    read, single, look = read_at("int32", words), store_bits(4), read_at("int32", 1)
+    shares, words = per_block // width, max(1, width // 2)
+    words_at = 2 if width == 1 else 1  # accesses to memory for one to shared memory
+    read, single, half, look = read_at("int32", words), store_bits(4), store_bits(2), read_at("int32", 1)
 
     @device
     def write(shared, results, places, target, first, count, positions):  # type: ignore[no-untyped-def]
@@ -33,12 +34,14 @@ def put_results(config: GroupedHalvesConfig) -> Callable[..., None]:
             share = i32(e - position * shares)
             look(place, i32(0), shared, i32(places + 4 * position))
             if place[0] >= 0 and first + share * width < count:
-                read(held, i32(0), shared, i32(results + position * pitch + share * (width * SIZE)))
+                read(held, i32(0), shared, i32(results + position * pitch + share // words_at * 4 * words))
                 at = target + i64(i32(place[0] + first + share * width)) * SIZE
                 if words == 4:
                     write_words(at, held[0], held[min(1, words - 1)], held[min(2, words - 1)], held[words - 1])
                 elif words == 2:
                     write_pair(at, held[0], held[words - 1])
+                elif width == 1:
+                    half(at, u32((i64(held[0]) >> (16 * (share & 1))) & 0xFFFF))
                 else:
                     single(at, u32(i64(held[0]) & 0xFFFFFFFF))
 

@@ -23,7 +23,7 @@ from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
 
 PARAMETERS = (
-    "ptr ptr ptr i32*3 i32*2 i32*3 i32*2 i32*2 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 "
+    "ptr ptr ptr i32 i32*3 i32*2 i32*3 i32*2 i32*2 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 "
     "i32*2 i32*2 i32*5 i64 i32*3 i64 i32*2 f32 f32"
 )
 
@@ -74,7 +74,7 @@ def _channels_reason(walk: Walk) -> str:
     few = walk.groups == 1 and 0 < walk.channels <= 4
     if walk.channels not in configurations.CHANNELS and not few:
         return "needs 4, 8, 16 or 32 channels a group, or an image of at most 4"
-    if walk.results % 2 or walk.results > configurations.MOST_RESULTS:
+    if (walk.groups > 1 and walk.results % 2) or walk.results > configurations.MOST_RESULTS:
         return f"needs an even number of results a group, at most {configurations.MOST_RESULTS}"
     if not configurations.load_width(walk) or not configurations.put_width(walk, 1):
         return "needs aligned channels-last images"
@@ -96,8 +96,8 @@ def plan(problem: ConvProblem, policy: Policy, config: GroupedHalvesConfig | Non
     assert config is not None, "supports() said that one fits"
     chosen = kernel(problem.x.dtype, config)
     counts = _counts(walk, config)
-    grid = blocks(walk.source.shape[0] * math.prod(counts), 1)
-    scalars = (counts, *_geometry(problem, walk, config), problem.alpha, problem.beta)
+    grid = blocks(-(-walk.source.shape[0] // config.images) * math.prod(counts), 1)
+    scalars = (walk.source.shape[0], counts, *_geometry(problem, walk, config), problem.alpha, problem.beta)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes(walk))
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:

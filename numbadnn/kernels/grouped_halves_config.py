@@ -27,8 +27,9 @@ SHARED_BYTES, ALL_SHARED_BYTES = 99 * 1024, 224 * 1024
 MULTIPROCESSORS = 132
 #: positions of a block; channels that blocks read of a pixel where there are as many
 MOST_POSITIONS, SPANS = 512, (32, 64)
-#: of a multiprocessor: bytes and instructions of warps a microsecond, microseconds that a block waits for memory
-SPEED, ISSUE, WAIT = 3.0e4, 4.0e3, 2.0
+#: of a multiprocessor: bytes and instructions of warps a microsecond, microseconds that a block waits for memory, and for the
+#: filters of each later phase
+SPEED, ISSUE, WAIT, PHASE = 3.0e4, 4.0e3, 2.0, 2.0
 #: configurations that ``space`` lists
 MOST_TIMED = 12
 
@@ -40,7 +41,8 @@ class GroupedHalvesConfig:
     ``channels`` of a group lie in ``room`` (4, 8, 16 or 32) of shared memory; ``taps``: the most of a phase, of whom there
     are several (``phases``); ``across``: the columns' stride in the image read; ``load`` and ``put``: elements of an access
     to an image, load 1 where the channels of a pixel are gathered; ``packed``: the filters' terms lie together, ``along``:
-    else their results do; ``wide``: eights of results of a warp, which multiplies ``bunch`` groups.
+    else their results do, in ``rows`` that are copied as they are; ``wide``: eights of results of a warp, which multiplies
+    ``bunch`` groups. A block has so many ``images``, one after the other.
     """
 
     channels: int
@@ -52,11 +54,13 @@ class GroupedHalvesConfig:
     put: int
     packed: bool
     along: bool
+    rows: bool
     groups: int
     wide: int
     bunch: int
     warps: int
     resident: int
+    images: int
     tile: tuple[int, int]
 
     @property
@@ -111,12 +115,23 @@ class GroupedHalvesConfig:
 
     @property
     def filter_pitch(self) -> int:
-        return 32 * self.steps + 16
+        """Bytes of a result's terms, or of a term's results: eight neighbours meet all banks."""
+        return _odd(16 * self.eights) if self.rows else 32 * self.steps + 16
+
+    @property
+    def group_bytes(self) -> int:
+        """Of the filters of a group."""
+        return self.filter_pitch * (16 * self.every if self.rows else 8 * self.eights)
+
+    @property
+    def eight_bytes(self) -> int:
+        """From eight results to the next."""
+        return 16 if self.rows else 8 * self.filter_pitch
 
     @property
     def filter_bytes(self) -> int:
         """Of all filters of a block; four pieces are read at a time, past the last of an odd number of steps."""
-        return self.groups * self.eights * 8 * self.filter_pitch + 32
+        return self.groups * self.group_bytes + 32
 
     @property
     def result_pitch(self) -> int:
@@ -165,9 +180,11 @@ def load_width(walk: Walk) -> int:
 
 
 def put_width(walk: Walk, groups: int) -> int:
-    """Elements of an access to the results, 0 where not even two lie together."""
-    if walk.results % 2 or walk.result.strides[1] != 1:
+    """Elements of an access to the results, 0 where not even two lie together; 1 for an odd number without groups."""
+    if walk.result.strides[1] != 1:
         return 0
+    if walk.results % 2:
+        return int(walk.groups == 1)
     most = 8
     while groups * walk.results % most or walk.result.shape[1] % most:
         most //= 2
@@ -202,11 +219,13 @@ def candidates(problem: ConvProblem) -> Iterator[GroupedHalvesConfig]:
             put=put,
             packed=_packed(w, terms, walk.channels),
             along=w.strides[results] == 1,
+            rows=_rows(w, results, walk),
             groups=groups,
             wide=1,
             bunch=1,
             warps=8,
             resident=1,
+            images=1,
             tile=(1, 1),
         )
         for config in _shared_out(base):
@@ -250,6 +269,8 @@ def _tiled(config: GroupedHalvesConfig, walk: Walk) -> Iterator[GroupedHalvesCon
             found = replace(config, tile=(rows, columns))
             if rows * columns <= MOST_POSITIONS and found.shared_bytes(walk) <= SHARED_BYTES:
                 yield found
+                if (rows, columns) == walk.places and not config.phases:
+                    yield from (replace(found, images=n) for n in (2, 4, 8) if n <= walk.source.shape[0])
 
 
 def _power(n: int) -> int:
@@ -265,22 +286,31 @@ def _packed(w: Spec, terms: int, channels: int) -> bool:
     return w.strides[terms] == 1 and w.aligned and all(s % piece == 0 for s in others)
 
 
+def _rows(w: Spec, results: int, walk: Walk) -> bool:
+    """Whether the results of a term lie together, in whole accesses, where they are no less than the terms of one."""
+    others = [s for i, s in enumerate(w.strides) if i != results and w.shape[i] > 1]
+    whole = walk.results % 8 == 0 and walk.channels in CHANNELS[1:]
+    return whole and w.strides[results] == 1 and w.aligned and all(s % 8 == 0 for s in others)
+
+
 def microseconds(config: GroupedHalvesConfig, walk: Walk) -> float:
     """An estimate to compare tiles by: turns of blocks on the multiprocessors, each its wait and its bytes."""
     rows, columns, _ = config.halo(walk)
     (height, width), (down, along) = walk.places, config.tile
     phases = walk.rows.apart * walk.columns.apart
-    blocks = walk.source.shape[0] * -(-height // down) * -(-width // along) * -(-walk.groups // config.groups)
+    bundles = -(-walk.source.shape[0] // config.images) * -(-walk.groups // config.groups)
+    blocks = bundles * -(-height // down) * -(-width // along)
     moved = 2 * config.groups * (rows * columns * config.channels + phases * down * along * config.results)
-    moved += config.filter_bytes // 2
+    moved += config.filter_bytes // 2 // config.images
     together = max(
         1, min(ALL_SHARED_BYTES // (config.shared_bytes(walk) + 1024), 2048 // config.threads, config.resident)
     )
     together = min(together, -(-blocks // MULTIPROCESSORS))
     # of each group's 16 positions: what a warp issues for them all, and for each group
     issued = (60 + 4 * config.steps) / config.bunch + config.wide * (14 + config.steps) + 2 * config.steps
+    wait = WAIT + PHASE * (phases - 1)
     busy = together * (moved / SPEED + -(-down * along // 16) * phases * config.groups * config.parts * issued / ISSUE)
-    return -(-blocks // (MULTIPROCESSORS * together)) * (WAIT + busy)
+    return -(-blocks // (MULTIPROCESSORS * together)) * config.images * (wait + busy)
 
 
 def space(problem: ConvProblem) -> list[GroupedHalvesConfig]:
@@ -290,7 +320,7 @@ def space(problem: ConvProblem) -> list[GroupedHalvesConfig]:
     found: dict[tuple[int, ...], GroupedHalvesConfig] = {}
     for config in ordered:
         size = (math.prod(config.tile) - 1).bit_length()
-        found.setdefault((config.groups, config.bunch, config.warps, size), config)
+        found.setdefault((config.groups, config.bunch, config.warps, config.images, size), config)
     return [c for c in found.values() if microseconds(c, walk) <= 2 * microseconds(ordered[0], walk)][:MOST_TIMED]
 
 

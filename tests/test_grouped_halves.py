@@ -9,6 +9,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.kernels import grouped_halves
 from numbadnn.kernels import grouped_halves_config as configurations
+from numbadnn.kernels import grouped_halves_weights_config as of_weights
 from numbadnn.kernels.grouped_halves_walk import Walk, axis
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -16,6 +17,7 @@ from numbadnn.registry import implementations
 
 POLICY = Policy(device=0)
 BOTH = ("conv2d", "conv2d_grad_wrt_inputs")
+WEIGHTS = "conv2d_grad_wrt_weights"
 LAYERS = (
     "x=float16:32x128x56x56:nhwc w=float16:128x4x3x3:nhwc pad=1,1,1,1 groups=32",
     "x=float16:32x256x56x56:nhwc w=float16:256x8x3x3:nhwc pad=1,1,1,1 stride=2,2 groups=32",
@@ -36,7 +38,13 @@ GPU_LINES = (
     "x={t}:2x3x41x37:nhwc w={t}:64x3x7x7:nhwc pad=3,3,3,3 stride=2,2",
     "x={t}:2x1x20x33 w={t}:10x1x3x3 y={t}:2x10x20x33:nhwc pad=1,1,1,1 alpha=-1",
     "x={t}:2x4x20x33:nhwc w={t}:32x4x3x3:nhwc pad=1,1,1,1 dilation=1,2 stride=3,1",
+    "x={t}:2x3x21x18:nhwc w={t}:32x3x3x3:nhwc pad=1,1,1,1 stride=2,2 beta=1",
+    "x={t}:9x96x7x7:nhwc w={t}:96x32x3x3:nhwc pad=1,1,1,1 groups=3 flip=0",  # several images a block
+    "x={t}:3x3x22x23 w={t}:96x3x4x4 y={t}:3x96x7x5:nhwc stride=3,4 pad=1,1,0,0",
+    "x={t}:2x32x40x11:nhwc w={t}:128x8x3x3:nhwc pad=1,1,1,1 groups=4",  # four times as many filters as channels
 )
+#: not taken: many filters, gradients of images from many or odd filters, a stride of 3, taps that are no neighbours
+REFUSED = {BOTH[0]: (12,), BOTH[1]: (7, 8, 9, 12), WEIGHTS: (9,)}
 
 
 def problem(text: str, op: str = "conv2d") -> ConvProblem:
@@ -45,7 +53,7 @@ def problem(text: str, op: str = "conv2d") -> ConvProblem:
 
 @pytest.mark.slow(120)
 def test_under_the_simulator() -> None:
-    assert checks_passed("grouped_halves") == 20
+    assert checks_passed("grouped_halves") == 31
 
 
 @pytest.mark.parametrize(
@@ -133,7 +141,7 @@ def test_configurations_fit(line: str, op: str) -> None:
         assert config.threads % (config.groups * config.channels // config.load) == 0 or config.load == 1
 
 
-@pytest.mark.parametrize("op", BOTH)
+@pytest.mark.parametrize("op", (*BOTH, WEIGHTS))
 @pytest.mark.parametrize("line", LAYERS[:4])
 def test_ranks_before_the_other_own_kernels(line: str, op: str) -> None:
     asked = problem(line, op)
@@ -142,11 +150,51 @@ def test_ranks_before_the_other_own_kernels(line: str, op: str) -> None:
     assert min(ranks, key=lambda name: ranks[name]) == "numba.grouped_halves"
 
 
+@pytest.mark.parametrize("line", LAYERS)
+def test_configurations_of_the_filters_fit(line: str) -> None:
+    asked = problem(line, WEIGHTS)
+    found = of_weights.space(asked)
+    assert 1 <= len(found) <= of_weights.MOST_TIMED
+    assert found[0] == of_weights.heuristic(asked)
+    for config in found:
+        down, along, _ = of_weights.tiles_of(asked, config)
+        assert config.shared_bytes(asked) <= of_weights.SHARED_BYTES
+        assert config.each * config.parts >= of_weights.units(asked)
+        assert config.sums <= of_weights.MOST_SUMS
+        assert config.splits <= -(-asked.x.shape[0] // config.images) * down * along
+        assert config.images == 1 or config.tile == asked.y.shape[2:]
+        assert config.direct == (config.splits == 1)
+        assert config.even
+        assert config.m * 2 <= of_weights.ZEROS
+        assert config.y_pitch % 32 == 16 and config.pitch % 32 == (8 if config.few else 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x=float16:1x12x8x8:nhwc w=float16:8x6x3x3 groups=2", "4, 8, 16 or 32 channels"),
+        ("x=float16:1x32x8x8:nhwc w=float16:24x16x3x3 groups=2", "fill products"),
+        ("x=float16:1x32x8x8 w=float16:32x16x3x3 groups=2", "channels-last"),
+        ("x=float16:1x3x8x8:nhwc w=float16:16x3x3x3 dilation=1,2", "neighbouring columns"),
+        ("x=float16:1x32x8x8192:nhwc w=float16:32x16x3x3:nhwc groups=2 dilation=1,4000", "smaller part"),
+    ],
+)
+def test_refuses_filters_with_a_reason(text: str, reason: str) -> None:
+    assert reason in grouped_halves.supports(problem(text, WEIGHTS), POLICY)
+
+
+def test_the_workspace_limit_bounds_the_shares() -> None:
+    asked = problem(LAYERS[0], WEIGHTS)
+    one = of_weights.partial_bytes(asked)
+    assert all(c.splits <= 3 for c in of_weights.space(asked, 3 * one))
+    assert "workspace" in grouped_halves.supports(asked, replace(POLICY, workspace_limit=one - 1))
+
+
 @pytest.mark.gpu
 @pytest.mark.slow(60)
-@pytest.mark.parametrize("op", BOTH)
+@pytest.mark.parametrize("op", (*BOTH, WEIGHTS))
 @pytest.mark.parametrize("number", range(len(GPU_LINES)))
-def test_every_configuration_on_the_gpu(number: int, op: str) -> None:
+def test_configurations_on_the_gpu(number: int, op: str) -> None:
     from numbadnn.validate.check import Row, Subject, judge
     from numbadnn.validate.oracle import Trial
 
@@ -154,10 +202,11 @@ def test_every_configuration_on_the_gpu(number: int, op: str) -> None:
     for dtype, kind in (("float16", "integers"), ("bfloat16", "random")):
         asked = problem(GPU_LINES[number].format(t=dtype), op)
         if reason := impl.supports(asked, POLICY):
-            assert op == BOTH[1] and number >= 7, reason  # gradients of images of few channels, and a stride of 3
+            assert number in REFUSED[op], reason
             pytest.skip(reason)
         subject = Subject("", asked, Trial.of(asked, kind=kind))
-        for config in configurations.space(asked)[: None if dtype == "float16" else 1]:
+        assert impl.space is not None
+        for config in impl.space(asked, POLICY)[: 4 if dtype == "float16" else 1]:
             fixed = replace(impl, plan=lambda p, policy, _, config=config: grouped_halves.plan(p, policy, config))
             row = judge(Row("", impl.name, str(asked), "ok"), fixed, subject, POLICY, timed=False)
             assert row.status == "ok", f"{config}: {row.reason}"

@@ -1,4 +1,4 @@
-"""``numba.grouped_halves``: convolutions of 16-bit types with few channels a group, forward and the gradient of the image.
+"""``numba.grouped_halves``: convolutions of 16-bit types with few channels a group, in three directions.
 
 Four to 32 channels a group, or an image of up to four: too few for products as large as ``numba.implicit_gemm``'s, and a
 matter of bytes. Each block reads its part of an image once, for all taps, and multiplies in registers and shared memory
@@ -14,6 +14,7 @@ from dataclasses import astuple, replace
 from typing import Any
 
 from numbadnn.kernels import grouped_halves_config as configurations
+from numbadnn.kernels import grouped_halves_weights
 from numbadnn.kernels._launch import Kernel, blocks
 from numbadnn.kernels._support import LIMIT32, device_reason
 from numbadnn.kernels.grouped_halves_config import GroupedHalvesConfig
@@ -53,15 +54,17 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
     specs = (problem.x, problem.w, problem.y)
     if not all(s.size for s in specs):
         return "needs operands that are not empty"
+    # of one image: what is taken must not depend on how many there are
+    within = (_image(problem.x), problem.w, _image(problem.y))
+    if max(abs(v) for s in within for v in s.span) >= LIMIT32 or max(map(_edge, specs[::2])) >= LIMIT32 // 4:
+        return "needs images, filters and coordinates whose offsets fit 32 bits"
+    if problem.direction == "grad_weights":
+        return grouped_halves_weights.supports(problem, policy) or device_reason(policy)
     walk = Walk.of(problem)
     if reason := _channels_reason(walk):
         return reason
     if problem.direction == "grad_inputs" and max(problem.stride) > 2:
         return "has a gradient of the image for strides of 1 and 2"
-    # of one image: what is taken must not depend on how many there are
-    within = (_image(problem.x), problem.w, _image(problem.y))
-    if max(abs(v) for s in within for v in s.span) >= LIMIT32 or max(map(_edge, specs[::2])) >= LIMIT32 // 4:
-        return "needs images, filters and coordinates whose offsets fit 32 bits"
     config = configurations.heuristic(problem)
     if config is None:
         return "needs fewer taps, or a smaller part of the image for a row of results"
@@ -90,8 +93,10 @@ def _edge(spec: Any) -> int:
     return int(max(spec.shape[2:]))
 
 
-def plan(problem: ConvProblem, policy: Policy, config: GroupedHalvesConfig | None = None) -> Executable:
-    """One launch."""
+def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
+    """One launch; of the filters' gradient two."""
+    if problem.direction == "grad_weights":
+        return grouped_halves_weights.plan(problem, policy, config)
     config, walk = config or configurations.heuristic(problem), Walk.of(problem)
     assert config is not None, "supports() said that one fits"
     chosen = kernel(problem.x.dtype, config)
@@ -131,7 +136,9 @@ def _geometry(problem: ConvProblem, walk: Walk, config: GroupedHalvesConfig) -> 
     )
 
 
-def _space(problem: ConvProblem, policy: Policy) -> list[GroupedHalvesConfig]:
+def _space(problem: ConvProblem, policy: Policy) -> list[Any]:
+    if problem.direction == "grad_weights":
+        return list(grouped_halves_weights.configurations.space(problem, policy.workspace_limit))
     return configurations.space(problem)
 
 
@@ -139,6 +146,8 @@ def rank(problem: ConvProblem) -> float:
     """Microseconds: two fifths of the speed of a copy; to be held against what was measured of others."""
     if problem.axes != 2 or problem.unshared:
         return math.inf
+    if problem.direction == "grad_weights":
+        return grouped_halves_weights.rank(problem)
     return 8 + max(problem.bytes / 1.8e6, problem.flops / 2e8)
 
 
@@ -156,9 +165,10 @@ def kernels() -> Iterator[Kernel]:
         config = configurations.heuristic(problem)
         assert config is not None
         yield kernel(problem.x.dtype, config)
+    yield from grouped_halves_weights.kernels()
 
 
-for _op in ("conv2d", "conv2d_grad_wrt_inputs"):
+for _op in ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"):
     register(
         Impl(
             _op,
@@ -168,7 +178,7 @@ for _op in ("conv2d", "conv2d_grad_wrt_inputs"):
             plan,
             rank,
             "tensor_core",
-            "batch_invariant",
+            "run_to_run" if _op == "conv2d_grad_wrt_weights" else "batch_invariant",
             space=_space,
         )
     )

@@ -2,10 +2,11 @@
 
 Every cell (row -1 ... H-1, column -1 ... W-1) gets a stretch of records; the stretches of a row of cells follow each other, and
 ``starts`` holds where each begins, W + 2 numbers a row. ``count`` counts the points of each cell (integer atomics), ``scan``
-turns the counts of a row into places, ``place`` lists each cell's points in any order, and ``sort`` puts a point's record
-behind those of the smaller ones. Where a row's stretch lies may differ from run to run; what stands in it may not. A record
-is (number of the point in its image, u, v, nothing). ``parts`` says where starts, ranks, lists and records begin in the
-workspace, after the cursor.
+turns the counts of a row into places, ``place`` lists each cell's points and their records in any order, and ``sort`` puts a
+point's record behind those of the smaller ones. Two records of a cell are put in order by whoever reads them: nothing is
+sorted unless some cell has three. Where a row's stretch lies may differ from run to run; what stands in it may not.
+A record is (number of the point in its image, u, v, nothing). The workspace begins with the cursor and whether some cell has
+three points; ``parts`` says where starts, ranks, lists and records begin in it.
 """
 
 from __future__ import annotations
@@ -111,19 +112,44 @@ def scan(config: BinsConfig) -> Callable[..., None]:
     return kernel
 
 
+def _put_record(config: BinsConfig):  # type: ignore[no-untyped-def]
+    """``put(record, address, point, u, v)``; ``record`` is a local array of four."""
+    R, size = ACCUMULATOR[config.record], ITEMSIZE[config.record]
+    pair = 16 // size
+    write = store_vector(config.record, pair, config.record)
+
+    @device
+    def put(record, address, point, u, v):  # type: ignore[no-untyped-def]
+        record[0] = R(point)
+        record[1] = R(u)
+        record[2] = R(v)
+        record[3] = R(0)
+        write(record, i32(0), address)
+        if pair < 4:
+            write(record, i32(2), address + 16)
+
+    return put
+
+
 def place(config: BinsConfig) -> Callable[..., None]:
-    """listed[start of its cell + rank] = point"""
+    """listed[start of its cell + rank] = point, and its record there."""
     find, read, write = _points(config), _spatial_point.read_integer(), _spatial_point.write_integer()
+    put, size, R = _put_record(config), 4 * ITEMSIZE[config.record], ACCUMULATOR[config.record]
 
     def kernel(  # type: ignore[no-untyped-def]
         grid, work, parts, total, points, out_width, height, width, half_width, half_height, gs
     ):
-        live, index, point, entry, _, _ = find(
+        record = cuda.local.array(4, R)
+        live, index, point, entry, u, v = find(
             grid, total, points, out_width, height, width, half_width, half_height, gs
         )
         if live:
-            at = i64(read(work + parts[0] + entry * 4)) + read(work + parts[1] + index * 4)
+            start, rank = read(work + parts[0] + entry * 4), read(work + parts[1] + index * 4)
+            at = i64(start) + rank
             write(work + parts[2] + at * 4, i32(point))
+            put(record, work + parts[3] + at * size, point, u, v)
+            if rank == 2:
+                write(work + 4, i32(1))
 
     return kernel
 
@@ -131,28 +157,21 @@ def place(config: BinsConfig) -> Callable[..., None]:
 def sort(config: BinsConfig) -> Callable[..., None]:
     """records[start of its cell + points of the cell that are smaller] = the point's record"""
     find, read = _points(config), _spatial_point.read_integer()
-    R, size = ACCUMULATOR[config.record], ITEMSIZE[config.record]
-    pair = 16 // size
-    put = store_vector(config.record, pair, config.record)
+    put, size, R = _put_record(config), 4 * ITEMSIZE[config.record], ACCUMULATOR[config.record]
 
     def kernel(  # type: ignore[no-untyped-def]
         grid, work, parts, total, points, out_width, height, width, half_width, half_height, gs
     ):
         record = cuda.local.array(4, R)
+        if read(work + 4) == 0:
+            return
         live, _, point, entry, u, v = find(grid, total, points, out_width, height, width, half_width, half_height, gs)
         if live:
             first, last = read(work + parts[0] + entry * 4), read(work + parts[0] + entry * 4 + 4)
-            listed, records = work + parts[2], work + parts[3]
             at = first
             for k in range(first, last):
-                if read(listed + i64(k) * 4) < point:
+                if read(work + parts[2] + i64(k) * 4) < point:
                     at = i32(at + 1)
-            record[0] = R(point)
-            record[1] = R(u)
-            record[2] = R(v)
-            record[3] = R(0)
-            put(record, i32(0), records + i64(at) * (4 * size))
-            if pair < 4:
-                put(record, i32(2), records + i64(at) * (4 * size) + 16)
+            put(record, work + parts[3] + i64(at) * size, point, u, v)
 
     return kernel

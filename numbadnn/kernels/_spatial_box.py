@@ -16,7 +16,7 @@ from llvmlite import ir
 from numbadnn.kernels import _reduce
 from numbadnn.kernels._async_copies import copy_or_zero
 from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, intrinsic, types, u32
-from numbadnn.kernels._ptx import _I32, ACCUMULATOR, _asm, _numpy_type, _slot, _widen
+from numbadnn.kernels._ptx import _I32, ACCUMULATOR, _asm, _numpy_type, _put, _slot, _widen
 from numbadnn.kernels.spatial_layout import StagedConfig
 from numbadnn.problem import ITEMSIZE
 
@@ -71,6 +71,51 @@ def element(dtype: str, acc: str) -> Callable[..., Any]:
     return read
 
 
+def _note() -> tuple[Callable[..., None], Callable[..., None]]:
+    """``note(words, at, place, weight)`` keeps both at a shared address, ``noted(places, weights, e, words, at)`` brings them
+    back as places[e] and weights[e]: one access of 8 bytes."""
+    if SIMULATED:
+
+        def put(words, at, place, weight):  # type: ignore[no-untyped-def]
+            words[at // 4] = np.int32(place).view(np.uint32)
+            words[at // 4 + 1] = np.float32(weight).view(np.uint32)
+
+        def get(places, weights, e, words, at):  # type: ignore[no-untyped-def]
+            places[e] = np.uint32(words[at // 4]).view(np.int32)
+            weights[e] = np.uint32(words[at // 4 + 1]).view(np.float32)
+
+        return put, get
+    pair = ir.VectorType(_I32, 2)
+
+    @intrinsic
+    def note_both(typingctx, words, at, place, weight):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            vector = builder.insert_element(ir.Constant(pair, ir.Undefined), args[2], ir.Constant(_I32, 0))
+            vector = builder.insert_element(vector, builder.bitcast(args[3], _I32), ir.Constant(_I32, 1))
+            builder.store(vector, builder.inttoptr(args[1], pair.as_pointer(3))).align = 8
+            return context.get_dummy_value()
+
+        return types.void(words, types.int32, types.int32, types.float32), codegen
+
+    @intrinsic
+    def noted_both(typingctx, places, weights, e, words, at):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            vector = builder.load(builder.inttoptr(args[4], pair.as_pointer(3)))
+            vector.align = 8
+            first = builder.extract_element(vector, ir.Constant(_I32, 0))
+            second = builder.bitcast(builder.extract_element(vector, ir.Constant(_I32, 1)), ir.FloatType())
+            _put(context, builder, signature.args[0], args[0], args[2], 0, first)
+            _put(context, builder, signature.args[1], args[1], args[2], 0, second)
+            return context.get_dummy_value()
+
+        return types.void(places, weights, types.int32, words, types.int32), codegen
+
+    return note_both, noted_both
+
+
+note, noted = _note()
+
+
 # ---- the box ----------------------------------------------------------------------------------------------------------
 
 
@@ -84,14 +129,17 @@ def larger() -> Any:
     return larger_of
 
 
-def box_of(config: StagedConfig, more: int) -> Any:
-    """``box(...) -> (fits, left, top, wide, tall)`` of all the block's places, which reach ``more`` beyond their own.
+def box_of(dtype: str, config: StagedConfig, more: int) -> Any:
+    """``box(...) -> (fits, left, top, wide, tall, pitch)`` of all the block's places, which reach ``more`` beyond their own.
 
     From this thread's largest -column, column, -row and row (FAR: it has none) and four shared arrays of 32. ``left`` and
-    ``wide`` are in pieces of ``vec`` columns.
+    ``wide`` are in pieces of ``vec`` columns. A row of the box begins ``pitch`` pixels behind the one above: where there is
+    room as many as all banks hold, so that neighbouring columns do not meet in a bank, whatever their rows. (Pixels of 16 bits
+    seldom meet; there the copies into such rows would.)
     """
     most_of_block = _reduce.over_lanes("float32", larger(), config.threads, FAR)
-    vec, room = config.vec, config.pieces
+    vec, room, banks = config.vec, config.pieces, 128 // ITEMSIZE[dtype] if ITEMSIZE[dtype] > 2 else 1
+    pixels = room * vec
 
     @device
     def box(low_j, high_j, low_i, high_i, s0, s1, s2, s3):  # type: ignore[no-untyped-def]
@@ -104,33 +152,36 @@ def box_of(config: StagedConfig, more: int) -> Any:
         wide = i32(i32(u32(i32(last + vec)) // u32(vec)) - left)
         top = i32(-low_i) if some else i32(0)
         tall = i32(i32(high_i) - top + (1 + more)) if some else i32(0)
-        return wide <= room and tall <= room and wide * tall <= room, left, top, wide, tall
+        fits = wide <= room and tall <= room and wide * tall <= room
+        pitch = i32(i32(wide * vec + (banks - 1)) & -banks)
+        return fits, left, top, wide, tall, pitch if fits and pitch * tall <= pixels else i32(wide * vec)
 
     return box
 
 
 def stager(dtype: str, config: StagedConfig) -> tuple[Any, Any]:
-    """``plan(offsets, there, ...)``, and ``begin(words, to, line, offsets, there)``: begin to copy a channel of the box."""
+    """``plan(offsets, places, ...)``, and ``begin(words, to, line, offsets, places)``: begin to copy a channel of the box."""
     size, vec, threads, rounds = ITEMSIZE[dtype], config.vec, config.threads, config.rounds
     nbytes = vec * size
     copy = copy_or_zero(nbytes)
 
     @device
-    def plan(offsets, there, left, top, wide, tall, row_step, width, height):  # type: ignore[no-untyped-def]
-        """offsets[r] in bytes of this thread's r-th piece; there[r]: 0 outside the image, -1 outside the box."""
+    def plan(offsets, places, left, top, wide, tall, pitch, row_step, width, height):  # type: ignore[no-untyped-def]
+        """Of this thread's r-th piece: offsets[r] in bytes; places[r]: -1 outside the box, else twice where in it in bytes, and 1
+        more inside the image."""
         for r in range(rounds):
             piece = i32(i32(cuda.threadIdx.x) + r * threads)
             row = i32(u32(piece) // u32(max(wide, i32(1))))
-            x, y = i32((i32(piece - row * wide) + left) * vec), i32(top + row)
+            column = i32(piece - row * wide)
+            x, y = i32((column + left) * vec), i32(top + row)
             inside = x >= 0 and x < width and y >= 0 and y < height
             offsets[r] = y * row_step + i64(x) * size if inside else i64(0)
-            there[r] = (1 if inside else 0) if row < tall else -1
+            places[r] = i32(i32((row * pitch + column * vec) * (2 * size)) + (1 if inside else 0)) if row < tall else -1
 
     @device
-    def begin(words, to, line, offsets, there):  # type: ignore[no-untyped-def]
-        to = i32(to + i32(cuda.threadIdx.x) * nbytes)
+    def begin(words, to, line, offsets, places):  # type: ignore[no-untyped-def]
         for r in range(rounds):
-            if there[r] >= 0:
-                copy(words, i32(to + r * (threads * nbytes)), line + offsets[r], there[r] > 0)
+            if places[r] >= 0:
+                copy(words, i32(to + (places[r] >> 1)), line + offsets[r], (places[r] & 1) != 0)
 
     return plan, begin

@@ -25,11 +25,11 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
     read, write, pixel = load(dtype, acc), store(dtype, acc), element(dtype, acc)
     position, cell = _spatial_point.position(place, acc), _spatial_point.cell(acc)
     locate = _spatial_point.tile(config.columns, config.rows)
-    box, (plan, begin) = box_of(config, 1), stager(dtype, config)
+    box, (plan, begin) = box_of(dtype, config, 1), stager(dtype, config)
     warps, many, vec = config.threads // 32, config.rows * 32 // config.threads, config.vec
     four, most, stages, rounds = 4 * many, config.channels, config.stages, config.rounds
-    zero = config.pieces * vec * size  # where in a slot
-    slot = zero + 16
+    group, zero = config.group, config.pieces * vec * size  # zero: what lies behind each box
+    box_bytes, slot = zero + 16, group * (zero + 16)
     all_words = stages * slot // 4
     wait = wait_async_but(stages - 2)
     assert stages == 4, "turns are written out"
@@ -38,23 +38,28 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
     def turn(  # type: ignore[no-untyped-def]
         s, k, count, next_x, next_y, line, target, row_step, live, words, start_of, pieces, there, offsets, weights
     ):
-        """Channel k + s, which lies in slot s; ``live``: how many of the thread's points there are."""
-        if k + s < count:
+        """The channels from k + s * group on, which lie in slot s; ``live``: how many of the thread's points there are."""
+        left = i32(count - k - s * group)
+        if left > 0:
             wait()
             cuda.syncthreads()
-            if k + s + stages - 1 < count:
-                begin(words, i32(start_of + (s + stages - 1) % stages * slot), line, pieces, there)
+            for q in range(group):
+                if left > (stages - 1) * group + q:
+                    ahead = i32(start_of + ((s + stages - 1) % stages * slot + q * box_bytes))
+                    begin(words, ahead, line + q * next_x, pieces, there)
             commit_async()
-            for p in range(many):
-                a = pixel(words, i32(offsets[4 * p] + s * slot))
-                b = pixel(words, i32(offsets[4 * p + 1] + s * slot))
-                d = pixel(words, i32(offsets[4 * p + 2] + s * slot))
-                e = pixel(words, i32(offsets[4 * p + 3] + s * slot))
-                upper = A(weights[4 * p] * a + weights[4 * p + 1] * b)
-                lower = A(weights[4 * p + 2] * d + weights[4 * p + 3] * e)
-                if p < live:
-                    write(target + p * row_step, A(upper + lower))
-        return line + next_x, target + next_y
+            for q in range(group):
+                for p in range(many):
+                    a = pixel(words, i32(offsets[4 * p] + (s * slot + q * box_bytes)))
+                    b = pixel(words, i32(offsets[4 * p + 1] + (s * slot + q * box_bytes)))
+                    d = pixel(words, i32(offsets[4 * p + 2] + (s * slot + q * box_bytes)))
+                    e = pixel(words, i32(offsets[4 * p + 3] + (s * slot + q * box_bytes)))
+                    upper = A(weights[4 * p] * a + weights[4 * p + 1] * b)
+                    lower = A(weights[4 * p + 2] * d + weights[4 * p + 3] * e)
+                    if i32(p) < live and (group == 1 or q < left):
+                        write(target + p * row_step, A(upper + lower))
+                target += next_y
+        return line + group * next_x, target
 
     def kernel(  # type: ignore[no-untyped-def]
         img, grid, y, across, down, chunks, channels, height, width, out_height, out_width, half_width, half_height,
@@ -91,7 +96,7 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
             if sound:
                 low_j, high_j = max(low_j, f32(-j)), max(high_j, f32(j))
                 low_i, high_i = max(low_i, f32(-i)), max(high_i, f32(i))
-        fits, left, top, wide, tall = box(low_j, high_j, low_i, high_i, s0, s1, s2, s3)
+        fits, left, top, wide, tall, pitch = box(low_j, high_j, low_i, high_i, s0, s1, s2, s3)
         c = i32(chunk * most)
         count = i32(min(i32(channels - c), i32(most)))
         image, next_x, next_y = img + (n * xs[0] + c * xs[1]) * size, xs[1] * size, ys[1] * size
@@ -102,18 +107,22 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
             start_of = address_of(words)
             for p in range(many):
                 for q in range(4):
-                    at = i32((rows_of[p] - top + (q >> 1)) * (wide * vec) + js[p] - left * vec + (q & 1))
+                    at = i32((rows_of[p] - top + (q >> 1)) * pitch + js[p] - left * vec + (q & 1))
                     offsets[4 * p + q] = i32(start_of + (i32(at * size) if offsets[4 * p + q] != 0 else i32(zero)))
-            if thread < stages:
-                words[(thread * slot + zero) // 4] = 0
-                words[(thread * slot + zero) // 4 + 1] = 0
-            plan(pieces, there, left, top, wide, tall, xs[2] * size, width, height)
+            if thread < stages * group:
+                words[(thread * box_bytes + zero) // 4] = 0
+                words[(thread * box_bytes + zero) // 4 + 1] = 0
+            plan(pieces, there, left, top, wide, tall, pitch, xs[2] * size, width, height)
             for s in range(stages - 1):
-                if s < count:
-                    begin(words, i32(start_of + s * slot), image + s * next_x, pieces, there)
+                for q in range(group):
+                    if s * group + q < count:
+                        to = i32(start_of + (s * slot + q * box_bytes))
+                        begin(words, to, image + (s * group + q) * next_x, pieces, there)
                 commit_async()
-            line = image + (stages - 1) * next_x
-            for k in range(0, count, 4):  # each slot has its own instructions: its place is a constant of theirs
+            line = image + (stages - 1) * group * next_x
+            for k in range(
+                0, count, 4 * group
+            ):  # each slot has its own instructions: its place is a constant of theirs
                 # fmt: off
                 line, target = turn(
                     0, k, count, next_x, next_y, line, target, row_step, live,
@@ -156,12 +165,13 @@ def slope(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[..
     read, write, pixel = load(dtype, acc), store(place, acc), element(dtype, acc)
     position, cell = _spatial_point.position(place, acc), _spatial_point.cell(acc)
     locate = _spatial_point.tile(config.columns, config.rows)
-    box, (plan, begin) = box_of(config, 1), stager(dtype, config)
+    box, (plan, begin) = box_of(dtype, config, 1), stager(dtype, config)
     plan_dy, begin_dy = stager(dtype, config.of_points)
     warps, many, vec = config.threads // 32, config.rows * 32 // config.threads, config.vec
     four, stages, rounds, rounds_dy = 4 * many, config.stages, config.rounds, config.of_points.rounds
-    room = config.pieces * vec * size
-    slot = room + config.of_points.pieces * vec * size
+    group, room = config.group, config.pieces * vec * size
+    box_bytes = room + config.of_points.pieces * vec * size
+    slot = group * box_bytes
     all_words, most_place = stages * slot // 4, config.pieces * vec - 1
     wait = wait_async_but(stages - 2)
     assert stages == 4, "turns are written out"
@@ -171,23 +181,28 @@ def slope(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[..
         s, k, count, next_x, next_y, line, line_dy, step, own_dy,
         words, start_of, pieces, there, pieces_dy, there_dy, rows_of, sums,
     ):  # fmt: skip
-        """Channel k + s, which lies in slot s."""
-        if k + s < count:
+        """The channels from k + s * group on, which lie in slot s."""
+        left = i32(count - k - s * group)
+        if left > 0:
             wait()
             cuda.syncthreads()
-            if k + s + stages - 1 < count:
-                ahead = i32(start_of + (s + stages - 1) % stages * slot)
-                begin(words, ahead, line, pieces, there)
-                begin_dy(words, i32(ahead + room), line_dy, pieces_dy, there_dy)
+            for q in range(group):
+                if left > (stages - 1) * group + q:
+                    ahead = i32(start_of + ((s + stages - 1) % stages * slot + q * box_bytes))
+                    begin(words, ahead, line + q * next_x, pieces, there)
+                    begin_dy(words, i32(ahead + room), line_dy + q * next_y, pieces_dy, there_dy)
             commit_async()
-            for p in range(many):
-                d = pixel(words, i32(own_dy + (s * slot + p * (warps * 32 * size))))
-                at, below = rows_of[p], i32(rows_of[p] + step)
-                sums[4 * p] = A(sums[4 * p] + d * pixel(words, i32(at + s * slot)))
-                sums[4 * p + 1] = A(sums[4 * p + 1] + d * pixel(words, i32(at + (s * slot + size))))
-                sums[4 * p + 2] = A(sums[4 * p + 2] + d * pixel(words, i32(below + s * slot)))
-                sums[4 * p + 3] = A(sums[4 * p + 3] + d * pixel(words, i32(below + (s * slot + size))))
-        return line + next_x, line_dy + next_y
+            for q in range(group):
+                if group == 1 or q < left:
+                    here = s * slot + q * box_bytes
+                    for p in range(many):
+                        d = pixel(words, i32(own_dy + (here + p * (warps * 32 * size))))
+                        at, below = rows_of[p], i32(rows_of[p] + step)
+                        sums[4 * p] = A(sums[4 * p] + d * pixel(words, i32(at + here)))
+                        sums[4 * p + 1] = A(sums[4 * p + 1] + d * pixel(words, i32(at + (here + size))))
+                        sums[4 * p + 2] = A(sums[4 * p + 2] + d * pixel(words, i32(below + here)))
+                        sums[4 * p + 3] = A(sums[4 * p + 3] + d * pixel(words, i32(below + (here + size))))
+        return line + group * next_x, line_dy + group * next_y
 
     def kernel(  # type: ignore[no-untyped-def]
         img, grid, dy, dgrid, across, down, channels, height, width, out_height, out_width, half_width, half_height,
@@ -215,29 +230,31 @@ def slope(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[..
             if sound:
                 low_j, high_j = max(low_j, f32(-j)), max(high_j, f32(j))
                 low_i, high_i = max(low_i, f32(-i)), max(high_i, f32(i))
-        fits, left, top, wide, tall = box(low_j, high_j, low_i, high_i, s0, s1, s2, s3)
+        fits, left, top, wide, tall, pitch = box(low_j, high_j, low_i, high_i, s0, s1, s2, s3)
         image, next_x, next_y = img + n * xs[0] * size, xs[1] * size, ys[1] * size
         own = dy + n * ys[0] * size
         if fits:
-            start_of, pitch = address_of(words), i32(wide * vec)
+            start_of = address_of(words)
             for p in range(many):  # a point that is not sound has any place
                 at = i32((rows_of[p] - top) * pitch + js[p] - left * vec)
                 rows_of[p] = i32(start_of + (i32(at * size) if at >= 0 and at + pitch < most_place else i32(0)))
-            plan(pieces, there, left, top, wide, tall, xs[2] * size, width, height)
+            plan(pieces, there, left, top, wide, tall, pitch, xs[2] * size, width, height)
             warp = i32(thread >> 5)
             columns_dy = i32(i32(column - i32(thread & 31)) // vec)
             plan_dy(
-                pieces_dy, there_dy, columns_dy, i32(row - warp), i32(32 // vec), i32(many * warps), ys[2] * size,
+                pieces_dy, there_dy, columns_dy, i32(row - warp), i32(32 // vec), i32(many * warps), i32(32), ys[2] * size,
                 out_width, out_height,
             )  # fmt: skip
             for s in range(stages - 1):
-                if s < channels:
-                    begin(words, i32(start_of + s * slot), image + s * next_x, pieces, there)
-                    begin_dy(words, i32(start_of + s * slot + room), own + s * next_y, pieces_dy, there_dy)
+                for q in range(group):
+                    if s * group + q < channels:
+                        to = i32(start_of + (s * slot + q * box_bytes))
+                        begin(words, to, image + (s * group + q) * next_x, pieces, there)
+                        begin_dy(words, i32(to + room), own + (s * group + q) * next_y, pieces_dy, there_dy)
                 commit_async()
             own_dy, step = i32(start_of + room + thread * size), i32(pitch * size)
-            line, line_dy = image + (stages - 1) * next_x, own + (stages - 1) * next_y
-            for k in range(0, channels, 4):  # as in the sampler
+            line, line_dy = image + (stages - 1) * group * next_x, own + (stages - 1) * group * next_y
+            for k in range(0, channels, 4 * group):  # as in the sampler
                 # fmt: off
                 line, line_dy = turn(
                     0, k, channels, next_x, next_y, line, line_dy, step, own_dy,

@@ -1,10 +1,10 @@
 """The spatial transformer on the GPU: grid and theta, the sampler, and its gradients in image and grid.
 
 ``numba.spatial_planes`` takes any strides and dtypes; ``numba.spatial_channels`` takes NHWC images some channels at a time,
-``numba.spatial_staged`` NCHW images by way of shared memory (its gradient in the image is that of ``planes``). The gradient in
-the image gathers: points are sorted into the cells of the image once for all channels (``_spatial_bins``), then each
-pixel sums over the cells around it (``_spatial_gather``). The images of a batch are done in as many slices as the workspace
-limit asks for.
+``numba.spatial_staged`` NCHW images by way of shared memory (its gradient in the image is that of ``planes`` unless elements
+are of 16 bits). The gradient in the image gathers: points are sorted into the cells of the image once for all channels
+(``_spatial_bins``), then each pixel sums over the cells around it (``_spatial_gather``). The images of a batch are done in as
+many slices as the workspace limit asks for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPEED = {"planes": 2.4e6, "channels": 3.2e6, "staged": 2.8e6}
 
 
 def _prepared(step: Step, device: int) -> Any:
-    return step.kernel.prepare(device, step.grid, (step.threads, 1, 1), step.scalars)
+    return step.kernel.prepare(device, step.grid, (step.threads, 1, 1), step.scalars, step.shared_bytes)
 
 
 def _ready(step: Step, device: int) -> Callable[..., None]:
@@ -82,7 +82,9 @@ def _plan_gradients(stem: str) -> Callable[..., Executable]:
         )
         n, each = problem.img.shape[0], images_a_slice(problem, policy)
         slices = [(first, min(each, n - first)) for first in range(0, n, each)]
-        sums = "channels" if stem == "channels" else "planes"
+        # wider elements: in shared memory they meet in banks so often that nothing is won
+        wide = problem.dimg.itemsize > 2 or problem.accumulator == "float64"
+        sums = "planes" if stem == "staged" and wide else stem
         bins = {count: layout.bins_of(problem, count, sums, config) for count in {c for _, c in slices}}
         operands = {"grid": problem.grid, "dy": problem.dy, "dimg": problem.dimg}
         launches = [(_prepared(layout.slope_step(problem, stem), policy.device), "img grid dy dgrid")]
@@ -138,9 +140,9 @@ def kernels() -> Iterator[Kernel]:
     yield from (first.kernel, last.kernel)
     large = "img=float16:1x16x16x16 grid=float16:1x16x16x2"
     yield layout.sampler_step(SpatialProblem.parse(f"spatialtf_sampler {large}"), "staged").kernel
-    yield layout.slope_step(
-        SpatialProblem.parse(f"spatialtf_sampler_grad {large} dy=float16:1x16x16x16"), "staged"
-    ).kernel
+    gradient = SpatialProblem.parse(f"spatialtf_sampler_grad {large} dy=float16:1x16x16x16")
+    yield layout.slope_step(gradient, "staged").kernel
+    yield layout.bins_of(gradient, 1, "staged").steps[-1].kernel
     for stem, text in (
         ("planes", "img=float32:1x16x8x8 grid=float32:1x8x8x2"),
         ("channels", "img=float16:1x16x8x8:nhwc grid=float16:1x8x8x2"),

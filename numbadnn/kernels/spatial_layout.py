@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any, NamedTuple
 
 from numbadnn.kernels._launch import Kernel, blocks
@@ -49,13 +49,15 @@ class TileConfig:
 
 @dataclass(frozen=True, slots=True)
 class StagedConfig:
-    """A block takes 32 x ``rows`` points and ``channels`` channels; ``stages`` boxes of up to ``pieces`` of ``vec`` pixels."""
+    """A block takes 32 x ``rows`` points and ``channels`` channels, ``group`` at a time; ``stages`` times so many boxes of up to
+    ``pieces`` of ``vec`` pixels."""
 
     rows: int
     channels: int
     vec: int
     pieces: int
     stages: int
+    group: int
     threads: int = THREADS
 
     @property
@@ -111,6 +113,15 @@ class GatherConfig:
     threads: int = THREADS
 
 
+@dataclass(frozen=True, slots=True)
+class StagedGatherConfig(StagedConfig):
+    """The same of pixels and of boxes of dy; up to ``held`` records of a pixel are noted."""
+
+    held: int = 8
+    record: str = "float32"
+    folded: bool = True
+
+
 class Step(NamedTuple):
     """One launch besides its addresses."""
 
@@ -118,6 +129,7 @@ class Step(NamedTuple):
     grid: tuple[int, int, int]
     threads: int
     scalars: tuple[Any, ...]
+    shared_bytes: int = 0
 
 
 def step(
@@ -129,6 +141,7 @@ def step(
     count: int,
     scalars: Any,
     resident: int = 1,
+    shared_bytes: int = 0,
 ) -> Step:
     """A launch of ``count`` blocks of ``function`` in ``_spatial_<stem>``; ``types`` come before the configuration."""
 
@@ -143,9 +156,8 @@ def step(
     values = (v if isinstance(v, str) else str(int(v)) for v in astuple(config))
     name = " ".join([f"spatial_{stem}", function, *types, *values])
     threads = getattr(config, "row_threads", THREADS) if function == "scan" else config.threads
-    return Step(
-        Kernel(name, " ".join(words), build, threads, resident), blocks(count * threads, threads), threads, scalars
-    )
+    kernel = Kernel(name, " ".join(words), build, threads, resident)
+    return Step(kernel, blocks(count * threads, threads), threads, scalars, shared_bytes)
 
 
 def halves(problem: SpatialProblem) -> tuple[float, float]:
@@ -224,8 +236,8 @@ def staged_reason(problem: SpatialProblem) -> str:
     """Why the kernels that keep boxes in shared memory cannot, "" if they can."""
     img, points = problem.img, problem.y or problem.dy
     assert img is not None and points is not None
-    if max(img.shape) >= 2**24:
-        return "needs images of fewer than 2**24 rows and columns"
+    if max(*img.shape[2:], *points.shape[2:]) >= 2**15:
+        return "needs fewer than 2**15 rows and columns"
     if not row_vec((img,) if problem.dy is None else (img, problem.dy)):
         return "needs rows that lie contiguous and aligned to pieces of 4 to 16 bytes"
     if img.shape[1] < 16 or math.prod(points.shape[2:]) < 256:
@@ -319,11 +331,17 @@ def sampler_config(problem: SpatialProblem, stem: str) -> TileConfig | StagedCon
     assert problem.img is not None and problem.y is not None
     c, (h, w) = problem.img.shape[1], problem.y.shape[2:]
     if stem == "staged":
-        return StagedConfig(16, group(c, 64), row_vec((problem.img,)), 512, 4)
+        return staged_config(c, row_vec((problem.img,)), problem.img.itemsize)
     if stem == "planes":
         return TileConfig(*tile_of(THREADS, w, h), group(c, 16))
     vec = vectors_of(images(problem))
     return TileConfig(*_tile_of_vectors(c // vec, w, h), vec)
+
+
+def staged_config(channels: int, vec: int, itemsize: int) -> StagedConfig:
+    """16-bit: half as many bytes a channel, so two at a time, in boxes of half the pixels."""
+    few = itemsize < 4
+    return StagedConfig(16, group(channels, 64), vec, 256 if few else 512, 4, 2 if few else 1)
 
 
 def _tile_of_vectors(vectors: int, width: int, height: int) -> tuple[int, int]:
@@ -341,7 +359,7 @@ def slope_step(problem: SpatialProblem, stem: str, config: Any = None) -> Step:
     n, c, height, width = img.shape
     h, w = dy.shape[2:]
     if stem == "staged":
-        config, vectors = config or StagedConfig(16, 1, row_vec((img, dy)), 512, 4), c
+        config, vectors = config or replace(staged_config(c, row_vec((img, dy)), img.itemsize), channels=1), c
     elif stem == "channels":
         vec = vectors_of(images(problem))
         vectors = c // vec
@@ -359,7 +377,7 @@ def slope_step(problem: SpatialProblem, stem: str, config: Any = None) -> Step:
     )  # fmt: skip
     parameters = f"ptr:4 i32:7 {real(acc)}:2 i64*4 i64*4 i64*4 i64*4"
     where = ("staged", "slope") if stem == "staged" else ("slope", stem)
-    resident = 4 if stem == "staged" and acc == "float32" else 1
+    resident = 4 if stem != "planes" and acc == "float32" else 1
     return step(*where, config, (img.dtype, grid.dtype, acc), parameters, n * across * down, scalars, resident)
 
 
@@ -396,7 +414,9 @@ def workspace_of(problem: SpatialProblem, n: int) -> tuple[tuple[int, int, int, 
     return (starts, ranks, listed, records), records + _up(points * (16 if record_type(problem) == "float32" else 32))
 
 
-def bins_of(problem: SpatialProblem, n: int, stem: str, gather: GatherConfig | None = None) -> Bins:
+def bins_of(
+    problem: SpatialProblem, n: int, stem: str, gather: GatherConfig | StagedGatherConfig | None = None
+) -> Bins:
     """The launches of ``n`` images."""
     img, grid, dy, dimg = problem.img, problem.grid, problem.dy, problem.dimg
     assert img is not None and grid is not None and dy is not None and dimg is not None
@@ -404,7 +424,7 @@ def bins_of(problem: SpatialProblem, n: int, stem: str, gather: GatherConfig | N
     h, w = dy.shape[2:]
     acc, record = problem.accumulator, record_type(problem)
     offsets, nbytes = workspace_of(problem, n)
-    config = BinsConfig(grid.dtype, acc, record, n * h * w >= LIMIT32, row_threads=32 if width < 128 else 128)
+    config = BinsConfig(grid.dtype, acc, record, n * h * w >= LIMIT32, row_threads=32 if width < 256 else 128)
     zeroed = offsets[1] // 16
     total = n * h * w
     over = -(-total // config.threads)
@@ -412,9 +432,13 @@ def bins_of(problem: SpatialProblem, n: int, stem: str, gather: GatherConfig | N
     types = f"i64*4 i64:2 i32:3 {real(acc)}:2 i64*4"
     gather = gather or gather_config(problem, stem)
     across, down = tiles(gather, width, height)
-    chunks = 1 if stem == "channels" else -(-c // gather.channels)
-    many: tuple[int, ...] = (c // gather.channels,) if stem == "channels" else (chunks, c)
-    scalars = (offsets, across, down, *many, height, width, w, dy.strides, dimg.strides)
+    chunks = -(-c // gather.channels) if stem == "planes" else 1
+    many: tuple[int, ...] = (chunks, c) if stem == "planes" else (c // gather.channels if stem == "channels" else c,)
+    sizes = (height, width, h, w) if stem == "staged" else (height, width, w)
+    scalars = (offsets, across, down, *many, *sizes, dy.strides, dimg.strides)
+    shared_bytes = staged_gather_bytes(gather, dy.itemsize) if isinstance(gather, StagedGatherConfig) else 0
+    resident = {"planes": 1, "channels": 4, "staged": 3}[stem] if acc == "float32" else 1
+    where = ("gather_staged" if stem == "staged" else "gather", stem)
     steps = (
         step("bins", "clear", config, (), "ptr i64", -(-zeroed // config.threads), (zeroed,)),
         step("bins", "count", config, (), f"ptr:2 {types}", over, tail),
@@ -422,14 +446,20 @@ def bins_of(problem: SpatialProblem, n: int, stem: str, gather: GatherConfig | N
         step("bins", "place", config, (), f"ptr:2 {types}", over, tail),
         step("bins", "sort", config, (), f"ptr:2 {types}", over, tail),
         step(
-            "gather", stem, gather, (img.dtype, acc), f"ptr:3 i64*4 i32:{len(scalars) - 3} i64*4 i64*4",
-            n * chunks * across * down, scalars, 4 if stem == "channels" and acc == "float32" else 1,
+            *where, gather, (img.dtype, acc), f"ptr:3 i64*4 i32:{len(scalars) - 3} i64*4 i64*4", n * chunks * across * down,
+            scalars, resident, shared_bytes,
         ),
     )  # fmt: skip
     return Bins(steps, nbytes)
 
 
-def gather_config(problem: SpatialProblem, stem: str) -> GatherConfig:
+def staged_gather_bytes(config: StagedGatherConfig, itemsize: int) -> int:
+    """Records, then in their place stages of boxes with what is 0 behind each."""
+    box = config.pieces * config.vec * itemsize + 16
+    return max(32 * config.rows * 8 * config.held, config.stages * config.group * box)
+
+
+def gather_config(problem: SpatialProblem, stem: str) -> GatherConfig | StagedGatherConfig:
     """As the sampler's, over pixels."""
     assert problem.img is not None and problem.dy is not None
     c, height, width = problem.img.shape[1:]
@@ -438,5 +468,8 @@ def gather_config(problem: SpatialProblem, stem: str) -> GatherConfig:
     record = record_type(problem)
     if stem == "planes":
         return GatherConfig(*tile_of(THREADS, width, height, 32), group(c, 16), record, folded)
+    if stem == "staged":
+        like = staged_config(1, row_vec((dy,)), dy.itemsize)
+        return StagedGatherConfig(**asdict(like), held=7, record=record, folded=folded)
     vec = vectors_of(images(problem))
     return GatherConfig(*_tile_of_vectors(c // vec, width, height), vec, record, folded)

@@ -119,7 +119,9 @@ def _register(op: str, stem: str, plan: Callable[..., Executable], complete: boo
 
     def rank(problem: SpatialProblem) -> float:
         launches = 7 if op == "spatialtf_sampler_grad" else 1
-        return 2 * launches + problem.bytes / SPEED[stem]
+        few = op == "spatialtf_sampler" and stem == "planes" and problem.img is not None and problem.img.shape[1] < 16
+        # of few channels the positions cost most, whatever the bytes of a pixel
+        return 2 * launches + problem.bytes / (0.53e6 * problem.output.itemsize if few else SPEED[stem])
 
     register(Impl(op, "numba", f"numba.spatial_{stem}", supports, plan, rank, "ieee", "gpu_to_gpu", complete=complete))
 

@@ -38,7 +38,7 @@ def restored(
     except NotSupportedError as error:
         return str(error)
     for known in impl.space(problem, policy) if impl.space else ():
-        if stored.plain(known) == config:
+        if stored.means(config, known):
             return impl, known
     return f"{impl.name} has no configuration {config}"
 

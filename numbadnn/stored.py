@@ -161,6 +161,22 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
+def means(stored: Any, config: Any) -> bool:
+    """Whether ``config`` is what a file stores; a field that came later than the file has its default.
+
+    >>> from numbadnn.kernels.implicit_weights import WeightsConfig
+    >>> means({"m": 128, "n": 64, "stages": 4, "splits": 2, "terms": 128}, WeightsConfig(128, 64, 4, 2, 128, y_boxes=False))
+    True
+    """
+    import dataclasses
+
+    own = plain(config)
+    if not isinstance(stored, dict) or not dataclasses.is_dataclass(config):
+        return bool(own == stored)
+    later = {f.name: plain(f.default) for f in dataclasses.fields(config) if f.default is not dataclasses.MISSING}
+    return bool(own == {**later, **stored})
+
+
 def configuration(executable: Executable) -> Any:
     """The configuration that gives this executable again, as JSON has it; None where there is nothing to choose."""
     facts = executable.facts

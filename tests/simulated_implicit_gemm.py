@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels import _hopper_twins, _implicit_pixels, _implicit_weights, _ptx, implicit_weights
+from numbadnn.kernels import _hopper_twins, _implicit_weights, _ptx, implicit_weights
 from numbadnn.kernels import implicit_pixels as host
 from numbadnn.kernels._cuda import cuda, f32
 from numbadnn.kernels._implicit_walk import Boxes, Window, filter_steps, packed_steps
@@ -38,11 +38,13 @@ PIXELS = (
         False,
     ),
     ("conv2d x=float16:1x72x9x8:nhwc w=float16:16x72x1x1:nhwc", 128, 64, 1, True),
+    ("conv2d x=float16:1x24x9x8:nhwc w=float16:152x24x1x1:nhwc", 128, 80, 1, False),
 )
 #: each with its tile, splits, and pixels a stage
 WEIGHTS = (
     ("x=float16:2x72x6x7:nhwc w=float16:8x72x2x1 pad=1,0,0,1 stride=2,1 alpha=2 beta=-1", 128, 64, 2, 64),
     ("x=bfloat16:1x16x9x9:nhwc w=bfloat16:24x8x2x1:nhwc dilation=2,1 groups=2 flip=0", 128, 64, 1, 128),
+    ("x=float16:1x72x6x5:nhwc w=float16:72x72x2x1:nhwc alpha=2", 128, 128, 1, 64),
 )
 #: the same with three axes: strides, dilation, uneven padding, odd sizes, filters along one axis or two, groups, phases
 VOLUMES = (
@@ -130,7 +132,7 @@ def pixels(cases: Any = PIXELS) -> None:
         inputs = [buffer(spec, values).array for spec, values in zip(problem.inputs, trial.inputs, strict=True)]
         out = targets(problem, trial.old)[0]
         described = host.maps(p, config)
-        memory = (flat(inputs[0]), arranged(inputs[1], p.filters), flat(out.array))
+        memory = (flat(inputs[0]), arranged(inputs[1], p.filters), flat(out.array), flat(out.array))
         maps = [twin(m, d) for m, d in zip(memory, described, strict=False)]
         partial = np.full((splits, p.target.size), np.nan, np.float32)
         written = partial if splits > 1 else out.array
@@ -138,9 +140,9 @@ def pixels(cases: Any = PIXELS) -> None:
         if splits == 1:
             _ptx.MEMORY[:] = [(out.array.ctypes.data, out.array.ctypes.data + out.array.nbytes)]
         *scalars, alpha, beta = host.arguments(p, config)
-        kernel = cuda.jit(_implicit_pixels.pixels(problem.x.dtype, problem.axes, config))[(1, 1, 1), (384, 1, 1), 0, 0]
-        place = () if len(maps) == 3 else (written.ctypes.data,)
-        kernel(*maps, *place, *scalars, f32(alpha), f32(beta))
+        chosen = host.pixels_kernel(problem.x.dtype, problem.axes, config)
+        kernel = cuda.jit(chosen.build())[(1, 1, 1), (chosen.threads, 1, 1), 0, 0]
+        kernel(*maps, *(written.ctypes.data,) * (4 - len(maps)), *scalars, f32(alpha), f32(beta))
         if splits > 1:
             _ptx.MEMORY[:] = [(v.ctypes.data, v.ctypes.data + v.nbytes) for v in (partial, out.array)]
             host.total_launch(p.target, problem, splits, 0)(0, partial.ctypes.data, out.array.ctypes.data)
@@ -172,16 +174,15 @@ def weights(op: str = "conv2d_grad_wrt_weights", cases: Any = WEIGHTS) -> None:
         out = targets(problem, trial.old)[0]
         partial = np.full(splits * implicit_weights.partial_bytes(problem) // 4, np.nan, np.float32)
         allow(partial, out.array)
-        maps = [
-            twin(flat(array), found)
-            for array, found in zip(inputs, implicit_weights.maps(problem, config), strict=True)
-        ]
+        described = implicit_weights.maps(problem, config)
+        maps = [twin(flat(a), d) for a, d in zip((*inputs, out.array), described, strict=False)]
         *scalars, alpha = implicit_weights.arguments(problem, config)
         kernel = cuda.jit(_implicit_weights.weights(problem.x.dtype, problem.axes, config))[
             (1, 1, 1), (384, 1, 1), 0, 0
         ]
-        kernel(*maps, partial.ctypes.data, *scalars, f32(alpha))
-        implicit_weights.total_launch(problem, splits, 0)(0, partial.ctypes.data, out.array.ctypes.data)
+        kernel(*maps, *(partial.ctypes.data,) * (3 - len(maps)), *scalars, f32(alpha))
+        if not config.direct:
+            implicit_weights.total_launch(problem, splits, 0)(0, partial.ctypes.data, out.array.ctypes.data)
         report(f"{problem} {config}", trial.compare_exactly(out.array), untouched(out))
 
 

@@ -29,7 +29,7 @@ def problem(text: str, op: str = "conv2d") -> ConvProblem:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("part", "checks"), [("pixels", 4), ("weights", 2), ("weight_totals", 2), ("volumes", 3), ("volume_weights", 1)]
+    ("part", "checks"), [("pixels", 5), ("weights", 3), ("weight_totals", 2), ("volumes", 3), ("volume_weights", 1)]
 )
 def test_under_the_simulator(part: str, checks: int) -> None:
     assert checks_passed("implicit_gemm", part) == checks
@@ -158,6 +158,20 @@ def test_few_pixels_share_their_terms_among_multiprocessors() -> None:
     assert host.heuristic(problem(LAYER)).splits == 1
 
 
+def test_tiles_fit_the_channels_and_filters_stay_where_they_are_few() -> None:
+    found = host.space(problem("x=float16:32x24x56x56:nhwc w=float16:144x24x1x1:nhwc"))
+    assert {144, 80, 48} <= {c.n for c in found} and all(c.plain for c in found)
+    assert found[0].resident == 1 and any(c.blocks == 2 for c in found)
+    assert not any(c.plain for c in host.space(problem(LAYER)))
+
+
+def test_filters_of_few_pixels_are_written_by_the_product() -> None:
+    few = problem("x=float16:1x512x7x7:nhwc w=float16:512x512x3x3:nhwc pad=1,1,1,1", DIRECTIONS[2])
+    assert host.heuristic(few).direct
+    assert not any(c.direct for c in host.space(replace(few, beta=1.0)))
+    assert all(c.direct == (c.splits == 1) for c in host.space(few))
+
+
 #: operands, each in all directions: tails, strides, dilation, uneven padding, groups, flips, layouts, alpha and beta
 LINES = (
     "x=float16:2x64x9x9:nhwc w=float16:64x64x3x3:nhwc pad=1,1,1,1",
@@ -184,6 +198,10 @@ LINES = (
     "x=bfloat16:3x12x9x8 w=bfloat16:20x12x3x3 alpha=2 beta=-1",
     "x=float16:2x8x6x5 w=float16:12x8x1x1",
     "x=float32:2x20x12x11 w=float32:36x20x3x2",
+    "x=float16:9x24x56x57:nhwc w=float16:144x24x1x1:nhwc",
+    "x=bfloat16:3x40x14x15:nhwc w=bfloat16:240x40x1x1:nhwc",
+    "x=float16:8x256x14x15:nhwc w=float16:512x256x1x1:nhwc",
+    "x=bfloat16:8x64x14x15:nhwc w=bfloat16:512x64x3x3:nhwc pad=1,1,1,1",
 )
 #: the same of volumes, with filters along one axis or two; corners and offsets as far as the copy engine takes them
 VOLUME_LINES = (

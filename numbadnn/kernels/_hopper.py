@@ -177,6 +177,8 @@ def map_address(index: int) -> Any:
     return address
 
 
+#: ``prefetch_map(map)``: have a descriptor brought to where the copy engine wants it
+prefetch_map = _or_twin("nothing", "prefetch.tensormap [$0];", (), (u64,))
 #: ``copy_box(target, map, x, y, z, barrier)``: begin to copy the box at (x, y, z) to shared memory
 copy_box = _or_twin(
     "copy_box",
@@ -295,6 +297,13 @@ exchange = _or_twin("exchange", "shfl.sync.bfly.b32 $0, $1, $2, 31, -1;", (u32,)
 #: (+1) of row l//4 of each, and says where row l%8 of tile l//8 goes, 16 aligned bytes
 store_tiles = _or_twin(
     "store_tiles", "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};", (), (u32, u32, u32, u32, u32)
+)
+#: ``store_turned_tiles(address, a, b, c, d)``: the same, each tile transposed: where its column l%8 goes
+store_turned_tiles = _or_twin(
+    "store_turned_tiles",
+    "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [$0], {$1, $2, $3, $4};",
+    (),
+    (u32, u32, u32, u32, u32),
 )
 #: ``load_words(address) -> four u32``: 16 aligned bytes of shared memory
 load_words = _or_twin("load_words", "ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", (u32, u32, u32, u32), (u32,))

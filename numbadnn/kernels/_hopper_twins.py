@@ -71,7 +71,7 @@ def _thread() -> int:
     return number
 
 
-def nothing() -> None:
+def nothing(*_: Any) -> None:
     """For what has no effect but on time, registers or visibility."""
 
 
@@ -182,7 +182,8 @@ def store_box(target: Map, x: int, y: int, z: int, source: int) -> None:
     box = np.zeros((height, width * item), np.uint8)
     for row in range(height):
         for piece in range(width * item // 16):
-            at = _swizzled(int(source) + row * width * item + piece * 16)
+            at = int(source) + row * width * item + piece * 16
+            at = _swizzled(at) if width * item == 128 else at
             box[row, piece * 16 : piece * 16 + 16] = block.memory[at : at + 16]
     plane = target.array[int(z)]
     inside = plane[int(y) : int(y) + height, int(x) : int(x) + width]
@@ -277,6 +278,19 @@ def store_tiles(address: int, *words: int) -> None:
     for tile, word in enumerate(words):
         at = pieces[first + tile * 8 + (lane >> 2)] + 4 * (lane & 3)
         block.memory[at : at + 4] = np.array([word], np.uint32).view(np.uint8)
+    group.wait()
+
+
+def store_turned_tiles(address: int, *words: int) -> None:
+    block, thread = _block(), _thread()
+    group, pieces = block.groups[thread >> 7], block.pieces[thread >> 7]
+    pieces[thread & 127] = int(address)
+    group.wait()
+    first, lane = thread & 96, thread & 31
+    for tile, word in enumerate(words):
+        for half in range(2):
+            at = pieces[first + tile * 8 + 2 * (lane & 3) + half] + 2 * (lane >> 2)
+            block.memory[at : at + 2] = np.array([word >> (16 * half) & 0xFFFF], np.uint16).view(np.uint8)
     group.wait()
 
 

@@ -46,19 +46,25 @@ def by_threads(n: int, store: int, out: str) -> Callable[..., None]:
     return put
 
 
-def _to_shared(out: str) -> Callable[..., None]:
-    """``put(sums, start, buffer, thread, alpha)``: 64 rows of 64 columns to shared memory, in the order of the swizzle."""
+def _to_shared(out: str, columns: int = 64) -> Callable[..., None]:
+    """``put(sums, start, buffer, thread, alpha)``: 64 rows of 64 columns to shared memory, in the order of the swizzle.
+
+    Of fewer columns (a multiple of 16) the rows lie one behind the other, not swizzled.
+    """
+    swizzled, pitch = columns == 64, 2 * columns
     pack, store_tiles = hopper.pack(out), hopper.store_tiles
 
     @device
     def put_chunk(sums, start, buffer, thread, alpha):  # type: ignore[no-untyped-def]
         lane = i32(thread & 31)
         row = i32(((thread >> 5) & 3) * 16 + (lane & 15))
-        for i in range(4):
-            piece = i32((2 * i + (lane >> 4)) ^ (lane & 7))
+        for i in range(columns // 16):
+            piece = i32(2 * i + (lane >> 4))
+            if swizzled:
+                piece = i32(piece ^ (lane & 7))
             at = start + 8 * i
             store_tiles(
-                u32(buffer + u32(row * 128 + piece * 16)),
+                u32(buffer + u32(row * pitch + piece * 16)),
                 pack(f32(alpha * sums[at]), f32(alpha * sums[at + 1])),
                 pack(f32(alpha * sums[at + 2]), f32(alpha * sums[at + 3])),
                 pack(f32(alpha * sums[at + 4]), f32(alpha * sums[at + 5])),
@@ -79,7 +85,7 @@ def by_lines(n: int, out: str) -> Callable[..., None]:
     @device
     def put(sums, buffers, turn, rows, column, columns, alpha):  # type: ignore[no-untyped-def]
         thread = i32(cuda.threadIdx.x)
-        barrier = i32(thread >> 7)
+        barrier = i32((thread >> 7) + 1)
         row = i32((thread & 127) >> 3)
         piece = i32(thread & 7)
         for q in range(n // 64):
@@ -96,18 +102,20 @@ def by_lines(n: int, out: str) -> Callable[..., None]:
 
 
 def by_copies(n: int, out: str) -> Callable[..., None]:
-    """``put(sums, out_map, buffers, turn, pixel, column, columns, group, alpha)``: 64 rows from ``pixel``, ``column`` on.
+    """``put(sums, out_map, tail_map, buffers, turn, pixel, column, columns, group, alpha)``: 64 rows from (pixel, column) on.
 
-    ``buffers``: the two of the group, taken in turn; ``turn`` is how often they were. Every thread of the group calls it.
+    The last columns, fewer than 64, go by ``tail_map``. ``buffers``: the two of the group, taken in turn; ``turn`` is how
+    often they were. Every thread of the group calls it.
     """
-    put_chunk, store_box = _to_shared(out), hopper.store_box
+    chunks, tail, store_box = n // 64, n % 64, hopper.store_box
+    put_chunk, put_tail = _to_shared(out), _to_shared(out, tail or 64)
     fence, commit, wait_one, meet = hopper.fence_shared, hopper.commit_boxes, hopper.wait_boxes(1), hopper.meet
 
     @device
-    def put(sums, out_map, buffers, turn, pixel, column, columns, group, alpha):  # type: ignore[no-untyped-def]
+    def put(sums, out_map, tail_map, buffers, turn, pixel, column, columns, group, alpha):  # type: ignore[no-untyped-def]
         thread = i32(cuda.threadIdx.x)
-        barrier = i32(thread >> 7)
-        for q in range(n // 64):
+        barrier = i32((thread >> 7) + 1)
+        for q in range(chunks):
             buffer = u32(buffers + u32(((turn + q) & 1) * 64 * 128))
             if (thread & 127) == 0:
                 wait_one()
@@ -119,6 +127,61 @@ def by_copies(n: int, out: str) -> Callable[..., None]:
                 if column + 64 * q < columns:
                     store_box(out_map, i32(column + 64 * q), pixel, group, buffer)
                 commit()
+        if tail:
+            buffer = u32(buffers + u32(((turn + chunks) & 1) * 64 * 128))
+            if (thread & 127) == 0:
+                wait_one()
+            meet(barrier)
+            put_tail(sums, 32 * chunks, buffer, thread, alpha)
+            fence()
+            meet(barrier)
+            if (thread & 127) == 0:
+                if column + 64 * chunks < columns:
+                    store_box(tail_map, i32(column + 64 * chunks), pixel, group, buffer)
+                commit()
+
+    return put
+
+
+def by_turned_copies(n: int, out: str) -> Callable[..., None]:
+    """``put(sums, out_map, buffers, turn, live, row, column, columns, first, plane, alpha)``: 64 rows, transposed.
+
+    They go to (row, first + column ...) of the map's ``plane``, if they are ``live``; all else as in ``by_copies``.
+    """
+    pack, store_turned, store_box = hopper.pack(out), hopper.store_turned_tiles, hopper.store_box
+    fence, commit, wait_one, meet = hopper.fence_shared, hopper.commit_boxes, hopper.wait_boxes(1), hopper.meet
+
+    @device
+    def put_chunk(sums, start, buffer, thread, alpha):  # type: ignore[no-untyped-def]
+        lane = i32(thread & 31)
+        row = i32((lane >> 4) * 8 + (lane & 7))
+        piece = i32((((thread >> 5) & 3) * 2 + ((lane >> 3) & 1)) ^ (lane & 7))
+        for i in range(4):
+            at = start + 8 * i
+            store_turned(
+                u32(buffer + u32((row + 16 * i) * 128 + piece * 16)),
+                pack(f32(alpha * sums[at]), f32(alpha * sums[at + 1])),
+                pack(f32(alpha * sums[at + 2]), f32(alpha * sums[at + 3])),
+                pack(f32(alpha * sums[at + 4]), f32(alpha * sums[at + 5])),
+                pack(f32(alpha * sums[at + 6]), f32(alpha * sums[at + 7])),
+            )
+
+    @device
+    def put(sums, out_map, buffers, turn, live, row, column, columns, first, plane, alpha):  # type: ignore[no-untyped-def]
+        thread = i32(cuda.threadIdx.x)
+        barrier = i32((thread >> 7) + 1)
+        for q in range(n // 64):
+            buffer = u32(buffers + u32(((turn + q) & 1) * 64 * 128))
+            if (thread & 127) == 0:
+                wait_one()
+            meet(barrier)
+            put_chunk(sums, 32 * q, buffer, thread, alpha)
+            fence()
+            meet(barrier)
+            if (thread & 127) == 0:
+                if live and column + 64 * q < columns:
+                    store_box(out_map, row, i32(first + column + 64 * q), plane, buffer)
+                commit()
 
     return put
 
@@ -129,9 +192,9 @@ def write_of(config: Any, axes: int, out: str) -> Callable[..., None]:
         put_copies = by_copies(config.n, out)
 
         @device
-        def write_by_copies(sums, out_map, buffers, turn, pixel, column, group, split, back, down, right, positions, strides,
-                            split_stride, spread, extents, images, width, alpha, beta):  # type: ignore[no-untyped-def]  # fmt: skip
-            put_copies(sums, out_map, buffers, turn, pixel, column, width, group, alpha)
+        def write_by_copies(sums, out_map, tail_map, buffers, turn, pixel, column, group, split, back, down, right, positions,
+                            strides, split_stride, spread, extents, images, width, alpha, beta):  # type: ignore[no-untyped-def]  # fmt: skip
+            put_copies(sums, out_map, tail_map, buffers, turn, pixel, column, width, group, alpha)
 
         return write_by_copies
     size, deep, position = ITEMSIZE[out], axes == 3, located(axes)
@@ -154,8 +217,8 @@ def write_of(config: Any, axes: int, out: str) -> Callable[..., None]:
         put_lines, address = by_lines(config.n, out), hopper.ADDRESS
 
         @device
-        def write_by_lines(sums, out_at, buffers, turn, pixel, column, group, split, back, down, right, positions, strides,
-                           split_stride, spread, extents, images, width, alpha, beta):  # type: ignore[no-untyped-def]  # fmt: skip
+        def write_by_lines(sums, out_at, tail_at, buffers, turn, pixel, column, group, split, back, down, right, positions,
+                           strides, split_stride, spread, extents, images, width, alpha, beta):  # type: ignore[no-untyped-def]  # fmt: skip
             rows = cuda.local.array(4, address)
             mine = i32(pixel + ((i32(cuda.threadIdx.x) & 127) >> 3))
             first = out_at + group * width * strides[1] * size
@@ -170,7 +233,7 @@ def write_of(config: Any, axes: int, out: str) -> Callable[..., None]:
     put = by_threads(config.n, config.store, out)
 
     @device
-    def write_by_threads(sums, out_at, buffers, turn, pixel, column, group, split, back, down, right, positions, strides,
+    def write_by_threads(sums, out_at, tail_at, buffers, turn, pixel, column, group, split, back, down, right, positions, strides,
                          split_stride, spread, extents, images, width, alpha, beta):  # type: ignore[no-untyped-def]  # fmt: skip
         thread = i32(cuda.threadIdx.x)
         mine = i32(pixel + ((thread >> 5) & 3) * 16 + ((thread & 31) >> 2))

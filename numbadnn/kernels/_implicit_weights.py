@@ -9,6 +9,7 @@
 Pixels are what both operands have in rows of memory, so wgmma reads both transposed. Blocks, rings and barriers are as in
 ``_implicit_pixels``. The pixels are shared out among ``splits``; what is written are float32 sums,
 (split, group, tap, channel in chunks of 64, filter), which ``total`` adds in the order of the splits and writes as filters.
+Where nothing is shared out the sums are the filters: they are turned in shared memory, and the copy engine writes them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numbadnn.kernels import _hopper as hopper
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32, u64
 from numbadnn.kernels._implicit_index import divided, located, share
 from numbadnn.kernels._implicit_pixels import FEWER, MORE, ROW
-from numbadnn.kernels._implicit_put import by_threads
+from numbadnn.kernels._implicit_put import BUFFERS, by_threads, by_turned_copies
 from numbadnn.kernels._ptx import ELEMENT, load, load_vector, store, store_vector
 from numbadnn.problem import ITEMSIZE
 
@@ -33,9 +34,15 @@ def stage_bytes(m: int, n: int, terms: int) -> int:
     return (m + n) * terms * 2
 
 
-def shared_bytes(m: int, n: int, terms: int, stages: int) -> int:
-    """The ring, its barriers, and what aligning it takes."""
-    return 1024 + stages * (stage_bytes(m, n, terms) + 16)
+def shared_bytes(config: Any) -> int:
+    """The ring, its barriers, buffers of results, and what aligning it takes."""
+    ring = config.stages * (stage_bytes(config.m, config.n, config.terms) + 16)
+    return 1024 + ring + (BUFFERS if config.direct else 0)
+
+
+@device
+def _same(out):  # type: ignore[no-untyped-def]
+    return out
 
 
 def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
@@ -52,7 +59,10 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
     ring, image_bytes = bytes_of_stage * stages, chunks_each * box_bytes
     # the constant half of a matrix descriptor: swizzle, byte distances of 8 pixels and of 64 channels
     half, k_step = 1 << 62 | (8 * ROW >> 4) << 32 | (box_bytes >> 4) << 16, 16 * ROW >> 4
-    put = by_threads(n, 2, "float32")
+    direct, after_ring = config.direct, ring + (BUFFERS if config.direct else 0)
+    put, put_turned = by_threads(n, 2, "float32"), by_turned_copies(n, dtype)
+    out_of = hopper.map_address(2) if direct else _same
+    wait_boxes = hopper.wait_boxes(0)
     multiply = hopper.wgmma(dtype, n, False, False)
     copy_pixels, copy_voxels, copy_box = hopper.copy_pixels, hopper.copy_voxels, hopper.copy_box
     x_map_of, y_map_of = hopper.map_address(0), hopper.map_address(1)
@@ -109,14 +119,21 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
             else:
                 copy_pixels(at, y_map, i32(first + i * 64), q, p, image, full, none, none)
 
+    @device
+    def put_direct(sums, out_map, buffers, turn, row, rows, chunks, column, width, group, tap_start, tap_step, alpha):  # type: ignore[no-untyped-def]
+        tap, chunk = divided(i32(u32(row) >> u32(6)), chunks)
+        tap = i32(tap_start + tap * tap_step)
+        first = i32(group * width)
+        put_turned(sums, out_map, buffers, turn, row < rows, i32(chunk * 64), column, width, first, tap, alpha)
+
     def kernel(  # type: ignore[no-untyped-def]
         map_x, map_y, out, tiles, count, splits, steps, chunks, rows, depth, width, positions, move, lower, taps, dilation,
-        split_stride, alpha,
+        split_stride, tap_start, tap_step, alpha,
     ):  # fmt: skip
         thread = i32(cuda.threadIdx.x)
         group_of_threads = i32(thread >> 7)
         ring_at = u32((start() + u32(1023)) & u32(0xFFFFFC00))
-        full = u32(ring_at + u32(ring))
+        full = u32(ring_at + u32(after_ring))
         empty = u32(full + u32(8 * stages))
         if thread == 0:
             for i in range(stages):
@@ -162,6 +179,9 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
             my_chunks = u32((group_of_threads - 1) * (chunks_each // 2 * box_bytes))
             sums = cuda.local.array(every, f32)
             others = cuda.local.array(every, f32)
+            buffers = u32(ring_at + u32(ring) + u32((group_of_threads - 1) * (BUFFERS // 2)))
+            there = out_of(out)
+            turn = i32(0)
             for tile in range(i32(cuda.blockIdx.x), count, i32(cuda.gridDim.x)):
                 split, group, row, column = place(tile, tiles)
                 begin, end = share(steps, split, splits)
@@ -192,20 +212,35 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
                 wait_all()
                 if end > begin and (thread & 127) == 0:
                     arrive(u32(empty + previous * u32(8)))
-                here = i32(row * m + mine + warp * 16 + (lane >> 2))
-                across = i32(column * n + (lane & 3) * 2)
-                first_row = out + i64(split) * split_stride + (i64(group) * rows * width + across) * 4
-                pitch = i64(width) * 4
-                put(
-                    sums, first_row + here * pitch, first_row + (here + 8) * pitch, here < rows, here + 8 < rows, across,
-                    width, i64(4), alpha, f32(0),
-                )  # fmt: skip
-                if double:
-                    here = i32(here + 64)
-                    put(
-                        others, first_row + here * pitch, first_row + (here + 8) * pitch, here < rows, here + 8 < rows,
-                        across, width, i64(4), alpha, f32(0),
+                if direct:
+                    put_direct(
+                        sums, there, buffers, turn, i32(row * m + mine), rows, chunks, i32(column * n), width, group, tap_start,
+                        tap_step, alpha,
                     )  # fmt: skip
+                    turn = i32(turn + n // 64)
+                    if double:
+                        put_direct(
+                            others, there, buffers, turn, i32(row * m + mine + 64), rows, chunks, i32(column * n), width, group,
+                            tap_start, tap_step, alpha,
+                        )  # fmt: skip
+                        turn = i32(turn + n // 64)
+                else:
+                    here = i32(row * m + mine + warp * 16 + (lane >> 2))
+                    across = i32(column * n + (lane & 3) * 2)
+                    first_row = out + i64(split) * split_stride + (i64(group) * rows * width + across) * 4
+                    pitch = i64(width) * 4
+                    put(
+                        sums, first_row + here * pitch, first_row + (here + 8) * pitch, here < rows, here + 8 < rows, across,
+                        width, i64(4), alpha, f32(0),
+                    )  # fmt: skip
+                    if double:
+                        here = i32(here + 64)
+                        put(
+                            others, first_row + here * pitch, first_row + (here + 8) * pitch, here < rows, here + 8 < rows,
+                            across, width, i64(4), alpha, f32(0),
+                        )  # fmt: skip
+            if direct and (thread & 127) == 0:
+                wait_boxes()
 
     return kernel
 

@@ -47,14 +47,16 @@ def by_value(ptx: str, parameters: str) -> str:
     return ptx
 
 
-def encode(dtype: str, extents: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]) -> bytes:
-    """A descriptor without address, innermost axis first, 128-byte swizzle, zeros outside.
+def encode(
+    dtype: str, extents: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...], swizzled: bool = True
+) -> bytes:
+    """A descriptor without address, innermost axis first, 128-byte swizzle or none, zeros outside.
 
     ``strides`` are in bytes, of the axes after the first (which is packed): multiples of 16 below 2**40.
     """
     rank = len(extents)
     shape = ((ctypes.c_uint32 * rank)(*box), (ctypes.c_uint32 * rank)(*(1,) * rank))
-    return _encode("cuTensorMapEncodeTiled", dtype, extents, strides, shape)
+    return _encode("cuTensorMapEncodeTiled", dtype, extents, strides, shape, _SWIZZLE_128B if swizzled else 0)
 
 
 def encode_window(
@@ -79,7 +81,14 @@ def encode_window(
     return _encode("cuTensorMapEncodeIm2col", dtype, extents, strides, shape)
 
 
-def _encode(function: str, dtype: str, extents: tuple[int, ...], strides: tuple[int, ...], shape: Any) -> bytes:
+def _encode(
+    function: str,
+    dtype: str,
+    extents: tuple[int, ...],
+    strides: tuple[int, ...],
+    shape: Any,
+    swizzle: int = _SWIZZLE_128B,
+) -> bytes:
     rank = len(extents)
     memory = ctypes.create_string_buffer(128 + 64)
     start = ctypes.addressof(memory) + -ctypes.addressof(memory) % 64
@@ -87,6 +96,6 @@ def _encode(function: str, dtype: str, extents: tuple[int, ...], strides: tuple[
     kind, zero = ctypes.c_int(DATA_TYPES[dtype]), ctypes.c_int(0)
     _driver.call(
         function, ctypes.c_void_p(start), kind, ctypes.c_uint32(rank), ctypes.c_void_p(16), *arrays, *shape,
-        zero, ctypes.c_int(_SWIZZLE_128B), ctypes.c_int(_L2_PROMOTION_256B), zero,
+        zero, ctypes.c_int(swizzle), ctypes.c_int(_L2_PROMOTION_256B), zero,
     )  # fmt: skip
     return ctypes.string_at(start, 128)

@@ -28,18 +28,20 @@ from numbadnn.registry import Executable
 
 THREADS = 256
 MULTIPROCESSORS = 132
-SHARED_BYTES = 227 * 1024
+#: of a multiprocessor; each block takes one more KB of it than it asks for
+SHARED_BYTES = 228 * 1024
 #: of ``store``: lines of 128 bytes by the threads, boxes by the copy engine
 LINES, COPIES = 32, 64
 
 
 @dataclass(frozen=True, slots=True)
 class PixelsConfig:
-    """A tile of ``m`` pixels (128, 256) by ``n`` channels (64, 128, 256), a ring of ``stages``, terms shared by ``splits``.
+    """A tile of ``m`` pixels (128, 256) by ``n`` channels (a multiple of 16), a ring of ``stages``, terms shared by ``splits``.
 
     ``by_rows``: filters are packed along the terms; ``phases``: the target is written in phases of a stride; ``store``:
     elements a thread writes at a time (1, 2, 8), or LINES or COPIES, through shared memory. ``resident``: filters stay
-    in shared memory, in so many stretches of the terms.
+    in shared memory, in so many stretches of the terms. ``plain``: pixels are read as rows of a matrix. ``blocks``: so many
+    share a multiprocessor.
     """
 
     m: int
@@ -50,6 +52,8 @@ class PixelsConfig:
     phases: bool
     store: int
     resident: int = 0
+    plain: bool = False
+    blocks: int = 1
 
 
 class Product(NamedTuple):
@@ -82,6 +86,12 @@ class Product(NamedTuple):
     @property
     def phases(self) -> int:
         return math.prod(a.spread for a in self.axes)
+
+    @property
+    def plain(self) -> bool:
+        """Whether every pixel of the source is read once, by one tap."""
+        ones = all((a.taps, a.move, a.lower, a.upper, a.spread) == (1, 1, 0, 0, 1) for a in self.axes)
+        return ones and self.phases == 1 and rows_step(self.source) > 0
 
 
 def product(problem: ConvProblem) -> Product:
@@ -120,10 +130,16 @@ def by_copies_reason(p: Product) -> str:
     return image_reason(p.target, "the result")
 
 
-def stages_of(m: int, n: int, store: int, resident: int = 0) -> int:
+def filter_bytes(n: int, by_rows: bool) -> int:
+    """Shared memory of 128 bytes of terms of ``n`` filters, or of 64 terms of them in boxes of 64."""
+    return (n if by_rows else -(-n // 64) * 64) * 128
+
+
+def stages_of(config: PixelsConfig) -> int:
     """As many as shared memory holds, eight at most."""
-    free = SHARED_BYTES - 1040 - (32768 if store >= LINES else 0) - resident * n * 128
-    return min(8, free // ((m + (0 if resident else n)) * 128 + 16))
+    filters, buffers = filter_bytes(config.n, config.by_rows), 32768 if config.store >= LINES else 0
+    free = SHARED_BYTES // config.blocks - 1024 - 1040 - buffers - config.resident * filters
+    return min(8, free // (config.m * 128 + (0 if config.resident else filters) + 16))
 
 
 class Tiling(NamedTuple):
@@ -133,28 +149,50 @@ class Tiling(NamedTuple):
     n: int
     splits: int = 1
     resident: int = 0
+    blocks: int = 1
 
 
 def _microseconds(p: Product, t: Tiling) -> float:
     """An estimate, by what an H200 was measured to take: a step, the writing of a tile, the adding of partial sums."""
-    tiles = -(-p.pixels // t.m) * -(-p.width // t.n) * p.problem.groups * p.phases * t.splits
-    step = 6.25e-4 * (t.m + t.n) + 1.465e-5 * t.m * t.n
-    write = (1.1 + 7.3e-5 * t.m * t.n) * (1.6 if p.phases > 1 else 1.0 if not by_copies_reason(p) else 2.0)
-    moved = (p.source.size + p.target.size) * p.item / 4.0e6
+    rows = -(-p.pixels // t.m)
+    tiles = rows * -(-p.width // t.n) * p.problem.groups * p.phases * t.splits
+    step = 0.0037 + 5.9e-4 * (t.m + (0 if t.resident else t.n)) + 9.2e-6 * t.m * t.n
+    write = (0.24 + 7.6e-5 * t.m * t.n) * (1.6 if p.phases > 1 else 1.0 if not by_copies_reason(p) else 2.0)
+    # two blocks on a multiprocessor wait less for each other's writing than for each other's steps
+    tile = p.steps / t.splits * step * (1.0, 2.25)[t.blocks - 1] + write * (1.0, 1.48)[t.blocks - 1]
+    moved = (p.source.size + p.target.size) * p.item / 3.5e6
+    # few terms are few lines of memory, which all multiprocessors ask for at once
+    asked = 0.0 if t.resident else 0.06 * rows * max(0.0, 1 - p.depth * p.item / 128)
     extra = 2.5 + p.target.size * (8.0 * t.splits + 2) / 4.5e6 if t.splits > 1 else 0.0
-    return max(-(-tiles // MULTIPROCESSORS) * (p.steps / t.splits * step + write), moved) + extra
+    uneven = 1.05 if t.n % 64 else 1.0
+    working = -(-tiles // (t.blocks * MULTIPROCESSORS)) * tile * uneven
+    return math.cbrt(working**3 + moved**3 + asked**3) + extra  # the longest, a little more where others are as long
+
+
+def _widths(p: Product) -> list[int]:
+    """Columns of a tile; where the copy engine writes, also what shares the columns out evenly."""
+    found = {64, 128, 256}
+    if not by_copies_reason(p):
+        found |= {-(-p.width // (16 * parts)) * 16 for parts in range(1, 9)}
+    return [
+        n for n in sorted(found) if n == 64 or (min(48, p.width) <= n <= 256 and n < min(2 * p.width, p.width + 64))
+    ]
 
 
 def _candidates(p: Product) -> Iterator[Tiling]:
-    for m, n in ((128, 256), (256, 128), (128, 128), (256, 64), (128, 64)):
-        if n > 64 and n >= 2 * p.width:
-            continue
-        for splits in (1, 2, 3, 4, 5, 6, 8):
-            if splits == 1 or p.steps >= 4 * splits:
-                yield Tiling(m, n, splits)
-        alone = p.width <= n and p.problem.groups == p.phases == 1
-        if alone and stages_of(m, n, COPIES, p.steps) >= 3 and p.pixels > m * MULTIPROCESSORS:
-            yield Tiling(m, n, resident=p.steps)
+    for n in _widths(p):
+        for m, near in ((128, 1), (256, 1), (128, 2), (256, 2)):
+            if m * n > 128 * 256 // near:
+                continue
+            yield Tiling(m, n, blocks=near)
+            tiles, slots = -(-p.pixels // m) * -(-p.width // n), near * MULTIPROCESSORS
+            stays = Tiling(m, n, 1, p.steps, near)
+            few = p.width <= n or p.steps <= 2
+            if few and p.problem.groups == p.phases == 1 and tiles > slots and config_of(p, stays).stages >= 3:
+                yield stays
+        if n % 64 == 0:
+            for m in (128, 256) if n < 256 else (128,):
+                yield from (Tiling(m, n, splits) for splits in (2, 3, 4, 5, 6, 8) if p.steps >= 4 * splits)
 
 
 def config_of(p: Product, t: Tiling) -> PixelsConfig:
@@ -163,8 +201,9 @@ def config_of(p: Product, t: Tiling) -> PixelsConfig:
         store = COPIES
     elif store == 8 and not p.problem.beta:
         store = LINES
-    by_rows, stages = p.forward or p.item == 4, stages_of(t.m, t.n, store, t.resident)
-    return PixelsConfig(t.m, t.n, stages, t.splits, by_rows, p.phases > 1, store, t.resident)
+    by_rows, phases = p.forward or p.item == 4, p.phases > 1
+    found = PixelsConfig(t.m, t.n, 0, t.splits, by_rows, phases, store, t.resident, p.plain, t.blocks)
+    return replace(found, stages=stages_of(found))
 
 
 def space(problem: ConvProblem, limit: int = 1 << 30) -> list[PixelsConfig]:
@@ -172,10 +211,16 @@ def space(problem: ConvProblem, limit: int = 1 << 30) -> list[PixelsConfig]:
     p = product(problem)
     fitting = [t for t in _candidates(p) if workspace_bytes(p, t.splits) <= limit]
     fitting.sort(key=lambda t: _microseconds(p, t))
-    return [config_of(p, t) for t in fitting[:8]]
+    found = [config_of(p, t) for t in fitting]
+    return [c for c in found if c.stages >= 2][:10]
 
 
 # ---- kernels
+
+
+def tail_of(config: PixelsConfig) -> int:
+    """Columns behind the last 64 of a tile, which the copy engine writes by a map of their own."""
+    return config.n % 64 if config.store == COPIES else 0
 
 
 def pixels_kernel(dtype: str, axes: int, config: PixelsConfig) -> Kernel:
@@ -187,12 +232,17 @@ def pixels_kernel(dtype: str, axes: int, config: PixelsConfig) -> Kernel:
         return _implicit_pixels.pixels(dtype, axes, config)
 
     parameters = (
-        f"map map {'map' if config.store == COPIES else 'ptr'} i32*3 i32 i32 i32 i32 i32 "
+        f"map map {'map' if config.store == COPIES else 'ptr'} {'map' if tail_of(config) else 'ptr'} i32*3 i32 i32 i32 i32 i32 "
         f"{f'i32*{axes} ' * 8}i32 i32 i64*{axes + 2} i64 i32*{axes} f32 f32"
     )
     frozen = replace(config, splits=min(config.splits, 2))  # how many is an argument
     name = f"implicit_pixels {axes} axes {dtype} " + " ".join(str(int(v)) for v in astuple(frozen))
-    return Kernel(name, parameters, build, 384)
+    return Kernel(name, parameters, build, threads_of(config), config.blocks)
+
+
+def threads_of(config: PixelsConfig) -> int:
+    """Eight warps multiply and one copies; a block that is alone has four of those, whose registers the eight take."""
+    return 384 if config.blocks == 1 else 288
 
 
 def arrange_kernel(dtype: str, axes: int) -> Kernel:
@@ -230,6 +280,8 @@ def kernels() -> Iterator[Kernel]:
 def hopper_kernels() -> Iterator[Kernel]:
     """Those of sm_90a: each way of writing, for both numbers of axes."""
     yield pixels_kernel("float16", 2, PixelsConfig(128, 256, 4, 1, True, False, COPIES))
+    yield pixels_kernel("float16", 2, PixelsConfig(128, 144, 8, 1, True, False, COPIES, 1, True))
+    yield pixels_kernel("float16", 2, PixelsConfig(128, 96, 2, 1, False, False, COPIES, 0, True, 2))
     yield pixels_kernel("bfloat16", 2, PixelsConfig(256, 128, 4, 1, False, True, LINES))
     yield pixels_kernel("float32", 2, PixelsConfig(128, 64, 8, 2, True, False, 2))
     yield pixels_kernel("bfloat16", 3, PixelsConfig(128, 256, 4, 1, True, False, COPIES))
@@ -270,15 +322,21 @@ def workspace_bytes(p: Product, splits: int) -> int:
     return _packed_bytes(p.filters) + (4 * splits * p.target.size if splits > 1 else 0)
 
 
-def maps(p: Product, config: PixelsConfig) -> tuple[Window, Boxes] | tuple[Window, Boxes, Boxes]:
+def maps(p: Product, config: PixelsConfig) -> tuple[Window | Boxes, ...]:
     """What the copy engine is told of the source, of the filters and, where it writes it, of the target."""
     w, across = p.filters, 128 // p.item
     box = (across, config.n) if config.by_rows else (across, 64)
-    read = window(p.source, p.axes, (across, config.m)), filter_boxes(w, filter_steps(w) or packed_steps(w), box)
+    image: Window | Boxes = window(p.source, p.axes, (across, config.m))
+    if config.plain:
+        step = rows_step(p.source) * p.item
+        image = Boxes((p.source.shape[1], p.pixels, 1), (step, step * p.pixels), (across, config.m, 1))
+    read = image, filter_boxes(w, filter_steps(w) or packed_steps(w), box)
     if config.store != COPIES:
         return read
     extents = (p.width, p.pixels, p.problem.groups)
-    return *read, Boxes(extents, (rows_step(p.target) * p.item, p.width * p.item), (64, 64, 1))
+    whole = Boxes(extents, (rows_step(p.target) * p.item, p.width * p.item), (64, 64, 1))
+    tail = tail_of(config)
+    return (*read, whole, whole._replace(box=(tail, 64, 1))) if tail else (*read, whole)
 
 
 def arguments(p: Product, config: PixelsConfig) -> tuple[Any, ...]:
@@ -304,15 +362,26 @@ def _main(p: Product, config: PixelsConfig, device: int) -> Any:
     from numbadnn.kernels._context import ensure_context
     from numbadnn.kernels.gemm import multiprocessors
 
-    dtype, (image, *boxes) = p.source.dtype, maps(p, config)
+    dtype = p.source.dtype
     kind = "tf32" if dtype == "float32" else dtype
     with ensure_context(device):
-        descriptors = (_tensormap.encode_window(kind, *image), *(_tensormap.encode(kind, *found) for found in boxes))
+        descriptors = tuple(
+            _tensormap.encode_window(kind, *found)
+            if isinstance(found, Window)
+            else _tensormap.encode(kind, *found, swizzled=i < 3)
+            for i, found in enumerate(maps(p, config))
+        )
     scalars = arguments(p, config)
-    grid = (min(scalars[1], multiprocessors(device)), 1, 1)
-    shared = _implicit_pixels.shared_bytes(config.m, config.n, config.stages, config.store, config.resident)
+    most, columns = config.blocks * multiprocessors(device), scalars[0][1]
+    if config.resident:  # a block has one column of tiles
+        most -= most % columns
+    grid = (min(scalars[1], most), 1, 1)
     return pixels_kernel(dtype, p.problem.axes, config).prepare(
-        device, grid, (384, 1, 1), (*descriptors, *scalars), shared
+        device,
+        grid,
+        (threads_of(config), 1, 1),
+        (*descriptors, *scalars),
+        _implicit_pixels.shared_bytes(config),
     )
 
 
@@ -338,11 +407,11 @@ def plan(problem: ConvProblem, policy: Policy, config: PixelsConfig | None = Non
     facts = {"kernel": main.name, "config": config}
     nbytes = workspace_bytes(p, config.splits)
     if nbytes == 0:
-        direct = main.direct
+        direct = sequence("image w out", [(main, "image w out out")])
     else:
         steps = [(arrange_launch(p.filters, device), "w space")] if packed else []
         filters, out = "space" if packed else "w", f"space+{packed}" if config.splits > 1 else "out"
-        steps.append((main, f"image {filters} {out}"))
+        steps.append((main, f"image {filters} {out} {out}"))
         if config.splits > 1:
             steps.append((total_launch(p.target, problem, config.splits, device), f"space+{packed} out"))
         direct = sequence("image w out space", steps)

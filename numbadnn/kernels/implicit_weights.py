@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from numbadnn.kernels._implicit_walk import Boxes, Window, axes_of, axes_reason, image_reason, rows_step, window
+from numbadnn.kernels._implicit_walk import (
+    Boxes,
+    Window,
+    axes_of,
+    axes_reason,
+    filter_boxes,
+    filter_steps,
+    image_reason,
+    rows_step,
+    window,
+)
 from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._support import LIMIT32
 from numbadnn.ops.conv import ConvProblem
@@ -22,7 +32,8 @@ SHARED_BYTES = 227 * 1024
 class WeightsConfig:
     """A tile of ``m`` taps and channels (128, 256) by ``n`` filters (64, 128, 256); pixels shared by ``splits``.
 
-    ``terms``: pixels a stage (64, 128); ``y_boxes``: y's pixels are one axis of memory.
+    ``terms``: pixels a stage (64, 128); ``y_boxes``: y's pixels are one axis of memory. ``direct``:
+    the copy engine writes the filters, and there are no partial sums.
     """
 
     m: int
@@ -31,6 +42,7 @@ class WeightsConfig:
     splits: int
     terms: int = 64
     y_boxes: bool = False
+    direct: bool = False
 
 
 def chunks_of(problem: ConvProblem) -> int:
@@ -68,11 +80,12 @@ STEPS = {
 
 
 def _microseconds(problem: ConvProblem, m: int, n: int, splits: int) -> float:
-    """An estimate: steps, the writing of tiles, and the second kernel."""
+    """An estimate: steps, the writing of tiles, and the second kernel where there is one."""
     waves = -(-math.prod(_tiles(problem, m, n)) * splits // MULTIPROCESSORS)
     time_us = waves * (math.ceil(steps_of(problem) / splits) * STEPS[m, n][0] + 1.1 + 7.3e-5 * m * n)
     moved = (problem.x.size + problem.y.size) * problem.x.itemsize / 4.0e6
-    return max(time_us, moved) + 2.0 + partial_bytes(problem) * splits / 3.0e6
+    adding = 0.0 if splits == 1 and can_write(problem) else 2.0 + partial_bytes(problem) * splits / 3.0e6
+    return max(time_us, moved) + adding
 
 
 def _candidates(problem: ConvProblem, limit: int) -> Iterator[tuple[int, int, int]]:
@@ -96,8 +109,15 @@ def space(problem: ConvProblem, limit: int = 1 << 30) -> list[WeightsConfig]:
 
 def config_of(problem: ConvProblem, m: int, n: int, splits: int, terms: int = 64) -> WeightsConfig:
     """With as many stages as shared memory holds, eight at most."""
-    stages = min(8, (SHARED_BYTES - 1024) // ((m + n) * terms * 2 + 16))
-    return WeightsConfig(m, n, stages, splits, terms, rows_step(problem.y) > 0)
+    direct = splits == 1 and can_write(problem)
+    stages = min(8, (SHARED_BYTES - 1024 - (32768 if direct else 0)) // ((m + n) * terms * 2 + 16))
+    return WeightsConfig(m, n, stages, splits, terms, rows_step(problem.y) > 0, direct)
+
+
+def can_write(problem: ConvProblem) -> bool:
+    """Whether the copy engine can write the filters."""
+    width = problem.y.shape[1] // problem.groups
+    return not problem.beta and filter_steps(problem.w) is not None and (problem.groups == 1 or width % 64 == 0)
 
 
 # ---- kernels
@@ -111,7 +131,8 @@ def weights_kernel(dtype: str, axes: int, config: WeightsConfig) -> Kernel:
 
         return _implicit_weights.weights(dtype, axes, config)
 
-    parameters = f"map map ptr i32*3 i32 i32 i32 i32 i32 i32 i32 {f'i32*{axes} ' * 5}i64 f32"
+    out = "map" if config.direct else "ptr"
+    parameters = f"map map {out} i32*3 i32 i32 i32 i32 i32 i32 i32 {f'i32*{axes} ' * 5}i64 i32 i32 f32"
     name = f"implicit_weights {axes} axes {dtype} " + " ".join(str(int(v)) for v in astuple(replace(config, splits=1)))
     return Kernel(name, parameters, build, 384)
 
@@ -138,7 +159,8 @@ def kernels() -> Iterator[Kernel]:
 def hopper_kernels() -> Iterator[Kernel]:
     """Those of sm_90a."""
     yield weights_kernel("float16", 2, WeightsConfig(128, 128, 3, 1, 128, True))
-    yield weights_kernel("bfloat16", 3, WeightsConfig(128, 128, 3, 1, 128, True))
+    yield weights_kernel("float16", 2, WeightsConfig(128, 256, 3, 1, 64, True, True))
+    yield weights_kernel("bfloat16", 3, WeightsConfig(128, 128, 3, 1, 128, True, True))
     yield weights_kernel("float16", 3, WeightsConfig(256, 64, 5, 1, 64, False))
 
 
@@ -165,25 +187,28 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
     return ""
 
 
-def maps(problem: ConvProblem, config: WeightsConfig) -> tuple[Window, Window | Boxes]:
-    """What the copy engine is told of x and of y."""
+def maps(problem: ConvProblem, config: WeightsConfig) -> tuple[Window | Boxes, ...]:
+    """What the copy engine is told of x, of y and, where it writes them, of the filters."""
+    out: tuple[Boxes, ...] = ()
+    if config.direct and (steps := filter_steps(problem.w)):
+        out = (filter_boxes(problem.w, steps, (64, 64)),)
     x, y, box = window(problem.x, axes_of(problem, True), (64, config.terms)), problem.y, (64, config.terms)
     if not config.y_boxes:
-        return x, window(y, None, box)
+        return x, window(y, None, box), *out
     k, step = y.shape[1], rows_step(y) * y.itemsize
     pixels = y.size // k
-    return x, Boxes((k, pixels, 1), (step, step * pixels), (*box, 1))
+    return x, Boxes((k, pixels, 1), (step, step * pixels), (*box, 1)), *out
 
 
 def arguments(problem: ConvProblem, config: WeightsConfig) -> tuple[Any, ...]:
     """Everything the kernel takes after its maps and addresses."""
     axes, walk = axes_of(problem, True), ("positions", "move", "lower", "taps", "slope")
-    tiles = _tiles(problem, config.m, config.n)
+    tiles, last = _tiles(problem, config.m, config.n), math.prod(problem.taps) - 1
     return (
         *(tiles, math.prod(tiles) * config.splits, config.splits, steps_of(problem, config.terms), chunks_of(problem)),
         *(rows_of(problem), problem.w.shape[1], problem.y.shape[1] // problem.groups),
         *(tuple(getattr(axis, name) for axis in axes) for name in walk),
-        *(partial_bytes(problem), problem.alpha),
+        *(partial_bytes(problem), last if problem.flip else 0, -1 if problem.flip else 1, problem.alpha),
     )
 
 
@@ -216,7 +241,7 @@ def total_launch(problem: ConvProblem, splits: int, device: int) -> Any:
 
 
 def plan(problem: ConvProblem, policy: Policy, config: WeightsConfig | None = None) -> Executable:
-    """Two launches; the partial sums between them are the workspace."""
+    """Two launches, and the partial sums between them as workspace; one where the copy engine writes the filters."""
     from numbadnn.kernels import _implicit_weights, _tensormap
     from numbadnn.kernels._context import ensure_context
     from numbadnn.kernels.gemm import multiprocessors
@@ -229,17 +254,19 @@ def plan(problem: ConvProblem, policy: Policy, config: WeightsConfig | None = No
         )
     scalars = arguments(problem, config)
     chosen = weights_kernel(problem.x.dtype, problem.axes, config)
-    shared = _implicit_weights.shared_bytes(config.m, config.n, config.terms, config.stages)
+    shared = _implicit_weights.shared_bytes(config)
     grid = (min(scalars[1], multiprocessors(device)), 1, 1)
     main = chosen.prepare(device, grid, (384, 1, 1), (*descriptors, *scalars), shared)
-    second = total_launch(problem, config.splits, device)
-    direct = sequence("x y w space", [(main, "x y space"), (second, "space w")])
+    nbytes, direct = 0, main.direct
+    if not config.direct:
+        nbytes, second = config.splits * partial_bytes(problem), total_launch(problem, config.splits, device)
+        direct = sequence("x y w space", [(main, "x y space"), (second, "space w")])
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        direct(stream, *inputs, *outputs, workspace)
+        direct(stream, *inputs, *outputs, *((workspace,) if nbytes else ()))
 
     facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, config.splits * partial_bytes(problem), "tensor_core", "run_to_run", facts, direct)
+    return Executable(run, nbytes, "tensor_core", "run_to_run", facts, direct)
 
 
 def rank(problem: ConvProblem) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels import _hopper_twins, _implicit_weights, _ptx, implicit_weights
+from numbadnn.kernels import _hopper_twins, _implicit_weights, _ptx, implicit_pixels_config, implicit_weights
 from numbadnn.kernels import implicit_pixels as host
 from numbadnn.kernels._cuda import cuda, f32
 from numbadnn.kernels._implicit_walk import Boxes, Window, filter_steps, packed_steps
@@ -125,7 +125,12 @@ def pixels(cases: Any = PIXELS) -> None:
     for line, m, n, splits, stays in cases:
         problem = ConvProblem.parse(line)
         p = host.product(problem)
-        config = replace(host.config_of(p, host.Tiling(m, n, splits, resident=p.steps if stays else 0)), stages=2)
+        config = replace(
+            implicit_pixels_config.config_of(
+                p, implicit_pixels_config.Tiling(m, n, splits, resident=p.steps if stays else 0)
+            ),
+            stages=2,
+        )
         if config.store == 8:
             config = replace(config, store=2)  # simulated_gemm.py has the wide one, which takes long
         trial = Trial.of(problem, kind="integers")

@@ -25,7 +25,7 @@ from numbadnn.kernels._cuda import cuda, device, f32, i32, u32, u64
 from numbadnn.kernels._gemm_wgmma import _descriptor
 from numbadnn.kernels._implicit_index import divided, located, share, taps_met
 from numbadnn.kernels._implicit_put import BUFFERS, write_of
-from numbadnn.kernels.implicit_pixels import COPIES, LINES, filter_bytes
+from numbadnn.kernels.implicit_pixels_config import COPIES, LINES, filter_bytes
 from numbadnn.problem import ITEMSIZE
 
 ROW = 128  # bytes of a row in shared memory, those of the swizzle

@@ -17,7 +17,7 @@ from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._gemm_wgmma import _put_narrow, _put_wide
 from numbadnn.kernels._implicit_index import located
 from numbadnn.kernels.gemm import WgmmaConfig
-from numbadnn.kernels.implicit_pixels import COPIES, LINES
+from numbadnn.kernels.implicit_pixels_config import COPIES, LINES
 from numbadnn.problem import ITEMSIZE
 
 #: bytes of the buffers of both groups, two each of 64 rows of 128 bytes

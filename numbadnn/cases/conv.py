@@ -98,6 +98,9 @@ unshared-beta      2x2x5x5    2x2x3x3   unshared=1 border=1 alpha=-0.5 beta=2
 unshared-strided   2x3x5x5    3x3x2x2   unshared=1 x=reversed w=reversed y=reversed
 unshared-steps     1x3x5x5    3x3x2x2   unshared=1 x=nhwc w=steps y=nhwc
 unshared-images    19x2x4x4   3x2x2x2   unshared=1 w=unaligned
+unshared-places    9x8x7x9    20x8x3x3  unshared=1 border=1 dtypes=*
+unshared-channels  32x16x6x13 40x8x5x5  unshared=1 groups=2 flip=0 dtypes=*
+unshared-turns     5x4x9x17   36x4x2x3  unshared=1 dilation=1,2 stride=2,1 alpha=2 beta=-1 dtypes=*
 """
 
 _VOLUMES = """
@@ -136,6 +139,9 @@ long      1x2x1x700 2x2x1x9
 one-tap   2x3x1x5   2x3x1x1
 past-all  1x2x1x3   2x2x1x4  dilation=1,2
 unshared  2x3x1x9   4x3x1x3  unshared=1 stride=1,2
+channels  2x20x1x520 40x20x1x3 dilation=1,5 dtypes=*
+many-channels 3x72x1x264 80x72x1x2 dilation=1,8 flip=0 dtypes=*
+group-channels 2x24x1x64 16x12x1x3 groups=2 dilation=1,40 dtypes=*
 """
 
 #: (N, C, T, H, W) and (K, C, S, R, S'), in memory with time before channels

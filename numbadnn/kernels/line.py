@@ -1,8 +1,8 @@
 """``numba.line``: causal_conv1d, at three quarters of the speed of a copy as long as the sums are short.
 
-Lines of whole pieces of 16 bytes have kernels of their own, in ``_line_channels`` where each channel stands alone and in
-``_line_dense``; all others, at any strides, that in ``_line_kernels``. Steps and filters of a thread, and few taps, are frozen
-into a kernel, all else is an argument.
+Lines of whole pieces of 16 bytes have kernels of their own, in ``_line_channels`` where each channel stands alone, in
+``_line_dense`` and, of 16-bit types on tensor cores, ``_line_halves``; all others, at any strides, that in ``_line_kernels``.
+Steps and filters of a thread, and few taps, are frozen into a kernel, all else is an argument.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
+from numbadnn.kernels import line_halves
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
 from numbadnn.ops.conv import ConvProblem
@@ -89,7 +90,7 @@ class DenseConfig:
         return -self.behind % self.vec
 
 
-Config = LineConfig | ChannelConfig | DenseConfig
+Config = LineConfig | ChannelConfig | DenseConfig | line_halves.LineHalvesConfig
 
 
 def _whole(problem: ConvProblem, vec: int) -> bool:
@@ -223,8 +224,12 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
 
 def _plan(problem: ConvProblem, policy: Policy, config: Config | None = None) -> Executable:
     dtype, acc = problem.x.dtype, accumulator_of(problem.x.dtype, policy)
-    config = config or heuristic(problem, acc)
-    if isinstance(config, ChannelConfig):
+    config = config or line_halves.heuristic(problem, policy) or heuristic(problem, acc)
+    halves = isinstance(config, line_halves.LineHalvesConfig)
+    if isinstance(config, line_halves.LineHalvesConfig):
+        chosen = line_halves.kernel(dtype, config)
+        launch = line_halves.prepare(problem, policy.device, config, chosen, _taps(problem))
+    elif isinstance(config, ChannelConfig):
         chosen = channel_kernel(dtype, acc, config)
         launch = _prepare_channels(problem, policy.device, config, chosen)
     elif isinstance(config, DenseConfig):
@@ -238,7 +243,8 @@ def _plan(problem: ConvProblem, policy: Policy, config: Config | None = None) ->
         launch(stream, inputs[0], inputs[1], outputs[0])
 
     facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=launch.direct)
+    arithmetic, level = ("tensor_core", "run_to_run") if halves else ("ieee", "gpu_to_gpu")
+    return Executable(run, 0, arithmetic, level, facts, launch.direct)
 
 
 def _taps(problem: ConvProblem) -> tuple[int, int]:
@@ -290,6 +296,8 @@ def _prepare(problem: ConvProblem, device: int, config: LineConfig, chosen: Kern
 
 def _rank(problem: ConvProblem) -> float:
     """Microseconds, from an H200: memory, or the products of whole blocks, of which a multiprocessor has one at least."""
+    if line_halves.heuristic(problem, Policy()):
+        return 5 + max(problem.bytes / 2.2e6, problem.flops / 1.5e8)
     if channel_config(problem):
         return 3 + max(problem.bytes / 3.3e6, problem.flops / 2.5e7)
     dense = dense_config(problem, "float64" if problem.x.itemsize == 8 else "float32")
@@ -313,6 +321,7 @@ def kernels() -> Iterator[Kernel]:
     yield channel_kernel("float32", "float32", ChannelConfig(4, 2, 32, 1))
     yield dense_kernel("float32", "float32", DenseConfig(4, 1, 16, 3, 1, 4096))
     yield dense_kernel("float16", "float32", DenseConfig(4, 2, 8, 3, 0, 1024))
+    yield from line_halves.kernels()
 
 
 register(Impl("causal_conv1d", "numba", "numba.line", _supports, _plan, _rank, "ieee", "gpu_to_gpu"))

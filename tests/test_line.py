@@ -1,0 +1,43 @@
+"""``numba.line``: which lines go to tensor cores, and what these compute, in the simulator."""
+
+import pytest
+from simulated import checks_passed
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
+
+from numbadnn.kernels import line_halves
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+
+LINE = "causal_conv1d x=float16:8x{c}x1x8000 w=float16:{k}x{c}x1x{s} pad=0,0,{past},0 dilation=1,{d}"
+
+
+@pytest.mark.slow(20)
+def test_tensor_cores_under_the_simulator() -> None:
+    assert checks_passed("line") >= 8
+
+
+@pytest.mark.parametrize(("c", "k", "s", "d"), [(16, 16, 3, 4), (32, 32, 2, 512), (64, 64, 3, 1), (256, 512, 3, 2)])
+def test_what_tensor_cores_take_fits_shared_memory(c: int, k: int, s: int, d: int) -> None:
+    problem = ConvProblem.parse(LINE.format(c=c, k=k, s=s, d=d, past=(s - 1) * d))
+    config = line_halves.heuristic(problem, Policy())
+    assert config is not None
+    assert line_halves.shared_bytes(problem, config) <= line_halves.SHARED_BYTES
+    assert config.whole == (c <= 2 * config.pairs)
+
+
+def test_what_they_do_not_take() -> None:
+    line = LINE.format(c=16, k=16, s=3, d=1, past=2)
+    for policy in (
+        Policy(determinism="gpu_to_gpu"),
+        Policy(determinism="batch_invariant"),
+        Policy(precision="float64"),
+    ):
+        assert line_halves.heuristic(ConvProblem.parse(line), policy) is None
+    assert line_halves.heuristic(ConvProblem.parse(line), Policy()) is not None
+    for other in (
+        line.replace("8000", "8004"),
+        line.replace("float16", "float32"),
+        LINE.format(c=16, k=2, s=3, d=1, past=2),
+    ):
+        assert line_halves.heuristic(ConvProblem.parse(other), Policy()) is None

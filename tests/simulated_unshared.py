@@ -1,40 +1,86 @@
-"""Run unshared convolutions of 16-bit types, as tensor cores do them, under the CUDA simulator; test_unshared.py starts it.
+"""Run unshared convolutions, those of 16-bit types as tensor cores do them, under the CUDA simulator; test_unshared.py starts it.
 
 Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1`` in the environment.
 """
 
 import sys
+from typing import Any
 
 from numbadnn.kernels import simulate
+from numbadnn.kernels.unshared_box import BoxConfig
 from numbadnn.kernels.unshared_halves import HalvesConfig
+from numbadnn.kernels.unshared_places import PlacesConfig
+from numbadnn.kernels.unshared_weights_halves import WeightsHalvesConfig
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.validate.oracle import Trial
 
-CASES = (  # whole words; odd filters: no tensor cores; strides; groups; turns of filters; idle warps; rooms; many images
-    ("x={t}:2x3x5x6 w={t}:4x3x5x3x3x2", None),
-    ("x={t}:2x3x3x3 w={t}:4x1x1x3x3x3 flip=0", None),
-    ("x={t}:9x4x4x5 w={t}:20x2x3x4x2x2 pad=0,0,1,1 stride=2,2 flip=0", None),
-    ("x={t}:3x12x4x4 w={t}:8x2x2x6x3x3 groups=2 pad=1,1,1,1 stride=2,2 alpha=2 beta=-3", None),
-    ("x={t}:3x8x3x3 w={t}:36x1x1x8x3x3 ", HalvesConfig(4, 8, 2, 1, 1, 32, False, False, 4, 1)),
-    ("x={t}:2x8x3x3 w={t}:5x1x1x8x3x3 flip=0", HalvesConfig(2, 8, 1, 5, 1, 96, True, True, 2, 1)),
-    ("x={t}:2x16x4x3 w={t}:5x2x3x16x3x2 dilation=1,2 pad=0,0,1,1", HalvesConfig(2, 8, 1, 2, 2, 64, False, True, 1, 1)),
-    ("x={t}:35x2x2x2:nhwc w={t}:4x1x1x2x2x2", None),
+FORWARD, WEIGHTS = "conv2d", "conv2d_grad_wrt_weights"
+SMALL = "x={t}:2x4x4x5 w={t}:4x3x4x4x2x2"
+STRIDED = "x={t}:9x12x5x6 w={t}:20x3x2x12x3x3 pad=1,1,0,0 stride=2,2 flip=0"
+GROUPED = "x={t}:17x4x4x5 w={t}:6x3x3x2x2x2 dilation=1,2 groups=2 alpha=2 beta=-3"
+NARROW = "x={t}:3x16x4x5 w={t}:18x4x5x16x1x2 pad=0,0,0,1 flip=0"
+
+#: a position a block
+CASES: tuple[tuple[str, str, Any], ...] = (
+    # whole words; odd filters: no tensor cores; strides; groups; turns of filters; idle warps; rooms; many images
+    (FORWARD, "x={t}:2x3x5x6 w={t}:4x3x5x3x3x2", None),
+    (FORWARD, "x={t}:2x3x3x3 w={t}:4x1x1x3x3x3 flip=0", None),
+    (FORWARD, "x={t}:9x4x4x5 w={t}:20x2x3x4x2x2 pad=0,0,1,1 stride=2,2 flip=0", None),
+    (FORWARD, "x={t}:3x12x4x4 w={t}:8x2x2x6x3x3 groups=2 pad=1,1,1,1 stride=2,2 alpha=2 beta=-3", None),
+    (FORWARD, "x={t}:3x8x3x3 w={t}:36x1x1x8x3x3 ", HalvesConfig(4, 8, 2, 1, 1, 32, False, False, 4, 1)),
+    (FORWARD, "x={t}:2x8x3x3 w={t}:5x1x1x8x3x3 flip=0", HalvesConfig(2, 8, 1, 5, 1, 96, True, True, 2, 1)),
+    (
+        FORWARD,
+        "x={t}:2x16x4x3 w={t}:5x2x3x16x3x2 dilation=1,2 pad=0,0,1,1",
+        HalvesConfig(2, 8, 1, 2, 2, 64, False, True, 1, 1),
+    ),
+    (FORWARD, "x={t}:35x2x2x2:nhwc w={t}:4x1x1x2x2x2", None),
+)
+#: several positions a block: as many images as a product has, and more; some channels at a time; turns of filters
+SEVERAL: tuple[tuple[str, str, Any], ...] = (
+    (FORWARD, SMALL, PlacesConfig(8, 16, 2, 1, 8, 1, 1, True, 4)),
+    (FORWARD, STRIDED, PlacesConfig(16, 16, 2, 2, 4, 2, 1, False, 8)),
+    (FORWARD, GROUPED, PlacesConfig(32, 16, 2, 1, 8, 2, 1, True, 2)),
+    (FORWARD, NARROW, PlacesConfig(8, 16, 4, 1, 2, 1, 1, True, 16)),
+    (WEIGHTS, SMALL, WeightsHalvesConfig(8, 16, 2, 1, 8, 4)),
+    (WEIGHTS, STRIDED, WeightsHalvesConfig(16, 32, 2, 1, 2, 2)),
+    (WEIGHTS, GROUPED, WeightsHalvesConfig(32, 16, 2, 2, 8, 2)),
+    (WEIGHTS, NARROW, None),
+)
+#: sums in float32
+SINGLE: tuple[tuple[str, str, Any], ...] = (
+    (FORWARD, SMALL, BoxConfig(8, 4, 2, 1, 4, 1, 1, True, 4)),
+    (FORWARD, STRIDED, BoxConfig(16, 4, 2, 2, 2, 2, 1, False, 8)),
+    (
+        FORWARD,
+        "x={t}:17x3x4x5 w={t}:6x3x3x1x3x2 pad=0,1,0,0 dilation=1,2 groups=3 alpha=2 beta=-3",
+        BoxConfig(32, 8, 2, 1, 2, 2, 1, True, 1),
+    ),
+    (WEIGHTS, SMALL, BoxConfig(8, 4, 2, 1, 4, 1, 1, True, 4)),
+    (WEIGHTS, STRIDED, BoxConfig(16, 4, 2, 2, 2, 1, 1, False, 8)),
+    (
+        WEIGHTS,
+        "x={t}:17x3x4x5 w={t}:6x3x3x1x3x2 pad=0,1,0,0 dilation=1,2 groups=3 alpha=2 beta=-3",
+        BoxConfig(32, 8, 2, 1, 2, 1, 1, True, 1),
+    ),
 )
 
 
-def check(text: str, config: HalvesConfig | None, dtype: str, kind: str) -> bool:
-    problem, policy = ConvProblem.parse("conv2d " + text.format(t=dtype)), Policy(device=0)
+def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: str) -> bool:
+    problem, policy = ConvProblem.parse(f"{op} {text.format(t=dtype)}"), Policy(device=0)
     trial = Trial.of(problem, kind=kind)
     arrays = (*trial.inputs, *(() if trial.old is None else (trial.old,)))
     got = simulate.run(problem, arrays, "numba.unshared", policy, config)
-    found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, "tensor_core")
+    found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, arithmetic)
     print("ok  " if found.ok else "FAIL", problem, found, flush=True)
     return bool(found.ok)
 
 
 if __name__ == "__main__":
     sys.setswitchinterval(1e-4)  # the simulator's threads wait for each other all the time
-    kinds = (("float16", "integers"), ("bfloat16", "random"))
-    done = [check(*case, *kind) for case in CASES for kind in kinds]
+    kinds = (("float16", "integers"), ("bfloat16", "random"), ("float32", "integers"))
+    done = [check(*c, *kind, "tensor_core") for c in CASES for kind in kinds[:2]]
+    done += [check(*c, *kinds[i % 2], "tensor_core") for i, c in enumerate(SEVERAL)]
+    done += [check(*c, *kinds[1 + i % 2], "ieee") for i, c in enumerate(SINGLE)]
     sys.exit(not all(done))

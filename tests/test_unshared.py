@@ -5,14 +5,21 @@ from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
-from numbadnn.kernels import unshared, unshared_halves, unshared_inputs
+from numbadnn.kernels import (
+    unshared,
+    unshared_box,
+    unshared_halves,
+    unshared_inputs,
+    unshared_places,
+    unshared_weights_halves,
+)
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 
 
 @pytest.mark.slow(20)
 def test_tensor_cores_under_the_simulator() -> None:
-    assert checks_passed("unshared") >= 16
+    assert checks_passed("unshared") >= 30
 
 
 def test_what_tensor_cores_take() -> None:
@@ -30,6 +37,32 @@ def test_what_tensor_cores_take() -> None:
         assert unshared_halves.heuristic(problem, policy) is None
     for line in ("x=float32:2x4x4x4 w=float32:8x4x4x4x1x1", "x=float16:2x1x3x3 w=float16:8x1x1x1x3x3"):
         assert unshared_halves.heuristic(ConvProblem.parse(f"conv2d {line}"), Policy()) is None
+
+
+@pytest.mark.parametrize("images", [1, 3, 8, 19, 32])
+@pytest.mark.parametrize(
+    "sizes", ["x={t}:{n}x16x63x63 w={t}:16x55x55x16x9x9", "x={t}:{n}x32x34x34 w={t}:32x32x32x32x3x3"]
+)
+def test_several_positions_of_a_block_fit_shared_memory(sizes: str, images: int) -> None:
+    """Forward and the filters' gradient, 16 bits and 32; the order of the images' sums does not depend on how many there are."""
+    limit = 99 * 1024
+    for op in ("conv2d", "conv2d_grad_wrt_weights"):
+        problem = ConvProblem.parse(f"{op} {sizes.format(t='float32', n=images)}")
+        single = unshared.several_places(problem, Policy())
+        assert isinstance(single, unshared_box.BoxConfig)
+        assert unshared_box.shared_bytes(problem, single) <= limit
+        fixed = unshared.several_places(problem, Policy(determinism="gpu_to_gpu"))
+        assert fixed == (None if op == "conv2d" else single)
+        half = ConvProblem.parse(f"{op} {sizes.format(t='float16', n=images)}")
+        found = unshared.several_places(half, Policy())
+        if op == "conv2d" and images < unshared_places.FEWEST_IMAGES:
+            assert found is None
+        elif op == "conv2d":
+            assert isinstance(found, unshared_places.PlacesConfig)
+            assert unshared_places.shared_bytes(half, found) <= limit
+        else:
+            assert isinstance(found, unshared_weights_halves.WeightsHalvesConfig)
+            assert unshared_weights_halves.shared_bytes(half, found) <= limit
 
 
 @pytest.mark.parametrize("level", ["batch_invariant", "gpu_to_gpu"])

@@ -2,7 +2,9 @@
 
 The device code is in ``_unshared_kernels`` and ``_unshared_weights``. Images and filters of a block are frozen into a kernel, all
 else is an argument; a filter's terms must lie together in memory, in whatever order the other axes. ``unshared_inputs`` has
-the gradient of the images, ``unshared_halves`` forward products of 16-bit types on tensor cores.
+the gradient of the images, ``unshared_halves`` forward products of 16-bit types on tensor cores. Those have one position a
+block; up to 32 images it is quicker to have several, which see the same pixels: ``unshared_box``, and on tensor cores
+``unshared_places`` and ``unshared_weights_halves``.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from numbadnn.kernels import unshared_halves, unshared_inputs
+from numbadnn.kernels import unshared_box, unshared_halves, unshared_inputs, unshared_places, unshared_weights_halves
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
 from numbadnn.ops.conv import ConvProblem
@@ -132,10 +134,25 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
     return reason or device_reason(policy)
 
 
+def several_places(problem: ConvProblem, policy: Policy) -> Any:
+    """A configuration of the kernels that have several positions a block, None where one of those here is to do it."""
+    found = unshared_places.heuristic(problem, policy) or unshared_weights_halves.heuristic(problem, policy)
+    if found or unshared_halves.heuristic(problem, policy):
+        return found
+    return unshared_box.heuristic(problem, policy)
+
+
 def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
     if problem.direction == "grad_inputs":
         return unshared_inputs.plan(problem, policy, config)
     dtype, acc = problem.x.dtype, accumulator_of(problem.x.dtype, policy)
+    config = config or several_places(problem, policy)
+    if isinstance(config, unshared_weights_halves.WeightsHalvesConfig):
+        return unshared_weights_halves.plan(problem, policy, config)
+    if isinstance(config, unshared_places.PlacesConfig):
+        return unshared_places.plan(problem, policy, config)
+    if isinstance(config, unshared_box.BoxConfig):
+        return unshared_box.plan(problem, policy, config)
     typical = unshared_inputs.typical(problem, policy) if problem.direction == "forward" else problem
     config = config or unshared_halves.heuristic(problem, policy) or heuristic(typical, acc)
     halves = isinstance(config, unshared_halves.HalvesConfig)
@@ -173,6 +190,9 @@ def _rank(problem: ConvProblem) -> float:
         return math.inf
     if problem.direction == "grad_inputs":
         return unshared_inputs.rank(problem)
+    if config := several_places(problem, Policy()):
+        rate = 6.0e7 if isinstance(config, unshared_box.BoxConfig) else 2.0e8
+        return 4 + problem.bytes / 2.6e6 + problem.flops / rate
     if unshared_halves.heuristic(problem, Policy()):
         return unshared_halves.rank(problem)
     rate = 1.5e7 if problem.direction == "forward" else 8e6 if problem.x.shape[0] > 2 * MOST_IMAGES else 3.0e7
@@ -190,6 +210,9 @@ def kernels() -> Iterator[Kernel]:
     ):
         yield kernel(direction, dtype, "float64" if dtype == "float64" else "float32", config)
     yield from unshared_halves.kernels(_parameters("float32"))
+    yield from unshared_places.kernels()
+    yield from unshared_weights_halves.kernels()
+    yield from unshared_box.kernels()
     yield from unshared_inputs.kernels()
 
 

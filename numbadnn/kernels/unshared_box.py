@@ -1,0 +1,158 @@
+"""Unshared convolutions and gradients of their filters, several positions a block; the device code is ``_unshared_box``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._support import accumulator_of
+from numbadnn.kernels.unshared_places import places_of
+from numbadnn.kernels.unshared_weights_halves import vector, wide_of
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
+
+#: lanes that go along a filter together; filters whose gradient a block writes at a time
+LANES, EIGHT, ROWS = 32, 8, 32
+MOST_IMAGES = 32
+#: of a block, on the multiprocessors that have the least; warps below which memory is not busy, and of a block
+SHARED_BYTES, ENOUGH_WARPS, MOST_WARPS = 99 * 1024, 132 * 8, 8
+
+
+@dataclass(frozen=True, slots=True)
+class BoxConfig:
+    """A block has ``places`` positions, ``parts`` warps for each; a thread ``filters``, ``vec`` terms of each an access.
+
+    ``images``: 8, 16 or 32; ``ahead``: turns of four terms under way; ``channels`` in shared memory, ``whole``: these are all.
+    """
+
+    images: int
+    filters: int
+    places: int
+    parts: int
+    vec: int
+    ahead: int
+    resident: int
+    whole: bool
+    channels: int
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.places * self.parts
+
+    @property
+    def across(self) -> int:
+        """Filters of a warp."""
+        return self.filters * 4 // (self.images // 8)
+
+    @property
+    def cell(self) -> int:
+        """Words of a pixel: an odd multiple of 4, so that eight neighbours meet all banks."""
+        return (self.images // 4 | 1) * 4
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
+    """None where other kernels of ``numba.unshared`` are to do it."""
+    w, N = problem.w, problem.x.shape[0]
+    if not problem.unshared or problem.direction == "grad_inputs" or accumulator_of(w.dtype, policy) != "float32":
+        return None
+    if problem.direction == "forward" and policy.determinism not in ("run_to_run", "not_guaranteed"):
+        return None  # the order of the terms depends on how many images there are
+    if N > MOST_IMAGES:
+        return None
+    return (_of_weights if problem.direction == "grad_weights" else _of_products)(problem)
+
+
+def _of_products(problem: ConvProblem) -> BoxConfig | None:
+    """Not where there are few positions: too few warps would ask for filters."""
+    (N, _, _, _), (K, C), Q = (
+        problem.x.shape,
+        (problem.w.shape[0] // problem.groups, problem.w.shape[3]),
+        problem.y.shape[3],
+    )
+    images = max(8, 1 << (N - 1).bit_length())
+    positions = Q * problem.y.shape[2] * problem.groups
+    if positions * -(-K // 16) < ENOUGH_WARPS:
+        return None
+    filters = 8 if images > 8 else 4
+    parts = max(1, min(2, -(-K // (filters * 32 // images))))
+    for places in places_of(Q, MOST_WARPS // parts):
+        for channels in (C, *(c for c in (64, 32, 16, 8, 4) if c < C)):
+            vec, resident = vector(problem, channels, 4), 1 if images > 8 or places * parts > 8 else 2
+            config = BoxConfig(images, filters, places, parts, vec, 2, resident, channels == C, channels)
+            if vec * problem.w.itemsize >= 4 and shared_bytes(problem, config) <= SHARED_BYTES:
+                return config
+    return None
+
+
+def _of_weights(problem: ConvProblem) -> BoxConfig | None:
+    """As many channels as leave room for a second block."""
+    (N, _, _, _), C, Q = problem.x.shape, problem.w.shape[3], problem.y.shape[3]
+    images = max(8, 1 << (N - 1).bit_length())
+    found = []
+    for places in (8, 5, 4, 2, 1):
+        for channels in (C, *(c for c in (64, 32, 16, 8, 4, 2, 1) if c < C)):
+            vec, parts = vector(problem, channels, 4), max(1, round(8 / places))
+            config = BoxConfig(images, 4, places, parts, vec, 1, 2, channels == C, channels)
+            if shared_bytes(problem, config) <= SHARED_BYTES:
+                used = Q / (-(-Q // places) * places)
+                found.append((vec * (used >= 0.9), places, channels, config))
+                break
+    return max(found, key=lambda f: f[:3])[3] if found else None
+
+
+def room_of(problem: ConvProblem, config: BoxConfig) -> int:
+    """Terms of a block, rounded up."""
+    return -(-config.channels * math.prod(problem.taps) // 32) * 32
+
+
+def shared_bytes(problem: ConvProblem, config: BoxConfig) -> int:
+    box = config.channels * problem.taps[0] * wide_of(problem, config.places) * config.cell
+    tops = config.places * ROWS * config.images if problem.direction == "grad_weights" else 0
+    return 4 * (room_of(problem, config) + box + tops)
+
+
+def kernel(direction: str, dtype: str, config: BoxConfig) -> Kernel:
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels import _unshared_box
+
+        return (_unshared_box.forward if direction == "forward" else _unshared_box.weights)(dtype, config)
+
+    first = "" if direction == "forward" else "i32 "
+    parameters = f"ptr ptr ptr {first}i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32 "
+    parameters += "i64*4 i64*3 i64*4 f32 f32"
+    name = f"unshared box {direction} {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:8])
+    return Kernel(name, parameters, build, config.threads, config.resident)
+
+
+def plan(problem: ConvProblem, policy: Policy, config: BoxConfig) -> Executable:
+    chosen = kernel(problem.direction, problem.x.dtype, config)
+    (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
+    across, forward = -(-Q // config.places), problem.direction == "forward"
+    slices = 1 if forward else -(-w.shape[3] // config.channels)
+    scalars = (
+        *(() if forward else (slices,)),
+        *(across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, Q),
+        *(room_of(problem, config), (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
+        *(problem.stride, problem.dilation, int(problem.flip), wide_of(problem, config.places)),
+        *(problem.x.strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
+    )
+    grid = (slices * across * problem.groups * P, 1, 1)
+    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
+
+    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
+        launch(stream, inputs[0], inputs[1], outputs[0])
+
+    facts = {"kernel": chosen.name, "config": config}
+    return Executable(run, 0, "ieee", "run_to_run" if forward else "gpu_to_gpu", facts, launch.direct)
+
+
+def kernels() -> Iterator[Kernel]:
+    """Few images and many, 32 bits and 16."""
+    yield kernel("forward", "float32", BoxConfig(8, 4, 4, 2, 4, 2, 2, True, 1))
+    # more than 8 images forward are not among these: sm_100's code has a stack frame of 256 bytes (sm_80's and sm_90a's none)
+    yield kernel("grad_weights", "float32", BoxConfig(8, 4, 8, 1, 4, 1, 2, False, 1))
+    yield kernel("grad_weights", "bfloat16", BoxConfig(32, 4, 8, 1, 2, 1, 2, False, 1))

@@ -1,0 +1,130 @@
+"""Which unshared convolutions of 16-bit types have several positions a block; the device code is ``_unshared_places``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._support import accumulator_of
+from numbadnn.kernels.unshared_weights_halves import vector, wide_of
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
+
+LANES, CHUNK = 32, 32
+#: for fewer images a block for each position is quicker
+FEWEST_IMAGES, MOST_IMAGES = 4, 32
+#: of a block, on the multiprocessors that have the least
+SHARED_BYTES = 99 * 1024
+#: fewer leave most rows of a product idle
+FEWEST_FILTERS = 4
+#: a warp has one: fewer do not keep memory busy
+ENOUGH_POSITIONS, MOST_PLACES = 132 * 7, 8
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesConfig:
+    """A block has ``places`` positions, ``parts`` warps for each; ``filters`` (16 or 32) at a time; ``vec``: terms of an access.
+
+    ``ahead``: chunks of 32 terms under way; ``channels`` in shared memory, ``whole``: these are all.
+    """
+
+    images: int
+    filters: int
+    places: int
+    parts: int
+    vec: int
+    ahead: int
+    resident: int
+    whole: bool
+    channels: int
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.places * self.parts
+
+    @property
+    def cell(self) -> int:
+        """Words of a pixel: an odd multiple of 4, so that eight neighbours meet all banks."""
+        return (self.images // 8 | 1) * 4
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> PlacesConfig | None:
+    """None where other kernels of ``numba.unshared`` are to do it."""
+    w, N = problem.w, problem.x.shape[0]
+    K, C, Q = w.shape[0] // problem.groups, w.shape[3], problem.y.shape[3]
+    if not problem.unshared or problem.direction != "forward" or w.itemsize != 2:
+        return None
+    if accumulator_of(w.dtype, policy) != "float32" or policy.determinism not in ("run_to_run", "not_guaranteed"):
+        return None  # how tensor cores round differs from one to the next
+    if not FEWEST_IMAGES <= N <= MOST_IMAGES or K < FEWEST_FILTERS:
+        return None
+    images, filters = max(8, 1 << (N - 1).bit_length()), 16 if K <= 16 else 32
+    many = max(filters, images) > 16  # what two blocks hold would not fit registers
+    if Q * problem.y.shape[2] * problem.groups < ENOUGH_POSITIONS:
+        return None
+    for places in places_of(Q, MOST_PLACES):
+        for channels in (C, *(c for c in (64, 32, 16, 8) if c < C)):
+            vec, ahead, resident = vector(problem, channels), 2 if filters > 16 else 3, 1 if many else 2
+            config = PlacesConfig(images, filters, places, 1, vec, ahead, resident, channels == C, channels)
+            if vec > 1 and shared_bytes(problem, config) <= SHARED_BYTES:
+                return config
+    return None
+
+
+def places_of(Q: int, most: int) -> list[int]:
+    """Numbers of neighbouring positions of a block, the best first: a row's last block has few idle ones, then the most."""
+    return sorted(range(1, min(most, Q) + 1), key=lambda n: (Q / (-(-Q // n) * n) < 0.9, -n))
+
+
+def room_of(problem: ConvProblem, config: PlacesConfig) -> int:
+    return -(-config.channels * math.prod(problem.taps) // CHUNK) * CHUNK
+
+
+def shared_bytes(problem: ConvProblem, config: PlacesConfig) -> int:
+    box = config.channels * problem.taps[0] * wide_of(problem, config.places) * config.cell
+    sums = config.parts * config.places * config.filters * config.images
+    return 4 * (room_of(problem, config) + max(box, sums))
+
+
+def kernel(dtype: str, config: PlacesConfig) -> Kernel:
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels import _unshared_places
+
+        return _unshared_places.forward(dtype, config)
+
+    parameters = (
+        "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32 i64*4 i64*3 i64*4 f32 f32"
+    )
+    name = f"unshared places {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:8])
+    return Kernel(name, parameters, build, config.threads, config.resident)
+
+
+def plan(problem: ConvProblem, policy: Policy, config: PlacesConfig) -> Executable:
+    chosen = kernel(problem.x.dtype, config)
+    (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
+    across = -(-Q // config.places)
+    scalars = (
+        *(across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, Q),
+        *(room_of(problem, config), (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
+        *(problem.stride, problem.dilation, int(problem.flip), wide_of(problem, config.places)),
+        *(problem.x.strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
+    )
+    grid = (across * problem.groups * P, 1, 1)
+    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
+
+    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
+        launch(stream, inputs[0], inputs[1], outputs[0])
+
+    facts = {"kernel": chosen.name, "config": config}
+    return Executable(run, 0, "tensor_core", "run_to_run", facts, launch.direct)
+
+
+def kernels() -> Iterator[Kernel]:
+    """Few filters and many; many images, some channels at a time."""
+    yield kernel("float16", PlacesConfig(8, 32, 8, 1, 8, 2, 1, True, 1))
+    yield kernel("bfloat16", PlacesConfig(8, 16, 8, 1, 8, 3, 2, True, 1))
+    yield kernel("float16", PlacesConfig(32, 16, 8, 1, 8, 3, 1, False, 1))

@@ -124,11 +124,11 @@ def several_images(line: str) -> None:
 
 if __name__ == "__main__":
     sys.setswitchinterval(1e-4)  # the simulator's threads wait for each other all the time
-    asked = [(ops[number % len(ops)], text) for number, (ops, text) in enumerate(CASES)]  # the GPU tests have all
-    for number, (op, text) in enumerate(asked[::2]):
+    asked = [(op, text) for ops, text in CASES for op in ops]
+    for number, (op, text) in enumerate(asked):
         dtype, data, tile = (("float16", "integers", (3, 4)), ("bfloat16", "random", (2, 9)))[number % 3 == 1]
         check(f"{op} {text.format(t=dtype)}", data, tile)
-    for number, channels in enumerate((4, 16)):
+    for number, channels in enumerate((4, 8, 16)):
         shape = f"{2 * channels}x{channels}x3x3:nhwc pad=1,1,1,1 stride=2,2 groups=2"
         contained(f"{BOTH[number % 2]} x=float16:1x{2 * channels}x5x5:nhwc w=float16:{shape}")
     for number, text in enumerate(OF_WEIGHTS):
@@ -136,6 +136,7 @@ if __name__ == "__main__":
         check(f"{WEIGHTS} {text.format(t=dtype)}", data, (3, 4))
     untouched(f"{WEIGHTS} x=float16:1x32x8x7:nhwc w=float16:32x16x3x3:nhwc groups=2 stride=2,2")
     contained_filters(f"{WEIGHTS} x=float16:1x32x5x5:nhwc w=float16:32x8x3x3:nhwc pad=1,1,1,1 groups=4")
+    several_images("conv2d x=float16:3x32x4x3:nhwc w=float16:32x16x3x3:nhwc pad=1,1,1,1 groups=2")
     several_images(f"{BOTH[1]} x=float16:3x16x4x3:nhwc w=float16:16x8x3x3:nhwc pad=1,1,1,1 groups=2")
     several_images(f"{WEIGHTS} x=float16:3x32x5x4:nhwc w=float16:32x8x3x3:nhwc pad=1,1,1,1 groups=4")
     print("failures", failures)

@@ -60,7 +60,6 @@ def corrmm() -> None:
 
 
 if __name__ == "__main__":
-    sys.setswitchinterval(1e-4)  # the simulator's threads wait for each other all the time
     for part in sys.argv[1:]:
         globals()[part]()
     print("failures", failures)

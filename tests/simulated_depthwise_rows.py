@@ -33,7 +33,6 @@ def check(line: str, kind: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.setswitchinterval(1e-4)  # the simulator's threads wait for each other all the time
     for number, text in enumerate(CASES):
         dtype, data = (("float16", "integers"), ("bfloat16", "random"))[number % 2]
         check(text.format(t=dtype), data)

@@ -9,10 +9,10 @@ import numpy as np
 
 from numbadnn.arrays.numpy_ import numpy_dtype
 from numbadnn.kernels import _gemm_wgmma, _hopper_twins, _ptx
-from numbadnn.kernels._cuda import cuda, f32
+from numbadnn.kernels._cuda import f32
+from numbadnn.kernels._simulated_block import launch
 from numbadnn.kernels.gemm import GemmProblem, WgmmaConfig, plan_gemm, wgmma_config
 
-sys.setswitchinterval(1e-4)  # the simulator's threads wait for each other all the time
 failures = 0
 
 
@@ -84,8 +84,9 @@ def wgmma() -> None:
             for v, size, by_rows in ((a, _gemm_wgmma.M, config.a_by_rows), (b, n, config.b_by_rows))
         ]
         allow(c)
-        kernel = cuda.jit(_gemm_wgmma.gemm(dtype, dtype, config))[(1, 1, 1), (384, 1, 1), 0, 0]
-        kernel(*maps, c.ctypes.data, sizes, 1, (1, 1), problem.c_strides, c[0].size, f32(1), f32(0))
+        scalars = sizes, 1, (1, 1), problem.c_strides, c[0].size, f32(1), f32(0)
+        kernel = _gemm_wgmma.gemm(dtype, dtype, config)
+        launch(kernel, (1, 1, 1), (384, 1, 1), 0, *maps, c.ctypes.data, *scalars)
         report(f"wgmma {problem} {config}", np.array_equal(c, expected))
 
 

@@ -123,7 +123,6 @@ def several_images(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.setswitchinterval(1e-4)  # the simulator's threads wait for each other all the time
     asked = [(op, text) for ops, text in CASES for op in ops]
     for number, (op, text) in enumerate(asked):
         dtype, data, tile = (("float16", "integers", (3, 4)), ("bfloat16", "random", (2, 9)))[number % 3 == 1]

@@ -11,15 +11,15 @@ import numpy as np
 
 from numbadnn.kernels import _hopper_twins, _implicit_weights, _ptx, implicit_pixels_config, implicit_weights
 from numbadnn.kernels import implicit_pixels as host
-from numbadnn.kernels._cuda import cuda, f32
+from numbadnn.kernels._cuda import f32
 from numbadnn.kernels._implicit_walk import Boxes, Window, filter_steps, packed_steps
+from numbadnn.kernels._simulated_block import launch
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.validate import compare
 from numbadnn.validate.data import buffer, untouched
 from numbadnn.validate.execute import targets
 from numbadnn.validate.oracle import Trial
 
-sys.setswitchinterval(1e-4)  # the simulator's threads wait for each other all the time
 #: each with its tile, splits, and whether filters stay: tails of pixels, channels and terms; flips, padding, strides, phases
 PIXELS = (
     (
@@ -146,8 +146,8 @@ def pixels(cases: Any = PIXELS) -> None:
             _ptx.MEMORY[:] = [(out.array.ctypes.data, out.array.ctypes.data + out.array.nbytes)]
         *scalars, alpha, beta = host.arguments(p, config)
         chosen = host.pixels_kernel(problem.x.dtype, problem.axes, config)
-        kernel = cuda.jit(chosen.build())[(1, 1, 1), (chosen.threads, 1, 1), 0, 0]
-        kernel(*maps, *(written.ctypes.data,) * (4 - len(maps)), *scalars, f32(alpha), f32(beta))
+        places = (*maps, *(written.ctypes.data,) * (4 - len(maps)))
+        launch(chosen.build(), (1, 1, 1), (chosen.threads, 1, 1), 0, *places, *scalars, f32(alpha), f32(beta))
         if splits > 1:
             _ptx.MEMORY[:] = [(v.ctypes.data, v.ctypes.data + v.nbytes) for v in (partial, out.array)]
             host.total_launch(p.target, problem, splits, 0)(0, partial.ctypes.data, out.array.ctypes.data)
@@ -182,10 +182,9 @@ def weights(op: str = "conv2d_grad_wrt_weights", cases: Any = WEIGHTS) -> None:
         described = implicit_weights.maps(problem, config)
         maps = [twin(flat(a), d) for a, d in zip((*inputs, out.array), described, strict=False)]
         *scalars, alpha = implicit_weights.arguments(problem, config)
-        kernel = cuda.jit(_implicit_weights.weights(problem.x.dtype, problem.axes, config))[
-            (1, 1, 1), (384, 1, 1), 0, 0
-        ]
-        kernel(*maps, *(partial.ctypes.data,) * (3 - len(maps)), *scalars, f32(alpha))
+        kernel = _implicit_weights.weights(problem.x.dtype, problem.axes, config)
+        places = (*maps, *(partial.ctypes.data,) * (3 - len(maps)))
+        launch(kernel, (1, 1, 1), (384, 1, 1), 0, *places, *scalars, f32(alpha))
         if not config.direct:
             implicit_weights.total_launch(problem, splits, 0)(0, partial.ctypes.data, out.array.ctypes.data)
         report(f"{problem} {config}", trial.compare_exactly(out.array), untouched(out))

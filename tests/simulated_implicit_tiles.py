@@ -71,7 +71,6 @@ def products() -> None:
 
 
 if __name__ == "__main__":
-    sys.setswitchinterval(1e-4)  # the simulator's threads wait for each other all the time
     products()
     print("failures", failures)
     sys.exit(bool(failures))

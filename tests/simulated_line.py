@@ -30,6 +30,5 @@ def check(text: str, sizes: tuple[int, int, int, int, int], dtype: str, kind: st
 
 if __name__ == "__main__":
     line_halves.MULTIPROCESSORS = 1  # one block for several turns
-    sys.setswitchinterval(1e-4)  # the simulator's threads wait for each other all the time
     done = [check(*case, *kind) for case in CASES for kind in (("float16", "integers"), ("bfloat16", "random"))]
     sys.exit(not all(done))

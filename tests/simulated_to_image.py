@@ -41,7 +41,6 @@ def check(line: str, kind: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.setswitchinterval(1e-4)  # the simulator's threads wait for each other all the time
     for number, (op, text) in enumerate(CASES):
         check(f"{op} {text}", ("random", "integers")[number % 2])
     print("failures", failures)

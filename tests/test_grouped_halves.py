@@ -51,7 +51,7 @@ def problem(text: str, op: str = "conv2d") -> ConvProblem:
     return ConvProblem.parse(f"{op} {text}")
 
 
-@pytest.mark.slow(120)
+@pytest.mark.slow(20)
 def test_under_the_simulator() -> None:
     assert checks_passed("grouped_halves") == 31
 

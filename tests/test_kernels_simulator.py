@@ -19,7 +19,7 @@ from numbadnn.registry import FAMILY
         ("copies", 96),
     ],
 )
-@pytest.mark.slow(60)
+@pytest.mark.slow(15)
 def test_kernels_under_the_simulator(part: str, checks: int) -> None:
     assert checks_passed("kernels", part) >= checks
 
@@ -27,10 +27,14 @@ def test_kernels_under_the_simulator(part: str, checks: int) -> None:
 SIMULATED = [case for case in cases.all_cases().values() if "simulate" in case.tags]
 
 
-@pytest.mark.slow(60)
+@pytest.mark.slow(15)
 @pytest.mark.parametrize("family", sorted({FAMILY[case.op] for case in SIMULATED}))
 def test_cases_under_the_simulator(family: str) -> None:
     assert checks_passed("kernels", family) >= sum(FAMILY[case.op] == family for case in SIMULATED)
+
+
+def test_threads_take_turns() -> None:
+    assert checks_passed("block") == 6
 
 
 def test_simulate_refuses_outside_the_simulator() -> None:

@@ -124,6 +124,7 @@ PRODUCT = """
 import numpy as np
 from numbadnn.kernels._cuda import cuda, f32, types, i32
 from numbadnn.kernels._mma import product
+from numbadnn.kernels._simulated_block import launch
 u32 = types.uint32 if hasattr(types, "uint32") else np.uint32
 rng = np.random.default_rng(0)
 A, B = rng.integers(-3, 4, (16, 16)).astype(np.float16), rng.integers(-3, 4, (8, 16)).astype(np.float16)
@@ -141,7 +142,7 @@ def kernel(left, right, C):
     multiply(c, 0, a, 0, b, 0)
     C[g, 2 * t], C[g, 2 * t + 1], C[g + 8, 2 * t], C[g + 8, 2 * t + 1] = c[0], c[1], c[2], c[3]
 
-cuda.jit(kernel)[1, 32](left, right, C)
+launch(kernel, 1, 32, 0, left, right, C)
 assert np.array_equal(C, A.astype(np.float32) @ B.T.astype(np.float32)), C
 """
 

@@ -1,8 +1,8 @@
 """What the instructions of ``_hopper`` do, in Python, under the CUDA simulator: bytes of shared memory, phases, tiles.
 
 A block's shared memory and barriers hang on the simulator's manager of the block. Copies are complete when they are
-asked for, which a kernel may rely on no less than on their being late; who waits on a barrier that is never completed
-gets an error after a minute. The swizzle is on: 16-byte pieces are permuted by address bits 7 to 9, as the hardware
+asked for, which a kernel may rely on no less than on their being late; where all wait on barriers that are never completed,
+the block ends with an error. The swizzle is on: 16-byte pieces are permuted by address bits 7 to 9, as the hardware
 does.
 """
 
@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 SHARED_BYTES, START = 232448, 1040  # the start is not aligned, so that a kernel must see to it
-_making = threading.Lock()
 
 
 class Barrier:
@@ -27,14 +26,12 @@ class Barrier:
 
 
 class Block:
-    """What the threads of one block share; ``groups``: meeting points of 128 threads."""
+    """What the threads of one block share; ``pieces``: of each group of 128 threads, what they exchange."""
 
     def __init__(self, threads: int) -> None:
         self.memory = np.zeros(SHARED_BYTES + START, np.uint8)
         self.barriers: dict[int, Barrier] = {}
-        self.changed = threading.Condition()
-        self.groups = [threading.Barrier(128) for _ in range(-(-threads // 128))]
-        self.pieces: list[list[Any]] = [[None] * 128 for _ in self.groups]
+        self.pieces: list[list[Any]] = [[None] * 128 for _ in range(-(-threads // 128))]
 
 
 class Map(NamedTuple):
@@ -58,17 +55,22 @@ class Window(NamedTuple):
 
 
 def _block() -> Block:
-    manager = threading.current_thread()._manager  # type: ignore[attr-defined]
-    with _making:
-        if not hasattr(manager, "shared"):
-            manager.shared = Block(int(np.prod(manager._block_dim)))
-    found: Block = manager.shared
+    block: Any = threading.current_thread()  # _simulated_block.Block
+    if block.twins is None:
+        block.twins = Block(block.threads)
+    found: Block = block.twins
     return found
 
 
 def _thread() -> int:
     number: int = threading.current_thread().thread_id  # type: ignore[attr-defined]
     return number
+
+
+def _meet() -> bool:
+    """The 128 threads of a group wait for each other; whether this is the last."""
+    last: bool = threading.current_thread().meet(_thread() >> 7, 128)  # type: ignore[attr-defined]
+    return last
 
 
 def nothing(*_: Any) -> None:
@@ -87,11 +89,10 @@ def barrier_init(barrier: int, arrivals: int) -> None:
     _block().barriers[int(barrier)] = Barrier(int(arrivals))
 
 
-def _settle(block: Block, barrier: Barrier) -> None:
+def _settle(barrier: Barrier) -> None:
     if barrier.missing == 0 and barrier.bytes == 0:
         barrier.phase ^= 1
         barrier.missing = barrier.arrivals
-        block.changed.notify_all()
 
 
 def barrier_arrive(barrier: int) -> None:
@@ -99,22 +100,17 @@ def barrier_arrive(barrier: int) -> None:
 
 
 def barrier_expect(barrier: int, nbytes: int) -> None:
-    block = _block()
-    with block.changed:
-        found = block.barriers[int(barrier)]
-        found.bytes += int(nbytes)
-        found.missing -= 1
-        if found.missing < 0:
-            raise RuntimeError(f"barrier {barrier}: more arrivals than it was made for")
-        _settle(block, found)
+    found = _block().barriers[int(barrier)]
+    found.bytes += int(nbytes)
+    found.missing -= 1
+    if found.missing < 0:
+        raise RuntimeError(f"barrier {barrier}: more arrivals than it was made for")
+    _settle(found)
 
 
 def barrier_wait(barrier: int, parity: int) -> None:
-    block = _block()
-    with block.changed:
-        found = block.barriers[int(barrier)]
-        if not block.changed.wait_for(lambda: found.phase != int(parity), timeout=60):
-            raise RuntimeError(f"barrier {barrier}: phase {parity} is never complete")
+    found, parity = _block().barriers[int(barrier)], int(parity)
+    threading.current_thread().wait_until(lambda: found.phase != parity)  # type: ignore[attr-defined]
 
 
 def _swizzled(at: int) -> int:
@@ -191,7 +187,7 @@ def store_box(target: Map, x: int, y: int, z: int, source: int) -> None:
 
 
 def meet(barrier: int) -> None:
-    _block().groups[_thread() >> 7].wait()
+    _meet()
 
 
 def _arrive(block: Block, target: int, box: np.ndarray, barrier: int) -> None:
@@ -201,10 +197,9 @@ def _arrive(block: Block, target: int, box: np.ndarray, barrier: int) -> None:
         for piece in range(rows.shape[1] // 16):
             at = _swizzled(target + row * rows.shape[1] + piece * 16)
             block.memory[at : at + 16] = rows[row, piece * 16 : piece * 16 + 16]
-    with block.changed:
-        found = block.barriers[barrier]
-        found.bytes -= rows.size
-        _settle(block, found)
+    found = block.barriers[barrier]
+    found.bytes -= rows.size
+    _settle(found)
 
 
 def _tile(descriptor: int, count: int, by_rows: bool, dtype: Any) -> np.ndarray:
@@ -236,11 +231,11 @@ def wgmma(dtype: str, n: int, a_by_rows: bool, b_by_rows: bool) -> Callable[...,
         group, lane, warp = thread >> 7, thread & 31, (thread >> 5) & 3
         pieces = block.pieces[group]
         pieces[thread & 127] = (int(a), int(b))
-        if block.groups[group].wait() == 0:
+        if _meet():
             if len(set(pieces)) != 1:
                 raise ValueError("the threads of a group ask for different products")
             pieces[:] = [_tile(int(a), 64, a_by_rows, kind) @ _tile(int(b), n, b_by_rows, kind).T] * 128
-        block.groups[group].wait()
+        _meet()
         product, row, column = pieces[thread & 127], warp * 16 + (lane >> 2), 2 * (lane & 3)
         for j in range(n // 8):
             at = 8 * j + column
@@ -261,37 +256,37 @@ def pack(dtype: str) -> Callable[[Any, Any], int]:
 
 def exchange(word: int, mask: int) -> int:
     block, thread = _block(), _thread()
-    group, pieces = block.groups[thread >> 7], block.pieces[thread >> 7]
+    pieces = block.pieces[thread >> 7]
     pieces[thread & 127] = word
-    group.wait()
+    _meet()
     found: int = pieces[(thread ^ int(mask)) & 127]
-    group.wait()
+    _meet()
     return found
 
 
 def store_tiles(address: int, *words: int) -> None:
     block, thread = _block(), _thread()
-    group, pieces = block.groups[thread >> 7], block.pieces[thread >> 7]
+    pieces = block.pieces[thread >> 7]
     pieces[thread & 127] = int(address)
-    group.wait()
+    _meet()
     first, lane = thread & 96, thread & 31
     for tile, word in enumerate(words):
         at = pieces[first + tile * 8 + (lane >> 2)] + 4 * (lane & 3)
         block.memory[at : at + 4] = np.array([word], np.uint32).view(np.uint8)
-    group.wait()
+    _meet()
 
 
 def store_turned_tiles(address: int, *words: int) -> None:
     block, thread = _block(), _thread()
-    group, pieces = block.groups[thread >> 7], block.pieces[thread >> 7]
+    pieces = block.pieces[thread >> 7]
     pieces[thread & 127] = int(address)
-    group.wait()
+    _meet()
     first, lane = thread & 96, thread & 31
     for tile, word in enumerate(words):
         for half in range(2):
             at = pieces[first + tile * 8 + 2 * (lane & 3) + half] + 2 * (lane >> 2)
             block.memory[at : at + 2] = np.array([word >> (16 * half) & 0xFFFF], np.uint16).view(np.uint8)
-    group.wait()
+    _meet()
 
 
 def load_words(address: int) -> tuple[int, ...]:

@@ -84,7 +84,7 @@ def by_halves(dtype: str, config: ImplicitTilesConfig) -> Callable[..., None]:
     return multiply
 
 
-# ---- twin: the simulator has no warps, so every thread of the block meets here, twice
+# ---- twin: the simulator has no warps, so every thread of the block meets here, and one of each 32 loads for all of them
 
 
 def _load_twin(transposed: bool, words: Any, start: int, shared: Any, address: int) -> None:
@@ -94,12 +94,11 @@ def _load_twin(transposed: bool, words: Any, start: int, shared: Any, address: i
     number = thread.thread_id
     _EXCHANGE[number] = address // 2
     thread.syncthreads()
-    first, g, t = number & ~31, (number & 31) >> 2, number & 3
-    for i in range(4):
-        rows = [_EXCHANGE[first + 8 * i + r] for r in range(8)]
-        if transposed:
-            pair = shared[rows[2 * t] + g], shared[rows[2 * t + 1] + g]
-        else:
-            pair = shared[rows[g] + 2 * t], shared[rows[g] + 2 * t + 1]
-        words[start + i] = np.array(pair, np.uint16).view(np.int32)[0]
-    thread.syncthreads()
+    if not isinstance(_EXCHANGE[number], np.ndarray):  # nobody of this warp was here
+        first = number & ~31
+        rows = np.array([_EXCHANGE[first + lane] for lane in range(32)]).reshape(4, 8, 1)
+        tiles = np.asarray(shared[rows + np.arange(8)], np.uint16)
+        tiles = np.ascontiguousarray(tiles.swapaxes(1, 2) if transposed else tiles)
+        for lane, found in enumerate(tiles.view(np.int32).reshape(4, 32).T):
+            _EXCHANGE[first + lane] = found
+    words[start : start + 4] = _EXCHANGE[number]

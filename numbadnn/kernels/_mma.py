@@ -85,28 +85,34 @@ def _multiply(builder: Any, name: str, c_code: str, a_code: str, real: Any, c: A
 
 
 def _product_twin(kind: str, terms: int, sums: Any, at: int, a: Any, i: int, b: Any, j: int) -> None:
-    """The simulator has no warps: every thread of the block meets here, twice."""
+    """The simulator has no warps: every thread of the block meets here, and one of each 32 multiplies for all of them."""
     import threading
 
     thread: Any = threading.current_thread()
-    number, acc, pack = thread.thread_id, np.float64 if kind == "float64" else np.float32, 1 + (kind in _HALVES)
+    number, pack = thread.thread_id, 1 + (kind in _HALVES)
     count = terms // pack
-
-    def values(words: Any) -> np.ndarray:
-        return np.array(words, np.uint32).view(_numpy_type(kind)).astype(acc) if pack == 2 else np.array(words, acc)
-
-    _EXCHANGE[number] = (values(a[i : i + count // 2]), values(b[j : j + count // 4]))
+    _EXCHANGE[number] = (a[i : i + count // 2], b[j : j + count // 4], np.array(sums[at : at + 4]))
     thread.syncthreads()
-    first, g, t = number & ~31, (number & 31) >> 2, number & 3
+    if type(_EXCHANGE[number]) is tuple:  # nobody of this warp was here
+        first = number & ~31
+        words = zip(*(_EXCHANGE[first + lane] for lane in range(32)), strict=True)
+        for lane, found in enumerate(_warp_product(kind, terms, *map(np.array, words))):
+            _EXCHANGE[first + lane] = found
+    sums[at : at + 4] = _EXCHANGE[number]
+
+
+def _warp_product(kind: str, terms: int, a: np.ndarray, b: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Every lane's four sums, of every lane's words of the operands and its sums: a term after the other."""
+    halves, acc = kind in _HALVES, np.float64 if kind == "float64" else np.float32
+    if halves:
+        a, b = (words.astype(np.int32).view(_numpy_type(kind)) for words in (a, b))
+    pack = 1 + halves
+    left = a.astype(acc).reshape(8, 4, -1, 2, pack).transpose(3, 0, 2, 1, 4).reshape(16, terms)
+    right = b.astype(acc).reshape(8, 4, -1, pack).transpose(0, 2, 1, 3).reshape(8, terms)
+    total = sums.astype(acc).reshape(8, 4, 2, 2).transpose(2, 0, 1, 3).reshape(16, 8)
     for k in range(terms):
-        word, half = divmod(k, pack)
-        low, upper = word & 3, word >> 2
-        for e in range(2):
-            right = _EXCHANGE[first + (2 * t + e) * 4 + low][1][pack * upper + half]
-            left = _EXCHANGE[first + g * 4 + low][0]
-            sums[at + e] += left[pack * 2 * upper + half] * right
-            sums[at + 2 + e] += left[pack * (2 * upper + 1) + half] * right
-    thread.syncthreads()
+        total = total + np.multiply.outer(left[:, k], right[:, k])
+    return total.reshape(2, 8, 4, 2).transpose(1, 2, 0, 3).reshape(32, 4)
 
 
 def _round_tf32() -> Callable[..., Any]:

@@ -30,7 +30,7 @@ class SimulatedLaunch:
     def __init__(
         self, build: Callable[[], Any], parameters: str, grid: Any, block: Any, scalars: Any, shared_bytes: int = 0
     ) -> None:
-        from numbadnn.kernels._cuda import cuda, f32, f64, i32, i64
+        from numbadnn.kernels._cuda import f32, f64, i32, i64
 
         convert = {"i32": i32, "i64": i64, "f32": f32, "f64": f64}
         words = parameters.split()
@@ -39,16 +39,18 @@ class SimulatedLaunch:
         for word, value in zip(words[self._addresses :], scalars, strict=True):
             name, _, count = word.partition("*")
             self._scalars.append(tuple(map(convert[name], value)) if count else convert[name](value))
-        self._function = cuda.jit(build())[grid, block, 0, shared_bytes]
+        self._how = build(), grid, block, shared_bytes
 
     @property
     def direct(self) -> Callable[..., None]:
         return self.__call__
 
     def __call__(self, stream: int, *addresses: int) -> None:
+        from numbadnn.kernels._simulated_block import launch
+
         with warnings.catch_warnings():  # exp(inf - inf) is meant; NumPy's error state is each thread's own
             warnings.simplefilter("ignore", RuntimeWarning)
-            self._function(*addresses[: self._addresses], *self._scalars)
+            launch(*self._how, *addresses[: self._addresses], *self._scalars)
 
 
 def run(problem: Any, arrays: tuple[Any, ...], name: str = "", policy: Policy | None = None, config: Any = None) -> Any:

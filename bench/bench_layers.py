@@ -1,8 +1,8 @@
 """Layers of real networks, three directions: what the dispatcher chooses, Numba alone, cuDNN alone, and PyTorch, side by side.
 
 ResNet-50, VGG-16, MobileNetV2, ResNeXt-50, EfficientNet-B0, a 3-D U-Net and single images; float32 under ieee, tf32, float16 and
-bfloat16; channels first and last. PyTorch runs with ``cudnn.benchmark=True`` and the same arithmetic allowed; ``--deterministic``
-adds a column with ``cudnn.deterministic`` too, which is what our default promises. Each result is held against float64 before
+bfloat16 (float64 when asked); channels first and last. PyTorch runs with ``cudnn.benchmark=True`` and the same arithmetic
+allowed; ``--deterministic`` adds a column with ``cudnn.deterministic`` too, which is what our default promises. Each result is held against float64 before
 it is timed (one that fails prints REFUSED); each launch takes the next of so many sets of operands that none is found in the
 L2 cache again; times are medians of rounds in which the four take turns. Processes prepare side by side (``--jobs``), the device
 is measured by one at a time.
@@ -18,7 +18,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +35,10 @@ ARITHMETIC = {
     "tf32": ("float32", "tf32"),
     "fp16": ("float16", "ieee"),
     "bf16": ("bfloat16", "ieee"),
+    "fp64": ("float64", "ieee"),
 }
+#: what is measured unless --arithmetic says otherwise
+USUAL = ("fp32", "tf32", "fp16", "bf16")
 LAYOUTS = ("nchw", "nhwc")
 #: what --quick takes first
 FIRST = (("fp16", "nhwc"), ("fp32", "nchw"))
@@ -208,13 +211,13 @@ def rows(todo: list[Asked], jobs: int, budget: float | None) -> Iterator[dict[st
         print(f"{count} of {len(todo)} cases left out: the budget of {budget:g} s was spent")
 
 
-def ceilings() -> dict[str, float]:
+def ceilings(names: Sequence[str]) -> dict[str, float]:
     """GB/s of a large copy, and TFLOP/s of a large matrix product in each arithmetic: the two roofs."""
     from bench_conv import matrix_tflops
     from harness import copy_gbps
 
     with stored.lock_file(stored.lock_name(0)):
-        found = {name: matrix_tflops(dtype, precision) for name, (dtype, precision) in ARITHMETIC.items()}
+        found = {name: matrix_tflops(*ARITHMETIC[name]) for name in names}
         return {"copy": copy_gbps(1 << 30), **found}
 
 
@@ -225,7 +228,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer layers, in under two minutes")
     parser.add_argument("--slice", default="0/1", metavar="I/N", help="every N-th case, beginning with the I-th")
     parser.add_argument("--network", nargs="+", default=[*networks.NETWORKS], choices=networks.NETWORKS, metavar="NAME")
-    parser.add_argument("--arithmetic", nargs="+", default=[*ARITHMETIC], choices=ARITHMETIC, metavar="NAME")
+    parser.add_argument("--arithmetic", nargs="+", default=[*USUAL], choices=ARITHMETIC, metavar="NAME")
     parser.add_argument("--layout", nargs="+", default=[*LAYOUTS], choices=LAYOUTS, metavar="NAME")
     parser.add_argument("--tune", action="store_true", help="measure every candidate first, and keep the fastest")
     parser.add_argument("--deterministic", action="store_true", help="PyTorch with cudnn.deterministic=True as well")
@@ -241,7 +244,7 @@ def main() -> int:
     if not info.gpus():
         print("bench_layers.py needs an NVIDIA GPU: the CUDA driver finds none here", file=sys.stderr)
         return CANNOT_RUN
-    todo, begin, roofs = cases(options), time.perf_counter(), ceilings()
+    todo, begin, roofs = cases(options), time.perf_counter(), ceilings(options.arithmetic)
     budget = QUICK_SECONDS - 15 if options.quick and options.budget is None else options.budget
     found = []
     for row in rows(todo, options.jobs, budget):

@@ -54,9 +54,6 @@ VOLUMES = (
     ),
     ("conv3d x=float16:1x72x5x6x7:nhwc w=float16:16x72x1x1x1:nhwc stride=1,1,2", 128, 64, 1, True),
     ("conv3d_grad_wrt_inputs x=float16:1x40x5x3x6:nhwc w=float16:8x40x3x1x2 pad=1,0,0,0,1,0 stride=2,1,1", 128, 64, 1, False),
-)  # fmt: skip
-#: what takes minutes, and runs on a GPU with every suite: ``simulated_implicit_gemm.py more_volumes more_volume_weights``
-MORE_VOLUMES = (
     ("conv3d x=float16:1x8x2x2x40:nhwc w=float16:8x8x1x2x2 pad=16,15,1,1,0,15 dilation=1,1,31", 128, 64, 1, False),
     ("conv3d x=bfloat16:1x72x3x5x7:nhwc w=bfloat16:8x72x1x3x3 pad=0,0,1,2,1,0 dilation=1,2,1", 128, 64, 2, False),
     ("conv3d x=float16:1x128x5x3x5:nhwc w=float16:16x64x3x1x1:nhwc pad=1,1,0,0,0,0 groups=2", 128, 64, 1, False),
@@ -70,8 +67,6 @@ MORE_VOLUMES = (
 )  # fmt: skip
 VOLUME_WEIGHTS = (
     ("x=bfloat16:1x128x3x3x5:nhwc w=bfloat16:16x64x1x2x1:nhwc dilation=1,2,1 groups=2 flip=0", 128, 64, 1, 128),
-)  # fmt: skip
-MORE_VOLUME_WEIGHTS = (
     ("x=float16:1x72x4x5x3:nhwc w=float16:8x72x2x1x2 pad=1,0,0,0,0,1 stride=2,1,1 alpha=2 beta=-1", 128, 64, 2, 64),
     (
         "x=float16:1x8x5x4x3:nhwc w=float16:8x8x3x1x1 y=float16:1x8x5x4x3:1600,1,320,80,16 pad=2,2,0,0,0,0 dilation=2,1,1",
@@ -156,14 +151,6 @@ def pixels(cases: Any = PIXELS) -> None:
 
 def volumes() -> None:
     pixels(VOLUMES)
-
-
-def more_volumes() -> None:
-    pixels(MORE_VOLUMES)
-
-
-def more_volume_weights() -> None:
-    weights("conv3d_grad_wrt_weights", MORE_VOLUME_WEIGHTS)
 
 
 def volume_weights() -> None:

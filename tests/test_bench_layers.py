@@ -24,7 +24,7 @@ ROOFS = {"copy": 4000.0, "fp32": 50.0, "tf32": 400.0, "fp16": 800.0, "bf16": 800
 
 
 def asked(**changes: Any) -> Namespace:
-    options = {"quick": False, "network": [*networks.NETWORKS], "arithmetic": [*bench_layers.ARITHMETIC]}
+    options = {"quick": False, "network": [*networks.NETWORKS], "arithmetic": [*bench_layers.USUAL]}
     options |= {"layout": ["nchw", "nhwc"], "slice": "0/1", "tune": False, "deterministic": False}
     return Namespace(**{**options, **changes})
 

@@ -281,14 +281,19 @@ def _plan_weights(problem: ConvProblem, policy: Policy, config: DepthwiseConfig,
     )
     grid = (-(-(K // config.tile.channels) // config.lanes), config.splits, 1)
     first = chosen.prepare(policy.device, grid, (THREADS, 1, 1), scalars)
-    count = K * math.prod(config.taps)
+    return with_finish(problem, policy, first, acc, config.splits, {"kernel": chosen.name, "config": config})
+
+
+def with_finish(
+    problem: ConvProblem, policy: Policy, first: Any, acc: str, splits: int, facts: dict[str, Any]
+) -> Executable:
+    """A gradient of filters: ``first(stream, x, y, table)``, then the sums over the table's splits into the filters."""
+    K, _, R, S = problem.w.shape
+    count = K * R * S
     start, w_strides = _flipped(problem)
-    second = finish_kernel(problem.x.dtype, acc, config.taps).prepare(
-        policy.device,
-        blocks(count, THREADS // FINISHERS),
-        (THREADS, 1, 1),
-        (count, config.splits, K, start, w_strides, problem.alpha, problem.beta),
-    )
+    sums = (count, splits, K, start, w_strides, problem.alpha, problem.beta)
+    grid = blocks(count, THREADS // FINISHERS)
+    second = finish_kernel(problem.x.dtype, acc, (R, S)).prepare(policy.device, grid, (THREADS, 1, 1), sums)
 
     def direct(stream: int, x: int, y: int, w: int, workspace: int) -> None:
         first(stream, x, y, workspace)
@@ -297,8 +302,7 @@ def _plan_weights(problem: ConvProblem, policy: Policy, config: DepthwiseConfig,
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
         direct(stream, inputs[0], inputs[1], outputs[0], workspace)
 
-    facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, config.splits * count * ITEMSIZE[acc], "ieee", "gpu_to_gpu", facts, direct)
+    return Executable(run, splits * count * ITEMSIZE[acc], "ieee", "gpu_to_gpu", facts, direct)
 
 
 def _space(problem: ConvProblem, policy: Policy) -> list[DepthwiseConfig]:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from numbadnn.kernels import depthwise
-from numbadnn.kernels._launch import Kernel, blocks
+from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import LIMIT32, device_reason
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
@@ -177,22 +176,7 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig | None = None)
     scalars = ((N, K), problem.x.shape[2:], (P, Q), (strips, bands), config.rows, corner, x, y)
     grid = (-(-K // CHANNELS), splits, 1)
     first = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes)
-    count = K * math.prod(config.taps)
-    start, w_strides = depthwise._flipped(problem)
-    finish = depthwise.finish_kernel(dtype, "float32", config.taps)
-    grid = blocks(count, depthwise.THREADS // depthwise.FINISHERS)
-    sums = (count, splits, K, start, w_strides, problem.alpha, problem.beta)
-    second = finish.prepare(policy.device, grid, (depthwise.THREADS, 1, 1), sums)
-
-    def direct(stream: int, x: int, y: int, w: int, workspace: int) -> None:
-        first(stream, x, y, workspace)
-        second(stream, workspace, w)
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        direct(stream, inputs[0], inputs[1], outputs[0], workspace)
-
-    facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, splits * count * 4, "ieee", "gpu_to_gpu", facts, direct)
+    return depthwise.with_finish(problem, policy, first, "float32", splits, {"kernel": chosen.name, "config": config})
 
 
 def rank(problem: ConvProblem) -> float:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-COLOURS = {"fp16": "#1f77b4", "bf16": "#17becf", "tf32": "#2ca02c", "fp32": "#d62728"}
+COLOURS = {"fp16": "#1f77b4", "bf16": "#17becf", "tf32": "#2ca02c", "fp32": "#d62728", "fp64": "#9467bd"}
 MARKS = {"forward": "o", "grad-inputs": "^", "grad-weights": "s"}
 RATIOS = (("torch", "auto", "PyTorch (benchmark) over auto"), ("cudnn", "numba", "cuDNN over Numba"))
 

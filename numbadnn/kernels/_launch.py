@@ -84,7 +84,7 @@ class Kernel:
         """The kernel as PTX, its entry point renamed to something a profiler can show."""
         from numbadnn.kernels._cuda import compile_ptx
 
-        text = compile_ptx(self.build(), self.parameters, arch, self.threads, self.resident)
+        text = compile_ptx(self.build, self.parameters, arch, self.threads, self.resident)
         found = re.search(r"\.entry\s+(\w+)", text)
         if not found:
             raise NumbaDNNError(f"no entry point in the PTX of {self.name}")

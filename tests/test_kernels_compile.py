@@ -4,6 +4,7 @@ import contextlib
 import gc
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.errors import NumbaDNNError
-from numbadnn.kernels import _assemble, _compile, all_kernels
+from numbadnn.kernels import _assemble, _compile, _launch, all_kernels
 from numbadnn.kernels._launch import Kernel, arch_name
 
 ARCHITECTURES = ((8, 0, ""), (9, 0, "a"), (10, 0, ""))
@@ -93,6 +94,31 @@ def test_numba_is_as_it_was_after_a_kernel_is_compiled() -> None:
         raise ZeroDivisionError
     assert all(vars(owner)[name] is old for owner, name, old, _ in replaced)
     assert gc.isenabled()
+
+
+def test_kernels_are_loaded_together_and_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    families = ("pool_tiles float32", "implicit_total float32", "turn 4", "fill float32")
+    kernels = [next(k for k in all_kernels() if k.name.startswith(f)) for f in families]
+    alone = [NUMBERS.sub("", kernel.ptx((9, 0, "a"))) for kernel in kernels]
+    compiled: dict[str, str] = {}
+
+    def assemble(ptx: str, arch: str) -> _assemble.Assembled:
+        entry = re.findall(r"\.entry (\w+)", ptx)[0]
+        assert entry not in compiled
+        compiled[entry] = NUMBERS.sub("", ptx)
+        return _assemble.Assembled(entry.encode(), "nobody", "")
+
+    monkeypatch.setattr(_launch, "assemble", assemble)
+    monkeypatch.setattr(_launch, "_loaded", {})
+    monkeypatch.setattr(_launch, "_load", lambda binary: len(binary.image))
+    monkeypatch.setattr(_launch, "ensure_context", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(_launch._driver, "compute_capability", lambda device: (9, 0))
+    monkeypatch.setattr(_launch, "_folder", tmp_path / "kernels")
+    kernels[0].load(0)
+    _launch._loaded.clear()  # another process, that finds one on disk
+    _launch.load_together(0, *kernels)
+    assert [compiled[kernel.entry] for kernel in kernels] == alone
+    assert [kernel.load(0) for kernel in kernels] == [len(kernel.entry) for kernel in kernels]
 
 
 def test_names_are_unique() -> None:

@@ -1,9 +1,10 @@
 """Every own kernel compiled to PTX for three architectures and assembled by ptxas: it ran, and nothing spilled."""
 
 import contextlib
-import copy
+import gc
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,12 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.errors import NumbaDNNError
-from numbadnn.kernels import _assemble, all_kernels
+from numbadnn.kernels import _assemble, _compile, _launch, all_kernels
 from numbadnn.kernels._launch import Kernel, arch_name
 
 ARCHITECTURES = ((8, 0, ""), (9, 0, "a"), (10, 0, ""))
 PTXAS = _assemble.find_ptxas()
+NUMBERS = re.compile(r"\w*kernelB\d+v\d+\w*|(?<=_cudapy_smem_)\d+")  # Numba numbers what it compiles
 CLEAN = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
 
 needs_ptxas = pytest.mark.skipif(not PTXAS, reason="ptxas is not installed")
@@ -66,27 +68,57 @@ def test_compiles_without_spills(kernel: Kernel) -> None:
 @pytest.mark.parametrize("family", ["dropout_tiles float16", "softmax_rows bfloat16", "gemm_async float64"])
 def test_one_lowering_is_that_of_every_architecture(family: str) -> None:
     kernel = next(k for k in all_kernels() if k.name.startswith(family))
-    numbers = re.compile(r"\w*kernelB\d+v\d+\w*|(?<=_cudapy_smem_)\d+")  # Numba numbers what it compiles
     alone = [kernel.ptx(arch) for arch in ARCHITECTURES]
-    assert [numbers.sub("", c) for c in codes(kernel)] == [numbers.sub("", c) for c in alone]
+    assert [NUMBERS.sub("", c) for c in codes(kernel)] == [NUMBERS.sub("", c) for c in alone]
 
 
-def test_names_are_copied_once_and_the_code_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from numba.cuda.core import inline_closurecall
+@pytest.mark.parametrize("family", ["depthwise", "conv2d forward", "pool_tiles float16"])
+def test_what_numba_repeats_is_left_out_and_the_code_is_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numba_cuda
 
-    from numbadnn.kernels import _cuda
-
-    with _cuda._names_copied_once():
-        assert inline_closurecall.copy is not copy
-    assert inline_closurecall.copy is copy
-    kernel = next(k for k in all_kernels() if k.name.startswith("depthwise"))
+    kernel = next(k for k in all_kernels() if k.name.startswith(family))
 
     def code() -> str:
-        return re.sub(r"\w*kernelB\d+v\d+\w*", "kernel", kernel.ptx((9, 0, "a")))  # Numba numbers what it compiles
+        return NUMBERS.sub("", kernel.ptx((9, 0, "a")))
 
-    once = code()
-    monkeypatch.setattr(_cuda, "_names_copied_once", contextlib.nullcontext)
-    assert code() == once
+    quick = code()
+    monkeypatch.setattr(numba_cuda, "__version__", "0.99.0")  # one that is not known is left as it is
+    assert code() == quick
+
+
+def test_numba_is_as_it_was_after_a_kernel_is_compiled() -> None:
+    replaced = _compile._replacements()
+    with pytest.raises(ZeroDivisionError), _compile.quick():
+        assert all(vars(owner)[name] is new for owner, name, _, new in replaced)
+        assert not gc.isenabled()
+        raise ZeroDivisionError
+    assert all(vars(owner)[name] is old for owner, name, old, _ in replaced)
+    assert gc.isenabled()
+
+
+def test_kernels_are_loaded_together_and_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    families = ("pool_tiles float32", "implicit_total float32", "turn 4", "fill float32")
+    kernels = [next(k for k in all_kernels() if k.name.startswith(f)) for f in families]
+    alone = [NUMBERS.sub("", kernel.ptx((9, 0, "a"))) for kernel in kernels]
+    compiled: dict[str, str] = {}
+
+    def assemble(ptx: str, arch: str) -> _assemble.Assembled:
+        entry = re.findall(r"\.entry (\w+)", ptx)[0]
+        assert entry not in compiled
+        compiled[entry] = NUMBERS.sub("", ptx)
+        return _assemble.Assembled(entry.encode(), "nobody", "")
+
+    monkeypatch.setattr(_launch, "assemble", assemble)
+    monkeypatch.setattr(_launch, "_loaded", {})
+    monkeypatch.setattr(_launch, "_load", lambda binary: len(binary.image))
+    monkeypatch.setattr(_launch, "ensure_context", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(_launch._driver, "compute_capability", lambda device: (9, 0))
+    monkeypatch.setattr(_launch, "_folder", tmp_path / "kernels")
+    kernels[0].load(0)
+    _launch._loaded.clear()  # another process, that finds one on disk
+    _launch.load_together(0, *kernels)
+    assert [compiled[kernel.entry] for kernel in kernels] == alone
+    assert [kernel.load(0) for kernel in kernels] == [len(kernel.entry) for kernel in kernels]
 
 
 def test_names_are_unique() -> None:

@@ -1,19 +1,16 @@
-"""The only door to numba.cuda: types, compilation to PTX, intrinsics, and whether the CUDA simulator stands in for it.
+"""The door to numba.cuda: types, compilation to PTX, intrinsics, and whether the CUDA simulator stands in for it.
 
 Kernels are written against these names, so that another compiler with the same model (numba-cuda's successor has
-another import name) is one file's work. Under the simulator (``NUMBA_ENABLE_CUDASIM=1``) kernels run as plain Python:
-the integer types then check their range, so that an index that would wrap on the GPU raises there. Importing this
-module imports Numba: do it inside functions. A kernel's parameters are written as text, so that a kernel whose binary
-is on disk needs no compiler: ``"ptr ptr i32*4 f32"`` is two addresses, a tuple of four int32 and a float32; ``map`` is a
-TMA descriptor by value.
+another import name) is one file's work; ``_compile`` makes the compiler faster, no more. Under the simulator
+(``NUMBA_ENABLE_CUDASIM=1``) kernels run as plain Python: the integer types then check their range, so that an index that
+would wrap on the GPU raises there. Importing this module imports Numba: do it inside functions. A kernel's parameters
+are written as text, so that a kernel whose binary is on disk needs no compiler: ``"ptr ptr i32*4 f32"`` is two addresses,
+a tuple of four int32 and a float32; ``map`` is a TMA descriptor by value.
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -68,51 +65,29 @@ def _parameter_type(word: str) -> Any:
 
 
 def compile_ptx(
-    function: Callable[..., None], parameters: str, arch: tuple[int, int, str], threads: int, resident: int = 1
+    build: Callable[[], Callable[..., None]],
+    parameters: str,
+    arch: tuple[int, int, str],
+    threads: int,
+    resident: int = 1,
 ) -> str:
-    """The PTX of one kernel for an architecture such as (9, 0, "a"), for blocks of at most ``threads`` threads.
+    """The PTX of the kernel ``build()`` for an architecture such as (9, 0, "a"), for blocks of at most ``threads`` threads.
 
-    ``resident`` blocks must fit a multiprocessor together: that bounds the registers of a thread.
+    ``resident`` blocks must fit a multiprocessor together: that bounds the registers of a thread. Numba works for one
+    thread at a time; NVVM, a third of the time, for several.
     """
+    from numba.cuda import compiler
+
+    from numbadnn.kernels import _compile
+
     signature = types.void(*map(_parameter_type, parameters.split()))
-    cc = arch if arch[2] else arch[:2]
     # without the second number ptxas prefers occupancy to keeping values in registers
-    bounds = (threads, resident)
-    with _names_copied_once():
-        ptx, _ = cuda.compile(function, signature, cc=cc, device=False, abi="numba", output="ptx", launch_bounds=bounds)
-    return ptx
-
-
-@contextlib.contextmanager
-def _names_copied_once() -> Iterator[None]:
-    """Inside, Numba copies the names of a function that it inlines once, and not with every block of it.
-
-    Blocks times names was half of the time that the largest kernels took to compile (numba-cuda 0.30). The code is the same;
-    a Numba that copies otherwise is left alone.
-    """
-    try:
-        from numba.cuda.core import inline_closurecall
-        from numba.cuda.core.compiler_lock import global_compiler_lock
-    except ImportError:
-        inline_closurecall = None
-    if getattr(inline_closurecall, "copy", None) is not copy:
-        yield
-        return
-    names: dict[int, tuple[Any, Any, set[int]]] = {}  # of a scope: itself, its copy, blocks copied with it
-
-    def copy_block(block: Any, memo: Any = None) -> Any:
-        scope = getattr(block, "scope", None)
-        if scope is None or memo is not None:
-            return copy.deepcopy(block, memo)
-        known = names.get(id(scope))
-        if known is None or id(block) in known[2]:  # copied a second time: a function of its own
-            known = names[id(scope)] = (scope, copy.deepcopy(scope), set())
-        known[2].add(id(block))
-        return copy.deepcopy(block, {id(scope): known[1]})
-
-    with global_compiler_lock:
-        inline_closurecall.copy = SimpleNamespace(deepcopy=copy_block)
-        try:
-            yield
-        finally:
-            inline_closurecall.copy = copy
+    options: dict[str, Any] = {"device": False, "abi": "numba", "launch_bounds": (threads, resident)}
+    options["cc"] = cc = arch if arch[2] else arch[:2]
+    with _compile.quick():
+        lower = getattr(compiler, "_compile_pyfunc_with_fixup", None)
+        if lower is None:  # cuda.compile in two parts
+            return str(cuda.compile(build(), signature, output="ptx", **options)[0])
+        library, _ = lower(build(), signature, **options)
+    [code] = library.get_asm_strs(cc=cc)
+    return str(code)

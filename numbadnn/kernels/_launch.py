@@ -18,6 +18,7 @@ import re
 import struct
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ class Kernel:
         """The kernel as PTX, its entry point renamed to something a profiler can show."""
         from numbadnn.kernels._cuda import compile_ptx
 
-        text = compile_ptx(self.build(), self.parameters, arch, self.threads, self.resident)
+        text = compile_ptx(self.build, self.parameters, arch, self.threads, self.resident)
         found = re.search(r"\.entry\s+(\w+)", text)
         if not found:
             raise NumbaDNNError(f"no entry point in the PTX of {self.name}")
@@ -105,16 +106,20 @@ class Kernel:
 
     def binary(self, arch: tuple[int, int, str]) -> _cache.Binary:
         """The compiled kernel, from disk if it is there."""
-        folder = _folder or _cache.default_folder()
-        key = _cache.key_of(
-            _cache.source_hash(), toolchain(), self.name, self.parameters, str(self.threads), arch_name(arch)
-        )
-        stored = _cache.read(folder, key)
-        if stored is not None:
-            return stored
+        return self._stored(arch) or self._compiled(arch)
+
+    def _file(self, arch: tuple[int, int, str]) -> tuple[Path, str]:
+        """The folder and the key."""
+        parts = (toolchain(), self.name, self.parameters, str(self.threads), arch_name(arch))
+        return _folder or _cache.default_folder(), _cache.key_of(_cache.source_hash(), *parts)
+
+    def _stored(self, arch: tuple[int, int, str]) -> _cache.Binary | None:
+        return _cache.read(*self._file(arch))
+
+    def _compiled(self, arch: tuple[int, int, str]) -> _cache.Binary:
         made = self.assemble(arch)
         fresh = _cache.Binary(made.image, self.entry, made.by)
-        _cache.write(folder, key, fresh, kernel=self.name, arch=arch_name(arch))
+        _cache.write(*self._file(arch), fresh, kernel=self.name, arch=arch_name(arch))
         return fresh
 
     def load(self, device: int) -> int:
@@ -123,16 +128,8 @@ class Kernel:
         with _loading:
             handle = _loaded.get((self, arch))
             if handle is None:
-                handle = _loaded[self, arch] = self._load(arch)
+                handle = _loaded[self, arch] = _load(self.binary(arch))
         return handle
-
-    def _load(self, arch: tuple[int, int, str]) -> int:
-        binary = self.binary(arch)
-        lib, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-        zero, none = ctypes.c_uint(0), ctypes.c_void_p()
-        _driver.call("cuLibraryLoadData", ctypes.byref(lib), binary.image, none, none, zero, none, none, zero)
-        _driver.call("cuLibraryGetKernel", ctypes.byref(kernel), lib, binary.entry.encode())
-        return kernel.value or 0
 
     def prepare(
         self,
@@ -159,6 +156,35 @@ class Kernel:
         return Launch(
             self.name, device, functions, context, function.value or 0, (*grid, *block, shared_bytes), offsets, values
         )
+
+
+def load_together(device: int, *kernels: Kernel) -> None:
+    """Load kernels that a plan is about to prepare, the largest first. Those not on disk are compiled side by side.
+
+    NVVM and ptxas, half of the time, work for one while Numba reads the next.
+    """
+    if simulate.active():
+        return
+    arch = arch_of(_driver.compute_capability(device))
+    with ensure_context(device), _loading:
+        binaries = {kernel: kernel._stored(arch) for kernel in kernels if (kernel, arch) not in _loaded}
+        fresh = [kernel for kernel, binary in binaries.items() if binary is None]
+        if fresh:
+            from numbadnn.kernels import _cuda  # noqa: F401  here, and not by several threads at a time
+
+            with ThreadPoolExecutor(len(fresh)) as pool:
+                binaries.update(zip(fresh, pool.map(lambda kernel: kernel._compiled(arch), fresh), strict=True))
+        for kernel, binary in binaries.items():
+            if binary is not None:
+                _loaded[kernel, arch] = _load(binary)
+
+
+def _load(binary: _cache.Binary) -> int:
+    lib, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+    zero, none = ctypes.c_uint(0), ctypes.c_void_p()
+    _driver.call("cuLibraryLoadData", ctypes.byref(lib), binary.image, none, none, zero, none, none, zero)
+    _driver.call("cuLibraryGetKernel", ctypes.byref(kernel), lib, binary.entry.encode())
+    return kernel.value or 0
 
 
 def pack(parameters: str, scalars: tuple[Any, ...]) -> tuple[tuple[int, ...], bytes]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from numbadnn.kernels import _driver, simulate
 from numbadnn.kernels import implicit_tiles_config as configurations
-from numbadnn.kernels._launch import Kernel, blocks, sequence
+from numbadnn.kernels._launch import Kernel, blocks, load_together, sequence
 from numbadnn.kernels._support import device_reason
 from numbadnn.kernels.implicit_tiles_config import ENTRY, ImplicitTilesConfig
 from numbadnn.kernels.implicit_tiles_product import Product, in_vectors, three
@@ -212,7 +212,11 @@ def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | No
     def prepare(kernel: Kernel, grid: tuple[int, int, int], scalars: Any, shared: int = 0) -> Any:
         return kernel.prepare(policy.device, grid, (kernel.threads, 1, 1), scalars, shared)
 
-    tables = tables_kernel(p.direction, config.taps_first)
+    tables, chosen = tables_kernel(p.direction, config.taps_first), kernel(dtype, config)
+    # many splits of few elements: as many threads an element as it takes to ask memory for enough at a time
+    share = 8 if splits >= 16 and rows * p.columns * p.groups < FEW_ELEMENTS else 1
+    total = total_kernel(dtype, config.along_rows, share)
+    load_together(policy.device, chosen, tables, *([total] if splits > 1 else []))
     entries = memory.rows + p.phases * p.padded_terms(config.k)
     steps = [
         (prepare(tables, blocks(entries, TABLE_THREADS), _geometry(p, config)), f"space space+{memory.terms}"),
@@ -221,7 +225,6 @@ def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | No
         size, vector = math.prod(p.out.shape), 16 // p.out.itemsize if p.out.aligned else 1
         cleared = prepare(clear_kernel(dtype, vector), blocks(-(-size // vector), TOTAL_THREADS), (size,))
         steps.append((cleared, "out"))
-    chosen = kernel(dtype, config)
     split = (row_step, (p.other_step, column_step), (a_group, b_group, rows * width))
     whole = (0, (p.other_step, p.out_step), (a_group, b_group, out_group))
     count = p.met * high * across
@@ -235,10 +238,8 @@ def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | No
     steps.append((launch, f"a b {target} {row_table} {term_table}"))
     if splits > 1:
         sizes = (rows, p.columns, splits, row_step, column_step, rows * width, p.out_step, out_group)
-        # many splits of few elements: as many threads an element as it takes to ask memory for enough at a time
-        share = 8 if splits >= 16 and rows * p.columns * p.groups < FEW_ELEMENTS else 1
         grid = (blocks(rows * p.columns, TOTAL_THREADS // share)[0], p.groups, 1)
-        last = prepare(total_kernel(dtype, config.along_rows, share), grid, (*sizes, *scaling))
+        last = prepare(total, grid, (*sizes, *scaling))
         steps.append((last, f"{target} out {row_table}"))
     direct = sequence("a b out space", steps)
 

@@ -34,6 +34,19 @@ def test_launch_passes_everything() -> None:
     assert again[8] == 56 and struct.unpack("<QQ", others[:16]) == (1, 2) and others[16:] == parameters[16:]
 
 
+def test_an_early_launch_passes_everything_and_its_attribute() -> None:
+    driver = FakeDriver()
+    driver.current = 77
+    offsets, values = _launch.pack(PARAMETERS, SCALARS)
+    shape = (7, 1, 1, 128, 2, 1, 4096)
+    launch = _launch.Launch("a kernel", 0, driver.early_functions, 77, 999, shape, offsets, values, early=True)
+    _launch_on(driver)(55, 1, 2)
+    launch(56, 1, 2)
+    (plain, parameters), (early, same) = driver.launches
+    assert early[:10] == (999, *shape, 56, (6, 1))  # programmatic stream serialization: allowed
+    assert plain[1:8] == early[1:8] and parameters == same
+
+
 def test_many_addresses_and_neighbouring_small_parameters() -> None:
     driver = FakeDriver()
     driver.current = 77

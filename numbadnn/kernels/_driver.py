@@ -78,6 +78,14 @@ def call(name: str, *args: Any) -> None:
 
 
 @functools.cache
+def version() -> int:
+    """1000 * major + 10 * minor of the newest CUDA that the driver knows."""
+    number = ctypes.c_int()
+    call("cuDriverGetVersion", ctypes.byref(number))
+    return number.value
+
+
+@functools.cache
 def compute_capability(device: int) -> tuple[int, int]:
     """(major, minor) of a device by its CUDA ordinal."""
     handle, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()

@@ -35,6 +35,9 @@ _MAP_BYTES, _MAP_ALIGN = 128, 64
 _MAP_BASE = 0x210  # of parameters in sm_90's constant bank; it is the place there that is aligned
 _BUFFER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END
 _MAX_SHARED_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_EARLY_ATTRIBUTE = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+_EARLY_DRIVER = 12030  # the first that captures such launches in graphs
+_CONFIG_BYTES, _ATTRIBUTE_BYTES = 56, 72  # of CUlaunchConfig and CUlaunchAttribute
 _MAX_ADDRESSES = 12
 _NONE = 99
 
@@ -66,7 +69,9 @@ class Kernel:
     """One specialisation of a kernel.
 
     ``name`` says everything that its code depends on besides the sources, and is its identity. ``parameters`` is text as
-    in ``_cuda``; the addresses come first. ``build()`` gives the Python function; it is only called to compile.
+    in ``_cuda``; the addresses come first. ``build()`` gives the Python function; it is only called to compile. One that is
+    ``early`` starts before the kernel before it on the stream has ended, where a GPU can (Hopper's programmatic dependent
+    launch): it calls ``wait_for_previous`` before it touches what that one writes, or anything else does that may still run.
     """
 
     name: str
@@ -74,6 +79,7 @@ class Kernel:
     build: Callable[[], Callable[..., None]]
     threads: int
     resident: int = 1
+    early: bool = False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Kernel) and (self.name, self.parameters) == (other.name, other.parameters)
@@ -90,6 +96,8 @@ class Kernel:
         if not found:
             raise NumbaDNNError(f"no entry point in the PTX of {self.name}")
         text = text.replace(found[1], self.entry)
+        if arch < (9,):
+            text = re.sub(r"griddepcontrol\.\w+;", "", text)
         if "map" in self.parameters.split():
             from numbadnn.kernels._tensormap import by_value
 
@@ -152,10 +160,11 @@ class Kernel:
                 attribute, value = ctypes.c_int(_MAX_SHARED_ATTRIBUTE), ctypes.c_int(shared_bytes)
                 _driver.call("cuKernelSetAttribute", attribute, value, kernel, ctypes.c_int(device))
         offsets, values = pack(self.parameters, scalars)
-        functions = driver_addresses()
-        return Launch(
-            self.name, device, functions, context, function.value or 0, (*grid, *block, shared_bytes), offsets, values
+        early = (
+            self.early and arch_of(_driver.compute_capability(device)) >= (9,) and _driver.version() >= _EARLY_DRIVER
         )
+        functions, shape = driver_addresses(early), (*grid, *block, shared_bytes)
+        return Launch(self.name, device, functions, context, function.value or 0, shape, offsets, values, early)
 
 
 def load_together(device: int, *kernels: Kernel) -> None:
@@ -227,12 +236,12 @@ def _descriptor(value: Any) -> bytes:
     return text
 
 
-def driver_addresses() -> tuple[int, int]:
-    """The addresses of cuCtxGetCurrent and cuLaunchKernel."""
+def driver_addresses(early: bool = False) -> tuple[int, int]:
+    """The addresses of cuCtxGetCurrent and of what launches a kernel: cuLaunchKernel, or cuLaunchKernelEx for an early one."""
     from numbadnn._hostcall import address_of
 
     lib = _driver.library()
-    return address_of(lib, "cuCtxGetCurrent"), address_of(lib, "cuLaunchKernel")
+    return address_of(lib, "cuCtxGetCurrent"), address_of(lib, "cuLaunchKernelEx" if early else "cuLaunchKernel")
 
 
 class Launch:
@@ -241,7 +250,7 @@ class Launch:
     ``direct`` is the same as a plain function, which Python calls a tenth of a microsecond faster.
     """
 
-    __slots__ = ("_extra", "_record", "context", "device", "direct", "name")
+    __slots__ = ("_config", "_extra", "_record", "context", "device", "direct", "name")
 
     def __init__(
         self,
@@ -253,6 +262,7 @@ class Launch:
         shape: tuple[int, ...],
         offsets: tuple[int, ...],
         values: bytes,
+        early: bool = False,
     ) -> None:
         from numbadnn.kernels import _shim
 
@@ -269,11 +279,23 @@ class Launch:
         self._record[: len(head)] = head
         self._record[_shim.OFFSETS // 8 :][:count] = [_shim.VALUES + offset for offset in offsets]
         self._record.view(np.uint8)[_shim.VALUES :][: len(values)] = np.frombuffer(values, np.uint8)
+        self._config = _early_config(shape) if early else np.zeros(0, np.uint64)
+        self._record[_shim.CONFIG // 8] = self._config.ctypes.data if early else 0
         plain = offsets == tuple(range(0, 8 * count, 8)) and count <= 3
-        self.direct = _direct(count, plain, start, name, device, (self._record, self._extra))
+        self.direct = _direct(count, plain, start, name, device, (self._record, self._extra, self._config))
 
     def __call__(self, stream: int, *addresses: int) -> None:
         self.direct(stream, *addresses)
+
+
+def _early_config(shape: tuple[int, ...]) -> Any:
+    """A CUlaunchConfig, its stream left open, and behind it its one attribute: early start."""
+    words = np.zeros(_CONFIG_BYTES // 4 + _ATTRIBUTE_BYTES // 4, np.uint32)
+    start = int(words.ctypes.data)
+    words[:7] = shape
+    words.view(np.uint64)[5] = start + _CONFIG_BYTES
+    words[12], words[14], words[16] = 1, _EARLY_ATTRIBUTE, 1  # attributes; its name; its value
+    return words
 
 
 def _direct(addresses: int, plain: bool, record: int, name: str, device: int, keep: Any) -> Callable[..., None]:

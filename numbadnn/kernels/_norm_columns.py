@@ -13,7 +13,15 @@ from typing import Any
 from numbadnn.kernels import _norm_parts
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._norm_parts import square_root
-from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store, store_vector
+from numbadnn.kernels._ptx import (
+    ACCUMULATOR,
+    let_next_start,
+    load,
+    load_vector,
+    store,
+    store_vector,
+    wait_for_previous,
+)
 from numbadnn.kernels.norm_columns import ColumnsConfig
 from numbadnn.problem import ITEMSIZE
 
@@ -68,6 +76,7 @@ def stats(dtype: str, acc: str, parameter: str, config: ColumnsConfig) -> Callab
         first, live, mine, part = locate(i32(cuda.blockIdx.x), groups, channels)
         base, thread = x + i64(first) * size, i32(cuda.threadIdx.x)
         read_vector(origin, i32(0), base)
+        let_next_start()
         r = i32(part * batch + mine)
         n, at_row, row = A(0), i64(base + i64(r) * stride * size), i64(rows * stride * size)
         for e in range(vec):
@@ -154,15 +163,17 @@ def apply(dtype: str, acc: str, parameter: str, config: ColumnsConfig) -> Callab
         first, live, mine, stretch = locate(block_of(), groups, channels)
         x_base, y_base = x + i64(first) * size, y + i64(first) * size
         at, row = table + i64(first) * unit, i64(channels) * unit
-        fetch(k, at)
-        fetch(r, at + row)
-        fetch(a, at + 2 * row)
-        fetch(b, at + 3 * row)
         for batch in range(batches):
             j = row_of(stretch, mine, batch, batches)
             for u in range(unroll):
                 at_row = i32(min(i32(j + u * rows), i32(count - 1)))
                 read_vector(values, i32(u * vec), x_base + i64(at_row) * strides[0] * size)
+            if batch == 0:
+                wait_for_previous()
+                fetch(k, at)
+                fetch(r, at + row)
+                fetch(a, at + 2 * row)
+                fetch(b, at + 3 * row)
             for i in range(held):
                 e = i & (vec - 1)
                 values[i] = A(A(A(values[i] - k[e]) - r[e]) * a[e] + b[e])
@@ -234,6 +245,7 @@ def sums(dtype: str, acc: str, parameter: str, config: ColumnsConfig, fused: boo
                 a[e] = A(read(gamma + own) / A(square_root(A(read(var + own) + epsilon))))
             for i in range(3):
                 s[i, e] = A(0)
+        let_next_start()
         r = i32(part * batch + mine)
         while r < count - (unroll - 1) * rows:
             for u in range(unroll):
@@ -296,16 +308,18 @@ def backward(dtype: str, acc: str, parameter: str, config: ColumnsConfig) -> Cal
         first, live, mine, stretch = locate(block_of(), groups, channels)
         x_base, dy_base, dx_base = x + i64(first) * size, dy + i64(first) * size, dx + i64(first) * size
         at, row = table + i64(first) * unit, i64(channels) * unit
-        fetch(m, at)
-        fetch(a, at + row)
-        fetch(b, at + 2 * row)
-        fetch(c, at + 3 * row)
         for batch in range(batches):
             j = row_of(stretch, mine, batch, batches)
             for u in range(unroll):
                 at_row = i64(i32(min(i32(j + u * rows), i32(count - 1))))
                 read_vector(values, i32(u * vec), x_base + at_row * strides[0] * size)
                 read_vector(slopes, i32(u * vec), dy_base + at_row * strides[1] * size)
+            if batch == 0:
+                wait_for_previous()
+                fetch(m, at)
+                fetch(a, at + row)
+                fetch(b, at + 2 * row)
+                fetch(c, at + 3 * row)
             for i in range(held):
                 e = i & (vec - 1)
                 slopes[i] = A(slopes[i] * a[e] + A(A(values[i] - m[e]) * b[e] + c[e]))

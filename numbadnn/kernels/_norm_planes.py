@@ -14,7 +14,15 @@ from typing import Any
 from numbadnn.kernels import _norm_parts
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._norm_parts import square_root
-from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store, store_vector
+from numbadnn.kernels._ptx import (
+    ACCUMULATOR,
+    let_next_start,
+    load,
+    load_vector,
+    store,
+    store_vector,
+    wait_for_previous,
+)
 from numbadnn.kernels.norm_planes import PlanesConfig
 from numbadnn.problem import ITEMSIZE
 
@@ -65,6 +73,7 @@ def stats(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callabl
         origin = read(base)
         j = i32(part * chunk + thread)
         n, mean, m2 = A(0), A(0), A(0)
+        let_next_start()
         over, rest = begin(i32(threads), inner)
         far, beyond = begin(i32((parts - 1) * chunk), inner)
         plane, at = begin(j, inner)
@@ -118,6 +127,7 @@ def apply(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callabl
         for u in range(unroll):
             read_vector(values, i32(u * vec), place(x_base, plane if plane < last else last, at, x_stride))
             plane, at = step(plane, at, inner, over, rest)
+        wait_for_previous()
         row = i64(channels) * unit
         at_channel = table + i64(channel) * unit
         k, r = read(at_channel), read(at_channel + row)
@@ -161,6 +171,7 @@ def join_apply(dtype: str, acc: str, parameter: str, config: PlanesConfig, runni
         for u in range(unroll):
             read_vector(values, i32(u * vec), place(x_base, plane if plane < last else last, at, x_stride))
             plane, at = step(plane, at, inner, over, rest)
+        wait_for_previous()
         row, own = i64(channels) * unit, i64(channel) * own_size
         table, of_part = i64(parts) * row, space + i64(channel) * unit
         k = fetch(of_part + 3 * table)
@@ -248,6 +259,7 @@ def sums(dtype: str, acc: str, parameter: str, config: PlanesConfig, fused: bool
             a = A(read(gamma + own) / A(square_root(A(read(var + own) + epsilon))))
         j = i32(part * chunk + thread)
         s1, s2, s3 = A(0), A(0), A(0)
+        let_next_start()
         over, rest = begin(i32(threads), inner)
         far, beyond = begin(i32((parts - 1) * chunk), inner)
         plane, at = begin(j, inner)
@@ -317,6 +329,7 @@ def backward(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Call
             read_vector(values, i32(u * vec), place(x_base, inside, at, strides[0]))
             read_vector(slopes, i32(u * vec), place(dy_base, inside, at, strides[1]))
             plane, at = step(plane, at, inner, over, rest)
+        wait_for_previous()
         row = i64(channels) * unit
         at_channel = table + i64(channel) * unit
         m, a = read(at_channel), read(at_channel + row)

@@ -44,6 +44,31 @@ def load_words(count: int) -> Callable[..., None]:
 
 
 @functools.cache
+def store_words(count: int) -> Callable[..., None]:
+    """``store_words(words, start, address)``: words[start : start + count] in one aligned access."""
+    if SIMULATED:
+
+        def twin(words, start, address):  # type: ignore[no-untyped-def]
+            _bytes_at(int(address), 4 * count)[:] = words[start : start + count].tobytes()
+
+        return twin
+
+    @intrinsic
+    def store(typingctx, words, start, address):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            got = [builder.load(_slot(context, builder, signature.args[0], args[0], args[1], i)) for i in range(count)]
+            vector = ir.Constant(ir.VectorType(_I32, count), ir.Undefined)
+            for i, word in enumerate(got):
+                vector = builder.insert_element(vector, word, ir.Constant(_I32, i))
+            builder.store(vector, _pointer(builder, args[2], vector.type)).align = 4 * count
+            return context.get_dummy_value()
+
+        return types.void(words, types.int32, types.int64), codegen
+
+    return store
+
+
+@functools.cache
 def widen(dtype: str, count: int, acc: str) -> Callable[..., None]:
     """``widen(values, start, words, at)``: ``count`` elements of ``dtype`` from words[at:] as values of the accumulator."""
     size = ITEMSIZE[dtype]

@@ -376,6 +376,32 @@ def maximum(acc: str) -> Callable[..., Any]:
     return _maximum_f32 if acc == "float32" else _maximum_f64
 
 
+# ---- between a kernel and the next on the stream, which may start before it ends (``Kernel.early``)
+
+
+def _fence(template: str) -> Callable[[], None]:
+    """An instruction without operands, that no access to memory is moved across; sm_80 goes without (``Kernel.ptx``)."""
+    if SIMULATED:
+        return lambda: None
+
+    @intrinsic
+    def instruction(typingctx):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            assembly = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), template, "~{memory}", side_effect=True)
+            builder.call(assembly, [], attrs=("convergent",))
+            return context.get_dummy_value()
+
+        return types.void(), codegen
+
+    return instruction
+
+
+#: from here on the next kernel may start, once all blocks have come here
+let_next_start = _fence("griddepcontrol.launch_dependents;")
+#: what the kernel before wrote is there behind this, and it has ended
+wait_for_previous = _fence("griddepcontrol.wait;")
+
+
 # ---- between the threads of a warp
 
 

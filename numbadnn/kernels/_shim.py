@@ -14,10 +14,12 @@ from numbadnn._hostcall import call_address, load_u64, store_u64
 #: returned when another context than the expected one is current; nothing was launched. CUDA's statuses are >= 0.
 WRONG_CONTEXT = -1
 
-# words of the record, as byte offsets; OFFSETS: where each of at most twelve addresses goes
-GET_CURRENT, EXPECTED, CURRENT, LAUNCH, FUNCTION, GRID, BLOCK, SHARED, ADDRESSES, EXTRA, OFFSETS, VALUES = (
-    8 * word for word in (0, 1, 2, 3, 4, 5, 8, 11, 12, 13, 14, 26)
+# words of the record, as byte offsets; OFFSETS: where each of at most twelve addresses goes; CONFIG: of an early launch, a
+# CUlaunchConfig, whose stream is at STREAM
+GET_CURRENT, EXPECTED, CURRENT, LAUNCH, FUNCTION, GRID, BLOCK, SHARED, ADDRESSES, EXTRA, OFFSETS, CONFIG, VALUES = (
+    8 * word for word in (0, 1, 2, 3, 4, 5, 8, 11, 12, 13, 14, 26, 28)
 )
+STREAM = 32
 
 
 @njit("int64(int64, int64)", nogil=True, cache=True, inline="always")
@@ -32,6 +34,11 @@ def _check(record, stream):  # type: ignore[no-untyped-def]
 
 @njit("int64(int64, int64)", nogil=True, cache=True, inline="always")
 def _launch(record, stream):  # type: ignore[no-untyped-def]
+    config = load_u64(record + CONFIG)
+    if config != 0:  # cuLaunchKernelEx
+        store_u64(config + STREAM, stream)
+        function, extra = load_u64(record + FUNCTION), load_u64(record + EXTRA)
+        return types.int64(call_address(load_u64(record + LAUNCH), config, function, types.int64(0), extra))
     return types.int64(
         call_address(
             load_u64(record + LAUNCH),

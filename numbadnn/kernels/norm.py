@@ -20,33 +20,34 @@ from numbadnn.ops.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, Norm
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.registry import Executable, Impl, register
 
-#: channels a block, and threads a channel, of the kernels in ``_norm_finish``
-LANES, PARTS = 8, 32
+#: channels a block of the kernels in ``_norm_finish``, and parts that a thread of theirs fetches at once
+LANES, AHEAD = 8, 4
 _REAL = {"float32": "f32", "float64": "f64"}
 
 
-def finish_kernel(name: str, acc: str, parameter: str, flag: bool) -> Kernel:
-    """``statistics`` or ``gradients`` of ``_norm_finish``."""
+def finish_kernel(name: str, acc: str, parameter: str, flag: bool, shares: int) -> Kernel:
+    """``statistics`` or ``gradients`` of ``_norm_finish``, with ``shares`` threads a channel."""
 
     def build() -> Callable[..., None]:
-        return getattr(importlib.import_module("numbadnn.kernels._norm_finish"), name)(acc, parameter, flag)
+        return getattr(importlib.import_module("numbadnn.kernels._norm_finish"), name)(acc, parameter, flag, shares)
 
     real = _REAL[acc]
     addresses, more = (9, 5) if name == "statistics" else (8, 2)
     parameters = "ptr " * addresses + "i32 i32 " + " ".join([real] * more)
-    return Kernel(f"norm_{name} {acc} {parameter} {int(flag)}", parameters, build, LANES * PARTS)
+    return Kernel(f"norm_{name} {acc} {parameter} {int(flag)} {shares}", parameters, build, LANES * shares, early=True)
 
 
 def _finish(problem: NormProblem, channels: int, parts: int) -> tuple[Any, ...]:
     """The small step, as (kernel, grid, threads, scalars)."""
     acc, m, f = accumulator(problem), problem.averaged, problem.factor
-    grid = blocks(channels, LANES)
+    shares = 8 if parts <= 8 else 32 if parts <= 32 * AHEAD else 128  # threads a channel: few take turns
+    grid, threads = blocks(channels, LANES), LANES * shares
     if problem.op == TRAIN:
         unbiased = m / (m - 1) if m > 1 else 1.0
-        kernel = finish_kernel("statistics", acc, problem.gamma.dtype, problem.running)
-        return kernel, grid, LANES * PARTS, (channels, parts, float(m), problem.epsilon, 1 - f, f, f * unbiased)
-    kernel = finish_kernel("gradients", acc, problem.gamma.dtype, problem.op == TRAIN_GRAD)
-    return kernel, grid, LANES * PARTS, (channels, parts, float(m), problem.epsilon)
+        kernel = finish_kernel("statistics", acc, problem.gamma.dtype, problem.running, shares)
+        return kernel, grid, threads, (channels, parts, float(m), problem.epsilon, 1 - f, f, f * unbiased)
+    kernel = finish_kernel("gradients", acc, problem.gamma.dtype, problem.op == TRAIN_GRAD, shares)
+    return kernel, grid, threads, (channels, parts, float(m), problem.epsilon)
 
 
 #: operation -> the addresses of a call, then what the reduction, the small step and the walk take of them

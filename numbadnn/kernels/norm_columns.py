@@ -14,7 +14,7 @@ from numbadnn.ops.norm import NormProblem
 
 #: blocks that a reduction is split into: one wave, of three or (16-bit data) two a multiprocessor on 132 of them
 BLOCKS, FEWER = 396, 264
-#: threads of a block that reads once and writes once
+#: threads of a block of inference
 SMALL = 64
 
 
@@ -87,9 +87,10 @@ class Columns:
         p, config, batches = self.problem, self.config, 1
         if p.op.endswith("_grad"):
             batches = max(1, min(4, self.rows * self.groups // (config.unroll * config.rows * 6 * BLOCKS)))
-        else:  # one read and one write: faster in small blocks, each of one batch
-            unroll = 4 if p.op == "batch_normalization_test" else 8 if config.vec > 4 else 2
-            config = replace(config, unroll=unroll, rows=max(1, SMALL // config.lanes))
+        else:  # one read and one write: faster in small blocks, each of one batch; in training of 4 KB
+            small = (4, SMALL) if p.op == "batch_normalization_test" else (8, 32) if config.vec > 4 else (2, 128)
+            unroll, threads = small
+            config = replace(config, unroll=unroll, rows=max(1, threads // config.lanes))
         step = config.unroll * config.rows
         grid = blocks(self.groups * -(-self.rows // (batches * step)), 1)
         sizes, threads = (self.channels, self.groups, batches, self.rows), config.lanes * config.rows
@@ -126,4 +127,5 @@ def columns_kernel(
     words = " ".join(str(int(v)) for v in (*astuple(config), *more))
     threads = config.lanes * config.rows
     resident = 3 if name == "stats" and config.vec <= 4 else 2
-    return Kernel(f"norm_{name}_columns {dtype} {parameter} {acc} {words}", parameters, build, threads, resident)
+    early = name in ("apply", "backward")
+    return Kernel(f"norm_{name}_columns {dtype} {parameter} {acc} {words}", parameters, build, threads, resident, early)

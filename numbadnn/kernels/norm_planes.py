@@ -17,8 +17,9 @@ from numbadnn.ops.norm import TRAIN, NormProblem
 #: of 16-bit data: three); a second wave that is not full would cost as much as the first
 BLOCKS, FEWER = 528, 396
 
-#: parts that every thread of the walk that writes may join by itself: a kernel launched for it would take some microseconds
-MOST_JOINED = 4
+#: parts that every thread of the walk that writes may join by itself, of data of so many bytes at most: a kernel launched for
+#: it takes two microseconds, and the walk is a few percent slower
+MOST_JOINED, LITTLE = 4, 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,8 @@ class Planes:
         wave = FEWER if problem.op.endswith("_grad") and config.vec > 4 else BLOCKS
         self.parts = max(1, min(wave // self.channels, self.vectors // (2 * step)))
         #: whether the walk that writes joins the parts itself
-        self.joins = problem.op == TRAIN and self.parts <= MOST_JOINED
+        little = problem.x.size * problem.x.itemsize <= LITTLE
+        self.joins = problem.op == TRAIN and self.parts <= MOST_JOINED and little
 
     def _kernel(self, name: str, parameters: str, *more: Any, config: PlanesConfig | None = None) -> Kernel:
         return planes_kernel(self.problem, name, parameters, self.acc, config or self.config, *more)
@@ -142,4 +144,5 @@ def planes_kernel(
         return getattr(module, name)(dtype, acc, parameter, config, *more)
 
     words = " ".join(str(int(v)) for v in (*astuple(config), *more))
-    return Kernel(f"norm_{name}_planes {dtype} {parameter} {acc} {words}", parameters, build, config.threads, 3)
+    early = name in ("apply", "join_apply", "backward")
+    return Kernel(f"norm_{name}_planes {dtype} {parameter} {acc} {words}", parameters, build, config.threads, 3, early)

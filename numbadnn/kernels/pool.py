@@ -1,10 +1,10 @@
 """Pooling and its gradient on the GPU, by three kernels: packed images in tiles of registers, and anything at all.
 
-``numba.pool_tiles``: C order or channels last, each element read once and moved 16 bytes at a time. ``numba.pool_argmax``: the
-same for the gradient of a maximum where windows overlap, each of them looked at once. ``numba.pool_strided``: any strides and
-windows. Each has a module ``pool_<stem>`` with its frozen configuration, its heuristic and its arguments; this one registers
-them. Sums run over a window, or over the windows of an element, in row-major order in all, and nothing that bits depend on
-depends on the number of images or on the GPU.
+``numba.pool_tiles``: C order or channels last, each element read once and moved 16 bytes at a time; 16-bit maxima in pairs.
+``numba.pool_argmax``: the same for the gradient of a maximum where windows overlap, each of them looked at once.
+``numba.pool_strided``: any strides and windows. Each has a module ``pool_<stem>`` with its frozen configuration, its heuristic
+and its arguments; this one registers them. Sums run over a window, or over the windows of an element, in row-major order in all,
+and nothing that bits depend on depends on the number of images or on the GPU.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ def plan_tiles(problem: PoolProblem, policy: Policy, config: Any = None) -> Exec
 
 def plan_argmax(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
     """One launch, which reads x and dy."""
-    config = config or pool_argmax.heuristic(problem)
-    kernel, grid, scalars = pool_argmax.prepare(problem, config, accumulator_of(problem.x.dtype, policy))
+    config, acc = config or pool_argmax.heuristic(problem), accumulator_of(problem.x.dtype, policy)
+    if isinstance(config, pool_walk.WalkConfig):
+        config = pool_walk.possible(problem, config, acc, policy)
+    kernel, grid, scalars = pool_argmax.prepare(problem, config, acc)
     go = kernel.prepare(policy.device, grid, (config.threads, 1, 1), scalars).direct
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
@@ -132,8 +134,8 @@ _REPRESENTATIVE = (
     "pool_grad x=float16:2x16x16x16:nhwc window=3x3 stride=2x2 pad=1x1",
     "pool_grad x=float64:1x2x4x8x8 window=2x2x2 stride=2x2x2 mode=average_inc_pad",
 )
-#: the same for gradients of maxima whose windows overlap: one, for each of its two kernels takes long to compile
-_OVERLAPPING = ("pool_grad x=float32:2x4x16x16 window=3x3 stride=2x2 pad=1x1",)
+#: the same for gradients of maxima whose windows overlap: few, for each kernel takes long to compile
+_OVERLAPPING = tuple(f"pool_grad x={t}:2x4x16x16 window=3x3 stride=2x2 pad=1x1" for t in ("float32", "float16"))
 
 
 def kernels() -> Iterator[Kernel]:
@@ -148,7 +150,10 @@ def kernels() -> Iterator[Kernel]:
         problem = PoolProblem.parse(line)
         for kernel, _, _ in pool_strided.prepare(problem, pool_strided.heuristic(problem), "float32"):
             yield kernel
-    for line in _OVERLAPPING:
-        problem = PoolProblem.parse(line)
-        yield pool_argmax.prepare(problem, pool_argmax.space(problem)[0], "float32")[0]
-        yield pool_argmax.prepare(problem, pool_walk.space(problem)[0], "float32")[0]
+    problems = [PoolProblem.parse(line) for line in _OVERLAPPING]
+    yield pool_argmax.prepare(problems[0], pool_argmax.space(problems[0])[0], "float32")[0]
+    for (
+        problem
+    ) in problems:  # the widest of 16 bits is at the bound of its registers, which assemblers keep more or less well
+        narrow = next(c for c in pool_walk.space(problem) if c.spread == 2)
+        yield pool_argmax.prepare(problem, narrow, "float32")[0]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from numbadnn.kernels._launch import Kernel, blocks
 from numbadnn.kernels._support import LIMIT32
 from numbadnn.ops.pool import PoolProblem
-from numbadnn.problem import Spec
+from numbadnn.problem import ITEMSIZE, Spec
 
 Three = tuple[int, int, int]
 #: mode of a problem -> kind of a kernel
@@ -151,6 +151,11 @@ def extents(problem: PoolProblem) -> Extents:
     )
 
 
+def in_pairs(op: str, kind: str, dtype: str) -> bool:
+    """Whether ``_pool_pairs`` takes it: two numbers in each instruction."""
+    return op == "pool" and kind == "max" and ITEMSIZE[dtype] == 2
+
+
 def heuristic(problem: PoolProblem) -> TilesConfig | None:
     """The first of ``space``: what was fastest on an H200 for windows of its kind."""
     found = space(problem)
@@ -168,6 +173,8 @@ def _rows(problem: PoolProblem, e: Extents, vec: int) -> tuple[int, ...]:
     """Rows (strips) a thread: more where windows overlap, so that what they share is read once."""
     if e.window[1] <= e.stride[1]:
         return (1,)
+    if in_pairs(problem.op, KINDS[problem.mode], problem.x.dtype):
+        return (4, 2, 1) if e.stride[1] == 1 else (2, 1, 4)
     if problem.op == "pool":
         return (1, 2) if e.cells == 1 and (vec == 1 or not problem.is_max) else (2, 1, 4)
     return (8, 4, 2) if problem.is_max else (4, 2, 8)
@@ -285,12 +292,14 @@ def prepare(problem: PoolProblem, c: TilesConfig, acc: str) -> tuple[Kernel, tup
 
 def kernel(dtype: str, acc: str, config: TilesConfig) -> Kernel:
     """The kernel of one configuration."""
+    pairs = in_pairs(config.op, config.kind, dtype)
 
     def build() -> Callable[..., None]:
-        stem = "_pool_tiles" if config.op == "pool" else "_pool_tiles_grad"
+        stem = "_pool_tiles_grad" if config.op == "pool_grad" else "_pool_pairs" if pairs else "_pool_tiles"
         return getattr(importlib.import_module(f"numbadnn.kernels.{stem}"), config.op)(dtype, acc, config)
 
     words = [" ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in astuple(config)]
     pointers, numbers = (2, 10) if config.op == "pool" else (3, 11)
     parameters = "ptr " * pointers + "i64" + " i32" * numbers
-    return Kernel(f"pool_tiles {dtype} {acc} {' '.join(words)}", parameters, build, config.threads, config.resident)
+    name = f"pool_{'pairs' if pairs else 'tiles'} {dtype} {acc} {' '.join(words)}"
+    return Kernel(name, parameters, build, config.threads, config.resident)

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
+from numbadnn.kernels import _driver, simulate
 from numbadnn.kernels._launch import Kernel, blocks
 from numbadnn.ops.pool import PoolProblem
+from numbadnn.problem import Policy
 
 Two = tuple[int, int]
 THREADS = 128
@@ -21,7 +23,7 @@ MOST_TESTS = 160
 #: accesses of a row: a word has a bit for each that is outside, and one more
 MOST_PIECES = 30
 #: strips that a thread may walk down
-DROPS = (4, 6, 8, 10, 14, 20, 29)
+DROPS = (2, 3, 4, 6, 10, 14, 29)
 #: blocks an H200 has at a time
 SLOTS = 660
 
@@ -68,7 +70,8 @@ class WalkConfig:
 
     A thread takes ``spread`` cells (of ``stride`` columns) side by side, ``lanes`` channels of them, and walks down ``drop``
     strips, of ``stride`` rows each. ``most``, ``vec_dx``: columns an access of x and dy, of dx. ``ahead``: the next strip is read
-    before this one is used. The extents of an image, ``cells`` channels together, are frozen too.
+    before this one is used. ``paired``: two 16-bit numbers go together (``_pool_walk_pairs``). The extents of an image, ``cells``
+    channels together, are frozen too.
     """
 
     window: tuple[int, ...]
@@ -86,6 +89,12 @@ class WalkConfig:
     cells: int
     threads: int
     resident: int
+    paired: bool
+
+    @property
+    def words(self) -> int:
+        """Words that hold a column of a thread's, where ``paired``: in C order a word has a number of each of two planes."""
+        return self.lanes // 2 if self.last else 1
 
     @property
     def low(self) -> int:
@@ -138,13 +147,17 @@ class WalkConfig:
     def held(self, size: int) -> int:
         """About how many registers a thread needs, but for a dozen."""
         words, (kh, _), (sh, sw) = 2 if size == 8 else 1, self.window, self.stride
-        values = kh * self.x.length + max(kh, sh) * self.spread * sw + 2 * self.windows
+        totals = max(kh, sh) * self.spread * sw
         raw = self.ahead * (min(kh, sh) * self.x.words(size) + self.y.words(size))
         addresses = 2 * sum(columns.leaves(c, v) for columns in (self.x, self.y) for c, v in columns.pieces)
-        return values * words * self.lanes + raw + addresses + (16 if self.last else 0)
+        if self.paired:  # a quarter of the sums takes two words
+            values = (kh * self.x.length + totals * 5 // 4 + 2 * self.windows) * self.words
+            return values + raw * (1 if self.last else 2) + addresses + 7
+        values = (kh * self.x.length + totals + 2 * self.windows) * words * self.lanes
+        return values + raw + addresses + (16 if self.last else 0)
 
 
-def config(problem: PoolProblem, lanes: int, spread: int, drop: int, ahead: bool) -> WalkConfig:
+def config(problem: PoolProblem, lanes: int, spread: int, drop: int, ahead: bool, paired: bool = False) -> WalkConfig:
     """A configuration with what depends on the problem filled in."""
     assert problem.dy is not None and problem.dx is not None
     specs = (problem.x, problem.dy, problem.dx)
@@ -155,10 +168,21 @@ def config(problem: PoolProblem, lanes: int, spread: int, drop: int, ahead: bool
     vec_dx = math.gcd(most, W, spread * problem.stride[1])
     blank = WalkConfig(
         problem.window, problem.stride, problem.pad, last, lanes, spread, drop, ahead, most, vec_dx,
-        (problem.x.shape[2], W), (problem.y.shape[2], problem.y.shape[3]), problem.x.shape[1] if last else 1, THREADS, 1,
+        (problem.x.shape[2], W), (problem.y.shape[2], problem.y.shape[3]), problem.x.shape[1] if last else 1, THREADS, 1, paired,
     )  # fmt: skip
     resident = next((n for n, held in MANY_HELD.items() if blank.held(size) <= held), 2)
     return replace(blank, resident=resident)
+
+
+def possible(problem: PoolProblem, c: WalkConfig, acc: str, policy: Policy) -> WalkConfig:
+    """The configuration, not paired where sums are float64 or a GPU before Hopper would compare bfloat16 in pairs."""
+    if c.paired and (acc != "float32" or (problem.x.dtype == "bfloat16" and not _compares_bfloat16(policy))):
+        return config(problem, c.lanes, c.spread, c.drop, c.ahead)
+    return c
+
+
+def _compares_bfloat16(policy: Policy) -> bool:
+    return simulate.active() or _driver.compute_capability(policy.device) >= (9, 0)
 
 
 @functools.lru_cache(maxsize=256)
@@ -166,19 +190,23 @@ def space(problem: PoolProblem) -> tuple[WalkConfig, ...]:
     """Configurations that fit registers; all give the same bits. The first is the heuristic's."""
     assert problem.dy is not None and problem.dx is not None
     specs = (problem.x, problem.dy, problem.dx)
-    most, sw = 16 // problem.x.itemsize, problem.stride[1]
-    shapes: list[Two] = []  # lanes, spread
+    most, sw, aligned = 16 // problem.x.itemsize, problem.stride[1], all(s.aligned for s in specs)
+    shapes: list[tuple[int, int, bool]] = []  # lanes, spread, paired
     if all(s.is_contiguous for s in specs):
-        shapes = [(1, s) for s in dict.fromkeys(max(1, wide // sw) for wide in (most, 2 * most, most // 2, 2, 1))]
+        spreads = dict.fromkeys(max(1, wide // sw) for wide in (most, 2 * most, most // 2, 2, 1))
+        shapes = [(1, s, problem.x.itemsize == 2) for s in spreads]
     else:
-        fitting = [n for n in (2, 4, 1, most) if problem.x.shape[1] % n == 0]
-        fitting = fitting if all(s.aligned for s in specs) else [1]
-        shapes = [(n, s) for n in dict.fromkeys(fitting) for s in (2, 1)]
+        fitting = [n for n in (2, 4, 1, most) if problem.x.shape[1] % n == 0] if aligned else [1]
+        for n in dict.fromkeys(fitting):
+            paired = problem.x.itemsize == 2 and n % 2 == 0
+            shapes += [(n, s, paired) for s in ((4, 2, 1) if paired and n == 2 else (2, 1))]
     found = [
         c
-        for lanes, spread in shapes
+        for lanes, spread, paired in shapes
         for ahead in (True, False)
-        for c in sorted((config(problem, lanes, spread, d, ahead) for d in DROPS), key=lambda c: _cost(problem, c))
+        for c in sorted(
+            (config(problem, lanes, spread, d, ahead, paired) for d in DROPS), key=lambda c: _cost(problem, c)
+        )
     ]
     size = problem.x.itemsize
     return tuple(
@@ -192,30 +220,37 @@ def space(problem: PoolProblem) -> tuple[WalkConfig, ...]:
 
 
 def _cost(problem: PoolProblem, c: WalkConfig) -> float:
-    """Strips looked at for one that is written, and multiprocessors that wait for the last blocks."""
-    return (c.strips + c.down * c.warm) / c.strips * (1 + 0.3 * SLOTS * c.threads / units(problem, c))
+    """Strips that a thread has time for, for one that is written, and multiprocessors that wait for the last blocks.
+
+    The further threads walk, the further apart lies what is read at the same time: as measured for 3x3 windows of stride 2.
+    """
+    steps = c.down * (c.drop + c.warm) / c.strips * (1 + 0.12 * math.log2(c.drop))
+    return steps * (1 + 0.3 * SLOTS * c.threads / units(problem, c))
 
 
 def units(problem: PoolProblem, c: WalkConfig) -> int:
     """Threads in all."""
     n, channels = problem.x.shape[:2]
-    return n * c.down * c.across * (channels // c.lanes if c.last else channels)
+    if c.last:
+        return n * c.down * c.across * (channels // c.lanes)
+    return -(-n * channels // (2 if c.paired else 1)) * c.down * c.across
 
 
 def prepare(problem: PoolProblem, c: WalkConfig, acc: str) -> tuple[Kernel, tuple[int, int, int], tuple[Any, ...]]:
     """Kernel, grid and arguments."""
-    many = units(problem, c)
-    return kernel(problem.x.dtype, acc, c), blocks(many, c.threads), (many,)
+    many, (n, channels) = units(problem, c), problem.x.shape[:2]
+    scalars = (many, n if c.last else n * channels) if c.paired else (many,)
+    return kernel(problem.x.dtype, acc, c), blocks(many, c.threads), scalars
 
 
 def kernel(dtype: str, acc: str, config: WalkConfig) -> Kernel:
     """The kernel of one configuration."""
 
     def build() -> Callable[..., None]:
-        module = importlib.import_module("numbadnn.kernels._pool_walk")
-        return module.pool_grad(dtype, acc, config)  # type: ignore[no-any-return]
+        if config.paired:
+            return importlib.import_module("numbadnn.kernels._pool_walk_pairs").pool_grad(dtype, config)  # type: ignore[no-any-return]
+        return importlib.import_module("numbadnn.kernels._pool_walk").pool_grad(dtype, acc, config)  # type: ignore[no-any-return]
 
     words = [" ".join(map(str, v)) if isinstance(v, tuple) else str(int(v)) for v in astuple(config)]
-    return Kernel(
-        f"pool_walk {dtype} {acc} {' '.join(words)}", "ptr ptr ptr i64", build, config.threads, config.resident
-    )
+    name = f"pool_walk {dtype} {acc} {' '.join(words)}"
+    return Kernel(name, "ptr ptr ptr i64" + " i64" * config.paired, build, config.threads, config.resident)

@@ -18,7 +18,7 @@ from numbadnn.errors import CudnnError, NotSupportedError, NumbaDNNError
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
 
-#: seconds for one problem: after them no further candidate is planned
+#: seconds for the configurations of one problem: after them no further candidate is planned
 SECONDS = 12.0
 #: what an implementation takes by itself is measured until so many times as much is spent: it may have to be compiled
 PATIENCE = 3.0
@@ -89,20 +89,25 @@ def measure(
 ) -> Outcome:
     """Plan, time and check every candidate of the admitted ``impls``; one measurement at a time.
 
-    What each implementation takes by itself comes first, then the other configurations of the fastest. ``at``: who runs next.
+    What each implementation takes by itself comes first, however long that is compiled (up to PATIENCE times ``seconds``). Then
+    the other configurations of the fastest have ``seconds``, which these implementations share evenly: what has to be
+    compiled does not keep engines waiting that cuDNN has ready. ``at``: who runs next.
     """
     from numbadnn.measure import stage
 
     begin = time.perf_counter()
     outcome = Outcome(problem, policy, [], sorted(considered))
     with _alone, stage(problem, policy) as place:
-        judge = _Judge(place)
+        judge, others = _Judge(place), False
         ready: list[tuple[Measured, Executable]] = []
+        end = PATIENCE * seconds
         for way in _in_turn(
             [_Way(impl, problem, policy, outcome) for impl in sorted(impls, key=lambda i: not i.complete)]
         ):
             spent = time.perf_counter() - begin - place.waited
-            if ready and spent > (seconds if way.begun else PATIENCE * seconds):
+            if way.begun and not others:
+                others, end = True, spent + seconds
+            if ready and spent > end:
                 outcome.unfinished += way.give_up(f"not reached in {seconds:g} s")
                 continue
             for candidate, executable in way.next():
@@ -112,6 +117,7 @@ def measure(
                 if _first_look(place, judge, candidate, executable, best):
                     ready.append((candidate, executable))
                     way.best_us = min(way.best_us, candidate.time_us or way.best_us)
+            way.seconds += time.perf_counter() - begin - place.waited - spent
         ready = _agreeing(judge, ready)
         _finals(place, ready)
     order = {id(c): n for n, c in enumerate(outcome.candidates)}
@@ -126,7 +132,7 @@ class _Way:
 
     def __init__(self, impl: Impl, problem: Any, policy: Policy, outcome: Outcome) -> None:
         self.impl, self.problem, self.policy, self.outcome = impl, problem, policy, outcome
-        self.best_us, self.begun = float("inf"), False
+        self.best_us, self.begun, self.seconds = float("inf"), False, 0.0
         self.left: list[Any] = []  # configurations as JSON has them
         self.real: dict[str, Any] = {}
 
@@ -165,12 +171,12 @@ class _Way:
 
 
 def _in_turn(ways: list[_Way]) -> Iterator[_Way]:
-    """Each once, then those that were not hopeless until they have nothing left, one candidate each in turn; then the others."""
+    """Each once, then of those that were not hopeless whoever took least time, until they have nothing left; then the others."""
     yield from ways
     while left := [way for way in ways if way.left]:
         best = min(way.best_us for way in ways)
         near = [way for way in left if way.best_us <= HOPELESS * best]
-        yield from near or left
+        yield min(near or left, key=lambda way: way.seconds)
 
 
 class _Judge:
@@ -214,11 +220,14 @@ class _Judge:
 def _first_look(place: Any, judge: _Judge, candidate: Measured, executable: Executable, best_us: float) -> bool:
     """Whether the candidate runs, agrees and was timed; a first time, or the reason why it is left out.
 
-    What is far from the best takes two launches, and whether it agrees is looked at only if it is kept.
+    What is far from the best takes two launches, and whether it agrees is looked at only if it is kept. One launch comes before:
+    it may load the kernels, for so long that the device has nothing to do and the next one's time is the host's too.
     """
     try:
         if candidate.heuristic and not judge.agrees(candidate, executable):
             return False
+        if not candidate.agreed:
+            place.times(executable, 1)
         candidate.time_us = min(times := place.times(executable, 2))
         if not candidate.heuristic and candidate.time_us > NEAR * best_us:
             return True

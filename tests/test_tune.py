@@ -236,6 +236,35 @@ def test_seconds_are_bounded() -> None:
     assert all("not reached in 0.3 s" in c.reason for c in outcome.candidates if c.time_us is None)
 
 
+def test_what_is_ready_is_measured_however_long_others_are_compiled() -> None:
+    def named(name: str, seconds: float) -> Impl:
+        def plan(problem: Any, policy: Any, tile: Tile | None) -> Executable:
+            time.sleep(seconds)
+            return planned(problem, policy, tile or Tile(200))
+
+        return dataclasses.replace(tiled([Tile(200 + i) for i in range(20)], name), plan=plan)
+
+    impls = [named("cpu.compiled", 2.0), named("cpu.ready", 0.0)]
+    outcome = tune.measure(parse(LINE), Policy(), impls, [], seconds=1.5)
+    measured = [c.impl for c in outcome.timed]
+    assert measured.count("cpu.ready") == 20 and measured.count("cpu.compiled") <= 2
+
+
+def test_what_loads_its_kernels_when_it_is_launched_is_not_slow_for_that() -> None:
+    def plan(problem: Any, policy: Any, tile: Tile | None) -> Executable:
+        slow, fast, calls = planned(problem, policy, Tile(9000)), planned(problem, policy, tile or Tile(20)), []
+
+        def run(*arguments: Any) -> None:
+            calls.append(None)
+            (slow if len(calls) <= 2 and tile else fast).run(*arguments)
+
+        return Executable(run, facts={"config": tile or Tile(20)})
+
+    impl = dataclasses.replace(tiled([Tile(20), Tile(21)]), plan=plan)
+    outcome = tune.measure(parse(LINE), Policy(), [impl], [])
+    assert len(outcome.timed) == 2 and all((c.time_us or 1e9) < 3000 for c in outcome.timed)
+
+
 def test_a_candidate_that_fails_is_left_out_with_its_reason() -> None:
     def fails(problem: Any, policy: Any, tile: Tile | None) -> Executable:
         def run(*arguments: Any) -> None:

@@ -24,8 +24,8 @@ from numbadnn.kernels import _hopper as hopper
 from numbadnn.kernels._cuda import cuda, device, f32, i32, u32, u64
 from numbadnn.kernels._gemm_wgmma import _descriptor
 from numbadnn.kernels._implicit_index import divided, located, share, taps_met
-from numbadnn.kernels._implicit_put import BUFFERS, write_of
-from numbadnn.kernels.implicit_pixels_config import COPIES, LINES, filter_bytes
+from numbadnn.kernels._implicit_put import write_of
+from numbadnn.kernels.implicit_pixels_config import COPIES, buffer_bytes, filter_bytes
 from numbadnn.problem import ITEMSIZE
 
 ROW = 128  # bytes of a row in shared memory, those of the swizzle
@@ -33,16 +33,11 @@ ROW = 128  # bytes of a row in shared memory, those of the swizzle
 FEWER, MORE = 88, 208
 
 
-def buffer_bytes(store: int) -> int:
-    """Shared memory that results pass through."""
-    return BUFFERS if store in (COPIES, LINES) else 0
-
-
 def shared_bytes(config: Any) -> int:
     """The ring, buffers of results, filters that stay, barriers, and what aligning it takes."""
     filters = filter_bytes(config.n, config.by_rows)
     ring = config.stages * (config.m * ROW + (0 if config.resident else filters) + 16)
-    return 1024 + ring + buffer_bytes(config.store) + config.resident * filters + 16
+    return 1024 + ring + buffer_bytes(config) + config.resident * filters + 16
 
 
 def _place(axes: int, phases: bool, shares: bool) -> Callable[..., Any]:
@@ -83,7 +78,8 @@ def pixels(dtype: str, axes: int, config: Any) -> Callable[..., None]:
     image_bytes, n_bytes = m * ROW, filter_bytes(n, by_rows)
     bytes_of_stage = image_bytes + (0 if stays else n_bytes)
     ring, each = bytes_of_stage * stages, m // 2
-    filters_at = ring + buffer_bytes(config.store)
+    of_group = buffer_bytes(config) // 2
+    filters_at = ring + 2 * of_group
     after_ring = filters_at + resident * n_bytes
     a_half, b_half = _descriptor(True), _descriptor(by_rows)
     b_step = 2 if by_rows else 16 * ROW >> 4
@@ -225,7 +221,7 @@ def pixels(dtype: str, axes: int, config: Any) -> Callable[..., None]:
             if alone:
                 more()
             mine = i32(group_of_threads * each)
-            buffers = u32(ring_at + u32(ring) + u32(group_of_threads * (BUFFERS // 2)))
+            buffers = u32(ring_at + u32(ring) + u32(group_of_threads * of_group))
             there = out_of(out_at)
             tail = tail_of(tail_at)
             turn = i32(0)

@@ -143,6 +143,37 @@ def by_copies(n: int, out: str) -> Callable[..., None]:
     return put
 
 
+def by_whole_copies(n: int, out: str) -> Callable[..., None]:
+    """The same of all columns between two meetings of the group, which has a buffer for each 64 of them."""
+    chunks, tail, store_box = n // 64, n % 64, hopper.store_box
+    put_chunk, put_tail = _to_shared(out), _to_shared(out, tail or 64)
+    fence, commit, wait_all, meet = hopper.fence_shared, hopper.commit_boxes, hopper.wait_boxes(0), hopper.meet
+
+    @device
+    def put(sums, out_map, tail_map, buffers, turn, pixel, column, columns, group, alpha):  # type: ignore[no-untyped-def]
+        thread = i32(cuda.threadIdx.x)
+        barrier = i32((thread >> 7) + 1)
+        if (thread & 127) == 0:
+            wait_all()
+        meet(barrier)
+        for q in range(chunks):
+            put_chunk(sums, 32 * q, u32(buffers + u32(q * 64 * 128)), thread, alpha)
+        if tail:
+            put_tail(sums, 32 * chunks, u32(buffers + u32(chunks * 64 * 128)), thread, alpha)
+        fence()
+        meet(barrier)
+        if (thread & 127) == 0:
+            for q in range(chunks):
+                if column + 64 * q < columns:
+                    store_box(out_map, i32(column + 64 * q), pixel, group, u32(buffers + u32(q * 64 * 128)))
+            if tail and column + 64 * chunks < columns:
+                at = u32(buffers + u32(chunks * 64 * 128))
+                store_box(tail_map, i32(column + 64 * chunks), pixel, group, at)
+            commit()
+
+    return put
+
+
 def by_turned_copies(n: int, out: str) -> Callable[..., None]:
     """``put(sums, out_map, buffers, turn, live, row, column, columns, first, plane, alpha)``: 64 rows, transposed.
 
@@ -189,7 +220,7 @@ def by_turned_copies(n: int, out: str) -> Callable[..., None]:
 def write_of(config: Any, axes: int, out: str) -> Callable[..., None]:
     """``write(sums, out, buffers, turn, pixel, column, ...)``: 64 pixels of a group of threads, ``n`` columns, to the target."""
     if config.store == COPIES:
-        put_copies = by_copies(config.n, out)
+        put_copies = (by_whole_copies if config.whole else by_copies)(config.n, out)
 
         @device
         def write_by_copies(sums, out_map, tail_map, buffers, turn, pixel, column, group, split, back, down, right, positions,

@@ -105,7 +105,7 @@ def kernels() -> Iterator[Kernel]:
 def hopper_kernels() -> Iterator[Kernel]:
     """Those of sm_90a: each way of writing, for both numbers of axes."""
     yield pixels_kernel("float16", 2, PixelsConfig(128, 256, 4, 1, True, False, COPIES))
-    yield pixels_kernel("float16", 2, PixelsConfig(128, 144, 8, 1, True, False, COPIES, 1, True))
+    yield pixels_kernel("float16", 2, PixelsConfig(128, 144, 8, 1, True, False, COPIES, 1, True, whole=True))
     yield pixels_kernel("float16", 2, PixelsConfig(128, 96, 2, 1, False, False, COPIES, 0, True, 2))
     yield pixels_kernel("bfloat16", 2, PixelsConfig(256, 128, 4, 1, False, True, LINES))
     yield pixels_kernel("float32", 2, PixelsConfig(128, 64, 8, 2, True, False, 2))

@@ -16,6 +16,8 @@ MULTIPROCESSORS = 132
 SHARED_BYTES = 228 * 1024
 #: of ``store``: lines of 128 bytes by the threads, boxes by the copy engine
 LINES, COPIES = 32, 64
+#: of a ring beside buffers for all columns of a tile
+WHOLE_STAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class PixelsConfig:
     ``by_rows``: filters are packed along the terms; ``phases``: the target is written in phases of a stride; ``store``:
     elements a thread writes at a time (1, 2, 8), or LINES or COPIES, through shared memory. ``resident``: filters stay
     in shared memory, in so many stretches of the terms. ``plain``: pixels are read as rows of a matrix. ``blocks``: so many
-    share a multiprocessor.
+    share a multiprocessor. ``whole``: the copy engine is given all columns of a tile at a time, of which it has buffers.
     """
 
     m: int
@@ -38,6 +40,7 @@ class PixelsConfig:
     resident: int = 0
     plain: bool = False
     blocks: int = 1
+    whole: bool = False
 
 
 class Product(NamedTuple):
@@ -119,9 +122,16 @@ def filter_bytes(n: int, by_rows: bool) -> int:
     return (n if by_rows else -(-n // 64) * 64) * 128
 
 
+def buffer_bytes(config: PixelsConfig) -> int:
+    """Shared memory that results pass through, of both groups of threads: 64 rows of 128 bytes twice, or for every 64 columns."""
+    if config.store < LINES:
+        return 0
+    return 2 * 64 * 128 * (max(2, -(-config.n // 64)) if config.whole else 2)
+
+
 def stages_of(config: PixelsConfig) -> int:
     """As many as shared memory holds, eight at most."""
-    filters, buffers = filter_bytes(config.n, config.by_rows), 32768 if config.store >= LINES else 0
+    filters, buffers = filter_bytes(config.n, config.by_rows), buffer_bytes(config)
     free = SHARED_BYTES // config.blocks - 1024 - 1040 - buffers - config.resident * filters
     return min(8, free // (config.m * 128 + (0 if config.resident else filters) + 16))
 
@@ -204,6 +214,9 @@ def config_of(p: Product, t: Tiling) -> PixelsConfig:
         store = LINES
     by_rows, phases = p.forward or p.item == 4, p.phases > 1
     found = PixelsConfig(t.m, t.n, 0, t.splits, by_rows, phases, store, t.resident, p.plain, t.blocks)
+    whole = replace(found, whole=store == COPIES and t.n > 64 and t.m == 128 and t.blocks == 1)
+    # fewer meetings of threads, as long as the ring need not shrink to less than multiplying takes
+    found = whole if stages_of(whole) >= WHOLE_STAGES else found
     return replace(found, stages=stages_of(found))
 
 

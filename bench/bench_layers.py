@@ -2,10 +2,12 @@
 
 ResNet-50, VGG-16, MobileNetV2, ResNeXt-50, EfficientNet-B0, a 3-D U-Net and single images; float32 under ieee, tf32, float16 and
 bfloat16; channels first and last. PyTorch runs with ``cudnn.benchmark=True`` and the same arithmetic allowed; ``--deterministic``
-adds a column with ``cudnn.deterministic`` too, which is what our default promises. Each result is held against float64 before
-it is timed (one that fails prints REFUSED); each launch takes the next of so many sets of operands that none is found in the
-L2 cache again; times are medians of rounds in which the four take turns. Processes prepare side by side (``--jobs``), the device
-is measured by one at a time.
+adds a column with ``cudnn.deterministic`` too, which is what our default promises: without it PyTorch takes engines that add with
+atomics (gradients of float32 filters, by cuDNN's algorithm 0). It also takes one that cuDNN notes to sum in reduced precision
+(ResNet's first layer in 16 bits), which auto never does; its error is no larger than others'. Each result of ours is held against
+float64 before it is timed (one that fails prints REFUSED); each launch takes the next of so many sets of operands that none is
+found in the L2 cache again; times are medians of rounds in which the four take turns. Processes prepare side by side
+(``--jobs``), the device is measured by one at a time.
 
 ``python bench/bench_layers.py [--quick] [--slice I/N] [--network NAME ...] [--tune]``: a table, geometric means, JSON in
 ``bench/results``, and a plot of it (``plot_layers.py``). Exit status 3 without a GPU. ``--merge FILE ...`` joins slices.

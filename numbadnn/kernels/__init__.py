@@ -22,6 +22,7 @@ FAMILIES = (
         "depthwise",
         "depthwise_rows",
         "dropout",
+        "first_layer",
         "gemm",
         "grouped_halves",
         "implicit_gemm",
@@ -30,7 +31,7 @@ FAMILIES = (
         "pool",
         "rnn",
     ),
-    *("softmax", "spatial", "to_image", "upsample"),
+    *("softmax", "spatial", "to_image", "to_image_halves", "upsample"),
 )
 
 

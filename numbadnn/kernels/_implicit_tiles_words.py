@@ -148,7 +148,7 @@ def read_at(dtype: str, count: int) -> Callable[..., None]:
 @functools.cache
 def write_at(dtype: str, count: int) -> Callable[..., None]:
     """``write_at(values, start, shared, address)``: values[start:start+count] to an address, one aligned access."""
-    size = ITEMSIZE[dtype]
+    size = 4 if dtype == "int32" else ITEMSIZE[dtype]
     if SIMULATED:
 
         def twin(values, start, shared, address):  # type: ignore[no-untyped-def]
@@ -156,7 +156,7 @@ def write_at(dtype: str, count: int) -> Callable[..., None]:
             shared[at : at + count] = values[start : start + count]
 
         return twin
-    kind = ir.VectorType({"float32": _FLOAT, "float64": _DOUBLE}[dtype], count)
+    kind = ir.VectorType({"float32": _FLOAT, "float64": _DOUBLE, "int32": _I32}[dtype], count)
 
     @intrinsic
     def write(typingctx, values, start, shared, address):  # type: ignore[no-untyped-def]

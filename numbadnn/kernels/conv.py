@@ -183,9 +183,11 @@ for _op in OPERATIONS:
 from numbadnn.kernels import corrmm as corrmm  # noqa: E402  registers numba.corrmm
 from numbadnn.kernels import depthwise as depthwise  # noqa: E402  registers numba.depthwise
 from numbadnn.kernels import depthwise_rows as depthwise_rows  # noqa: E402  registers numba.depthwise_rows
+from numbadnn.kernels import first_layer as first_layer  # noqa: E402  registers numba.first_layer
 from numbadnn.kernels import grouped_halves as grouped_halves  # noqa: E402  registers numba.grouped_halves
 from numbadnn.kernels import implicit_gemm as implicit_gemm  # noqa: E402  registers numba.implicit_gemm
 from numbadnn.kernels import implicit_tiles as implicit_tiles  # noqa: E402  registers numba.implicit_tiles
 from numbadnn.kernels import line as line  # noqa: E402  registers numba.line
 from numbadnn.kernels import to_image as to_image  # noqa: E402  registers numba.to_image
+from numbadnn.kernels import to_image_halves as to_image_halves  # noqa: E402  registers numba.to_image_halves
 from numbadnn.kernels import unshared as unshared  # noqa: E402  registers numba.unshared

@@ -82,7 +82,7 @@ class ToImageConfig:
         return 4 * (2 * self.stage + self.tile[0] * self.tile[1])
 
 
-class _Sum:
+class Sum:
     """A problem as the sum above: the two images, and the filters' start and strides along k, c, r and s."""
 
     def __init__(self, problem: ConvProblem) -> None:
@@ -111,7 +111,7 @@ def _pair(values: tuple[int, ...]) -> tuple[int, int]:
 
 def heuristic(problem: ConvProblem) -> ToImageConfig:
     """Eight channels at a time where they are neighbours, a sector of memory; else four, for more blocks a multiprocessor."""
-    s = _Sum(problem)
+    s = Sum(problem)
     chunk, lanes = (8, 8) if s.last else (4, 1)
     config = ToImageConfig(s.out.shape[1], s.taps, s.stride, s.first, chunk, lanes, _vector(s.out))
     while config.shared_bytes > SHARED and config.chunk > config.lanes:
@@ -159,7 +159,7 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
         return "has strides in the gradient of the image alone"
     if max(problem.stride) > 2 or max(problem.taps) > MOST_TAPS:
         return f"needs strides of 1 or 2 and at most {MOST_TAPS} taps an axis"
-    s = _Sum(problem)
+    s = Sum(problem)
     if s.out.shape[1] > MOST_CHANNELS:
         return f"needs a result of at most {MOST_CHANNELS} channels"
     if 1 not in (s.source.strides[1], s.source.strides[3]) or min(s.source.strides) < 0:
@@ -175,7 +175,7 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
 
 def plan(problem: ConvProblem, policy: Policy, config: ToImageConfig | None = None) -> Executable:
     """One launch."""
-    s, config = _Sum(problem), config or heuristic(problem)
+    s, config = Sum(problem), config or heuristic(problem)
     chosen = kernel(config)
     N, _, H, W = s.out.shape
     rows, columns = config.patch
@@ -198,7 +198,7 @@ def rank(problem: ConvProblem) -> float:
     """Microseconds, as measured on an H200: copies into shared memory, which neighbouring channels make slower, and sums."""
     if problem.unshared:
         return math.inf
-    return 5 + problem.bytes / (1.4e6 if _Sum(problem).last else 3.3e6) + problem.flops / 3.8e7
+    return 5 + problem.bytes / (1.4e6 if Sum(problem).last else 3.3e6) + problem.flops / 3.8e7
 
 
 def kernels() -> Iterator[Kernel]:

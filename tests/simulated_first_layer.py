@@ -1,0 +1,66 @@
+"""Run first layers' convolutions under the CUDA simulator; test_first_layer.py starts it.
+
+Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1`` in the environment.
+"""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+
+from numbadnn.kernels import first_layer, simulate
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.validate.oracle import Trial
+
+#: windows that begin and end at odd and even pixels, uneven padding, few rows, several tiles, one to four channels
+CASES = (
+    "conv2d x={t}:2x3x6x8:nhwc w={t}:32x3x3x3:nhwc pad=1,1,1,1 stride=2,2 flip=0",
+    "conv2d x={t}:1x4x5x36:nhwc w={t}:32x4x2x3 y={t}:1x32x5x19:nhwc pad=0,1,2,2 stride=1,2 alpha=2 beta=-3",
+    "conv2d x={t}:1x1x3x8:nhwc w={t}:64x1x3x2 y={t}:1x64x1x2:nhwc stride=3,4",
+    "conv2d x={t}:1x2x4x12:nhwc w={t}:32x2x2x5:nhwc pad=1,0,3,4 stride=2,2 beta=1",
+)
+failures = 0
+
+
+def report(name: str, ok: bool, text: object = "") -> None:
+    global failures
+    failures += not ok
+    print("ok  " if ok else "FAIL", name, text, flush=True)
+
+
+def run(problem: ConvProblem, trial: Trial) -> tuple[np.ndarray, ...]:
+    """Two warps, which take turns of two rows."""
+    arrays = (*trial.inputs, *(() if trial.old is None else (trial.old,)))
+    config = first_layer.heuristic(problem)
+    assert config is not None
+    return simulate.run(problem, arrays, "numba.first_layer", config=replace(config, rows=2, columns=16, warps=2))
+
+
+def check(line: str, kind: str) -> None:
+    problem = ConvProblem.parse(line)
+    trial = Trial.of(problem, kind=kind)
+    got = run(problem, trial)
+    found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, "tensor_core")
+    report(line, bool(found.ok), found)
+
+
+def untouched(line: str) -> None:
+    """A pixel beside a window may be infinite, though it is of a pair that the window meets."""
+    problem = ConvProblem.parse(line)
+    trial = Trial.of(problem, kind="integers")
+    trial.inputs[0][:, :, :, 4] = np.inf
+    (got,) = run(problem, trial)
+    met = [abs(2 * q - problem.padding[1][0] + 1 - 4) <= 1 for q in range(problem.y.shape[3])]
+    finite = np.isfinite(np.asarray(got, np.float64)).all((0, 1, 2))
+    report(f"untouched {line}", bool((finite != np.array(met)).all()), finite)
+
+
+if __name__ == "__main__":
+    sys.setswitchinterval(1e-4)  # the simulator's threads wait for each other all the time
+    for number, text in enumerate(CASES):
+        dtype, data = (("float16", "integers"), ("bfloat16", "random"))[number % 2]
+        check(text.format(t=dtype), data)
+    untouched("conv2d x=float16:1x3x2x12:nhwc w=float16:32x3x1x3:nhwc pad=0,0,1,1 stride=2,2")
+    untouched("conv2d x=float16:1x3x2x12:nhwc w=float16:32x3x1x3:nhwc stride=2,2")
+    print("failures", failures)
+    sys.exit(bool(failures))

@@ -161,6 +161,14 @@ def test_points_that_are_not_finite_on_a_gpu(layout):
     assert ran > 0
 
 
+@pytest.mark.slow(60)
+def test_shared_memory_under_the_simulator():
+    from simulated import checks_passed
+
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
+    assert checks_passed("spatial") >= 4
+
+
 def test_what_has_no_weight_is_not_looked_at():
     img = np.array([[[[1.0, np.nan], [2.0, np.inf]]]])
     y = numbadnn.spatialtf_sampler(img, np.array([[[[-1.0, 0.0], [-2.0, -1.0], [-3.0, 9.0]]]]))

@@ -5,20 +5,25 @@ Every cell (row -1 ... H-1, column -1 ... W-1) gets a stretch of records; the st
 turns the counts of a row into places, ``place`` lists each cell's points and their records in any order, and ``sort`` puts a
 point's record behind those of the smaller ones. Two records of a cell are put in order by whoever reads them: nothing is
 sorted unless some cell has three. Where a row's stretch lies may differ from run to run; what stands in it may not.
+Images of few points need one launch: ``stripe``.
 A record is (number of the point in its image, u, v, nothing). The workspace begins with the cursor and whether some cell has
 three points; ``parts`` says where starts, ranks, lists and records begin in it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, store_vector, zero_bytes
+from numbadnn.kernels._ptx import ACCUMULATOR, load, store_vector, zero_bytes
 from numbadnn.kernels._spatial_point import INTEGER
-from numbadnn.kernels.spatial_layout import BinsConfig
+from numbadnn.kernels.spatial_gradients import BinsConfig, StripeConfig
 from numbadnn.problem import ITEMSIZE
+
+#: positions that ``stripe`` has under way at once
+AT_ONCE = 4
 
 
 def clear(config: BinsConfig) -> Callable[..., None]:
@@ -112,7 +117,7 @@ def scan(config: BinsConfig) -> Callable[..., None]:
     return kernel
 
 
-def _put_record(config: BinsConfig):  # type: ignore[no-untyped-def]
+def _put_record(config: BinsConfig | StripeConfig):  # type: ignore[no-untyped-def]
     """``put(record, address, point, u, v)``; ``record`` is a local array of four."""
     R, size = ACCUMULATOR[config.record], ITEMSIZE[config.record]
     pair = 16 // size
@@ -173,5 +178,130 @@ def sort(config: BinsConfig) -> Callable[..., None]:
                 if read(work + parts[2] + i64(k) * 4) < point:
                     at = i32(at + 1)
             put(record, work + parts[3] + i64(at) * size, point, u, v)
+
+    return kernel
+
+
+def stripe(config: StripeConfig) -> Callable[..., None]:
+    """All of it in one launch: a block has ``rows`` rows of cells and looks at all points of its image.
+
+    Counts, places and lists stay in shared memory. The block's stretch begins behind as many records as there are points in the
+    rows above, wherever they lie across: what stands where is the same in every run, and every cell is in order. A point of
+    other rows is known by its y alone.
+    """
+    threads = config.threads
+    warps = threads // 32
+    position, cell = _spatial_point.position(config.place, config.acc), _spatial_point.cell(config.acc)
+    read, write, A = load(config.place, config.acc), _spatial_point.write_integer(), ACCUMULATOR[config.acc]
+    put, size, R = _put_record(config), 4 * ITEMSIZE[config.record], ACCUMULATOR[config.record]
+    grid_size = ITEMSIZE[config.place]
+
+    @device
+    def rows_of(at, apart, left, half_height, ys):  # type: ignore[no-untyped-def]
+        """The rows of points ``apart`` bytes from each other, all loads under way at once. NaN where there is no point."""
+        for e in range(AT_ONCE):
+            ys[e] = read(at + e * apart) if e * warps < left else A(math.nan)
+        for e in range(AT_ONCE):
+            ys[e] = A(A(ys[e] + A(1)) * half_height)
+
+    def kernel(  # type: ignore[no-untyped-def]
+        grid, work, parts, stripes, rows, out_height, out_width, height, width, half_width, half_height, gs
+    ):
+        sums = cuda.shared.array(0, INTEGER)  # one a thread; then the number of points above
+        counts = sums[threads + 1 :]  # then where each cell begins, last where it ends
+        record, ys = cuda.local.array(4, R), cuda.local.array(AT_ONCE, A)
+        thread = i32(cuda.threadIdx.x)
+        warp, lane = i32(thread >> 5), i32(thread & 31)
+        n = i32(u32(cuda.blockIdx.x) // u32(stripes))
+        top = i32(i32(i32(cuda.blockIdx.x) - n * stripes) * rows - 1)  # the first row of cells is -1
+        tall = i32(min(rows, i32(height - top)))
+        across = i32(width + 1)
+        cells = i32(tall * across)
+        listed = counts[cells:]  # points, cell by cell
+        for k in range(thread, cells, threads):
+            counts[k] = 0
+        if thread == 0:
+            sums[threads] = 0
+        cuda.syncthreads()
+        image = grid + n * gs[0] * grid_size
+        apart, over, down = gs[1] * (warps * grid_size), gs[2] * (32 * grid_size), gs[3] * grid_size
+        line = image + (warp * gs[1] + lane * gs[2]) * grid_size
+        begin, end = A(top), A(top + tall)
+        before = i32(0)
+        for _ in range(lane, out_width, 32):
+            at = line
+            for row in range(warp, out_height, AT_ONCE * warps):
+                rows_of(at + down, apart, i32(out_height - row), half_height, ys)
+                for e in range(AT_ONCE):
+                    if ys[e] > A(-1) and ys[e] < end:
+                        if ys[e] < begin:
+                            before = i32(before + 1)
+                        else:
+                            x = A(A(read(at + e * apart) + A(1)) * half_width)
+                            sound, j, i, _, _ = cell(x, ys[e], height, width)
+                            if sound:
+                                cuda.atomic.add(counts, i32((i - top) * across + j + 1), 1)
+                at += AT_ONCE * apart
+            line += over
+        if before > 0:
+            cuda.atomic.add(sums, threads, before)
+        cuda.syncthreads()
+        each = i32(u32(i32(cells + threads - 1)) // u32(threads))
+        first = i32(min(i32(thread * each), cells))
+        last = i32(min(i32(first + each), cells))
+        total = i32(0)
+        for k in range(first, last):
+            total = i32(total + counts[k])
+        sums[thread] = total
+        step = i32(1)
+        while step < threads:  # inclusive sums, each step twice as far
+            cuda.syncthreads()
+            back = sums[i32(thread - step)] if thread >= step else i32(0)
+            cuda.syncthreads()
+            sums[thread] = i32(sums[thread] + back)
+            step = i32(step * 2)
+        place = i32(sums[thread] - total)
+        for k in range(first, last):
+            count = counts[k]
+            counts[k] = place
+            place = i32(place + count)
+        cuda.syncthreads()
+        mine = i32(sums[i32(threads - 1)])
+        base = i64(i64(n) * out_height * out_width + sums[threads])
+        starts = work + parts[0] + (i64(n) * (height + 1) + top + 1) * (width + 2) * 4
+        for row in range(warp, tall, warps):
+            for column in range(lane, width + 2, 32):
+                k = i32(row * across + column)  # a row ends where the next begins
+                write(starts + (i64(row) * (width + 2) + column) * 4, i32(base + (counts[k] if k < cells else mine)))
+        cuda.syncthreads()
+        line = image + (warp * gs[1] + lane * gs[2]) * grid_size
+        for column in range(lane, out_width, 32):
+            at = line
+            for row in range(warp, out_height, AT_ONCE * warps):
+                rows_of(at + down, apart, i32(out_height - row), half_height, ys)
+                for e in range(AT_ONCE):
+                    if ys[e] > A(-1) and ys[e] >= begin and ys[e] < end:
+                        x = A(A(read(at + e * apart) + A(1)) * half_width)
+                        sound, j, i, _, _ = cell(x, ys[e], height, width)
+                        if sound:
+                            to = cuda.atomic.add(counts, i32((i - top) * across + j + 1), 1)
+                            listed[to] = i32((row + e * warps) * out_width + column)
+                at += AT_ONCE * apart
+            line += over
+        cuda.syncthreads()  # counts: where each cell ends
+        records = work + parts[3] + base * size
+        for k in range(thread, mine, threads):
+            point = listed[k]
+            row = i32(u32(point) // u32(out_width))
+            at = image + (i64(row) * gs[1] + i64(point - row * out_width) * gs[2]) * grid_size
+            px, py = position(at, gs[3] * grid_size, half_width, half_height)
+            _, j, i, u, v = cell(px, py, height, width)
+            own = i32((i - top) * across + j + 1)
+            start = counts[i32(own - 1)] if own > 0 else i32(0)
+            to = start
+            for other in range(start, counts[own]):
+                if listed[other] < point:
+                    to = i32(to + 1)
+            put(record, records + i64(to) * size, point, u, v)
 
     return kernel

@@ -50,23 +50,28 @@ address_of = _address_of()
 
 @functools.cache
 def element(dtype: str, acc: str) -> Callable[..., Any]:
-    """``element(words, at) -> acc``: the element at a shared address."""
+    """``element(words, at, more) -> acc``: the element ``more`` bytes, a constant, behind a shared address.
+
+    The constant becomes part of the instruction that reads; a sum of two integers would be an instruction of its own.
+    """
     size = ITEMSIZE[dtype]
     if SIMULATED:
 
-        def twin(words, at):  # type: ignore[no-untyped-def]
+        def twin(words, at, more):  # type: ignore[no-untyped-def]
+            at += more
             raw = np.ascontiguousarray(words[at // 4 : at // 4 + max(1, size // 4)]).view(_numpy_type(dtype))
             return ACCUMULATOR[acc](raw[at % 4 // size])
 
         return twin
 
     @intrinsic
-    def read(typingctx, words, at):  # type: ignore[no-untyped-def]
+    def read(typingctx, words, at, more):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            place = builder.inttoptr(args[1], ir.IntType(8 * size).as_pointer(3))  # address space 3: shared memory
+            base = builder.inttoptr(args[1], ir.IntType(8).as_pointer(3))  # address space 3: shared memory
+            place = builder.bitcast(builder.gep(base, [args[2]], inbounds=True), ir.IntType(8 * size).as_pointer(3))
             return _widen(builder, builder.load(place, align=size), dtype, acc)
 
-        return ACCUMULATOR[acc](words, types.int32), codegen
+        return ACCUMULATOR[acc](words, types.int32, types.int32), codegen
 
     return read
 

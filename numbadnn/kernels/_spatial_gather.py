@@ -1,8 +1,8 @@
 """The gradient of the sampler in the image: each pixel sums ``weight * dy`` over the records of the four cells around it.
 
 Cells in the order above left, above right, below left, below right; points in theirs: the order of every sum is fixed.
-``planes``: a pixel and some channels a thread. ``channels``: some channels of NHWC in one access. Another way for NCHW is in
-``_spatial_gather_staged``.
+``planes``: a pixel and some channels a thread, for any strides. ``_spatial_gather_channels`` (NHWC) and
+``_spatial_gather_staged`` (NCHW) make of the same records both gradients in one pass.
 """
 
 from __future__ import annotations
@@ -11,37 +11,39 @@ from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._packed import load_words, widen
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, load_vector, store, store_vector
-from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
-from numbadnn.kernels.spatial_layout import GatherConfig, StagedGatherConfig
+from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store
+from numbadnn.kernels.spatial_gradients import GatherConfig, StagedGatherConfig
 from numbadnn.problem import ITEMSIZE
 
-#: records of a pixel that are noted in shared memory; a grid as fine as the image has four a pixel on average
-HELD = 8
-#: of them so many are fetched at once
-BATCH = 4
 #: loads of planes that are under way at once
 UNDER_WAY = 16
 
 
+def offset_by_point(config: GatherConfig | StagedGatherConfig):  # type: ignore[no-untyped-def]
+    """``offset_of(point, out_width, ys) -> i64``: where the dy of a point lies, in elements."""
+    folded = config.folded
+
+    @device
+    def offset_of(point, out_width, ys):  # type: ignore[no-untyped-def]
+        if folded:
+            return i64(point) * ys[3]
+        row = i64(u32(point) // u32(out_width))
+        return row * ys[2] + (i64(point) - row * out_width) * ys[3]
+
+    return offset_of
+
+
 def records_of(acc: str, config: GatherConfig | StagedGatherConfig):  # type: ignore[no-untyped-def]
     """``fetch(record, address) -> (offset of the point's dy in elements)``: the record, and where its dy lies."""
-    kind, folded = config.record, config.folded
-    size = ITEMSIZE[kind]
-    pair = 16 // size
-    read = load_vector(kind, pair, kind)
+    pair = 16 // ITEMSIZE[config.record]
+    read, offset_of = load_vector(config.record, pair, config.record), offset_by_point(config)
 
     @device
     def fetch(record, address, out_width, ys):  # type: ignore[no-untyped-def]
         read(record, i32(0), address)
         if pair < 4:
             read(record, i32(2), address + 16)
-        point = i64(record[0])
-        if folded:
-            return point * ys[3]
-        row = i64(u32(point) // u32(out_width))
-        return row * ys[2] + (point - row * out_width) * ys[3]
+        return offset_of(i64(record[0]), out_width, ys)
 
     return fetch
 
@@ -62,6 +64,47 @@ def order_of(config: GatherConfig | StagedGatherConfig):  # type: ignore[no-unty
     return ordered
 
 
+def records_of_pixel(acc: str, held: int, config: GatherConfig | StagedGatherConfig):  # type: ignore[no-untyped-def]
+    """``look(...) -> count``: a pixel's first ``held`` records, all loads at once: the k-th lies at ``turns[k]`` of their order.
+
+    Three local arrays of ``held``: weights, places of dots, four a point, and turns. Where there are fewer, what they hold means
+    nothing. A cell of two is put in order here, as ``order_of`` does.
+    """
+    read, size = load_vector(config.record, 16 // ITEMSIZE[config.record], config.record), 4 * ITEMSIZE[config.record]
+    pair, integer = 16 // ITEMSIZE[config.record], _spatial_point.read_integer()
+    weight_of, place_of = weight_by_side(acc), dot_place()
+
+    @device
+    def look(record, weights, places, turns, entry, next_entry, records):  # type: ignore[no-untyped-def]
+        """``entry``: the starts of the cells above, those below ``next_entry`` on."""
+        first, middle, last = integer(entry), integer(entry + 4), integer(entry + 8)
+        entry += next_entry
+        first_below, middle_below, last_below = integer(entry), integer(entry + 4), integer(entry + 8)
+        upper = i32(last - first)
+        count = i32(upper + last_below - first_below)
+        for k in range(held):
+            below = k >= upper
+            where = i32((i32(first_below - upper) if below else first) + k) if k < count else i32(0)
+            read(record, i32(0), records + i64(where) * size)
+            if pair < 4:
+                read(record, i32(2), records + i64(where) * size + 16)
+            left = where < (middle_below if below else middle)
+            start = (first_below if left else middle_below) if below else (first if left else middle)
+            end = (middle_below if left else last_below) if below else (middle if left else last)
+            weights[k], places[k] = weight_of(record, left, below), u32(place_of(record, left, below))
+            turns[k] = (1 if where == start else -1) if end - start == 2 else 0
+        for k in range(held):
+            if turns[k] > 0 and (k + 1 == held or places[min(k + 1, held - 1)] > places[k]):
+                turns[k] = 0
+            if turns[k] < 0 and places[max(k - 1, 0)] < places[k]:
+                turns[k] = 0
+        for k in range(held):
+            turns[k] = i32(turns[k] + k)
+        return count
+
+    return look
+
+
 def weight_by_side(acc: str):  # type: ignore[no-untyped-def]
     """``weight_of(record, left, below)``: what the point gives to a pixel of its cell, by the side that its cell lies on."""
     A = ACCUMULATOR[acc]
@@ -74,18 +117,37 @@ def weight_by_side(acc: str):  # type: ignore[no-untyped-def]
     return weight_of
 
 
-def walk_of(dtype: str, acc: str, held: int, config: GatherConfig | StagedGatherConfig):  # type: ignore[no-untyped-def]
-    """``walk``: dimg of one pixel in up to ``held`` channels: what a record says serves them all, the next is on its way."""
+def dot_place():  # type: ignore[no-untyped-def]
+    """``place(record, left, below) -> i64``: which dot this is: four a point, of its pixels above left, above right and so on."""
+
+    @device
+    def place(record, left, below):  # type: ignore[no-untyped-def]
+        return i64(record[0]) * 4 + (0 if below else 2) + (1 if left else 0)
+
+    return place
+
+
+def walk_of(  # type: ignore[no-untyped-def]
+    dtype: str, acc: str, held: int, config: GatherConfig | StagedGatherConfig, dots: bool = False
+):
+    """``walk``: dimg of one pixel in up to ``held`` channels: what a record says serves them all, the next is on its way.
+
+    ``dots``: the sums of ``pixel * dy`` over these channels as well, written where ``fresh``, else added to what lies there.
+    """
     A, record_size, size = ACCUMULATOR[acc], 4 * ITEMSIZE[config.record], ITEMSIZE[dtype]
+    dot_size, place_of = ITEMSIZE[acc], dot_place()
     batch = min(held, UNDER_WAY)
     read, write, integer = load(dtype, acc), store(dtype, acc), _spatial_point.read_integer()
+    read_dot, write_dot = load(acc, acc), store(acc, acc)
     fetch, weight_of, ordered = records_of(acc, config), weight_by_side(acc), order_of(config)
 
     @device
     def walk(  # type: ignore[no-untyped-def]
-        record, sums, values, image, target, records, entry, next_entry, count, out_width, ys, step, next_target
-    ):
-        """``image``: the first channel of dy; ``entry``: the starts of the cells above, those below ``next_entry`` on."""
+        record, sums, values, image, target, records, entry, next_entry, count, out_width, ys, step, next_target,
+        own, dot, fresh,
+    ):  # fmt: skip
+        """``image``: the first channel of dy; ``entry``: the starts of the cells above, those below ``next_entry`` on; ``own``:
+        the pixel's channels."""
         for q in range(held):
             sums[q] = A(0)
         first, middle, last = integer(entry), integer(entry + 4), integer(entry + 8)
@@ -94,9 +156,9 @@ def walk_of(dtype: str, acc: str, held: int, config: GatherConfig | StagedGather
         upper = i32(last - first)  # records of the two cells above; those below follow
         total = i32(upper + last_below - first_below)
         first_below = i32(first_below - upper)
-        next_at, next_weight = image, A(0)
+        next_at, next_weight, next_dot = image, A(0), dot
         for k in range(-1, total):
-            at, weight = next_at, next_weight
+            at, weight, place = next_at, next_weight, next_dot
             if k + 1 < total:
                 below = k + 1 >= upper
                 where = i32((first_below if below else first) + k + 1)
@@ -105,19 +167,31 @@ def walk_of(dtype: str, acc: str, held: int, config: GatherConfig | StagedGather
                 where = ordered(records, where, start if left else between, between if left else end)
                 next_at = image + fetch(record, records + i64(where) * record_size, out_width, ys) * size
                 next_weight = weight_of(record, left, below)
-            if weight != 0:
+                if dots:
+                    next_dot = dot + place_of(record, left, below) * dot_size
+            if weight != 0 or (dots and k >= 0):
+                part = A(0)
                 if count == held:
                     for start_of_batch in range(0, held, batch):
                         for q in range(batch):
                             values[q] = read(at)
                             at += step
                         for q in range(batch):
-                            sums[start_of_batch + q] = A(sums[start_of_batch + q] + weight * values[q])
+                            if dots:
+                                part = A(part + own[start_of_batch + q] * values[q])
+                            total_of = A(sums[start_of_batch + q] + weight * values[q])
+                            sums[start_of_batch + q] = total_of if weight != 0 else sums[start_of_batch + q]
                 else:
                     for q in range(held):
                         if q < count:
-                            sums[q] = A(sums[q] + weight * read(at))
+                            value = read(at)
                             at += step
+                            if dots:
+                                part = A(part + own[q] * value)
+                            if weight != 0:
+                                sums[q] = A(sums[q] + weight * value)
+                if dots:
+                    write_dot(place, part if fresh else A(part + read_dot(place)))
         for q in range(held):
             if q < count:
                 write(target, sums[q])
@@ -150,118 +224,7 @@ def planes(dtype: str, acc: str, config: GatherConfig) -> Callable[..., None]:
         entry = work + parts[0] + ((i64(n) * (height + 1) + row) * (width + 2) + column) * 4
         walk(
             record, sums, values, image, target, work + parts[3], entry, i64(width + 2) * 4, count, out_width, ys,
-            ys[1] * size, xs[1] * size,
+            ys[1] * size, xs[1] * size, values, i64(0), True,
         )  # fmt: skip
-
-    return kernel
-
-
-def channels(dtype: str, acc: str, config: GatherConfig) -> Callable[..., None]:
-    """NHWC: ``config.channels`` neighbouring channels in one access; the threads of a block share its tile's pixels.
-
-    First a thread a pixel notes the first ``HELD`` of its records in shared memory, as offsets (in vectors) and weights, then
-    some of no weight up to whole batches; then all threads walk over (pixel, vector of channels). What a pixel has beyond
-    those is read where it lies.
-    """
-    A, R, size, record_size = ACCUMULATOR[acc], ACCUMULATOR[config.record], ITEMSIZE[dtype], 4 * ITEMSIZE[config.record]
-    vec, threads, pixels, columns = config.channels, config.threads, config.columns * config.rows, config.columns
-    words = vec * size // 4
-    read, convert, put = load_words(words), widen(dtype, vec, acc), store_vector(dtype, vec, acc)
-    integer = _spatial_point.read_integer()
-    locate, fetch, weight_of = _spatial_point.tile(columns, config.rows), records_of(acc, config), weight_by_side(acc)
-    ordered = order_of(config)
-    shift, nbytes = vec.bit_length() - 1, vec * size
-    room, held_words = HELD * pixels, BATCH * words
-
-    def kernel(dy, dimg, work, parts, across, down, vectors, height, width, out_width, ys, xs):  # type: ignore[no-untyped-def]
-        offsets = cuda.shared.array(room, INTEGER)
-        weights = cuda.shared.array(room, A)
-        counts = cuda.shared.array(pixels, INTEGER)
-        bounds = cuda.shared.array((6, pixels), INTEGER)
-        targets = cuda.shared.array(pixels, INTEGER64)  # -1: there is no such pixel
-        record = cuda.local.array(4, R)
-        sums = cuda.local.array(vec, A)
-        raw = cuda.local.array(held_words, WORD)
-        values = cuda.local.array(vec, A)
-        records = work + parts[3]
-        thread = i32(cuda.threadIdx.x)
-        left_column, top_row, _, n = locate(i32(0), i32(cuda.blockIdx.x), across, down, i32(1))
-        if thread < pixels:
-            row = i32(top_row + i32(u32(thread) // u32(columns)))
-            column = i32(left_column + i32(u32(thread) % u32(columns)))
-            live = column < width and row < height
-            targets[thread] = (row * xs[2] + column * xs[3]) * size if live else i64(-1)
-            entry = work + parts[0] + ((i64(n) * (height + 1) + row) * (width + 2) + column) * 4
-            held = i32(0)
-            for below in range(2):
-                for e in range(3):
-                    bounds[3 * below + e, thread] = integer(entry + 4 * e) if live else i32(0)
-                entry += i64(width + 2) * 4
-            upper = i32(bounds[2, thread] - bounds[0, thread])
-            counts[thread] = i32(upper + bounds[5, thread] - bounds[3, thread])
-            for below in range(2):
-                first, middle, last = (
-                    bounds[3 * below, thread],
-                    bounds[3 * below + 1, thread],
-                    bounds[3 * below + 2, thread],
-                )
-                base = i32(held - first)
-                for k in range(first, last):
-                    if held < HELD:
-                        at = fetch(record, records + i64(k) * record_size, out_width, ys)
-                        from_left = k < middle
-                        to = i32(
-                            base
-                            + ordered(records, i32(k), first if from_left else middle, middle if from_left else last)
-                        )
-                        offsets[to * pixels + thread] = i32(at >> shift)
-                        weights[to * pixels + thread] = weight_of(record, from_left, below == 1)
-                        held = i32(held + 1)
-            for k in range(held, i32(u32(held + (BATCH - 1)) // u32(BATCH)) * BATCH):
-                offsets[k * pixels + thread] = offsets[thread]
-                weights[k * pixels + thread] = A(0)
-        cuda.syncthreads()
-        image, target = dy + n * ys[0] * size, dimg + n * xs[0] * size
-        pixel = i32(u32(thread) // u32(vectors))
-        vector = i32(thread - pixel * vectors)
-        further = i32(u32(threads) // u32(vectors))  # the next item of a thread: pixels on, and vectors
-        more = i32(threads - further * vectors)
-        while pixel < pixels:
-            to = targets[u32(pixel)]
-            if to >= 0:
-                for e in range(vec):
-                    sums[e] = A(0)
-                count, line = counts[u32(pixel)], image + i64(vector) * nbytes
-                noted = i32(min(count, i32(HELD)))
-                for k in range(0, noted, BATCH):  # some loads under way at once
-                    at = u32(k * pixels + pixel)
-                    for q in range(BATCH):
-                        read(raw, i32(q * words), line + i64(offsets[u32(at + q * pixels)]) * nbytes)
-                    for q in range(
-                        BATCH
-                    ):  # what has no weight is not looked at: no branch, behind which a load would go
-                        weight = weights[u32(at + q * pixels)]
-                        for e in range(words):
-                            raw[q * words + e] = raw[q * words + e] if weight != 0 else u32(0)
-                        convert(values, i32(0), raw, i32(q * words))
-                        for e in range(vec):
-                            sums[e] = A(sums[e] + weight * values[e])
-                if count > noted:
-                    upper = i32(bounds[2, pixel] - bounds[0, pixel])
-                    for k in range(noted, count):
-                        below = k >= upper
-                        where = i32(bounds[3, pixel] + k - upper) if below else i32(bounds[0, pixel] + k)
-                        middle = bounds[4, pixel] if below else bounds[1, pixel]
-                        far = fetch(record, records + i64(where) * record_size, out_width, ys)
-                        weight = weight_of(record, where < middle, below)
-                        if weight != 0:
-                            read(raw, i32(0), line + far * size)
-                            convert(values, i32(0), raw, i32(0))
-                            for e in range(vec):
-                                sums[e] = A(sums[e] + weight * values[e])
-                put(sums, i32(0), target + to + i64(vector) * nbytes)
-            pixel, vector = i32(pixel + further), i32(vector + more)
-            if vector >= vectors:
-                pixel, vector = i32(pixel + 1), i32(vector - vectors)
 
     return kernel

@@ -1,9 +1,14 @@
-"""The gradient of the sampler in the image where the points of neighbouring pixels lie near each other, by way of shared memory.
+"""Both gradients of the sampler in one pass where the points of neighbouring pixels lie near each other, by way of shared memory.
 
-The box of dy that a tile of pixels needs comes to shared memory some channels ahead (``_spatial_box``). What each pixel sums is
-found once for all channels and kept in registers: where in the box each of its records lies, and the weight; what it has fewer
-than others is read from a cell that holds 0. Where the box is too large, or a pixel has more than ``config.held`` records, dy is
-read where it lies (``_spatial_gather``): slower, the same sums.
+The box of dy that a tile of pixels needs comes to shared memory some channels ahead (``_spatial_box``), and the tile's own
+pixels with it. What each pixel sums is found once for all channels and kept in registers: where in the box each of its records
+lies, and the weight; what it has fewer than others is read from a cell that holds 0. An element of dy then serves twice:
+``weight * dy`` goes to the pixel's gradient, ``pixel * dy`` to the record's dot, of which ``_spatial_slope.finish`` makes the
+gradient in the grid: image and dy come from memory once. Where the box is too large, or a pixel has more than ``config.held``
+records, dy is read where it lies (``_spatial_gather``): slower, the same sums.
+
+    shared memory     slot 0 ... 3, each ``group`` channels of   [ box of dy | 0 | own pixels ]
+    behind the slots  which point and which of its four pixels each record is, for its dot
 """
 
 from __future__ import annotations
@@ -13,81 +18,80 @@ from collections.abc import Callable
 from numbadnn.kernels import _spatial_point
 from numbadnn.kernels._async_copies import commit_async, wait_async_but
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, store
+from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, store
 from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, note, noted, stager
-from numbadnn.kernels._spatial_gather import order_of, records_of, walk_of, weight_by_side
+from numbadnn.kernels._spatial_gather import records_of_pixel, walk_of
 from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
-from numbadnn.kernels.spatial_layout import StagedGatherConfig
+from numbadnn.kernels.spatial_gradients import StagedGatherConfig
 from numbadnn.problem import ITEMSIZE
 
 #: channels at a time where dy is read where it lies
 WALKED = 8
+#: the note of a record that there is not, and the place of its dot
+NONE, NO_DOT = -1, 2**32 - 1
 
 
 def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., None]:
-    """Rows of dy contiguous; a block takes all channels of 32 x ``config.rows`` pixels."""
-    A, R, size, record_size = ACCUMULATOR[acc], ACCUMULATOR[config.record], ITEMSIZE[dtype], 4 * ITEMSIZE[config.record]
-    write, integer, pixel = store(dtype, acc), _spatial_point.read_integer(), element(dtype, acc)
-    locate, weight_of, fetch = _spatial_point.tile(32, config.rows), weight_by_side(acc), records_of(acc, config)
-    ordered = order_of(config)
-    box, (plan, begin) = box_of(dtype, config, 0), stager(dtype, config)
-    warps, many, vec, rounds = config.threads // 32, config.rows * 32 // config.threads, config.vec, config.rounds
+    """Rows contiguous; a block takes all channels, a multiple of ``config.group``, of 32 x ``config.rows`` pixels."""
+    A, R, size = ACCUMULATOR[acc], ACCUMULATOR[config.record], ITEMSIZE[dtype]
+    read, write, write_dot = load(dtype, acc), store(dtype, acc), store(acc, acc)
+    pixel = element(dtype, acc)
+    locate, look = _spatial_point.tile(32, config.rows), records_of_pixel(acc, config.held, config)
+    box, (plan, begin), (plan_own, begin_own) = (
+        box_of(dtype, config, 0),
+        stager(dtype, config),
+        stager(dtype, config.of_points),
+    )
+    warps, many, vec = config.threads // 32, config.rows * 32 // config.threads, config.vec
+    rounds, rounds_own = config.rounds, config.of_points.rounds
     group, stages, held = config.group, config.stages, config.held
-    zero = config.pieces * vec * size  # what lies behind each box
-    box_bytes, slot = zero + 16, group * (zero + 16)
+    zero, box_bytes, slot = config.zero(size), config.box_bytes(size), config.group * config.box_bytes(size)
     stretch = config.rows * 32 * 8  # of notes: the k-th of all pixels lie together
+    behind = max(stages * slot, stretch * held) // 4  # where the places of dots begin
     at_once, all_held = group * many, held * many
-    walk = walk_of(dtype, acc, WALKED, config)
+    walk = walk_of(dtype, acc, WALKED, config, dots=True)
     wait = wait_async_but(stages - 2)
-    assert stages == 4 and many == 2, "turns are written out"
+    assert stages == 4, "turns are written out"
 
     @device
     def turn(  # type: ignore[no-untyped-def]
-        s,
-        c,
-        channels,
-        next_x,
-        next_y,
-        line,
-        target,
-        row_step,
-        live,
-        words,
-        start_of,
-        pieces,
-        there,
-        most,
-        at,
-        weight,
-        sums,
-    ):
+        s, c, channels, next_x, next_y, next_d, line, line_own, target, row_step, live,
+        words, start_of, pieces, there, pieces_own, there_own, own_at, most, at, weight, dots, sums, own, values,
+    ):  # fmt: skip
         """The channels from c + s * group on, which lie in slot s; ``most``: records of the thread's pixels, at most."""
         left = i32(channels - c - s * group)
         if left > 0:
             wait()
             cuda.syncthreads()
-            for q in range(group):
-                if left > (stages - 1) * group + q:
+            if left > (stages - 1) * group:
+                for q in range(group):
                     ahead = i32(start_of + ((s + stages - 1) % stages * slot + q * box_bytes))
                     begin(words, ahead, line + q * next_y, pieces, there)
+                    begin_own(words, i32(ahead + (zero + 16)), line_own + q * next_x, pieces_own, there_own)
             commit_async()
-            for e in range(at_once):
-                sums[e] = A(0)
+            for p in range(many):
+                for q in range(group):
+                    sums[p * group + q] = A(0)
+                    own[p * group + q] = pixel(words, own_at, i32(s * slot + q * box_bytes + p * (warps * 32 * size)))
             for k in range(held):
                 if k < 4 or k < most:
                     for p in range(many):
+                        e = k * many + p
                         for q in range(group):
-                            value = pixel(words, i32(at[k * many + p] + (s * slot + q * box_bytes)))
-                            sums[p * group + q] = A(sums[p * group + q] + weight[k * many + p] * value)
+                            values[q] = pixel(words, at[e], i32(s * slot + q * box_bytes))
+                            dots[e] = A(dots[e] + own[p * group + q] * values[q])
+                        if weight[e] != 0:
+                            for q in range(group):
+                                sums[p * group + q] = A(sums[p * group + q] + weight[e] * values[q])
             for q in range(group):
                 for p in range(many):
-                    if i32(p) < live and (group == 1 or q < left):
+                    if i32(p) < live:
                         write(target + p * row_step, sums[p * group + q])
-                target += next_x
-        return line + group * next_y, target
+                target += next_d
+        return line + group * next_y, line_own + group * next_x, target
 
     def kernel(  # type: ignore[no-untyped-def]
-        dy, dimg, work, parts, across, down, channels, height, width, out_height, out_width, ys, xs
+        img, dy, dimg, work, dot, parts, across, down, channels, height, width, out_height, out_width, xs, ys, ds
     ):
         words = cuda.shared.array(0, WORD)
         s0 = cuda.shared.array(32, f32)
@@ -95,53 +99,59 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
         s2 = cuda.shared.array(32, f32)
         s3 = cuda.shared.array(32, f32)
         record = cuda.local.array(4, R)
+        turns = cuda.local.array(held, INTEGER)
+        noted_weights, dot_places = cuda.local.array(held, A), cuda.local.array(held, WORD)
         pieces, there = cuda.local.array(rounds, INTEGER64), cuda.local.array(rounds, INTEGER)
-        sums = cuda.local.array(at_once, A)
+        pieces_own, there_own = cuda.local.array(rounds_own, INTEGER64), cuda.local.array(rounds_own, INTEGER)
+        sums, own = cuda.local.array(at_once, A), cuda.local.array(at_once, A)
         at, weight = cuda.local.array(all_held, INTEGER), cuda.local.array(all_held, A)
-        walked = cuda.local.array(WALKED, A)
-        values = cuda.local.array(WALKED, A)
+        dots = cuda.local.array(all_held, A)
+        walked, values, walked_own = (
+            cuda.local.array(WALKED, A),
+            cuda.local.array(WALKED, A),
+            cuda.local.array(WALKED, A),
+        )
         thread, records = i32(cuda.threadIdx.x), work + parts[3]
         column, row, _, n = locate(thread, i32(cuda.blockIdx.x), across, down, i32(1))
         start_of = address_of(words)
         mine = i32(start_of + thread * 8)
+        which = i32(behind + thread)
         low_j, high_j, low_i, high_i = f32(FAR), f32(FAR), f32(FAR), f32(FAR)
         most = i32(0)
         for p in range(many):
             count = i32(0)
             if column < width and row + p * warps < height:
                 entry = work + parts[0] + ((i64(n) * (height + 1) + row + p * warps) * (width + 2) + column) * 4
-                for below in range(2):
-                    first, middle, last = integer(entry), integer(entry + 4), integer(entry + 8)
-                    if count + last - first > held:
-                        low_j, high_j = max(low_j, f32(0)), f32(-FAR)  # too many: as a box that is too large
-                        last = first
-                    base = i32(count - first)
-                    for k in range(first, last):
-                        fetch(record, records + i64(k) * record_size, out_width, ys)
-                        from_left = k < middle
-                        to = i32(
-                            base
-                            + ordered(records, i32(k), first if from_left else middle, middle if from_left else last)
-                        )
-                        point = i32(record[0])
-                        i = i32(u32(point) // u32(out_width))
+                count = look(record, noted_weights, dot_places, turns, entry, i64(width + 2) * 4, records)
+                if count > held:
+                    low_j, high_j = max(low_j, f32(0)), f32(-FAR)  # too many: as a box that is too large
+                    count = i32(0)
+                for k in range(held):
+                    if k < count:
+                        point = u32(dot_places[k] >> u32(2))
+                        i = i32(point // u32(out_width))
                         j = i32(point - i * out_width)
                         low_j, high_j = max(low_j, f32(-j)), max(high_j, f32(j))
                         low_i, high_i = max(low_i, f32(-i)), max(high_i, f32(i))
-                        note(words, i32(mine + (p * warps * 32 * 8 + to * stretch)), i32((i << 16) | j),
-                             weight_of(record, from_left, below == 1))  # fmt: skip
-                        count = i32(count + 1)
-                    entry += i64(width + 2) * 4
+                        note(
+                            words,
+                            i32(mine + (p * warps * 32 * 8 + turns[k] * stretch)),
+                            i32((i << 16) | j),
+                            noted_weights[k],
+                        )
+                        words[which + (turns[k] * many + p) * (warps * 32)] = dot_places[k]
             most = max(most, count)
             for k in range(count, held):
-                note(words, i32(mine + (p * warps * 32 * 8 + k * stretch)), i32(0), A(0))
+                note(words, i32(mine + (p * warps * 32 * 8 + k * stretch)), i32(NONE), A(0))
         fits, left, top, wide, tall, pitch = box(low_j, high_j, low_i, high_i, s0, s1, s2, s3)
-        line, next_y, next_x = dy + n * ys[0] * size, ys[1] * size, xs[1] * size
-        target = dimg + (n * xs[0] + row * xs[2] + column * xs[3]) * size
-        row_step = warps * xs[2] * size
+        line, next_y, next_x, next_d = dy + n * ys[0] * size, ys[1] * size, xs[1] * size, ds[1] * size
+        line_own = img + n * xs[0] * size
+        target = dimg + (n * ds[0] + row * ds[2] + column * ds[3]) * size
+        row_step = warps * ds[2] * size
+        dot += i64(n) * out_height * out_width * 16
         live = i32(0)
         if column < width:
-            live = i32((1 if row < height else 0) + (1 if row + warps < height else 0))
+            live = i32(u32(max(i32(height - row + warps - 1), i32(0))) // u32(warps))
         if fits:
             for k in range(held):
                 for p in range(many):
@@ -149,48 +159,70 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
                     noted(at, weight, i32(e), words, i32(mine + (p * warps * 32 * 8 + k * stretch)))
                     i, j = i32(at[e] >> 16), i32(at[e] & 0xFFFF)
                     place = i32(i32((i - top) * pitch + j - left * vec) * size)
-                    at[e] = i32(start_of + (place if weight[e] != 0 else i32(zero)))
+                    if at[e] == NONE:
+                        words[which + e * (warps * 32)] = u32(NO_DOT)
+                        place = i32(zero)
+                    at[e] = i32(start_of + place)
+                    dots[e] = A(0)
             cuda.syncthreads()  # the boxes take the place of the notes
             if thread < stages * group:
                 words[(thread * box_bytes + zero) // 4] = 0
                 words[(thread * box_bytes + zero) // 4 + 1] = 0
             plan(pieces, there, left, top, wide, tall, pitch, ys[2] * size, out_width, out_height)
+            warp = i32(thread >> 5)
+            plan_own(
+                pieces_own, there_own, i32(i32(column - i32(thread & 31)) // vec), i32(row - warp), i32(32 // vec),
+                i32(many * warps), i32(32), xs[2] * size, width, height,
+            )  # fmt: skip
             for s in range(stages - 1):
-                for q in range(group):
-                    if s * group + q < channels:
+                if s * group < channels:
+                    for q in range(group):
                         to = i32(start_of + (s * slot + q * box_bytes))
                         begin(words, to, line + (s * group + q) * next_y, pieces, there)
+                        begin_own(
+                            words, i32(to + (zero + 16)), line_own + (s * group + q) * next_x, pieces_own, there_own
+                        )
                 commit_async()
             line += (stages - 1) * group * next_y
+            line_own += (stages - 1) * group * next_x
+            own_at = i32(start_of + (zero + 16) + thread * size)
             for c in range(
                 0, channels, 4 * group
             ):  # each slot has its own instructions: its place is a constant of theirs
                 # fmt: off
-                line, target = turn(
-                    0, c, channels, next_x, next_y, line, target, row_step, live,
-                    words, start_of, pieces, there, most, at, weight, sums,
+                line, line_own, target = turn(
+                    0, c, channels, next_x, next_y, next_d, line, line_own, target, row_step, live,
+                    words, start_of, pieces, there, pieces_own, there_own, own_at, most, at, weight, dots, sums, own, values,
                 )
-                line, target = turn(
-                    1, c, channels, next_x, next_y, line, target, row_step, live,
-                    words, start_of, pieces, there, most, at, weight, sums,
+                line, line_own, target = turn(
+                    1, c, channels, next_x, next_y, next_d, line, line_own, target, row_step, live,
+                    words, start_of, pieces, there, pieces_own, there_own, own_at, most, at, weight, dots, sums, own, values,
                 )
-                line, target = turn(
-                    2, c, channels, next_x, next_y, line, target, row_step, live,
-                    words, start_of, pieces, there, most, at, weight, sums,
+                line, line_own, target = turn(
+                    2, c, channels, next_x, next_y, next_d, line, line_own, target, row_step, live,
+                    words, start_of, pieces, there, pieces_own, there_own, own_at, most, at, weight, dots, sums, own, values,
                 )
-                line, target = turn(
-                    3, c, channels, next_x, next_y, line, target, row_step, live,
-                    words, start_of, pieces, there, most, at, weight, sums,
+                line, line_own, target = turn(
+                    3, c, channels, next_x, next_y, next_d, line, line_own, target, row_step, live,
+                    words, start_of, pieces, there, pieces_own, there_own, own_at, most, at, weight, dots, sums, own, values,
                 )
                 # fmt: on
+            for e in range(all_held):
+                place_of_dot = words[which + e * (warps * 32)]
+                if place_of_dot != u32(NO_DOT):
+                    write_dot(dot + i64(place_of_dot) * 4, dots[e])
         else:
             for p in range(many):
                 if i32(p) < live:
                     entry = work + parts[0] + ((i64(n) * (height + 1) + row + p * warps) * (width + 2) + column) * 4
+                    line_own = img + (n * xs[0] + (row + p * warps) * xs[2] + column * xs[3]) * size
                     for c in range(0, channels, WALKED):
+                        count = i32(min(i32(channels - c), i32(WALKED)))
+                        for q in range(WALKED):
+                            walked_own[q] = read(line_own + (c + q) * next_x) if q < count else A(0)
                         walk(
-                            record, walked, values, line + c * next_y, target + p * row_step + c * next_x, records, entry,
-                            i64(width + 2) * 4, i32(min(i32(channels - c), i32(WALKED))), out_width, ys, next_y, next_x,
+                            record, walked, values, line + c * next_y, target + p * row_step + c * next_d, records, entry,
+                            i64(width + 2) * 4, count, out_width, ys, next_y, next_d, walked_own, dot, c == 0,
                         )  # fmt: skip
 
     return kernel

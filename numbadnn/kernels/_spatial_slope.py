@@ -1,7 +1,8 @@
 """The gradient of the sampler in its grid: how the sample at a point changes with its position, summed over channels.
 
 Four sums of ``dy * pixel`` over the channels, one for each pixel around the point, make both slopes. ``planes``: ``parts``
-threads share a point's channels and meet in shared memory. ``channels``: ``lanes`` neighbouring threads do, by shuffles.
+threads share a point's channels and meet in shared memory. ``finish``: the sums, called dots, are those that the gradient in
+the image has left (``_spatial_gather_channels``, ``_spatial_gather_staged``).
 """
 
 from __future__ import annotations
@@ -11,10 +12,8 @@ from typing import Any
 
 from numbadnn.kernels import _reduce, _spatial_point
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._packed import load_words, widen
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, shuffle_xor, store
-from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
-from numbadnn.kernels.spatial_layout import SlopeConfig
+from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store
+from numbadnn.kernels.spatial_gradients import FinishConfig, SlopeConfig
 from numbadnn.problem import ITEMSIZE
 
 
@@ -31,28 +30,6 @@ def _finish(place: str, acc: str) -> Any:
         write(at + step, A(down * half_height) if sound else nothing)
 
     return finish
-
-
-def _meet(acc: str, lanes: int) -> Any:
-    """``meet(total, lane) -> sum``: lane l gets that of total[l * 4 // lanes] over ``lanes`` (4 and more) neighbouring threads.
-
-    In each of the first two steps a thread gives half of its totals away and keeps the rest: 2 + 1 exchanges, then one a step.
-    """
-    A, swap = ACCUMULATOR[acc], shuffle_xor(acc)
-    half, quarter = lanes // 2, lanes // 4
-    levels = quarter.bit_length() - 1
-
-    @device
-    def meet(total, lane):  # type: ignore[no-untyped-def]
-        high, right = (lane & half) != 0, (lane & quarter) != 0
-        first = A((total[2] if high else total[0]) + swap(total[0] if high else total[2], i32(half)))
-        second = A((total[3] if high else total[1]) + swap(total[1] if high else total[3], i32(half)))
-        whole = A((second if right else first) + swap(first if right else second, i32(quarter)))
-        for level in range(levels):
-            whole = A(whole + swap(whole, i32(quarter >> (level + 1))))
-        return whole
-
-    return meet
 
 
 def planes(dtype: str, place: str, acc: str, config: SlopeConfig) -> Callable[..., None]:
@@ -139,89 +116,32 @@ def planes(dtype: str, place: str, acc: str, config: SlopeConfig) -> Callable[..
     return kernel
 
 
-def channels(dtype: str, place: str, acc: str, config: SlopeConfig) -> Callable[..., None]:
-    """NHWC: ``lanes`` threads a point, each with every ``lanes``-th vector of its channels; a tile of one point a thread.
-
-    First a thread a point puts its pixels in shared memory; then the block takes up threads/lanes points at a time and leaves
-    their sums there; last a thread a point writes its slopes. All loads are made, those of pixels outside at the image's
-    border, so that no branch stands between them; what was summed of those is dropped.
-    """
-    A, size, grid_size = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[place]
-    lanes, vec, points, nbytes = config.share, config.vec, config.columns * config.rows, config.vec * size
-    at_once = config.threads // config.share
-    rounds = points // at_once
-    words = vec * size // 4
-    fetch, convert, finish = load_words(words), widen(dtype, vec, acc), _finish(place, acc)
+def finish(place: str, acc: str, config: FinishConfig) -> Callable[..., None]:
+    """dgrid of a point a thread from its four dots, which lie together; those of pixels outside were never written."""
+    A, grid_size, dot_size = ACCUMULATOR[acc], ITEMSIZE[place], ITEMSIZE[acc]
+    threads, pair, wide = config.threads, 16 // ITEMSIZE[acc], config.wide
+    read, write_slopes = load_vector(acc, pair, acc), _finish(place, acc)
     position, cell = _spatial_point.position(place, acc), _spatial_point.cell(acc)
-    locate = _spatial_point.tile(config.columns, config.rows)
-    five = 5 * words
-    sum_of_lanes = _reduce.over_lanes(acc, _reduce.add(acc), lanes, 0.0)
-    each, meet = max(lanes // 4, 1), _meet(acc, max(lanes, 4))
 
     def kernel(  # type: ignore[no-untyped-def]
-        img, grid, dy, dgrid, across, down, vectors, height, width, out_height, out_width, half_width, half_height,
-        xs, gs, ys, ds,
-    ):  # fmt: skip
-        places = cuda.shared.array((5, points), INTEGER64)
-        inside = cuda.shared.array((4, points), INTEGER)
-        sums = cuda.shared.array((4, points), A)
-        scratch = cuda.shared.array(32, A)
-        raw = cuda.local.array(five, WORD)
-        slopes = cuda.local.array(vec, A)
-        values = cuda.local.array(vec, A)
-        total = cuda.local.array(4, A)
-        thread = i32(cuda.threadIdx.x)
-        column, row, _, n = locate(i32(thread & (points - 1)), i32(cuda.blockIdx.x), across, down, i32(1))
-        live = column < out_width and row < out_height
-        column, row = i32(min(column, i32(out_width - 1))), i32(min(row, i32(out_height - 1)))
-        px, py = position(
-            grid + (n * gs[0] + row * gs[1] + column * gs[2]) * grid_size, gs[3] * grid_size, half_width, half_height
-        )
-        sound, j, i, u, v = cell(px, py, height, width)
-        if thread < points:
-            left, right = i64(max(j, i32(0))) * xs[3], i64(min(i32(j + 1), i32(width - 1))) * xs[3]
-            top, bottom = i64(max(i, i32(0))) * xs[2], i64(min(i32(i + 1), i32(height - 1))) * xs[2]
-            left_in, right_in = sound and live and j >= 0, sound and live and j + 1 < width
-            image = img + n * xs[0] * size
-            places[0, thread] = image + (top + left) * size
-            places[1, thread] = image + (top + right) * size
-            places[2, thread] = image + (bottom + left) * size
-            places[3, thread] = image + (bottom + right) * size
-            places[4, thread] = dy + (n * ys[0] + row * ys[2] + column * ys[3]) * size
-            inside[0, thread] = 1 if left_in and i >= 0 else 0
-            inside[1, thread] = 1 if right_in and i >= 0 else 0
-            inside[2, thread] = 1 if left_in and i + 1 < height else 0
-            inside[3, thread] = 1 if right_in and i + 1 < height else 0
-        cuda.syncthreads()
-        lane = i32(thread & (lanes - 1))
-        for r in range(rounds):
-            point = u32(r * at_once + i32(u32(thread) // u32(lanes)))
-            for q in range(4):
-                total[q] = A(0)
-            for k in range(lane, vectors, lanes):
-                for q in range(5):
-                    fetch(raw, i32(q * words), places[q, point] + i64(k) * nbytes)
-                convert(slopes, i32(0), raw, i32(4 * words))
-                for q in range(4):
-                    convert(values, i32(0), raw, i32(q * words))
-                    for e in range(vec):
-                        total[q] = A(total[q] + slopes[e] * values[e])
-            for q in range(4):
-                if inside[q, point] == 0:
-                    total[q] = A(0)
-            if lanes >= 4:
-                whole = meet(total, lane)
-                if lane & (each - 1) == 0:
-                    sums[u32(lane) // u32(each), point] = whole
-            else:
-                for q in range(4):
-                    whole = sum_of_lanes(total[q], scratch)
-                    if lane == 0:
-                        sums[q, point] = whole
-        cuda.syncthreads()
-        if live and thread < points:
+        grid, dot, dgrid, total, points, out_width, height, width, half_width, half_height, gs, ds
+    ):
+        dots = cuda.local.array(4, A)
+        index = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
+        if index < total:
+            for q in range(0, 4, pair):
+                read(dots, i32(q), dot + (index * 4 + q) * dot_size)
+            n = i64(index // points) if wide else i64(u32(index) // u32(points))
+            point = i64(index - n * points)
+            row = i64(u32(point) // u32(out_width))
+            column = i64(point - row * out_width)
+            at = grid + (n * gs[0] + row * gs[1] + column * gs[2]) * grid_size
+            px, py = position(at, gs[3] * grid_size, half_width, half_height)
+            sound, j, i, u, v = cell(px, py, height, width)
+            left_in, right_in, top_in, bottom_in = j >= 0, j + 1 < width, i >= 0, i + 1 < height
+            s00, s01 = dots[0] if left_in and top_in else A(0), dots[1] if right_in and top_in else A(0)
+            s10, s11 = dots[2] if left_in and bottom_in else A(0), dots[3] if right_in and bottom_in else A(0)
             at = dgrid + (n * ds[0] + row * ds[1] + column * ds[2]) * grid_size
-            s00, s01, s10, s11 = sums[0, thread], sums[1, thread], sums[2, thread], sums[3, thread]
-            finish(at, ds[3] * grid_size, s00, s01, s10, s11, u, v, sound, A(px + py), half_width, half_height)
+            write_slopes(at, ds[3] * grid_size, s00, s01, s10, s11, u, v, sound, A(px + py), half_width, half_height)
 
     return kernel

@@ -1,4 +1,4 @@
-"""The sampler and its gradient in the grid where neighbouring points lie near each other, by way of shared memory.
+"""The sampler where neighbouring points lie near each other, by way of shared memory.
 
 A block takes a tile of points and walks over channels; the box of the image around the points is copied some channels ahead
 (``_spatial_box``). What counts for nothing is read from a cell that holds 0: nothing is tested on the way. Where the box is
@@ -50,10 +50,10 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
             commit_async()
             for q in range(group):
                 for p in range(many):
-                    a = pixel(words, i32(offsets[4 * p] + (s * slot + q * box_bytes)))
-                    b = pixel(words, i32(offsets[4 * p + 1] + (s * slot + q * box_bytes)))
-                    d = pixel(words, i32(offsets[4 * p + 2] + (s * slot + q * box_bytes)))
-                    e = pixel(words, i32(offsets[4 * p + 3] + (s * slot + q * box_bytes)))
+                    a = pixel(words, offsets[4 * p], i32(s * slot + q * box_bytes))
+                    b = pixel(words, offsets[4 * p + 1], i32(s * slot + q * box_bytes))
+                    d = pixel(words, offsets[4 * p + 2], i32(s * slot + q * box_bytes))
+                    e = pixel(words, offsets[4 * p + 3], i32(s * slot + q * box_bytes))
                     upper = A(weights[4 * p] * a + weights[4 * p + 1] * b)
                     lower = A(weights[4 * p + 2] * d + weights[4 * p + 3] * e)
                     if i32(p) < live and (group == 1 or q < left):
@@ -155,148 +155,5 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
                         write(target + p * row_step, A(upper + lower))
                 image += next_x
                 target += next_y
-
-    return kernel
-
-
-def slope(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[..., None]:
-    """dgrid from img, grid and dy, rows of img and dy contiguous; a block takes all channels of its points."""
-    A, size, grid_size = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[place]
-    read, write, pixel = load(dtype, acc), store(place, acc), element(dtype, acc)
-    position, cell = _spatial_point.position(place, acc), _spatial_point.cell(acc)
-    locate = _spatial_point.tile(config.columns, config.rows)
-    box, (plan, begin) = box_of(dtype, config, 1), stager(dtype, config)
-    plan_dy, begin_dy = stager(dtype, config.of_points)
-    warps, many, vec = config.threads // 32, config.rows * 32 // config.threads, config.vec
-    four, stages, rounds, rounds_dy = 4 * many, config.stages, config.rounds, config.of_points.rounds
-    group, room = config.group, config.pieces * vec * size
-    box_bytes = room + config.of_points.pieces * vec * size
-    slot = group * box_bytes
-    all_words, most_place = stages * slot // 4, config.pieces * vec - 1
-    wait = wait_async_but(stages - 2)
-    assert stages == 4, "turns are written out"
-
-    @device
-    def turn(  # type: ignore[no-untyped-def]
-        s, k, count, next_x, next_y, line, line_dy, step, own_dy,
-        words, start_of, pieces, there, pieces_dy, there_dy, rows_of, sums,
-    ):  # fmt: skip
-        """The channels from k + s * group on, which lie in slot s."""
-        left = i32(count - k - s * group)
-        if left > 0:
-            wait()
-            cuda.syncthreads()
-            for q in range(group):
-                if left > (stages - 1) * group + q:
-                    ahead = i32(start_of + ((s + stages - 1) % stages * slot + q * box_bytes))
-                    begin(words, ahead, line + q * next_x, pieces, there)
-                    begin_dy(words, i32(ahead + room), line_dy + q * next_y, pieces_dy, there_dy)
-            commit_async()
-            for q in range(group):
-                if group == 1 or q < left:
-                    here = s * slot + q * box_bytes
-                    for p in range(many):
-                        d = pixel(words, i32(own_dy + (here + p * (warps * 32 * size))))
-                        at, below = rows_of[p], i32(rows_of[p] + step)
-                        sums[4 * p] = A(sums[4 * p] + d * pixel(words, i32(at + here)))
-                        sums[4 * p + 1] = A(sums[4 * p + 1] + d * pixel(words, i32(at + (here + size))))
-                        sums[4 * p + 2] = A(sums[4 * p + 2] + d * pixel(words, i32(below + here)))
-                        sums[4 * p + 3] = A(sums[4 * p + 3] + d * pixel(words, i32(below + (here + size))))
-        return line + group * next_x, line_dy + group * next_y
-
-    def kernel(  # type: ignore[no-untyped-def]
-        img, grid, dy, dgrid, across, down, channels, height, width, out_height, out_width, half_width, half_height,
-        xs, gs, ys, ds,
-    ):  # fmt: skip
-        words = cuda.shared.array(all_words, WORD)
-        s0, s1 = cuda.shared.array(32, f32), cuda.shared.array(32, f32)
-        s2, s3 = cuda.shared.array(32, f32), cuda.shared.array(32, f32)
-        pieces, there = cuda.local.array(rounds, INTEGER64), cuda.local.array(rounds, INTEGER)
-        pieces_dy, there_dy = cuda.local.array(rounds_dy, INTEGER64), cuda.local.array(rounds_dy, INTEGER)
-        js, rows_of = cuda.local.array(many, INTEGER), cuda.local.array(many, INTEGER)
-        sums = cuda.local.array(four, A)
-        thread = i32(cuda.threadIdx.x)
-        column, row, _, n = locate(thread, i32(cuda.blockIdx.x), across, down, i32(1))
-        low_j, high_j, low_i, high_i = f32(FAR), f32(FAR), f32(FAR), f32(FAR)
-        at_column = i32(min(column, i32(out_width - 1)))
-        for p in range(many):
-            at_row = i32(min(i32(row + p * warps), i32(out_height - 1)))
-            at = grid + (n * gs[0] + at_row * gs[1] + at_column * gs[2]) * grid_size
-            px, py = position(at, gs[3] * grid_size, half_width, half_height)
-            sound, j, i, _, _ = cell(px, py, height, width)
-            js[p], rows_of[p] = j, i
-            for q in range(4):
-                sums[4 * p + q] = A(0)
-            if sound:
-                low_j, high_j = max(low_j, f32(-j)), max(high_j, f32(j))
-                low_i, high_i = max(low_i, f32(-i)), max(high_i, f32(i))
-        fits, left, top, wide, tall, pitch = box(low_j, high_j, low_i, high_i, s0, s1, s2, s3)
-        image, next_x, next_y = img + n * xs[0] * size, xs[1] * size, ys[1] * size
-        own = dy + n * ys[0] * size
-        if fits:
-            start_of = address_of(words)
-            for p in range(many):  # a point that is not sound has any place
-                at = i32((rows_of[p] - top) * pitch + js[p] - left * vec)
-                rows_of[p] = i32(start_of + (i32(at * size) if at >= 0 and at + pitch < most_place else i32(0)))
-            plan(pieces, there, left, top, wide, tall, pitch, xs[2] * size, width, height)
-            warp = i32(thread >> 5)
-            columns_dy = i32(i32(column - i32(thread & 31)) // vec)
-            plan_dy(
-                pieces_dy, there_dy, columns_dy, i32(row - warp), i32(32 // vec), i32(many * warps), i32(32), ys[2] * size,
-                out_width, out_height,
-            )  # fmt: skip
-            for s in range(stages - 1):
-                for q in range(group):
-                    if s * group + q < channels:
-                        to = i32(start_of + (s * slot + q * box_bytes))
-                        begin(words, to, image + (s * group + q) * next_x, pieces, there)
-                        begin_dy(words, i32(to + room), own + (s * group + q) * next_y, pieces_dy, there_dy)
-                commit_async()
-            own_dy, step = i32(start_of + room + thread * size), i32(pitch * size)
-            line, line_dy = image + (stages - 1) * group * next_x, own + (stages - 1) * group * next_y
-            for k in range(0, channels, 4 * group):  # as in the sampler
-                # fmt: off
-                line, line_dy = turn(
-                    0, k, channels, next_x, next_y, line, line_dy, step, own_dy,
-                    words, start_of, pieces, there, pieces_dy, there_dy, rows_of, sums,
-                )
-                line, line_dy = turn(
-                    1, k, channels, next_x, next_y, line, line_dy, step, own_dy,
-                    words, start_of, pieces, there, pieces_dy, there_dy, rows_of, sums,
-                )
-                line, line_dy = turn(
-                    2, k, channels, next_x, next_y, line, line_dy, step, own_dy,
-                    words, start_of, pieces, there, pieces_dy, there_dy, rows_of, sums,
-                )
-                line, line_dy = turn(
-                    3, k, channels, next_x, next_y, line, line_dy, step, own_dy,
-                    words, start_of, pieces, there, pieces_dy, there_dy, rows_of, sums,
-                )
-                # fmt: on
-        else:
-            own += at_column * ys[3] * size
-            for _ in range(channels):
-                for p in range(many):
-                    d = read(own + i32(min(i32(row + p * warps), i32(out_height - 1))) * ys[2] * size)
-                    for q in range(4):
-                        i, j = i32(rows_of[p] + (q >> 1)), i32(js[p] + (q & 1))
-                        if i >= 0 and i < height and j >= 0 and j < width:
-                            value = read(image + (i64(i) * xs[2] + i64(j) * xs[3]) * size)
-                            sums[4 * p + q] = A(sums[4 * p + q] + d * value)
-                image += next_x
-                own += next_y
-        for p in range(many):
-            if column < out_width and row + p * warps < out_height:
-                at = grid + (n * gs[0] + (row + p * warps) * gs[1] + column * gs[2]) * grid_size
-                px, py = position(at, gs[3] * grid_size, half_width, half_height)
-                sound, _, _, u, v = cell(px, py, height, width)
-                t00, t01, t10, t11 = sums[4 * p], sums[4 * p + 1], sums[4 * p + 2], sums[4 * p + 3]
-                right_slope = A(A((A(1) - v) * A(t01 - t00)) + A(v * A(t11 - t10)))
-                down_slope = A(A((A(1) - u) * A(t10 - t00)) + A(u * A(t11 - t01)))
-                nan = A(px + py)
-                nothing = A(0) if nan == nan else nan
-                at = dgrid + (n * ds[0] + (row + p * warps) * ds[1] + column * ds[2]) * grid_size
-                write(at, A(right_slope * half_width) if sound else nothing)
-                write(at + ds[3] * grid_size, A(down_slope * half_height) if sound else nothing)
 
     return kernel

@@ -1,10 +1,10 @@
 """The spatial transformer on the GPU: grid and theta, the sampler, and its gradients in image and grid.
 
 ``numba.spatial_planes`` takes any strides and dtypes; ``numba.spatial_channels`` takes NHWC images some channels at a time,
-``numba.spatial_staged`` NCHW images by way of shared memory (its gradient in the image is that of ``planes`` unless elements
-are of 16 bits). The gradient in the image gathers: points are sorted into the cells of the image once for all channels
-(``_spatial_bins``), then each pixel sums over the cells around it (``_spatial_gather``). The images of a batch are done in as
-many slices as the workspace limit asks for.
+``numba.spatial_staged`` NCHW images by way of shared memory. The gradient in the image gathers: points are sorted into the
+cells of the image once for all channels (``_spatial_bins``), then each pixel sums over the cells around it
+(``_spatial_gather``). ``channels`` and ``staged`` make the gradient in the grid of the same reads; ``planes`` has a pass of its
+own for it (``_spatial_slope``). The images of a batch are done in as many slices as the workspace limit asks for.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from numbadnn.kernels import spatial_gradients as gradients
 from numbadnn.kernels import spatial_layout as layout
 from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._support import device_reason
 from numbadnn.kernels.spatial_layout import Step
-from numbadnn.ops.spatial import SpatialProblem
+from numbadnn.ops.spatial import OPERANDS, SpatialProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
@@ -66,41 +67,38 @@ def _one(direct: Callable[..., None], facts: dict[str, Any], nbytes: int = 0) ->
 # ---- the sampler's gradients -----------------------------------------------------------------------------------------
 
 
-def images_a_slice(problem: SpatialProblem, policy: Policy) -> int:
+def images_a_slice(problem: SpatialProblem, policy: Policy, stem: str) -> int:
     """How many images' bins fit the workspace limit; 0: not even one's."""
     assert problem.img is not None
     n = problem.img.shape[0]
-    while n and layout.workspace_of(problem, n)[1] > policy.workspace_limit:
+    while n and gradients.workspace_of(problem, n, stem)[-1] > policy.workspace_limit:
         n = n // 2
     return n
 
 
 def _plan_gradients(stem: str) -> Callable[..., Executable]:
     def plan(problem: SpatialProblem, policy: Policy, config: Any = None) -> Executable:
-        assert (
-            problem.img is not None and problem.grid is not None and problem.dy is not None and problem.dimg is not None
-        )
-        n, each = problem.img.shape[0], images_a_slice(problem, policy)
+        assert problem.img is not None
+        n, each = problem.img.shape[0], images_a_slice(problem, policy, stem)
         slices = [(first, min(each, n - first)) for first in range(0, n, each)]
-        # wider elements: in shared memory they meet in banks so often that nothing is won
-        wide = problem.dimg.itemsize > 2 or problem.accumulator == "float64"
-        sums = "planes" if stem == "staged" and wide else stem
-        bins = {count: layout.bins_of(problem, count, sums, config) for count in {c for _, c in slices}}
-        operands = {"grid": problem.grid, "dy": problem.dy, "dimg": problem.dimg}
-        launches = [(_prepared(layout.slope_step(problem, stem), policy.device), "img grid dy dgrid")]
+        bins = {count: gradients.bins_of(problem, count, stem, config) for count in {c for _, c in slices}}
+        names, specs = sum(OPERANDS[problem.op], ()), (*problem.inputs, *problem.outputs)
+        strides = {name: spec.strides[0] * spec.itemsize for name, spec in zip(names, specs, strict=True)}
+        launches: list[tuple[Any, str]] = []
+        if stem == "planes":
+            launches.append((_prepared(gradients.slope_step(problem), policy.device), "img grid dy dgrid"))
         prepared = {count: [_prepared(step, policy.device) for step in bins[count].steps] for count in bins}
         for first, count in slices:
-            at = {name: f"{name}+{first * spec.strides[0] * spec.itemsize}" for name, spec in operands.items()}
-            launches += zip(prepared[count], (words.format(**at) for words in _BINS), strict=True)
-        facts = {"kernel": bins[each].steps[-1].kernel.name, "launches": len(launches)}
+            for step, launch in zip(bins[count].steps, prepared[count], strict=True):
+                words = (f"{w}+{first * strides[w]}" if w in strides else w for w in step.operands.split())
+                launches.append((launch, " ".join(words)))
+        gather = bins[each].steps[-1 if stem == "planes" else -2]
         direct = sequence("img grid dy dimg dgrid space", launches)
-        return _one(direct, facts, max(b.nbytes for b in bins.values()))
+        return _one(
+            direct, {"kernel": gather.kernel.name, "launches": len(launches)}, max(b.nbytes for b in bins.values())
+        )
 
     return plan
-
-
-#: the addresses of clear (the cursor, and the counts behind it), count, scan, place, sort and gather
-_BINS = ("space", "{grid} space", "space", "{grid} space", "{grid} space", "{dy} {dimg} space")
 
 
 # ---- registration ----------------------------------------------------------------------------------------------------
@@ -112,13 +110,13 @@ def _register(op: str, stem: str, plan: Callable[..., Executable], complete: boo
         if policy.precision in ("float16", "float32", "float64") and policy.precision != acc:
             return f"computes {problem.inputs[0].dtype} in {acc}, not in {policy.precision}"
         reason = getattr(layout, f"{stem}_reason")(problem)
-        if not reason and op == "spatialtf_sampler_grad" and not images_a_slice(problem, policy):
-            needed = layout.workspace_of(problem, 1)[1]
+        if not reason and op == "spatialtf_sampler_grad" and not images_a_slice(problem, policy, stem):
+            needed = gradients.workspace_of(problem, 1, stem)[-1]
             reason = f"needs a workspace of {needed} bytes for one image, the limit is {policy.workspace_limit}"
         return reason or device_reason(policy)
 
     def rank(problem: SpatialProblem) -> float:
-        launches = 7 if op == "spatialtf_sampler_grad" else 1
+        launches = 3 if op == "spatialtf_sampler_grad" else 1  # 7 of many points: little beside their bytes
         few = op == "spatialtf_sampler" and stem == "planes" and problem.img is not None and problem.img.shape[1] < 16
         # of few channels the positions cost most, whatever the bytes of a pixel
         return 2 * launches + problem.bytes / (0.53e6 * problem.output.itemsize if few else SPEED[stem])
@@ -143,8 +141,9 @@ def kernels() -> Iterator[Kernel]:
     large = "img=float16:1x16x16x16 grid=float16:1x16x16x2"
     yield layout.sampler_step(SpatialProblem.parse(f"spatialtf_sampler {large}"), "staged").kernel
     gradient = SpatialProblem.parse(f"spatialtf_sampler_grad {large} dy=float16:1x16x16x16")
-    yield layout.slope_step(gradient, "staged").kernel
-    yield layout.bins_of(gradient, 1, "staged").steps[-1].kernel
+    yield gradients.bins_of(gradient, 1, "staged").steps[-2].kernel
+    many = "spatialtf_sampler_grad img=float32:1x16x8x8 grid=float32:1x300x300x2 dy=float32:1x16x300x300"
+    yield from (step.kernel for step in gradients.bins_of(SpatialProblem.parse(many), 1, "planes").steps[:-1])
     for stem, text in (
         ("planes", "img=float32:1x16x8x8 grid=float32:1x8x8x2"),
         ("channels", "img=float16:1x16x8x8:nhwc grid=float16:1x8x8x2"),
@@ -153,6 +152,7 @@ def kernels() -> Iterator[Kernel]:
         layout_word = ":nhwc" if stem == "channels" else ""
         dtype = text[4:11]
         gradient = SpatialProblem.parse(f"spatialtf_sampler_grad {text} dy={dtype}:1x16x8x8{layout_word}")
-        yield layout.slope_step(gradient, stem).kernel
-        bins = layout.bins_of(gradient, 1, stem)
-        yield from (step.kernel for step in (bins.steps if stem == "planes" else bins.steps[-1:]))
+        bins = gradients.bins_of(gradient, 1, stem)
+        if stem == "planes":
+            yield gradients.slope_step(gradient).kernel
+        yield from (step.kernel for step in (bins.steps if stem == "planes" else bins.steps[-2:]))

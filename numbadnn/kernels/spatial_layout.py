@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any, NamedTuple
 
 from numbadnn.kernels._launch import Kernel, blocks
@@ -75,53 +75,6 @@ class StagedConfig:
         return replace(self, pieces=self.rows * 32 // self.vec)
 
 
-@dataclass(frozen=True, slots=True)
-class SlopeConfig:
-    """A block takes ``columns`` x ``rows`` points; ``share`` threads share a point's channels, ``vec`` in one access."""
-
-    columns: int
-    rows: int
-    share: int
-    vec: int
-    threads: int = THREADS
-
-
-@dataclass(frozen=True, slots=True)
-class BinsConfig:
-    """Dtypes of the grid, of positions and of records; ``wide``: 2**31 points and more.
-
-    ``threads`` of the kernels over points, ``row_threads`` of the one over a row of cells.
-    """
-
-    place: str
-    acc: str
-    record: str
-    wide: bool = False
-    threads: int = THREADS
-    row_threads: int = 128
-
-
-@dataclass(frozen=True, slots=True)
-class GatherConfig:
-    """As ``TileConfig``, of pixels; ``folded``: a point's number times a stride is where its dy lies."""
-
-    columns: int
-    rows: int
-    channels: int
-    record: str
-    folded: bool
-    threads: int = THREADS
-
-
-@dataclass(frozen=True, slots=True)
-class StagedGatherConfig(StagedConfig):
-    """The same of pixels and of boxes of dy; up to ``held`` records of a pixel are noted."""
-
-    held: int = 8
-    record: str = "float32"
-    folded: bool = True
-
-
 class Step(NamedTuple):
     """One launch besides its addresses."""
 
@@ -130,6 +83,7 @@ class Step(NamedTuple):
     threads: int
     scalars: tuple[Any, ...]
     shared_bytes: int = 0
+    operands: str = ""  # the names of its addresses, where it is one of several
 
 
 def step(
@@ -229,6 +183,8 @@ def channels_reason(problem: SpatialProblem) -> str:
         return "needs neighbouring channels next to each other in memory, in aligned vectors"
     if any(reach(s) >= vec * 2**31 for s in images(problem)):
         return "needs images of fewer than 2**31 vectors of channels"
+    if problem.dy is not None and math.prod(problem.dy.shape[2:]) >= 2**29:
+        return "needs fewer than 2**29 points an image"
     return ""
 
 
@@ -242,6 +198,8 @@ def staged_reason(problem: SpatialProblem) -> str:
         return "needs rows that lie contiguous and aligned to pieces of 4 to 16 bytes"
     if img.shape[1] < 16 or math.prod(points.shape[2:]) < 256:
         return "needs at least 16 channels and 256 points"
+    if problem.dy is not None and problem.accumulator == "float64":
+        return "sums in float32"
     return ""
 
 
@@ -335,7 +293,7 @@ def sampler_config(problem: SpatialProblem, stem: str) -> TileConfig | StagedCon
     if stem == "planes":
         return TileConfig(*tile_of(THREADS, w, h), group(c, 16))
     vec = vectors_of(images(problem))
-    return TileConfig(*_tile_of_vectors(c // vec, w, h), vec)
+    return TileConfig(*tile_of_vectors(c // vec, w, h), vec)
 
 
 def staged_config(channels: int, vec: int, itemsize: int) -> StagedConfig:
@@ -344,132 +302,9 @@ def staged_config(channels: int, vec: int, itemsize: int) -> StagedConfig:
     return StagedConfig(16, group(channels, 64), vec, 256 if few else 512, 4, 2 if few else 1)
 
 
-def _tile_of_vectors(vectors: int, width: int, height: int) -> tuple[int, int]:
+def tile_of_vectors(vectors: int, width: int, height: int) -> tuple[int, int]:
     points = max(16, min(256, 1 << ((4096 // vectors).bit_length() - 1 if vectors <= 4096 else 0)))
     columns, rows = tile_of(points, width, height)
     while columns > 2 * rows and rows * 2 <= height:  # squares share more of the image
         columns, rows = columns // 2, rows * 2
     return columns, rows
-
-
-def slope_step(problem: SpatialProblem, stem: str, config: Any = None) -> Step:
-    """img, grid, dy -> dgrid"""
-    img, grid, dy, dgrid = problem.img, problem.grid, problem.dy, problem.dgrid
-    assert img is not None and grid is not None and dy is not None and dgrid is not None
-    n, c, height, width = img.shape
-    h, w = dy.shape[2:]
-    if stem == "staged":
-        config, vectors = config or replace(staged_config(c, row_vec((img, dy)), img.itemsize), channels=1), c
-    elif stem == "channels":
-        vec = vectors_of(images(problem))
-        vectors = c // vec
-        share = min(32, 1 << max(0, (vectors - 1).bit_length()))
-        # as few as the block takes up at a time where a tile of more would not be full
-        points = max(THREADS // share, min(THREADS, 1 << (h * w - 1).bit_length()))
-        config = SlopeConfig(*tile_of(points, w, h), share, vec)
-    else:
-        share = 8 if c >= 64 and h * w <= 4096 else 4 if c >= 32 and h * w <= 16384 else 1
-        config, vectors = SlopeConfig(*tile_of(THREADS // share, w, h), share, 1), c
-    across, down = tiles(config, w, h)
-    acc = problem.accumulator
-    scalars = (
-        across, down, vectors, height, width, h, w, *halves(problem), img.strides, grid.strides, dy.strides, dgrid.strides
-    )  # fmt: skip
-    parameters = f"ptr:4 i32:7 {real(acc)}:2 i64*4 i64*4 i64*4 i64*4"
-    where = ("staged", "slope") if stem == "staged" else ("slope", stem)
-    resident = 4 if stem != "planes" and acc == "float32" else 1
-    return step(*where, config, (img.dtype, grid.dtype, acc), parameters, n * across * down, scalars, resident)
-
-
-# ---- the gradient in the image: bins, then gather --------------------------------------------------------------------
-
-
-class Bins(NamedTuple):
-    """The launches for so many images, and where their parts of the workspace begin."""
-
-    steps: tuple[Step, ...]  # clear, count, scan, place, sort, gather
-    nbytes: int
-
-
-def record_type(problem: SpatialProblem) -> str:
-    """float32 where it holds every point's number exactly."""
-    assert problem.dy is not None
-    small = math.prod(problem.dy.shape[2:]) < 2**24 and problem.accumulator == "float32"
-    return "float32" if small else "float64"
-
-
-def _up(nbytes: int) -> int:
-    return -(-nbytes // 256) * 256
-
-
-def workspace_of(problem: SpatialProblem, n: int) -> tuple[tuple[int, int, int, int], int]:
-    """Where starts, ranks, listed and records of ``n`` images lie behind the cursor, and the bytes of all."""
-    assert problem.img is not None and problem.dy is not None
-    height, width = problem.img.shape[2:]
-    points = n * math.prod(problem.dy.shape[2:])
-    starts = 16
-    ranks = _up(starts + n * (height + 1) * (width + 2) * 4)
-    listed = ranks + _up(4 * points)
-    records = listed + _up(4 * points)
-    return (starts, ranks, listed, records), records + _up(points * (16 if record_type(problem) == "float32" else 32))
-
-
-def bins_of(
-    problem: SpatialProblem, n: int, stem: str, gather: GatherConfig | StagedGatherConfig | None = None
-) -> Bins:
-    """The launches of ``n`` images."""
-    img, grid, dy, dimg = problem.img, problem.grid, problem.dy, problem.dimg
-    assert img is not None and grid is not None and dy is not None and dimg is not None
-    _, c, height, width = img.shape
-    h, w = dy.shape[2:]
-    acc, record = problem.accumulator, record_type(problem)
-    offsets, nbytes = workspace_of(problem, n)
-    config = BinsConfig(grid.dtype, acc, record, n * h * w >= LIMIT32, row_threads=32 if width < 256 else 128)
-    zeroed = offsets[1] // 16
-    total = n * h * w
-    over = -(-total // config.threads)
-    tail = (offsets, total, h * w, w, height, width, *halves(problem), grid.strides)
-    types = f"i64*4 i64:2 i32:3 {real(acc)}:2 i64*4"
-    gather = gather or gather_config(problem, stem)
-    across, down = tiles(gather, width, height)
-    chunks = -(-c // gather.channels) if stem == "planes" else 1
-    many: tuple[int, ...] = (chunks, c) if stem == "planes" else (c // gather.channels if stem == "channels" else c,)
-    sizes = (height, width, h, w) if stem == "staged" else (height, width, w)
-    scalars = (offsets, across, down, *many, *sizes, dy.strides, dimg.strides)
-    shared_bytes = staged_gather_bytes(gather, dy.itemsize) if isinstance(gather, StagedGatherConfig) else 0
-    resident = {"planes": 1, "channels": 4, "staged": 3}[stem] if acc == "float32" else 1
-    where = ("gather_staged" if stem == "staged" else "gather", stem)
-    steps = (
-        step("bins", "clear", config, (), "ptr i64", -(-zeroed // config.threads), (zeroed,)),
-        step("bins", "count", config, (), f"ptr:2 {types}", over, tail),
-        step("bins", "scan", config, (), "ptr i32", n * (height + 1), (width + 1,)),
-        step("bins", "place", config, (), f"ptr:2 {types}", over, tail),
-        step("bins", "sort", config, (), f"ptr:2 {types}", over, tail),
-        step(
-            *where, gather, (img.dtype, acc), f"ptr:3 i64*4 i32:{len(scalars) - 3} i64*4 i64*4", n * chunks * across * down,
-            scalars, resident, shared_bytes,
-        ),
-    )  # fmt: skip
-    return Bins(steps, nbytes)
-
-
-def staged_gather_bytes(config: StagedGatherConfig, itemsize: int) -> int:
-    """Records, then in their place stages of boxes with what is 0 behind each."""
-    box = config.pieces * config.vec * itemsize + 16
-    return max(32 * config.rows * 8 * config.held, config.stages * config.group * box)
-
-
-def gather_config(problem: SpatialProblem, stem: str) -> GatherConfig | StagedGatherConfig:
-    """As the sampler's, over pixels."""
-    assert problem.img is not None and problem.dy is not None
-    c, height, width = problem.img.shape[1:]
-    dy = problem.dy
-    folded = dy.strides[2] == dy.shape[3] * dy.strides[3] or dy.shape[2] == 1
-    record = record_type(problem)
-    if stem == "planes":
-        return GatherConfig(*tile_of(THREADS, width, height, 32), group(c, 16), record, folded)
-    if stem == "staged":
-        like = staged_config(1, row_vec((dy,)), dy.itemsize)
-        return StagedGatherConfig(**asdict(like), held=7, record=record, folded=folded)
-    vec = vectors_of(images(problem))
-    return GatherConfig(*_tile_of_vectors(c // vec, width, height), vec, record, folded)

@@ -1,0 +1,278 @@
+"""Configurations of the kernels that make the sampler's gradients, and what their launches are made of.
+
+The host side of ``_spatial_bins``, ``_spatial_gather*`` and ``_spatial_slope``: the gradient in the image gathers from bins of
+points; that in the grid has a pass of its own, or is made by ``finish`` of the dots that the gather leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
+
+from numbadnn.kernels._support import LIMIT32
+from numbadnn.kernels.spatial_layout import (
+    THREADS,
+    StagedConfig,
+    Step,
+    group,
+    halves,
+    images,
+    real,
+    row_vec,
+    staged_config,
+    step,
+    tile_of,
+    tile_of_vectors,
+    tiles,
+    vectors_of,
+)
+from numbadnn.ops.spatial import SpatialProblem
+from numbadnn.problem import ITEMSIZE
+
+#: records of a pixel that are noted in shared memory; a grid as fine as the image has four a pixel on average
+HELD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SlopeConfig:
+    """A block takes ``columns`` x ``rows`` points; ``share`` threads share a point's channels."""
+
+    columns: int
+    rows: int
+    share: int
+    threads: int = THREADS
+
+
+@dataclass(frozen=True, slots=True)
+class FinishConfig:
+    """``wide``: 2**31 points and more."""
+
+    wide: bool
+    threads: int = THREADS
+
+
+@dataclass(frozen=True, slots=True)
+class BinsConfig:
+    """Dtypes of the grid, of positions and of records; ``wide``: 2**31 points and more.
+
+    ``threads`` of the kernels over points, ``row_threads`` of the one over a row of cells.
+    """
+
+    place: str
+    acc: str
+    record: str
+    wide: bool = False
+    threads: int = THREADS
+    row_threads: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class StripeConfig:
+    """As ``BinsConfig``."""
+
+    place: str
+    acc: str
+    record: str
+    threads: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GatherConfig:
+    """As ``TileConfig``, of pixels; ``folded``: a point's number times a stride is where its dy lies."""
+
+    columns: int
+    rows: int
+    channels: int
+    record: str
+    folded: bool
+    threads: int = THREADS
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGatherConfig(GatherConfig):
+    """The same of NHWC; ``share`` threads share a pixel's channels."""
+
+    share: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StagedGatherConfig(StagedConfig):
+    """The same of pixels and of boxes of dy; up to ``held`` records of a pixel are noted."""
+
+    held: int = 8
+    record: str = "float32"
+    folded: bool = True
+
+    def zero(self, itemsize: int) -> int:
+        """Where the 0 lies behind a box of dy, in bytes."""
+        return self.pieces * self.vec * itemsize
+
+    def box_bytes(self, itemsize: int) -> int:
+        """A box of dy, the 0, and the tile's own pixels."""
+        return self.zero(itemsize) + 16 + self.rows * 32 * itemsize
+
+
+# ---- the gradient in the grid alone ----------------------------------------------------------------------------------
+
+
+def slope_step(problem: SpatialProblem, config: SlopeConfig | None = None) -> Step:
+    """img, grid, dy -> dgrid"""
+    img, grid, dy, dgrid = problem.img, problem.grid, problem.dy, problem.dgrid
+    assert img is not None and grid is not None and dy is not None and dgrid is not None
+    n, c, height, width = img.shape
+    h, w = dy.shape[2:]
+    if config is None:
+        share = 8 if c >= 64 and h * w <= 4096 else 4 if c >= 32 and h * w <= 16384 else 1
+        config = SlopeConfig(*tile_of(THREADS // share, w, h), share)
+    across, down = tiles(config, w, h)
+    acc = problem.accumulator
+    scalars = (
+        across, down, c, height, width, h, w, *halves(problem), img.strides, grid.strides, dy.strides, dgrid.strides
+    )  # fmt: skip
+    parameters = f"ptr:4 i32:7 {real(acc)}:2 i64*4 i64*4 i64*4 i64*4"
+    return step("slope", "planes", config, (img.dtype, grid.dtype, acc), parameters, n * across * down, scalars)
+
+
+# ---- the gradient in the image: bins, then gather --------------------------------------------------------------------
+
+
+class Bins(NamedTuple):
+    """The launches for so many images, and the bytes of their workspace."""
+
+    steps: tuple[Step, ...]  # those of ``bins_steps``, gather, and finish where the gather leaves dots
+    nbytes: int
+
+
+def record_type(problem: SpatialProblem) -> str:
+    """float32 where it holds every point's number exactly."""
+    assert problem.dy is not None
+    small = math.prod(problem.dy.shape[2:]) < 2**24 and problem.accumulator == "float32"
+    return "float32" if small else "float64"
+
+
+def _up(nbytes: int) -> int:
+    return -(-nbytes // 256) * 256
+
+
+def workspace_of(problem: SpatialProblem, n: int, stem: str) -> tuple[tuple[int, int, int, int], int, int]:
+    """Where starts, ranks, listed and records of ``n`` images lie behind the cursor, where the dots, and the bytes of all."""
+    assert problem.img is not None and problem.dy is not None
+    height, width = problem.img.shape[2:]
+    points = n * math.prod(problem.dy.shape[2:])
+    starts = 16
+    ranks = _up(starts + n * (height + 1) * (width + 2) * 4)
+    listed = ranks + _up(4 * points)
+    records = listed + _up(4 * points)
+    dots = records + _up(points * (16 if record_type(problem) == "float32" else 32))
+    end = dots if stem == "planes" else dots + _up(4 * points * ITEMSIZE[problem.accumulator])
+    return (starts, ranks, listed, records), dots, end
+
+
+#: blocks of ``stripe`` that run at once, points that one looks at at least, and numbers it may have in shared memory
+STRIPES, STRIPE_POINTS, STRIPE_ROOM = 132, 1024, 24 * 1024
+
+
+def bins_steps(problem: SpatialProblem, n: int, offsets: tuple[int, ...]) -> tuple[Step, ...]:
+    """clear, count, scan, place and sort; one launch for images of few points."""
+    img, grid, dy = problem.img, problem.grid, problem.dy
+    assert img is not None and grid is not None and dy is not None
+    height, width = img.shape[2:]
+    h, w = dy.shape[2:]
+    acc, record = problem.accumulator, record_type(problem)
+    total = n * h * w
+    whole = StripeConfig(grid.dtype, acc, record)
+    most = (STRIPE_ROOM - whole.threads - 1 - h * w) // (width + 1)  # rows of cells that there is room for
+    if most > 0 and total < LIMIT32:
+        rows = min(most, -(-(height + 1) // max(1, min(STRIPES // n, h * w // STRIPE_POINTS))))
+        room = whole.threads + 1 + rows * (width + 1) + h * w
+        stripes = -(-(height + 1) // rows)
+        scalars = (offsets, stripes, rows, h, w, height, width, *halves(problem), grid.strides)
+        parameters = f"ptr:2 i64*4 i32:6 {real(acc)}:2 i64*4"
+        stripe = step("bins", "stripe", whole, (), parameters, n * stripes, scalars, shared_bytes=4 * room)
+        return (stripe._replace(operands="grid space"),)
+    config = BinsConfig(grid.dtype, acc, record, total >= LIMIT32, row_threads=32 if width < 256 else 128)
+    zeroed = offsets[1] // 16
+    over = -(-total // config.threads)
+    tail = (offsets, total, h * w, w, height, width, *halves(problem), grid.strides)
+    types = f"i64*4 i64:2 i32:3 {real(acc)}:2 i64*4"
+    steps = (
+        step("bins", "clear", config, (), "ptr i64", -(-zeroed // config.threads), (zeroed,)),
+        step("bins", "count", config, (), f"ptr:2 {types}", over, tail),
+        step("bins", "scan", config, (), "ptr i32", n * (height + 1), (width + 1,)),
+        step("bins", "place", config, (), f"ptr:2 {types}", over, tail),
+        step("bins", "sort", config, (), f"ptr:2 {types}", over, tail),
+    )
+    return tuple(
+        s._replace(operands="grid space" if s.kernel.parameters.startswith("ptr ptr") else "space") for s in steps
+    )
+
+
+def bins_of(
+    problem: SpatialProblem, n: int, stem: str, gather: GatherConfig | StagedGatherConfig | None = None
+) -> Bins:
+    """The launches of ``n`` images."""
+    img, grid, dy, dimg = problem.img, problem.grid, problem.dy, problem.dimg
+    assert img is not None and grid is not None and dy is not None and dimg is not None
+    _, c, height, width = img.shape
+    h, w = dy.shape[2:]
+    acc = problem.accumulator
+    offsets, dots, nbytes = workspace_of(problem, n, stem)
+    gather = gather or gather_config(problem, stem)
+    across, down = tiles(gather, width, height)
+    chunks = -(-c // gather.channels) if stem == "planes" else 1
+    many: tuple[int, ...] = (chunks, c) if stem == "planes" else (c // gather.channels if stem == "channels" else c,)
+    both = stem != "planes"
+    sizes = (height, width, h, w) if both else (height, width, w)
+    strides = (img.strides, dy.strides, dimg.strides) if both else (dy.strides, dimg.strides)
+    scalars = (offsets, across, down, *many, *sizes, *strides)
+    pointers = 5 if both else 3
+    shared_bytes = 0
+    if isinstance(gather, StagedGatherConfig):
+        shared_bytes = staged_gather_bytes(gather, dy.itemsize)
+    resident = {"planes": 1, "channels": 4 if img.itemsize < 4 else 3, "staged": 2}[stem] if acc == "float32" else 1
+    where = (f"gather_{stem}" if both else "gather", stem)
+    operands = f"img dy dimg space space+{dots}" if both else "dy dimg space"
+    steps = (
+        *bins_steps(problem, n, offsets),
+        step(
+            *where, gather, (img.dtype, acc),
+            f"ptr:{pointers} i64*4 i32:{len(scalars) - len(strides) - 1}" + " i64*4" * len(strides),
+            n * chunks * across * down, scalars, resident, shared_bytes,
+        )._replace(operands=operands),
+    )  # fmt: skip
+    if not both:
+        return Bins(steps, nbytes)
+    assert problem.dgrid is not None
+    total = n * h * w
+    ending = FinishConfig(total >= LIMIT32)
+    rest = (total, h * w, w, height, width, *halves(problem), grid.strides, problem.dgrid.strides)
+    parameters = f"ptr:3 i64:2 i32:3 {real(acc)}:2 i64*4 i64*4"
+    last = step("slope", "finish", ending, (grid.dtype, acc), parameters, -(-total // ending.threads), rest)
+    return Bins((*steps, last._replace(operands=f"grid space+{dots} dgrid")), nbytes)
+
+
+def staged_gather_bytes(config: StagedGatherConfig, itemsize: int) -> int:
+    """Notes, in their place stages of boxes; behind them the places of dots."""
+    pixels = 32 * config.rows
+    boxes = config.stages * config.group * config.box_bytes(itemsize)
+    return max(boxes, 8 * pixels * config.held) + 4 * pixels * config.held
+
+
+def gather_config(problem: SpatialProblem, stem: str) -> GatherConfig | StagedGatherConfig:
+    """As the sampler's, over pixels."""
+    assert problem.img is not None and problem.dy is not None
+    c, height, width = problem.img.shape[1:]
+    dy = problem.dy
+    folded = dy.strides[2] == dy.shape[3] * dy.strides[3] or dy.shape[2] == 1
+    record = record_type(problem)
+    if stem == "planes":
+        return GatherConfig(*tile_of(THREADS, width, height, 32), group(c, 16), record, folded)
+    if stem == "staged":
+        like = staged_config(1, row_vec((problem.img, dy)), dy.itemsize)
+        like = replace(like, group=1 if c % 2 else like.group)
+        return StagedGatherConfig(**asdict(like), held=7, record=record, folded=folded)
+    vec = vectors_of(images(problem))
+    vectors = c // vec
+    share = min(32, 1 << (vectors - 1).bit_length())
+    return SharedGatherConfig(*tile_of_vectors(vectors, width, height), vec, record, folded, share=share)

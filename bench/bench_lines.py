@@ -1,15 +1,17 @@
 """causal_conv1d, and unshared conv2d in three directions, beside a copy of the same bytes and PyTorch, in one run.
 
 Bytes = each operand once. "of floor" is the time over that of a device copy of as many bytes. PyTorch: a padded conv1d; it has no
-unshared convolution, so what its users write: unfold, and a product of matrices for each position. Before a speed is printed,
-every element of the result on the arrays that are timed is held against float64 within the bound of direct sums.
-``python bench/bench_lines.py [causal|unshared] [--quick]``.
+unshared convolution, so what its users write: unfold, and a product of matrices for each position. Before a speed is printed, the
+result on the arrays that are timed is held against float64 within the bound of direct sums: every element of the first and the
+last image (of filters' gradients: filter), and whether all others are finite.
+``python bench/bench_lines.py [--only REGEX] [--slice I/N] [--quick]``: some of the cases; their rows replace the former ones.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+import argparse
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from checking import worst_sum
@@ -84,12 +86,12 @@ def unshared(case: tuple[int, ...], direction: str, dtype: str) -> tuple[list[An
         unfold = torch.nn.functional.unfold
         if direction == "forward":
             seen, filters = unfold(a, taps, 1, pad, stride), b.reshape(k, out * out, -1)
-            return torch.einsum("nml,klm->nkl", seen, filters).reshape(y_shape)
+            return torch.einsum("nml,klm->nkl", seen, filters).reshape(-1, *y_shape[1:])
         if direction == "grad_inputs":
-            pieces = torch.einsum("nkl,klm->nml", a.reshape(n, k, -1), b.reshape(k, out * out, -1))
+            pieces = torch.einsum("nkl,klm->nml", a.flatten(2), b.reshape(k, out * out, -1))
             return torch.nn.functional.fold(pieces, (side, side), taps, 1, pad, stride)
         seen = unfold(a, taps, 1, pad, stride)
-        return torch.einsum("nml,nkl->klm", seen, b.reshape(n, k, -1)).reshape(w_shape)
+        return torch.einsum("nml,nkl->klm", seen, b.flatten(2)).reshape(-1, *w_shape[1:])
 
     products = {"forward": c * taps * taps, "grad_inputs": k * taps * taps, "grad_weights": n}[direction]
     size = 4 if dtype == "float32" else 2
@@ -107,19 +109,31 @@ def _sets(made: Callable[[], Any], nbytes: int) -> list[Any]:
     return [made() for _ in range(max(2, rotations(nbytes, most=8)))]
 
 
-def worst(result: Any, arrays: tuple[Any, Any], theirs: Call, k: int) -> float | None:
-    """The largest |error| / bound over all elements."""
-    double = tuple(a.double() for a in arrays)
-    return worst_sum(result, theirs(*double), theirs(*(a.abs() for a in double)), k)
+def worst(result: Any, arrays: tuple[Any, Any], theirs: Call, k: int, of_weights: bool) -> float:
+    """The largest |error| / bound over the elements of the first and the last image, or filter; inf where any is not finite."""
+    import torch
+
+    a, b = arrays
+    ends = [0, -1]
+    if of_weights:  # y's filters are the gradient's
+        result_ends, kept = result[ends], (a, b[:, ends])
+    else:
+        result_ends, kept = result[ends], (a[ends], b)
+    exact, magnitude = theirs(*(e.double() for e in kept)), theirs(*(e.double().abs() for e in kept))
+    found = worst_sum(result_ends, exact, magnitude, k)
+    return found if found is not None and bool(torch.isfinite(result).all()) else float("inf")
 
 
-def measure(name: str, dtype: str, made: tuple[list[Any], Call, Call, int]) -> dict[str, Any]:
+Made = tuple[list[Any], Call, Call, int]
+
+
+def measure(name: str, dtype: str, made: Made) -> dict[str, Any]:
     sets, ours, theirs, k = made
     first = sets[0]
     result = ours(*first)
     nbytes = sum(a.numel() * a.element_size() for a in (*first, result))
     row: dict[str, Any] = {"case": f"{name} {dtype}", "impl": numbadnn.last_call().impl}  # type: ignore[union-attr]
-    row["MB"], row["error/bound"] = nbytes / 1e6, worst(result, first, theirs, k)
+    row["MB"], row["error/bound"] = nbytes / 1e6, worst(result, first, theirs, k, "grad_weights" in name)
     if not row["error/bound"] <= 1:
         return row | {"us": "REFUSED"}
     row["us"] = 1e3 * device_ms([lambda s=s: ours(*s) for s in sets], 12)
@@ -128,21 +142,33 @@ def measure(name: str, dtype: str, made: tuple[list[Any], Call, Call, int]) -> d
     return row | {"of floor": row["us"] / row["copy"], "vs torch": row["torch"] / row["us"]}
 
 
-def main() -> None:
-    wanted, quick = [a for a in sys.argv[1:] if not a.startswith("-")], "--quick" in sys.argv
-    rows = []
+def cases(quick: bool) -> Iterator[tuple[str, str, Callable[[], Made]]]:
+    """(name, dtype, what makes it)."""
     for dtype in DTYPES[: 1 if quick else 2]:
-        for case in LINES if not wanted or "causal" in wanted else ():
+        for case in LINES:
             n, c, steps, filters, taps, dilation, groups = case
             name = f"causal {n}x{c}x{steps} -> {filters} {taps} taps d{dilation} g{groups}"
-            rows.append(measure(name, dtype, causal(case, dtype)))
-        for case in UNSHARED if not wanted or "unshared" in wanted else ():
+            yield name, dtype, lambda case=case, dtype=dtype: causal(case, dtype)
+        for case in UNSHARED:
             for direction in ("forward", "grad_inputs", "grad_weights"):
                 n, c, side, filters, taps, stride, _ = case
                 name = f"unshared {direction} {n}x{c}x{side}x{side} -> {filters} {taps}x{taps} s{stride}"
-                rows.append(measure(name, dtype, unshared(case, direction, dtype)))
+                yield name, dtype, lambda case=case, d=direction, dtype=dtype: unshared(case, d, dtype)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description="causal_conv1d and unshared conv2d beside a copy of the same bytes and PyTorch."
+    )
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose names match")
+    parser.add_argument("--slice", default="0/1", metavar="I/N", help="every N-th of these, beginning with the I-th")
+    parser.add_argument("--quick", action="store_true", help="float32 alone")
+    options = parser.parse_args()
+    index, count = (int(n) for n in options.slice.split("/"))
+    wanted = [c for c in cases(options.quick) if re.search(options.only, f"{c[0]} {c[1]}")][index::count]
+    rows = [measure(name, dtype, make()) for name, dtype, make in wanted]
     print(table(rows, ("case", "impl", "error/bound", "MB", "us", "torch", "copy", "of floor", "vs torch")))
-    print("written to", save("lines", rows, quick=quick))
+    print("written to", save("lines", rows, of="case", quick=options.quick))
 
 
 if __name__ == "__main__":

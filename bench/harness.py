@@ -147,12 +147,16 @@ def device_name() -> str:
     return f"{found[1] if found else platform.processor()} {os.cpu_count()} threads"
 
 
-def save(bench: str, rows: list[dict[str, Any]], **facts: Any) -> Path:
-    """Replace this bench's part of the device's result file."""
+def save(bench: str, rows: list[dict[str, Any]], of: str = "", **facts: Any) -> Path:
+    """Replace this bench's part of the device's result file; with ``of`` only the rows that have the same value of it."""
     folder = Path(os.environ.get("NUMBADNN_BENCH_RESULTS", RESULTS))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (re.sub(r"\W+", "_", device_name()).strip("_").lower() + ".json")
     known = json.loads(path.read_text()) if path.exists() else {}
+    if of:
+        fresh = {row[of]: row for row in rows}
+        former = {row[of]: row for row in known.get(bench, {}).get("rows", [])}
+        rows = [*(former | fresh).values()]
     known[bench] = {"device": device_name(), "commit": commit(), "versions": versions(), **facts, "rows": rows}
     path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
     return path

@@ -9,13 +9,15 @@ from typing import Any
 from numbadnn.kernels import simulate
 from numbadnn.kernels.unshared_box import BoxConfig
 from numbadnn.kernels.unshared_halves import HalvesConfig
+from numbadnn.kernels.unshared_inputs import BoxesConfig
+from numbadnn.kernels.unshared_inputs_halves import InputsHalvesConfig
 from numbadnn.kernels.unshared_places import PlacesConfig
 from numbadnn.kernels.unshared_weights_halves import WeightsHalvesConfig
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.validate.oracle import Trial
 
-FORWARD, WEIGHTS = "conv2d", "conv2d_grad_wrt_weights"
+FORWARD, INPUTS, WEIGHTS = "conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"
 SMALL = "x={t}:2x4x4x5 w={t}:4x3x4x4x2x2"
 STRIDED = "x={t}:9x12x5x6 w={t}:20x3x2x12x3x3 pad=1,1,0,0 stride=2,2 flip=0"
 GROUPED = "x={t}:17x4x4x5 w={t}:6x3x3x2x2x2 dilation=1,2 groups=2 alpha=2 beta=-3"
@@ -39,31 +41,38 @@ CASES: tuple[tuple[str, str, Any], ...] = (
 )
 #: several positions a block: as many images as a product has, and more; some channels at a time; turns of filters
 SEVERAL: tuple[tuple[str, str, Any], ...] = (
-    (FORWARD, SMALL, PlacesConfig(8, 16, 2, 1, 8, 1, 1, True, 4)),
-    (FORWARD, STRIDED, PlacesConfig(16, 16, 2, 2, 4, 2, 1, False, 8)),
-    (FORWARD, GROUPED, PlacesConfig(32, 16, 2, 1, 8, 2, 1, True, 2)),
-    (FORWARD, NARROW, PlacesConfig(8, 16, 4, 1, 2, 1, 1, True, 16)),
-    (WEIGHTS, SMALL, WeightsHalvesConfig(8, 16, 2, 1, 8, 4)),
-    (WEIGHTS, STRIDED, WeightsHalvesConfig(16, 32, 2, 1, 2, 2)),
-    (WEIGHTS, GROUPED, WeightsHalvesConfig(32, 16, 2, 2, 8, 2)),
+    (FORWARD, SMALL, PlacesConfig(8, 16, 2, 1, 8, 1, 1, True, 2, 4)),
+    (FORWARD, STRIDED, PlacesConfig(16, 16, 2, 2, 4, 2, 1, False, 2, 8)),
+    (FORWARD, GROUPED, PlacesConfig(32, 16, 2, 1, 8, 2, 1, True, 1, 2)),
+    (FORWARD, NARROW, PlacesConfig(8, 16, 4, 1, 2, 1, 1, True, 3, 16)),
+    (WEIGHTS, SMALL, WeightsHalvesConfig(8, 16, 2, 1, 8, 2, 4)),
+    (WEIGHTS, STRIDED, WeightsHalvesConfig(16, 32, 2, 1, 2, 2, 2)),
+    (WEIGHTS, GROUPED, WeightsHalvesConfig(32, 16, 2, 2, 8, 1, 2)),
     (WEIGHTS, NARROW, None),
+    (INPUTS, SMALL, InputsHalvesConfig(8, 1, 1, 1, 4, 2, 1, (2, 2), 4)),
+    (INPUTS, STRIDED, InputsHalvesConfig(16, 1, 1, 2, 4, 3, 1, (2, 2), 4)),
+    (INPUTS, GROUPED, InputsHalvesConfig(32, 1, 1, 1, 8, 1, 1, (2, 1), 2)),
+    (INPUTS, "x={t}:3x16x4x4 w={t}:34x2x2x16x3x3 flip=0", InputsHalvesConfig(8, 2, 2, 2, 8, 3, 1, (1, 2), 16)),
 )
 #: sums in float32
 SINGLE: tuple[tuple[str, str, Any], ...] = (
-    (FORWARD, SMALL, BoxConfig(8, 4, 2, 1, 4, 1, 1, True, 4)),
-    (FORWARD, STRIDED, BoxConfig(16, 4, 2, 2, 2, 2, 1, False, 8)),
+    (FORWARD, SMALL, BoxConfig(8, 4, 2, 2, 4, 1, 1, True, 4)),
+    (FORWARD, STRIDED, BoxConfig(16, 4, 2, 4, 2, 2, 1, False, 8)),
     (
         FORWARD,
         "x={t}:17x3x4x5 w={t}:6x3x3x1x3x2 pad=0,1,0,0 dilation=1,2 groups=3 alpha=2 beta=-3",
-        BoxConfig(32, 8, 2, 1, 2, 2, 1, True, 1),
+        BoxConfig(32, 2, 2, 2, 2, 2, 1, True, 1),
     ),
-    (WEIGHTS, SMALL, BoxConfig(8, 4, 2, 1, 4, 1, 1, True, 4)),
-    (WEIGHTS, STRIDED, BoxConfig(16, 4, 2, 2, 2, 1, 1, False, 8)),
+    (WEIGHTS, SMALL, BoxConfig(8, 4, 2, 2, 4, 1, 1, True, 4)),
+    (WEIGHTS, STRIDED, BoxConfig(16, 4, 2, 4, 2, 1, 1, False, 8)),
     (
         WEIGHTS,
         "x={t}:17x3x4x5 w={t}:6x3x3x1x3x2 pad=0,1,0,0 dilation=1,2 groups=3 alpha=2 beta=-3",
-        BoxConfig(32, 8, 2, 1, 2, 1, 1, True, 1),
+        BoxConfig(32, 8, 2, 3, 2, 1, 1, True, 1),
     ),
+    # filters that are no whole turns of loads, several passes of them; several turns of terms
+    (INPUTS, STRIDED, BoxesConfig(8, 1, 2, 1, 128, 32, 16, True, (2, 1), 3)),
+    (INPUTS, "x={t}:3x16x4x4 w={t}:11x3x3x16x2x2", BoxesConfig(4, 4, 4, 1, 256, 64, 32, False, (2, 2), 16)),
 )
 
 

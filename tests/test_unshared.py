@@ -10,6 +10,7 @@ from numbadnn.kernels import (
     unshared_box,
     unshared_halves,
     unshared_inputs,
+    unshared_inputs_halves,
     unshared_places,
     unshared_weights_halves,
 )
@@ -63,6 +64,26 @@ def test_several_positions_of_a_block_fit_shared_memory(sizes: str, images: int)
         else:
             assert isinstance(found, unshared_weights_halves.WeightsHalvesConfig)
             assert unshared_weights_halves.shared_bytes(half, found) <= limit
+
+
+@pytest.mark.parametrize("images", [1, 3, 8, 19, 32])
+@pytest.mark.parametrize(
+    "sizes", ["x={t}:{n}x16x63x63 w={t}:16x55x55x16x9x9", "x={t}:{n}x32x34x34 w={t}:32x32x32x32x3x3"]
+)
+def test_gradients_of_images_on_tensor_cores_fit_shared_memory(
+    sizes: str, images: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = ConvProblem.parse("conv2d_grad_wrt_inputs " + sizes.format(t="bfloat16", n=images))
+    for room in (99 * 1024, 227 * 1024):
+        monkeypatch.setattr(unshared_inputs_halves, "shared_room", lambda device, room=room: room)
+        found = unshared_inputs_halves.heuristic(problem, Policy())
+        assert found is not None
+        assert unshared_inputs_halves.shared_bytes(problem, found) <= room
+    assert unshared_inputs_halves.heuristic(problem, Policy(workspace_limit=1024)) is None
+    for policy in (Policy(determinism="gpu_to_gpu"), Policy(precision="float64")):
+        assert unshared_inputs_halves.heuristic(problem, policy) is None
+    single = ConvProblem.parse("conv2d_grad_wrt_inputs " + sizes.format(t="float32", n=images))
+    assert unshared_inputs_halves.heuristic(single, Policy()) is None
 
 
 @pytest.mark.parametrize("level", ["batch_invariant", "gpu_to_gpu"])

@@ -117,3 +117,7 @@ commit_async = (lambda: None) if SIMULATED else _async("cp.async.commit_group;")
 def wait_async_but(groups: int) -> Callable[[], None]:
     """``wait()``: all groups of copies of this thread but the last ``groups`` are there, for this thread."""
     return (lambda: None) if SIMULATED else _async(f"cp.async.wait_group {groups};")
+
+
+#: ``sync_warp()``: what the lanes of this warp have written is there for all of them
+sync_warp = (lambda: None) if SIMULATED else _async("bar.warp.sync -1;")

@@ -13,6 +13,7 @@ from typing import Any
 
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._mma import write_shared
+from numbadnn.kernels._packed import load_words, widen
 from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, load_vector, store, store_vector
 from numbadnn.kernels._unshared_kernels import look_at
 from numbadnn.kernels.unshared_inputs import AHEAD, BoxesConfig, lot_of
@@ -58,35 +59,65 @@ def _fill(dtype: str, acc: str, images: int) -> Any:
     return fill
 
 
-def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
-    """space[tile, channel, pixel of the tile's box, n] = sum over the tile's positions and over filters of y * w."""
-    images, vec, ahead, depth, room = config.images, config.vec, config.ahead, config.depth, config.terms
-    lot, A, size, item = lot_of(images, acc), ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc]
-    read_weights, look, put = load_vector(dtype, vec, acc), look_at(acc, images), _put(acc, images)
-    look_at_lot, write_lot, fill = look_at(acc, lot), store_vector(acc, lot, acc), _fill(dtype, acc, images)
-    # ``lot`` words after every ``vec`` pixels: neighbouring lanes then meet different banks
-    shared, table_size, sums, held = (
-        config.cells // vec * (vec * images + lot),
-        depth * images,
-        vec * images,
-        ahead * vec,
-    )
-    lots, bits = images // lot, vec.bit_length() - 1
+def _waiting(dtype: str, acc: str, vec: int, ahead: int) -> tuple[Any, Any, Any, int]:
+    """(ask, expand, type, size): ``ahead`` pieces of filters under way, as words or, where they are none, as numbers."""
+    words = vec * ITEMSIZE[dtype] // 4
+    if not words:
+        read_vector = load_vector(dtype, vec, acc)
+
+        @device
+        def ask_numbers(held, slot, address):  # type: ignore[no-untyped-def]
+            read_vector(held, i32(slot * vec), address)
+
+        @device
+        def copy(weight, held, slot):  # type: ignore[no-untyped-def]
+            for e in range(vec):
+                weight[e] = held[slot * vec + e]
+
+        return ask_numbers, copy, ACCUMULATOR[acc], ahead * vec
+    once = min(words, 4)
+    read, wide = load_words(once), widen(dtype, vec, acc)
 
     @device
-    def add_products(total, weight, at, top):  # type: ignore[no-untyped-def]
+    def ask(held, slot, address):  # type: ignore[no-untyped-def]
+        for i in range(0, words, once):
+            read(held, i32(slot * words + i), address + 4 * i)
+
+    @device
+    def expand(weight, held, slot):  # type: ignore[no-untyped-def]
+        wide(weight, i32(0), held, i32(slot * words))
+
+    return ask, expand, WORD, ahead * words
+
+
+def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
+    """space[tile, channel, pixel of the tile's box, n] = sum over the tile's positions and over filters of y * w."""
+    images, vec, ahead, depth, room, even = (
+        *(config.images, config.vec, config.ahead, config.depth, config.terms, config.even),
+    )
+    lot, A, size, item = lot_of(images, acc), ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc]
+    look, put = look_at(acc, images), _put(acc, images)
+    look_at_lot, write_lot, fill = look_at(acc, lot), store_vector(acc, lot, acc), _fill(dtype, acc, images)
+    # ``lot`` words after every ``vec`` pixels: neighbouring lanes then meet different banks
+    shared, table_size, sums = config.cells // vec * (vec * images + lot), depth * images, vec * images
+    lots, bits = images // lot, vec.bit_length() - 1
+
+    ask, expand, kind, waiting = _waiting(dtype, acc, vec, ahead)
+
+    @device
+    def add_products(total, weight, top):  # type: ignore[no-untyped-def]
         for e in range(vec):
             for n in range(images):
-                total[e * images + n] = A(total[e * images + n] + weight[at + e] * top[n])
+                total[e * images + n] = A(total[e * images + n] + weight[e] * top[n])
 
     def kernel(  # type: ignore[no-untyped-def]
-        y, w, space, chunks, slices, groups, first, N, K, C, channels, across, tile, output, taps, stride, dilation, flip,
-        box, w_strides, y_strides,
+        y, w, space, chunks, slices, groups, first, N, K, C, channels, across, span, tile, output, taps, stride, dilation,
+        flip, box, w_strides, y_strides,
     ):  # fmt: skip
         pixels = cuda.shared.array(shared, A)
         table = cuda.shared.array(table_size, A)
         spots = cuda.shared.array(room, WORD)  # where in the box a term's pixel is, for the tile's first position
-        total, weight = cuda.local.array(sums, A), cuda.local.array(held, A)
+        total, held, weight = cuda.local.array(sums, A), cuda.local.array(waiting, kind), cuda.local.array(vec, A)
         top, old = cuda.local.array(images, A), cuda.local.array(images, A)
         thread, threads = i32(cuda.threadIdx.x), i32(cuda.blockDim.x)
         block = i32(cuda.blockIdx.x)
@@ -98,65 +129,75 @@ def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
         which = i32(u32(number) // u32(groups))
         g = i32(number - which * groups)
         row = i32(u32(which) // u32(across))
-        corner = (i32(row * tile[0]), i32((which - row * across) * tile[1]))
+        p0, q0 = i32(row * tile[0]), i32((which - row * across) * tile[1])
         area, per_channel = i32(box[0] * box[1]), i32(taps[0] * taps[1])
         have = min(channels, i32(C - c0))
         terms, used = i32(have * per_channel), i32(have * area)
-        places = i32(tile[0] * tile[1])
-        whole = places * K <= depth
-        for i in range(thread, i32(shared), threads):
-            pixels[i] = A(0)
-        for m in range(thread, terms, threads):
-            line = i32(u32(m) // u32(taps[1]))
-            s = i32(m - line * taps[1])
-            c = i32(u32(line) // u32(taps[0]))
-            r = i32(line - c * taps[0])
-            if flip != 0:
-                r = i32(taps[0] - 1 - r)
-                s = i32(taps[1] - 1 - s)
-            spots[m] = u32(c * area + r * dilation[0] * box[1] + s * dilation[1])
-        if whole:
-            fill(table, i32(places * K), K, y, y_strides, i32(g * K), n0, N, corner, tile[1], output)
-        cuda.syncthreads()
-        for place in range(places):
-            down = i32(u32(place) // u32(tile[1]))
-            right = i32(place - down * tile[1])
-            p, q = i32(corner[0] + down), i32(corner[1] + right)
-            if p < output[0] and q < output[1]:
-                shift = i32(down * stride[0] * box[1] + right * stride[1])
-                base = w + (i64(g * K) * w_strides[0] + p * w_strides[1] + q * w_strides[2] + c0 * per_channel) * size
-                for j0 in range(0, terms, i32(threads * vec)):
-                    j = i32(j0 + thread * vec)
-                    mine = base + i64(min(j, i32(terms - vec))) * size
-                    for i in range(sums):
-                        total[i] = A(0)
-                    for k0 in range(0, K, depth):
-                        count = min(i32(depth), i32(K - k0))
-                        start = i32(place * K * images) if whole else i32(0)
-                        if not whole:
-                            cuda.syncthreads()
-                            fill(table, count, count, y, y_strides, i32(g * K + k0), n0, N, (p, q), i32(1), output)
-                            cuda.syncthreads()
-                        full = i32(count - count % ahead)
-                        for k in range(0, full, ahead):
-                            for u in range(ahead):
-                                read_weights(weight, i32(u * vec), mine + (k0 + k + u) * w_strides[0] * size)
-                            for u in range(ahead):
-                                look(top, i32(0), table, i32(start + (k + u) * images))
-                                add_products(total, weight, u * vec, top)
-                        for k in range(full, count):
-                            read_weights(weight, i32(0), mine + (k0 + k) * w_strides[0] * size)
-                            look(top, i32(0), table, i32(start + k * images))
-                            add_products(total, weight, 0, top)
-                    if j < terms:
-                        for e in range(vec):  # the terms of one position are different pixels
-                            cell = i32(i32(spots[i32(j + e)]) + shift)
-                            at = i32(cell * images + (cell >> bits) * lot)
-                            look(old, i32(0), pixels, at)
-                            for n in range(images):
-                                old[n] = A(old[n] + total[e * images + n])
-                            put(old, i32(0), pixels, at)
+        wide = min(tile[1], i32(output[1] - q0))
+        stretch = i32(threads * vec)
+        turns = i32(u32(terms + stretch - 1) // u32(stretch))
+        tasks = i32(min(tile[0], i32(output[0] - p0)) * wide * turns)
+        base = w + (i64(g * K) * w_strides[0] + p0 * w_strides[1] + q0 * w_strides[2] + c0 * per_channel) * size
+        step = i64(w_strides[0] * size)
+        for k0 in range(0, K, span):
+            count = min(span, i32(K - k0))
+            mine = base + (k0 * w_strides[0] + min(i32(thread * vec), i32(terms - vec))) * size
+            for u in range(ahead):
+                ask(held, u, mine + min(i32(u), i32(count - 1)) * step)
+            if k0 == 0:
+                for i in range(thread, i32(shared), threads):
+                    pixels[i] = A(0)
+                for m in range(thread, terms, threads):
+                    line = i32(u32(m) // u32(taps[1]))
+                    s = i32(m - line * taps[1])
+                    c = i32(u32(line) // u32(taps[0]))
+                    r = i32(line - c * taps[0])
+                    if flip != 0:
+                        r = i32(taps[0] - 1 - r)
+                        s = i32(taps[1] - 1 - s)
+                    spots[m] = u32(c * area + r * dilation[0] * box[1] + s * dilation[1])
+            places = i32(u32(tasks) // u32(turns))
+            fill(table, i32(places * count), count, y, y_strides, i32(g * K + k0), n0, N, (p0, q0), wide, output)
             cuda.syncthreads()
+            place, turn = i32(0), i32(0)
+            for task in range(tasks):
+                j, start = i32(turn * stretch + thread * vec), i32(place * count * images)
+                down = i32(u32(place) // u32(wide))
+                shift = i32(down * stride[0] * box[1] + (place - down * wide) * stride[1])
+                now = mine
+                # what is next: other terms of this position, or another position
+                last_turn = turn + 1 == turns
+                turn = i32(0) if last_turn else i32(turn + 1)
+                place = i32(place + 1) if last_turn else place
+                down = i32(u32(place) // u32(wide))
+                mine = base + k0 * w_strides[0] * size
+                if task + 1 < tasks:
+                    mine = mine + (down * w_strides[1] + i64(place - down * wide) * w_strides[2]) * size
+                mine = mine + min(i32(turn * stretch + thread * vec), i32(terms - vec)) * size
+                for i in range(sums):
+                    total[i] = A(0)
+                for k in range(0, count, ahead):
+                    source = now + i64(k + ahead) * step if k + ahead < count else mine
+                    left = i32(count - k - ahead) if k + ahead < count else count  # filters from there on
+                    for u in range(ahead):
+                        if even or k + u < count:
+                            look(top, i32(0), table, i32(start + (k + u) * images))
+                            expand(weight, held, u)
+                            add_products(total, weight, top)
+                        ask(held, u, source)
+                        source = source + (
+                            step if even or u + 1 < left else i64(0)
+                        )  # the last ones again, and not used
+                if j < terms:
+                    for e in range(vec):  # the terms of one position are different pixels
+                        cell = i32(i32(spots[i32(j + e)]) + shift)
+                        at = i32(cell * images + (cell >> bits) * lot)
+                        look(old, i32(0), pixels, at)
+                        for n in range(images):
+                            old[n] = A(old[n] + total[e * images + n])
+                        put(old, i32(0), pixels, at)
+                if last_turn:
+                    cuda.syncthreads()
         slots = i32(chunks * images)
         target = space + (i64(number * C + c0) * area * slots + chunk * images) * item
         for i in range(thread, i32(used * lots), threads):
@@ -197,22 +238,19 @@ def collect(dtype: str, acc: str, lot: int) -> Callable[..., None]:
             top, left = i32(h + padding[0]), i32(v + padding[1])
             a0, a1 = reaching(top, tiles[0], moves[0], box[0])
             b0, b1 = reaching(left, tiles[1], moves[1], box[1])
-            wide = max(i32(b1 - b0), i32(0))
-            count = i32(max(i32(a1 - a0), i32(0)) * wide)
             for e in range(lot):
                 total[e] = A(0)
-            for t in range(0, count, AHEAD):
-                for u in range(AHEAD):  # all loads, then all sums; past the last one it is read again and not used
-                    turn = min(i32(t + u), i32(count - 1))
-                    down = i32(u32(turn) // u32(wide))
-                    a, b = i32(a0 + down), i32(b0 + turn - down * wide)
-                    pixel = i32((top - a * moves[0]) * box[1] + left - b * moves[1])
-                    at = (i64((a * tiles[1] + b) * channels + c) * area + pixel) * slots + n0
-                    read_lot(got, i32(u * lot), space + at * item)
-                for u in range(AHEAD):
-                    if t + u < count:
-                        for e in range(lot):
-                            total[e] = A(total[e] + got[u * lot + e])
+            for a in range(a0, a1):
+                for b in range(b0, b1, AHEAD):
+                    for u in range(AHEAD):  # all loads, then all sums; past the last one it is read again and not used
+                        column = min(i32(b + u), i32(b1 - 1))
+                        pixel = i32((top - a * moves[0]) * box[1] + left - column * moves[1])
+                        at = (i64((a * tiles[1] + column) * channels + c) * area + pixel) * slots + n0
+                        read_lot(got, i32(u * lot), space + at * item)
+                    for u in range(AHEAD):
+                        if b + u < b1:
+                            for e in range(lot):
+                                total[e] = A(total[e] + got[u * lot + e])
             for e in range(lot):
                 n = i32(first + n0 + e)
                 if n < N:

@@ -14,7 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from numbadnn.kernels import unshared_box, unshared_halves, unshared_inputs, unshared_places, unshared_weights_halves
+from numbadnn.kernels import (
+    unshared_box,
+    unshared_halves,
+    unshared_inputs,
+    unshared_inputs_halves,
+    unshared_places,
+    unshared_weights_halves,
+)
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
 from numbadnn.ops.conv import ConvProblem
@@ -144,6 +151,9 @@ def several_places(problem: ConvProblem, policy: Policy) -> Any:
 
 def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
     if problem.direction == "grad_inputs":
+        config = config or unshared_inputs_halves.heuristic(problem, policy)
+        if isinstance(config, unshared_inputs_halves.InputsHalvesConfig):
+            return unshared_inputs_halves.plan(problem, policy, config)
         return unshared_inputs.plan(problem, policy, config)
     dtype, acc = problem.x.dtype, accumulator_of(problem.x.dtype, policy)
     config = config or several_places(problem, policy)
@@ -189,7 +199,10 @@ def _rank(problem: ConvProblem) -> float:
     if not problem.unshared:
         return math.inf
     if problem.direction == "grad_inputs":
-        return unshared_inputs.rank(problem)
+        on_tensor_cores = unshared_inputs_halves.heuristic(problem, Policy())
+        return (
+            unshared_inputs_halves.rank(problem, on_tensor_cores) if on_tensor_cores else unshared_inputs.rank(problem)
+        )
     if config := several_places(problem, Policy()):
         rate = 6.0e7 if isinstance(config, unshared_box.BoxConfig) else 2.0e8
         return 4 + problem.bytes / 2.6e6 + problem.flops / rate
@@ -214,6 +227,7 @@ def kernels() -> Iterator[Kernel]:
     yield from unshared_weights_halves.kernels()
     yield from unshared_box.kernels()
     yield from unshared_inputs.kernels()
+    yield from unshared_inputs_halves.kernels()
 
 
 for _op in ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights", "causal_conv1d"):

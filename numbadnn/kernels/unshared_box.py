@@ -24,7 +24,7 @@ SHARED_BYTES, ENOUGH_WARPS, MOST_WARPS = 99 * 1024, 132 * 8, 8
 
 @dataclass(frozen=True, slots=True)
 class BoxConfig:
-    """A block has ``places`` positions, ``parts`` warps for each; a thread ``filters``, ``vec`` terms of each an access.
+    """A block has ``places`` positions, of products as many warps for each; a thread ``filters``, ``vec`` terms at once.
 
     ``images``: 8, 16 or 32; ``ahead``: turns of four terms under way; ``channels`` in shared memory, ``whole``: these are all.
     """
@@ -32,7 +32,7 @@ class BoxConfig:
     images: int
     filters: int
     places: int
-    parts: int
+    warps: int
     vec: int
     ahead: int
     resident: int
@@ -41,7 +41,12 @@ class BoxConfig:
 
     @property
     def threads(self) -> int:
-        return LANES * self.places * self.parts
+        return LANES * self.warps
+
+    @property
+    def parts(self) -> int:
+        """Warps of a position, which have different filters."""
+        return self.warps // self.places
 
     @property
     def across(self) -> int:
@@ -77,26 +82,28 @@ def _of_products(problem: ConvProblem) -> BoxConfig | None:
     positions = Q * problem.y.shape[2] * problem.groups
     if positions * -(-K // 16) < ENOUGH_WARPS:
         return None
-    filters = 8 if images > 8 else 4
+    filters = min(8 if images > 8 else 4, 1 << K.bit_length() - 1)  # no more than there are
     parts = max(1, min(2, -(-K // (filters * 32 // images))))
     for places in places_of(Q, MOST_WARPS // parts):
         for channels in (C, *(c for c in (64, 32, 16, 8, 4) if c < C)):
             vec, resident = vector(problem, channels, 4), 1 if images > 8 or places * parts > 8 else 2
-            config = BoxConfig(images, filters, places, parts, vec, 2, resident, channels == C, channels)
+            config = BoxConfig(images, filters, places, places * parts, vec, 2, resident, channels == C, channels)
             if vec * problem.w.itemsize >= 4 and shared_bytes(problem, config) <= SHARED_BYTES:
                 return config
     return None
 
 
 def _of_weights(problem: ConvProblem) -> BoxConfig | None:
-    """As many channels as leave room for a second block."""
-    (N, _, _, _), C, Q = problem.x.shape, problem.w.shape[3], problem.y.shape[3]
-    images = max(8, 1 << (N - 1).bit_length())
+    """As many channels as leave room for a second block; of many images more filters for what a thread holds of them."""
+    (N, _, _, _), K, C = problem.x.shape, problem.w.shape[0] // problem.groups, problem.w.shape[3]
+    images, Q = max(8, 1 << (N - 1).bit_length()), problem.y.shape[3]
+    few = images == 8
+    filters = 4 if few or K <= 4 else 8
     found = []
-    for places in (8, 5, 4, 2, 1):
+    for places in (8, 5, 4, 2, 1) if few else (8, 4, 2, 1):
         for channels in (C, *(c for c in (64, 32, 16, 8, 4, 2, 1) if c < C)):
-            vec, parts = vector(problem, channels, 4), max(1, round(8 / places))
-            config = BoxConfig(images, 4, places, parts, vec, 1, 2, channels == C, channels)
+            vec, warps = vector(problem, channels, 4), places * max(1, round(MOST_WARPS / places))
+            config = BoxConfig(images, filters, places, warps, vec, 1, 2, channels == C, channels)
             if shared_bytes(problem, config) <= SHARED_BYTES:
                 used = Q / (-(-Q // places) * places)
                 found.append((vec * (used >= 0.9), places, channels, config))
@@ -111,15 +118,15 @@ def room_of(problem: ConvProblem, config: BoxConfig) -> int:
 
 def shared_bytes(problem: ConvProblem, config: BoxConfig) -> int:
     box = config.channels * problem.taps[0] * wide_of(problem, config.places) * config.cell
-    tops = config.places * ROWS * config.images if problem.direction == "grad_weights" else 0
+    tops = config.places * (ROWS * config.images + 4) if problem.direction == "grad_weights" else 0
     return 4 * (room_of(problem, config) + box + tops)
 
 
 def kernel(direction: str, dtype: str, config: BoxConfig) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels import _unshared_box
+        from numbadnn.kernels import _unshared_box, _unshared_box_weights
 
-        return (_unshared_box.forward if direction == "forward" else _unshared_box.weights)(dtype, config)
+        return (_unshared_box.forward if direction == "forward" else _unshared_box_weights.weights)(dtype, config)
 
     first = "" if direction == "forward" else "i32 "
     parameters = f"ptr ptr ptr {first}i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32 "
@@ -152,7 +159,7 @@ def plan(problem: ConvProblem, policy: Policy, config: BoxConfig) -> Executable:
 
 def kernels() -> Iterator[Kernel]:
     """Few images and many, 32 bits and 16."""
-    yield kernel("forward", "float32", BoxConfig(8, 4, 4, 2, 4, 2, 2, True, 1))
+    yield kernel("forward", "float32", BoxConfig(8, 4, 4, 8, 4, 2, 2, True, 1))
     # more than 8 images forward are not among these: sm_100's code has a stack frame of 256 bytes (sm_80's and sm_90a's none)
-    yield kernel("grad_weights", "float32", BoxConfig(8, 4, 8, 1, 4, 1, 2, False, 1))
-    yield kernel("grad_weights", "bfloat16", BoxConfig(32, 4, 8, 1, 2, 1, 2, False, 1))
+    yield kernel("grad_weights", "float32", BoxConfig(8, 4, 8, 8, 4, 1, 2, False, 1))
+    yield kernel("grad_weights", "bfloat16", BoxConfig(32, 8, 4, 8, 2, 1, 2, False, 1))

@@ -48,6 +48,7 @@ class BoxesConfig:
     cells: int
     terms: int
     depth: int
+    even: bool
     tile: tuple[int, int] = (1, 1)
     channels: int = 1
 
@@ -81,13 +82,23 @@ def _config(
     """With these, if shared memory suffices."""
     terms, filters = channels * math.prod(problem.taps), problem.w.shape[0] // problem.groups
     rows = TABLE_BYTES // (images * ITEMSIZE[acc])
-    depth = math.prod(tile) * filters if math.prod(tile) * filters <= rows else min(filters, rows)
-    depth = 1 << (depth - 1).bit_length() if depth < rows else rows  # fewer kernels
+    depth = min(rows, 1 << (math.prod(tile) * filters - 1).bit_length())  # fewer kernels
     quads = -(-terms // vec)
     threads = -(-quads // -(-quads // MOST_OF_BLOCK))
     cells = -(-channels * math.prod(box_of(problem, tile)) // 32) * 32
-    ahead = min(8 if images * vec <= 32 else 4, 1 << (filters.bit_length() - 1))
-    config = BoxesConfig(images, vec, ahead, -(-threads // LANES), cells, -(-terms // 32) * 32, depth, tile, channels)
+    ahead = min(16 if images * vec <= 32 else 4, 1 << (filters.bit_length() - 1))
+    config = BoxesConfig(
+        images,
+        vec,
+        ahead,
+        -(-threads // LANES),
+        cells,
+        -(-terms // 32) * 32,
+        depth,
+        filters % ahead == 0,
+        tile,
+        channels,
+    )
     return config if shared_bytes(config, acc) <= SHARED_BYTES else None
 
 
@@ -129,6 +140,9 @@ def _microseconds(problem: ConvProblem, acc: str, config: BoxesConfig) -> float:
     left = 1 + 2.5 * problem.groups / w.shape[0]  # what leaves the registers, once for all filters
     issued = 1 + (config.images / 4 + 4) / (config.images * config.vec)  # instructions beside a product
     products_us = chunks * config.images * w.size / (2.0e7 if acc == "float32" else 1.0e7) * issued * left / busy
+    products_us *= (
+        max(1.0, 12 / (config.warps * min(resident, blocks / MULTIPROCESSORS))) ** 0.5
+    )  # few warps wait for sums
     alone = 1 + 0.25 / config.warps**2  # few warps wait for each other's barriers less well hidden
     return max(filters_us, products_us) * uneven * alone + 2 * space_bytes(problem, config, acc, chunks) / 5.0e6
 
@@ -179,8 +193,10 @@ def boxes_kernel(dtype: str, acc: str, config: BoxesConfig) -> Kernel:
 
         return _unshared_inputs.boxes(dtype, acc, config)
 
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 i64*3 i64*4"
-    name = f"unshared boxes {dtype} {acc} " + " ".join(str(v) for v in astuple(config)[:7])
+    parameters = (
+        "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 i64*3 i64*4"
+    )
+    name = f"unshared boxes {dtype} {acc} " + " ".join(str(int(v)) for v in astuple(config)[:8])
     return Kernel(name, parameters, build, LANES * config.warps, resident_of(config, acc))
 
 
@@ -198,9 +214,9 @@ def collect_kernel(dtype: str, acc: str, lot: int) -> Kernel:
 def kernels() -> Iterator[Kernel]:
     """Several widths, 32 bits and 16."""
     for dtype, config in (
-        ("float32", BoxesConfig(8, 4, 8, 3, 288, 288, 32)),
-        ("float32", BoxesConfig(16, 4, 4, 6, 352, 352, 128)),
-        ("bfloat16", BoxesConfig(1, 1, 8, 3, 96, 96, 32)),
+        ("float32", BoxesConfig(8, 4, 8, 3, 288, 288, 32, True)),
+        ("float32", BoxesConfig(16, 4, 4, 6, 352, 352, 128, True)),
+        ("bfloat16", BoxesConfig(1, 1, 8, 3, 96, 96, 32, False)),
     ):
         acc = "float64" if dtype == "float64" else "float32"
         yield boxes_kernel(dtype, acc, config)
@@ -240,7 +256,7 @@ def plan(problem: ConvProblem, policy: Policy, config: BoxesConfig | None = None
         now = min(chunks, -(-(N - start) // chosen.images))
         scalars, grid = _boxes_arguments(problem, chosen, now, start)
         steps.append((first.prepare(device, grid, block, scalars), "y w space"))
-        scalars, grid = _collect_arguments(problem, chosen, acc, now, start)
+        scalars, grid = _collect_arguments(problem, chosen, acc, now, start, box_of(problem, chosen.tile))
         steps.append((second.prepare(device, grid, (COLLECTORS, 1, 1), scalars), "space x"))
     direct = sequence("y w x space", steps)
 
@@ -260,6 +276,7 @@ def _boxes_arguments(
     slices = -(-w.shape[3] // config.channels)
     scalars = (
         *(chunks, slices, G, start, problem.x.shape[0], w.shape[0] // G, w.shape[3], config.channels, tiles[1]),
+        max(config.ahead, config.depth // math.prod(config.tile) // config.ahead * config.ahead),
         *(config.tile, problem.y.shape[2:], problem.taps, problem.stride, problem.dilation, int(problem.flip)),
         *(box_of(problem, config.tile), w.strides[:3], problem.y.strides),
     )
@@ -267,14 +284,14 @@ def _boxes_arguments(
 
 
 def _collect_arguments(
-    problem: ConvProblem, config: BoxesConfig, acc: str, chunks: int, start: int
+    problem: ConvProblem, config: Any, acc: str, chunks: int, start: int, box: tuple[int, int]
 ) -> tuple[tuple[Any, ...], tuple[int, int, int]]:
     """The same of the second kernel."""
     (N, C, H, W), slots = problem.x.shape, chunks * config.images
     down, right = (t * step for t, step in zip(config.tile, problem.stride, strict=True))
     scalars = (
         *(start, N, slots, C, (H, W), tiles_of(problem, config.tile), (down, right)),
-        *(tuple(low for low, _ in problem.padding), box_of(problem, config.tile)),
+        *(tuple(low for low, _ in problem.padding), box),
         *(problem.x.strides, problem.alpha, problem.beta),
     )
     count = slots // lot_of(config.images, acc) * C * H * W

@@ -9,7 +9,7 @@ from typing import Any
 
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_weights_halves import vector, wide_of
+from numbadnn.kernels.unshared_weights_halves import seen_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -22,7 +22,7 @@ SHARED_BYTES = 99 * 1024
 #: fewer leave most rows of a product idle
 FEWEST_FILTERS = 4
 #: a warp has one: fewer do not keep memory busy
-ENOUGH_POSITIONS, MOST_PLACES = 132 * 7, 8
+ENOUGH_POSITIONS, ENOUGH_BLOCKS, MOST_PLACES = 132 * 7, 180, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class PlacesConfig:
     ahead: int
     resident: int
     whole: bool
+    tall: int
     channels: int
 
     @property
@@ -47,9 +48,9 @@ class PlacesConfig:
         return LANES * self.places * self.parts
 
     @property
-    def cell(self) -> int:
-        """Words of a pixel: an odd multiple of 4, so that eight neighbours meet all banks."""
-        return (self.images // 8 | 1) * 4
+    def pitch(self) -> int:
+        """Words of the sums of a filter: neighbouring filters then meet different banks."""
+        return self.images if self.images == 8 else self.images + 8
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> PlacesConfig | None:
@@ -63,16 +64,23 @@ def heuristic(problem: ConvProblem, policy: Policy) -> PlacesConfig | None:
     if not FEWEST_IMAGES <= N <= MOST_IMAGES or K < FEWEST_FILTERS:
         return None
     images, filters = max(8, 1 << (N - 1).bit_length()), 16 if K <= 16 else 32
-    many = max(filters, images) > 16  # what two blocks hold would not fit registers
     if Q * problem.y.shape[2] * problem.groups < ENOUGH_POSITIONS:
         return None
-    for places in places_of(Q, MOST_PLACES):
-        for channels in (C, *(c for c in (64, 32, 16, 8) if c < C)):
-            vec, ahead, resident = vector(problem, channels), 2 if filters > 16 else 3, 1 if many else 2
-            config = PlacesConfig(images, filters, places, 1, vec, ahead, resident, channels == C, channels)
+    # two warps for each of four positions, or all channels do not fit
+    for places, parts, whole in ((places_of(Q, 4)[0], 2, True), *((n, 1, False) for n in places_of(Q, MOST_PLACES))):
+        for channels in (C, *(c for c in (64, 32, 16, 8) if c < C and not whole)):
+            tall = tall_of(problem, places) if whole else 1
+            vec, ahead = vector(problem, channels), 2 if filters > 16 else 4 if images == 8 else 3
+            config = PlacesConfig(images, filters, places, parts, vec, ahead, 2, channels == C, tall, channels)
             if vec > 1 and shared_bytes(problem, config) <= SHARED_BYTES:
                 return config
     return None
+
+
+def tall_of(problem: ConvProblem, places: int) -> int:
+    """Rows of positions of a block: the more, the less often a pixel is gathered, as long as there are blocks enough."""
+    row = -(-problem.y.shape[3] // places) * problem.groups
+    return next(t for t in (4, 2, 1) if t == 1 or row * -(-problem.y.shape[2] // t) >= ENOUGH_BLOCKS)
 
 
 def places_of(Q: int, most: int) -> list[int]:
@@ -85,9 +93,9 @@ def room_of(problem: ConvProblem, config: PlacesConfig) -> int:
 
 
 def shared_bytes(problem: ConvProblem, config: PlacesConfig) -> int:
-    box = config.channels * problem.taps[0] * wide_of(problem, config.places) * config.cell
-    sums = config.parts * config.places * config.filters * config.images
-    return 4 * (room_of(problem, config) + max(box, sums))
+    box = config.channels * math.prod(seen_of(problem, (config.tall, config.places))) * config.images // 2
+    sums = config.tall * config.parts * config.places * config.filters * config.pitch
+    return 4 * (room_of(problem, config) + box + 4 + sums)
 
 
 def kernel(dtype: str, config: PlacesConfig) -> Kernel:
@@ -96,10 +104,9 @@ def kernel(dtype: str, config: PlacesConfig) -> Kernel:
 
         return _unshared_places.forward(dtype, config)
 
-    parameters = (
-        "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32 i64*4 i64*3 i64*4 f32 f32"
-    )
-    name = f"unshared places {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:8])
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 "
+    parameters += "i64*4 i64*3 i64*4 f32 f32"
+    name = f"unshared places {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:9])
     return Kernel(name, parameters, build, config.threads, config.resident)
 
 
@@ -108,12 +115,12 @@ def plan(problem: ConvProblem, policy: Policy, config: PlacesConfig) -> Executab
     (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
     across = -(-Q // config.places)
     scalars = (
-        *(across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, Q),
+        *(across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, P, Q),
         *(room_of(problem, config), (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
-        *(problem.stride, problem.dilation, int(problem.flip), wide_of(problem, config.places)),
+        *(problem.stride, problem.dilation, int(problem.flip), seen_of(problem, (config.tall, config.places))),
         *(problem.x.strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
     )
-    grid = (across * problem.groups * P, 1, 1)
+    grid = (across * problem.groups * -(-P // config.tall), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
@@ -125,6 +132,6 @@ def plan(problem: ConvProblem, policy: Policy, config: PlacesConfig) -> Executab
 
 def kernels() -> Iterator[Kernel]:
     """Few filters and many; many images, some channels at a time."""
-    yield kernel("float16", PlacesConfig(8, 32, 8, 1, 8, 2, 1, True, 1))
-    yield kernel("bfloat16", PlacesConfig(8, 16, 8, 1, 8, 3, 2, True, 1))
-    yield kernel("float16", PlacesConfig(32, 16, 8, 1, 8, 3, 1, False, 1))
+    yield kernel("float16", PlacesConfig(8, 32, 8, 1, 8, 2, 1, True, 1, 1))
+    yield kernel("bfloat16", PlacesConfig(8, 16, 8, 1, 8, 3, 2, True, 2, 1))
+    yield kernel("float16", PlacesConfig(32, 16, 8, 1, 8, 3, 1, False, 2, 1))

@@ -16,8 +16,8 @@ from numbadnn.registry import Executable
 #: terms that a warp has at once
 LANES, TILE = 32, 32
 MOST_IMAGES, MOST_WARPS = 32, 8
-#: of a block: two fit a multiprocessor, and one the smallest
-SHARED_BYTES = 78 * 1024
+#: of a block: two fit a multiprocessor, and one the smallest; blocks that fill the GPU
+SHARED_BYTES, ENOUGH_BLOCKS = 99 * 1024, 180
 #: fewer leave most rows of a product idle
 FEWEST_FILTERS = 4
 
@@ -34,6 +34,7 @@ class WeightsHalvesConfig:
     places: int
     parts: int
     vec: int
+    tall: int
     channels: int
     resident: int = 2
 
@@ -41,10 +42,12 @@ class WeightsHalvesConfig:
     def threads(self) -> int:
         return LANES * self.places * self.parts
 
-    @property
-    def cell(self) -> int:
-        """Words of a pixel: an odd multiple of 4, so that eight neighbours meet all banks."""
-        return (self.images // 8 | 1) * 4
+
+def seen_of(problem: ConvProblem, positions: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of the image that so many rows and columns of positions see."""
+    axes = zip(positions, problem.stride, problem.taps, problem.dilation, strict=True)
+    down, right = ((n - 1) * step + (taps - 1) * apart + 1 for n, step, taps, apart in axes)
+    return down, right
 
 
 def wide_of(problem: ConvProblem, places: int) -> int:
@@ -58,8 +61,9 @@ def room_of(problem: ConvProblem, config: WeightsHalvesConfig) -> int:
 
 
 def shared_bytes(problem: ConvProblem, config: WeightsHalvesConfig) -> int:
-    box = config.channels * problem.taps[0] * wide_of(problem, config.places)
-    return 4 * (room_of(problem, config) + (box + config.places * config.filters) * config.cell)
+    box = config.channels * math.prod(seen_of(problem, (config.tall, config.places)))
+    tops = config.tall * config.places * config.filters
+    return 4 * (room_of(problem, config) + (box + tops) * config.images // 2)
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> WeightsHalvesConfig | None:
@@ -73,16 +77,21 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsHalvesConfig | Non
     if N > MOST_IMAGES or K < FEWEST_FILTERS:
         return None
     images, filters = max(8, 1 << (N - 1).bit_length()), 16 if K <= 16 else 32
+    rows, few = problem.y.shape[2] * problem.groups, -(-Q // 8) * problem.y.shape[2] * problem.groups < ENOUGH_BLOCKS
+    tall = max(
+        1, min(4, rows, problem.taps[0] // (2 * problem.stride[0]))
+    )  # taps reach over each other: pixels are gathered less often
     found = []
-    for places in (8, 5, 4, 2, 1):
+    few = few and images == 8
+    for places in (5, 4, 2, 1) if few else (8, 5, 4, 2, 1):
         for channels in (C, *(c for c in (64, 32, 16, 8, 4, 2, 1) if c < C)):
             vec, parts = vector(problem, channels), max(1, round(MOST_WARPS / places))
-            config = WeightsHalvesConfig(images, filters, places, parts, vec, channels)
-            if vec > 1 and shared_bytes(problem, config) <= SHARED_BYTES:
+            config = WeightsHalvesConfig(images, filters, places, parts, vec, tall, channels)
+            if shared_bytes(problem, config) <= SHARED_BYTES:
                 used = Q / (-(-Q // places) * places)
-                found.append((vec * (used >= 0.9), places, channels, config))
+                found.append((vec * (used if few else used >= 0.9), channels >= min(C, 8), places, channels, config))
                 break
-    return max(found, key=lambda f: f[:3])[3] if found else None
+    return max(found, key=lambda f: f[:4])[4] if found else None
 
 
 def vector(problem: ConvProblem, channels: int, most: int = 8) -> int:
@@ -102,8 +111,9 @@ def kernel(dtype: str, config: WeightsHalvesConfig) -> Kernel:
 
         return _unshared_weights_halves.weights(dtype, config)
 
-    facts = (*astuple(config)[:5], config.resident)
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32 i64*4 i64*3 i64*4 f32 f32"
+    facts = (*astuple(config)[:6], config.resident)
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 "
+    parameters += "i64*4 i64*3 i64*4 f32 f32"
     name = f"unshared weights halves {dtype} " + " ".join(str(v) for v in facts)
     return Kernel(name, parameters, build, config.threads, config.resident)
 
@@ -113,12 +123,12 @@ def plan(problem: ConvProblem, policy: Policy, config: WeightsHalvesConfig) -> E
     (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
     slices, across = -(-w.shape[3] // config.channels), -(-Q // config.places)
     scalars = (
-        *(slices, across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, Q),
+        *(slices, across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, P, Q),
         *(room_of(problem, config), (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
-        *(problem.stride, problem.dilation, int(problem.flip), wide_of(problem, config.places)),
+        *(problem.stride, problem.dilation, int(problem.flip), seen_of(problem, (config.tall, config.places))),
         *(problem.x.strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
     )
-    grid = (slices * across * problem.groups * P, 1, 1)
+    grid = (slices * across * problem.groups * -(-P // config.tall), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
@@ -130,5 +140,5 @@ def plan(problem: ConvProblem, policy: Policy, config: WeightsHalvesConfig) -> E
 
 def kernels() -> Iterator[Kernel]:
     """Few images and many."""
-    yield kernel("float16", WeightsHalvesConfig(8, 32, 8, 1, 8, 1))
-    yield kernel("bfloat16", WeightsHalvesConfig(32, 16, 4, 2, 4, 1))
+    yield kernel("float16", WeightsHalvesConfig(8, 32, 8, 1, 8, 1, 1))
+    yield kernel("bfloat16", WeightsHalvesConfig(32, 16, 4, 2, 4, 2, 1))

@@ -42,9 +42,6 @@ BELIEVED = 2.5
 TF32_RATE, TF32_TILES = 1e8, 0.65
 NO_TF32 = ("unshared", "depthwise", "image")
 
-#: what is taken for what in the table: kernels and engines of 16 bits come in pairs
-ALIKE = {"bfloat16": "float16"}
-
 #: of the row of a class: times ``floor_us``
 FASTEST = "fastest"
 
@@ -75,21 +72,25 @@ def architecture(device: int) -> str:
 def class_of(problem: Any) -> str:
     """The class of a convolution in ``operations``; "" for what has none: the own ranks decide.
 
-    Directions, axes and groups of a dense convolution are one matrix product and one class, so that what is known of one
-    serves the others. Those of a depthwise one are computed in three ways.
+    Those of 16 bits have none: own kernels and cuDNN's are so near one another that what is added to memory and arithmetic
+    decides, which the ranks know of each problem and no class does. Directions, axes and groups of a dense convolution are
+    one matrix product and one class, so that what is known of one serves the others. Those of a depthwise one are computed
+    in three ways.
 
     >>> from numbadnn.cases import parse
-    >>> class_of(parse("conv2d x=bfloat16:8x64x99x99:nhwc w=bfloat16:4x64x1x1:nhwc"))
-    'float16 nhwc dense'
+    >>> class_of(parse("conv2d x=float32:8x64x99x99:nhwc w=float32:4x64x1x1:nhwc"))
+    'float32 nhwc dense'
     """
     from numbadnn.ops.conv import OPERATIONS
 
     kind = kind_of(problem)
     if kind in ("", "unshared") or OPERATIONS[problem.op].arrangement or floor_us(problem) < TINY_US:
         return ""
+    if problem.inputs[0].itemsize == 2:
+        return ""
     dtype, layout = problem.inputs[0].dtype, problem.inputs[0].layout or "nchw"
     form = f"depthwise {problem.direction}" if kind.startswith("depthwise") else "dense"
-    return f"{ALIKE.get(dtype, dtype)} {layout} {form}"
+    return f"{dtype} {layout} {form}"
 
 
 def keys_of(problem: Any) -> tuple[str, ...]:

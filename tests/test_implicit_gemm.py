@@ -142,14 +142,14 @@ def test_ranks_whatever_it_is_asked() -> None:
     assert host.rank(huge) > host.rank(problem(LAYER, DIRECTIONS[2]))
 
 
-def test_volumes_come_before_direct_sums_and_behind_cudnn() -> None:
+def test_volumes_and_cudnn_come_before_direct_sums() -> None:
     rows = ranks.table()["sm_90"]["operations"]["conv"]
     for op in VOLUME_DIRECTIONS:
         for text in (VOLUME, VOLUME.replace(":nhwc", "")):
             asked = problem(text, op)
             us = {i.name: ranks.estimate_by(rows, i, asked) for i in implementations(op) if i.backend != "cpu"}
-            assert us["cudnn.graph"] < us["numba.implicit_gemm"], us
-            assert us["numba.implicit_gemm"] < min(us[f"numba.{n}"] for n in ("implicit_tiles", "corrmm", "direct")), us
+            slower = max(us["cudnn.graph"], us["numba.implicit_gemm"])
+            assert slower < min(us[f"numba.{n}"] for n in ("implicit_tiles", "corrmm", "direct")), us
 
 
 def test_few_pixels_share_their_terms_among_multiprocessors() -> None:

@@ -63,7 +63,9 @@ one-channel       4x1x9x9    1x1x3x3
 nhwc              2x16x7x6   8x16x3x3  border=1 x=nhwc w=nhwc y=nhwc dtypes=*
 nhwc-odd          2x5x7x6    7x5x3x3   border=half stride=2,1 x=nhwc w=nhwc y=nhwc
 nhwc-groups       1x16x6x6   8x8x3x3   groups=2 border=1 x=nhwc w=nhwc y=nhwc
+last-layer        1x16x6x8   3x16x3x3  border=1 x=nhwc w=nhwc y=nhwc dtypes=*
 nhwc-image-only   2x4x6x7    3x4x3x3   x=nhwc
+first-layer       1x3x9x12   32x3x3x3  border=1 stride=2,2 x=nhwc w=nhwc y=nhwc dtypes=*
 tile              1x32x12x12 32x32x3x3 border=1 dtypes=*
 tile-nhwc         2x64x8x8   64x64x3x3 border=1 x=nhwc w=nhwc y=nhwc dtypes=*
 long-sum          1x96x5x5   4x96x3x3  border=1

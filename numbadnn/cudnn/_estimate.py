@@ -25,6 +25,13 @@ _TRANSFORMED_RATE = 5.5e7
 _TRANSFORMED_CHANNEL = 0.6
 #: of lines in 16 bits, all whose multiply-adds are counted for so many filters at least: no tensor core takes them
 _LINE_RATE, _LINE_FILTERS = 3e7, 64
+#: 16-bit products of dense filters, and the speed of memory, as 100 layers on an H200 have them
+_PRODUCT_RATE, _COPY = 8e8, 4.2e6
+#: what gradients of images take beside that for each byte they write
+_WRITTEN = 7.5e6
+#: 16-bit images of so few channels are filled up to eight, and so small groups waste most of a product: 31 to 49 us where
+#: 9 to 15 would do (ResNeXt), 195 and 105 for the first layers of ResNet and VGG
+_FILLED, _FILLED_RATE, _NARROW_MEMORY = 8, 1e8, 1.1e6
 #: float32 channels-last with a channel a group has engines of its own, of whom the gradient of strided images is the slowest
 _CHANNELWISE_RATE, _SPREAD_RATE = 7e6, 0.9e6
 #: bytes a microsecond
@@ -41,7 +48,25 @@ _BACKWARD = 1.5
 
 def microseconds(problem: ConvProblem) -> float:
     """Launch, arithmetic or memory, and the copies of the cheapest form."""
-    return _LAUNCH + max(_arithmetic(problem), problem.bytes / _MEMORY) + copies(next(forms(problem)))
+    copied = copies(next(forms(problem)))
+    plain = problem.groups == 1 and not problem.unshared and problem.op != "causal_conv1d"
+    if plain and problem.x.itemsize == 2 and problem.x.shape[1] > _IMAGE:
+        return _dense_halves(problem) + copied
+    return _LAUNCH + max(_arithmetic(problem), problem.bytes / _MEMORY) + copied
+
+
+def _dense_halves(problem: ConvProblem) -> float:
+    """16-bit products of many channels: so near what memory or tensor cores need at least that what is added decides."""
+    least = max(problem.flops / _PRODUCT_RATE, problem.bytes / _COPY)
+    wide, volume = max(problem.taps) > 1, problem.axes == 3
+    apart = 4.0 * (max(problem.stride) > 1 and (problem.direction == "grad_inputs" or not wide)) + 3.0 * (
+        max(problem.dilation) > 1
+    )
+    if problem.direction == "grad_weights":
+        return 15.5 + (3.4 if volume else 1.2) * least if wide else 9.5 + least + apart / 2
+    if problem.direction == "grad_inputs":
+        apart = 2 * apart + problem.x.size * problem.x.itemsize / _WRITTEN
+    return 7.5 + least * (1.25 if volume else 1.0) + (5.0 if wide else 0.0) + apart
 
 
 def copies(form: Form) -> float:
@@ -53,6 +78,11 @@ def _arithmetic(problem: ConvProblem) -> float:
     if problem.x.itemsize == 2 and problem.op == "causal_conv1d" and not problem.unshared:
         filters = problem.w.shape[0] // problem.groups
         return problem.flops * -(-filters // _LINE_FILTERS) * _LINE_FILTERS / filters / _LINE_RATE
+    channels = problem.x.shape[1] // problem.groups
+    if problem.x.itemsize == 2 and problem.groups == 1 and channels <= _IMAGE and not problem.unshared:
+        return problem.flops * _FILLED / channels / _FILLED_RATE
+    if problem.x.itemsize == 2 and problem.groups > 1 and 1 < channels <= _FILLED:
+        return 3 + problem.bytes / _NARROW_MEMORY
     if problem.x.dtype != "float32" or problem.unshared:
         return problem.flops / _RATE[problem.x.dtype]
     if problem.groups == problem.x.shape[1] > 1 and problem.axes == 2 and problem.x.is_channels_last:

@@ -2,7 +2,10 @@
 
 import contextlib
 import gc
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,6 +122,30 @@ def test_kernels_are_loaded_together_and_compiled_once(monkeypatch: pytest.Monke
     _launch.load_together(0, *kernels)
     assert [compiled[kernel.entry] for kernel in kernels] == alone
     assert [kernel.load(0) for kernel in kernels] == [len(kernel.entry) for kernel in kernels]
+
+
+KEPT = """
+import ctypes, gc
+class Info(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_size_t) for n in "a b c d mapped e f used g h".split()]  # mallinfo2(3)
+info = ctypes.CDLL(None).mallinfo2
+info.restype = Info
+from numbadnn.kernels import all_kernels
+for kernel in [k for k in all_kernels() if k.name.startswith("implicit_tiles float32")][:3]:
+    gc.collect()
+    before = info().used + info().mapped
+    kernel.ptx((9, 0, "a"))
+gc.collect()
+print(info().used + info().mapped - before)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_compilation_learns_is_not_kept() -> None:
+    """The first loads Numba; each further one would keep all types it met, 3.5 MB for this kernel."""
+    environment = {**os.environ, "PYTHONMALLOC": "malloc", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True, env=environment)
+    assert int(done.stdout) < 1 << 20
 
 
 def test_names_are_unique() -> None:

@@ -54,6 +54,7 @@ def _replaced() -> Iterator[None]:
             for owner, name, old, _ in replaced:
                 setattr(owner, name, old)
             _compile_inline.callees.clear()
+            _call_types.clear()  # it keeps all that it was asked with
             if collecting:
                 gc.enable()
 

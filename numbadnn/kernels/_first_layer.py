@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from numbadnn.kernels._bits import load_bits
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, types, u32, u64
+from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, types, u32, u64
 from numbadnn.kernels._hopper import pack, store_words
 from numbadnn.kernels._implicit_tiles import HALF, INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
@@ -75,7 +77,7 @@ def _fill(config: FirstLayerConfig) -> Callable[..., None]:
     groups, plane, front, tail = config.rows_read * config.fours, config.plane, config.front > 0, config.tail
     turns, last = -(-groups // (threads * TOGETHER)), config.plane * (1 + (config.front > 0))
     eight, write = load_bits(8), write_at("int32", 4)
-    wide = types.uint64
+    wide = np.dtype("uint64") if SIMULATED else types.uint64
     held_count = TOGETHER * C
 
     @device

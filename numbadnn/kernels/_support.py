@@ -30,6 +30,15 @@ def device_reason(policy: Policy) -> str:
     return ""
 
 
+def float32_reason(policy: Policy) -> str:
+    """Why a kernel that sums in float32, in the one way it has, is not what the policy asks for; "" if it is."""
+    if policy.precision in ("float16", "float64"):
+        return f"accumulates in float32, not in {policy.precision}"
+    if policy.algo not in ("auto", "none", "deterministic"):
+        return f"has no algorithm {policy.algo!r}"
+    return ""
+
+
 def accumulator_of(dtype: str, policy: Policy) -> str:
     """The type a sum is kept in: float64 for float64 data or where the policy says float64, else float32."""
     return "float64" if dtype == "float64" or policy.precision == "float64" else "float32"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from numbadnn.kernels import depthwise
 from numbadnn.kernels._launch import Kernel
-from numbadnn.kernels._support import LIMIT32, device_reason
+from numbadnn.kernels._support import LIMIT32, device_reason, float32_reason
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
@@ -139,10 +139,8 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
         return "has no kernel for dilated filters"
     if max(problem.stride) > 2 or max(problem.taps) > MOST_TAPS or problem.taps[0] < problem.stride[0]:
         return f"needs strides of 1 or 2, no larger than the taps, and at most {MOST_TAPS} taps an axis"
-    if policy.precision in ("float16", "float64"):
-        return f"accumulates in float32, not in {policy.precision}"
-    if policy.algo not in ("auto", "none", "deterministic"):
-        return f"has no algorithm {policy.algo!r}"
+    if reason := float32_reason(policy):
+        return reason
     if not (problem.x.size and problem.y.size):
         return "needs operands that are not empty"
     if not (_aligned(problem.x) and _aligned(problem.y) and problem.groups % 8 == 0):

@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from numbadnn.kernels._launch import Kernel
-from numbadnn.kernels._support import LIMIT32, device_reason
+from numbadnn.kernels._support import LIMIT32, device_reason, float32_reason
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
@@ -171,10 +171,8 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
         return "needs two spatial axes, shared filters and one group"
     if problem.x.itemsize != 2:
         return "needs float16 or bfloat16"
-    if policy.precision in ("float16", "float64"):
-        return f"accumulates in float32, not in {policy.precision}"
-    if policy.algo not in ("auto", "none", "deterministic"):
-        return f"has no algorithm {policy.algo!r}"
+    if reason := float32_reason(policy):
+        return reason
     if max(problem.dilation) > 1:
         return "has no kernel for dilated filters"
     if problem.stride[1] not in (2, 4):

@@ -16,7 +16,7 @@ from typing import Any
 from numbadnn.kernels import grouped_halves_config as configurations
 from numbadnn.kernels import grouped_halves_weights
 from numbadnn.kernels._launch import Kernel, blocks
-from numbadnn.kernels._support import LIMIT32, device_reason
+from numbadnn.kernels._support import LIMIT32, device_reason, float32_reason
 from numbadnn.kernels.grouped_halves_config import GroupedHalvesConfig
 from numbadnn.kernels.grouped_halves_walk import Walk
 from numbadnn.ops.conv import ConvProblem
@@ -47,10 +47,8 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
         return "needs two spatial axes and shared filters"
     if problem.x.itemsize != 2:
         return "needs float16 or bfloat16"
-    if policy.precision in ("float16", "float64"):
-        return f"accumulates in float32, not in {policy.precision}"
-    if policy.algo not in ("auto", "none", "deterministic"):
-        return f"has no algorithm {policy.algo!r}"
+    if reason := float32_reason(policy):
+        return reason
     specs = (problem.x, problem.w, problem.y)
     if not all(s.size for s in specs):
         return "needs operands that are not empty"

@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from numbadnn.kernels._launch import Kernel
-from numbadnn.kernels._support import LIMIT32, device_reason
+from numbadnn.kernels._support import LIMIT32, device_reason, float32_reason
 from numbadnn.kernels.to_image import MOST_CHANNELS, MOST_TAPS, Sum
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -157,10 +157,8 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
         return "needs two spatial axes, shared filters and one group"
     if problem.x.itemsize != 2:
         return "needs float16 or bfloat16"
-    if policy.precision in ("float16", "float64"):
-        return f"accumulates in float32, not in {policy.precision}"
-    if policy.algo not in ("auto", "none", "deterministic"):
-        return f"has no algorithm {policy.algo!r}"
+    if reason := float32_reason(policy):
+        return reason
     if any(d != 1 and n > 1 for d, n in zip(problem.dilation, problem.taps, strict=True)):
         return "has no kernel for dilated filters"
     if problem.direction == "forward" and max(problem.stride) > 1:

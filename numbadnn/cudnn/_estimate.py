@@ -59,14 +59,15 @@ def _dense_halves(problem: ConvProblem) -> float:
     """16-bit products of many channels: so near what memory or tensor cores need at least that what is added decides."""
     least = max(problem.flops / _PRODUCT_RATE, problem.bytes / _COPY)
     wide, volume = max(problem.taps) > 1, problem.axes == 3
-    apart = 4.0 * (max(problem.stride) > 1 and (problem.direction == "grad_inputs" or not wide)) + 3.0 * (
-        max(problem.dilation) > 1
-    )
+    strided, dilated = max(problem.stride) > 1, max(problem.dilation) > 1
     if problem.direction == "grad_weights":
-        return 15.5 + (3.4 if volume else 1.2) * least if wide else 9.5 + least + apart / 2
+        if wide:
+            return 15.5 + (3.4 if volume else 1.2) * least
+        return 9.5 + least + 2.0 * strided + 1.5 * dilated
+    usual = 7.5 + (1.25 if volume else 1.0) * least + 5.0 * wide
     if problem.direction == "grad_inputs":
-        apart = 2 * apart + problem.x.size * problem.x.itemsize / _WRITTEN
-    return 7.5 + least * (1.25 if volume else 1.0) + (5.0 if wide else 0.0) + apart
+        return usual + 8.0 * strided + 6.0 * dilated + problem.x.size * problem.x.itemsize / _WRITTEN
+    return usual + 4.0 * (strided and not wide) + 3.0 * dilated
 
 
 def copies(form: Form) -> float:

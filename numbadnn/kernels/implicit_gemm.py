@@ -31,11 +31,11 @@ DIRECTIONS = {
     "conv3d_grad_wrt_weights": implicit_weights,
 }
 
-#: times the estimate that chooses the configuration, and microseconds more, as measured: products and others; gradients of images
-#: by strides; gradients of filters, those that are plain products apart
-PRODUCT, OTHERS, STRIDED, FILTERS, PRODUCTS = (0.97, 2.6), (1.05, 3.0), (1.55, 0.0), (0.9, 4.0), (1.25, 0.0)
-#: what gradients of images by strides and products cost again with three axes
-VOLUMES = 1.5
+#: times the estimate that chooses the configuration, and microseconds more, as measured: convolutions and gradients of images by
+#: products and others; gradients of filters that are no plain product
+PRODUCT, OTHERS, FILTERS = (0.97, 2.6), (1.05, 3.0), (0.9, 4.0)
+#: times it, and nothing more: gradients of images by strides; of filters by plain products; both again with three axes
+STRIDED, PRODUCTS, VOLUMES = 1.55, 1.25, 1.5
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:
@@ -90,18 +90,18 @@ def rank(problem: ConvProblem) -> float:
     if problem.unshared:
         return math.inf
     factor, more = _as_measured(problem)
-    if problem.axes == 3 and factor > OTHERS[0]:
-        factor *= VOLUMES
     estimate = DIRECTIONS[problem.op].rank(implicit_layout.readable(problem))
     return factor * estimate + more + implicit_layout.microseconds(problem)
 
 
 def _as_measured(problem: ConvProblem) -> tuple[float, float]:
+    """What the estimate is multiplied by, and microseconds more."""
     strided, product = max(problem.stride) > 1, max(problem.taps) == 1
+    slower = VOLUMES if problem.axes == 3 else 1.0
     if problem.direction == "grad_weights":
-        return PRODUCTS if product and not strided else FILTERS
+        return (PRODUCTS * slower, 0.0) if product and not strided else FILTERS
     if problem.direction == "grad_inputs" and strided:
-        return STRIDED
+        return STRIDED * slower, 0.0
     return PRODUCT if product else OTHERS
 
 

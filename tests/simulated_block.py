@@ -1,23 +1,16 @@
 """How simulated threads take turns; test_kernels_simulator.py starts it. Needs ``NUMBA_ENABLE_CUDASIM=1`` in the environment."""
 
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from reporting import end, report
 
 from numbadnn.kernels._cuda import cuda
 from numbadnn.kernels._simulated_block import launch
 
 THREADS = 8
-failures = 0
-
-
-def report(name: str, ok: bool) -> None:
-    global failures
-    failures += not ok
-    print("ok  " if ok else "FAIL", name, flush=True)
 
 
 def neighbour(step: int, meets: bool) -> Callable[..., None]:
@@ -74,4 +67,4 @@ if __name__ == "__main__":
     report("who waits for ever is told", "threads [2] wait for what none" in str(outcome(stuck)))
     error = outcome(broken)
     report("an error says whose", isinstance(error, IndexError) and "thread (4, 0, 0) of block (0, 0, 0)" in str(error))
-    sys.exit(bool(failures))
+    end()

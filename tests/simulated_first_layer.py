@@ -3,10 +3,10 @@
 Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1`` in the environment.
 """
 
-import sys
 from dataclasses import replace
 
 import numpy as np
+from reporting import end, report
 
 from numbadnn.kernels import first_layer, simulate
 from numbadnn.ops.conv import ConvProblem
@@ -19,13 +19,6 @@ CASES = (
     "conv2d x={t}:1x1x3x8:nhwc w={t}:64x1x3x2 y={t}:1x64x1x2:nhwc stride=3,4",
     "conv2d x={t}:1x2x4x12:nhwc w={t}:32x2x2x5:nhwc pad=1,0,3,4 stride=2,2 beta=1",
 )
-failures = 0
-
-
-def report(name: str, ok: bool, text: object = "") -> None:
-    global failures
-    failures += not ok
-    print("ok  " if ok else "FAIL", name, text, flush=True)
 
 
 def run(problem: ConvProblem, trial: Trial) -> tuple[np.ndarray, ...]:
@@ -61,5 +54,4 @@ if __name__ == "__main__":
         check(text.format(t=dtype), data)
     untouched("conv2d x=float16:1x3x2x12:nhwc w=float16:32x3x1x3:nhwc pad=0,0,1,1 stride=2,2")
     untouched("conv2d x=float16:1x3x2x12:nhwc w=float16:32x3x1x3:nhwc stride=2,2")
-    print("failures", failures)
-    sys.exit(bool(failures))
+    end()

@@ -6,20 +6,13 @@ Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1
 import sys
 
 import numpy as np
+from reporting import end, report
 
 from numbadnn.arrays.numpy_ import numpy_dtype
 from numbadnn.kernels import _gemm_wgmma, _hopper_twins, _ptx
 from numbadnn.kernels._cuda import f32
 from numbadnn.kernels._simulated_block import launch
 from numbadnn.kernels.gemm import GemmProblem, WgmmaConfig, plan_gemm, wgmma_config
-
-failures = 0
-
-
-def report(name: str, ok: bool) -> None:
-    global failures
-    failures += not ok
-    print("ok  " if ok else "FAIL", name, flush=True)
 
 
 def operands(problem: GemmProblem, transposed: tuple[bool, bool]) -> tuple[np.ndarray, ...]:
@@ -93,5 +86,4 @@ def wgmma() -> None:
 if __name__ == "__main__":
     for part in sys.argv[1:]:
         globals()[part]()
-    print("failures", failures)
-    sys.exit(bool(failures))
+    end()

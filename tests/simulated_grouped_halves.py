@@ -3,11 +3,11 @@
 Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1`` in the environment.
 """
 
-import sys
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from reporting import end, report
 
 from numbadnn.kernels import grouped_halves_config as configurations
 from numbadnn.kernels import grouped_halves_weights_config as of_weights
@@ -42,7 +42,6 @@ OF_WEIGHTS = (
     "x={t}:2x3x9x9:nhwc w={t}:16x3x5x5:nhwc pad=2,2,2,2 stride=2,2",
     "x={t}:2x1x5x4 w={t}:10x1x3x3 y={t}:2x10x5x4:nhwc pad=1,1,1,1 alpha=-1",
 )
-failures = 0
 
 
 def small(problem: ConvProblem, tile: tuple[int, int]) -> Any:
@@ -58,12 +57,6 @@ def small(problem: ConvProblem, tile: tuple[int, int]) -> Any:
 def run(problem: ConvProblem, trial: Trial, tile: tuple[int, int]) -> Any:
     arrays = (*trial.inputs, *(() if trial.old is None else (trial.old,)))
     return simulate.run(problem, arrays, "numba.grouped_halves", config=small(problem, tile))
-
-
-def report(name: str, ok: bool, text: object = "") -> None:
-    global failures
-    failures += not ok
-    print("ok  " if ok else "FAIL", name, text, flush=True)
 
 
 def check(line: str, kind: str, tile: tuple[int, int]) -> None:
@@ -138,5 +131,4 @@ if __name__ == "__main__":
     several_images("conv2d x=float16:3x32x4x3:nhwc w=float16:32x16x3x3:nhwc pad=1,1,1,1 groups=2")
     several_images(f"{BOTH[1]} x=float16:3x16x4x3:nhwc w=float16:16x8x3x3:nhwc pad=1,1,1,1 groups=2")
     several_images(f"{WEIGHTS} x=float16:3x32x5x4:nhwc w=float16:32x8x3x3:nhwc pad=1,1,1,1 groups=4")
-    print("failures", failures)
-    sys.exit(bool(failures))
+    end()

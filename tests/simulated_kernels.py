@@ -8,6 +8,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from reporting import end, report
 
 from numbadnn import cases
 from numbadnn.kernels import copy, simulate
@@ -50,13 +51,6 @@ COPIES = (  # source shape and layout, destination shape and layout, offset
     ("1x10x2x43", "1x10x2x43:nhwc", (0, 0, 0, 0)),
     ("2x34x1x14:nhwc", "2x34x1x14", (0, 0, 0, 0)),
 )
-failures = 0
-
-
-def report(name: str, ok: bool, text: str = "") -> None:
-    global failures
-    failures += not ok
-    print("ok  " if ok else "FAIL", name, text, flush=True)
 
 
 def check(problem: Any, trial: Trial, name: str, exactly: bool = False, config: object = None) -> None:
@@ -200,5 +194,4 @@ if __name__ == "__main__":
             globals()[part]()
         else:
             tagged(part)
-    print("failures", failures)
-    sys.exit(bool(failures))
+    end()

@@ -3,7 +3,7 @@
 Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1`` in the environment.
 """
 
-import sys
+from reporting import end, report
 
 from numbadnn.kernels import simulate
 from numbadnn.ops.conv import ConvProblem
@@ -22,13 +22,6 @@ CASES = (
     (FORWARD, "x=float32:1x9x6x5:nhwc w=float32:1x9x3x2:nhwc pad=0,2,1,0 alpha=-1 beta=1"),
     (FORWARD, "x=float32:1x5x4x6 w=float32:2x5x1x1"),
 )
-failures = 0
-
-
-def report(name: str, ok: bool, text: object = "") -> None:
-    global failures
-    failures += not ok
-    print("ok  " if ok else "FAIL", name, text, flush=True)
 
 
 def check(line: str, kind: str) -> None:
@@ -43,5 +36,4 @@ def check(line: str, kind: str) -> None:
 if __name__ == "__main__":
     for number, (op, text) in enumerate(CASES):
         check(f"{op} {text}", ("random", "integers")[number % 2])
-    print("failures", failures)
-    sys.exit(bool(failures))
+    end()

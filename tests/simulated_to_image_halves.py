@@ -3,10 +3,10 @@
 Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1`` in the environment.
 """
 
-import sys
 from dataclasses import replace
 
 import numpy as np
+from reporting import end, report
 
 from numbadnn.kernels import simulate, to_image_halves
 from numbadnn.ops.conv import ConvProblem
@@ -22,13 +22,6 @@ CASES = (
     f"{INPUTS} x={{t}}:1x2x5x8:nhwc w={{t}}:16x2x2x4 y={{t}}:1x16x3x4:nhwc pad=1,1,1,1 stride=2,2 flip=0",
     f"{FORWARD} x={{t}}:1x32x4x5:nhwc w={{t}}:2x32x3x2:nhwc pad=0,2,1,0 alpha=-1",
 )
-failures = 0
-
-
-def report(name: str, ok: bool, text: object = "") -> None:
-    global failures
-    failures += not ok
-    print("ok  " if ok else "FAIL", name, text, flush=True)
 
 
 def run(problem: ConvProblem, trial: Trial) -> tuple[np.ndarray, ...]:
@@ -64,5 +57,4 @@ if __name__ == "__main__":
         dtype, data = (("float16", "integers"), ("bfloat16", "random"))[number % 2]
         check(text.format(t=dtype), data)
     untouched(f"{INPUTS} x=float16:1x3x8x8:nhwc w=float16:16x3x3x3:nhwc pad=1,1,1,1 stride=2,2")
-    print("failures", failures)
-    sys.exit(bool(failures))
+    end()

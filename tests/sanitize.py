@@ -1,6 +1,6 @@
 """compute-sanitizer over the contract: every Numba kernel on small cases, watched for bad accesses, races or bad barriers.
 
-    python tests/sanitize.py [--tool memcheck|racecheck|synccheck] [--processes 8] [--seconds 120] [--ops conv2d pool ...]
+    python tests/sanitize.py [--tool memcheck|racecheck|synccheck] [--processes 8] [--seconds 120] [--ops ...] [--impls ...]
 
 The cases are those of tests/test_contract.py, the smallest kinds ("simulate") first; each process takes every n-th and starts no
 case after its seconds are over, so the last line says how many ran. cuDNN's kernels are left out: they are not ours, and
@@ -27,6 +27,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) // 2))
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--ops", nargs="*", default=[], help="operations (default: all)")
+    parser.add_argument("--impls", nargs="*", default=[], help="implementations (default: all of ours)")
     parser.add_argument("--part", type=int, default=None, help=argparse.SUPPRESS)  # what the process itself is told
     return parser.parse_args()
 
@@ -39,7 +40,7 @@ def sanitizer() -> str:
     return found
 
 
-def run_part(part: int, parts: int, seconds: float, ops: list[str]) -> int:
+def run_part(part: int, parts: int, seconds: float, ops: list[str], impls: list[str]) -> int:
     """This process's share of the cases, in the process that is watched; how many results were wrong."""
     from numbadnn import cases, config, select
     from numbadnn.problem import Policy
@@ -57,7 +58,8 @@ def run_part(part: int, parts: int, seconds: float, ops: list[str]) -> int:
             break
         subject = Subject(case.name, case.problem())
         for impl in implementations(case.op):
-            if impl.backend != "numba" or select.refusal(impl, subject.problem, policy, config.current()):
+            asked = impl.name in impls if impls else impl.backend == "numba"
+            if not asked or select.refusal(impl, subject.problem, policy, config.current()):
                 continue
             row = judge(Row(case.name, impl.name, case.text, "ok"), impl, subject, policy, timed=False)
             ran += 1
@@ -74,7 +76,7 @@ def watch(args: argparse.Namespace) -> int:
     command = [sanitizer(), "--tool", args.tool, "--error-exitcode", str(FOUND)]
     command += ["--report-api-errors", "no"] if args.tool == "memcheck" else []
     command += [sys.executable, __file__, "--tool", args.tool, "--seconds", str(args.seconds)]
-    command += ["--processes", str(args.processes), "--ops", *args.ops]
+    command += ["--processes", str(args.processes), "--ops", *args.ops, "--impls", *args.impls]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     }
@@ -102,4 +104,4 @@ if __name__ == "__main__":
     given = arguments()
     if given.part is None:
         sys.exit(watch(given))
-    sys.exit(1 if run_part(given.part, given.processes, given.seconds, given.ops) else 0)
+    sys.exit(1 if run_part(given.part, given.processes, given.seconds, given.ops, given.impls) else 0)

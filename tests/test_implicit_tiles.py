@@ -134,6 +134,21 @@ def test_every_configuration_fits_the_shared_memory_of_any_gpu(op: str, dtype: s
             assert config.shared_bytes <= configurations.SHARED, config
 
 
+@pytest.mark.parametrize(
+    ("tile", "reason"),
+    [
+        ((64, 16, 16, 8, 2, 4), "expected shares of 1, 2 or 4 times 4 rows and of columns in 4s, got 8 x 2"),
+        ((96, 32, 16, 12, 4, 4), "expected shares of 1, 2 or 4 times 4 rows and of columns in 4s, got 12 x 4"),
+        ((64, 16, 16, 8, 4, 4), "expected tiles of 4 x 8 shares of 8 x 4, got 64 x 16"),
+        ((512, 32, 16, 8, 4, 4), "expected 32 times 16 terms in equal shares of 512 threads, got Reading"),
+        ((512, 32, 1, 4, 4, 4), "expected 512 times 1 terms in equal shares of 1024 threads, got Reading"),
+    ],
+)
+def test_refuses_tiles_that_threads_would_not_cover(tile: tuple[int, ...], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        configurations.configured(Product(problem(LAYER)), tile, False, 1)
+
+
 @pytest.mark.parametrize("op", DIRECTIONS)
 def test_ranks_before_the_direct_kernel(op: str) -> None:
     ranks = {impl.name: impl.rank(problem(LAYER, op)) for impl in implementations(op)}

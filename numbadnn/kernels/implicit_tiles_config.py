@@ -60,6 +60,25 @@ class ImplicitTilesConfig:
     along_rows: bool
     put: int
 
+    def __post_init__(self) -> None:
+        high, across = (16, 8) if self.warps else (self.chunk, self.chunk)
+        if self.tall not in (high, 2 * high, 4 * high) or self.wide % across:
+            raise ValueError(
+                f"expected shares of 1, 2 or 4 times {high} rows and of columns in {across}s, got {self.tall} x {self.wide}"
+            )
+        down, over = (1, 1) if self.warps else (4, 8)
+        if self.m % (down * self.tall) or self.n % (over * self.wide):
+            raise ValueError(
+                f"expected tiles of {down} x {over} shares of {self.tall} x {self.wide}, got {self.m} x {self.n}"
+            )
+        for reading, extent in ((self.a, self.m), (self.b, self.n)):
+            terms, _, units, _ = shares(self, reading, extent) if reading.vector else (0, 0, 0, 0)
+            whole = terms * units * self.threads * reading.vector == extent * self.k
+            if not whole or (reading is self.a and terms > 8 and terms != 16):  # some would not be copied
+                raise ValueError(
+                    f"expected {extent} times {self.k} terms in equal shares of {self.threads} threads, got {reading}"
+                )
+
     @property
     def threads(self) -> int:
         return (self.m // self.tall) * (self.n // self.wide) * (32 if self.warps else 1)
@@ -74,6 +93,22 @@ class ImplicitTilesConfig:
     def row_padding(self) -> int:
         """That of a tile whose rows are terms: with it eight rows lie in different banks."""
         return 8 if self.chunk == 8 else 4
+
+
+def shares(config: ImplicitTilesConfig, reading: Reading, extent: int) -> tuple[int, int, int, int]:
+    """(places of a thread along terms, terms between them, its units, units between them).
+
+    A unit is a row or column, or ``vector`` of them; read along terms in vectors, ``vector`` terms of one. Threads that
+    read single elements along terms take 8 terms of 4 units a warp, else they follow each other along what is packed.
+    """
+    threads, depth, vector = config.threads, config.k, reading.vector
+    if reading.along_terms and vector == 1:
+        return depth // 8, 8, extent * 8 // threads, threads // 8
+    if reading.along_terms:
+        return 1, depth, extent * (depth // vector) // threads, threads // (depth // vector)
+    units = extent // vector
+    apart = max(1, threads // units)
+    return depth // apart, apart, max(1, units // threads), threads
 
 
 def tile_elements(config: ImplicitTilesConfig) -> tuple[int, int]:

@@ -124,7 +124,9 @@ def clear_kernel(dtype: str, vector: int) -> Kernel:
 
 
 def kernels() -> Iterator[Kernel]:
-    """The product on threads, with results in vectors and by way of shared memory; on warps with partial sums; zeros."""
+    """Tables; the product on threads, with results in vectors and by way of shared memory; on warps with partial sums; zeros."""
+    for direction, taps_first in (("forward", False), ("grad_inputs", True), ("grad_weights", False)):
+        yield tables_kernel(direction, taps_first)
     yield clear_kernel("float32", 4)
     yield total_kernel("float32", True, 8)
     for dtype, op, layout, shape, splits, step in (

@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from numbadnn.kernels._launch import Kernel, blocks
+from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
 from numbadnn.ops.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy, Spec
@@ -261,12 +262,7 @@ def _plan(problem: ConvProblem, policy: Policy, config: DepthwiseConfig | None =
         *(problem.alpha, problem.beta),
     )
     launch = chosen.prepare(policy.device, blocks(count, THREADS), (THREADS, 1, 1), scalars)
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        launch(stream, *inputs, outputs[0])
-
-    facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=launch.direct)
+    return one_launch(chosen, launch, config)
 
 
 def _plan_weights(problem: ConvProblem, policy: Policy, config: DepthwiseConfig, acc: str) -> Executable:

@@ -16,6 +16,7 @@ from typing import Any
 from numbadnn.kernels import grouped_halves_config as configurations
 from numbadnn.kernels import grouped_halves_weights
 from numbadnn.kernels._launch import Kernel, blocks
+from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import LIMIT32, device_reason, float32_reason
 from numbadnn.kernels.grouped_halves_config import GroupedHalvesConfig
 from numbadnn.kernels.grouped_halves_walk import Walk
@@ -102,12 +103,7 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
     grid = blocks(-(-walk.source.shape[0] // config.images) * math.prod(counts), 1)
     scalars = (walk.source.shape[0], counts, *_geometry(problem, walk, config), problem.alpha, problem.beta)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes(walk))
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        launch(stream, inputs[0], inputs[1], outputs[0])
-
-    facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, 0, "tensor_core", "batch_invariant", facts, launch.direct)
+    return one_launch(chosen, launch, config, "tensor_core", "batch_invariant")
 
 
 def _counts(walk: Walk, config: GroupedHalvesConfig) -> tuple[int, int, int]:

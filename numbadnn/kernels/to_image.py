@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from numbadnn.kernels._launch import Kernel, blocks
+from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import LIMIT32, device_reason
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
@@ -186,12 +186,7 @@ def plan(problem: ConvProblem, policy: Policy, config: ToImageConfig | None = No
         *(problem.alpha, problem.beta),
     )
     launch = chosen.prepare(policy.device, blocks(N * high * wide, 1), (THREADS, 1, 1), scalars, config.shared_bytes)
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        launch(stream, *inputs, outputs[0])
-
-    facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=launch.direct)
+    return one_launch(chosen, launch, config)
 
 
 def rank(problem: ConvProblem) -> float:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
-from typing import Any
 
 from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import LIMIT32, device_reason, float32_reason
 from numbadnn.kernels.to_image import MOST_CHANNELS, MOST_TAPS, Sum
 from numbadnn.ops.conv import ConvProblem
@@ -200,12 +200,7 @@ def plan(problem: ConvProblem, policy: Policy, config: ToImageHalvesConfig | Non
     )
     grid = (min(count, MULTIPROCESSORS * together), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes)
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        launch(stream, *inputs, outputs[0])
-
-    facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, 0, "tensor_core", "batch_invariant", facts, launch.direct)
+    return one_launch(chosen, launch, config, "tensor_core", "batch_invariant")
 
 
 def _space(problem: ConvProblem, policy: Policy) -> list[ToImageHalvesConfig]:

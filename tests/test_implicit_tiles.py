@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from configured import check_configurations
 from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
@@ -171,13 +172,6 @@ GPU_LINES = (
 @pytest.mark.parametrize("op", DIRECTIONS)
 @pytest.mark.parametrize("number", range(len(GPU_LINES)))
 def test_every_configuration_agrees_to_the_bit(number: int, op: str) -> None:
-    from numbadnn.validate.check import Row, Subject, judge
-    from numbadnn.validate.oracle import Trial
-
-    (impl,) = (i for i in implementations(op) if i.name == "numba.implicit_tiles")
     case = problem(GPU_LINES[number].format(t=("float64" if number in (1, 3) else "float32")), op)
-    subject = Subject("", case, Trial.of(case, kind="integers"))
-    for config in implicit_tiles.space(case, POLICY)[number % 3 :: 3]:
-        fixed = replace(impl, plan=lambda p, policy, _, config=config: implicit_tiles._plan(p, policy, config))
-        row = judge(Row("", impl.name, str(case), "ok"), fixed, subject, POLICY, timed=False)
-        assert row.status == "ok", f"{config}: {row.reason}"
+    configs = implicit_tiles.space(case, POLICY)[number % 3 :: 3]
+    check_configurations("numba.implicit_tiles", case, "integers", configs)

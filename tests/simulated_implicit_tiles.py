@@ -7,8 +7,9 @@ from typing import Any
 
 from reporting import agree, end
 
-from numbadnn.kernels import implicit_tiles_config as configurations
+from numbadnn.kernels import implicit_tiles_model as model
 from numbadnn.kernels import simulate
+from numbadnn.kernels.implicit_tiles_config import configured
 from numbadnn.kernels.implicit_tiles_product import Product
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -25,9 +26,9 @@ LINES = (  # tails and uneven padding; strides, phases without taps, groups, vec
 def check(line: str, kind: str, splits: int, stages: int, precision: str = "ieee") -> None:
     def run(problem: ConvProblem, arrays: tuple[Any, ...]) -> Any:
         policy, tf32 = Policy(device=0, fp32_precision=precision), precision == "tf32"
-        ((shape, _),) = configurations.candidates(problem.x.dtype, tf32)
+        ((shape, _),) = model.candidates(problem.x.dtype, tf32)
         terms = {2: 16, 4: 8, 8: 4}[problem.x.itemsize]
-        config = configurations.configured(Product(problem), shape, tf32, splits, stages, terms)
+        config = configured(Product(problem), shape, tf32, splits, stages, terms)
         return simulate.run(problem, arrays, "numba.implicit_tiles", policy, config)
 
     agree(line, kind, run, "tensor_core" if "float16" in line else precision)

@@ -18,6 +18,7 @@ from numbadnn.kernels import grouped_halves_weights
 from numbadnn.kernels._launch import Kernel, blocks
 from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import LIMIT32, device_reason, float32_reason
+from numbadnn.kernels.grouped_halves_access import CHANNELS, load_width, put_width
 from numbadnn.kernels.grouped_halves_config import GroupedHalvesConfig
 from numbadnn.kernels.grouped_halves_walk import Walk
 from numbadnn.ops.conv import ConvProblem
@@ -74,11 +75,11 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
 
 def _channels_reason(walk: Walk) -> str:
     few = walk.groups == 1 and 0 < walk.channels <= 4
-    if walk.channels not in configurations.CHANNELS and not few:
+    if walk.channels not in CHANNELS and not few:
         return "needs 4, 8, 16 or 32 channels a group, or an image of at most 4"
     if (walk.groups > 1 and walk.results % 2) or walk.results > configurations.MOST_RESULTS:
         return f"needs an even number of results a group, at most {configurations.MOST_RESULTS}"
-    if not configurations.load_width(walk) or not configurations.put_width(walk, 1):
+    if not load_width(walk) or not put_width(walk, 1):
         return "needs aligned channels-last images"
     return ""
 

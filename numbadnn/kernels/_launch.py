@@ -24,7 +24,7 @@ from typing import Any
 
 from numbadnn.errors import NumbaDNNError
 from numbadnn.kernels import _cache, _driver, simulate
-from numbadnn.kernels._assemble import Assembled, assemble, toolchain
+from numbadnn.kernels._assemble import assemble, toolchain
 from numbadnn.kernels._context import ensure_context, primary_context
 from numbadnn.kernels._prepared import Launch, driver_addresses, pack, sequence
 
@@ -79,9 +79,14 @@ class Kernel:
 
     def ptx(self, arch: tuple[int, int, str]) -> str:
         """The kernel as PTX, its entry point renamed to something a profiler can show."""
-        from numbadnn.kernels._cuda import compile_ptx
+        return self._renamed(self._lowered(arch)(), arch)
 
-        text = compile_ptx(self.build, self.parameters, arch, self.threads, self.resident)
+    def _lowered(self, arch: tuple[int, int, str]) -> Callable[[], str]:
+        from numbadnn.kernels._cuda import lowered
+
+        return lowered(self.build, self.parameters, arch, self.threads, self.resident)
+
+    def _renamed(self, text: str, arch: tuple[int, int, str]) -> str:
         found = re.search(r"\.entry\s+(\w+)", text)
         if not found:
             raise NumbaDNNError(f"no entry point in the PTX of {self.name}")
@@ -98,13 +103,9 @@ class Kernel:
     def entry(self) -> str:
         return "numbadnn_" + re.sub(r"\W+", "_", self.name)
 
-    def assemble(self, arch: tuple[int, int, str]) -> Assembled:
-        """Compile afresh, whatever is on disk."""
-        return assemble(self.ptx(arch), arch_name(arch))
-
     def binary(self, arch: tuple[int, int, str]) -> _cache.Binary:
         """The compiled kernel, from disk if it is there."""
-        return self._stored(arch) or self._compiled(arch)
+        return self._stored(arch) or self._assembled(arch, self._lowered(arch))
 
     def _file(self, arch: tuple[int, int, str]) -> tuple[Path, str]:
         """The folder and the key."""
@@ -114,8 +115,8 @@ class Kernel:
     def _stored(self, arch: tuple[int, int, str]) -> _cache.Binary | None:
         return _cache.read(*self._file(arch))
 
-    def _compiled(self, arch: tuple[int, int, str]) -> _cache.Binary:
-        made = self.assemble(arch)
+    def _assembled(self, arch: tuple[int, int, str], make: Callable[[], str]) -> _cache.Binary:
+        made = assemble(self._renamed(make(), arch), arch_name(arch))
         fresh = _cache.Binary(made.image, self.entry, made.by)
         _cache.write(*self._file(arch), fresh, kernel=self.name, arch=arch_name(arch))
         return fresh
@@ -160,7 +161,8 @@ class Kernel:
 def load_together(device: int, *kernels: Kernel) -> None:
     """Load kernels that a plan is about to prepare, the largest first. Those not on disk are compiled side by side.
 
-    NVVM and ptxas, half of the time, work for one while Numba reads the next.
+    NVVM and ptxas, half of the time, work for one while Numba reads the next. What Numba learned of calls serves all of
+    them, and its garbage is collected while the first is still assembled.
     """
     if simulate.active():
         return
@@ -169,10 +171,12 @@ def load_together(device: int, *kernels: Kernel) -> None:
         binaries = {kernel: kernel._stored(arch) for kernel in kernels if (kernel, arch) not in _loaded}
         fresh = [kernel for kernel, binary in binaries.items() if binary is None]
         if fresh:
-            from numbadnn.kernels import _cuda  # noqa: F401  here, and not by several threads at a time
+            from numbadnn.kernels import _compile
 
-            with ThreadPoolExecutor(len(fresh)) as pool:
-                binaries.update(zip(fresh, pool.map(lambda kernel: kernel._compiled(arch), fresh), strict=True))
+            with ThreadPoolExecutor(len(fresh)) as pool, _compile.together():
+                made = [pool.submit(kernel._assembled, arch, kernel._lowered(arch)) for kernel in fresh]
+                made[-1].result()
+            binaries.update({kernel: one.result() for kernel, one in zip(fresh, made, strict=True)})
         for kernel, binary in binaries.items():
             if binary is not None:
                 _loaded[kernel, arch] = _load(binary)

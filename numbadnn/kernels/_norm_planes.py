@@ -52,6 +52,30 @@ def walk(size: int, vec: int, threads: int) -> Any:
     return begin, step, place
 
 
+def chunk(dtype: str, acc: str, config: PlanesConfig) -> tuple[Any, Any]:
+    """``fetch`` and ``put(values, base, stride, plane, at, last, inner, over, rest)``: the vectors that a block has under way.
+
+    The thread's first is at (plane, at); those past the plane ``last`` are read from it, and not written.
+    """
+    vec, unroll, (_, step, place) = config.vec, config.unroll, walk(ITEMSIZE[dtype], config.vec, config.threads)
+    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
+
+    @device
+    def fetch(values, base, stride, plane, at, last, inner, over, rest):  # type: ignore[no-untyped-def]
+        for u in range(unroll):
+            read_vector(values, i32(u * vec), place(base, plane if plane < last else last, at, stride))
+            plane, at = step(plane, at, inner, over, rest)
+
+    @device
+    def put(values, base, stride, plane, at, last, inner, over, rest):  # type: ignore[no-untyped-def]
+        for u in range(unroll):
+            if plane <= last:
+                write_vector(values, i32(u * vec), place(base, plane, at, stride))
+            plane, at = step(plane, at, inner, over, rest)
+
+    return fetch, put
+
+
 def stats(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callable[..., None]:
     """workspace[0:3, part, channel] = count, mean and M2 of a part, relative to workspace[3 * parts, channel], its origin."""
     vec, unroll, threads = config.vec, config.unroll, config.threads
@@ -111,22 +135,19 @@ def apply(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callabl
     """y = ((x - k) - r) * a + b with the four rows of coefficients that a training pass left, backwards through memory."""
     vec, unroll, threads = config.vec, config.unroll, config.threads
     A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
-    read, (begin, step, place) = load(acc, acc), walk(size, vec, threads)
-    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
+    read, (begin, _, _), (fetch, put) = load(acc, acc), walk(size, vec, threads), chunk(dtype, acc, config)
 
     def kernel(x, table, y, channels, vectors, inner, x_stride, x_channel, y_stride, y_channel):  # type: ignore[no-untyped-def]
         values = cuda.local.array(held, A)
         block = i32(i32(cuda.gridDim.x) - 1 - i32(cuda.blockIdx.x))
-        chunk = i32(u32(block) // u32(channels))
-        channel = i32(block - chunk * channels)
+        number = i32(u32(block) // u32(channels))
+        channel = i32(block - number * channels)
         x_base, y_base = x + channel * x_channel * size, y + channel * y_channel * size
-        j = i32(chunk * (unroll * threads) + i32(cuda.threadIdx.x))
+        j = i32(number * (unroll * threads) + i32(cuda.threadIdx.x))
         over, rest = begin(i32(threads), inner)
-        first, at_first = begin(j, inner)
-        plane, at, last = first, at_first, i32(u32(vectors) // u32(inner) - 1)
-        for u in range(unroll):
-            read_vector(values, i32(u * vec), place(x_base, plane if plane < last else last, at, x_stride))
-            plane, at = step(plane, at, inner, over, rest)
+        plane, at = begin(j, inner)
+        last = i32(u32(vectors) // u32(inner) - 1)
+        fetch(values, x_base, x_stride, plane, at, last, inner, over, rest)
         wait_for_previous()
         row = i64(channels) * unit
         at_channel = table + i64(channel) * unit
@@ -134,10 +155,7 @@ def apply(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callabl
         a, b = read(at_channel + 2 * row), read(at_channel + 3 * row)
         for i in range(held):
             values[i] = A(A(A(values[i] - k) - r) * a + b)
-        for u in range(unroll):
-            if first <= last:
-                write_vector(values, i32(u * vec), place(y_base, first, at_first, y_stride))
-            first, at_first = step(first, at_first, inner, over, rest)
+        put(values, y_base, y_stride, plane, at, last, inner, over, rest)
 
     return kernel
 
@@ -149,9 +167,8 @@ def join_apply(dtype: str, acc: str, parameter: str, config: PlanesConfig, runni
     """
     vec, unroll, threads = config.vec, config.unroll, config.threads
     A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
-    fetch, (begin, step, place) = load(acc, acc), walk(size, vec, threads)
+    read_part, (begin, _, _), (fetch, put) = load(acc, acc), walk(size, vec, threads), chunk(dtype, acc, config)
     read, write, own_size = load(parameter, acc), store(parameter, acc), ITEMSIZE[parameter]
-    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
     both = _norm_parts.join(acc)
 
     def kernel(  # type: ignore[no-untyped-def]
@@ -161,28 +178,26 @@ def join_apply(dtype: str, acc: str, parameter: str, config: PlanesConfig, runni
     ):  # fmt: skip
         values = cuda.local.array(held, A)
         block = i32(i32(cuda.gridDim.x) - 1 - i32(cuda.blockIdx.x))
-        chunk = i32(u32(block) // u32(channels))
-        channel = i32(block - chunk * channels)
+        number = i32(u32(block) // u32(channels))
+        channel = i32(block - number * channels)
         x_base, y_base = x + channel * x_channel * size, y + channel * y_channel * size
-        j = i32(chunk * (unroll * threads) + i32(cuda.threadIdx.x))
+        j = i32(number * (unroll * threads) + i32(cuda.threadIdx.x))
         over, rest = begin(i32(threads), inner)
-        first, at_first = begin(j, inner)
-        plane, at, last = first, at_first, i32(u32(vectors) // u32(inner) - 1)
-        for u in range(unroll):
-            read_vector(values, i32(u * vec), place(x_base, plane if plane < last else last, at, x_stride))
-            plane, at = step(plane, at, inner, over, rest)
+        plane, at = begin(j, inner)
+        last = i32(u32(vectors) // u32(inner) - 1)
+        fetch(values, x_base, x_stride, plane, at, last, inner, over, rest)
         wait_for_previous()
         row, own = i64(channels) * unit, i64(channel) * own_size
         table, of_part = i64(parts) * row, space + i64(channel) * unit
-        k = fetch(of_part + 3 * table)
+        k = read_part(of_part + 3 * table)
         n, r, m2 = A(0), A(0), A(0)
         for _ in range(parts):
-            n, r, m2 = both(n, r, m2, fetch(of_part), fetch(of_part + table), fetch(of_part + 2 * table))
+            n, r, m2 = both(n, r, m2, read_part(of_part), read_part(of_part + table), read_part(of_part + 2 * table))
             of_part = of_part + row
         var = A(m2 / averaged)
         inverse = A(A(1) / A(square_root(A(var + epsilon))))
         a, b = A(read(gamma + own) * inverse), read(beta + own)
-        if chunk == 0 and cuda.threadIdx.x == 0:
+        if number == 0 and cuda.threadIdx.x == 0:
             write(mean + own, A(k + r))
             write(invstd + own, inverse)
             if running:
@@ -190,10 +205,7 @@ def join_apply(dtype: str, acc: str, parameter: str, config: PlanesConfig, runni
                 write(new_var + own, A(A(read(old_var + own) * kept_share) + A(var * var_share)))
         for i in range(held):
             values[i] = A(A(A(values[i] - k) - r) * a + b)
-        for u in range(unroll):
-            if first <= last:
-                write_vector(values, i32(u * vec), place(y_base, first, at_first, y_stride))
-            first, at_first = step(first, at_first, inner, over, rest)
+        put(values, y_base, y_stride, plane, at, last, inner, over, rest)
 
     return kernel
 
@@ -202,32 +214,26 @@ def infer(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callabl
     """y = (x - mean) * gamma / sqrt(var + epsilon) + beta."""
     vec, unroll, threads = config.vec, config.unroll, config.threads
     A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[parameter], vec * unroll
-    read, (begin, step, place) = load(parameter, acc), walk(size, vec, threads)
-    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
+    read, (begin, _, _), (fetch, put) = load(parameter, acc), walk(size, vec, threads), chunk(dtype, acc, config)
 
     def kernel(  # type: ignore[no-untyped-def]
         x, gamma, beta, mean, var, y, epsilon, channels, vectors, inner, x_stride, x_channel, y_stride, y_channel
     ):
         values = cuda.local.array(held, A)
         block = i32(cuda.blockIdx.x)
-        chunk = i32(u32(block) // u32(channels))
-        channel = i32(block - chunk * channels)
+        number = i32(u32(block) // u32(channels))
+        channel = i32(block - number * channels)
         x_base, y_base = x + channel * x_channel * size, y + channel * y_channel * size
-        j = i32(chunk * (unroll * threads) + i32(cuda.threadIdx.x))
+        j = i32(number * (unroll * threads) + i32(cuda.threadIdx.x))
         over, rest = begin(i32(threads), inner)
-        first, at_first = begin(j, inner)
-        plane, at, last = first, at_first, i32(u32(vectors) // u32(inner) - 1)
-        for u in range(unroll):
-            read_vector(values, i32(u * vec), place(x_base, plane if plane < last else last, at, x_stride))
-            plane, at = step(plane, at, inner, over, rest)
+        plane, at = begin(j, inner)
+        last = i32(u32(vectors) // u32(inner) - 1)
+        fetch(values, x_base, x_stride, plane, at, last, inner, over, rest)
         own = i64(channel) * unit
         a = A(read(gamma + own) / A(square_root(A(read(var + own) + epsilon))))
         k, b = read(mean + own), read(beta + own)
         for i in range(held):
             values[i] = A(A(values[i] - k) * a + b)
-        for u in range(unroll):
-            if first <= last:
-                write_vector(values, i32(u * vec), place(y_base, first, at_first, y_stride))
-            first, at_first = step(first, at_first, inner, over, rest)
+        put(values, y_base, y_stride, plane, at, last, inner, over, rest)
 
     return kernel

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from numbadnn.kernels import _norm_parts
 from numbadnn.kernels._cuda import cuda, i32, i64, u32
 from numbadnn.kernels._norm_parts import square_root
-from numbadnn.kernels._norm_planes import walk
+from numbadnn.kernels._norm_planes import chunk, walk
 from numbadnn.kernels._ptx import (
     ACCUMULATOR,
     let_next_start,
@@ -98,7 +98,7 @@ def backward(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Call
     vec, unroll, threads = config.vec, config.unroll, config.threads
     A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
     read, (begin, step, place) = load(acc, acc), walk(size, vec, threads)
-    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
+    read_vector, (_, put) = load_vector(dtype, vec, acc), chunk(dtype, acc, config)
 
     def kernel(x, dy, table, dx, channels, vectors, inner, strides, c_strides):  # type: ignore[no-untyped-def]
         values = cuda.local.array(held, A)
@@ -124,9 +124,6 @@ def backward(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Call
         b, c = read(at_channel + 2 * row), read(at_channel + 3 * row)
         for i in range(held):
             slopes[i] = A(slopes[i] * a + A(A(values[i] - m) * b + c))
-        for u in range(unroll):
-            if first <= last:
-                write_vector(slopes, i32(u * vec), place(dx_base, first, at_first, strides[2]))
-            first, at_first = step(first, at_first, inner, over, rest)
+        put(slopes, dx_base, strides[2], first, at_first, last, inner, over, rest)
 
     return kernel

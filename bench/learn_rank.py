@@ -23,7 +23,7 @@ from numbadnn import ranks
 from numbadnn.cases import parse
 from numbadnn.cudnn import _estimate
 from numbadnn.cudnn._forms import forms
-from numbadnn.kernels import implicit_tiles_config
+from numbadnn.kernels import implicit_tiles_model
 from numbadnn.ops.conv_routes import ROUTES
 from numbadnn.problem import Policy
 from numbadnn.registry import FAMILY, implementations
@@ -40,7 +40,7 @@ TRANSFORMING = (3, 50)
 SLOWER = 1.03
 NOT_NOW = object()
 #: whose choice of a configuration needs no GPU and has changed since it was measured
-CHOOSES = {"numba.implicit_tiles": implicit_tiles_config.heuristic}
+CHOOSES = {"numba.implicit_tiles": implicit_tiles_model.heuristic}
 Case = dict[str, Any]
 Tables = dict[str, Any]
 

@@ -1,7 +1,11 @@
 """What the scripts ``simulated_*.py`` print of their checks, and how they end: ``simulated.checks_passed`` reads it."""
 
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.validate.oracle import Trial
 
 failed: list[str] = []
 
@@ -10,6 +14,15 @@ def report(name: str, ok: bool, text: object = "") -> None:
     if not ok:
         failed.append(name)
     print("ok  " if ok else "FAIL", name, text, flush=True)
+
+
+def agree(line: str, kind: str, run: Callable[[ConvProblem, tuple[Any, ...]], Any], arithmetic: str = "ieee") -> None:
+    """Report whether the results that ``run`` has of a convolution's arrays are right, of small integers to the bit."""
+    problem = ConvProblem.parse(line)
+    trial = Trial.of(problem, kind=kind)
+    got = run(problem, (*trial.inputs, *(() if trial.old is None else (trial.old,))))
+    found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, arithmetic)
+    report(line, bool(found.ok), found)
 
 
 def end() -> NoReturn:

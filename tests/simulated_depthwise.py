@@ -7,10 +7,11 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from reporting import agree, end
+
 from numbadnn.kernels import corrmm as corrmm_host
 from numbadnn.kernels import simulate
 from numbadnn.ops.conv import ConvProblem
-from numbadnn.validate.oracle import Trial
 
 DIRECTIONS = ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights")
 DEPTHWISE = (  # vectors and edges, strides, multipliers, both layouts, every type, taps that are not square
@@ -27,20 +28,13 @@ CORRMM = (
     "x=float64:1x2x4x3 w=float64:2x1x2x2:4,-4,2,1 groups=2 dilation=2,1",
     "x=float32:2x2x2x3 w=float32:2x2x2x1x2x2 groups=2 pad=0,1,0,0",
 )
-failures = 0
 
 
 def check(line: str, name: str, kind: str = "integers", config: Any = None) -> None:
-    global failures
-    problem = ConvProblem.parse(line)
-    trial = Trial.of(problem, kind=kind)
-    arrays = (*trial.inputs, *(() if trial.old is None else (trial.old,)))
-    got = simulate.run(problem, arrays, name, config=config(problem) if config else None)
-    got = got[0] if isinstance(got, tuple) else got
-    arithmetic = "tensor_core" if "16" in problem.x.dtype and name == "numba.corrmm" else "ieee"
-    found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, arithmetic)
-    failures += not found.ok
-    print("ok  " if found.ok else "FAIL", name, problem, found, flush=True)
+    def run(problem: ConvProblem, arrays: tuple[Any, ...]) -> Any:
+        return simulate.run(problem, arrays, name, config=config(problem) if config else None)
+
+    agree(line, kind, run, "tensor_core" if "=float16" in line and name == "numba.corrmm" else "ieee")
 
 
 def depthwise() -> None:
@@ -62,5 +56,4 @@ def corrmm() -> None:
 if __name__ == "__main__":
     for part in sys.argv[1:]:
         globals()[part]()
-    print("failures", failures)
-    sys.exit(bool(failures))
+    end()

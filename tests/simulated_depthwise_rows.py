@@ -3,12 +3,13 @@
 Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1`` in the environment.
 """
 
-import sys
 from dataclasses import replace
+from typing import Any
+
+from reporting import agree, end
 
 from numbadnn.kernels import depthwise_rows, simulate
 from numbadnn.ops.conv import ConvProblem
-from numbadnn.validate.oracle import Trial
 
 #: strides, uneven padding, odd sizes, bands and strips, images and channels that do not come out even, filters in both orders
 CASES = (
@@ -17,24 +18,15 @@ CASES = (
     "x={t}:1x40x7x5:nhwc w={t}:40x1x5x5 pad=2,2,2,2 groups=40 beta=1",
     "x={t}:2x8x4x9:nhwc w={t}:8x1x2x3 pad=0,1,1,1 stride=1,2 groups=8 flip=0",
 )
-failures = 0
 
 
-def check(line: str, kind: str) -> None:
-    global failures
-    problem = ConvProblem.parse(f"conv2d_grad_wrt_weights {line}")
-    trial = Trial.of(problem, kind=kind)
-    arrays = (*trial.inputs, *(() if trial.old is None else (trial.old,)))
+def run(problem: ConvProblem, arrays: tuple[Any, ...]) -> Any:
     config = replace(depthwise_rows.heuristic(problem), groups=1, images=2, rows=3, even=False)
-    got = simulate.run(problem, arrays, "numba.depthwise_rows", config=config)
-    found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, "ieee")
-    failures += not found.ok
-    print("ok  " if found.ok else "FAIL", line, found, flush=True)
+    return simulate.run(problem, arrays, "numba.depthwise_rows", config=config)
 
 
 if __name__ == "__main__":
     for number, text in enumerate(CASES):
         dtype, data = (("float16", "integers"), ("bfloat16", "random"))[number % 2]
-        check(text.format(t=dtype), data)
-    print("failures", failures)
-    sys.exit(bool(failures))
+        agree(f"conv2d_grad_wrt_weights {text.format(t=dtype)}", data, run)
+    end()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from reporting import end, report
+from reporting import agree, end, report
 
 from numbadnn.kernels import grouped_halves_config as configurations
 from numbadnn.kernels import grouped_halves_weights_config as of_weights
@@ -54,17 +54,12 @@ def small(problem: ConvProblem, tile: tuple[int, int]) -> Any:
     return replace(found[len(str(problem)) % len(found)], tile=tile)
 
 
-def run(problem: ConvProblem, trial: Trial, tile: tuple[int, int]) -> Any:
-    arrays = (*trial.inputs, *(() if trial.old is None else (trial.old,)))
+def run(problem: ConvProblem, arrays: tuple[Any, ...], tile: tuple[int, int]) -> Any:
     return simulate.run(problem, arrays, "numba.grouped_halves", config=small(problem, tile))
 
 
 def check(line: str, kind: str, tile: tuple[int, int]) -> None:
-    problem = ConvProblem.parse(line)
-    trial = Trial.of(problem, kind=kind)
-    got = run(problem, trial, tile)
-    found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, "tensor_core")
-    report(line, bool(found.ok), found)
+    agree(line, kind, lambda problem, arrays: run(problem, arrays, tile), "tensor_core")
 
 
 def contained(line: str) -> None:
@@ -74,7 +69,7 @@ def contained(line: str) -> None:
     source = trial.inputs[0]
     each = source.shape[1] // problem.groups
     source[:, each : 2 * each] = np.where(source[:, each : 2 * each] > 0, np.inf, np.nan)
-    (got,) = run(problem, trial, (3, 4))
+    (got,) = run(problem, trial.inputs, (3, 4))
     results = got.shape[1] // problem.groups
     ours = np.asarray(got, np.float64)
     others = np.delete(ours, np.s_[results : 2 * results], 1)
@@ -89,7 +84,7 @@ def contained_filters(line: str) -> None:
     each, filters = problem.w.shape[1], problem.w.shape[0] // problem.groups
     source = trial.inputs[0]
     source[:, each : 2 * each] = np.where(source[:, each : 2 * each] > 0, np.inf, np.nan)
-    ours = np.asarray(run(problem, trial, (3, 4))[0], np.float64)
+    ours = np.asarray(run(problem, trial.inputs, (3, 4))[0], np.float64)
     others, wanted = (np.delete(a, np.s_[filters : 2 * filters], 0) for a in (ours, trial.value))
     report(
         f"contained {line}", bool(np.array_equal(others, wanted) and not np.isfinite(ours[filters : 2 * filters]).all())
@@ -101,7 +96,7 @@ def untouched(line: str) -> None:
     problem = ConvProblem.parse(line)
     trial = Trial.of(problem, kind="integers")
     trial.inputs[0][:, :, 7:] = np.inf
-    (got,) = run(problem, trial, (2, 3))
+    (got,) = run(problem, trial.inputs, (2, 3))
     report(f"untouched {line}", bool(np.array_equal(np.asarray(got, np.float64), trial.value)))
 
 

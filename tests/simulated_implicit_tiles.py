@@ -3,15 +3,16 @@
 Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1`` in the environment.
 """
 
-import sys
 from typing import Any
 
-from numbadnn.kernels import implicit_tiles_config as configurations
+from reporting import agree, end
+
+from numbadnn.kernels import implicit_tiles_model as model
 from numbadnn.kernels import simulate
+from numbadnn.kernels.implicit_tiles_config import configured
 from numbadnn.kernels.implicit_tiles_product import Product
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
-from numbadnn.validate.oracle import Trial
 
 DIRECTIONS = ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights")
 LINES = (  # tails and uneven padding; strides, phases without taps, groups, vectors; backwards in float64; copies of positions
@@ -20,23 +21,17 @@ LINES = (  # tails and uneven padding; strides, phases without taps, groups, vec
     "x=float64:1x2x4x4:-32,16,-4,1 w=float64:3x2x2x3 pad=1,0,1,1 stride=1,2 alpha=-1 beta=1",
     "x=float32:2x4x4x4 w=float32:4x4x1x1",
 )
-failures = 0
 
 
 def check(line: str, kind: str, splits: int, stages: int, precision: str = "ieee") -> None:
-    global failures
-    problem, policy = ConvProblem.parse(line), Policy(device=0, fp32_precision=precision)
-    p, tf32 = Product(problem), precision == "tf32"
-    ((shape, _),) = configurations.candidates(problem.x.dtype, tf32)
-    terms = {2: 16, 4: 8, 8: 4}[problem.x.itemsize]
-    config = configurations.configured(p, shape, tf32, splits, stages, terms)
-    trial = Trial.of(problem, kind=kind)
-    arrays: tuple[Any, ...] = (*trial.inputs, *(() if trial.old is None else (trial.old,)))
-    arithmetic = "tensor_core" if problem.x.itemsize == 2 else precision
-    got = simulate.run(problem, arrays, "numba.implicit_tiles", policy, config)
-    found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, arithmetic)
-    failures += not found.ok
-    print("ok  " if found.ok else "FAIL", problem, splits, stages, found, flush=True)
+    def run(problem: ConvProblem, arrays: tuple[Any, ...]) -> Any:
+        policy, tf32 = Policy(device=0, fp32_precision=precision), precision == "tf32"
+        ((shape, _),) = model.candidates(problem.x.dtype, tf32)
+        terms = {2: 16, 4: 8, 8: 4}[problem.x.itemsize]
+        config = configured(Product(problem), shape, tf32, splits, stages, terms)
+        return simulate.run(problem, arrays, "numba.implicit_tiles", policy, config)
+
+    agree(line, kind, run, "tensor_core" if "float16" in line else precision)
 
 
 def products() -> None:
@@ -72,5 +67,4 @@ def products() -> None:
 
 if __name__ == "__main__":
     products()
-    print("failures", failures)
-    sys.exit(bool(failures))
+    end()

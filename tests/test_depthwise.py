@@ -6,6 +6,7 @@ from simulated import checks_passed
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.kernels import depthwise
+from numbadnn.kernels.depthwise_config import Tile
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import implementations
@@ -39,10 +40,10 @@ def test_refuses_with_a_reason(text: str, reason: str) -> None:
 
 
 def test_tiles_are_as_wide_as_the_memory_is_aligned() -> None:
-    assert depthwise.heuristic(problem(LAYER)).tile == depthwise.Tile(False, 4, 1, 4, 4)
+    assert depthwise.heuristic(problem(LAYER)).tile == Tile(False, 4, 1, 4, 4)
     assert depthwise.heuristic(problem(LAYER.replace("56x56", "7x7"))).tile.columns == 1
     last = LAYER.replace("56x56", "56x56:nhwc")
-    assert depthwise.heuristic(problem(last)).tile == depthwise.Tile(True, 4, 2, 2, 2)
+    assert depthwise.heuristic(problem(last)).tile == Tile(True, 4, 2, 2, 2)
     # a stride of two needs tiles of an even number of columns in the image
     odd = "x=float32:1x4x9x9 w=float32:4x1x3x3 groups=4 stride=2,2"
     assert depthwise.heuristic(problem(odd, "conv2d_grad_wrt_inputs")).tile.columns == 2

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from configured import check_configurations
 from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
@@ -10,7 +11,6 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 from numbadnn.kernels import depthwise_rows
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
-from numbadnn.registry import implementations
 
 POLICY = Policy(device=0)
 OP = "conv2d_grad_wrt_weights"
@@ -77,18 +77,10 @@ def test_its_blocks_fit_and_have_all_positions(images: int, channels: int, side:
 @pytest.mark.gpu
 @pytest.mark.parametrize("text", GPU_LINES)
 def test_every_configuration_on_the_gpu(text: str) -> None:
-    from numbadnn.validate.check import Row, Subject, judge
-    from numbadnn.validate.oracle import Trial
-
-    (impl,) = (i for i in implementations(OP) if i.name == "numba.depthwise_rows")
     for dtype, kind in (("float16", "integers"), ("bfloat16", "random")):
         asked = problem(text.format(t=dtype))
-        assert impl.supports(asked, POLICY) == ""
-        subject = Subject("", asked, Trial.of(asked, kind=kind))
-        for config in depthwise_rows.space(asked, POLICY):
-            fixed = replace(impl, plan=lambda p, policy, _, config=config: depthwise_rows.plan(p, policy, config))
-            row = judge(Row("", impl.name, str(asked), "ok"), fixed, subject, POLICY, timed=False)
-            assert row.status == "ok", f"{config}: {row.reason}"
+        assert depthwise_rows.supports(asked, POLICY) == ""
+        check_configurations("numba.depthwise_rows", asked, kind, depthwise_rows.space(asked, POLICY))
 
 
 @pytest.mark.gpu

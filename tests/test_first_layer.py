@@ -1,8 +1,7 @@
 """First layers' convolutions: what is taken, what their tiles read, and their kernels under the simulator and on a GPU."""
 
-from dataclasses import replace
-
 import pytest
+from configured import check_configurations
 from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
@@ -10,7 +9,6 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 from numbadnn.kernels import first_layer
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
-from numbadnn.registry import implementations
 
 POLICY = Policy(device=0)
 LAYER = "conv2d x=float16:2x3x64x64:nhwc w=float16:64x3x7x7:nhwc pad=3,3,3,3 stride=2,2"
@@ -66,15 +64,7 @@ def test_a_tile_has_all_that_its_windows_meet(taps: int, stride: int, pad: int) 
 @pytest.mark.gpu
 @pytest.mark.parametrize("line", GPU_LINES)
 def test_every_configuration_on_the_gpu(line: str) -> None:
-    from numbadnn.validate.check import Row, Subject, judge
-    from numbadnn.validate.oracle import Trial
-
     asked = ConvProblem.parse(line)
-    (impl,) = (i for i in implementations(asked.op) if i.name == "numba.first_layer")
-    assert impl.supports(asked, POLICY) == ""
-    subjects = [Subject("", asked, Trial.of(asked, kind=kind)) for kind in ("random", "integers")]
-    for config in first_layer.space(asked):
-        fixed = replace(impl, plan=lambda p, policy, _, config=config: first_layer.plan(p, policy, config))
-        for subject in subjects:
-            row = judge(Row("", impl.name, line, "ok"), fixed, subject, POLICY, timed=False)
-            assert row.status == "ok", f"{config}: {row.reason}"
+    assert first_layer.supports(asked, POLICY) == ""
+    for kind in ("random", "integers"):
+        check_configurations("numba.first_layer", asked, kind, first_layer.space(asked))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from configured import check_configurations
 from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
@@ -195,18 +196,12 @@ def test_the_workspace_limit_bounds_the_shares() -> None:
 @pytest.mark.parametrize("op", (*BOTH, WEIGHTS))
 @pytest.mark.parametrize("number", range(len(GPU_LINES)))
 def test_configurations_on_the_gpu(number: int, op: str) -> None:
-    from numbadnn.validate.check import Row, Subject, judge
-    from numbadnn.validate.oracle import Trial
-
     (impl,) = (i for i in implementations(op) if i.name == "numba.grouped_halves")
+    assert impl.space is not None
     for dtype, kind in (("float16", "integers"), ("bfloat16", "random")):
         asked = problem(GPU_LINES[number].format(t=dtype), op)
         if reason := impl.supports(asked, POLICY):
             assert number in REFUSED[op], reason
             pytest.skip(reason)
-        subject = Subject("", asked, Trial.of(asked, kind=kind))
-        assert impl.space is not None
-        for config in impl.space(asked, POLICY)[: 4 if dtype == "float16" else 1]:
-            fixed = replace(impl, plan=lambda p, policy, _, config=config: grouped_halves.plan(p, policy, config))
-            row = judge(Row("", impl.name, str(asked), "ok"), fixed, subject, POLICY, timed=False)
-            assert row.status == "ok", f"{config}: {row.reason}"
+        configs = impl.space(asked, POLICY)[: 4 if dtype == "float16" else 1]
+        check_configurations("numba.grouped_halves", asked, kind, configs)

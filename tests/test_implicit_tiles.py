@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from configured import check_configurations
 from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.kernels import implicit_tiles
-from numbadnn.kernels import implicit_tiles_config as configurations
-from numbadnn.kernels.implicit_tiles_config import Reading
+from numbadnn.kernels import implicit_tiles_model as model
+from numbadnn.kernels.implicit_tiles_config import SHARED, Reading, configured
 from numbadnn.kernels.implicit_tiles_product import Product
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -94,35 +95,35 @@ def test_as_many_elements_an_access_as_memory_is_aligned() -> None:
         "conv2d_grad_wrt_weights": (Reading(False, 4), Reading(False, 4)),
     }
     for op, expected in by_direction.items():
-        config = configurations.heuristic(problem(last, op), POLICY)
+        config = model.heuristic(problem(last, op), POLICY)
         assert (config.a, config.b) == expected
     plain = "x=float32:2x8x6x6 w=float32:12x8x1x1"
-    assert configurations.heuristic(problem(plain), POLICY).a == Reading(False, 4)
-    assert configurations.heuristic(problem(f"{plain} pad=0,1,0,0"), POLICY).a == Reading(False, 1)
-    assert configurations.heuristic(problem("x=float32:2x8x5x5 w=float32:12x8x1x1"), POLICY).a == Reading(False, 1)
+    assert model.heuristic(problem(plain), POLICY).a == Reading(False, 4)
+    assert model.heuristic(problem(f"{plain} pad=0,1,0,0"), POLICY).a == Reading(False, 1)
+    assert model.heuristic(problem("x=float32:2x8x5x5 w=float32:12x8x1x1"), POLICY).a == Reading(False, 1)
 
 
 def test_16_bit_numbers_are_copied_by_eight() -> None:
     line = "x=float16:2x64x14x14:nhwc w=float16:128x64x3x3:nhwc pad=1,1,1,1"
-    readings = {op: configurations.heuristic(problem(line, op), POLICY) for op in DIRECTIONS}
+    readings = {op: model.heuristic(problem(line, op), POLICY) for op in DIRECTIONS}
     along = [(c.a.along_terms, c.b.along_terms) for c in readings.values()]
     assert along == [(True, True), (True, False), (False, False)]
     assert all(c.a.vector == c.b.vector == 8 and c.taps_first for c in readings.values())
 
 
 def test_terms_are_split_where_tiles_are_few() -> None:
-    assert configurations.heuristic(problem(LAYER), POLICY).splits == 1
-    weights = configurations.heuristic(problem(LAYER, DIRECTIONS[2]), POLICY)
+    assert model.heuristic(problem(LAYER), POLICY).splits == 1
+    weights = model.heuristic(problem(LAYER, DIRECTIONS[2]), POLICY)
     assert weights.splits > 1
-    assert weights == configurations.heuristic(problem(LAYER, DIRECTIONS[2]), POLICY)
-    few = configurations.heuristic(problem("x=float32:1x512x7x7 w=float32:512x512x3x3 pad=1,1,1,1"), POLICY)
+    assert weights == model.heuristic(problem(LAYER, DIRECTIONS[2]), POLICY)
+    few = model.heuristic(problem("x=float32:1x512x7x7 w=float32:512x512x3x3 pad=1,1,1,1"), POLICY)
     assert few.splits > 4
 
 
 @pytest.mark.parametrize("op", DIRECTIONS)
 def test_space_begins_with_the_heuristic(op: str) -> None:
-    found = configurations.space(problem(LAYER, op), POLICY)
-    assert found[0] == configurations.heuristic(problem(LAYER, op), POLICY)
+    found = model.space(problem(LAYER, op), POLICY)
+    assert found[0] == model.heuristic(problem(LAYER, op), POLICY)
     assert len(set(found)) == len(found) > 5
 
 
@@ -130,8 +131,23 @@ def test_space_begins_with_the_heuristic(op: str) -> None:
 @pytest.mark.parametrize("op", DIRECTIONS)
 def test_every_configuration_fits_the_shared_memory_of_any_gpu(op: str, dtype: str) -> None:
     for terms in (4, 8):
-        for config in configurations.space(problem(LAYER.replace("float32", dtype), op), POLICY, terms):
-            assert config.shared_bytes <= configurations.SHARED, config
+        for config in model.space(problem(LAYER.replace("float32", dtype), op), POLICY, terms):
+            assert config.shared_bytes <= SHARED, config
+
+
+@pytest.mark.parametrize(
+    ("tile", "reason"),
+    [
+        ((64, 16, 16, 8, 2, 4), "expected shares of 1, 2 or 4 times 4 rows and of columns in 4s, got 8 x 2"),
+        ((96, 32, 16, 12, 4, 4), "expected shares of 1, 2 or 4 times 4 rows and of columns in 4s, got 12 x 4"),
+        ((64, 16, 16, 8, 4, 4), "expected tiles of 4 x 8 shares of 8 x 4, got 64 x 16"),
+        ((512, 32, 16, 8, 4, 4), "expected 32 times 16 terms in equal shares of 512 threads, got Reading"),
+        ((512, 32, 1, 4, 4, 4), "expected 512 times 1 terms in equal shares of 1024 threads, got Reading"),
+    ],
+)
+def test_refuses_tiles_that_threads_would_not_cover(tile: tuple[int, ...], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        configured(Product(problem(LAYER)), tile, False, 1)
 
 
 @pytest.mark.parametrize("op", DIRECTIONS)
@@ -156,13 +172,6 @@ GPU_LINES = (
 @pytest.mark.parametrize("op", DIRECTIONS)
 @pytest.mark.parametrize("number", range(len(GPU_LINES)))
 def test_every_configuration_agrees_to_the_bit(number: int, op: str) -> None:
-    from numbadnn.validate.check import Row, Subject, judge
-    from numbadnn.validate.oracle import Trial
-
-    (impl,) = (i for i in implementations(op) if i.name == "numba.implicit_tiles")
     case = problem(GPU_LINES[number].format(t=("float64" if number in (1, 3) else "float32")), op)
-    subject = Subject("", case, Trial.of(case, kind="integers"))
-    for config in implicit_tiles.space(case, POLICY)[number % 3 :: 3]:
-        fixed = replace(impl, plan=lambda p, policy, _, config=config: implicit_tiles._plan(p, policy, config))
-        row = judge(Row("", impl.name, str(case), "ok"), fixed, subject, POLICY, timed=False)
-        assert row.status == "ok", f"{config}: {row.reason}"
+    configs = implicit_tiles.space(case, POLICY)[number % 3 :: 3]
+    check_configurations("numba.implicit_tiles", case, "integers", configs)

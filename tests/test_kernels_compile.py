@@ -15,8 +15,9 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.errors import NumbaDNNError
-from numbadnn.kernels import _assemble, _compile, _launch, all_kernels
+from numbadnn.kernels import _assemble, _compile, _launch, all_kernels, pool_walk
 from numbadnn.kernels._launch import Kernel, arch_name
+from numbadnn.ops.pool import PoolProblem
 
 ARCHITECTURES = ((8, 0, ""), (9, 0, "a"), (10, 0, ""))
 PTXAS = _assemble.find_ptxas()
@@ -68,6 +69,28 @@ def test_compiles_without_spills(kernel: Kernel) -> None:
         assert CLEAN in made.log, f"{arch_name(arch)}: {made.log}"
 
 
+@pytest.mark.slow
+@needs_ptxas
+@pytest.mark.parametrize("arch", ARCHITECTURES, ids=arch_name)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x=float16:128x64x112x112 window=3x3 stride=2x2 pad=1x1",
+        "x=float16:128x64x112x112:nhwc window=3x3 stride=2x2 pad=1x1",
+        "x=float16:128x192x56x56:nhwc window=3x3 stride=1x1 pad=1x1",
+        "x=float16:128x64x56x56:nhwc window=2x2 stride=1x1",
+        "x=float16:128x64x56x56 window=5x5 stride=2x2 pad=2x2",
+    ],
+)
+def test_the_widest_gradient_of_overlapping_maxima_is_one_that_does_not_spill(
+    line: str, arch: tuple[int, int, str]
+) -> None:
+    problem = PoolProblem.parse(f"pool_grad {line}")
+    config = pool_walk.possible(problem, pool_walk.space(problem)[0], "float32", arch[:2])
+    made = _assemble.by_ptxas(pool_walk.kernel("float16", "float32", config).ptx(arch), arch_name(arch), PTXAS)
+    assert CLEAN in made.log, made.log
+
+
 @pytest.mark.parametrize("family", ["dropout_tiles float16", "softmax_rows bfloat16", "gemm_async float64"])
 def test_one_lowering_is_that_of_every_architecture(family: str) -> None:
     kernel = next(k for k in all_kernels() if k.name.startswith(family))
@@ -75,7 +98,7 @@ def test_one_lowering_is_that_of_every_architecture(family: str) -> None:
     assert [NUMBERS.sub("", c) for c in codes(kernel)] == [NUMBERS.sub("", c) for c in alone]
 
 
-@pytest.mark.parametrize("family", ["depthwise", "conv2d forward", "pool_tiles float16"])
+@pytest.mark.parametrize("family", ["depthwise", "conv2d forward", "pool_tiles float16", "grouped_halves_weights"])
 def test_what_numba_repeats_is_left_out_and_the_code_is_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import numba_cuda
 

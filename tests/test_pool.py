@@ -229,18 +229,34 @@ def test_16_bit_sums_are_kept_in_float32():
     assert dx[0, 0, 30, 30] == np.float16(16 * np.float64(np.float16(0.1)))
 
 
-def test_numbers_are_paired_where_sums_are_float32_and_the_gpu_compares_them_in_pairs(monkeypatch):
-    from numbadnn.kernels import _driver, pool_walk
+def test_numbers_are_paired_where_sums_are_float32_and_the_gpu_compares_them_in_pairs():
+    from numbadnn.kernels import pool_walk
 
     def paired(dtype, acc, capability):
-        monkeypatch.setattr(_driver, "compute_capability", lambda device: capability)
         problem = PoolProblem.parse(f"pool_grad x={dtype}:1x8x8x8 window=3x3 stride=2x2 pad=1x1")
         first = pool_walk.space(problem)[0]
-        return pool_walk.possible(problem, first, acc, Policy(device=0)).paired
+        return pool_walk.possible(problem, first, acc, capability).paired
 
     assert paired("float16", "float32", (8, 0)) and paired("bfloat16", "float32", (9, 0))
     assert not paired("bfloat16", "float32", (8, 0)) and not paired("float16", "float64", (9, 0))
     assert not paired("float32", "float32", (9, 0))
+
+
+@pytest.mark.parametrize(
+    ("shape", "hopper", "elsewhere"),
+    [
+        ("128x64x112x112", (True, 4), (False, 4)),
+        ("128x64x112x112:nhwc", (False, 4), (False, 4)),
+    ],
+)
+def test_the_next_strip_is_not_read_before_where_that_would_spill(shape, hopper, elsewhere):
+    from numbadnn.kernels import pool_walk
+
+    problem = PoolProblem.parse(f"pool_grad x=float16:{shape} window=3x3 stride=2x2 pad=1x1")
+    first = pool_walk.space(problem)[0]
+    for capability, expected in (((9, 0), hopper), ((8, 0), elsewhere), ((10, 0), elsewhere)):
+        c = pool_walk.possible(problem, first, "float32", capability)
+        assert (c.ahead, c.resident) == expected
 
 
 # ---- the public functions --------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 """Convolutions into few channels: what they take, what their tiles meet, and their kernels under the simulator and on a GPU."""
 
-from dataclasses import replace
-
 import pytest
+from configured import check_configurations
 from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
@@ -87,14 +86,6 @@ def test_ranks_before_the_other_own_kernels(line: str) -> None:
 @pytest.mark.parametrize("kind", ["random", "integers"])
 @pytest.mark.parametrize("line", GPU_LINES)
 def test_every_configuration_on_the_gpu(line: str, kind: str) -> None:
-    from numbadnn.validate.check import Row, Subject, judge
-    from numbadnn.validate.oracle import Trial
-
     asked = ConvProblem.parse(line)
-    (impl,) = (i for i in implementations(asked.op) if i.name == "numba.to_image")
-    assert impl.supports(asked, POLICY) == ""
-    subject = Subject("", asked, Trial.of(asked, kind=kind))
-    for config in to_image.space(asked, POLICY):
-        fixed = replace(impl, plan=lambda p, policy, _, config=config: to_image.plan(p, policy, config))
-        row = judge(Row("", impl.name, line, "ok"), fixed, subject, POLICY, timed=False)
-        assert row.status == "ok", f"{config}: {row.reason}"
+    assert to_image.supports(asked, POLICY) == ""
+    check_configurations("numba.to_image", asked, kind, to_image.space(asked, POLICY))

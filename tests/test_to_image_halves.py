@@ -1,8 +1,7 @@
 """Convolutions of 16-bit types into few channels: what is taken, what tiles meet, and their kernels, simulated and on a GPU."""
 
-from dataclasses import replace
-
 import pytest
+from configured import check_configurations
 from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
@@ -10,7 +9,6 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 from numbadnn.kernels import to_image_halves
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
-from numbadnn.registry import implementations
 
 POLICY = Policy(device=0)
 INPUTS, FORWARD = "conv2d_grad_wrt_inputs", "conv2d"
@@ -65,15 +63,7 @@ def test_a_tile_has_all_that_its_positions_meet(taps: int, stride: int, pad: int
 @pytest.mark.gpu
 @pytest.mark.parametrize("line", GPU_LINES)
 def test_every_configuration_on_the_gpu(line: str) -> None:
-    from numbadnn.validate.check import Row, Subject, judge
-    from numbadnn.validate.oracle import Trial
-
     asked = ConvProblem.parse(line)
-    (impl,) = (i for i in implementations(asked.op) if i.name == "numba.to_image_halves")
-    assert impl.supports(asked, POLICY) == ""
-    subjects = [Subject("", asked, Trial.of(asked, kind=kind)) for kind in ("random", "integers")]
-    for config in to_image_halves.space(asked):
-        fixed = replace(impl, plan=lambda p, policy, _, config=config: to_image_halves.plan(p, policy, config))
-        for subject in subjects:
-            row = judge(Row("", impl.name, line, "ok"), fixed, subject, POLICY, timed=False)
-            assert row.status == "ok", f"{config}: {row.reason}"
+    assert to_image_halves.supports(asked, POLICY) == ""
+    for kind in ("random", "integers"):
+        check_configurations("numba.to_image_halves", asked, kind, to_image_halves.space(asked))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 from numbadnn.cudnn._forms import Form, forms
-from numbadnn.kernels import implicit_tiles_config as tiles
+from numbadnn.kernels import implicit_tiles_model as tiles
 from numbadnn.kernels.implicit_tiles_product import Product
 from numbadnn.ops.conv import ConvProblem
 

@@ -21,6 +21,8 @@ import numba_cuda
 
 _KNOWN = "0.30."
 _one_thread = threading.RLock()
+_counting = threading.Lock()
+_inside, _collecting = 0, False
 _call_types: dict[Any, Any] = {}
 _without_array: set[Any] = set()
 
@@ -30,10 +32,33 @@ def quick() -> Iterator[None]:
     """Inside, Numba compiles kernels faster; other threads wait."""
     with _one_thread:
         if numba_cuda.__version__.startswith(_KNOWN):
-            with _replaced():
+            with together(), _replaced():
                 yield
         else:
             yield
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Inside, compilations share what they learn of calls; it is forgotten, and garbage collected, at the end of the last.
+
+    A tenth of the time went into looking for cycles among statements that are all in use.
+    """
+    global _inside, _collecting
+    with _counting:
+        if not _inside:
+            _collecting = gc.isenabled()
+            gc.disable()
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _counting:
+            _inside -= 1
+            if not _inside:
+                _call_types.clear()  # it keeps all that it was asked with
+                if _collecting:
+                    gc.enable()
 
 
 @contextlib.contextmanager
@@ -43,20 +68,15 @@ def _replaced() -> Iterator[None]:
     from numbadnn.kernels import _compile_inline
 
     with global_compiler_lock:
-        collecting = gc.isenabled()
         replaced = _replacements()
         for owner, name, _, new in replaced:
             setattr(owner, name, new)
-        gc.disable()  # a tenth of the time went into looking for cycles among statements that are all in use
         try:
             yield
         finally:
             for owner, name, old, _ in replaced:
                 setattr(owner, name, old)
             _compile_inline.callees.clear()
-            _call_types.clear()  # it keeps all that it was asked with
-            if collecting:
-                gc.enable()
 
 
 @functools.cache
@@ -80,6 +100,8 @@ def _replacements() -> list[tuple[Any, str, Any, Any]]:
         (ir.Stmt, "list_vars", _compile_passes.list_vars),
         (lowering, "new_error_context", _ErrorContext),
         (typeinfer, "new_error_context", _ErrorContext),
+        (typeinfer.ConstraintNetwork, "propagate", _compile_passes.propagate),
+        (typeinfer.CallConstraint, "resolve", _compile_passes.resolve),
         (base, "_has_loc", functools.lru_cache(lambda function: "loc" in inspect.signature(function).parameters)),
         (base.BaseContext, "get_abi_sizeof", _size_remembered(base.BaseContext.get_abi_sizeof)),
         (base.BaseContext, "get_function", _arrays_remembered(base.BaseContext.get_function)),
@@ -98,6 +120,8 @@ class _ErrorContext:
         pass
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None:
+            return
         from numba.cuda.core import errors
 
         if isinstance(error, errors.NumbaError):

@@ -2,18 +2,20 @@
 
 Numba ran its frontend for each call of a function, copied what came out twice, and looked through the copy for each of
 renaming, moving labels and replacing arguments. Here the frontend runs once for each function that a kernel calls, and one
-walk copies it with the caller's names. Labels and the order of blocks are Numba's.
+walk copies it with the caller's names; what it is given and never assigns to goes by the caller's name, without a copy.
+Labels and the order of blocks are Numba's.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from numba.cuda.core import inline_closurecall, ir, ir_utils
 
 _inline_function = inline_closurecall.InlineWorker.inline_function
-#: function -> what the frontend made of it, and its labels in topological order
-callees: dict[Any, tuple[Any, list[int]]] = {}
+#: function -> what the frontend made of it, its labels in topological order, and the arguments that it never assigns to
+callees: dict[Any, tuple[Any, list[int], dict[str, int]]] = {}
 _STATEMENTS = {kind for kind in vars(ir).values() if isinstance(kind, type) and issubclass(kind, ir.Stmt)} | {ir.Yield}
 _LEAVES = {ir.Const, ir.Global, ir.FreeVar, ir.Arg}
 
@@ -23,7 +25,7 @@ def inline_function(self: Any, caller: Any, block: Any, i: int, function: Any, a
     if arg_typs is not None:
         return _inline_function(self, caller, block, i, function, arg_typs)
     if function in callees:
-        callee, order = callees[function]
+        callee, order, constant = callees[function]
         callee.func_id = callee.func_id.derive()  # another number in its names
     else:
         callee = self.run_untyped_passes(function)
@@ -31,13 +33,14 @@ def inline_function(self: Any, caller: Any, block: Any, i: int, function: Any, a
             self.validator(callee)
         callee.blocks = ir_utils.simplify_CFG(callee.blocks)
         order = ir_utils.find_topo_order(callee.blocks)
-        callees[function] = callee, order
+        callees[function] = callee, order, constant = callee, order, _never_assigned(callee.blocks)
     call = block.body[i]
     shift = max(ir_utils._the_max_label.next(), max(caller.blocks)) + 1
     ir_utils._the_max_label.update(max(callee.blocks) + shift)
-    names = _names_in(block.scope, callee, function)
-    blocks = {label + shift: _moved(old, block.scope, names, shift) for label, old in callee.blocks.items()}
     arguments = inline_closurecall._get_callee_args(call.value, function, call.loc, caller)
+    given = {name: arguments[i] for name, i in constant.items() if isinstance(arguments[i], ir.Var)}
+    names = _names_in(block.scope, callee, function, given)
+    blocks = {label + shift: _moved(old, block.scope, names, given, shift) for label, old in callee.blocks.items()}
     inline_closurecall._replace_args_with(blocks, arguments)
 
     rest = ir.Block(block.scope, block.loc)
@@ -58,18 +61,29 @@ def inline_function(self: Any, caller: Any, block: Any, i: int, function: Any, a
     return callee, blocks, names, new_blocks
 
 
-def _names_in(scope: Any, callee: Any, function: Any) -> dict[str, Any]:
-    """The function's variables -> new ones of the caller."""
+def _never_assigned(blocks: Any) -> dict[str, int]:
+    """The arguments that a function only reads -> their numbers."""
+    assigned = [stmt for block in blocks.values() for stmt in block.body if isinstance(stmt, ir.assign_types)]
+    times = Counter(stmt.target.name for stmt in assigned)
+    return {s.target.name: s.value.index for s in assigned if isinstance(s.value, ir.Arg) and times[s.target.name] == 1}
+
+
+def _names_in(scope: Any, callee: Any, function: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """The function's variables -> those of the caller: ``given``, or new ones."""
     local = callee.blocks[min(callee.blocks)].scope.localvars._con
     name_of = inline_closurecall._created_inlined_var_name
     unique, free = callee.func_id.unique_name, function.__code__.co_freevars
-    return {n: scope.redefine(name_of(unique, n), loc=v.loc) for n, v in local.items() if n not in free}
+    new = {
+        n: scope.redefine(name_of(unique, n), loc=v.loc) for n, v in local.items() if n not in free and n not in given
+    }
+    return new | given
 
 
-def _moved(old: Any, scope: Any, names: dict[str, Any], shift: int) -> Any:
+def _moved(old: Any, scope: Any, names: dict[str, Any], given: dict[str, Any], shift: int) -> Any:
     """A copy of a block with other names and labels."""
     new = ir.Block(scope, old.loc)
-    new.body = [_copied(stmt, names) for stmt in old.body]
+    kept = [s for s in old.body if not (isinstance(s, ir.assign_types) and s.target.name in given)]
+    new.body = [_copied(stmt, names) for stmt in kept]
     end = new.body[-1]
     if isinstance(end, ir.Jump):
         end.target += shift

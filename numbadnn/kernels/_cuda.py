@@ -18,7 +18,7 @@ from numba import cuda
 from numba.cuda import config, types
 from numba.cuda.extending import intrinsic
 
-__all__ = ["SIMULATED", "compile_ptx", "cuda", "device", "f32", "f64", "i32", "i64", "intrinsic", "types", "u32", "u64"]
+__all__ = ["SIMULATED", "cuda", "device", "f32", "f64", "i32", "i64", "intrinsic", "lowered", "types", "u32", "u64"]
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
 if not SIMULATED:  # Numba's own numba.cuda, which stands in for numba-cuda, simulates but compiles only in part
@@ -64,17 +64,17 @@ def _parameter_type(word: str) -> Any:
     return types.UniTuple(base, int(count)) if count else base
 
 
-def compile_ptx(
+def lowered(
     build: Callable[[], Callable[..., None]],
     parameters: str,
     arch: tuple[int, int, str],
     threads: int,
     resident: int = 1,
-) -> str:
-    """The PTX of the kernel ``build()`` for an architecture such as (9, 0, "a"), for blocks of at most ``threads`` threads.
+) -> Callable[[], str]:
+    """The kernel ``build()`` as LLVM code; called, it is made PTX for an architecture such as (9, 0, "a").
 
-    ``resident`` blocks must fit a multiprocessor together: that bounds the registers of a thread. Numba works for one
-    thread at a time; NVVM, a third of the time, for several.
+    Blocks have at most ``threads`` threads; ``resident`` of them must fit a multiprocessor together: that bounds the
+    registers of a thread. Numba works for one thread at a time; NVVM, which is what is left, for several.
     """
     from numba.cuda import compiler
 
@@ -87,7 +87,13 @@ def compile_ptx(
     with _compile.quick():
         lower = getattr(compiler, "_compile_pyfunc_with_fixup", None)
         if lower is None:  # cuda.compile in two parts
-            return str(cuda.compile(build(), signature, output="ptx", **options)[0])
+            whole = str(cuda.compile(build(), signature, output="ptx", **options)[0])
+            return lambda: whole
         library, _ = lower(build(), signature, **options)
-    [code] = library.get_asm_strs(cc=cc)
-    return str(code)
+        library.llvm_strs  # noqa: B018  makes text of it here, so that NVVM need not wait for another thread's turn
+
+    def ptx() -> str:
+        [code] = library.get_asm_strs(cc=cc)
+        return str(code)
+
+    return ptx

@@ -14,7 +14,7 @@ from typing import Any
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._depthwise_tiles import clear_outside, fetch, put
 from numbadnn.kernels._ptx import ACCUMULATOR, load
-from numbadnn.kernels.depthwise import DepthwiseConfig
+from numbadnn.kernels.depthwise_config import DepthwiseConfig
 from numbadnn.problem import ITEMSIZE
 
 #: threads of every block

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels._cuda import device, i32, i64
 from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store, store_vector
-from numbadnn.kernels.depthwise import Tile
+from numbadnn.kernels.depthwise_config import Tile
 from numbadnn.problem import ITEMSIZE
 
 

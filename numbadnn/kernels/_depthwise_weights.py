@@ -14,7 +14,8 @@ from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._depthwise_kernels import THREADS, _types
 from numbadnn.kernels._depthwise_tiles import fetch
 from numbadnn.kernels._ptx import load, store
-from numbadnn.kernels.depthwise import FINISHERS, DepthwiseConfig
+from numbadnn.kernels.depthwise import FINISHERS
+from numbadnn.kernels.depthwise_config import DepthwiseConfig
 
 #: splits that a thread of the second kernel fetches at once
 AHEAD = 4

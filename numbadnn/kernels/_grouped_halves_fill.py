@@ -98,38 +98,59 @@ def fill_image(
     return begin, fill
 
 
+def few_channels(channels: int, threads: int) -> tuple[Any, Any]:
+    """(read, words) of an image of at most four channels, read one by one: of PIXELS at a time, so that loads overlap.
+
+    ``read(held, start, source, corner, halo, image, strides)``: those of this thread from number ``start`` of the tile on;
+    ``words(held, i) -> (low, high)`` of the i-th of them, four channels, zeros where there are fewer.
+    """
+    half = load_bits(SIZE)
+
+    @device
+    def read(held, start, source, corner, halo, image, strides):  # type: ignore[no-untyped-def]
+        pixels = i32(halo[0] * halo[1])
+        for i in range(PIXELS):
+            pixel = i32(start + i * threads)
+            row = i32(u32(pixel) // u32(halo[1]))
+            h, v = i32(corner[0] + row), i32(corner[1] + pixel - row * halo[1])
+            inside = pixel < pixels and h >= 0 and h < image[0] and v >= 0 and v < image[1]
+            address = source + (i64(i32(h * strides[1] + v * strides[2])) * SIZE if inside else i64(0))
+            kept = u32(0xFFFF) if inside else u32(0)
+            for c in range(channels):
+                held[i * channels + c] = u32(half(address + i64(i32(c * strides[0])) * SIZE) & kept)
+
+    @device
+    def words(held, i):  # type: ignore[no-untyped-def]
+        low, high = held[i * channels], u32(0)
+        if channels > 1:
+            low = u32(low | (held[i * channels + min(1, channels - 1)] << u32(16)))
+        if channels > 2:
+            high = held[i * channels + min(2, channels - 1)]
+        if channels > 3:
+            high = u32(high | (held[i * channels + channels - 1] << u32(16)))
+        return low, high
+
+    return read, words
+
+
 def gather_image(config: GroupedHalvesConfig) -> Callable[..., None]:
-    """``fill`` for images of at most four channels, one by one: of some pixels at a time, so that loads overlap."""
-    channels_held, across, threads = config.channels, config.across, config.threads
-    slot, half, count = column_slot(across), load_bits(SIZE), PIXELS * config.channels
+    """``fill`` for images of at most four channels."""
+    across, threads, count = config.across, config.threads, PIXELS * config.channels
+    slot, (read, words) = column_slot(across), few_channels(config.channels, config.threads)
 
     @device
     def fill(shared, base, source, first, channels, corner, halo, image, strides, place):  # type: ignore[no-untyped-def]
         held = cuda.local.array(count, WORD)
         pixels = i32(halo[0] * halo[1])
         for start in range(i32(cuda.threadIdx.x), pixels, PIXELS * threads):
-            for i in range(PIXELS):
-                pixel = i32(start + i * threads)
-                row = i32(u32(pixel) // u32(halo[1]))
-                h, v = i32(corner[0] + row), i32(corner[1] + pixel - row * halo[1])
-                inside = pixel < pixels and h >= 0 and h < image[0] and v >= 0 and v < image[1]
-                address = source + (i64(i32(h * strides[1] + v * strides[2])) * SIZE if inside else i64(0))
-                kept = u32(0xFFFF) if inside else u32(0)
-                for c in range(channels_held):
-                    held[i * channels_held + c] = u32(half(address + i64(i32(c * strides[0])) * SIZE) & kept)
+            read(held, start, source, corner, halo, image, strides)
             for i in range(PIXELS):
                 pixel = i32(start + i * threads)
                 row = i32(u32(pixel) // u32(halo[1]))
                 if pixel < pixels:
                     place = i32(row * (halo[2] * across) + slot(i32(pixel - row * halo[1]), halo[2]))
                     at = u32(ZEROS // 4 + 2 * place)
-                    low, high = held[i * channels_held], u32(0)
-                    if channels_held > 1:
-                        low = u32(low | (held[i * channels_held + min(1, channels_held - 1)] << u32(16)))
-                    if channels_held > 2:
-                        high = held[i * channels_held + min(2, channels_held - 1)]
-                    if channels_held > 3:
-                        high = u32(high | (held[i * channels_held + channels_held - 1] << u32(16)))
+                    low, high = words(held, i)
                     shared[at] = low
                     shared[u32(at + u32(1))] = high
 

@@ -20,87 +20,18 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels._async_copies import commit_async, wait_async_but
-from numbadnn.kernels._bits import load_bits
 from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, u32
-from numbadnn.kernels._grouped_halves_fill import PIXELS, column_slot, fill_image, write_at
+from numbadnn.kernels._grouped_halves_fill import column_slot, fill_image, write_at
+from numbadnn.kernels._grouped_halves_weights_fill import gather_few, table_of
 from numbadnn.kernels._implicit_index import share
 from numbadnn.kernels._implicit_tiles import HALF, INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
 from numbadnn.kernels._mma import product
 from numbadnn.kernels._ptx import ELEMENT, WORD, load, store, store_vector
-from numbadnn.kernels.grouped_halves_weights_config import PIXEL, UNIT, ZEROS, GroupedWeightsConfig
+from numbadnn.kernels.grouped_halves_weights_config import UNIT, ZEROS, GroupedWeightsConfig
 
 SIZE = 2
-
-
-def _gather(config: GroupedWeightsConfig) -> Callable[..., None]:
-    """``gather(shared, to, apart, source, corner, halo, image, strides)``: an image of few channels, 8 bytes a pixel.
-
-    Where a position may lie at an odd pixel there is a second image ``apart`` bytes on, one pixel further left: 16 bytes are
-    read at a time, at multiples of 16.
-    """
-    channels, threads, twice = config.channels, config.threads, config.copies == 2
-    half, count = load_bits(SIZE), PIXELS * config.channels
-
-    @device
-    def gather(shared, to, apart, source, corner, halo, image, strides):  # type: ignore[no-untyped-def]
-        held = cuda.local.array(count, WORD)
-        pixels = i32(halo[0] * halo[1])
-        for start in range(i32(cuda.threadIdx.x), pixels, PIXELS * threads):
-            for i in range(PIXELS):
-                pixel = i32(start + i * threads)
-                row = i32(u32(pixel) // u32(halo[1]))
-                h, v = i32(corner[0] + row), i32(corner[1] + pixel - row * halo[1])
-                inside = pixel < pixels and h >= 0 and h < image[0] and v >= 0 and v < image[1]
-                address = source + (i64(i32(h * strides[1] + v * strides[2])) * SIZE if inside else i64(0))
-                kept = u32(0xFFFF) if inside else u32(0)
-                for c in range(channels):
-                    held[i * channels + c] = u32(half(address + i64(i32(c * strides[0])) * SIZE) & kept)
-            for i in range(PIXELS):
-                pixel = i32(start + i * threads)
-                row = i32(u32(pixel) // u32(halo[1]))
-                if pixel < pixels:
-                    column = i32(pixel - row * halo[1])
-                    at = i32(to + (row * halo[2] + column) * PIXEL)
-                    low, high = held[i * channels], u32(0)
-                    if channels > 1:
-                        low = u32(low | (held[i * channels + min(1, channels - 1)] << u32(16)))
-                    if channels > 2:
-                        high = held[i * channels + min(2, channels - 1)]
-                    if channels > 3:
-                        high = u32(high | (held[i * channels + channels - 1] << u32(16)))
-                    write_at(shared, at, low)
-                    write_at(shared, i32(at + 4), high)
-                    if twice and column > 0:
-                        write_at(shared, i32(at + apart - PIXEL), low)
-                        write_at(shared, i32(at + apart - PIXEL + 4), high)
-
-    return gather
-
-
-def _table(config: GroupedWeightsConfig) -> Callable[..., None]:
-    """``fill(shared, at, room, images, tile, line, apart, stride, image_bytes)``: where each position lies, its row and column.
-
-    Of several images rows go on; positions past the last are below every row.
-    """
-    threads, pitch, few, twice = config.threads, config.pitch, config.few, config.copies == 2
-
-    @device
-    def fill(shared, at, room, images, tile, line, apart, stride, image_bytes):  # type: ignore[no-untyped-def]
-        for e in range(i32(cuda.threadIdx.x), room, threads):
-            i = i32(u32(e) // u32(tile[1]))
-            j = i32(e - i * tile[1])
-            image = i32(u32(i) // u32(tile[0]))
-            down = i32((i - image * tile[0]) * stride[0])
-            place = i32(image * image_bytes + (down * line + (j * stride[1] if few else j)) * pitch)
-            if twice and (j * stride[1]) % 2 == 1:
-                place = i32(place + apart - PIXEL)
-            number = i32(i * 65536 + j) if image < images else i32(0x7FFF0000)
-            write_at(shared, i32(at + 8 * e), u32(place))
-            write_at(shared, i32(at + 8 * e + 4), u32(number))
-
-    return fill
 
 
 def _units(config: GroupedWeightsConfig) -> Callable[..., Any]:
@@ -217,9 +148,9 @@ def weights(dtype: str, config: GroupedWeightsConfig) -> Callable[..., None]:
     pitch, y_pitch, bundles, channels = config.pitch, config.y_pitch, config.bundles, config.channels_held
     begin_y, fill_y = fill_image(config.y_load, 1, y_pitch, config.threads, bundles * m)
     begin_x, fill_x = fill_image(config.load, across, pitch, config.threads, bundles * channels)
-    gather = _gather(config)
+    gather = gather_few(config)
     look = read_at("int32", 1)
-    table, find, multiply, put = _table(config), _units(config), _multiply(dtype, config), _put(dtype, config)
+    table, find, multiply, put = table_of(config), _units(config), _multiply(dtype, config), _put(dtype, config)
 
     def kernel(  # type: ignore[no-untyped-def]
         x, y, partial, batch, images, blocks, tile, halo, image, output, tiles, splits, widths, room, bytes_of, stride, origin,

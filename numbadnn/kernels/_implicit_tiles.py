@@ -27,7 +27,7 @@ from numbadnn.kernels._implicit_tiles_put import put_tile
 from numbadnn.kernels._implicit_tiles_sums import by_threads, by_warps, thread_place, warp_place
 from numbadnn.kernels._implicit_tiles_words import copy_entry, fetch_words, read_at, shared_address
 from numbadnn.kernels._ptx import ACCUMULATOR, ELEMENT, WORD
-from numbadnn.kernels.implicit_tiles_config import ENTRY, ImplicitTilesConfig, Reading, tile_elements
+from numbadnn.kernels.implicit_tiles_config import ENTRY, ImplicitTilesConfig, Reading, shares, tile_elements
 from numbadnn.problem import ITEMSIZE
 
 INT32 = np.int32
@@ -35,14 +35,10 @@ INT32 = np.int32
 HALF = np.dtype("uint16") if SIMULATED else types.uint16
 
 
-def _shares(config: ImplicitTilesConfig, reading: Reading, extent: int) -> tuple[int, int, int, int, Any]:
-    """(places of a thread along terms, terms between them, its units, units between them, ``place() -> (term, unit)``).
-
-    A unit is a row or column, or ``vector`` of them; read along terms in vectors, ``vector`` terms of one. Threads that
-    read single elements along terms take 8 terms of 4 units a warp, else they follow each other along what is packed.
-    """
-    threads, depth, along, vector = config.threads, config.k, reading.along_terms, reading.vector
-    units, runs = (extent, depth // vector) if along else (extent // vector, depth)
+def _place(config: ImplicitTilesConfig, reading: Reading, extent: int) -> Any:
+    """``place() -> (term, unit)``: a thread's first of those that ``shares`` gives it."""
+    along, vector = reading.along_terms, reading.vector
+    units, runs = (extent, config.k // vector) if along else (extent // vector, config.k)
     singly = along and vector == 1
 
     @device
@@ -56,12 +52,7 @@ def _shares(config: ImplicitTilesConfig, reading: Reading, extent: int) -> tuple
         term = i32(u32(thread) // u32(units))
         return term, i32(thread - term * units)
 
-    if singly:
-        return depth // 8, 8, units * 8 // threads, threads // 8, place
-    if along:
-        return 1, depth, units * runs // threads, threads // runs, place
-    apart = max(1, threads // units)
-    return depth // apart, apart, max(1, units // threads), threads, place
+    return place
 
 
 def _pitches(config: ImplicitTilesConfig, reading: Reading, extent: int) -> tuple[int, int]:
@@ -77,7 +68,7 @@ def _gatherer(dtype: str, config: ImplicitTilesConfig) -> tuple[int, Any, Any]:
     Entries are read some together before the copies begin: between a read and a copy the hardware waits.
     """
     reading, size = config.a, ITEMSIZE[dtype]
-    terms, apart, units, step, place = _shares(config, reading, config.m)
+    (terms, apart, units, step), place = shares(config, reading, config.m), _place(config, reading, config.m)
     term_pitch, unit_pitch = _pitches(config, reading, config.m)
     first_row = 1 if reading.along_terms else reading.vector
     copy = copy_or_zero(ITEMSIZE[dtype] * reading.vector)
@@ -123,7 +114,7 @@ def _gatherer(dtype: str, config: ImplicitTilesConfig) -> tuple[int, Any, Any]:
 def _other(dtype: str, config: ImplicitTilesConfig) -> tuple[int, Any, Any]:
     """(units of a thread, locate, fetch) of the operand that is not gathered; columns past the last read the first."""
     reading, size = config.b, ITEMSIZE[dtype]
-    terms, apart, units, step, place = _shares(config, reading, config.n)
+    (terms, apart, units, step), place = shares(config, reading, config.n), _place(config, reading, config.n)
     term_pitch, unit_pitch = _pitches(config, reading, config.n)
     columns_each = 1 if reading.along_terms else reading.vector
     copy, read = copy_or_zero(ITEMSIZE[dtype] * reading.vector), read_at("int32", 2)

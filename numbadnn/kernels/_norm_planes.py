@@ -27,7 +27,7 @@ from numbadnn.kernels.norm_planes import PlanesConfig
 from numbadnn.problem import ITEMSIZE
 
 
-def _walk(size: int, vec: int, threads: int) -> Any:
+def walk(size: int, vec: int, threads: int) -> Any:
     """(begin, step, place) of a walk over a channel's vectors, ``inner`` of them a plane, with steps of ``threads``.
 
     ``begin(j, inner) -> (plane, at)`` of vector j, ``step(plane, at, inner, over, rest)`` of the one ``threads`` further on,
@@ -52,12 +52,36 @@ def _walk(size: int, vec: int, threads: int) -> Any:
     return begin, step, place
 
 
+def chunk(dtype: str, acc: str, config: PlanesConfig) -> tuple[Any, Any]:
+    """``fetch`` and ``put(values, base, stride, plane, at, last, inner, over, rest)``: the vectors that a block has under way.
+
+    The thread's first is at (plane, at); those past the plane ``last`` are read from it, and not written.
+    """
+    vec, unroll, (_, step, place) = config.vec, config.unroll, walk(ITEMSIZE[dtype], config.vec, config.threads)
+    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
+
+    @device
+    def fetch(values, base, stride, plane, at, last, inner, over, rest):  # type: ignore[no-untyped-def]
+        for u in range(unroll):
+            read_vector(values, i32(u * vec), place(base, plane if plane < last else last, at, stride))
+            plane, at = step(plane, at, inner, over, rest)
+
+    @device
+    def put(values, base, stride, plane, at, last, inner, over, rest):  # type: ignore[no-untyped-def]
+        for u in range(unroll):
+            if plane <= last:
+                write_vector(values, i32(u * vec), place(base, plane, at, stride))
+            plane, at = step(plane, at, inner, over, rest)
+
+    return fetch, put
+
+
 def stats(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callable[..., None]:
     """workspace[0:3, part, channel] = count, mean and M2 of a part, relative to workspace[3 * parts, channel], its origin."""
     vec, unroll, threads = config.vec, config.unroll, config.threads
     A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
     read, read_vector, write = load(dtype, acc), load_vector(dtype, vec, acc), store(acc, acc)
-    begin, step, place = _walk(size, vec, threads)
+    begin, step, place = walk(size, vec, threads)
     many, one, both = _norm_parts.batch(acc, held), _norm_parts.batch(acc, vec), _norm_parts.join(acc)
     join_parts, chunk = _norm_parts.join_parts(acc, 1, threads), unroll * threads
 
@@ -111,22 +135,19 @@ def apply(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callabl
     """y = ((x - k) - r) * a + b with the four rows of coefficients that a training pass left, backwards through memory."""
     vec, unroll, threads = config.vec, config.unroll, config.threads
     A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
-    read, (begin, step, place) = load(acc, acc), _walk(size, vec, threads)
-    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
+    read, (begin, _, _), (fetch, put) = load(acc, acc), walk(size, vec, threads), chunk(dtype, acc, config)
 
     def kernel(x, table, y, channels, vectors, inner, x_stride, x_channel, y_stride, y_channel):  # type: ignore[no-untyped-def]
         values = cuda.local.array(held, A)
         block = i32(i32(cuda.gridDim.x) - 1 - i32(cuda.blockIdx.x))
-        chunk = i32(u32(block) // u32(channels))
-        channel = i32(block - chunk * channels)
+        number = i32(u32(block) // u32(channels))
+        channel = i32(block - number * channels)
         x_base, y_base = x + channel * x_channel * size, y + channel * y_channel * size
-        j = i32(chunk * (unroll * threads) + i32(cuda.threadIdx.x))
+        j = i32(number * (unroll * threads) + i32(cuda.threadIdx.x))
         over, rest = begin(i32(threads), inner)
-        first, at_first = begin(j, inner)
-        plane, at, last = first, at_first, i32(u32(vectors) // u32(inner) - 1)
-        for u in range(unroll):
-            read_vector(values, i32(u * vec), place(x_base, plane if plane < last else last, at, x_stride))
-            plane, at = step(plane, at, inner, over, rest)
+        plane, at = begin(j, inner)
+        last = i32(u32(vectors) // u32(inner) - 1)
+        fetch(values, x_base, x_stride, plane, at, last, inner, over, rest)
         wait_for_previous()
         row = i64(channels) * unit
         at_channel = table + i64(channel) * unit
@@ -134,10 +155,7 @@ def apply(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callabl
         a, b = read(at_channel + 2 * row), read(at_channel + 3 * row)
         for i in range(held):
             values[i] = A(A(A(values[i] - k) - r) * a + b)
-        for u in range(unroll):
-            if first <= last:
-                write_vector(values, i32(u * vec), place(y_base, first, at_first, y_stride))
-            first, at_first = step(first, at_first, inner, over, rest)
+        put(values, y_base, y_stride, plane, at, last, inner, over, rest)
 
     return kernel
 
@@ -149,9 +167,8 @@ def join_apply(dtype: str, acc: str, parameter: str, config: PlanesConfig, runni
     """
     vec, unroll, threads = config.vec, config.unroll, config.threads
     A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
-    fetch, (begin, step, place) = load(acc, acc), _walk(size, vec, threads)
+    read_part, (begin, _, _), (fetch, put) = load(acc, acc), walk(size, vec, threads), chunk(dtype, acc, config)
     read, write, own_size = load(parameter, acc), store(parameter, acc), ITEMSIZE[parameter]
-    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
     both = _norm_parts.join(acc)
 
     def kernel(  # type: ignore[no-untyped-def]
@@ -161,28 +178,26 @@ def join_apply(dtype: str, acc: str, parameter: str, config: PlanesConfig, runni
     ):  # fmt: skip
         values = cuda.local.array(held, A)
         block = i32(i32(cuda.gridDim.x) - 1 - i32(cuda.blockIdx.x))
-        chunk = i32(u32(block) // u32(channels))
-        channel = i32(block - chunk * channels)
+        number = i32(u32(block) // u32(channels))
+        channel = i32(block - number * channels)
         x_base, y_base = x + channel * x_channel * size, y + channel * y_channel * size
-        j = i32(chunk * (unroll * threads) + i32(cuda.threadIdx.x))
+        j = i32(number * (unroll * threads) + i32(cuda.threadIdx.x))
         over, rest = begin(i32(threads), inner)
-        first, at_first = begin(j, inner)
-        plane, at, last = first, at_first, i32(u32(vectors) // u32(inner) - 1)
-        for u in range(unroll):
-            read_vector(values, i32(u * vec), place(x_base, plane if plane < last else last, at, x_stride))
-            plane, at = step(plane, at, inner, over, rest)
+        plane, at = begin(j, inner)
+        last = i32(u32(vectors) // u32(inner) - 1)
+        fetch(values, x_base, x_stride, plane, at, last, inner, over, rest)
         wait_for_previous()
         row, own = i64(channels) * unit, i64(channel) * own_size
         table, of_part = i64(parts) * row, space + i64(channel) * unit
-        k = fetch(of_part + 3 * table)
+        k = read_part(of_part + 3 * table)
         n, r, m2 = A(0), A(0), A(0)
         for _ in range(parts):
-            n, r, m2 = both(n, r, m2, fetch(of_part), fetch(of_part + table), fetch(of_part + 2 * table))
+            n, r, m2 = both(n, r, m2, read_part(of_part), read_part(of_part + table), read_part(of_part + 2 * table))
             of_part = of_part + row
         var = A(m2 / averaged)
         inverse = A(A(1) / A(square_root(A(var + epsilon))))
         a, b = A(read(gamma + own) * inverse), read(beta + own)
-        if chunk == 0 and cuda.threadIdx.x == 0:
+        if number == 0 and cuda.threadIdx.x == 0:
             write(mean + own, A(k + r))
             write(invstd + own, inverse)
             if running:
@@ -190,10 +205,7 @@ def join_apply(dtype: str, acc: str, parameter: str, config: PlanesConfig, runni
                 write(new_var + own, A(A(read(old_var + own) * kept_share) + A(var * var_share)))
         for i in range(held):
             values[i] = A(A(A(values[i] - k) - r) * a + b)
-        for u in range(unroll):
-            if first <= last:
-                write_vector(values, i32(u * vec), place(y_base, first, at_first, y_stride))
-            first, at_first = step(first, at_first, inner, over, rest)
+        put(values, y_base, y_stride, plane, at, last, inner, over, rest)
 
     return kernel
 
@@ -202,143 +214,26 @@ def infer(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callabl
     """y = (x - mean) * gamma / sqrt(var + epsilon) + beta."""
     vec, unroll, threads = config.vec, config.unroll, config.threads
     A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[parameter], vec * unroll
-    read, (begin, step, place) = load(parameter, acc), _walk(size, vec, threads)
-    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
+    read, (begin, _, _), (fetch, put) = load(parameter, acc), walk(size, vec, threads), chunk(dtype, acc, config)
 
     def kernel(  # type: ignore[no-untyped-def]
         x, gamma, beta, mean, var, y, epsilon, channels, vectors, inner, x_stride, x_channel, y_stride, y_channel
     ):
         values = cuda.local.array(held, A)
         block = i32(cuda.blockIdx.x)
-        chunk = i32(u32(block) // u32(channels))
-        channel = i32(block - chunk * channels)
+        number = i32(u32(block) // u32(channels))
+        channel = i32(block - number * channels)
         x_base, y_base = x + channel * x_channel * size, y + channel * y_channel * size
-        j = i32(chunk * (unroll * threads) + i32(cuda.threadIdx.x))
+        j = i32(number * (unroll * threads) + i32(cuda.threadIdx.x))
         over, rest = begin(i32(threads), inner)
-        first, at_first = begin(j, inner)
-        plane, at, last = first, at_first, i32(u32(vectors) // u32(inner) - 1)
-        for u in range(unroll):
-            read_vector(values, i32(u * vec), place(x_base, plane if plane < last else last, at, x_stride))
-            plane, at = step(plane, at, inner, over, rest)
+        plane, at = begin(j, inner)
+        last = i32(u32(vectors) // u32(inner) - 1)
+        fetch(values, x_base, x_stride, plane, at, last, inner, over, rest)
         own = i64(channel) * unit
         a = A(read(gamma + own) / A(square_root(A(read(var + own) + epsilon))))
         k, b = read(mean + own), read(beta + own)
         for i in range(held):
             values[i] = A(A(values[i] - k) * a + b)
-        for u in range(unroll):
-            if first <= last:
-                write_vector(values, i32(u * vec), place(y_base, first, at_first, y_stride))
-            first, at_first = step(first, at_first, inner, over, rest)
-
-    return kernel
-
-
-def sums(dtype: str, acc: str, parameter: str, config: PlanesConfig, fused: bool) -> Callable[..., None]:
-    """workspace[0:3, part, channel] = sums of dy, dy * (x - mean), x - mean; ``fused``: and dx of given statistics."""
-    vec, unroll, threads = config.vec, config.unroll, config.threads
-    A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[parameter], vec * unroll
-    read, write, (begin, step, place) = load(parameter, acc), store(acc, acc), _walk(size, vec, threads)
-    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
-    add_parts, acc_size = _norm_parts.add_parts(acc, 1, threads, 3), ITEMSIZE[acc]
-    table_size, chunk = 3 * threads, unroll * threads
-
-    def kernel(  # type: ignore[no-untyped-def]
-        x, dy, gamma, mean, var, dx, space, epsilon, channels, parts, vectors, inner, strides, c_strides
-    ):
-        values = cuda.local.array(held, A)
-        slopes = cuda.local.array(held, A)
-        table = cuda.shared.array(table_size, A)
-        thread, block = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x)
-        part = i32(u32(block) // u32(channels))
-        channel = i32(block - part * channels)
-        x_base, dy_base = x + channel * c_strides[0] * size, dy + channel * c_strides[1] * size
-        dx_base = dx + channel * c_strides[2] * size
-        own = i64(channel) * unit
-        k, a = read(mean + own), A(0)
-        if fused:
-            a = A(read(gamma + own) / A(square_root(A(read(var + own) + epsilon))))
-        j = i32(part * chunk + thread)
-        s1, s2, s3 = A(0), A(0), A(0)
-        let_next_start()
-        over, rest = begin(i32(threads), inner)
-        far, beyond = begin(i32((parts - 1) * chunk), inner)
-        plane, at = begin(j, inner)
-        while j < vectors - (unroll - 1) * threads:
-            first, at_first = plane, at
-            for u in range(unroll):
-                read_vector(values, i32(u * vec), place(x_base, plane, at, strides[0]))
-                read_vector(slopes, i32(u * vec), place(dy_base, plane, at, strides[1]))
-                plane, at = step(plane, at, inner, over, rest)
-            p1, p2, p3 = A(0), A(0), A(0)
-            for i in range(held):
-                d = A(values[i] - k)
-                p1, p2, p3 = A(p1 + slopes[i]), A(p2 + slopes[i] * d), A(p3 + d)
-                slopes[i] = A(slopes[i] * a)
-            s1, s2, s3 = A(s1 + p1), A(s2 + p2), A(s3 + p3)
-            if fused:
-                for u in range(unroll):
-                    write_vector(slopes, i32(u * vec), place(dx_base, first, at_first, strides[2]))
-                    first, at_first = step(first, at_first, inner, over, rest)
-            plane, at = step(plane, at, inner, far, beyond)
-            j = i32(j + parts * chunk)
-        if j < vectors:
-            first, at_first = plane, at
-            for u in range(unroll - 1):
-                if j + u * threads < vectors:
-                    read_vector(values, i32(u * vec), place(x_base, plane, at, strides[0]))
-                    read_vector(slopes, i32(u * vec), place(dy_base, plane, at, strides[1]))
-                plane, at = step(plane, at, inner, over, rest)
-            for u in range(unroll - 1):
-                if j + u * threads < vectors:
-                    for i in range(vec):
-                        d, g = A(values[u * vec + i] - k), slopes[u * vec + i]
-                        s1, s2, s3 = A(s1 + g), A(s2 + g * d), A(s3 + d)
-                        slopes[u * vec + i] = A(g * a)
-                    if fused:
-                        write_vector(slopes, i32(u * vec), place(dx_base, first, at_first, strides[2]))
-                first, at_first = step(first, at_first, inner, over, rest)
-        table[thread], table[i32(thread + threads)], table[i32(thread + 2 * threads)] = s1, s2, s3
-        add_parts(table)
-        if thread < 3:
-            write(space + ((i64(thread) * parts + part) * channels + channel) * acc_size, table[i32(thread * threads)])
-
-    return kernel
-
-
-def backward(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callable[..., None]:
-    """dx = a * dy + (b * (x - m) + c) with the four rows of coefficients that the sums gave, backwards through memory."""
-    vec, unroll, threads = config.vec, config.unroll, config.threads
-    A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
-    read, (begin, step, place) = load(acc, acc), _walk(size, vec, threads)
-    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
-
-    def kernel(x, dy, table, dx, channels, vectors, inner, strides, c_strides):  # type: ignore[no-untyped-def]
-        values = cuda.local.array(held, A)
-        slopes = cuda.local.array(held, A)
-        block = i32(i32(cuda.gridDim.x) - 1 - i32(cuda.blockIdx.x))
-        chunk = i32(u32(block) // u32(channels))
-        channel = i32(block - chunk * channels)
-        x_base, dy_base = x + channel * c_strides[0] * size, dy + channel * c_strides[1] * size
-        dx_base = dx + channel * c_strides[2] * size
-        j = i32(chunk * (unroll * threads) + i32(cuda.threadIdx.x))
-        over, rest = begin(i32(threads), inner)
-        first, at_first = begin(j, inner)
-        plane, at, last = first, at_first, i32(u32(vectors) // u32(inner) - 1)
-        for u in range(unroll):
-            inside = plane if plane < last else last
-            read_vector(values, i32(u * vec), place(x_base, inside, at, strides[0]))
-            read_vector(slopes, i32(u * vec), place(dy_base, inside, at, strides[1]))
-            plane, at = step(plane, at, inner, over, rest)
-        wait_for_previous()
-        row = i64(channels) * unit
-        at_channel = table + i64(channel) * unit
-        m, a = read(at_channel), read(at_channel + row)
-        b, c = read(at_channel + 2 * row), read(at_channel + 3 * row)
-        for i in range(held):
-            slopes[i] = A(slopes[i] * a + A(A(values[i] - m) * b + c))
-        for u in range(unroll):
-            if first <= last:
-                write_vector(slopes, i32(u * vec), place(dx_base, first, at_first, strides[2]))
-            first, at_first = step(first, at_first, inner, over, rest)
+        put(values, y_base, y_stride, plane, at, last, inner, over, rest)
 
     return kernel

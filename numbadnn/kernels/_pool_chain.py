@@ -6,6 +6,7 @@ predicates, "here" and "not yet", and one addition under the first.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -28,20 +29,19 @@ def _largest(builder: Any, a: Any, b: Any) -> Any:
 
 def maximizer(config: WalkConfig) -> Callable[..., None]:
     """``maxima(best, xs)``: the maximum of each window and lane, of rows xs that lie in any order."""
-    lanes, windows, (kh, kw), sw, length = (
-        config.lanes,
-        config.windows,
-        config.window,
-        config.stride[1],
-        config.x.length,
-    )
-    row = length * lanes
+    return maximizer_by(_largest, config, config.lanes)
+
+
+def maximizer_by(larger: Callable[..., Any], config: WalkConfig, each: int, dtype: Any = None) -> Callable[..., None]:
+    """The same by ``larger(builder, a, b)``, of columns of ``each`` numbers; NumPy sees them as ``dtype``."""
+    windows, (kh, kw), sw, length = config.windows, config.window, config.stride[1], config.x.length
+    row = length * each
     if SIMULATED:
 
         def twin(best, xs):  # type: ignore[no-untyped-def]
-            top = xs[: kh * row].reshape(kh, length, lanes).max(0)
+            top = xs[: kh * row].view(dtype or xs.dtype).reshape(kh, length, -1).max(0)
             for u in range(windows):
-                best[u * lanes : (u + 1) * lanes] = top[u * sw : u * sw + kw].max(0)
+                best[u * each : (u + 1) * each] = top[u * sw : u * sw + kw].max(0).view(best.dtype)
 
         return twin
 
@@ -49,19 +49,16 @@ def maximizer(config: WalkConfig) -> Callable[..., None]:
     def maxima(typingctx, best, xs):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
             def over(values):  # type: ignore[no-untyped-def]
-                result = values[0]
-                for value in values[1:]:
-                    result = _largest(builder, result, value)
-                return result
+                return functools.reduce(functools.partial(larger, builder), values)
 
             def x(n):  # type: ignore[no-untyped-def]
                 return builder.load(_slot(context, builder, signature.args[1], args[1], _I32(0), n))
 
             top = [over([x(r * row + n) for r in range(kh)]) for n in range(row)]
             for u in range(windows):
-                for e in range(lanes):
-                    value = over([top[(u * sw + k) * lanes + e] for k in range(kw)])
-                    _put(context, builder, signature.args[0], args[0], _I32(0), u * lanes + e, value)
+                for e in range(each):
+                    value = over([top[(u * sw + k) * each + e] for k in range(kw)])
+                    _put(context, builder, signature.args[0], args[0], _I32(0), u * each + e, value)
             return context.get_dummy_value()
 
         return types.void(best, xs), codegen

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbadnn.kernels._cuda import SIMULATED, intrinsic, types
-from numbadnn.kernels._pool_chain import _elements
+from numbadnn.kernels._pool_chain import _elements, maximizer_by
 from numbadnn.kernels._pool_pairs import KIND, larger_of
-from numbadnn.kernels._ptx import _FLOAT, _I16, _I32, _asm, _numpy_type, _put, _slot, _widen
+from numbadnn.kernels._ptx import _FLOAT, _I16, _I32, _asm, _numpy_type, _slot, _widen
 from numbadnn.kernels.pool_walk import WalkConfig
 
 #: a + b; of bfloat16 as a * 1 + b, which GPUs before Hopper have too
@@ -64,42 +64,11 @@ def _mask(builder: Any, dtype: str, test: str, a: Any, b: Any) -> Any:
 
 def maximizer(dtype: str, config: WalkConfig) -> Callable[..., None]:
     """``maxima(best, xs)``: the maximum of each window and word, of rows xs that lie in any order."""
-    words, windows, (kh, kw), sw, length = (
-        config.words,
-        config.windows,
-        config.window,
-        config.stride[1],
-        config.x.length,
-    )
-    row = length * words
-    if SIMULATED:
 
-        def twin(best, xs):  # type: ignore[no-untyped-def]
-            top = xs[: kh * row].view(_numpy_type(dtype)).reshape(kh, length, -1).max(0)
-            for u in range(windows):
-                best[u * words : (u + 1) * words] = top[u * sw : u * sw + kw].max(0).view(np.uint32)
+    def larger(builder: Any, a: Any, b: Any) -> Any:
+        return larger_of(builder, a, b, dtype)
 
-        return twin
-
-    @intrinsic
-    def maxima(typingctx, best, xs):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            def over(values):  # type: ignore[no-untyped-def]
-                return functools.reduce(lambda a, b: larger_of(builder, a, b, dtype), values)
-
-            def x(n):  # type: ignore[no-untyped-def]
-                return builder.load(_slot(context, builder, signature.args[1], args[1], _I32(0), n))
-
-            top = [over([x(r * row + n) for r in range(kh)]) for n in range(row)]
-            for u in range(windows):
-                for e in range(words):
-                    value = over([top[(u * sw + k) * words + e] for k in range(kw)])
-                    _put(context, builder, signature.args[0], args[0], _I32(0), u * words + e, value)
-            return context.get_dummy_value()
-
-        return types.void(best, xs), codegen
-
-    return maxima
+    return maximizer_by(larger, config, config.words, _numpy_type(dtype))
 
 
 def _adder(builder: Any, dtype: str, total: Any) -> Any:

@@ -107,6 +107,24 @@ def stepper(dtype: str, acc: str, config: WalkConfig) -> tuple[Any, Any]:
     return (load, begin), step
 
 
+def part(config: WalkConfig, size: int) -> Any:
+    """``part_of(unit) -> (bytes to the lanes, number of the columns, first strip, number of the image)`` of a thread."""
+    groups, across, down, drop = config.cells // config.lanes, config.across, config.down, config.drop
+    lane_bytes = config.lanes * size
+
+    @device
+    def part_of(unit):  # type: ignore[no-untyped-def]
+        rest = u32(unit)
+        outer = u32(rest // u32(groups))
+        offset, rest = i32(rest - outer * u32(groups)) * lane_bytes, outer
+        outer = u32(rest // u32(across))
+        j, rest = i32(rest - outer * u32(across)), outer
+        outer = u32(rest // u32(down))
+        return offset, j, i32(i32(rest - outer * u32(down)) * drop), outer
+
+    return part_of
+
+
 def pool_grad(dtype: str, acc: str, config: WalkConfig) -> Callable[..., None]:
     """dx from x and dy."""
     (load, begin), step = stepper(dtype, acc, config)
@@ -115,7 +133,7 @@ def pool_grad(dtype: str, acc: str, config: WalkConfig) -> Callable[..., None]:
     place, place_y, pieces, pieces_y = placer(x, pitch), placer(y, pitch), len(x.pieces), len(y.pieces)
     room_x, room_t = kh * x.length * lanes, max(kh, sh) * config.spread * sw * lanes
     room_raw, room_raw_y = min(kh, sh) * x.words(size), y.words(size)
-    groups, across, down, drop = cells // lanes, config.across, config.down, config.drop
+    part_of, drop = part(config, size), config.drop
     strip, strips, wide, warm, ahead = config.strip, config.strips, config.spread * sw, config.warm, config.ahead
     x_image, y_image = (pitch * math.prod(n) for n in (config.image, config.outputs))
 
@@ -123,13 +141,8 @@ def pool_grad(dtype: str, acc: str, config: WalkConfig) -> Callable[..., None]:
         unit = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if unit >= units:
             return
-        rest = u32(unit)
-        outer = u32(rest // u32(groups))
-        offset, rest = i32(rest - outer * u32(groups)) * (lanes * size), outer
-        outer = u32(rest // u32(across))
-        j, rest = i32(rest - outer * u32(across)), outer
-        outer = u32(rest // u32(down))
-        s, plane = i32(i32(rest - outer * u32(down)) * drop), i64(outer)
+        offset, j, s, outer = part_of(u32(unit))
+        plane = i64(outer)
         xs = cuda.local.array(room_x, A)
         total = cuda.local.array(room_t, A)
         raw = cuda.local.array(room_raw, WORD)

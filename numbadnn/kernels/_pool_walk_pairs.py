@@ -18,7 +18,7 @@ from numbadnn.kernels._pool_columns import LOWEST_WORDS, fetcher, placer
 from numbadnn.kernels._pool_keys import clamped
 from numbadnn.kernels._pool_pairs_chain import giver, maximizer, totals_of
 from numbadnn.kernels._pool_pairs_words import pairer, rounder
-from numbadnn.kernels._pool_walk import ADDRESS, ALL
+from numbadnn.kernels._pool_walk import ADDRESS, ALL, part
 from numbadnn.kernels._ptx import WORD
 from numbadnn.kernels.pool_walk import WalkConfig
 
@@ -59,20 +59,9 @@ def stepper(dtype: str, config: WalkConfig) -> tuple[Any, Any]:
     checked = [v > 1 and x.leaves(c, v) for c, v in x.pieces]
     pair = pairer(dtype, x, LOWEST_WORDS[dtype][0], last, checked)
     pair_y = pairer(dtype, y, 0, last, [True] * len(y.pieces))
-    maxima, give, rounded, totals = (
-        maximizer(dtype, config),
-        giver(dtype, config),
-        rounder(dtype, config),
-        totals_of(config),
-    )
-    many, room_t, moved_t, kept_x, moved_x = (
-        config.windows * config.words,
-        totals.room,
-        totals.moved,
-        carried * x_row,
-        sh * x_row,
-    )
-    kept_t, first, x_step = room_t - moved_t, x.first, x.step
+    maxima, give, rounded = maximizer(dtype, config), giver(dtype, config), rounder(dtype, config)
+    many, room_t, moved_t = config.windows * config.words, totals_of(config).room, totals_of(config).moved
+    kept_x, moved_x, kept_t, first, x_step = carried * x_row, sh * x_row, room_t - moved_t, x.first, x.step
     out_row = config.spread * sw * (config.words if last else 1 if config.vec_dx % 2 == 0 else 2)
     room_out, far, far_y = sh * out_row, 0 if last else fresh * words, 0 if last else words_y
 
@@ -130,31 +119,21 @@ def pool_grad(dtype: str, config: WalkConfig) -> Callable[..., None]:
     """dx from x and dy."""
     (load, begin), step = stepper(dtype, config)
     x, y, cells, threads, last = config.x, config.y, config.cells, config.threads, config.last
-    pitch, kh, sh, lanes = SIZE * cells, config.window[0], config.stride[0], config.lanes
+    pitch, kh, sh = SIZE * cells, config.window[0], config.stride[0]
     place, place_y, pieces, pieces_y = placer(x, pitch), placer(y, pitch), len(x.pieces), len(y.pieces)
     room_x, room_t, planes = kh * x.length * config.words, totals_of(config).room, 1 if last else 2
     room_raw, room_raw_y = planes * min(kh, sh) * x.words(SIZE), planes * y.words(SIZE)
-    groups, across, down, drop = cells // lanes, config.across, config.down, config.drop
-    strip, strips, wide, warm, ahead = (
-        config.strip,
-        config.strips,
-        config.spread * config.stride[1],
-        config.warm,
-        config.ahead,
-    )
+    part_of, drop = part(config, SIZE), config.drop
+    strip, strips, wide = config.strip, config.strips, config.spread * config.stride[1]
+    warm, ahead = config.warm, config.ahead
     x_image, y_image = (pitch * math.prod(n) for n in (config.image, config.outputs))
 
     def kernel(x, dy, dx, units, images):  # type: ignore[no-untyped-def]
         unit = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if unit >= units:
             return
-        rest = u32(unit)
-        outer = u32(rest // u32(groups))
-        offset, rest = i32(rest - outer * u32(groups)) * (lanes * SIZE), outer
-        outer = u32(rest // u32(across))
-        j, rest = i32(rest - outer * u32(across)), outer
-        outer = u32(rest // u32(down))
-        s, plane = i32(i32(rest - outer * u32(down)) * drop), i64(outer) * planes
+        offset, j, s, outer = part_of(u32(unit))
+        plane = i64(outer) * planes
         xs = cuda.local.array(room_x, WORD)
         total = cuda.local.array(room_t, WORD)
         raw = cuda.local.array(room_raw, WORD)

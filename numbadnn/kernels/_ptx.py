@@ -220,7 +220,7 @@ def _packed(builder: Any, values: list[Any], dtype: str, acc: str) -> list[Any]:
 
 
 def _slot(context: Any, builder: Any, kind: Any, array: Any, start: Any, i: int) -> Any:
-    data = context.make_array(kind)(context, builder, array).data
+    data = context.data_model_manager[kind].get(builder, array, "data")
     return builder.gep(data, [builder.add(start, ir.Constant(_I32, i))])
 
 

@@ -86,7 +86,7 @@ def launch_shim_of_many(record, stream, words):  # type: ignore[no-untyped-def]
 
 @njit("int64(int64, int64, UniTuple(int64, 12))", nogil=True, cache=True)
 def launch_sequence(steps, stream, words):  # type: ignore[no-untyped-def]
-    """Several launches, one behind the other; ``_launch.sequence`` lays the table out."""
+    """Several launches, one behind the other; ``_prepared.sequence`` lays the table out."""
     at = types.int64(steps + 8)
     for step in range(load_u64(steps)):
         record, count = load_u64(at), load_u64(at + 8)

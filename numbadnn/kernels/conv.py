@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numbadnn.kernels._launch import Kernel, blocks
+from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
 from numbadnn.ops.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import Policy, Spec
@@ -150,12 +151,7 @@ def _plan(problem: ConvProblem, policy: Policy, config: DirectConfig | None = No
     body = "grad_unshared" if problem.direction == "grad_weights" and problem.unshared else problem.direction
     chosen = kernel(body, problem.axes, dtype, accumulator_of(dtype, policy), config.wide)
     launch = chosen.prepare(policy.device, grid(problem, config), (THREADS, 1, 1), arguments(problem, config))
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        launch(stream, inputs[0], inputs[1], outputs[0])
-
-    facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=launch.direct)
+    return one_launch(chosen, launch, config)
 
 
 def _rank(problem: ConvProblem) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from numbadnn.kernels import depthwise
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import LIMIT32, device_reason, float32_reason
+from numbadnn.kernels.depthwise_config import pair
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
@@ -79,7 +80,7 @@ def heuristic(problem: ConvProblem) -> RowsConfig:
     images = 1
     while 16 * groups * images * 2 <= 128 and images < N:
         images *= 2
-    taps, stride = depthwise._pair(problem.taps), depthwise._pair(problem.stride)
+    taps, stride = pair(problem.taps), pair(problem.stride)
     each = -(-K // CHANNELS) * bands * -(-N // images)
     config = RowsConfig(taps, stride, groups, images, 2, P, False)
     while config.shared_bytes > SHARED and config.images > 1:

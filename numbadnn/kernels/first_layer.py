@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
-from typing import Any
 
 from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import LIMIT32, device_reason, float32_reason
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -218,12 +218,7 @@ def plan(problem: ConvProblem, policy: Policy, config: FirstLayerConfig | None =
     )
     grid = (min(count, _together(config)), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes)
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        launch(stream, inputs[0], inputs[1], outputs[0])
-
-    facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, 0, "tensor_core", "batch_invariant", facts, launch.direct)
+    return one_launch(chosen, launch, config, "tensor_core", "batch_invariant")
 
 
 def _space(problem: ConvProblem, policy: Policy) -> list[FirstLayerConfig]:

@@ -16,7 +16,9 @@ from typing import Any
 from numbadnn.kernels import grouped_halves_config as configurations
 from numbadnn.kernels import grouped_halves_weights
 from numbadnn.kernels._launch import Kernel, blocks
+from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import LIMIT32, device_reason, float32_reason
+from numbadnn.kernels.grouped_halves_access import CHANNELS, load_width, put_width
 from numbadnn.kernels.grouped_halves_config import GroupedHalvesConfig
 from numbadnn.kernels.grouped_halves_walk import Walk
 from numbadnn.ops.conv import ConvProblem
@@ -73,11 +75,11 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
 
 def _channels_reason(walk: Walk) -> str:
     few = walk.groups == 1 and 0 < walk.channels <= 4
-    if walk.channels not in configurations.CHANNELS and not few:
+    if walk.channels not in CHANNELS and not few:
         return "needs 4, 8, 16 or 32 channels a group, or an image of at most 4"
     if (walk.groups > 1 and walk.results % 2) or walk.results > configurations.MOST_RESULTS:
         return f"needs an even number of results a group, at most {configurations.MOST_RESULTS}"
-    if not configurations.load_width(walk) or not configurations.put_width(walk, 1):
+    if not load_width(walk) or not put_width(walk, 1):
         return "needs aligned channels-last images"
     return ""
 
@@ -102,12 +104,7 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
     grid = blocks(-(-walk.source.shape[0] // config.images) * math.prod(counts), 1)
     scalars = (walk.source.shape[0], counts, *_geometry(problem, walk, config), problem.alpha, problem.beta)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes(walk))
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        launch(stream, inputs[0], inputs[1], outputs[0])
-
-    facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, 0, "tensor_core", "batch_invariant", facts, launch.direct)
+    return one_launch(chosen, launch, config, "tensor_core", "batch_invariant")
 
 
 def _counts(walk: Walk, config: GroupedHalvesConfig) -> tuple[int, int, int]:

@@ -7,12 +7,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from numbadnn.kernels.grouped_halves_access import in_rows, load_width, odd, packed, put_width
 from numbadnn.kernels.grouped_halves_walk import Walk
 from numbadnn.ops.conv import ConvProblem
-from numbadnn.problem import Spec
 
-#: channels of a group that fill accesses of shared memory
-CHANNELS = (4, 8, 16, 32)
 #: results of a group: their filters are kept in registers
 MOST_RESULTS = 64
 #: registers of a thread for filters, sums and offsets: of one group, of several, and where that saves reading; for all else
@@ -111,12 +109,12 @@ class GroupedHalvesConfig:
     @property
     def pitch(self) -> int:
         """Bytes from pixel to pixel in shared memory: eight neighbours meet all banks."""
-        return _odd(2 * self.groups * self.room)
+        return odd(2 * self.groups * self.room)
 
     @property
     def filter_pitch(self) -> int:
         """Bytes of a result's terms, or of a term's results: eight neighbours meet all banks."""
-        return _odd(16 * self.eights) if self.rows else 32 * self.steps + 16
+        return odd(16 * self.eights) if self.rows else 32 * self.steps + 16
 
     @property
     def group_bytes(self) -> int:
@@ -135,7 +133,7 @@ class GroupedHalvesConfig:
 
     @property
     def result_pitch(self) -> int:
-        return _odd(-(-2 * self.groups * self.results // 16) * 16)
+        return odd(-(-2 * self.groups * self.results // 16) * 16)
 
     @property
     def held(self) -> int:
@@ -164,43 +162,6 @@ class GroupedHalvesConfig:
         return ZEROS + self.halo_bytes(walk) + self.filter_bytes + results
 
 
-def _odd(nbytes: int) -> int:
-    """An odd multiple of 16, so that eight neighbours of 16 bytes meet all banks of shared memory; 8 stay 8."""
-    return nbytes + 16 if nbytes % 32 == 0 else nbytes
-
-
-def load_width(walk: Walk) -> int:
-    """Elements of an access to the image read: 8, 4 or 2 neighbouring channels, 1 where a pixel's are gathered; 0: none."""
-    spec = walk.source
-    if walk.groups == 1 and walk.channels <= 4 and (walk.channels < 4 or spec.strides[1] != 1 or not spec.aligned):
-        return 1
-    if walk.channels not in CHANNELS or spec.strides[1] != 1:
-        return 0
-    return _width(spec, 8 if walk.groups * walk.channels % 8 == 0 else 4)
-
-
-def put_width(walk: Walk, groups: int) -> int:
-    """Elements of an access to the results, 0 where not even two lie together; 1 for an odd number without groups."""
-    if walk.result.strides[1] != 1:
-        return 0
-    if walk.results % 2:
-        return int(walk.groups == 1)
-    most = 8
-    while groups * walk.results % most or walk.result.shape[1] % most:
-        most //= 2
-    return _width(walk.result, most)
-
-
-def _width(spec: Spec, most: int) -> int:
-    """The most neighbouring channels up to ``most`` that one access may have at every pixel."""
-    if not spec.aligned:
-        return 0
-    strides = [s for i, (s, n) in enumerate(zip(spec.strides, spec.shape, strict=True)) if n > 1 and i != 1]
-    while most > 1 and any(s % most for s in strides):
-        most //= 2
-    return most if most > 1 else 0
-
-
 def candidates(problem: ConvProblem) -> Iterator[GroupedHalvesConfig]:
     """Every configuration that fits: groups of a block, results of a warp, tiles."""
     walk = Walk.of(problem)
@@ -217,9 +178,9 @@ def candidates(problem: ConvProblem) -> Iterator[GroupedHalvesConfig]:
             across=walk.columns.stride,
             load=load,
             put=put,
-            packed=_packed(w, terms, walk.channels),
+            packed=packed(w, terms, walk.channels),
             along=w.strides[results] == 1,
-            rows=_rows(w, results, walk),
+            rows=in_rows(w, results, walk),
             groups=groups,
             wide=1,
             bunch=1,
@@ -275,22 +236,6 @@ def _tiled(config: GroupedHalvesConfig, walk: Walk) -> Iterator[GroupedHalvesCon
 
 def _power(n: int) -> int:
     return 1 << (n.bit_length() - 1)
-
-
-def _packed(w: Spec, terms: int, channels: int) -> bool:
-    """Whether filters have the terms of an access to shared memory together, at addresses that one access may have."""
-    piece = min(8, channels)
-    if channels < 4:
-        return False
-    others = [s for i, s in enumerate(w.strides) if i != terms and w.shape[i] > 1]
-    return w.strides[terms] == 1 and w.aligned and all(s % piece == 0 for s in others)
-
-
-def _rows(w: Spec, results: int, walk: Walk) -> bool:
-    """Whether the results of a term lie together, in whole accesses, where they are no less than the terms of one."""
-    others = [s for i, s in enumerate(w.strides) if i != results and w.shape[i] > 1]
-    whole = walk.results % 8 == 0 and walk.channels in CHANNELS[1:]
-    return whole and w.strides[results] == 1 and w.aligned and all(s % 8 == 0 for s in others)
 
 
 def microseconds(config: GroupedHalvesConfig, walk: Walk) -> float:

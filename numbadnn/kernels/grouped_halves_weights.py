@@ -10,6 +10,7 @@ from typing import Any
 from numbadnn.kernels import grouped_halves_weights_config as configurations
 from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._support import LIMIT32
+from numbadnn.kernels.grouped_halves_access import CHANNELS
 from numbadnn.kernels.grouped_halves_weights_config import GroupedWeightsConfig, partial_bytes, tiles_of
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy, normalised_strides
@@ -47,7 +48,7 @@ def total_kernel(dtype: str, lanes: int, linear: bool) -> Kernel:
 
 def supports(problem: ConvProblem, policy: Policy) -> str:
     """Why it cannot, "" if it can; what all directions ask for is asked elsewhere."""
-    if problem.w.shape[1] not in configurations.CHANNELS and not configurations.is_few(problem):
+    if problem.w.shape[1] not in CHANNELS and not configurations.is_few(problem):
         return "needs 4, 8, 16 or 32 channels a group, or an image of at most 4"
     if not configurations.tall_of(problem):
         return (

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from numbadnn.kernels.grouped_halves_config import CHANNELS, _odd, _width
+from numbadnn.kernels.grouped_halves_access import CHANNELS, odd, width
 from numbadnn.ops.conv import ConvProblem
 
 #: bytes of a unit: what a product reads of a position of x; of a pixel of few channels
@@ -92,11 +92,11 @@ class GroupedWeightsConfig:
     @property
     def pitch(self) -> int:
         """Bytes from pixel to pixel of x in shared memory: eight neighbours meet all banks."""
-        return PIXEL if self.few else _odd(2 * self.bundles * self.channels_held)
+        return PIXEL if self.few else odd(2 * self.bundles * self.channels_held)
 
     @property
     def y_pitch(self) -> int:
-        return _odd(2 * self.bundles * self.m)
+        return odd(2 * self.bundles * self.m)
 
     @property
     def room(self) -> int:
@@ -148,12 +148,12 @@ def loads(problem: ConvProblem) -> tuple[int, int]:
     """Elements of an access to x and y; 0: none."""
     x, y = problem.x, problem.y
     most = next((w for w in (8, 4, 2) if y.shape[1] % w == 0), 0)
-    y_load = _width(y, most) if most and y.strides[1] == 1 else 0
+    y_load = width(y, most) if most and y.strides[1] == 1 else 0
     if is_few(problem):
         return 1, y_load
     if problem.w.shape[1] not in CHANNELS or x.strides[1] != 1:
         return 0, y_load
-    return _width(x, 8 if x.shape[1] % 8 == 0 else 4), y_load
+    return width(x, 8 if x.shape[1] % 8 == 0 else 4), y_load
 
 
 def tall_of(problem: ConvProblem) -> int:

@@ -16,10 +16,10 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from numbadnn.kernels import _driver, simulate
-from numbadnn.kernels import implicit_tiles_config as configurations
+from numbadnn.kernels import implicit_tiles_model as model
 from numbadnn.kernels._launch import Kernel, blocks, load_together, sequence
 from numbadnn.kernels._support import device_reason
-from numbadnn.kernels.implicit_tiles_config import ENTRY, ImplicitTilesConfig
+from numbadnn.kernels.implicit_tiles_config import ENTRY, ImplicitTilesConfig, configured
 from numbadnn.kernels.implicit_tiles_product import Product, in_vectors, three
 from numbadnn.ops.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy
@@ -44,13 +44,13 @@ def _terms(problem: ConvProblem, policy: Policy) -> int:
 
 def heuristic(problem: ConvProblem, policy: Policy) -> ImplicitTilesConfig:
     """The configuration that should be fastest on the policy's device."""
-    return configurations.heuristic(problem, policy, _terms(problem, policy))
+    return model.heuristic(problem, policy, _terms(problem, policy))
 
 
 def space(problem: ConvProblem, policy: Policy) -> list[ImplicitTilesConfig]:
     """Every configuration worth timing that the workspace limit admits, the heuristic's first."""
     p, limit = Product(problem), policy.workspace_limit
-    found = configurations.space(problem, policy, _terms(problem, policy))
+    found = model.space(problem, policy, _terms(problem, policy))
     return [c for c in found if _Memory.of(p, c).end <= limit]
 
 
@@ -124,16 +124,18 @@ def clear_kernel(dtype: str, vector: int) -> Kernel:
 
 
 def kernels() -> Iterator[Kernel]:
-    """The product on threads, with results in vectors and by way of shared memory; on warps with partial sums; zeros."""
+    """Tables; the product on threads, with results in vectors and by way of shared memory; on warps with partial sums; zeros."""
+    for direction, taps_first in (("forward", False), ("grad_inputs", True), ("grad_weights", False)):
+        yield tables_kernel(direction, taps_first)
     yield clear_kernel("float32", 4)
     yield total_kernel("float32", True, 8)
     for dtype, op, layout, shape, splits, step in (
-        ("float32", "conv2d", "", configurations.THREAD_TILES[0][0], 1, 1),
-        ("float32", "conv2d_grad_wrt_inputs", "", configurations.THREAD_TILES[2][0], 1, 2),
-        ("bfloat16", "conv2d_grad_wrt_inputs", ":nhwc", configurations.HALF_TILES[-1][0], 4, 1),
+        ("float32", "conv2d", "", model.THREAD_TILES[0][0], 1, 1),
+        ("float32", "conv2d_grad_wrt_inputs", "", model.THREAD_TILES[2][0], 1, 2),
+        ("bfloat16", "conv2d_grad_wrt_inputs", ":nhwc", model.HALF_TILES[-1][0], 4, 1),
     ):
         line = f"{op} x={dtype}:8x64x28x28{layout} w={dtype}:128x64x3x3{layout} pad=1,1,1,1 stride={step},{step}"
-        yield kernel(dtype, configurations.configured(Product(ConvProblem.parse(line)), shape, False, splits))
+        yield kernel(dtype, configured(Product(ConvProblem.parse(line)), shape, False, splits))
 
 
 # ---- plans
@@ -276,7 +278,7 @@ def _rank(problem: ConvProblem) -> float:
     p = Product(problem)
     met = math.prod(problem.taps) * p.channels / (p.met * p.terms) if p.inputs else 1.0
     cleared = 2 + problem.output.size * problem.x.itemsize / 3e6 if p.met < p.phases else 0.0
-    return 6 + cleared + met * configurations.estimated(p, False)[0][0]
+    return 6 + cleared + met * model.estimated(p, False)[0][0]
 
 
 for _op in OPERATIONS:

@@ -1,24 +1,20 @@
-"""How the product of ``numba.implicit_tiles`` is tiled: configurations, and which is likely the fastest.
+"""How the product of ``numba.implicit_tiles`` is tiled, and how its operands are read and its result is written.
 
-A short model decides: rounds of blocks on the multiprocessors, of which the last takes hardly less time for being half
-empty unless it is the only one, multiplications of a block, and the price of splitting the terms. Its constants are
-measurements of an H200.
+A configuration follows from a shape of tiles and from how neighbours lie in memory; ``implicit_tiles_model`` picks the shape.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
-from numbadnn.kernels import simulate
 from numbadnn.kernels.implicit_tiles_product import Product, packed
-from numbadnn.ops.conv import ConvProblem
-from numbadnn.problem import ITEMSIZE, Policy, Spec
+from numbadnn.problem import Spec
 
-MULTIPROCESSORS = 132
 #: bytes of a table's entry; of shared memory that every GPU gives a block, of sm_80 and later
 ENTRY, SHARED = 16, 99 << 10
+#: terms an access of TF32 and float64 may have: more (4, 2) have run in the simulator, and on a GPU in one direction alone
+ALONG_TERMS = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +56,25 @@ class ImplicitTilesConfig:
     along_rows: bool
     put: int
 
+    def __post_init__(self) -> None:
+        high, across = (16, 8) if self.warps else (self.chunk, self.chunk)
+        if self.tall not in (high, 2 * high, 4 * high) or self.wide % across:
+            raise ValueError(
+                f"expected shares of 1, 2 or 4 times {high} rows and of columns in {across}s, got {self.tall} x {self.wide}"
+            )
+        down, over = (1, 1) if self.warps else (4, 8)
+        if self.m % (down * self.tall) or self.n % (over * self.wide):
+            raise ValueError(
+                f"expected tiles of {down} x {over} shares of {self.tall} x {self.wide}, got {self.m} x {self.n}"
+            )
+        for reading, extent in ((self.a, self.m), (self.b, self.n)):
+            terms, _, units, _ = shares(self, reading, extent) if reading.vector else (0, 0, 0, 0)
+            whole = terms * units * self.threads * reading.vector == extent * self.k
+            if not whole or (reading is self.a and terms > 8 and terms != 16):  # some would not be copied
+                raise ValueError(
+                    f"expected {extent} times {self.k} terms in equal shares of {self.threads} threads, got {reading}"
+                )
+
     @property
     def threads(self) -> int:
         return (self.m // self.tall) * (self.n // self.wide) * (32 if self.warps else 1)
@@ -76,6 +91,22 @@ class ImplicitTilesConfig:
         return 8 if self.chunk == 8 else 4
 
 
+def shares(config: ImplicitTilesConfig, reading: Reading, extent: int) -> tuple[int, int, int, int]:
+    """(places of a thread along terms, terms between them, its units, units between them).
+
+    A unit is a row or column, or ``vector`` of them; read along terms in vectors, ``vector`` terms of one. Threads that
+    read single elements along terms take 8 terms of 4 units a warp, else they follow each other along what is packed.
+    """
+    threads, depth, vector = config.threads, config.k, reading.vector
+    if reading.along_terms and vector == 1:
+        return depth // 8, 8, extent * 8 // threads, threads // 8
+    if reading.along_terms:
+        return 1, depth, extent * (depth // vector) // threads, threads // (depth // vector)
+    units = extent // vector
+    apart = max(1, threads // units)
+    return depth // apart, apart, max(1, units // threads), threads
+
+
 def tile_elements(config: ImplicitTilesConfig) -> tuple[int, int]:
     """Of the two tiles in shared memory, gaps included: vectors of terms make rows of terms."""
     m, n, k, padding = config.m, config.n, config.k, config.padding
@@ -85,70 +116,6 @@ def tile_elements(config: ImplicitTilesConfig) -> tuple[int, int]:
         return extent * (k + config.row_padding) if rows else k * (extent + padding)
 
     return elements(config.a, m), elements(config.b, n)
-
-
-# ---- configurations
-
-#: (m, n, k, tall, wide, blocks a multiprocessor), and how much more time an element takes than one of the first:
-#: neighbouring positions, then neighbouring channels; of the gradient of the filters, the same
-THREAD_TILES = (
-    ((128, 128, 16, 16, 8, 2), (1.0, 1.0, 1.02, 1.0)),
-    ((256, 64, 16, 16, 8, 2), (1.02, 1.05, 1.05, 1.06)),
-    ((128, 64, 16, 16, 8, 4), (1.0, 1.04, 1.0, 1.02)),
-    ((64, 64, 16, 16, 8, 8), (1.06, 1.1, 1.25, 1.0)),
-    ((256, 32, 16, 16, 4, 3), (1.15, 1.22, 1.3, 1.25)),
-    ((32, 32, 16, 8, 4, 16), (2.4, 2.4, 2.1, 1.4)),
-)
-WARP_TILES = {
-    "float32": (
-        ((128, 128, 16, 64, 32, 2), (1.0,) * 4),
-        ((128, 64, 16, 32, 32, 3), (1.1,) * 4),
-        ((64, 64, 16, 32, 16, 3), (1.3,) * 4),
-        ((64, 32, 16, 16, 16, 4), (1.6,) * 4),
-    ),
-    "float64": (
-        ((64, 64, 16, 32, 32, 3), (1.0, 1.0, 1.05, 1.05)),
-        ((128, 128, 16, 64, 32, 1), (1.05, 1.05, 1.0, 1.0)),
-        ((64, 32, 16, 32, 16, 4), (1.05, 1.05, 1.3, 1.3)),
-    ),
-}
-HALF_TILES = (
-    ((128, 128, 32, 64, 32, 2), (1.0,) * 4),
-    ((256, 64, 32, 64, 32, 2), (1.05,) * 4),
-    ((128, 64, 32, 64, 32, 3), (1.1,) * 4),
-    ((64, 64, 32, 32, 32, 4), (1.3,) * 4),
-)
-#: of one warp
-SIMULATED_TILES = {
-    "threads": (((16, 32, 8, 4, 4, 1), (1.0,) * 4),),
-    "warps": (((16, 16, 8, 16, 16, 1), (1.0,) * 4),),
-    "halves": (((16, 16, 32, 16, 16, 1), (1.0,) * 4),),
-}
-#: multiplications a microsecond of a multiprocessor, by the size of an element: measured on an H200, of 16 bits assumed
-SPEED = {2: 4.0e5, 4: 1.5e5, 8: 1.0e5}
-#: microseconds that a round of blocks takes to begin and to end
-ROUND = 4.0
-#: terms an access of TF32 and float64 may have: more (4, 2) have run in the simulator, and on a GPU in one direction alone
-ALONG_TERMS = 1
-#: how much longer a multiplication takes where schedulers have fewer warps than they could have
-LONELY = 1.15
-SCHEDULERS = 4
-#: elements of the product that a thread has at most: a larger tile is a warp's
-THREAD_SHARE = 128
-#: blocks of terms that a split has at least
-FEW_BLOCKS = 8
-
-
-def is_tf32(problem: ConvProblem, policy: Policy) -> bool:
-    return problem.x.dtype == "float32" and policy.fp32_precision == "tf32"
-
-
-def candidates(dtype: str, tf32: bool) -> Any:
-    """The tiles of one type, each with its factors."""
-    kind = "halves" if ITEMSIZE[dtype] == 2 else "warps" if tf32 or dtype == "float64" else "threads"
-    if simulate.active():
-        return SIMULATED_TILES[kind]
-    return {"halves": HALF_TILES, "warps": WARP_TILES.get(dtype), "threads": THREAD_TILES}[kind]
 
 
 def _together(spec: Spec, axes: tuple[int, ...], extent: int, step: int, most: int) -> int:
@@ -234,71 +201,3 @@ def configured(
     frozen = (m, n, k, tall, wide, resident, warps, terms, chunk, padding)
     config = ImplicitTilesConfig(*frozen, stages, splits, a, b, p.channels_last or chunk == 8, along_rows, put)
     return config if config.shared_bytes <= SHARED else replace(config, stages=2)
-
-
-def rounds(shape: tuple[int, ...], count: int) -> float:
-    """How many times as long as a full round so many blocks take.
-
-    The last of several is hardly shorter for being half empty. One that is alone takes what the schedulers with the most
-    warps take: measured of float32, for the tiles of tensor cores it counts as one of several.
-    """
-    m, n, _, tall, wide, resident = shape
-    whole, rest = divmod(count, MULTIPROCESSORS * resident)
-    if not rest:
-        return whole
-    blocks = -(-rest // MULTIPROCESSORS)
-    if whole or tall * wide > THREAD_SHARE:
-        return whole + 0.82 + 0.18 * blocks / resident
-    warps = (m // tall) * (n // wide) / 32
-    most, turns = (max(1, math.ceil(b * warps / SCHEDULERS)) for b in (resident, blocks))
-    return turns / most * (LONELY if turns < most else 1.0)
-
-
-def _time(p: Product, shape: tuple[int, ...], factor: float, splits: int) -> float:
-    """Microseconds: rounds of blocks, multiplications, partial sums."""
-    m, n, k, _, _, resident = shape
-    taken = rounds(shape, p.tiles(m, n) * splits)
-    blocks = -((-p.terms // k) // splits)
-    partial = 2 * splits * p.met * p.rows * p.columns * p.groups * ITEMSIZE[p.accumulator] if splits > 1 else 0
-    summed = 3 + partial / 2.5e6 if splits > 1 else 0
-    rounds_us = ROUND * math.ceil(taken)
-    return rounds_us + taken * resident * m * n * k * blocks * factor / SPEED[p.problem.x.itemsize] + summed
-
-
-def best_splits(p: Product, shape: tuple[int, ...], factor: float = 1.0) -> int:
-    """How many blocks best share the terms of a tile: such that they come out even on the multiprocessors."""
-    m, n, k, _, _, resident = shape
-    tiles = p.tiles(m, n)
-    most = min(max(1, -(-p.terms // k) // FEW_BLOCKS), 65535 // p.groups)
-    options = {1, *(MULTIPROCESSORS * turns // tiles for turns in range(1, 3 * resident + 1))}
-    return min((s for s in options if 1 <= s <= most), key=lambda s: (_time(p, shape, factor, s), s))
-
-
-def estimated(p: Product, tf32: bool) -> list[tuple[float, tuple[int, ...], int]]:
-    """(microseconds, tiles, splits) of each tile, the fastest first."""
-    found = []
-    for shape, factors in candidates(p.problem.x.dtype, tf32):
-        factor = factors[2 * p.weights + p.channels_last]
-        splits = best_splits(p, shape, factor)
-        found.append((_time(p, shape, factor, splits), shape, splits))
-    return sorted(found)
-
-
-def heuristic(problem: ConvProblem, policy: Policy, terms: int = 8) -> ImplicitTilesConfig:
-    """The configuration that should be fastest."""
-    p, tf32 = Product(problem), is_tf32(problem, policy)
-    _, shape, splits = estimated(p, tf32)[0]
-    return configured(p, shape, tf32, splits, terms=terms)
-
-
-def space(problem: ConvProblem, policy: Policy, terms: int = 8) -> list[ImplicitTilesConfig]:
-    """Every configuration worth timing, the heuristic's first."""
-    p, tf32 = Product(problem), is_tf32(problem, policy)
-    ordered = estimated(p, tf32)
-    found = [configured(p, shape, tf32, splits, terms=terms) for _, shape, splits in ordered]
-    for _, shape, splits in ordered[:2]:
-        for other in (max(1, splits // 2), splits + 1, 2 * splits):
-            if other * p.groups <= 65535 and other <= p.padded_terms(shape[2]) // shape[2]:
-                found.append(configured(p, shape, tf32, other, terms=terms))
-    others = [replace(c, stages=5 - c.stages) for c in found[:2]]
-    return list(dict.fromkeys([*found, *(c for c in others if c.shared_bytes <= SHARED)]))

@@ -121,7 +121,8 @@ def columns_kernel(
     dtype, parameter = problem.x.dtype, problem.gamma.dtype
 
     def build() -> Callable[..., None]:
-        module = importlib.import_module("numbadnn.kernels._norm_columns")
+        part = "_grad" if name in ("sums", "backward") else ""
+        module = importlib.import_module(f"numbadnn.kernels._norm_columns{part}")
         return getattr(module, name)(dtype, acc, parameter, config, *more)
 
     words = " ".join(str(int(v)) for v in (*astuple(config), *more))

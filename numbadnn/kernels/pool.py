@@ -13,7 +13,7 @@ import operator
 from collections.abc import Iterator
 from typing import Any
 
-from numbadnn.kernels import pool_argmax, pool_strided, pool_tiles, pool_walk
+from numbadnn.kernels import _driver, pool_argmax, pool_strided, pool_tiles, pool_walk, simulate
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import accumulator_of, device_reason
 from numbadnn.ops.pool import PoolProblem
@@ -45,7 +45,8 @@ def plan_argmax(problem: PoolProblem, policy: Policy, config: Any = None) -> Exe
     """One launch, which reads x and dy."""
     config, acc = config or pool_argmax.heuristic(problem), accumulator_of(problem.x.dtype, policy)
     if isinstance(config, pool_walk.WalkConfig):
-        config = pool_walk.possible(problem, config, acc, policy)
+        capability = pool_walk.HOPPER if simulate.active() else _driver.compute_capability(policy.device)
+        config = pool_walk.possible(problem, config, acc, capability)
     kernel, grid, scalars = pool_argmax.prepare(problem, config, acc)
     go = kernel.prepare(policy.device, grid, (config.threads, 1, 1), scalars).direct
 
@@ -152,8 +153,6 @@ def kernels() -> Iterator[Kernel]:
             yield kernel
     problems = [PoolProblem.parse(line) for line in _OVERLAPPING]
     yield pool_argmax.prepare(problems[0], pool_argmax.space(problems[0])[0], "float32")[0]
-    for (
-        problem
-    ) in problems:  # the widest of 16 bits is at the bound of its registers, which assemblers keep more or less well
-        narrow = next(c for c in pool_walk.space(problem) if c.spread == 2)
-        yield pool_argmax.prepare(problem, narrow, "float32")[0]
+    for problem in problems:  # as on the first of three architectures
+        first = pool_walk.possible(problem, pool_walk.space(problem)[0], "float32", (8, 0))
+        yield pool_argmax.prepare(problem, first, "float32")[0]

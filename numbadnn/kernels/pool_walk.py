@@ -9,15 +9,19 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from numbadnn.kernels import _driver, simulate
 from numbadnn.kernels._launch import Kernel, blocks
 from numbadnn.ops.pool import PoolProblem
-from numbadnn.problem import Policy
 
 Two = tuple[int, int]
 THREADS = 128
 #: registers that a thread may hold; up to each of ``MANY_HELD`` so many blocks share a multiprocessor
 MOST_HELD, MANY_HELD = 154, {7: 50, 6: 60, 5: 89, 4: 116, 3: 154}
+#: the same of pairs, which spill beyond it: channels last; else on Hopper, and on others, whose assembler spills earlier. (Three
+#: blocks may spill a dozen bytes on Hopper: 3x3 windows of stride 1 ran at 62 % of a copy, with none of it spilled at 50 %.)
+CLEAN_LAST = {7: 40, 6: 50, 5: 66, 4: 95, 3: 140}
+CLEAN_HOPPER = {7: 50, 6: 60, 5: 84, 4: 116, 3: 150}
+CLEAN_ELSEWHERE = {7: 50, 6: 60, 5: 84, 4: 110, 3: 120}
+HOPPER = (9, 0)
 #: tests of an element against a maximum in one step
 MOST_TESTS = 160
 #: accesses of a row: a word has a bit for each that is outside, and one more
@@ -170,19 +174,25 @@ def config(problem: PoolProblem, lanes: int, spread: int, drop: int, ahead: bool
         problem.window, problem.stride, problem.pad, last, lanes, spread, drop, ahead, most, vec_dx,
         (problem.x.shape[2], W), (problem.y.shape[2], problem.y.shape[3]), problem.x.shape[1] if last else 1, THREADS, 1, paired,
     )  # fmt: skip
-    resident = next((n for n, held in MANY_HELD.items() if blank.held(size) <= held), 2)
-    return replace(blank, resident=resident)
+    return _held_by(blank, size, CLEAN_LAST if last else CLEAN_HOPPER)
 
 
-def possible(problem: PoolProblem, c: WalkConfig, acc: str, policy: Policy) -> WalkConfig:
-    """The configuration, not paired where sums are float64 or a GPU before Hopper would compare bfloat16 in pairs."""
-    if c.paired and (acc != "float32" or (problem.x.dtype == "bfloat16" and not _compares_bfloat16(policy))):
+def _held_by(c: WalkConfig, size: int, clean: dict[int, int]) -> WalkConfig:
+    """With as many blocks a multiprocessor as registers allow; of pairs that would spill, the next strip is not read before."""
+    many = next((n for n, held in MANY_HELD.items() if c.held(size) <= held), 2)
+    later = replace(c, ahead=False, resident=many)
+    if c.paired and many in clean and c.held(size) > clean[many]:
+        return later if c.ahead and later.held(size) <= clean[many] else replace(c, resident=many - 1)
+    return replace(c, resident=many)
+
+
+def possible(problem: PoolProblem, c: WalkConfig, acc: str, capability: tuple[int, int]) -> WalkConfig:
+    """The configuration for a GPU, not paired where sums are float64 or one before Hopper would compare bfloat16 in pairs."""
+    if c.paired and (acc != "float32" or (problem.x.dtype == "bfloat16" and capability < HOPPER)):
         return config(problem, c.lanes, c.spread, c.drop, c.ahead)
+    if c.paired and not c.last and capability != HOPPER:
+        return _held_by(c, problem.x.itemsize, CLEAN_ELSEWHERE)
     return c
-
-
-def _compares_bfloat16(policy: Policy) -> bool:
-    return simulate.active() or _driver.compute_capability(policy.device) >= (9, 0)
 
 
 @functools.lru_cache(maxsize=256)

@@ -17,6 +17,7 @@ from typing import Any
 
 from numbadnn.kernels import softmax_channels, softmax_long, softmax_rows, softmax_strided, softmax_tiles
 from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import device_reason
 from numbadnn.ops.softmax import SoftmaxProblem
@@ -47,13 +48,8 @@ def _register(op: str, stem: str, module: ModuleType) -> None:
         config = config or module.heuristic(problem, *_room(module, policy.device))
         kernel, grid, threads, scalars, shared_bytes = module.prepare(problem, config)
         launch = kernel.prepare(policy.device, grid, (threads, 1, 1), scalars, shared_bytes)
-
-        def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-            launch(stream, *inputs, outputs[0])
-
-        facts = {"kernel": kernel.name, "config": config}
         level = "gpu_to_gpu" if getattr(config, "vec", 1) == 1 else "run_to_run"
-        return Executable(run, determinism=level, facts=facts, direct=launch.direct)
+        return one_launch(kernel, launch, config, determinism=level)
 
     def rank(problem: SoftmaxProblem) -> float:
         return 2 + problem.bytes / module.speed(problem)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from numbadnn.kernels._launch import Kernel, blocks
+from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import LIMIT32, device_reason
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
@@ -50,15 +50,12 @@ class ToImageConfig:
     @property
     def lowest(self) -> tuple[int, int]:
         """The first row and column of the source that a result's row and column 0 reach, which may be negative."""
-        (R, S), (down, across), (top, left) = self.taps, self.stride, self.first
-        return -((R - 1 - top) // down), -((S - 1 - left) // across)
+        return met(self.patch, self.taps, self.stride, self.first)[0]
 
     @property
     def reach(self) -> tuple[int, int]:
         """Rows and columns of the source behind a patch."""
-        ends = zip(self.patch, self.first, self.stride, self.lowest, strict=True)
-        rows, columns = ((n - 1 + first) // step - lowest + 1 for n, first, step, lowest in ends)
-        return rows, columns
+        return met(self.patch, self.taps, self.stride, self.first)[1]
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -80,6 +77,15 @@ class ToImageConfig:
     def shared_bytes(self) -> int:
         """Two buffers, and where each element of a channel's tile lies."""
         return 4 * (2 * self.stage + self.tile[0] * self.tile[1])
+
+
+def met(
+    extent: tuple[int, int], taps: tuple[int, int], stride: tuple[int, int], first: tuple[int, int]
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(the first, how many) rows and columns of the source that results up to ``extent`` meet; the first may be negative."""
+    lowest = _pair(tuple(-((n - 1 - at) // step) for n, step, at in zip(taps, stride, first, strict=True)))
+    ends = zip(extent, first, stride, lowest, strict=True)
+    return lowest, _pair(tuple((n - 1 + at) // step - low + 1 for n, at, step, low in ends))
 
 
 class Sum:
@@ -186,12 +192,7 @@ def plan(problem: ConvProblem, policy: Policy, config: ToImageConfig | None = No
         *(problem.alpha, problem.beta),
     )
     launch = chosen.prepare(policy.device, blocks(N * high * wide, 1), (THREADS, 1, 1), scalars, config.shared_bytes)
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        launch(stream, *inputs, outputs[0])
-
-    facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=launch.direct)
+    return one_launch(chosen, launch, config)
 
 
 def rank(problem: ConvProblem) -> float:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
-from typing import Any
 
 from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import LIMIT32, device_reason, float32_reason
-from numbadnn.kernels.to_image import MOST_CHANNELS, MOST_TAPS, Sum
+from numbadnn.kernels.to_image import MOST_CHANNELS, MOST_TAPS, Sum, met
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
@@ -51,15 +51,12 @@ class ToImageHalvesConfig:
     @property
     def lowest(self) -> tuple[int, int]:
         """The first row and column of the source that position 0 meets, which may be negative."""
-        (R, S), (down, across), (top, left) = self.taps, self.stride, self.first
-        return -((R - 1 - top) // down), -((S - 1 - left) // across)
+        return met(self.stride, self.taps, self.stride, self.first)[0]
 
     @property
     def reach(self) -> tuple[int, int]:
         """Rows and columns of the source that a position meets, in all its phases."""
-        ends = zip(self.first, self.stride, self.lowest, strict=True)
-        rows, columns = ((step - 1 + first) // step - lowest + 1 for first, step, lowest in ends)
-        return rows, columns
+        return met(self.stride, self.taps, self.stride, self.first)[1]
 
     def _meets(self, later: int, j: int) -> bool:
         """Whether results of a phase along the rows meet the j-th column of places."""
@@ -200,12 +197,7 @@ def plan(problem: ConvProblem, policy: Policy, config: ToImageHalvesConfig | Non
     )
     grid = (min(count, MULTIPROCESSORS * together), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes)
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        launch(stream, *inputs, outputs[0])
-
-    facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, 0, "tensor_core", "batch_invariant", facts, launch.direct)
+    return one_launch(chosen, launch, config, "tensor_core", "batch_invariant")
 
 
 def _space(problem: ConvProblem, policy: Policy) -> list[ToImageHalvesConfig]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from numbadnn.kernels import upsample_layout as layout
 from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import device_reason
 from numbadnn.ops.upsample import UpsampleProblem
 from numbadnn.problem import Policy
@@ -35,12 +36,7 @@ def _register(op: str, stem: str) -> None:
         config = config or configure(problem)
         kernel, grid, scalars = prepare(problem, config)
         launch = kernel.prepare(policy.device, grid, (config.threads, 1, 1), scalars)
-
-        def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-            launch(stream, inputs[0], outputs[0])
-
-        facts = {"kernel": kernel.name, "config": config}
-        return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=launch.direct)
+        return one_launch(kernel, launch, config)
 
     def rank(problem: UpsampleProblem) -> float:
         return 2 + problem.bytes / SPEED[stem]

@@ -12,18 +12,14 @@ three points; ``parts`` says where starts, ranks, lists and records begin in it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, load, store_vector, zero_bytes
+from numbadnn.kernels._ptx import ACCUMULATOR, let_next_start, load, load_vector, store_vector, zero_bytes
 from numbadnn.kernels._spatial_point import INTEGER
 from numbadnn.kernels.spatial_gradients import BinsConfig, StripeConfig
 from numbadnn.problem import ITEMSIZE
-
-#: positions that ``stripe`` has under way at once
-AT_ONCE = 4
 
 
 def clear(config: BinsConfig) -> Callable[..., None]:
@@ -187,35 +183,43 @@ def stripe(config: StripeConfig) -> Callable[..., None]:
 
     Counts, places and lists stay in shared memory. The block's stretch begins behind as many records as there are points in the
     rows above, wherever they lie across: what stands where is the same in every run, and every cell is in order. A point of
-    other rows is known by its y alone.
+    other rows is known by its y alone. ``config.points`` points that lie together are read in one access.
     """
-    threads = config.threads
-    warps = threads // 32
-    position, cell = _spatial_point.position(config.place, config.acc), _spatial_point.cell(config.acc)
-    read, write, A = load(config.place, config.acc), _spatial_point.write_integer(), ACCUMULATOR[config.acc]
+    threads, many = config.threads, config.points
+    warps, pair = threads // 32, 2 * many
+    cell = _spatial_point.cell(config.acc)
+    read, read_many = load(config.place, config.acc), load_vector(config.place, pair, config.acc)
+    write, A = _spatial_point.write_integer(), ACCUMULATOR[config.acc]
     put, size, R = _put_record(config), 4 * ITEMSIZE[config.record], ACCUMULATOR[config.record]
     grid_size = ITEMSIZE[config.place]
 
     @device
-    def rows_of(at, apart, left, half_height, ys):  # type: ignore[no-untyped-def]
-        """The rows of points ``apart`` bytes from each other, all loads under way at once. NaN where there is no point."""
-        for e in range(AT_ONCE):
-            ys[e] = read(at + e * apart) if e * warps < left else A(math.nan)
-        for e in range(AT_ONCE):
-            ys[e] = A(A(ys[e] + A(1)) * half_height)
+    def fetch(values, image, point, out_width, gs):  # type: ignore[no-untyped-def]
+        """x and y of ``many`` points."""
+        if many > 1:
+            read_many(values, i32(0), image + i64(point) * (2 * grid_size))
+        else:
+            row = i32(u32(point) // u32(out_width))
+            at = image + (i64(row) * gs[1] + i64(point - row * out_width) * gs[2]) * grid_size
+            values[0], values[1] = read(at), read(at + gs[3] * grid_size)
+
+    @device
+    def scaled(value, half):  # type: ignore[no-untyped-def]
+        return A(A(value + A(1)) * half)
 
     def kernel(  # type: ignore[no-untyped-def]
         grid, work, parts, stripes, rows, out_height, out_width, height, width, half_width, half_height, gs
     ):
         sums = cuda.shared.array(0, INTEGER)  # one a thread; then the number of points above
         counts = sums[threads + 1 :]  # then where each cell begins, last where it ends
-        record, ys = cuda.local.array(4, R), cuda.local.array(AT_ONCE, A)
+        record, values = cuda.local.array(4, R), cuda.local.array(pair, A)
+        let_next_start()
         thread = i32(cuda.threadIdx.x)
         warp, lane = i32(thread >> 5), i32(thread & 31)
         n = i32(u32(cuda.blockIdx.x) // u32(stripes))
         top = i32(i32(i32(cuda.blockIdx.x) - n * stripes) * rows - 1)  # the first row of cells is -1
         tall = i32(min(rows, i32(height - top)))
-        across = i32(width + 1)
+        across, points = i32(width + 1), i32(out_height * out_width)
         cells = i32(tall * across)
         listed = counts[cells:]  # points, cell by cell
         for k in range(thread, cells, threads):
@@ -224,25 +228,19 @@ def stripe(config: StripeConfig) -> Callable[..., None]:
             sums[threads] = 0
         cuda.syncthreads()
         image = grid + n * gs[0] * grid_size
-        apart, over, down = gs[1] * (warps * grid_size), gs[2] * (32 * grid_size), gs[3] * grid_size
-        line = image + (warp * gs[1] + lane * gs[2]) * grid_size
         begin, end = A(top), A(top + tall)
         before = i32(0)
-        for _ in range(lane, out_width, 32):
-            at = line
-            for row in range(warp, out_height, AT_ONCE * warps):
-                rows_of(at + down, apart, i32(out_height - row), half_height, ys)
-                for e in range(AT_ONCE):
-                    if ys[e] > A(-1) and ys[e] < end:
-                        if ys[e] < begin:
-                            before = i32(before + 1)
-                        else:
-                            x = A(A(read(at + e * apart) + A(1)) * half_width)
-                            sound, j, i, _, _ = cell(x, ys[e], height, width)
-                            if sound:
-                                cuda.atomic.add(counts, i32((i - top) * across + j + 1), 1)
-                at += AT_ONCE * apart
-            line += over
+        for first in range(thread * many, points, threads * many):
+            fetch(values, image, first, out_width, gs)
+            for e in range(many):
+                y = scaled(values[2 * e + 1], half_height)
+                if y > A(-1) and y < end:
+                    if y < begin:
+                        before = i32(before + 1)
+                    else:
+                        sound, j, i, _, _ = cell(scaled(values[2 * e], half_width), y, height, width)
+                        if sound:
+                            cuda.atomic.add(counts, i32((i - top) * across + j + 1), 1)
         if before > 0:
             cuda.atomic.add(sums, threads, before)
         cuda.syncthreads()
@@ -274,28 +272,26 @@ def stripe(config: StripeConfig) -> Callable[..., None]:
                 k = i32(row * across + column)  # a row ends where the next begins
                 write(starts + (i64(row) * (width + 2) + column) * 4, i32(base + (counts[k] if k < cells else mine)))
         cuda.syncthreads()
-        line = image + (warp * gs[1] + lane * gs[2]) * grid_size
-        for column in range(lane, out_width, 32):
-            at = line
-            for row in range(warp, out_height, AT_ONCE * warps):
-                rows_of(at + down, apart, i32(out_height - row), half_height, ys)
-                for e in range(AT_ONCE):
-                    if ys[e] > A(-1) and ys[e] >= begin and ys[e] < end:
-                        x = A(A(read(at + e * apart) + A(1)) * half_width)
-                        sound, j, i, _, _ = cell(x, ys[e], height, width)
-                        if sound:
-                            to = cuda.atomic.add(counts, i32((i - top) * across + j + 1), 1)
-                            listed[to] = i32((row + e * warps) * out_width + column)
-                at += AT_ONCE * apart
-            line += over
+        for first in range(thread * many, points, threads * many):
+            fetch(values, image, first, out_width, gs)
+            for e in range(many):
+                y = scaled(values[2 * e + 1], half_height)
+                if y > A(-1) and y >= begin and y < end:
+                    sound, j, i, _, _ = cell(scaled(values[2 * e], half_width), y, height, width)
+                    if sound:
+                        to = cuda.atomic.add(counts, i32((i - top) * across + j + 1), 1)
+                        listed[to] = i32(first + e)
         cuda.syncthreads()  # counts: where each cell ends
         records = work + parts[3] + base * size
         for k in range(thread, mine, threads):
             point = listed[k]
-            row = i32(u32(point) // u32(out_width))
-            at = image + (i64(row) * gs[1] + i64(point - row * out_width) * gs[2]) * grid_size
-            px, py = position(at, gs[3] * grid_size, half_width, half_height)
-            _, j, i, u, v = cell(px, py, height, width)
+            if many > 1:
+                at = image + i64(point) * (2 * grid_size)
+                x, y = scaled(read(at), half_width), scaled(read(at + grid_size), half_height)
+            else:
+                fetch(values, image, point, out_width, gs)
+                x, y = scaled(values[0], half_width), scaled(values[1], half_height)
+            _, j, i, u, v = cell(x, y, height, width)
             own = i32((i - top) * across + j + 1)
             start = counts[i32(own - 1)] if own > 0 else i32(0)
             to = start

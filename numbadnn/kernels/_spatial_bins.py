@@ -6,8 +6,8 @@ turns the counts of a row into places, ``place`` lists each cell's points and th
 point's record behind those of the smaller ones. Two records of a cell are put in order by whoever reads them: nothing is
 sorted unless some cell has three. Where a row's stretch lies may differ from run to run; what stands in it may not.
 Images of few points need one launch: ``stripe``.
-A record is (number of the point in its image, u, v, nothing). The workspace begins with the cursor and whether some cell has
-three points; ``parts`` says where starts, ranks, lists and records begin in it.
+A record is (number of the point in its image, u, v, the point's row). The workspace begins with the cursor and whether some
+cell has three points; ``parts`` says where starts, ranks, lists and records begin in it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def clear(config: BinsConfig) -> Callable[..., None]:
 
 
 def _points(config: BinsConfig):  # type: ignore[no-untyped-def]
-    """``(...) -> (whether the thread has a point that meets the image, n, point, cell's entry in starts, u, v)``."""
+    """``(...) -> (whether the thread has a point that meets the image, n, point, its row, cell's entry in starts, u, v)``."""
     threads, wide = config.threads, config.wide
     position, cell = _spatial_point.position(config.place, config.acc), _spatial_point.cell(config.acc)
     grid_size = ITEMSIZE[config.place]
@@ -56,7 +56,7 @@ def _points(config: BinsConfig):  # type: ignore[no-untyped-def]
         px, py = position(at, gs[3] * grid_size, half_width, half_height)
         sound, j, i, u, v = cell(px, py, height, width)
         entry = i64((n * (height + 1) + i + 1) * i64(width + 2) + j + 1)
-        return live and sound, index, point, entry, u, v
+        return live and sound, index, point, row, entry, u, v
 
     return find
 
@@ -68,7 +68,9 @@ def count(config: BinsConfig) -> Callable[..., None]:
     def kernel(  # type: ignore[no-untyped-def]
         grid, work, parts, total, points, out_width, height, width, half_width, half_height, gs
     ):
-        live, index, _, entry, _, _ = find(grid, total, points, out_width, height, width, half_width, half_height, gs)
+        live, index, _, _, entry, _, _ = find(
+            grid, total, points, out_width, height, width, half_width, half_height, gs
+        )
         if live:
             write(work + parts[1] + index * 4, add(work + parts[0] + entry * 4, i32(1)))
 
@@ -114,17 +116,17 @@ def scan(config: BinsConfig) -> Callable[..., None]:
 
 
 def _put_record(config: BinsConfig | StripeConfig):  # type: ignore[no-untyped-def]
-    """``put(record, address, point, u, v)``; ``record`` is a local array of four."""
+    """``put(record, address, point, row, u, v)``; ``record`` is a local array of four."""
     R, size = ACCUMULATOR[config.record], ITEMSIZE[config.record]
     pair = 16 // size
     write = store_vector(config.record, pair, config.record)
 
     @device
-    def put(record, address, point, u, v):  # type: ignore[no-untyped-def]
+    def put(record, address, point, row, u, v):  # type: ignore[no-untyped-def]
         record[0] = R(point)
         record[1] = R(u)
         record[2] = R(v)
-        record[3] = R(0)
+        record[3] = R(row)
         write(record, i32(0), address)
         if pair < 4:
             write(record, i32(2), address + 16)
@@ -141,14 +143,14 @@ def place(config: BinsConfig) -> Callable[..., None]:
         grid, work, parts, total, points, out_width, height, width, half_width, half_height, gs
     ):
         record = cuda.local.array(4, R)
-        live, index, point, entry, u, v = find(
+        live, index, point, row, entry, u, v = find(
             grid, total, points, out_width, height, width, half_width, half_height, gs
         )
         if live:
             start, rank = read(work + parts[0] + entry * 4), read(work + parts[1] + index * 4)
             at = i64(start) + rank
             write(work + parts[2] + at * 4, i32(point))
-            put(record, work + parts[3] + at * size, point, u, v)
+            put(record, work + parts[3] + at * size, point, row, u, v)
             if rank == 2:
                 write(work + 4, i32(1))
 
@@ -166,14 +168,16 @@ def sort(config: BinsConfig) -> Callable[..., None]:
         record = cuda.local.array(4, R)
         if read(work + 4) == 0:
             return
-        live, _, point, entry, u, v = find(grid, total, points, out_width, height, width, half_width, half_height, gs)
+        live, _, point, row, entry, u, v = find(
+            grid, total, points, out_width, height, width, half_width, half_height, gs
+        )
         if live:
             first, last = read(work + parts[0] + entry * 4), read(work + parts[0] + entry * 4 + 4)
             at = first
             for k in range(first, last):
                 if read(work + parts[2] + i64(k) * 4) < point:
                     at = i32(at + 1)
-            put(record, work + parts[3] + i64(at) * size, point, u, v)
+            put(record, work + parts[3] + i64(at) * size, point, row, u, v)
 
     return kernel
 
@@ -298,6 +302,6 @@ def stripe(config: StripeConfig) -> Callable[..., None]:
             for other in range(start, counts[own]):
                 if listed[other] < point:
                     to = i32(to + 1)
-            put(record, records + i64(to) * size, point, u, v)
+            put(record, records + i64(to) * size, point, i32(u32(point) // u32(out_width)), u, v)
 
     return kernel

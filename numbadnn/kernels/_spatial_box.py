@@ -168,29 +168,25 @@ def stager(dtype: str, config: StagedConfig, rounds: int) -> tuple[Any, Any]:
     copy = copy_or_zero(vec * size)
 
     @device
-    def plan(sources, places, needed, chosen, skip, at, line, left, top, wide, tall, pitch, row_step, width, height):  # type: ignore[no-untyped-def]
-        """The first ``skip`` pieces are others'. sources[r]: where the thread's r-th piece comes from in the channel at ``line``;
-        places[r]: twice its place in bytes, that of the box being ``at``, and 1 more inside the image; -1: not copied. Where
-        pieces are ``chosen`` those are copied whose ``needed`` is not 0."""
+    def plan(sources, places, needed, skip, line, left, top, wide, tall, pitch, row_step):  # type: ignore[no-untyped-def]
+        """The first ``skip`` pieces are others'. Of the thread's r-th piece, sources[r] is where it lies in the channel at
+        ``line``, places[r] where in the box, in bytes; -1: it is not copied, as no point needs it."""
         for r in range(rounds):
             piece = i32(i32(cuda.threadIdx.x) + r * threads - skip)
             if piece >= 0:
                 row = i32(u32(piece) // u32(max(wide, i32(1))))
                 column = i32(piece - row * wide)
-                x, y = i32((column + left) * vec), i32(top + row)
-                inside = x >= 0 and x < width and y >= 0 and y < height
-                sources[r] = line + (y * row_step + i64(x) * size if inside else i64(0))
-                place = i32(at + i32(row * pitch + column * vec) * size)
-                copied = row < tall
-                if copied and chosen:
-                    copied = needed[i32(u32(i32(row * pitch)) // u32(vec)) + column] != 0
-                places[r] = i32(place * 2 + (1 if inside else 0)) if copied else -1
+                place = i32(row * pitch + column * vec)
+                sources[r] = line + i32(top + row) * row_step + i64(i32((column + left) * vec)) * size
+                places[r] = -1
+                if row < tall and needed[i32(u32(place) // u32(vec))] != 0:
+                    places[r] = i32(place * size)
 
     @device
     def begin(words, to, sources, steps, places):  # type: ignore[no-untyped-def]
         for r in range(rounds):
             if places[r] >= 0:
-                copy(words, i32(to + (places[r] >> 1)), sources[r], (places[r] & 1) != 0)
+                copy(words, i32(to + places[r]), sources[r], True)
             sources[r] += steps[r]
 
     return plan, begin

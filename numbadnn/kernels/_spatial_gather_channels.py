@@ -116,6 +116,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
         record = cuda.local.array(4, R)
         turns = cuda.local.array(HELD, INTEGER)
         noted_weights, dot_places = cuda.local.array(HELD, A), cuda.local.array(HELD, WORD)
+        lines = cuda.local.array(HELD, INTEGER)
         sums, own = cuda.local.array(vec, A), cuda.local.array(vec, A)
         values, dots = cuda.local.array(vec, A), cuda.local.array(HELD, A)
         raw = cuda.local.array(held_words, WORD)
@@ -135,7 +136,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
             entry = first_entry + (row * i64(width + 2) + column) * 4
             count = i32(0)
             if live:
-                count = look(record, noted_weights, dot_places, turns, entry, next_entry, records)
+                count = look(record, noted_weights, dot_places, lines, turns, entry, next_entry, records)
             counts[thread] = count
             if count > HELD:
                 cuda.atomic.max(most, 0, count)

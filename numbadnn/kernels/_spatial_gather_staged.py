@@ -37,7 +37,7 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
     read, write, write_dot = load(dtype, acc), store(dtype, acc), store(acc, acc)
     pixel = element(dtype, acc)
     locate, look = _spatial_point.tile(32, config.rows), records_of_pixel(acc, config.held, config)
-    threads, rows, pieces = config.threads, config.rows, config.pieces
+    threads, pieces = config.threads, config.pieces
     box, (plan, begin) = box_of(dtype, config, 0), stager(dtype, config, config.rounds)
     warps, many, vec = config.threads // 32, config.rows * 32 // config.threads, config.vec
     rounds, own_pieces = config.rounds, config.rows * 32 // config.vec
@@ -93,7 +93,7 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
         table = cuda.shared.array(128, INTEGER)
         needed = cuda.shared.array(pieces, INTEGER)
         record = cuda.local.array(4, R)
-        turns = cuda.local.array(held, INTEGER)
+        turns, lines = cuda.local.array(held, INTEGER), cuda.local.array(held, INTEGER)
         noted_weights, dot_places = cuda.local.array(held, A), cuda.local.array(held, WORD)
         sources, steps = cuda.local.array(rounds, INTEGER64), cuda.local.array(rounds, INTEGER64)
         places = cuda.local.array(rounds, INTEGER)
@@ -118,15 +118,14 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
             count = i32(0)
             if column < width and row + p * warps < height:
                 entry = work + parts[0] + ((i64(n) * (height + 1) + row + p * warps) * (width + 2) + column) * 4
-                count = look(record, noted_weights, dot_places, turns, entry, i64(width + 2) * 4, records)
+                count = look(record, noted_weights, dot_places, lines, turns, entry, i64(width + 2) * 4, records)
                 if count > held:
                     low_j, high_j = max(low_j, i32(0)), i32(-FAR)  # too many: as a box that is too large
                     count = i32(0)
                 for k in range(held):
                     if k < count:
-                        point = u32(dot_places[k] >> u32(2))
-                        i = i32(point // u32(out_width))
-                        j = i32(point - i * out_width)
+                        i = lines[k]
+                        j = i32(i32(dot_places[k] >> u32(2)) - i * out_width)
                         low_j, high_j = max(low_j, i32(-j)), max(high_j, j)
                         low_i, high_i = max(low_i, i32(-i)), max(high_i, i)
                         note(
@@ -169,16 +168,16 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
             if thread < stages * group:
                 words[(thread * box_bytes + zero) // 4] = 0
                 words[(thread * box_bytes + zero) // 4 + 1] = 0
+            plan(sources, places, needed, i32(own_pieces), line, left, top, wide, tall, pitch, ys[2] * size)
             for r in range(rounds):
-                steps[r] = next_x if thread + r * threads < own_pieces else next_y
-            plan(
-                sources, places, needed, False, i32(0), i32(zero + 16), line_own, i32(u32(column - i32(thread & 31)) // u32(vec)),
-                i32(row - i32(thread >> 5)), i32(32 // vec), i32(rows), i32(32), xs[2] * size, width, height,
-            )  # fmt: skip
-            plan(
-                sources, places, needed, True, i32(own_pieces), i32(0), line, left, top, wide, tall, pitch, ys[2] * size,
-                out_width, out_height,
-            )  # fmt: skip
+                steps[r] = next_y
+                piece = i32(thread + r * threads)
+                if piece < own_pieces:  # of the tile's own pixels
+                    y = i32(u32(piece) // u32(32 // vec))
+                    x = i32(piece - y * (32 // vec))
+                    at_row, at_column = i32(row - i32(thread >> 5) + y), i32(column - i32(thread & 31) + x * vec)
+                    steps[r], sources[r] = next_x, line_own + at_row * xs[2] * size + i64(at_column) * size
+                    places[r] = i32(zero + 16 + piece * (vec * size)) if at_row < height and at_column < width else -1
             some = i32(-1)
             for r in range(rounds):
                 some = max(some, places[r])

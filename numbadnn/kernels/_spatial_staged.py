@@ -120,9 +120,7 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
                 words[(thread * box_bytes + zero) // 4 + 1] = 0
             for r in range(rounds):
                 steps[r] = next_x
-            plan(
-                sources, places, needed, True, i32(0), i32(0), image, left, top, wide, tall, pitch, xs[2] * size, width, height
-            )  # fmt: skip
+            plan(sources, places, needed, i32(0), image, left, top, wide, tall, pitch, xs[2] * size)
             some = i32(-1)
             for r in range(rounds):
                 some = max(some, places[r])

@@ -212,7 +212,7 @@ def sampler_step(problem: SpatialProblem, stem: str, config: Any = None) -> Step
     scalars = (across, down, *many, *more)
     parameters = f"ptr:3 i32:{7 if stem == 'channels' else 8} {real(acc)}:2 i64*4 i64*4 i64*4"
     where = ("staged", "sampler") if stem == "staged" else ("sampler", stem)
-    resident = (5 if img.itemsize < 4 else 4) if stem == "staged" and acc == "float32" else 1
+    resident = 4 if stem == "staged" and acc == "float32" else 1
     shared_bytes = 0
     if isinstance(config, StagedConfig):
         shared_bytes = config.stages * config.group * (config.pieces * config.vec * img.itemsize + 16)

@@ -166,7 +166,7 @@ def test_shared_memory_under_the_simulator():
     from simulated import checks_passed
 
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
-    assert checks_passed("spatial") >= 4
+    assert checks_passed("spatial") >= 6
 
 
 def test_what_has_no_weight_is_not_looked_at():

@@ -440,3 +440,27 @@ def _shuffle_twin(value: Any, mask: int) -> Any:
     other = _EXCHANGE[thread.thread_id ^ int(mask)]
     thread.syncthreads()
     return other
+
+
+def _largest_of_warp() -> Callable[..., Any]:
+    """``largest(value) -> i32``: the largest of a warp's 32-bit integers; all 32 lanes take part."""
+    if SIMULATED:
+
+        def twin(value):  # type: ignore[no-untyped-def]
+            for level in range(5):
+                value = max(value, _shuffle_twin(value, 16 >> level))
+            return value
+
+        return twin
+
+    @intrinsic
+    def largest(typingctx, value):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return _asm(builder, "redux.sync.max.s32 $0, $1, -1;", "=r,r", _I32, list(args), pure=False)
+
+        return types.int32(types.int32), codegen
+
+    return largest
+
+
+largest_of_warp = _largest_of_warp()

@@ -6,24 +6,20 @@ turns the counts of a row into places, ``place`` lists each cell's points and th
 point's record behind those of the smaller ones. Two records of a cell are put in order by whoever reads them: nothing is
 sorted unless some cell has three. Where a row's stretch lies may differ from run to run; what stands in it may not.
 Images of few points need one launch: ``stripe``.
-A record is (number of the point in its image, u, v, nothing). The workspace begins with the cursor and whether some cell has
-three points; ``parts`` says where starts, ranks, lists and records begin in it.
+A record is (number of the point in its image, u, v, the point's row). The workspace begins with the cursor and whether some
+cell has three points; ``parts`` says where starts, ranks, lists and records begin in it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, load, store_vector, zero_bytes
+from numbadnn.kernels._ptx import ACCUMULATOR, let_next_start, load, load_vector, store_vector, zero_bytes
 from numbadnn.kernels._spatial_point import INTEGER
 from numbadnn.kernels.spatial_gradients import BinsConfig, StripeConfig
 from numbadnn.problem import ITEMSIZE
-
-#: positions that ``stripe`` has under way at once
-AT_ONCE = 4
 
 
 def clear(config: BinsConfig) -> Callable[..., None]:
@@ -39,7 +35,7 @@ def clear(config: BinsConfig) -> Callable[..., None]:
 
 
 def _points(config: BinsConfig):  # type: ignore[no-untyped-def]
-    """``(...) -> (whether the thread has a point that meets the image, n, point, cell's entry in starts, u, v)``."""
+    """``(...) -> (whether the thread has a point that meets the image, n, point, its row, cell's entry in starts, u, v)``."""
     threads, wide = config.threads, config.wide
     position, cell = _spatial_point.position(config.place, config.acc), _spatial_point.cell(config.acc)
     grid_size = ITEMSIZE[config.place]
@@ -60,7 +56,7 @@ def _points(config: BinsConfig):  # type: ignore[no-untyped-def]
         px, py = position(at, gs[3] * grid_size, half_width, half_height)
         sound, j, i, u, v = cell(px, py, height, width)
         entry = i64((n * (height + 1) + i + 1) * i64(width + 2) + j + 1)
-        return live and sound, index, point, entry, u, v
+        return live and sound, index, point, row, entry, u, v
 
     return find
 
@@ -72,7 +68,9 @@ def count(config: BinsConfig) -> Callable[..., None]:
     def kernel(  # type: ignore[no-untyped-def]
         grid, work, parts, total, points, out_width, height, width, half_width, half_height, gs
     ):
-        live, index, _, entry, _, _ = find(grid, total, points, out_width, height, width, half_width, half_height, gs)
+        live, index, _, _, entry, _, _ = find(
+            grid, total, points, out_width, height, width, half_width, half_height, gs
+        )
         if live:
             write(work + parts[1] + index * 4, add(work + parts[0] + entry * 4, i32(1)))
 
@@ -118,17 +116,17 @@ def scan(config: BinsConfig) -> Callable[..., None]:
 
 
 def _put_record(config: BinsConfig | StripeConfig):  # type: ignore[no-untyped-def]
-    """``put(record, address, point, u, v)``; ``record`` is a local array of four."""
+    """``put(record, address, point, row, u, v)``; ``record`` is a local array of four."""
     R, size = ACCUMULATOR[config.record], ITEMSIZE[config.record]
     pair = 16 // size
     write = store_vector(config.record, pair, config.record)
 
     @device
-    def put(record, address, point, u, v):  # type: ignore[no-untyped-def]
+    def put(record, address, point, row, u, v):  # type: ignore[no-untyped-def]
         record[0] = R(point)
         record[1] = R(u)
         record[2] = R(v)
-        record[3] = R(0)
+        record[3] = R(row)
         write(record, i32(0), address)
         if pair < 4:
             write(record, i32(2), address + 16)
@@ -145,14 +143,14 @@ def place(config: BinsConfig) -> Callable[..., None]:
         grid, work, parts, total, points, out_width, height, width, half_width, half_height, gs
     ):
         record = cuda.local.array(4, R)
-        live, index, point, entry, u, v = find(
+        live, index, point, row, entry, u, v = find(
             grid, total, points, out_width, height, width, half_width, half_height, gs
         )
         if live:
             start, rank = read(work + parts[0] + entry * 4), read(work + parts[1] + index * 4)
             at = i64(start) + rank
             write(work + parts[2] + at * 4, i32(point))
-            put(record, work + parts[3] + at * size, point, u, v)
+            put(record, work + parts[3] + at * size, point, row, u, v)
             if rank == 2:
                 write(work + 4, i32(1))
 
@@ -170,14 +168,16 @@ def sort(config: BinsConfig) -> Callable[..., None]:
         record = cuda.local.array(4, R)
         if read(work + 4) == 0:
             return
-        live, _, point, entry, u, v = find(grid, total, points, out_width, height, width, half_width, half_height, gs)
+        live, _, point, row, entry, u, v = find(
+            grid, total, points, out_width, height, width, half_width, half_height, gs
+        )
         if live:
             first, last = read(work + parts[0] + entry * 4), read(work + parts[0] + entry * 4 + 4)
             at = first
             for k in range(first, last):
                 if read(work + parts[2] + i64(k) * 4) < point:
                     at = i32(at + 1)
-            put(record, work + parts[3] + i64(at) * size, point, u, v)
+            put(record, work + parts[3] + i64(at) * size, point, row, u, v)
 
     return kernel
 
@@ -187,35 +187,43 @@ def stripe(config: StripeConfig) -> Callable[..., None]:
 
     Counts, places and lists stay in shared memory. The block's stretch begins behind as many records as there are points in the
     rows above, wherever they lie across: what stands where is the same in every run, and every cell is in order. A point of
-    other rows is known by its y alone.
+    other rows is known by its y alone. ``config.points`` points that lie together are read in one access.
     """
-    threads = config.threads
-    warps = threads // 32
-    position, cell = _spatial_point.position(config.place, config.acc), _spatial_point.cell(config.acc)
-    read, write, A = load(config.place, config.acc), _spatial_point.write_integer(), ACCUMULATOR[config.acc]
+    threads, many = config.threads, config.points
+    warps, pair = threads // 32, 2 * many
+    cell = _spatial_point.cell(config.acc)
+    read, read_many = load(config.place, config.acc), load_vector(config.place, pair, config.acc)
+    write, A = _spatial_point.write_integer(), ACCUMULATOR[config.acc]
     put, size, R = _put_record(config), 4 * ITEMSIZE[config.record], ACCUMULATOR[config.record]
     grid_size = ITEMSIZE[config.place]
 
     @device
-    def rows_of(at, apart, left, half_height, ys):  # type: ignore[no-untyped-def]
-        """The rows of points ``apart`` bytes from each other, all loads under way at once. NaN where there is no point."""
-        for e in range(AT_ONCE):
-            ys[e] = read(at + e * apart) if e * warps < left else A(math.nan)
-        for e in range(AT_ONCE):
-            ys[e] = A(A(ys[e] + A(1)) * half_height)
+    def fetch(values, image, point, out_width, gs):  # type: ignore[no-untyped-def]
+        """x and y of ``many`` points."""
+        if many > 1:
+            read_many(values, i32(0), image + i64(point) * (2 * grid_size))
+        else:
+            row = i32(u32(point) // u32(out_width))
+            at = image + (i64(row) * gs[1] + i64(point - row * out_width) * gs[2]) * grid_size
+            values[0], values[1] = read(at), read(at + gs[3] * grid_size)
+
+    @device
+    def scaled(value, half):  # type: ignore[no-untyped-def]
+        return A(A(value + A(1)) * half)
 
     def kernel(  # type: ignore[no-untyped-def]
         grid, work, parts, stripes, rows, out_height, out_width, height, width, half_width, half_height, gs
     ):
         sums = cuda.shared.array(0, INTEGER)  # one a thread; then the number of points above
         counts = sums[threads + 1 :]  # then where each cell begins, last where it ends
-        record, ys = cuda.local.array(4, R), cuda.local.array(AT_ONCE, A)
+        record, values = cuda.local.array(4, R), cuda.local.array(pair, A)
+        let_next_start()
         thread = i32(cuda.threadIdx.x)
         warp, lane = i32(thread >> 5), i32(thread & 31)
         n = i32(u32(cuda.blockIdx.x) // u32(stripes))
         top = i32(i32(i32(cuda.blockIdx.x) - n * stripes) * rows - 1)  # the first row of cells is -1
         tall = i32(min(rows, i32(height - top)))
-        across = i32(width + 1)
+        across, points = i32(width + 1), i32(out_height * out_width)
         cells = i32(tall * across)
         listed = counts[cells:]  # points, cell by cell
         for k in range(thread, cells, threads):
@@ -224,25 +232,19 @@ def stripe(config: StripeConfig) -> Callable[..., None]:
             sums[threads] = 0
         cuda.syncthreads()
         image = grid + n * gs[0] * grid_size
-        apart, over, down = gs[1] * (warps * grid_size), gs[2] * (32 * grid_size), gs[3] * grid_size
-        line = image + (warp * gs[1] + lane * gs[2]) * grid_size
         begin, end = A(top), A(top + tall)
         before = i32(0)
-        for _ in range(lane, out_width, 32):
-            at = line
-            for row in range(warp, out_height, AT_ONCE * warps):
-                rows_of(at + down, apart, i32(out_height - row), half_height, ys)
-                for e in range(AT_ONCE):
-                    if ys[e] > A(-1) and ys[e] < end:
-                        if ys[e] < begin:
-                            before = i32(before + 1)
-                        else:
-                            x = A(A(read(at + e * apart) + A(1)) * half_width)
-                            sound, j, i, _, _ = cell(x, ys[e], height, width)
-                            if sound:
-                                cuda.atomic.add(counts, i32((i - top) * across + j + 1), 1)
-                at += AT_ONCE * apart
-            line += over
+        for first in range(thread * many, points, threads * many):
+            fetch(values, image, first, out_width, gs)
+            for e in range(many):
+                y = scaled(values[2 * e + 1], half_height)
+                if y > A(-1) and y < end:
+                    if y < begin:
+                        before = i32(before + 1)
+                    else:
+                        sound, j, i, _, _ = cell(scaled(values[2 * e], half_width), y, height, width)
+                        if sound:
+                            cuda.atomic.add(counts, i32((i - top) * across + j + 1), 1)
         if before > 0:
             cuda.atomic.add(sums, threads, before)
         cuda.syncthreads()
@@ -274,34 +276,32 @@ def stripe(config: StripeConfig) -> Callable[..., None]:
                 k = i32(row * across + column)  # a row ends where the next begins
                 write(starts + (i64(row) * (width + 2) + column) * 4, i32(base + (counts[k] if k < cells else mine)))
         cuda.syncthreads()
-        line = image + (warp * gs[1] + lane * gs[2]) * grid_size
-        for column in range(lane, out_width, 32):
-            at = line
-            for row in range(warp, out_height, AT_ONCE * warps):
-                rows_of(at + down, apart, i32(out_height - row), half_height, ys)
-                for e in range(AT_ONCE):
-                    if ys[e] > A(-1) and ys[e] >= begin and ys[e] < end:
-                        x = A(A(read(at + e * apart) + A(1)) * half_width)
-                        sound, j, i, _, _ = cell(x, ys[e], height, width)
-                        if sound:
-                            to = cuda.atomic.add(counts, i32((i - top) * across + j + 1), 1)
-                            listed[to] = i32((row + e * warps) * out_width + column)
-                at += AT_ONCE * apart
-            line += over
+        for first in range(thread * many, points, threads * many):
+            fetch(values, image, first, out_width, gs)
+            for e in range(many):
+                y = scaled(values[2 * e + 1], half_height)
+                if y > A(-1) and y >= begin and y < end:
+                    sound, j, i, _, _ = cell(scaled(values[2 * e], half_width), y, height, width)
+                    if sound:
+                        to = cuda.atomic.add(counts, i32((i - top) * across + j + 1), 1)
+                        listed[to] = i32(first + e)
         cuda.syncthreads()  # counts: where each cell ends
         records = work + parts[3] + base * size
         for k in range(thread, mine, threads):
             point = listed[k]
-            row = i32(u32(point) // u32(out_width))
-            at = image + (i64(row) * gs[1] + i64(point - row * out_width) * gs[2]) * grid_size
-            px, py = position(at, gs[3] * grid_size, half_width, half_height)
-            _, j, i, u, v = cell(px, py, height, width)
+            if many > 1:
+                at = image + i64(point) * (2 * grid_size)
+                x, y = scaled(read(at), half_width), scaled(read(at + grid_size), half_height)
+            else:
+                fetch(values, image, point, out_width, gs)
+                x, y = scaled(values[0], half_width), scaled(values[1], half_height)
+            _, j, i, u, v = cell(x, y, height, width)
             own = i32((i - top) * across + j + 1)
             start = counts[i32(own - 1)] if own > 0 else i32(0)
             to = start
             for other in range(start, counts[own]):
                 if listed[other] < point:
                     to = i32(to + 1)
-            put(record, records + i64(to) * size, point, u, v)
+            put(record, records + i64(to) * size, point, i32(u32(point) // u32(out_width)), u, v)
 
     return kernel

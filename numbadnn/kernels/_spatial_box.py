@@ -1,7 +1,8 @@
 """A box of an image in shared memory, copied there in the background, piece by piece: what a tile of points needs.
 
 The pixels around neighbouring points lie near each other. ``box_of`` finds the smallest box of the image that has those of a
-block's points, ``stager`` copies it; what lies outside the image is 0 in it.
+block's points, ``stager`` copies what of it is needed: of a turned tile's box a third is not, and the L2 cache, from which
+neighbouring tiles read the same pixels, is what limits 16-bit samplers.
 """
 
 from __future__ import annotations
@@ -13,15 +14,14 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels import _reduce
 from numbadnn.kernels._async_copies import copy_or_zero
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, intrinsic, types, u32
-from numbadnn.kernels._ptx import _I32, ACCUMULATOR, _asm, _numpy_type, _put, _slot, _widen
+from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, intrinsic, types, u32
+from numbadnn.kernels._ptx import _I32, ACCUMULATOR, _asm, _numpy_type, _put, _slot, _widen, largest_of_warp
 from numbadnn.kernels.spatial_layout import StagedConfig
 from numbadnn.problem import ITEMSIZE
 
 #: no pixel: farther than any
-FAR = -1e9
+FAR = -(2**29)
 
 
 # ---- pieces of a box, and elements of it ----------------------------------------------------------------------------
@@ -124,39 +124,36 @@ note, noted = _note()
 # ---- the box ----------------------------------------------------------------------------------------------------------
 
 
-def larger() -> Any:
-    """``larger(a, b)``"""
-
-    @device
-    def larger_of(a, b):  # type: ignore[no-untyped-def]
-        return a if a > b else b
-
-    return larger_of
-
-
 def box_of(dtype: str, config: StagedConfig, more: int) -> Any:
     """``box(...) -> (fits, left, top, wide, tall, pitch)`` of all the block's places, which reach ``more`` beyond their own.
 
-    From this thread's largest -column, column, -row and row (FAR: it has none) and four shared arrays of 32. ``left`` and
-    ``wide`` are in pieces of ``vec`` columns. A row of the box begins ``pitch`` pixels behind the one above: where there is
-    room as many as all banks hold, so that neighbouring columns do not meet in a bank, whatever their rows. (Pixels of 16 bits
-    seldom meet; there the copies into such rows would.)
+    From this thread's largest -column, column, -row and row (FAR: it has none) and a shared array of four integers a warp.
+    ``left`` and ``wide`` are in pieces of ``vec`` columns. A row of the box begins ``pitch`` pixels behind the one above: where
+    there is room as many as all banks hold, so that neighbouring columns do not meet in a bank, whatever their rows. (Pixels of
+    16 bits seldom meet; there the copies into such rows would.)
     """
-    most_of_block = _reduce.over_lanes("float32", larger(), config.threads, FAR)
+    warps = config.threads // 32
     vec, room, banks = config.vec, config.pieces, 128 // ITEMSIZE[dtype] if ITEMSIZE[dtype] > 2 else 1
     pixels = room * vec
 
     @device
-    def box(low_j, high_j, low_i, high_i, s0, s1, s2, s3):  # type: ignore[no-untyped-def]
-        low_j, high_j = most_of_block(low_j, s0), most_of_block(high_j, s1)
-        low_i, high_i = most_of_block(low_i, s2), most_of_block(high_i, s3)
-        some = high_j > f32(FAR)
+    def box(low_j, high_j, low_i, high_i, table):  # type: ignore[no-untyped-def]
+        low_j, high_j = largest_of_warp(low_j), largest_of_warp(high_j)
+        low_i, high_i = largest_of_warp(low_i), largest_of_warp(high_i)
+        lane, mine = i32(i32(cuda.threadIdx.x) & 31), i32(i32(i32(cuda.threadIdx.x) >> 5) * 4)
+        if lane == 0:
+            table[mine], table[mine + 1], table[mine + 2], table[mine + 3] = low_j, high_j, low_i, high_i
+        cuda.syncthreads()
+        other = i32(i32(lane & (warps - 1)) * 4)
+        low_j, high_j = largest_of_warp(table[other]), largest_of_warp(table[other + 1])
+        low_i, high_i = largest_of_warp(table[other + 2]), largest_of_warp(table[other + 3])
+        some = high_j > FAR
         first = i32(-low_j) if some else i32(0)
-        last = i32(i32(high_j) + more) if some else i32(-1)
+        last = i32(high_j + more) if some else i32(-1)
         left = i32(i32(u32(i32(first + vec)) // u32(vec)) - 1)  # rounded down; a column may be -1
         wide = i32(i32(u32(i32(last + vec)) // u32(vec)) - left)
         top = i32(-low_i) if some else i32(0)
-        tall = i32(i32(high_i) - top + (1 + more)) if some else i32(0)
+        tall = i32(high_i - top + (1 + more)) if some else i32(0)
         fits = wide <= room and tall <= room and wide * tall <= room
         pitch = i32(i32(wide * vec + (banks - 1)) & -banks)
         return fits, left, top, wide, tall, pitch if fits and pitch * tall <= pixels else i32(wide * vec)
@@ -164,29 +161,32 @@ def box_of(dtype: str, config: StagedConfig, more: int) -> Any:
     return box
 
 
-def stager(dtype: str, config: StagedConfig) -> tuple[Any, Any]:
-    """``plan(offsets, places, ...)``, and ``begin(words, to, line, offsets, places)``: begin to copy a channel of the box."""
-    size, vec, threads, rounds = ITEMSIZE[dtype], config.vec, config.threads, config.rounds
-    nbytes = vec * size
-    copy = copy_or_zero(nbytes)
+def stager(dtype: str, config: StagedConfig, rounds: int) -> tuple[Any, Any]:
+    """``plan(sources, places, ...)`` of up to ``rounds`` pieces a thread, ``begin(words, to, sources, steps, places)``: begin to
+    copy a channel of them."""
+    size, vec, threads = ITEMSIZE[dtype], config.vec, config.threads
+    copy = copy_or_zero(vec * size)
 
     @device
-    def plan(offsets, places, left, top, wide, tall, pitch, row_step, width, height):  # type: ignore[no-untyped-def]
-        """Of this thread's r-th piece: offsets[r] in bytes; places[r]: -1 outside the box, else twice where in it in bytes, and 1
-        more inside the image."""
+    def plan(sources, places, needed, skip, line, left, top, wide, tall, pitch, row_step):  # type: ignore[no-untyped-def]
+        """The first ``skip`` pieces are others'. Of the thread's r-th piece, sources[r] is where it lies in the channel at
+        ``line``, places[r] where in the box, in bytes; -1: it is not copied, as no point needs it."""
         for r in range(rounds):
-            piece = i32(i32(cuda.threadIdx.x) + r * threads)
-            row = i32(u32(piece) // u32(max(wide, i32(1))))
-            column = i32(piece - row * wide)
-            x, y = i32((column + left) * vec), i32(top + row)
-            inside = x >= 0 and x < width and y >= 0 and y < height
-            offsets[r] = y * row_step + i64(x) * size if inside else i64(0)
-            places[r] = i32(i32((row * pitch + column * vec) * (2 * size)) + (1 if inside else 0)) if row < tall else -1
+            piece = i32(i32(cuda.threadIdx.x) + r * threads - skip)
+            if piece >= 0:
+                row = i32(u32(piece) // u32(max(wide, i32(1))))
+                column = i32(piece - row * wide)
+                place = i32(row * pitch + column * vec)
+                sources[r] = line + i32(top + row) * row_step + i64(i32((column + left) * vec)) * size
+                places[r] = -1
+                if row < tall and needed[i32(u32(place) // u32(vec))] != 0:
+                    places[r] = i32(place * size)
 
     @device
-    def begin(words, to, line, offsets, places):  # type: ignore[no-untyped-def]
+    def begin(words, to, sources, steps, places):  # type: ignore[no-untyped-def]
         for r in range(rounds):
             if places[r] >= 0:
-                copy(words, i32(to + (places[r] >> 1)), line + offsets[r], (places[r] & 1) != 0)
+                copy(words, i32(to + places[r]), sources[r], True)
+            sources[r] += steps[r]
 
     return plan, begin

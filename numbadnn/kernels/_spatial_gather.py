@@ -67,15 +67,15 @@ def order_of(config: GatherConfig | StagedGatherConfig):  # type: ignore[no-unty
 def records_of_pixel(acc: str, held: int, config: GatherConfig | StagedGatherConfig):  # type: ignore[no-untyped-def]
     """``look(...) -> count``: a pixel's first ``held`` records, all loads at once: the k-th lies at ``turns[k]`` of their order.
 
-    Three local arrays of ``held``: weights, places of dots, four a point, and turns. Where there are fewer, what they hold means
-    nothing. A cell of two is put in order here, as ``order_of`` does.
+    Four local arrays of ``held``: weights, places of dots, four a point, rows of points, and turns. Where there are fewer, what
+    they hold means nothing. A cell of two is put in order here, as ``order_of`` does.
     """
     read, size = load_vector(config.record, 16 // ITEMSIZE[config.record], config.record), 4 * ITEMSIZE[config.record]
     pair, integer = 16 // ITEMSIZE[config.record], _spatial_point.read_integer()
-    weight_of, place_of = weight_by_side(acc), dot_place()
+    weight_of = weight_by_side(acc)
 
     @device
-    def look(record, weights, places, turns, entry, next_entry, records):  # type: ignore[no-untyped-def]
+    def look(record, weights, places, lines, turns, entry, next_entry, records):  # type: ignore[no-untyped-def]
         """``entry``: the starts of the cells above, those below ``next_entry`` on."""
         first, middle, last = integer(entry), integer(entry + 4), integer(entry + 8)
         entry += next_entry
@@ -91,7 +91,8 @@ def records_of_pixel(acc: str, held: int, config: GatherConfig | StagedGatherCon
             left = where < (middle_below if below else middle)
             start = (first_below if left else middle_below) if below else (first if left else middle)
             end = (middle_below if left else last_below) if below else (middle if left else last)
-            weights[k], places[k] = weight_of(record, left, below), u32(place_of(record, left, below))
+            weights[k], lines[k] = weight_of(record, left, below), i32(record[3])
+            places[k] = u32(u32(record[0]) * u32(4) + u32((0 if below else 2) + (1 if left else 0)))
             turns[k] = (1 if where == start else -1) if end - start == 2 else 0
         for k in range(held):
             if turns[k] > 0 and (k + 1 == held or places[min(k + 1, held - 1)] > places[k]):

@@ -18,7 +18,7 @@ from typing import Any
 from numbadnn.kernels import _spatial_point
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._packed import load_words, widen
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, shuffle_xor, store, store_vector
+from numbadnn.kernels._ptx import ACCUMULATOR, WORD, let_next_start, shuffle_xor, store, store_vector, wait_for_previous
 from numbadnn.kernels._spatial_gather import dot_place, offset_by_point, records_of, records_of_pixel, weight_by_side
 from numbadnn.kernels._spatial_point import INTEGER
 from numbadnn.kernels.spatial_gradients import HELD, SharedGatherConfig
@@ -116,6 +116,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
         record = cuda.local.array(4, R)
         turns = cuda.local.array(HELD, INTEGER)
         noted_weights, dot_places = cuda.local.array(HELD, A), cuda.local.array(HELD, WORD)
+        lines = cuda.local.array(HELD, INTEGER)
         sums, own = cuda.local.array(vec, A), cuda.local.array(vec, A)
         values, dots = cuda.local.array(vec, A), cuda.local.array(HELD, A)
         raw = cuda.local.array(held_words, WORD)
@@ -125,6 +126,8 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
         first_entry, next_entry = work + parts[0] + i64(n) * (height + 1) * (width + 2) * 4, i64(width + 2) * 4
         if thread == 0:
             most[0] = 0
+        let_next_start()
+        wait_for_previous()
         cuda.syncthreads()
         if thread < pixels:
             row = i32(top_row + i32(u32(thread) // u32(columns)))
@@ -133,7 +136,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
             entry = first_entry + (row * i64(width + 2) + column) * 4
             count = i32(0)
             if live:
-                count = look(record, noted_weights, dot_places, turns, entry, next_entry, records)
+                count = look(record, noted_weights, dot_places, lines, turns, entry, next_entry, records)
             counts[thread] = count
             if count > HELD:
                 cuda.atomic.max(most, 0, count)

@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
 from numbadnn.kernels._async_copies import commit_async, wait_async_but
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, store
+from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._ptx import ACCUMULATOR, WORD, let_next_start, load, store, wait_for_previous
 from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, note, noted, stager
 from numbadnn.kernels._spatial_gather import records_of_pixel, walk_of
 from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
@@ -37,13 +37,10 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
     read, write, write_dot = load(dtype, acc), store(dtype, acc), store(acc, acc)
     pixel = element(dtype, acc)
     locate, look = _spatial_point.tile(32, config.rows), records_of_pixel(acc, config.held, config)
-    box, (plan, begin), (plan_own, begin_own) = (
-        box_of(dtype, config, 0),
-        stager(dtype, config),
-        stager(dtype, config.of_points),
-    )
+    threads, pieces = config.threads, config.pieces
+    box, (plan, begin) = box_of(dtype, config, 0), stager(dtype, config, config.rounds)
     warps, many, vec = config.threads // 32, config.rows * 32 // config.threads, config.vec
-    rounds, rounds_own = config.rounds, config.of_points.rounds
+    rounds, own_pieces = config.rounds, config.rows * 32 // config.vec
     group, stages, held = config.group, config.stages, config.held
     zero, box_bytes, slot = config.zero(size), config.box_bytes(size), config.group * config.box_bytes(size)
     stretch = config.rows * 32 * 8  # of notes: the k-th of all pixels lie together
@@ -55,19 +52,18 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
 
     @device
     def turn(  # type: ignore[no-untyped-def]
-        s, c, channels, next_x, next_y, next_d, line, line_own, target, row_step, live,
-        words, start_of, pieces, there, pieces_own, there_own, own_at, most, at, weight, dots, sums, own, values,
+        s, c, channels, next_d, target, row_step, live,
+        words, start_of, sources, steps, places, some, own_at, most, at, weight, dots, sums, own, values,
     ):  # fmt: skip
         """The channels from c + s * group on, which lie in slot s; ``most``: records of the thread's pixels, at most."""
         left = i32(channels - c - s * group)
         if left > 0:
             wait()
             cuda.syncthreads()
-            if left > (stages - 1) * group:
+            if left > (stages - 1) * group and some >= 0:
                 for q in range(group):
                     ahead = i32(start_of + ((s + stages - 1) % stages * slot + q * box_bytes))
-                    begin(words, ahead, line + q * next_y, pieces, there)
-                    begin_own(words, i32(ahead + (zero + 16)), line_own + q * next_x, pieces_own, there_own)
+                    begin(words, ahead, sources, steps, places)
             commit_async()
             for p in range(many):
                 for q in range(group):
@@ -88,21 +84,19 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
                     if i32(p) < live:
                         write(target + p * row_step, sums[p * group + q])
                 target += next_d
-        return line + group * next_y, line_own + group * next_x, target
+        return target
 
     def kernel(  # type: ignore[no-untyped-def]
         img, dy, dimg, work, dot, parts, across, down, channels, height, width, out_height, out_width, xs, ys, ds
     ):
         words = cuda.shared.array(0, WORD)
-        s0 = cuda.shared.array(32, f32)
-        s1 = cuda.shared.array(32, f32)
-        s2 = cuda.shared.array(32, f32)
-        s3 = cuda.shared.array(32, f32)
+        table = cuda.shared.array(128, INTEGER)
+        needed = cuda.shared.array(pieces, INTEGER)
         record = cuda.local.array(4, R)
-        turns = cuda.local.array(held, INTEGER)
+        turns, lines = cuda.local.array(held, INTEGER), cuda.local.array(held, INTEGER)
         noted_weights, dot_places = cuda.local.array(held, A), cuda.local.array(held, WORD)
-        pieces, there = cuda.local.array(rounds, INTEGER64), cuda.local.array(rounds, INTEGER)
-        pieces_own, there_own = cuda.local.array(rounds_own, INTEGER64), cuda.local.array(rounds_own, INTEGER)
+        sources, steps = cuda.local.array(rounds, INTEGER64), cuda.local.array(rounds, INTEGER64)
+        places = cuda.local.array(rounds, INTEGER)
         sums, own = cuda.local.array(at_once, A), cuda.local.array(at_once, A)
         at, weight = cuda.local.array(all_held, INTEGER), cuda.local.array(all_held, A)
         dots = cuda.local.array(all_held, A)
@@ -116,23 +110,24 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
         start_of = address_of(words)
         mine = i32(start_of + thread * 8)
         which = i32(behind + thread)
-        low_j, high_j, low_i, high_i = f32(FAR), f32(FAR), f32(FAR), f32(FAR)
+        let_next_start()
+        wait_for_previous()
+        low_j, high_j, low_i, high_i = i32(FAR), i32(FAR), i32(FAR), i32(FAR)
         most = i32(0)
         for p in range(many):
             count = i32(0)
             if column < width and row + p * warps < height:
                 entry = work + parts[0] + ((i64(n) * (height + 1) + row + p * warps) * (width + 2) + column) * 4
-                count = look(record, noted_weights, dot_places, turns, entry, i64(width + 2) * 4, records)
+                count = look(record, noted_weights, dot_places, lines, turns, entry, i64(width + 2) * 4, records)
                 if count > held:
-                    low_j, high_j = max(low_j, f32(0)), f32(-FAR)  # too many: as a box that is too large
+                    low_j, high_j = max(low_j, i32(0)), i32(-FAR)  # too many: as a box that is too large
                     count = i32(0)
                 for k in range(held):
                     if k < count:
-                        point = u32(dot_places[k] >> u32(2))
-                        i = i32(point // u32(out_width))
-                        j = i32(point - i * out_width)
-                        low_j, high_j = max(low_j, f32(-j)), max(high_j, f32(j))
-                        low_i, high_i = max(low_i, f32(-i)), max(high_i, f32(i))
+                        i = lines[k]
+                        j = i32(i32(dot_places[k] >> u32(2)) - i * out_width)
+                        low_j, high_j = max(low_j, i32(-j)), max(high_j, j)
+                        low_i, high_i = max(low_i, i32(-i)), max(high_i, i)
                         note(
                             words,
                             i32(mine + (p * warps * 32 * 8 + turns[k] * stretch)),
@@ -143,7 +138,9 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
             most = max(most, count)
             for k in range(count, held):
                 note(words, i32(mine + (p * warps * 32 * 8 + k * stretch)), i32(NONE), A(0))
-        fits, left, top, wide, tall, pitch = box(low_j, high_j, low_i, high_i, s0, s1, s2, s3)
+        for k in range(thread, pieces, threads):
+            needed[k] = 0
+        fits, left, top, wide, tall, pitch = box(low_j, high_j, low_i, high_i, table)
         line, next_y, next_x, next_d = dy + n * ys[0] * size, ys[1] * size, xs[1] * size, ds[1] * size
         line_own = img + n * xs[0] * size
         target = dimg + (n * ds[0] + row * ds[2] + column * ds[3]) * size
@@ -158,57 +155,61 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
                     e = k * many + p
                     noted(at, weight, i32(e), words, i32(mine + (p * warps * 32 * 8 + k * stretch)))
                     i, j = i32(at[e] >> 16), i32(at[e] & 0xFFFF)
-                    place = i32(i32((i - top) * pitch + j - left * vec) * size)
+                    index = i32((i - top) * pitch + j - left * vec)
+                    place = i32(index * size)
                     if at[e] == NONE:
-                        words[which + e * (warps * 32)] = u32(NO_DOT)
+                        words[which + e * threads] = u32(NO_DOT)
                         place = i32(zero)
+                    else:
+                        needed[i32(u32(index) // u32(vec))] = 1
                     at[e] = i32(start_of + place)
                     dots[e] = A(0)
             cuda.syncthreads()  # the boxes take the place of the notes
             if thread < stages * group:
                 words[(thread * box_bytes + zero) // 4] = 0
                 words[(thread * box_bytes + zero) // 4 + 1] = 0
-            plan(pieces, there, left, top, wide, tall, pitch, ys[2] * size, out_width, out_height)
-            warp = i32(thread >> 5)
-            plan_own(
-                pieces_own, there_own, i32(i32(column - i32(thread & 31)) // vec), i32(row - warp), i32(32 // vec),
-                i32(many * warps), i32(32), xs[2] * size, width, height,
-            )  # fmt: skip
+            plan(sources, places, needed, i32(own_pieces), line, left, top, wide, tall, pitch, ys[2] * size)
+            for r in range(rounds):
+                steps[r] = next_y
+                piece = i32(thread + r * threads)
+                if piece < own_pieces:  # of the tile's own pixels
+                    y = i32(u32(piece) // u32(32 // vec))
+                    x = i32(piece - y * (32 // vec))
+                    at_row, at_column = i32(row - i32(thread >> 5) + y), i32(column - i32(thread & 31) + x * vec)
+                    steps[r], sources[r] = next_x, line_own + at_row * xs[2] * size + i64(at_column) * size
+                    places[r] = i32(zero + 16 + piece * (vec * size)) if at_row < height and at_column < width else -1
+            some = i32(-1)
+            for r in range(rounds):
+                some = max(some, places[r])
             for s in range(stages - 1):
                 if s * group < channels:
                     for q in range(group):
-                        to = i32(start_of + (s * slot + q * box_bytes))
-                        begin(words, to, line + (s * group + q) * next_y, pieces, there)
-                        begin_own(
-                            words, i32(to + (zero + 16)), line_own + (s * group + q) * next_x, pieces_own, there_own
-                        )
+                        begin(words, i32(start_of + (s * slot + q * box_bytes)), sources, steps, places)
                 commit_async()
-            line += (stages - 1) * group * next_y
-            line_own += (stages - 1) * group * next_x
             own_at = i32(start_of + (zero + 16) + thread * size)
             for c in range(
                 0, channels, 4 * group
             ):  # each slot has its own instructions: its place is a constant of theirs
                 # fmt: off
-                line, line_own, target = turn(
-                    0, c, channels, next_x, next_y, next_d, line, line_own, target, row_step, live,
-                    words, start_of, pieces, there, pieces_own, there_own, own_at, most, at, weight, dots, sums, own, values,
+                target = turn(
+                    0, c, channels, next_d, target, row_step, live,
+                    words, start_of, sources, steps, places, some, own_at, most, at, weight, dots, sums, own, values,
                 )
-                line, line_own, target = turn(
-                    1, c, channels, next_x, next_y, next_d, line, line_own, target, row_step, live,
-                    words, start_of, pieces, there, pieces_own, there_own, own_at, most, at, weight, dots, sums, own, values,
+                target = turn(
+                    1, c, channels, next_d, target, row_step, live,
+                    words, start_of, sources, steps, places, some, own_at, most, at, weight, dots, sums, own, values,
                 )
-                line, line_own, target = turn(
-                    2, c, channels, next_x, next_y, next_d, line, line_own, target, row_step, live,
-                    words, start_of, pieces, there, pieces_own, there_own, own_at, most, at, weight, dots, sums, own, values,
+                target = turn(
+                    2, c, channels, next_d, target, row_step, live,
+                    words, start_of, sources, steps, places, some, own_at, most, at, weight, dots, sums, own, values,
                 )
-                line, line_own, target = turn(
-                    3, c, channels, next_x, next_y, next_d, line, line_own, target, row_step, live,
-                    words, start_of, pieces, there, pieces_own, there_own, own_at, most, at, weight, dots, sums, own, values,
+                target = turn(
+                    3, c, channels, next_d, target, row_step, live,
+                    words, start_of, sources, steps, places, some, own_at, most, at, weight, dots, sums, own, values,
                 )
                 # fmt: on
             for e in range(all_held):
-                place_of_dot = words[which + e * (warps * 32)]
+                place_of_dot = words[which + e * threads]
                 if place_of_dot != u32(NO_DOT):
                     write_dot(dot + i64(place_of_dot) * 4, dots[e])
         else:

@@ -12,7 +12,7 @@ from typing import Any
 
 from numbadnn.kernels import _reduce, _spatial_point
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store
+from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store, wait_for_previous
 from numbadnn.kernels.spatial_gradients import FinishConfig, SlopeConfig
 from numbadnn.problem import ITEMSIZE
 
@@ -129,8 +129,6 @@ def finish(place: str, acc: str, config: FinishConfig) -> Callable[..., None]:
         dots = cuda.local.array(4, A)
         index = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if index < total:
-            for q in range(0, 4, pair):
-                read(dots, i32(q), dot + (index * 4 + q) * dot_size)
             n = i64(index // points) if wide else i64(u32(index) // u32(points))
             point = i64(index - n * points)
             row = i64(u32(point) // u32(out_width))
@@ -139,6 +137,9 @@ def finish(place: str, acc: str, config: FinishConfig) -> Callable[..., None]:
             px, py = position(at, gs[3] * grid_size, half_width, half_height)
             sound, j, i, u, v = cell(px, py, height, width)
             left_in, right_in, top_in, bottom_in = j >= 0, j + 1 < width, i >= 0, i + 1 < height
+            wait_for_previous()
+            for q in range(0, 4, pair):
+                read(dots, i32(q), dot + (index * 4 + q) * dot_size)
             s00, s01 = dots[0] if left_in and top_in else A(0), dots[1] if right_in and top_in else A(0)
             s10, s11 = dots[2] if left_in and bottom_in else A(0), dots[3] if right_in and bottom_in else A(0)
             at = dgrid + (n * ds[0] + row * ds[1] + column * ds[2]) * grid_size

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
 from numbadnn.kernels._async_copies import commit_async, wait_async_but
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, store
 from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, stager
 from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
@@ -25,18 +25,18 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
     read, write, pixel = load(dtype, acc), store(dtype, acc), element(dtype, acc)
     position, cell = _spatial_point.position(place, acc), _spatial_point.cell(acc)
     locate = _spatial_point.tile(config.columns, config.rows)
-    box, (plan, begin) = box_of(dtype, config, 1), stager(dtype, config)
-    warps, many, vec = config.threads // 32, config.rows * 32 // config.threads, config.vec
+    box, (plan, begin) = box_of(dtype, config, 1), stager(dtype, config, config.rounds)
+    threads, warps, vec = config.threads, config.threads // 32, config.vec
+    many, pieces = config.rows * 32 // threads, config.pieces
     four, most, stages, rounds = 4 * many, config.channels, config.stages, config.rounds
     group, zero = config.group, config.pieces * vec * size  # zero: what lies behind each box
     box_bytes, slot = zero + 16, group * (zero + 16)
-    all_words = stages * slot // 4
     wait = wait_async_but(stages - 2)
     assert stages == 4, "turns are written out"
 
     @device
     def turn(  # type: ignore[no-untyped-def]
-        s, k, count, next_x, next_y, line, target, row_step, live, words, start_of, pieces, there, offsets, weights
+        s, k, count, next_y, target, row_step, live, words, start_of, sources, steps, places, some, offsets, weights
     ):
         """The channels from k + s * group on, which lie in slot s; ``live``: how many of the thread's points there are."""
         left = i32(count - k - s * group)
@@ -44,9 +44,9 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
             wait()
             cuda.syncthreads()
             for q in range(group):
-                if left > (stages - 1) * group + q:
+                if left > (stages - 1) * group + q and some >= 0:
                     ahead = i32(start_of + ((s + stages - 1) % stages * slot + q * box_bytes))
-                    begin(words, ahead, line + q * next_x, pieces, there)
+                    begin(words, ahead, sources, steps, places)
             commit_async()
             for q in range(group):
                 for p in range(many):
@@ -59,21 +59,22 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
                     if i32(p) < live and (group == 1 or q < left):
                         write(target + p * row_step, A(upper + lower))
                 target += next_y
-        return line + group * next_x, target
+        return target
 
     def kernel(  # type: ignore[no-untyped-def]
         img, grid, y, across, down, chunks, channels, height, width, out_height, out_width, half_width, half_height,
         xs, gs, ys,
     ):  # fmt: skip
-        words = cuda.shared.array(all_words, WORD)
-        s0, s1 = cuda.shared.array(32, f32), cuda.shared.array(32, f32)
-        s2, s3 = cuda.shared.array(32, f32), cuda.shared.array(32, f32)
-        pieces, there = cuda.local.array(rounds, INTEGER64), cuda.local.array(rounds, INTEGER)
+        words = cuda.shared.array(0, WORD)
+        table = cuda.shared.array(128, INTEGER)
+        needed = cuda.shared.array(pieces, INTEGER)
+        sources, steps = cuda.local.array(rounds, INTEGER64), cuda.local.array(rounds, INTEGER64)
+        places = cuda.local.array(rounds, INTEGER)
         js, rows_of = cuda.local.array(many, INTEGER), cuda.local.array(many, INTEGER)
         weights, offsets = cuda.local.array(four, A), cuda.local.array(four, INTEGER)
         thread = i32(cuda.threadIdx.x)
         column, row, chunk, n = locate(thread, i32(cuda.blockIdx.x), across, down, chunks)
-        low_j, high_j, low_i, high_i = f32(FAR), f32(FAR), f32(FAR), f32(FAR)
+        low_j, high_j, low_i, high_i = i32(FAR), i32(FAR), i32(FAR), i32(FAR)
         for p in range(many):
             at_column, at_row = (
                 i32(min(column, i32(out_width - 1))),
@@ -94,9 +95,11 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
             if start != start:
                 weights[4 * p] = start
             if sound:
-                low_j, high_j = max(low_j, f32(-j)), max(high_j, f32(j))
-                low_i, high_i = max(low_i, f32(-i)), max(high_i, f32(i))
-        fits, left, top, wide, tall, pitch = box(low_j, high_j, low_i, high_i, s0, s1, s2, s3)
+                low_j, high_j = max(low_j, i32(-j)), max(high_j, j)
+                low_i, high_i = max(low_i, i32(-i)), max(high_i, i)
+        for k in range(thread, pieces, threads):
+            needed[k] = 0
+        fits, left, top, wide, tall, pitch = box(low_j, high_j, low_i, high_i, table)
         c = i32(chunk * most)
         count = i32(min(i32(channels - c), i32(most)))
         image, next_x, next_y = img + (n * xs[0] + c * xs[1]) * size, xs[1] * size, ys[1] * size
@@ -108,37 +111,44 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
             for p in range(many):
                 for q in range(4):
                     at = i32((rows_of[p] - top + (q >> 1)) * pitch + js[p] - left * vec + (q & 1))
+                    if offsets[4 * p + q] != 0:
+                        needed[i32(u32(at) // u32(vec))] = 1
                     offsets[4 * p + q] = i32(start_of + (i32(at * size) if offsets[4 * p + q] != 0 else i32(zero)))
+            cuda.syncthreads()
             if thread < stages * group:
                 words[(thread * box_bytes + zero) // 4] = 0
                 words[(thread * box_bytes + zero) // 4 + 1] = 0
-            plan(pieces, there, left, top, wide, tall, pitch, xs[2] * size, width, height)
+            for r in range(rounds):
+                steps[r] = next_x
+            plan(sources, places, needed, i32(0), image, left, top, wide, tall, pitch, xs[2] * size)
+            some = i32(-1)
+            for r in range(rounds):
+                some = max(some, places[r])
             for s in range(stages - 1):
                 for q in range(group):
                     if s * group + q < count:
                         to = i32(start_of + (s * slot + q * box_bytes))
-                        begin(words, to, image + (s * group + q) * next_x, pieces, there)
+                        begin(words, to, sources, steps, places)
                 commit_async()
-            line = image + (stages - 1) * group * next_x
             for k in range(
                 0, count, 4 * group
             ):  # each slot has its own instructions: its place is a constant of theirs
                 # fmt: off
-                line, target = turn(
-                    0, k, count, next_x, next_y, line, target, row_step, live,
-                    words, start_of, pieces, there, offsets, weights,
+                target = turn(
+                    0, k, count, next_y, target, row_step, live,
+                    words, start_of, sources, steps, places, some, offsets, weights,
                 )
-                line, target = turn(
-                    1, k, count, next_x, next_y, line, target, row_step, live,
-                    words, start_of, pieces, there, offsets, weights,
+                target = turn(
+                    1, k, count, next_y, target, row_step, live,
+                    words, start_of, sources, steps, places, some, offsets, weights,
                 )
-                line, target = turn(
-                    2, k, count, next_x, next_y, line, target, row_step, live,
-                    words, start_of, pieces, there, offsets, weights,
+                target = turn(
+                    2, k, count, next_y, target, row_step, live,
+                    words, start_of, sources, steps, places, some, offsets, weights,
                 )
-                line, target = turn(
-                    3, k, count, next_x, next_y, line, target, row_step, live,
-                    words, start_of, pieces, there, offsets, weights,
+                target = turn(
+                    3, k, count, next_y, target, row_step, live,
+                    words, start_of, sources, steps, places, some, offsets, weights,
                 )
                 # fmt: on
         else:

@@ -4,7 +4,8 @@
 ``numba.spatial_staged`` NCHW images by way of shared memory. The gradient in the image gathers: points are sorted into the
 cells of the image once for all channels (``_spatial_bins``), then each pixel sums over the cells around it
 (``_spatial_gather``). ``channels`` and ``staged`` make the gradient in the grid of the same reads; ``planes`` has a pass of its
-own for it (``_spatial_slope``). The images of a batch are done in as many slices as the workspace limit asks for.
+own for it (``_spatial_slope``). What follows the bins starts early: its first instructions run while they end. The images of a
+batch are done in as many slices as the workspace limit asks for.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from numbadnn.kernels import spatial_gradients as gradients
+from numbadnn.kernels import spatial_grid as grid
 from numbadnn.kernels import spatial_layout as layout
 from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._support import device_reason
@@ -34,12 +36,12 @@ def _ready(step: Step, device: int) -> Callable[..., None]:
 
 
 def _plan_grid(problem: SpatialProblem, policy: Policy, config: Any = None) -> Executable:
-    step = layout.grid_step(problem)
+    step = grid.grid_step(problem)
     return _one(_ready(step, policy.device), {"kernel": step.kernel.name})
 
 
 def _plan_theta(problem: SpatialProblem, policy: Policy, config: Any = None) -> Executable:
-    first, last, nbytes = layout.theta_steps(problem)
+    first, last, nbytes = grid.theta_steps(problem)
     facts = {"kernel": first.kernel.name, "launches": 1 if last is None else 2}
     if last is None:
         return _one(_ready(first, policy.device), facts)
@@ -134,8 +136,8 @@ for _stem in SPEED:
 def kernels() -> Iterator[Kernel]:
     """A representative set: every kernel once, float32 and float16, packed and not."""
     forward = SpatialProblem.parse("spatialtf_grid theta=float32:2x2x3 grid=float32:2x8x8x2")
-    yield layout.grid_step(forward).kernel
-    first, last, _ = layout.theta_steps(SpatialProblem.parse("spatialtf_grid_grad dgrid=float16:1x100x100x2"))
+    yield grid.grid_step(forward).kernel
+    first, last, _ = grid.theta_steps(SpatialProblem.parse("spatialtf_grid_grad dgrid=float16:1x100x100x2"))
     assert last is not None
     yield from (first.kernel, last.kernel)
     large = "img=float16:1x16x16x16 grid=float16:1x16x16x2"

@@ -8,33 +8,14 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
 from numbadnn.kernels._launch import Kernel, blocks
-from numbadnn.kernels._support import LIMIT32
 from numbadnn.ops.spatial import SpatialProblem
 from numbadnn.problem import Spec
 
 THREADS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class GridConfig:
-    """``points`` neighbouring points of the grid a thread; ``wide``: indices of 64 bits."""
-
-    points: int
-    wide: bool
-    threads: int = THREADS
-
-
-@dataclass(frozen=True, slots=True)
-class ThetaConfig:
-    """``points`` of the grid a block; ``whole``: they are all points of an image."""
-
-    points: int
-    whole: bool
-    threads: int = THREADS
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +50,6 @@ class StagedConfig:
         """Pieces a thread, at most."""
         return -(-self.pieces // self.threads)
 
-    @property
-    def of_points(self) -> StagedConfig:
-        """For the points themselves as a box."""
-        return replace(self, pieces=self.rows * 32 // self.vec)
-
 
 class Step(NamedTuple):
     """One launch besides its addresses."""
@@ -96,6 +72,7 @@ def step(
     scalars: Any,
     resident: int = 1,
     shared_bytes: int = 0,
+    early: bool = False,
 ) -> Step:
     """A launch of ``count`` blocks of ``function`` in ``_spatial_<stem>``; ``types`` come before the configuration."""
 
@@ -110,7 +87,7 @@ def step(
     values = (v if isinstance(v, str) else str(int(v)) for v in astuple(config))
     name = " ".join([f"spatial_{stem}", function, *types, *values])
     threads = getattr(config, "row_threads", THREADS) if function == "scan" else config.threads
-    kernel = Kernel(name, " ".join(words), build, threads, resident)
+    kernel = Kernel(name, " ".join(words), build, threads, resident, early)
     return Step(kernel, blocks(count * threads, threads), threads, scalars, shared_bytes)
 
 
@@ -215,51 +192,6 @@ def row_vec(specs: tuple[Spec, ...]) -> int:
     return vec if vec * size >= 4 else 0
 
 
-# ---- grid and theta --------------------------------------------------------------------------------------------------
-
-
-def grid_step(problem: SpatialProblem) -> Step:
-    """theta -> grid"""
-    theta, grid = problem.theta, problem.grid
-    assert theta is not None and grid is not None
-    n, h, w, _ = grid.shape
-    points = 16 // (2 * grid.itemsize) if grid.aligned else 1
-    packed = grid.strides[3] == 1 and (grid.strides[2] == 2 or w == 1)
-    outer = [s for s, size in zip(grid.strides[:2], (n, h), strict=True) if size > 1]
-    while points > 1 and (not packed or w % points or any(s % (2 * points) for s in outer)):
-        points //= 2
-    total = n * h * (w // points)
-    config = GridConfig(points, total >= LIMIT32)
-    scalars = (total, w // points, h, w, theta.strides, grid.strides)
-    types = (theta.dtype, problem.accumulator)
-    parameters = "ptr:2 i64:2 i32:2 i64*3 i64*4"
-    return step("grid", "grid", config, types, parameters, -(-total // config.threads), scalars)
-
-
-def theta_steps(problem: SpatialProblem) -> tuple[Step, Step | None, int]:
-    """dgrid -> dtheta: over blocks of points, over blocks (None where there is one an image), and the workspace's bytes."""
-    dgrid, dtheta = problem.dgrid, problem.dtheta
-    assert dgrid is not None and dtheta is not None
-    n, h, w, _ = dgrid.shape
-    points = THREADS * max(1, min(16, -(-h * w // THREADS)))
-    chunks = -(-h * w // points)
-    config = ThetaConfig(points, chunks == 1)
-    types = (dgrid.dtype, problem.accumulator)
-    first = step(
-        "grid",
-        "parts",
-        config,
-        types,
-        "ptr:2 i32:3 i64*4 i64*3",
-        n * chunks,
-        (chunks, h, w, dgrid.strides, dtheta.strides),
-    )
-    if chunks == 1:
-        return first, None, 0
-    last = step("grid", "finish", config, types, "ptr:2 i32 i64*3", n, (chunks, dtheta.strides))
-    return first, last, n * chunks * 6 * (8 if problem.accumulator == "float64" else 4)
-
-
 # ---- the sampler -----------------------------------------------------------------------------------------------------
 
 
@@ -281,7 +213,10 @@ def sampler_step(problem: SpatialProblem, stem: str, config: Any = None) -> Step
     parameters = f"ptr:3 i32:{7 if stem == 'channels' else 8} {real(acc)}:2 i64*4 i64*4 i64*4"
     where = ("staged", "sampler") if stem == "staged" else ("sampler", stem)
     resident = 4 if stem == "staged" and acc == "float32" else 1
-    return step(*where, config, types, parameters, n * chunks * across * down, scalars, resident)
+    shared_bytes = 0
+    if isinstance(config, StagedConfig):
+        shared_bytes = config.stages * config.group * (config.pieces * config.vec * img.itemsize + 16)
+    return step(*where, config, types, parameters, n * chunks * across * down, scalars, resident, shared_bytes)
 
 
 def sampler_config(problem: SpatialProblem, stem: str) -> TileConfig | StagedConfig:
@@ -302,8 +237,9 @@ def staged_config(channels: int, vec: int, itemsize: int) -> StagedConfig:
     return StagedConfig(16, group(channels, 64), vec, 256 if few else 512, 4, 2 if few else 1)
 
 
-def tile_of_vectors(vectors: int, width: int, height: int) -> tuple[int, int]:
-    points = max(16, min(256, 1 << ((4096 // vectors).bit_length() - 1 if vectors <= 4096 else 0)))
+def tile_of_vectors(vectors: int, width: int, height: int, most: int = 256) -> tuple[int, int]:
+    """(columns, rows) of up to ``most`` points: of as many as make about sixteen vectors for each of 256 threads."""
+    points = max(16, min(most, 1 << ((4096 // vectors).bit_length() - 1 if vectors <= 4096 else 0)))
     columns, rows = tile_of(points, width, height)
     while columns > 2 * rows and rows * 2 <= height:  # squares share more of the image
         columns, rows = columns // 2, rows * 2

@@ -49,10 +49,15 @@ SEVERAL: tuple[tuple[str, str, Any], ...] = (
     (WEIGHTS, STRIDED, WeightsHalvesConfig(16, 32, 2, 1, 2, 2, 2)),
     (WEIGHTS, GROUPED, WeightsHalvesConfig(32, 16, 2, 2, 8, 1, 2)),
     (WEIGHTS, NARROW, None),
-    (INPUTS, SMALL, InputsHalvesConfig(8, 1, 1, 1, 4, 2, 1, (2, 2), 4)),
-    (INPUTS, STRIDED, InputsHalvesConfig(16, 1, 1, 2, 4, 3, 1, (2, 2), 4)),
-    (INPUTS, GROUPED, InputsHalvesConfig(32, 1, 1, 1, 8, 1, 1, (2, 1), 2)),
-    (INPUTS, "x={t}:3x16x4x4 w={t}:34x2x2x16x3x3 flip=0", InputsHalvesConfig(8, 2, 2, 2, 8, 3, 1, (1, 2), 16)),
+    # positions under way: as many, fewer and more than there are; a warp's terms begin within an access; one image; lanes
+    # that copy nothing; some channels of the last block and the last warp
+    (INPUTS, SMALL, InputsHalvesConfig(8, 2, 2, 1, 1, 4, 2, 1, (2, 2), 4, 2)),
+    (INPUTS, STRIDED, InputsHalvesConfig(16, 16, 2, 1, 2, 4, 1, 1, (2, 2), 4, 3)),
+    (INPUTS, GROUPED, InputsHalvesConfig(32, 32, 1, 1, 1, 8, 3, 1, (2, 1), 2, 2)),
+    (INPUTS, "x={t}:3x16x4x4 w={t}:34x2x2x16x3x3 flip=0", InputsHalvesConfig(8, 4, 2, 2, 2, 8, 3, 1, (1, 2), 16, 9)),
+    (INPUTS, "x={t}:1x4x5x4 w={t}:17x3x2x4x3x3 flip=0", InputsHalvesConfig(8, 1, 3, 1, 2, 4, 2, 1, (2, 2), 4, 2)),
+    (INPUTS, "x={t}:2x4x7x7 w={t}:5x2x2x4x6x6", InputsHalvesConfig(8, 2, 1, 3, 1, 8, 2, 1, (2, 2), 4, 4)),
+    (INPUTS, "x={t}:3x5x4x4 w={t}:18x2x3x5x3x2", InputsHalvesConfig(8, 4, 2, 1, 2, 2, 3, 1, (1, 2), 3, 2)),
 )
 #: sums in float32
 SINGLE: tuple[tuple[str, str, Any], ...] = (
@@ -71,8 +76,9 @@ SINGLE: tuple[tuple[str, str, Any], ...] = (
         BoxConfig(32, 8, 2, 3, 2, 1, 1, True, 1),
     ),
     # filters that are no whole turns of loads, several passes of them; several turns of terms
-    (INPUTS, STRIDED, BoxesConfig(8, 1, 2, 1, 128, 32, 16, True, (2, 1), 3)),
-    (INPUTS, "x={t}:3x16x4x4 w={t}:11x3x3x16x2x2", BoxesConfig(4, 4, 4, 1, 256, 64, 32, False, (2, 2), 16)),
+    (INPUTS, STRIDED, BoxesConfig(8, 1, 2, 2, 128, 128, 16, True, (2, 1), 3, 2)),
+    (INPUTS, "x={t}:3x16x4x4 w={t}:11x3x3x16x2x2", BoxesConfig(4, 4, 4, 1, 256, 128, 32, False, (2, 2), 16, 16)),
+    (INPUTS, "x={t}:2x5x5x4 w={t}:4x3x2x5x3x3 flip=0", BoxesConfig(2, 1, 4, 2, 64, 128, 32, True, (2, 2), 3, 2)),
 )
 
 

@@ -1,13 +1,15 @@
 """``numba.unshared`` with respect to the images: sums of tiles of positions, and their sum; the filters are read once.
 
-The device code is in ``_unshared_inputs``. A larger tile leaves less between the two kernels, and fewer threads to ask for
-filters: ``heuristic`` weighs them. Extra memory: the tiles' boxes of pixels in the accumulator's type, of as many images at a
-time as the workspace limit admits.
+The device code is in ``_unshared_inputs`` and ``_unshared_inputs_collect``. A larger tile leaves less between the two kernels,
+and fewer warps to ask for filters: ``heuristic`` weighs them. The second kernel starts before the first has ended, and waits
+for it. Extra memory: the tiles' boxes of pixels in the accumulator's type, of as many images at a time as the workspace limit
+admits.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
@@ -22,14 +24,11 @@ from numbadnn.registry import Executable
 LANES, MULTIPROCESSORS = 32, 132
 #: of a block, without opting in for more; of a multiprocessor
 SHARED_BYTES, ALL_SHARED = 47 * 1024, 220 * 1024
-MOST_OF_BLOCK = 256
-#: bytes of filters that a multiprocessor must have asked for to keep memory busy
-ENOUGH_ASKED = 48 * 1024
 #: loads that a thread of the second kernel has under way; threads of its blocks
 AHEAD, COLLECTORS = 4, 128
 #: bytes of y's values that a block keeps
 TABLE_BYTES = 8 * 1024
-TILES = (1, 2, 3, 4, 6, 8, 11, 16)
+TILES = (1, 2, 3, 4, 6, 8, 16)
 #: images that a configuration is chosen for where the bits of one may not depend on the number of all
 FIXED_IMAGES = 8
 
@@ -38,7 +37,7 @@ FIXED_IMAGES = 8
 class BoxesConfig:
     """``images`` x ``vec`` sums a thread, ``ahead`` loads under way; shared: ``cells`` pixels, ``terms``, ``depth`` rows of y.
 
-    A block has ``tile`` positions and ``channels`` channels of a group.
+    A block has ``tile`` positions and ``channels`` channels of a group, a warp ``own`` of these.
     """
 
     images: int
@@ -51,6 +50,7 @@ class BoxesConfig:
     even: bool
     tile: tuple[int, int] = (1, 1)
     channels: int = 1
+    own: int = 1
 
 
 def lot_of(images: int, acc: str) -> int:
@@ -59,9 +59,9 @@ def lot_of(images: int, acc: str) -> int:
 
 
 def resident_of(config: BoxesConfig, acc: str) -> int:
-    """Blocks of a multiprocessor for which registers suffice: 168 a thread for 64 sums, 128 for 32, else 80."""
+    """Blocks of a multiprocessor for which registers suffice: 168 a thread for 64 sums, else 128."""
     sums = config.images * config.vec * ITEMSIZE[acc] // 4
-    return max(1, min(16, (12 if sums > 32 else 16 if sums > 16 else 24) // config.warps))
+    return max(1, min(16, (12 if sums > 32 else 16) // config.warps))
 
 
 def box_of(problem: ConvProblem, tile: tuple[int, int]) -> tuple[int, int]:
@@ -77,29 +77,26 @@ def tiles_of(problem: ConvProblem, tile: tuple[int, int]) -> tuple[int, int]:
 
 
 def _config(
-    problem: ConvProblem, acc: str, images: int, vec: int, tile: tuple[int, int], channels: int
+    problem: ConvProblem, acc: str, images: int, vec: int, tile: tuple[int, int], channels: int, own: int
 ) -> BoxesConfig | None:
     """With these, if shared memory suffices."""
-    terms, filters = channels * math.prod(problem.taps), problem.w.shape[0] // problem.groups
+    filters = problem.w.shape[0] // problem.groups
     rows = TABLE_BYTES // (images * ITEMSIZE[acc])
     depth = min(rows, 1 << (math.prod(tile) * filters - 1).bit_length())  # fewer kernels
-    quads = -(-terms // vec)
-    threads = -(-quads // -(-quads // MOST_OF_BLOCK))
+    warps = -(-channels // own)
     cells = -(-channels * math.prod(box_of(problem, tile)) // 32) * 32
     ahead = min(16 if images * vec <= 32 else 4, 1 << (filters.bit_length() - 1))
-    config = BoxesConfig(
-        images,
-        vec,
-        ahead,
-        -(-threads // LANES),
-        cells,
-        -(-terms // 32) * 32,
-        depth,
-        filters % ahead == 0,
-        tile,
-        channels,
-    )
+    terms = warps * turns_of(problem, vec, channels, own) * LANES * vec
+    config = BoxesConfig(images, vec, ahead, warps, cells, terms, depth, filters % ahead == 0, tile, channels, own)
     return config if shared_bytes(config, acc) <= SHARED_BYTES else None
+
+
+def turns_of(problem: ConvProblem, vec: int, channels: int, own: int) -> int:
+    """How often a warp takes as many terms as it can to have those of its channels, and what their first access has besides."""
+    C, per_channel = problem.w.shape[3], math.prod(problem.taps)
+    firsts = (c for c0 in range(0, C, channels) for c in range(c0, min(c0 + channels, C), own))
+    longest = max((min(c + own, C) - c) * per_channel + c * per_channel % vec for c in firsts)
+    return -(-longest // (LANES * vec))
 
 
 def shared_bytes(config: BoxesConfig, acc: str) -> int:
@@ -114,37 +111,32 @@ def space_bytes(problem: ConvProblem, config: BoxesConfig, acc: str, chunks: int
     return cells * chunks * config.images * ITEMSIZE[acc]
 
 
-def _vectors(problem: ConvProblem, channels: int) -> Iterator[int]:
-    """The terms that one load of a filter's may have."""
+def _vector(problem: ConvProblem) -> int:
+    """The most terms that one load of a filter's may have, in every filter."""
     vec = 4 if problem.w.aligned else 1
-    while vec > 1:
-        part = channels * math.prod(problem.taps)
-        if not any(v % vec for v in (part, math.prod(problem.w.shape[3:]), *problem.w.strides[:3])):
-            yield vec
+    while vec > 1 and any(v % vec for v in (math.prod(problem.w.shape[3:]), *problem.w.strides[:3])):
         vec //= 2
-    yield 1
+    return vec
 
 
 def _microseconds(problem: ConvProblem, acc: str, config: BoxesConfig) -> float:
-    """An estimate: filters at the speed that the loads under way allow, products at half of their peak, boxes twice."""
-    w, threads = problem.w, LANES * config.warps
+    """An estimate from an H200, within a tenth: launches, filters, the instructions of a multiprocessor's warps, and boxes."""
+    w, K, positions = problem.w, problem.w.shape[0] // problem.groups, math.prod(config.tile)
     slices, chunks = -(-w.shape[3] // config.channels), -(-problem.x.shape[0] // config.images)
     blocks = math.prod(tiles_of(problem, config.tile)) * problem.groups * slices * chunks
     resident = max(1, min(ALL_SHARED // (shared_bytes(config, acc) + 1024), resident_of(config, acc)))
-    waves = blocks / (resident * MULTIPROCESSORS)
-    uneven = math.ceil(waves) / waves if waves > 1 else 1.0
-    quads = config.channels * math.prod(problem.taps) / config.vec
-    busy = quads / (-(-quads // threads) * threads)
-    asked = busy * threads * min(resident, blocks / MULTIPROCESSORS) * config.vec * w.itemsize * config.ahead
-    filters_us = w.size * w.itemsize * (1 / 4.0e6 * max(1.0, ENOUGH_ASKED / asked) + (chunks - 1) / 8.0e6)
-    left = 1 + 2.5 * problem.groups / w.shape[0]  # what leaves the registers, once for all filters
-    issued = 1 + (config.images / 4 + 4) / (config.images * config.vec)  # instructions beside a product
-    products_us = chunks * config.images * w.size / (2.0e7 if acc == "float32" else 1.0e7) * issued * left / busy
-    products_us *= (
-        max(1.0, 12 / (config.warps * min(resident, blocks / MULTIPROCESSORS))) ** 0.5
-    )  # few warps wait for sums
-    alone = 1 + 0.25 / config.warps**2  # few warps wait for each other's barriers less well hidden
-    return max(filters_us, products_us) * uneven * alone + 2 * space_bytes(problem, config, acc, chunks) / 5.0e6
+    sums = config.images * config.vec * ITEMSIZE[acc] // 4
+    turns = turns_of(problem, config.vec, config.channels, config.own)
+    position = turns * (K * (sums + 13) + 4 * sums) * (0.6 + 0.4 * turns) * (1.0 if sums <= 32 else 1.2)
+    loads = -(-positions * K // (LANES * config.warps))  # of y's values, all images each
+    warps = config.warps * min(resident, -(-blocks // MULTIPROCESSORS))
+    waves = max(1.0, blocks / (MULTIPROCESSORS * resident) + 0.3)
+    issued = waves * warps * (600 + positions * position + loads * (30 + 10 * config.images))
+    own = issued / min(2.8, 0.24 * warps) / 1800
+    stream = w.size * w.itemsize * (1 + 0.5 * (chunks - 1)) / 4.2e6
+    alone = 0.1 * config.warps if config.warps > 1 else 1.0  # smaller blocks do better, but for those of one warp
+    boxes = space_bytes(problem, config, acc, chunks) / 3.4e6
+    return 9 + max(own, stream) + 0.15 * min(own, stream) + boxes + alone
 
 
 @functools.lru_cache(256)
@@ -158,8 +150,8 @@ def candidates(problem: ConvProblem, acc: str) -> list[tuple[float, BoxesConfig]
     tiles = [(p, q) for p in (1, 2, 4) for q in TILES if p <= P and q <= Q and p * q <= 16]
     while images and (not found or images >= 8):
         for channels in lots:
-            for tile in tiles:
-                config = _config(problem, acc, images, next(_vectors(problem, channels)), tile, channels)
+            for tile, own in itertools.product(tiles, sorted({-(-channels // warps) for warps in (1, 2, 3, 4, 6, 8)})):
+                config = _config(problem, acc, images, _vector(problem), tile, channels, own)
                 if config:
                     found.append((_microseconds(problem, acc, config), config))
         images //= 2
@@ -186,29 +178,27 @@ def typical(problem: ConvProblem, policy: Policy) -> ConvProblem:
 
 
 def boxes_kernel(dtype: str, acc: str, config: BoxesConfig) -> Kernel:
-    config = replace(config, tile=(1, 1), channels=1)  # those are arguments
+    config = replace(config, tile=(1, 1), channels=1, own=1)  # those are arguments
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _unshared_inputs
 
         return _unshared_inputs.boxes(dtype, acc, config)
 
-    parameters = (
-        "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 i64*3 i64*4"
-    )
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 i64*3 i64*4"
     name = f"unshared boxes {dtype} {acc} " + " ".join(str(int(v)) for v in astuple(config)[:8])
     return Kernel(name, parameters, build, LANES * config.warps, resident_of(config, acc))
 
 
 def collect_kernel(dtype: str, acc: str, lot: int) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels import _unshared_inputs
+        from numbadnn.kernels import _unshared_inputs_collect
 
-        return _unshared_inputs.collect(dtype, acc, lot)
+        return _unshared_inputs_collect.collect(dtype, acc, lot)
 
     real = "f64" if acc == "float64" else "f32"
     parameters = f"ptr ptr i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i64*4 {real} {real}"
-    return Kernel(f"unshared collect {dtype} {acc} {lot}", parameters, build, COLLECTORS)
+    return Kernel(f"unshared collect {dtype} {acc} {lot}", parameters, build, COLLECTORS, 10, early=True)
 
 
 def kernels() -> Iterator[Kernel]:
@@ -250,13 +240,14 @@ def plan(problem: ConvProblem, policy: Policy, config: BoxesConfig | None = None
     assert chosen is not None  # supports asked
     N, chunk_bytes = problem.x.shape[0], space_bytes(problem, chosen, acc)
     chunks = min(-(-N // chosen.images), max(1, policy.workspace_limit // chunk_bytes))
-    first, second = boxes_kernel(dtype, acc, chosen), collect_kernel(dtype, acc, lot_of(chosen.images, acc))
+    lot = lot_of(chosen.images, acc)
+    first, second = boxes_kernel(dtype, acc, chosen), collect_kernel(dtype, acc, lot)
     block, steps = (LANES * chosen.warps, 1, 1), []
     for start in range(0, N, chunks * chosen.images):
         now = min(chunks, -(-(N - start) // chosen.images))
         scalars, grid = _boxes_arguments(problem, chosen, now, start)
         steps.append((first.prepare(device, grid, block, scalars), "y w space"))
-        scalars, grid = _collect_arguments(problem, chosen, acc, now, start, box_of(problem, chosen.tile))
+        scalars, grid = collect_arguments(problem, chosen.tile, start, now * chosen.images, lot)
         steps.append((second.prepare(device, grid, (COLLECTORS, 1, 1), scalars), "space x"))
     direct = sequence("y w x space", steps)
 
@@ -275,7 +266,8 @@ def _boxes_arguments(
     w, G, tiles = problem.w, problem.groups, tiles_of(problem, config.tile)
     slices = -(-w.shape[3] // config.channels)
     scalars = (
-        *(chunks, slices, G, start, problem.x.shape[0], w.shape[0] // G, w.shape[3], config.channels, tiles[1]),
+        *(chunks, slices, G, start, problem.x.shape[0], w.shape[0] // G, w.shape[3], config.channels, config.own),
+        *(turns_of(problem, config.vec, config.channels, config.own), tiles[1]),
         max(config.ahead, config.depth // math.prod(config.tile) // config.ahead * config.ahead),
         *(config.tile, problem.y.shape[2:], problem.taps, problem.stride, problem.dilation, int(problem.flip)),
         *(box_of(problem, config.tile), w.strides[:3], problem.y.strides),
@@ -283,24 +275,23 @@ def _boxes_arguments(
     return scalars, (math.prod(tiles) * G * slices * chunks, 1, 1)
 
 
-def _collect_arguments(
-    problem: ConvProblem, config: Any, acc: str, chunks: int, start: int, box: tuple[int, int]
+def collect_arguments(
+    problem: ConvProblem, tile: tuple[int, int], start: int, slots: int, lot: int
 ) -> tuple[tuple[Any, ...], tuple[int, int, int]]:
-    """The same of the second kernel."""
-    (N, C, H, W), slots = problem.x.shape, chunks * config.images
-    down, right = (t * step for t, step in zip(config.tile, problem.stride, strict=True))
+    """The same of the second kernel, for the images from ``start`` on of boxes that have ``slots``."""
+    N, C, H, W = problem.x.shape
+    down, right = (t * step for t, step in zip(tile, problem.stride, strict=True))
     scalars = (
-        *(start, N, slots, C, (H, W), tiles_of(problem, config.tile), (down, right)),
-        *(tuple(low for low, _ in problem.padding), box),
+        *(start, N, slots, C, (H, W), tiles_of(problem, tile), (down, right)),
+        *(tuple(low for low, _ in problem.padding), box_of(problem, tile)),
         *(problem.x.strides, problem.alpha, problem.beta),
     )
-    count = slots // lot_of(config.images, acc) * C * H * W
-    return scalars, (-(-count // COLLECTORS), 1, 1)
+    return scalars, (-(-(slots // lot * C * H * W) // COLLECTORS), 1, 1)
 
 
 def rank(problem: ConvProblem) -> float:
-    """Microseconds by the estimate that chooses the configuration, and what two launches take."""
+    """Microseconds by the estimate that chooses the configuration."""
     best = next(
         (us for us, _ in candidates(problem, "float64" if problem.x.dtype == "float64" else "float32")), math.inf
     )
-    return 7 + 1.4 * best
+    return best

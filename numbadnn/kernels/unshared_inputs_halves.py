@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from numbadnn.kernels import unshared_inputs
 from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_inputs import box_of, tiles_of
+from numbadnn.kernels.unshared_inputs import COLLECTORS, box_of, collect_arguments, collect_kernel, lot_of, tiles_of
 from numbadnn.kernels.unshared_weights_halves import vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -21,7 +22,9 @@ from numbadnn.registry import Executable
 LANES, TILE = 32, 64
 #: of a multiprocessor
 ALL_SHARED, MULTIPROCESSORS = 227 * 1024, 132
-MOST_IMAGES, MOST_WARPS, MOST_STEPS = 32, 12, 4
+MOST_IMAGES, MOST_STEPS, MOST_ROUNDS, MOST_RESIDENT, MOST_AHEAD = 32, 4, 4, 4, 4
+#: channels of a warp that are tried
+OWN = (1, 2, 3, 4, 6, 8)
 #: fewer leave most terms of a product idle
 FEWEST_FILTERS = 4
 #: words of a piece of 16 filters in shared memory
@@ -32,18 +35,21 @@ SLOT = 16 * 36
 class InputsHalvesConfig:
     """A warp has ``rounds`` times 64 terms of a position, of 16 times ``steps`` filters; ``vec``: terms of an access.
 
-    ``ahead``: pieces under way. A block has ``tile`` positions and ``channels`` channels of a group.
+    ``depth``: positions under way; ``kept``: images that leave a block. A block has ``tile`` positions and ``channels``
+    channels of a group, of which a warp has ``own``.
     """
 
     images: int
+    kept: int
     warps: int
     rounds: int
     steps: int
     vec: int
-    ahead: int
+    depth: int
     resident: int
     tile: tuple[int, int] = (1, 1)
     channels: int = 1
+    own: int = 1
 
     @property
     def threads(self) -> int:
@@ -59,110 +65,132 @@ def heuristic(problem: ConvProblem, policy: Policy) -> InputsHalvesConfig | None
         return None  # how tensor cores round differs from one to the next
     if N > MOST_IMAGES or w.shape[0] // problem.groups < FEWEST_FILTERS:
         return None
-    C, (P, Q), room = w.shape[3], problem.y.shape[2:], shared_room(policy.device)
+    found = candidates(problem, shared_room(policy.device))
+    best = min(found, key=lambda pair: pair[0])[1] if found else None
+    return best if best and space_bytes(problem, best) <= policy.workspace_limit else None
+
+
+@functools.lru_cache(256)
+def candidates(problem: ConvProblem, room: int) -> list[tuple[float, InputsHalvesConfig]]:
+    """(estimated microseconds, configuration) of all that fit ``room`` bytes of shared memory."""
+    C, (P, Q) = problem.w.shape[3], problem.y.shape[2:]
+    tiles = [(p, q) for p in range(1, min(P, 5) + 1) for q in range(1, min(Q, 8) + 1)]
     found = []
-    for channels in (C, *(c for c in (32, 16, 8, 4, 2, 1) if c < C)):
-        for tile in ((p, q) for p in range(1, min(P, 4) + 1) for q in range(1, min(Q, 8) + 1)):
-            config = configured(problem, tile, channels)
-            if config.vec > 1 and shared_bytes(problem, config) <= room:
+    for channels in sorted({-(-C // parts) for parts in (1, 2, 4, 8, C)}):
+        for tile, own in itertools.product(tiles, (own for own in OWN if own <= channels)):
+            config = fitted(problem, room, tile, channels, own)
+            if config:
                 found.append((_microseconds(problem, config), config))
-    if not found:
+    return found
+
+
+def fitted(
+    problem: ConvProblem, room: int, tile: tuple[int, int], channels: int, own: int
+) -> InputsHalvesConfig | None:
+    """With as many blocks on a multiprocessor as there are and fit with two positions under way, then as many of those."""
+    config = configured(problem, tile, channels, own, min(2, math.prod(tile)))
+    if config.vec == 1 or config.rounds > MOST_ROUNDS or shared_bytes(problem, config) > room:
         return None
-    _, best = min(found, key=lambda f: f[0])
-    return best if space_bytes(problem, best) <= policy.workspace_limit else None
+    resident = most_warps(config) // config.warps
+    resident = min(resident, ALL_SHARED // (shared_bytes(problem, config) + 1024), MOST_RESIDENT)
+    resident = min(resident, -(-blocks_of(problem, config) // MULTIPROCESSORS))
+    if not resident:
+        return None
+    depths = (config.depth, *range(3, min(MOST_AHEAD, math.prod(tile)) + 1))
+    deeper = [replace(config, depth=depth, resident=resident) for depth in depths]
+    return [c for c in deeper if shared_bytes(problem, c) + 1024 <= min(room + 1024, ALL_SHARED // resident)][-1]
 
 
 def configured(
-    problem: ConvProblem, tile: tuple[int, int], channels: int, rounds: int = 0, ahead: int = 2, resident: int = 0
+    problem: ConvProblem, tile: tuple[int, int], channels: int, own: int, depth: int = 2, resident: int = 1
 ) -> InputsHalvesConfig:
-    """As many warps as have every position's terms in as few rounds as possible."""
-    K, images = problem.w.shape[0] // problem.groups, max(8, 1 << (problem.x.shape[0] - 1).bit_length())
-    tiles = -(-channels * math.prod(problem.taps) // TILE)
-    rounds = rounds or -(-tiles // MOST_WARPS)
-    vec, steps, warps = vector(problem, channels), min(MOST_STEPS, -(-K // 16)), -(-tiles // rounds)
-    resident = resident or max(1, (24 if images == 8 else 16) // (-(-warps // 4) * 4))
-    return InputsHalvesConfig(images, warps, rounds, steps, vec, ahead, resident, tile, channels)
+    """As many rounds as the terms of a warp's channels need, with those of the access that the first is in."""
+    K, kept = problem.w.shape[0] // problem.groups, 1 << (problem.x.shape[0] - 1).bit_length()
+    images, per_channel, vec = max(8, kept), math.prod(problem.taps), vector(problem, problem.w.shape[3])
+    firsts = (c for c0 in range(0, problem.w.shape[3], channels) for c in range(c0, c0 + channels, own))
+    longest = max(own * per_channel + c * per_channel % vec for c in firsts)
+    steps, warps = min(MOST_STEPS, -(-K // 16)), -(-channels // own)
+    return InputsHalvesConfig(
+        images, kept, warps, -(-longest // TILE), steps, vec, depth, resident, tile, channels, own
+    )
+
+
+def most_warps(config: InputsHalvesConfig) -> int:
+    """Of a multiprocessor, for which registers suffice."""
+    if config.images > 8:
+        return 12 if config.images == 16 else 8
+    return 12 if config.rounds > 2 else 16
+
+
+def blocks_of(problem: ConvProblem, config: InputsHalvesConfig) -> int:
+    return math.prod(tiles_of(problem, config.tile)) * problem.groups * -(-problem.w.shape[3] // config.channels)
 
 
 def _microseconds(problem: ConvProblem, config: InputsHalvesConfig) -> float:
-    """An estimate from an H200: what all wait for, filters that a multiprocessor has turn by turn, and boxes.
+    """An estimate from an H200: a launch, filters, the instructions of a multiprocessor's warps, and boxes.
 
-    A turn's positions are those of a whole tile, however few of the blocks are left for it.
+    Eight warps issue all that there is shared memory for; a turn's positions are those of a whole tile, however few of the
+    blocks are left for it.
     """
-    positions, slices = math.prod(config.tile), -(-problem.w.shape[3] // config.channels)
-    resident = max(1, min(config.resident, ALL_SHARED // (shared_bytes(problem, config) + 1024)))
-    blocks = math.prod(problem.y.shape[2:]) * problem.groups * slices / positions
-    turns = math.ceil(blocks / (MULTIPROCESSORS * resident))
-    filters = 2 * problem.w.shape[0] // problem.groups * config.channels * math.prod(problem.taps)
-    busy = config.channels * math.prod(problem.taps) / (config.warps * config.rounds * TILE)
-    slow = (1 + 0.15 * math.log2(8 / config.vec)) * max(1.0, 10 / (resident * config.warps)) ** 0.5
-    own = (
-        turns
-        * positions
-        * resident
-        * filters
-        / 4.5e4
-        * slow
-        * config.rounds**0.3
-        * (0.5 + config.images / 16)
-        / busy**2
-    )
-    return problem.w.size * 2 / 2.8e6 * slow + own + space_bytes(problem, config) / 8.0e6
+    blocks, K = blocks_of(problem, config), problem.w.shape[0] // problem.groups
+    live = min(config.resident, -(-blocks // MULTIPROCESSORS))
+    turns = -(-blocks // (MULTIPROCESSORS * config.resident))
+    passes, planes = -(-K // (16 * config.steps)), config.images // 8
+    position = 30 + config.rounds * ((30 + 10 * planes) * config.steps + 50 * planes)
+    warps = live * config.warps
+    loads = -(-math.prod(config.tile) * config.images * config.steps // config.threads)  # of 16 filters each
+    issued = turns * warps * (500 + passes * (math.prod(config.tile) * position + 120 * loads))
+    own = issued / min(1.4, 0.19 * warps) / 1800
+    stream = problem.w.size * 2 / 4.2e6
+    return 5 + max(own, stream) + 0.3 * min(own, stream) + space_bytes(problem, config) / 2.7e6
 
 
 def rank(problem: ConvProblem, config: InputsHalvesConfig) -> float:
-    """Microseconds: the estimate that chooses the configuration, and what two launches take."""
-    return 8 + _microseconds(problem, config)
+    """Microseconds: the estimate that chooses the configuration."""
+    return 1 + _microseconds(problem, config)
 
 
 def space_bytes(problem: ConvProblem, config: InputsHalvesConfig) -> int:
     """The boxes of all images."""
     pixels = math.prod(box_of(problem, config.tile)) * math.prod(tiles_of(problem, config.tile)) * problem.x.shape[1]
-    return pixels * -(-problem.x.shape[0] // config.images) * config.images * 4
-
-
-def room_of(problem: ConvProblem, config: InputsHalvesConfig) -> int:
-    """Terms of a block, whole tiles."""
-    return -(-config.channels * math.prod(problem.taps) // TILE) * TILE
+    return pixels * config.kept * 4
 
 
 def shared_bytes(problem: ConvProblem, config: InputsHalvesConfig) -> int:
-    box = (config.channels + 1) * math.prod(box_of(problem, config.tile)) * config.images
-    tops = math.prod(config.tile) * 8 * config.steps * config.images
-    return 4 * (room_of(problem, config) + box + tops + config.warps * config.ahead * SLOT)
+    box = config.channels * math.prod(box_of(problem, config.tile)) * config.images
+    tops = math.prod(config.tile) * (8 * config.steps * config.images + 2)  # and against conflicts of banks
+    rings = config.warps * config.depth * config.rounds * config.steps * SLOT
+    return 4 * (config.warps * config.rounds * TILE + box + tops + rings)
 
 
 def kernel(dtype: str, config: InputsHalvesConfig) -> Kernel:
-    config = replace(config, tile=(1, 1), channels=1)  # those are arguments
+    config = replace(config, tile=(1, 1), channels=1, own=1)  # those are arguments
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _unshared_inputs_halves
 
         return _unshared_inputs_halves.boxes(dtype, config)
 
-    parameters = (
-        "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 i32 i64*3 i64*4"
-    )
-    name = f"unshared boxes halves {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:7])
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 i64*3 i64*4"
+    name = f"unshared boxes halves {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:8])
     return Kernel(name, parameters, build, config.threads, config.resident)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: InputsHalvesConfig) -> Executable:
-    """Two launches."""
-    dtype, device, w, box = problem.x.dtype, policy.device, problem.w, box_of(problem, config.tile)
+    """Two launches, the second of which starts before the first has ended, and waits for it."""
+    dtype, device, w, lot = problem.x.dtype, policy.device, problem.w, lot_of(config.kept, "float32")
     N, slices, tiles = problem.x.shape[0], -(-w.shape[3] // config.channels), tiles_of(problem, config.tile)
-    chunks = -(-N // config.images)
     space = space_bytes(problem, config)
-    first, second = kernel(dtype, config), unshared_inputs.collect_kernel(dtype, "float32", 4)
+    first, second = kernel(dtype, config), collect_kernel(dtype, "float32", lot)
     scalars = (
-        *(chunks, slices, problem.groups, 0, N, w.shape[0] // problem.groups, w.shape[3], config.channels, tiles[1]),
+        *(slices, problem.groups, N, w.shape[0] // problem.groups, w.shape[3], config.channels, config.own, tiles[1]),
         *(config.tile, problem.y.shape[2:], problem.taps, problem.stride, problem.dilation, int(problem.flip)),
-        *(box, room_of(problem, config), w.strides[:3], problem.y.strides),
+        *(box_of(problem, config.tile), w.strides[:3], problem.y.strides),
     )
-    grid = (math.prod(tiles) * problem.groups * slices * chunks, 1, 1)
+    grid = (math.prod(tiles) * problem.groups * slices, 1, 1)
     launch = first.prepare(device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
-    scalars, grid = unshared_inputs._collect_arguments(problem, config, "float32", chunks, 0, box)
-    collected = second.prepare(device, grid, (unshared_inputs.COLLECTORS, 1, 1), scalars)
+    scalars, grid = collect_arguments(problem, config.tile, 0, config.kept, lot)
+    collected = second.prepare(device, grid, (COLLECTORS, 1, 1), scalars)
     direct = sequence("y w x space", [(launch, "y w space"), (collected, "space x")])
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
@@ -174,5 +202,6 @@ def plan(problem: ConvProblem, policy: Policy, config: InputsHalvesConfig) -> Ex
 
 def kernels() -> Iterator[Kernel]:
     """Few images and many."""
-    yield kernel("float16", InputsHalvesConfig(8, 5, 1, 2, 8, 2, 3))
-    yield kernel("bfloat16", InputsHalvesConfig(32, 5, 1, 2, 4, 2, 1))
+    yield kernel("float16", InputsHalvesConfig(8, 8, 6, 1, 2, 8, 3, 2))
+    yield kernel("bfloat16", InputsHalvesConfig(32, 32, 5, 2, 1, 4, 2, 1))
+    yield kernel("float16", InputsHalvesConfig(8, 1, 8, 3, 1, 8, 2, 1))

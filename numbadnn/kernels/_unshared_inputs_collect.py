@@ -1,0 +1,79 @@
+"""The images' gradient from boxes of pixels: to each pixel those that hold it are added, in the order of their tiles.
+
+The kernel starts before the one that writes the boxes has ended: all that does not depend on them is worked out by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store, wait_for_previous
+from numbadnn.kernels.unshared_inputs import AHEAD
+from numbadnn.problem import ITEMSIZE
+
+
+def collect(dtype: str, acc: str, lot: int) -> Callable[..., None]:
+    """x[n, c, pixel] = the sum over the tiles whose boxes hold the pixel; a thread has ``lot`` images of one pixel."""
+    read_lot, read, write = load_vector(acc, lot, acc), load(dtype, acc), store(dtype, acc)
+    A, size, item, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], AHEAD * lot
+
+    @device
+    def reaching(at, tiles, move, length):  # type: ignore[no-untyped-def]
+        """(first, last + 1) of the tiles whose boxes hold ``at``."""
+        low = i32(0)
+        if at >= length:
+            low = i32(u32(at - length) // u32(move) + 1)
+        return low, min(tiles, i32(u32(at) // u32(move) + 1))
+
+    def kernel(  # type: ignore[no-untyped-def]
+        space, x, first, N, slots, channels, image, tiles, moves, padding, box, x_strides, alpha, beta
+    ):  # fmt: skip
+        total, got = cuda.local.array(lot, A), cuda.local.array(held, A)
+        i = i32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x)
+        lots, area = i32(slots // lot), i32(box[0] * box[1])
+        rest = i32(u32(i) // u32(lots))
+        n0 = i32((i - rest * lots) * lot)
+        line = i32(u32(rest) // u32(image[1]))
+        v = i32(rest - line * image[1])
+        c = i32(u32(line) // u32(image[0]))
+        h = i32(line - c * image[0])
+        top, left = i32(h + padding[0]), i32(v + padding[1])
+        a0, a1 = reaching(top, tiles[0], moves[0], box[0])
+        b0, b1 = reaching(left, tiles[1], moves[1], box[1])
+        wide = i32(b1 - b0) if b1 > b0 and c < channels else i32(0)
+        count = i32((a1 - a0) * wide) if a1 > a0 else i32(0)
+        # where the pixel is in the first of these tiles' boxes, and how far from there in the next one
+        right = i64(channels * area - moves[1]) * (slots * item)
+        down = i64(tiles[1] * channels * area - moves[0] * box[1]) * (slots * item) - wide * right
+        pixel = i32((top - a0 * moves[0]) * box[1] + left - b0 * moves[1])
+        at = space + (((i64(a0 * tiles[1] + b0) * channels + c) * area + pixel) * slots + n0) * item
+        target = x + (i64(first + n0) * x_strides[0] + c * x_strides[1] + h * x_strides[2] + v * x_strides[3]) * size
+        images = min(i32(lot), i32(N - first - n0)) if c < channels else i32(0)
+        for e in range(lot):
+            total[e] = A(0)
+        column = i32(0)
+        wait_for_previous()
+        while count > 0:
+            for u in range(AHEAD):  # all loads, then all sums; the last one again past it, and not used
+                read_lot(got, i32(u * lot), at)
+                if u + 1 < count:
+                    column = i32(column + 1)
+                    at = at + right
+                if column == wide:
+                    column = i32(0)
+                    at = at + down
+            for u in range(AHEAD):
+                if u < count:
+                    for e in range(lot):
+                        total[e] = A(total[e] + got[u * lot + e])
+            count = i32(count - AHEAD)
+        for e in range(lot):
+            if e < images:
+                result = A(alpha * total[e])
+                if beta != A(0):
+                    result = A(result + beta * read(target))
+                write(target, result)
+            target = target + x_strides[0] * size
+
+    return kernel

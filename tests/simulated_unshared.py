@@ -8,10 +8,12 @@ from typing import Any
 
 from numbadnn.kernels import simulate
 from numbadnn.kernels.unshared_box import BoxConfig
+from numbadnn.kernels.unshared_box_many import ManyConfig
 from numbadnn.kernels.unshared_halves import HalvesConfig
 from numbadnn.kernels.unshared_inputs import BoxesConfig
 from numbadnn.kernels.unshared_inputs_halves import InputsHalvesConfig
 from numbadnn.kernels.unshared_places import PlacesConfig
+from numbadnn.kernels.unshared_places_many import PlacesManyConfig
 from numbadnn.kernels.unshared_weights_halves import WeightsHalvesConfig
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -21,6 +23,7 @@ FORWARD, INPUTS, WEIGHTS = "conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_
 SMALL = "x={t}:2x4x4x5 w={t}:4x3x4x4x2x2"
 STRIDED = "x={t}:9x12x5x6 w={t}:20x3x2x12x3x3 pad=1,1,0,0 stride=2,2 flip=0"
 GROUPED = "x={t}:17x4x4x5 w={t}:6x3x3x2x2x2 dilation=1,2 groups=2 alpha=2 beta=-3"
+THIRDS = "x={t}:17x3x4x5 w={t}:6x3x3x1x3x2 pad=0,1,0,0 dilation=1,2 groups=3 alpha=2 beta=-3"
 NARROW = "x={t}:3x16x4x5 w={t}:18x4x5x16x1x2 pad=0,0,0,1 flip=0"
 
 #: a position a block
@@ -45,6 +48,10 @@ SEVERAL: tuple[tuple[str, str, Any], ...] = (
     (FORWARD, STRIDED, PlacesConfig(16, 16, 2, 2, 4, 2, 1, False, 2, 8)),
     (FORWARD, GROUPED, PlacesConfig(32, 16, 2, 1, 8, 2, 1, True, 1, 2)),
     (FORWARD, NARROW, PlacesConfig(8, 16, 4, 1, 2, 1, 1, True, 3, 16)),
+    # two turns of chunks, copied while the ones before are multiplied; two warps a position; past the last row and column
+    (FORWARD, STRIDED, PlacesManyConfig(16, 2, 2, 2, 4, 2, 1, False, 4)),
+    (FORWARD, GROUPED, PlacesManyConfig(32, 2, 2, 1, 8, 1, 1, True, 2)),
+    (FORWARD, NARROW, PlacesManyConfig(8, 3, 2, 2, 4, 1, 1, False, 4)),
     (WEIGHTS, SMALL, WeightsHalvesConfig(8, 16, 2, 1, 8, 2, 4)),
     (WEIGHTS, STRIDED, WeightsHalvesConfig(16, 32, 2, 1, 2, 2, 2)),
     (WEIGHTS, GROUPED, WeightsHalvesConfig(32, 16, 2, 2, 8, 1, 2)),
@@ -63,22 +70,24 @@ SEVERAL: tuple[tuple[str, str, Any], ...] = (
 SINGLE: tuple[tuple[str, str, Any], ...] = (
     (FORWARD, SMALL, BoxConfig(8, 4, 2, 2, 4, 1, 1, True, 4)),
     (FORWARD, STRIDED, BoxConfig(16, 4, 2, 4, 2, 2, 1, False, 8)),
-    (
-        FORWARD,
-        "x={t}:17x3x4x5 w={t}:6x3x3x1x3x2 pad=0,1,0,0 dilation=1,2 groups=3 alpha=2 beta=-3",
-        BoxConfig(32, 2, 2, 2, 2, 2, 1, True, 1),
-    ),
+    (FORWARD, THIRDS, BoxConfig(32, 2, 2, 2, 2, 2, 1, True, 1)),
     (WEIGHTS, SMALL, BoxConfig(8, 4, 2, 2, 4, 1, 1, True, 4)),
     (WEIGHTS, STRIDED, BoxConfig(16, 4, 2, 4, 2, 1, 1, False, 8)),
-    (
-        WEIGHTS,
-        "x={t}:17x3x4x5 w={t}:6x3x3x1x3x2 pad=0,1,0,0 dilation=1,2 groups=3 alpha=2 beta=-3",
-        BoxConfig(32, 8, 2, 3, 2, 1, 1, True, 1),
-    ),
+    (WEIGHTS, THIRDS, BoxConfig(32, 8, 2, 3, 2, 1, 1, True, 1)),
     # filters that are no whole turns of loads, several passes of them; several turns of terms
     (INPUTS, STRIDED, BoxesConfig(8, 1, 2, 2, 128, 128, 16, True, (2, 1), 3, 2)),
     (INPUTS, "x={t}:3x16x4x4 w={t}:11x3x3x16x2x2", BoxesConfig(4, 4, 4, 1, 256, 128, 32, False, (2, 2), 16, 16)),
     (INPUTS, "x={t}:2x5x5x4 w={t}:4x3x2x5x3x3 flip=0", BoxesConfig(2, 1, 4, 2, 64, 128, 32, True, (2, 2), 3, 2)),
+)
+
+
+#: the same of float32, whose images are turned before
+TURNED: tuple[tuple[str, str, Any], ...] = (
+    (FORWARD, STRIDED, ManyConfig(16, 4, 1, 2, 1, 2, 2, 8, 1, False, 8)),
+    (FORWARD, STRIDED, ManyConfig(32, 8, 2, 2, 1, 2, 2, 4, 1, True, 12)),
+    (FORWARD, THIRDS, ManyConfig(32, 2, 1, 2, 1, 2, 2, 4, 1, True, 1)),
+    (WEIGHTS, STRIDED, BoxConfig(16, 16, 2, 4, 2, 1, 1, False, 8, True)),
+    (WEIGHTS, THIRDS, BoxConfig(32, 8, 2, 3, 2, 1, 1, True, 1, True)),
 )
 
 
@@ -97,4 +106,5 @@ if __name__ == "__main__":
     done = [check(*c, *kind, "tensor_core") for c in CASES for kind in kinds[:2]]
     done += [check(*c, *kinds[i % 2], "tensor_core") for i, c in enumerate(SEVERAL)]
     done += [check(*c, *kinds[1 + i % 2], "ieee") for i, c in enumerate(SINGLE)]
+    done += [check(*c, *kinds[2], "ieee") for c in TURNED]
     sys.exit(not all(done))

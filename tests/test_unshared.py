@@ -8,10 +8,12 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 from numbadnn.kernels import (
     unshared,
     unshared_box,
+    unshared_box_many,
     unshared_halves,
     unshared_inputs,
     unshared_inputs_halves,
     unshared_places,
+    unshared_places_many,
     unshared_weights_halves,
 )
 from numbadnn.ops.conv import ConvProblem
@@ -44,26 +46,55 @@ def test_what_tensor_cores_take() -> None:
 @pytest.mark.parametrize(
     "sizes", ["x={t}:{n}x16x63x63 w={t}:16x55x55x16x9x9", "x={t}:{n}x32x34x34 w={t}:32x32x32x32x3x3"]
 )
-def test_several_positions_of_a_block_fit_shared_memory(sizes: str, images: int) -> None:
+def test_several_positions_of_a_block_fit_shared_memory(
+    sizes: str, images: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Forward and the filters' gradient, 16 bits and 32; the order of the images' sums does not depend on how many there are."""
-    limit = 99 * 1024
+    for room in (99 * 1024, 227 * 1024):
+        for module in (unshared_box, unshared_box_many, unshared_places_many):
+            monkeypatch.setattr(module, "shared_room", lambda device, room=room: room)
+        for op in ("conv2d", "conv2d_grad_wrt_weights"):
+            forward, limit = op == "conv2d", room if op == "conv2d" else 99 * 1024
+            problem = ConvProblem.parse(f"{op} {sizes.format(t='float32', n=images)}")
+            single = unshared.several_places(problem, Policy())
+            module = unshared_box_many if forward and images > 8 else unshared_box
+            assert isinstance(
+                single, unshared_box_many.ManyConfig if module is unshared_box_many else unshared_box.BoxConfig
+            )
+            assert module.shared_bytes(problem, single) <= limit
+            fixed = unshared.several_places(problem, Policy(determinism="gpu_to_gpu"))
+            assert fixed == (None if forward else single)
+            half = ConvProblem.parse(f"{op} {sizes.format(t='float16', n=images)}")
+            found = unshared.several_places(half, Policy())
+            if forward and images < unshared_places.FEWEST_IMAGES:
+                assert found is None
+            elif forward:
+                assert isinstance(found, unshared_places_many.PlacesManyConfig)
+                assert unshared_places_many.shared_bytes(half, found) <= limit
+            else:
+                assert isinstance(found, unshared_weights_halves.WeightsHalvesConfig)
+                assert unshared_weights_halves.shared_bytes(half, found) <= limit
+
+
+@pytest.mark.parametrize("images", [8, 19, 32])
+def test_without_a_workspace_images_are_read_as_they_lie(images: int) -> None:
+    policy, sizes = Policy(workspace_limit=1024), "x={t}:{n}x16x63x63 w={t}:16x55x55x16x9x9"
     for op in ("conv2d", "conv2d_grad_wrt_weights"):
-        problem = ConvProblem.parse(f"{op} {sizes.format(t='float32', n=images)}")
-        single = unshared.several_places(problem, Policy())
+        single = unshared.several_places(ConvProblem.parse(f"{op} {sizes.format(t='float32', n=images)}"), policy)
         assert isinstance(single, unshared_box.BoxConfig)
-        assert unshared_box.shared_bytes(problem, single) <= limit
-        fixed = unshared.several_places(problem, Policy(determinism="gpu_to_gpu"))
-        assert fixed == (None if op == "conv2d" else single)
-        half = ConvProblem.parse(f"{op} {sizes.format(t='float16', n=images)}")
-        found = unshared.several_places(half, Policy())
-        if op == "conv2d" and images < unshared_places.FEWEST_IMAGES:
-            assert found is None
-        elif op == "conv2d":
-            assert isinstance(found, unshared_places.PlacesConfig)
-            assert unshared_places.shared_bytes(half, found) <= limit
-        else:
-            assert isinstance(found, unshared_weights_halves.WeightsHalvesConfig)
-            assert unshared_weights_halves.shared_bytes(half, found) <= limit
+        assert not single.turned
+    found = unshared.several_places(ConvProblem.parse(f"conv2d {sizes.format(t='float16', n=images)}"), policy)
+    assert isinstance(found, unshared_places.PlacesConfig)
+
+
+def test_few_positions_have_a_block_a_multiprocessor() -> None:
+    sizes = "conv2d x={t}:8x16x55x55 w={t}:16x25x25x16x7x7 stride=2,2"
+    single = unshared.several_places(ConvProblem.parse(sizes.format(t="float32")), Policy())
+    assert isinstance(single, unshared_box.BoxConfig)
+    assert (single.places, single.warps, single.resident) == (5, 10, 1)
+    found = unshared.several_places(ConvProblem.parse(sizes.format(t="float16")), Policy())
+    assert isinstance(found, unshared_places_many.PlacesManyConfig)
+    assert (found.tall, found.places, found.ahead) == (1, 5, 8)
 
 
 @pytest.mark.parametrize("images", [1, 3, 8, 19, 32])

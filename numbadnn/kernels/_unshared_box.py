@@ -3,7 +3,7 @@
 A block has some neighbouring positions of a row and ``channels`` channels of a group at a time, and what they see in shared
 memory (``_unshared_box_fill``). Eight lanes go along the terms of a filter, four at a time, straight from memory, and ask for the
 next ones before they multiply; each has ``filters`` x 8 sums. The four eights of a warp have different filters, or different
-images where these are more.
+images where these are more. The sums meet in shared memory, from where neighbouring positions are written together.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels._async_copies import wait_async
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64
+from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._packed import load_words, widen
 from numbadnn.kernels._ptx import ELEMENT, WORD, load, load_shared, store
 from numbadnn.kernels._unshared_box_fill import fill_box, spots_of
@@ -38,6 +38,21 @@ def _ask(dtype: str, config: BoxConfig) -> Callable[..., None]:
     return ask
 
 
+def fold_lanes(lanes: int, reach: int, sums: int) -> Callable[..., None]:
+    """``fold(total, lane)``: each of the lanes that split a sum has in the end some of the ``sums``, added in one fixed tree."""
+    first = _fold("float32", reach, sums // 2)
+    if lanes == 2:
+        return first
+    others = fold_lanes(lanes // 2, reach // 2, sums // 2)
+
+    @device
+    def fold(total, lane):  # type: ignore[no-untyped-def]
+        first(total, lane)
+        others(total, lane)
+
+    return fold
+
+
 def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
     filters, places, parts, ahead, cell, whole, groups_of_images = (
@@ -51,10 +66,16 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
         widen(dtype, 4, "float32"),
     )
     look_at_spots, look_at_images = _look_at_words(4), load_shared("float32", 4, "float32")
-    fold4, fold2, fold1 = (_fold("float32", 4 >> i, filters * 8 >> 1 + i) for i in range(3))
+    fold, pitch, beside = fold_lanes(EIGHT, LANES // 2, filters * 8), config.pitch, LANES // EIGHT
     words, across, first_of = size, config.across, first_position(1, places)
     sums, waiting = filters * 8, ahead * filters * size
-    left, step, vec, element = filters, 4 * EIGHT, config.vec, ELEMENT["float32"]
+    step, vec, element, threads, of_turn = (
+        4 * EIGHT,
+        config.vec,
+        ELEMENT["float32"],
+        config.threads,
+        parts * config.across,
+    )
 
     def kernel(  # type: ignore[no-untyped-def]
         x, w, y, blocks, groups, N, K, C, channels, Q, room, image, taps, padding, stride, dilation, flip, wide,
@@ -72,11 +93,12 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
         area = i32(taps[0] * taps[1])
         corner = (i32(p * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))
         place, part = i32(warp % places), i32(warp // places)  # parts have different filters
-        eighth, own_lane = i32(lane // EIGHT), i32(lane % EIGHT)
-        own_images, own_filters = i32(eighth % groups_of_images), i32(eighth // groups_of_images)
+        own_lane, other = i32(lane // beside), i32(lane % beside)  # a shared pixel is one access
+        own_images, own_filters = i32(other % groups_of_images), i32(other // groups_of_images)
         own = i32(room + place * stride[1] * cell + own_images * 8)
         q = min(i32(q0 + place), i32(Q - 1))
         base = w + (i64(group * K) * w_strides[0] + p * w_strides[1] + q * w_strides[2]) * size
+        results = i32(room + channels * taps[0] * wide * cell)
         for turn in range(i32((K + across * parts - 1) // (across * parts))):
             k0 = i32((turn * parts + part) * across + own_filters * filters)
             k1 = min(k0, i32(K - filters))  # the last ones have some of those before as well
@@ -111,17 +133,23 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
                                         for n in range(8):
                                             total[n * filters + f] = f32(total[n * filters + f] + seen[n] * weight[e])
                         ask(held, i32(i * filters * words), start, step_k, i32(m + ahead * step), terms)
-            fold4(total, lane)
-            fold2(total, lane)
-            fold1(total, lane)
-            for i in range(left):  # lane l of eight has image l
-                n, k = i32(own_images * 8 + own_lane), i32(k1 + i)
-                if n < N and k >= k0 and place < count:
-                    at = i64(n) * y_strides[0] + (group * K + k) * y_strides[1] + p * y_strides[2] + q * y_strides[3]
-                    target = y + at * size
-                    result = f32(alpha * total[i])
+            fold(total, lane)
+            begin = i32(turn * of_turn)
+            sums_at = i32(results + (place * of_turn + k1 - begin) * pitch + own_images * 8 + own_lane)
+            for i in range(filters):  # lane l of eight has image l
+                if k1 + i >= k0:
+                    shared[i32(sums_at + i * pitch)] = total[i]
+            cuda.syncthreads()
+            for i in range(thread, i32(of_turn * N * places), threads):  # neighbouring positions are written together
+                rest, at_place = i32(u32(i) // u32(places)), i32(u32(i) % u32(places))
+                k, n = i32(u32(rest) % u32(of_turn)), i32(u32(rest) // u32(of_turn))
+                result = f32(alpha * shared[i32(results + (at_place * of_turn + k) * pitch + n)])
+                if at_place < count and begin + k < K:
+                    at = i64(n) * y_strides[0] + (group * K + begin + k) * y_strides[1]
+                    target = y + (at + p * y_strides[2] + (q0 + at_place) * y_strides[3]) * size
                     if beta != f32(0):
                         result = f32(result + beta * read(target))
                     write(target, result)
+            cuda.syncthreads()
 
     return kernel

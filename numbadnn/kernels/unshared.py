@@ -4,7 +4,8 @@ The device code is in ``_unshared_kernels`` and ``_unshared_weights``. Images an
 else is an argument; a filter's terms must lie together in memory, in whatever order the other axes. ``unshared_inputs`` has
 the gradient of the images, ``unshared_halves`` forward products of 16-bit types on tensor cores. Those have one position a
 block; up to 32 images it is quicker to have several, which see the same pixels: ``unshared_box``, and on tensor cores
-``unshared_places`` and ``unshared_weights_halves``.
+``unshared_places`` and ``unshared_weights_halves``; with a warp for each, and images turned before, ``unshared_box_many`` and
+``unshared_places_many``.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from typing import Any
 
 from numbadnn.kernels import (
     unshared_box,
+    unshared_box_many,
     unshared_halves,
     unshared_inputs,
     unshared_inputs_halves,
     unshared_places,
+    unshared_places_many,
+    unshared_turned,
     unshared_weights_halves,
 )
 from numbadnn.kernels._launch import Kernel
@@ -143,10 +147,11 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
 
 def several_places(problem: ConvProblem, policy: Policy) -> Any:
     """A configuration of the kernels that have several positions a block, None where one of those here is to do it."""
-    found = unshared_places.heuristic(problem, policy) or unshared_weights_halves.heuristic(problem, policy)
+    found: Any = unshared_places_many.heuristic(problem, policy) or unshared_places.heuristic(problem, policy)
+    found = found or unshared_weights_halves.heuristic(problem, policy)
     if found or unshared_halves.heuristic(problem, policy):
         return found
-    return unshared_box.heuristic(problem, policy)
+    return unshared_box_many.heuristic(problem, policy) or unshared_box.heuristic(problem, policy)
 
 
 def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
@@ -161,6 +166,10 @@ def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executabl
         return unshared_weights_halves.plan(problem, policy, config)
     if isinstance(config, unshared_places.PlacesConfig):
         return unshared_places.plan(problem, policy, config)
+    if isinstance(config, unshared_places_many.PlacesManyConfig):
+        return unshared_places_many.plan(problem, policy, config)
+    if isinstance(config, unshared_box_many.ManyConfig):
+        return unshared_box_many.plan(problem, policy, config)
     if isinstance(config, unshared_box.BoxConfig):
         return unshared_box.plan(problem, policy, config)
     typical = unshared_inputs.typical(problem, policy) if problem.direction == "forward" else problem
@@ -204,7 +213,8 @@ def _rank(problem: ConvProblem) -> float:
             unshared_inputs_halves.rank(problem, on_tensor_cores) if on_tensor_cores else unshared_inputs.rank(problem)
         )
     if config := several_places(problem, Policy()):
-        rate = 6.0e7 if isinstance(config, unshared_box.BoxConfig) else 2.0e8
+        single = isinstance(config, unshared_box.BoxConfig | unshared_box_many.ManyConfig)
+        rate = 6.0e7 if single else 2.0e8
         return 4 + problem.bytes / 2.6e6 + problem.flops / rate
     if unshared_halves.heuristic(problem, Policy()):
         return unshared_halves.rank(problem)
@@ -225,7 +235,10 @@ def kernels() -> Iterator[Kernel]:
     yield from unshared_halves.kernels(_parameters("float32"))
     yield from unshared_places.kernels()
     yield from unshared_weights_halves.kernels()
+    yield from unshared_places_many.kernels()
     yield from unshared_box.kernels()
+    yield from unshared_box_many.kernels()
+    yield from unshared_turned.kernels()
     yield from unshared_inputs.kernels()
     yield from unshared_inputs_halves.kernels()
 

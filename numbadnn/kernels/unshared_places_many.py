@@ -1,0 +1,130 @@
+"""Which unshared convolutions of 16-bit types have a warp for each position; the device code is ``_unshared_places_many``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+
+from numbadnn.kernels import unshared_turned
+from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._softmax_layout import shared_room
+from numbadnn.kernels._support import accumulator_of
+from numbadnn.kernels.unshared_places import places_of
+from numbadnn.kernels.unshared_weights_halves import seen_of, vector
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
+
+LANES, ROWS, CHUNK = 32, 16, 32
+#: for fewer images a block for each position is quicker; fewer filters leave most rows of a product idle
+FEWEST_IMAGES, MOST_IMAGES, FEWEST_FILTERS, MOST_FILTERS = 4, 32, 4, 64
+#: warps of a block; positions and blocks that keep memory busy, and positions of a block where there are few
+MOST_WARPS, ENOUGH_POSITIONS, ENOUGH_BLOCKS, MOST_PLACES = 16, 132 * 7, 100, 8
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesManyConfig:
+    """A block has ``tall`` rows of ``places`` positions, ``parts`` warps for each, which have 16 filters each.
+
+    ``vec``: terms of an access; ``ahead``: chunks of 32 terms under way; ``channels`` in shared memory,
+    ``whole``: all; they divide those of a group, as the places of terms are found once.
+    """
+
+    images: int
+    tall: int
+    places: int
+    parts: int
+    vec: int
+    ahead: int
+    resident: int
+    whole: bool
+    channels: int
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.tall * self.places * self.parts
+
+    @property
+    def pitch(self) -> int:
+        """Words of the sums of a filter."""
+        return self.images + 4
+
+    @property
+    def place_pitch(self) -> int:
+        """Words of the sums of a position."""
+        return self.parts * ROWS * self.pitch + 1
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> PlacesManyConfig | None:
+    """None where other kernels of ``numba.unshared`` are to do it."""
+    w, N, (P, Q) = problem.w, problem.x.shape[0], problem.y.shape[2:]
+    K, C, images = w.shape[0] // problem.groups, w.shape[3], max(8, 1 << (N - 1).bit_length())
+    if not problem.unshared or problem.direction != "forward" or w.itemsize != 2:
+        return None
+    if accumulator_of(w.dtype, policy) != "float32" or policy.determinism not in ("run_to_run", "not_guaranteed"):
+        return None  # how tensor cores round differs from one to the next
+    if not FEWEST_IMAGES <= N <= MOST_IMAGES or not FEWEST_FILTERS <= K <= MOST_FILTERS:
+        return None
+    if not Q or not unshared_turned.fits(problem, policy, images):
+        return None
+    parts, few = -(-K // ROWS), P * Q * problem.groups < ENOUGH_POSITIONS
+    places = places_of(Q, min(MOST_PLACES, MOST_WARPS // parts) if few else 4)[0]
+    if few and (images > 8 or -(-Q // places) * P * problem.groups < ENOUGH_BLOCKS):
+        return None
+    tall = 1 if few else max(1, min(P, MOST_WARPS // (parts * places)))
+    # few warps ask for more each; of few terms much would be asked for in vain
+    ahead = 3 if images > 8 else 8 if few else 4 if math.prod(w.shape[3:]) > 512 else 2
+    for channels in (C, *(c for c in (64, 32, 16, 8, 4) if c < C and C % c == 0)):
+        vec = vector(problem, channels)
+        config = PlacesManyConfig(images, tall, places, parts, vec, ahead, 1, channels == C, channels)
+        if vec > 1 and shared_bytes(problem, config) <= shared_room(policy.device):
+            return config
+    return None
+
+
+def room_of(problem: ConvProblem, config: PlacesManyConfig) -> int:
+    """Terms of a block, whole turns: so no branch stands between the chunks of one."""
+    turn = config.ahead * CHUNK
+    return -(-config.channels * math.prod(problem.taps) // turn) * turn
+
+
+def shared_bytes(problem: ConvProblem, config: PlacesManyConfig) -> int:
+    box = config.channels * math.prod(seen_of(problem, (config.tall, config.places))) * config.images // 2
+    sums = config.tall * config.places * config.place_pitch
+    return 4 * (room_of(problem, config) + 4 + max(sums, box * (1 if config.whole else 2)))
+
+
+def kernel(dtype: str, config: PlacesManyConfig) -> Kernel:
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels import _unshared_places_many
+
+        return _unshared_places_many.forward(dtype, config)
+
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 "
+    parameters += "i64*4 i64*3 i64*4 f32 f32"
+    name = f"unshared places many {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:8])
+    return Kernel(name, parameters, build, config.threads, config.resident, True)
+
+
+def plan(problem: ConvProblem, policy: Policy, config: PlacesManyConfig) -> Executable:
+    chosen = kernel(problem.x.dtype, config)
+    (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
+    across = -(-Q // config.places)
+    scalars = (
+        *(across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, P, Q),
+        *(room_of(problem, config), (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
+        *(problem.stride, problem.dilation, int(problem.flip), seen_of(problem, (config.tall, config.places))),
+        *(unshared_turned.strides(problem, config.images), w.strides[:3], problem.y.strides),
+        *(problem.alpha, problem.beta),
+    )
+    grid = (across * problem.groups * -(-P // config.tall), 1, 1)
+    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
+    facts = {"kernel": chosen.name, "config": config}
+    return unshared_turned.executable(problem, policy, config.images, launch, "tensor_core", "run_to_run", facts)
+
+
+def kernels() -> Iterator[Kernel]:
+    """Many images, some channels at a time; few positions."""
+    yield kernel("float16", PlacesManyConfig(32, 4, 4, 1, 8, 3, 1, False, 1))
+    yield kernel("bfloat16", PlacesManyConfig(8, 1, 5, 1, 8, 8, 1, True, 1))

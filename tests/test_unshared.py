@@ -97,6 +97,13 @@ def test_few_positions_have_a_block_a_multiprocessor() -> None:
     assert (found.tall, found.places, found.ahead) == (1, 5, 8)
 
 
+def test_channels_that_do_not_divide_a_group_are_refused() -> None:
+    problem = ConvProblem.parse("conv2d x=float16:8x12x5x6 w=float16:20x3x4x12x3x3")
+    found = unshared_places_many.PlacesManyConfig(8, 2, 2, 2, 4, 2, 1, False, 8)
+    with pytest.raises(ValueError, match="channels: expected a divisor of the 12 of a group, got 8"):
+        unshared_places_many.plan(problem, Policy(), found)
+
+
 @pytest.mark.parametrize("images", [1, 3, 8, 19, 32])
 @pytest.mark.parametrize(
     "sizes", ["x={t}:{n}x16x63x63 w={t}:16x55x55x16x9x9", "x={t}:{n}x32x34x34 w={t}:32x32x32x32x3x3"]

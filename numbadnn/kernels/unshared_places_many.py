@@ -108,8 +108,10 @@ def kernel(dtype: str, config: PlacesManyConfig) -> Kernel:
 
 
 def plan(problem: ConvProblem, policy: Policy, config: PlacesManyConfig) -> Executable:
-    chosen = kernel(problem.x.dtype, config)
     (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
+    if w.shape[3] % config.channels:  # the places of the last channels' terms would be those of other channels
+        raise ValueError(f"channels: expected a divisor of the {w.shape[3]} of a group, got {config.channels}")
+    chosen = kernel(problem.x.dtype, config)
     across = -(-Q // config.places)
     scalars = (
         *(across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, P, Q),

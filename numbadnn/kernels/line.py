@@ -1,7 +1,8 @@
 """``numba.line``: causal_conv1d, at three quarters of the speed of a copy as long as the sums are short.
 
 Lines of whole pieces of 16 bytes have kernels of their own: ``line_channels`` where each channel stands alone, ``line_dense``
-for many, and of 16-bit types, on tensor cores, ``line_halves``; all others, at any strides, that in ``_line_kernels``.
+for many, and on tensor cores, of 16-bit types, ``line_toeplitz`` for the one, ``line_octets`` and ``line_halves`` for the other;
+all others, at any strides, that in ``_line_kernels``.
 Steps and filters of a thread, and few taps, are frozen into a kernel, all else is an argument.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from numbadnn.kernels import line_channels, line_dense, line_halves
+from numbadnn.kernels import line_channels, line_dense, line_halves, line_octets, line_toeplitz
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
 from numbadnn.kernels.line_channels import THREADS, ChannelConfig, first_tap
@@ -24,6 +25,8 @@ from numbadnn.kernels.line_dense import (
     room_of,
 )
 from numbadnn.kernels.line_halves import LineHalvesConfig
+from numbadnn.kernels.line_octets import OctetsConfig
+from numbadnn.kernels.line_toeplitz import ToeplitzConfig
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.registry import Executable, Impl, register
@@ -43,14 +46,16 @@ class LineConfig:
     packed: bool = False
 
 
-Config = LineConfig | ChannelConfig | DenseConfig | LineHalvesConfig
+Config = LineConfig | ChannelConfig | DenseConfig | LineHalvesConfig | OctetsConfig | ToeplitzConfig
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> Config:
     """Tensor cores, channels by themselves, or tiles of steps and filters."""
     acc = accumulator_of(problem.x.dtype, policy)
     return (
-        line_halves.heuristic(problem, policy)
+        line_octets.heuristic(problem, policy)
+        or line_halves.heuristic(problem, policy)
+        or line_toeplitz.heuristic(problem, policy)
         or line_channels.heuristic(problem)
         or line_dense.heuristic(problem, acc)
         or line_config(problem, acc)
@@ -102,6 +107,12 @@ def _plan(problem: ConvProblem, policy: Policy, config: Config | None = None) ->
     if isinstance(config, LineHalvesConfig):
         chosen = line_halves.kernel(dtype, config)
         launch = line_halves.prepare(problem, device, config, chosen)
+    elif isinstance(config, OctetsConfig):
+        chosen = line_octets.kernel(dtype, config)
+        launch = line_octets.prepare(problem, device, config, chosen)
+    elif isinstance(config, ToeplitzConfig):
+        chosen = line_toeplitz.kernel(dtype, config)
+        launch = line_toeplitz.prepare(problem, device, config, chosen)
     elif isinstance(config, ChannelConfig):
         chosen = line_channels.kernel(dtype, acc, config)
         launch = line_channels.prepare(problem, device, config, chosen)
@@ -116,7 +127,7 @@ def _plan(problem: ConvProblem, policy: Policy, config: Config | None = None) ->
         launch(stream, inputs[0], inputs[1], outputs[0])
 
     facts = {"kernel": chosen.name, "config": config}
-    on_tensor_cores = isinstance(config, LineHalvesConfig)
+    on_tensor_cores = isinstance(config, LineHalvesConfig | OctetsConfig | ToeplitzConfig)
     arithmetic, level = ("tensor_core", "run_to_run") if on_tensor_cores else ("ieee", "gpu_to_gpu")
     return Executable(run, 0, arithmetic, level, facts, launch.direct)
 
@@ -139,6 +150,10 @@ def _prepare(problem: ConvProblem, device: int, config: LineConfig, chosen: Kern
 
 def _rank(problem: ConvProblem) -> float:
     """Microseconds, from an H200: memory, or the products of whole blocks, of which a multiprocessor has one at least."""
+    if line_octets.heuristic(problem, Policy()):
+        return 4 + max(problem.bytes / 2.5e6, problem.flops / 1.5e8)
+    if line_toeplitz.heuristic(problem, Policy()):
+        return 3 + problem.bytes / 3.0e6
     if line_halves.heuristic(problem, Policy()):
         return 5 + max(problem.bytes / 2.2e6, problem.flops / 1.5e8)
     if line_channels.heuristic(problem):
@@ -159,7 +174,7 @@ def kernels() -> Iterator[Kernel]:
     yield kernel("float32", "float32", LineConfig(8, 1, 4, 256, True))
     yield kernel("bfloat16", "float32", LineConfig(4, 8, 0, 1024))
     yield kernel("float64", "float64", LineConfig(4, 4, 3, 256))
-    for family in (line_channels, line_dense, line_halves):
+    for family in (line_channels, line_dense, line_halves, line_octets, line_toeplitz):
         yield from family.kernels()
 
 

@@ -1,34 +1,70 @@
-"""Run lines of 16-bit types, as tensor cores do them, under the CUDA simulator; test_line.py starts it.
+"""Run lines, of 16-bit types as tensor cores do them, under the CUDA simulator; test_line.py starts it.
 
 Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1`` in the environment.
 """
 
 import sys
+from typing import Any
 
-from numbadnn.kernels import line_halves, simulate
+import numpy as np
+
+from numbadnn.kernels import line_dense, line_halves, line_octets, simulate
 from numbadnn.kernels.line_halves import with_pieces
+from numbadnn.kernels.line_toeplitz import ToeplitzConfig
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.validate.oracle import Trial
 
-CASES = (  # taps four steps apart; odd channels; rooms of channels, turns of filters; groups, a line shorter than what is behind
+KINDS = (("float16", "integers"), ("bfloat16", "random"))
+HALVES = (  # taps four steps apart; odd channels; rooms of channels, turns of filters; groups, a line shorter than what is behind
     ("x={t}:2x16x1x80 w={t}:16x16x1x3 pad=0,0,8,0 dilation=1,4", (16, 1, 8, 1, 1)),
     ("x={t}:1x5x1x40 w={t}:7x5x1x3 pad=0,0,2,0 flip=0", (16, 1, 8, 1, 1)),
     ("x={t}:1x40x1x40 w={t}:20x40x1x2 pad=0,0,5,0 dilation=1,5 flip=0", (16, 1, 8, 1, 1)),
     ("x={t}:1x16x1x72 w={t}:20x8x1x2 pad=0,0,99,0 dilation=1,99 groups=2", (16, 2, 8, 1, 1)),
 )
+OCTETS = (  # taps four steps apart, two turns of filters; groups; a line shorter than a block
+    ("x={t}:1x16x1x80 w={t}:20x16x1x3 pad=0,0,8,0 dilation=1,4", (2, 1, 1, 3, 1)),
+    ("x={t}:1x32x1x264 w={t}:40x16x1x2 pad=0,0,5,0 dilation=1,5 flip=0 groups=2", (2, 2, 1, 2, 1)),
+    ("x={t}:1x32x1x24 w={t}:7x32x1x1 pad=0,0,0,0", (4, 1, 2, 1, 1)),
+)
+TOEPLITZ = (  # two channels; two filters of a channel, taps eight steps apart; a line shorter than what is behind
+    "x={t}:1x2x1x1072 w={t}:2x1x1x32 pad=0,0,31,0 groups=2",
+    "x={t}:2x1x1x552 w={t}:2x1x1x5 pad=0,0,32,0 dilation=1,8 flip=0",
+    "x={t}:1x1x1x16 w={t}:1x1x1x20 pad=0,0,19,0 flip=0",
+)
+DENSE = (  # the midst of a line and its ends, frozen taps and not; steps that are shared by neighbours
+    ("x={t}:1x5x1x1100 w={t}:3x5x1x3 pad=0,0,8,0 dilation=1,4", "float32", "integers"),
+    ("x={t}:1x3x1x36 w={t}:2x3x1x5 pad=0,0,32,0 dilation=1,8 flip=0", "float16", "random"),
+    ("x={t}:1x4x1x1036 w={t}:2x4x1x3 pad=0,0,2,0", "float64", "random"),
+)
 
 
-def check(text: str, sizes: tuple[int, int, int, int, int], dtype: str, kind: str) -> bool:
-    problem = ConvProblem.parse("causal_conv1d " + text.format(t=dtype))
-    trial = Trial.of(problem, kind=kind)
-    got = simulate.run(problem, trial.inputs, "numba.line", Policy(device=0), with_pieces(problem, *sizes))
-    found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, "tensor_core")
+def problem_of(text: str, dtype: str) -> ConvProblem:
+    return ConvProblem.parse("causal_conv1d " + text.format(t=dtype))
+
+
+def check(problem: ConvProblem, kind: str, config: Any, arithmetic: str = "tensor_core") -> bool:
+    trial = Trial.of(problem, kind="integers" if kind == "integers" else "random")
+    if kind == "not finite":
+        trial.inputs[0][0, 0, 3], trial.inputs[0][-1, -1, -9] = np.nan, np.inf
+    got = simulate.run(problem, trial.inputs, "numba.line", Policy(device=0), config)
+    found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, arithmetic)
     print("ok  " if found.ok else "FAIL", problem, found, flush=True)
     return bool(found.ok)
 
 
 if __name__ == "__main__":
     line_halves.MULTIPROCESSORS = 1  # one block for several turns
-    done = [check(*case, *kind) for case in CASES for kind in (("float16", "integers"), ("bfloat16", "random"))]
+    done = []
+    for text, sizes in HALVES:
+        done += [check(p, kind, with_pieces(p, *sizes)) for t, kind in KINDS for p in [problem_of(text, t)]]
+    for text, sizes in OCTETS:
+        done += [check(problem_of(text, t), kind, line_octets.OctetsConfig(*sizes)) for t, kind in KINDS]
+    for text in TOEPLITZ:
+        kinds = (*KINDS, ("float16", "not finite"))
+        done += [check(problem_of(text, t), kind, ToeplitzConfig()) for t, kind in kinds]
+    for text, dtype, kind in DENSE:
+        problem = problem_of(text, dtype)
+        config = line_dense.heuristic(problem, "float64" if dtype == "float64" else "float32")
+        done.append(check(problem, kind, config, "ieee"))
     sys.exit(not all(done))

@@ -5,7 +5,7 @@ from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
-from numbadnn.kernels import line_halves
+from numbadnn.kernels import line, line_halves, line_octets
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 
@@ -14,7 +14,7 @@ LINE = "causal_conv1d x=float16:8x{c}x1x8000 w=float16:{k}x{c}x1x{s} pad=0,0,{pa
 
 @pytest.mark.slow(20)
 def test_tensor_cores_under_the_simulator() -> None:
-    assert checks_passed("line") >= 8
+    assert checks_passed("line") >= 26
 
 
 @pytest.mark.parametrize(("c", "k", "s", "d"), [(16, 16, 3, 4), (32, 32, 2, 512), (64, 64, 3, 1), (256, 512, 3, 2)])
@@ -24,6 +24,31 @@ def test_what_tensor_cores_take_fits_shared_memory(c: int, k: int, s: int, d: in
     assert config is not None
     assert line_halves.shared_bytes(problem, config) <= line_halves.SHARED_BYTES
     assert config.whole == (c <= 2 * config.pairs)
+
+
+@pytest.mark.parametrize(("c", "k", "s", "d"), [(16, 16, 3, 4), (32, 48, 2, 512), (64, 64, 3, 1), (64, 128, 4, 2)])
+def test_rows_of_8_channels_fit_shared_memory(c: int, k: int, s: int, d: int) -> None:
+    problem = ConvProblem.parse(LINE.format(c=c, k=k, s=s, d=d, past=(s - 1) * d))
+    config = line.heuristic(problem, Policy())
+    assert isinstance(config, line_octets.OctetsConfig)
+    assert line_octets.shared_bytes(problem, config) <= line_octets.SHARED_BYTES
+    assert line_octets.plane_of(problem, config) % 128 == 16
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (LINE.format(c=48, k=16, s=3, d=1, past=2), "LineHalvesConfig"),
+        (LINE.format(c=64, k=64, s=5, d=1, past=4), "LineHalvesConfig"),
+        ("causal_conv1d x=float16:1x4x1x8000 w=float16:4x1x1x32 pad=0,0,31,0 groups=4", "ToeplitzConfig"),
+        ("causal_conv1d x=float16:1x4x1x8000 w=float16:4x1x1x16 pad=0,0,15,0 groups=4", "ChannelConfig"),
+        ("causal_conv1d x=float16:1x1x1x80000 w=float16:1x1x1x16 pad=0,0,15,0", "ToeplitzConfig"),
+        ("causal_conv1d x=float16:1x1x1x80000 w=float16:1x1x1x16 pad=0,0,45,0 dilation=1,3", "LineConfig"),
+        ("causal_conv1d x=float32:1x4x1x8000 w=float32:4x1x1x32 pad=0,0,31,0 groups=4", "ChannelConfig"),
+    ],
+)
+def test_which_kernel_takes_a_line(problem: str, kind: str) -> None:
+    assert type(line.heuristic(ConvProblem.parse(problem), Policy())).__name__ == kind
 
 
 def test_what_they_do_not_take() -> None:

@@ -144,6 +144,9 @@ unshared  2x3x1x9   4x3x1x3  unshared=1 stride=1,2
 channels  2x20x1x520 40x20x1x3 dilation=1,5 dtypes=*
 many-channels 3x72x1x264 80x72x1x2 dilation=1,8 flip=0 dtypes=*
 group-channels 2x24x1x64 16x12x1x3 groups=2 dilation=1,40 dtypes=*
+filters-64 2x64x1x264 64x64x1x3 dtypes=*
+taps      2x2x1x1104 2x1x1x32 groups=2 dtypes=*
+taps-apart 1x3x1x552 3x1x1x13 groups=3 dilation=1,2 flip=0 dtypes=*
 """
 
 #: (N, C, T, H, W) and (K, C, S, R, S'), in memory with time before channels

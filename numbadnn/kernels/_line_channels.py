@@ -13,7 +13,7 @@ from typing import Any
 
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._ptx import ACCUMULATOR, load, load_shared, load_vector, store_vector
-from numbadnn.kernels.line import THREADS, ChannelConfig
+from numbadnn.kernels.line_channels import THREADS, ChannelConfig
 from numbadnn.problem import ITEMSIZE
 
 #: taps that a thread multiplies with at once; more than these a block reads once, into shared memory

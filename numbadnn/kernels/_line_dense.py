@@ -14,12 +14,15 @@ from typing import Any
 
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._line_channels import in_turn
-from numbadnn.kernels._ptx import ACCUMULATOR, load, load_shared, load_vector, store_vector
-from numbadnn.kernels.line import THREADS, DenseConfig
+from numbadnn.kernels._ptx import ACCUMULATOR, load, load_shared, load_vector, prefetch, store_vector
+from numbadnn.kernels.line_channels import THREADS
+from numbadnn.kernels.line_dense import DenseConfig
 from numbadnn.problem import ITEMSIZE
 
 #: elements of the filters that a thread reads before it stores them, at most
 TOGETHER = 8
+#: channels from the one that is read to the one that is brought to the L2 cache
+FAR = 3
 
 
 def _fill(dtype: str, acc: str, filters: int, room: int) -> Callable[..., None]:
@@ -107,30 +110,65 @@ def _multiply(acc: str, config: DenseConfig) -> Callable[..., None]:
 
 
 def _walk(dtype: str, acc: str, config: DenseConfig, careful: bool) -> Callable[..., None]:
-    """All turns; ``ahead`` is what the first sees."""
-    A, filters, taps = ACCUMULATOR[acc], config.filters, config.taps
-    look, multiply = _look(dtype, acc, config, careful), _multiply(acc, config)
-    count, factors = config.pieces * config.looks * config.vec, max(taps, 1) * filters
+    """All turns; ``ahead`` is what the first sees. What comes ``FAR`` channels later is brought to the L2 cache meanwhile."""
+    A, size, filters, taps, hop = ACCUMULATOR[acc], ITEMSIZE[dtype], config.filters, config.taps, THREADS * config.vec
+    look, multiply, pieces = _look(dtype, acc, config, careful), _multiply(acc, config), config.pieces
+    count, factors = pieces * config.looks * config.vec, max(taps, 1) * filters
+
+    @device
+    def bring(later, first, last):  # type: ignore[no-untyped-def]
+        for p in range(pieces):
+            if not careful or first + p * hop <= last:
+                prefetch(later + p * hop * size)
 
     @device
     def walk(total, ahead, table, line, first, last, gap, turns, S, channel):  # type: ignore[no-untyped-def]
         seen = cuda.local.array(count, A)
-        tap = i32(0)
-        for turn in range(turns):
+        tap, left, at = i32(0), i32(turns), i32(0)
+        later = line + i64(first) * size + (FAR - 1) * channel
+        while left > 0:
             for j in range(count):
                 seen[j] = ahead[j]
+            left = i32(left - 1)
             if taps > 0:
-                line = line + channel
+                line = line + (channel if left > 0 else i64(0))  # in the end the last is read again
+                later = later + channel
+                if left >= FAR:
+                    bring(later, first, last)
+                look(ahead, line, first, last, gap)
             else:
                 tap = i32(tap + 1)
                 if tap == S:
                     tap = i32(0)
                     line = line + channel
-            if turn + 1 < turns:
-                look(ahead, line, i32(first + tap * gap), last, gap)
-            multiply(total, seen, table, i32(turn * factors))
+                if left > 0:
+                    look(ahead, line, i32(first + tap * gap), last, gap)
+            multiply(total, seen, table, at)
+            at = i32(at + factors)
 
-    return walk
+    @device
+    def walk_by_two(total, ahead, table, line, first, last, gap, turns, S, channel):  # type: ignore[no-untyped-def]
+        other = cuda.local.array(count, A)
+        left, at, later = i32(turns), i32(0), line + i64(first) * size + (FAR - 1) * channel
+        while left > 0:  # two channels: what is read and what is multiplied change places without being moved
+            left, later = i32(left - 1), later + channel
+            line = line + (channel if left > 0 else i64(0))  # in the end the last is read again
+            if left >= FAR:
+                bring(later, first, last)
+            look(other, line, first, last, gap)
+            multiply(total, ahead, table, at)
+            at = i32(at + factors)
+            if left > 0:
+                left, later = i32(left - 1), later + channel
+                line = line + (channel if left > 0 else i64(0))
+                if left >= FAR:
+                    bring(later, first, last)
+                look(ahead, line, first, last, gap)
+                multiply(total, other, table, at)
+                at = i32(at + factors)
+
+    # with one piece what is not moved counts; with more, the longer loop is the slower one
+    return walk_by_two if taps > 0 and pieces == 1 else walk
 
 
 def forward(dtype: str, acc: str, config: DenseConfig) -> Callable[..., None]:
@@ -140,7 +178,8 @@ def forward(dtype: str, acc: str, config: DenseConfig) -> Callable[..., None]:
         *(config.filters, config.room),
     )
     write, span, hop = store_vector(dtype, vec, acc), THREADS * vec * pieces, THREADS * vec
-    fill, start = _fill(dtype, acc, filters, room), _look(dtype, acc, config, True)
+    fill = _fill(dtype, acc, filters, room)
+    start, start_carefully = _look(dtype, acc, config, False), _look(dtype, acc, config, True)
     walk, walk_carefully = _walk(dtype, acc, config, False), _walk(dtype, acc, config, True)
     sums, count, taps = vec * pieces * filters, pieces * config.looks * vec, config.taps
     window = vec if config.dilation > 0 else 0  # pieces are neighbours
@@ -162,7 +201,15 @@ def forward(dtype: str, acc: str, config: DenseConfig) -> Callable[..., None]:
         gap = i32(window) if window > 0 else i32(dilation)
         begin = first if taps > 0 else i32(first - past)
         line = x + (i64(n) * x_strides[0] + i64(g * C) * x_strides[1]) * size
-        start(ahead, line, begin, last, gap)
+        inner = tile * span >= past + vec and tile * span + span <= Q
+        if inner:
+            start(ahead, line, begin, last, gap)
+        else:
+            start_carefully(ahead, line, begin, last, gap)
+        if taps > 0:
+            for c in range(1, min(i32(FAR), i32(C))):
+                if first <= last:
+                    prefetch(line + (c * x_strides[1] + i64(first)) * size)
         fill(
             table, w + (w_start + i64(g * K + k0) * w_strides[0]) * size, thread, i32(C * number), number,
             i32(K - 1 - k0), w_strides,
@@ -171,7 +218,7 @@ def forward(dtype: str, acc: str, config: DenseConfig) -> Callable[..., None]:
             total[i] = A(0)
         cuda.syncthreads()
         turns = i32(C) if taps > 0 else i32(C * S)
-        if tile * span >= past + vec and tile * span + span <= Q:
+        if inner:
             walk(total, ahead, table, line, begin, last, gap, turns, number, x_strides[1] * size)
         else:
             walk_carefully(total, ahead, table, line, begin, last, gap, turns, number, x_strides[1] * size)

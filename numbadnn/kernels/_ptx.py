@@ -274,6 +274,29 @@ def zero_bytes(size: int) -> Callable[..., None]:
     return zero
 
 
+def _prefetch() -> Callable[[Any], None]:
+    if SIMULATED:
+
+        def twin(address):  # type: ignore[no-untyped-def]
+            _bytes_at(int(address), 1)
+
+        return twin
+
+    @intrinsic
+    def prefetch_line(typingctx, address):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            _asm(builder, "prefetch.global.L2 [$0];", "l", ir.VoidType(), list(args), pure=False)
+            return context.get_dummy_value()
+
+        return types.void(types.int64), codegen
+
+    return prefetch_line
+
+
+#: ``prefetch(address)``: have the line of memory that lies there brought to the L2 cache, without waiting for it
+prefetch = _prefetch()
+
+
 def _unit(size: int) -> Any:
     return ir.IntType(8 * size) if size <= 8 else ir.VectorType(_I32, size // 4)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import accumulator_of
+from numbadnn.kernels.line_channels import first_tap, whole
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 
@@ -67,7 +68,7 @@ def shared_bytes(problem: ConvProblem, config: LineHalvesConfig) -> int:
 
 def heuristic(problem: ConvProblem, policy: Policy) -> LineHalvesConfig | None:
     """None where the threads of ``numba.line`` are to do it."""
-    x, y, (K, C) = problem.x, problem.y, problem.w.shape[:2]
+    x, (K, C) = problem.x, problem.w.shape[:2]
     K //= problem.groups
     if x.itemsize != 2 or accumulator_of(x.dtype, policy) != "float32":
         return None
@@ -75,11 +76,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> LineHalvesConfig | None:
         return None  # how tensor cores round differs from one to the next
     if K < FEWEST_FILTERS or C * problem.taps[1] < FEWEST_TERMS:
         return None
-    if not (x.aligned and y.aligned and x.shape[3] % 8 == 0 and problem.stride[1] == x.strides[3] == y.strides[3] == 1):
-        return None
-    if any(s.strides[i] % 8 for s in (x, y) for i in (0, 1) if s.shape[i] > 1):
-        return None
-    return configured(problem)
+    return configured(problem) if whole(problem, 8) else None
 
 
 def configured(problem: ConvProblem) -> LineHalvesConfig | None:
@@ -116,14 +113,13 @@ def kernel(dtype: str, config: LineHalvesConfig) -> Kernel:
     return Kernel(name, parameters, build, config.threads, config.resident)
 
 
-def prepare(problem: ConvProblem, device: int, config: LineHalvesConfig, chosen: Kernel, taps: tuple[int, int]) -> Any:
-    """``taps``: where the first lies, and the stride from one to the next."""
+def prepare(problem: ConvProblem, device: int, config: LineHalvesConfig, chosen: Kernel) -> Any:
     (N, _, _, Q), w = problem.x.shape, problem.w
     K, row = w.shape[0] // problem.groups, row_of(problem, config)
     blocks, blocks_of_filters = -(-Q // config.span), -(-K // config.filters)
     parts = blocks_of_filters * problem.groups
     lanes = min(N * blocks, max(1, MULTIPROCESSORS * config.resident // parts))
-    start, s = taps
+    start, s = first_tap(problem)
     scalars = (
         *(
             blocks_of_filters,

@@ -1,8 +1,10 @@
 """The launch layer against a recorded driver, the parameters' packing, and compiled kernels on disk."""
 
+import contextlib
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_driver import FakeDriver
@@ -107,6 +109,25 @@ def test_wrong_context_launches_nothing_until_it_is_set(monkeypatch: pytest.Monk
     assert len(driver.launches) == 1
     assert calls == [("cuCtxSetCurrent", 77), ("cuCtxSetCurrent", 5)]
     assert driver.current == 5
+
+
+def test_a_launch_prepared_later_leaves_the_earlier_ones_their_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, allowed = FakeDriver(), []
+
+    def call(name: str, *args: Any) -> None:
+        if name == "cuKernelSetAttribute":
+            allowed.append(args[1].value)
+
+    monkeypatch.setattr(_driver, "call", call)
+    monkeypatch.setattr(_driver, "compute_capability", lambda device: (9, 0))
+    monkeypatch.setattr(_launch, "ensure_context", lambda device: contextlib.nullcontext(77))
+    monkeypatch.setattr(_launch, "driver_addresses", lambda early: driver.functions)
+    monkeypatch.setattr(_launch, "_allowed", {})
+    monkeypatch.setattr(_launch.Kernel, "load", lambda kernel, device: 5)
+    kernel = _launch.Kernel("a kernel", PARAMETERS, lambda: lambda: None, 128)
+    for size in (150_000, 4096, 100_000, 200_000, 150_000):
+        kernel.prepare(0, (1, 1, 1), (128, 1, 1), SCALARS, size)
+    assert allowed == [150_000, 200_000]
 
 
 def test_foreign_context_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

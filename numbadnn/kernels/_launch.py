@@ -35,6 +35,8 @@ _EARLY_DRIVER = 12030  # the first that captures such launches in graphs
 _folder: Path | None = None
 _loaded: dict[tuple[Kernel, tuple[int, int, str]], int] = {}
 _loading = threading.Lock()
+#: (CUkernel, device) -> bytes of dynamic shared memory that a block may have
+_allowed: dict[tuple[int, int], int] = {}
 
 
 def set_cache_folder(folder: str | os.PathLike[str] | None) -> None:
@@ -148,14 +150,22 @@ class Kernel:
             # the CUfunction of this context: launching it saves the driver a look-up that a CUkernel needs
             _driver.call("cuKernelGetFunction", ctypes.byref(function), kernel)
             if shared_bytes > 48 * 1024:
-                attribute, value = ctypes.c_int(_MAX_SHARED_ATTRIBUTE), ctypes.c_int(shared_bytes)
-                _driver.call("cuKernelSetAttribute", attribute, value, kernel, ctypes.c_int(device))
+                _allow_shared(kernel, device, shared_bytes)
         offsets, values = pack(self.parameters, scalars)
         early = (
             self.early and arch_of(_driver.compute_capability(device)) >= (9,) and _driver.version() >= _EARLY_DRIVER
         )
         functions, shape = driver_addresses(early), (*grid, *block, shared_bytes)
         return Launch(self.name, device, functions, context, function.value or 0, shape, offsets, values, early)
+
+
+def _allow_shared(kernel: int, device: int, size: int) -> None:
+    """Never less than before: launches prepared with more, of the same kernel for another problem, would fail."""
+    with _loading:
+        if size > _allowed.get((kernel, device), 0):
+            attribute, value = ctypes.c_int(_MAX_SHARED_ATTRIBUTE), ctypes.c_int(size)
+            _driver.call("cuKernelSetAttribute", attribute, value, kernel, ctypes.c_int(device))
+            _allowed[kernel, device] = size
 
 
 def load_together(device: int, *kernels: Kernel) -> None:

@@ -263,6 +263,22 @@ def test_other_bad_input():
         numbadnn.spatialtf_grid_grad(np.zeros((2, 5, 6, 3)))
 
 
+def test_records_of_a_slice_are_counted_in_32_bits():
+    """Of images whose points together are 2**31 and more some are taken at a time, however much memory there may be."""
+    from numbadnn.kernels.spatial import images_a_slice
+    from numbadnn.ops.spatial import SpatialProblem
+
+    def problem(n, h, w):
+        shapes = f"img=float16:{n}x1x8x8 grid=float32:{n}x{h}x{w}x2 dy=float16:{n}x1x{h}x{w}"
+        return SpatialProblem.parse(f"spatialtf_sampler_grad {shapes}")
+
+    plenty = Policy(workspace_limit=2**60)
+    assert images_a_slice(problem(300, 2896, 2896), plenty, "planes") * 2896**2 < 2**31
+    assert images_a_slice(problem(200, 2896, 2896), plenty, "planes") == 200
+    (planes,) = (i for i in implementations("spatialtf_sampler_grad") if i.name == "numba.spatial_planes")
+    assert "2**31 points" in planes.supports(problem(1, 46341, 46341), plenty)
+
+
 def test_theano_names():
     from numbadnn.theano import spatial as theano
 

@@ -1,5 +1,7 @@
 """``numba.unshared``: which problems go to tensor cores, and what these compute, in the simulator."""
 
+import math
+
 import pytest
 from simulated import checks_passed
 
@@ -122,6 +124,15 @@ def test_gradients_of_images_on_tensor_cores_fit_shared_memory(
         assert unshared_inputs_halves.heuristic(problem, policy) is None
     single = ConvProblem.parse("conv2d_grad_wrt_inputs " + sizes.format(t="float32", n=images))
     assert unshared_inputs_halves.heuristic(single, Policy()) is None
+
+
+@pytest.mark.parametrize(("dtype", "images"), [("float32", 16), ("float64", 8)])
+def test_values_of_y_that_a_turn_of_loads_needs_fit_their_table(dtype: str, images: int) -> None:
+    """Of the gradient of images: a turn has ``ahead`` filters at least, at each position of the tile."""
+    text = f"conv2d_grad_wrt_inputs x={dtype}:{images}x3x36x36 w={dtype}:17x32x32x3x5x5"
+    found = [config for _, config in unshared_inputs.candidates(ConvProblem.parse(text), dtype)]
+    assert max(math.prod(c.tile) for c in found) == 16
+    assert all(c.ahead * math.prod(c.tile) <= c.depth for c in found)
 
 
 @pytest.mark.parametrize("level", ["batch_invariant", "gpu_to_gpu"])

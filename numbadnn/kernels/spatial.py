@@ -10,6 +10,7 @@ batch are done in as many slices as the workspace limit asks for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from numbadnn.kernels import spatial_gradients as gradients
 from numbadnn.kernels import spatial_grid as grid
 from numbadnn.kernels import spatial_layout as layout
 from numbadnn.kernels._launch import Kernel, sequence
-from numbadnn.kernels._support import device_reason
+from numbadnn.kernels._support import LIMIT32, device_reason
 from numbadnn.kernels.spatial_layout import Step
 from numbadnn.ops.spatial import OPERANDS, SpatialProblem
 from numbadnn.problem import Policy
@@ -70,9 +71,9 @@ def _one(direct: Callable[..., None], facts: dict[str, Any], nbytes: int = 0) ->
 
 
 def images_a_slice(problem: SpatialProblem, policy: Policy, stem: str) -> int:
-    """How many images' bins fit the workspace limit; 0: not even one's."""
-    assert problem.img is not None
-    n = problem.img.shape[0]
+    """How many images' bins fit the workspace limit, and have fewer than 2**31 records; 0: not even one's."""
+    assert problem.img is not None and problem.dy is not None
+    n = min(problem.img.shape[0], (LIMIT32 - 1) // max(1, math.prod(problem.dy.shape[2:])))
     while n and gradients.workspace_of(problem, n, stem)[-1] > policy.workspace_limit:
         n = n // 2
     return n
@@ -115,6 +116,7 @@ def _register(op: str, stem: str, plan: Callable[..., Executable], complete: boo
         if not reason and op == "spatialtf_sampler_grad" and not images_a_slice(problem, policy, stem):
             needed = gradients.workspace_of(problem, 1, stem)[-1]
             reason = f"needs a workspace of {needed} bytes for one image, the limit is {policy.workspace_limit}"
+            reason = reason if needed > policy.workspace_limit else "needs fewer than 2**31 points an image"
         return reason or device_reason(policy)
 
     def rank(problem: SpatialProblem) -> float:

@@ -85,7 +85,8 @@ def _config(
     depth = min(rows, 1 << (math.prod(tile) * filters - 1).bit_length())  # fewer kernels
     warps = -(-channels // own)
     cells = -(-channels * math.prod(box_of(problem, tile)) // 32) * 32
-    ahead = min(16 if images * vec <= 32 else 4, 1 << (filters.bit_length() - 1))
+    most = min(filters, depth // math.prod(tile))  # rows of y's values are of whole turns of loads, at every position
+    ahead = min(16 if images * vec <= 32 else 4, 1 << (most.bit_length() - 1))
     terms = warps * turns_of(problem, vec, channels, own) * LANES * vec
     config = BoxesConfig(images, vec, ahead, warps, cells, terms, depth, filters % ahead == 0, tile, channels, own)
     return config if shared_bytes(config, acc) <= SHARED_BYTES else None

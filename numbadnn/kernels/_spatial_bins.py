@@ -36,7 +36,7 @@ def clear(config: BinsConfig) -> Callable[..., None]:
 
 def _points(config: BinsConfig):  # type: ignore[no-untyped-def]
     """``(...) -> (whether the thread has a point that meets the image, n, point, its row, cell's entry in starts, u, v)``."""
-    threads, wide = config.threads, config.wide
+    threads = config.threads
     position, cell = _spatial_point.position(config.place, config.acc), _spatial_point.cell(config.acc)
     grid_size = ITEMSIZE[config.place]
 
@@ -45,12 +45,8 @@ def _points(config: BinsConfig):  # type: ignore[no-untyped-def]
         index = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         live = index < total
         index = index if live else i64(0)
-        if wide:
-            n = i64(index // points)
-            point = i64(index - n * points)
-        else:
-            n = i64(u32(index) // u32(points))
-            point = i64(index - n * points)
+        n = i64(u32(index) // u32(points))
+        point = i64(index - n * points)
         row = i64(u32(point) // u32(out_width))
         at = grid + (n * gs[0] + row * gs[1] + (point - row * out_width) * gs[2]) * grid_size
         px, py = position(at, gs[3] * grid_size, half_width, half_height)

@@ -119,7 +119,7 @@ def planes(dtype: str, place: str, acc: str, config: SlopeConfig) -> Callable[..
 def finish(place: str, acc: str, config: FinishConfig) -> Callable[..., None]:
     """dgrid of a point a thread from its four dots, which lie together; those of pixels outside were never written."""
     A, grid_size, dot_size = ACCUMULATOR[acc], ITEMSIZE[place], ITEMSIZE[acc]
-    threads, pair, wide = config.threads, 16 // ITEMSIZE[acc], config.wide
+    threads, pair = config.threads, 16 // ITEMSIZE[acc]
     read, write_slopes = load_vector(acc, pair, acc), _finish(place, acc)
     position, cell = _spatial_point.position(place, acc), _spatial_point.cell(acc)
 
@@ -129,7 +129,7 @@ def finish(place: str, acc: str, config: FinishConfig) -> Callable[..., None]:
         dots = cuda.local.array(4, A)
         index = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if index < total:
-            n = i64(index // points) if wide else i64(u32(index) // u32(points))
+            n = i64(u32(index) // u32(points))
             point = i64(index - n * points)
             row = i64(u32(point) // u32(out_width))
             column = i64(point - row * out_width)

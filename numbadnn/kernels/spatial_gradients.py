@@ -45,23 +45,21 @@ class SlopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class FinishConfig:
-    """``wide``: 2**31 points and more."""
+    """A thread has a point."""
 
-    wide: bool
     threads: int = THREADS
 
 
 @dataclass(frozen=True, slots=True)
 class BinsConfig:
-    """Dtypes of the grid, of positions and of records; ``wide``: 2**31 points and more.
+    """Dtypes of the grid, of positions and of records.
 
-    ``threads`` of the kernels over points, ``row_threads`` of the one over a row of cells.
+    ``threads`` of the kernels over points, fewer than 2**31, ``row_threads`` of the one over a row of cells.
     """
 
     place: str
     acc: str
     record: str
-    wide: bool = False
     threads: int = THREADS
     row_threads: int = 128
 
@@ -203,7 +201,7 @@ def bins_steps(problem: SpatialProblem, n: int, offsets: tuple[int, ...]) -> tup
         parameters = f"ptr:2 i64*4 i32:6 {real(acc)}:2 i64*4"
         stripe = step("bins", "stripe", whole, (), parameters, n * stripes, scalars, shared_bytes=4 * room)
         return (stripe._replace(operands="grid space"),)
-    config = BinsConfig(grid.dtype, acc, record, total >= LIMIT32, row_threads=32 if width < 256 else 128)
+    config = BinsConfig(grid.dtype, acc, record, row_threads=32 if width < 256 else 128)
     zeroed = offsets[1] // 16
     over = -(-total // config.threads)
     tail = (offsets, total, h * w, w, height, width, *halves(problem), grid.strides)
@@ -258,7 +256,7 @@ def bins_of(
         return Bins(steps, nbytes)
     assert problem.dgrid is not None
     total = n * h * w
-    ending = FinishConfig(total >= LIMIT32)
+    ending = FinishConfig()
     rest = (total, h * w, w, height, width, *halves(problem), grid.strides, problem.dgrid.strides)
     parameters = f"ptr:3 i64:2 i32:3 {real(acc)}:2 i64*4 i64*4"
     last = step("slope", "finish", ending, (grid.dtype, acc), parameters, -(-total // ending.threads), rest, early=True)

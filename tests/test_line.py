@@ -1,10 +1,13 @@
 """``numba.line``: which lines go to tensor cores, and what these compute, in the simulator."""
 
+from typing import Any
+
 import pytest
 from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
+import numbadnn
 from numbadnn.kernels import line, line_halves, line_octets
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -66,3 +69,17 @@ def test_what_they_do_not_take() -> None:
         LINE.format(c=16, k=2, s=3, d=1, past=2),
     ):
         assert line_halves.heuristic(ConvProblem.parse(other), Policy()) is None
+
+
+@pytest.mark.gpu
+def test_lines_of_one_kernel_take_turns_whose_shared_memory_differs() -> None:
+    """A kernel has one limit for all its launches: the later, smaller one must not take it from the earlier."""
+    torch = pytest.importorskip("torch")
+    x = torch.randn(2, 32, 4000, device="cuda").half()
+    w = torch.randn(32, 32, 2, device="cuda").half()
+
+    def line(dilation: int) -> Any:
+        return numbadnn.causal_conv1d(x, w, filter_dilation=dilation, backend="numba")
+
+    first, _ = line(512), line(64)
+    assert torch.equal(line(512), first)

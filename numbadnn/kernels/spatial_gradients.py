@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from numbadnn.kernels._support import LIMIT32
 from numbadnn.kernels.spatial_layout import (
     THREADS,
     StagedConfig,
@@ -193,7 +192,7 @@ def bins_steps(problem: SpatialProblem, n: int, offsets: tuple[int, ...]) -> tup
     total = n * h * w
     whole = StripeConfig(grid.dtype, acc, record, points_at_once(grid))
     most = (STRIPE_ROOM - whole.threads - 1 - h * w) // (width + 1)  # rows of cells that there is room for
-    if most > 0 and total < LIMIT32:
+    if most > 0:
         rows = min(most, -(-(height + 1) // max(1, min(STRIPES // n, h * w // STRIPE_POINTS))))
         room = whole.threads + 1 + rows * (width + 1) + h * w
         stripes = -(-(height + 1) // rows)

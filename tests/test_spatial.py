@@ -175,6 +175,16 @@ def test_what_has_no_weight_is_not_looked_at():
     assert np.array_equal(y[0, 0, 0], [1.5, 0.5, 0.0])
 
 
+def test_what_has_no_weight_gets_no_gradient():
+    """A point on a pixel alone gives that pixel its gradient; its neighbours get 0, be it NaN or infinite."""
+    img, grid = np.ones((1, 2, 3, 3), np.float32), np.zeros((1, 1, 1, 2), np.float32)
+    dy = np.array([np.nan, np.inf], np.float32).reshape(1, 2, 1, 1)
+    expected = np.zeros_like(img)
+    expected[0, :, 1, 1] = dy[0, :, 0, 0]
+    assert np.array_equal(reference.spatialtf_sampler_grad(img, grid, dy)[0], expected, equal_nan=True)
+    assert np.array_equal(numbadnn.spatialtf_sampler_grad(img, grid, dy)[0], expected, equal_nan=True)
+
+
 def test_a_grid_of_more_precision_keeps_positions():
     img = RNG.standard_normal((1, 4, 3, 2000)).astype(np.float16)
     theta = np.array([[[0.31, 0, 0.17], [0, 1, 0]]], np.float32)

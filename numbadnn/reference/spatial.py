@@ -5,9 +5,9 @@ point (x, y) lies at column ``(x + 1)/2*(W - 1)`` and row ``(y + 1)/2*(H - 1)`` 
 
     sum over pixels (i, j) of img[i, j] * max(0, 1 - |column - j|) * max(0, 1 - |row - i|),
 
-in which pixels outside the image are 0 and pixels of weight 0 are not looked at. The slope of that in the column is taken
-between floor(column) and the pixel to its right; in the row between floor(row) and the pixel below. A point that is NaN
-gives NaN, and takes part in no pixel's gradient. Bounds stand in ``spatial_bounds``.
+in which pixels outside the image are 0 and pixels of weight 0 are not looked at, nor given a gradient. The slope of that in
+the column is taken between floor(column) and the pixel to its right; in the row between floor(row) and the pixel below. A
+point that is NaN gives NaN, and takes part in no pixel's gradient. Bounds stand in ``spatial_bounds``.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ def spatialtf_sampler_grad(img: Any, grid: Any, dy: Any) -> tuple[Float64, Float
     column, row = positions(grid, h, w)
     c = cells(column, row, h, w)
     with np.errstate(invalid="ignore"):
-        dimg = scatter(img.shape, [(i, j, (a * b)[:, None] * dy) for i, j, a, b in corners(c)])
+        weights = [(i, j, (a * b)[:, None]) for i, j, a, b in corners(c)]
+        dimg = scatter(img.shape, [(i, j, np.where(weight == 0, 0, weight * dy)) for i, j, weight in weights])
         right, down = slopes(img, c.i, c.j, c.u, c.v)
         dgrid = np.stack([(dy * right).sum(1) * (w - 1) / 2, (dy * down).sum(1) * (h - 1) / 2], axis=-1)
         unsound = np.where(np.isnan(column + row), np.nan, 0.0)[..., None]

@@ -11,8 +11,7 @@ from numbadnn.kernels import _driver, simulate, unshared_turned
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_places import places_of
-from numbadnn.kernels.unshared_weights_halves import vector, wide_of
+from numbadnn.kernels.unshared_tile import places_of, seen_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -156,7 +155,7 @@ def room_of(problem: ConvProblem, config: BoxConfig) -> int:
 
 
 def shared_bytes(problem: ConvProblem, config: BoxConfig) -> int:
-    box = config.channels * problem.taps[0] * wide_of(problem, config.places) * config.cell
+    box = config.channels * problem.taps[0] * seen_of(problem, (1, config.places))[1] * config.cell
     tops = config.places * (ROWS * config.images + 4) if problem.direction == "grad_weights" else 0
     return 4 * (room_of(problem, config) + box + tops) + (0 if tops else sums_bytes(config))
 
@@ -191,7 +190,7 @@ def plan(problem: ConvProblem, policy: Policy, config: BoxConfig) -> Executable:
         *(() if forward else (slices,)),
         *(across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, Q),
         *(room_of(problem, config), (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
-        *(problem.stride, problem.dilation, int(problem.flip), wide_of(problem, config.places)),
+        *(problem.stride, problem.dilation, int(problem.flip), seen_of(problem, (1, config.places))[1]),
         *(x_strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
     )
     grid = (slices * across * problem.groups * P, 1, 1)

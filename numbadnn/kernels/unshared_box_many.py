@@ -10,8 +10,7 @@ from numbadnn.kernels import unshared_turned
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_places import places_of
-from numbadnn.kernels.unshared_weights_halves import seen_of, vector
+from numbadnn.kernels.unshared_tile import PARAMETERS, places_of, scalars, seen_of, tiles_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -100,25 +99,15 @@ def kernel(config: ManyConfig) -> Kernel:
 
         return _unshared_box_many.forward(config)
 
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 "
-    parameters += "i64*4 i64*3 i64*4 f32 f32"
     name = "unshared box many " + " ".join(str(int(v)) for v in astuple(config)[:10])
-    return Kernel(name, parameters, build, config.threads, config.resident, True)
+    return Kernel(name, f"ptr ptr ptr {PARAMETERS}", build, config.threads, config.resident, True)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: ManyConfig) -> Executable:
     chosen = kernel(config)
-    (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
-    across = -(-Q // config.places)
-    scalars = (
-        *(across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, P, Q),
-        *(room_of(problem, config), (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
-        *(problem.stride, problem.dilation, int(problem.flip), seen_of(problem, (config.tall, config.places))),
-        *(unshared_turned.strides(problem, config.images), w.strides[:3], problem.y.strides),
-        *(problem.alpha, problem.beta),
-    )
-    grid = (across * problem.groups * -(-P // config.tall), 1, 1)
-    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
+    told = scalars(problem, config, room_of(problem, config), unshared_turned.strides(problem, config.images))
+    grid = (tiles_of(problem, config), 1, 1)
+    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), told, shared_bytes(problem, config))
     facts = {"kernel": chosen.name, "config": config}
     return unshared_turned.executable(problem, policy, config.images, launch, "ieee", "run_to_run", facts)
 

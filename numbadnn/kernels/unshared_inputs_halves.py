@@ -13,7 +13,7 @@ from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import accumulator_of
 from numbadnn.kernels.unshared_inputs import COLLECTORS, box_of, collect_arguments, collect_kernel, lot_of, tiles_of
-from numbadnn.kernels.unshared_weights_halves import vector
+from numbadnn.kernels.unshared_tile import vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable

@@ -9,7 +9,7 @@ from typing import Any
 
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_weights_halves import seen_of, vector
+from numbadnn.kernels.unshared_tile import PARAMETERS, places_of, scalars, seen_of, tiles_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -83,11 +83,6 @@ def tall_of(problem: ConvProblem, places: int) -> int:
     return next(t for t in (4, 2, 1) if t == 1 or row * -(-problem.y.shape[2] // t) >= ENOUGH_BLOCKS)
 
 
-def places_of(Q: int, most: int) -> list[int]:
-    """Numbers of neighbouring positions of a block, the best first: a row's last block has few idle ones, then the most."""
-    return sorted(range(1, min(most, Q) + 1), key=lambda n: (Q / (-(-Q // n) * n) < 0.9, -n))
-
-
 def room_of(problem: ConvProblem, config: PlacesConfig) -> int:
     return -(-config.channels * math.prod(problem.taps) // CHUNK) * CHUNK
 
@@ -104,24 +99,15 @@ def kernel(dtype: str, config: PlacesConfig) -> Kernel:
 
         return _unshared_places.forward(dtype, config)
 
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 "
-    parameters += "i64*4 i64*3 i64*4 f32 f32"
     name = f"unshared places {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:9])
-    return Kernel(name, parameters, build, config.threads, config.resident)
+    return Kernel(name, f"ptr ptr ptr {PARAMETERS}", build, config.threads, config.resident)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: PlacesConfig) -> Executable:
     chosen = kernel(problem.x.dtype, config)
-    (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
-    across = -(-Q // config.places)
-    scalars = (
-        *(across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, P, Q),
-        *(room_of(problem, config), (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
-        *(problem.stride, problem.dilation, int(problem.flip), seen_of(problem, (config.tall, config.places))),
-        *(problem.x.strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
-    )
-    grid = (across * problem.groups * -(-P // config.tall), 1, 1)
-    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
+    told = scalars(problem, config, room_of(problem, config), problem.x.strides)
+    grid = (tiles_of(problem, config), 1, 1)
+    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), told, shared_bytes(problem, config))
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
         launch(stream, inputs[0], inputs[1], outputs[0])

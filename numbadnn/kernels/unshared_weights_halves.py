@@ -9,6 +9,7 @@ from typing import Any
 
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import accumulator_of
+from numbadnn.kernels.unshared_tile import PARAMETERS, scalars, seen_of, tiles_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -41,18 +42,6 @@ class WeightsHalvesConfig:
     @property
     def threads(self) -> int:
         return LANES * self.places * self.parts
-
-
-def seen_of(problem: ConvProblem, positions: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns of the image that so many rows and columns of positions see."""
-    axes = zip(positions, problem.stride, problem.taps, problem.dilation, strict=True)
-    down, right = ((n - 1) * step + (taps - 1) * apart + 1 for n, step, taps, apart in axes)
-    return down, right
-
-
-def wide_of(problem: ConvProblem, places: int) -> int:
-    """Columns of the image that so many positions of a row see."""
-    return (places - 1) * problem.stride[1] + (problem.taps[1] - 1) * problem.dilation[1] + 1
 
 
 def room_of(problem: ConvProblem, config: WeightsHalvesConfig) -> int:
@@ -94,17 +83,6 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsHalvesConfig | Non
     return max(found, key=lambda f: f[:4])[4] if found else None
 
 
-def vector(problem: ConvProblem, channels: int, most: int = 8) -> int:
-    """The most terms of a filter that one access may have, in every filter, from every ``channels``-th channel on."""
-    w = problem.w
-    vec = most if w.aligned else 1
-    while vec > 1 and any(
-        v % vec for v in (math.prod(w.shape[3:]), channels * math.prod(problem.taps), *w.strides[:3])
-    ):
-        vec //= 2
-    return vec
-
-
 def kernel(dtype: str, config: WeightsHalvesConfig) -> Kernel:
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _unshared_weights_halves
@@ -112,24 +90,16 @@ def kernel(dtype: str, config: WeightsHalvesConfig) -> Kernel:
         return _unshared_weights_halves.weights(dtype, config)
 
     facts = (*astuple(config)[:6], config.resident)
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 "
-    parameters += "i64*4 i64*3 i64*4 f32 f32"
     name = f"unshared weights halves {dtype} " + " ".join(str(v) for v in facts)
-    return Kernel(name, parameters, build, config.threads, config.resident)
+    return Kernel(name, f"ptr ptr ptr i32 {PARAMETERS}", build, config.threads, config.resident)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: WeightsHalvesConfig) -> Executable:
     chosen = kernel(problem.x.dtype, config)
-    (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
-    slices, across = -(-w.shape[3] // config.channels), -(-Q // config.places)
-    scalars = (
-        *(slices, across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, P, Q),
-        *(room_of(problem, config), (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
-        *(problem.stride, problem.dilation, int(problem.flip), seen_of(problem, (config.tall, config.places))),
-        *(problem.x.strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
-    )
-    grid = (slices * across * problem.groups * -(-P // config.tall), 1, 1)
-    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
+    slices = -(-problem.w.shape[3] // config.channels)
+    told = (slices, *scalars(problem, config, room_of(problem, config), problem.x.strides))
+    grid = (slices * tiles_of(problem, config), 1, 1)
+    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), told, shared_bytes(problem, config))
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
         launch(stream, inputs[0], inputs[1], outputs[0])

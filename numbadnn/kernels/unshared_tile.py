@@ -1,0 +1,63 @@
+"""A tile of positions of an unshared convolution: how many, what they see of the image, and what their kernels are told."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+from numbadnn.ops.conv import ConvProblem
+
+
+class Tile(Protocol):
+    """What the configurations of these kernels have in common: rows and columns of positions, channels in shared memory."""
+
+    @property
+    def tall(self) -> int: ...
+    @property
+    def places(self) -> int: ...
+    @property
+    def channels(self) -> int: ...
+
+
+def places_of(Q: int, most: int) -> list[int]:
+    """Numbers of neighbouring positions of a block, the best first: a row's last block has few idle ones, then the most."""
+    return sorted(range(1, min(most, Q) + 1), key=lambda n: (Q / (-(-Q // n) * n) < 0.9, -n))
+
+
+def seen_of(problem: ConvProblem, positions: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of the image that so many rows and columns of positions see."""
+    axes = zip(positions, problem.stride, problem.taps, problem.dilation, strict=True)
+    down, right = ((n - 1) * step + (taps - 1) * apart + 1 for n, step, taps, apart in axes)
+    return down, right
+
+
+def vector(problem: ConvProblem, channels: int, most: int = 8) -> int:
+    """The most terms of a filter that one access may have, in every filter, from every ``channels``-th channel on."""
+    w = problem.w
+    vec = most if w.aligned else 1
+    while vec > 1 and any(
+        v % vec for v in (math.prod(w.shape[3:]), channels * math.prod(problem.taps), *w.strides[:3])
+    ):
+        vec //= 2
+    return vec
+
+
+def tiles_of(problem: ConvProblem, tile: Tile) -> int:
+    """Of all groups."""
+    P, Q = problem.y.shape[2:]
+    return -(-Q // tile.places) * problem.groups * -(-P // tile.tall)
+
+
+#: the kernels' parameters behind the addresses: what ``scalars`` gives
+PARAMETERS = "i32 " * 9 + "i32*2 " * 5 + "i32 i32*2 i64*4 i64*3 i64*4 f32 f32"
+
+
+def scalars(problem: ConvProblem, tile: Tile, room: int, x_strides: tuple[int, ...]) -> tuple[Any, ...]:
+    """Counts, the table's ``room``, sizes and steps, strides: ``x_strides``, as x lies in memory or in the workspace."""
+    (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
+    return (
+        *(-(-Q // tile.places), problem.groups, N, K // problem.groups, w.shape[3], tile.channels, P, Q),
+        *(room, (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
+        *(problem.stride, problem.dilation, int(problem.flip), seen_of(problem, (tile.tall, tile.places))),
+        *(x_strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
+    )

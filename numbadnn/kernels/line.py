@@ -14,6 +14,7 @@ from typing import Any
 
 from numbadnn.kernels import line_channels, line_dense, line_halves, line_octets, line_toeplitz
 from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
 from numbadnn.kernels.line_channels import THREADS, ChannelConfig, first_tap
 from numbadnn.kernels.line_dense import (
@@ -47,6 +48,15 @@ class LineConfig:
 
 
 Config = LineConfig | ChannelConfig | DenseConfig | LineHalvesConfig | OctetsConfig | ToeplitzConfig
+#: whose kernels are other modules'
+FAMILIES: dict[type, Any] = {
+    ChannelConfig: line_channels,
+    DenseConfig: line_dense,
+    LineHalvesConfig: line_halves,
+    OctetsConfig: line_octets,
+    ToeplitzConfig: line_toeplitz,
+}
+TENSOR_CORES = LineHalvesConfig, OctetsConfig, ToeplitzConfig
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> Config:
@@ -104,32 +114,15 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
 def _plan(problem: ConvProblem, policy: Policy, config: Config | None = None) -> Executable:
     dtype, acc, device = problem.x.dtype, accumulator_of(problem.x.dtype, policy), policy.device
     config = config or heuristic(problem, policy)
-    if isinstance(config, LineHalvesConfig):
-        chosen = line_halves.kernel(dtype, config)
-        launch = line_halves.prepare(problem, device, config, chosen)
-    elif isinstance(config, OctetsConfig):
-        chosen = line_octets.kernel(dtype, config)
-        launch = line_octets.prepare(problem, device, config, chosen)
-    elif isinstance(config, ToeplitzConfig):
-        chosen = line_toeplitz.kernel(dtype, config)
-        launch = line_toeplitz.prepare(problem, device, config, chosen)
-    elif isinstance(config, ChannelConfig):
-        chosen = line_channels.kernel(dtype, acc, config)
-        launch = line_channels.prepare(problem, device, config, chosen)
-    elif isinstance(config, DenseConfig):
-        chosen = line_dense.kernel(dtype, acc, config)
-        launch = line_dense.prepare(problem, device, config, chosen)
+    on_tensor_cores, family = isinstance(config, TENSOR_CORES), FAMILIES.get(type(config))
+    if family:
+        chosen = family.kernel(dtype, config) if on_tensor_cores else family.kernel(dtype, acc, config)
+        launch = family.prepare(problem, device, config, chosen)
     else:
+        assert isinstance(config, LineConfig)
         chosen = kernel(dtype, acc, config)
         launch = _prepare(problem, device, config, chosen)
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        launch(stream, inputs[0], inputs[1], outputs[0])
-
-    facts = {"kernel": chosen.name, "config": config}
-    on_tensor_cores = isinstance(config, LineHalvesConfig | OctetsConfig | ToeplitzConfig)
-    arithmetic, level = ("tensor_core", "run_to_run") if on_tensor_cores else ("ieee", "gpu_to_gpu")
-    return Executable(run, 0, arithmetic, level, facts, launch.direct)
+    return one_launch(chosen, launch, config, *(("tensor_core", "run_to_run") if on_tensor_cores else ()))
 
 
 def _prepare(problem: ConvProblem, device: int, config: LineConfig, chosen: Kernel) -> Any:
@@ -150,22 +143,22 @@ def _prepare(problem: ConvProblem, device: int, config: LineConfig, chosen: Kern
 
 def _rank(problem: ConvProblem) -> float:
     """Microseconds, from an H200: memory, or the products of whole blocks, of which a multiprocessor has one at least."""
-    if line_octets.heuristic(problem, Policy()):
+    config = heuristic(problem, Policy())
+    if isinstance(config, OctetsConfig):
         return 4 + max(problem.bytes / 2.5e6, problem.flops / 1.5e8)
-    if line_toeplitz.heuristic(problem, Policy()):
+    if isinstance(config, ToeplitzConfig):
         return 3 + problem.bytes / 3.0e6
-    if line_halves.heuristic(problem, Policy()):
+    if isinstance(config, LineHalvesConfig):
         return 5 + max(problem.bytes / 2.2e6, problem.flops / 1.5e8)
-    if line_channels.heuristic(problem):
+    if isinstance(config, ChannelConfig):
         return 3 + max(problem.bytes / 3.3e6, problem.flops / 2.5e7)
-    dense = line_dense.heuristic(problem, "float64" if problem.x.itemsize == 8 else "float32")
-    if dense is None:
+    if isinstance(config, LineConfig):
         return 3 + max(problem.bytes / 2.2e6, problem.flops / 1.2e7)
     (N, _, _, Q), (K, C), taps = problem.x.shape, problem.w.shape[:2], problem.taps[1]
-    span, groups = THREADS * dense.vec * dense.pieces, problem.groups
-    blocks = N * groups * -(-Q // span) * -(-K // (groups * dense.filters))
-    products = max(blocks, MULTIPROCESSORS) * span * dense.filters * C * taps
-    many_sums = dense.vec * dense.pieces * dense.filters > line_dense.MOST_SUMS
+    span, groups = THREADS * config.vec * config.pieces, problem.groups
+    blocks = N * groups * -(-Q // span) * -(-K // (groups * config.filters))
+    products = max(blocks, MULTIPROCESSORS) * span * config.filters * C * taps
+    many_sums = config.vec * config.pieces * config.filters > line_dense.MOST_SUMS
     return 4 + max(problem.bytes / 3.0e6, 2 * products / (3.6e7 if many_sums else 2.4e7))
 
 
@@ -174,7 +167,7 @@ def kernels() -> Iterator[Kernel]:
     yield kernel("float32", "float32", LineConfig(8, 1, 4, 256, True))
     yield kernel("bfloat16", "float32", LineConfig(4, 8, 0, 1024))
     yield kernel("float64", "float64", LineConfig(4, 4, 3, 256))
-    for family in (line_channels, line_dense, line_halves, line_octets, line_toeplitz):
+    for family in FAMILIES.values():
         yield from family.kernels()
 
 

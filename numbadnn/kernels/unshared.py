@@ -27,7 +27,9 @@ from numbadnn.kernels import (
     unshared_weights_halves,
 )
 from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
+from numbadnn.kernels.unshared_tile import vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy, contiguous_strides
 from numbadnn.registry import Executable, Impl, register
@@ -69,7 +71,7 @@ def heuristic(problem: ConvProblem, acc: str = "float32") -> UnsharedConfig:
     filters = min(4, 1 << (problem.w.shape[0] // problem.groups - 1).bit_length())
     images = min(MOST_IMAGES, 1 << (problem.x.shape[0] - 1).bit_length())
     warps = max(1, min(MOST_WARPS, -(-problem.w.shape[0] // problem.groups // filters)))
-    vec, held = _vector(problem), ITEMSIZE[acc]
+    vec, held = _most_terms(problem), ITEMSIZE[acc]
     each = problem.w.itemsize if vec * problem.w.itemsize >= 4 else held
     most = SHARED_BYTES // (images * held + warps * filters * each)
     terms = -(-math.prod(problem.w.shape[3:]) // 32) * 32
@@ -78,7 +80,7 @@ def heuristic(problem: ConvProblem, acc: str = "float32") -> UnsharedConfig:
 
 def _of_weights(problem: ConvProblem, acc: str) -> UnsharedConfig:
     """All images, or some at a time: then as many terms and warps as leave the fewest lanes idle."""
-    per_group, terms, vec = problem.w.shape[0] // problem.groups, math.prod(problem.w.shape[3:]), _vector(problem)
+    per_group, terms, vec = problem.w.shape[0] // problem.groups, math.prod(problem.w.shape[3:]), _most_terms(problem)
     images = 1 << (problem.x.shape[0] - 1).bit_length()
     if images <= 2 * MOST_IMAGES:
         filters = min(4, 1 << (per_group - 1).bit_length())
@@ -103,12 +105,9 @@ def _share(parts: int, terms: int, vec: int, room: int, warps: int) -> float:
     return sum(tasks) / sum(-(-t // lanes) * lanes for t in tasks) * (0.8 + 0.05 * warps) * 0.99**rooms
 
 
-def _vector(problem: ConvProblem) -> int:
-    """The most terms of a filter that one access may have, in every filter: up to four, more would need too many registers."""
-    vec = min(4, 16 // problem.w.itemsize) if problem.w.aligned else 1
-    while vec > 1 and any(v % vec for v in (math.prod(problem.w.shape[3:]), *problem.w.strides[:3])):
-        vec //= 2
-    return vec
+def _most_terms(problem: ConvProblem) -> int:
+    """Of a filter in an access: more than four would need too many registers."""
+    return vector(problem, problem.w.shape[3], min(4, 16 // problem.w.itemsize))
 
 
 def kernel(direction: str, dtype: str, acc: str, config: UnsharedConfig) -> Kernel:
@@ -145,6 +144,15 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
     return reason or device_reason(policy)
 
 
+SEVERAL_PLACES: dict[type, Callable[[ConvProblem, Policy, Any], Executable]] = {
+    unshared_box.BoxConfig: unshared_box.plan,
+    unshared_box_many.ManyConfig: unshared_box_many.plan,
+    unshared_places.PlacesConfig: unshared_places.plan,
+    unshared_places_many.PlacesManyConfig: unshared_places_many.plan,
+    unshared_weights_halves.WeightsHalvesConfig: unshared_weights_halves.plan,
+}
+
+
 def several_places(problem: ConvProblem, policy: Policy) -> Any:
     """A configuration of the kernels that have several positions a block, None where one of those here is to do it."""
     found: Any = unshared_places_many.heuristic(problem, policy) or unshared_places.heuristic(problem, policy)
@@ -162,16 +170,8 @@ def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executabl
         return unshared_inputs.plan(problem, policy, config)
     dtype, acc = problem.x.dtype, accumulator_of(problem.x.dtype, policy)
     config = config or several_places(problem, policy)
-    if isinstance(config, unshared_weights_halves.WeightsHalvesConfig):
-        return unshared_weights_halves.plan(problem, policy, config)
-    if isinstance(config, unshared_places.PlacesConfig):
-        return unshared_places.plan(problem, policy, config)
-    if isinstance(config, unshared_places_many.PlacesManyConfig):
-        return unshared_places_many.plan(problem, policy, config)
-    if isinstance(config, unshared_box_many.ManyConfig):
-        return unshared_box_many.plan(problem, policy, config)
-    if isinstance(config, unshared_box.BoxConfig):
-        return unshared_box.plan(problem, policy, config)
+    if planned := SEVERAL_PLACES.get(type(config)):
+        return planned(problem, policy, config)
     typical = unshared_inputs.typical(problem, policy) if problem.direction == "forward" else problem
     config = config or unshared_halves.heuristic(problem, policy) or heuristic(typical, acc)
     halves = isinstance(config, unshared_halves.HalvesConfig)
@@ -193,14 +193,9 @@ def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executabl
     grid = (positions * chunks, 1, 1)
     shared = config.shared_bytes if halves else 0
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared)
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        launch(stream, inputs[0], inputs[1], outputs[0])
-
-    facts = {"kernel": chosen.name, "config": config}
     fixed = not forward or typical is not problem
     arithmetic, level = "tensor_core" if halves else "ieee", "gpu_to_gpu" if fixed and not halves else "run_to_run"
-    return Executable(run, 0, arithmetic, level, facts, launch.direct)
+    return one_launch(chosen, launch, config, arithmetic, level)
 
 
 def _rank(problem: ConvProblem) -> float:

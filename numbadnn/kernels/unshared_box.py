@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
-from typing import Any
 
 from numbadnn.kernels import _driver, simulate, unshared_turned
 from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import accumulator_of
 from numbadnn.kernels.unshared_tile import places_of, seen_of, vector
@@ -195,15 +195,11 @@ def plan(problem: ConvProblem, policy: Policy, config: BoxConfig) -> Executable:
     )
     grid = (slices * across * problem.groups * P, 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
-
-    facts, level = {"kernel": chosen.name, "config": config}, "run_to_run" if forward else "gpu_to_gpu"
+    level = "run_to_run" if forward else "gpu_to_gpu"
     if config.turned:
+        facts = {"kernel": chosen.name, "config": config}
         return unshared_turned.executable(problem, policy, config.images, launch, "ieee", level, facts)
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        launch(stream, inputs[0], inputs[1], outputs[0])
-
-    return Executable(run, 0, "ieee", level, facts, launch.direct)
+    return one_launch(chosen, launch, config, "ieee", level)
 
 
 def kernels() -> Iterator[Kernel]:

@@ -10,7 +10,7 @@ from numbadnn.kernels import unshared_turned
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_tile import PARAMETERS, places_of, scalars, seen_of, tiles_of, vector
+from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -106,7 +106,7 @@ def kernel(config: ManyConfig) -> Kernel:
 def plan(problem: ConvProblem, policy: Policy, config: ManyConfig) -> Executable:
     chosen = kernel(config)
     told = scalars(problem, config, room_of(problem, config), unshared_turned.strides(problem, config.images))
-    grid = (tiles_of(problem, config), 1, 1)
+    grid = (blocks_of(problem, config), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), told, shared_bytes(problem, config))
     facts = {"kernel": chosen.name, "config": config}
     return unshared_turned.executable(problem, policy, config.images, launch, "ieee", "run_to_run", facts)

@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass
 
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import LIMIT32, accumulator_of
+from numbadnn.kernels.unshared_tile import vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 
@@ -77,7 +78,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> HalvesConfig | None:
     if policy.determinism not in ("run_to_run", "not_guaranteed"):
         return None  # how tensor cores round differs from one to the next
     low, high = problem.x.span
-    vec, per_group = _vector(problem), w.shape[0] // problem.groups
+    vec, per_group = vector(problem, w.shape[3]), w.shape[0] // problem.groups
     if vec < 2 or per_group < FEWEST_FILTERS or max(high - low, *map(abs, problem.x.strides)) >= LIMIT32:
         return None
     images = min(MOST_IMAGES, 1 << (problem.x.shape[0] - 1).bit_length())
@@ -116,14 +117,6 @@ def filled(
         if found.shared_bytes <= SHARED_BYTES:
             break
     return found
-
-
-def _vector(problem: ConvProblem) -> int:
-    """The most terms of a filter, up to 8, that one access may have, in every filter."""
-    vec = 8 if problem.w.aligned else 1
-    while vec > 1 and any(v % vec for v in (math.prod(problem.w.shape[3:]), *problem.w.strides[:3])):
-        vec //= 2
-    return vec
 
 
 def rank(problem: ConvProblem) -> float:

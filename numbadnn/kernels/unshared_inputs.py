@@ -17,6 +17,7 @@ from typing import Any
 
 from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._support import LIMIT32, accumulator_of
+from numbadnn.kernels.unshared_tile import seen_of, tiles_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.registry import Executable
@@ -64,18 +65,6 @@ def resident_of(config: BoxesConfig, acc: str) -> int:
     return max(1, min(16, (12 if sums > 32 else 16) // config.warps))
 
 
-def box_of(problem: ConvProblem, tile: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns of the padded image that a tile of positions reaches."""
-    axes = zip(tile, problem.stride, problem.taps, problem.dilation, strict=True)
-    down, right = ((t - 1) * step + (taps - 1) * apart + 1 for t, step, taps, apart in axes)
-    return down, right
-
-
-def tiles_of(problem: ConvProblem, tile: tuple[int, int]) -> tuple[int, int]:
-    down, right = (-(-size // t) for size, t in zip(problem.y.shape[2:], tile, strict=True))
-    return down, right
-
-
 def _config(
     problem: ConvProblem, acc: str, images: int, vec: int, tile: tuple[int, int], channels: int, own: int
 ) -> BoxesConfig | None:
@@ -84,7 +73,7 @@ def _config(
     rows = TABLE_BYTES // (images * ITEMSIZE[acc])
     depth = min(rows, 1 << (math.prod(tile) * filters - 1).bit_length())  # fewer kernels
     warps = -(-channels // own)
-    cells = -(-channels * math.prod(box_of(problem, tile)) // 32) * 32
+    cells = -(-channels * math.prod(seen_of(problem, tile)) // 32) * 32
     most = min(filters, depth // math.prod(tile))  # rows of y's values are of whole turns of loads, at every position
     ahead = min(16 if images * vec <= 32 else 4, 1 << (most.bit_length() - 1))
     terms = warps * turns_of(problem, vec, channels, own) * LANES * vec
@@ -108,16 +97,8 @@ def shared_bytes(config: BoxesConfig, acc: str) -> int:
 
 def space_bytes(problem: ConvProblem, config: BoxesConfig, acc: str, chunks: int = 1) -> int:
     """The boxes of ``chunks`` times ``config.images`` images."""
-    cells = math.prod(box_of(problem, config.tile)) * math.prod(tiles_of(problem, config.tile)) * problem.x.shape[1]
+    cells = math.prod(seen_of(problem, config.tile)) * math.prod(tiles_of(problem, config.tile)) * problem.x.shape[1]
     return cells * chunks * config.images * ITEMSIZE[acc]
-
-
-def _vector(problem: ConvProblem) -> int:
-    """The most terms that one load of a filter's may have, in every filter."""
-    vec = 4 if problem.w.aligned else 1
-    while vec > 1 and any(v % vec for v in (math.prod(problem.w.shape[3:]), *problem.w.strides[:3])):
-        vec //= 2
-    return vec
 
 
 def _microseconds(problem: ConvProblem, acc: str, config: BoxesConfig) -> float:
@@ -152,7 +133,7 @@ def candidates(problem: ConvProblem, acc: str) -> list[tuple[float, BoxesConfig]
     while images and (not found or images >= 8):
         for channels in lots:
             for tile, own in itertools.product(tiles, sorted({-(-channels // warps) for warps in (1, 2, 3, 4, 6, 8)})):
-                config = _config(problem, acc, images, _vector(problem), tile, channels, own)
+                config = _config(problem, acc, images, vector(problem, problem.w.shape[3], 4), tile, channels, own)
                 if config:
                     found.append((_microseconds(problem, acc, config), config))
         images //= 2
@@ -209,10 +190,9 @@ def kernels() -> Iterator[Kernel]:
         ("float32", BoxesConfig(16, 4, 4, 6, 352, 352, 128, True)),
         ("bfloat16", BoxesConfig(1, 1, 8, 3, 96, 96, 32, False)),
     ):
-        acc = "float64" if dtype == "float64" else "float32"
-        yield boxes_kernel(dtype, acc, config)
+        yield boxes_kernel(dtype, "float32", config)
         if config.images != 16:
-            yield collect_kernel(dtype, acc, lot_of(config.images, acc))
+            yield collect_kernel(dtype, "float32", lot_of(config.images, "float32"))
 
 
 # ---- plans
@@ -271,7 +251,7 @@ def _boxes_arguments(
         *(turns_of(problem, config.vec, config.channels, config.own), tiles[1]),
         max(config.ahead, config.depth // math.prod(config.tile) // config.ahead * config.ahead),
         *(config.tile, problem.y.shape[2:], problem.taps, problem.stride, problem.dilation, int(problem.flip)),
-        *(box_of(problem, config.tile), w.strides[:3], problem.y.strides),
+        *(seen_of(problem, config.tile), w.strides[:3], problem.y.strides),
     )
     return scalars, (math.prod(tiles) * G * slices * chunks, 1, 1)
 
@@ -284,7 +264,7 @@ def collect_arguments(
     down, right = (t * step for t, step in zip(tile, problem.stride, strict=True))
     scalars = (
         *(start, N, slots, C, (H, W), tiles_of(problem, tile), (down, right)),
-        *(tuple(low for low, _ in problem.padding), box_of(problem, tile)),
+        *(tuple(low for low, _ in problem.padding), seen_of(problem, tile)),
         *(problem.x.strides, problem.alpha, problem.beta),
     )
     return scalars, (-(-(slots // lot * C * H * W) // COLLECTORS), 1, 1)
@@ -292,7 +272,5 @@ def collect_arguments(
 
 def rank(problem: ConvProblem) -> float:
     """Microseconds by the estimate that chooses the configuration."""
-    best = next(
-        (us for us, _ in candidates(problem, "float64" if problem.x.dtype == "float64" else "float32")), math.inf
-    )
-    return best
+    acc = "float64" if problem.x.dtype == "float64" else "float32"
+    return next((us for us, _ in candidates(problem, acc)), math.inf)

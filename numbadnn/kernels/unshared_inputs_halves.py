@@ -12,8 +12,8 @@ from typing import Any
 from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_inputs import COLLECTORS, box_of, collect_arguments, collect_kernel, lot_of, tiles_of
-from numbadnn.kernels.unshared_tile import vector
+from numbadnn.kernels.unshared_inputs import COLLECTORS, collect_arguments, collect_kernel, lot_of
+from numbadnn.kernels.unshared_tile import seen_of, tiles_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -152,12 +152,12 @@ def rank(problem: ConvProblem, config: InputsHalvesConfig) -> float:
 
 def space_bytes(problem: ConvProblem, config: InputsHalvesConfig) -> int:
     """The boxes of all images."""
-    pixels = math.prod(box_of(problem, config.tile)) * math.prod(tiles_of(problem, config.tile)) * problem.x.shape[1]
+    pixels = math.prod(seen_of(problem, config.tile)) * math.prod(tiles_of(problem, config.tile)) * problem.x.shape[1]
     return pixels * config.kept * 4
 
 
 def shared_bytes(problem: ConvProblem, config: InputsHalvesConfig) -> int:
-    box = config.channels * math.prod(box_of(problem, config.tile)) * config.images
+    box = config.channels * math.prod(seen_of(problem, config.tile)) * config.images
     tops = math.prod(config.tile) * (8 * config.steps * config.images + 2)  # and against conflicts of banks
     rings = config.warps * config.depth * config.rounds * config.steps * SLOT
     return 4 * (config.warps * config.rounds * TILE + box + tops + rings)
@@ -185,7 +185,7 @@ def plan(problem: ConvProblem, policy: Policy, config: InputsHalvesConfig) -> Ex
     scalars = (
         *(slices, problem.groups, N, w.shape[0] // problem.groups, w.shape[3], config.channels, config.own, tiles[1]),
         *(config.tile, problem.y.shape[2:], problem.taps, problem.stride, problem.dilation, int(problem.flip)),
-        *(box_of(problem, config.tile), w.strides[:3], problem.y.strides),
+        *(seen_of(problem, config.tile), w.strides[:3], problem.y.strides),
     )
     grid = (math.prod(tiles) * problem.groups * slices, 1, 1)
     launch = first.prepare(device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))

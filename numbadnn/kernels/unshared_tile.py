@@ -25,7 +25,7 @@ def places_of(Q: int, most: int) -> list[int]:
 
 
 def seen_of(problem: ConvProblem, positions: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns of the image that so many rows and columns of positions see."""
+    """Rows and columns of the padded image that so many rows and columns of positions see."""
     axes = zip(positions, problem.stride, problem.taps, problem.dilation, strict=True)
     down, right = ((n - 1) * step + (taps - 1) * apart + 1 for n, step, taps, apart in axes)
     return down, right
@@ -42,10 +42,15 @@ def vector(problem: ConvProblem, channels: int, most: int = 8) -> int:
     return vec
 
 
-def tiles_of(problem: ConvProblem, tile: Tile) -> int:
-    """Of all groups."""
-    P, Q = problem.y.shape[2:]
-    return -(-Q // tile.places) * problem.groups * -(-P // tile.tall)
+def tiles_of(problem: ConvProblem, positions: tuple[int, int]) -> tuple[int, int]:
+    """How many tiles of so many rows and columns of positions there are, down and across."""
+    down, right = (-(-size // n) for size, n in zip(problem.y.shape[2:], positions, strict=True))
+    return down, right
+
+
+def blocks_of(problem: ConvProblem, tile: Tile) -> int:
+    """One for each tile of each group."""
+    return math.prod(tiles_of(problem, (tile.tall, tile.places))) * problem.groups
 
 
 #: the kernels' parameters behind the addresses: what ``scalars`` gives

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
-from typing import Any
 
 from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_tile import PARAMETERS, scalars, seen_of, tiles_of, vector
+from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, scalars, seen_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -98,14 +98,9 @@ def plan(problem: ConvProblem, policy: Policy, config: WeightsHalvesConfig) -> E
     chosen = kernel(problem.x.dtype, config)
     slices = -(-problem.w.shape[3] // config.channels)
     told = (slices, *scalars(problem, config, room_of(problem, config), problem.x.strides))
-    grid = (slices * tiles_of(problem, config), 1, 1)
+    grid = (slices * blocks_of(problem, config), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), told, shared_bytes(problem, config))
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        launch(stream, inputs[0], inputs[1], outputs[0])
-
-    facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, 0, "tensor_core", "run_to_run", facts, launch.direct)
+    return one_launch(chosen, launch, config, "tensor_core", "run_to_run")
 
 
 def kernels() -> Iterator[Kernel]:

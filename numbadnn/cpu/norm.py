@@ -169,8 +169,8 @@ class _Steps:
         return np.stack((s1, s2 - low * s1, s3 - low * self.averaged))
 
     def apply(self, x: int, dy: int, out: int, kind: int, *coefficients: np.ndarray) -> None:
-        threads = thread_count(self.work)
         """``coefficients``: m, a, b and c of ``_norm_rows.apply``, those that the kind has."""
+        threads = thread_count(self.work)
         table = np.zeros((4, self.way.channels))
         for row, values in zip(table, coefficients, strict=False):
             row[...] = values

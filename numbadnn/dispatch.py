@@ -145,13 +145,18 @@ def _known(
 ) -> tuple[Plan | None, tuple[Any, ...]]:
     """This thread's plan for any arrays and ``out``, or None; the addresses of the inputs, then of ``out``."""
     addresses, signatures = zip(*[PROBES[type(a)](a) for a in (*arrays, *outs)], strict=True)
-    plan = thread.plans.get((build, params, backend, options, *signatures))
+    plan = thread.plans.get((build, params, backend, options, *_apart(signatures, len(arrays))))
     if plan is not None and plan.careful:
         for array in (*arrays, *outs):
             check = LIBRARIES[type(array)].check
             if check is not None:
                 check(array)
     return plan, addresses
+
+
+def _apart(signatures: tuple[Any, ...], inputs: int) -> tuple[Any, ...]:
+    """The signatures as they stand in a key: destinations behind a mark, for inputs that may be left out look the same."""
+    return signatures if len(signatures) == inputs else (*signatures[:inputs], "out", *signatures[inputs:])
 
 
 def _miss(
@@ -189,8 +194,8 @@ def _miss(
     plan.words = words
     if intercept:
         raise Intercepted(plan)
-    remember(thread.plans, (build, params, backend, options, *plan._signatures), plan)
     addresses, n = tuple(address for address, _ in probed), len(arrays)
+    remember(thread.plans, (build, params, backend, options, *_apart(plan._signatures, n)), plan)
     return plan.launch(arrays, addresses[:n], addresses[n:], out, stream, words)
 
 

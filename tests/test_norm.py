@@ -236,6 +236,15 @@ def test_running_averages_of_one_value_are_refused():
     assert len(numbadnn.batch_normalization_train(x, one, one)) == 3
 
 
+def test_running_averages_and_destinations_are_not_taken_for_one_another():
+    x, one = np.ones((4, 3), np.float32), np.ones((1, 3), np.float32)
+    numbadnn.batch_normalization_train(x, one, one, running_mean=one, running_var=one)
+    targets = (one + 6, one + 6)  # as many arrays, with the shapes of the call that is remembered
+    with pytest.raises(ValueError, match=r"out: expected 3 arrays \(y, mean, invstd\), got 2"):
+        numbadnn.batch_normalization_train(x, one, one, out=targets)
+    assert (targets[0] == 7).all() and (targets[1] == 7).all()
+
+
 def test_gradients_check_their_arrays():
     with pytest.raises(ValueError, match=r"dy: expected shape \(4, 3, 2, 2\)"):
         numbadnn.batch_normalization_train_grad(X, X[:2], ONE, ONE, ONE, "spatial")

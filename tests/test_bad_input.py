@@ -120,6 +120,12 @@ def test_out_must_be_writable_and_memory_of_its_own() -> None:
     assert np.allclose(interleaved[:, 1::2], 1 / 8)
 
 
+def test_an_empty_destination_has_no_elements_to_overlap() -> None:
+    empty = np.empty(0, np.float32)  # as NumPy often has them
+    out = np.lib.stride_tricks.as_strided(empty, (0, 6, 4, 3), (0, 0, 0, 0))
+    assert numbadnn.conv2d(X[:0], W, out=out) is out
+
+
 def test_strides_that_are_no_whole_elements() -> None:
     record = np.zeros((2, 3), [("a", "f4"), ("b", "u1")])
     with pytest.raises(ValueError, match="x: expected strides that are multiples of the 4-byte item"):

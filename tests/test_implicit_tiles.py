@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from configured import check_configurations
 from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
+import numbadnn
 from numbadnn.kernels import implicit_tiles
 from numbadnn.kernels import implicit_tiles_model as model
 from numbadnn.kernels.implicit_tiles_config import SHARED, Reading, configured
@@ -61,6 +63,17 @@ def test_phases_of_the_gradient_of_the_image() -> None:
     assert p.phases == 6
     assert p.places == (1, 5, 3)
     assert p.terms == 4 * 2 * 1
+
+
+def test_phases_of_long_strides_are_not_counted_one_by_one() -> None:
+    text = "conv2d_grad_wrt_inputs x=float32:1x2x6x5 w=float32:3x2x2x2 pad=1,0,0,0 stride=1099511627776,1099511627776"
+    p = Product(ConvProblem.parse(text))
+    assert (p.begin, p.end) == (0, (2**40 - 1) * 2**40 + 2)  # taps 0 and 1 meet rows -1 and 0, columns 0 and 1
+    assert not p.heavier_last
+    x, w = np.ones((1, 2, 6, 5), np.float32), np.ones((3, 2, 2, 2), np.float32)
+    y = numbadnn.conv2d(x, w, subsample=(2**40, 2**40))
+    dx = numbadnn.conv2d_grad_wrt_inputs(y, w, x.shape, subsample=(2**40, 2**40))
+    assert dx.sum() == y.sum() * w[0].sum()
 
 
 def test_phases_that_meet_no_tap_are_cleared_where_the_result_lies_without_gaps() -> None:

@@ -6,7 +6,6 @@ has rows and terms exchanged, that of the image its own positions for rows and i
 
 from __future__ import annotations
 
-import itertools
 import math
 
 from numbadnn.ops.conv import ConvProblem
@@ -62,20 +61,28 @@ class Product:
         """Whether the result can be set to 0 as a whole before phases are computed: nothing of it counts, nothing is between."""
         return not self.problem.beta and self.out.span == (0, math.prod(self.out.shape) - 1)
 
-    def _met(self) -> tuple[int, int]:
-        met = [number for number, taps in enumerate(self._taps_of_phases()) if taps]
-        return met[0], met[-1] + 1
+    def _axes(self) -> list[tuple[int, int, int, int]]:
+        return list(zip(self.taps, self.stride, self.dilation, self.padding, strict=True))
 
-    def _taps_of_phases(self) -> list[int]:
-        axes = zip(self.taps, self.stride, self.dilation, self.padding, strict=True)
-        along = [[sum((t * d - pad - place) % s == 0 for t in range(n)) for place in range(s)] for n, s, d, pad in axes]
-        return [math.prod(each) for each in itertools.product(*along)]
+    def _met(self) -> tuple[int, int]:
+        """Their numbers by the lowest and the highest place that meets a tap along each axis: strides may be long."""
+        first = last = 0
+        for n, s, d, pad in self._axes():
+            met = {(t * d - pad) % s for t in range(n)}
+            first, last = first * s + min(met), last * s + max(met)
+        return first, last + 1
+
+    def _taps_of(self, phase: int) -> int:
+        found = 1
+        for n, s, d, pad in reversed(self._axes()):
+            phase, place = divmod(phase, s)
+            found *= sum((t * d - pad - place) % s == 0 for t in range(n))
+        return found
 
     @property
     def heavier_last(self) -> bool:
         """Whether the last phase of a gradient of strides has more to do than the first: blocks that take long begin first."""
-        taps = self._taps_of_phases()[self.begin : self.end] if self.phases > 1 else [0]
-        return taps[-1] > taps[0]
+        return self.phases > 1 and self._taps_of(self.end - 1) > self._taps_of(self.begin)
 
     @property
     def plain(self) -> bool:

@@ -277,6 +277,16 @@ def test_defaults_and_other_ways_to_say_it():
     assert (dx == numbadnn.pool_grad(x, want, want, (2, 3))).all()
 
 
+def test_a_stride_past_the_image_takes_one_window_however_long_it_is():
+    x = np.arange(48, dtype="float32").reshape(1, 2, 4, 6)
+    for mode in ("max", "sum", "average_exc_pad"):
+        y = numbadnn.pool(x, (2, 3), (4, 6), mode)[:, :, :1, :1]
+        dx = numbadnn.pool_grad(x, y, y, (2, 3), (6, 6), mode)
+        for stride in ((2**34, 2**34), (2**70, 2**70)):  # tables as long as the stride would not fit memory
+            np.testing.assert_array_equal(numbadnn.pool(x, (2, 3), stride, mode), y)
+            np.testing.assert_array_equal(numbadnn.pool_grad(x, y, y, (2, 3), stride, mode), dx)
+
+
 def test_channels_last_in_channels_last_out():
     x = np.ones((2, 6, 6, 4), "float32").transpose(0, 3, 1, 2)
     y = numbadnn.pool(x, (2, 2), (2, 2))

@@ -184,6 +184,11 @@ def _parameters(params: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[int, ..
     )
 
 
+def _strides(shape: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides no longer than the padded image: longer ones mean the same single window, and would be lengths of tables."""
+    return tuple(min(s, n + 2 * p) for s, n, p in zip(stride, shape[2:], pad, strict=True))
+
+
 def _one(out_views: list[View], name: str) -> View | None:
     if len(out_views) > 1:
         raise ValueError(f"{name}: expected one array, got a tuple of {len(out_views)}")
@@ -195,6 +200,7 @@ def _build_pool(views: list[View], out_views: list[View], params: tuple[Any, ...
     (img,) = views
     window, stride, pad, mode = _parameters(params)
     spatial = _output_sizes("img", img.shape, window, stride, pad, mode)
+    stride = _strides(img.shape, stride, pad)
     y = output_spec((*img.shape[:2], *spatial), img.dtype, img, _one(out_views, "out"))
     return Request(PoolProblem("pool", img.spec(), y, None, None, window, stride, pad, mode))
 
@@ -209,6 +215,7 @@ def _build_pool_grad(views: list[View], out_views: list[View], params: tuple[Any
             raise ValueError(f"{name}: expected shape {shape}, got {view.shape}")
         if view.dtype != inp.dtype:
             raise TypeError(f"{name}: expected inp's dtype {inp.dtype}, got {view.dtype}")
+    stride = _strides(inp.shape, stride, pad)
     dx = output_spec(inp.shape, inp.dtype, inp, _one(out_views, "result"), "result")
     return Request(PoolProblem("pool_grad", inp.spec(), out.spec(), out_grad.spec(), dx, window, stride, pad, mode))
 

@@ -35,6 +35,20 @@ def test_bad_arrays(change, error, says):
             call(**{**a, **{name: made(a.get(name)) for name, made in change.items()}})
 
 
+def test_numpys_integers_are_integers():
+    block = numbadnn.RNNBlock("float32", np.int64(3), np.uint8(2), "gru")
+    assert block.network == numbadnn.RNNBlock("float32", 3, 2, "gru").network
+    assert type(block.network.hidden_size) is type(block.network.num_layers) is int
+    one = np.ones((1, 1, 1))
+    y, _ = numbadnn.rnn_forward(
+        np.ones(4), one, one, hidden_size=np.int32(1), num_layers=np.int32(1), rnn_mode="rnn_relu"
+    )
+    assert y.item() == 4
+    for bad in (np.bool_(True), np.float64(3), np.array([3])):
+        with pytest.raises(ValueError, match="hidden_size: expected an integer"):
+            numbadnn.RNNBlock("float32", bad, 1, "gru")
+
+
 def test_bad_blocks():
     for arguments, error, says in (
         (("float32", 0, 1, "gru"), ValueError, "hidden_size: expected an integer of at least 1, got 0"),

@@ -161,7 +161,7 @@ def make(
 ) -> RnnProblem:
     """The problem of these inputs, validated, with packed results; ``keep`` is the size of the reserve to be
     written."""
-    network.check()
+    network = network.check()
     _check(op, network, specs)
     lengths = _lengths(lengths, *specs["x"].shape[:2])
     dtype, (steps, batch, _) = specs["w"].dtype, specs["x"].shape

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import numbers
+from dataclasses import dataclass, replace
 
 #: gates of a cell, in the order of w
 GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
@@ -55,12 +56,12 @@ class Network:
         return found, at
 
     def check(self) -> Network:
-        """Itself, or ValueError for a value that no network has."""
+        """Itself with plain integers, or ValueError for a value that no network has."""
         for name, names in (("rnn_mode", GATES), ("input_mode", INPUT_MODES), ("direction_mode", DIRECTION_MODES)):
             mode = getattr(self, name)
             if not isinstance(mode, str) or mode not in names:
                 raise ValueError(f"{name}: expected one of {', '.join(names)}, got {mode!r}")
         for name, value in (("hidden_size", self.hidden_size), ("num_layers", self.num_layers)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
                 raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
-        return self
+        return replace(self, hidden_size=int(self.hidden_size), num_layers=int(self.num_layers))

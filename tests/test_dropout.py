@@ -100,6 +100,14 @@ def test_state_is_small_picklable_and_makes_the_mask_again():
     np.testing.assert_array_equal(numbadnn.dropout_grad(x.astype("float64"), state) != 0, y != 0)
 
 
+def test_the_state_does_not_follow_what_the_caller_does_to_his_p():
+    p = np.array(0.5)
+    y, state = numbadnn.dropout(np.ones(64), p)
+    p[...] = 0
+    assert type(state.p) is float
+    np.testing.assert_array_equal(numbadnn.dropout_grad(np.ones(64), state), y)
+
+
 def test_the_gradient_is_the_adjoint():
     rng = np.random.default_rng(0)
     x, g = rng.standard_normal((2, 50, 20))

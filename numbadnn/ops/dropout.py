@@ -199,7 +199,7 @@ def dropout(
         offset = _integer("offset", offset)
     generator = "philox" if backend is None else _generator(backend, offset)
     y = dispatch.call_any(_build_dropout, (x,), (dropout, generator), backend, out, stream, (seed, offset))
-    return y, DropoutState(dropout, seed, offset, tuple(x.shape), generator)
+    return y, DropoutState(float(dropout), seed, offset, tuple(x.shape), generator)
 
 
 def dropout_grad(

@@ -45,6 +45,8 @@ CONV_CASES: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] =
     (TypeError, r"input: expected native byte order", (X.astype(">f4"), W), {}),
     (TypeError, r"input: expected a plain numpy.ndarray, got MaskedArray", (np.ma.masked_array(X), W), {}),
     (TypeError, r"alpha: expected a number, got 'two'", (X, W), {"alpha": "two"}),
+    (TypeError, r"alpha: expected a number, got '2'", (X, W), {"alpha": "2"}),
+    (ValueError, r"sizes of filters: expected an integer >= 1, got 0", (X, W[:, :, :0]), {}),
     (ValueError, r"out: required when beta is not 0 \(beta=1\), got None", (X, W), {"beta": 1}),
     (
         ValueError,

@@ -65,6 +65,7 @@ class _Geometry:
         """``window`` is the argument that says how large the filters are: that of the filters, unless it is another."""
         axes = len(kernel)
         self.window = window or names.second
+        shapes.positive_ints(f"sizes of {self.window}", kernel, axes)
         self.stride = shapes.positive_ints(names.subsample, p.subsample, axes)
         self.dilation = shapes.positive_ints("filter_dilation", p.filter_dilation, axes)
         self.padding = shapes.padding_pairs(p.border_mode, kernel, self.dilation)
@@ -153,6 +154,8 @@ def _named(argument: str, option: str, value: Any) -> Any:
 
 def _number(name: str, value: Any) -> float:
     try:
+        if isinstance(value, str | bytes):
+            raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{name}: expected a number, got {value!r}") from None

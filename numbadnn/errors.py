@@ -59,9 +59,9 @@ class PlanMissError(NumbaDNNError):
     """``plan_strict`` is set and the plan file has no entry for this problem."""
 
 
-def warn(text: str) -> None:
-    """A RuntimeWarning at the line of the user's that led here: the first one outside this package."""
+def warn(text: str, category: type[Warning] = RuntimeWarning) -> None:
+    """A warning at the line of the user's that led here: the first one outside this package."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "numbadnn":
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, RuntimeWarning, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)

@@ -86,6 +86,31 @@ def test_workmem_is_an_old_name_of_algo() -> None:
         theano.dnn_conv(X, W, workmem="small")
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_deprecations_point_at_the_line_of_the_caller() -> None:
+    """Elsewhere Python does not show them."""
+    volume, taps = X[:, :, None], W[:, :, None]
+    for call in (
+        lambda: theano.dnn_conv(X, W, workmem="small"),
+        lambda: theano.dnn_conv3d(volume, taps, workmem="small"),
+        lambda: theano.GpuDnnConv(workmem="small"),
+        lambda: theano.GpuDnnConv3dGradI(workmem="none"),
+        lambda: theano.dnn_pool(X, (2, 2), mode="average"),
+    ):
+        with pytest.warns(DeprecationWarning) as caught:
+            call()
+        assert {w.filename for w in caught} == {__file__}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_volumes_take_parameters_in_the_order_of_the_later_document() -> None:
+    """(..., direction_hint, algo, precision, num_groups), without workmem."""
+    volume, taps = X[:, :, None], W[:, :, None]
+    ones = (1, 1, 1)
+    given = theano.dnn_conv3d(volume, taps, "valid", ones, ones, "cross", None, "none", "float32", 1)
+    assert np.array_equal(given, numbadnn.conv3d(volume, taps, filter_flip=False))
+
+
 def test_float16_has_no_backward_convolution() -> None:
     half = X.astype(np.float16)
     y = theano.dnn_conv(half, W.astype(np.float16))  # computed in float32

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import operator
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
+from numbadnn.errors import warn
 from numbadnn.operands import output_spec
 from numbadnn.problem import Spec, operand
 
@@ -223,7 +223,7 @@ def _build_pool_grad(views: list[View], out_views: list[View], params: tuple[Any
 def _cold_parameters(ws: Any, stride: Any, mode: Any, pad: Any) -> tuple[Any, ...]:
     """What is iterated over as tuples, so that it can be part of a key; the warning that "average" asks for."""
     if isinstance(mode, str) and mode == "average":
-        warnings.warn("mode='average': say 'average_inc_pad'", DeprecationWarning, stacklevel=3)
+        warn("mode='average': say 'average_inc_pad'", DeprecationWarning)
         mode = "average_inc_pad"
     axes = [
         tuple(v) if hasattr(v, "__iter__") and not isinstance(v, str | np.ndarray) else v for v in (ws, stride, pad)

@@ -7,12 +7,12 @@ Source: spec/semantics.md 1.4.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numbadnn
 from numbadnn import shapes
 from numbadnn.arrays import view_of
+from numbadnn.errors import warn
 from numbadnn.theano import _direction, config
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase
@@ -54,7 +54,7 @@ def _workmem(workmem: str | None, algo: str | None) -> str | None:
         return algo
     if algo is not None:
         raise ValueError("You can't use both algo and workmem")
-    warnings.warn("dnn_conv: parameter 'workmem' is deprecated. Use 'algo' instead.", DeprecationWarning, stacklevel=4)
+    warn("dnn_conv: parameter 'workmem' is deprecated. Use 'algo' instead.", DeprecationWarning)
     return workmem
 
 
@@ -147,16 +147,19 @@ def dnn_conv3d(
     dilation: Any = (1, 1, 1),
     conv_mode: str = "conv",
     direction_hint: str | None = None,
-    workmem: str | None = None,
     algo: str | None = None,
     precision: str | None = None,
     num_groups: int = 1,
     *,
+    workmem: str | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: Any = None,
 ) -> Any:
-    """``dnn_conv`` of volumes (N, C, D, H, W); ``algo`` is none, small, fft_tiling or a guess_ or time_ name."""
+    """``dnn_conv`` of volumes (N, C, D, H, W); ``algo`` is none, small, fft_tiling or a guess_ or time_ name.
+
+    The later document has no ``workmem`` here, so that it is taken by name alone.
+    """
     algo = _workmem(workmem, algo)
     return _forward(
         3, img, kerns, border_mode, subsample, dilation, conv_mode, direction_hint, algo, precision, num_groups,

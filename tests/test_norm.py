@@ -290,6 +290,10 @@ def test_theanos_names():
             op(x, ONE, ONE)
         dx, dscale, dbias = theano.GpuDnnBatchNormGrad("spatial")(X, X, ONE, mean, invstd, 1e-4)
         np.testing.assert_array_equal(dbias, 16)
+        want = theano.dnn_batch_normalization_test(X, ONE, ONE, ONE, ONE, "spatial", 0.5)
+        made = theano.GpuDnnBatchNormInference("spatial", epsilon=0.5)  # as the old page has it
+        np.testing.assert_array_equal(made(X, ONE, ONE, ONE, ONE), want)
+        assert theano.GpuDnnBatchNormGrad("spatial", 0.5).epsilon == 0.5
         y = theano.GpuDnnBatchNormInference("spatial", inplace=True)(x, ONE, ONE, ONE, ONE)
         assert y is x
     with pytest.raises(ValueError, match="mode: expected"):

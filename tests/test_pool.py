@@ -454,6 +454,8 @@ def test_theanos_names():
     assert theano.GpuDnnPool("average").mode == "average_inc_pad"
     desc = theano.GpuDnnPoolDesc((2, 2, 2), (1, 1, 1), "max", (0, 0, 0))
     assert desc().get_ndim() == 3
+    left_out = theano.GpuDnnPoolDesc((2, 2, 2), None)
+    assert (left_out.stride, left_out.pad) == ((1, 1, 1), (0, 0, 0))
     with pytest.raises(ValueError, match="mode: expected one of"):
         theano.GpuDnnPoolBase("min")
     with pytest.raises(ValueError, match="ws: expected 2 or 3 entries"):

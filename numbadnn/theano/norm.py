@@ -71,12 +71,12 @@ def dnn_batch_normalization_test(
 
 
 class GpuDnnBatchNormBase:
-    """What the op classes share: the mode, per-activation or spatial."""
+    """What the op classes share: the mode, per-activation or spatial; the old ones took epsilon when they were made, too."""
 
-    def __init__(self, mode: str = "per-activation") -> None:
+    def __init__(self, mode: str = "per-activation", epsilon: float = 1e-4) -> None:
         if mode not in ("per-activation", "spatial"):
             raise ValueError(f"mode: expected per-activation or spatial, got {mode!r}")
-        self.mode = mode
+        self.mode, self.epsilon = mode, epsilon
 
 
 def _into(target: Any, values: Any) -> Any:
@@ -101,11 +101,11 @@ class GpuDnnBatchNorm(GpuDnnBatchNormBase):
         epsilon: float = 1e-4,
         running_average_factor: float = 0.0,
     ) -> None:
-        super().__init__(mode)
+        super().__init__(mode, epsilon)
         self.running_averages = running_averages
         self.inplace_running_mean, self.inplace_running_var = inplace_running_mean, inplace_running_var
         self.inplace_output = inplace_output
-        self.epsilon, self.running_average_factor = epsilon, running_average_factor
+        self.running_average_factor = running_average_factor
 
     def __call__(
         self,
@@ -145,13 +145,14 @@ class GpuDnnBatchNorm(GpuDnnBatchNormBase):
 class GpuDnnBatchNormInference(GpuDnnBatchNormBase):
     """Inference: op(x, scale, bias, estimated_mean, estimated_variance, epsilon) -> out, into x where ``inplace``."""
 
-    def __init__(self, mode: str = "per-activation", inplace: bool = False) -> None:
-        super().__init__(mode)
+    def __init__(self, mode: str = "per-activation", inplace: bool = False, *, epsilon: float = 1e-4) -> None:
+        super().__init__(mode, epsilon)
         self.inplace = inplace
 
     def __call__(
-        self, x: Any, scale: Any, bias: Any, estimated_mean: Any, estimated_variance: Any, epsilon: float = 1e-4
+        self, x: Any, scale: Any, bias: Any, estimated_mean: Any, estimated_variance: Any, epsilon: float | None = None
     ) -> Any:
+        epsilon = self.epsilon if epsilon is None else epsilon
         out = dnn_batch_normalization_test(x, scale, bias, estimated_mean, estimated_variance, self.mode, epsilon)
         return _into(x, out) if self.inplace else out
 
@@ -160,9 +161,9 @@ class GpuDnnBatchNormGrad(GpuDnnBatchNormBase):
     """Gradient of training: op(x, dy, scale, x_mean, x_invstd, epsilon) -> (dx, dscale, dbias)."""
 
     def __call__(
-        self, x: Any, dy: Any, scale: Any, x_mean: Any, x_invstd: Any, epsilon: float = 1e-4
+        self, x: Any, dy: Any, scale: Any, x_mean: Any, x_invstd: Any, epsilon: float | None = None
     ) -> tuple[Any, Any, Any]:
-        _check_epsilon(epsilon)
+        epsilon = _check_epsilon(self.epsilon if epsilon is None else epsilon)
         with cudnn_first():
             return numbadnn.batch_normalization_train_grad(  # type: ignore[no-any-return]
                 x, dy, scale, x_mean, x_invstd, self.mode, epsilon

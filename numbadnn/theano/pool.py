@@ -52,11 +52,13 @@ class GpuDnnPoolGrad(GpuDnnPoolBase):
 class GpuDnnPoolDesc:
     """The parameters of a pooling, as old pickles hold them; called, it is itself.
 
-    ``ws``, ``stride`` and ``pad`` agree in the number of axes, two or three, and ``mode`` is one of pooling's, else ValueError.
+    ``ws``, ``stride`` (None: ones) and ``pad`` (None: zeros) agree in the number of axes, two or three, and ``mode`` is one of
+    pooling's, else ValueError.
     """
 
-    def __init__(self, ws: Any = (1, 1), stride: Any = (1, 1), mode: str = "max", pad: Any = (0, 0)) -> None:
+    def __init__(self, ws: Any = (1, 1), stride: Any = None, mode: str = "max", pad: Any = None) -> None:
         self.mode = GpuDnnPoolBase(mode).mode
+        stride, pad = (1,) * len(ws) if stride is None else stride, (0,) * len(ws) if pad is None else pad
         if len(ws) not in (2, 3) or not len(ws) == len(stride) == len(pad):
             raise ValueError(f"ws: expected 2 or 3 entries, as many as stride and pad, got {ws!r}, {stride!r}, {pad!r}")
         self.ws, self.stride, self.pad = tuple(ws), tuple(stride), tuple(pad)

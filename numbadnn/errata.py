@@ -37,12 +37,16 @@ def _document(options: config.Options, device: int) -> dict[str, Any]:
     with _lock:
         if path not in _known:
             found = stored.read(path, FORMAT, private=not options.errata_file) or {}
-            entries, levels = found.get("entries", []), found.get("levels", {})
-            if not isinstance(entries, list) or not all(map(_is_entry, entries)) or not isinstance(levels, dict):
+            if not _is_whole(found):
                 stored.report(path, "an entry lacks its implementation, operation, dtype, level or evidence")
                 found = {}
             _known[path] = found
         return _known[path]
+
+
+def _is_whole(document: stored.Document) -> bool:
+    entries = document.get("entries", [])
+    return isinstance(entries, list) and all(map(_is_entry, entries)) and isinstance(document.get("levels", {}), dict)
 
 
 def _is_entry(entry: Any) -> bool:
@@ -88,7 +92,7 @@ def store(options: config.Options, device: int, entries: list[dict[str, Any]], l
         document["entries"] = [*kept, *entries]
         document["levels"] = {**document.get("levels", {}), **levels}
 
-    document = stored.update(path, FORMAT, change, private=not options.errata_file)
+    document = stored.update(path, FORMAT, change, private=not options.errata_file, whole=_is_whole)
     with _lock:
         _known[path] = document
     return path

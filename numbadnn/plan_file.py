@@ -47,11 +47,15 @@ NAMES = ("on", "problem", "policy", "scope")
 def _checked(path: Path, document: Any) -> dict[Key, Entry]:
     if document is None:
         return {}
-    plans = document.get("plans")
-    if not isinstance(plans, list) or not all(map(_is_entry, plans)):
+    if not _is_whole(document):
         stored.report(path, "expected plans, each with its problem and implementation; it is damaged")
         return {}
-    return {_key(entry): entry for entry in plans}
+    return {_key(entry): entry for entry in document["plans"]}
+
+
+def _is_whole(document: stored.Document) -> bool:
+    plans = document.get("plans")
+    return isinstance(plans, list) and all(map(_is_entry, plans))
 
 
 def _is_entry(entry: Any) -> bool:
@@ -108,7 +112,7 @@ def record(path: str, key: Key, choice: Any, executable: Executable, device: int
         document["plans"] = [both[k] for both in ({**theirs, **entries},) for k in sorted(both)]
 
     try:
-        stored.update(place, FORMAT, change, private=False)
+        stored.update(place, FORMAT, change, private=False, whole=_is_whole)
     except OSError as error:
         stored.report(place, f"it cannot be written: {error}")
 

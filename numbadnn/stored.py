@@ -72,16 +72,23 @@ def _ignored(path: Path, why: str) -> Document | None:
     return None
 
 
-def update(path: Path, form: str, change: Callable[[Document], None], private: bool = True) -> Document:
+def update(
+    path: Path,
+    form: str,
+    change: Callable[[Document], None],
+    private: bool = True,
+    whole: Callable[[Document], bool] = bool,
+) -> Document:
     """Read, change and replace a file, under a lock; the document as written.
 
-    OSError where the disk refuses, or where a user's path (not ``private``) leads to something that is not ours to replace.
+    One of this format that is not ``whole`` is set aside like one that cannot be read, not added to. OSError where the disk
+    refuses, or where a user's path (not ``private``) leads to something that is not ours to replace.
     """
     path = Path(os.path.realpath(path))  # a link is followed, not replaced
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with lock_folder(path.parent):
         document = read(path, form, private)
-        if document is None:
+        if document is None or not whole(document):
             _set_aside(path, form, private)
             document = {"format": form}
         change(document)

@@ -212,6 +212,19 @@ def test_a_damaged_errata_file_is_reported_and_ignored(folder: Path) -> None:
         numbadnn.softmax(X)
 
 
+def test_what_was_measured_is_not_added_to_a_damaged_errata_file(folder: Path) -> None:
+    file = folder / "mine.json"
+    entry = {"impl": "cpu.loops", "op": "softmax", "dtype": "float32", "level": "wrong", "evidence": "seen"}
+    for damaged in ('"entries": ["none"]', '"entries": 3', '"levels": [1]'):
+        file.write_text(f'{{"format": "numbadnn-errata-1", {damaged}}}')
+        with numbadnn.using(errata_file=str(file)) as options, pytest.warns(RuntimeWarning, match="is kept in"):
+            errata.forget()
+            errata.store(options, -1, [entry], {})
+            errata.forget()
+            problem = parse("softmax x=float32:2x3")
+            assert "measured to be wrong" in errata.against("cpu.loops", problem, Policy(), options)
+
+
 def test_fresh_processes_give_the_same_bits_and_one_that_dies_is_said(folder: Path) -> None:
     rows = determinism_report.examine([all_cases()[CASE]], -1, "cpu", None)
     assert [row.trials["process"] for row in rows] == ["same"] and rows[0].reached == "batch_invariant"

@@ -167,7 +167,11 @@ def test_what_was_recorded_under_a_weaker_level_is_not_replayed(plans: Path) -> 
             numbadnn.softmax(X)
             assert last().impl == "cpu.tiled"
     plans.write_text(weak.replace("not_guaranteed", "mostly"))
-    with numbadnn.using(plan_file=str(plans)), pytest.warns(RuntimeWarning, match="it is damaged"):
+    with (
+        numbadnn.using(plan_file=str(plans)),
+        pytest.warns(RuntimeWarning, match="it is damaged"),
+        pytest.warns(RuntimeWarning, match="is kept in"),
+    ):
         numbadnn.clear_caches()
         numbadnn.softmax(X)
 
@@ -266,6 +270,18 @@ def test_each_damaged_file_is_kept(plans: Path) -> None:
             numbadnn.softmax(X)
     kept = [plans.with_name(plans.name + end).read_text() for end in (".damaged", ".damaged.1")]
     assert kept == ["", "{}"]
+
+
+def test_the_plans_of_a_file_with_one_damaged_entry_are_kept(plans: Path) -> None:
+    with numbadnn.using(plan_file=str(plans)):
+        numbadnn.softmax(X)
+        damaged = plans.read_text().replace('"gpu_to_gpu"', '"for ever"')
+        plans.write_text(damaged)
+        numbadnn.clear_caches()
+        with pytest.warns(RuntimeWarning, match="it is damaged"), pytest.warns(RuntimeWarning, match="is kept in"):
+            numbadnn.softmax(X[:1])
+    assert plans.with_name(plans.name + ".damaged").read_text() == damaged
+    assert len(entries(plans)) == 1
 
 
 RESULTS = Path(__file__).parent.parent / "bench" / "results"

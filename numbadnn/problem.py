@@ -130,6 +130,15 @@ class Spec:
         return Spec(dtype, shape, strides, aligned)
 
 
+def shown(number: float) -> str:
+    """A number in a problem's line: as short as may be, but no other number when it is read back.
+
+    >>> shown(1.0), shown(0.1), shown(0.12345678)
+    ('1', '0.1', '0.12345678')
+    """
+    return short if float(short := f"{number:g}") == number else repr(number)
+
+
 def operand(text: str, result: bool = False) -> Spec:
     """An operand of a problem's line, as the call has it: an input as the view of its array, a result as it is allocated.
 

@@ -27,6 +27,25 @@ def test_every_text_parses_back() -> None:
         assert str(case.problem()) == case.text
 
 
+def test_numbers_are_read_back_as_they_were() -> None:
+    line = "conv2d x=float32:1x2x5x5 w=float32:3x2x3x3"
+    problem = cases.parse(f"{line} alpha=0.12345678 beta=1099511627776")
+    assert (problem.alpha, problem.beta) == (0.12345678, 2.0**40)
+    assert cases.parse(str(problem)) == problem and " alpha=1 " in str(cases.parse(line))
+    text = "batch_normalization_train x=float32:4x3 running_mean=float32:1x3 factor=0.87654321"
+    assert cases.parse(str(cases.parse(text))).factor == 0.87654321
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [("groups=0", "groups: expected an integer >= 1, got 0"), ("groups=-1", "groups: expected an integer >= 1"),
+     ("flip=True", "flip: expected 0 or 1, got 'True'"), ("groups=two", "'two', in 'conv2d x=float32:1x2x5x5 w=.*'")],
+)  # fmt: skip
+def test_what_is_wrong_with_a_line_is_said(wrong: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        cases.parse(f"conv2d x=float32:1x2x5x5 w=float32:3x2x3x3 {wrong}")
+
+
 def last(*shape: int) -> np.ndarray:
     """An array of this logical shape with its channels last in memory."""
     n, c, *spatial = shape

@@ -51,7 +51,10 @@ def parse(text: str) -> Any:
     op = text.split(None, 1)[0] if text.strip() else ""
     if op not in FAMILY:
         raise ValueError(f"expected a problem that begins with one of {', '.join(FAMILY)}, got {text!r}")
-    return problem_class(op).parse(text)
+    try:
+        return problem_class(op).parse(text)
+    except ValueError as error:
+        raise ValueError(str(error) if text in str(error) else f"{error}, in {text!r}") from None
 
 
 def find(names: Iterable[str], tag: str = "validate") -> list[Case]:

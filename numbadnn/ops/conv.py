@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from numbadnn import shapes
-from numbadnn.problem import Spec, normalised_strides
+from numbadnn.problem import Spec, normalised_strides, shown
 
 
 class Operation(NamedTuple):
@@ -147,7 +147,7 @@ class ConvProblem:
         return (
             f"{self.op} x={self.x} w={self.w} y={self.y} pad={pad} stride={listed(self.stride)} "
             f"dilation={listed(self.dilation)} flip={int(self.flip)} groups={self.groups} "
-            f"alpha={self.alpha:g} beta={self.beta:g}"
+            f"alpha={shown(self.alpha)} beta={shown(self.beta)}"
         )
 
     @staticmethod
@@ -175,14 +175,15 @@ class ConvProblem:
         y = Spec.parse(fields["y"]) if "y" in fields else Spec.of(x.dtype, shape, x.layout)
         if len(y.shape) == len(x.shape):
             y = _as_called(op, "y", y)
-        groups = int(fields.get("groups", "1"))
+        groups = shapes.as_int("groups", int(fields.get("groups", "1")), 1)
         check_channels(x.shape, w.shape, groups, axes)
         if y.shape != shape or {x.dtype, w.dtype, y.dtype} != {x.dtype}:
             raise ValueError(f"expected y of shape {shape} and one dtype for all operands, got {text!r}")
         check_regions(w.shape, shape, axes)
         alpha, beta = float(fields.get("alpha", "1")), float(fields.get("beta", "0"))
-        flip = fields.get("flip", "1") == "1"
-        problem = ConvProblem(op, x, w, y, padding, stride, dilation, flip, groups, alpha, beta)
+        if (flip := fields.get("flip", "1")) not in ("0", "1"):
+            raise ValueError(f"flip: expected 0 or 1, got {flip!r}")
+        problem = ConvProblem(op, x, w, y, padding, stride, dilation, flip == "1", groups, alpha, beta)
         if OPERATIONS[op].arrangement:
             _check_arranged(problem)
         return problem

@@ -15,7 +15,7 @@ from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import output_spec
-from numbadnn.problem import Spec, operand
+from numbadnn.problem import Spec, operand, shown
 
 TRAIN, TEST = "batch_normalization_train", "batch_normalization_test"
 TRAIN_GRAD, TEST_GRAD = "batch_normalization_train_grad", "batch_normalization_test_grad"
@@ -101,7 +101,7 @@ class NormProblem:
         inputs, outputs = OPERANDS[self.op]
         named = [*zip(inputs, self.inputs, strict=False), *zip(outputs, self.outputs, strict=False)]
         text = " ".join(f"{name}={spec}" for name, spec in named)
-        factor = f" factor={self.factor:g}" if self.running else ""
+        factor = f" factor={shown(self.factor)}" if self.running else ""
         return f"{self.op} {text} mode={self.mode} epsilon={self.epsilon!r}{factor}"
 
     @staticmethod

@@ -76,7 +76,7 @@ def _flag(value: Any) -> bool:
 
 def _path(value: Any) -> str:
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
-    if not text:
+    if not text or "\0" in str(text):
         raise ValueError("expected a path")
     return str(text)
 

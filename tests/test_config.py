@@ -109,6 +109,11 @@ def test_values_of_no_type_that_an_option_has(name: str) -> None:
         pass
 
 
+def test_a_path_holds_no_null_byte() -> None:
+    with pytest.raises(ValueError, match=r"using\(plan_file=...\): expected a path"), numbadnn.using(plan_file="a\0b"):
+        pass
+
+
 def test_none_is_the_default() -> None:
     with numbadnn.using(plan_file="somewhere", backend="cpu"), numbadnn.using(plan_file=None, backend=None) as inner:
         assert (inner.plan_file, inner.backend) == ("", ())

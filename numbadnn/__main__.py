@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+from numbadnn.config import from_environment
 from numbadnn.errors import NumbaDNNError
 
 
@@ -102,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     run = {"info": _info, "validate": _validate, "explain": _explain, "bench": _bench, "tune": _tune}
     try:
+        from_environment()  # a value that is none is wrong usage of every command, not an error of each case
         return run[options.command](options)
     except (ValueError, TypeError, OverflowError, OSError) as error:
         print(f"numbadnn {options.command}: {error}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,13 @@ def test_info_says_where_each_value_came_from(capsys: pytest.CaptureFixture[str]
     assert facts["options"]["tune"]["origin"] == "default"
     assert facts["operations"]["softmax"]["cpu"] == ["cpu.loops"]
     assert facts["gpus"] or facts["no_gpu_reason"]
+
+
+@pytest.mark.parametrize("words", [("validate", CASE), ("bench", CASE), ("tune", CASE), ("info",)], ids=lambda w: w[0])
+def test_an_option_of_the_environment_that_is_none_is_wrong_usage(words: tuple[str, ...]) -> None:
+    env = {**os.environ, "NUMBADNN_WORKSPACE_LIMIT": "5"}
+    done = subprocess.run([sys.executable, "-m", "numbadnn", *words], capture_output=True, text=True, env=env)
+    assert done.returncode == 2 and "NUMBADNN_WORKSPACE_LIMIT: expected a size with a unit" in done.stderr
 
 
 def test_info_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

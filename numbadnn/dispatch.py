@@ -7,6 +7,7 @@ launches it. A miss makes the views, builds and validates the Problem, has it pl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -113,7 +114,7 @@ def call_any(
 _COLD = (KeyError, TypeError, ValueError, AttributeError, RuntimeError)
 
 
-#: a NumPy vector given for numbers of a parameter is no longer than this
+#: a vector given for numbers of a parameter is no longer than this
 LONGEST = 64
 
 
@@ -122,17 +123,21 @@ class _Array:
 
     __slots__ = ("text",)
 
-    def __init__(self, array: np.ndarray) -> None:
-        self.text = f"an array of {array.dtype} {array.shape}"
+    def __init__(self, array: Any) -> None:
+        self.text = f"an array of {array.dtype} {tuple(array.shape)}"
 
     def __repr__(self) -> str:
         return self.text
 
 
 def _frozen(params: Any) -> Any:
-    """The same with tuples for lists and short NumPy vectors, so that it can be a key; itself where there are none."""
-    if isinstance(params, np.ndarray):
-        params = params.tolist() if params.ndim < 2 and params.size <= LONGEST else _Array(params)
+    """The same with tuples for lists and short vectors, so that it can be a key; itself where there are none.
+
+    Arrays of other libraries too: a tensor is hashed by what it is, not by what it holds, which may change.
+    """
+    if hasattr(params, "tolist") and hasattr(params, "dtype") and not isinstance(params, np.generic):
+        shape = tuple(params.shape)
+        params = params.tolist() if len(shape) < 2 and math.prod(shape) <= LONGEST else _Array(params)
     if not isinstance(params, (list, tuple)):
         return params
     items = tuple(map(_frozen, params))

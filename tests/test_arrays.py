@@ -120,6 +120,23 @@ def test_specs_parse_back_and_free_strides_are_normal() -> None:
 torch = pytest.importorskip("torch")
 
 
+def test_a_tensor_given_as_a_parameter_counts_by_what_it_holds_at_each_call() -> None:
+    one = np.ones((1, 1, 2, 2), np.float32)
+    alpha, p, ratio = torch.tensor(2.0), torch.tensor(0.0), torch.tensor(2)
+    numbadnn.conv2d(one, one, alpha=alpha)
+    numbadnn.dropout(one, p)
+    numbadnn.bilinear_upsampling(one, ratio)
+    alpha.fill_(3)
+    p.fill_(1)
+    ratio.fill_(3)
+    assert numbadnn.conv2d(one, one, alpha=alpha).item() == 12
+    assert not numbadnn.dropout(one, p)[0].any()
+    assert numbadnn.bilinear_upsampling(one, ratio).shape == (1, 1, 6, 6)
+    assert numbadnn.conv2d(one, one, subsample=torch.tensor([1, 1])).item() == 4
+    with pytest.raises(ValueError, match=r"subsample: .* got an array of torch.float32 \(2, 2\)"):
+        numbadnn.conv2d(one, one, subsample=torch.ones(2, 2))
+
+
 def test_cpu_tensors_run_on_the_cpu_and_come_back_as_tensors() -> None:
     x, w = torch.from_numpy(X), torch.from_numpy(W)
     result = numbadnn.conv2d(x, w)

@@ -25,11 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* runs on .* instead:RuntimeWar
 @pytest.fixture(autouse=True)
 def _flags_as_they_were() -> Any:
     yield
-    for holder in (theano.config.dnn, theano.config.dnn.conv):
-        conv = vars(holder).get("conv")
-        vars(holder).clear()
-        if conv is not None:
-            holder.conv, holder.enabled = conv, "auto"
+    vars(theano.config.dnn.conv).clear()
+    theano.config.dnn.enabled = "auto"
 
 
 # ---- dnn_ functions --------------------------------------------------------------------------------------------------
@@ -383,6 +380,16 @@ def test_flags() -> None:
         with pytest.raises(RuntimeError, match=f"dnn.conv.{removed}` has been removed"):
             setattr(dnn.conv, removed, "fft")
         setattr(dnn.conv, removed, "")
+
+
+def test_what_is_no_flag_is_not_set() -> None:
+    dnn = theano.config.dnn
+    with pytest.raises(AttributeError, match=r"dnn\.conv\.algo_fdw is not a flag: expected one of .*algo_fwd"):
+        dnn.conv.algo_fdw = "small"
+    with pytest.raises(AttributeError, match=r"dnn\.enable_it is not a flag: expected one of conv, enable, enabled"):
+        dnn.enable_it = True
+    dnn.enable = False  # as the page of nnet.conv has it
+    assert dnn.enabled == "False"
 
 
 def test_flag_enabled() -> None:

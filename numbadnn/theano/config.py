@@ -52,8 +52,22 @@ class _Removed:
             raise RuntimeError(f"The Theano flag `{self.flag}` has been removed. Use the flag {self.instead} instead.")
 
 
-class _Conv:
+class _Flags:
+    """What holds flags: another name is an AttributeError, as in Theano, and not a flag that sets nothing."""
+
+    _of = ""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and not hasattr(type(self), name):
+            known = [n for n in dir(type(self)) if not n.startswith("_")]
+            raise AttributeError(f"{self._of}.{name} is not a flag: expected one of {', '.join(known)}")
+        super().__setattr__(name, value)
+
+
+class _Conv(_Flags):
     """``config.dnn.conv``."""
+
+    _of = "dnn.conv"
 
     algo_fwd = _Flag("dnn.conv.algo_fwd", "algo_fwd")
     algo_bwd_data = _Flag("dnn.conv.algo_bwd_data", "algo_bwd_data")
@@ -64,12 +78,21 @@ class _Conv:
     workmem_bwd = _Removed("dnn.conv.workmem_bwd", "`dnn.conv.algo_bwd_filter` and `dnn.conv.algo_bwd_data`")
 
 
-class _Dnn:
-    """``config.dnn``; ``enabled``: auto and no_check (cuDNN where it can), True (an error where it cannot), False (never)."""
+class _Dnn(_Flags):
+    """``config.dnn``; ``enabled``: auto and no_check (cuDNN where it can), True (an error where it cannot), False (never).
+
+    One document calls it ``enable``.
+    """
+
+    _of = "dnn"
 
     def __init__(self) -> None:
-        self.conv = _Conv()
+        self._conv = _Conv()
         self._enabled = "auto"
+
+    @property
+    def conv(self) -> _Conv:
+        return self._conv
 
     @property
     def enabled(self) -> str:
@@ -80,6 +103,8 @@ class _Dnn:
         if str(value) not in ENABLED:
             raise ValueError(f"dnn.enabled: expected one of {', '.join(ENABLED)}, got {value!r}")
         self._enabled = str(value)
+
+    enable = enabled
 
 
 dnn = _Dnn()

@@ -99,6 +99,11 @@ def test_a_reserve_serves_its_own_block_once():
         block.backward(reserve, y[1:])
     with pytest.raises(ValueError, match="dcy: expected None for gru"):
         block.backward(reserve, y, dcy=hy)
+    with pytest.raises(numbadnn.BackendUnavailableError):
+        block.backward(reserve, y, backend="cudnn")
+    for options, error in (({"exclude": "cpu.*"}, NotSupportedError), ({"plan_strict": True}, numbadnn.PlanMissError)):
+        with numbadnn.using(**options), pytest.raises(error):
+            block.backward(reserve, y)
     block.backward(reserve, y)  # what was refused did not use it up
     with pytest.raises(ValueError, match="not used before"):
         block.backward(reserve, y)

@@ -13,11 +13,23 @@ import numpy as np
 
 from numbadnn import dispatch
 from numbadnn.arrays import view_of
+from numbadnn.errors import (
+    BackendUnavailableError,
+    CaptureError,
+    DeterminismError,
+    NotSupportedError,
+    PlanMissError,
+)
 from numbadnn.launch import thread
 from numbadnn.ops.rnn import DTYPES, INPUTS
 from numbadnn.ops.rnn_functions import builder, plain_lengths
 from numbadnn.ops.rnn_network import Network
 from numbadnn.select import check_backend
+
+#: what is raised before an implementation runs: by the checks of the arguments, and by the choice
+_REFUSED = (
+    ValueError, TypeError, NotSupportedError, BackendUnavailableError, DeterminismError, PlanMissError, CaptureError,
+)  # fmt: skip
 
 
 def _is_integer(value: Any) -> bool:
@@ -211,8 +223,8 @@ class RNNBlock:
             gradients: tuple[Any, ...] = dispatch.call_any(
                 build, tuple(arrays[n] for n in names), params, self._backend(backend), None, stream
             )
-        except (ValueError, TypeError):
-            raise  # refused before anything ran
+        except _REFUSED:
+            raise  # before anything ran
         except Exception:
             reserve.spent = True
             raise

@@ -24,7 +24,7 @@ SHAPES = [
 
 
 def _nothing(threads):
-    """A body that is never run."""
+    """A body that does nothing."""
 
 
 def conv_call(op, shapes, seed=0):
@@ -189,6 +189,38 @@ def test_two_processes_that_keep_builds_of_one_function_do_not_swap_them(tmp_pat
     first.save("float32", "the code for float32")
     other.join()
     assert [first.load(t) for t in ("float32", "float64")] == ["the code for float32", "the code for float64"]
+
+
+@pytest.mark.parametrize("damaged", ["nbi", "nbc"])
+def test_a_damaged_build_on_disk_is_compiled_again(tmp_path, monkeypatch, damaged):
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    _parallel._compile(_nothing, parallel=False)(1)
+    (file,) = tmp_path.rglob(f"*.{damaged}")
+    whole = file.read_bytes()
+    for left in (b"", whole[: len(whole) // 2], b"\x80garbage"):
+        file.write_bytes(left)
+        _parallel._compile(_nothing, parallel=False)(1)
+        again = _parallel._compile(_nothing, parallel=False)
+        again(1)
+        assert len(again.stats.cache_hits) == 1  # what was compiled is kept in the place of what was damaged
+
+
+def test_kernels_run_where_no_folder_can_keep_them(tmp_path, monkeypatch):
+    from numba.core import caching
+
+    _parallel._say_nothing_is_kept.cache_clear()
+    with monkeypatch.context() as patch, pytest.warns(RuntimeWarning, match="set NUMBA_CACHE_DIR"):
+        patch.setattr(caching.CodeLibraryCacheImpl, "_locator_classes", [], raising=False)
+        patch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [], raising=False)
+        _parallel._compile(_nothing, parallel=False)(1)
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    build = _parallel._compile(_nothing, parallel=False)
+
+    def full(key, data):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(build._cache._cache_file, "save", full)
+    build(1)
 
 
 def test_importing_the_backend_loads_no_compiler():

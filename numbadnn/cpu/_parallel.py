@@ -13,6 +13,7 @@ Both builds give the same bits: kernels split their sums by the problem alone, n
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -83,23 +84,55 @@ class Kernel:
 
 def _compile(body: Callable[..., None], parallel: bool) -> Any:
     """One build, kept on disk under a name of its own (Numba's cache does not tell parallel from serial)."""
-    from numba import njit
-
     copy = FunctionType(body.__code__, body.__globals__, body.__name__, body.__defaults__, body.__closure__)
     copy.__qualname__ = f"{body.__qualname__}_{'parallel' if parallel else 'serial'}"
     copy.__module__ = body.__module__
-    # _nrt=False: the arrays are the caller's; to count references to them would cost an atomic addition a slice
-    build = njit(parallel=parallel, nogil=True, cache=True, error_model="numpy", _nrt=False)(copy)
+    build = _kept(copy, parallel)
     # Numba stamps a cached build with its own file only; these call functions of their neighbours
-    cache_file: Any = getattr(getattr(build, "_cache", None), "_cache_file", None)
-    if hasattr(cache_file, "_source_stamp"):
-        cache_file._source_stamp = _sources()
-        cache_file.save = functools.partial(_save_alone, cache_file.save, pathlib.Path(cache_file._index_path))
+    cache: Any = getattr(build, "_cache", None)
+    file: Any = getattr(cache, "_cache_file", None)
+    if hasattr(file, "_source_stamp"):
+        file._source_stamp = _sources()
+        file.load = functools.partial(_load_whole, file.load)
+        file.save = functools.partial(_save_alone, file.save, pathlib.Path(file._index_path))
+        cache.save_overload = functools.partial(_save_if_there_is_room, cache.save_overload)
     return build
 
 
+def _kept(body: Callable[..., None], parallel: bool) -> Any:
+    """Numba's function with a cache on disk; without one where neither this package nor the user has a folder to write to."""
+    from numba import njit
+
+    # _nrt=False: the arrays are the caller's; to count references to them would cost an atomic addition a slice
+    options = {"parallel": parallel, "nogil": True, "error_model": "numpy", "_nrt": False}
+    try:
+        return njit(**options, cache=True)(body)
+    except RuntimeError as error:
+        if "cannot cache" not in str(error):
+            raise
+    _say_nothing_is_kept()
+    return njit(**options)(body)
+
+
+@functools.cache
+def _say_nothing_is_kept() -> None:
+    from numbadnn.errors import warn
+
+    warn(
+        "each process compiles the CPU's kernels anew, for there is no folder to keep them in: set NUMBA_CACHE_DIR to one"
+    )
+
+
+def _load_whole(load: Callable[[Any], Any], key: Any) -> Any:
+    """A build that was kept, None where its file is damaged: it is compiled again."""
+    try:
+        return load(key)
+    except Exception:  # whatever a pickle that is none may raise
+        return None
+
+
 def _save_alone(save: Callable[[Any, Any], None], index: pathlib.Path, key: Any, data: Any) -> None:
-    """Numba's cache keeps a build, while no other process keeps one of the same function.
+    """Numba's cache keeps a build, while no other process keeps one of the same function; a damaged index is begun anew.
 
     Two processes that read its index at once give their builds, of other types, the same file name: later calls would
     load one type's machine code for the other.
@@ -107,7 +140,19 @@ def _save_alone(save: Callable[[Any, Any], None], index: pathlib.Path, key: Any,
     from numbadnn import stored
 
     with stored.lock_folder(index.parent):
-        save(key, data)
+        try:
+            save(key, data)
+        except OSError:
+            raise
+        except Exception:
+            index.unlink(missing_ok=True)
+            save(key, data)
+
+
+def _save_if_there_is_room(save: Callable[[Any, Any], None], signature: Any, build: Any) -> None:
+    """Keep a build; where the disk refuses, it serves this process all the same."""
+    with contextlib.suppress(OSError):
+        save(signature, build)
 
 
 @functools.cache

@@ -5,8 +5,7 @@ A ``ctypes`` call costs about a microsecond and each Python object around it mor
 arguments* (addresses), not as globals: so the compiled code holds no pointer of this process and ``cache=True`` can
 keep it on disk.
 
->>> from numba import njit                                              # doctest: +SKIP
->>> @njit("int32(int64, int64)", nogil=True, cache=True)                # doctest: +SKIP
+>>> @kept("int32(int64, int64)")                                        # doctest: +SKIP
 ... def current_context(cuCtxGetCurrent, slot):
 ...     return call_address(cuCtxGetCurrent, slot)                      # C: int f(uint64_t)
 
@@ -23,8 +22,24 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
+from numba import njit
 from numba.core import types
 from numba.extending import intrinsic
+
+
+def kept(signature: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """``@njit`` of one signature that holds no GIL and is kept on disk; for this process alone where it cannot be kept.
+
+    Numba raises whatever it meets: no folder that may be written, a full disk, a damaged file.
+    """
+
+    def build(body: Callable[..., Any]) -> Any:
+        try:
+            return njit(signature, nogil=True, cache=True, **options)(body)
+        except Exception:
+            return njit(signature, nogil=True, **options)(body)  # what is wrong with the body itself is raised here
+
+    return build
 
 
 def _caller(result: Any) -> Callable[..., Any]:

@@ -105,3 +105,15 @@ def test_cached_between_processes(tmp_path):
         for _ in range(2)
     ]
     assert hits == ["0", "1"]
+
+
+def test_shims_are_compiled_where_nothing_can_be_kept():
+    code = (
+        "from numba.core import caching\n"
+        "caching.CodeLibraryCacheImpl._locator_classes = caching.CompileResultCacheImpl._locator_classes = []\n"
+        "from numbadnn.kernels import _shim\n"
+        "from numbadnn.cudnn import _call, _shim as graph\n"
+        "print(len(_shim._check.signatures), len(graph._check_context.signatures))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "1 1\n"), done.stderr

@@ -19,9 +19,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numba import njit
-
-from numbadnn._hostcall import call_address, entry_point, load_f64, load_u64, store_u64
+from numbadnn._hostcall import call_address, entry_point, kept, load_f64, load_u64, store_u64
 from numbadnn.cudnn import _shim, lib
 
 MOST_WORDS, MOST_REALS, MOST_POINTERS = 18, 2, 8
@@ -85,7 +83,7 @@ def table_of(
     return table
 
 
-@njit("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)", nogil=True, cache=True)
+@kept("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
 def call_c(table, p0, p1, p2, p3, p4, p5, p6, p7):  # type: ignore[no-untyped-def]
     """0, WRONG_CONTEXT, or step * 2**32 + status as in ``_shim.STEPS``."""
     code = _shim._check_context(table)

@@ -16,9 +16,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 
-from numba import int32, njit
+from numba import int32
 
-from numbadnn._hostcall import call_address, load_u32, load_u64, store_u64
+from numbadnn._hostcall import call_address, kept, load_u32, load_u64, store_u64
 from numbadnn.cudnn._enums import Attr, DescriptorType, Type
 from numbadnn.cudnn.lib import Library
 from numbadnn.errors import NumbaDNNError
@@ -98,7 +98,7 @@ def failure(library: Library, code: int, what: str) -> NumbaDNNError:
     return library.error(what if step == C_CALL else f"{what}: {STEPS[step]}", status)
 
 
-@njit("int64(int64)", nogil=True, cache=True)
+@kept("int64(int64)")
 def _check_context(table):
     status = call_address(load_u64(table + _CURRENT), table + _CONTEXT_OUT)
     if status != 0:
@@ -108,7 +108,7 @@ def _check_context(table):
     return 0
 
 
-@njit("int64(int64, int64, int64)", nogil=True, cache=True)
+@kept("int64(int64, int64, int64)")
 def _fill_and_run(table, pack, workspace):
     """Steps 2 to 6 of an execution; the caller destroys the pack."""
     setter = load_u64(table + _SET)
@@ -131,7 +131,7 @@ def _fill_and_run(table, pack, workspace):
     return 0
 
 
-@njit("int64(int64, int64, int64, int64, int64, int64)", nogil=True, cache=True)
+@kept("int64(int64, int64, int64, int64, int64, int64)")
 def execute_plan(table, workspace, a, b, c, stream):
     """Execute a graph plan on three tensors; see graph_table. ``stream`` is the one the handle has, to be asked about."""
     code = _check_context(table)

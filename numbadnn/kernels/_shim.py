@@ -7,9 +7,9 @@ this module imports Numba.
 
 from __future__ import annotations
 
-from numba import njit, types
+from numba import types
 
-from numbadnn._hostcall import call_address, load_u64, store_u64
+from numbadnn._hostcall import call_address, kept, load_u64, store_u64
 
 #: returned when another context than the expected one is current; nothing was launched. CUDA's statuses are >= 0.
 WRONG_CONTEXT = -1
@@ -22,7 +22,7 @@ GET_CURRENT, EXPECTED, CURRENT, LAUNCH, FUNCTION, GRID, BLOCK, SHARED, ADDRESSES
 STREAM = 32
 
 
-@njit("int64(int64, int64)", nogil=True, cache=True, inline="always")
+@kept("int64(int64, int64)", inline="always")
 def _check(record, stream):  # type: ignore[no-untyped-def]
     status = call_address(load_u64(record + GET_CURRENT), record + CURRENT)
     if status != 0:
@@ -32,7 +32,7 @@ def _check(record, stream):  # type: ignore[no-untyped-def]
     return types.int64(0)
 
 
-@njit("int64(int64, int64)", nogil=True, cache=True, inline="always")
+@kept("int64(int64, int64)", inline="always")
 def _launch(record, stream):  # type: ignore[no-untyped-def]
     config = load_u64(record + CONFIG)
     if config != 0:  # cuLaunchKernelEx
@@ -57,7 +57,7 @@ def _launch(record, stream):  # type: ignore[no-untyped-def]
     )
 
 
-@njit("int64(int64, int64, int64, int64, int64)", nogil=True, cache=True)
+@kept("int64(int64, int64, int64, int64, int64)")
 def launch_shim(record, stream, a0, a1, a2):  # type: ignore[no-untyped-def]
     """Up to three addresses."""
     status = _check(record, stream)
@@ -73,7 +73,7 @@ def launch_shim(record, stream, a0, a1, a2):  # type: ignore[no-untyped-def]
     return _launch(record, stream)
 
 
-@njit("int64(int64, int64, UniTuple(int64, 12))", nogil=True, cache=True)
+@kept("int64(int64, int64, UniTuple(int64, 12))")
 def launch_shim_of_many(record, stream, words):  # type: ignore[no-untyped-def]
     """Up to twelve, each to its own place; those beyond the kernel's own are not written."""
     status = _check(record, stream)
@@ -84,7 +84,7 @@ def launch_shim_of_many(record, stream, words):  # type: ignore[no-untyped-def]
     return _launch(record, stream)
 
 
-@njit("int64(int64, int64, UniTuple(int64, 12))", nogil=True, cache=True)
+@kept("int64(int64, int64, UniTuple(int64, 12))")
 def launch_sequence(steps, stream, words):  # type: ignore[no-untyped-def]
     """Several launches, one behind the other; ``_prepared.sequence`` lays the table out."""
     at = types.int64(steps + 8)

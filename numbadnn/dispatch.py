@@ -7,6 +7,7 @@ launches it. A miss makes the views, builds and validates the Problem, has it pl
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -229,11 +230,20 @@ class Intercepted(BaseException):
 
 def intercept(wanted: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     backend = kwargs.pop("backend", None)
-    try:
-        function(*args, **kwargs, backend=Intercept(wanted, backend))
-    except Intercepted as caught:
-        return caught.args[0]
+    if _takes_backend(function):
+        try:
+            function(*args, **kwargs, backend=Intercept(wanted, backend))
+        except Intercepted as caught:
+            return caught.args[0]
     raise TypeError(f"expected one of numbadnn's compute functions, got {function!r}")
+
+
+def _takes_backend(function: Any) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # nothing to call, or compiled elsewhere
+        return False
+    return any(p.name == "backend" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> explanation.Explanation:

@@ -139,6 +139,15 @@ def test_explain_lists_every_candidate_with_its_reason_and_computes_nothing() ->
     assert forced.chosen == "" and "the arrays are on the CPU" in forced.decided_by
 
 
+def test_what_is_no_compute_function_has_nothing_to_explain() -> None:
+    x = np.ones((2, 3), np.float32)
+    for function in (np.sum, numbadnn.theano.dnn_pool, lambda *args, **options: None, 3):
+        for ask in (numbadnn.explain, numbadnn.plan):
+            with pytest.raises(TypeError, match="expected one of numbadnn's compute functions, got"):
+                ask(function, x)
+    assert numbadnn.explain(lambda *args, **options: numbadnn.softmax(*args, **options), x).chosen == "cpu.loops"
+
+
 def test_a_plan_can_be_kept_and_checks_its_arrays() -> None:
     plan = numbadnn.plan(numbadnn.conv2d, X, W)
     assert np.array_equal(plan(X, W), numbadnn.conv2d(X, W))

@@ -6,7 +6,7 @@ Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1
 import sys
 from typing import Any
 
-from numbadnn.kernels import simulate
+from numbadnn.kernels import simulate, unshared_box_many
 from numbadnn.kernels.unshared_box import BoxConfig
 from numbadnn.kernels.unshared_box_many import ManyConfig
 from numbadnn.kernels.unshared_halves import HalvesConfig
@@ -15,6 +15,7 @@ from numbadnn.kernels.unshared_inputs_halves import InputsHalvesConfig
 from numbadnn.kernels.unshared_places import PlacesConfig
 from numbadnn.kernels.unshared_places_many import PlacesManyConfig
 from numbadnn.kernels.unshared_weights_halves import WeightsHalvesConfig
+from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.validate.oracle import Trial
@@ -55,6 +56,7 @@ SEVERAL: tuple[tuple[str, str, Any], ...] = (
     (WEIGHTS, SMALL, WeightsHalvesConfig(8, 16, 2, 1, 8, 2, 4)),
     (WEIGHTS, STRIDED, WeightsHalvesConfig(16, 32, 2, 1, 2, 2, 2)),
     (WEIGHTS, GROUPED, WeightsHalvesConfig(32, 16, 2, 2, 8, 1, 2)),
+    (WEIGHTS, STRIDED, WeightsHalvesConfig(16, 16, 2, 1, 2, 2, 2, 1, True)),
     (WEIGHTS, NARROW, None),
     # positions under way: as many, fewer and more than there are; a warp's terms begin within an access; one image; lanes
     # that copy nothing; some channels of the last block and the last warp
@@ -81,13 +83,14 @@ SINGLE: tuple[tuple[str, str, Any], ...] = (
 )
 
 
-#: the same of float32, whose images are turned before
+#: the same of float32, whose images are turned before. More tiles than blocks stay; a ring as long as the terms, and shorter;
+#: some filters of the last turn; some channels of the last block
 TURNED: tuple[tuple[str, str, Any], ...] = (
-    (FORWARD, STRIDED, ManyConfig(16, 4, 1, 2, 1, 2, 2, 8, 1, False, 8)),
-    (FORWARD, STRIDED, ManyConfig(32, 8, 2, 2, 1, 2, 2, 4, 1, True, 12)),
-    (FORWARD, THIRDS, ManyConfig(32, 2, 1, 2, 1, 2, 2, 4, 1, True, 1)),
-    (WEIGHTS, STRIDED, BoxConfig(16, 16, 2, 4, 2, 1, 1, False, 8, True)),
-    (WEIGHTS, THIRDS, BoxConfig(32, 8, 2, 3, 2, 1, 1, True, 1, True)),
+    (FORWARD, STRIDED, ManyConfig(16, 4, 1, 2, 2, 2, 3, 1, 4)),
+    (FORWARD, STRIDED, ManyConfig(32, 4, 2, 2, 2, 2, 4, 1, 12)),
+    (FORWARD, THIRDS, ManyConfig(32, 2, 1, 2, 2, 2, 3, 1, 1)),
+    (WEIGHTS, STRIDED, WeightsManyConfig(16, 8, 16, 2, 2, 2, 1, 2, 8)),
+    (WEIGHTS, THIRDS, WeightsManyConfig(32, 2, 4, 1, 2, 3, 1, 2, 1)),
 )
 
 
@@ -102,6 +105,7 @@ def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: st
 
 
 if __name__ == "__main__":
+    unshared_box_many.MULTIPROCESSORS = 2
     kinds = (("float16", "integers"), ("bfloat16", "random"), ("float32", "integers"))
     done = [check(*c, *kind, "tensor_core") for c in CASES for kind in kinds[:2]]
     done += [check(*c, *kinds[i % 2], "tensor_core") for i, c in enumerate(SEVERAL)]

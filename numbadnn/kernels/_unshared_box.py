@@ -61,7 +61,7 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
     size, read, write = ITEMSIZE[dtype], load(dtype, "float32"), store(dtype, "float32")
     fill, fill_spots, ask, expand = (
         fill_box(dtype, config, 4),
-        spots_of(config),
+        spots_of(config.threads, config.cell),
         _ask(dtype, config),
         widen(dtype, 4, "float32"),
     )
@@ -113,7 +113,7 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
                     ask(held, i32(i * filters * words), start, step_k, i32(i * step + own_lane * 4), terms)
                 if not whole or turn == 0:
                     cuda.syncthreads()
-                    fill_spots(table, room, terms, taps, dilation[1], wide, flip)
+                    fill_spots(table, room, terms, taps, (1, dilation[1]), (taps[0], wide), flip, i32(0))
                     first = x + i64(group * C + c0) * x_strides[1] * size
                     fill(shared, room, first, x_strides, N, (have, taps[0], wide), corner, dilation[0], image)
                     wait_async()

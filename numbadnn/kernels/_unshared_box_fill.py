@@ -13,6 +13,7 @@ import numpy as np
 from numbadnn.kernels._async_copies import copy_or_zero_at
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._ptx import load
+from numbadnn.kernels._unshared_inputs_tile import pixel_at, tap_of
 from numbadnn.kernels.unshared_box import BoxConfig
 from numbadnn.problem import ITEMSIZE
 
@@ -98,21 +99,17 @@ def _copy_box(config: BoxConfig) -> Callable[..., None]:
     return fill
 
 
-def spots_of(config: BoxConfig) -> Callable[..., None]:
-    """``fill(table, room, terms, taps, apart, wide, flip)``: where in the box each term is; past the end where the first is."""
-    threads, cell = config.threads, config.cell
+def spots_of(threads: int, cell: int) -> Callable[..., None]:
+    """``fill(table, room, terms, taps, dilation, box, flip, past)``: where in the box each term is, ``past`` behind the last one.
+
+    ``dilation``: rows and columns of the box between taps; ``box``: its rows and columns; a pixel has ``cell`` words.
+    """
 
     @device
-    def fill(table, room, terms, taps, apart, wide, flip):  # type: ignore[no-untyped-def]
+    def fill(table, room, terms, taps, dilation, box, flip, past):  # type: ignore[no-untyped-def]
         for m in range(i32(cuda.threadIdx.x), room, threads):
-            line = i32(u32(m) // u32(taps[1]))
-            s = i32(m - line * taps[1])
-            c = i32(u32(line) // u32(taps[0]))
-            r = i32(line - c * taps[0])
-            if flip != 0:
-                r = i32(taps[0] - 1 - r)
-                s = i32(taps[1] - 1 - s)
-            at = i32(((c * taps[0] + r) * wide + s * apart) * cell)
-            table[m] = u32(at if m < terms else i32(0))
+            c, r, s = tap_of(i32(m), taps)
+            at = pixel_at(c, r, s, i32(box[0] * box[1]), taps, dilation, box[1], flip)
+            table[m] = u32(i32(at * cell) if m < terms else past)
 
     return fill

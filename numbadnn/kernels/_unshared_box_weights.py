@@ -11,11 +11,10 @@ from collections.abc import Callable
 
 from numbadnn.kernels._async_copies import copy_or_zero_at, wait_async
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
-from numbadnn.kernels._ptx import ELEMENT, WORD, load, load_shared, load_vector, store_vector, wait_for_previous
+from numbadnn.kernels._ptx import ELEMENT, WORD, load, load_shared, load_vector, store_vector
 from numbadnn.kernels._unshared_box_fill import fill_box, spots_of
 from numbadnn.kernels._unshared_halves import _look_at_words
 from numbadnn.kernels._unshared_seen import first_position
-from numbadnn.kernels._unshared_turned import copy_box
 from numbadnn.kernels.unshared_box import ROWS, BoxConfig
 from numbadnn.problem import ITEMSIZE
 
@@ -80,10 +79,9 @@ def weights(dtype: str, config: BoxConfig) -> Callable[..., None]:
     )
     size, rows, first_of = ITEMSIZE[dtype], ROWS, first_position(1, places)
     read, write = load_vector(dtype, vec, "float32"), store_vector(dtype, vec, "float32")
-    fill_spots, fill_tops = spots_of(config), _fill_tops(dtype, config) if size < 4 else _copy_tops(config)
+    fill_spots, fill_tops = spots_of(threads, cell), _fill_tops(dtype, config) if size < 4 else _copy_tops(config)
     fill = fill_box(dtype, config, 8)
     look_at_spots, look_at_images = _look_at_words(4), load_shared("float32", 4, "float32")
-    turned, copy = config.turned, copy_box(4, images, threads, cell)
     sums, element, pitch = filters * 4, ELEMENT["float32"], ROWS * images + 4
     lot = 8 if images == 8 else 4  # images whose pixels a thread holds
     pixels = 4 * lot
@@ -110,18 +108,14 @@ def weights(dtype: str, config: BoxConfig) -> Callable[..., None]:
         area = i32(taps[0] * taps[1])
         terms = i32(have * area)
         corner = (i32(p * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))
-        fill_spots(table, room, terms, taps, dilation[1], wide, flip)
+        fill_spots(table, room, terms, taps, (1, dilation[1]), (taps[0], wide), flip, i32(0))
         first = x + i64(group * C + c0) * x_strides[1] * size
-        if not turned:
-            fill(shared, room, first, x_strides, N, (have, taps[0], wide), corner, dilation[0], image)
+        fill(shared, room, first, x_strides, N, (have, taps[0], wide), corner, dilation[0], image)
         tops = i32(room + channels * taps[0] * wide * cell)
         quads = i32((terms + 3) // 4)
         for k0 in range(0, K, rows):
             at_y = i64(group * K + k0) * y_strides[1] + p * y_strides[2] + q0 * y_strides[3]
             fill_tops(shared, tops, y + at_y * size, y_strides, N, i32(K - k0), count)
-            if turned and k0 == 0:
-                wait_for_previous()
-                copy(shared, room, i32(4), first, x_strides, (have, taps[0], wide), corner, dilation[0], image)
             wait_async()
             cuda.syncthreads()
             for task in range(thread, i32(count * quads), threads):

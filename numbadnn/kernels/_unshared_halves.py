@@ -21,6 +21,7 @@ from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, intri
 from numbadnn.kernels._mma import product
 from numbadnn.kernels._packed import load_words
 from numbadnn.kernels._ptx import _I32, ELEMENT, WORD, _put, _slot, load, store
+from numbadnn.kernels._unshared_inputs_tile import tap_of
 from numbadnn.kernels.unshared_halves import CHUNK, LANES, ROWS, HalvesConfig
 
 #: bytes of an element
@@ -66,10 +67,7 @@ def _gather(config: HalvesConfig) -> Any:
     @device
     def gather(patch, where, held, x, strides, n0, N, m0, end, corner, taps, steps, image):  # type: ignore[no-untyped-def]
         m = i32(m0 + 2 * cuda.threadIdx.x)
-        line = i32(u32(m) // u32(taps[1]))
-        s = i32(m - line * taps[1])
-        c = i32(u32(line) // u32(taps[0]))
-        r = i32(line - c * taps[0])
+        c, r, s = tap_of(m, taps)
         lines = i32(u32(stretch - 2) // u32(taps[1]))  # what lies between two pairs of this thread
         right = i32(stretch - 2 - lines * taps[1])
         deep = i32(u32(lines) // u32(taps[0]))

@@ -15,6 +15,7 @@ from typing import Any
 from numbadnn.kernels._async_copies import copy_async, wait_async
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, load_shared, shuffle_xor, store
+from numbadnn.kernels._unshared_inputs_tile import tap_of
 from numbadnn.kernels.unshared import LANES, UnsharedConfig
 from numbadnn.problem import ITEMSIZE
 
@@ -30,10 +31,7 @@ def gather_patches(dtype: str, acc: str, images: int, room: int) -> Any:
     def gather(patch, held, count, x, strides, n0, N, first, m0, corner, taps, steps, flip, image):  # type: ignore[no-untyped-def]
         for j in range(i32(cuda.threadIdx.x), count, i32(cuda.blockDim.x)):
             m = i32(m0 + j)
-            line = i32(u32(m) // u32(taps[1]))
-            s = i32(m - line * taps[1])
-            c = i32(u32(line) // u32(taps[0]))
-            r = i32(line - c * taps[0])
+            c, r, s = tap_of(m, taps)
             if flip != 0:
                 r = i32(taps[0] - 1 - r)
                 s = i32(taps[1] - 1 - s)

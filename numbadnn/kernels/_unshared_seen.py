@@ -18,6 +18,7 @@ from llvmlite import ir
 from numbadnn.kernels._bits import load_bits
 from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, intrinsic, types, u32
 from numbadnn.kernels._ptx import _I32, WORD, _slot
+from numbadnn.kernels._unshared_inputs_tile import pixel_at, tap_of
 
 #: bytes of an element; images of a row of the box, and its words
 SIZE, EIGHT, ROW = 2, 8, 4
@@ -155,14 +156,8 @@ def fill_spots(threads: int, turned: bool) -> Callable[..., None]:
         for i in range(i32(cuda.threadIdx.x), room, threads):
             lane = i32(i & 31)
             m = i32(i - lane + ((lane >> 1) & 3) * 8 + (lane >> 3) * 2 + (lane & 1)) if turned else i32(i)
-            line = i32(u32(m) // u32(taps[1]))
-            s = i32(m - line * taps[1])
-            c = i32(u32(line) // u32(taps[0]))
-            r = i32(line - c * taps[0])
-            if flip != 0:
-                r = i32(taps[0] - 1 - r)
-                s = i32(taps[1] - 1 - s)
-            at = i32(((c * box[1] + r * dilation[0]) * box[2] + s * dilation[1]) * (4 * ROW))
-            table[i] = u32(at) if m < terms else NONE
+            c, r, s = tap_of(m, taps)
+            at = pixel_at(c, r, s, i32(box[1] * box[2]), taps, dilation, box[2], flip)
+            table[i] = u32(i32(at * (4 * ROW))) if m < terms else NONE
 
     return fill

@@ -1,6 +1,6 @@
 """Images turned: written once as [channel, row, column][image], and boxes of pixels copied from there to shared memory.
 
-    x  [image][pixel]  ->  tile of 32 pixels in shared memory  ->  space [pixel][image], 0 past the images
+    x  [image][pixel]  ->  tile of 64 pixels in shared memory  ->  space [pixel][image], 0 past the images
 
 What follows on the stream starts early, and has asked for filters when the last block here is done.
 """
@@ -19,51 +19,56 @@ from numbadnn.kernels.unshared_turned import PIXELS, THREADS
 
 
 def turn(size: int, images: int) -> Callable[..., None]:
-    """``turn(x, space, N, pixels, image, strides)``: 32 or 64 pixels of all images a block."""
+    """A tile of pixels of all images a block; from block ``blocks`` on those of a second array, which go behind the first's."""
     read, write, together = load_bits(size), store_words(4), 4 // size
-    pixels_of, pitch = (
-        PIXELS * together,
-        images + 1,
-    )  # odd: the images of a pixel and the pixels of an image meet all banks
-    rows, each, table = images * pixels_of // THREADS, 16 // size, pixels_of * pitch
+    pitch = images + 1  # odd: the images of a pixel and the pixels of an image meet all banks
+    apart, rows, each, table = THREADS // PIXELS, images * PIXELS // THREADS, 16 // size, PIXELS * pitch
 
-    def kernel(x, space, N, pixels, image, strides):  # type: ignore[no-untyped-def]
+    def kernel(x, y, space, N, blocks, pixels, pixels_of_y, image, image_of_y, strides, strides_of_y):  # type: ignore[no-untyped-def]
         tile, held, words = cuda.shared.array(table, WORD), cuda.local.array(rows, WORD), cuda.local.array(4, WORD)
         let_next_start()
-        thread, start = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x * pixels_of)
-        place, first = i32(thread % pixels_of), i32(thread // pixels_of)
+        thread, block = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x)
+        tall, wide, (step_n, step_c, step_h, step_v) = image[0], image[1], strides
+        if block >= blocks:
+            x, block, space, pixels = y, i32(block - blocks), space + i64(pixels) * images * size, pixels_of_y
+            tall, wide, (step_n, step_c, step_h, step_v) = image_of_y[0], image_of_y[1], strides_of_y
+        place, first, start = i32(thread % PIXELS), i32(thread // PIXELS), i32(block * PIXELS)
         pixel = min(i32(start + place), i32(pixels - 1))
-        at = i64(pixel) * strides[3]
-        if image[1] < pixels:  # otherwise rows and channels follow each other as pixels do
-            line = i32(u32(pixel) // u32(image[1]))
-            c = i32(u32(line) // u32(image[0]))
-            at = i64(c) * strides[1] + i64(line - c * image[0]) * strides[2] + i64(pixel - line * image[1]) * strides[3]
-        step, source = strides[0] * size, x + at * size
+        at = i64(pixel) * step_v
+        if wide < pixels:  # otherwise rows and channels follow each other as pixels do
+            line = i32(u32(pixel) // u32(wide))
+            c = i32(u32(line) // u32(tall))
+            at = i64(c) * step_c + i64(line - c * tall) * step_h + i64(pixel - line * wide) * step_v
+        source, step = x + (at + min(first, i32(N - 1)) * step_n) * size, i64(step_n) * (apart * size)
+        for i in range(rows):  # sums of addresses: products of 64 bits would keep the multiprocessor busier than memory
+            held[i] = read(source)
+            source = source + (step if first + (i + 1) * apart < N else i64(0))
         for i in range(rows):
-            held[i] = read(source + min(i32(first + i * (THREADS // pixels_of)), i32(N - 1)) * step)
-        for i in range(rows):
-            n = i32(first + i * (THREADS // pixels_of))
-            tile[i32(place * pitch + n)] = held[i] if n < N else u32(0)
+            tile[i32(place * pitch + first + i * apart)] = held[i] if first + i * apart < N else u32(0)
         cuda.syncthreads()
-        for i in range(i32(thread * each), pixels_of * images, THREADS * each):
+        to = space + (i64(start) * images + thread * each) * size
+        for i in range(i32(thread * each), PIXELS * images, THREADS * each):
             at_tile = i32(u32(i) // u32(images) * pitch + u32(i) % u32(images))
             for e in range(4):
                 words[e] = tile[i32(at_tile + e * together)]
                 if together == 2:
                     words[e] = u32(words[e] | (u32(tile[i32(at_tile + 2 * e + 1)]) << u32(16)))
             if start + u32(i) // u32(images) < pixels:
-                write(words, i32(0), space + (i64(start) * images + i) * size)
+                write(words, i32(0), to)
+            to = to + THREADS * each * size
 
     return kernel
 
 
-def copy_box(size: int, images: int, threads: int, cell: int) -> Callable[..., None]:
+def copy_box(size: int, images: int, threads: int, cell: int, swapped: bool = False) -> Callable[..., None]:
     """``fill(shared, start, plane, x, strides, box, corner, down, image)``: begin to copy a box, 0 outside the image.
 
     Channel, rows ``down`` apart, column of the box are a pixel; its 16 bytes of some images go ``plane`` words apart, those of
-    the next pixel ``cell`` words further. A thread walks (channel, row, column) by additions.
+    the next pixel ``cell`` words further. A thread walks (channel, row, column) by additions. ``swapped``: piece i of pixel p of
+    the box lies where piece i ^ (p / 4) would, so that of every fourth pixel eight meet all banks.
     """
     pieces, copy = images * size // 16, copy_or_zero(16)
+    exchange = pieces - 1 if swapped else 0
     across = threads // pieces
 
     @device
@@ -84,10 +89,11 @@ def copy_box(size: int, images: int, threads: int, cell: int) -> Callable[..., N
         at = i32(c * to_c + row * to_h + column * to_v)
         at = i32(at + corner[0] * i32(strides[2] * size) + corner[1] * to_v + piece * 16)
         to = i32(i32(shared_address(shared)) + (start + first * cell + piece * plane) * 4)
-        for _ in range(first, i32(box[0] * area), i32(across)):
+        for pixel in range(first, i32(box[0] * area), i32(across)):
             h, v = i32(corner[0] + row * down), i32(corner[1] + column)
             inside = h >= 0 and h < image[0] and v >= 0 and v < image[1]
-            copy(shared, to, x + i64(at if inside else i32(0)), inside)
+            moved = i32(((piece ^ ((pixel >> 2) & exchange)) - piece) * 16) if swapped else i32(0)
+            copy(shared, i32(to + moved), x + i64(at if inside else i32(0)), inside)
             to, column, at = i32(to + across * cell * 4), i32(column + right), i32(at + step)
             row = i32(row + below)
             over = column >= width

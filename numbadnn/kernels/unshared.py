@@ -4,8 +4,8 @@ The device code is in ``_unshared_kernels`` and ``_unshared_weights``. Images an
 else is an argument; a filter's terms must lie together in memory, in whatever order the other axes. ``unshared_inputs`` has
 the gradient of the images, ``unshared_halves`` forward products of 16-bit types on tensor cores. Those have one position a
 block; up to 32 images it is quicker to have several, which see the same pixels: ``unshared_box``, and on tensor cores
-``unshared_places`` and ``unshared_weights_halves``; with a warp for each, and images turned before, ``unshared_box_many`` and
-``unshared_places_many``.
+``unshared_places`` and ``unshared_weights_halves``; with images turned before, for many of them, ``unshared_box_many``,
+``unshared_places_many`` and ``unshared_weights_many``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from numbadnn.kernels import (
     unshared_places_many,
     unshared_turned,
     unshared_weights_halves,
+    unshared_weights_many,
 )
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._plans import one_launch
@@ -150,7 +151,12 @@ SEVERAL_PLACES: dict[type, Callable[[ConvProblem, Policy, Any], Executable]] = {
     unshared_places.PlacesConfig: unshared_places.plan,
     unshared_places_many.PlacesManyConfig: unshared_places_many.plan,
     unshared_weights_halves.WeightsHalvesConfig: unshared_weights_halves.plan,
+    unshared_weights_many.WeightsManyConfig: unshared_weights_many.plan,
 }
+
+
+#: those whose sums are not of tensor cores
+SINGLE = unshared_box.BoxConfig | unshared_box_many.ManyConfig | unshared_weights_many.WeightsManyConfig
 
 
 def several_places(problem: ConvProblem, policy: Policy) -> Any:
@@ -159,7 +165,8 @@ def several_places(problem: ConvProblem, policy: Policy) -> Any:
     found = found or unshared_weights_halves.heuristic(problem, policy)
     if found or unshared_halves.heuristic(problem, policy):
         return found
-    return unshared_box_many.heuristic(problem, policy) or unshared_box.heuristic(problem, policy)
+    found = unshared_box_many.heuristic(problem, policy) or unshared_weights_many.heuristic(problem, policy)
+    return found or unshared_box.heuristic(problem, policy)
 
 
 def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
@@ -208,7 +215,7 @@ def _rank(problem: ConvProblem) -> float:
             unshared_inputs_halves.rank(problem, on_tensor_cores) if on_tensor_cores else unshared_inputs.rank(problem)
         )
     if config := several_places(problem, Policy()):
-        single = isinstance(config, unshared_box.BoxConfig | unshared_box_many.ManyConfig)
+        single = isinstance(config, SINGLE)
         rate = 6.0e7 if single else 2.0e8
         return 4 + problem.bytes / 2.6e6 + problem.flops / rate
     if unshared_halves.heuristic(problem, Policy()):
@@ -230,6 +237,7 @@ def kernels() -> Iterator[Kernel]:
     yield from unshared_halves.kernels(_parameters("float32"))
     yield from unshared_places.kernels()
     yield from unshared_weights_halves.kernels()
+    yield from unshared_weights_many.kernels()
     yield from unshared_places_many.kernels()
     yield from unshared_box.kernels()
     yield from unshared_box_many.kernels()

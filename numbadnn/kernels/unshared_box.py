@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 
-from numbadnn.kernels import _driver, simulate, unshared_turned
+from numbadnn.kernels import _driver, simulate
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._softmax_layout import shared_room
@@ -27,8 +27,7 @@ SHARED_BYTES, ENOUGH_WARPS, MOST_WARPS, ENOUGH_BLOCKS = 99 * 1024, 132 * 8, 8, 1
 class BoxConfig:
     """A block has ``places`` positions, of products as many warps for each; a thread ``filters``, ``vec`` terms at once.
 
-    ``images``: 8, 16 or 32; ``ahead``: turns of four terms under way; ``channels`` in shared memory, ``whole``: these are all;
-    ``turned``: images are turned before.
+    ``images``: 8, 16 or 32; ``ahead``: turns of four terms under way; ``channels`` in shared memory, ``whole``: these are all.
     """
 
     images: int
@@ -40,7 +39,6 @@ class BoxConfig:
     resident: int
     whole: bool
     channels: int
-    turned: bool = False
 
     @property
     def threads(self) -> int:
@@ -76,12 +74,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
         return None  # the order of the terms depends on how many images there are
     if N > MOST_IMAGES:
         return None
-    found = _of_weights(problem, policy) if problem.direction == "grad_weights" else _of_products(problem, policy)
-    if found and problem.direction == "grad_weights" and problem.x.dtype == "float32":
-        return replace(
-            found, turned=found.images == MOST_IMAGES and unshared_turned.fits(problem, policy, found.images)
-        )
-    return found
+    return _of_weights(problem, policy) if problem.direction == "grad_weights" else _of_products(problem, policy)
 
 
 def _of_products(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
@@ -130,7 +123,7 @@ def _of_weights(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
     images, Q = max(8, 1 << (N - 1).bit_length()), problem.y.shape[3]
     few = images == 8
     # sm_100's compiler leaves the sums of 16 filters in memory
-    most = 16 if images == MOST_IMAGES and not _is_later(policy.device) else 8
+    most = 16 if images == MOST_IMAGES and not is_later(policy.device) else 8
     filters = 4 if few or K <= 4 else min(most, 8 if K <= 8 else 16)
     found = []
     for places in (8, 5, 4, 2, 1) if few else (4, 2, 1) if images == MOST_IMAGES else (8, 4, 2, 1):
@@ -144,7 +137,7 @@ def _of_weights(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
     return max(found, key=lambda f: f[:3])[3] if found else None
 
 
-def _is_later(device: int) -> bool:
+def is_later(device: int) -> bool:
     """Whether a device is later than Hopper."""
     return device >= 0 and not simulate.active() and _driver.compute_capability(device) > (9, 0)
 
@@ -174,31 +167,25 @@ def kernel(direction: str, dtype: str, config: BoxConfig) -> Kernel:
     first = "" if direction == "forward" else "i32 "
     parameters = f"ptr ptr ptr {first}i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32 "
     parameters += "i64*4 i64*3 i64*4 f32 f32"
-    name = f"unshared box {direction} {dtype} " + " ".join(
-        str(int(v)) for v in (*astuple(config)[:8], *astuple(config)[9:])
-    )
-    return Kernel(name, parameters, build, config.threads, config.resident, config.turned)
+    name = f"unshared box {direction} {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:8])
+    return Kernel(name, parameters, build, config.threads, config.resident)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: BoxConfig) -> Executable:
     chosen = kernel(problem.direction, problem.x.dtype, config)
     (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
     across, forward = -(-Q // config.places), problem.direction == "forward"
-    x_strides = unshared_turned.strides(problem, config.images) if config.turned else problem.x.strides
     slices = 1 if forward else -(-w.shape[3] // config.channels)
     scalars = (
         *(() if forward else (slices,)),
         *(across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, Q),
         *(room_of(problem, config), (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
         *(problem.stride, problem.dilation, int(problem.flip), seen_of(problem, (1, config.places))[1]),
-        *(x_strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
+        *(problem.x.strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
     )
     grid = (slices * across * problem.groups * P, 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
     level = "run_to_run" if forward else "gpu_to_gpu"
-    if config.turned:
-        facts = {"kernel": chosen.name, "config": config}
-        return unshared_turned.executable(problem, policy, config.images, launch, "ieee", level, facts)
     return one_launch(chosen, launch, config, "ieee", level)
 
 

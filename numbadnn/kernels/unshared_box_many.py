@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
@@ -15,16 +16,17 @@ from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 
-LANES, EIGHT = 32, 8
-#: warps of a block, and fewer than keep memory busy
-MOST_IMAGES, MOST_WARPS, ENOUGH_WARPS = 32, 8, 132 * 8
+LANES, EIGHT, PIECE, ALONG = 32, 8, 32, 4
+#: warps of a block, and fewer than keep memory busy; multiprocessors, on each of which a block stays
+MOST_IMAGES, MOST_WARPS, ENOUGH_WARPS, MULTIPROCESSORS = 32, 8, 132 * 8, 132
 
 
 @dataclass(frozen=True, slots=True)
 class ManyConfig:
-    """A block has ``tall`` rows of ``places`` positions, ``parts`` warps for each; a thread 8 images of ``filters``.
+    """A block has ``tall`` rows of ``places`` positions at a time, ``parts`` warps for each; a thread 8 images of ``filters``.
 
-    ``along`` lanes split the terms, four at a time each, and ask for ``ahead`` turns of them; ``channels`` in shared memory.
+    Four lanes split the terms, four at a time each; a warp's ring has ``stages`` slots of 32 terms, which ``vec`` at a time are
+    copied to; ``channels`` in shared memory, which divide those of a group, as the places of terms are found once.
     """
 
     images: int
@@ -33,10 +35,8 @@ class ManyConfig:
     places: int
     parts: int
     vec: int
-    ahead: int
-    along: int
+    stages: int
     resident: int
-    whole: bool
     channels: int
 
     @property
@@ -44,9 +44,14 @@ class ManyConfig:
         return LANES * self.tall * self.places * self.parts
 
     @property
+    def apart(self) -> int:
+        """Lanes that have different filters of the same terms and images."""
+        return LANES * EIGHT // (ALONG * self.images)
+
+    @property
     def across(self) -> int:
         """Filters of a warp."""
-        return self.filters * LANES // (self.along * self.images // EIGHT)
+        return self.filters * self.apart
 
     @property
     def cell(self) -> int:
@@ -71,16 +76,17 @@ def heuristic(problem: ConvProblem, policy: Policy) -> ManyConfig | None:
         return None
     if P * Q * problem.groups * -(-K // 16) < ENOUGH_WARPS:
         return None
-    filters = min(images // 4, 1 << K.bit_length() - 1)  # no more than there are
-    resident, parts = 32 // images, max(1, min(2, -(-K // (filters * EIGHT * EIGHT // images))))
-    places = places_of(Q, 4)[0]
-    tall = max(1, min(P, MOST_WARPS // (parts * places)))
-    for channels in (C, *(c for c in (64, 32, 16, 8, 4, 2, 1) if c < C)):
+    apart = LANES * EIGHT // (ALONG * images)
+    filters = max(2, min(images // 4, 1 << (-(-K // apart) - 1).bit_length()))
+    parts, places = max(1, min(2, -(-K // (filters * apart)))), places_of(Q, 4)[0]
+    tall, found = max(1, min(P, MOST_WARPS // (parts * places))), []
+    for channels in (c for c in range(1, C + 1) if C % c == 0):
         vec = vector(problem, channels, 4)
-        config = ManyConfig(images, filters, tall, places, parts, vec, 2, 4, resident, channels == C, channels)
-        if shared_bytes(problem, config) <= shared_room(policy.device) // resident - 1024:
-            return config if images == MOST_IMAGES or config.whole else None  # else ``unshared_box`` is quicker
-    return None
+        for stages, resident in itertools.product((3, 4), (1, MOST_IMAGES // images)):
+            config = ManyConfig(images, filters, tall, places, parts, vec, stages, resident, channels)
+            if shared_bytes(problem, config) <= shared_room(policy.device) // resident - 1024 * (resident - 1):
+                found.append((vec, resident, channels, stages, config))
+    return max(found, key=lambda f: f[:4])[4] if found else None
 
 
 def room_of(problem: ConvProblem, config: ManyConfig) -> int:
@@ -88,9 +94,11 @@ def room_of(problem: ConvProblem, config: ManyConfig) -> int:
 
 
 def shared_bytes(problem: ConvProblem, config: ManyConfig) -> int:
-    box = config.channels * math.prod(seen_of(problem, (config.tall, config.places))) * config.cell
-    sums = config.tall * config.places * config.parts * config.across * config.pitch
-    return 4 * (room_of(problem, config) + box * (1 if config.whole else 2) + sums)
+    """The terms' places, two boxes of pixels, each before as many zeros as positions are apart, rings and sums."""
+    seen, step = seen_of(problem, (config.tall, config.places)), problem.stride
+    reach = (config.tall - 1) * step[0] * seen[1] + (config.places - 1) * step[1] + 1
+    boxes, warps = 2 * (config.channels * math.prod(seen) + reach) * config.cell, config.threads // LANES
+    return 4 * (room_of(problem, config) + boxes + warps * config.across * (config.stages * PIECE + config.pitch))
 
 
 def kernel(config: ManyConfig) -> Kernel:
@@ -99,19 +107,20 @@ def kernel(config: ManyConfig) -> Kernel:
 
         return _unshared_box_many.forward(config)
 
-    name = "unshared box many " + " ".join(str(int(v)) for v in astuple(config)[:10])
-    return Kernel(name, f"ptr ptr ptr {PARAMETERS}", build, config.threads, config.resident, True)
+    name = "unshared box many " + " ".join(str(int(v)) for v in astuple(config)[:8])
+    return Kernel(name, f"ptr ptr ptr i32 {PARAMETERS}", build, config.threads, config.resident, True)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: ManyConfig) -> Executable:
-    chosen = kernel(config)
-    told = scalars(problem, config, room_of(problem, config), unshared_turned.strides(problem, config.images))
-    grid = (blocks_of(problem, config), 1, 1)
-    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), told, shared_bytes(problem, config))
+    if problem.w.shape[3] % config.channels:
+        raise ValueError(f"channels: expected a divisor of the {problem.w.shape[3]} of a group, got {config.channels}")
+    chosen, tiles = kernel(config), blocks_of(problem, config)
+    told = scalars(problem, config, room_of(problem, config), unshared_turned.strides(problem.x.shape, config.images))
+    grid, shared = (min(tiles, MULTIPROCESSORS * config.resident), 1, 1), shared_bytes(problem, config)
+    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), (tiles, *told), shared)
     facts = {"kernel": chosen.name, "config": config}
     return unshared_turned.executable(problem, policy, config.images, launch, "ieee", "run_to_run", facts)
 
 
 def kernels() -> Iterator[Kernel]:
-    """One turn ahead: for more sm_100's code has a stack frame (sm_80's and sm_90a's none)."""
-    yield kernel(ManyConfig(32, 8, 1, 4, 2, 4, 1, 4, 1, True, 1))
+    yield kernel(ManyConfig(32, 8, 2, 4, 1, 4, 4, 1, 4))

@@ -108,7 +108,7 @@ def plan(problem: ConvProblem, policy: Policy, config: PlacesManyConfig) -> Exec
     if problem.w.shape[3] % config.channels:  # the places of the last channels' terms would be those of other channels
         raise ValueError(f"channels: expected a divisor of the {problem.w.shape[3]} of a group, got {config.channels}")
     chosen = kernel(problem.x.dtype, config)
-    told = scalars(problem, config, room_of(problem, config), unshared_turned.strides(problem, config.images))
+    told = scalars(problem, config, room_of(problem, config), unshared_turned.strides(problem.x.shape, config.images))
     grid = (blocks_of(problem, config), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), told, shared_bytes(problem, config))
     facts = {"kernel": chosen.name, "config": config}

@@ -57,12 +57,14 @@ def blocks_of(problem: ConvProblem, tile: Tile) -> int:
 PARAMETERS = "i32 " * 9 + "i32*2 " * 5 + "i32 i32*2 i64*4 i64*3 i64*4 f32 f32"
 
 
-def scalars(problem: ConvProblem, tile: Tile, room: int, x_strides: tuple[int, ...]) -> tuple[Any, ...]:
-    """Counts, the table's ``room``, sizes and steps, strides: ``x_strides``, as x lies in memory or in the workspace."""
+def scalars(
+    problem: ConvProblem, tile: Tile, room: int, x_strides: tuple[int, ...], y_strides: tuple[int, ...] = ()
+) -> tuple[Any, ...]:
+    """Counts, the table's ``room``, sizes and steps, strides: those of x and of y as they lie in memory or in the workspace."""
     (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
     return (
         *(-(-Q // tile.places), problem.groups, N, K // problem.groups, w.shape[3], tile.channels, P, Q),
         *(room, (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
         *(problem.stride, problem.dilation, int(problem.flip), seen_of(problem, (tile.tall, tile.places))),
-        *(x_strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
+        *(x_strides, w.strides[:3], y_strides or problem.y.strides, problem.alpha, problem.beta),
     )

@@ -13,15 +13,21 @@ from typing import Any
 from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._support import LIMIT32
 from numbadnn.ops.conv import ConvProblem
-from numbadnn.problem import Policy
+from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable
 
-#: pixels of 4 bytes, and threads, of a block that turns
-PIXELS, THREADS = 32, 256
+#: of a block that turns
+PIXELS, THREADS = 64, 256
+
+
+def turned(problem: ConvProblem) -> tuple[Spec, ...]:
+    """x, and y as well where the filters' gradient is summed in float32."""
+    both = problem.direction == "grad_weights" and problem.x.dtype == "float32"
+    return (problem.x, problem.y) if both else (problem.x,)
 
 
 def space_bytes(problem: ConvProblem, images: int) -> int:
-    return math.prod(problem.x.shape[1:]) * images * problem.x.itemsize
+    return sum(math.prod(array.shape[1:]) for array in turned(problem)) * images * problem.x.itemsize
 
 
 def fits(problem: ConvProblem, policy: Policy, images: int) -> bool:
@@ -30,9 +36,9 @@ def fits(problem: ConvProblem, policy: Policy, images: int) -> bool:
     return 0 < space < LIMIT32 and space <= policy.workspace_limit
 
 
-def strides(problem: ConvProblem, images: int) -> tuple[int, int, int, int]:
+def strides(shape: tuple[int, ...], images: int) -> tuple[int, int, int, int]:
     """Of turned images."""
-    _, _, H, W = problem.x.shape
+    _, _, H, W = shape
     return 1, H * W * images, W * images, images
 
 
@@ -42,25 +48,42 @@ def kernel(itemsize: int, images: int) -> Kernel:
 
         return _unshared_turned.turn(itemsize, images)
 
-    return Kernel(f"unshared turn {itemsize} {images}", "ptr ptr i32 i32 i32*2 i64*4", build, THREADS, 4)
+    return Kernel(
+        f"unshared turn {itemsize} {images}",
+        "ptr ptr ptr i32 i32 i32 i32 i32*2 i32*2 i64*4 i64*4",
+        build,
+        THREADS,
+        4,
+    )
 
 
 def executable(
     problem: ConvProblem, policy: Policy, images: int, launch: Any, arithmetic: str, level: str, facts: dict[str, Any]
 ) -> Executable:
-    """Turns x, then ``launch``, which takes it, the other input and the output."""
-    N, C, H, W = problem.x.shape
-    _, planes, rows, columns = problem.x.strides
-    together = rows == W * columns and planes == H * rows  # then pixels follow each other as those of one row
-    scalars = (N, C * H * W, (1, C * H * W) if together else (H, W), problem.x.strides)
-    grid = (-(-C * H * W // (PIXELS * 4 // problem.x.itemsize)), 1, 1)
-    first = kernel(problem.x.itemsize, images).prepare(policy.device, grid, (THREADS, 1, 1), scalars)
-    direct = sequence("x other result space", [(first, "x space"), (launch, "space other result")])
+    """Turns what is to be turned in one launch, then ``launch``, which takes both inputs, turned or not, and the output."""
+    arrays, size = turned(problem), problem.x.itemsize
+    pixels = [math.prod(array.shape[1:]) for array in arrays]
+    blocks = [-(-number // PIXELS) for number in pixels]
+    shapes = [_as_one_row(array) for array in arrays]
+    scalars = (
+        *(problem.x.shape[0], blocks[0], pixels[0], pixels[-1], shapes[0], shapes[-1]),
+        *(arrays[0].strides, arrays[-1].strides),
+    )
+    turn = kernel(size, images).prepare(policy.device, (sum(blocks), 1, 1), (THREADS, 1, 1), scalars)
+    taken = f"space space+{pixels[0] * images * size} result" if len(arrays) > 1 else "space other result"
+    direct = sequence("x other result space", [(turn, "x other space"), (launch, taken)])
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
         direct(stream, *inputs, outputs[0], workspace)
 
     return Executable(run, space_bytes(problem, images), arithmetic, level, facts, direct)
+
+
+def _as_one_row(array: Spec) -> tuple[int, int]:
+    """Rows and columns; one row where rows and channels follow each other as pixels do."""
+    _, C, H, W = array.shape
+    _, planes, rows, columns = array.strides
+    return (1, C * H * W) if rows == W * columns and planes == H * rows else (H, W)
 
 
 def kernels() -> Iterator[Kernel]:

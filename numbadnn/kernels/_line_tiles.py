@@ -24,6 +24,8 @@ from numbadnn.kernels.line_tiles import CHANNELS, FILTERS, LANES, PIECES, VEC, T
 
 #: bytes of an element, and of a piece
 SIZE, PIECE = 4, 16
+#: filters whose factors a warp copies at a time
+TOGETHER = LANES // CHANNELS
 #: more channels than there are: a thread that has nothing to copy
 NONE = 1 << 30
 
@@ -32,9 +34,9 @@ def _ask(config: TilesConfig) -> tuple[Callable[..., None], ...]:
     """A thread's copies to the stage at ``at``: of the block's own steps, of those behind them, and of the factors.
 
     The tuples say of its first one (channel, place in the stage, whether it is there; of the factors, how many filters from it
-    on). ``left``: channels that there are. A warp copies the factors of four filters at a time, a lane those of one channel.
+    on). ``left``: channels that there are. A lane copies the factors of one channel and filter at a time.
     """
-    taps, pitch, filters = config.taps, config.pitch, 4 * config.warps
+    taps, pitch, filters = config.taps, config.pitch, TOGETHER * config.warps
     apart = config.threads * VEC // config.wide  # channels from a thread's copy to its next
     times, turns = CHANNELS // apart, -(-config.high // filters)
     piece, one, forth = copy_or_zero(PIECE), copy_or_zero(SIZE), -1 if config.flip else 1
@@ -150,7 +152,7 @@ def forward(config: TilesConfig) -> Callable[..., None]:
         behind = (c if halo > 0 and c < CHANNELS else i32(NONE), i32(c * row + p * PIECE), time >= 0)
         behind_from = line + c * step + i64(time) * SIZE
         ask_behind(shared, base, behind, behind_from, C)
-        c, f = i32(lane % CHANNELS), i32(warp * 4 + lane // CHANNELS)
+        c, f = i32(lane % CHANNELS), i32(warp * TOGETHER + lane // CHANNELS)
         place = i32(CHANNELS * row + (c * (taps * pitch) + f) * SIZE)
         factors = (c if f < high else i32(NONE), place, i32(K - k0 - f))
         factors_from = w + (w_start + i64(g * K + k0 + f) * w_stride + c * taps) * SIZE

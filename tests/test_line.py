@@ -8,16 +8,17 @@ from simulated import checks_passed
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 import numbadnn
-from numbadnn.kernels import line, line_halves, line_octets
+from numbadnn.kernels import line, line_halves, line_octets, line_tiles
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 
 LINE = "causal_conv1d x=float16:8x{c}x1x8000 w=float16:{k}x{c}x1x{s} pad=0,0,{past},0 dilation=1,{d}"
+TILES = "causal_conv1d x=float32:8x{c}x1x8000 w=float32:{k}x{c}x1x{s} pad=0,0,{past},0 dilation=1,{d}"
 
 
 @pytest.mark.slow(20)
 def test_tensor_cores_under_the_simulator() -> None:
-    assert checks_passed("line") >= 26
+    assert checks_passed("line") >= 32
 
 
 @pytest.mark.parametrize(("c", "k", "s", "d"), [(16, 16, 3, 4), (32, 32, 2, 512), (64, 64, 3, 1), (256, 512, 3, 2)])
@@ -48,10 +49,29 @@ def test_rows_of_8_channels_fit_shared_memory(c: int, k: int, s: int, d: int) ->
         ("causal_conv1d x=float16:1x1x1x80000 w=float16:1x1x1x16 pad=0,0,15,0", "ToeplitzConfig"),
         ("causal_conv1d x=float16:1x1x1x80000 w=float16:1x1x1x16 pad=0,0,45,0 dilation=1,3", "LineConfig"),
         ("causal_conv1d x=float32:1x4x1x8000 w=float32:4x1x1x32 pad=0,0,31,0 groups=4", "ChannelConfig"),
+        (TILES.format(c=32, k=32, s=2, d=16, past=16), "TilesConfig"),
+        (TILES.format(c=32, k=24, s=2, d=16, past=16), "TilesConfig"),
+        (TILES.format(c=32, k=48, s=2, d=16, past=16), "TilesConfig"),
+        (TILES.format(c=32, k=8, s=2, d=16, past=16), "DenseConfig"),
+        (TILES.format(c=32, k=32, s=2, d=512, past=512), "DenseConfig"),
+        (TILES.format(c=32, k=32, s=5, d=4, past=16), "DenseConfig"),
+        (TILES.format(c=32, k=32, s=2, d=1, past=1).replace("8000", "8002"), "LineConfig"),
     ],
 )
 def test_which_kernel_takes_a_line(problem: str, kind: str) -> None:
     assert type(line.heuristic(ConvProblem.parse(problem), Policy())).__name__ == kind
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 64), (8, 64), (8, 48)])
+@pytest.mark.parametrize(("s", "d"), [(1, 1), (2, 16), (3, 1), (4, 3), (3, 8)])
+def test_tiles_of_a_multiprocessor_fit_its_shared_memory(s: int, d: int, n: int, k: int) -> None:
+    problem = ConvProblem.parse(TILES.format(c=64, k=k, s=s, d=d, past=(s - 1) * d).replace("8x64", f"{n}x64"))
+    config = line.heuristic(problem, Policy())
+    assert isinstance(config, line_tiles.TilesConfig)
+    assert (config.high, config.warps) == (16 if k == 48 else 32, 4 if n == 8 else 2)
+    assert config.resident * (2 * line_tiles.stage_bytes(problem, config) + 1024) <= 164 * 1024  # sm_80's
+    assert config.high * config.wide == 64 * config.threads  # sums
+    assert line_tiles.halo_of(problem) * line_tiles.CHANNELS <= config.threads
 
 
 def test_what_they_do_not_take() -> None:

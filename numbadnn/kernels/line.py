@@ -1,8 +1,8 @@
 """``numba.line``: causal_conv1d, at three quarters of the speed of a copy as long as the sums are short.
 
-Lines of whole pieces of 16 bytes have kernels of their own: ``line_channels`` where each channel stands alone, ``line_dense``
-for many, and on tensor cores, of 16-bit types, ``line_toeplitz`` for the one, ``line_octets`` and ``line_halves`` for the other;
-all others, at any strides, that in ``_line_kernels``.
+Lines of whole pieces of 16 bytes have kernels of their own: ``line_channels`` where each channel stands alone, ``line_tiles``
+and ``line_dense`` for many, and on tensor cores, of 16-bit types, ``line_toeplitz`` for the one, ``line_octets`` and
+``line_halves`` for the other; all others, at any strides, that in ``_line_kernels``.
 Steps and filters of a thread, and few taps, are frozen into a kernel, all else is an argument.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from numbadnn.kernels import line_channels, line_dense, line_halves, line_octets, line_toeplitz
+from numbadnn.kernels import line_channels, line_dense, line_halves, line_octets, line_tiles, line_toeplitz
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
@@ -27,6 +27,7 @@ from numbadnn.kernels.line_dense import (
 )
 from numbadnn.kernels.line_halves import LineHalvesConfig
 from numbadnn.kernels.line_octets import OctetsConfig
+from numbadnn.kernels.line_tiles import TilesConfig
 from numbadnn.kernels.line_toeplitz import ToeplitzConfig
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy
@@ -47,13 +48,14 @@ class LineConfig:
     packed: bool = False
 
 
-Config = LineConfig | ChannelConfig | DenseConfig | LineHalvesConfig | OctetsConfig | ToeplitzConfig
+Config = LineConfig | ChannelConfig | DenseConfig | LineHalvesConfig | OctetsConfig | TilesConfig | ToeplitzConfig
 #: whose kernels are other modules'
 FAMILIES: dict[type, Any] = {
     ChannelConfig: line_channels,
     DenseConfig: line_dense,
     LineHalvesConfig: line_halves,
     OctetsConfig: line_octets,
+    TilesConfig: line_tiles,
     ToeplitzConfig: line_toeplitz,
 }
 TENSOR_CORES = LineHalvesConfig, OctetsConfig, ToeplitzConfig
@@ -67,6 +69,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> Config:
         or line_halves.heuristic(problem, policy)
         or line_toeplitz.heuristic(problem, policy)
         or line_channels.heuristic(problem)
+        or line_tiles.heuristic(problem, acc)
         or line_dense.heuristic(problem, acc)
         or line_config(problem, acc)
     )
@@ -154,6 +157,10 @@ def _rank(problem: ConvProblem) -> float:
         return 3 + max(problem.bytes / 3.3e6, problem.flops / 2.5e7)
     if isinstance(config, LineConfig):
         return 3 + max(problem.bytes / 2.2e6, problem.flops / 1.2e7)
+    if isinstance(config, TilesConfig):
+        blocks = max(line_tiles.blocks_of(problem, config), line_tiles.ENOUGH_BLOCKS)
+        terms = problem.w.shape[1] * problem.taps[1]
+        return 4 + problem.bytes / 8e6 + 2 * blocks * config.high * config.wide * terms / 4.6e7
     (N, _, _, Q), (K, C), taps = problem.x.shape, problem.w.shape[:2], problem.taps[1]
     span, groups = THREADS * config.vec * config.pieces, problem.groups
     blocks = N * groups * -(-Q // span) * -(-K // (groups * config.filters))

@@ -12,6 +12,7 @@ from numbadnn.kernels.unshared_box_many import ManyConfig
 from numbadnn.kernels.unshared_halves import HalvesConfig
 from numbadnn.kernels.unshared_inputs import BoxesConfig
 from numbadnn.kernels.unshared_inputs_halves import InputsHalvesConfig
+from numbadnn.kernels.unshared_inputs_rows import configured
 from numbadnn.kernels.unshared_places import PlacesConfig
 from numbadnn.kernels.unshared_places_many import PlacesManyConfig
 from numbadnn.kernels.unshared_weights_halves import WeightsHalvesConfig
@@ -94,6 +95,26 @@ TURNED: tuple[tuple[str, str, Any], ...] = (
 )
 
 
+#: rows of pixels with their sums in registers: sizes, tile, channels, depth, images of a thread of float32. The last tile has
+#: fewer rows and columns; two slices of channels; the last piece has fewer filters, or is the only one; groups; pixels that no
+#: position reaches; one image
+ROWS: tuple[tuple[str, tuple[int, int], int, int, int], ...] = (
+    ("x={t}:2x8x4x5 w={t}:4x3x4x8x2x2", (2, 3), 8, 3, 2),
+    ("x={t}:9x16x5x6 w={t}:20x3x2x16x3x3 pad=1,1,0,0 stride=2,2 flip=0", (2, 1), 8, 2, 8),
+    ("x={t}:17x16x4x5 w={t}:6x3x4x8x2x2 groups=2 alpha=2 beta=-3", (2, 2), 8, 2, 4),
+    ("x={t}:3x16x4x4 w={t}:34x2x2x16x3x3 flip=0", (1, 2), 16, 4, 2),
+    ("x={t}:1x8x6x4 w={t}:17x4x2x8x3x3 flip=0", (3, 2), 8, 2, 1),
+)
+
+
+def check_rows(
+    sizes: str, tile: tuple[int, int], channels: int, depth: int, dtype: str, kind: str, *single: int
+) -> bool:
+    problem = ConvProblem.parse(f"{INPUTS} {sizes.format(t=dtype)}")
+    config = configured(problem, tile, channels, depth, 1, *single)
+    return check(INPUTS, sizes, config, dtype, kind, "ieee" if single else "tensor_core")
+
+
 def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: str) -> bool:
     problem, policy = ConvProblem.parse(f"{op} {text.format(t=dtype)}"), Policy(device=0)
     trial = Trial.of(problem, kind=kind)
@@ -111,4 +132,6 @@ if __name__ == "__main__":
     done += [check(*c, *kinds[i % 2], "tensor_core") for i, c in enumerate(SEVERAL)]
     done += [check(*c, *kinds[1 + i % 2], "ieee") for i, c in enumerate(SINGLE)]
     done += [check(*c, *kinds[2], "ieee") for c in TURNED]
+    done += [check_rows(*c[:4], *kinds[i % 2]) for i, c in enumerate(ROWS)]
+    done += [check_rows(*c[:4], *kinds[2], c[4]) for c in ROWS]
     sys.exit(not all(done))

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from typing import Any
 
 import pytest
 from simulated import checks_passed
@@ -9,17 +10,20 @@ from simulated import checks_passed
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.kernels import (
+    _assemble,
     unshared,
     unshared_box,
     unshared_box_many,
     unshared_halves,
     unshared_inputs,
     unshared_inputs_halves,
+    unshared_inputs_rows,
     unshared_places,
     unshared_places_many,
     unshared_weights_halves,
     unshared_weights_many,
 )
+from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels.unshared_box_many import ManyConfig
 from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
 from numbadnn.ops.conv import ConvProblem
@@ -28,7 +32,7 @@ from numbadnn.problem import Policy
 
 @pytest.mark.slow(20)
 def test_tensor_cores_under_the_simulator() -> None:
-    assert checks_passed("unshared") >= 30
+    assert checks_passed("unshared") >= 40
 
 
 def test_what_tensor_cores_take() -> None:
@@ -131,6 +135,37 @@ def test_gradients_of_images_on_tensor_cores_fit_shared_memory(
         assert unshared_inputs_halves.heuristic(problem, policy) is None
     single = ConvProblem.parse("conv2d_grad_wrt_inputs " + sizes.format(t="float32", n=images))
     assert unshared_inputs_halves.heuristic(single, Policy()) is None
+
+
+@pytest.mark.skipif(not _assemble.find_ptxas(), reason="ptxas is not installed")
+@pytest.mark.parametrize("kernel", list(unshared_inputs_rows.hopper_kernels()), ids=lambda k: k.name.replace(" ", "-"))
+def test_sums_of_rows_of_pixels_are_registers(kernel: Kernel) -> None:
+    made = _assemble.by_ptxas(kernel.ptx((9, 0, "a")), "sm_90a", _assemble.find_ptxas())
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in made.log, made.log
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_has_its_sums_in_registers(dtype: str) -> None:
+    """Images of which taps reach each pixel often; what fits."""
+
+    def found(sizes: str, **asked: Any) -> unshared_inputs_rows.RowsConfig | None:
+        problem = ConvProblem.parse(f"conv2d_grad_wrt_inputs {sizes.format(t=dtype)}")
+        return unshared_inputs_rows.heuristic(problem, Policy(**asked))
+
+    for images in (1, 8, 19, 32):
+        sizes = f"x={{t}}:{images}x16x63x63 w={{t}}:16x55x55x16x9x9"
+        problem = ConvProblem.parse(f"conv2d_grad_wrt_inputs {sizes.format(t=dtype)}")
+        config = found(sizes)
+        assert config is not None
+        assert unshared_inputs_rows.shared_bytes(problem, config) * config.resident <= 227 * 1024
+        assert unshared_inputs_rows.sums_of(config) < unshared_inputs_rows.registers_of(config)
+        assert 16 * config.depth <= unshared_inputs_rows.RINGS - 64
+        assert found(sizes, determinism="gpu_to_gpu") is None
+        assert found(sizes, workspace_limit=1024) is None
+    assert found("x={t}:1x16x9x9 w={t}:16x4x4x16x3x3 stride=2,2") is None
+    assert found("x={t}:32x16x9x9 w={t}:16x5x5x16x3x3 dilation=2,2") is None
+    assert found("x={t}:32x3x9x9 w={t}:16x7x7x3x3x3") is None  # no whole accesses
+    assert found("x={t}:33x16x9x9 w={t}:16x7x7x16x3x3") is None
 
 
 @pytest.mark.parametrize(("dtype", "images"), [("float32", 16), ("float64", 8)])

@@ -84,6 +84,32 @@ def copy_or_zero_at(size: int) -> Callable[..., None]:
     return copy
 
 
+def _copy_if() -> Callable[..., None]:
+    if SIMULATED:
+
+        def twin(wanted, shared, to, address):  # type: ignore[no-untyped-def]
+            if wanted:
+                _copy_twin(16, shared, to // shared.itemsize, address, True)
+
+        return twin
+
+    @intrinsic
+    def copy(typingctx, wanted, shared, to, address):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            template = f"{{.reg .pred p; setp.ne.u32 p, $0, 0; @p {_instruction(16)} [$1], [$2], 16;}}"
+            values = [builder.zext(args[0], _I32), *args[2:]]
+            _asm(builder, template, "r,r,l,~{memory}", ir.VoidType(), values, pure=False)
+            return context.get_dummy_value()
+
+        return types.void(types.boolean, shared, i32, types.int64), codegen
+
+    return copy
+
+
+#: ``copy_if(wanted, shared, to, address)``: begin to copy 16 aligned bytes to the shared address ``to``, if wanted; no branch
+copy_if = _copy_if()
+
+
 def _copy_or_zero(builder: Any, size: int, to: Any, address: Any, there: Any) -> None:
     length = builder.select(there, ir.Constant(_I32, size), ir.Constant(_I32, 0))
     template = f"{_instruction(size)} [$0], [$1], {size}, $2;"

@@ -140,6 +140,8 @@ barrier_init = _or_twin("barrier_init", "mbarrier.init.shared::cta.b64 [$0], $1;
 #: ``barrier_expect(barrier, bytes)``: arrive, and wait for so many bytes of copies too
 barrier_expect = _or_twin("barrier_expect", "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", (), (u32, u32))
 barrier_arrive = _or_twin("barrier_arrive", "mbarrier.arrive.shared::cta.b64 _, [$0];", (), (u32,))
+#: ``barrier_follow(barrier)``: arrive once all that this thread has begun to copy asynchronously is there
+barrier_follow = _or_twin("barrier_arrive", "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", (), (u32,))
 #: ``barrier_wait(barrier, parity)``: until the phase of this parity is complete
 barrier_wait = _or_twin(
     "barrier_wait",

@@ -363,6 +363,22 @@ def _binary(template: str, constraints: str) -> Callable[..., Any]:
     return instruction
 
 
+def _high_product() -> Callable[..., Any]:
+    if SIMULATED:
+        return lambda a, b: (int(a) * int(b)) >> 32
+
+    @intrinsic
+    def multiply(typingctx, a, b):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return _asm(builder, "mul.hi.u32 $0, $1, $2;", "=r,r,r", _I32, list(args))
+
+        return types.uint32(types.uint32, types.uint32), codegen
+
+    return multiply
+
+
+#: ``high_product(a, b)``: the upper 32 bits of the product of two unsigned words
+high_product = _high_product()
 #: flushes results below 2**-126 to 0
 exp2 = np.exp2 if SIMULATED else _unary("ex2.approx.ftz.f32 $0, $1;", "=f,f")
 exp = np.exp if SIMULATED else math.exp

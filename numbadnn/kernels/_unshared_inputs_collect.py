@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store, wait_for_previous
+from numbadnn.kernels._ptx import ACCUMULATOR, high_product, load, load_vector, store, wait_for_previous
 from numbadnn.kernels.unshared_inputs import AHEAD
 from numbadnn.problem import ITEMSIZE
 
@@ -19,28 +19,34 @@ def collect(dtype: str, acc: str, lot: int) -> Callable[..., None]:
     A, size, item, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], AHEAD * lot
 
     @device
+    def quotient(number, by):  # type: ignore[no-untyped-def]
+        """number // divisor, ``by`` is its ``reciprocal``: a tenth of the instructions of a division."""
+        return i32(high_product(u32(2 * u32(number)), u32(by[0])) >> u32(by[1]))
+
+    @device
     def reaching(at, tiles, move, length):  # type: ignore[no-untyped-def]
-        """(first, last + 1) of the tiles whose boxes hold ``at``."""
+        """(first, last + 1) of the tiles whose boxes hold ``at``; ``move`` is the reciprocal of how far they are apart."""
         low = i32(0)
         if at >= length:
-            low = i32(u32(at - length) // u32(move) + 1)
-        return low, min(tiles, i32(u32(at) // u32(move) + 1))
+            low = i32(quotient(i32(at - length), move) + 1)
+        return low, min(tiles, i32(quotient(at, move) + 1))
 
     def kernel(  # type: ignore[no-untyped-def]
-        space, x, first, N, slots, channels, image, tiles, moves, padding, box, x_strides, alpha, beta
+        space, x, first, N, slots, channels, image, tiles, moves, padding, box, by_lots, by_width, by_height, by_down,
+        by_right, x_strides, alpha, beta,
     ):  # fmt: skip
         total, got = cuda.local.array(lot, A), cuda.local.array(held, A)
         i = i32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x)
         lots, area = i32(slots // lot), i32(box[0] * box[1])
-        rest = i32(u32(i) // u32(lots))
+        rest = quotient(i, by_lots)
         n0 = i32((i - rest * lots) * lot)
-        line = i32(u32(rest) // u32(image[1]))
+        line = quotient(rest, by_width)
         v = i32(rest - line * image[1])
-        c = i32(u32(line) // u32(image[0]))
+        c = quotient(line, by_height)
         h = i32(line - c * image[0])
         top, left = i32(h + padding[0]), i32(v + padding[1])
-        a0, a1 = reaching(top, tiles[0], moves[0], box[0])
-        b0, b1 = reaching(left, tiles[1], moves[1], box[1])
+        a0, a1 = reaching(top, tiles[0], by_down, box[0])
+        b0, b1 = reaching(left, tiles[1], by_right, box[1])
         wide = i32(b1 - b0) if b1 > b0 and c < channels else i32(0)
         count = i32((a1 - a0) * wide) if a1 > a0 else i32(0)
         # where the pixel is in the first of these tiles' boxes, and how far from there in the next one

@@ -179,7 +179,7 @@ def collect_kernel(dtype: str, acc: str, lot: int) -> Kernel:
         return _unshared_inputs_collect.collect(dtype, acc, lot)
 
     real = "f64" if acc == "float64" else "f32"
-    parameters = f"ptr ptr i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i64*4 {real} {real}"
+    parameters = f"ptr ptr i32 i32 i32 i32 {'i32*2 ' * 5}{'i64*2 ' * 5}i64*4 {real} {real}"
     return Kernel(f"unshared collect {dtype} {acc} {lot}", parameters, build, COLLECTORS, 10, early=True)
 
 
@@ -265,9 +265,16 @@ def collect_arguments(
     scalars = (
         *(start, N, slots, C, (H, W), tiles_of(problem, tile), (down, right)),
         *(tuple(low for low, _ in problem.padding), seen_of(problem, tile)),
+        *(reciprocal(divisor) for divisor in (slots // lot, W, H, down, right)),
         *(problem.x.strides, problem.alpha, problem.beta),
     )
     return scalars, (-(-(slots // lot * C * H * W) // COLLECTORS), 1, 1)
+
+
+def reciprocal(divisor: int) -> tuple[int, int]:
+    """(multiplier, shift) of which ``_unshared_inputs_collect`` makes a quotient of any number below 2**31."""
+    bits = (divisor - 1).bit_length()
+    return 2 ** (31 + bits) // divisor + 1, bits
 
 
 def rank(problem: ConvProblem) -> float:

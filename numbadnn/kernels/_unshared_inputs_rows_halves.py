@@ -1,0 +1,113 @@
+"""What a lane of ``_unshared_inputs_rows`` multiplies of 16-bit types: products of tensor cores, 16 images and eight channels.
+
+At a position and a tap of it: the filters are read as they lie, two of a pair by two reads; y's values as the lanes take them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numbadnn.kernels._bits import load_bits
+from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._implicit_tiles import INT32
+from numbadnn.kernels._implicit_tiles_words import read_at, read_halves, write_at
+from numbadnn.kernels._mma import product
+from numbadnn.kernels._ptx import WORD, store
+from numbadnn.kernels.unshared_inputs_rows import EIGHT, FRAGMENT, LANES, ROWS, Parts, RowsConfig
+
+#: bytes of an element and of a sum
+SIZE, ITEM = 2, 4
+
+
+def _fill(config: RowsConfig) -> Callable[..., None]:
+    """``fill(shared, tops, pitch, y, strides, N, K, places, wide)``: y's values as [position][16 filters][16 images][lane].
+
+    A thread has four filters of all images of a lane, two lanes in turn, neighbours neighbouring positions; the loads of
+    both stand before its stores.
+    """
+    half, write, threads, tiles = load_bits(SIZE), write_at("int32", 4), config.threads, config.tiles
+    steps, lots = config.steps, -(-config.kept // EIGHT)
+    at_once, each = 2, 4 * lots
+    held_by = at_once * each
+
+    @device
+    def fill(shared, tops, pitch, y, strides, N, K, places, wide):  # type: ignore[no-untyped-def]
+        held, words = cuda.local.array(held_by, WORD), cuda.local.array(4, WORD)
+        count = i32(places * steps * LANES)
+        for begin in range(i32(cuda.threadIdx.x), count, at_once * threads):
+            for j in range(at_once):
+                i = min(i32(begin + j * threads), i32(count - 1))
+                rest = i32(u32(i) // u32(places))
+                place, lane, s = i32(i - rest * places), i32(rest % LANES), i32(rest // LANES)
+                down = i32(u32(place) // u32(wide))
+                source = y + (down * strides[2] + (place - down * wide) * strides[3]) * SIZE
+                n, k = i32(lane >> 2), i32(s * ROWS + 2 * (lane & 3))
+                for f in range(4):
+                    column = source + min(i32(k + f // 2 * 8 + f % 2), i32(K - 1)) * strides[1] * SIZE
+                    for e in range(lots):
+                        held[j * each + e * 4 + f] = half(column + min(i32(n + 8 * e), i32(N - 1)) * strides[0] * SIZE)
+            for j in range(at_once):
+                i = i32(begin + j * threads)
+                if i < count:
+                    rest = i32(u32(i) // u32(places))
+                    place, lane, s = i32(i - rest * places), i32(rest % LANES), i32(rest // LANES)
+                    n, k = i32(lane >> 2), i32(s * ROWS + 2 * (lane & 3))
+                    for f in range(4):
+                        for e in range(lots):
+                            if k + f // 2 * 8 + f % 2 >= K or n + 8 * e >= N:
+                                held[j * each + e * 4 + f] = u32(0)
+                    to = i32(tops + place * pitch + s * (tiles * FRAGMENT) + lane * 16)
+                    for m in range(tiles):
+                        for e in range(4):  # two filters of image n, of n + 8, then the later two
+                            at = j * each + (2 * m + e % 2) * 4 + e // 2 * 2
+                            words[e] = u32(held[at] | (held[at + 1] << u32(16))) if 2 * m + e % 2 < lots else u32(0)
+                        write(words, i32(0), shared, i32(to + m * FRAGMENT))
+
+    return fill
+
+
+def parts(dtype: str, config: RowsConfig) -> Parts:
+    taps, flip, kept, tiles, columns = config.taps[1], config.flip, config.kept, config.tiles, config.columns
+    ragged = config.ragged
+    of_column, a_words, lots_of_images = 4 * tiles, 4 * tiles, min(2, -(-kept // EIGHT))
+    read, multiply_add, store_one = read_at("int32", 4), product(dtype, ROWS), store("float32", "float32")
+
+    @device
+    def place(lot, pitch, have, of_channel):  # type: ignore[no-untyped-def]
+        lane = i32(cuda.threadIdx.x % LANES)
+        channel = min(i32(lot * EIGHT + (lane >> 2)), i32(have - 1))
+        return i32(2 * (lane & 3) * pitch + channel * of_channel), i32(lane * 16)
+
+    def multiply(first: int) -> Callable[..., None]:
+        @device
+        def run(total, shared, at_w, at_y, pitch, left, zeros):  # type: ignore[no-untyped-def]
+            a, b = cuda.local.array(a_words, INT32), cuda.local.array(2, INT32)
+            for m in range(tiles):
+                read(a, i32(4 * m), shared, i32(at_y + m * FRAGMENT))
+            w0, w1, w2, w3 = at_w, i32(at_w + pitch), i32(at_w + EIGHT * pitch), i32(at_w + (EIGHT + 1) * pitch)
+            if ragged:  # what lies in the ring past the last filter is no number of ours, and may be NaN
+                k = i32(cuda.threadIdx.x % 4 * 2)
+                w0, w1 = w0 if k < left else zeros, w1 if k + 1 < left else zeros
+                w2, w3 = w2 if k + 8 < left else zeros, w3 if k + 9 < left else zeros
+            for e in range(taps):
+                s = (taps - 1 - e if flip else e) * SIZE
+                b[0] = read_halves(shared, i32(w0 + s), i32(w1 + s))
+                b[1] = read_halves(shared, i32(w2 + s), i32(w3 + s))
+                for m in range(tiles):
+                    multiply_add(total, i32(first + e * of_column + 4 * m), a, i32(4 * m), b, i32(0))
+
+        return run
+
+    @device
+    def write(total, space, lot, area, have):  # type: ignore[no-untyped-def]
+        lane = i32(cuda.threadIdx.x % LANES)
+        n, channel = i32(lane >> 2), i32(lot * EIGHT + 2 * (lane & 3))
+        for c in range(2):
+            if channel + c < have and n < kept:
+                to = space + (i64((channel + c) * area) * kept + n) * ITEM
+                for v in range(columns):
+                    for m in range(tiles):
+                        for e in range(lots_of_images):
+                            store_one(to + (v * kept + m * 16 + e * 8) * ITEM, total[v * of_column + 4 * m + 2 * e + c])
+
+    return Parts(_fill(config), place, multiply, write, of_column, tiles * FRAGMENT)

@@ -1,0 +1,282 @@
+"""Which gradients of unshared convolutions' images have their sums in registers; the device code is ``_unshared_inputs_rows``.
+
+``unshared_inputs`` and ``unshared_inputs_halves`` read, add to and write sums in shared memory for each position and tap; a
+pixel's sum is taken as often as taps reach it. Where that is often, of many images, it is what they spend their time on, and
+sums in registers are quicker.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass, replace
+from typing import Any, NamedTuple
+
+from numbadnn.kernels import _driver, simulate
+from numbadnn.kernels._launch import Kernel, sequence
+from numbadnn.kernels._softmax_layout import LARGEST_ROOM
+from numbadnn.kernels._support import accumulator_of
+from numbadnn.kernels.unshared_inputs import COLLECTORS, collect_arguments, collect_kernel, lot_of
+from numbadnn.kernels.unshared_tile import seen_of, tiles_of, vector
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
+
+#: channels and filters of a product of tensor cores, bytes of y's values in one
+LANES, EIGHT, ROWS, FRAGMENT = 32, 8, 16, 512
+#: bytes in front of the ring, and of the rings of a multiprocessor, which keep memory busy
+RINGS, RING = 256, 112 * 1024
+MOST_IMAGES, MOST_TAPS, MOST_DEPTH, MOST_PLACES, MOST_ROWS, MULTIPROCESSORS = 32, 16, 8, 8, 16, 132
+#: taps that reach a pixel times images from which on this is quicker, by bytes of an element; fewer filters leave lanes idle
+OFTEN, FEWEST_FILTERS = {2: 9, 4: 16}, 4
+HOPPER = (9, 0)
+#: registers of a thread beside its sums
+OTHERS = 56
+
+
+class Parts(NamedTuple):
+    """How a lane multiplies: device functions, sums of a column that it has, and bytes of y's values of a piece of filters.
+
+    ``fill(shared, tops, pitch, y, strides, N, K, places, wide)`` brings y's values to shared memory, ``pitch`` bytes a position;
+    ``place(lot, pitch, have, of_channel)`` is where a lane of the ``lot``-th warp of a row begins in a filter and in these;
+    ``multiply(first)`` makes ``run(total, shared, at_w, at_y, pitch, left, zeros)``, which adds to the sums from ``first`` on
+    what a row of taps gives of up to a piece of filters; ``write(total, space, lot, area, have)`` writes a row of pixels.
+    """
+
+    fill: Callable[..., None]
+    place: Callable[..., tuple[Any, Any]]
+    multiply: Callable[[int], Callable[..., None]]
+    write: Callable[..., None]
+    sums: int
+    of_piece: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsConfig:
+    """A block has ``places`` positions of each of ``rows`` rows and ``channels`` channels of a group.
+
+    ``images`` of a block, of which ``kept`` leave it and a thread has ``own``, 0 on tensor cores; ``right``: columns between
+    positions; ``depth`` pieces of 16 filters under way; ``ragged``: the last one has fewer.
+    """
+
+    images: int
+    kept: int
+    warps: int
+    taps: tuple[int, int]
+    places: int
+    right: int
+    depth: int
+    turns: int
+    steps: int
+    flip: bool
+    ragged: bool
+    resident: int
+    own: int = 0
+    rows: int = 1
+    channels: int = 1
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.warps
+
+    @property
+    def columns(self) -> int:
+        return (self.places - 1) * self.right + self.taps[1]
+
+    @property
+    def tiles(self) -> int:
+        """Products that have all images."""
+        return self.images // 16
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        return self.rows, self.places
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> RowsConfig | None:
+    """The least estimate of what fits; None where sums in shared memory are quicker, or it cannot be done."""
+    w, taps, stride = problem.w, problem.taps, problem.stride
+    if not problem.unshared or problem.direction != "grad_inputs" or w.itemsize > 4 or simulate.active():
+        return None
+    if accumulator_of(w.dtype, policy) != "float32" or policy.determinism not in ("run_to_run", "not_guaranteed"):
+        return None  # in which order terms are added depends on the tile, and that on how many images there are
+    if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
+        return None
+    if problem.x.shape[0] > MOST_IMAGES or w.shape[0] // problem.groups < FEWEST_FILTERS or max(taps) > MOST_TAPS:
+        return None
+    if any(step > n for step, n in zip(stride, taps, strict=True)) or problem.dilation != (1, 1):
+        return None
+    if problem.x.shape[0] * math.prod(taps) < OFTEN[w.itemsize] * math.prod(stride):
+        return None
+    found = candidates(problem)
+    best = min(found, key=lambda pair: pair[0])[1] if found else None
+    return best if best and space_bytes(problem, best) <= policy.workspace_limit else None
+
+
+@functools.lru_cache(256)
+def candidates(problem: ConvProblem) -> list[tuple[float, RowsConfig]]:
+    """(estimated microseconds, configuration) of all that fit."""
+    C, (P, Q), once = problem.w.shape[3], problem.y.shape[2:], 16 // problem.w.itemsize
+    downs = sorted({-(-P // -(-P // n)) for n in range(1, MOST_ROWS + 1)})
+    acrosses = sorted({-(-Q // -(-Q // n)) for n in range(1, MOST_PLACES + 1)})
+    found = []
+    for channels in sorted({-(-C // parts) for parts in (1, 2, 4, 8)}):
+        if vector(problem, channels, once) < once:
+            continue  # a line of filters is copied 16 bytes at a time
+        for tile, own in itertools.product(itertools.product(downs, acrosses), owns(problem, channels)):
+            config = fitted(problem, tile, channels, own)
+            if config:
+                found.append((_microseconds(problem, config), config))
+    return found
+
+
+def owns(problem: ConvProblem, channels: int) -> list[int]:
+    """Images of a thread that are tried: those that leave no lanes without a channel; 0 on tensor cores."""
+    if problem.w.itemsize == 2:
+        return [0]
+    images = 1 << (problem.x.shape[0] - 1).bit_length()
+    return [
+        own for own in (1, 2, 4, 8) if own <= images and (own == 1 or LANES * own // images <= max(channels, EIGHT))
+    ]
+
+
+def fitted(problem: ConvProblem, tile: tuple[int, int], channels: int, own: int) -> RowsConfig | None:
+    """With two blocks on a multiprocessor where there are enough and they fit, and a ring of ``RING`` bytes for both."""
+    for resident in (2, 1):
+        config = configured(problem, tile, channels, 2, resident, own)
+        if resident == 2 and blocks_of(problem, config) <= MULTIPROCESSORS:
+            continue
+        depth = RING // resident // (ROWS * pitch_of(problem, config))
+        config = replace(config, depth=max(2, min(MOST_DEPTH, depth)))
+        room = LARGEST_ROOM if resident == 1 else LARGEST_ROOM // 2 - 1024
+        if sums_of(config) + OTHERS <= registers_of(config) and shared_bytes(problem, config) <= room:
+            return config
+    return None
+
+
+def sums_of(config: RowsConfig) -> int:
+    return config.columns * (config.own or 4 * config.tiles)
+
+
+def registers_of(config: RowsConfig) -> int:
+    """Of a thread: a quarter of a multiprocessor has as many warps as any other."""
+    return min(255, 512 // -(-config.warps * config.resident // 4) // 8 * 8)
+
+
+def configured(
+    problem: ConvProblem,
+    tile: tuple[int, int],
+    channels: int,
+    depth: int,
+    resident: int = 1,
+    own: int = 0,
+) -> RowsConfig:
+    """As many warps as ``channels`` of every row of taps need."""
+    kept, K = 1 << (problem.x.shape[0] - 1).bit_length(), problem.w.shape[0] // problem.groups
+    images, taps = max(16, kept) if own == 0 else kept, (problem.taps[0], problem.taps[1])
+    warps = taps[0] * -(-channels // (EIGHT if own == 0 else LANES * own // images))
+    turns = -(-channels * math.prod(taps) * problem.w.itemsize // (LANES * 16))
+    right, steps, flip, ragged = problem.stride[1], -(-K // ROWS), bool(problem.flip), K % ROWS > 0
+    shape = (tile[1], right, depth, turns, steps)
+    return RowsConfig(images, kept, warps, taps, *shape, flip, ragged, resident, own, tile[0], channels)
+
+
+def pitch_of(problem: ConvProblem, config: RowsConfig) -> int:
+    """Bytes of a filter's line in shared memory: neighbouring pairs of filters are 8 banks apart for tensor cores."""
+    length = config.channels * math.prod(problem.taps) * problem.w.itemsize
+    if config.own:
+        return -(-length // 16) * 16
+    return (length - 16 + 127) // 128 * 128 + 16
+
+
+def y_pitch_of(problem: ConvProblem, config: RowsConfig) -> int:
+    """Bytes of y's values of a position in shared memory, with what neighbours need to meet different banks."""
+    if config.own:
+        return (problem.w.shape[0] // problem.groups * config.images + 4) * 4
+    return config.steps * config.tiles * FRAGMENT + 16
+
+
+def shared_bytes(problem: ConvProblem, config: RowsConfig) -> int:
+    ring = config.depth * ROWS * pitch_of(problem, config)
+    return RINGS + ring + math.prod(config.tile) * y_pitch_of(problem, config)
+
+
+def space_bytes(problem: ConvProblem, config: RowsConfig) -> int:
+    """The boxes of all images."""
+    pixels = math.prod(seen_of(problem, config.tile)) * math.prod(tiles_of(problem, config.tile)) * problem.x.shape[1]
+    return pixels * config.kept * 4
+
+
+def blocks_of(problem: ConvProblem, config: RowsConfig) -> int:
+    return math.prod(tiles_of(problem, config.tile)) * problem.groups * -(-problem.w.shape[3] // config.channels)
+
+
+def _microseconds(problem: ConvProblem, config: RowsConfig) -> float:
+    """An estimate from an H200: launches, filters or what the fullest quarter of a multiprocessor issues, y's values, boxes."""
+    K, taps, positions = problem.w.shape[0] // problem.groups, config.taps[1], math.prod(config.tile)
+    if config.own:
+        position, rate = K * (taps * (config.own + 3) + config.own / 4 + 6) + config.steps * 150, 1.0
+    else:
+        position, rate = config.steps * (taps * (6 + config.tiles) + 140), 0.55
+    blocks, at_once = blocks_of(problem, config), MULTIPROCESSORS * config.resident
+    waves = -(-blocks // at_once)
+    own = waves * positions * position * -(-config.warps * config.resident // 4) / (1755 * rate)
+    stream = problem.w.size * problem.w.itemsize / 3.6e6 * (1.3 - 0.3 * blocks / (waves * at_once))
+    loads = waves * positions * K * config.kept / config.threads
+    # of two blocks of threads one's beginning is hidden behind the other's products
+    start = 5 if config.own and config.resident == 2 else 6
+    return start + max(own, stream) + 0.1 * min(own, stream) + 0.1 * loads + space_bytes(problem, config) / 1.3e6
+
+
+def rank(problem: ConvProblem, config: RowsConfig) -> float:
+    """Microseconds: the estimate that chooses the configuration."""
+    return _microseconds(problem, config)
+
+
+def kernel(dtype: str, config: RowsConfig) -> Kernel:
+    config = replace(config, rows=1, channels=1)  # those are arguments
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels import _unshared_inputs_rows
+
+        return _unshared_inputs_rows.boxes(dtype, config)
+
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i32 i32 i32 i64*3 i64*4"
+    numbers = (int(v) for v in (*astuple(config)[:3], *config.taps, *astuple(config)[4:13]))
+    name = f"unshared rows {dtype} " + " ".join(map(str, numbers))
+    return Kernel(name, parameters, build, config.threads, config.resident)
+
+
+def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable:
+    """Two launches, the second of which starts before the first has ended, and waits for it."""
+    dtype, device, w, lot = problem.x.dtype, policy.device, problem.w, lot_of(config.kept, "float32")
+    N, slices, tiles = problem.x.shape[0], -(-w.shape[3] // config.channels), tiles_of(problem, config.tile)
+    first, second = kernel(dtype, config), collect_kernel(dtype, "float32", lot)
+    scalars = (
+        *(slices, problem.groups, N, w.shape[0] // problem.groups, w.shape[3], config.channels, tiles[1], config.tile),
+        *(problem.y.shape[2:], problem.stride[0], pitch_of(problem, config), y_pitch_of(problem, config)),
+        *(seen_of(problem, config.tile)[0], w.strides[:3], problem.y.strides),
+    )
+    grid = (blocks_of(problem, config), 1, 1)
+    launch = first.prepare(device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
+    scalars, grid = collect_arguments(problem, config.tile, 0, config.kept, lot)
+    collected = second.prepare(device, grid, (COLLECTORS, 1, 1), scalars)
+    direct = sequence("y w x space", [(launch, "y w space"), (collected, "space x")])
+
+    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
+        direct(stream, *inputs, *outputs, workspace)
+
+    facts = {"kernel": first.name, "config": config}
+    arithmetic = "ieee" if config.own else "tensor_core"
+    return Executable(run, space_bytes(problem, config), arithmetic, "run_to_run", facts, direct)
+
+
+def hopper_kernels() -> Iterator[Kernel]:
+    """Many images and one."""
+    yield kernel("float16", RowsConfig(32, 32, 9, (9, 9), 5, 1, 4, 3, 1, False, False, 1))
+    yield kernel("bfloat16", RowsConfig(16, 1, 12, (3, 3), 4, 1, 8, 2, 2, True, True, 1))
+    yield kernel("float32", RowsConfig(32, 32, 9, (9, 9), 5, 1, 2, 6, 1, False, False, 1, 8))
+    yield kernel("float32", RowsConfig(8, 8, 6, (3, 3), 2, 1, 3, 3, 2, False, False, 2, 4))
+    yield kernel("float32", RowsConfig(1, 1, 3, (3, 3), 4, 1, 4, 3, 2, False, False, 1, 1))

@@ -8,15 +8,17 @@ import sys
 import numpy as np
 
 from numbadnn import reference
-from numbadnn.kernels import simulate
+from numbadnn.kernels import simulate, spatial_gradients
 from numbadnn.ops.spatial import SpatialProblem
 from numbadnn.validate.oracle import Trial
 
 #: problem, implementation, how much of the image the points reach over
 CASES = (
-    ("spatialtf_sampler img=float16:1x19x12x16 grid=float32:1x16x20x2", "staged", 1.0),
+    ("spatialtf_sampler img=float16:1x18x12x16 grid=float32:1x16x20x2", "staged", 1.0),
+    ("spatialtf_sampler img=float16:1x17x12x16 grid=float32:1x17x16x2", "staged", 0.7),
     ("spatialtf_sampler_grad img=float16:1x17x16x16 grid=float32:1x16x16x2 dy=float16:1x17x16x16", "staged", 1.0),
-    ("spatialtf_sampler_grad img=float16:2x20x9x40 grid=float16:2x18x28x2 dy=float16:2x20x18x28", "staged", 0.9),
+    ("spatialtf_sampler_grad img=float16:2x20x9x40 grid=float16:2x18x28x2 dy=float16:2x20x18x28", "staged", 1.0),
+    ("spatialtf_sampler_grad img=float32:1x16x18x16 grid=float32:1x16x16x2 dy=float32:1x16x16x16", "staged", 1.0),
     ("spatialtf_sampler_grad img=float32:1x16x9x12 grid=float32:1x16x20x2 dy=float32:1x16x16x20", "staged", 0.3),
     ("spatialtf_sampler_grad img=float16:1x24x5x6:nhwc grid=float32:1x9x8x2 dy=float16:1x24x9x8:nhwc", "channels", 0.3),
     ("spatialtf_sampler_grad img=float32:2x16x5x6:nhwc grid=float32:2x9x7x2 dy=float32:2x16x9x7:nhwc", "channels", 0.9),
@@ -38,4 +40,9 @@ def check(text: str, stem: str, scale: float) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(not all([check(*case) for case in CASES]))
+    passed = [check(*case) for case in CASES]
+    spatial_gradients.STRIPE_ROOM = (
+        0  # as if there were more points than shared memory has room for: cells in any order
+    )
+    passed += [check(*case) for case in CASES if case[0].startswith("spatialtf_sampler_grad img=float16")]
+    sys.exit(not all(passed))

@@ -16,7 +16,7 @@ from llvmlite import ir
 
 from numbadnn.kernels._async_copies import copy_or_zero
 from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, intrinsic, types, u32
-from numbadnn.kernels._ptx import _I32, ACCUMULATOR, _asm, _numpy_type, _put, _slot, _widen, largest_of_warp
+from numbadnn.kernels._ptx import _I32, ACCUMULATOR, _asm, _numpy_type, _slot, _widen, largest_of_warp
 from numbadnn.kernels.spatial_layout import StagedConfig
 from numbadnn.problem import ITEMSIZE
 
@@ -74,51 +74,6 @@ def element(dtype: str, acc: str) -> Callable[..., Any]:
         return ACCUMULATOR[acc](words, types.int32, types.int32), codegen
 
     return read
-
-
-def _note() -> tuple[Callable[..., None], Callable[..., None]]:
-    """``note(words, at, place, weight)`` keeps both at a shared address, ``noted(places, weights, e, words, at)`` brings them
-    back as places[e] and weights[e]: one access of 8 bytes."""
-    if SIMULATED:
-
-        def put(words, at, place, weight):  # type: ignore[no-untyped-def]
-            words[at // 4] = np.int32(place).view(np.uint32)
-            words[at // 4 + 1] = np.float32(weight).view(np.uint32)
-
-        def get(places, weights, e, words, at):  # type: ignore[no-untyped-def]
-            places[e] = np.uint32(words[at // 4]).view(np.int32)
-            weights[e] = np.uint32(words[at // 4 + 1]).view(np.float32)
-
-        return put, get
-    pair = ir.VectorType(_I32, 2)
-
-    @intrinsic
-    def note_both(typingctx, words, at, place, weight):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            vector = builder.insert_element(ir.Constant(pair, ir.Undefined), args[2], ir.Constant(_I32, 0))
-            vector = builder.insert_element(vector, builder.bitcast(args[3], _I32), ir.Constant(_I32, 1))
-            builder.store(vector, builder.inttoptr(args[1], pair.as_pointer(3))).align = 8
-            return context.get_dummy_value()
-
-        return types.void(words, types.int32, types.int32, types.float32), codegen
-
-    @intrinsic
-    def noted_both(typingctx, places, weights, e, words, at):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            vector = builder.load(builder.inttoptr(args[4], pair.as_pointer(3)))
-            vector.align = 8
-            first = builder.extract_element(vector, ir.Constant(_I32, 0))
-            second = builder.bitcast(builder.extract_element(vector, ir.Constant(_I32, 1)), ir.FloatType())
-            _put(context, builder, signature.args[0], args[0], args[2], 0, first)
-            _put(context, builder, signature.args[1], args[1], args[2], 0, second)
-            return context.get_dummy_value()
-
-        return types.void(places, weights, types.int32, words, types.int32), codegen
-
-    return note_both, noted_both
-
-
-note, noted = _note()
 
 
 # ---- the box ----------------------------------------------------------------------------------------------------------

@@ -64,24 +64,40 @@ def order_of(config: GatherConfig | StagedGatherConfig):  # type: ignore[no-unty
     return ordered
 
 
-def records_of_pixel(acc: str, held: int, config: GatherConfig | StagedGatherConfig):  # type: ignore[no-untyped-def]
-    """``look(...) -> count``: a pixel's first ``held`` records, all loads at once: the k-th lies at ``turns[k]`` of their order.
-
-    Four local arrays of ``held``: weights, places of dots, four a point, rows of points, and turns. Where there are fewer, what
-    they hold means nothing. A cell of two is put in order here, as ``order_of`` does.
-    """
-    read, size = load_vector(config.record, 16 // ITEMSIZE[config.record], config.record), 4 * ITEMSIZE[config.record]
-    pair, integer = 16 // ITEMSIZE[config.record], _spatial_point.read_integer()
-    weight_of = weight_by_side(acc)
+def starts_of_pixel():  # type: ignore[no-untyped-def]
+    """``find(starts, at, entry, next_entry) -> count``: starts[at], ... where the records of the four cells around a pixel begin
+    and end, first, middle and last above, the same below; and how many they are."""
+    integer = _spatial_point.read_integer()
 
     @device
-    def look(record, weights, places, lines, turns, entry, next_entry, records):  # type: ignore[no-untyped-def]
+    def find(starts, at, entry, next_entry):  # type: ignore[no-untyped-def]
         """``entry``: the starts of the cells above, those below ``next_entry`` on."""
-        first, middle, last = integer(entry), integer(entry + 4), integer(entry + 8)
-        entry += next_entry
-        first_below, middle_below, last_below = integer(entry), integer(entry + 4), integer(entry + 8)
+        for k in range(3):
+            starts[at + k] = integer(entry + 4 * k)
+        for k in range(3):
+            starts[at + 3 + k] = integer(entry + next_entry + 4 * k)
+        return i32(starts[at + 2] - starts[at] + starts[at + 5] - starts[at + 3])
+
+    return find
+
+
+def records_of_pixel(acc: str, held: int, config: GatherConfig | StagedGatherConfig):  # type: ignore[no-untyped-def]
+    """``look(...)``: a pixel's first ``held`` records in their order, all loads at once.
+
+    Four local arrays of ``held``: weights, points, their rows, and places of dots. Where there are fewer, what they hold means
+    nothing. A cell of two is put in order here, as ``order_of`` does.
+    """
+    read, size = load_vector(config.record, 16 // ITEMSIZE[config.record], config.record), 4 * ITEMSIZE[config.record]
+    pair, weight_of, place_of = 16 // ITEMSIZE[config.record], weight_by_side(acc), dot_place()
+    ordered = config.ordered
+
+    @device
+    def look(  # type: ignore[no-untyped-def]
+        record, weights, numbers, lines, places, pairs, starts, at, count, records, points
+    ):
+        first, middle, last = starts[at], starts[at + 1], starts[at + 2]
+        first_below, middle_below, last_below = starts[at + 3], starts[at + 4], starts[at + 5]
         upper = i32(last - first)
-        count = i32(upper + last_below - first_below)
         for k in range(held):
             below = k >= upper
             where = i32((i32(first_below - upper) if below else first) + k) if k < count else i32(0)
@@ -89,19 +105,19 @@ def records_of_pixel(acc: str, held: int, config: GatherConfig | StagedGatherCon
             if pair < 4:
                 read(record, i32(2), records + i64(where) * size + 16)
             left = where < (middle_below if below else middle)
-            start = (first_below if left else middle_below) if below else (first if left else middle)
-            end = (middle_below if left else last_below) if below else (middle if left else last)
-            weights[k], lines[k] = weight_of(record, left, below), i32(record[3])
-            places[k] = u32(u32(record[0]) * u32(4) + u32((0 if below else 2) + (1 if left else 0)))
-            turns[k] = (1 if where == start else -1) if end - start == 2 else 0
-        for k in range(held):
-            if turns[k] > 0 and (k + 1 == held or places[min(k + 1, held - 1)] > places[k]):
-                turns[k] = 0
-            if turns[k] < 0 and places[max(k - 1, 0)] < places[k]:
-                turns[k] = 0
-        for k in range(held):
-            turns[k] = i32(turns[k] + k)
-        return count
+            weights[k], numbers[k], lines[k] = weight_of(record, left, below), i32(record[0]), i32(record[3])
+            places[k] = u32(place_of(record, left, below, points))
+            if not ordered:
+                start = (first_below if left else middle_below) if below else (first if left else middle)
+                end = (middle_below if left else last_below) if below else (middle if left else last)
+                pairs[k] = 1 if where == start and end - start == 2 else 0
+        if not ordered:
+            for k in range(held - 1):
+                if pairs[k] != 0 and numbers[k] > numbers[k + 1]:
+                    weights[k], weights[k + 1] = weights[k + 1], weights[k]
+                    places[k], places[k + 1] = places[k + 1], places[k]
+                    numbers[k], numbers[k + 1] = numbers[k + 1], numbers[k]
+                    lines[k], lines[k + 1] = lines[k + 1], lines[k]
 
     return look
 
@@ -119,11 +135,12 @@ def weight_by_side(acc: str):  # type: ignore[no-untyped-def]
 
 
 def dot_place():  # type: ignore[no-untyped-def]
-    """``place(record, left, below) -> i64``: which dot this is: four a point, of its pixels above left, above right and so on."""
+    """``place(record, left, below, points) -> i64``: which dot of its image this is: first those of all points with their pixel
+    above left, then above right and so on. Neighbouring pixels write dots of neighbouring points, which lie together."""
 
     @device
-    def place(record, left, below):  # type: ignore[no-untyped-def]
-        return i64(record[0]) * 4 + (0 if below else 2) + (1 if left else 0)
+    def place(record, left, below, points):  # type: ignore[no-untyped-def]
+        return i64((0 if below else 2) + (1 if left else 0)) * points + i64(record[0])
 
     return place
 
@@ -145,7 +162,7 @@ def walk_of(  # type: ignore[no-untyped-def]
     @device
     def walk(  # type: ignore[no-untyped-def]
         record, sums, values, image, target, records, entry, next_entry, count, out_width, ys, step, next_target,
-        own, dot, fresh,
+        own, dot, fresh, points,
     ):  # fmt: skip
         """``image``: the first channel of dy; ``entry``: the starts of the cells above, those below ``next_entry`` on; ``own``:
         the pixel's channels."""
@@ -169,7 +186,7 @@ def walk_of(  # type: ignore[no-untyped-def]
                 next_at = image + fetch(record, records + i64(where) * record_size, out_width, ys) * size
                 next_weight = weight_of(record, left, below)
                 if dots:
-                    next_dot = dot + place_of(record, left, below) * dot_size
+                    next_dot = dot + place_of(record, left, below, points) * dot_size
             if weight != 0 or (dots and k >= 0):
                 part = A(0)
                 if count == held:
@@ -225,7 +242,7 @@ def planes(dtype: str, acc: str, config: GatherConfig) -> Callable[..., None]:
         entry = work + parts[0] + ((i64(n) * (height + 1) + row) * (width + 2) + column) * 4
         walk(
             record, sums, values, image, target, work + parts[3], entry, i64(width + 2) * 4, count, out_width, ys,
-            ys[1] * size, xs[1] * size, values, i64(0), True,
+            ys[1] * size, xs[1] * size, values, i64(0), True, i64(0),
         )  # fmt: skip
 
     return kernel

@@ -19,7 +19,14 @@ from numbadnn.kernels import _spatial_point
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._packed import load_words, widen
 from numbadnn.kernels._ptx import ACCUMULATOR, WORD, let_next_start, shuffle_xor, store, store_vector, wait_for_previous
-from numbadnn.kernels._spatial_gather import dot_place, offset_by_point, records_of, records_of_pixel, weight_by_side
+from numbadnn.kernels._spatial_gather import (
+    dot_place,
+    offset_by_point,
+    records_of,
+    records_of_pixel,
+    starts_of_pixel,
+    weight_by_side,
+)
 from numbadnn.kernels._spatial_point import INTEGER
 from numbadnn.kernels.spatial_gradients import HELD, SharedGatherConfig
 from numbadnn.problem import ITEMSIZE
@@ -67,7 +74,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
     read, convert, put = load_words(words), widen(dtype, vec, acc), store_vector(dtype, vec, acc)
     write, integer = store(acc, acc), _spatial_point.read_integer()
     locate, fetch, weight_of = _spatial_point.tile(columns, config.rows), records_of(acc, config), weight_by_side(acc)
-    look, offset_of = records_of_pixel(acc, HELD, config), offset_by_point(config)
+    find, look, offset_of = starts_of_pixel(), records_of_pixel(acc, HELD, config), offset_by_point(config)
     place_of, meet = dot_place(), _meet(acc, share)
     swap, levels = shuffle_xor(acc), share.bit_length() - 1
     room, held_words = HELD * pixels, BATCH * words
@@ -95,7 +102,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
     batch, pair = batch_of(BATCH), batch_of(2)
 
     @device
-    def beyond(k, entry, next_entry, record, records, out_width, ys):  # type: ignore[no-untyped-def]
+    def beyond(k, entry, next_entry, record, records, out_width, ys, points):  # type: ignore[no-untyped-def]
         """Of a record that is not noted: its offset in elements, its weight, and where its dot belongs."""
         upper = i32(integer(entry + 8) - integer(entry))
         below = k >= upper
@@ -103,7 +110,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
         where = i32(integer(entry) + k - (upper if below else i32(0)))
         left = where < integer(entry + 4)
         offset = fetch(record, records + i64(where) * record_size, out_width, ys)
-        return offset, weight_of(record, left, below), place_of(record, left, below)
+        return offset, weight_of(record, left, below), place_of(record, left, below, points)
 
     def kernel(  # type: ignore[no-untyped-def]
         img, dy, dimg, work, dot, parts, across, down, vectors, height, width, out_height, out_width, xs, ys, ds
@@ -114,13 +121,13 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
         counts = cuda.shared.array(pixels, INTEGER)
         most = cuda.shared.array(1, INTEGER)
         record = cuda.local.array(4, R)
-        turns = cuda.local.array(HELD, INTEGER)
+        starts, pairs = cuda.local.array(6, INTEGER), cuda.local.array(HELD, INTEGER)
         noted_weights, dot_places = cuda.local.array(HELD, A), cuda.local.array(HELD, WORD)
-        lines = cuda.local.array(HELD, INTEGER)
+        lines, numbers = cuda.local.array(HELD, INTEGER), cuda.local.array(HELD, INTEGER)
         sums, own = cuda.local.array(vec, A), cuda.local.array(vec, A)
         values, dots = cuda.local.array(vec, A), cuda.local.array(HELD, A)
         raw = cuda.local.array(held_words, WORD)
-        records = work + parts[3]
+        records, points = work + parts[3], i64(out_height) * out_width
         thread = i32(cuda.threadIdx.x)
         left_column, top_row, _, n = locate(i32(0), i32(cuda.blockIdx.x), across, down, i32(1))
         first_entry, next_entry = work + parts[0] + i64(n) * (height + 1) * (width + 2) * 4, i64(width + 2) * 4
@@ -136,14 +143,15 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
             entry = first_entry + (row * i64(width + 2) + column) * 4
             count = i32(0)
             if live:
-                count = look(record, noted_weights, dot_places, lines, turns, entry, next_entry, records)
+                count = find(starts, i32(0), entry, next_entry)
+                look(record, noted_weights, numbers, lines, dot_places, pairs, starts, i32(0), count, records, points)
             counts[thread] = count
             if count > HELD:
                 cuda.atomic.max(most, 0, count)
             for k in range(HELD):
                 if k < count:
-                    at = i32(turns[k] * pixels + thread)
-                    offsets[at] = i32(offset_of(i32(dot_places[k] >> u32(2)), out_width, ys) >> shift)
+                    at = i32(k * pixels + thread)
+                    offsets[at] = i32(offset_of(numbers[k], out_width, ys) >> shift)
                     weights[at] = noted_weights[k]
                     places[at] = dot_places[k]
             for k in range(count, min(max(i32(count + (count & 1)), i32(BATCH)), i32(HELD))):
@@ -182,6 +190,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
                             records,
                             out_width,
                             ys,
+                            points,
                         )
                         if weight != 0:
                             read(raw, i32(0), line + offset * size)
@@ -205,7 +214,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
             for far in range(i32(HELD), most[0]):  # all threads of a warp: they meet
                 total, place = A(0), i64(0)
                 if far < count:
-                    offset, _, place = beyond(far, entry, next_entry, record, records, out_width, ys)
+                    offset, _, place = beyond(far, entry, next_entry, record, records, out_width, ys, points)
                     line, mine = slopes + offset * size, image + (row * xs[2] + column * xs[3]) * size
                     for k in range(lane, vectors, i32(share)):
                         read(raw, i32(0), line + i64(k) * nbytes)

@@ -2,7 +2,8 @@
 
 The box of dy that a tile of pixels needs comes to shared memory some channels ahead (``_spatial_box``), and the tile's own
 pixels with it. What each pixel sums is found once for all channels and kept in registers: where in the box each of its records
-lies, and the weight; what it has fewer than others is read from a cell that holds 0. An element of dy then serves twice:
+lies, and the weight; what it has fewer than others is read from a cell that holds 0. Most tiles have few records a pixel, as
+many as an image that is turned or enlarged; they have instructions of their own. An element of dy then serves twice:
 ``weight * dy`` goes to the pixel's gradient, ``pixel * dy`` to the record's dot, of which ``_spatial_slope.finish`` makes the
 gradient in the grid: image and dy come from memory once. Where the box is too large, or a pixel has more than ``config.held``
 records, dy is read where it lies (``_spatial_gather``): slower, the same sums.
@@ -19,72 +20,28 @@ from numbadnn.kernels import _spatial_point
 from numbadnn.kernels._async_copies import commit_async, wait_async_but
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._ptx import ACCUMULATOR, WORD, let_next_start, load, store, wait_for_previous
-from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, note, noted, stager
-from numbadnn.kernels._spatial_gather import records_of_pixel, walk_of
+from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, stager
+from numbadnn.kernels._spatial_gather import records_of_pixel, starts_of_pixel, walk_of
 from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
 from numbadnn.kernels.spatial_gradients import StagedGatherConfig
 from numbadnn.problem import ITEMSIZE
 
 #: channels at a time where dy is read where it lies
 WALKED = 8
-#: the note of a record that there is not, and the place of its dot
+#: row and column of a record that there is not, and the place of its dot
 NONE, NO_DOT = -1, 2**32 - 1
 
 
 def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., None]:
-    """Rows contiguous; a block takes all channels, a multiple of ``config.group``, of 32 x ``config.rows`` pixels."""
+    """Rows contiguous; a block takes all channels, a multiple of ``config.group``, of ``columns`` x ``rows`` pixels."""
     A, R, size = ACCUMULATOR[acc], ACCUMULATOR[config.record], ITEMSIZE[dtype]
-    read, write, write_dot = load(dtype, acc), store(dtype, acc), store(acc, acc)
-    pixel = element(dtype, acc)
-    locate, look = _spatial_point.tile(32, config.rows), records_of_pixel(acc, config.held, config)
-    threads, pieces = config.threads, config.pieces
-    box, (plan, begin) = box_of(dtype, config, 0), stager(dtype, config, config.rounds)
-    warps, many, vec = config.threads // 32, config.rows * 32 // config.threads, config.vec
-    rounds, own_pieces = config.rounds, config.rows * 32 // config.vec
-    group, stages, held = config.group, config.stages, config.held
-    zero, box_bytes, slot = config.zero(size), config.box_bytes(size), config.group * config.box_bytes(size)
-    stretch = config.rows * 32 * 8  # of notes: the k-th of all pixels lie together
-    behind = max(stages * slot, stretch * held) // 4  # where the places of dots begin
-    at_once, all_held = group * many, held * many
+    read = load(dtype, acc)
+    threads, pieces, many = config.threads, config.pieces, config.many
+    locate, find = _spatial_point.tile(config.columns, config.rows), starts_of_pixel()
+    down_step, six, clears = threads // config.columns, 6 * many, -(-pieces // threads)
+    few = config.few
+    in_few, in_many = tile_of(dtype, acc, config, few), tile_of(dtype, acc, config, config.held)
     walk = walk_of(dtype, acc, WALKED, config, dots=True)
-    wait = wait_async_but(stages - 2)
-    assert stages == 4, "turns are written out"
-
-    @device
-    def turn(  # type: ignore[no-untyped-def]
-        s, c, channels, next_d, target, row_step, live,
-        words, start_of, sources, steps, places, some, own_at, most, at, weight, dots, sums, own, values,
-    ):  # fmt: skip
-        """The channels from c + s * group on, which lie in slot s; ``most``: records of the thread's pixels, at most."""
-        left = i32(channels - c - s * group)
-        if left > 0:
-            wait()
-            cuda.syncthreads()
-            if left > (stages - 1) * group and some >= 0:
-                for q in range(group):
-                    ahead = i32(start_of + ((s + stages - 1) % stages * slot + q * box_bytes))
-                    begin(words, ahead, sources, steps, places)
-            commit_async()
-            for p in range(many):
-                for q in range(group):
-                    sums[p * group + q] = A(0)
-                    own[p * group + q] = pixel(words, own_at, i32(s * slot + q * box_bytes + p * (warps * 32 * size)))
-            for k in range(held):
-                if k < 4 or k < most:
-                    for p in range(many):
-                        e = k * many + p
-                        for q in range(group):
-                            values[q] = pixel(words, at[e], i32(s * slot + q * box_bytes))
-                            dots[e] = A(dots[e] + own[p * group + q] * values[q])
-                        if weight[e] != 0:
-                            for q in range(group):
-                                sums[p * group + q] = A(sums[p * group + q] + weight[e] * values[q])
-            for q in range(group):
-                for p in range(many):
-                    if i32(p) < live:
-                        write(target + p * row_step, sums[p * group + q])
-                target += next_d
-        return target
 
     def kernel(  # type: ignore[no-untyped-def]
         img, dy, dimg, work, dot, parts, across, down, channels, height, width, out_height, out_width, xs, ys, ds
@@ -92,91 +49,127 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
         words = cuda.shared.array(0, WORD)
         table = cuda.shared.array(128, INTEGER)
         needed = cuda.shared.array(pieces, INTEGER)
+        starts, counts = cuda.local.array(six, INTEGER), cuda.local.array(many, INTEGER)
         record = cuda.local.array(4, R)
-        turns, lines = cuda.local.array(held, INTEGER), cuda.local.array(held, INTEGER)
-        noted_weights, dot_places = cuda.local.array(held, A), cuda.local.array(held, WORD)
-        sources, steps = cuda.local.array(rounds, INTEGER64), cuda.local.array(rounds, INTEGER64)
-        places = cuda.local.array(rounds, INTEGER)
-        sums, own = cuda.local.array(at_once, A), cuda.local.array(at_once, A)
-        at, weight = cuda.local.array(all_held, INTEGER), cuda.local.array(all_held, A)
-        dots = cuda.local.array(all_held, A)
-        walked, values, walked_own = (
-            cuda.local.array(WALKED, A),
-            cuda.local.array(WALKED, A),
-            cuda.local.array(WALKED, A),
-        )
+        walked, values, own = cuda.local.array(WALKED, A), cuda.local.array(WALKED, A), cuda.local.array(WALKED, A)
         thread, records = i32(cuda.threadIdx.x), work + parts[3]
         column, row, _, n = locate(thread, i32(cuda.blockIdx.x), across, down, i32(1))
-        start_of = address_of(words)
-        mine = i32(start_of + thread * 8)
-        which = i32(behind + thread)
+        next_entry = i64(width + 2) * 4
+        entry = work + parts[0] + ((i64(n) * (height + 1) + row) * (width + 2) + column) * 4
+        live = i32(0)
+        if column < width:
+            live = i32(u32(max(i32(height - row + down_step - 1), i32(0))) // u32(down_step))
+        for r in range(clears):
+            if thread + r * threads < pieces:
+                needed[thread + r * threads] = 0
         let_next_start()
         wait_for_previous()
-        low_j, high_j, low_i, high_i = i32(FAR), i32(FAR), i32(FAR), i32(FAR)
         most = i32(0)
         for p in range(many):
-            count = i32(0)
-            if column < width and row + p * warps < height:
-                entry = work + parts[0] + ((i64(n) * (height + 1) + row + p * warps) * (width + 2) + column) * 4
-                count = look(record, noted_weights, dot_places, lines, turns, entry, i64(width + 2) * 4, records)
-                if count > held:
-                    low_j, high_j = max(low_j, i32(0)), i32(-FAR)  # too many: as a box that is too large
-                    count = i32(0)
-                for k in range(held):
-                    if k < count:
-                        i = lines[k]
-                        j = i32(i32(dot_places[k] >> u32(2)) - i * out_width)
-                        low_j, high_j = max(low_j, i32(-j)), max(high_j, j)
-                        low_i, high_i = max(low_i, i32(-i)), max(high_i, i)
-                        note(
-                            words,
-                            i32(mine + (p * warps * 32 * 8 + turns[k] * stretch)),
-                            i32((i << 16) | j),
-                            noted_weights[k],
-                        )
-                        words[which + (turns[k] * many + p) * (warps * 32)] = dot_places[k]
-            most = max(most, count)
-            for k in range(count, held):
-                note(words, i32(mine + (p * warps * 32 * 8 + k * stretch)), i32(NONE), A(0))
-        for k in range(thread, pieces, threads):
-            needed[k] = 0
-        fits, left, top, wide, tall, pitch = box(low_j, high_j, low_i, high_i, table)
+            counts[p] = 0
+            if i32(p) < live:
+                counts[p] = find(starts, i32(6 * p), entry + (p * down_step) * next_entry, next_entry)
+            most = max(most, counts[p])
         line, next_y, next_x, next_d = dy + n * ys[0] * size, ys[1] * size, xs[1] * size, ds[1] * size
         line_own = img + n * xs[0] * size
         target = dimg + (n * ds[0] + row * ds[2] + column * ds[3]) * size
-        row_step = warps * ds[2] * size
-        dot += i64(n) * out_height * out_width * 16
-        live = i32(0)
-        if column < width:
-            live = i32(u32(max(i32(height - row + warps - 1), i32(0))) // u32(warps))
-        if fits:
+        row_step = down_step * ds[2] * size
+        points = i64(out_height) * out_width
+        dot += i64(n) * points * 16
+        if cuda.syncthreads_or(i32(1) if most > few else i32(0)) != 0:
+            done = in_many(
+                words, table, needed, record, starts, counts, most, records, column, row, live, channels, height, width,
+                out_width, line, ys[2] * size, next_y, line_own, xs[2] * size, next_x, target, row_step, next_d, dot, points,
+            )  # fmt: skip
+        else:
+            done = in_few(
+                words, table, needed, record, starts, counts, most, records, column, row, live, channels, height, width,
+                out_width, line, ys[2] * size, next_y, line_own, xs[2] * size, next_x, target, row_step, next_d, dot, points,
+            )  # fmt: skip
+        if not done:
+            for p in range(many):
+                if i32(p) < live:
+                    line_own = img + (n * xs[0] + (row + p * down_step) * xs[2] + column * xs[3]) * size
+                    for c in range(0, channels, WALKED):
+                        count = i32(min(i32(channels - c), i32(WALKED)))
+                        for q in range(WALKED):
+                            own[q] = read(line_own + (c + q) * next_x) if q < count else A(0)
+                        walk(
+                            record, walked, values, line + c * next_y, target + p * row_step + c * next_d, records,
+                            entry + (p * down_step) * next_entry, next_entry, count, out_width, ys, next_y, next_d, own,
+                            dot, c == 0, points,
+                        )  # fmt: skip
+
+    return kernel
+
+
+def tile_of(dtype: str, acc: str, config: StagedGatherConfig, held: int):  # type: ignore[no-untyped-def]
+    """``tile(...) -> done``: a tile whose pixels have up to ``held`` records each; not done where one has more, or their box is
+    too large."""
+    A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
+    write_dot, look = store(acc, acc), records_of_pixel(acc, held, config)
+    threads, columns, many, vec = config.threads, config.columns, config.many, config.vec
+    box, (plan, begin) = box_of(dtype, config, 0), stager(dtype, config, config.rounds)
+    rounds, own_pieces = config.rounds, config.rows * columns // vec
+    group, stages = config.group, config.stages
+    zero, box_bytes, slot = config.zero(size), config.box_bytes(size), config.group * config.box_bytes(size)
+    behind = stages * slot // 4  # where the places of dots begin
+    at_once, all_held = group * many, held * many
+    turn = turn_of(dtype, acc, config, held)
+    assert stages == 4, "turns are written out"
+
+    @device
+    def tile(  # type: ignore[no-untyped-def]
+        words, table, needed, record, starts, counts, most, records, column, row, live, channels, height, width,
+        out_width, line, line_step, next_y, line_own, own_step, next_x, target, row_step, next_d, dot, points,
+    ):  # fmt: skip
+        sources, steps = cuda.local.array(rounds, INTEGER64), cuda.local.array(rounds, INTEGER64)
+        places = cuda.local.array(rounds, INTEGER)
+        sums, own, values = cuda.local.array(at_once, A), cuda.local.array(at_once, A), cuda.local.array(group, A)
+        at, weight = cuda.local.array(all_held, INTEGER), cuda.local.array(all_held, A)
+        dots = cuda.local.array(all_held, A)
+        weights, dot_places = cuda.local.array(held, A), cuda.local.array(held, WORD)
+        lines, pairs = cuda.local.array(held, INTEGER), cuda.local.array(held, INTEGER)
+        numbers = cuda.local.array(held, INTEGER)
+        thread = i32(cuda.threadIdx.x)
+        start_of, which = address_of(words), u32(behind + thread)
+        low_j, high_j, low_i, high_i = i32(FAR), i32(FAR), i32(FAR), i32(FAR)
+        for p in range(many):
+            look(record, weights, numbers, lines, dot_places, pairs, starts, i32(6 * p), counts[p], records, points)
             for k in range(held):
-                for p in range(many):
-                    e = k * many + p
-                    noted(at, weight, i32(e), words, i32(mine + (p * warps * 32 * 8 + k * stretch)))
-                    i, j = i32(at[e] >> 16), i32(at[e] & 0xFFFF)
-                    index = i32((i - top) * pitch + j - left * vec)
-                    place = i32(index * size)
-                    if at[e] == NONE:
-                        words[which + e * threads] = u32(NO_DOT)
-                        place = i32(zero)
-                    else:
-                        needed[i32(u32(index) // u32(vec))] = 1
-                    at[e] = i32(start_of + place)
-                    dots[e] = A(0)
-            cuda.syncthreads()  # the boxes take the place of the notes
+                e = k * many + p
+                i = lines[k]
+                j = i32(numbers[k] - i * out_width)
+                there = k < counts[p]
+                at[e], weight[e] = (i32((i << 16) | j) if there else i32(NONE)), (weights[k] if there else A(0))
+                words[u32(which + e * threads)] = dot_places[k] if there else u32(NO_DOT)
+                if there:
+                    low_j, high_j = max(low_j, i32(-j)), max(high_j, j)
+                    low_i, high_i = max(low_i, i32(-i)), max(high_i, i)
+        if most > held:
+            low_j, high_j = max(low_j, i32(0)), i32(-FAR)  # too many: as a box that is too large
+        fits, left, top, wide, tall, pitch = box(low_j, high_j, low_i, high_i, table)
+        if fits:
+            for e in range(all_held):
+                index = i32((i32(at[e] >> 16) - top) * pitch + i32(at[e] & 0xFFFF) - left * vec)
+                if at[e] != NONE:
+                    needed[i32(u32(index) // u32(vec))] = 1
+                at[e] = i32(start_of + (i32(index * size) if at[e] != NONE else i32(zero)))
+                dots[e] = A(0)
+            cuda.syncthreads()
             if thread < stages * group:
                 words[(thread * box_bytes + zero) // 4] = 0
                 words[(thread * box_bytes + zero) // 4 + 1] = 0
-            plan(sources, places, needed, i32(own_pieces), line, left, top, wide, tall, pitch, ys[2] * size)
+            plan(sources, places, needed, i32(own_pieces), line, left, top, wide, tall, pitch, line_step)
             for r in range(rounds):
                 steps[r] = next_y
                 piece = i32(thread + r * threads)
                 if piece < own_pieces:  # of the tile's own pixels
-                    y = i32(u32(piece) // u32(32 // vec))
-                    x = i32(piece - y * (32 // vec))
-                    at_row, at_column = i32(row - i32(thread >> 5) + y), i32(column - i32(thread & 31) + x * vec)
-                    steps[r], sources[r] = next_x, line_own + at_row * xs[2] * size + i64(at_column) * size
+                    y = i32(u32(piece) // u32(columns // vec))
+                    x = i32(piece - y * (columns // vec))
+                    at_row = i32(row - i32(u32(thread) // u32(columns)) + y)
+                    at_column = i32(column - i32(u32(thread) % u32(columns)) + x * vec)
+                    steps[r], sources[r] = next_x, line_own + at_row * own_step + i64(at_column) * size
                     places[r] = i32(zero + 16 + piece * (vec * size)) if at_row < height and at_column < width else -1
             some = i32(-1)
             for r in range(rounds):
@@ -209,21 +202,57 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
                 )
                 # fmt: on
             for e in range(all_held):
-                place_of_dot = words[which + e * threads]
+                place_of_dot = words[u32(which + e * threads)]
                 if place_of_dot != u32(NO_DOT):
                     write_dot(dot + i64(place_of_dot) * 4, dots[e])
-        else:
-            for p in range(many):
-                if i32(p) < live:
-                    entry = work + parts[0] + ((i64(n) * (height + 1) + row + p * warps) * (width + 2) + column) * 4
-                    line_own = img + (n * xs[0] + (row + p * warps) * xs[2] + column * xs[3]) * size
-                    for c in range(0, channels, WALKED):
-                        count = i32(min(i32(channels - c), i32(WALKED)))
-                        for q in range(WALKED):
-                            walked_own[q] = read(line_own + (c + q) * next_x) if q < count else A(0)
-                        walk(
-                            record, walked, values, line + c * next_y, target + p * row_step + c * next_d, records, entry,
-                            i64(width + 2) * 4, count, out_width, ys, next_y, next_d, walked_own, dot, c == 0,
-                        )  # fmt: skip
+        return fits
 
-    return kernel
+    return tile
+
+
+def turn_of(dtype: str, acc: str, config: StagedGatherConfig, held: int):  # type: ignore[no-untyped-def]
+    """``turn(s, c, ...) -> target``: the channels from c + s * group on, which lie in slot s."""
+    A, size, threads, many = ACCUMULATOR[acc], ITEMSIZE[dtype], config.threads, config.many
+    write, pixel = store(dtype, acc), element(dtype, acc)
+    _, begin = stager(dtype, config, config.rounds)
+    group, stages = config.group, config.stages
+    box_bytes, slot = config.box_bytes(size), config.group * config.box_bytes(size)
+    wait = wait_async_but(stages - 2)
+
+    @device
+    def turn(  # type: ignore[no-untyped-def]
+        s, c, channels, next_d, target, row_step, live,
+        words, start_of, sources, steps, places, some, own_at, most, at, weight, dots, sums, own, values,
+    ):  # fmt: skip
+        """``most``: records of the thread's pixels, at most."""
+        left = i32(channels - c - s * group)
+        if left > 0:
+            wait()
+            cuda.syncthreads()
+            if left > (stages - 1) * group and some >= 0:
+                for q in range(group):
+                    ahead = i32(start_of + ((s + stages - 1) % stages * slot + q * box_bytes))
+                    begin(words, ahead, sources, steps, places)
+            commit_async()
+            for p in range(many):
+                for q in range(group):
+                    sums[p * group + q] = A(0)
+                    own[p * group + q] = pixel(words, own_at, i32(s * slot + q * box_bytes + p * (threads * size)))
+            for k in range(held):
+                if k < 4 or k < most:
+                    for p in range(many):
+                        e = k * many + p
+                        for q in range(group):
+                            values[q] = pixel(words, at[e], i32(s * slot + q * box_bytes))
+                            dots[e] = A(dots[e] + own[p * group + q] * values[q])
+                        if weight[e] != 0:
+                            for q in range(group):
+                                sums[p * group + q] = A(sums[p * group + q] + weight[e] * values[q])
+            for q in range(group):
+                for p in range(many):
+                    if i32(p) < live:
+                        write(target + p * row_step, sums[p * group + q])
+                target += next_d
+        return target
+
+    return turn

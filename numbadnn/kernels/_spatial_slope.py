@@ -12,7 +12,7 @@ from typing import Any
 
 from numbadnn.kernels import _reduce, _spatial_point
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store, wait_for_previous
+from numbadnn.kernels._ptx import ACCUMULATOR, load, store, wait_for_previous
 from numbadnn.kernels.spatial_gradients import FinishConfig, SlopeConfig
 from numbadnn.problem import ITEMSIZE
 
@@ -117,10 +117,9 @@ def planes(dtype: str, place: str, acc: str, config: SlopeConfig) -> Callable[..
 
 
 def finish(place: str, acc: str, config: FinishConfig) -> Callable[..., None]:
-    """dgrid of a point a thread from its four dots, which lie together; those of pixels outside were never written."""
+    """dgrid of a point a thread from its four dots; those of pixels outside were never written."""
     A, grid_size, dot_size = ACCUMULATOR[acc], ITEMSIZE[place], ITEMSIZE[acc]
-    threads, pair = config.threads, 16 // ITEMSIZE[acc]
-    read, write_slopes = load_vector(acc, pair, acc), _finish(place, acc)
+    threads, read, write_slopes = config.threads, load(acc, acc), _finish(place, acc)
     position, cell = _spatial_point.position(place, acc), _spatial_point.cell(acc)
 
     def kernel(  # type: ignore[no-untyped-def]
@@ -138,8 +137,8 @@ def finish(place: str, acc: str, config: FinishConfig) -> Callable[..., None]:
             sound, j, i, u, v = cell(px, py, height, width)
             left_in, right_in, top_in, bottom_in = j >= 0, j + 1 < width, i >= 0, i + 1 < height
             wait_for_previous()
-            for q in range(0, 4, pair):
-                read(dots, i32(q), dot + (index * 4 + q) * dot_size)
+            for q in range(4):
+                dots[q] = read(dot + ((4 * n + q) * points + point) * dot_size)
             s00, s01 = dots[0] if left_in and top_in else A(0), dots[1] if right_in and top_in else A(0)
             s10, s11 = dots[2] if left_in and bottom_in else A(0), dots[3] if right_in and bottom_in else A(0)
             at = dgrid + (n * ds[0] + row * ds[1] + column * ds[2]) * grid_size

@@ -20,14 +20,14 @@ from numbadnn.problem import ITEMSIZE
 
 
 def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[..., None]:
-    """y from img and grid; rows of the image contiguous; ``config.channels`` channels a block."""
+    """y from img and grid; rows of the image contiguous; up to ``config.channels`` channels a block, a multiple of ``group``."""
     A, size, grid_size = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[place]
     read, write, pixel = load(dtype, acc), store(dtype, acc), element(dtype, acc)
     position, cell = _spatial_point.position(place, acc), _spatial_point.cell(acc)
     locate = _spatial_point.tile(config.columns, config.rows)
     box, (plan, begin) = box_of(dtype, config, 1), stager(dtype, config, config.rounds)
-    threads, warps, vec = config.threads, config.threads // 32, config.vec
-    many, pieces = config.rows * 32 // threads, config.pieces
+    threads, vec, pieces = config.threads, config.vec, config.pieces
+    tall_step, many, clears = threads // config.columns, config.many, -(-pieces // threads)
     four, most, stages, rounds = 4 * many, config.channels, config.stages, config.rounds
     group, zero = config.group, config.pieces * vec * size  # zero: what lies behind each box
     box_bytes, slot = zero + 16, group * (zero + 16)
@@ -36,29 +36,33 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
 
     @device
     def turn(  # type: ignore[no-untyped-def]
-        s, k, count, next_y, target, row_step, live, words, start_of, sources, steps, places, some, offsets, weights
-    ):
+        s, k, count, next_y, target, row_step, live, words, start_of, sources, steps, places, some, offsets, weights,
+        results,
+    ):  # fmt: skip
         """The channels from k + s * group on, which lie in slot s; ``live``: how many of the thread's points there are."""
         left = i32(count - k - s * group)
         if left > 0:
             wait()
             cuda.syncthreads()
-            for q in range(group):
-                if left > (stages - 1) * group + q and some >= 0:
+            if left > (stages - 1) * group and some >= 0:
+                for q in range(group):
                     ahead = i32(start_of + ((s + stages - 1) % stages * slot + q * box_bytes))
                     begin(words, ahead, sources, steps, places)
             commit_async()
-            for q in range(group):
-                for p in range(many):
+            for p in range(many):
+                for q in range(group):
                     a = pixel(words, offsets[4 * p], i32(s * slot + q * box_bytes))
                     b = pixel(words, offsets[4 * p + 1], i32(s * slot + q * box_bytes))
                     d = pixel(words, offsets[4 * p + 2], i32(s * slot + q * box_bytes))
                     e = pixel(words, offsets[4 * p + 3], i32(s * slot + q * box_bytes))
                     upper = A(weights[4 * p] * a + weights[4 * p + 1] * b)
-                    lower = A(weights[4 * p + 2] * d + weights[4 * p + 3] * e)
-                    if i32(p) < live and (group == 1 or q < left):
-                        write(target + p * row_step, A(upper + lower))
-                target += next_y
+                    results[q] = A(A(upper + weights[4 * p + 2] * d) + weights[4 * p + 3] * e)
+                if i32(p) < live:
+                    to = target + p * row_step
+                    for q in range(group):
+                        write(to, results[q])
+                        to += next_y
+            target += group * next_y
         return target
 
     def kernel(  # type: ignore[no-untyped-def]
@@ -72,13 +76,14 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
         places = cuda.local.array(rounds, INTEGER)
         js, rows_of = cuda.local.array(many, INTEGER), cuda.local.array(many, INTEGER)
         weights, offsets = cuda.local.array(four, A), cuda.local.array(four, INTEGER)
+        results = cuda.local.array(group, A)
         thread = i32(cuda.threadIdx.x)
         column, row, chunk, n = locate(thread, i32(cuda.blockIdx.x), across, down, chunks)
         low_j, high_j, low_i, high_i = i32(FAR), i32(FAR), i32(FAR), i32(FAR)
         for p in range(many):
             at_column, at_row = (
                 i32(min(column, i32(out_width - 1))),
-                i32(min(i32(row + p * warps), i32(out_height - 1))),
+                i32(min(i32(row + p * tall_step), i32(out_height - 1))),
             )
             at = grid + (n * gs[0] + at_row * gs[1] + at_column * gs[2]) * grid_size
             px, py = position(at, gs[3] * grid_size, half_width, half_height)
@@ -97,15 +102,20 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
             if sound:
                 low_j, high_j = max(low_j, i32(-j)), max(high_j, j)
                 low_i, high_i = max(low_i, i32(-i)), max(high_i, i)
-        for k in range(thread, pieces, threads):
-            needed[k] = 0
+        for r in range(clears):
+            if thread + r * threads < pieces:
+                needed[thread + r * threads] = 0
         fits, left, top, wide, tall, pitch = box(low_j, high_j, low_i, high_i, table)
         c = i32(chunk * most)
         count = i32(min(i32(channels - c), i32(most)))
         image, next_x, next_y = img + (n * xs[0] + c * xs[1]) * size, xs[1] * size, ys[1] * size
         target = y + (n * ys[0] + c * ys[1] + row * ys[2] + column * ys[3]) * size
-        row_step = warps * ys[2] * size
-        live = i32(u32(max(i32(out_height - row + warps - 1), i32(0))) // u32(warps)) if column < out_width else i32(0)
+        row_step = tall_step * ys[2] * size
+        live = (
+            i32(u32(max(i32(out_height - row + tall_step - 1), i32(0))) // u32(tall_step))
+            if column < out_width
+            else i32(0)
+        )
         if fits:
             start_of = address_of(words)
             for p in range(many):
@@ -125,10 +135,9 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
             for r in range(rounds):
                 some = max(some, places[r])
             for s in range(stages - 1):
-                for q in range(group):
-                    if s * group + q < count:
-                        to = i32(start_of + (s * slot + q * box_bytes))
-                        begin(words, to, sources, steps, places)
+                if s * group < count:
+                    for q in range(group):
+                        begin(words, i32(start_of + (s * slot + q * box_bytes)), sources, steps, places)
                 commit_async()
             for k in range(
                 0, count, 4 * group
@@ -136,19 +145,19 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
                 # fmt: off
                 target = turn(
                     0, k, count, next_y, target, row_step, live,
-                    words, start_of, sources, steps, places, some, offsets, weights,
+                    words, start_of, sources, steps, places, some, offsets, weights, results,
                 )
                 target = turn(
                     1, k, count, next_y, target, row_step, live,
-                    words, start_of, sources, steps, places, some, offsets, weights,
+                    words, start_of, sources, steps, places, some, offsets, weights, results,
                 )
                 target = turn(
                     2, k, count, next_y, target, row_step, live,
-                    words, start_of, sources, steps, places, some, offsets, weights,
+                    words, start_of, sources, steps, places, some, offsets, weights, results,
                 )
                 target = turn(
                     3, k, count, next_y, target, row_step, live,
-                    words, start_of, sources, steps, places, some, offsets, weights,
+                    words, start_of, sources, steps, places, some, offsets, weights, results,
                 )
                 # fmt: on
         else:
@@ -160,9 +169,9 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
                     d = read(line + xs[2] * size) if offsets[4 * p + 2] != 0 else A(0)
                     e = read(line + (xs[2] + xs[3]) * size) if offsets[4 * p + 3] != 0 else A(0)
                     upper = A(weights[4 * p] * a + weights[4 * p + 1] * b)
-                    lower = A(weights[4 * p + 2] * d + weights[4 * p + 3] * e)
-                    if column < out_width and row + p * warps < out_height:
-                        write(target + p * row_step, A(upper + lower))
+                    value = A(A(upper + weights[4 * p + 2] * d) + weights[4 * p + 3] * e)
+                    if column < out_width and row + p * tall_step < out_height:
+                        write(target + p * row_step, value)
                 image += next_x
                 target += next_y
 

@@ -30,6 +30,8 @@ from numbadnn.problem import ITEMSIZE, Spec
 
 #: records of a pixel that are noted in shared memory; a grid as fine as the image has four a pixel on average
 HELD = 8
+#: threads of the kernel that makes all bins at once
+STRIPE_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +67,27 @@ class BinsConfig:
 
 @dataclass(frozen=True, slots=True)
 class StripeConfig:
-    """As ``BinsConfig``; ``points`` that lie together are read at once."""
+    """As ``BinsConfig``; ``points`` that lie together are read at once, ``accesses`` times a thread."""
 
     place: str
     acc: str
     record: str
     points: int
-    threads: int = 1024
+    accesses: int
+    threads: int = STRIPE_THREADS
 
 
 @dataclass(frozen=True, slots=True)
 class GatherConfig:
-    """As ``TileConfig``, of pixels; ``folded``: a point's number times a stride is where its dy lies."""
+    """As ``TileConfig``, of pixels; ``folded``: a point's number times a stride is where its dy lies; ``ordered``: two records
+    of a cell are in order."""
 
     columns: int
     rows: int
     channels: int
     record: str
     folded: bool
+    ordered: bool
     threads: int = THREADS
 
 
@@ -95,15 +100,18 @@ class SharedGatherConfig(GatherConfig):
 
 @dataclass(frozen=True, slots=True)
 class StagedGatherConfig(StagedConfig):
-    """The same of pixels and of boxes of dy; up to ``held`` records of a pixel are noted."""
+    """The same of pixels and of boxes of dy; up to ``held`` records of a pixel are kept, in tiles where no pixel has more than
+    ``few`` only those."""
 
+    few: int = 5
     held: int = 8
     record: str = "float32"
     folded: bool = True
+    ordered: bool = True
 
     @property
     def rounds(self) -> int:
-        return -(-(self.pieces + self.rows * 32 // self.vec) // self.threads)
+        return -(-(self.pieces + self.rows * self.columns // self.vec) // self.threads)
 
     def zero(self, itemsize: int) -> int:
         """Where the 0 lies behind a box of dy, in bytes."""
@@ -111,7 +119,7 @@ class StagedGatherConfig(StagedConfig):
 
     def box_bytes(self, itemsize: int) -> int:
         """A box of dy, the 0, and the tile's own pixels."""
-        return self.zero(itemsize) + 16 + self.rows * 32 * itemsize
+        return self.zero(itemsize) + 16 + self.rows * self.columns * itemsize
 
 
 # ---- the gradient in the grid alone ----------------------------------------------------------------------------------
@@ -182,6 +190,12 @@ def points_at_once(grid: Spec) -> int:
     return points if packed and not h * w % points and (n == 1 or not grid.strides[0] % (2 * points)) else 1
 
 
+def rows_a_stripe(problem: SpatialProblem) -> int:
+    """Rows of cells that one launch for all bins has room for beside all points of an image; none: there are several launches."""
+    assert problem.img is not None and problem.dy is not None
+    return (STRIPE_ROOM - STRIPE_THREADS - 2 - math.prod(problem.dy.shape[2:])) // (problem.img.shape[3] + 1)
+
+
 def bins_steps(problem: SpatialProblem, n: int, offsets: tuple[int, ...]) -> tuple[Step, ...]:
     """clear, count, scan, place and sort; one launch for images of few points."""
     img, grid, dy = problem.img, problem.grid, problem.dy
@@ -190,14 +204,14 @@ def bins_steps(problem: SpatialProblem, n: int, offsets: tuple[int, ...]) -> tup
     h, w = dy.shape[2:]
     acc, record = problem.accumulator, record_type(problem)
     total = n * h * w
-    whole = StripeConfig(grid.dtype, acc, record, points_at_once(grid))
-    most = (STRIPE_ROOM - whole.threads - 1 - h * w) // (width + 1)  # rows of cells that there is room for
+    together, most = points_at_once(grid), rows_a_stripe(problem)
     if most > 0:
         rows = min(most, -(-(height + 1) // max(1, min(STRIPES // n, h * w // STRIPE_POINTS))))
-        room = whole.threads + 1 + rows * (width + 1) + h * w
+        room = STRIPE_THREADS + 2 + rows * (width + 1) + h * w
         stripes = -(-(height + 1) // rows)
         scalars = (offsets, stripes, rows, h, w, height, width, *halves(problem), grid.strides)
         parameters = f"ptr:2 i64*4 i32:6 {real(acc)}:2 i64*4"
+        whole = StripeConfig(grid.dtype, acc, record, together, -(-h * w // (STRIPE_THREADS * together)))
         stripe = step("bins", "stripe", whole, (), parameters, n * stripes, scalars, shared_bytes=4 * room)
         return (stripe._replace(operands="grid space"),)
     config = BinsConfig(grid.dtype, acc, record, row_threads=32 if width < 256 else 128)
@@ -263,10 +277,9 @@ def bins_of(
 
 
 def staged_gather_bytes(config: StagedGatherConfig, itemsize: int) -> int:
-    """Notes, in their place stages of boxes; behind them the places of dots."""
-    pixels = 32 * config.rows
+    """Stages of boxes, behind them the places of dots."""
     boxes = config.stages * config.group * config.box_bytes(itemsize)
-    return max(boxes, 8 * pixels * config.held) + 4 * pixels * config.held
+    return boxes + 4 * config.columns * config.rows * config.held
 
 
 def gather_config(problem: SpatialProblem, stem: str) -> GatherConfig | StagedGatherConfig:
@@ -275,18 +288,20 @@ def gather_config(problem: SpatialProblem, stem: str) -> GatherConfig | StagedGa
     c, height, width = problem.img.shape[1:]
     dy = problem.dy
     folded = dy.strides[2] == dy.shape[3] * dy.strides[3] or dy.shape[2] == 1
-    record = record_type(problem)
+    record, ordered = record_type(problem), rows_a_stripe(problem) > 0
     if stem == "planes":
-        return GatherConfig(*tile_of(THREADS, width, height, 32), group(c, 16), record, folded)
+        return GatherConfig(*tile_of(THREADS, width, height, 32), group(c, 16), record, folded, ordered)
     if stem == "staged":
         few, vec = dy.itemsize < 4, row_vec((problem.img, dy))
         together = math.gcd(c, 4 if few else 2)
         rows, pieces = (8, 192) if few else (16, 512)
-        # a turned image has five records a pixel at most, one enlarged by a tenth seven: five would be 5 us faster of 115
-        return StagedGatherConfig(rows, 1, vec, pieces, 4, together, held=7, record=record, folded=folded)
+        # a turned image has five records a pixel at most, one enlarged by a tenth seven
+        return StagedGatherConfig(
+            rows, 1, vec, pieces, 4, together, few=5, held=7, record=record, folded=folded, ordered=ordered
+        )
     vec = vectors_of(images(problem))
     vectors = c // vec
     share = min(32, 1 << (vectors - 1).bit_length())
     share = share // 2 if share > 2 else share  # two vectors a lane: the lanes meet over fewer
     columns, rows = tile_of_vectors(vectors, width, height, 128)
-    return SharedGatherConfig(columns, rows, vec, record, folded, threads=128, share=share)
+    return SharedGatherConfig(columns, rows, vec, record, folded, ordered, threads=128, share=share)

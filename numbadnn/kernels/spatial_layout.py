@@ -46,6 +46,11 @@ class StagedConfig:
         return 32
 
     @property
+    def many(self) -> int:
+        """Points a thread."""
+        return self.rows * self.columns // self.threads
+
+    @property
     def rounds(self) -> int:
         """Pieces a thread, at most."""
         return -(-self.pieces // self.threads)
@@ -232,9 +237,10 @@ def sampler_config(problem: SpatialProblem, stem: str) -> TileConfig | StagedCon
 
 
 def staged_config(channels: int, vec: int, itemsize: int) -> StagedConfig:
-    """16-bit: half as many bytes a channel, so two at a time, in boxes of half the pixels."""
-    few = itemsize < 4
-    return StagedConfig(16, group(channels, 64), vec, 256 if few else 512, 4, 2 if few else 1)
+    """16-bit: half as many bytes a channel, so four at a time, in boxes that four blocks of a multiprocessor have room for."""
+    if itemsize < 4:
+        return StagedConfig(16, group(channels, 32), vec, 216, 4, math.gcd(channels, 4))
+    return StagedConfig(16, group(channels, 64), vec, 512, 4, 1)
 
 
 def tile_of_vectors(vectors: int, width: int, height: int, most: int = 256) -> tuple[int, int]:

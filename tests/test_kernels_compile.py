@@ -15,8 +15,18 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.errors import NumbaDNNError
-from numbadnn.kernels import _assemble, _compile, _launch, all_kernels, pool_walk
+from numbadnn.kernels import (
+    _assemble,
+    _compile,
+    _launch,
+    all_kernels,
+    line_tiles,
+    pool_walk,
+    unshared_weights_many,
+)
 from numbadnn.kernels._launch import Kernel, arch_name
+from numbadnn.kernels.line_tiles import TilesConfig
+from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
 from numbadnn.ops.pool import PoolProblem
 
 ARCHITECTURES = ((8, 0, ""), (9, 0, "a"), (10, 0, ""))
@@ -88,6 +98,23 @@ def test_the_widest_gradient_of_overlapping_maxima_is_one_that_does_not_spill(
     problem = PoolProblem.parse(f"pool_grad {line}")
     config = pool_walk.possible(problem, pool_walk.space(problem)[0], "float32", arch[:2])
     made = _assemble.by_ptxas(pool_walk.kernel("float16", "float32", config).ptx(arch), arch_name(arch), PTXAS)
+    assert CLEAN in made.log, made.log
+
+
+@pytest.mark.slow
+@needs_ptxas
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        unshared_weights_many.kernel(WeightsManyConfig(32, 16, 16, 2, 4, 6, 2, 4, 8)),
+        unshared_weights_many.kernel(WeightsManyConfig(32, 16, 32, 2, 4, 6, 2, 4, 16)),
+        line_tiles.kernel("float32", "float32", TilesConfig(4, 4, 4, 0, 4, False)),
+    ],
+    ids=lambda k: k.name.replace(" ", "-"),
+)
+def test_kernels_of_many_sums_do_not_spill_on_hopper(kernel: Kernel) -> None:
+    """Those that other architectures' compilers leave some sums of in memory."""
+    made = _assemble.by_ptxas(kernel.ptx((9, 0, "a")), "sm_90a", PTXAS)
     assert CLEAN in made.log, made.log
 
 

@@ -9,7 +9,7 @@ nothing is automatic.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -105,11 +105,14 @@ def batches(text: np.ndarray, batch: int = BATCH, steps: int = STEPS) -> Iterato
 
 
 def main() -> None:
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    parser = argparse.ArgumentParser(description="Learn the text of Python's licence, then write some of its kind.")
+    parser.add_argument("seconds", nargs="?", type=float, default=60.0, help="how long to learn (60)")
+    parser.add_argument("mode", nargs="?", choices=("gru", "lstm"), default="gru", help="the recurrent layer (gru)")
+    options = parser.parse_args()
     text = licence()
     alphabet = sorted(set(text))
     codes = np.array([alphabet.index(c) for c in text])
-    model = Model(len(alphabet), sys.argv[2] if len(sys.argv) > 2 else "gru", hidden=128)
+    model = Model(len(alphabet), options.mode, hidden=128)
     start, losses, states = time.perf_counter(), [], model.start(BATCH)
     for anew, part in batches(codes):
         states = model.start(BATCH) if anew else states
@@ -119,7 +122,7 @@ def main() -> None:
         if len(losses) % 200 == 0:
             passed = time.perf_counter() - start
             print(f"{passed:5.0f} s  step {len(losses):5d}  {np.mean(losses[-200:]) / np.log(2):.3f} bits a character")
-            if passed > seconds:
+            if passed > options.seconds:
                 break
     print("".join(alphabet[i] for i in model.sample(alphabet.index("P"), 300)))
 

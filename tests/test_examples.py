@@ -1,6 +1,7 @@
 """The examples do what their first paragraphs say, on the CPU, and on the GPU where there is one."""
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +31,13 @@ def test_digits_are_learned(library: str) -> None:
     lines: list[str] = []
     assert example("digits").train(library, epochs=8, report=lines.append) >= 0.97
     assert len(lines) == 8
+
+
+def test_the_language_model_says_what_it_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["char_lm.py", "--help"])
+    with pytest.raises(SystemExit) as exit_of:
+        example("char_lm").main()
+    assert exit_of.value.code == 0
+    assert "[seconds] [{gru,lstm}]" in capsys.readouterr().out

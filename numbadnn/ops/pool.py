@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,9 +125,13 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in text.split("x"))
 
 
+#: what holds numbers in no order that its caller has given: no axes
+UNORDERED = Set | Mapping
+
+
 def _axes(name: str, value: Any, rank: int) -> tuple[int, ...]:
     """A tuple of ``rank`` integers, else TypeError or ValueError."""
-    if not hasattr(value, "__iter__"):
+    if not hasattr(value, "__iter__") or isinstance(value, UNORDERED):
         raise TypeError(f"{name}: expected {rank} integers, got {value!r}")
     try:
         if any(isinstance(v, bool) for v in value):
@@ -172,7 +177,7 @@ def _output_sizes(
 def _parameters(params: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str]:
     """Window, stride, pad and mode with the defaults filled in."""
     ws, stride, mode, pad = params
-    if not hasattr(ws, "__len__") or isinstance(ws, str):
+    if not hasattr(ws, "__len__") or isinstance(ws, str | UNORDERED):
         raise TypeError(f"ws: expected 2 or 3 integers, got {ws!r}")
     window = _axes("ws", ws, len(ws))
     rank = len(window)
@@ -225,9 +230,8 @@ def _cold_parameters(ws: Any, stride: Any, mode: Any, pad: Any) -> tuple[Any, ..
     if isinstance(mode, str) and mode == "average":
         warn("mode='average': say 'average_inc_pad'", DeprecationWarning)
         mode = "average_inc_pad"
-    axes = [
-        tuple(v) if hasattr(v, "__iter__") and not isinstance(v, str | np.ndarray) else v for v in (ws, stride, pad)
-    ]
+    kept = str | np.ndarray | UNORDERED
+    axes = [tuple(v) if hasattr(v, "__iter__") and not isinstance(v, kept) else v for v in (ws, stride, pad)]
     return axes[0], axes[1], mode, axes[2]
 
 

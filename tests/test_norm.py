@@ -279,6 +279,8 @@ def test_theanos_names():
         np.testing.assert_array_equal(out, 1)
         with pytest.raises(ValueError, match="epsilon must be at least 1e-5"):
             theano.dnn_batch_normalization_train(X, ONE, ONE, "spatial", 9e-6)
+        with pytest.raises(TypeError, match="epsilon: expected a number, got None"):
+            theano.GpuDnnBatchNormInference("spatial", epsilon=None)(X, ONE, ONE, ONE, ONE)
         theano.dnn_batch_normalization_test(X, ONE, ONE, ONE, ONE, "spatial", 1e-5)
         x, rm, rv = X * 1.0, 5 * ONE, 6 * ONE
         op = theano.GpuDnnBatchNorm("spatial", True, True, False, True)

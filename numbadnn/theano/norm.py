@@ -25,9 +25,13 @@ __all__ = [
 
 
 def _check_epsilon(epsilon: float) -> float:
-    if np.float32(epsilon) < np.float32(1e-5):
+    try:
+        number = float(epsilon)
+    except (TypeError, ValueError):
+        raise TypeError(f"epsilon: expected a number, got {epsilon!r}") from None
+    if np.float32(number) < np.float32(1e-5):
         raise ValueError(f"epsilon must be at least 1e-5, got {epsilon!r}")
-    return float(epsilon)
+    return number
 
 
 def dnn_batch_normalization_train(

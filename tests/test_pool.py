@@ -462,5 +462,10 @@ def test_theanos_names():
     assert (left_out.stride, left_out.pad) == ((1, 1, 1), (0, 0, 0))
     with pytest.raises(ValueError, match="mode: expected one of"):
         theano.GpuDnnPoolBase("min")
-    with pytest.raises(ValueError, match="ws: expected 2 or 3 entries"):
+    with pytest.raises(ValueError, match="stride: expected 2 integers"):
         theano.GpuDnnPoolDesc((2, 2), (1, 1, 1))
+    with pytest.raises(ValueError, match="ws: expected 2 or 3 integers"):
+        theano.GpuDnnPoolDesc((2,))
+    for bad in (2, {2, 3}):
+        with pytest.raises(TypeError, match="ws: expected 2 or 3 integers"):
+            theano.GpuDnnPoolDesc(bad)

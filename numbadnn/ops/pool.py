@@ -174,7 +174,7 @@ def _output_sizes(
     return tuple((n + 2 * p - w) // s + 1 for n, w, s, p in zip(spatial, window, stride, pad, strict=True))
 
 
-def _parameters(params: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str]:
+def parameters(params: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str]:
     """Window, stride, pad and mode with the defaults filled in."""
     ws, stride, mode, pad = params
     if not hasattr(ws, "__len__") or isinstance(ws, str | UNORDERED):
@@ -203,7 +203,7 @@ def _one(out_views: list[View], name: str) -> View | None:
 @dispatch.operation("img")
 def _build_pool(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     (img,) = views
-    window, stride, pad, mode = _parameters(params)
+    window, stride, pad, mode = parameters(params)
     spatial = _output_sizes("img", img.shape, window, stride, pad, mode)
     stride = _strides(img.shape, stride, pad)
     y = output_spec((*img.shape[:2], *spatial), img.dtype, img, _one(out_views, "out"))
@@ -213,7 +213,7 @@ def _build_pool(views: list[View], out_views: list[View], params: tuple[Any, ...
 @dispatch.operation("inp", "out", "out_grad")
 def _build_pool_grad(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     inp, out, out_grad = views
-    window, stride, pad, mode = _parameters(params)
+    window, stride, pad, mode = parameters(params)
     shape = (*inp.shape[:2], *_output_sizes("inp", inp.shape, window, stride, pad, mode))
     for name, view in (("out", out), ("out_grad", out_grad)):
         if view.shape != shape:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numbadnn
-from numbadnn.ops.pool import MODES
+from numbadnn.ops.pool import MODES, parameters
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase
 
@@ -58,10 +58,9 @@ class GpuDnnPoolDesc:
 
     def __init__(self, ws: Any = (1, 1), stride: Any = None, mode: str = "max", pad: Any = None) -> None:
         self.mode = GpuDnnPoolBase(mode).mode
-        stride, pad = (1,) * len(ws) if stride is None else stride, (0,) * len(ws) if pad is None else pad
-        if len(ws) not in (2, 3) or not len(ws) == len(stride) == len(pad):
-            raise ValueError(f"ws: expected 2 or 3 entries, as many as stride and pad, got {ws!r}, {stride!r}, {pad!r}")
-        self.ws, self.stride, self.pad = tuple(ws), tuple(stride), tuple(pad)
+        self.ws, self.stride, self.pad, _ = parameters((ws, stride, mode, pad))
+        if len(self.ws) not in (2, 3):
+            raise ValueError(f"ws: expected 2 or 3 integers, got {ws!r}")
 
     def __call__(self) -> GpuDnnPoolDesc:
         return self

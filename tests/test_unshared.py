@@ -100,6 +100,15 @@ def test_without_a_workspace_images_are_read_as_they_lie(images: int) -> None:
     assert isinstance(found, unshared_places.PlacesConfig)
 
 
+def test_of_very_many_channels_those_of_a_block_leave_their_terms_within_32_bits() -> None:
+    """Where a channel's terms begin is a product of that channel and the terms of a block's; all positions share one filter."""
+    sizes = "x=float32:9x10485760x1x1 w=float32:1x33x33x10485760x13x13:1772093440,0,0,169,13,1 pad=22,22,22,22"
+    problem = ConvProblem.parse(f"conv2d {sizes}")
+    config = unshared_box_many.heuristic(problem, Policy())
+    assert config is not None
+    assert config.channels * math.prod(problem.w.shape[3:]) < 2**32
+
+
 def test_few_positions_have_a_block_a_multiprocessor() -> None:
     sizes = "conv2d x={t}:8x16x55x55 w={t}:16x25x25x16x7x7 stride=2,2"
     single = unshared.several_places(ConvProblem.parse(sizes.format(t="float32")), Policy())

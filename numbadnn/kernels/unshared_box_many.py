@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from numbadnn.kernels import unshared_turned
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._softmax_layout import shared_room
-from numbadnn.kernels._support import accumulator_of
+from numbadnn.kernels._support import LIMIT32, accumulator_of
 from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -80,11 +80,14 @@ def heuristic(problem: ConvProblem, policy: Policy) -> ManyConfig | None:
     filters = max(2, min(images // 4, 1 << (-(-K // apart) - 1).bit_length()))
     parts, places = max(1, min(2, -(-K // (filters * apart)))), places_of(Q, 4)[0]
     tall, found = max(1, min(P, MOST_WARPS // (parts * places))), []
-    for channels in (c for c in range(1, C + 1) if C % c == 0):
+    room = shared_room(policy.device)
+    # no more than have a word of it each, and a number of 32 bits for terms of a filter times channels of a block
+    most = min(C, room // 4, LIMIT32 // max(1, math.prod(w.shape[3:])))
+    for channels in (c for c in range(1, most + 1) if C % c == 0):
         vec = vector(problem, channels, 4)
         for stages, resident in itertools.product((3, 4), (1, MOST_IMAGES // images)):
             config = ManyConfig(images, filters, tall, places, parts, vec, stages, resident, channels)
-            if shared_bytes(problem, config) <= shared_room(policy.device) // resident - 1024 * (resident - 1):
+            if shared_bytes(problem, config) <= room // resident - 1024 * (resident - 1):
                 found.append((vec, resident, channels, stages, config))
     return max(found, key=lambda f: f[:4])[4] if found else None
 

@@ -222,14 +222,14 @@ def plan(problem: ConvProblem, policy: Policy, config: BoxesConfig | None = None
     N, chunk_bytes = problem.x.shape[0], space_bytes(problem, chosen, acc)
     chunks = min(-(-N // chosen.images), max(1, policy.workspace_limit // chunk_bytes))
     lot = lot_of(chosen.images, acc)
-    first, second = boxes_kernel(dtype, acc, chosen), collect_kernel(dtype, acc, lot)
+    first = boxes_kernel(dtype, acc, chosen)
     block, steps = (LANES * chosen.warps, 1, 1), []
     for start in range(0, N, chunks * chosen.images):
         now = min(chunks, -(-(N - start) // chosen.images))
         scalars, grid = _boxes_arguments(problem, chosen, now, start)
         steps.append((first.prepare(device, grid, block, scalars), "y w space"))
-        scalars, grid = collect_arguments(problem, chosen.tile, start, now * chosen.images, lot)
-        steps.append((second.prepare(device, grid, (COLLECTORS, 1, 1), scalars), "space x"))
+        added = collecting(problem, acc, device, chosen.tile, start, now * chosen.images, lot)
+        steps.append((added, "space x"))
     direct = sequence("y w x space", steps)
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
@@ -256,10 +256,10 @@ def _boxes_arguments(
     return scalars, (math.prod(tiles) * G * slices * chunks, 1, 1)
 
 
-def collect_arguments(
-    problem: ConvProblem, tile: tuple[int, int], start: int, slots: int, lot: int
-) -> tuple[tuple[Any, ...], tuple[int, int, int]]:
-    """The same of the second kernel, for the images from ``start`` on of boxes that have ``slots``."""
+def collecting(
+    problem: ConvProblem, acc: str, device: int, tile: tuple[int, int], start: int, slots: int, lot: int
+) -> Any:
+    """The second kernel, ready for the images from ``start`` on of boxes that have ``slots``."""
     N, C, H, W = problem.x.shape
     down, right = (t * step for t, step in zip(tile, problem.stride, strict=True))
     scalars = (
@@ -268,7 +268,8 @@ def collect_arguments(
         *(reciprocal(divisor) for divisor in (slots // lot, W, H, down, right)),
         *(problem.x.strides, problem.alpha, problem.beta),
     )
-    return scalars, (-(-(slots // lot * C * H * W) // COLLECTORS), 1, 1)
+    grid = (-(-(slots // lot * C * H * W) // COLLECTORS), 1, 1)
+    return collect_kernel(problem.x.dtype, acc, lot).prepare(device, grid, (COLLECTORS, 1, 1), scalars)
 
 
 def reciprocal(divisor: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import Any
 from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_inputs import COLLECTORS, collect_arguments, collect_kernel, lot_of
+from numbadnn.kernels.unshared_inputs import collecting, lot_of
 from numbadnn.kernels.unshared_tile import seen_of, tiles_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -181,7 +181,7 @@ def plan(problem: ConvProblem, policy: Policy, config: InputsHalvesConfig) -> Ex
     dtype, device, w, lot = problem.x.dtype, policy.device, problem.w, lot_of(config.kept, "float32")
     N, slices, tiles = problem.x.shape[0], -(-w.shape[3] // config.channels), tiles_of(problem, config.tile)
     space = space_bytes(problem, config)
-    first, second = kernel(dtype, config), collect_kernel(dtype, "float32", lot)
+    first = kernel(dtype, config)
     scalars = (
         *(slices, problem.groups, N, w.shape[0] // problem.groups, w.shape[3], config.channels, config.own, tiles[1]),
         *(config.tile, problem.y.shape[2:], problem.taps, problem.stride, problem.dilation, int(problem.flip)),
@@ -189,9 +189,8 @@ def plan(problem: ConvProblem, policy: Policy, config: InputsHalvesConfig) -> Ex
     )
     grid = (math.prod(tiles) * problem.groups * slices, 1, 1)
     launch = first.prepare(device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
-    scalars, grid = collect_arguments(problem, config.tile, 0, config.kept, lot)
-    collected = second.prepare(device, grid, (COLLECTORS, 1, 1), scalars)
-    direct = sequence("y w x space", [(launch, "y w space"), (collected, "space x")])
+    added = collecting(problem, "float32", device, config.tile, 0, config.kept, lot)
+    direct = sequence("y w x space", [(launch, "y w space"), (added, "space x")])
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
         direct(stream, *inputs, *outputs, workspace)

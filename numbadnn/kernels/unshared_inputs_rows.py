@@ -18,7 +18,7 @@ from numbadnn.kernels import _driver, simulate
 from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._softmax_layout import LARGEST_ROOM
 from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_inputs import COLLECTORS, collect_arguments, collect_kernel, lot_of
+from numbadnn.kernels.unshared_inputs import collecting, lot_of
 from numbadnn.kernels.unshared_tile import seen_of, tiles_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -253,7 +253,7 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
     """Two launches, the second of which starts before the first has ended, and waits for it."""
     dtype, device, w, lot = problem.x.dtype, policy.device, problem.w, lot_of(config.kept, "float32")
     N, slices, tiles = problem.x.shape[0], -(-w.shape[3] // config.channels), tiles_of(problem, config.tile)
-    first, second = kernel(dtype, config), collect_kernel(dtype, "float32", lot)
+    first = kernel(dtype, config)
     scalars = (
         *(slices, problem.groups, N, w.shape[0] // problem.groups, w.shape[3], config.channels, tiles[1], config.tile),
         *(problem.y.shape[2:], problem.stride[0], pitch_of(problem, config), y_pitch_of(problem, config)),
@@ -261,9 +261,8 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
     )
     grid = (blocks_of(problem, config), 1, 1)
     launch = first.prepare(device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
-    scalars, grid = collect_arguments(problem, config.tile, 0, config.kept, lot)
-    collected = second.prepare(device, grid, (COLLECTORS, 1, 1), scalars)
-    direct = sequence("y w x space", [(launch, "y w space"), (collected, "space x")])
+    added = collecting(problem, "float32", device, config.tile, 0, config.kept, lot)
+    direct = sequence("y w x space", [(launch, "y w space"), (added, "space x")])
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
         direct(stream, *inputs, *outputs, workspace)

@@ -1,7 +1,8 @@
-"""The plan that most operations have: one launch."""
+"""The plans that most operations have: one launch, or several that take what the operation takes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels._launch import Kernel, Launch
@@ -22,3 +23,18 @@ def one_launch(
         launch(stream, *inputs, outputs[0])
 
     return Executable(run, 0, arithmetic, determinism, {"kernel": kernel.name, "config": config}, launch.direct)
+
+
+def around(
+    direct: Callable[..., None],
+    facts: dict[str, Any],
+    nbytes: int = 0,
+    arithmetic: str = "ieee",
+    determinism: str = "gpu_to_gpu",
+) -> Executable:
+    """The plan of a function (stream, *inputs, *outputs[, workspace of ``nbytes``])."""
+
+    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
+        direct(stream, *inputs, *outputs, *((workspace,) if nbytes else ()))
+
+    return Executable(run, nbytes, arithmetic, determinism, facts, direct)

@@ -9,6 +9,7 @@ from typing import Any
 
 from numbadnn.kernels import grouped_halves_weights_config as configurations
 from numbadnn.kernels._launch import Kernel, sequence
+from numbadnn.kernels._plans import around, one_launch
 from numbadnn.kernels._support import LIMIT32
 from numbadnn.kernels.grouped_halves_access import CHANNELS
 from numbadnn.kernels.grouped_halves_weights_config import GroupedWeightsConfig, partial_bytes, tiles_of
@@ -117,20 +118,13 @@ def plan(problem: ConvProblem, policy: Policy, config: GroupedWeightsConfig | No
     grid = (config.splits * tiles_of(problem, config)[2], 1, 1)
     scalars = arguments(problem, config)
     main = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes(problem))
-    facts = {"kernel": chosen.name, "config": config}
     if config.direct:
-
-        def run_one(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-            main(stream, *inputs, *outputs)
-
-        return Executable(run_one, 0, "tensor_core", "run_to_run", facts, main.direct)
+        return one_launch(chosen, main, config, "tensor_core", "run_to_run")
     second = total_launch(problem, config.splits, policy.device)
     direct = sequence("x y w space", [(main, "x y space"), (second, "space w")])
 
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        direct(stream, *inputs, *outputs, workspace)
-
-    return Executable(run, config.splits * partial_bytes(problem), "tensor_core", "run_to_run", facts, direct)
+    facts = {"kernel": chosen.name, "config": config}
+    return around(direct, facts, config.splits * partial_bytes(problem), "tensor_core", "run_to_run")
 
 
 def rank(problem: ConvProblem) -> float:

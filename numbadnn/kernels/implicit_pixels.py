@@ -19,6 +19,7 @@ from numbadnn.kernels._implicit_walk import (
     window,
 )
 from numbadnn.kernels._launch import Kernel, blocks, sequence
+from numbadnn.kernels._plans import around
 from numbadnn.kernels._support import LIMIT32
 from numbadnn.kernels.implicit_pixels_config import (
     COPIES,
@@ -227,10 +228,7 @@ def plan(problem: ConvProblem, policy: Policy, config: PixelsConfig | None = Non
             steps.append((total_launch(p.target, problem, config.splits, device), f"space+{packed} out"))
         direct = sequence("image w out space", steps)
 
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        direct(stream, *inputs, *outputs, *((workspace,) if nbytes else ()))
-
-    return Executable(run, nbytes, "tf32" if p.item == 4 else "tensor_core", "run_to_run", facts, direct)
+    return around(direct, facts, nbytes, "tf32" if p.item == 4 else "tensor_core", "run_to_run")
 
 
 def rank(problem: ConvProblem) -> float:

@@ -19,6 +19,7 @@ from numbadnn.kernels._implicit_walk import (
     window,
 )
 from numbadnn.kernels._launch import Kernel, sequence
+from numbadnn.kernels._plans import around
 from numbadnn.kernels._support import LIMIT32
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -262,11 +263,7 @@ def plan(problem: ConvProblem, policy: Policy, config: WeightsConfig | None = No
         nbytes, second = config.splits * partial_bytes(problem), total_launch(problem, config.splits, device)
         direct = sequence("x y w space", [(main, "x y space"), (second, "space w")])
 
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        direct(stream, *inputs, *outputs, *((workspace,) if nbytes else ()))
-
-    facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, nbytes, "tensor_core", "run_to_run", facts, direct)
+    return around(direct, {"kernel": chosen.name, "config": config}, nbytes, "tensor_core", "run_to_run")
 
 
 def rank(problem: ConvProblem) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 from numbadnn.kernels import norm_columns, norm_planes, norm_strided
 from numbadnn.kernels._launch import Kernel, blocks, sequence
 from numbadnn.kernels._norm_layout import accumulator
+from numbadnn.kernels._plans import around
 from numbadnn.kernels._support import device_reason
 from numbadnn.ops.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.problem import ITEMSIZE, Policy
@@ -106,11 +107,8 @@ def _plan_steps(problem: NormProblem, policy: Policy, steps: Any) -> Executable:
                 launches.append((prepare(*steps.application()), of_walk.format(table=table)))
         direct = sequence(names, launches)
 
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        direct(stream, *inputs, *outputs, *((workspace,) if nbytes else ()))
-
     facts = {"kernel": type(steps).__name__.lower(), "config": steps.config, "parts": getattr(steps, "parts", 1)}
-    return Executable(run, nbytes, determinism="gpu_to_gpu", facts=facts, direct=direct)
+    return around(direct, facts, nbytes)
 
 
 def _precision_reason(problem: NormProblem, policy: Policy) -> str:

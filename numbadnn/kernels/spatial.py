@@ -18,6 +18,7 @@ from numbadnn.kernels import spatial_gradients as gradients
 from numbadnn.kernels import spatial_grid as grid
 from numbadnn.kernels import spatial_layout as layout
 from numbadnn.kernels._launch import Kernel, sequence
+from numbadnn.kernels._plans import around
 from numbadnn.kernels._support import LIMIT32, device_reason
 from numbadnn.kernels.spatial_layout import Step
 from numbadnn.ops.spatial import OPERANDS, SpatialProblem
@@ -38,33 +39,24 @@ def _ready(step: Step, device: int) -> Callable[..., None]:
 
 def _plan_grid(problem: SpatialProblem, policy: Policy, config: Any = None) -> Executable:
     step = grid.grid_step(problem)
-    return _one(_ready(step, policy.device), {"kernel": step.kernel.name})
+    return around(_ready(step, policy.device), {"kernel": step.kernel.name})
 
 
 def _plan_theta(problem: SpatialProblem, policy: Policy, config: Any = None) -> Executable:
     first, last, nbytes = grid.theta_steps(problem)
     facts = {"kernel": first.kernel.name, "launches": 1 if last is None else 2}
     if last is None:
-        return _one(_ready(first, policy.device), facts)
+        return around(_ready(first, policy.device), facts)
     parts, finish = _prepared(first, policy.device), _prepared(last, policy.device)
-    return _one(sequence("dgrid dtheta space", [(parts, "dgrid space"), (finish, "space dtheta")]), facts, nbytes)
+    return around(sequence("dgrid dtheta space", [(parts, "dgrid space"), (finish, "space dtheta")]), facts, nbytes)
 
 
 def _plan_sampler(stem: str) -> Callable[..., Executable]:
     def plan(problem: SpatialProblem, policy: Policy, config: Any = None) -> Executable:
         step = layout.sampler_step(problem, stem, config)
-        return _one(_ready(step, policy.device), {"kernel": step.kernel.name})
+        return around(_ready(step, policy.device), {"kernel": step.kernel.name})
 
     return plan
-
-
-def _one(direct: Callable[..., None], facts: dict[str, Any], nbytes: int = 0) -> Executable:
-    """An Executable around a function (stream, *inputs, *outputs[, workspace])."""
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        direct(stream, *inputs, *outputs, *((workspace,) if nbytes else ()))
-
-    return Executable(run, nbytes, determinism="gpu_to_gpu", facts=facts, direct=direct)
 
 
 # ---- the sampler's gradients -----------------------------------------------------------------------------------------
@@ -97,7 +89,7 @@ def _plan_gradients(stem: str) -> Callable[..., Executable]:
                 launches.append((launch, " ".join(words)))
         gather = bins[each].steps[-1 if stem == "planes" else -2]
         direct = sequence("img grid dy dimg dgrid space", launches)
-        return _one(
+        return around(
             direct, {"kernel": gather.kernel.name, "launches": len(launches)}, max(b.nbytes for b in bins.values())
         )
 

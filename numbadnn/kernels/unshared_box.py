@@ -11,7 +11,7 @@ from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_tile import places_of, seen_of, vector
+from numbadnn.kernels.unshared_tile import lots_of, places_of, seen_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -127,7 +127,7 @@ def _of_weights(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
     filters = 4 if few or K <= 4 else min(most, 8 if K <= 8 else 16)
     found = []
     for places in (8, 5, 4, 2, 1) if few else (4, 2, 1) if images == MOST_IMAGES else (8, 4, 2, 1):
-        for channels in (C, *(c for c in (64, 32, 16, 8, 4, 2, 1) if c < C)):
+        for channels in lots_of(C):
             vec, warps = vector(problem, channels, 4), places * max(1, round(MOST_WARPS / places))
             config = BoxConfig(images, filters, places, warps, vec, 1, 2, channels == C, channels)
             if shared_bytes(problem, config) <= SHARED_BYTES:

@@ -16,6 +16,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from numbadnn.kernels._launch import Kernel, sequence
+from numbadnn.kernels._plans import around
 from numbadnn.kernels._support import LIMIT32, accumulator_of
 from numbadnn.kernels.unshared_tile import seen_of, tiles_of, vector
 from numbadnn.ops.conv import ConvProblem
@@ -232,12 +233,9 @@ def plan(problem: ConvProblem, policy: Policy, config: BoxesConfig | None = None
         steps.append((added, "space x"))
     direct = sequence("y w x space", steps)
 
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        direct(stream, *inputs, *outputs, workspace)
-
     facts = {"kernel": first.name, "config": chosen}
     level = "run_to_run" if asked is problem else "gpu_to_gpu"
-    return Executable(run, chunks * chunk_bytes, determinism=level, facts=facts, direct=direct)
+    return around(direct, facts, chunks * chunk_bytes, determinism=level)
 
 
 def _boxes_arguments(

@@ -7,9 +7,9 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
-from typing import Any
 
 from numbadnn.kernels._launch import Kernel, sequence
+from numbadnn.kernels._plans import around
 from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import accumulator_of
 from numbadnn.kernels.unshared_inputs import collecting, lot_of
@@ -180,7 +180,6 @@ def plan(problem: ConvProblem, policy: Policy, config: InputsHalvesConfig) -> Ex
     """Two launches, the second of which starts before the first has ended, and waits for it."""
     dtype, device, w, lot = problem.x.dtype, policy.device, problem.w, lot_of(config.kept, "float32")
     N, slices, tiles = problem.x.shape[0], -(-w.shape[3] // config.channels), tiles_of(problem, config.tile)
-    space = space_bytes(problem, config)
     first = kernel(dtype, config)
     scalars = (
         *(slices, problem.groups, N, w.shape[0] // problem.groups, w.shape[3], config.channels, config.own, tiles[1]),
@@ -192,11 +191,8 @@ def plan(problem: ConvProblem, policy: Policy, config: InputsHalvesConfig) -> Ex
     added = collecting(problem, "float32", device, config.tile, 0, config.kept, lot)
     direct = sequence("y w x space", [(launch, "y w space"), (added, "space x")])
 
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        direct(stream, *inputs, *outputs, workspace)
-
     facts = {"kernel": first.name, "config": config}
-    return Executable(run, space, "tensor_core", "run_to_run", facts, direct)
+    return around(direct, facts, space_bytes(problem, config), "tensor_core", "run_to_run")
 
 
 def kernels() -> Iterator[Kernel]:

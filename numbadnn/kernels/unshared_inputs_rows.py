@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from numbadnn.kernels import _driver, simulate
 from numbadnn.kernels._launch import Kernel, sequence
+from numbadnn.kernels._plans import around
 from numbadnn.kernels._softmax_layout import LARGEST_ROOM
 from numbadnn.kernels._support import accumulator_of
 from numbadnn.kernels.unshared_inputs import collecting, lot_of
@@ -128,7 +129,7 @@ def candidates(problem: ConvProblem) -> list[tuple[float, RowsConfig]]:
         for tile, own in itertools.product(itertools.product(downs, acrosses), owns(problem, channels)):
             config = fitted(problem, tile, channels, own)
             if config:
-                found.append((_microseconds(problem, config), config))
+                found.append((rank(problem, config), config))
     return found
 
 
@@ -213,7 +214,7 @@ def blocks_of(problem: ConvProblem, config: RowsConfig) -> int:
     return math.prod(tiles_of(problem, config.tile)) * problem.groups * -(-problem.w.shape[3] // config.channels)
 
 
-def _microseconds(problem: ConvProblem, config: RowsConfig) -> float:
+def rank(problem: ConvProblem, config: RowsConfig) -> float:
     """An estimate from an H200: launches, filters or what the fullest quarter of a multiprocessor issues, y's values, boxes."""
     K, taps, positions = problem.w.shape[0] // problem.groups, config.taps[1], math.prod(config.tile)
     if config.own:
@@ -228,11 +229,6 @@ def _microseconds(problem: ConvProblem, config: RowsConfig) -> float:
     # of two blocks of threads one's beginning is hidden behind the other's products
     start = 5 if config.own and config.resident == 2 else 6
     return start + max(own, stream) + 0.1 * min(own, stream) + 0.1 * loads + space_bytes(problem, config) / 1.3e6
-
-
-def rank(problem: ConvProblem, config: RowsConfig) -> float:
-    """Microseconds: the estimate that chooses the configuration."""
-    return _microseconds(problem, config)
 
 
 def kernel(dtype: str, config: RowsConfig) -> Kernel:
@@ -264,12 +260,9 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
     added = collecting(problem, "float32", device, config.tile, 0, config.kept, lot)
     direct = sequence("y w x space", [(launch, "y w space"), (added, "space x")])
 
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        direct(stream, *inputs, *outputs, workspace)
-
     facts = {"kernel": first.name, "config": config}
     arithmetic = "ieee" if config.own else "tensor_core"
-    return Executable(run, space_bytes(problem, config), arithmetic, "run_to_run", facts, direct)
+    return around(direct, facts, space_bytes(problem, config), arithmetic, "run_to_run")
 
 
 def hopper_kernels() -> Iterator[Kernel]:

@@ -31,6 +31,15 @@ def seen_of(problem: ConvProblem, positions: tuple[int, int]) -> tuple[int, int]
     return down, right
 
 
+def lots_of(channels: int) -> list[int]:
+    """How many of a group's channels a block may have at a time, the most first.
+
+    >>> lots_of(24)
+    [24, 16, 8, 4, 2, 1]
+    """
+    return [channels, *(c for c in (64, 32, 16, 8, 4, 2, 1) if c < channels)]
+
+
 def vector(problem: ConvProblem, channels: int, most: int = 8) -> int:
     """The most terms of a filter that one access may have, in every filter, from every ``channels``-th channel on."""
     w = problem.w

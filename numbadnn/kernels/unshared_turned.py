@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from numbadnn.kernels._launch import Kernel, sequence
+from numbadnn.kernels._plans import around
 from numbadnn.kernels._support import LIMIT32
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
@@ -73,10 +74,7 @@ def executable(
     taken = f"space space+{pixels[0] * images * size} result" if len(arrays) > 1 else "space other result"
     direct = sequence("x other result space", [(turn, "x other space"), (launch, taken)])
 
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        direct(stream, *inputs, outputs[0], workspace)
-
-    return Executable(run, space_bytes(problem, images), arithmetic, level, facts, direct)
+    return around(direct, facts, space_bytes(problem, images), arithmetic, level)
 
 
 def _as_one_row(array: Spec) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
+from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, lots_of, places_of, scalars, seen_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -78,7 +78,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsHalvesConfig | Non
     found = []
     few = few and images == 8
     for places in (5, 4, 2, 1) if few else (8, 5, 4, 2, 1):
-        for channels in (C, *(c for c in (64, 32, 16, 8, 4, 2, 1) if c < C)):
+        for channels in lots_of(C):
             vec, parts = vector(problem, channels), max(1, round(MOST_WARPS / places))
             config = WeightsHalvesConfig(images, filters, places, parts, vec, tall, channels)
             if shared_bytes(problem, config) <= SHARED_BYTES:
@@ -93,7 +93,7 @@ def _of_turned(
 ) -> WeightsHalvesConfig | None:
     """As many channels as fit: what came of the positions is gathered for each lot of them."""
     C, places, found = problem.w.shape[3], places_of(problem.y.shape[3], 4)[0], []
-    for channels in (C, *(c for c in (64, 32, 16, 8, 4, 2, 1) if c < C)):
+    for channels in lots_of(C):
         vec = vector(problem, channels)
         one = WeightsHalvesConfig(images, filters, places, 2, vec, tall, channels, 1, True)
         if shared_bytes(problem, one) <= shared_room(policy.device):

@@ -11,7 +11,7 @@ from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import accumulator_of
 from numbadnn.kernels.unshared_box import is_later
-from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
+from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, lots_of, places_of, scalars, seen_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -59,7 +59,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsManyConfig | None:
     rows, most = min(ROWS, 1 << (K - 1).bit_length()), 8 if is_later(policy.device) else 16
     filters = min(rows, most if -(-K // most) * most - K < 8 else 8)
     tall, places, found = min(P, 2), places_of(Q, 4)[0], []
-    for channels in (C, *(c for c in (64, 32, 16, 8, 4, 2, 1) if c < C)):
+    for channels in lots_of(C):
         vec = vector(problem, channels, 4)
         config = WeightsManyConfig(images, filters, rows, tall, places, 6, 2, vec, channels)
         if shared_bytes(problem, config) <= min(SHARED_BYTES, shared_room(policy.device) // 2 - 1024):

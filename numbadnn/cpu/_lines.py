@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
 from numbadnn.cpu._typed import fetch, flush, inner, offset_of
-from numbadnn.cpu._vector import I32, I64, broadcast, line, masked, splat
+from numbadnn.cpu._vector import _IR, I32, I64, _widen, acc_type, broadcast, known, masked, splat
 
 #: elements of a block, and those that are summed in the line's type
 LANES, RUN = 32, 2048
@@ -34,7 +34,7 @@ def view(typingctx, address, start, n, like):  # type: ignore[no-untyped-def]
         populate_array(array, data=data, shape=[args[2]], strides=[size], itemsize=size, meminfo=None)
         return array._getvalue()
 
-    if line(like):
+    if known(like):
         return types.Array(like.dtype, 1, "C")(types.int64, types.int64, types.int64, like), codegen
 
 
@@ -64,17 +64,21 @@ def _first(b, count):  # type: ignore[no-untyped-def]
 
 
 def _reduction(count, terms, join=plus, empty=0.0):  # type: ignore[no-untyped-def]
-    """An intrinsic: the ``count`` values that ``terms`` makes of x, y and a centre, each joined over x[start : start + n]."""
+    """An intrinsic: the ``count`` values that ``terms`` makes of x, y and a centre, each joined over x[start : start + n].
+
+    x and y: lines, or stored elements of 16 bits, which are widened.
+    """
 
     def reduce(typingctx, x, y, centre, start, n):  # type: ignore[no-untyped-def]
         def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-            ty = ir.VectorType(cx.get_value_type(x.dtype), LANES)
+            stored, ty = (ir.VectorType(_IR[t], LANES) for t in (x.dtype, acc))
             lines = [cx.make_array(sig.args[i])(cx, b, args[i]).data for i in (0, 1)]
             totals = [cgutils.alloca_once_value(b, splat(ty, empty)) for _ in range(count)]
 
             def add(at, load, keep):  # type: ignore[no-untyped-def]
-                blocks = [load(b.bitcast(b.gep(line, [b.add(args[3], at)]), ty.as_pointer())) for line in lines]
-                for total, value in zip(totals, terms(b, *blocks, broadcast(b, args[2], ty)), strict=True):
+                blocks = [load(b.bitcast(b.gep(line, [b.add(args[3], at)]), stored.as_pointer())) for line in lines]
+                values = [_widen(b, block, x.dtype) for block in blocks]
+                for total, value in zip(totals, terms(b, *values, broadcast(b, args[2], ty)), strict=True):
                     b.store(join(b, b.load(total), keep(value)), total)
 
             align = x.dtype.bitwidth // 8
@@ -82,16 +86,17 @@ def _reduction(count, terms, join=plus, empty=0.0):  # type: ignore[no-untyped-d
             with cgutils.for_range_slice(b, ir.Constant(I64, 0), whole, ir.Constant(I64, LANES), I64) as (at, _):
                 add(at, lambda where: b.load(where, align=align), lambda value: value)
             with b.if_then(b.icmp_signed("<", whole, args[4])):
-                mask, none = _first(b, b.sub(args[4], whole)), splat(ty, 0.0)
+                mask, none = _first(b, b.sub(args[4], whole)), splat(stored, 0 if x.dtype.bitwidth == 16 else 0.0)
                 add(
                     whole,
-                    lambda where: masked(b, "load", ty, [where, ir.Constant(I32, align), mask, none]),
+                    lambda where: masked(b, "load", stored, [where, ir.Constant(I32, align), mask, none]),
                     lambda value: b.select(mask, value, splat(ty, empty)),
                 )
             return cx.make_tuple(b, sig.return_type, [halved(b, b.load(total), join) for total in totals])
 
-        if line(x) and x == y:
-            return types.UniTuple(x.dtype, count)(x, y, x.dtype, types.int64, types.int64), codegen
+        if known(x) and x.layout == "C" and x == y:
+            acc = acc_type(x.dtype)
+            return types.UniTuple(acc, count)(x, y, acc, types.int64, types.int64), codegen
 
     return intrinsic(reduce)
 

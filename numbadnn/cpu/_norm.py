@@ -17,7 +17,6 @@ thread has LINES lines at ``lines``, of like's type. Loading this module imports
 
 from __future__ import annotations
 
-from numbadnn.cpu._lines import in_place
 from numbadnn.cpu._typed import inner
 
 #: elements of a line in scratch, lines of a thread, and from one to the next
@@ -50,8 +49,15 @@ def finite(value):  # type: ignore[no-untyped-def]
 
 
 @inner
-def all_in_place(step, codes, like):  # type: ignore[no-untyped-def]
-    count = 0
+def alike(step, codes, like):  # type: ignore[no-untyped-def]
+    """Whether all operands have neighbours, of one type, which computes as lines do: then none needs a line."""
+    same = (codes[0] == 1) == (like.itemsize == 8)
     for i in range(len(step)):
-        count += in_place(step[i], codes[i], like)
-    return count == len(step)
+        same = same and codes[i] == codes[0] and step[i] == 1
+    return same
+
+
+@inner
+def element(base, offset, code):  # type: ignore[no-untyped-def]
+    """The address of an element."""
+    return base + offset * (4 if code == 0 else 8 if code == 1 else 2)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from numba import prange
 
-from numbadnn.cpu._lines import flush_rows, memory_rows, source_rows, view
-from numbadnn.cpu._norm import LINE, finite, line_at, product, share
+from numbadnn.cpu._lines import flush_rows, in_place, source_rows, view
+from numbadnn.cpu._norm import LINE, alike, element, finite, line_at, product, share
+from numbadnn.cpu._norm_apply import apply_line, apply_memory
 from numbadnn.cpu._typed import inner, offset_of
 
-#: lines whose sums are kept in the lines' own type before they join the total
-BLOCK = 64
+#: lines whose sums are kept in the lines' own type before they join the total; a divisor of it: lines taken at a time
+#: where memory itself holds them one after the other
+BLOCK, TOGETHER = 64, 16
+
+
+@inner
+def _follow(n, shape, strides, step, code, like):  # type: ignore[no-untyped-def]
+    """Whether memory itself holds rows of n elements one after the other."""
+    return in_place(step, code, like) and len(shape) == 1 and strides[0] == n
 
 
 @inner
@@ -54,15 +62,16 @@ def moments(  # type: ignore[no-untyped-def]
             part, o, j0, n, at, first, end = _piece(job, strips, parts, width, total)
             start = offset_of(o, outer_n, outer) + j0 * step
             group = max(1, min(LINE // n, end - first))
+            many = TOGETHER if _follow(n, red_n, red, step, code, like) else 1
             result[part, :, at : at + n] = 0.0
-            for row in range(first, end, group):
-                rows = min(group, end - row)
+            for row in range(first, end, group * many):
+                rows = min(group * many, end - row)
                 found = source_rows(line, like, n, rows, x, start, row, red_n, red, step, code)
-                t = view(found, 0, LINE, like)
                 if row == first:
-                    _start(t, s1, s2, centre, n, rows, result[part], at)
-                _add_moments(t, centre, s1, s2, rows * n)
-                if (row - first) // group % BLOCK == BLOCK - 1 or row + group >= end:
+                    _start(view(found, 0, LINE, like), s1, s2, centre, n, group, result[part], at)
+                for r in range(0, rows, group):
+                    _add_moments(view(found, r * n, LINE, like), centre, s1, s2, min(group, rows - r) * n)
+                if (row - first) // group % BLOCK == BLOCK - many or row + group * many >= end:
                     _fold(s1, n, group, result[part, 1], at)
                     _fold(s2, n, group, result[part, 2], at)
             for j in range(n):
@@ -110,17 +119,22 @@ def sums(  # type: ignore[no-untyped-def]
             x_at = offset_of(o, outer_n, outer[0]) + j0 * step[0]
             dy_at = offset_of(o, outer_n, outer[1]) + j0 * step[1]
             group = max(1, min(LINE // n, end - first))
+            follow = _follow(n, red_n, red[0], step[0], codes[0], like) and _follow(
+                n, red_n, red[1], step[1], codes[1], like
+            )
+            many = TOGETHER if follow else 1
             _repeat(centre, mean[at : at + n], n, group)
             for j in range(group * n):
                 s1[j], s2[j], s3[j] = 0.0, 0.0, 0.0
             result[part, :, at : at + n] = 0.0
-            for row in range(first, end, group):
-                rows = min(group, end - row)
+            for row in range(first, end, group * many):
+                rows = min(group * many, end - row)
                 x_line = source_rows(line, like, n, rows, x, x_at, row, red_n, red[0], step[0], codes[0])
                 dy_line = source_rows(other, like, n, rows, dy, dy_at, row, red_n, red[1], step[1], codes[1])
-                t, v = view(x_line, 0, LINE, like), view(dy_line, 0, LINE, like)
-                _add_sums(t, v, centre, s1, s2, s3, rows * n)
-                if (row - first) // group % BLOCK == BLOCK - 1 or row + group >= end:
+                for r in range(0, rows, group):
+                    t, v = view(x_line, r * n, LINE, like), view(dy_line, r * n, LINE, like)
+                    _add_sums(t, v, centre, s1, s2, s3, min(group, rows - r) * n)
+                if (row - first) // group % BLOCK == BLOCK - many or row + group * many >= end:
                     _fold(s1, n, group, result[part, 0], at)
                     _fold(s2, n, group, result[part, 1], at)
                     _fold(s3, n, group, result[part, 2], at)
@@ -141,7 +155,11 @@ def apply(  # type: ignore[no-untyped-def]
     """As ``apply`` of rows, for runs along the channels."""
     strips, total = (width + LINE - 1) // LINE, product(red_n)
     group = max(1, min(LINE // min(LINE, max(width, 1)), total))
-    blocks = (total + group - 1) // group
+    direct = alike(step, codes, like)
+    for i in range(3):  # a line of several rows
+        direct = direct and (group == 1 or (len(red_n) == 1 and red[i, 0] == width))
+    many = TOGETHER if direct else 1
+    blocks = (total + group * many - 1) // (group * many)
     for tid in prange(threads):
         fresh, line, other = line_at(lines, tid, 0, like), line_at(lines, tid, 1, like), line_at(lines, tid, 6, like)
         x_line, dy_line = line, other
@@ -149,7 +167,7 @@ def apply(  # type: ignore[no-untyped-def]
         b, c = view(line_at(lines, tid, 4, like), 0, LINE, like), view(line_at(lines, tid, 5, like), 0, LINE, like)
         begun = -1
         for job in range(outers * strips * blocks * tid // threads, outers * strips * blocks * (tid + 1) // threads):
-            row, strip, o = job % blocks * group, job // blocks % strips, job // blocks // strips
+            row, strip, o = job % blocks * (group * many), job // blocks % strips, job // blocks // strips
             j0 = strip * LINE
             n, at = min(LINE, width - j0), o * width + j0
             if begun != job // blocks:  # the coefficients of another strip
@@ -158,30 +176,19 @@ def apply(  # type: ignore[no-untyped-def]
                 _repeat(a, coefficients[1, at : at + n], n, group)
                 _repeat(b, coefficients[2, at : at + n], n, group)
                 _repeat(c, coefficients[3, at : at + n], n, group)
-            rows = min(group, total - row)
             x_at, dy_at = offset_of(o, outer_n, outer[0]) + j0 * step[0], offset_of(o, outer_n, outer[1]) + j0 * step[1]
             out_at = offset_of(o, outer_n, outer[2]) + j0 * step[2]
-            if kind < 2:
-                x_line = source_rows(line, like, n, rows, x, x_at, row, red_n, red[0], step[0], codes[0])
-            if kind > 0:
-                dy_line = source_rows(other, like, n, rows, dy, dy_at, row, red_n, red[1], step[1], codes[1])
-            place = (out, out_at, row, red_n, red[2], step[2], codes[2])
-            result = memory_rows(fresh, like, n, rows, *place)
-            t, v = view(x_line, 0, LINE, like), view(dy_line, 0, LINE, like)
-            _apply_each(kind, t, v, view(result, 0, LINE, like), m, a, b, c, rows * n)
-            if result == fresh:
-                flush_rows(fresh, like, n, rows, *place)
-
-
-@inner
-def _apply_each(kind, t, v, result, m, a, b, c, n):  # type: ignore[no-untyped-def]
-    """The results of a line whose elements have coefficients of their own."""
-    if kind == 0:
-        for j in range(n):
-            result[j] = (t[j] - m[j]) * a[j] + b[j]
-    elif kind == 1:
-        for j in range(n):
-            result[j] = v[j] * a[j] + ((t[j] - m[j]) * b[j] + c[j])
-    else:
-        for j in range(n):
-            result[j] = v[j] * a[j]
+            for r in range(row, min(row + group * many, total), group):
+                rows = min(group, total - r)
+                if direct:
+                    x_line = element(x, x_at + offset_of(r, red_n, red[0]), codes[0])
+                    dy_line = element(dy, dy_at + offset_of(r, red_n, red[1]), codes[0])
+                    result = element(out, out_at + offset_of(r, red_n, red[2]), codes[0])
+                    apply_memory(kind, result, x_line, dy_line, codes[0], m, a, b, c, rows * n)
+                    continue
+                if kind < 2:
+                    x_line = source_rows(line, like, n, rows, x, x_at, r, red_n, red[0], step[0], codes[0])
+                if kind > 0:
+                    dy_line = source_rows(other, like, n, rows, dy, dy_at, r, red_n, red[1], step[1], codes[1])
+                apply_line(kind, fresh, x_line, dy_line, m, a, b, c, rows * n, like)
+                flush_rows(fresh, like, n, rows, out, out_at, r, red_n, red[2], step[2], codes[2])

@@ -23,8 +23,8 @@ from numbadnn.registry import Executable, Impl, register
 Axis = tuple[int, tuple[int, ...]]
 #: pieces that all channels are reduced in together, at least
 PIECES = 64
-#: channels that ``_norm.py`` takes together in columns
-STRIP = 1024
+#: channels that ``_norm.py`` takes together in columns, and lines of as many elements that a piece there has at least
+STRIP, LINES = 1024, 16
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def walk(problem: NormProblem) -> Walk:
         kept, (length, steps) = kept[:-1], inner
         rows = math.prod(n for n, _ in reduced)
         jobs = math.prod(n for n, _ in kept) * -(-length // STRIP)
-        parts = max(1, min(-(-PIECES // jobs), rows // 64))
+        parts = max(1, min(-(-PIECES // jobs), rows // 64, rows * min(length, STRIP) // (LINES * STRIP)))
     else:
         reduced, (length, steps) = reduced[:-1], run
         parts = max(1, min(-(-PIECES // channels), math.prod(n for n, _ in reduced)))

@@ -11,6 +11,9 @@ import pytest
 import numbadnn
 from numbadnn import reference
 from numbadnn.ops.upsample import UpsampleProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import implementations
+from numbadnn.validate.execute import execute
 
 RNG = np.random.default_rng(9)
 
@@ -233,3 +236,22 @@ def test_a_large_ratio_is_not_refused():
     y = numbadnn.bilinear_upsampling(x, frac_ratio=((10**5, 1), (1, 1)))
     assert y.shape == (1, 1, 200000, 2) and y[0, 0, 0, 0] == 0 and y[0, 0, -1, 1] == 3
     assert abs(float(y[0, 0, 100000, 0]) - 1) < 1e-4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ("float32", "float16"))
+@pytest.mark.parametrize("ratio", ("2", "3", "4", "3,2"))
+def test_kernels_agree_to_the_bit(dtype, ratio):
+    """Every kernel multiplies and adds in one order, one rounding a step, however many channels an access of it has."""
+    x, found = RNG.standard_normal((2, 8, 7, 16)).astype(dtype), {}
+    for channels, layout in ((8, ""), (8, ":nhwc"), (4, ":nhwc"), (2, ":nhwc")):
+        part = x[:, :channels]
+        problem = UpsampleProblem.parse(f"bilinear_upsampling x={dtype}:2x{channels}x7x16{layout} ratio={ratio}")
+        for impl in implementations("bilinear_upsampling"):
+            if impl.backend == "numba" and not impl.supports(problem, Policy(device=0)):
+                (result,) = execute(impl, problem, Policy(device=0), (part,), None, 1).results
+                found[impl.name, channels, layout] = np.asarray(result)
+    expected = found["numba.upsample_general", 8, ""]
+    assert len({name for name, *_ in found}) == 3
+    for (_, channels, _), result in found.items():
+        assert np.array_equal(result, expected[:, :channels])

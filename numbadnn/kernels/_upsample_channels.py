@@ -1,7 +1,8 @@
 """Bilinear upsampling of NHWC images by whole ratios, and its gradient: ``vec`` channels a thread, 16 bytes at a time.
 
-Forwards a thread makes the block of outputs between four neighbouring samples. Backwards it makes one column of ``strip``
-pixels, and walks down the rows of dy: each gives to the pixels above and below it.
+Forwards a thread makes one column of the result between ``strip`` + 1 rows of samples, so that what neighbouring threads write
+lies side by side. Backwards it makes one column of ``strip`` pixels, and walks down the rows of dy: each gives to the pixels
+above and below it.
 """
 
 from __future__ import annotations
@@ -41,47 +42,44 @@ def forward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
     A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
     fetch, put, locate = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc), _locate(threads)
     before, above = (p - 1) // 2, (r - 1) // 2
-    first_column, first_row = (1 if before else 0), (1 if above else 0)
-    part, row_part, wide = 1.0 / p, 1.0 / r, p * vec
+    first_row = 1 if above else 0
+    part, row_part = 1.0 / p, 1.0 / r
 
     @device
-    def widen(row, left, right, line, j, width, step):  # type: ignore[no-untyped-def]
-        fetch(left, i32(0), line + i64(max(j, i32(0))) * step)
+    def across(row, right, line, j, phase, width, step):  # type: ignore[no-untyped-def]
+        fetch(row, i32(0), line + i64(max(j, i32(0))) * step)
         fetch(right, i32(0), line + i64(min(i32(j + 1), i32(width - 1))) * step)
-        for f in range(p):
-            for e in range(vec):
-                both = A(A((p - f) * part) * left[e] + A(f * part) * right[e])
-                row[f * vec + e] = left[e] if f == 0 else both
+        own, other = A(A(p - phase) * A(part)), A(A(phase) * A(part))
+        for e in range(vec):
+            both = cuda.fma(other, right[e], A(own * row[e]))
+            row[e] = row[e] if phase == 0 else both
 
     def kernel(x, y, total, vectors, columns, strips, height, width, out_height, out_width, xs, ys):  # type: ignore[no-untyped-def]
-        left = cuda.local.array(vec, A)
         right = cuda.local.array(vec, A)
-        upper = cuda.local.array(wide, A)
-        lower = cuda.local.array(wide, A)
+        upper = cuda.local.array(vec, A)
+        lower = cuda.local.array(vec, A)
         result = cuda.local.array(vec, A)
         live, vector, column, group, n = locate(total, vectors, columns, strips)
         if not live:
             return
-        j, g = i32(column - first_column), i32(group * strip - first_row)
+        # i32(-1) where the column lies before the first sample's own
+        j = i32(i32(u32(column + p - before) // u32(p)) - 1)
+        phase, g = i32(column - before - j * p), i32(group * strip - first_row)
         image = x + (n * xs[0] + vector * i64(vec)) * size
-        target = y + (n * ys[0] + vector * i64(vec)) * size
+        target = y + (n * ys[0] + vector * i64(vec) + column * ys[3]) * size
         step = xs[3] * size
-        widen(upper, left, right, image + i64(max(g, i32(0))) * (xs[2] * size), j, width, step)
+        across(upper, right, image + i64(max(g, i32(0))) * (xs[2] * size), j, phase, width, step)
         for s in range(strip):
             below = i32(min(i32(g + s + 1), i32(height - 1)))
-            widen(lower, left, right, image + i64(below) * (xs[2] * size), j, width, step)
+            across(lower, right, image + i64(below) * (xs[2] * size), j, phase, width, step)
             for f in range(r):
                 o = i32((g + s) * r + above + f)
                 if o >= 0 and o < out_height:
-                    for h in range(p):
-                        at = i32(j * p + before + h)
-                        if at >= 0 and at < out_width:
-                            for e in range(vec):
-                                a, b = upper[h * vec + e], lower[h * vec + e]
-                                both = A(A((r - f) * row_part) * a + A(f * row_part) * b)
-                                result[e] = a if f == 0 else both
-                            put(result, i32(0), target + (i64(o) * ys[2] + i64(at) * ys[3]) * size)
-            for e in range(wide):
+                    for e in range(vec):
+                        both = cuda.fma(A(f * row_part), lower[e], A(A((r - f) * row_part) * upper[e]))
+                        result[e] = upper[e] if f == 0 else both
+                    put(result, i32(0), target + i64(o) * (ys[2] * size))
+            for e in range(vec):
                 upper[e] = lower[e]
 
     return kernel

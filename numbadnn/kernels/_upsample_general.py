@@ -47,32 +47,28 @@ def forward(dtype: str, acc: str, config: GeneralConfig) -> Callable[..., None]:
 
     @device
     def source(o, n, p, q):  # type: ignore[no-untyped-def]
+        """The sample before output o, how far on the next one is (0 at an edge), and how many p-ths of the way o lies."""
         at = i64(o) * q - i32(p - 1) // 2
-        at = i64(min(max(at, i64(0)), i64(n - 1) * p))
         i = i64(at // p)
-        return i, i32(at - i * p)
+        first, second = min(max(i, i64(0)), i64(n - 1)), min(max(i64(i + 1), i64(0)), i64(n - 1))
+        return i64(first), i64(second - first), i32(at - i * p)
 
     @device
-    def along(line, step, j, f, p):  # type: ignore[no-untyped-def]
-        value = read(line + j * step)
-        if f > 0:
-            part = A(A(1) / A(p))
-            value = A(A(A(p - f) * part) * value + A(A(f) * part) * read(line + (j + 1) * step))
-        return value
+    def between(a, b, f, p):  # type: ignore[no-untyped-def]
+        part = A(A(1) / A(p))
+        return cuda.fma(A(A(f) * part), b, A(A(A(p - f) * part) * a)) if f > 0 else a
 
     def kernel(x, y, total, shape, rows, columns, ratio, xs, ys):  # type: ignore[no-untyped-def]
         live, n, c, i, j = locate(total, shape)
         if not live:
             return
-        row, f = source(i, rows, ratio[0], ratio[1])
-        column, g = source(j, columns, ratio[2], ratio[3])
-        line = x + (n * xs[0] + c * xs[1] + row * xs[2]) * size
-        value = along(line, xs[3] * size, column, g, ratio[2])
-        if f > 0:
-            part = A(A(1) / A(ratio[0]))
-            below = along(line + xs[2] * size, xs[3] * size, column, g, ratio[2])
-            value = A(A(A(ratio[0] - f) * part) * value + A(A(f) * part) * below)
-        write(y + (n * ys[0] + c * ys[1] + i * ys[2] + j * ys[3]) * size, value)
+        row, down, f = source(i, rows, ratio[0], ratio[1])
+        column, right, g = source(j, columns, ratio[2], ratio[3])
+        line, beside = x + (n * xs[0] + c * xs[1] + row * xs[2] + column * xs[3]) * size, right * xs[3] * size
+        below = line + down * xs[2] * size
+        value = between(read(line), read(line + beside), g, ratio[2])
+        under = between(read(below), read(below + beside), g, ratio[2])
+        write(y + (n * ys[0] + c * ys[1] + i * ys[2] + j * ys[3]) * size, between(value, under, f, ratio[0]))
 
     return kernel
 

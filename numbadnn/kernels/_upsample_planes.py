@@ -59,7 +59,7 @@ def forward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
             a = values[at + 1] if shifted else values[at]
             b = values[at + 2] if shifted else values[at + 1]
             f = i32(over - p) if shifted else over
-            both = A(A(A(p - f) * A(part)) * a + A(A(f) * A(part)) * b)
+            both = cuda.fma(A(A(f) * A(part)), b, A(A(A(p - f) * A(part)) * a))
             wide[e] = a if f == 0 else both
 
     def kernel(x, y, total, vectors, strips, channels, height, width, out_height, xs, ys):  # type: ignore[no-untyped-def]
@@ -88,7 +88,7 @@ def forward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
                 o = i32((g + s) * r + above + f)
                 if o >= 0 and o < out_height:
                     for e in range(vec):
-                        both = A(A((r - f) * row_part) * upper[e] + A(f * row_part) * lower[e])
+                        both = cuda.fma(A(f * row_part), lower[e], A(A((r - f) * row_part) * upper[e]))
                         result[e] = upper[e] if f == 0 else both
                     put(result, i32(0), target + i64(o) * (ys[2] * size))
             for e in range(vec):

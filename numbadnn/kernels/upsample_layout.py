@@ -147,11 +147,9 @@ def channels_reason(problem: UpsampleProblem) -> str:
 
 
 def channels_prepare(problem: UpsampleProblem, config: WholeConfig) -> Prepared:
-    """One thread a vector of channels, a column and a strip of rows."""
+    """One thread a vector of channels, a column of the result and a strip of rows."""
     n, c, height, width = problem.x.shape
-    groups, columns = height, width
-    if is_forward(problem):
-        groups, columns = groups + (config.rows > 2), columns + (config.columns > 2)
+    groups, columns = height + (is_forward(problem) and config.rows > 2), problem.output.shape[3]
     strips, vectors = -(-groups // config.strip), c // config.vec
     total = n * strips * columns * vectors
     a, b = problem.inputs[0], problem.output

@@ -40,11 +40,13 @@ def _numpy(tensor: torch.Tensor) -> Any:
     """The same memory as a NumPy array (bfloat16 by way of its bits)."""
     if tensor.dtype not in _DTYPES:
         return None  # refused on the cold path
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if tensor.dtype is torch.bfloat16:
         import ml_dtypes
 
-        return tensor.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.detach().numpy()
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
 
 
 def _probe(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:

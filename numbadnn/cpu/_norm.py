@@ -12,7 +12,8 @@ float32 or float64, before they are squared: around the mean of the first line o
 large mean costs nothing. Sums of lines are added in float64.
 
 ``kept``, ``outer``, ``red`` and ``step`` hold one element stride for each operand; dtypes are numbers, see ``_typed``. Each
-thread has LINES lines at ``lines``, of like's type. Loading this module imports Numba.
+thread has LINES lines at ``lines``, of like's type. ``direct``: all operands have neighbours, of the type of the array
+``stored``, which are widened and rounded in registers and need no line. Loading this module imports Numba.
 """
 
 from __future__ import annotations
@@ -49,15 +50,6 @@ def finite(value):  # type: ignore[no-untyped-def]
 
 
 @inner
-def alike(step, codes, like):  # type: ignore[no-untyped-def]
-    """Whether all operands have neighbours, of one type, which computes as lines do: then none needs a line."""
-    same = (codes[0] == 1) == (like.itemsize == 8)
-    for i in range(len(step)):
-        same = same and codes[i] == codes[0] and step[i] == 1
-    return same
-
-
-@inner
-def element(base, offset, code):  # type: ignore[no-untyped-def]
+def element(base, offset, stored):  # type: ignore[no-untyped-def]
     """The address of an element."""
-    return base + offset * (4 if code == 0 else 8 if code == 1 else 2)
+    return base + offset * stored.itemsize

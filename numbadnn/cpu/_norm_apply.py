@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from numbadnn.cpu._typed import _BF16, _F16, _F32, _F64, inner
+from numbadnn.cpu._typed import inner
 from numbadnn.cpu._vector import (
     _IR,
     BLOCK,
@@ -102,16 +102,3 @@ def apply_line(kind, out, x, dy, m, a, b, c, n, like):  # type: ignore[no-untype
             _scaled_block(out, x, dy, i, m, a, b, c, like)
         for i in range(whole, n):
             _scaled_one(out, x, dy, i, m, a, b, c, like)
-
-
-@inner
-def apply_memory(kind, out, x, dy, code, m, a, b, c, n):  # type: ignore[no-untyped-def]
-    """``apply_line`` of elements whose type has the number ``code``."""
-    if code == 0:
-        apply_line(kind, out, x, dy, m, a, b, c, n, _F32)
-    elif code == 1:
-        apply_line(kind, out, x, dy, m, a, b, c, n, _F64)
-    elif code == 2:
-        apply_line(kind, out, x, dy, m, a, b, c, n, _F16)
-    else:
-        apply_line(kind, out, x, dy, m, a, b, c, n, _BF16)

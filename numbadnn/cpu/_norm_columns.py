@@ -5,8 +5,8 @@ from __future__ import annotations
 from numba import prange
 
 from numbadnn.cpu._lines import flush_rows, in_place, source_rows, view
-from numbadnn.cpu._norm import LINE, alike, element, finite, line_at, product, share
-from numbadnn.cpu._norm_apply import apply_line, apply_memory
+from numbadnn.cpu._norm import LINE, element, finite, line_at, product, share
+from numbadnn.cpu._norm_apply import apply_line
 from numbadnn.cpu._typed import inner, offset_of
 
 #: lines whose sums are kept in the lines' own type before they join the total; a divisor of it: lines taken at a time
@@ -47,7 +47,7 @@ def _piece(job, strips, parts, width, total):  # type: ignore[no-untyped-def]
 
 
 def moments(  # type: ignore[no-untyped-def]
-    x, code, outers, outer_n, outer, width, step, red_n, red, parts, result, lines, like, threads
+    x, code, outers, outer_n, outer, width, step, red_n, red, parts, result, lines, like, direct, stored, threads
 ):
     """As ``moments`` of rows: ``outers`` x ``width`` channels, the last lying ``step`` apart."""
     strips, total = (width + LINE - 1) // LINE, product(red_n)
@@ -103,7 +103,24 @@ def _add_moments(t, centre, s1, s2, n):  # type: ignore[no-untyped-def]
 
 
 def sums(  # type: ignore[no-untyped-def]
-    x, dy, codes, mean, outers, outer_n, outer, width, step, red_n, red, parts, result, lines, like, threads
+    x,
+    dy,
+    codes,
+    mean,
+    outers,
+    outer_n,
+    outer,
+    width,
+    step,
+    red_n,
+    red,
+    parts,
+    result,
+    lines,
+    like,
+    direct,
+    stored,
+    threads,
 ):
     """As ``sums`` of rows: ``outers`` x ``width`` channels, the last lying ``step`` apart."""
     strips, total = (width + LINE - 1) // LINE, product(red_n)
@@ -150,15 +167,32 @@ def _add_sums(t, v, centre, s1, s2, s3, n):  # type: ignore[no-untyped-def]
 
 
 def apply(  # type: ignore[no-untyped-def]
-    x, dy, out, codes, coefficients, kind, outers, outer_n, outer, width, step, red_n, red, lines, like, threads
+    x,
+    dy,
+    out,
+    codes,
+    coefficients,
+    kind,
+    outers,
+    outer_n,
+    outer,
+    width,
+    step,
+    red_n,
+    red,
+    lines,
+    like,
+    direct,
+    stored,
+    threads,
 ):
     """As ``apply`` of rows, for runs along the channels."""
     strips, total = (width + LINE - 1) // LINE, product(red_n)
     group = max(1, min(LINE // min(LINE, max(width, 1)), total))
-    direct = alike(step, codes, like)
+    whole = direct
     for i in range(3):  # a line of several rows
-        direct = direct and (group == 1 or (len(red_n) == 1 and red[i, 0] == width))
-    many = TOGETHER if direct else 1
+        whole = whole and (group == 1 or (len(red_n) == 1 and red[i, 0] == width))
+    many = TOGETHER if whole else 1
     blocks = (total + group * many - 1) // (group * many)
     for tid in prange(threads):
         fresh, line, other = line_at(lines, tid, 0, like), line_at(lines, tid, 1, like), line_at(lines, tid, 6, like)
@@ -180,11 +214,11 @@ def apply(  # type: ignore[no-untyped-def]
             out_at = offset_of(o, outer_n, outer[2]) + j0 * step[2]
             for r in range(row, min(row + group * many, total), group):
                 rows = min(group, total - r)
-                if direct:
-                    x_line = element(x, x_at + offset_of(r, red_n, red[0]), codes[0])
-                    dy_line = element(dy, dy_at + offset_of(r, red_n, red[1]), codes[0])
-                    result = element(out, out_at + offset_of(r, red_n, red[2]), codes[0])
-                    apply_memory(kind, result, x_line, dy_line, codes[0], m, a, b, c, rows * n)
+                if whole:
+                    x_line = element(x, x_at + offset_of(r, red_n, red[0]), stored)
+                    dy_line = element(dy, dy_at + offset_of(r, red_n, red[1]), stored)
+                    result = element(out, out_at + offset_of(r, red_n, red[2]), stored)
+                    apply_line(kind, result, x_line, dy_line, m, a, b, c, rows * n, stored)
                     continue
                 if kind < 2:
                     x_line = source_rows(line, like, n, rows, x, x_at, r, red_n, red[0], step[0], codes[0])

@@ -5,25 +5,14 @@ from __future__ import annotations
 from numba import prange
 
 from numbadnn.cpu._lines import flush_rows, line_joint, line_moments, line_sum, source_rows, view
-from numbadnn.cpu._norm import LINE, alike, element, finite, line_at, product, share
-from numbadnn.cpu._norm_apply import apply_line, apply_memory
-from numbadnn.cpu._typed import _BF16, _F16, _F32, _F64, inner, offset_of
+from numbadnn.cpu._norm import LINE, element, finite, line_at, product, share
+from numbadnn.cpu._norm_apply import apply_line
+from numbadnn.cpu._typed import inner, offset_of
 
 
 @inner
-def _moments(address, n, code, begun, centre):  # type: ignore[no-untyped-def]
+def _moments(t, n, begun, centre):  # type: ignore[no-untyped-def]
     """Sums of d and d * d of n neighbours, and the centre: the mean of the first of them where none is known yet."""
-    if code == 0:
-        return _moments_of(view(address, 0, n, _F32), n, begun, centre)
-    if code == 1:
-        return _moments_of(view(address, 0, n, _F64), n, begun, centre)
-    if code == 2:
-        return _moments_of(view(address, 0, n, _F16), n, begun, centre)
-    return _moments_of(view(address, 0, n, _BF16), n, begun, centre)
-
-
-@inner
-def _moments_of(t, n, begun, centre):  # type: ignore[no-untyped-def]
     if not begun:
         first = min(LINE, n)
         centre = finite(line_sum(t, first) / first)
@@ -31,26 +20,14 @@ def _moments_of(t, n, begun, centre):  # type: ignore[no-untyped-def]
     return more, squares, centre
 
 
-@inner
-def _joint(x, dy, n, code, centre):  # type: ignore[no-untyped-def]
-    """Sums of dy, dy * d and d of n neighbours."""
-    if code == 0:
-        return line_joint(view(x, 0, n, _F32), view(dy, 0, n, _F32), centre, n)
-    if code == 1:
-        return line_joint(view(x, 0, n, _F64), view(dy, 0, n, _F64), centre, n)
-    if code == 2:
-        return line_joint(view(x, 0, n, _F16), view(dy, 0, n, _F16), centre, n)
-    return line_joint(view(x, 0, n, _BF16), view(dy, 0, n, _BF16), centre, n)
-
-
 def moments(  # type: ignore[no-untyped-def]
-    x, code, channels, kept_n, kept, outer_n, outer, length, step, parts, result, lines, like, threads
+    x, code, channels, kept_n, kept, outer_n, outer, length, step, parts, result, lines, like, direct, stored, threads
 ):
     """result[part, :, channel] = count, mean, M2 of a piece of the channel's runs."""
-    runs, own, real = product(outer_n), 0 if like.itemsize == 4 else 1, like.dtype.type
+    runs, real = product(outer_n), like.dtype.type
     group = max(1, LINE // max(length, 1))
-    direct = group == 1 and alike((step,), (code,), like)
-    most, type_of = (max(length, 1), code) if direct else (LINE, own)
+    whole = direct and group == 1
+    most = max(length, 1) if whole else LINE
     for tid in prange(threads):
         line = line_at(lines, tid, 0, like)
         for job in range(channels * parts * tid // threads, channels * parts * (tid + 1) // threads):
@@ -62,11 +39,12 @@ def moments(  # type: ignore[no-untyped-def]
                 rows = min(group, end - run)
                 for i in range(0, length, most):
                     n = min(most, length - i)
-                    if direct:
-                        found = element(x, start + offset_of(run, outer_n, outer), code)
+                    if whole:
+                        found = element(x, start + offset_of(run, outer_n, outer), stored)
+                        more, squares, around = _moments(view(found, 0, n, stored), n, count > 0, centre)
                     else:
                         found = source_rows(line, like, n, rows, x, start + i * step, run, outer_n, outer, step, code)
-                    more, squares, around = _moments(found, rows * n, type_of, count > 0, centre)
+                        more, squares, around = _moments(view(found, 0, rows * n, like), rows * n, count > 0, centre)
                     s1, s2, centre, count = s1 + more, s2 + squares, real(around), count + rows * n
             result[part, 0, channel] = count
             result[part, 1, channel] = centre + s1 / count
@@ -74,13 +52,30 @@ def moments(  # type: ignore[no-untyped-def]
 
 
 def sums(  # type: ignore[no-untyped-def]
-    x, dy, codes, mean, channels, kept_n, kept, outer_n, outer, length, step, parts, result, lines, like, threads
+    x,
+    dy,
+    codes,
+    mean,
+    channels,
+    kept_n,
+    kept,
+    outer_n,
+    outer,
+    length,
+    step,
+    parts,
+    result,
+    lines,
+    like,
+    direct,
+    stored,
+    threads,
 ):
     """result[part, :, channel] = sums of dy, dy * (x - mean) and x - mean over a piece of the channel's runs."""
-    runs, own = product(outer_n), 0 if like.itemsize == 4 else 1
+    runs = product(outer_n)
     group = max(1, LINE // max(length, 1))
-    direct = group == 1 and alike(step, codes, like)
-    most, type_of = (max(length, 1), codes[0]) if direct else (LINE, own)
+    whole = direct and group == 1
+    most = max(length, 1) if whole else LINE
     for tid in prange(threads):
         line, other = line_at(lines, tid, 0, like), line_at(lines, tid, 1, like)
         for job in range(channels * parts * tid // threads, channels * parts * (tid + 1) // threads):
@@ -92,24 +87,43 @@ def sums(  # type: ignore[no-untyped-def]
                 rows = min(group, end - run)
                 for i in range(0, length, most):
                     n = min(most, length - i)
-                    if direct:
-                        x_line = element(x, x_at + offset_of(run, outer_n, outer[0]), codes[0])
-                        dy_line = element(dy, dy_at + offset_of(run, outer_n, outer[1]), codes[0])
+                    if whole:
+                        x_line = element(x, x_at + offset_of(run, outer_n, outer[0]), stored)
+                        dy_line = element(dy, dy_at + offset_of(run, outer_n, outer[1]), stored)
+                        more = line_joint(view(x_line, 0, n, stored), view(dy_line, 0, n, stored), centre, n)
                     else:
                         x_place = (x, x_at + i * step[0], run, outer_n, outer[0], step[0], codes[0])
                         dy_place = (dy, dy_at + i * step[1], run, outer_n, outer[1], step[1], codes[1])
                         x_line = source_rows(line, like, n, rows, *x_place)
                         dy_line = source_rows(other, like, n, rows, *dy_place)
-                    more = _joint(x_line, dy_line, rows * n, type_of, centre)
+                        t, v = view(x_line, 0, rows * n, like), view(dy_line, 0, rows * n, like)
+                        more = line_joint(t, v, centre, rows * n)
                     s1, s2, s3 = s1 + more[0], s2 + more[1], s3 + more[2]
             result[part, 0, channel], result[part, 1, channel], result[part, 2, channel] = s1, s2, s3
 
 
 def apply(  # type: ignore[no-untyped-def]
-    x, dy, out, codes, coefficients, kind, channels, kept_n, kept, outer_n, outer, length, step, lines, like, threads
+    x,
+    dy,
+    out,
+    codes,
+    coefficients,
+    kind,
+    channels,
+    kept_n,
+    kept,
+    outer_n,
+    outer,
+    length,
+    step,
+    lines,
+    like,
+    direct,
+    stored,
+    threads,
 ):
     """out = (x - m) * a + b (kind 0), dy * a + (x - m) * b + c (1) or dy * a (2); coefficients[:, channel] = m, a, b, c."""
-    runs, direct, real = product(outer_n), alike(step, codes, like), like.dtype.type
+    runs, real = product(outer_n), like.dtype.type
     for tid in prange(threads):
         fresh, line, other = line_at(lines, tid, 0, like), line_at(lines, tid, 1, like), line_at(lines, tid, 2, like)
         x_line, dy_line = line, other
@@ -120,10 +134,10 @@ def apply(  # type: ignore[no-untyped-def]
             m, a = real(coefficients[0, channel]), real(coefficients[1, channel])
             b, c = real(coefficients[2, channel]), real(coefficients[3, channel])
             if direct:
-                x_line = element(x, x_at + offset_of(run, outer_n, outer[0]), codes[0])
-                dy_line = element(dy, dy_at + offset_of(run, outer_n, outer[1]), codes[0])
-                result = element(out, out_at + offset_of(run, outer_n, outer[2]), codes[0])
-                apply_memory(kind, result, x_line, dy_line, codes[0], m, a, b, c, length)
+                x_line = element(x, x_at + offset_of(run, outer_n, outer[0]), stored)
+                dy_line = element(dy, dy_at + offset_of(run, outer_n, outer[1]), stored)
+                result = element(out, out_at + offset_of(run, outer_n, outer[2]), stored)
+                apply_line(kind, result, x_line, dy_line, m, a, b, c, length, stored)
                 continue
             for i in range(0, length, LINE):
                 n = min(LINE, length - i)

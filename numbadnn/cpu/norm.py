@@ -1,8 +1,8 @@
 """Batch normalization and its gradients on the CPU: plans, which sort the axes into those averaged over and those kept.
 
-What is a number a channel is worked out here with NumPy, in float64; the kernels of ``_norm.py`` do what is a number an element.
-Axes that all operands walk at one step are merged; then the axis closest in memory decides whether a run of
-neighbours is one channel's (rows) or crosses channels (columns).
+``_norm_table.py`` does what is a number a channel, in float64, the kernels of ``_norm.py`` what is a number an element. Axes
+that all operands walk at one step are merged; then the axis closest in memory decides whether a run of neighbours is one
+channel's (rows) or crosses channels (columns).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.cpu._parallel import address, kernel_of, scratch, thread_count
+from numbadnn.cpu._parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.ops.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
@@ -89,37 +89,14 @@ def walk(problem: NormProblem) -> Walk:
     return Walk(columns, order, channels, _lists(kept), _lists(reduced), length, np.array(steps, np.int64), parts)
 
 
-class _Channels:
-    """Parameters as float64 vectors in the order of the walk, and results back into arrays."""
-
-    def __init__(self, problem: NormProblem, order: tuple[int, ...]) -> None:
-        rest = tuple(a for a in range(len(problem.x.shape)) if a not in order)
-        self.order, self.back = (*rest, *order), np.argsort((*rest, *order))
-        shape = problem.gamma.shape
-        self.shape = tuple(shape[a] for a in self.order)
-
-    def vector(self, parameter: np.ndarray) -> np.ndarray:
-        return parameter.transpose(self.order).astype(np.float64).ravel()
-
-    def put(self, target: np.ndarray, values: np.ndarray) -> None:
-        target[...] = values.reshape(self.shape).transpose(self.back)
-
-
 def _codes(*specs: Spec) -> np.ndarray:
     from numbadnn.cpu._typed import CODE
 
     return np.array([CODE[s.dtype] for s in specs], np.int64)
 
 
-def _low_part(mean: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """What the type of ``like`` loses of a mean: 0 where that is no finite number."""
-    high = mean.astype(like.dtype).astype(np.float64)
-    return np.where(np.isfinite(high), mean - high, 0.0)
-
-
 class _Steps:
-    """The three kernels (``_norm.py``) of one problem, as functions of addresses. They centre around the mean in the type
-    they compute in; what that lacks of the mean is put right here."""
+    """The kernels (``_norm.py``) of one problem, as functions of addresses."""
 
     def __init__(self, problem: NormProblem, way: Walk) -> None:
         from numbadnn.cpu import _norm, _norm_columns, _norm_rows
@@ -127,15 +104,17 @@ class _Steps:
         x = problem.x
         dy = problem.inputs[1] if problem.op in (TRAIN_GRAD, TEST_GRAD) else x
         self.way, self.codes, self.work = way, _codes(x, dy, problem.output), 8 * x.size
-        self.averaged = problem.averaged
         kernels: Any = _norm_columns if way.columns else _norm_rows
         self.moments_of, self.sums_of, self.apply_of = map(kernel_of, (kernels.moments, kernels.sums, kernels.apply))
         double = any(s.dtype == "float64" for s in (*problem.inputs, *problem.outputs))
         self.like = np.empty(1, np.float64 if double else np.float32)
+        alike = {x.dtype, dy.dtype, problem.output.dtype} == {x.dtype} and (x.dtype == "float64") == double
+        self.direct = bool(alike and (way.steps == 1).all())
+        self.stored = np.empty(1, STORED[x.dtype]) if self.direct else self.like
         self.nbytes = _norm.LINES * _norm.PITCH * self.like.itemsize
 
-    def _lines(self, threads: int) -> tuple[int, np.ndarray]:
-        return address(scratch(threads * self.nbytes)), self.like
+    def _lines(self, threads: int) -> tuple[Any, ...]:
+        return address(scratch(threads * self.nbytes)), self.like, self.direct, self.stored
 
     def _geometry(self, operands: Any) -> tuple[Any, ...]:
         """Kept axes, reduced axes, run: in the order in which either kernel takes them; ``operands`` picks strides."""
@@ -146,87 +125,74 @@ class _Steps:
             return (outers, kept_n, kept[operands], w.length, w.steps[operands], red_n, red[operands])
         return (w.channels, kept_n, kept[operands], red_n, red[operands], w.length, w.steps[operands])
 
-    def moments(self, x: int) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and sum of squares around it of every channel: the pieces joined in order."""
+    def moments(self, x: int) -> np.ndarray:
+        """Of every piece of every channel: count, mean and sum of squares around it."""
         parts, threads = self.way.parts, thread_count(self.work)
         result = np.empty((parts, 3, self.way.channels))
         self.moments_of(threads, x, self.codes[0], *self._geometry(0), parts, result, *self._lines(threads))
-        count, mean, m2 = result[0]
-        for more, centre, around in result[1:]:
-            fresh, delta = count + more, centre - mean
-            mean, m2 = mean + delta * (more / fresh), m2 + around + delta * delta * (count * more / fresh)
-            count = fresh
-        return mean, m2
+        return result
 
     def sums(self, x: int, dy: int, mean: np.ndarray) -> np.ndarray:
-        """Sums of dy, dy * (x - mean) and x - mean of every channel."""
+        """Of every piece of every channel: sums of dy, dy * (x - mean) and x - mean."""
         parts, threads = self.way.parts, thread_count(self.work)
         result = np.empty((parts, 3, self.way.channels))
         geometry = self._geometry(slice(0, 2))
         self.sums_of(threads, x, dy, self.codes, mean, *geometry, parts, result, *self._lines(threads))
-        s1, s2, s3 = result.sum(0)
-        low = _low_part(mean, self.like)
-        return np.stack((s1, s2 - low * s1, s3 - low * self.averaged))
+        return result
 
-    def apply(self, x: int, dy: int, out: int, kind: int, *coefficients: np.ndarray) -> None:
-        """``coefficients``: m, a, b and c of ``_norm_rows.apply``, those that the kind has."""
+    def apply(self, x: int, dy: int, out: int, kind: int, table: np.ndarray) -> None:
+        """``table``: m, a, b and c of ``_norm_rows.apply``, those that the kind has."""
         threads = thread_count(self.work)
-        table = np.zeros((4, self.way.channels))
-        for row, values in zip(table, coefficients, strict=False):
-            row[...] = values
-        if kind < 2:
-            low = _low_part(table[0], self.like)
-            table[2 + kind] -= np.where(low == 0, 0.0, low * table[1 + kind])
         geometry = self._geometry(slice(0, 3))
         self.apply_of(threads, x, dy, out, self.codes, table, kind, *geometry, *self._lines(threads))
 
 
-def _forward(problem: NormProblem, steps: _Steps, channels: _Channels) -> Callable[..., None]:
+def _parameters(problem: NormProblem, order: tuple[int, ...], specs: tuple[Spec, ...]) -> tuple[np.ndarray, ...]:
+    """Types of parameters, the axes that are kept in the order of the walk, and element strides along them."""
+    axes = _merged([(problem.x.shape[a], tuple(s.strides[a] for s in specs)) for a in order])
+    axes = axes or [(1, (0,) * len(specs))]
+    strides = np.array([steps for _, steps in axes], np.int64).T.copy()
+    return _codes(*specs), np.array([n for n, _ in axes], np.int64), strides
+
+
+def _forward(problem: NormProblem, steps: _Steps, way: Walk) -> Callable[..., None]:
     """Training and inference."""
-    m, f = problem.averaged, problem.factor
+    from numbadnn.cpu import _norm_table
+
+    training, like, rows = problem.op == TRAIN, steps.like, (_norm_table.ROWS, way.channels)
+    table_of = kernel_of(_norm_table.train if training else _norm_table.test)
+    places = _parameters(problem, way.order, (*problem.inputs[1:], *problem.outputs[1:]))
+    epsilon, factor = float(problem.epsilon), float(problem.factor)
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
-        x = address(inputs[0])
-        gamma, beta, *more = (channels.vector(a) for a in inputs[1:])
-        mean, var = more if problem.op == TEST else steps.moments(x)
-        if problem.op == TRAIN:
-            var = var / m
-        with np.errstate(divide="ignore", invalid="ignore"):  # a constant channel without epsilon
-            invstd = 1 / np.sqrt(var + problem.epsilon)
-            steps.apply(x, x, address(outputs[0]), 0, mean, gamma * invstd, beta)
-        if problem.op == TRAIN:
-            channels.put(outputs[1], mean)
-            channels.put(outputs[2], invstd)
-        if problem.running:
-            old_mean, old_var = more
-            channels.put(outputs[3], old_mean * (1 - f) + mean * f)
-            channels.put(outputs[4], old_var * (1 - f) + var * (m / (m - 1)) * f)
+        x, table = address(inputs[0]), np.empty(rows)
+        known, found = (tuple([address(a) for a in arrays[1:]]) for arrays in (inputs, outputs))
+        if training:
+            table_of(1, known, found, *places, steps.moments(x), epsilon, factor, table, like)
+        else:
+            table_of(1, known, *places, epsilon, table, like)
+        steps.apply(x, x, address(outputs[0]), 0, table)
 
     return run
 
 
-def _backward(problem: NormProblem, steps: _Steps, channels: _Channels) -> Callable[..., None]:
+def _backward(problem: NormProblem, steps: _Steps, way: Walk) -> Callable[..., None]:
     """The gradients: dx = a * dy + b * (x - mean) + c, and what the sums give."""
-    m = problem.averaged
+    from numbadnn.cpu import _norm_table
+
+    of_training, like, rows = problem.op == TRAIN_GRAD, steps.like, (_norm_table.ROWS, way.channels)
+    read, table_of = kernel_of(_norm_table.read), kernel_of(_norm_table.gradient)
+    known, found = (_parameters(problem, way.order, s) for s in (problem.inputs[2:], problem.outputs[1:]))
+    averaged, epsilon = float(problem.averaged), float(problem.epsilon)
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         x, dy, dx = address(inputs[0]), address(inputs[1]), address(outputs[0])
-        gamma, mean, spread = (channels.vector(a) for a in inputs[2:])
-        s1, s2, s3 = steps.sums(x, dy, mean)
-        train = problem.op == TRAIN_GRAD
-        with np.errstate(divide="ignore", invalid="ignore"):
-            invstd = spread if train else 1 / np.sqrt(spread + problem.epsilon)
-            a = gamma * invstd
-            if train:
-                b = -a * invstd * invstd * (s2 / m)
-                steps.apply(x, dy, dx, 1, mean, a, b, -a * (s1 / m) - b * (s3 / m))
-                more: tuple[np.ndarray, ...] = ()
-            else:
-                steps.apply(x, dy, dx, 2, mean, a)
-                more = (-s1 * a, -s2 * a * invstd * invstd / 2)
-            results = (s2 * invstd, s1, *more)
-        for target, values in zip(outputs[1:], results, strict=True):
-            channels.put(target, values)
+        table = np.empty(rows)
+        read(1, tuple([address(a) for a in inputs[2:]]), *known, (4, 0, 5), table)
+        pieces = steps.sums(x, dy, table[0])
+        at = tuple([address(a) for a in outputs[1:]])
+        table_of(1, at, *found, pieces, averaged, of_training, epsilon, table, like)
+        steps.apply(x, dy, dx, 1 if of_training else 2, table)
 
     return run
 
@@ -235,7 +201,7 @@ def plan(problem: NormProblem, policy: Policy, config: Any = None) -> Executable
     """Any of the four operations."""
     way = walk(problem)
     build = _forward if problem.op in (TRAIN, TEST) else _backward
-    run = build(problem, _Steps(problem, way), _Channels(problem, way.order))
+    run = build(problem, _Steps(problem, way), way)
     facts = {"kernel": "columns" if way.columns else "rows", "pieces": way.parts}
     return Executable(run, determinism="gpu_to_gpu", facts=facts)
 

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from numba import prange
 
-from numbadnn.cpu._lines import flush_rows, in_place, source_rows, view
+from numbadnn.cpu._lines import flush_rows, source_rows, view
 from numbadnn.cpu._norm import LINE, element, finite, line_at, product, share
-from numbadnn.cpu._norm_apply import apply_line
+from numbadnn.cpu._norm_blocks import add_moments, add_sums, apply_line
 from numbadnn.cpu._typed import inner, offset_of
 
-#: lines whose sums are kept in the lines' own type before they join the total; a divisor of it: lines taken at a time
-#: where memory itself holds them one after the other
+#: lines whose sums are kept in the lines' own type before they join the total; lines of a job of ``apply``
 BLOCK, TOGETHER = 64, 16
-
-
-@inner
-def _follow(n, shape, strides, step, code, like):  # type: ignore[no-untyped-def]
-    """Whether memory itself holds rows of n elements one after the other."""
-    return in_place(step, code, like) and len(shape) == 1 and strides[0] == n
 
 
 @inner
@@ -62,16 +55,20 @@ def moments(  # type: ignore[no-untyped-def]
             part, o, j0, n, at, first, end = _piece(job, strips, parts, width, total)
             start = offset_of(o, outer_n, outer) + j0 * step
             group = max(1, min(LINE // n, end - first))
-            many = TOGETHER if _follow(n, red_n, red, step, code, like) else 1
+            whole = direct and (group == 1 or (len(red_n) == 1 and red[0] == n))
             result[part, :, at : at + n] = 0.0
-            for row in range(first, end, group * many):
-                rows = min(group * many, end - row)
-                found = source_rows(line, like, n, rows, x, start, row, red_n, red, step, code)
-                if row == first:
-                    _start(view(found, 0, LINE, like), s1, s2, centre, n, group, result[part], at)
-                for r in range(0, rows, group):
-                    _add_moments(view(found, r * n, LINE, like), centre, s1, s2, min(group, rows - r) * n)
-                if (row - first) // group % BLOCK == BLOCK - many or row + group * many >= end:
+            for row in range(first, end, group):
+                rows = min(group, end - row)
+                if whole and row > first:
+                    add_moments(
+                        element(x, start + offset_of(row, red_n, red), stored), centre, s1, s2, rows * n, stored
+                    )
+                else:
+                    found = source_rows(line, like, n, rows, x, start, row, red_n, red, step, code)
+                    if row == first:
+                        _start(view(found, 0, LINE, like), s1, s2, centre, n, rows, result[part], at)
+                    add_moments(found, centre, s1, s2, rows * n, like)
+                if (row - first) // group % BLOCK == BLOCK - 1 or row + group >= end:
                     _fold(s1, n, group, result[part, 1], at)
                     _fold(s2, n, group, result[part, 2], at)
             for j in range(n):
@@ -92,14 +89,6 @@ def _start(t, s1, s2, centre, n, rows, result, at):  # type: ignore[no-untyped-d
     for r in range(1, rows):
         for j in range(n):
             centre[r * n + j] = centre[j]
-
-
-@inner
-def _add_moments(t, centre, s1, s2, n):  # type: ignore[no-untyped-def]
-    for j in range(n):
-        d = t[j] - centre[j]
-        s1[j] += d
-        s2[j] += d * d
 
 
 def sums(  # type: ignore[no-untyped-def]
@@ -136,34 +125,25 @@ def sums(  # type: ignore[no-untyped-def]
             x_at = offset_of(o, outer_n, outer[0]) + j0 * step[0]
             dy_at = offset_of(o, outer_n, outer[1]) + j0 * step[1]
             group = max(1, min(LINE // n, end - first))
-            follow = _follow(n, red_n, red[0], step[0], codes[0], like) and _follow(
-                n, red_n, red[1], step[1], codes[1], like
-            )
-            many = TOGETHER if follow else 1
+            whole = direct and (group == 1 or (len(red_n) == 1 and red[0, 0] == n and red[1, 0] == n))
             _repeat(centre, mean[at : at + n], n, group)
             for j in range(group * n):
                 s1[j], s2[j], s3[j] = 0.0, 0.0, 0.0
             result[part, :, at : at + n] = 0.0
-            for row in range(first, end, group * many):
-                rows = min(group * many, end - row)
-                x_line = source_rows(line, like, n, rows, x, x_at, row, red_n, red[0], step[0], codes[0])
-                dy_line = source_rows(other, like, n, rows, dy, dy_at, row, red_n, red[1], step[1], codes[1])
-                for r in range(0, rows, group):
-                    t, v = view(x_line, r * n, LINE, like), view(dy_line, r * n, LINE, like)
-                    _add_sums(t, v, centre, s1, s2, s3, min(group, rows - r) * n)
-                if (row - first) // group % BLOCK == BLOCK - many or row + group * many >= end:
+            for row in range(first, end, group):
+                rows = min(group, end - row)
+                if whole:
+                    x_line = element(x, x_at + offset_of(row, red_n, red[0]), stored)
+                    dy_line = element(dy, dy_at + offset_of(row, red_n, red[1]), stored)
+                    add_sums(x_line, dy_line, centre, s1, s2, s3, rows * n, stored)
+                else:
+                    x_line = source_rows(line, like, n, rows, x, x_at, row, red_n, red[0], step[0], codes[0])
+                    dy_line = source_rows(other, like, n, rows, dy, dy_at, row, red_n, red[1], step[1], codes[1])
+                    add_sums(x_line, dy_line, centre, s1, s2, s3, rows * n, like)
+                if (row - first) // group % BLOCK == BLOCK - 1 or row + group >= end:
                     _fold(s1, n, group, result[part, 0], at)
                     _fold(s2, n, group, result[part, 1], at)
                     _fold(s3, n, group, result[part, 2], at)
-
-
-@inner
-def _add_sums(t, v, centre, s1, s2, s3, n):  # type: ignore[no-untyped-def]
-    for j in range(n):
-        d = t[j] - centre[j]
-        s1[j] += v[j]
-        s2[j] += v[j] * d
-        s3[j] += d
 
 
 def apply(  # type: ignore[no-untyped-def]
@@ -192,8 +172,7 @@ def apply(  # type: ignore[no-untyped-def]
     whole = direct
     for i in range(3):  # a line of several rows
         whole = whole and (group == 1 or (len(red_n) == 1 and red[i, 0] == width))
-    many = TOGETHER if whole else 1
-    blocks = (total + group * many - 1) // (group * many)
+    blocks = (total + group * TOGETHER - 1) // (group * TOGETHER)
     for tid in prange(threads):
         fresh, line, other = line_at(lines, tid, 0, like), line_at(lines, tid, 1, like), line_at(lines, tid, 6, like)
         x_line, dy_line = line, other
@@ -201,7 +180,7 @@ def apply(  # type: ignore[no-untyped-def]
         b, c = view(line_at(lines, tid, 4, like), 0, LINE, like), view(line_at(lines, tid, 5, like), 0, LINE, like)
         begun = -1
         for job in range(outers * strips * blocks * tid // threads, outers * strips * blocks * (tid + 1) // threads):
-            row, strip, o = job % blocks * (group * many), job // blocks % strips, job // blocks // strips
+            row, strip, o = job % blocks * (group * TOGETHER), job // blocks % strips, job // blocks // strips
             j0 = strip * LINE
             n, at = min(LINE, width - j0), o * width + j0
             if begun != job // blocks:  # the coefficients of another strip
@@ -212,7 +191,7 @@ def apply(  # type: ignore[no-untyped-def]
                 _repeat(c, coefficients[3, at : at + n], n, group)
             x_at, dy_at = offset_of(o, outer_n, outer[0]) + j0 * step[0], offset_of(o, outer_n, outer[1]) + j0 * step[1]
             out_at = offset_of(o, outer_n, outer[2]) + j0 * step[2]
-            for r in range(row, min(row + group * many, total), group):
+            for r in range(row, min(row + group * TOGETHER, total), group):
                 rows = min(group, total - r)
                 if whole:
                     x_line = element(x, x_at + offset_of(r, red_n, red[0]), stored)

@@ -6,7 +6,7 @@ from numba import prange
 
 from numbadnn.cpu._lines import flush_rows, line_joint, line_moments, line_sum, source_rows, view
 from numbadnn.cpu._norm import LINE, element, finite, line_at, product, share
-from numbadnn.cpu._norm_apply import apply_line
+from numbadnn.cpu._norm_blocks import apply_line
 from numbadnn.cpu._typed import inner, offset_of
 
 

@@ -190,10 +190,10 @@ def line(buffer) -> bool:  # type: ignore[no-untyped-def]
 
 
 def _convert(b, value, ty):  # type: ignore[no-untyped-def]
-    """A vector of reals as another of as many; or a number."""
+    """A vector of reals as another of as many."""
     if value.type == ty:
         return value
-    return b.fpext(value, ty) if isinstance(getattr(ty, "element", ty), ir.DoubleType) else b.fptrunc(value, ty)
+    return b.fpext(value, ty) if isinstance(ty.element, ir.DoubleType) else b.fptrunc(value, ty)
 
 
 def _blocks(cx, b, sig, args):  # type: ignore[no-untyped-def]

@@ -24,7 +24,7 @@ Axis = tuple[int, tuple[int, ...]]
 #: pieces that all channels are reduced in together, at least
 PIECES = 64
 #: channels that ``_norm.py`` takes together in columns, and lines of as many elements that a piece there has at least
-STRIP, LINES = 1024, 16
+STRIP, LINES = 1024, 64
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,164 @@
+"""Blocks of batch normalization: read where they lie in memory, widened, worked on in registers, and stored or added up.
+
+``apply_line``: out = (x - m) * a + b, dy * a + (x - m) * b + c, or dy * a, where ``m``, ``a``, ``b`` and ``c`` are numbers (a run
+of one channel) or lines (a channel for each element). ``add_moments`` and ``add_sums`` add what each element gives to lines.
+Loading this module imports Numba.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from numbadnn.cpu._typed import inner
+from numbadnn.cpu._vector import (
+    _IR,
+    BLOCK,
+    _narrow,
+    _prefetch,
+    _widen,
+    acc_type,
+    at,
+    broadcast,
+    known,
+    line,
+)
+
+
+def _elements(dtype, lanes):  # type: ignore[no-untyped-def]
+    return ir.VectorType(_IR[dtype], lanes) if lanes > 1 else _IR[dtype]
+
+
+def _place(b, address, i, like, lanes, write):  # type: ignore[no-untyped-def]
+    """Pointer to the elements i to i + lanes at an address."""
+    place = at(b, address, _elements(like.dtype, lanes), i)
+    _prefetch(b, place, like, write)
+    return place
+
+
+def _load(b, address, i, like, lanes):  # type: ignore[no-untyped-def]
+    """These elements, widened."""
+    loaded = b.load(_place(b, address, i, like, lanes, 0), align=like.dtype.bitwidth // 8)
+    return _widen(b, loaded, like.dtype)
+
+
+def _of_line(cx, b, array, ty, i, lanes):  # type: ignore[no-untyped-def]
+    """Pointer to the elements i to i + lanes of a line."""
+    return b.bitcast(b.gep(cx.make_array(ty)(cx, b, array).data, [i]), _elements(ty.dtype, lanes).as_pointer())
+
+
+def _mapping(terms, lanes):  # type: ignore[no-untyped-def]
+    """An intrinsic: elements i to i + lanes at ``out``, which ``terms`` makes of x, dy (functions that load) and coefficients."""
+
+    def mapped(typingctx, out, x, dy, i, m, a, b, c, like):  # type: ignore[no-untyped-def]
+        def codegen(cx, builder, sig, args):  # type: ignore[no-untyped-def]
+            align = acc_type(like.dtype).bitwidth // 8
+
+            def coefficient(value, ty):  # type: ignore[no-untyped-def]
+                if line(ty):
+                    return builder.load(_of_line(cx, builder, value, ty, args[3], lanes), align=align)
+                return broadcast(builder, value, _elements(ty, lanes)) if lanes > 1 else value
+
+            given = [coefficient(value, ty) for value, ty in zip(args[4:8], sig.args[4:8], strict=True)]
+            loads = [lambda k=k: _load(builder, args[k], args[3], like, lanes) for k in (1, 2)]
+            result = _narrow(builder, terms(builder, *loads, *given), like.dtype)
+            builder.store(result, _place(builder, args[0], args[3], like, lanes, 1), align=like.dtype.bitwidth // 8)
+            return cx.get_dummy_value()
+
+        if known(like):
+            acc = acc_type(like.dtype)
+            given = [t if line(t) and t.dtype == acc else acc for t in (m, a, b, c)]
+            return types.void(types.int64, types.int64, types.int64, types.int64, *given, like), codegen
+
+    return intrinsic(mapped)
+
+
+def _adding(terms, lanes):  # type: ignore[no-untyped-def]
+    """An intrinsic: lines s[i : i + lanes] += each of ``terms`` of the elements there of dy and of x, less ``centre``."""
+
+    def added(typingctx, x, dy, i, centre, s, like):  # type: ignore[no-untyped-def]
+        def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+            align = centre.dtype.bitwidth // 8
+            around = b.load(_of_line(cx, b, args[3], centre, args[2], lanes), align=align)
+            d = b.fsub(_load(b, args[0], args[2], like, lanes), around)
+            values = terms(b, lambda: _load(b, args[1], args[2], like, lanes), d)
+            for k, value in enumerate(values):
+                place = _of_line(cx, b, b.extract_value(args[4], k), centre, args[2], lanes)
+                b.store(b.fadd(b.load(place, align=align), value), place, align=align)
+            return cx.get_dummy_value()
+
+        if known(like) and line(centre) and centre.dtype == acc_type(like.dtype):
+            return types.void(types.int64, types.int64, types.int64, centre, s, like), codegen
+
+    return intrinsic(added)
+
+
+def _forward(builder, x, dy, m, a, b, c):  # type: ignore[no-untyped-def]
+    return builder.fadd(builder.fmul(builder.fsub(x(), m), a), b)
+
+
+def _gradient(builder, x, dy, m, a, b, c):  # type: ignore[no-untyped-def]
+    around = builder.fadd(builder.fmul(builder.fsub(x(), m), b), c)
+    return builder.fadd(builder.fmul(dy(), a), around)
+
+
+def _scaled(builder, x, dy, m, a, b, c):  # type: ignore[no-untyped-def]
+    return builder.fmul(dy(), a)
+
+
+def _moments(builder, dy, d):  # type: ignore[no-untyped-def]
+    return d, builder.fmul(d, d)
+
+
+def _sums(builder, dy, d):  # type: ignore[no-untyped-def]
+    v = dy()
+    return v, builder.fmul(v, d), d
+
+
+_moments_block, _moments_one, _sums_block, _sums_one = (_adding(t, n) for t in (_moments, _sums) for n in (BLOCK, 1))
+
+
+@inner
+def add_moments(x, centre, s1, s2, n, like):  # type: ignore[no-untyped-def]
+    """s1 += d and s2 += d * d of n neighbouring elements of like's type, each less its centre."""
+    whole = n // BLOCK * BLOCK
+    for i in range(0, whole, BLOCK):
+        _moments_block(x, x, i, centre, (s1, s2), like)
+    for i in range(whole, n):
+        _moments_one(x, x, i, centre, (s1, s2), like)
+
+
+@inner
+def add_sums(x, dy, centre, s1, s2, s3, n, like):  # type: ignore[no-untyped-def]
+    """s1 += dy, s2 += dy * d and s3 += d of n neighbouring elements."""
+    whole = n // BLOCK * BLOCK
+    for i in range(0, whole, BLOCK):
+        _sums_block(x, dy, i, centre, (s1, s2, s3), like)
+    for i in range(whole, n):
+        _sums_one(x, dy, i, centre, (s1, s2, s3), like)
+
+
+_forward_block, _gradient_block, _scaled_block = (_mapping(terms, BLOCK) for terms in (_forward, _gradient, _scaled))
+_forward_one, _gradient_one, _scaled_one = (_mapping(terms, 1) for terms in (_forward, _gradient, _scaled))
+
+
+@inner
+def apply_line(kind, out, x, dy, m, a, b, c, n, like):  # type: ignore[no-untyped-def]
+    """n neighbouring elements of like's type: kinds 0, 1 and 2 of the formulas above; ``out`` may be x or dy itself."""
+    whole = n // BLOCK * BLOCK
+    if kind == 0:
+        for i in range(0, whole, BLOCK):
+            _forward_block(out, x, dy, i, m, a, b, c, like)
+        for i in range(whole, n):
+            _forward_one(out, x, dy, i, m, a, b, c, like)
+    elif kind == 1:
+        for i in range(0, whole, BLOCK):
+            _gradient_block(out, x, dy, i, m, a, b, c, like)
+        for i in range(whole, n):
+            _gradient_one(out, x, dy, i, m, a, b, c, like)
+    else:
+        for i in range(0, whole, BLOCK):
+            _scaled_block(out, x, dy, i, m, a, b, c, like)
+        for i in range(whole, n):
+            _scaled_one(out, x, dy, i, m, a, b, c, like)

@@ -235,6 +235,25 @@ def maximum_of(cell, xs, deep, tall, wide, number, geo, mask, like):
     return which
 
 
+@njit(nogil=True, inline="always")
+def maxima_of_four(cell, xs, deep, tall, wide, number, geo, like):
+    """The same for four vectors: with one, the loops cost more than what they do."""
+    size, step = itemsize(like), lanes(like)
+    a = b = c = e = lowest(True, like)
+    first = second = third = fourth = raised(zeros(like), number)
+    for d in range(deep):
+        for h in range(tall):
+            at, row = cell + (d * xs.d + h * xs.h) * size, number + (d * geo.kh + h) * geo.kw
+            for w in range(wide):
+                one, two = load(at, 0, -1, zeros(like), like), load(at, step, -1, zeros(like), like)
+                three, four = load(at, 2 * step, -1, zeros(like), like), load(at, 3 * step, -1, zeros(like), like)
+                first, second = number_of_larger(one, a, row + w, first), number_of_larger(two, b, row + w, second)
+                third, fourth = number_of_larger(three, c, row + w, third), number_of_larger(four, e, row + w, fourth)
+                a, b, c, e = larger(one, a), larger(two, b), larger(three, c), larger(four, e)
+                at += xs.w * size
+    return first, second, third, fourth
+
+
 @inner
 def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, lines, m, like):
     """Numbers and shares of the windows (o, p, :) of m channels, at address ``at``."""
@@ -242,7 +261,7 @@ def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, lines, m, like):
     do, d0, d1 = extent(o, geo.D, geo.kd, geo.sd, geo.pd)
     ho, h0, h1 = extent(p, geo.H, geo.kh, geo.sh, geo.ph)
     base, factor = x + (d0 * xs.d + h0 * xs.h) * size, rows_counted(kind, geo, (d1 - d0) * (h1 - h0))
-    whole, rest = m // L * L, (1 << m % L) - 1
+    fours, whole, rest = m // (4 * L) * (4 * L), m // L * L, (1 << m % L) - 1
     for q in range(geo.Q):
         numbers = at + q * lay.strip * acc
         shares = numbers + lay.slot // 2
@@ -254,7 +273,13 @@ def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, lines, m, like):
                 store_acc(shares + i * acc, divide(load_acc(shares + i * acc, like), divisor), like)
         if kind == 0:
             number, cell = ((d0 - do) * geo.kh + h0 - ho) * geo.kw + w0 - wo, base + w0 * xs.w * size
-            for i in range(0, whole, L):
+            for i in range(0, fours, 4 * L):
+                four = maxima_of_four(cell + i * size, xs, d1 - d0, h1 - h0, w1 - w0, number, geo, like)
+                store_acc(numbers + i * acc, four[0], like)
+                store_acc(numbers + (i + L) * acc, four[1], like)
+                store_acc(numbers + (i + 2 * L) * acc, four[2], like)
+                store_acc(numbers + (i + 3 * L) * acc, four[3], like)
+            for i in range(fours, whole, L):
                 which = maximum_of(cell + i * size, xs, d1 - d0, h1 - h0, w1 - w0, number, geo, -1, like)
                 store_acc(numbers + i * acc, which, like)
             if rest:
@@ -277,11 +302,28 @@ def _given(terms, count, channel, half, largest, like):
     return total
 
 
+@njit(nogil=True, inline="always")
+def _four_given(terms, count, channel, half, largest, like):
+    """The same for four vectors of channels."""
+    step = lanes(like) * accsize(like)
+    one = two = three = four = zeros(like)
+    for t in range(count):
+        at, number = word(terms, 2 * t) + channel * accsize(like), word(terms, 2 * t + 1)
+        a, b = load_acc(at + half, like), load_acc(at + half + step, like)
+        c, e = load_acc(at + half + 2 * step, like), load_acc(at + half + 3 * step, like)
+        if largest:
+            a, b = where_number(load_acc(at, like), number, a), where_number(load_acc(at + step, like), number, b)
+            c = where_number(load_acc(at + 2 * step, like), number, c)
+            e = where_number(load_acc(at + 3 * step, like), number, e)
+        one, two, three, four = add(one, a), add(two, b), add(three, c), add(four, e)
+    return one, two, three, four
+
+
 @inner
 def _cells_of_elements(row, step, kind, geo, lay, rows, count, lines, m, like):
     """The gradient of a row of elements of m channels, stored at address ``row``."""
     size, L, half, terms = itemsize(like), lanes(like), lay.slot // 2, rows + 16 * count
-    whole, rest = m // L * L, (1 << m % L) - 1
+    fours, whole, rest = m // (4 * L) * (4 * L), m // L * L, (1 << m % L) - 1
     q0, q1 = 0, 0  # windows q0 ... q1 - 1 hold the element
     for w in range(geo.W):
         while q1 < geo.Q and q1 * geo.sw - geo.pw <= w:
@@ -294,7 +336,13 @@ def _cells_of_elements(row, step, kind, geo, lay, rows, count, lines, m, like):
                 set_word(terms, 2 * found, word(rows, 2 * j) + q * lay.strip * accsize(like))
                 set_word(terms, 2 * found + 1, word(rows, 2 * j + 1) + w + geo.pw - q * geo.sw)
                 found += 1
-        for i in range(0, whole, L):
+        for i in range(0, fours, 4 * L):
+            four = _four_given(terms, found, i, half, kind == 0, like)
+            store(row, i, -1, four[0], like)
+            store(row, i + L, -1, four[1], like)
+            store(row, i + 2 * L, -1, four[2], like)
+            store(row, i + 3 * L, -1, four[3], like)
+        for i in range(fours, whole, L):
             store(row, i, -1, _given(terms, found, i, half, kind == 0, like), like)
         if rest:
             store(row, whole, rest, _given(terms, found, whole, half, kind == 0, like), like)

@@ -89,7 +89,7 @@ SINGLE: tuple[tuple[str, str, Any], ...] = (
 TURNED: tuple[tuple[str, str, Any], ...] = (
     (FORWARD, STRIDED, ManyConfig(16, 4, 1, 2, 2, 2, 3, 1, 4)),
     (FORWARD, STRIDED, ManyConfig(32, 4, 2, 2, 2, 2, 4, 1, 12)),
-    (FORWARD, THIRDS, ManyConfig(32, 2, 1, 2, 2, 2, 3, 1, 1)),
+    (FORWARD, THIRDS, ManyConfig(32, 2, 1, 2, 2, 2, 2, 1, 1)),
     (WEIGHTS, STRIDED, WeightsManyConfig(16, 8, 16, 2, 2, 2, 1, 2, 8)),
     (WEIGHTS, THIRDS, WeightsManyConfig(32, 2, 4, 1, 2, 3, 1, 2, 1)),
 )

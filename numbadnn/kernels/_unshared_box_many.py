@@ -6,14 +6,15 @@ these are multiplied. A warp has a position, and its filters come through a ring
     lane = (share of the terms, images, filters)     8 images x ``filters`` sums a thread, four neighbouring terms a turn
 
 Of a pixel's images lanes of odd shares read the second half first, so that two shares, which read different pixels, meet all
-banks; neighbouring lanes read the same images, and lanes two apart the same filters, which is one access for two of them.
+banks; neighbouring lanes read the same images, and lanes two apart the same filters, which is one access for two of them. Where
+the pixels of a box lie is found once, and half a slot, 16 terms, multiplied at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._async_copies import commit_async, sync_warp, wait_async, wait_async_but
+from numbadnn.kernels._async_copies import commit_async, copy_or_zero, sync_warp, wait_async, wait_async_but
 from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
@@ -22,141 +23,176 @@ from numbadnn.kernels._unshared_box import fold_lanes
 from numbadnn.kernels._unshared_box_fill import spots_of
 from numbadnn.kernels._unshared_ring import after, ask_for
 from numbadnn.kernels._unshared_seen import first_position
-from numbadnn.kernels._unshared_turned import copy_box
 from numbadnn.kernels.unshared_box_many import ALONG, EIGHT, LANES, PIECE, ManyConfig
 
 
 def forward(config: ManyConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
-    images, filters, tall, places, parts, stages, threads, cell, across, apart, pitch = (
+    images, filters, tall, places, parts, stages, threads, cell, across, apart = (
         config.images, config.filters, config.tall, config.places, config.parts, config.stages,
-        config.threads, config.cell, config.across, config.apart, config.pitch,
+        config.threads, config.cell, config.across, config.apart,
     )  # fmt: skip
-    fill_spots, ask = spots_of(threads, 4 * cell), ask_for(across, apart, config.vec)
+    pitch, in_turns, outputs = config.pitch, LANES // config.across, config.images * config.across // LANES
+    fill_spots, (own_piece, ask) = spots_of(threads, 4 * cell), ask_for(across, apart, config.vec)
     read, write = load("float32", "float32"), store("float32", "float32")
     positions, half = tall * places, images // 2
-    look_at_spots, look = read_at("int32", 4), read_at("float32", 4)
-    copy, first_of, element = copy_box(4, images, threads, cell), first_position(tall, places), ELEMENT["float32"]
-    sums, each, beside = filters * EIGHT, filters * 4, LANES // ALONG
-    fold, kept, own_of = fold_lanes(ALONG, LANES // 2, sums), sums // ALONG, EIGHT // ALONG
-    of_turn, slot_words, wait_but = parts * across, across * PIECE, wait_async_but(stages - 2)
+    look_at_spots, look_at_pixel, look = read_at("int32", 4), read_at("int32", 2), read_at("float32", 4)
+    copy, first_of, element = copy_or_zero(16), first_position(tall, places), ELEMENT["float32"]
+    pieces, together = images // 4, threads // (images // 4)
+    sums, beside, in_hand = filters * EIGHT, LANES // ALONG, filters * 4
+    fold, own_of, kept = fold_lanes(ALONG, LANES // 2, sums), EIGHT // ALONG, sums // ALONG
+    of_turn, slot_bytes, wait_but = parts * across, 4 * across * PIECE, wait_async_but(stages - 1)
     swaps, half_sums, ring_words = images == 32, sums // 2, stages * across * PIECE
     meet = (lambda: cuda.syncthreads()) if SIMULATED else sync_warp
 
     @device
-    def filters_at(w, strides, tile, blocks, groups, K, k, term, P, Q):  # type: ignore[no-untyped-def]
-        """Where this warp's filters begin, from ``term`` on."""
-        warp = i32(cuda.threadIdx.x // LANES)
-        place, own = i32(warp % positions), i32(k + warp // positions * across)
+    def filters_at(w, strides, tile, k, sizes):  # type: ignore[no-untyped-def]
+        """Where this lane's piece of its warp's filters begins."""
+        _, blocks, groups, K, _, _, P, Q = sizes
+        warp, row, piece = i32(cuda.threadIdx.x // LANES), i32(cuda.threadIdx.x % LANES // 8), i32(cuda.threadIdx.x % 8)
+        place, first = i32(warp % positions), i32(k + warp // positions * across + row)
         group, p, q = first_of(tile, blocks, groups)
         p, q = min(i32(p + place // places), i32(P - 1)), min(i32(q + place % places), i32(Q - 1))
-        return w + (i64(group * K + own) * strides[0] + i64(p) * strides[1] + i64(q) * strides[2] + term) * 4
+        return w + (i64(group * K + first) * strides[0] + i64(p) * strides[1] + i64(q) * strides[2] + piece * 4) * 4
 
     @device
-    def ask_next(shared, ring, slot, w, strides, at, tile, k, c, m, tiles, blocks, groups, K, C, channels, terms, P, Q):  # type: ignore[no-untyped-def]
+    def ask_next(shared, to, following, w, strides, left, terms, own_terms, sizes):  # type: ignore[no-untyped-def]
         """Ask for a slot; what the next one is for: (address, tile, first filter, first channel, first term)"""
+        at, tile, k, c, m = following
+        tiles, _, _, K, C, channels, _, _ = sizes
         if tile < tiles:
-            left = i32(K - k - cuda.threadIdx.x // LANES // positions * across)
-            ask(shared, i32(ring + slot * slot_words), at, i64(strides[0] * 4), left, m, terms)
+            ask(shared, to, at, i64(strides[0] * 16), i32(left - k), i32(own_terms - m))
         commit_async()
-        m = i32(m + PIECE)
-        if m >= terms:
+        m, at = i32(m + PIECE), at + 4 * PIECE
+        if m >= terms:  # the next channels' terms follow
+            at, m = at - i32(m - terms) * 4, i32(0)
             tile, k, c = after(tile, k, c, channels, C, of_turn, K)
-            at, m = (
-                filters_at(w, strides, tile, blocks, groups, K, k, i32(u32(c * terms) // u32(channels)), P, Q),
-                i32(0),
-            )
+            if c == 0:
+                at = filters_at(w, strides, tile, k, sizes)
         return at, tile, k, c, m
+
+    @device
+    def fill_pixels(table, start, number, box, strides):  # type: ignore[no-untyped-def]
+        """Where each pixel of a box lies from its first one on, in bytes, and its row and column."""
+        for i in range(i32(cuda.threadIdx.x), number, threads):
+            line = i32(u32(i) // u32(box[1]))
+            column, c = i32(i - line * box[1]), i32(u32(line) // u32(box[0]))
+            row = i32(line - c * box[0])
+            table[i32(start + 2 * i)] = u32((c * strides[1] + row * strides[2] + column * strides[3]) * 4)
+            table[i32(start + 2 * i + 1)] = u32((row << 16) | column)
+
+    @device
+    def corner_of(x, strides, tile, blocks, groups, C, stride, padding):  # type: ignore[no-untyped-def]
+        """The first pixel of what a tile sees: address of this thread's piece of it, row and column."""
+        group, p, q = first_of(tile, blocks, groups)
+        h, v = i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1])
+        at = i64(group * C) * strides[1] + i64(h) * strides[2] + i64(v) * strides[3]
+        return x + (at + cuda.threadIdx.x % pieces * 4) * 4, h, v
+
+    @device
+    def copy_pixels(pixel, number, shared, table, pixels_at, to, at, h0, v0, image):  # type: ignore[no-untyped-def]
+        """Begin to copy a box, this thread every ``together``-th pixel from ``pixel`` on; 0 outside the image."""
+        where = cuda.local.array(2, INT32)
+        for i in range(pixel, number, i32(together)):
+            look_at_pixel(where, i32(0), table, i32(pixels_at + i * 8))
+            h, v = i32(h0 + (where[1] >> 16)), i32(v0 + (where[1] & 0xFFFF))
+            inside = h >= 0 and h < image[0] and v >= 0 and v < image[1]
+            copy(shared, i32(to + i * (4 * cell)), at + i64(where[0]), inside)
+
+    @device
+    def multiply(total, weight, seen, shared, pixel, e):  # type: ignore[no-untyped-def]
+        """Term ``e`` of four. In this order most operands are reused, or of another bank of registers."""
+        look(seen, i32(0), shared, pixel)
+        look(seen, i32(4), shared, i32(pixel ^ 64) if swaps else i32(pixel + 4 * half))
+        for n in range(EIGHT):
+            for f in range(filters):
+                total[n * filters + f] = f32(total[n * filters + f] + seen[n] * weight[f * 4 + e])
 
     def kernel(  # type: ignore[no-untyped-def]
         x, w, y, tiles, blocks, groups, N, K, C, channels, P, Q, room, image, taps, padding, stride, dilation, flip, box,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip
         table, shared = cuda.shared.array(0, WORD), cuda.shared.array(0, element)  # the same memory
-        total, weight = cuda.local.array(sums, f32), cuda.local.array(each, f32)
+        total, weight = cuda.local.array(sums, f32), cuda.local.array(in_hand, f32)
         spots, seen = cuda.local.array(4, INT32), cuda.local.array(EIGHT, f32)
-        there = cuda.local.array(4, INT32)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread % LANES), i32(thread // LANES)
-        place, part = i32(warp % positions), i32(warp // positions)  # parts have different filters
+        place, part = i32(warp % positions), i32(warp // positions)
         down, right = i32(place // places), i32(place % places)
         share, other = i32(lane // beside), i32(lane % beside)
         own_filter, own_images = i32(other % apart), i32(other // apart)
         area, plane = i32(taps[0] * taps[1]), i32(box[0] * box[1] * cell)
-        terms, past, extent = i32(channels * area), i32(channels * plane), (channels, box[0], box[1])
+        terms, past = i32(channels * area), i32(channels * plane)
         reach = i32(((tall - 1) * stride[0] * box[1] + (places - 1) * stride[1] + 1) * cell)
         span = i32(past + reach)  # of a buffer: behind it is what terms past the end see, 0
-        start = i32(shared_address(shared))
-        own = i32(start + (room + (down * stride[0] * box[1] + right * stride[1]) * cell + own_images * 4) * 4)
+        start, ring = i32(shared_address(shared)), i32(room + warp * ring_words)
+        boxes = i32(room + (threads // LANES) * ring_words)
+        own = i32(start + (boxes + (down * stride[0] * box[1] + right * stride[1]) * cell + own_images * 4) * 4)
         swapped = swaps and share % 2 == 1
-        low, high = i32(own + (4 * half if swapped else 0)), i32(own + (0 if swapped else 4 * half))
-        ring = i32(room + 2 * span + warp * ring_words)
-        results = i32(room + 2 * span + (threads // LANES) * ring_words)
-        shift, own_row = i32(own_filter * (8 // apart)), i32(start + (ring + own_filter * PIECE) * 4)
-        near, far = i32(own_row + (share ^ shift) * 16), i32(own_row + ((share + 4) ^ shift) * 16)
+        low = i32(own + (4 * half if swapped else 0))
+        own_row = i32(start + (ring + own_filter * PIECE + (share ^ (own_filter * (8 // apart))) * 4) * 4)
+        row, piece = own_piece()
+        to_ring = i32(start + ring * 4 + piece)
+        left, own_terms = i32(K - part * across - row), i32(terms - thread % 8 * 4)
         tile, k0, c0 = i32(cuda.blockIdx.x), i32(0), i32(0)
-        ask_tile, ask_k, ask_c, ask_m = tile, k0, c0, i32(0)
-        ask_at = filters_at(w, w_strides, tile, blocks, groups, K, k0, i32(0), P, Q)
+        sizes = (tiles, blocks, groups, K, C, channels, P, Q)
+        following = (filters_at(w, w_strides, tile, k0, sizes), tile, k0, c0, i32(0))
         own_spots = i32(start + share * 16)
         buffer, slot = i32(0), i32(0)
-        few = terms <= (stages - 2) * PIECE
+        number, own_pixel = i32(channels * box[0] * box[1]), i32(thread // pieces)
+        to_box, pixels = i32(start + boxes * 4 + thread % pieces * 16), i32(boxes + 2 * span)
+        pixels_at, results = i32(start + pixels * 4), i32(pixels + 2 * number)
 
-        for i in range(stages - 1):
-            ask_at, ask_tile, ask_k, ask_c, ask_m = ask_next(
-                shared, ring, i32(i), w, w_strides, ask_at, ask_tile, ask_k, ask_c, ask_m,
-                tiles, blocks, groups, K, C, channels, terms, P, Q,
-            )  # fmt: skip
+        for i in range(stages):
+            following = ask_next(
+                shared, i32(to_ring + i * slot_bytes), following, w, w_strides, left, terms, own_terms, sizes
+            )
         fill_spots(table, room, terms, taps, dilation, box, flip, i32(past * 4))
         for i in range(thread, reach, threads):
-            shared[i32(room + past + i)], shared[i32(room + span + past + i)] = f32(0), f32(0)
-        group, p, q = first_of(tile, blocks, groups)
-        corner = (i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1]))
-        first = x + i64(group * C) * x_strides[1] * 4
+            shared[i32(boxes + past + i)], shared[i32(boxes + span + past + i)] = f32(0), f32(0)
+        fill_pixels(table, pixels, number, box, x_strides)
+        at_x, h0, v0 = corner_of(x, x_strides, tile, blocks, groups, C, stride, padding)
+        cuda.syncthreads()
         wait_for_previous()
-        copy(shared, room, i32(4), first, x_strides, extent, corner, i32(1), image)
+        copy_pixels(own_pixel, number, shared, table, pixels_at, to_box, at_x, h0, v0, image)
         wait_async()
         cuda.syncthreads()
-        look_at_spots(spots, i32(0), table, own_spots)
         while tile < tiles:
-            if few:
+            if terms <= (stages - 1) * PIECE:
                 wait_async()
             else:
                 wait_but()
             cuda.syncthreads()
             next_tile, next_k, next_c = after(tile, k0, c0, channels, C, of_turn, K)
             if next_tile < tiles:
-                group, p, q = first_of(next_tile, blocks, groups)
-                corner = (i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1]))
-                first = x + i64(group * C + next_c) * x_strides[1] * 4
-                copy(shared, i32(room + (span - buffer)), i32(4), first, x_strides, extent, corner, i32(1), image)
+                at_x = at_x + channels * x_strides[1] * 4
+                if next_c == 0:
+                    at_x, h0, v0 = corner_of(x, x_strides, next_tile, blocks, groups, C, stride, padding)
+                copy_pixels(
+                    own_pixel, number, shared, table, pixels_at, i32(to_box + (span - buffer) * 4), at_x, h0, v0, image
+                )
             if c0 == 0:
                 for i in range(sums):
                     total[i] = f32(0)
             for m0 in range(i32(0), terms, i32(PIECE)):
                 wait_but()
                 meet()
-                ask_at, ask_tile, ask_k, ask_c, ask_m = ask_next(
-                    shared, ring, i32(slot - 1) if slot > 0 else i32(stages - 1), w, w_strides, ask_at, ask_tile, ask_k, ask_c,
-                    ask_m, tiles, blocks, groups, K, C, channels, terms, P, Q,
-                )  # fmt: skip
-                for j in range(2):
-                    m = i32(m0 + 16 * j)
-                    if m < terms:
-                        for e in range(4):
-                            there[e] = spots[e]
-                        m = i32(m + 16) if m + 16 < terms else i32(0)  # where the next ones are, long before
-                        look_at_spots(spots, i32(0), table, i32(own_spots + m * 4))
-                        at = i32(slot * (4 * slot_words) + (near if j == 0 else far))
-                        for f in range(filters):
-                            look(weight, i32(f * 4), shared, i32(at + f * apart * PIECE * 4))
-                        for e in range(4):
-                            look(seen, i32(0), shared, i32(low + there[e]))
-                            look(seen, i32(4), shared, i32(high + there[e]))
-                            for f in range(filters):
-                                for n in range(EIGHT):
-                                    total[n * filters + f] = f32(total[n * filters + f] + seen[n] * weight[f * 4 + e])
-                slot = i32(slot + 1) if slot < stages - 1 else i32(0)
-            low, high = i32(low + (span - 2 * buffer) * 4), i32(high + (span - 2 * buffer) * 4)
+                at = i32(own_row + slot)
+                for m in range(m0, min(i32(m0 + PIECE), terms), i32(16)):
+                    look_at_spots(spots, i32(0), table, i32(own_spots + m * 4))
+                    for f in range(filters):
+                        look(weight, i32(f * 4), shared, i32(at + f * apart * PIECE * 4))
+                    multiply(total, weight, seen, shared, i32(low + spots[0]), 0)
+                    multiply(total, weight, seen, shared, i32(low + spots[1]), 1)
+                    multiply(total, weight, seen, shared, i32(low + spots[2]), 2)
+                    multiply(total, weight, seen, shared, i32(low + spots[3]), 3)
+                    at = i32(at ^ 64)
+                meet()
+                following = ask_next(
+                    shared, i32(to_ring + slot), following, w, w_strides, left, terms, own_terms, sizes
+                )
+                slot = i32(slot + slot_bytes) if slot < (stages - 1) * slot_bytes else i32(0)
+            low = i32(low + (span - 2 * buffer) * 4)
             buffer = i32(span - buffer)
             if next_c == 0:
                 if swaps:
@@ -169,19 +205,23 @@ def forward(config: ManyConfig) -> Callable[..., None]:
                     n, f = i32(share * own_of + i // filters), i32(i % filters)
                     shared[i32(sums_at + f * apart * pitch + (n & 3) + (n >> 2) * half)] = total[i]
                 cuda.syncthreads()
-                at_place = i32(thread % positions)
+                at_place, own_output = i32(thread % positions), i32(thread // positions)
+                k, n0 = i32(own_output % of_turn), i32(own_output // of_turn)
                 group, p, q = first_of(tile, blocks, groups)
                 p, q = i32(p + at_place // places), i32(q + at_place % places)
-                if p < P and q < Q:
-                    target = y + (i64(group * K + k0) * y_strides[1] + p * y_strides[2] + q * y_strides[3]) * 4
-                    for i in range(i32(thread // positions), i32(of_turn * N), i32(threads // positions)):
-                        n, k = i32(u32(i) // u32(of_turn)), i32(u32(i) % u32(of_turn))
-                        if k0 + k < K:
-                            at_y = target + (n * y_strides[0] + k * y_strides[1]) * 4
-                            result = f32(alpha * shared[i32(results + (at_place * of_turn + k) * pitch + n)])
+                if p < P and q < Q and k0 + k < K:
+                    at_y = i64(group * K + k0 + k) * y_strides[1] + p * y_strides[2] + q * y_strides[3]
+                    at_y = y + (at_y + n0 * y_strides[0]) * 4
+                    sum_at = i32(results + (at_place * of_turn + k) * pitch)
+                    for i in range(outputs):  # before any is written, which might change them for all that is known
+                        total[i] = shared[i32(sum_at + n0 + i * in_turns)]
+                    for i in range(outputs):
+                        if i32(n0 + i * in_turns) < N:
+                            result = f32(alpha * total[i])
                             if beta != f32(0):
                                 result = f32(result + beta * read(at_y))
                             write(at_y, result)
+                        at_y = at_y + y_strides[0] * (4 * in_turns)
             tile, k0, c0 = next_tile, next_k, next_c
 
     return kernel

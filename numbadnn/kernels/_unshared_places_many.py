@@ -89,7 +89,7 @@ def forward(dtype: str, config: PlacesManyConfig) -> Callable[..., None]:
         wait_for_previous()
         copy(shared, boxes, plane, first, x_strides, (have, extent[1], extent[2]), corner, i32(1), image)
         for c0 in range(0, 1 if whole else C, channels):
-            left = i32(C - c0 - channels)
+            left = i32(0) if whole else i32(C - c0 - channels)
             next_terms = i32(min(channels, left) * area) if left > 0 else terms
             next_low, next_high = low + i64(terms * SIZE), high + i64(terms * SIZE)
             wait_async()

@@ -14,31 +14,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._async_copies import copy_or_zero_at
-from numbadnn.kernels._cuda import cuda, device, i32, i64
+from numbadnn.kernels._async_copies import copy_or_zero
+from numbadnn.kernels._cuda import cuda, device, i32
 from numbadnn.kernels.unshared_box_many import PIECE
 
 
-def ask_for(rows: int, apart: int, vec: int) -> Callable[..., None]:
-    """``ask(shared, slot, start, step, left, m, terms)``: begin to copy 128 bytes of terms, from ``m`` on, of filters
-    that are ``step`` bytes apart, the first of them at ``start``.
+def ask_for(rows: int, apart: int, vec: int) -> tuple[Callable[..., tuple[int, int]], Callable[..., None]]:
+    """``own()``: a lane's first filter of a slot, and where in the slot, in bytes, its piece of that one lies.
 
-    ``vec`` terms are one copy. 0 past the ``left`` filters and past the last term.
+    ``ask(shared, to, start, step, left, terms)``: begin to copy the lane's pieces of every fourth filter, four of them ``step``
+    bytes apart, the first from ``start`` to ``to``. ``vec`` terms are one copy. 0 past the ``left`` filters and the ``terms``.
+    What does not change from slot to slot is an argument: the loop has few instructions to spare.
     """
-    copy = copy_or_zero_at(vec * 4)
+    copy = copy_or_zero(vec * 4)
 
     @device
-    def ask(shared, slot, start, step, left, m, terms):  # type: ignore[no-untyped-def]
+    def own():  # type: ignore[no-untyped-def]
         row, piece = i32((cuda.threadIdx.x & 31) >> 3), i32(cuda.threadIdx.x & 7)
-        first = i32(m + piece * 4)
-        at = start + i64(row) * step + i64(first) * 4
-        for r in range(0, rows, 4):
-            to = i32(slot + (row + r) * PIECE + (piece ^ (((row + r) & (apart - 1)) * (8 // apart))) * 4)
-            for e in range(0, 4, vec):
-                copy(shared, i32(to + e), at + e * 4, first + e < terms and row + r < left)
-            at = at + 4 * step
+        return row, i32((row * PIECE + (piece ^ ((row & (apart - 1)) * (8 // apart))) * 4) * 4)
 
-    return ask
+    @device
+    def ask(shared, to, start, step, left, terms):  # type: ignore[no-untyped-def]
+        for r in range(0, rows, 4):
+            for e in range(0, 4, vec):
+                copy(shared, i32(to + (r * PIECE + e) * 4), start + e * 4, i32(e) < terms and i32(r) < left)
+            start = start + step
+
+    return own, ask
 
 
 @device

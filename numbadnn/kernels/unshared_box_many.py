@@ -85,11 +85,11 @@ def heuristic(problem: ConvProblem, policy: Policy) -> ManyConfig | None:
     most = min(C, room // 4, LIMIT32 // max(1, math.prod(w.shape[3:])))
     for channels in (c for c in range(1, most + 1) if C % c == 0):
         vec = vector(problem, channels, 4)
-        for stages, resident in itertools.product((3, 4), (1, MOST_IMAGES // images)):
+        for stages, resident in itertools.product((2, 3, 4), (1, MOST_IMAGES // images)):
             config = ManyConfig(images, filters, tall, places, parts, vec, stages, resident, channels)
             if shared_bytes(problem, config) <= room // resident - 1024 * (resident - 1):
-                found.append((vec, resident, channels, stages, config))
-    return max(found, key=lambda f: f[:4])[4] if found else None
+                found.append((vec, resident, stages > 2, channels, stages, config))
+    return max(found, key=lambda f: f[:5])[5] if found else None
 
 
 def room_of(problem: ConvProblem, config: ManyConfig) -> int:
@@ -97,11 +97,12 @@ def room_of(problem: ConvProblem, config: ManyConfig) -> int:
 
 
 def shared_bytes(problem: ConvProblem, config: ManyConfig) -> int:
-    """The terms' places, two boxes of pixels, each before as many zeros as positions are apart, rings and sums."""
+    """The terms' places, rings, two boxes of pixels, each before as many zeros as positions are apart, where pixels are, sums."""
     seen, step = seen_of(problem, (config.tall, config.places)), problem.stride
+    pixels, warps = config.channels * math.prod(seen), config.threads // LANES
     reach = (config.tall - 1) * step[0] * seen[1] + (config.places - 1) * step[1] + 1
-    boxes, warps = 2 * (config.channels * math.prod(seen) + reach) * config.cell, config.threads // LANES
-    return 4 * (room_of(problem, config) + boxes + warps * config.across * (config.stages * PIECE + config.pitch))
+    words = warps * config.across * (config.stages * PIECE + config.pitch) + 2 * (pixels + reach) * config.cell
+    return 4 * (room_of(problem, config) + words + 2 * pixels)
 
 
 def kernel(config: ManyConfig) -> Kernel:

@@ -10,7 +10,7 @@ from numbadnn.kernels import unshared_turned
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
+from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, tiles_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -20,6 +20,8 @@ LANES, ROWS, CHUNK = 32, 16, 32
 FEWEST_IMAGES, MOST_IMAGES, FEWEST_FILTERS, MOST_FILTERS = 4, 32, 4, 64
 #: warps of a block; positions and blocks that keep memory busy, and positions of a block where there are few
 MOST_WARPS, ENOUGH_POSITIONS, ENOUGH_BLOCKS, MOST_PLACES = 16, 132 * 7, 100, 8
+#: warps of a block of many images where a multiprocessor has one block in all: a second would begin when most have nothing to do
+LARGEST, MULTIPROCESSORS = 25, 132
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,11 @@ def heuristic(problem: ConvProblem, policy: Policy) -> PlacesManyConfig | None:
         return None
     parts, few = -(-K // ROWS), P * Q * problem.groups < ENOUGH_POSITIONS
     places = places_of(Q, min(MOST_PLACES, MOST_WARPS // parts) if few else 4)[0]
+    tall = 1 if few else max(1, min(P, MOST_WARPS // (parts * places)))
     if few and (images > 8 or -(-Q // places) * P * problem.groups < ENOUGH_BLOCKS):
         return None
-    tall = 1 if few else max(1, min(P, MOST_WARPS // (parts * places)))
+    if images > 8:
+        tall, places = tile_of(problem, LARGEST // parts) or (tall, places)
     # few warps ask for more each; of few terms much would be asked for in vain
     ahead = 3 if images > 8 else 8 if few else 4 if math.prod(w.shape[3:]) > 512 else 2
     for channels in (C, *(c for c in (64, 32, 16, 8, 4) if c < C and C % c == 0)):
@@ -80,6 +84,13 @@ def heuristic(problem: ConvProblem, policy: Policy) -> PlacesManyConfig | None:
         if vec > 1 and shared_bytes(problem, config) <= shared_room(policy.device):
             return config
     return None
+
+
+def tile_of(problem: ConvProblem, most: int) -> tuple[int, int] | None:
+    """Rows and columns of at most ``most`` positions, the fewest that leave each multiprocessor one block, and see the least."""
+    tiles = [(tall, places) for tall in range(1, most + 1) for places in range(1, most // tall + 1)]
+    enough = [t for t in tiles if math.prod(tiles_of(problem, t)) * problem.groups <= MULTIPROCESSORS]
+    return min(enough, key=lambda t: (math.prod(t), math.prod(seen_of(problem, t)), -t[1]), default=None)
 
 
 def room_of(problem: ConvProblem, config: PlacesManyConfig) -> int:

@@ -24,20 +24,18 @@ from numbadnn.kernels._ptx import WORD, load_vector, store_vector, wait_for_prev
 from numbadnn.kernels._unshared_box_fill import spots_of
 from numbadnn.kernels._unshared_seen import first_position
 from numbadnn.kernels._unshared_turned import copy_box
-from numbadnn.kernels.unshared_weights_many import LANES, WeightsManyConfig
+from numbadnn.kernels.unshared_weights_many import FILTERS, LANES, WeightsManyConfig
 from numbadnn.problem import ITEMSIZE
 
 
 def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
     """w[k,p,q,term] = sum over images n of y[n,k,p,q] * what the term sees in image n at (p,q)."""
-    filters, images, threads, tall, places, vec = (
-        *(config.filters, config.images, config.threads, config.tall, config.places, config.vec),
-    )
+    images, threads, tall, places, vec = config.images, config.threads, config.tall, config.places, config.vec
     single, size = dtype == "float32", ITEMSIZE[dtype]
     pixel, wide, tile = images * size, 16 // size, 64 // size
     looks, words = max(1, pixel // 64), min(4, pixel // 16)  # of a lane at a pixel
     each = 4 if single else 2  # of an operand of a product, and those of a look
-    steps, tiles = words // each, filters // 16
+    steps = words // each
     first_of, fill_spots = first_position(tall, places), spots_of(threads, pixel)
     copy = copy_box(size, images, threads, pixel // 4, True)
     multiply_add = product("float64" if single else dtype, 16, config.whole)
@@ -47,7 +45,7 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
     acc, raw, factor, taken = (f64, f32, f64, f64) if single else (f32, INT32, INT32, i32)
     halves, pieces = 64 * (looks - 1), looks * wide // 2
     seen_words = pieces * words
-    sums, factors = 2 * wide * tiles, 2 * words * looks * tiles
+    sums, factors = 2 * wide, 2 * words * looks
 
     @device
     def scaled(value, by):  # type: ignore[no-untyped-def]
@@ -87,19 +85,21 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
         wait_for_previous()
         first = x + i64(group * C + c0) * x_strides[1] * size
         copy(shared, room, i32(4), first, x_strides, (have, box[0], box[1]), corner, i32(1), image)
-        scale = f64(alpha) if single else f32(alpha)
+        scale = (
+            f64(alpha) if single else f32(alpha)
+        )  # in y's factor; without it the compiler widens y again for each term
         own = i32((down * stride[0] * box[1] + right * stride[1]) * pixel)
         start = i32(i32(shared_address(shared)) + room * 4 + t * words * 4)
         at_y = y + (min(p, i32(P - 1)) * y_strides[2] + min(q, i32(Q - 1)) * y_strides[3]) * size + t * words * 4
         at_w = w + (i64(group * K + g) * w_strides[0] + i64(p) * w_strides[1] + i64(q) * w_strides[2]) * size
         at_w, eight = at_w + (m0 + wide * t) * size, i64(w_strides[0] * (8 * size))
-        for k0 in range(0, K, filters):
-            for row in range(2 * tiles):  # eight filters
+        for k0 in range(0, K, FILTERS):
+            for row in range(2):  # eight filters
                 k = i64(group * K + min(i32(k0 + 8 * row + g), i32(K - 1)))
                 for n in range(looks):
                     fetch(held, i32(0), at_y + k * y_strides[1] * size + n * 64)
                     for i in range(words):
-                        a[(((row // 2) * looks + n) * words + i) * 2 + row % 2] = scaled(held[i], scale)
+                        a[(n * words + i) * 2 + row] = scaled(held[i], scale)
             left = i32(K - k0 - g) if inside else i32(0)
             if k0 == 0:
                 wait_async()
@@ -112,16 +112,14 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
                     for e in range(words):
                         b[e] = taken(seen[i * words + e])
                     for step in range(steps):
-                        for f in range(tiles):
-                            at_a = i32(((f * looks + i % looks) * steps + step) * each * 2)
-                            at_total = i32((f * wide // 2 + i // looks) * 4)
-                            multiply_add(total, at_total, a, at_a, b, i32(step * each))
-                ask(seen, shared, i32(own_spot + m + tile), own, start)
+                        at_a = i32((i % looks * steps + step) * each * 2)
+                        multiply_add(total, i32(i // looks * 4), a, at_a, b, i32(step * each))
+                ask(seen, shared, i32(own_spot + m + tile), own, start)  # while products are under way
                 target = at_w + m * size
-                for row in range(2 * tiles):
+                for row in range(2):
                     for e in range(wide):
-                        at_e = (((row // 2) * wide + e) // 2) * 4 + (row % 2) * 2 + e % 2
-                        result[e] = f32(total[at_e]) if single else f32(alpha * total[at_e])
+                        value = total[e // 2 * 4 + row * 2 + e % 2]
+                        result[e] = f32(value) if single else f32(alpha * value)
                     for e in range(0, wide, vec):
                         if 8 * row < left and m + e < own_terms:
                             if beta != f32(0):
@@ -130,6 +128,6 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
                                     result[e + i] = f32(result[e + i] + beta * old[e + i])
                             write(result, i32(e), target + e * size)
                     target = target + eight
-            at_w = at_w + 2 * tiles * eight
+            at_w = at_w + 2 * eight
 
     return kernel

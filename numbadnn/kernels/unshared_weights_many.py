@@ -15,26 +15,28 @@ from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 
-LANES = 32
+#: FILTERS: that a warp has at a time
+LANES, FILTERS = 32, 16
 #: fewer filters leave most rows of a product idle, fewer images are not worth turning
 FEWEST_FILTERS, FEWEST_IMAGES, MOST_IMAGES = 4, 9, 32
 #: the devices whose tensor cores multiply float64 about as quickly as their other units float32
 QUICK_IN_FLOAT64 = ((8, 0), (9, 0), (10, 0))
 #: of all filters, that turning 16 images is worth while; warps of a multiprocessor
 ENOUGH_BYTES, MOST_WARPS = 1 << 25, 16
-#: blocks, where one fits a multiprocessor
-ENOUGH_BLOCKS = 125
+#: of an H200, and terms in whose time a block starts
+MULTIPROCESSORS, START = 132, 64
 #: of a filter that a warp has at once
 TILE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsManyConfig:
-    """A block has ``tall`` rows of ``places`` positions, a warp each, ``terms`` of at most ``channels`` of a group and
-    ``filters`` (16 or 32) at a time. ``vec``: terms of an access; ``whole``: of the products."""
+    """A block has ``tall`` rows of ``places`` positions, a warp each, and ``terms`` of at most ``channels`` of a group.
+
+    ``vec``: terms of an access; ``whole``: of the products.
+    """
 
     images: int
-    filters: int
     tall: int
     places: int
     resident: int
@@ -65,23 +67,27 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsManyConfig | None:
     if images < MOST_IMAGES and w.size * w.itemsize < ENOUGH_BYTES:
         return None
     tall, places, whole = min(P, w.itemsize), places_of(Q, 4)[0], capability_of(policy.device) >= (9, 0)
-    resident = MOST_WARPS // (tall * places)
-    config = WeightsManyConfig(images, 16, tall, places, resident, vector(problem, C, 16 // w.itemsize), whole, 0, 0)
+    resident, vec = MOST_WARPS // (tall * places), vector(problem, C, 16 // w.itemsize)
+    config = WeightsManyConfig(images, tall, places, resident, vec, whole, 0, 0)
     return sliced(problem, config, shared_room(policy.device) // resident - 1024)
 
 
-def sliced(problem: ConvProblem, config: WeightsManyConfig, most: int, slices: int = 1) -> WeightsManyConfig | None:
-    """With as many terms as ``most`` bytes have room for and blocks enough are left, in whole ``TILE`` bytes: of what
-    shares 32 bytes with another block's terms memory is read as well."""
-    C, area, tile = problem.w.shape[3], math.prod(problem.taps), TILE // problem.w.itemsize
-    pixels = math.prod(seen_of(problem, (config.tall, config.places)))
-    channels = (most - 4 * 96) // (4 * area + pixels * config.images * problem.w.itemsize)
-    fit = C * area if channels >= C else ((channels - 1) * area + 1) // tile * tile
-    if fit <= 0:
-        return None
-    slices = max(slices, -(-C * area // fit), -(-ENOUGH_BLOCKS * config.resident // blocks_of(problem, config)))
-    terms = -(-C * area // (slices * tile)) * tile
-    return replace(config, terms=terms, channels=min(C, (terms + area - 2) // area + 1))
+def sliced(problem: ConvProblem, config: WeightsManyConfig, most: int) -> WeightsManyConfig | None:
+    """The slices of a filter, in whole ``TILE`` bytes, that are done first; a block may have ``most`` bytes of shared memory.
+
+    Of 32 bytes that hold terms of two blocks memory is read as well, which takes longer than all that is written.
+    """
+    area, tile, tiles = math.prod(problem.taps), TILE // problem.w.itemsize, blocks_of(problem, config)
+    terms, found = math.prod(problem.w.shape[3:]), []
+    fewest = max(1, terms // (area * max(1, most // shared_bytes(problem, replace(config, channels=1)))))
+    for slices in range(fewest, fewest + 16):
+        length = -(-terms // (slices * tile)) * tile
+        channels = min(problem.w.shape[3], (area - math.gcd(area, length) + length - 1) // area + 1)
+        one = replace(config, terms=length, channels=channels)
+        turns = -(-slices * tiles // (MULTIPROCESSORS * config.resident))
+        if shared_bytes(problem, one) <= most:
+            found.append((turns * (length + START), -slices, one))
+    return min(found, key=lambda f: f[:2])[2] if found else None
 
 
 def capability_of(device: int) -> tuple[int, int]:
@@ -105,7 +111,7 @@ def kernel(dtype: str, config: WeightsManyConfig) -> Kernel:
 
         return _unshared_weights_many.weights(dtype, config)
 
-    name = f"unshared weights many {dtype} " + " ".join(str(v) for v in astuple(config)[:7])
+    name = f"unshared weights many {dtype} " + " ".join(str(v) for v in astuple(config)[:6])
     return Kernel(name, f"ptr ptr ptr i32 i32 {PARAMETERS}", build, config.threads, config.resident, True)
 
 
@@ -123,6 +129,6 @@ def plan(problem: ConvProblem, policy: Policy, config: WeightsManyConfig) -> Exe
 
 
 def kernels() -> Iterator[Kernel]:
-    """Of few filters and many, and what sm_80 has."""
-    yield kernel("float32", WeightsManyConfig(32, 16, 2, 4, 2, 4, False, 4, 36))
-    yield kernel("bfloat16", WeightsManyConfig(16, 32, 2, 4, 2, 8, True, 4, 36))
+    """Of float32 what sm_80 has as well."""
+    yield kernel("float32", WeightsManyConfig(32, 2, 4, 2, 4, False, 4, 36))
+    yield kernel("bfloat16", WeightsManyConfig(16, 2, 4, 2, 8, True, 4, 36))

@@ -57,7 +57,8 @@ SEVERAL: tuple[tuple[str, str, Any], ...] = (
     (WEIGHTS, SMALL, WeightsHalvesConfig(8, 16, 2, 1, 8, 2, 4)),
     (WEIGHTS, STRIDED, WeightsHalvesConfig(16, 32, 2, 1, 2, 2, 2)),
     (WEIGHTS, GROUPED, WeightsHalvesConfig(32, 16, 2, 2, 8, 1, 2)),
-    (WEIGHTS, STRIDED, WeightsHalvesConfig(16, 16, 2, 1, 2, 2, 2, 1, True)),
+    (WEIGHTS, STRIDED, WeightsManyConfig(16, 2, 2, 1, 2, True, 5, 32)),
+    (WEIGHTS, GROUPED, WeightsManyConfig(32, 1, 2, 1, 8, True, 2, 32)),
     (WEIGHTS, NARROW, None),
     # positions under way: as many, fewer and more than there are; a warp's terms begin within an access; one image; lanes
     # that copy nothing; some channels of the last block and the last warp
@@ -90,8 +91,8 @@ TURNED: tuple[tuple[str, str, Any], ...] = (
     (FORWARD, STRIDED, ManyConfig(16, 4, 1, 2, 2, 2, 3, 1, 4)),
     (FORWARD, STRIDED, ManyConfig(32, 4, 2, 2, 2, 2, 4, 1, 12)),
     (FORWARD, THIRDS, ManyConfig(32, 2, 1, 2, 2, 2, 2, 1, 1)),
-    (WEIGHTS, STRIDED, WeightsManyConfig(16, 8, 16, 2, 2, 2, 1, 2, 8)),
-    (WEIGHTS, THIRDS, WeightsManyConfig(32, 2, 4, 1, 2, 3, 1, 2, 1)),
+    (WEIGHTS, STRIDED, WeightsManyConfig(16, 2, 2, 1, 2, True, 8, 64)),
+    (WEIGHTS, THIRDS, WeightsManyConfig(32, 1, 2, 1, 2, True, 1, 16)),
 )
 
 

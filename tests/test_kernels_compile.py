@@ -106,8 +106,7 @@ def test_the_widest_gradient_of_overlapping_maxima_is_one_that_does_not_spill(
 @pytest.mark.parametrize(
     "kernel",
     [
-        unshared_weights_many.kernel(WeightsManyConfig(32, 16, 16, 2, 4, 6, 2, 4, 8)),
-        unshared_weights_many.kernel(WeightsManyConfig(32, 16, 32, 2, 4, 6, 2, 4, 16)),
+        unshared_weights_many.kernel("float32", WeightsManyConfig(32, 4, 4, 1, 4, True, 4, 36)),
         line_tiles.kernel("float32", "float32", TilesConfig(4, 4, 4, 0, 4, False)),
     ],
     ids=lambda k: k.name.replace(" ", "-"),

@@ -13,47 +13,64 @@ from numbadnn.kernels._async_copies import copy_or_zero
 from numbadnn.kernels._bits import load_bits
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._implicit_tiles_words import shared_address
-from numbadnn.kernels._packed import store_words
+from numbadnn.kernels._packed import load_words, store_words
 from numbadnn.kernels._ptx import WORD, let_next_start
 from numbadnn.kernels.unshared_turned import PIXELS, THREADS
 
 
-def turn(size: int, images: int) -> Callable[..., None]:
-    """A tile of pixels of all images a block; from block ``blocks`` on those of a second array, which go behind the first's."""
-    read, write, together = load_bits(size), store_words(4), 4 // size
+def turn(size: int, images: int, vec: int) -> Callable[..., None]:
+    """A tile of pixels of all images a block; from block ``blocks`` on those of a second array, which go behind the first's.
+
+    ``vec`` neighbouring pixels of an image are one access.
+    """
+    read, write, together = load_bits(size) if vec == 1 else load_words(4), store_words(4), 4 // size
     pitch = images + 1  # odd: the images of a pixel and the pixels of an image meet all banks
-    apart, rows, each, table = THREADS // PIXELS, images * PIXELS // THREADS, 16 // size, PIXELS * pitch
+    across, each, table = PIXELS // vec, 16 // size, PIXELS * pitch
+    apart = THREADS // across
+    rows, lot = max(1, images // apart), 1 if vec == 1 else 4
+    taken, writes = rows * lot, -(-PIXELS * images // (THREADS * each))
 
     def kernel(x, y, space, N, blocks, pixels, pixels_of_y, image, image_of_y, strides, strides_of_y):  # type: ignore[no-untyped-def]
-        tile, held, words = cuda.shared.array(table, WORD), cuda.local.array(rows, WORD), cuda.local.array(4, WORD)
+        tile, held = cuda.shared.array(table, WORD), cuda.local.array(taken, WORD)
+        words = cuda.local.array(4, WORD)
         let_next_start()
         thread, block = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x)
         tall, wide, (step_n, step_c, step_h, step_v) = image[0], image[1], strides
         if block >= blocks:
             x, block, space, pixels = y, i32(block - blocks), space + i64(pixels) * images * size, pixels_of_y
             tall, wide, (step_n, step_c, step_h, step_v) = image_of_y[0], image_of_y[1], strides_of_y
-        place, first, start = i32(thread % PIXELS), i32(thread // PIXELS), i32(block * PIXELS)
-        pixel = min(i32(start + place), i32(pixels - 1))
+        place, first, start = i32(thread % across * vec), i32(thread // across), i32(block * PIXELS)
+        pixel = min(i32(start + place), i32(pixels - vec))
         at = i64(pixel) * step_v
-        if wide < pixels:  # otherwise rows and channels follow each other as pixels do
+        if vec == 1 and wide < pixels:  # otherwise rows and channels follow each other as pixels do
             line = i32(u32(pixel) // u32(wide))
             c = i32(u32(line) // u32(tall))
             at = i64(c) * step_c + i64(line - c * tall) * step_h + i64(pixel - line * wide) * step_v
         source, step = x + (at + min(first, i32(N - 1)) * step_n) * size, i64(step_n) * (apart * size)
         for i in range(rows):  # sums of addresses: products of 64 bits would keep the multiprocessor busier than memory
-            held[i] = read(source)
+            if vec == 1:
+                held[i] = read(source)
+            else:
+                read(held, i32(i * lot), source)
             source = source + (step if first + (i + 1) * apart < N else i64(0))
         for i in range(rows):
-            tile[i32(place * pitch + first + i * apart)] = held[i] if first + i * apart < N else u32(0)
+            for e in range(vec):
+                word = held[i * lot + e // (together if vec > 1 else 1)]
+                if vec > 1 and together == 2:
+                    word = u32(word >> u32(16)) if e % 2 else u32(word & u32(0xFFFF))
+                if first + i * apart < images:
+                    tile[i32((place + e) * pitch + first + i * apart)] = word if first + i * apart < N else u32(0)
         cuda.syncthreads()
         to = space + (i64(start) * images + thread * each) * size
-        for i in range(i32(thread * each), PIXELS * images, THREADS * each):
-            at_tile = i32(u32(i) // u32(images) * pitch + u32(i) % u32(images))
-            for e in range(4):
-                words[e] = tile[i32(at_tile + e * together)]
-                if together == 2:
-                    words[e] = u32(words[e] | (u32(tile[i32(at_tile + 2 * e + 1)]) << u32(16)))
-            if start + u32(i) // u32(images) < pixels:
+        for r in range(writes):
+            i = u32(thread * each + r * THREADS * each)
+            place, first = i32(i // u32(images)), i32(i % u32(images))
+            if place < PIXELS and start + place < pixels:
+                for e in range(4):
+                    at = u32(place * pitch + first + e * together)
+                    words[e] = tile[at]
+                    if together == 2:
+                        words[e] = u32(words[e] | (u32(tile[u32(at + u32(1))]) << u32(16)))
                 write(words, i32(0), to)
             to = to + THREADS * each * size
 
@@ -64,11 +81,11 @@ def copy_box(size: int, images: int, threads: int, cell: int, swapped: bool = Fa
     """``fill(shared, start, plane, x, strides, box, corner, down, image)``: begin to copy a box, 0 outside the image.
 
     Channel, rows ``down`` apart, column of the box are a pixel; its 16 bytes of some images go ``plane`` words apart, those of
-    the next pixel ``cell`` words further. A thread walks (channel, row, column) by additions. ``swapped``: piece i of pixel p of
-    the box lies where piece i ^ (p / 4) would, so that of every fourth pixel eight meet all banks.
+    the next pixel ``cell`` words further. A thread walks (channel, row, column) by additions. ``swapped``: of an odd
+    pixel of the box the last 16 images come first, so that 16 images of two neighbours meet all banks.
     """
     pieces, copy = images * size // 16, copy_or_zero(16)
-    exchange = pieces - 1 if swapped else 0
+    exchange = (pieces - 1) & 4
     across = threads // pieces
 
     @device
@@ -92,7 +109,7 @@ def copy_box(size: int, images: int, threads: int, cell: int, swapped: bool = Fa
         for pixel in range(first, i32(box[0] * area), i32(across)):
             h, v = i32(corner[0] + row * down), i32(corner[1] + column)
             inside = h >= 0 and h < image[0] and v >= 0 and v < image[1]
-            moved = i32(((piece ^ ((pixel >> 2) & exchange)) - piece) * 16) if swapped else i32(0)
+            moved = i32(((piece ^ ((pixel * 4) & exchange)) - piece) * 16) if swapped else i32(0)
             copy(shared, i32(to + moved), x + i64(at if inside else i32(0)), inside)
             to, column, at = i32(to + across * cell * 4), i32(column + right), i32(at + step)
             row = i32(row + below)

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._async_copies import wait_async
 from numbadnn.kernels._cuda import cuda, f32, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import HALF, INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
 from numbadnn.kernels._implicit_tiles_words import shared_address
 from numbadnn.kernels._mma import product
-from numbadnn.kernels._ptx import WORD, load_vector, store_vector, wait_for_previous
+from numbadnn.kernels._ptx import WORD, load_vector, store_vector
 from numbadnn.kernels._unshared_seen import EIGHT, NONE, ROW, SIZE, fill_seen, fill_spots, first_position
-from numbadnn.kernels._unshared_turned import copy_box
 from numbadnn.kernels.unshared_weights_halves import LANES, TILE, WeightsHalvesConfig
 
 
@@ -29,7 +27,6 @@ def weights(dtype: str, config: WeightsHalvesConfig) -> Callable[..., None]:
     )
     first_of = first_position(tall, places)
     fill, place_terms = fill_seen(images, config.threads), fill_spots(config.threads, True)
-    turned, copy = config.turned, copy_box(SIZE, images, config.threads, ROW)
     look, multiply_add = load_matrices(False), product(dtype, 16)
     read, write = load_vector(dtype, vec, "float32"), store_vector(dtype, vec, "float32")
     tiles, planes, steps, both = filters // 16, images // EIGHT, -(-images // 16), images >= 16
@@ -55,8 +52,7 @@ def weights(dtype: str, config: WeightsHalvesConfig) -> Callable[..., None]:
         place_terms(shared, room, terms, taps, dilation, (have, box[0], box[1]), flip)
         first, plane = x + i64(group * C + c0) * x_strides[1] * SIZE, i32(channels * box[0] * box[1] * ROW)
         seen_box = (have, box[0], box[1])
-        if not turned:
-            fill(shared, room, plane, first, x_strides, N, seen_box, corner, image)
+        fill(shared, room, plane, first, x_strides, N, seen_box, corner, image)
         tops, top_plane = i32(room + planes * plane), i32(filters * tall * places * ROW)
         g, t = i32(lane >> 2), i32(lane & 3)
         place, part = i32(warp % places), i32(warp // places)
@@ -71,10 +67,6 @@ def weights(dtype: str, config: WeightsHalvesConfig) -> Callable[..., None]:
             at_y = y + i64(group * K + k0) * y_strides[1] * SIZE
             tops_box = (min(i32(filters), i32(K - k0)), tall, places)
             fill(shared, tops, top_plane, at_y, y_strides, N, tops_box, (p0, q0), (P, Q))
-            if turned and k0 == 0:
-                wait_for_previous()
-                copy(shared, room, plane, first, x_strides, seen_box, corner, i32(1), image)
-            wait_async()
             cuda.syncthreads()
             for down in range(rows):
                 for m in range(tiles):

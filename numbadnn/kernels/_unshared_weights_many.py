@@ -1,108 +1,133 @@
-"""The gradient of a filter for each position, of many images with sums in float32: for each image an outer product of what the
-position sees and of what came of it.
+"""The gradient of a filter for each position, of many images, on tensor cores: sums over images, each filter written once.
 
-Both were turned before, and lie in shared memory as boxes, [channel, row, column][image]. A thread has four neighbouring terms of
-a position and ``filters`` filters, and walks four images at a time. Lanes have neighbouring fours, which they write together; the
-pixels of every fourth term meet all banks, as pieces of a pixel are exchanged in the box.
+Products of float32 are exact in float64, which such sums have, rounded once; those of 16-bit types are summed in float32.
+Both arrays were turned before. A block has the box of pixels that its positions see in shared memory, [channel, row,
+column][image]; a warp has a position: what came of it, filters times images, stays in registers, and 64 bytes of terms at a
+time pass. The columns of ``wide`` / 2 products are chosen so that lane 4 g + t has 16 bytes of terms of filters g and g + 8:
+
+    column 2 u + e of product j    is term    wide u + 2 j + e        columns 2 t and 2 t + 1 of all are wide t ... wide (t + 1)
+
+A lane reads 16 bytes of a pixel, some images: any order of the images does, if it is that of both factors.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from numbadnn.kernels._async_copies import wait_async
-from numbadnn.kernels._cuda import cuda, f32, i32, i64, u32
+from numbadnn.kernels._cuda import cuda, device, f32, f64, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
-from numbadnn.kernels._ptx import ELEMENT, WORD, load_vector, store_vector, wait_for_previous
+from numbadnn.kernels._mma import product
+from numbadnn.kernels._packed import load_words
+from numbadnn.kernels._ptx import WORD, load_vector, store_vector, wait_for_previous
 from numbadnn.kernels._unshared_box_fill import spots_of
-from numbadnn.kernels._unshared_halves import _look_at_words
 from numbadnn.kernels._unshared_seen import first_position
 from numbadnn.kernels._unshared_turned import copy_box
-from numbadnn.kernels.unshared_weights_many import LOT, WeightsManyConfig
+from numbadnn.kernels.unshared_weights_many import FILTERS, LANES, WeightsManyConfig
+from numbadnn.problem import ITEMSIZE
 
 
-def weights(config: WeightsManyConfig) -> Callable[..., None]:
+def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
     """w[k,p,q,term] = sum over images n of y[n,k,p,q] * what the term sees in image n at (p,q)."""
-    filters, rows, images, threads, tall, places, vec = (
-        config.filters, config.rows, config.images, config.threads, config.tall, config.places, config.vec,
-    )  # fmt: skip
-    positions, first_of, fill_spots = tall * places, first_position(tall, places), spots_of(threads, 4 * images)
-    copy, copy_tops = copy_box(4, images, threads, images, True), copy_box(4, images, threads, images + 4)
-    look, look_at_spots, element = read_at("float32", LOT), _look_at_words(4), ELEMENT["float32"]
-    read, write = load_vector("float32", vec, "float32"), store_vector("float32", vec, "float32")
-    sums, pixels, tops_words = filters * 4, 4 * LOT, positions * rows * (images + 4)
-    shift, pieces, size = int(math.log2(images)), (images // 4 - 1) * 16, 4 * images
-    top_size = size + 16  # what came of two positions is in different banks
+    images, threads, tall, places, vec = config.images, config.threads, config.tall, config.places, config.vec
+    single, size = dtype == "float32", ITEMSIZE[dtype]
+    pixel, wide, tile = images * size, 16 // size, 64 // size
+    looks, words = max(1, pixel // 64), min(4, pixel // 16)  # of a lane at a pixel
+    each = 4 if single else 2  # of an operand of a product, and those of a look
+    steps = words // each
+    first_of, fill_spots = first_position(tall, places), spots_of(threads, pixel)
+    copy = copy_box(size, images, threads, pixel // 4, True)
+    multiply_add = product("float64" if single else dtype, 16, config.whole)
+    look = read_at("float32" if single else "int32", words)
+    fetch = load_vector("float32", 4, "float32") if single else load_words(words)
+    read, write = load_vector(dtype, vec, "float32"), store_vector(dtype, vec, "float32")
+    acc, raw, factor, taken = (f64, f32, f64, f64) if single else (f32, INT32, INT32, i32)
+    halves, pieces = 64 * (looks - 1), looks * wide // 2
+    seen_words = pieces * words
+    sums, factors = 2 * wide, 2 * words * looks
+
+    @device
+    def scaled(value, by):  # type: ignore[no-untyped-def]
+        return f64(f64(value) * by) if single else i32(value)
+
+    @device
+    def ask(seen, shared, spot, own, start):  # type: ignore[no-untyped-def]
+        for j in range(wide // 2):
+            at = i32(own + i32(shared[i32(spot + 2 * j)]))
+            exchanged = i32((at >> 1) & halves)  # of an odd pixel the last images come first
+            for n in range(looks):
+                to = i32((j * looks + n) * words)
+                look(seen, to, shared, i32(start + at + (exchanged ^ (64 * n))))
 
     def kernel(  # type: ignore[no-untyped-def]
-        x, y, w, slices, across, groups, N, K, C, channels, P, Q, room, image, taps, padding, stride, dilation, flip, box,
+        x, y, w, slices, length, across, groups, N, K, C, channels, P, Q, room, image, taps, padding, stride, dilation, flip, box,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip
-        table, shared = cuda.shared.array(0, WORD), cuda.shared.array(0, element)  # the same memory
-        total, seen, top = cuda.local.array(sums, f32), cuda.local.array(pixels, f32), cuda.local.array(LOT, f32)
-        spots, old = cuda.local.array(4, WORD), cuda.local.array(vec, f32)
-        there, exchanged = cuda.local.array(4, INT32), cuda.local.array(4, INT32)
+        shared = cuda.shared.array(0, WORD)
+        total, a, b = cuda.local.array(sums, acc), cuda.local.array(factors, factor), cuda.local.array(words, factor)
+        held, seen = cuda.local.array(words, raw), cuda.local.array(seen_words, raw)
+        result, old = cuda.local.array(wide, f32), cuda.local.array(wide, f32)
         thread = i32(cuda.threadIdx.x)
+        lane, warp = i32(thread % LANES), i32(thread // LANES)
+        g, t = i32(lane >> 2), i32(lane & 3)
         rest = i32(u32(cuda.blockIdx.x) // u32(slices))
-        c0 = i32((i32(cuda.blockIdx.x) - rest * slices) * channels)
+        m0 = i32((i32(cuda.blockIdx.x) - rest * slices) * length)
         group, p0, q0 = first_of(rest, across, groups)
-        have, area = min(channels, i32(C - c0)), i32(taps[0] * taps[1])
-        terms = i32(have * area)
-        quads = i32(u32(terms + 3) // u32(4))
+        down, right = i32(warp // places), i32(warp % places)
+        p, q, area = i32(p0 + down), i32(q0 + right), i32(taps[0] * taps[1])
+        terms, inside = min(length, i32(C * area - m0)), p < P and q < Q
+        c0 = i32(u32(m0) // u32(area))
+        have = i32(u32(m0 + terms - 1) // u32(area) + 1 - c0)
+        own_terms, own_spot = i32(terms - wide * t), i32(m0 - c0 * area + wide * (g >> 1) + (g & 1))
         corner = (i32(p0 * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))
-        tops_at = i32(i32(shared_address(shared)) + room * 4)
-        seen_at, step = i32(tops_at + tops_words * 4), i64(w_strides[0] * 4)
-        fill_spots(table, room, terms, taps, dilation, box, flip, i32(0))
+        fill_spots(shared, room, i32(have * area), taps, dilation, box, flip, i32(0))
         wait_for_previous()
-        first = x + i64(group * C + c0) * x_strides[1] * 4
-        copy(shared, i32(room + tops_words), i32(4), first, x_strides, (have, box[0], box[1]), corner, i32(1), image)
-        for k0 in range(0, K, rows):
-            at_y, left = y + i64(group * K + k0) * y_strides[1] * 4, min(i32(rows), i32(K - k0))
-            copy_tops(shared, room, i32(4), at_y, y_strides, (left, tall, places), (p0, q0), i32(1), (P, Q))
-            wait_async()
-            cuda.syncthreads()
-            parts = i32((left + filters - 1) // filters)
-            for task in range(thread, i32(positions * parts * quads), threads):
-                rest = i32(u32(task) // u32(quads))
-                m, place = i32((task - rest * quads) * 4), i32(rest % positions)
-                f0 = i32(rest // positions * filters)
-                p, q = i32(p0 + place // places), i32(q0 + place % places)
-                own = i32((place // places * stride[0] * box[1] + place % places * stride[1]) * size)
-                look_at_spots(spots, i32(0), table, m)
-                for e in range(4):
-                    at = i32(own + i32(spots[e]))
-                    there[e], exchanged[e] = i32(seen_at + at), i32((at >> shift) & pieces)
-                if p < P and q < Q:
-                    for i in range(sums):
-                        total[i] = f32(0)
-                    own_top = i32(tops_at + (f0 * positions + place) * top_size)
-                    for n0 in range(i32(0), i32(size), i32(4 * LOT)):
-                        for e in range(4):
-                            look(seen, i32(e * LOT), shared, i32(there[e] + (exchanged[e] ^ n0)))
-                        at_top = i32(own_top + n0)
-                        for f in range(filters):
-                            look(top, i32(0), shared, i32(at_top + f * positions * top_size))
-                            for n in range(LOT):
-                                for e in range(4):
-                                    total[f * 4 + e] = f32(total[f * 4 + e] + seen[e * LOT + n] * top[n])
-                    for i in range(sums):
-                        total[i] = f32(alpha * total[i])
-                    at_w = i64(group * K + k0 + f0) * w_strides[0] + i64(p) * w_strides[1] + i64(q) * w_strides[2]
-                    row = w + (at_w + (c0 * area + m)) * 4
-                    if beta != f32(0):
-                        for f in range(filters):
-                            for e in range(0, 4, vec):
-                                if f0 + f < left and m + e < terms:
-                                    read(old, i32(0), row + f * step + e * 4)
-                                    for i in range(vec):
-                                        total[f * 4 + e + i] = f32(total[f * 4 + e + i] + beta * old[i])
-                    for f in range(filters):
-                        for e in range(0, 4, vec):
-                            if f0 + f < left and m + e < terms:
-                                write(total, i32(f * 4 + e), row + e * 4)
-                        row = row + step
-            cuda.syncthreads()
+        first = x + i64(group * C + c0) * x_strides[1] * size
+        copy(shared, room, i32(4), first, x_strides, (have, box[0], box[1]), corner, i32(1), image)
+        scale = (
+            f64(alpha) if single else f32(alpha)
+        )  # in y's factor; without it the compiler widens y again for each term
+        own = i32((down * stride[0] * box[1] + right * stride[1]) * pixel)
+        start = i32(i32(shared_address(shared)) + room * 4 + t * words * 4)
+        at_y = y + (min(p, i32(P - 1)) * y_strides[2] + min(q, i32(Q - 1)) * y_strides[3]) * size + t * words * 4
+        at_w = w + (i64(group * K + g) * w_strides[0] + i64(p) * w_strides[1] + i64(q) * w_strides[2]) * size
+        at_w, eight = at_w + (m0 + wide * t) * size, i64(w_strides[0] * (8 * size))
+        for k0 in range(0, K, FILTERS):
+            for row in range(2):  # eight filters
+                k = i64(group * K + min(i32(k0 + 8 * row + g), i32(K - 1)))
+                for n in range(looks):
+                    fetch(held, i32(0), at_y + k * y_strides[1] * size + n * 64)
+                    for i in range(words):
+                        a[(n * words + i) * 2 + row] = scaled(held[i], scale)
+            left = i32(K - k0 - g) if inside else i32(0)
+            if k0 == 0:
+                wait_async()
+                cuda.syncthreads()
+            ask(seen, shared, own_spot, own, start)
+            for m in range(i32(0), terms, i32(tile)):
+                for i in range(sums):
+                    total[i] = acc(0)
+                for i in range(pieces):
+                    for e in range(words):
+                        b[e] = taken(seen[i * words + e])
+                    for step in range(steps):
+                        at_a = i32((i % looks * steps + step) * each * 2)
+                        multiply_add(total, i32(i // looks * 4), a, at_a, b, i32(step * each))
+                ask(seen, shared, i32(own_spot + m + tile), own, start)  # while products are under way
+                target = at_w + m * size
+                for row in range(2):
+                    for e in range(wide):
+                        value = total[e // 2 * 4 + row * 2 + e % 2]
+                        result[e] = f32(value) if single else f32(alpha * value)
+                    for e in range(0, wide, vec):
+                        if 8 * row < left and m + e < own_terms:
+                            if beta != f32(0):
+                                read(old, i32(e), target + e * size)
+                                for i in range(vec):
+                                    result[e + i] = f32(result[e + i] + beta * old[e + i])
+                            write(result, i32(e), target + e * size)
+                    target = target + eight
+            at_w = at_w + 2 * eight
 
     return kernel

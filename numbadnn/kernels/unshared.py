@@ -156,18 +156,14 @@ SEVERAL_PLACES: dict[type, Callable[[ConvProblem, Policy, Any], Executable]] = {
 }
 
 
-#: those whose sums are not of tensor cores
-SINGLE = unshared_box.BoxConfig | unshared_box_many.ManyConfig | unshared_weights_many.WeightsManyConfig
-
-
 def several_places(problem: ConvProblem, policy: Policy) -> Any:
     """A configuration of the kernels that have several positions a block, None where one of those here is to do it."""
     found: Any = unshared_places_many.heuristic(problem, policy) or unshared_places.heuristic(problem, policy)
+    found = found or unshared_weights_many.heuristic(problem, policy)
     found = found or unshared_weights_halves.heuristic(problem, policy)
     if found or unshared_halves.heuristic(problem, policy):
         return found
-    found = unshared_box_many.heuristic(problem, policy) or unshared_weights_many.heuristic(problem, policy)
-    return found or unshared_box.heuristic(problem, policy)
+    return unshared_box_many.heuristic(problem, policy) or unshared_box.heuristic(problem, policy)
 
 
 def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
@@ -221,7 +217,7 @@ def _rank(problem: ConvProblem) -> float:
             unshared_inputs_halves.rank(problem, on_tensor_cores) if on_tensor_cores else unshared_inputs.rank(problem)
         )
     if config := several_places(problem, Policy()):
-        single = isinstance(config, SINGLE)
+        single = problem.w.itemsize == 4 or isinstance(config, unshared_box.BoxConfig | unshared_box_many.ManyConfig)
         rate = 6.0e7 if single else 2.0e8
         return 4 + problem.bytes / 2.6e6 + problem.flops / rate
     if unshared_halves.heuristic(problem, Policy()):

@@ -22,9 +22,8 @@ PIXELS, THREADS = 64, 256
 
 
 def turned(problem: ConvProblem) -> tuple[Spec, ...]:
-    """x, and y as well where the filters' gradient is summed in float32."""
-    both = problem.direction == "grad_weights" and problem.x.dtype == "float32"
-    return (problem.x, problem.y) if both else (problem.x,)
+    """x, and y as well for the filters' gradient."""
+    return (problem.x, problem.y) if problem.direction == "grad_weights" else (problem.x,)
 
 
 def space_bytes(problem: ConvProblem, images: int) -> int:
@@ -43,14 +42,28 @@ def strides(shape: tuple[int, ...], images: int) -> tuple[int, int, int, int]:
     return 1, H * W * images, W * images, images
 
 
-def kernel(itemsize: int, images: int) -> Kernel:
+def vector(problem: ConvProblem) -> int:
+    """Pixels of an access: 16 bytes of them where each image is one row, else one."""
+    vec = 16 // problem.x.itemsize
+    whole = all(
+        array.aligned
+        and _as_one_row(array)[0] == 1
+        and array.strides[3] == 1
+        and not array.strides[0] % vec
+        and not math.prod(array.shape[1:]) % vec
+        for array in turned(problem)
+    )
+    return vec if whole else 1
+
+
+def kernel(itemsize: int, images: int, vec: int) -> Kernel:
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _unshared_turned
 
-        return _unshared_turned.turn(itemsize, images)
+        return _unshared_turned.turn(itemsize, images, vec)
 
     return Kernel(
-        f"unshared turn {itemsize} {images}",
+        f"unshared turn {itemsize} {images} {vec}",
         "ptr ptr ptr i32 i32 i32 i32 i32*2 i32*2 i64*4 i64*4",
         build,
         THREADS,
@@ -70,7 +83,7 @@ def executable(
         *(problem.x.shape[0], blocks[0], pixels[0], pixels[-1], shapes[0], shapes[-1]),
         *(arrays[0].strides, arrays[-1].strides),
     )
-    turn = kernel(size, images).prepare(policy.device, (sum(blocks), 1, 1), (THREADS, 1, 1), scalars)
+    turn = kernel(size, images, vector(problem)).prepare(policy.device, (sum(blocks), 1, 1), (THREADS, 1, 1), scalars)
     taken = f"space space+{pixels[0] * images * size} result" if len(arrays) > 1 else "space other result"
     direct = sequence("x other result space", [(turn, "x other space"), (launch, taken)])
 
@@ -86,5 +99,5 @@ def _as_one_row(array: Spec) -> tuple[int, int]:
 
 def kernels() -> Iterator[Kernel]:
     """Both sizes of elements."""
-    yield kernel(2, 32)
-    yield kernel(4, 16)
+    yield kernel(2, 32, 8)
+    yield kernel(4, 16, 1)

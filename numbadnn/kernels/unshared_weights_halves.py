@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 
-from numbadnn.kernels import unshared_turned
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._plans import one_launch
-from numbadnn.kernels._softmax_layout import shared_room
 from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, lots_of, places_of, scalars, seen_of, vector
+from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, lots_of, scalars, seen_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -29,7 +27,7 @@ FEWEST_FILTERS = 4
 class WeightsHalvesConfig:
     """A block has ``places`` positions, ``parts`` warps for each, and ``filters`` (16 or 32) at a time.
 
-    ``vec``: terms of an access; ``turned``: images are turned before.
+    ``vec``: terms of an access.
     """
 
     images: int
@@ -40,7 +38,6 @@ class WeightsHalvesConfig:
     tall: int
     channels: int
     resident: int = 2
-    turned: bool = False
 
     @property
     def threads(self) -> int:
@@ -73,8 +70,6 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsHalvesConfig | Non
     tall = max(
         1, min(4, rows, problem.taps[0] // (2 * problem.stride[0]))
     )  # taps reach over each other: pixels are gathered less often
-    if images > 8 and unshared_turned.fits(problem, policy, images):
-        return _of_turned(problem, policy, images, filters, min(tall, 3))
     found = []
     few = few and images == 8
     for places in (5, 4, 2, 1) if few else (8, 5, 4, 2, 1):
@@ -88,41 +83,23 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsHalvesConfig | Non
     return max(found, key=lambda f: f[:4])[4] if found else None
 
 
-def _of_turned(
-    problem: ConvProblem, policy: Policy, images: int, filters: int, tall: int
-) -> WeightsHalvesConfig | None:
-    """As many channels as fit: what came of the positions is gathered for each lot of them."""
-    C, places, found = problem.w.shape[3], places_of(problem.y.shape[3], 4)[0], []
-    for channels in lots_of(C):
-        vec = vector(problem, channels)
-        one = WeightsHalvesConfig(images, filters, places, 2, vec, tall, channels, 1, True)
-        if shared_bytes(problem, one) <= shared_room(policy.device):
-            two = replace(one, resident=2)
-            found.append((vec, channels, two if shared_bytes(problem, one) <= SHARED_BYTES else one))
-    return max(found, key=lambda f: f[:2])[2] if found else None
-
-
 def kernel(dtype: str, config: WeightsHalvesConfig) -> Kernel:
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _unshared_weights_halves
 
         return _unshared_weights_halves.weights(dtype, config)
 
-    facts = (*astuple(config)[:6], config.resident, int(config.turned))
+    facts = (*astuple(config)[:6], config.resident)
     name = f"unshared weights halves {dtype} " + " ".join(str(v) for v in facts)
-    return Kernel(name, f"ptr ptr ptr i32 {PARAMETERS}", build, config.threads, config.resident, config.turned)
+    return Kernel(name, f"ptr ptr ptr i32 {PARAMETERS}", build, config.threads, config.resident)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: WeightsHalvesConfig) -> Executable:
     chosen = kernel(problem.x.dtype, config)
     slices = -(-problem.w.shape[3] // config.channels)
-    x_strides = unshared_turned.strides(problem.x.shape, config.images) if config.turned else problem.x.strides
-    told = (slices, *scalars(problem, config, room_of(problem, config), x_strides))
+    told = (slices, *scalars(problem, config, room_of(problem, config), problem.x.strides))
     grid = (slices * blocks_of(problem, config), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), told, shared_bytes(problem, config))
-    if config.turned:
-        facts = {"kernel": chosen.name, "config": config}
-        return unshared_turned.executable(problem, policy, config.images, launch, "tensor_core", "run_to_run", facts)
     return one_launch(chosen, launch, config, "tensor_core", "run_to_run")
 
 
@@ -130,4 +107,3 @@ def kernels() -> Iterator[Kernel]:
     """Few images and many."""
     yield kernel("float16", WeightsHalvesConfig(8, 32, 8, 1, 8, 1, 1))
     yield kernel("bfloat16", WeightsHalvesConfig(32, 16, 4, 2, 4, 2, 1))
-    yield kernel("float16", WeightsHalvesConfig(32, 16, 4, 2, 8, 3, 16, 1, True))

@@ -96,24 +96,24 @@ TURNED: tuple[tuple[str, str, Any], ...] = (
 )
 
 
-#: rows of pixels with their sums in registers: sizes, tile, channels, depth, images of a thread of float32. The last tile has
-#: fewer rows and columns; two slices of channels; the last piece has fewer filters, or is the only one; groups; pixels that no
-#: position reaches; one image
-ROWS: tuple[tuple[str, tuple[int, int], int, int, int], ...] = (
-    ("x={t}:2x8x4x5 w={t}:4x3x4x8x2x2", (2, 3), 8, 3, 2),
-    ("x={t}:9x16x5x6 w={t}:20x3x2x16x3x3 pad=1,1,0,0 stride=2,2 flip=0", (2, 1), 8, 2, 8),
-    ("x={t}:17x16x4x5 w={t}:6x3x4x8x2x2 groups=2 alpha=2 beta=-3", (2, 2), 8, 2, 4),
-    ("x={t}:3x16x4x4 w={t}:34x2x2x16x3x3 flip=0", (1, 2), 16, 4, 2),
-    ("x={t}:1x8x6x4 w={t}:17x4x2x8x3x3 flip=0", (3, 2), 8, 2, 1),
+#: rows of pixels with their sums in registers: sizes, tile, channels, depth, images of a thread of float32, rows of positions at
+#: a time. The last tile has fewer rows and columns, a group of rows fewer; two slices of channels; the last piece has fewer
+#: filters, or is the only one; groups; pixels that no position reaches; filters copied at once, of neighbours in neighbouring
+#: lanes; one image
+ROWS: tuple[tuple[str, tuple[int, int], int, int, int, int], ...] = (
+    ("x={t}:2x8x4x5 w={t}:4x3x4x8x2x2", (2, 3), 8, 3, 2, 1),
+    ("x={t}:9x16x5x6 w={t}:20x3x2x16x3x3 pad=1,1,0,0 stride=2,2 flip=0", (3, 1), 8, 2, 8, 2),
+    ("x={t}:17x16x4x5 w={t}:6x3x4x8x2x2 groups=2 alpha=2 beta=-3", (2, 2), 8, 2, 4, 1),
+    ("x={t}:3x8x10x10 w={t}:18x2x2x8x9x9 flip=0", (2, 2), 8, 2, 1, 2),
+    ("x={t}:1x8x6x4 w={t}:17x4x2x8x3x3 flip=0", (4, 2), 8, 2, 1, 3),
 )
 
 
-def check_rows(
-    sizes: str, tile: tuple[int, int], channels: int, depth: int, dtype: str, kind: str, *single: int
-) -> bool:
-    problem = ConvProblem.parse(f"{INPUTS} {sizes.format(t=dtype)}")
-    config = configured(problem, tile, channels, depth, 1, *single)
-    return check(INPUTS, sizes, config, dtype, kind, "ieee" if single else "tensor_core")
+def check_rows(row: tuple[str, tuple[int, int], int, int, int, int], dtype: str, kind: str) -> bool:
+    sizes, tile, channels, depth, own, deep = row
+    problem, own = ConvProblem.parse(f"{INPUTS} {sizes.format(t=dtype)}"), own if dtype == "float32" else 0
+    config = configured(problem, tile, channels, depth, 1, own, deep)
+    return check(INPUTS, sizes, config, dtype, kind, "ieee" if own else "tensor_core")
 
 
 def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: str) -> bool:
@@ -133,6 +133,6 @@ if __name__ == "__main__":
     done += [check(*c, *kinds[i % 2], "tensor_core") for i, c in enumerate(SEVERAL)]
     done += [check(*c, *kinds[1 + i % 2], "ieee") for i, c in enumerate(SINGLE)]
     done += [check(*c, *kinds[2], "ieee") for c in TURNED]
-    done += [check_rows(*c[:4], *kinds[i % 2]) for i, c in enumerate(ROWS)]
-    done += [check_rows(*c[:4], *kinds[2], c[4]) for c in ROWS]
+    done += [check_rows(row, *kinds[i % 2]) for i, row in enumerate(ROWS)]
+    done += [check_rows(row, *kinds[2]) for row in ROWS]
     sys.exit(not all(done))

@@ -110,6 +110,35 @@ def _copy_if() -> Callable[..., None]:
 copy_if = _copy_if()
 
 
+def _copy_line() -> Callable[..., None]:
+    if SIMULATED:
+        from numbadnn.kernels import _hopper_twins
+
+        def twin(shared, to, address, size, barrier):  # type: ignore[no-untyped-def]
+            for start in range(0, int(size), 16):
+                _copy_twin(16, shared, (to + start) // shared.itemsize, address + start, True)
+            _hopper_twins.arrived(int(barrier), int(size))
+
+        return twin
+
+    template = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];"
+
+    @intrinsic
+    def copy(typingctx, shared, to, address, size, barrier):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            _asm(builder, template, "r,l,r,r,~{memory}", ir.VoidType(), list(args[1:]), pure=False)
+            return context.get_dummy_value()
+
+        return types.void(shared, i32, types.int64, i32, types.uint32), codegen
+
+    return copy
+
+
+#: ``copy_line(shared, to, address, size, barrier)``: begin to copy ``size`` bytes, whole aligned 16 of them, to the shared
+#: address ``to``; the barrier in shared memory is told of them (Hopper)
+copy_line = _copy_line()
+
+
 def _copy_or_zero(builder: Any, size: int, to: Any, address: Any, there: Any) -> None:
     length = builder.select(there, ir.Constant(_I32, size), ir.Constant(_I32, 0))
     template = f"{_instruction(size)} [$0], [$1], {size}, $2;"

@@ -197,8 +197,13 @@ def _arrive(block: Block, target: int, box: np.ndarray, barrier: int) -> None:
         for piece in range(rows.shape[1] // 16):
             at = _swizzled(target + row * rows.shape[1] + piece * 16)
             block.memory[at : at + 16] = rows[row, piece * 16 : piece * 16 + 16]
-    found = block.barriers[barrier]
-    found.bytes -= rows.size
+    arrived(barrier, rows.size)
+
+
+def arrived(barrier: int, nbytes: int) -> None:
+    """So many bytes of a copy are there."""
+    found = _block().barriers[barrier]
+    found.bytes -= nbytes
     _settle(found)
 
 

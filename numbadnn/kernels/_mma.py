@@ -85,15 +85,14 @@ def _multiply(builder: Any, name: str, c_code: str, a_code: str, real: Any, c: A
 
 
 def _product_twin(kind: str, terms: int, sums: Any, at: int, a: Any, i: int, b: Any, j: int) -> None:
-    """The simulator has no warps: every thread of the block meets here, and one of each 32 multiplies for all of them."""
+    """The simulator has no warps: the 32 threads of one meet here, and the last of them multiplies for all."""
     import threading
 
     thread: Any = threading.current_thread()
     number, pack = thread.thread_id, 1 + (kind in _HALVES)
     count = terms // pack
     _EXCHANGE[number] = (a[i : i + count // 2], b[j : j + count // 4], np.array(sums[at : at + 4]))
-    thread.syncthreads()
-    if type(_EXCHANGE[number]) is tuple:  # nobody of this warp was here
+    if thread.meet(~(number >> 5), 32):  # groups of 128 have the numbers from 0 on
         first = number & ~31
         words = zip(*(_EXCHANGE[first + lane] for lane in range(32)), strict=True)
         for lane, found in enumerate(_warp_product(kind, terms, *map(np.array, words))):

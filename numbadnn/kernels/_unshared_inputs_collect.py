@@ -9,14 +9,17 @@ from collections.abc import Callable
 
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._ptx import ACCUMULATOR, high_product, load, load_vector, store, wait_for_previous
-from numbadnn.kernels.unshared_inputs import AHEAD
 from numbadnn.problem import ITEMSIZE
 
 
-def collect(dtype: str, acc: str, lot: int) -> Callable[..., None]:
-    """x[n, c, pixel] = the sum over the tiles whose boxes hold the pixel; a thread has ``lot`` images of one pixel."""
+def collect(dtype: str, acc: str, lot: int, parts: int, ahead: int) -> Callable[..., None]:
+    """x[n, c, pixel] = the sum over the tiles whose boxes hold the pixel; a thread has ``parts`` lots of images of one pixel.
+
+    Those are ``apart`` images from each other, so that neighbours' loads are neighbours.
+    """
     read_lot, read, write = load_vector(acc, lot, acc), load(dtype, acc), store(dtype, acc)
-    A, size, item, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], AHEAD * lot
+    A, size, item, sums = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], parts * lot
+    held = ahead * sums
 
     @device
     def quotient(number, by):  # type: ignore[no-untyped-def]
@@ -35,9 +38,10 @@ def collect(dtype: str, acc: str, lot: int) -> Callable[..., None]:
         space, x, first, N, slots, channels, image, tiles, moves, padding, box, by_lots, by_width, by_height, by_down,
         by_right, x_strides, alpha, beta,
     ):  # fmt: skip
-        total, got = cuda.local.array(lot, A), cuda.local.array(held, A)
+        total, got = cuda.local.array(sums, A), cuda.local.array(held, A)
         i = i32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x)
-        lots, area = i32(slots // lot), i32(box[0] * box[1])
+        apart, area = i32(slots // parts), i32(box[0] * box[1])
+        lots = i32(apart // lot)
         rest = quotient(i, by_lots)
         n0 = i32((i - rest * lots) * lot)
         line = quotient(rest, by_width)
@@ -55,31 +59,34 @@ def collect(dtype: str, acc: str, lot: int) -> Callable[..., None]:
         pixel = i32((top - a0 * moves[0]) * box[1] + left - b0 * moves[1])
         at = space + (((i64(a0 * tiles[1] + b0) * channels + c) * area + pixel) * slots + n0) * item
         target = x + (i64(first + n0) * x_strides[0] + c * x_strides[1] + h * x_strides[2] + v * x_strides[3]) * size
-        images = min(i32(lot), i32(N - first - n0)) if c < channels else i32(0)
-        for e in range(lot):
+        images = i32(N - first - n0) if c < channels else i32(0)
+        for e in range(sums):
             total[e] = A(0)
         column = i32(0)
         wait_for_previous()
         while count > 0:
-            for u in range(AHEAD):  # all loads, then all sums; the last one again past it, and not used
-                read_lot(got, i32(u * lot), at)
+            for u in range(ahead):  # all loads, then all sums; the last one again past it, and not used
+                for j in range(parts):
+                    read_lot(got, i32(u * sums + j * lot), at + j * apart * item)
                 if u + 1 < count:
                     column = i32(column + 1)
                     at = at + right
                 if column == wide:
                     column = i32(0)
                     at = at + down
-            for u in range(AHEAD):
+            for u in range(ahead):
                 if u < count:
-                    for e in range(lot):
-                        total[e] = A(total[e] + got[u * lot + e])
-            count = i32(count - AHEAD)
-        for e in range(lot):
-            if e < images:
-                result = A(alpha * total[e])
-                if beta != A(0):
-                    result = A(result + beta * read(target))
-                write(target, result)
-            target = target + x_strides[0] * size
+                    for e in range(sums):
+                        total[e] = A(total[e] + got[u * sums + e])
+            count = i32(count - ahead)
+        for j in range(parts):
+            for e in range(lot):
+                if e < images:
+                    result = A(alpha * total[j * lot + e])
+                    if beta != A(0):
+                        result = A(result + beta * read(target))
+                    write(target, result)
+                target = target + x_strides[0] * size
+            images, target = i32(images - apart), target + (apart - lot) * x_strides[0] * size
 
     return kernel

@@ -19,6 +19,15 @@ from numbadnn.kernels.unshared_inputs_rows import EIGHT, FRAGMENT, LANES, ROWS, 
 SIZE, ITEM = 2, 4
 
 
+def _beside(config: RowsConfig) -> int:
+    """How far the filters of neighbouring lanes are apart, 1 or 2; a lane's own pairs are 3 less that.
+
+    A lane has four filters of 16: (lane & 1) * beside + (lane & 2) * 2, that one's pair, and both 8 further. Filters are four
+    banks apart, channels half as many as they have taps: where that is whole eights, neighbouring lanes' must not be.
+    """
+    return 1 if config.taps[0] * config.taps[1] // 2 % 8 == 0 else 2
+
+
 def _fill(config: RowsConfig) -> Callable[..., None]:
     """``fill(shared, tops, pitch, y, strides, N, K, places, wide)``: y's values as [position][16 filters][16 images][lane].
 
@@ -28,7 +37,8 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
     half, write, threads, tiles = load_bits(SIZE), write_at("int32", 4), config.threads, config.tiles
     steps, lots = config.steps, -(-config.kept // EIGHT)
     at_once, each = 2, 4 * lots
-    held_by = at_once * each
+    held_by, beside = at_once * each, _beside(config)
+    pair = 3 - beside
 
     @device
     def fill(shared, tops, pitch, y, strides, N, K, places, wide):  # type: ignore[no-untyped-def]
@@ -41,9 +51,9 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
                 place, lane, s = i32(i - rest * places), i32(rest % LANES), i32(rest // LANES)
                 down = i32(u32(place) // u32(wide))
                 source = y + (down * strides[2] + (place - down * wide) * strides[3]) * SIZE
-                n, k = i32(lane >> 2), i32(s * ROWS + 2 * (lane & 3))
+                n, k = i32(lane >> 2), i32(s * ROWS + (lane & 1) * beside + (lane & 2) * 2)
                 for f in range(4):
-                    column = source + min(i32(k + f // 2 * 8 + f % 2), i32(K - 1)) * strides[1] * SIZE
+                    column = source + min(i32(k + f // 2 * 8 + f % 2 * pair), i32(K - 1)) * strides[1] * SIZE
                     for e in range(lots):
                         held[j * each + e * 4 + f] = half(column + min(i32(n + 8 * e), i32(N - 1)) * strides[0] * SIZE)
             for j in range(at_once):
@@ -51,10 +61,10 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
                 if i < count:
                     rest = i32(u32(i) // u32(places))
                     place, lane, s = i32(i - rest * places), i32(rest % LANES), i32(rest // LANES)
-                    n, k = i32(lane >> 2), i32(s * ROWS + 2 * (lane & 3))
+                    n, k = i32(lane >> 2), i32(s * ROWS + (lane & 1) * beside + (lane & 2) * 2)
                     for f in range(4):
                         for e in range(lots):
-                            if k + f // 2 * 8 + f % 2 >= K or n + 8 * e >= N:
+                            if k + f // 2 * 8 + f % 2 * pair >= K or n + 8 * e >= N:
                                 held[j * each + e * 4 + f] = u32(0)
                     to = i32(tops + place * pitch + s * (tiles * FRAGMENT) + lane * 16)
                     for m in range(tiles):
@@ -68,7 +78,8 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
 
 def parts(dtype: str, config: RowsConfig) -> Parts:
     taps, flip, kept, tiles, columns = config.taps[1], config.flip, config.kept, config.tiles, config.columns
-    ragged = config.ragged
+    ragged, beside = config.ragged, _beside(config)
+    pair = 3 - beside
     of_column, a_words, lots_of_images = 4 * tiles, 4 * tiles, min(2, -(-kept // EIGHT))
     read, multiply_add, store_one = read_at("int32", 4), product(dtype, ROWS), store("float32", "float32")
 
@@ -76,7 +87,7 @@ def parts(dtype: str, config: RowsConfig) -> Parts:
     def place(lot, pitch, have, of_channel):  # type: ignore[no-untyped-def]
         lane = i32(cuda.threadIdx.x % LANES)
         channel = min(i32(lot * EIGHT + (lane >> 2)), i32(have - 1))
-        return i32(2 * (lane & 3) * pitch + channel * of_channel), i32(lane * 16)
+        return i32(((lane & 1) * beside + (lane & 2) * 2) * pitch + channel * of_channel), i32(lane * 16)
 
     def multiply(first: int) -> Callable[..., None]:
         @device
@@ -84,11 +95,16 @@ def parts(dtype: str, config: RowsConfig) -> Parts:
             a, b = cuda.local.array(a_words, INT32), cuda.local.array(2, INT32)
             for m in range(tiles):
                 read(a, i32(4 * m), shared, i32(at_y + m * FRAGMENT))
-            w0, w1, w2, w3 = at_w, i32(at_w + pitch), i32(at_w + EIGHT * pitch), i32(at_w + (EIGHT + 1) * pitch)
+            w0, w1, w2, w3 = (
+                at_w,
+                i32(at_w + pair * pitch),
+                i32(at_w + EIGHT * pitch),
+                i32(at_w + (EIGHT + pair) * pitch),
+            )
             if ragged:  # what lies in the ring past the last filter is no number of ours, and may be NaN
-                k = i32(cuda.threadIdx.x % 4 * 2)
-                w0, w1 = w0 if k < left else zeros, w1 if k + 1 < left else zeros
-                w2, w3 = w2 if k + 8 < left else zeros, w3 if k + 9 < left else zeros
+                k = i32(cuda.threadIdx.x % 2 * beside + cuda.threadIdx.x // 2 % 2 * 4)
+                w0, w1 = w0 if k < left else zeros, w1 if k + pair < left else zeros
+                w2, w3 = w2 if k + 8 < left else zeros, w3 if k + 8 + pair < left else zeros
             for e in range(taps):
                 s = (taps - 1 - e if flip else e) * SIZE
                 b[0] = read_halves(shared, i32(w0 + s), i32(w1 + s))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._implicit_tiles_words import read_at, write_at
 from numbadnn.kernels._ptx import load, store_vector
-from numbadnn.kernels.unshared_inputs_rows import LANES, ROWS, Parts, RowsConfig
+from numbadnn.kernels.unshared_inputs_rows import LANES, Parts, RowsConfig
 
 #: bytes of an element; images of an access, and that a thread asks for at once
 SIZE, FOUR, SIXTEEN = 4, 4, 16
@@ -42,41 +42,52 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
 
 def parts(dtype: str, config: RowsConfig) -> Parts:
     taps, flip, images, own, columns = config.taps[1], config.flip, config.images, config.own, config.columns
-    lots, span = images // own, min(own, FOUR)
-    per_warp = LANES // lots
+    lots, span, piece, y_pitch = images // own, min(own, FOUR), config.piece, images * SIZE
+    per_warp, apart = LANES // lots, images // own * min(own, FOUR)  # images between a lane's accesses
     read_one, read, store_span = read_at(dtype, 1), read_at(dtype, span), store_vector(dtype, span, dtype)
 
     @device
     def place(lot, pitch, have, of_channel):  # type: ignore[no-untyped-def]
         lane = i32(cuda.threadIdx.x % LANES)
         channel = min(i32(lot * per_warp + lane // lots), i32(have - 1))
-        return i32(channel * of_channel), i32(lane % lots * (own * SIZE))
+        return i32(channel * of_channel), i32(lane % lots * (span * SIZE))
 
     def multiply(first: int) -> Callable[..., None]:
         @device
-        def run(total, shared, at_w, at_y, pitch, left, zeros):  # type: ignore[no-untyped-def]
+        def one(total, shared, at_w, at_y):  # type: ignore[no-untyped-def]
             weight, top = cuda.local.array(taps, f32), cuda.local.array(own, f32)
-            for _ in range(min(i32(ROWS), left)):
-                for e in range(taps):
-                    read_one(weight, i32(e), shared, i32(at_w + (taps - 1 - e if flip else e) * SIZE))
-                for n in range(0, own, span):
-                    read(top, i32(n), shared, i32(at_y + n * SIZE))
-                for e in range(taps):
-                    for n in range(own):
-                        at = first + e * own + n
-                        total[at] = f32(total[at] + weight[e] * top[n])
-                at_w, at_y = i32(at_w + pitch), i32(at_y + images * SIZE)
+            for e in range(taps):
+                read_one(weight, i32(e), shared, i32(at_w + (taps - 1 - e if flip else e) * SIZE))
+            for n in range(0, own, span):
+                read(top, i32(n), shared, i32(at_y + n // span * apart * SIZE))
+            for e in range(taps):
+                for n in range(own):
+                    at = first + e * own + n
+                    total[at] = f32(total[at] + weight[e] * top[n])
 
-        return run
+        @device
+        def run(total, shared, at_w, at_y, pitch, left, zeros):  # type: ignore[no-untyped-def]
+            for _ in range(min(i32(piece), left)):
+                one(total, shared, at_w, at_y)
+                at_w, at_y = i32(at_w + pitch), i32(at_y + y_pitch)
+
+        @device
+        def run_whole(total, shared, at_w, at_y, pitch, left, zeros):  # type: ignore[no-untyped-def]
+            for _ in range(i32(piece // 2)):  # with fewer of one than of two, half of the steps
+                one(total, shared, at_w, at_y)
+                one(total, shared, i32(at_w + pitch), i32(at_y + y_pitch))
+                at_w, at_y = i32(at_w + 2 * pitch), i32(at_y + 2 * y_pitch)
+
+        return run if config.ragged else run_whole
 
     @device
     def write(total, space, lot, area, have):  # type: ignore[no-untyped-def]
         lane = i32(cuda.threadIdx.x % LANES)
-        channel, n0 = i32(lot * per_warp + lane // lots), i32(lane % lots * own)
+        channel, n0 = i32(lot * per_warp + lane // lots), i32(lane % lots * span)
         if channel < have:
             to = space + (i64(channel * area) * images + n0) * SIZE
             for v in range(columns):
                 for n in range(0, own, span):
-                    store_span(total, i32(v * own + n), to + (v * images + n) * SIZE)
+                    store_span(total, i32(v * own + n), to + (v * images + n // span * apart) * SIZE)
 
-    return Parts(_fill(config), place, multiply, write, own, ROWS * images * SIZE)
+    return Parts(_fill(config), place, multiply, write, own, piece * y_pitch)

@@ -26,8 +26,8 @@ from numbadnn.registry import Executable
 LANES, MULTIPROCESSORS = 32, 132
 #: of a block, without opting in for more; of a multiprocessor
 SHARED_BYTES, ALL_SHARED = 47 * 1024, 220 * 1024
-#: loads that a thread of the second kernel has under way; threads of its blocks
-AHEAD, COLLECTORS = 4, 128
+#: threads of the second kernel's blocks
+COLLECTORS = 128
 #: bytes of y's values that a block keeps
 TABLE_BYTES = 8 * 1024
 TILES = (1, 2, 3, 4, 6, 8, 16)
@@ -173,15 +173,24 @@ def boxes_kernel(dtype: str, acc: str, config: BoxesConfig) -> Kernel:
     return Kernel(name, parameters, build, LANES * config.warps, resident_of(config, acc))
 
 
-def collect_kernel(dtype: str, acc: str, lot: int) -> Kernel:
+def collect_kernel(dtype: str, acc: str, lot: int, parts: int, ahead: int) -> Kernel:
+    """A thread has ``parts`` times ``lot`` images, 1 or 2, and loads of ``ahead`` boxes under way, 4 or 6."""
+
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _unshared_inputs_collect
 
-        return _unshared_inputs_collect.collect(dtype, acc, lot)
+        return _unshared_inputs_collect.collect(dtype, acc, lot, parts, ahead)
 
     real = "f64" if acc == "float64" else "f32"
     parameters = f"ptr ptr i32 i32 i32 i32 {'i32*2 ' * 5}{'i64*2 ' * 5}i64*4 {real} {real}"
-    return Kernel(f"unshared collect {dtype} {acc} {lot}", parameters, build, COLLECTORS, 10, early=True)
+    return Kernel(
+        f"unshared collect {dtype} {acc} {lot} {parts} {ahead}",
+        parameters,
+        build,
+        COLLECTORS,
+        14 - ahead if parts == 1 else 6,
+        early=True,
+    )
 
 
 def kernels() -> Iterator[Kernel]:
@@ -193,7 +202,7 @@ def kernels() -> Iterator[Kernel]:
     ):
         yield boxes_kernel(dtype, "float32", config)
         if config.images != 16:
-            yield collect_kernel(dtype, "float32", lot_of(config.images, "float32"))
+            yield collect_kernel(dtype, "float32", lot_of(config.images, "float32"), 2 if config.images == 8 else 1, 6)
 
 
 # ---- plans
@@ -260,14 +269,17 @@ def collecting(
     """The second kernel, ready for the images from ``start`` on of boxes that have ``slots``."""
     N, C, H, W = problem.x.shape
     down, right = (t * step for t, step in zip(tile, problem.stride, strict=True))
+    parts = 2 if slots >= 4 * lot and slots % (2 * lot) == 0 else 1
     scalars = (
         *(start, N, slots, C, (H, W), tiles_of(problem, tile), (down, right)),
         *(tuple(low for low, _ in problem.padding), seen_of(problem, tile)),
-        *(reciprocal(divisor) for divisor in (slots // lot, W, H, down, right)),
+        *(reciprocal(divisor) for divisor in (slots // (parts * lot), W, H, down, right)),
         *(problem.x.strides, problem.alpha, problem.beta),
     )
-    grid = (-(-(slots // lot * C * H * W) // COLLECTORS), 1, 1)
-    return collect_kernel(problem.x.dtype, acc, lot).prepare(device, grid, (COLLECTORS, 1, 1), scalars)
+    boxes = math.prod(-(-seen // move) for seen, move in zip(seen_of(problem, tile), (down, right), strict=True))
+    collect = collect_kernel(problem.x.dtype, acc, lot, parts, 4 if boxes <= 4 else 6)
+    grid = (-(-(slots // (parts * lot) * C * H * W) // COLLECTORS), 1, 1)
+    return collect.prepare(device, grid, (COLLECTORS, 1, 1), scalars)
 
 
 def reciprocal(divisor: int) -> tuple[int, int]:

@@ -7,7 +7,8 @@ point (x, y) lies at column ``(x + 1)/2*(W - 1)`` and row ``(y + 1)/2*(H - 1)`` 
 
 in which pixels outside the image are 0 and pixels of weight 0 are not looked at, nor given a gradient. The slope of that in
 the column is taken between floor(column) and the pixel to its right; in the row between floor(row) and the pixel below. A
-point that is NaN gives NaN, and takes part in no pixel's gradient; one at infinity lies outside like any other far one. Bounds stand in ``spatial_bounds``.
+point that is NaN gives NaN, and takes part in no pixel's gradient; one at infinity lies outside like any other far one.
+Bounds stand in ``spatial_bounds``.
 """
 
 from __future__ import annotations

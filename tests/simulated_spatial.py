@@ -23,6 +23,9 @@ CASES = (
     ("spatialtf_sampler_grad img=float16:2x20x9x40 grid=float16:2x18x28x2 dy=float16:2x20x18x28", "staged", 1.0),
     ("spatialtf_sampler_grad img=float32:1x16x18x16 grid=float32:1x16x16x2 dy=float32:1x16x16x16", "staged", 1.0),
     ("spatialtf_sampler_grad img=float32:1x16x9x12 grid=float32:1x16x20x2 dy=float32:1x16x16x20", "staged", 0.3),
+    ("spatialtf_sampler_grad img=float16:1x16x8x16 grid=float32:1x16x16x2 dy=float16:1x16x16x16", "staged", 0.6),
+    ("spatialtf_sampler_grad img=float32:1x16x8x8 grid=float32:1x16x16x2 dy=float32:1x16x16x16", "staged", 0.5),
+    ("spatialtf_sampler_grad img=float16:1x16x2x8 grid=float32:1x16x20x2 dy=float16:1x16x16x20", "staged", 0.02),
     ("spatialtf_sampler_grad img=float16:1x24x5x6:nhwc grid=float32:1x9x8x2 dy=float16:1x24x9x8:nhwc", "channels", 0.3),
     ("spatialtf_sampler_grad img=float32:2x16x5x6:nhwc grid=float32:2x9x7x2 dy=float32:2x16x9x7:nhwc", "channels", 0.9),
 )

@@ -131,6 +131,7 @@ def special_trial(layout):
     grid = RNG.uniform(-1.2, 1.2, (1, 3, 7, 2)).astype(np.float32)
     grid[0, 0, : len(SPECIAL), 0] = SPECIAL
     grid[0, 1, : len(SPECIAL), 1] = SPECIAL
+    grid[0, 2, :3] = (1e38, -1e38), (-3e38, 3e38), (np.inf, -np.inf)  # too far in pixels, to opposite sides
     img, dy = (RNG.standard_normal(s).astype(np.float32) for s in ((1, 8, 4, 5), (1, 8, 3, 7)))
     return Trial(problem, (img, grid, dy))
 
@@ -140,6 +141,7 @@ def test_points_that_are_not_finite(layout):
     trial = special_trial(layout)
     results = numbadnn.spatialtf_sampler_grad(*trial.inputs)
     assert np.isnan(trial.values[1]).any() and not np.isnan(trial.values[0]).any()
+    assert not trial.values[1][0, 2, :3].any()
     assert trial.compare(results, "ieee").ok
     y = numbadnn.spatialtf_sampler(*trial.inputs[:2])
     assert np.array_equal(np.isnan(y), np.isnan(reference.spatialtf_sampler(*trial.inputs[:2])))

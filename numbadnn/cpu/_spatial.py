@@ -40,7 +40,7 @@ def _corners(grid, place, first, count, width, image, steps, strides, offsets, w
         x = (load1(at, 0, place) + one) * half_x
         y = (load1(at, strides[3], place) + one) * half_y
         sound = x > -1 and x < columns and y > -1 and y < height
-        uv[2, k] = 0 if x + y == x + y else x + y
+        uv[2, k] = x if x != x else y if y != y else one * 0
         x, y = (x, y) if sound else (one * 0, one * 0)
         j, i = math.floor(x), math.floor(y)
         u, v = x - j, y - i

@@ -208,6 +208,12 @@ def blocks(count: int, threads: int) -> tuple[int, int, int]:
     return grid, 1, 1
 
 
+def reciprocal(divisor: int) -> tuple[int, int]:
+    """(multiplier, shift) of which ``_ptx.quotient`` makes a quotient of any number below 2**31."""
+    bits = (divisor - 1).bit_length()
+    return 2 ** (31 + bits) // divisor + 1, bits
+
+
 __all__ = [
     "Kernel",
     "Launch",

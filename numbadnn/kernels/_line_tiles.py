@@ -6,8 +6,9 @@ begin ``halo`` pieces of 16 bytes before the block's own steps, and behind them 
     channel c     | halo | steps of the block |             c, tap 0     | filters of the block |
     channel c+1   | halo | ...                |             c, tap 1     | ...                  |
 
-The next eight are on their way while those at hand are multiplied. Neighbouring lanes have neighbouring pieces, groups of lanes
-and warps other filters: what a thread reads of a channel it multiplies with all its filters, four of which are one access.
+The next eight are on their way while those at hand are multiplied. Two neighbouring lanes have the same pieces and other filters,
+as have both halves of a warp where there are four groups of filters: 16 lanes read eight pieces, all banks once. What a thread
+reads of a channel it multiplies with all its filters, four of which are one access.
 Terms are added in the order of channels, then taps.
 """
 
@@ -16,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels._async_copies import copy_or_zero, wait_async
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import cuda, device, f32, i32, i64
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
 from numbadnn.kernels._line_channels import in_turn
-from numbadnn.kernels._ptx import WORD, store_vector
+from numbadnn.kernels._ptx import WORD, quotient, store_vector
 from numbadnn.kernels.line_tiles import CHANNELS, FILTERS, LANES, PIECES, VEC, TilesConfig
 
 #: bytes of an element, and of a piece
@@ -120,21 +121,22 @@ def forward(config: TilesConfig) -> Callable[..., None]:
     """y[n,k,t] = sum over c,s of x[n, g*C+c, t - past + s*dilation] * w[k,c,s]; past = (S-1) * dilation."""
     taps, pitch, high, wide, lanes = config.taps, config.pitch, config.high, config.wide, LANES // config.across
     sums, count = FILTERS * PIECES * VEC, PIECES * VEC * (config.looks if config.dilation else 1)
+    second = 8 if config.across > 2 else 0  # filters from one half of a warp to the other
     ask_own, ask_behind, ask_factors = _ask(config)
     multiply, put = _multiply(config), _put(config)
 
     def kernel(  # type: ignore[no-untyped-def]
         x, w, y, blocks_of_filters, tiles, groups, K, C, Q, dilation, halo, row, stage, x_strides, w_start, w_stride,
-        y_strides,
+        y_strides, by_filters, by_tiles, by_groups, by_halo,
     ):  # fmt: skip
         shared = cuda.shared.array(0, WORD)
         total, seen = cuda.local.array(sums, f32), cuda.local.array(count, f32)
         base = shared_address(shared)
-        a = i32(u32(cuda.blockIdx.x) // u32(blocks_of_filters))
+        a = quotient(i32(cuda.blockIdx.x), by_filters)
         k0 = i32((i32(cuda.blockIdx.x) - a * blocks_of_filters) * high)
-        b = i32(u32(a) // u32(tiles))
+        b = quotient(a, by_tiles)
         t0 = i32((a - b * tiles) * wide)
-        n = i32(u32(b) // u32(groups))
+        n = quotient(b, by_groups)
         g = i32(b - n * groups)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread % LANES), i32(thread // LANES)
@@ -146,7 +148,7 @@ def forward(config: TilesConfig) -> Callable[..., None]:
         own = (c, i32(c * row + (halo + p) * PIECE), time < Q)
         own_from = line + c * step + i64(time) * SIZE
         ask_own(shared, base, row, own, own_from, C, step)
-        c = i32(u32(thread) // u32(max(halo, i32(1))))
+        c = quotient(thread, by_halo)
         p = i32(thread - c * max(halo, i32(1)))
         time = i32(t0 + (p - halo) * VEC)
         behind = (c if halo > 0 and c < CHANNELS else i32(NONE), i32(c * row + p * PIECE), time >= 0)
@@ -159,7 +161,9 @@ def forward(config: TilesConfig) -> Callable[..., None]:
         ask_factors(shared, base, factors, factors_from, C, w_step)
         for i in range(sums):
             total[i] = f32(0)
-        f, p = i32(lane // lanes * 4), i32(warp * lanes + lane % lanes)
+        f, p = i32(i32(lane & 1) * 4 + i32(lane >> 4) * second), i32(warp * lanes + i32(i32(lane >> 1) & (lanes - 1)))
+        time = i32(t0 + p * VEC)
+        target = y + (i64(n) * y_strides[0] + i64(g * K + k0 + f) * y_strides[1] + time) * SIZE
         now, left = i32(0), i32(C)
         while left > 0:
             wait_async()
@@ -180,8 +184,6 @@ def forward(config: TilesConfig) -> Callable[..., None]:
                 multiply(total, seen, shared, (at, products, i32(dilation * SIZE)))
                 at, products = i32(at + row), i32(products + taps * pitch * SIZE)
             now = i32(stage - now)
-        time = i32(t0 + p * VEC)
-        target = y + (i64(n) * y_strides[0] + i64(g * K + k0 + f) * y_strides[1] + time) * SIZE
         put(total, target, y_strides[1] * SIZE, i32(K - k0 - f), i32(Q - time))
 
     return kernel

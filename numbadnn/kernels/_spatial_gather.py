@@ -82,7 +82,7 @@ def starts_of_pixel():  # type: ignore[no-untyped-def]
 
 
 def records_of_pixel(acc: str, held: int, config: GatherConfig | StagedGatherConfig):  # type: ignore[no-untyped-def]
-    """``look(...)``: a pixel's first ``held`` records in their order, all loads at once.
+    """``look(...)``: ``count`` of a pixel's records, up to ``held``, from number ``base`` on in their order, all loads at once.
 
     Four local arrays of ``held``: weights, points, their rows, and places of dots. Where there are fewer, what they hold means
     nothing. A cell of two is put in order here, as ``order_of`` does.
@@ -93,14 +93,14 @@ def records_of_pixel(acc: str, held: int, config: GatherConfig | StagedGatherCon
 
     @device
     def look(  # type: ignore[no-untyped-def]
-        record, weights, numbers, lines, places, pairs, starts, at, count, records, points
+        record, weights, numbers, lines, places, pairs, starts, at, base, count, records, points
     ):
         first, middle, last = starts[at], starts[at + 1], starts[at + 2]
         first_below, middle_below, last_below = starts[at + 3], starts[at + 4], starts[at + 5]
         upper = i32(last - first)
         for k in range(held):
-            below = k >= upper
-            where = i32((i32(first_below - upper) if below else first) + k) if k < count else i32(0)
+            below = base + k >= upper
+            where = i32((i32(first_below - upper) if below else first) + base + k) if k < count else i32(0)
             read(record, i32(0), records + i64(where) * size)
             if pair < 4:
                 read(record, i32(2), records + i64(where) * size + 16)
@@ -110,7 +110,7 @@ def records_of_pixel(acc: str, held: int, config: GatherConfig | StagedGatherCon
             if not ordered:
                 start = (first_below if left else middle_below) if below else (first if left else middle)
                 end = (middle_below if left else last_below) if below else (middle if left else last)
-                pairs[k] = 1 if where == start and end - start == 2 else 0
+                pairs[k] = 1 if where == start and end - start == 2 and k + 1 < count else 0
         if not ordered:
             for k in range(held - 1):
                 if pairs[k] != 0 and numbers[k] > numbers[k + 1]:

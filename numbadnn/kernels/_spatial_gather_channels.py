@@ -144,7 +144,9 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
             count = i32(0)
             if live:
                 count = find(starts, i32(0), entry, next_entry)
-                look(record, noted_weights, numbers, lines, dot_places, pairs, starts, i32(0), count, records, points)
+                look(
+                    record, noted_weights, numbers, lines, dot_places, pairs, starts, i32(0), i32(0), count, records, points
+                )  # fmt: skip
             counts[thread] = count
             if count > HELD:
                 cuda.atomic.max(most, 0, count)

@@ -5,8 +5,12 @@ pixels with it. What each pixel sums is found once for all channels and kept in 
 lies, and the weight; what it has fewer than others is read from a cell that holds 0. Most tiles have few records a pixel, as
 many as an image that is turned or enlarged; they have instructions of their own. An element of dy then serves twice:
 ``weight * dy`` goes to the pixel's gradient, ``pixel * dy`` to the record's dot, of which ``_spatial_slope.finish`` makes the
-gradient in the grid: image and dy come from memory once. Where the box is too large, or a pixel has more than ``config.held``
-records, dy is read where it lies (``_spatial_gather``): slower, the same sums.
+gradient in the grid: image and dy come from memory once.
+
+Where points lie denser than pixels (a part of the image is enlarged) a tile is done in parts: the denser, the smaller they are,
+and the more neighbouring threads share a pixel's records, each with some that follow one another; their sums are added in
+the order of a tree. A part so has about as many points as a tile elsewhere, and all its threads have work. Where a box is too
+large even so, or a pixel has too many records, dy is read where it lies (``_spatial_gather``): slower.
 
     shared memory     slot 0 ... 3, each ``group`` channels of   [ box of dy | 0 | own pixels ]
     behind the slots  which point and which of its four pixels each record is, for its dot
@@ -19,7 +23,7 @@ from collections.abc import Callable
 from numbadnn.kernels import _spatial_point
 from numbadnn.kernels._async_copies import commit_async, wait_async_but
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, let_next_start, load, store, wait_for_previous
+from numbadnn.kernels._ptx import ACCUMULATOR, WORD, let_next_start, load, shuffle_xor, store, wait_for_previous
 from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, stager
 from numbadnn.kernels._spatial_gather import records_of_pixel, starts_of_pixel, walk_of
 from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
@@ -28,6 +32,8 @@ from numbadnn.problem import ITEMSIZE
 
 #: channels at a time where dy is read where it lies
 WALKED = 8
+#: threads that share a pixel's records, at most: a warp; columns of a part of a tile, at least
+MOST_SHARES, NARROW = 32, 8
 #: row and column of a record that there is not, and the place of its dot
 NONE, NO_DOT = -1, 2**32 - 1
 
@@ -39,8 +45,9 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
     threads, pieces, many = config.threads, config.pieces, config.many
     locate, find = _spatial_point.tile(config.columns, config.rows), starts_of_pixel()
     down_step, six, clears = threads // config.columns, 6 * many, -(-pieces // threads)
-    few = config.few
+    few, columns = config.few, config.columns
     in_few, in_many = tile_of(dtype, acc, config, few), tile_of(dtype, acc, config, config.held)
+    in_parts = parts_of_tile(dtype, acc, config)
     walk = walk_of(dtype, acc, WALKED, config, dots=True)
 
     def kernel(  # type: ignore[no-untyped-def]
@@ -55,7 +62,8 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
         thread, records = i32(cuda.threadIdx.x), work + parts[3]
         column, row, _, n = locate(thread, i32(cuda.blockIdx.x), across, down, i32(1))
         next_entry = i64(width + 2) * 4
-        entry = work + parts[0] + ((i64(n) * (height + 1) + row) * (width + 2) + column) * 4
+        entries = work + parts[0] + i64(n) * (height + 1) * i64(width + 2) * 4
+        entry = entries + (row * i64(width + 2) + column) * 4
         live = i32(0)
         if column < width:
             live = i32(u32(max(i32(height - row + down_step - 1), i32(0))) // u32(down_step))
@@ -76,52 +84,135 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
         row_step = down_step * ds[2] * size
         points = i64(out_height) * out_width
         dot += i64(n) * points * 16
+        left, top = i32(column - i32(u32(thread) % u32(columns))), i32(row - i32(u32(thread) // u32(columns)))
         if cuda.syncthreads_or(i32(1) if most > few else i32(0)) != 0:
             done = in_many(
-                words, table, needed, record, starts, counts, most, records, column, row, live, channels, height, width,
+                words, table, needed, record, starts, counts, most, records, live, channels, height, width,
                 out_width, line, ys[2] * size, next_y, line_own, xs[2] * size, next_x, target, row_step, next_d, dot, points,
+                (i32(1), left, top, i32(columns)),
             )  # fmt: skip
         else:
             done = in_few(
-                words, table, needed, record, starts, counts, most, records, column, row, live, channels, height, width,
+                words, table, needed, record, starts, counts, most, records, live, channels, height, width,
                 out_width, line, ys[2] * size, next_y, line_own, xs[2] * size, next_x, target, row_step, next_d, dot, points,
+                (i32(1), left, top, i32(columns)),
             )  # fmt: skip
-        if not done:
-            for p in range(many):
-                if i32(p) < live:
-                    line_own = img + (n * xs[0] + (row + p * down_step) * xs[2] + column * xs[3]) * size
-                    for c in range(0, channels, WALKED):
-                        count = i32(min(i32(channels - c), i32(WALKED)))
-                        for q in range(WALKED):
-                            own[q] = read(line_own + (c + q) * next_x) if q < count else A(0)
-                        walk(
-                            record, walked, values, line + c * next_y, target + p * row_step + c * next_d, records,
-                            entry + (p * down_step) * next_entry, next_entry, count, out_width, ys, next_y, next_d, own,
-                            dot, c == 0, points,
-                        )  # fmt: skip
+        if done:
+            return
+        if in_parts(
+            words, table, needed, record, starts, counts, most, records, entries, left, top, channels, height, width,
+            out_width, line, ys[2] * size, next_y, line_own, xs[2] * size, next_x, dimg + n * ds[0] * size, ds, next_d, dot,
+            points,
+        ):  # fmt: skip
+            return
+        for p in range(many):
+            if i32(p) < live:
+                line_own = img + (n * xs[0] + (row + p * down_step) * xs[2] + column * xs[3]) * size
+                for c in range(0, channels, WALKED):
+                    count = i32(min(i32(channels - c), i32(WALKED)))
+                    for q in range(WALKED):
+                        own[q] = read(line_own + (c + q) * next_x) if q < count else A(0)
+                    walk(
+                        record, walked, values, line + c * next_y, target + p * row_step + c * next_d, records,
+                        entry + (p * down_step) * next_entry, next_entry, count, out_width, ys, next_y, next_d, own,
+                        dot, c == 0, points,
+                    )  # fmt: skip
 
     return kernel
 
 
-def tile_of(dtype: str, acc: str, config: StagedGatherConfig, held: int):  # type: ignore[no-untyped-def]
+def parts_of_tile(dtype: str, acc: str, config: StagedGatherConfig):  # type: ignore[no-untyped-def]
+    """``take(...) -> done``: a crowded tile part by part, each of as many pixels as ``share`` threads a pixel make of a block.
+
+    A part whose box is too large is divided further. Not done where a pixel has too many records for all a warp's threads, or
+    where a box is still too large in the end: what is done by then is to be done again.
+    """
+    size, threads, pieces, many, held = ITEMSIZE[dtype], config.threads, config.pieces, config.many, config.deep
+    find, place, tile = starts_of_pixel(), place_of_part(config), tile_of(dtype, acc, config, held, True)
+    clears, fewest, most_parts = -(-pieces // threads), 1 if held > config.held else 2, MOST_SHARES * config.many
+
+    @device
+    def take(  # type: ignore[no-untyped-def]
+        words, table, needed, record, starts, counts, most, records, entries, left, top, channels, height, width,
+        out_width, line, line_step, next_y, line_own, own_step, next_x, line_of_d, ds, next_d, dot, points,
+    ):  # fmt: skip
+        thread = i32(cuda.threadIdx.x)
+        share, at = i32(fewest), i32(0)
+        while share <= MOST_SHARES and cuda.syncthreads_or(i32(1) if most > share * held else i32(0)) != 0:
+            share = i32(share * 2)
+        while share <= MOST_SHARES and at < most_parts:
+            first_column, first_row, columns = place(i32(share * many), at, left, top)
+            mine = i32(u32(thread) // u32(share))
+            down = i32(u32(mine) // u32(columns))
+            column, row = i32(first_column + mine - down * columns), i32(first_row + down)
+            counts[0], live = 0, i32(0)
+            if column < width and row < height:
+                counts[0], live = (
+                    find(starts, i32(0), entries + (row * i64(width + 2) + column) * 4, i64(width + 2) * 4),
+                    i32(1),
+                )
+            done = tile(
+                words, table, needed, record, starts, counts, i32(0), records, live, channels, height, width, out_width,
+                line, line_step, next_y, line_own, own_step, next_x, line_of_d + (row * ds[2] + column * ds[3]) * size,
+                i64(0), next_d, dot, points, (share, first_column, first_row, columns),
+            )  # fmt: skip
+            cuda.syncthreads()  # all are done with what lies in shared memory
+            if done:
+                for r in range(clears):
+                    if thread + r * threads < pieces:
+                        needed[thread + r * threads] = 0
+                at = i32(at + i32(u32(MOST_SHARES) // u32(share)))
+            else:
+                share = i32(share * 2)
+        return share <= MOST_SHARES
+
+    return take
+
+
+def place_of_part(config: StagedGatherConfig):  # type: ignore[no-untyped-def]
+    """``place(count, at, left, top) -> (column, row, columns)`` of one of ``count`` parts of the tile there, as square as can be.
+
+    The tile is halved, its halves are, and so on; ``at`` is the number of the part's beginning where there are ``most_parts``.
+    """
+    wide, tall, most_parts = config.columns, config.rows, MOST_SHARES * config.many
+
+    @device
+    def place(count, at, left, top):  # type: ignore[no-untyped-def]
+        columns, rows, parts = i32(wide), i32(tall), i32(1)
+        while parts < count:
+            parts = i32(parts * 2)
+            second = i32(u32(at * parts) // u32(most_parts)) & 1
+            if columns > max(rows, i32(NARROW)):
+                columns = i32(columns >> 1)
+                left = i32(left + second * columns)
+            else:
+                rows = i32(rows >> 1)
+                top = i32(top + second * rows)
+        return left, top, columns
+
+    return place
+
+
+def tile_of(dtype: str, acc: str, config: StagedGatherConfig, held: int, parts: bool = False):  # type: ignore[no-untyped-def]
     """``tile(...) -> done``: a tile whose pixels have up to ``held`` records each; not done where one has more, or their box is
-    too large."""
+    too large. ``parts``: it is a part of a tile, and ``share`` neighbouring threads share the records of a pixel."""
     A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
     write_dot, look = store(acc, acc), records_of_pixel(acc, held, config)
-    threads, columns, many, vec = config.threads, config.columns, config.many, config.vec
+    threads, many, vec = config.threads, 1 if parts else config.many, config.vec
     box, (plan, begin) = box_of(dtype, config, 0), stager(dtype, config, config.rounds)
-    rounds, own_pieces = config.rounds, config.rows * columns // vec
+    rounds, ordered, all_pieces = config.rounds, config.ordered, config.rows * config.columns // vec
+    part_pieces = threads // vec
     group, stages = config.group, config.stages
     zero, box_bytes, slot = config.zero(size), config.box_bytes(size), config.group * config.box_bytes(size)
     behind = stages * slot // 4  # where the places of dots begin
     at_once, all_held = group * many, held * many
-    turn = turn_of(dtype, acc, config, held)
+    turn = turn_of(dtype, acc, config, held, parts)
     assert stages == 4, "turns are written out"
 
     @device
     def tile(  # type: ignore[no-untyped-def]
-        words, table, needed, record, starts, counts, most, records, column, row, live, channels, height, width,
-        out_width, line, line_step, next_y, line_own, own_step, next_x, target, row_step, next_d, dot, points,
+        words, table, needed, record, starts, counts, most, records, live, channels, height, width, out_width, line,
+        line_step, next_y, line_own, own_step, next_x, target, row_step, next_d, dot, points, part,
     ):  # fmt: skip
         sources, steps = cuda.local.array(rounds, INTEGER64), cuda.local.array(rounds, INTEGER64)
         places = cuda.local.array(rounds, INTEGER)
@@ -134,8 +225,24 @@ def tile_of(dtype: str, acc: str, config: StagedGatherConfig, held: int):  # typ
         thread = i32(cuda.threadIdx.x)
         start_of, which = address_of(words), u32(behind + thread)
         low_j, high_j, low_i, high_i = i32(FAR), i32(FAR), i32(FAR), i32(FAR)
+        share, first_column, first_row, columns = part
+        mine, own_part, own_pieces = thread, i32(0), i32(all_pieces)
+        if parts:
+            mine = i32(u32(thread) // u32(share))
+            own_part = i32(thread - mine * share)
+            own_pieces = i32(u32(part_pieces) // u32(share))
         for p in range(many):
-            look(record, weights, numbers, lines, dot_places, pairs, starts, i32(6 * p), counts[p], records, points)
+            first = i32(0)
+            if parts:
+                each = i32(u32(i32(counts[p] + share - 1)) // u32(share))
+                if not ordered:  # the two of a cell stay together: no cell has more where nothing was sorted
+                    each = each if counts[p] > held else i32(held)
+                first = i32(own_part * each)
+                counts[p] = i32(max(i32(min(i32(counts[p] - first), each)), i32(0)))
+                most = max(most, counts[p])
+            look(
+                record, weights, numbers, lines, dot_places, pairs, starts, i32(6 * p), first, counts[p], records, points
+            )  # fmt: skip
             for k in range(held):
                 e = k * many + p
                 i = lines[k]
@@ -160,15 +267,15 @@ def tile_of(dtype: str, acc: str, config: StagedGatherConfig, held: int):  # typ
             if thread < stages * group:
                 words[(thread * box_bytes + zero) // 4] = 0
                 words[(thread * box_bytes + zero) // 4 + 1] = 0
-            plan(sources, places, needed, i32(own_pieces), line, left, top, wide, tall, pitch, line_step)
+            plan(sources, places, needed, own_pieces, line, left, top, wide, tall, pitch, line_step)
             for r in range(rounds):
                 steps[r] = next_y
                 piece = i32(thread + r * threads)
                 if piece < own_pieces:  # of the tile's own pixels
-                    y = i32(u32(piece) // u32(columns // vec))
-                    x = i32(piece - y * (columns // vec))
-                    at_row = i32(row - i32(u32(thread) // u32(columns)) + y)
-                    at_column = i32(column - i32(u32(thread) % u32(columns)) + x * vec)
+                    across = i32(u32(columns) // u32(vec))
+                    y = i32(u32(piece) // u32(across))
+                    x = i32(piece - y * across)
+                    at_row, at_column = i32(first_row + y), i32(first_column + x * vec)
                     steps[r], sources[r] = next_x, line_own + at_row * own_step + i64(at_column) * size
                     places[r] = i32(zero + 16 + piece * (vec * size)) if at_row < height and at_column < width else -1
             some = i32(-1)
@@ -179,26 +286,32 @@ def tile_of(dtype: str, acc: str, config: StagedGatherConfig, held: int):  # typ
                     for q in range(group):
                         begin(words, i32(start_of + (s * slot + q * box_bytes)), sources, steps, places)
                 commit_async()
-            own_at = i32(start_of + (zero + 16) + thread * size)
+            own_at = i32(start_of + (zero + 16) + mine * size)
+            if parts:
+                live = live if own_part == 0 else i32(0)
             for c in range(
                 0, channels, 4 * group
             ):  # each slot has its own instructions: its place is a constant of theirs
                 # fmt: off
                 target = turn(
                     0, c, channels, next_d, target, row_step, live,
-                    words, start_of, sources, steps, places, some, own_at, most, at, weight, dots, sums, own, values,
+                    words, start_of, sources, steps, places, some, own_at, share, most, at, weight, dots, sums, own,
+                    values,
                 )
                 target = turn(
                     1, c, channels, next_d, target, row_step, live,
-                    words, start_of, sources, steps, places, some, own_at, most, at, weight, dots, sums, own, values,
+                    words, start_of, sources, steps, places, some, own_at, share, most, at, weight, dots, sums, own,
+                    values,
                 )
                 target = turn(
                     2, c, channels, next_d, target, row_step, live,
-                    words, start_of, sources, steps, places, some, own_at, most, at, weight, dots, sums, own, values,
+                    words, start_of, sources, steps, places, some, own_at, share, most, at, weight, dots, sums, own,
+                    values,
                 )
                 target = turn(
                     3, c, channels, next_d, target, row_step, live,
-                    words, start_of, sources, steps, places, some, own_at, most, at, weight, dots, sums, own, values,
+                    words, start_of, sources, steps, places, some, own_at, share, most, at, weight, dots, sums, own,
+                    values,
                 )
                 # fmt: on
             for e in range(all_held):
@@ -210,19 +323,20 @@ def tile_of(dtype: str, acc: str, config: StagedGatherConfig, held: int):  # typ
     return tile
 
 
-def turn_of(dtype: str, acc: str, config: StagedGatherConfig, held: int):  # type: ignore[no-untyped-def]
+def turn_of(dtype: str, acc: str, config: StagedGatherConfig, held: int, parts: bool):  # type: ignore[no-untyped-def]
     """``turn(s, c, ...) -> target``: the channels from c + s * group on, which lie in slot s."""
-    A, size, threads, many = ACCUMULATOR[acc], ITEMSIZE[dtype], config.threads, config.many
+    A, size, threads, many = ACCUMULATOR[acc], ITEMSIZE[dtype], config.threads, 1 if parts else config.many
     write, pixel = store(dtype, acc), element(dtype, acc)
     _, begin = stager(dtype, config, config.rounds)
-    group, stages = config.group, config.stages
+    group, stages, swap = config.group, config.stages, shuffle_xor(acc)
     box_bytes, slot = config.box_bytes(size), config.group * config.box_bytes(size)
     wait = wait_async_but(stages - 2)
 
     @device
     def turn(  # type: ignore[no-untyped-def]
         s, c, channels, next_d, target, row_step, live,
-        words, start_of, sources, steps, places, some, own_at, most, at, weight, dots, sums, own, values,
+        words, start_of, sources, steps, places, some, own_at, share, most, at, weight, dots, sums, own,
+                    values,
     ):  # fmt: skip
         """``most``: records of the thread's pixels, at most."""
         left = i32(channels - c - s * group)
@@ -248,6 +362,12 @@ def turn_of(dtype: str, acc: str, config: StagedGatherConfig, held: int):  # typ
                         if weight[e] != 0:
                             for q in range(group):
                                 sums[p * group + q] = A(sums[p * group + q] + weight[e] * values[q])
+            if parts:
+                lanes = i32(1)
+                while lanes < share:
+                    for e in range(group):
+                        sums[e] = A(sums[e] + swap(sums[e], lanes))
+                    lanes = i32(lanes * 2)
             for q in range(group):
                 for p in range(many):
                     if i32(p) < live:

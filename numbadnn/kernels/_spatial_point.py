@@ -49,6 +49,19 @@ def cell(acc: str) -> Any:
     return find
 
 
+def nothing(acc: str) -> Any:
+    """``(column, row) -> NaN`` where either is, else 0: what a point gives that meets no pixel. No sum of them says so: they may
+    be infinite to opposite sides."""
+    A = ACCUMULATOR[acc]
+
+    @device
+    def give(x, y):  # type: ignore[no-untyped-def]
+        worse = x if x != x else y
+        return worse if worse != worse else A(0)
+
+    return give
+
+
 def tile(columns: int, rows: int) -> Any:
     """``(thread, tile, tiles_across, tiles_down, chunks) -> (column, row, chunk, image)`` of a point of tile number ``tile``.
 

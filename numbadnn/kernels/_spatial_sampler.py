@@ -22,7 +22,7 @@ def planes(dtype: str, place: str, acc: str, config: TileConfig) -> Callable[...
     A, size, grid_size = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[place]
     held, unroll = config.channels, min(config.channels, 4)
     read, write = load(dtype, acc), store(dtype, acc)
-    position, cell = _spatial_point.position(place, acc), _spatial_point.cell(acc)
+    position, cell, nothing = _spatial_point.position(place, acc), _spatial_point.cell(acc), _spatial_point.nothing(acc)
     locate = _spatial_point.tile(config.columns, config.rows)
     four = 4 * unroll
 
@@ -84,8 +84,7 @@ def planes(dtype: str, place: str, acc: str, config: TileConfig) -> Callable[...
         else:
             use00, use01 = left_in and top_in and w00 != 0, right_in and top_in and w01 != 0
             use10, use11 = left_in and bottom_in and w10 != 0, right_in and bottom_in and w11 != 0
-            start = A(px + py)
-            start = A(0) if start == start else start
+            start = nothing(px, py)
             for _ in range(count):
                 upper, lower = start, A(0)
                 if use00:
@@ -114,7 +113,7 @@ def channels(dtype: str, place: str, acc: str, config: TileConfig) -> Callable[.
     vec, threads, points = config.channels, config.threads, config.columns * config.rows
     words = vec * size // 4
     fetch, convert, put = load_words(words), widen(dtype, vec, acc), store_vector(dtype, vec, acc)
-    position, cell = _spatial_point.position(place, acc), _spatial_point.cell(acc)
+    position, cell, nothing = _spatial_point.position(place, acc), _spatial_point.cell(acc), _spatial_point.nothing(acc)
     locate = _spatial_point.tile(config.columns, config.rows)
     held, rounds = 4 * words, -(-points // threads)
 
@@ -140,14 +139,13 @@ def channels(dtype: str, place: str, acc: str, config: TileConfig) -> Callable[.
                 at = grid + (n * gs[0] + row * gs[1] + column * gs[2]) * grid_size
                 px, py = position(at, gs[3] * grid_size, half_width, half_height)
                 sound, j, i, u, v = cell(px, py, height, width)
-                start = A(px + py)
                 left, right = i64(max(j, i32(0))) * xs[3], i64(min(i32(j + 1), i32(width - 1))) * xs[3]
                 top, bottom = i64(max(i, i32(0))) * xs[2], i64(min(i32(i + 1), i32(height - 1))) * xs[2]
                 w_left = A(A(1) - u) if sound and j >= 0 else A(0)
                 w_right = u if sound and j + 1 < width else A(0)
                 w_top = A(A(1) - v) if i >= 0 else A(0)
                 w_bottom = v if i + 1 < height else A(0)
-                starts[point] = A(0) if start == start else start
+                starts[point] = nothing(px, py)
                 targets[point] = (row * ys[2] + column * ys[3]) * size if live else i64(-1)
                 offsets[0, point] = (top + left) * size
                 offsets[1, point] = (top + right) * size

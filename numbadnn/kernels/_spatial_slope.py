@@ -18,14 +18,13 @@ from numbadnn.problem import ITEMSIZE
 
 
 def _finish(place: str, acc: str) -> Any:
-    """Write both slopes of a point from its four sums; a NaN point gives NaN, another that meets no pixel 0."""
+    """Write both slopes of a point from its four sums, or what one gives that meets no pixel."""
     A, write = ACCUMULATOR[acc], store(place, acc)
 
     @device
-    def finish(at, step, s00, s01, s10, s11, u, v, sound, nan, half_width, half_height):  # type: ignore[no-untyped-def]
+    def finish(at, step, s00, s01, s10, s11, u, v, sound, nothing, half_width, half_height):  # type: ignore[no-untyped-def]
         right = A(A((A(1) - v) * A(s01 - s00)) + A(v * A(s11 - s10)))
         down = A(A((A(1) - u) * A(s10 - s00)) + A(u * A(s11 - s01)))
-        nothing = A(0) if nan == nan else nan
         write(at, A(right * half_width) if sound else nothing)
         write(at + step, A(down * half_height) if sound else nothing)
 
@@ -37,7 +36,7 @@ def planes(dtype: str, place: str, acc: str, config: SlopeConfig) -> Callable[..
     A, size, grid_size = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[place]
     points, parts = config.columns * config.rows, config.share
     read, finish = load(dtype, acc), _finish(place, acc)
-    position, cell = _spatial_point.position(place, acc), _spatial_point.cell(acc)
+    position, cell, nothing = _spatial_point.position(place, acc), _spatial_point.cell(acc), _spatial_point.nothing(acc)
     locate = _spatial_point.tile(config.columns, config.rows)
     sum_of_parts = _reduce.over_parts(_reduce.add(acc), points, parts, 4)
     threads = points * parts
@@ -111,7 +110,7 @@ def planes(dtype: str, place: str, acc: str, config: SlopeConfig) -> Callable[..
             s10, s11 = table[2 * threads + thread], table[3 * threads + thread]
         if live and part == 0:
             at = dgrid + (n * ds[0] + row * ds[1] + column * ds[2]) * grid_size
-            finish(at, ds[3] * grid_size, s00, s01, s10, s11, u, v, sound, A(px + py), half_width, half_height)
+            finish(at, ds[3] * grid_size, s00, s01, s10, s11, u, v, sound, nothing(px, py), half_width, half_height)
 
     return kernel
 
@@ -120,7 +119,7 @@ def finish(place: str, acc: str, config: FinishConfig) -> Callable[..., None]:
     """dgrid of a point a thread from its four dots; those of pixels outside were never written."""
     A, grid_size, dot_size = ACCUMULATOR[acc], ITEMSIZE[place], ITEMSIZE[acc]
     threads, read, write_slopes = config.threads, load(acc, acc), _finish(place, acc)
-    position, cell = _spatial_point.position(place, acc), _spatial_point.cell(acc)
+    position, cell, nothing = _spatial_point.position(place, acc), _spatial_point.cell(acc), _spatial_point.nothing(acc)
 
     def kernel(  # type: ignore[no-untyped-def]
         grid, dot, dgrid, total, points, out_width, height, width, half_width, half_height, gs, ds
@@ -142,6 +141,8 @@ def finish(place: str, acc: str, config: FinishConfig) -> Callable[..., None]:
             s00, s01 = dots[0] if left_in and top_in else A(0), dots[1] if right_in and top_in else A(0)
             s10, s11 = dots[2] if left_in and bottom_in else A(0), dots[3] if right_in and bottom_in else A(0)
             at = dgrid + (n * ds[0] + row * ds[1] + column * ds[2]) * grid_size
-            write_slopes(at, ds[3] * grid_size, s00, s01, s10, s11, u, v, sound, A(px + py), half_width, half_height)
+            write_slopes(
+                at, ds[3] * grid_size, s00, s01, s10, s11, u, v, sound, nothing(px, py), half_width, half_height
+            )
 
     return kernel

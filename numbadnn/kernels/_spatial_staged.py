@@ -23,7 +23,7 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
     """y from img and grid; rows of the image contiguous; up to ``config.channels`` channels a block, a multiple of ``group``."""
     A, size, grid_size = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[place]
     read, write, pixel = load(dtype, acc), store(dtype, acc), element(dtype, acc)
-    position, cell = _spatial_point.position(place, acc), _spatial_point.cell(acc)
+    position, cell, nothing = _spatial_point.position(place, acc), _spatial_point.cell(acc), _spatial_point.nothing(acc)
     locate = _spatial_point.tile(config.columns, config.rows)
     box, (plan, begin) = box_of(dtype, config, 1), stager(dtype, config, config.rounds)
     threads, vec, pieces = config.threads, config.vec, config.pieces
@@ -89,7 +89,7 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
             px, py = position(at, gs[3] * grid_size, half_width, half_height)
             sound, j, i, u, v = cell(px, py, height, width)
             left_in, right_in, top_in, bottom_in = sound and j >= 0, sound and j + 1 < width, i >= 0, i + 1 < height
-            start = A(px + py)
+            start = nothing(px, py)
             js[p], rows_of[p] = j, i
             weights[4 * p] = A((A(1) - v) * (A(1) - u)) if left_in and top_in else A(0)
             weights[4 * p + 1] = A((A(1) - v) * u) if right_in and top_in else A(0)

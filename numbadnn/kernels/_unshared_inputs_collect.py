@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, high_product, load, load_vector, store, wait_for_previous
+from numbadnn.kernels._cuda import cuda, device, i32, i64
+from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, quotient, store, wait_for_previous
 from numbadnn.problem import ITEMSIZE
 
 
@@ -20,11 +20,6 @@ def collect(dtype: str, acc: str, lot: int, parts: int, ahead: int) -> Callable[
     read_lot, read, write = load_vector(acc, lot, acc), load(dtype, acc), store(dtype, acc)
     A, size, item, sums = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], parts * lot
     held = ahead * sums
-
-    @device
-    def quotient(number, by):  # type: ignore[no-untyped-def]
-        """number // divisor, ``by`` is its ``reciprocal``: a tenth of the instructions of a division."""
-        return i32(high_product(u32(2 * u32(number)), u32(by[0])) >> u32(by[1]))
 
     @device
     def reaching(at, tiles, move, length):  # type: ignore[no-untyped-def]

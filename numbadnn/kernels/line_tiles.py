@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels._launch import Kernel, reciprocal
 from numbadnn.kernels.line_channels import first_tap, whole
 from numbadnn.kernels.line_dense import MOST_DENSE_BEHIND, MOST_FROZEN_TAPS, MULTIPROCESSORS
 from numbadnn.ops.conv import ConvProblem
@@ -115,7 +115,7 @@ def kernel(dtype: str, acc: str, config: TilesConfig) -> Kernel:
 
         return _line_tiles.forward(config)
 
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i64*2 i64 i64 i64*2"
+    parameters = "ptr ptr ptr" + " i32" * 10 + " i64*2 i64 i64 i64*2" + " i64*2" * 4
     name = "line_tiles " + " ".join(str(int(v)) for v in astuple(config))
     return Kernel(name, parameters, build, config.threads, config.resident)
 
@@ -124,10 +124,12 @@ def prepare(problem: ConvProblem, device: int, config: TilesConfig, chosen: Kern
     Q, w = problem.x.shape[3], problem.w
     K = w.shape[0] // problem.groups
     start, _ = first_tap(problem)
+    filters, tiles, halo = -(-K // config.high), -(-Q // config.wide), halo_of(problem)
     scalars = (
-        *(-(-K // config.high), -(-Q // config.wide), problem.groups, K, w.shape[1], Q, problem.dilation[1]),
-        *(halo_of(problem), row_of(problem, config), stage_bytes(problem, config)),
+        *(filters, tiles, problem.groups, K, w.shape[1], Q, problem.dilation[1]),
+        *(halo, row_of(problem, config), stage_bytes(problem, config)),
         *(problem.x.strides[:2], start, w.strides[0], problem.y.strides[:2]),
+        *(reciprocal(divisor) for divisor in (filters, tiles, problem.groups, max(halo, 1))),
     )
     grid, block = (blocks_of(problem, config), 1, 1), (config.threads, 1, 1)
     return chosen.prepare(device, grid, block, scalars, 2 * stage_bytes(problem, config))

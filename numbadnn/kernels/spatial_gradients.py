@@ -101,10 +101,11 @@ class SharedGatherConfig(GatherConfig):
 @dataclass(frozen=True, slots=True)
 class StagedGatherConfig(StagedConfig):
     """The same of pixels and of boxes of dy; up to ``held`` records of a pixel are kept, in tiles where no pixel has more than
-    ``few`` only those."""
+    ``few`` only those; ``deep`` a thread in crowded tiles, where it has one pixel or a share of one."""
 
     few: int = 5
-    held: int = 8
+    held: int = 7
+    deep: int = 7
     record: str = "float32"
     folded: bool = True
     ordered: bool = True
@@ -279,7 +280,7 @@ def bins_of(
 def staged_gather_bytes(config: StagedGatherConfig, itemsize: int) -> int:
     """Stages of boxes, behind them the places of dots."""
     boxes = config.stages * config.group * config.box_bytes(itemsize)
-    return boxes + 4 * config.columns * config.rows * config.held
+    return boxes + 4 * max(config.columns * config.rows * config.held, config.threads * config.deep)
 
 
 def gather_config(problem: SpatialProblem, stem: str) -> GatherConfig | StagedGatherConfig:
@@ -296,8 +297,9 @@ def gather_config(problem: SpatialProblem, stem: str) -> GatherConfig | StagedGa
         together = math.gcd(c, 4 if few else 2)
         rows, pieces = (8, 192) if few else (16, 512)
         # a turned image has five records a pixel at most, one enlarged by a tenth seven
+        kept = {"few": 5, "held": 7, "deep": 7 if few else 12}
         return StagedGatherConfig(
-            rows, 1, vec, pieces, 4, together, few=5, held=7, record=record, folded=folded, ordered=ordered
+            rows, 1, vec, pieces, 4, together, **kept, record=record, folded=folded, ordered=ordered
         )
     vec = vectors_of(images(problem))
     vectors = c // vec

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from numbadnn.kernels._launch import Kernel, sequence
+from numbadnn.kernels._launch import Kernel, reciprocal, sequence
 from numbadnn.kernels._plans import around
 from numbadnn.kernels._support import LIMIT32, accumulator_of
 from numbadnn.kernels.unshared_tile import seen_of, tiles_of, vector
@@ -280,12 +280,6 @@ def collecting(
     collect = collect_kernel(problem.x.dtype, acc, lot, parts, 4 if boxes <= 4 else 6)
     grid = (-(-(slots // (parts * lot) * C * H * W) // COLLECTORS), 1, 1)
     return collect.prepare(device, grid, (COLLECTORS, 1, 1), scalars)
-
-
-def reciprocal(divisor: int) -> tuple[int, int]:
-    """(multiplier, shift) of which ``_unshared_inputs_collect`` makes a quotient of any number below 2**31."""
-    bits = (divisor - 1).bit_length()
-    return 2 ** (31 + bits) // divisor + 1, bits
 
 
 def rank(problem: ConvProblem) -> float:

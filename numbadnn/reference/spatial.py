@@ -7,7 +7,8 @@ point (x, y) lies at column ``(x + 1)/2*(W - 1)`` and row ``(y + 1)/2*(H - 1)`` 
 
 in which pixels outside the image are 0 and pixels of weight 0 are not looked at, nor given a gradient. The slope of that in
 the column is taken between floor(column) and the pixel to its right; in the row between floor(row) and the pixel below. A
-point that is NaN gives NaN, and takes part in no pixel's gradient. Bounds stand in ``spatial_bounds``.
+point that is NaN gives NaN, and takes part in no pixel's gradient; one at infinity lies outside like any other far one.
+Bounds stand in ``spatial_bounds``.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def spatialtf_sampler(img: Any, grid: Any) -> Float64:
         for i, j, a, b in corners(c):
             weight = (a * b)[:, None]
             y += np.where(weight != 0, weight * pixels(img, i, j), 0.0)
-        return np.where(np.isnan(column + row)[:, None], np.nan, y)
+        return np.where((np.isnan(column) | np.isnan(row))[:, None], np.nan, y)
 
 
 def slopes(img: Float64, i: Any, j: Any, u: Float64, v: Float64) -> tuple[Float64, Float64]:
@@ -146,7 +147,7 @@ def spatialtf_sampler_grad(img: Any, grid: Any, dy: Any) -> tuple[Float64, Float
         dimg = scatter(img.shape, [(i, j, np.where(weight == 0, 0, weight * dy)) for i, j, weight in weights])
         right, down = slopes(img, c.i, c.j, c.u, c.v)
         dgrid = np.stack([(dy * right).sum(1) * (w - 1) / 2, (dy * down).sum(1) * (h - 1) / 2], axis=-1)
-        unsound = np.where(np.isnan(column + row), np.nan, 0.0)[..., None]
+        unsound = np.where(np.isnan(column) | np.isnan(row), np.nan, 0.0)[..., None]
         return dimg, np.where(c.sound[..., None], dgrid, unsound)
 
 

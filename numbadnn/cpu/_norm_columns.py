@@ -46,11 +46,8 @@ def moments(  # type: ignore[no-untyped-def]
     strips, total = (width + LINE - 1) // LINE, product(red_n)
     for tid in prange(threads):
         line = line_at(lines, tid, 0, like)
-        s1 = view(line_at(lines, tid, 1, like), 0, LINE, like)
-        s2, centre = (
-            view(line_at(lines, tid, 2, like), 0, LINE, like),
-            view(line_at(lines, tid, 3, like), 0, LINE, like),
-        )
+        s1, s2 = view(line_at(lines, tid, 1, like), 0, LINE, like), view(line_at(lines, tid, 2, like), 0, LINE, like)
+        centre = view(line_at(lines, tid, 3, like), 0, LINE, like)
         for job in range(outers * strips * parts * tid // threads, outers * strips * parts * (tid + 1) // threads):
             part, o, j0, n, at, first, end = _piece(job, strips, parts, width, total)
             start = offset_of(o, outer_n, outer) + j0 * step
@@ -60,9 +57,8 @@ def moments(  # type: ignore[no-untyped-def]
             for row in range(first, end, group):
                 rows = min(group, end - row)
                 if whole and row > first:
-                    add_moments(
-                        element(x, start + offset_of(row, red_n, red), stored), centre, s1, s2, rows * n, stored
-                    )
+                    found = element(x, start + offset_of(row, red_n, red), stored)
+                    add_moments(found, centre, s1, s2, rows * n, stored)
                 else:
                     found = source_rows(line, like, n, rows, x, start, row, red_n, red, step, code)
                     if row == first:
@@ -92,34 +88,16 @@ def _start(t, s1, s2, centre, n, rows, result, at):  # type: ignore[no-untyped-d
 
 
 def sums(  # type: ignore[no-untyped-def]
-    x,
-    dy,
-    codes,
-    mean,
-    outers,
-    outer_n,
-    outer,
-    width,
-    step,
-    red_n,
-    red,
-    parts,
-    result,
-    lines,
-    like,
-    direct,
-    stored,
-    threads,
-):
+    x, dy, codes, mean, outers, outer_n, outer, width, step, red_n, red, parts,
+    result, lines, like, direct, stored, threads,
+):  # fmt: skip
     """As ``sums`` of rows: ``outers`` x ``width`` channels, the last lying ``step`` apart."""
     strips, total = (width + LINE - 1) // LINE, product(red_n)
     for tid in prange(threads):
         line, other = line_at(lines, tid, 0, like), line_at(lines, tid, 1, like)
         s1, s2 = view(line_at(lines, tid, 2, like), 0, LINE, like), view(line_at(lines, tid, 3, like), 0, LINE, like)
-        s3, centre = (
-            view(line_at(lines, tid, 4, like), 0, LINE, like),
-            view(line_at(lines, tid, 5, like), 0, LINE, like),
-        )
+        s3 = view(line_at(lines, tid, 4, like), 0, LINE, like)
+        centre = view(line_at(lines, tid, 5, like), 0, LINE, like)
         for job in range(outers * strips * parts * tid // threads, outers * strips * parts * (tid + 1) // threads):
             part, o, j0, n, at, first, end = _piece(job, strips, parts, width, total)
             x_at = offset_of(o, outer_n, outer[0]) + j0 * step[0]
@@ -147,25 +125,9 @@ def sums(  # type: ignore[no-untyped-def]
 
 
 def apply(  # type: ignore[no-untyped-def]
-    x,
-    dy,
-    out,
-    codes,
-    coefficients,
-    kind,
-    outers,
-    outer_n,
-    outer,
-    width,
-    step,
-    red_n,
-    red,
-    lines,
-    like,
-    direct,
-    stored,
-    threads,
-):
+    x, dy, out, codes, coefficients, kind, outers, outer_n, outer, width, step, red_n, red,
+    lines, like, direct, stored, threads,
+):  # fmt: skip
     """As ``apply`` of rows, for runs along the channels."""
     strips, total = (width + LINE - 1) // LINE, product(red_n)
     group = max(1, min(LINE // min(LINE, max(width, 1)), total))

@@ -52,25 +52,9 @@ def moments(  # type: ignore[no-untyped-def]
 
 
 def sums(  # type: ignore[no-untyped-def]
-    x,
-    dy,
-    codes,
-    mean,
-    channels,
-    kept_n,
-    kept,
-    outer_n,
-    outer,
-    length,
-    step,
-    parts,
-    result,
-    lines,
-    like,
-    direct,
-    stored,
-    threads,
-):
+    x, dy, codes, mean, channels, kept_n, kept, outer_n, outer, length, step, parts,
+    result, lines, like, direct, stored, threads,
+):  # fmt: skip
     """result[part, :, channel] = sums of dy, dy * (x - mean) and x - mean over a piece of the channel's runs."""
     runs = product(outer_n)
     group = max(1, LINE // max(length, 1))
@@ -103,25 +87,9 @@ def sums(  # type: ignore[no-untyped-def]
 
 
 def apply(  # type: ignore[no-untyped-def]
-    x,
-    dy,
-    out,
-    codes,
-    coefficients,
-    kind,
-    channels,
-    kept_n,
-    kept,
-    outer_n,
-    outer,
-    length,
-    step,
-    lines,
-    like,
-    direct,
-    stored,
-    threads,
-):
+    x, dy, out, codes, coefficients, kind, channels, kept_n, kept, outer_n, outer, length, step,
+    lines, like, direct, stored, threads,
+):  # fmt: skip
     """out = (x - m) * a + b (kind 0), dy * a + (x - m) * b + c (1) or dy * a (2); coefficients[:, channel] = m, a, b, c."""
     runs, real = product(outer_n), like.dtype.type
     for tid in prange(threads):

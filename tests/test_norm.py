@@ -1,6 +1,7 @@
 """Batch normalization: the reference by law, Theano's grid, a large mean, running averages, and what is refused."""
 
 import functools
+import math
 
 import numpy as np
 import pytest
@@ -300,3 +301,35 @@ def test_theanos_names():
         assert y is x
     with pytest.raises(ValueError, match="mode: expected"):
         theano.GpuDnnBatchNormBase("rows")
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float16", "float64"))
+@pytest.mark.parametrize("shape", ((2, 5, 33, 31), (3, 64, 9, 7), (2, 3, 1, 5)))
+@pytest.mark.parametrize("last", (False, True))
+def test_results_written_past_the_caches_are_the_same(monkeypatch, dtype, shape, last):
+    """Where operands exceed the caches; to addresses that are multiples of a vector's bytes, and to others."""
+    from numbadnn import launch
+    from numbadnn.cpu import norm
+
+    def array(first):
+        memory = np.full(math.prod(shape) + 40, np.nan, dtype)[first : first + math.prod(shape)]
+        n, c, h, w = shape
+        return memory.reshape(n, h, w, c).transpose(0, 3, 1, 2) if last else memory.reshape(shape)
+
+    rng, x, dy, found = np.random.default_rng(5), array(1), array(2), {}
+    x[...], dy[...] = rng.standard_normal(shape), rng.standard_normal(shape)
+    gamma, beta, mean, var = (rng.uniform(0.5, 1.5, (1, shape[1], 1, 1)).astype(dtype) for _ in range(4))
+    for past in (False, True):
+        monkeypatch.setattr(norm, "exceeds_caches", lambda nbytes, past=past: past)
+        launch.thread.plans.clear()
+        for first in (0, 3, 16):
+            y = numbadnn.batch_normalization_test(x, gamma, beta, mean, var, "spatial", out=array(first))
+            shapes = [np.empty_like(gamma) for _ in range(2)]
+            dx, *_ = numbadnn.batch_normalization_train_grad(
+                x, dy, gamma, mean, var, "spatial", out=(array(first), *shapes)
+            )
+            found[past, first] = (y, dx)
+    launch.thread.plans.clear()
+    for key, (y, dx) in found.items():
+        assert np.array_equal(y, found[False, 0][0]) and np.array_equal(dx, found[False, 0][1]), key
+        assert np.isfinite(y.astype("float64")).all()

@@ -15,32 +15,31 @@ from numbadnn.cpu._typed import inner
 from numbadnn.cpu._vector import (
     _IR,
     BLOCK,
+    I32,
     _narrow,
     _prefetch,
     _widen,
     acc_type,
     at,
     broadcast,
+    itemsize,
     known,
     line,
 )
+
+#: bytes of a whole block of float32, the widest store
+VECTOR = 4 * BLOCK
 
 
 def _elements(dtype, lanes):  # type: ignore[no-untyped-def]
     return ir.VectorType(_IR[dtype], lanes) if lanes > 1 else _IR[dtype]
 
 
-def _place(b, address, i, like, lanes, write):  # type: ignore[no-untyped-def]
-    """Pointer to the elements i to i + lanes at an address."""
-    place = at(b, address, _elements(like.dtype, lanes), i)
-    _prefetch(b, place, like, write)
-    return place
-
-
 def _load(b, address, i, like, lanes):  # type: ignore[no-untyped-def]
-    """These elements, widened."""
-    loaded = b.load(_place(b, address, i, like, lanes, 0), align=like.dtype.bitwidth // 8)
-    return _widen(b, loaded, like.dtype)
+    """The elements i to i + lanes at an address, widened."""
+    place = at(b, address, _elements(like.dtype, lanes), i)
+    _prefetch(b, place, like, 0)
+    return _widen(b, b.load(place, align=like.dtype.bitwidth // 8), like.dtype)
 
 
 def _of_line(cx, b, array, ty, i, lanes):  # type: ignore[no-untyped-def]
@@ -48,8 +47,11 @@ def _of_line(cx, b, array, ty, i, lanes):  # type: ignore[no-untyped-def]
     return b.bitcast(b.gep(cx.make_array(ty)(cx, b, array).data, [i]), _elements(ty.dtype, lanes).as_pointer())
 
 
-def _mapping(terms, lanes):  # type: ignore[no-untyped-def]
-    """An intrinsic: elements i to i + lanes at ``out``, which ``terms`` makes of x, dy (functions that load) and coefficients."""
+def _mapping(terms, lanes, past=False):  # type: ignore[no-untyped-def]
+    """An intrinsic: elements i to i + lanes at ``out``, which ``terms`` makes of x, dy (functions that load) and coefficients.
+
+    ``past``: stored past the caches, to whole vectors' multiples.
+    """
 
     def mapped(typingctx, out, x, dy, i, m, a, b, c, like):  # type: ignore[no-untyped-def]
         def codegen(cx, builder, sig, args):  # type: ignore[no-untyped-def]
@@ -63,7 +65,12 @@ def _mapping(terms, lanes):  # type: ignore[no-untyped-def]
             given = [coefficient(value, ty) for value, ty in zip(args[4:8], sig.args[4:8], strict=True)]
             loads = [lambda k=k: _load(builder, args[k], args[3], like, lanes) for k in (1, 2)]
             result = _narrow(builder, terms(builder, *loads, *given), like.dtype)
-            builder.store(result, _place(builder, args[0], args[3], like, lanes, 1), align=like.dtype.bitwidth // 8)
+            place, size = at(builder, args[0], _elements(like.dtype, lanes), args[3]), like.dtype.bitwidth // 8
+            stored = builder.store(result, place, align=min(VECTOR, size * lanes) if past else size)
+            if not past:
+                _prefetch(builder, place, like, 1)
+            else:
+                stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
             return cx.get_dummy_value()
 
         if known(like):
@@ -140,25 +147,51 @@ def add_sums(x, dy, centre, s1, s2, s3, n, like):  # type: ignore[no-untyped-def
 
 
 _forward_block, _gradient_block, _scaled_block = (_mapping(terms, BLOCK) for terms in (_forward, _gradient, _scaled))
+_forward_past, _gradient_past = (_mapping(terms, BLOCK, True) for terms in (_forward, _gradient))
 _forward_one, _gradient_one, _scaled_one = (_mapping(terms, 1) for terms in (_forward, _gradient, _scaled))
 
 
+@intrinsic
+def settle(typingctx):  # type: ignore[no-untyped-def]
+    """Let what was stored past the caches be there for every thread."""
+
+    def codegen(cx, builder, sig, args):  # type: ignore[no-untyped-def]
+        builder.fence("seq_cst")
+        return cx.get_dummy_value()
+
+    return types.void(), codegen
+
+
 @inner
-def apply_line(kind, out, x, dy, m, a, b, c, n, like):  # type: ignore[no-untyped-def]
-    """n neighbouring elements of like's type: kinds 0, 1 and 2 of the formulas above; ``out`` may be x or dy itself."""
-    whole = n // BLOCK * BLOCK
+def apply_line(kind, out, x, dy, m, a, b, c, n, like, past):  # type: ignore[no-untyped-def]
+    """n neighbouring elements of like's type: kinds 0, 1 and 2 of the formulas above; ``past`` the caches, where that can be."""
+    past = past and out % itemsize(like) == 0
+    head = min(n, -out % VECTOR // itemsize(like)) if past else 0
+    whole = head + (n - head) // BLOCK * BLOCK
     if kind == 0:
-        for i in range(0, whole, BLOCK):
-            _forward_block(out, x, dy, i, m, a, b, c, like)
+        for i in range(head):
+            _forward_one(out, x, dy, i, m, a, b, c, like)
+        if past:
+            for i in range(head, whole, BLOCK):
+                _forward_past(out, x, dy, i, m, a, b, c, like)
+        else:
+            for i in range(0, whole, BLOCK):
+                _forward_block(out, x, dy, i, m, a, b, c, like)
         for i in range(whole, n):
             _forward_one(out, x, dy, i, m, a, b, c, like)
     elif kind == 1:
-        for i in range(0, whole, BLOCK):
-            _gradient_block(out, x, dy, i, m, a, b, c, like)
+        for i in range(head):
+            _gradient_one(out, x, dy, i, m, a, b, c, like)
+        if past:
+            for i in range(head, whole, BLOCK):
+                _gradient_past(out, x, dy, i, m, a, b, c, like)
+        else:
+            for i in range(0, whole, BLOCK):
+                _gradient_block(out, x, dy, i, m, a, b, c, like)
         for i in range(whole, n):
             _gradient_one(out, x, dy, i, m, a, b, c, like)
     else:
-        for i in range(0, whole, BLOCK):
+        for i in range(0, n // BLOCK * BLOCK, BLOCK):
             _scaled_block(out, x, dy, i, m, a, b, c, like)
-        for i in range(whole, n):
+        for i in range(n // BLOCK * BLOCK, n):
             _scaled_one(out, x, dy, i, m, a, b, c, like)

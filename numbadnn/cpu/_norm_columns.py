@@ -6,7 +6,7 @@ from numba import prange
 
 from numbadnn.cpu._lines import flush_rows, source_rows, view
 from numbadnn.cpu._norm import LINE, element, finite, line_at, product, share
-from numbadnn.cpu._norm_blocks import add_moments, add_sums, apply_line
+from numbadnn.cpu._norm_blocks import add_moments, add_sums, apply_line, settle
 from numbadnn.cpu._typed import inner, offset_of
 
 #: lines whose sums are kept in the lines' own type before they join the total; lines of a job of ``apply``
@@ -126,7 +126,7 @@ def sums(  # type: ignore[no-untyped-def]
 
 def apply(  # type: ignore[no-untyped-def]
     x, dy, out, codes, coefficients, kind, outers, outer_n, outer, width, step, red_n, red,
-    lines, like, direct, stored, threads,
+    lines, like, direct, stored, past, threads,
 ):  # fmt: skip
     """As ``apply`` of rows, for runs along the channels."""
     strips, total = (width + LINE - 1) // LINE, product(red_n)
@@ -159,11 +159,13 @@ def apply(  # type: ignore[no-untyped-def]
                     x_line = element(x, x_at + offset_of(r, red_n, red[0]), stored)
                     dy_line = element(dy, dy_at + offset_of(r, red_n, red[1]), stored)
                     result = element(out, out_at + offset_of(r, red_n, red[2]), stored)
-                    apply_line(kind, result, x_line, dy_line, m, a, b, c, rows * n, stored)
+                    apply_line(kind, result, x_line, dy_line, m, a, b, c, rows * n, stored, past)
                     continue
                 if kind < 2:
                     x_line = source_rows(line, like, n, rows, x, x_at, r, red_n, red[0], step[0], codes[0])
                 if kind > 0:
                     dy_line = source_rows(other, like, n, rows, dy, dy_at, r, red_n, red[1], step[1], codes[1])
-                apply_line(kind, fresh, x_line, dy_line, m, a, b, c, rows * n, like)
+                apply_line(kind, fresh, x_line, dy_line, m, a, b, c, rows * n, like, False)
                 flush_rows(fresh, like, n, rows, out, out_at, r, red_n, red[2], step[2], codes[2])
+        if past:
+            settle()

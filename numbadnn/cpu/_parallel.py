@@ -188,6 +188,21 @@ def scratch(nbytes: int) -> np.ndarray:
     return buffer
 
 
+@functools.cache
+def _last_cache() -> int:
+    """Bytes of the last of the caches; 0 where the system does not say."""
+    try:
+        text = pathlib.Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text(encoding="ascii")
+        return int(text.removesuffix("K\n")) << 10
+    except (OSError, ValueError):
+        return 0
+
+
+def exceeds_caches(nbytes: int) -> bool:
+    """Whether so much is more than the caches hold: what is written then goes past them."""
+    return 0 < _last_cache() < nbytes
+
+
 def address(array: Any) -> int:
     """Where element (0, ..., 0) of a NumPy array lies."""
     return int(array.__array_interface__["data"][0])

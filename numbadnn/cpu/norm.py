@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.cpu._parallel import STORED, address, kernel_of, scratch, thread_count
+from numbadnn.cpu._parallel import STORED, address, exceeds_caches, kernel_of, scratch, thread_count
 from numbadnn.ops.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
@@ -110,6 +110,8 @@ class _Steps:
         self.like = np.empty(1, np.float64 if double else np.float32)
         alike = {x.dtype, dy.dtype, problem.output.dtype} == {x.dtype} and (x.dtype == "float64") == double
         self.direct = bool(alike and (way.steps == 1).all())
+        large = {id(s): s for s in (x, dy, problem.output)}.values()
+        self.past = self.direct and exceeds_caches(sum(s.size * s.itemsize for s in large))
         self.stored = np.empty(1, STORED[x.dtype]) if self.direct else self.like
         self.nbytes = _norm.LINES * _norm.PITCH * self.like.itemsize
 
@@ -144,7 +146,7 @@ class _Steps:
         """``table``: m, a, b and c of ``_norm_rows.apply``, those that the kind has."""
         threads = thread_count(self.work)
         geometry = self._geometry(slice(0, 3))
-        self.apply_of(threads, x, dy, out, self.codes, table, kind, *geometry, *self._lines(threads))
+        self.apply_of(threads, x, dy, out, self.codes, table, kind, *geometry, *self._lines(threads), self.past)
 
 
 def _parameters(problem: NormProblem, order: tuple[int, ...], specs: tuple[Spec, ...]) -> tuple[np.ndarray, ...]:

@@ -123,32 +123,23 @@ def _sums(builder, dy, d):  # type: ignore[no-untyped-def]
     return v, builder.fmul(v, d), d
 
 
-_moments_block, _moments_one, _sums_block, _sums_one = (_adding(t, n) for t in (_moments, _sums) for n in (BLOCK, 1))
+def _adder(terms):  # type: ignore[no-untyped-def]
+    block, one = _adding(terms, BLOCK), _adding(terms, 1)
+
+    @inner
+    def add(x, dy, centre, s, n, like):  # type: ignore[no-untyped-def]
+        """s[k] += term k of n neighbouring elements of like's type; d is what x is away from its centre."""
+        whole = n // BLOCK * BLOCK
+        for i in range(0, whole, BLOCK):
+            block(x, dy, i, centre, s, like)
+        for i in range(whole, n):
+            one(x, dy, i, centre, s, like)
+
+    return add
 
 
-@inner
-def add_moments(x, centre, s1, s2, n, like):  # type: ignore[no-untyped-def]
-    """s1 += d and s2 += d * d of n neighbouring elements of like's type, each less its centre."""
-    whole = n // BLOCK * BLOCK
-    for i in range(0, whole, BLOCK):
-        _moments_block(x, x, i, centre, (s1, s2), like)
-    for i in range(whole, n):
-        _moments_one(x, x, i, centre, (s1, s2), like)
-
-
-@inner
-def add_sums(x, dy, centre, s1, s2, s3, n, like):  # type: ignore[no-untyped-def]
-    """s1 += dy, s2 += dy * d and s3 += d of n neighbouring elements."""
-    whole = n // BLOCK * BLOCK
-    for i in range(0, whole, BLOCK):
-        _sums_block(x, dy, i, centre, (s1, s2, s3), like)
-    for i in range(whole, n):
-        _sums_one(x, dy, i, centre, (s1, s2, s3), like)
-
-
-_forward_block, _gradient_block, _scaled_block = (_mapping(terms, BLOCK) for terms in (_forward, _gradient, _scaled))
-_forward_past, _gradient_past = (_mapping(terms, BLOCK, True) for terms in (_forward, _gradient))
-_forward_one, _gradient_one, _scaled_one = (_mapping(terms, 1) for terms in (_forward, _gradient, _scaled))
+#: lines of d and d * d; of dy, dy * d and d
+add_moments, add_sums = _adder(_moments), _adder(_sums)
 
 
 @intrinsic
@@ -162,36 +153,37 @@ def settle(typingctx):  # type: ignore[no-untyped-def]
     return types.void(), codegen
 
 
+def _applier(terms):  # type: ignore[no-untyped-def]
+    block, block_past, one = _mapping(terms, BLOCK), _mapping(terms, BLOCK, True), _mapping(terms, 1)
+
+    @inner
+    def apply(out, x, dy, m, a, b, c, n, like, past):  # type: ignore[no-untyped-def]
+        past = past and out % itemsize(like) == 0
+        head = min(n, -out % VECTOR // itemsize(like)) if past else 0
+        whole = head + (n - head) // BLOCK * BLOCK
+        for i in range(head):
+            one(out, x, dy, i, m, a, b, c, like)
+        if past:
+            for i in range(head, whole, BLOCK):
+                block_past(out, x, dy, i, m, a, b, c, like)
+        else:
+            for i in range(head, whole, BLOCK):
+                block(out, x, dy, i, m, a, b, c, like)
+        for i in range(whole, n):
+            one(out, x, dy, i, m, a, b, c, like)
+
+    return apply
+
+
+_apply_forward, _apply_gradient, _apply_scaled = (_applier(terms) for terms in (_forward, _gradient, _scaled))
+
+
 @inner
 def apply_line(kind, out, x, dy, m, a, b, c, n, like, past):  # type: ignore[no-untyped-def]
     """n neighbouring elements of like's type: kinds 0, 1 and 2 of the formulas above; ``past`` the caches, where that can be."""
-    past = past and out % itemsize(like) == 0
-    head = min(n, -out % VECTOR // itemsize(like)) if past else 0
-    whole = head + (n - head) // BLOCK * BLOCK
     if kind == 0:
-        for i in range(head):
-            _forward_one(out, x, dy, i, m, a, b, c, like)
-        if past:
-            for i in range(head, whole, BLOCK):
-                _forward_past(out, x, dy, i, m, a, b, c, like)
-        else:
-            for i in range(0, whole, BLOCK):
-                _forward_block(out, x, dy, i, m, a, b, c, like)
-        for i in range(whole, n):
-            _forward_one(out, x, dy, i, m, a, b, c, like)
+        _apply_forward(out, x, dy, m, a, b, c, n, like, past)
     elif kind == 1:
-        for i in range(head):
-            _gradient_one(out, x, dy, i, m, a, b, c, like)
-        if past:
-            for i in range(head, whole, BLOCK):
-                _gradient_past(out, x, dy, i, m, a, b, c, like)
-        else:
-            for i in range(0, whole, BLOCK):
-                _gradient_block(out, x, dy, i, m, a, b, c, like)
-        for i in range(whole, n):
-            _gradient_one(out, x, dy, i, m, a, b, c, like)
+        _apply_gradient(out, x, dy, m, a, b, c, n, like, past)
     else:
-        for i in range(0, n // BLOCK * BLOCK, BLOCK):
-            _scaled_block(out, x, dy, i, m, a, b, c, like)
-        for i in range(n // BLOCK * BLOCK, n):
-            _scaled_one(out, x, dy, i, m, a, b, c, like)
+        _apply_scaled(out, x, dy, m, a, b, c, n, like, past)

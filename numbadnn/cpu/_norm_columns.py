@@ -58,12 +58,12 @@ def moments(  # type: ignore[no-untyped-def]
                 rows = min(group, end - row)
                 if whole and row > first:
                     found = element(x, start + offset_of(row, red_n, red), stored)
-                    add_moments(found, centre, s1, s2, rows * n, stored)
+                    add_moments(found, found, centre, (s1, s2), rows * n, stored)
                 else:
                     found = source_rows(line, like, n, rows, x, start, row, red_n, red, step, code)
                     if row == first:
                         _start(view(found, 0, LINE, like), s1, s2, centre, n, rows, result[part], at)
-                    add_moments(found, centre, s1, s2, rows * n, like)
+                    add_moments(found, found, centre, (s1, s2), rows * n, like)
                 if (row - first) // group % BLOCK == BLOCK - 1 or row + group >= end:
                     _fold(s1, n, group, result[part, 1], at)
                     _fold(s2, n, group, result[part, 2], at)
@@ -113,11 +113,11 @@ def sums(  # type: ignore[no-untyped-def]
                 if whole:
                     x_line = element(x, x_at + offset_of(row, red_n, red[0]), stored)
                     dy_line = element(dy, dy_at + offset_of(row, red_n, red[1]), stored)
-                    add_sums(x_line, dy_line, centre, s1, s2, s3, rows * n, stored)
+                    add_sums(x_line, dy_line, centre, (s1, s2, s3), rows * n, stored)
                 else:
                     x_line = source_rows(line, like, n, rows, x, x_at, row, red_n, red[0], step[0], codes[0])
                     dy_line = source_rows(other, like, n, rows, dy, dy_at, row, red_n, red[1], step[1], codes[1])
-                    add_sums(x_line, dy_line, centre, s1, s2, s3, rows * n, like)
+                    add_sums(x_line, dy_line, centre, (s1, s2, s3), rows * n, like)
                 if (row - first) // group % BLOCK == BLOCK - 1 or row + group >= end:
                     _fold(s1, n, group, result[part, 0], at)
                     _fold(s2, n, group, result[part, 1], at)

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import math
 
-from numbadnn.cpu._typed import _BF16, _F16, _F32, _F64, inner, offset_of
-from numbadnn.cpu._vector import load1, store1
+from numbadnn.cpu._typed import fetch, flush, inner, offset_of
 
 ROWS = 6
 
@@ -23,33 +22,21 @@ ROWS = 6
 @inner
 def _read(table, rows, addresses, codes, shape, strides):  # type: ignore[no-untyped-def]
     """Row rows[k] = parameter k of all channels."""
+    n = shape[-1]
     for k in range(len(rows)):
-        for c in range(table.shape[1]):
-            at, code = offset_of(c, shape, strides[k]), codes[k]
-            if code == 0:
-                table[rows[k], c] = load1(addresses[k], at, _F32)
-            elif code == 1:
-                table[rows[k], c] = load1(addresses[k], at, _F64)
-            elif code == 2:
-                table[rows[k], c] = load1(addresses[k], at, _F16)
-            else:
-                table[rows[k], c] = load1(addresses[k], at, _BF16)
+        for c in range(0, table.shape[1], n):
+            at = offset_of(c, shape, strides[k])
+            fetch(table[rows[k], c : c + n], n, addresses[k], at, strides[k, -1], codes[k])
 
 
 @inner
 def _write(table, rows, addresses, codes, shape, strides):  # type: ignore[no-untyped-def]
     """The reverse of ``_read`` for as many of these rows as there are addresses: rounded and stored."""
+    n = shape[-1]
     for k in range(len(addresses)):
-        for c in range(table.shape[1]):
-            at, code, value = offset_of(c, shape, strides[k]), codes[k], table[rows[k], c]
-            if code == 0:
-                store1(addresses[k], at, value, _F32)
-            elif code == 1:
-                store1(addresses[k], at, value, _F64)
-            elif code == 2:
-                store1(addresses[k], at, value, _F16)
-            else:
-                store1(addresses[k], at, value, _BF16)
+        for c in range(0, table.shape[1], n):
+            at = offset_of(c, shape, strides[k])
+            flush(table[rows[k], c : c + n], n, addresses[k], at, strides[k, -1], codes[k])
 
 
 @inner

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.cpu._axes import Axis, lists, merged, reach
 from numbadnn.cpu._parallel import STORED, address, exceeds_caches, kernel_of, scratch, thread_count
 from numbadnn.ops.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
 
-#: an axis: its length, and the element stride of x, dy and the result along it
-Axis = tuple[int, tuple[int, ...]]
 #: pieces that all channels are reduced in together, at least
 PIECES = 64
 #: channels that ``_norm.py`` takes together in columns, and lines of as many elements that a piece there has at least
@@ -41,27 +40,6 @@ class Walk:
     parts: int
 
 
-def _merged(axes: list[Axis]) -> list[Axis]:
-    out: list[Axis] = []
-    for n, steps in axes:
-        if n == 1:
-            continue
-        if out and all(s == n * t for s, t in zip(out[-1][1], steps, strict=True)):
-            out[-1] = (out[-1][0] * n, steps)
-        else:
-            out.append((n, steps))
-    return out
-
-
-def _reach(axis: Axis) -> int:
-    return abs(axis[1][0]) + abs(axis[1][2])
-
-
-def _lists(axes: list[Axis]) -> tuple[np.ndarray, np.ndarray]:
-    shape = np.array([n for n, _ in axes], np.int64)
-    return shape, np.array([s for _, s in axes], np.int64).reshape(len(axes), 3).T.copy()
-
-
 def walk(problem: NormProblem) -> Walk:
     """The walk of a problem; of a training pass x stands in for the dy it lacks."""
     x, result = problem.x, problem.output
@@ -70,14 +48,14 @@ def walk(problem: NormProblem) -> Walk:
         (n, tuple(steps)) for n, *steps in zip(x.shape, x.strides, dy.strides, result.strides, strict=True)
     ]
     order = tuple(
-        sorted((a for a in range(len(axes)) if a not in problem.axes), key=lambda a: _reach(axes[a]), reverse=True)
+        sorted((a for a in range(len(axes)) if a not in problem.axes), key=lambda a: reach(axes[a]), reverse=True)
     )
-    kept = _merged([axes[a] for a in order])
-    reduced = _merged(sorted((axes[a] for a in problem.axes), key=_reach, reverse=True))
+    kept = merged([axes[a] for a in order])
+    reduced = merged(sorted((axes[a] for a in problem.axes), key=reach, reverse=True))
     unit = (1, (1, 1, 1))
     channels = math.prod(n for n, _ in kept)
     inner, run = kept[-1] if kept else unit, reduced[-1] if reduced else unit
-    columns = inner[0] >= 4 and (_reach(inner) < _reach(run) or run[0] < 8)
+    columns = inner[0] >= 4 and (reach(inner) < reach(run) or run[0] < 8)
     if columns:
         kept, (length, steps) = kept[:-1], inner
         rows = math.prod(n for n, _ in reduced)
@@ -86,7 +64,7 @@ def walk(problem: NormProblem) -> Walk:
     else:
         reduced, (length, steps) = reduced[:-1], run
         parts = max(1, min(-(-PIECES // channels), math.prod(n for n, _ in reduced)))
-    return Walk(columns, order, channels, _lists(kept), _lists(reduced), length, np.array(steps, np.int64), parts)
+    return Walk(columns, order, channels, lists(kept), lists(reduced), length, np.array(steps, np.int64), parts)
 
 
 def _codes(*specs: Spec) -> np.ndarray:
@@ -151,7 +129,7 @@ class _Steps:
 
 def _parameters(problem: NormProblem, order: tuple[int, ...], specs: tuple[Spec, ...]) -> tuple[np.ndarray, ...]:
     """Types of parameters, the axes that are kept in the order of the walk, and element strides along them."""
-    axes = _merged([(problem.x.shape[a], tuple(s.strides[a] for s in specs)) for a in order])
+    axes = merged([(problem.x.shape[a], tuple(s.strides[a] for s in specs)) for a in order])
     axes = axes or [(1, (0,) * len(specs))]
     strides = np.array([steps for _, steps in axes], np.int64).T.copy()
     return _codes(*specs), np.array([n for n, _ in axes], np.int64), strides

@@ -11,45 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.cpu._axes import Axis, lists, merged, reach
 from numbadnn.cpu._parallel import Kernel, address, kernel_of, scratch, thread_count
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
-#: an axis: its length, and the element stride of each operand along it
-Axis = tuple[int, tuple[int, ...]]
 #: elements of short rows that are taken together; a single row up to ROW is kept whole
 CHUNK, ROW = 2048, 32768
 #: neighbouring columns that are summed together, and elements of them that are kept in scratch
 STRIP, LEAST_STRIP, TABLE = 1024, 64, 131072
-
-
-def merged(axes: list[Axis]) -> list[Axis]:
-    """The same index set, outermost axis first, with axes joined that every operand walks at one step.
-
-    >>> merged([(4, (6,)), (3, (2,)), (1, (9,)), (2, (1,))])
-    [(24, (1,))]
-    """
-    out: list[Axis] = []
-    for n, steps in axes:
-        if n == 1:
-            continue
-        if out and all(s == n * t for s, t in zip(out[-1][1], steps, strict=True)):
-            out[-1] = (out[-1][0] * n, steps)
-        else:
-            out.append((n, steps))
-    return out
-
-
-def reach(axis: Axis) -> int:
-    """How far apart neighbours along the axis lie, in the first input and the output."""
-    return abs(axis[1][0]) + abs(axis[1][2])
-
-
-def lists(axes: list[Axis]) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths, and strides as (operand, axis)."""
-    shape = np.array([n for n, _ in axes], np.int64)
-    return shape, np.array([s for _, s in axes], np.int64).reshape(len(axes), 3).T.copy()
 
 
 def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executable:

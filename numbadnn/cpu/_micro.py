@@ -12,7 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from numbadnn.cpu._vector import I32, I64, X86_512, Vec, acc_type, at, broadcast, known, splat
+from numbadnn.cpu._vector import I32, I64, X86_512, at, broadcast, known, splat, vec_of
 
 #: rows and vectors of the register tile: MR*NV accumulators, NV vectors of B and one broadcast must fit the registers
 MR, NV = (8, 2) if X86_512 else (6, 2)
@@ -45,7 +45,7 @@ def transpose(typingctx, source, source_step, target, target_step, like):  # typ
         return cx.get_dummy_value()
 
     if known(like):
-        vec = Vec(acc_type(like.dtype))
+        vec = vec_of(like)
         return types.void(types.int64, types.int64, types.int64, types.int64, like), codegen
 
 
@@ -95,5 +95,5 @@ def microkernel(typingctx, a, b_panel, depth, tile, add, like):  # type: ignore[
         return cx.get_dummy_value()
 
     if known(like):
-        vec = Vec(acc_type(like.dtype))
+        vec = vec_of(like)
         return types.void(types.int64, types.int64, types.int64, types.int64, types.int64, like), codegen

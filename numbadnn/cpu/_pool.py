@@ -22,6 +22,7 @@ from numbadnn.cpu._pool_lines import (
     element,
     fill_line,
     flush,
+    four_of,
     inner,
     larger,
     lowest,
@@ -151,61 +152,35 @@ def _reduce(cell, xs, deep, tall, wide, mask, largest, like):
     return total
 
 
-@inner
-def _reduce_four(cell, xs, deep, tall, wide, largest, like):
-    """The same for four vectors of channels: with one, the loops cost more than what they do."""
-    size, step = itemsize(like), lanes(like)
-    one = two = three = four = lowest(largest, like)
-    for d in range(deep):
-        for h in range(tall):
-            at = cell + (d * xs.d + h * xs.h) * size
-            for _ in range(wide):
-                a, b = load(at, 0, -1, zeros(like), like), load(at, step, -1, zeros(like), like)
-                c, e = load(at, 2 * step, -1, zeros(like), like), load(at, 3 * step, -1, zeros(like), like)
-                if largest:
-                    one, two, three, four = larger(a, one), larger(b, two), larger(c, three), larger(e, four)
-                else:
-                    one, two, three, four = add(a, one), add(b, two), add(c, three), add(e, four)
-                at += xs.w * size
-    return one, two, three, four
+@njit(nogil=True, inline="always")
+def _channels(cell, at, first, end, xs, deep, tall, wide, mask, divisor, kind, like):
+    """A window's result at address ``at`` for the channels ``first`` to ``end``, a vector at a time."""
+    for i in range(first, end, lanes(like)):
+        total = _reduce(cell + i * itemsize(like), xs, deep, tall, wide, mask, kind == 0, like)
+        store(at, i, mask, divide(total, fill(divisor, like)) if kind >= 2 else total, like)
 
 
 @inner
 def _cells_of_thread(tid, threads, x, y, dtype, kind, channels, count, shape, strides, spans):
-    like = element(dtype)
+    like, four = element(dtype), four_of(dtype)
     geo, xs, ys = geometry(shape), steps(strides[0]), steps(strides[1])
-    size, L = itemsize(like), lanes(like)
-    fours, whole, rest = channels // (4 * L) * (4 * L), channels // L * L, (1 << channels % L) - 1
+    size, fours, whole = itemsize(like), channels // lanes(four) * lanes(four), channels // lanes(like) * lanes(like)
+    rest = (1 << channels - whole) - 1
     for job in range(count * tid // threads, count * (tid + 1) // threads):
         p, o, n = job % geo.P, job // geo.P % geo.O, job // (geo.P * geo.O)
         _, d0, d1 = extent(o, geo.D, geo.kd, geo.sd, geo.pd)
         _, h0, h1 = extent(p, geo.H, geo.kh, geo.sh, geo.ph)
+        deep, tall = d1 - d0, h1 - h0
         base = x + (n * xs.n + d0 * xs.d + h0 * xs.h) * size
         row = y + (n * ys.n + o * ys.d + p * ys.h) * size
-        factor = rows_counted(kind, geo, (d1 - d0) * (h1 - h0))
+        factor = rows_counted(kind, geo, deep * tall)
         for q in range(geo.Q):
             _, w0, w1 = extent(q, geo.W, geo.kw, geo.sw, geo.pw)
-            cell, at = base + w0 * xs.w * size, row + q * ys.w * size
-            divisor = fill(peek(spans, q, like) * factor, like)
-            for i in range(0, fours, 4 * L):
-                four = _reduce_four(cell + i * size, xs, d1 - d0, h1 - h0, w1 - w0, kind == 0, like)
-                if kind >= 2:
-                    four = (
-                        divide(four[0], divisor),
-                        divide(four[1], divisor),
-                        divide(four[2], divisor),
-                        divide(four[3], divisor),
-                    )
-                store(at, i, -1, four[0], like)
-                store(at, i + L, -1, four[1], like)
-                store(at, i + 2 * L, -1, four[2], like)
-                store(at, i + 3 * L, -1, four[3], like)
-            for i in range(fours, whole, L):
-                total = _reduce(cell + i * size, xs, d1 - d0, h1 - h0, w1 - w0, -1, kind == 0, like)
-                store(at, i, -1, divide(total, divisor) if kind >= 2 else total, like)
-            if rest:
-                total = _reduce(cell + whole * size, xs, d1 - d0, h1 - h0, w1 - w0, rest, kind == 0, like)
-                store(at, whole, rest, divide(total, divisor) if kind >= 2 else total, like)
+            cell, at, wide = base + w0 * xs.w * size, row + q * ys.w * size, w1 - w0
+            divisor = peek(spans, q, like) * factor
+            _channels(cell, at, 0, fours, xs, deep, tall, wide, -1, divisor, kind, four)
+            _channels(cell, at, fours, whole, xs, deep, tall, wide, -1, divisor, kind, like)
+            _channels(cell, at, whole, channels, xs, deep, tall, wide, rest, divisor, kind, like)
 
 
 def cells(x, y, like, kind, channels, count, shape, strides, spans, threads):

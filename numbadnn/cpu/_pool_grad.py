@@ -24,6 +24,7 @@ from numbadnn.cpu._pool_lines import (
     fetch,
     fill_line,
     flush,
+    four_of,
     inner,
     larger,
     lowest,
@@ -236,32 +237,22 @@ def maximum_of(cell, xs, deep, tall, wide, number, geo, mask, like):
 
 
 @njit(nogil=True, inline="always")
-def maxima_of_four(cell, xs, deep, tall, wide, number, geo, like):
-    """The same for four vectors: with one, the loops cost more than what they do."""
-    size, step = itemsize(like), lanes(like)
-    a = b = c = e = lowest(True, like)
-    first = second = third = fourth = raised(zeros(like), number)
-    for d in range(deep):
-        for h in range(tall):
-            at, row = cell + (d * xs.d + h * xs.h) * size, number + (d * geo.kh + h) * geo.kw
-            for w in range(wide):
-                one, two = load(at, 0, -1, zeros(like), like), load(at, step, -1, zeros(like), like)
-                three, four = load(at, 2 * step, -1, zeros(like), like), load(at, 3 * step, -1, zeros(like), like)
-                first, second = number_of_larger(one, a, row + w, first), number_of_larger(two, b, row + w, second)
-                third, fourth = number_of_larger(three, c, row + w, third), number_of_larger(four, e, row + w, fourth)
-                a, b, c, e = larger(one, a), larger(two, b), larger(three, c), larger(four, e)
-                at += xs.w * size
-    return first, second, third, fourth
+def _numbers(cell, numbers, first, end, xs, deep, tall, wide, number, geo, mask, like):
+    """At address ``numbers``, which element is the maximum, for the channels ``first`` to ``end``, a vector at a time."""
+    for i in range(first, end, lanes(like)):
+        which = maximum_of(cell + i * itemsize(like), xs, deep, tall, wide, number, geo, mask, like)
+        store_acc(numbers + i * accsize(like), which, like)
 
 
 @inner
 def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, lines, m, like):
     """Numbers and shares of the windows (o, p, :) of m channels, at address ``at``."""
-    size, acc, L = itemsize(like), accsize(like), lanes(like)
+    size, acc, four = itemsize(like), accsize(like), four_of(like)
     do, d0, d1 = extent(o, geo.D, geo.kd, geo.sd, geo.pd)
     ho, h0, h1 = extent(p, geo.H, geo.kh, geo.sh, geo.ph)
-    base, factor = x + (d0 * xs.d + h0 * xs.h) * size, rows_counted(kind, geo, (d1 - d0) * (h1 - h0))
-    fours, whole, rest = m // (4 * L) * (4 * L), m // L * L, (1 << m % L) - 1
+    deep, tall = d1 - d0, h1 - h0
+    base, factor = x + (d0 * xs.d + h0 * xs.h) * size, rows_counted(kind, geo, deep * tall)
+    fours, whole = m // lanes(four) * lanes(four), m // lanes(like) * lanes(like)
     for q in range(geo.Q):
         numbers = at + q * lay.strip * acc
         shares = numbers + lay.slot // 2
@@ -269,61 +260,39 @@ def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, lines, m, like):
         fetch(shares, m, dy + (o * ys.d + p * ys.h + q * ys.w) * size, ys.c, like)
         if kind >= 2:
             divisor = fill(peek(lay.spans, q, like) * factor, like)
-            for i in range(0, m, L):
+            for i in range(0, m, lanes(like)):
                 store_acc(shares + i * acc, divide(load_acc(shares + i * acc, like), divisor), like)
         if kind == 0:
-            number, cell = ((d0 - do) * geo.kh + h0 - ho) * geo.kw + w0 - wo, base + w0 * xs.w * size
-            for i in range(0, fours, 4 * L):
-                four = maxima_of_four(cell + i * size, xs, d1 - d0, h1 - h0, w1 - w0, number, geo, like)
-                store_acc(numbers + i * acc, four[0], like)
-                store_acc(numbers + (i + L) * acc, four[1], like)
-                store_acc(numbers + (i + 2 * L) * acc, four[2], like)
-                store_acc(numbers + (i + 3 * L) * acc, four[3], like)
-            for i in range(fours, whole, L):
-                which = maximum_of(cell + i * size, xs, d1 - d0, h1 - h0, w1 - w0, number, geo, -1, like)
-                store_acc(numbers + i * acc, which, like)
-            if rest:
-                which = maximum_of(cell + whole * size, xs, d1 - d0, h1 - h0, w1 - w0, number, geo, rest, like)
-                store_acc(numbers + whole * acc, which, like)
+            number, cell, wide = ((d0 - do) * geo.kh + h0 - ho) * geo.kw + w0 - wo, base + w0 * xs.w * size, w1 - w0
+            _numbers(cell, numbers, 0, fours, xs, deep, tall, wide, number, geo, -1, four)
+            _numbers(cell, numbers, fours, whole, xs, deep, tall, wide, number, geo, -1, like)
+            _numbers(cell, numbers, whole, m, xs, deep, tall, wide, number, geo, (1 << m - whole) - 1, like)
 
 
 @njit(nogil=True, inline="always")
-def _given(terms, count, channel, half, largest, like):
-    """The sum of ``count`` shares, half a slot after the numbers; of maxima only those whose number is asked for."""
-    total, offset = zeros(like), channel * accsize(like)
-    if largest:
-        for t in range(count):
-            numbers = load_acc(word(terms, 2 * t) + offset, like)
-            share = load_acc(word(terms, 2 * t) + half + offset, like)
-            total = add(total, where_number(numbers, word(terms, 2 * t + 1), share))
-    else:
-        for t in range(count):
-            total = add(total, load_acc(word(terms, 2 * t) + half + offset, like))
-    return total
+def _given(row, first, end, terms, count, half, mask, largest, like):
+    """At address ``row``, the sums of ``count`` shares for the channels ``first`` to ``end``, a vector at a time.
 
-
-@njit(nogil=True, inline="always")
-def _four_given(terms, count, channel, half, largest, like):
-    """The same for four vectors of channels."""
-    step = lanes(like) * accsize(like)
-    one = two = three = four = zeros(like)
-    for t in range(count):
-        at, number = word(terms, 2 * t) + channel * accsize(like), word(terms, 2 * t + 1)
-        a, b = load_acc(at + half, like), load_acc(at + half + step, like)
-        c, e = load_acc(at + half + 2 * step, like), load_acc(at + half + 3 * step, like)
+    Shares lie half a slot after the numbers; of maxima only those count whose number is asked for.
+    """
+    for i in range(first, end, lanes(like)):
+        total, offset = zeros(like), i * accsize(like)
         if largest:
-            a, b = where_number(load_acc(at, like), number, a), where_number(load_acc(at + step, like), number, b)
-            c = where_number(load_acc(at + 2 * step, like), number, c)
-            e = where_number(load_acc(at + 3 * step, like), number, e)
-        one, two, three, four = add(one, a), add(two, b), add(three, c), add(four, e)
-    return one, two, three, four
+            for t in range(count):
+                numbers = load_acc(word(terms, 2 * t) + offset, like)
+                share = load_acc(word(terms, 2 * t) + half + offset, like)
+                total = add(total, where_number(numbers, word(terms, 2 * t + 1), share))
+        else:
+            for t in range(count):
+                total = add(total, load_acc(word(terms, 2 * t) + half + offset, like))
+        store(row, i, mask, total, like)
 
 
 @inner
 def _cells_of_elements(row, step, kind, geo, lay, rows, count, lines, m, like):
     """The gradient of a row of elements of m channels, stored at address ``row``."""
-    size, L, half, terms = itemsize(like), lanes(like), lay.slot // 2, rows + 16 * count
-    fours, whole, rest = m // (4 * L) * (4 * L), m // L * L, (1 << m % L) - 1
+    four, half, terms = four_of(like), lay.slot // 2, rows + 16 * count
+    fours, whole = m // lanes(four) * lanes(four), m // lanes(like) * lanes(like)
     q0, q1 = 0, 0  # windows q0 ... q1 - 1 hold the element
     for w in range(geo.W):
         while q1 < geo.Q and q1 * geo.sw - geo.pw <= w:
@@ -336,17 +305,10 @@ def _cells_of_elements(row, step, kind, geo, lay, rows, count, lines, m, like):
                 set_word(terms, 2 * found, word(rows, 2 * j) + q * lay.strip * accsize(like))
                 set_word(terms, 2 * found + 1, word(rows, 2 * j + 1) + w + geo.pw - q * geo.sw)
                 found += 1
-        for i in range(0, fours, 4 * L):
-            four = _four_given(terms, found, i, half, kind == 0, like)
-            store(row, i, -1, four[0], like)
-            store(row, i + L, -1, four[1], like)
-            store(row, i + 2 * L, -1, four[2], like)
-            store(row, i + 3 * L, -1, four[3], like)
-        for i in range(fours, whole, L):
-            store(row, i, -1, _given(terms, found, i, half, kind == 0, like), like)
-        if rest:
-            store(row, whole, rest, _given(terms, found, whole, half, kind == 0, like), like)
-        row += step * size
+        _given(row, 0, fours, terms, found, half, -1, kind == 0, four)
+        _given(row, fours, whole, terms, found, half, -1, kind == 0, like)
+        _given(row, whole, m, terms, found, half, (1 << m - whole) - 1, kind == 0, like)
+        row += step * itemsize(like)
 
 
 _cells_of_thread = _thread_of(_cells_of_windows, _cells_of_elements)

@@ -19,7 +19,6 @@ from numbadnn.cpu._vector import (
     I32,
     I64,
     Vec,
-    acc_type,
     accsize,
     at,
     broadcast,
@@ -36,6 +35,7 @@ from numbadnn.cpu._vector import (
     store,
     store1,
     store_acc,
+    vec_of,
     zeros,
 )  # fmt: skip
 
@@ -107,20 +107,33 @@ def set_word(typingctx, address, index, value):  # type: ignore[no-untyped-def]
 
 
 class Element(types.Array):
-    """The type of an array that holds nothing, for ``like``: it has no owner whose references are counted at every call."""
+    """The type of an array that holds nothing, for ``like``: it has no owner whose references are counted at every call.
 
-    def __init__(self, dtype: types.Type) -> None:
-        super().__init__(dtype, 1, "C", name=f"Element({dtype})")
+    ``times``: how many of the machine's vectors are worked on as one.
+    """
+
+    def __init__(self, dtype: types.Type, times: int) -> None:
+        self.times = times
+        super().__init__(dtype, 1, "C", name=f"Element({dtype}, {times})")
+
+    @property
+    def key(self) -> Any:  # what types are compared by; an array's own lacks ``times``
+        return self.dtype, self.times
 
 
 register_model(Element)(models.OpaqueModel)
 
 
-@intrinsic
-def element(typingctx, like):  # type: ignore[no-untyped-def]
-    """``like`` as the functions of a loop take it."""
-    if known(like):
-        return Element(like.dtype)(like), lambda cx, b, sig, args: cx.get_dummy_value()
+def _element(times: int) -> Any:
+    def element(typingctx, like):  # type: ignore[no-untyped-def]
+        if known(like):
+            return Element(like.dtype, times)(like), lambda cx, b, sig, args: cx.get_dummy_value()
+
+    return intrinsic(element)
+
+
+#: ``like`` as the functions of a loop take it; and for four vectors, where with one the loops cost more than what they do
+element, four_of = _element(1), _element(4)
 
 
 @intrinsic
@@ -171,7 +184,7 @@ def lowest(typingctx, largest, like):  # type: ignore[no-untyped-def]
         return b.select(args[0], splat(ty, float("-inf")), splat(ty, 0.0))
 
     if known(like) and largest == types.boolean:
-        vec = Vec(acc_type(like.dtype))
+        vec = vec_of(like)
         return vec(largest, like), codegen
 
 

@@ -17,9 +17,7 @@ from numbadnn.cpu._vector import (
     _IR,
     I32,
     I64,
-    Vec,
     _widen,
-    acc_type,
     accsize,
     at,
     known,
@@ -31,6 +29,7 @@ from numbadnn.cpu._vector import (
     store,
     store1,
     store_acc,
+    vec_of,
     zeros,
 )
 
@@ -60,7 +59,7 @@ def _corner_pixels(typingctx, address, below, places, like):  # type: ignore[no-
         return cx.make_tuple(b, sig.return_type, sides)
 
     if known(like):
-        vec = Vec(acc_type(like.dtype))
+        vec = vec_of(like)
         return types.UniTuple(vec, 4)(types.int64, types.int64, types.int64, like), codegen
 
 

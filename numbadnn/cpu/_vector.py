@@ -29,12 +29,12 @@ _IR = {types.float32: ir.FloatType(), types.float64: ir.DoubleType(), types.uint
 
 
 class Vec(types.Type):
-    """A vector of VECTOR_BYTES of float32 or float64."""
+    """A vector of VECTOR_BYTES of float32 or float64, or ``times`` as long, which LLVM splits."""
 
-    def __init__(self, dtype: types.Float) -> None:
+    def __init__(self, dtype: types.Float, times: int = 1) -> None:
         self.dtype = dtype
-        self.lanes = VECTOR_BYTES * 8 // dtype.bitwidth
-        super().__init__(name=f"Vec({dtype})")
+        self.lanes = times * VECTOR_BYTES * 8 // dtype.bitwidth
+        super().__init__(name=f"Vec({dtype}, {self.lanes})")
 
 
 @register_model(Vec)
@@ -46,6 +46,11 @@ class _VecModel(models.PrimitiveModel):
 def acc_type(dtype):  # type: ignore[no-untyped-def]
     """The type sums of ``dtype`` are kept in."""
     return types.float64 if dtype == types.float64 else types.float32
+
+
+def vec_of(like):  # type: ignore[no-untyped-def]
+    """The vector of accumulators that ``like`` asks for: one of the machine's, or as long as an ``Element`` says."""
+    return Vec(acc_type(like.dtype), getattr(like, "times", 1))
 
 
 def known(like) -> bool:  # type: ignore[no-untyped-def]
@@ -151,9 +156,9 @@ def accsize(typingctx, like):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def lanes(typingctx, like):  # type: ignore[no-untyped-def]
-    """Accumulators a vector."""
+    """Accumulators of a vector."""
     if known(like):
-        return types.int64(like), lambda cx, b, sig, args: ir.Constant(I64, Vec(acc_type(like.dtype)).lanes)
+        return types.int64(like), lambda cx, b, sig, args: ir.Constant(I64, vec_of(like).lanes)
 
 
 @intrinsic
@@ -272,7 +277,7 @@ def poke(typingctx, address, index, value, like):  # type: ignore[no-untyped-def
 def zeros(typingctx, like):  # type: ignore[no-untyped-def]
     """A vector of zeros of like's accumulator type."""
     if known(like):
-        vec = Vec(acc_type(like.dtype))
+        vec = vec_of(like)
         return vec(like), lambda cx, b, sig, args: splat(cx.get_value_type(vec), 0.0)
 
 
@@ -290,7 +295,7 @@ def load(typingctx, address, offset, mask, otherwise, like):  # type: ignore[no-
         return b.select(bits, _widen(b, loaded, like.dtype), otherwise)
 
     if known(like):
-        vec = Vec(acc_type(like.dtype))
+        vec = vec_of(like)
         return vec(types.int64, types.int64, types.int64, vec, like), codegen
 
 
@@ -315,7 +320,7 @@ def load_even(typingctx, address, offset, mask, otherwise, like):  # type: ignor
         )
 
     if known(like):
-        vec = Vec(acc_type(like.dtype))
+        vec = vec_of(like)
         return vec(types.int64, types.int64, types.int64, vec, like), codegen
 
 
@@ -332,7 +337,7 @@ def store(typingctx, address, offset, mask, value, like):  # type: ignore[no-unt
         return cx.get_dummy_value()
 
     if known(like):
-        vec = Vec(acc_type(like.dtype))
+        vec = vec_of(like)
         return types.void(types.int64, types.int64, types.int64, vec, like), codegen
 
 
@@ -354,7 +359,7 @@ def store_even(typingctx, address, offset, mask, value, like):  # type: ignore[n
         return cx.get_dummy_value()
 
     if known(like):
-        vec = Vec(acc_type(like.dtype))
+        vec = vec_of(like)
         return types.void(types.int64, types.int64, types.int64, vec, like), codegen
 
 
@@ -366,7 +371,7 @@ def _plain(name: str):  # type: ignore[no-untyped-def]
             return b.load(at(b, args[0], cx.get_value_type(vec)), align=vec.dtype.bitwidth // 8)
 
         if known(like):
-            vec = Vec(acc_type(like.dtype))
+            vec = vec_of(like)
             return vec(types.int64, like), codegen
 
     def store_acc(typingctx, address, value, like):  # type: ignore[no-untyped-def]
@@ -375,7 +380,7 @@ def _plain(name: str):  # type: ignore[no-untyped-def]
             return cx.get_dummy_value()
 
         if known(like):
-            vec = Vec(acc_type(like.dtype))
+            vec = vec_of(like)
             return types.void(types.int64, vec, like), codegen
 
     return intrinsic(load_acc if name == "load" else store_acc)
@@ -388,7 +393,7 @@ load_acc, store_acc = _plain("load"), _plain("store")
 def fill(typingctx, value, like):  # type: ignore[no-untyped-def]
     """A vector whose lanes are all ``value``."""
     if known(like):
-        vec = Vec(acc_type(like.dtype))
+        vec = vec_of(like)
         return vec(vec.dtype, like), lambda cx, b, sig, args: broadcast(b, args[0], cx.get_value_type(vec))
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from numba import prange
 
+from numbadnn.cpu._blocks import settle
 from numbadnn.cpu._lines import flush_rows, source_rows, view
 from numbadnn.cpu._norm import LINE, element, finite, line_at, product, share
-from numbadnn.cpu._norm_blocks import add_moments, add_sums, apply_line, settle
+from numbadnn.cpu._norm_blocks import add_moments, add_sums, apply_line
 from numbadnn.cpu._typed import inner, offset_of
 
 #: lines whose sums are kept in the lines' own type before they join the total; lines of a job of ``apply``
@@ -58,12 +59,12 @@ def moments(  # type: ignore[no-untyped-def]
                 rows = min(group, end - row)
                 if whole and row > first:
                     found = element(x, start + offset_of(row, red_n, red), stored)
-                    add_moments(found, found, centre, (s1, s2), rows * n, stored)
+                    add_moments(found, found, (centre,), (s1, s2), rows * n, stored)
                 else:
                     found = source_rows(line, like, n, rows, x, start, row, red_n, red, step, code)
                     if row == first:
                         _start(view(found, 0, LINE, like), s1, s2, centre, n, rows, result[part], at)
-                    add_moments(found, found, centre, (s1, s2), rows * n, like)
+                    add_moments(found, found, (centre,), (s1, s2), rows * n, like)
                 if (row - first) // group % BLOCK == BLOCK - 1 or row + group >= end:
                     _fold(s1, n, group, result[part, 1], at)
                     _fold(s2, n, group, result[part, 2], at)
@@ -113,11 +114,11 @@ def sums(  # type: ignore[no-untyped-def]
                 if whole:
                     x_line = element(x, x_at + offset_of(row, red_n, red[0]), stored)
                     dy_line = element(dy, dy_at + offset_of(row, red_n, red[1]), stored)
-                    add_sums(x_line, dy_line, centre, (s1, s2, s3), rows * n, stored)
+                    add_sums(x_line, dy_line, (centre,), (s1, s2, s3), rows * n, stored)
                 else:
                     x_line = source_rows(line, like, n, rows, x, x_at, row, red_n, red[0], step[0], codes[0])
                     dy_line = source_rows(other, like, n, rows, dy, dy_at, row, red_n, red[1], step[1], codes[1])
-                    add_sums(x_line, dy_line, centre, (s1, s2, s3), rows * n, like)
+                    add_sums(x_line, dy_line, (centre,), (s1, s2, s3), rows * n, like)
                 if (row - first) // group % BLOCK == BLOCK - 1 or row + group >= end:
                     _fold(s1, n, group, result[part, 0], at)
                     _fold(s2, n, group, result[part, 1], at)
@@ -159,13 +160,13 @@ def apply(  # type: ignore[no-untyped-def]
                     x_line = element(x, x_at + offset_of(r, red_n, red[0]), stored)
                     dy_line = element(dy, dy_at + offset_of(r, red_n, red[1]), stored)
                     result = element(out, out_at + offset_of(r, red_n, red[2]), stored)
-                    apply_line(kind, result, x_line, dy_line, m, a, b, c, rows * n, stored, past)
+                    apply_line(kind, result, x_line, dy_line, (m, a, b, c), rows * n, stored, past)
                     continue
                 if kind < 2:
                     x_line = source_rows(line, like, n, rows, x, x_at, r, red_n, red[0], step[0], codes[0])
                 if kind > 0:
                     dy_line = source_rows(other, like, n, rows, dy, dy_at, r, red_n, red[1], step[1], codes[1])
-                apply_line(kind, fresh, x_line, dy_line, m, a, b, c, rows * n, like, False)
+                apply_line(kind, fresh, x_line, dy_line, (m, a, b, c), rows * n, like, False)
                 flush_rows(fresh, like, n, rows, out, out_at, r, red_n, red[2], step[2], codes[2])
         if past:
             settle()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from numba import prange
 
+from numbadnn.cpu._blocks import settle
 from numbadnn.cpu._lines import flush_rows, line_joint, line_moments, line_sum, source_rows, view
 from numbadnn.cpu._norm import LINE, element, finite, line_at, product, share
-from numbadnn.cpu._norm_blocks import apply_line, settle
+from numbadnn.cpu._norm_blocks import apply_line
 from numbadnn.cpu._typed import inner, offset_of
 
 
@@ -105,7 +106,7 @@ def apply(  # type: ignore[no-untyped-def]
                 x_line = element(x, x_at + offset_of(run, outer_n, outer[0]), stored)
                 dy_line = element(dy, dy_at + offset_of(run, outer_n, outer[1]), stored)
                 result = element(out, out_at + offset_of(run, outer_n, outer[2]), stored)
-                apply_line(kind, result, x_line, dy_line, m, a, b, c, length, stored, past)
+                apply_line(kind, result, x_line, dy_line, (m, a, b, c), length, stored, past)
                 continue
             for i in range(0, length, LINE):
                 n = min(LINE, length - i)
@@ -117,7 +118,7 @@ def apply(  # type: ignore[no-untyped-def]
                     dy_line = source_rows(
                         other, like, n, 1, dy, dy_at + i * step[1], run, outer_n, outer[1], step[1], codes[1]
                     )
-                apply_line(kind, fresh, x_line, dy_line, m, a, b, c, n, like, False)
+                apply_line(kind, fresh, x_line, dy_line, (m, a, b, c), n, like, False)
                 flush_rows(fresh, like, n, 1, out, out_at + i * step[2], run, outer_n, outer[2], step[2], codes[2])
         if past:
             settle()

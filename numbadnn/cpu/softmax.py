@@ -7,12 +7,13 @@ Axes that all operands walk at one step are merged; then the axis closest in mem
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from numbadnn.cpu._axes import Axis, lists, merged, reach
-from numbadnn.cpu._parallel import Kernel, address, kernel_of, scratch, thread_count
+from numbadnn.cpu._parallel import STORED, Kernel, address, exceeds_caches, kernel_of, scratch, thread_count
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
@@ -23,13 +24,24 @@ CHUNK, ROW = 2048, 32768
 STRIP, LEAST_STRIP, TABLE = 1024, 64, 131072
 
 
-def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executable:
-    """Either operation, by one of the two kernels of ``_softmax.py``."""
-    from numbadnn.cpu import _softmax
-    from numbadnn.cpu._typed import CODE
+@dataclass(frozen=True)
+class Walk:
+    """How the elements are walked: ``count`` sums indexed by ``kept``, or strips of ``across`` neighbouring ones.
 
+    Each is over ``red`` and, where ``across`` is 0, a run of ``length`` neighbours, ``steps`` apart.
+    """
+
+    count: int
+    kept: tuple[np.ndarray, np.ndarray]
+    red: tuple[np.ndarray, np.ndarray]
+    across: int
+    length: int
+    steps: tuple[int, ...]
+
+
+def walk(problem: SoftmaxProblem) -> Walk:
+    """The walk of a problem; of softmax itself x stands for both inputs."""
     a, b = problem.inputs if problem.op == "softmax_grad" else problem.inputs * 2
-    kind = (problem.algo == "log") + 2 * (problem.op == "softmax_grad")
     axes: list[Axis] = [
         (n, tuple(steps)) for n, *steps in zip(a.shape, a.strides, b.strides, problem.output.strides, strict=True)
     ]
@@ -39,33 +51,47 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executa
     kept = merged(sorted((axes[i] for i in range(len(axes)) if i not in summed), key=reach, reverse=True))
     unit = (1, (1, 1, 1))
     inner, row = kept[-1] if kept else unit, red[-1] if red else unit
-    by_columns = inner[0] >= 8 and (reach(inner) < reach(row) or row[0] < 8)
-    like = np.empty(1, np.float64 if a.dtype == "float64" else np.float32)
-    head: tuple[Any, ...] = (np.int64(CODE[a.dtype]), np.int64(kind))
-    if by_columns:
-        length, jobs = math.prod(n for n, _ in red), math.prod(n for n, _ in kept[:-1])
-        kept_lines = length * len(problem.inputs)
-        strip = min(STRIP, max(LEAST_STRIP, TABLE // max(kept_lines, 1) // 16 * 16))
-        whole = kept_lines * strip <= TABLE
-        height = 4 + (kept_lines if whole else 2)
-        nbytes = height * strip * like.itemsize
-        sizes: tuple[Any, ...] = (length, *lists(red), inner[0], inner[1], strip, int(whole), height)
-        kept = kept[:-1]
+    if inner[0] >= 8 and (reach(inner) < reach(row) or row[0] < 8):
+        length, outer = math.prod(n for n, _ in red), kept[:-1]
+        return Walk(math.prod(n for n, _ in outer), lists(outer), lists(red), inner[0], length, inner[1])
+    return Walk(math.prod(n for n, _ in kept), lists(kept), lists(red[:-1]), 0, row[0], row[1])
+
+
+def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executable:
+    """Either operation, by one of the kernels of ``_softmax.py`` or ``_softmax_gradient.py``."""
+    from numbadnn.cpu import _softmax, _softmax_gradient
+    from numbadnn.cpu._typed import CODE
+
+    way, dtype = walk(problem), problem.output.dtype
+    kind = (problem.algo == "log") + 2 * (problem.op == "softmax_grad")
+    like = np.empty(1, np.float64 if dtype == "float64" else np.float32)
+    kept_lines = way.length * len(problem.inputs)
+    strip = min(STRIP, max(LEAST_STRIP, TABLE // max(kept_lines, 1) // 16 * 16))
+    if kind == 2 and way.steps == (1, 1, 1) and (way.across or (len(way.red[0]) == 0 and way.length <= ROW)):
+        kernels: Any = _softmax_gradient
+        past = exceeds_caches(3 * problem.output.size * problem.output.itemsize)
+        height, wide = 2 if way.across else 0, strip
+        sizes: tuple[Any, ...] = (way.length, *way.red, way.across, strip) if way.across else (way.length,)
+        head: tuple[Any, ...] = ()
+        tail: tuple[Any, ...] = (like, np.empty(1, STORED[dtype]), past)
     else:
-        length, jobs = row[0], math.prod(n for n, _ in kept)
-        chunk = length if CHUNK < length <= ROW else CHUNK
-        nbytes = 3 * chunk * like.itemsize
-        sizes = (*lists(red[:-1]), length, row[1], chunk)
-    kernel: Kernel = kernel_of(_softmax.columns if by_columns else _softmax.rows)
-    geometry = (jobs, *lists(kept), *sizes)
-    work = 30 * problem.output.size
+        kernels, head, tail = _softmax, (np.int64(CODE[dtype]), np.int64(kind)), (like,)
+        if way.across:
+            whole = kept_lines * strip <= TABLE
+            height, wide = 4 + (kept_lines if whole else 2), strip
+            sizes = (way.length, *way.red, way.across, way.steps, strip, int(whole), height)
+        else:
+            height, wide = 3, way.length if CHUNK < way.length <= ROW else CHUNK
+            sizes = (*way.red, way.length, way.steps, wide)
+    kernel: Kernel = kernel_of(kernels.columns if way.across else kernels.rows)
+    given, nbytes, work = (way.count, *way.kept, *sizes), height * wide * like.itemsize, 30 * problem.output.size
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(work)
-        lines = address(scratch(threads * nbytes))
-        kernel(threads, address(inputs[0]), address(inputs[-1]), address(outputs[0]), *head, *geometry, lines, like)
+        lines = (address(scratch(threads * nbytes)),) if nbytes else ()
+        kernel(threads, address(inputs[0]), address(inputs[-1]), address(outputs[0]), *head, *given, *lines, *tail)
 
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "columns" if by_columns else "rows"})
+    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "columns" if way.across else "rows"})
 
 
 def supports(problem: SoftmaxProblem, policy: Policy) -> str:

@@ -6,10 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_parts import from_python
 from numba import njit
 
+from numbadnn.cpu import _lines
 from numbadnn.cpu._exp import exp
-from numbadnn.cpu._lines import LANES, RUN, line_dot, line_joint, line_largest, line_moments, line_sum, view
+from numbadnn.cpu._lines import LANES, RUN, view
+
+line_sum, line_dot, line_moments, line_joint, line_largest = map(
+    from_python, (_lines.line_sum, _lines.line_dot, _lines.line_moments, _lines.line_joint, _lines.line_largest)
+)
 
 TYPES = (np.float32, np.float64)
 LENGTHS = (1, 7, LANES - 1, LANES, LANES + 1, 3 * LANES, 1000, RUN + LANES + 1)

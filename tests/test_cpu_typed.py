@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from kernel_parts import from_python
 
 pytest.importorskip("numba")
 
@@ -13,7 +14,7 @@ def fetched(array: np.ndarray, name: str, n: int, offset: int = 0, step: int = 1
     from numbadnn.cpu._typed import CODE, fetch
 
     buffer = np.full(n, -7.0)
-    fetch(buffer, n, array.ctypes.data, offset, step, CODE[name])
+    from_python(fetch)(buffer, n, array.ctypes.data, offset, step, CODE[name])
     return buffer
 
 
@@ -21,7 +22,7 @@ def flushed(values: np.ndarray, name: str) -> np.ndarray:
     from numbadnn.cpu._typed import CODE, flush
 
     out = np.zeros(len(values), TYPES[name])
-    flush(np.asarray(values, np.float64), len(values), out.ctypes.data, 0, 1, CODE[name])
+    from_python(flush)(np.asarray(values, np.float64), len(values), out.ctypes.data, 0, 1, CODE[name])
     return out
 
 

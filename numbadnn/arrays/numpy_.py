@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,6 +11,9 @@ import numpy as np
 
 from numbadnn.arrays import Library, View, element_strides
 from numbadnn.problem import Spec
+
+#: bytes from which on results begin with a line of memory
+LARGE = 1 << 20
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -25,8 +29,17 @@ def strided_empty(spec: Spec) -> np.ndarray:
     """A new array with the spec's strides, which must be those of some axis order of a packed array."""
     dtype = numpy_dtype(spec.dtype)
     order = sorted(range(len(spec.shape)), key=lambda axis: (-spec.strides[axis], axis))
-    packed = np.empty([spec.shape[axis] for axis in order], dtype)
+    shape = [spec.shape[axis] for axis in order]
+    packed = np.empty(shape, dtype) if spec.size * dtype.itemsize < LARGE else _aligned(shape, dtype)
     return packed.transpose(np.argsort(order))
+
+
+def _aligned(shape: list[int], dtype: np.dtype[Any]) -> np.ndarray:
+    """A new array that begins with a line of memory, as what is written past the caches has to."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    room = np.empty(nbytes + 64, np.uint8)
+    start = -room.__array_interface__["data"][0] % 64
+    return room[start : start + nbytes].view(dtype).reshape(shape)
 
 
 def describe(array: np.ndarray, library: Library) -> View:

@@ -2,7 +2,7 @@
 
 A formula is a Python function of a builder, of two functions that load a block of either operand, and of coefficients, which are
 numbers or lines (a number for each element); ``applier`` and ``adder`` make loops over n neighbours of it, of any stored type.
-What exceeds the caches may be stored past them: memory need not bring in what is overwritten. Loading this module imports Numba.
+What exceeds the caches may be stored past them. Loading this module imports Numba.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from numbadnn.cpu._past import LINE, nontemporal
 from numbadnn.cpu._typed import inner
 from numbadnn.cpu._vector import (
     _IR,
     BLOCK,
-    I32,
     _narrow,
     _prefetch,
     _widen,
@@ -26,9 +26,6 @@ from numbadnn.cpu._vector import (
     known,
     line,
 )
-
-#: bytes of a whole block of float32, the widest store
-VECTOR = 4 * BLOCK
 
 
 def _elements(dtype, lanes):  # type: ignore[no-untyped-def]
@@ -74,10 +71,11 @@ def _mapping(formula, lanes, past):  # type: ignore[no-untyped-def]
             loads = [lambda k=k: _load(b, args[k], args[3], like, lanes) for k in (1, 2)]
             value = formula(b, *loads, *_values(cx, b, args[4], given, args[3], lanes))
             place, size = at(b, args[0], _elements(like.dtype, lanes), args[3]), like.dtype.bitwidth // 8
-            stored = b.store(_narrow(b, value, like.dtype), place, align=min(VECTOR, size * lanes) if past else size)
+            value = _narrow(b, value, like.dtype)
             if past:
-                stored.set_metadata("nontemporal", b.module.add_metadata([ir.Constant(I32, 1)]))
+                nontemporal(b, value, place, size * lanes)
             else:
+                b.store(value, place, align=size)
                 _prefetch(b, place, like, 1)
             return cx.get_dummy_value()
 
@@ -132,7 +130,7 @@ def applier(formula):  # type: ignore[no-untyped-def]
     @inner
     def apply(out, x, y, given, n, like, past):  # type: ignore[no-untyped-def]
         past = past and out % itemsize(like) == 0
-        head = min(n, -out % VECTOR // itemsize(like)) if past else 0
+        head = min(n, -out % LINE // itemsize(like)) if past else 0
         whole = head + (n - head) // BLOCK * BLOCK
         for i in range(head):
             one(out, x, y, i, given, like)
@@ -146,14 +144,3 @@ def applier(formula):  # type: ignore[no-untyped-def]
             one(out, x, y, i, given, like)
 
     return apply
-
-
-@intrinsic
-def settle(typingctx):  # type: ignore[no-untyped-def]
-    """Let what was stored past the caches be there for every thread."""
-
-    def codegen(cx, builder, sig, args):  # type: ignore[no-untyped-def]
-        builder.fence("seq_cst")
-        return cx.get_dummy_value()
-
-    return types.void(), codegen

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from numba import prange
 
-from numbadnn.cpu._blocks import settle
 from numbadnn.cpu._lines import flush_rows, source_rows, view
 from numbadnn.cpu._norm import LINE, element, finite, line_at, product, share
 from numbadnn.cpu._norm_blocks import add_moments, add_sums, apply_line
+from numbadnn.cpu._past import settle
 from numbadnn.cpu._typed import inner, offset_of
 
 #: lines whose sums are kept in the lines' own type before they join the total; lines of a job of ``apply``

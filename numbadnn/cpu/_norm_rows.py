@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from numba import prange
 
-from numbadnn.cpu._blocks import settle
 from numbadnn.cpu._lines import flush_rows, line_joint, line_moments, line_sum, source_rows, view
 from numbadnn.cpu._norm import LINE, element, finite, line_at, product, share
 from numbadnn.cpu._norm_blocks import apply_line
+from numbadnn.cpu._past import settle
 from numbadnn.cpu._typed import inner, offset_of
 
 

@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.problem import Spec
+
 #: dtype name -> what the kernels see: 16-bit floats travel as their bits (int16 means bfloat16)
 STORED = {"float32": np.float32, "float64": np.float64, "float16": np.uint16, "bfloat16": np.int16}
 #: below this many elementary operations a region runs on the calling thread
@@ -201,6 +203,15 @@ def _last_cache() -> int:
 def exceeds_caches(nbytes: int) -> bool:
     """Whether so much is more than the caches hold: what is written then goes past them."""
     return 0 < _last_cache() < nbytes
+
+
+def goes_past_caches(result: Spec, nbytes: int) -> bool:
+    """Whether a result of channels side by side is to be written past the caches, by a call that moves so many bytes.
+
+    So it is if every pixel is whole lines of memory; where it begins, the call has to look itself.
+    """
+    sizes = (result.shape[1], result.strides[0], *result.strides[2:])
+    return exceeds_caches(nbytes) and all(n * result.itemsize % 64 == 0 for n in sizes)
 
 
 def address(array: Any) -> int:

@@ -15,21 +15,32 @@ from typing import NamedTuple
 
 from numba import njit, prange
 
+from numbadnn.cpu._past import put, settle
 from numbadnn.cpu._pool_lines import (
     add,
     divide,
     divide_line,
-    element,
     fill_line,
     flush,
-    four_of,
-    inner,
     larger,
     lowest,
     split,
     word,
 )
-from numbadnn.cpu._vector import accsize, fill, itemsize, lanes, load, load_acc, peek, store, store_acc, zeros
+from numbadnn.cpu._typed import inner
+from numbadnn.cpu._vector import (
+    accsize,
+    element,
+    fill,
+    four_of,
+    itemsize,
+    lanes,
+    load,
+    load_acc,
+    peek,
+    store_acc,
+    zeros,
+)
 
 
 class Geometry(NamedTuple):
@@ -153,15 +164,15 @@ def _reduce(cell, xs, deep, tall, wide, mask, largest, like):
 
 
 @njit(nogil=True, inline="always")
-def _channels(cell, at, first, end, xs, deep, tall, wide, mask, divisor, kind, like):
+def _channels(cell, at, first, end, xs, deep, tall, wide, mask, divisor, kind, past, like):
     """A window's result at address ``at`` for the channels ``first`` to ``end``, a vector at a time."""
     for i in range(first, end, lanes(like)):
         total = _reduce(cell + i * itemsize(like), xs, deep, tall, wide, mask, kind == 0, like)
-        store(at, i, mask, divide(total, fill(divisor, like)) if kind >= 2 else total, like)
+        put(at, i, mask, divide(total, fill(divisor, like)) if kind >= 2 else total, past, like)
 
 
 @inner
-def _cells_of_thread(tid, threads, x, y, dtype, kind, channels, count, shape, strides, spans):
+def _cells_of_thread(tid, threads, x, y, dtype, kind, channels, count, shape, strides, spans, past):
     like, four = element(dtype), four_of(dtype)
     geo, xs, ys = geometry(shape), steps(strides[0]), steps(strides[1])
     size, fours, whole = itemsize(like), channels // lanes(four) * lanes(four), channels // lanes(like) * lanes(like)
@@ -178,12 +189,14 @@ def _cells_of_thread(tid, threads, x, y, dtype, kind, channels, count, shape, st
             _, w0, w1 = extent(q, geo.W, geo.kw, geo.sw, geo.pw)
             cell, at, wide = base + w0 * xs.w * size, row + q * ys.w * size, w1 - w0
             divisor = peek(spans, q, like) * factor
-            _channels(cell, at, 0, fours, xs, deep, tall, wide, -1, divisor, kind, four)
-            _channels(cell, at, fours, whole, xs, deep, tall, wide, -1, divisor, kind, like)
-            _channels(cell, at, whole, channels, xs, deep, tall, wide, rest, divisor, kind, like)
+            _channels(cell, at, 0, fours, xs, deep, tall, wide, -1, divisor, kind, past, four)
+            _channels(cell, at, fours, whole, xs, deep, tall, wide, -1, divisor, kind, past, like)
+            _channels(cell, at, whole, channels, xs, deep, tall, wide, rest, divisor, kind, False, like)
 
 
-def cells(x, y, like, kind, channels, count, shape, strides, spans, threads):
+def cells(x, y, like, kind, channels, count, shape, strides, spans, past, threads):
     """``count`` rows of output; the channels of x and of y are neighbours."""
     for tid in prange(threads):
-        _cells_of_thread(tid, threads, x, y, like, kind, channels, count, shape, strides, spans)
+        _cells_of_thread(tid, threads, x, y, like, kind, channels, count, shape, strides, spans, past)
+        if past:
+            settle()

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from numba import njit, prange
 
+from numbadnn.cpu._past import put, settle
 from numbadnn.cpu._pool import geometry, steps
 from numbadnn.cpu._pool_grad import maximum_of
 from numbadnn.cpu._pool_lines import (
-    element,
     evens,
     high_pairs,
-    inner,
     larger,
     low_pairs,
     lowest,
@@ -23,7 +22,8 @@ from numbadnn.cpu._pool_lines import (
     odds,
     where_number,
 )
-from numbadnn.cpu._vector import itemsize, lanes, load, store, zeros
+from numbadnn.cpu._typed import inner
+from numbadnn.cpu._vector import element, four_of, itemsize, lanes, load, store, zeros
 
 
 @njit(nogil=True, inline="always")
@@ -72,7 +72,7 @@ def _pairs_of_windows(x, dy, dx, geo, xs, ds, first, low, high, mask, like):
 
 
 @njit(nogil=True, inline="always")
-def _pairs_of_row(x, dy, dx, geo, xs, ys, ds, m, like):
+def _pairs_of_row(x, dy, dx, geo, xs, ys, ds, m, past, like):
     """A row of windows of one channel."""
     L = lanes(like)
     if geo.Q < L:
@@ -88,32 +88,30 @@ def _pairs_of_row(x, dy, dx, geo, xs, ys, ds, m, like):
 
 
 @njit(nogil=True, inline="always")
-def _cells_of_window(x, dy, dx, geo, xs, ds, mask, like):
-    """One window of a vector of channels, those of the mask; x, dy and dx: where the window and its gradient are."""
+def _cells_of_window(x, dy, dx, geo, xs, ds, first, end, mask, past, like):
+    """One window of channels ``first`` to ``end``, a vector at a time; x, dy and dx: where the window and its gradient are."""
     size = itemsize(like)
-    which = maximum_of(x, xs, geo.kd, geo.kh, geo.kw, 0, geo, mask, like)
-    share = load(dy, 0, mask, zeros(like), like)
-    for d in range(geo.kd):
-        for h in range(geo.kh):
-            at, number = dx + (d * ds.d + h * ds.h) * size, (d * geo.kh + h) * geo.kw
-            for w in range(geo.kw):
-                store(at, 0, mask, where_number(which, number + w, share), like)
-                at += ds.w * size
+    for c in range(first, end, lanes(like)):
+        which = maximum_of(x + c * size, xs, geo.kd, geo.kh, geo.kw, 0, geo, mask, like)
+        share = load(dy, c, mask, zeros(like), like)
+        for d in range(geo.kd):
+            for h in range(geo.kh):
+                at, number = dx + (d * ds.d + h * ds.h) * size, (d * geo.kh + h) * geo.kw
+                for w in range(geo.kw):
+                    put(at, c, mask, where_number(which, number + w, share), past, like)
+                    at += ds.w * size
 
 
 @njit(nogil=True, inline="always")
-def _cells_of_row(x, dy, dx, geo, xs, ys, ds, m, like):
+def _cells_of_row(x, dy, dx, geo, xs, ys, ds, m, past, like):
     """A row of windows of m channels."""
-    size, L = itemsize(like), lanes(like)
+    size, four = itemsize(like), four_of(like)
+    fours, whole = m // lanes(four) * lanes(four), m // lanes(like) * lanes(like)
     for q in range(geo.Q):
-        image, target = x + q * geo.kw * xs.w * size, dx + q * geo.kw * ds.w * size
-        upper = dy + q * ys.w * size
-        if m < L:
-            _cells_of_window(image, upper, target, geo, xs, ds, _first(m), like)
-        else:
-            for c in range(0, m, L):
-                first = min(c, m - L) * size  # the last vector overlaps the one before
-                _cells_of_window(image + first, upper + first, target + first, geo, xs, ds, -1, like)
+        image, upper, target = x + q * geo.kw * xs.w * size, dy + q * ys.w * size, dx + q * geo.kw * ds.w * size
+        _cells_of_window(image, upper, target, geo, xs, ds, 0, fours, -1, past, four)
+        _cells_of_window(image, upper, target, geo, xs, ds, fours, whole, -1, past, like)
+        _cells_of_window(image, upper, target, geo, xs, ds, whole, m, _first(m - whole), False, like)
 
 
 # ---- both ------------------------------------------------------------------------------------------------------------
@@ -148,7 +146,7 @@ def _thread_of(windows, clear, together):
                 clear(dx + (d * ds.d + h * ds.h + start * ds.w) * size, geo.W - start, ds.w, m, like)
 
     @inner
-    def thread(tid, threads, x, dy, dx, dtype, shape, strides, count, channels):
+    def thread(tid, threads, x, dy, dx, dtype, shape, strides, count, channels, past):
         like = element(dtype)
         geo, xs, ys, ds, size = geometry(shape), steps(strides[0]), steps(strides[1]), steps(strides[2]), itemsize(like)
         exact = (geo.Q * geo.kw == geo.W) & (geo.P * geo.kh == geo.H) & (geo.O * geo.kd == geo.D)
@@ -160,7 +158,7 @@ def _thread_of(windows, clear, together):
             image = x + (n * xs.n + c * xs.c + d * xs.d + h * xs.h) * size
             upper = dy + (n * ys.n + c * ys.c + o * ys.d + p * ys.h) * size
             channel = dx + (n * ds.n + c * ds.c) * size
-            windows(image, upper, channel + (d * ds.d + h * ds.h) * size, geo, xs, ys, ds, channels, like)
+            windows(image, upper, channel + (d * ds.d + h * ds.h) * size, geo, xs, ys, ds, channels, past, like)
             if not exact:
                 clear_rest(channel, geo, ds, o, p, channels, like)
 
@@ -171,13 +169,15 @@ _pairs_of_thread = _thread_of(_pairs_of_row, _clear_pixels, False)
 _cells_of_thread = _thread_of(_cells_of_row, _clear_cells, True)
 
 
-def pairs_disjoint(x, dy, dx, like, shape, strides, count, channels, threads):
+def pairs_disjoint(x, dy, dx, like, shape, strides, count, channels, past, threads):
     """Columns are neighbours, two of them a window."""
     for tid in prange(threads):
-        _pairs_of_thread(tid, threads, x, dy, dx, like, shape, strides, count, channels)
+        _pairs_of_thread(tid, threads, x, dy, dx, like, shape, strides, count, channels, past)
 
 
-def cells_disjoint(x, dy, dx, like, shape, strides, count, channels, threads):
+def cells_disjoint(x, dy, dx, like, shape, strides, count, channels, past, threads):
     """Channels are neighbours."""
     for tid in prange(threads):
-        _cells_of_thread(tid, threads, x, dy, dx, like, shape, strides, count, channels)
+        _cells_of_thread(tid, threads, x, dy, dx, like, shape, strides, count, channels, past)
+        if past:
+            settle()

@@ -15,17 +15,15 @@ from typing import NamedTuple
 
 from numba import njit, prange
 
+from numbadnn.cpu._past import put, settle
 from numbadnn.cpu._pool import extent, geometry, rows_counted, steps
 from numbadnn.cpu._pool_lines import (
     add,
     divide,
     divide_line,
-    element,
     fetch,
     fill_line,
     flush,
-    four_of,
-    inner,
     larger,
     lowest,
     merge,
@@ -36,7 +34,20 @@ from numbadnn.cpu._pool_lines import (
     where_number,
     word,
 )
-from numbadnn.cpu._vector import accsize, fill, itemsize, lanes, load, load_acc, peek, store, store_acc, zeros
+from numbadnn.cpu._typed import inner
+from numbadnn.cpu._vector import (
+    accsize,
+    element,
+    fill,
+    four_of,
+    itemsize,
+    lanes,
+    load,
+    load_acc,
+    peek,
+    store_acc,
+    zeros,
+)
 
 
 class Layout(NamedTuple):
@@ -97,7 +108,7 @@ def _thread_of(windows, elements):
     """The jobs of a thread, by functions for a row of windows and a row of elements."""
 
     @inner
-    def thread(tid, threads, x, dy, dx, dtype, kind, shape, strides, layout, memory):
+    def thread(tid, threads, x, dy, dx, dtype, kind, shape, strides, layout, past, memory):
         like = element(dtype)
         geo, xs, ys, ds = geometry(shape), steps(strides[0]), steps(strides[1]), steps(strides[2])
         lay, size, acc = _layout(layout), itemsize(like), accsize(like)
@@ -125,7 +136,8 @@ def _thread_of(windows, elements):
                 done = max(done, p1 + 1)
                 for d in range(d0, d1):
                     count = _list_rows(rows, kept, lay, low, geo, d, h, p0, p1)
-                    elements(target + (d * ds.d + h * ds.h) * size, ds.w, kind, geo, lay, rows, count, lines, m, like)
+                    row = target + (d * ds.d + h * ds.h) * size
+                    elements(row, ds.w, kind, geo, lay, rows, count, lines, m, past, like)
 
     return thread
 
@@ -194,7 +206,7 @@ def _phase(line, phase, stride, rows, count, half, kind, like):
 
 
 @njit(nogil=True, inline="always")
-def _row_of_elements(row, step, kind, geo, lay, rows, count, lines, m, like):
+def _row_of_elements(row, step, kind, geo, lay, rows, count, lines, m, past, like):
     """The gradient of one row of one channel, stored at address ``row``."""
     if geo.sw == 2 and step == 1:
         odd = lines + lay.gap * accsize(like)
@@ -211,10 +223,10 @@ def _row_of_elements(row, step, kind, geo, lay, rows, count, lines, m, like):
 _rows_of_thread = _thread_of(_row_of_windows, _row_of_elements)
 
 
-def rows_grad(x, dy, dx, like, kind, shape, strides, layout, memory, threads):
+def rows_grad(x, dy, dx, like, kind, shape, strides, layout, past, memory, threads):
     """Columns at any step; ``layout``: a ``Layout`` as an array."""
     for tid in prange(threads):
-        _rows_of_thread(tid, threads, x, dy, dx, like, kind, shape, strides, layout, memory)
+        _rows_of_thread(tid, threads, x, dy, dx, like, kind, shape, strides, layout, past, memory)
 
 
 # ---- cells -----------------------------------------------------------------------------------------------------------
@@ -270,7 +282,7 @@ def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, lines, m, like):
 
 
 @njit(nogil=True, inline="always")
-def _given(row, first, end, terms, count, half, mask, largest, like):
+def _given(row, first, end, terms, count, half, mask, largest, past, like):
     """At address ``row``, the sums of ``count`` shares for the channels ``first`` to ``end``, a vector at a time.
 
     Shares lie half a slot after the numbers; of maxima only those count whose number is asked for.
@@ -285,11 +297,11 @@ def _given(row, first, end, terms, count, half, mask, largest, like):
         else:
             for t in range(count):
                 total = add(total, load_acc(word(terms, 2 * t) + half + offset, like))
-        store(row, i, mask, total, like)
+        put(row, i, mask, total, past, like)
 
 
 @inner
-def _cells_of_elements(row, step, kind, geo, lay, rows, count, lines, m, like):
+def _cells_of_elements(row, step, kind, geo, lay, rows, count, lines, m, past, like):
     """The gradient of a row of elements of m channels, stored at address ``row``."""
     four, half, terms = four_of(like), lay.slot // 2, rows + 16 * count
     fours, whole = m // lanes(four) * lanes(four), m // lanes(like) * lanes(like)
@@ -305,16 +317,18 @@ def _cells_of_elements(row, step, kind, geo, lay, rows, count, lines, m, like):
                 set_word(terms, 2 * found, word(rows, 2 * j) + q * lay.strip * accsize(like))
                 set_word(terms, 2 * found + 1, word(rows, 2 * j + 1) + w + geo.pw - q * geo.sw)
                 found += 1
-        _given(row, 0, fours, terms, found, half, -1, kind == 0, four)
-        _given(row, fours, whole, terms, found, half, -1, kind == 0, like)
-        _given(row, whole, m, terms, found, half, (1 << m - whole) - 1, kind == 0, like)
+        _given(row, 0, fours, terms, found, half, -1, kind == 0, past, four)
+        _given(row, fours, whole, terms, found, half, -1, kind == 0, past, like)
+        _given(row, whole, m, terms, found, half, (1 << m - whole) - 1, kind == 0, False, like)
         row += step * itemsize(like)
 
 
 _cells_of_thread = _thread_of(_cells_of_windows, _cells_of_elements)
 
 
-def cells_grad(x, dy, dx, like, kind, shape, strides, layout, memory, threads):
+def cells_grad(x, dy, dx, like, kind, shape, strides, layout, past, memory, threads):
     """The channels of x and of dx are neighbours; ``layout``: a ``Layout`` as an array."""
     for tid in prange(threads):
-        _cells_of_thread(tid, threads, x, dy, dx, like, kind, shape, strides, layout, memory)
+        _cells_of_thread(tid, threads, x, dy, dx, like, kind, shape, strides, layout, past, memory)
+        if past:
+            settle()

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic, models, register_model
+from numba import types
+from numba.extending import intrinsic
 
+from numbadnn.cpu._typed import inner
 from numbadnn.cpu._vector import (
     I32,
     I64,
@@ -38,9 +39,6 @@ from numbadnn.cpu._vector import (
     vec_of,
     zeros,
 )  # fmt: skip
-
-#: a function that kernels alone call: without the wrappers for callers elsewhere, which take time to compile
-inner = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def _integers(ty: Any) -> Any:
@@ -104,36 +102,6 @@ def set_word(typingctx, address, index, value):  # type: ignore[no-untyped-def]
         return cx.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
-
-
-class Element(types.Array):
-    """The type of an array that holds nothing, for ``like``: it has no owner whose references are counted at every call.
-
-    ``times``: how many of the machine's vectors are worked on as one.
-    """
-
-    def __init__(self, dtype: types.Type, times: int) -> None:
-        self.times = times
-        super().__init__(dtype, 1, "C", name=f"Element({dtype}, {times})")
-
-    @property
-    def key(self) -> Any:  # what types are compared by; an array's own lacks ``times``
-        return self.dtype, self.times
-
-
-register_model(Element)(models.OpaqueModel)
-
-
-def _element(times: int) -> Any:
-    def element(typingctx, like):  # type: ignore[no-untyped-def]
-        if known(like):
-            return Element(like.dtype, times)(like), lambda cx, b, sig, args: cx.get_dummy_value()
-
-    return intrinsic(element)
-
-
-#: ``like`` as the functions of a loop take it; and for four vectors, where with one the loops cost more than what they do
-element, four_of = _element(1), _element(4)
 
 
 @intrinsic

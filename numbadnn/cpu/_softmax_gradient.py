@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from numba import prange
 
-from numbadnn.cpu._blocks import adder, applier, settle
+from numbadnn.cpu._blocks import adder, applier
 from numbadnn.cpu._lines import line_dot, view
+from numbadnn.cpu._past import settle
 from numbadnn.cpu._typed import inner, offset_of
 
 #: terms of a column that are summed before they join the total

@@ -14,8 +14,8 @@ from numbadnn.cpu._vector import BLOCK, load1, narrow_block, store1, widen_block
 #: dtype name -> its number in a kernel
 CODE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
 #: compiles a part of a kernel: no references to its arrays are counted, which costs two calls an array, atomic ones where
-#: the array owns memory; so it may not make arrays that do
-inner = njit(nogil=True, error_model="numpy", _nrt=False)
+#: the array owns memory; so it may not make arrays that do. Nor has it wrappers for Python, which take time to compile
+inner = njit(nogil=True, error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 _F32, _F64, _F16, _BF16 = (np.empty(1, t) for t in (np.float32, np.float64, np.uint16, np.int16))
 
 

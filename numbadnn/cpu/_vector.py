@@ -140,6 +140,37 @@ def masked(b, which: str, ty, arguments):  # type: ignore[no-untyped-def]
     return b.call(fn, arguments)
 
 
+class Element(types.Array):
+    """The type of an array that holds nothing, for ``like``: it has no owner whose references are counted at every call.
+
+    ``times``: how many of the machine's vectors are worked on as one.
+    """
+
+    def __init__(self, dtype: types.Type, times: int) -> None:
+        self.times = times
+        super().__init__(dtype, 1, "C", name=f"Element({dtype}, {times})")
+
+    @property
+    def key(self):  # type: ignore[no-untyped-def]
+        # what types are compared by; an array's own lacks ``times``
+        return self.dtype, self.times
+
+
+register_model(Element)(models.OpaqueModel)
+
+
+def _element(times: int):  # type: ignore[no-untyped-def]
+    def element(typingctx, like):  # type: ignore[no-untyped-def]
+        if known(like):
+            return Element(like.dtype, times)(like), lambda cx, b, sig, args: cx.get_dummy_value()
+
+    return intrinsic(element)
+
+
+#: ``like`` as the functions of a loop take it; and for four vectors, where with one the loops cost more than what they do
+element, four_of = _element(1), _element(4)
+
+
 @intrinsic
 def itemsize(typingctx, like):  # type: ignore[no-untyped-def]
     """Bytes of one stored element."""
@@ -324,16 +355,20 @@ def load_even(typingctx, address, offset, mask, otherwise, like):  # type: ignor
         return vec(types.int64, types.int64, types.int64, vec, like), codegen
 
 
+def store_lanes(b, address, offset, mask, value, dtype):  # type: ignore[no-untyped-def]
+    """Store the lanes whose bit in ``mask`` is set, rounded to a stored type, to consecutive elements."""
+    ty, align = ir.VectorType(_IR[dtype], value.type.count), ir.Constant(I32, dtype.bitwidth // 8)
+    where = at(b, address, ty, offset)
+    masked(b, "store", ty, [_narrow(b, value, dtype), where, align, _mask(b, mask, ty.count)])
+
+
 @intrinsic
 def store(typingctx, address, offset, mask, value, like):  # type: ignore[no-untyped-def]
     """Store the lanes whose bit in ``mask`` is set, rounded to like's type, to consecutive elements."""
 
     def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
         address, offset, mask, value, _ = args
-        ty = ir.VectorType(_IR[like.dtype], vec.lanes)
-        align = ir.Constant(I32, like.dtype.bitwidth // 8)
-        where = at(b, address, ty, offset)
-        masked(b, "store", ty, [_narrow(b, value, like.dtype), where, align, _mask(b, mask, vec.lanes)])
+        store_lanes(b, address, offset, mask, value, like.dtype)
         return cx.get_dummy_value()
 
     if known(like):

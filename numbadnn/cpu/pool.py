@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.cpu._parallel import STORED, address, kernel_of, scratch, thread_count
+from numbadnn.cpu._parallel import STORED, address, goes_past_caches, kernel_of, scratch, thread_count
 from numbadnn.ops.pool import PoolProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
@@ -91,11 +91,11 @@ def _plan_pool(problem: PoolProblem) -> tuple[Any, str]:
     work = 4 * (problem.flops + problem.x.size)
     count = n * g.outputs[0] * g.outputs[1]
     if by_cells(problem):
-        cells = kernel_of(_pool.cells)
+        cells, past = kernel_of(_pool.cells), goes_past_caches(problem.y, problem.bytes)
 
         def run_cells(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
             x, y = address(inputs[0]), address(outputs[0])
-            cells(thread_count(work), x, y, g.like, g.kind, c, count, g.all, strides, spans)
+            cells(thread_count(work), x, y, g.like, g.kind, c, count, g.all, strides, spans, past and y % 64 == 0)
 
         return run_cells, "cells"
     rows, held = kernel_of(_pool.rows), (1 + g.lines) * g.gap * g.acc.itemsize
@@ -123,11 +123,12 @@ def _plan_disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any
     assert problem.dy is not None and problem.dx is not None
     kernel = kernel_of(_pool_disjoint.cells_disjoint if cells else _pool_disjoint.pairs_disjoint)
     (n, c), strides = problem.x.shape[:2], _strides(problem.x, problem.dy, problem.dx)
+    past = cells and goes_past_caches(problem.dx, problem.bytes)
     work, count = 4 * problem.x.size, n * (1 if cells else c) * g.outputs[0] * g.outputs[1]
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         x, dy, dx = address(inputs[0]), address(inputs[2]), address(outputs[0])
-        kernel(thread_count(work), x, dy, dx, g.like, g.all, strides, count, c)
+        kernel(thread_count(work), x, dy, dx, g.like, g.all, strides, count, c, past and dx % 64 == 0)
 
     return run, kernel.body.__name__
 
@@ -148,7 +149,8 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
     strip, slot, lines = 1, 2 * g.gap * acc, (2 + g.lines) * g.gap * acc
     if cells:
         channel = 2 * g.outputs[2] * acc
-        strip, lines = min(_up(c), max(16, RING_BYTES // (slots * channel) // 16 * 16)), 0
+        line = max(16, 64 // problem.x.itemsize)  # whole lines of memory
+        strip, lines = min(_up(c, line), max(line, RING_BYTES // (slots * channel) // line * line)), 0
         slot = channel * strip
     parts, slices, padded = -(-c // strip), -(-(g.image[0] + g.pad[0]) // deep), g.image[1] + g.pad[1]
     bands = max(1, min(-(-JOBS // max(n * parts * slices, 1)), padded // (BAND * g.stride[1])))
@@ -161,6 +163,7 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
         spans=address(g.spans), firsts=address(g.firsts), phases=address(g.phases),
         planes_over=address(g.over[0]), rows_over=address(g.over[1]), front=g.front * acc, margin=g.margin * acc,
     ), np.int64)  # fmt: skip
+    past = cells and goes_past_caches(problem.dx, problem.bytes)
     kernel = kernel_of(_pool_grad.cells_grad if cells else _pool_grad.rows_grad)
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
@@ -171,7 +174,7 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
             address(outputs[0]),
             address(scratch(held * threads)),
         )
-        kernel(threads, x, dy, dx, g.like, g.kind, g.all, strides, layout, memory)
+        kernel(threads, x, dy, dx, g.like, g.kind, g.all, strides, layout, past and dx % 64 == 0, memory)
 
     return run, kernel.body.__name__
 

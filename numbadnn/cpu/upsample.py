@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.cpu._parallel import STORED, address, kernel_of, scratch, thread_count
+from numbadnn.cpu._parallel import STORED, address, goes_past_caches, kernel_of, scratch, thread_count
 from numbadnn.ops.upsample import UpsampleProblem, source
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
@@ -66,13 +66,14 @@ def _plan_channels(problem: UpsampleProblem, acc: str, tables: tuple[np.ndarray,
     x, work = problem.x, 4 * problem.y.size
     forward = problem.op == "bilinear_upsampling"
     kernel = kernel_of(_upsample_channels.forward if forward else _upsample_channels.backward)
+    like, past = np.empty(1, STORED[x.dtype]), goes_past_caches(problem.output, problem.bytes)
     fixed = (
-        np.empty(1, STORED[x.dtype]), np.array(x.shape[:2], np.int64),
-        _strides(problem.inputs[0], 0, 2, 3), _strides(problem.output, 0, 2, 3), *tables,
+        np.array(x.shape[:2], np.int64), _strides(problem.inputs[0], 0, 2, 3), _strides(problem.output, 0, 2, 3), *tables,
     )  # fmt: skip
 
     def call(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
-        kernel(thread_count(work), address(inputs[0]), address(outputs[0]), *fixed)
+        target = address(outputs[0])
+        kernel(thread_count(work), address(inputs[0]), target, like, past and target % 64 == 0, *fixed)
 
     return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "channels"})
 

@@ -14,8 +14,9 @@ from numbadnn.cpu import _parallel
 Make = Callable[..., Any]
 
 
-def channels_last(memory: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return np.moveaxis(memory.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
+def laid_out(memory: np.ndarray, shape: tuple[int, ...], last: bool) -> np.ndarray:
+    """An array of that shape, its channels ``last`` in memory or where they stand."""
+    return np.moveaxis(memory.reshape(shape[0], *shape[2:], shape[1]), -1, 1) if last else memory.reshape(shape)
 
 
 def softmax_grad(data: Make, out: Make) -> np.ndarray:
@@ -24,7 +25,11 @@ def softmax_grad(data: Make, out: Make) -> np.ndarray:
 
 
 def softmax_grad_of_rows(data: Make, out: Make) -> np.ndarray:
-    return numbadnn.softmax_grad(data((9, 333)), data((9, 333)), out=out((9, 333)))
+    return numbadnn.softmax_grad(data((9, 1333)), data((9, 1333)), out=out((9, 1333)))
+
+
+def softmax(data: Make, out: Make) -> np.ndarray:
+    return numbadnn.softmax(data((2, 7, 30, 50), last=False), out=out((2, 7, 30, 50), last=False))
 
 
 def pool(mode: str, window: tuple[int, ...], pad: tuple[int, ...]) -> Callable[[Make, Make], np.ndarray]:
@@ -47,6 +52,10 @@ def upsample(data: Make, out: Make) -> np.ndarray:
     return numbadnn.bilinear_upsampling(data((2, 96, 3, 4)), 3, out=out((2, 96, 9, 12)))
 
 
+def upsample_planes(data: Make, out: Make) -> np.ndarray:
+    return numbadnn.bilinear_upsampling(data((2, 3, 5, 64), last=False), 2, out=out((2, 3, 10, 128), last=False))
+
+
 def upsample_grad(data: Make, out: Make) -> np.ndarray:
     return numbadnn.bilinear_upsampling_grad(data((2, 96, 9, 12)), (2, 96, 3, 4), 3, out=out((2, 96, 3, 4)))
 
@@ -54,12 +63,14 @@ def upsample_grad(data: Make, out: Make) -> np.ndarray:
 CALLS = {
     "softmax_grad": softmax_grad,
     "softmax_grad of rows": softmax_grad_of_rows,
+    "softmax of strips": softmax,
     "maxima": pool("max", (3, 3), (1, 1)),
     "averages": pool("average_inc_pad", (2, 2), (0, 0)),
     "gradients of maxima": pool_grad("max", (3, 3), (1, 1)),
     "gradients of disjoint maxima": pool_grad("max", (2, 2), (0, 0)),
     "gradients of averages": pool_grad("average_exc_pad", (3, 3), (1, 1)),
     "upsampling": upsample,
+    "upsampling of planes": upsample_planes,
     "gradients of upsampling": upsample_grad,
 }
 
@@ -80,15 +91,17 @@ def test_bits_do_not_depend_on_how_they_are_written(name: str, dtype: str, monke
         for first in (0, 1, 32):  # elements after a line of memory
             rng, memories = np.random.default_rng(3), []
 
-            def data(shape: tuple[int, ...], rng: np.random.Generator = rng) -> np.ndarray:
-                return channels_last(rng.standard_normal(math.prod(shape)).astype(dtype), shape)
+            def data(shape: tuple[int, ...], last: bool = True, rng: np.random.Generator = rng) -> np.ndarray:
+                return laid_out(rng.standard_normal(math.prod(shape)).astype(dtype), shape, last)
 
-            def out(shape: tuple[int, ...], first: int = first, memories: list[Any] = memories) -> np.ndarray:
+            def out(
+                shape: tuple[int, ...], last: bool = True, first: int = first, memories: list[Any] = memories
+            ) -> np.ndarray:
                 n = math.prod(shape)
                 memory = np.full(n + 200, np.nan, dtype)
                 start = -memory.ctypes.data % 64 // memory.itemsize + first
                 memories.append((memory[:start], memory[start + n :]))
-                return channels_last(memory[start : start + n], shape)
+                return laid_out(memory[start : start + n], shape, last)
 
             found[past, first] = CALLS[name](data, out)
             assert all(np.isnan(side).all() for sides in memories for side in sides)

@@ -11,7 +11,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from numbadnn.cpu._past import LINE, nontemporal
+from numbadnn.cpu._parallel import LINE
+from numbadnn.cpu._past import nontemporal
 from numbadnn.cpu._typed import inner
 from numbadnn.cpu._vector import (
     _IR,
@@ -25,6 +26,7 @@ from numbadnn.cpu._vector import (
     itemsize,
     known,
     line,
+    store_block,
 )
 
 
@@ -75,8 +77,7 @@ def _mapping(formula, lanes, past):  # type: ignore[no-untyped-def]
             if past:
                 nontemporal(b, value, place, size * lanes)
             else:
-                b.store(value, place, align=size)
-                _prefetch(b, place, like, 1)
+                store_block(b, value, place, like)
             return cx.get_dummy_value()
 
         if known(like) and _fit(given, like):

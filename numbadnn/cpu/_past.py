@@ -10,10 +10,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from numbadnn.cpu._vector import _IR, I32, _narrow, at, known, store_lanes, vec_of
-
-#: bytes to a multiple of which the host lets results begin
-LINE = 64
+from numbadnn.cpu._parallel import LINE
+from numbadnn.cpu._vector import _IR, BLOCK, I32, _narrow, at, known, narrowing, store_lanes, vec_of
 
 
 def nontemporal(b, value, place, nbytes):  # type: ignore[no-untyped-def]
@@ -40,6 +38,12 @@ def put(typingctx, address, offset, mask, value, past, like):  # type: ignore[no
     if known(like):
         vec = vec_of(like)
         return types.void(types.int64, types.int64, types.int64, vec, types.boolean, like), codegen
+
+
+#: as ``narrow_block``, to a multiple of LINE bytes or the block's own
+narrow_block_past = narrowing(
+    lambda b, value, place, like: nontemporal(b, value, place, BLOCK * like.dtype.bitwidth // 8)
+)
 
 
 @intrinsic

@@ -29,6 +29,7 @@ from numbadnn.cpu._lines import (
     source_rows,
     view,
 )
+from numbadnn.cpu._past import settle
 from numbadnn.cpu._typed import fetch, flush, inner, offset_of
 
 #: terms of a column that are summed before they join the total
@@ -116,7 +117,9 @@ def _long_row(a, b, out, code, kind, length, steps, starts, red_shape, red, chun
                     flush(result, n, out, at_out + i * steps[2], steps[2], code)
 
 
-def rows(a, b, out, code, kind, count, shape, strides, red_shape, red, length, steps, chunk, lines, like, threads):  # type: ignore[no-untyped-def]
+def rows(
+    a, b, out, code, kind, count, shape, strides, red_shape, red, length, steps, chunk, lines, like, past, threads
+):  # type: ignore[no-untyped-def]
     """``count`` sums, indexed by the axes ``shape``; ``strides``, ``red`` and ``steps`` hold one entry an operand."""
     group = chunk // max(length, 1) if len(red_shape) == 0 else 0
     pitch = chunk * like.itemsize
@@ -174,7 +177,7 @@ def _line_result(kind, n, t, u, m, total, result):  # type: ignore[no-untyped-de
 
 
 @inner
-def _strip(a, b, out, code, kind, n, steps, starts, length, red_shape, red, wide, kept, table, like):  # type: ignore[no-untyped-def]
+def _strip(a, b, out, code, kind, n, steps, starts, length, red_shape, red, wide, kept, table, like, past):  # type: ignore[no-untyped-def]
     """``n`` neighbouring sums, ``steps`` apart, each over the ``length`` indices of the axes red_shape.
 
     ``table`` holds lines of ``wide`` elements: four of scratch, then those of a and of b: all (``kept``), or one of either.
@@ -210,7 +213,7 @@ def _strip(a, b, out, code, kind, n, steps, starts, length, red_shape, red, wide
                     _add_line(kind, n, t, u, m, part)
                 _line_result(kind, n, t, u, m, total, result)
                 if not direct:
-                    flush(result, n, out, starts[2] + offset_of(i, red_shape, red[2]), steps[2], code)
+                    flush(result, n, out, starts[2] + offset_of(i, red_shape, red[2]), steps[2], code, past)
         if phase == 1 and kind < 2:
             for j in range(n):
                 total[j] = math.log(total[j]) if kind == 1 else 1.0 / total[j]
@@ -235,6 +238,7 @@ def columns(  # type: ignore[no-untyped-def]
     height,
     lines,
     like,
+    past,
     threads,
 ):
     """``count`` x ``width`` sums: the outer axes ``shape``, and an axis whose neighbours lie ``steps`` apart.
@@ -253,4 +257,6 @@ def columns(  # type: ignore[no-untyped-def]
                 offset_of(i, shape, strides[2]) + j * steps[2],
             )
             n = min(wide, width - j)
-            _strip(a, b, out, code, kind, n, steps, starts, length, red_shape, red, wide, kept, table, like)
+            _strip(a, b, out, code, kind, n, steps, starts, length, red_shape, red, wide, kept, table, like, past)
+        if past:
+            settle()

@@ -9,7 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from numbadnn.cpu._vector import BLOCK, load1, narrow_block, store1, widen_block
+from numbadnn.cpu._parallel import LINE
+from numbadnn.cpu._past import narrow_block_past
+from numbadnn.cpu._vector import BLOCK, itemsize, load1, narrow_block, store1, widen_block
 
 #: dtype name -> its number in a kernel
 CODE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
@@ -42,11 +44,19 @@ def fetch_run(buffer, n, base, like):  # type: ignore[no-untyped-def]
 
 
 @inner
-def flush_run(buffer, n, base, like):  # type: ignore[no-untyped-def]
-    """The reverse of ``fetch_run``: n elements are rounded and stored."""
-    whole = n // BLOCK * BLOCK
-    for i in range(0, whole, BLOCK):
-        narrow_block(buffer, i, base, like)
+def flush_run(buffer, n, base, like, past=False):  # type: ignore[no-untyped-def]
+    """The reverse of ``fetch_run``: n elements are rounded and stored; ``past`` the caches, where that can be."""
+    past = past and base % itemsize(like) == 0
+    head = min(n, -base % LINE // itemsize(like)) if past else 0
+    whole = head + (n - head) // BLOCK * BLOCK
+    for i in range(head):
+        store1(base, i, buffer[i], like)
+    if past:
+        for i in range(head, whole, BLOCK):
+            narrow_block_past(buffer, i, base, like)
+    else:
+        for i in range(head, whole, BLOCK):
+            narrow_block(buffer, i, base, like)
     for i in range(whole, n):
         store1(base, i, buffer[i], like)
 
@@ -62,10 +72,10 @@ def fetch_as(buffer, n, base, step, like):  # type: ignore[no-untyped-def]
 
 
 @inner
-def flush_as(buffer, n, base, step, like):  # type: ignore[no-untyped-def]
+def flush_as(buffer, n, base, step, like, past=False):  # type: ignore[no-untyped-def]
     """The reverse of ``fetch_as``."""
     if step == 1:
-        flush_run(buffer, n, base, like)
+        flush_run(buffer, n, base, like, past)
     else:
         for i in range(n):
             store1(base, i * step, buffer[i], like)
@@ -85,13 +95,13 @@ def fetch(buffer, n, base, offset, step, code):  # type: ignore[no-untyped-def]
 
 
 @inner
-def flush(buffer, n, base, offset, step, code):  # type: ignore[no-untyped-def]
+def flush(buffer, n, base, offset, step, code, past=False):  # type: ignore[no-untyped-def]
     """The reverse of ``fetch``: n elements are rounded and stored."""
     if code == 0:
-        flush_as(buffer, n, base + offset * 4, step, _F32)
+        flush_as(buffer, n, base + offset * 4, step, _F32, past)
     elif code == 1:
-        flush_as(buffer, n, base + offset * 8, step, _F64)
+        flush_as(buffer, n, base + offset * 8, step, _F64, past)
     elif code == 2:
-        flush_as(buffer, n, base + offset * 2, step, _F16)
+        flush_as(buffer, n, base + offset * 2, step, _F16, past)
     else:
-        flush_as(buffer, n, base + offset * 2, step, _BF16)
+        flush_as(buffer, n, base + offset * 2, step, _BF16, past)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from numba import prange
 
+from numbadnn.cpu._past import settle
 from numbadnn.cpu._typed import fetch_as, flush_as, inner
 from numbadnn.cpu._vector import itemsize
 
@@ -67,6 +68,7 @@ def forward(
     whole,
     phases,
     scratch,
+    past,
     threads,
 ):
     """y from x. ``counts``: planes, channels of an image, bands of rows, columns of x. Strides: as the image's axes.
@@ -98,15 +100,17 @@ def forward(
                 where = target + o * y_strides[2] * size
                 if row_weights[1, o] == 0:
                     if upper_even:
-                        flush_as(even, outputs, where, y_strides[3], like)
+                        flush_as(even, outputs, where, y_strides[3], like, past)
                     else:
-                        flush_as(odd, outputs, where, y_strides[3], like)
+                        flush_as(odd, outputs, where, y_strides[3], like, past)
                 else:
                     w_even = row_weights[0, o] if upper_even else row_weights[1, o]
                     w_odd = row_weights[1, o] if upper_even else row_weights[0, o]
                     for k in range(outputs):
                         result[k] = w_even * even[k] + w_odd * odd[k]
-                    flush_as(result, outputs, where, y_strides[3], like)
+                    flush_as(result, outputs, where, y_strides[3], like, past)
+        if past:
+            settle()
 
 
 @inner
@@ -142,7 +146,7 @@ def _narrow(total, narrow, starts, outputs, weights, whole, phases):
 
 def backward(
     dy, dx, like, counts, dy_strides, dx_strides,
-    row_starts, rows, row_weights, column_starts, columns, column_weights, whole, phases, scratch, threads,
+    row_starts, rows, row_weights, column_starts, columns, column_weights, whole, phases, scratch, past, threads,
 ):  # fmt: skip
     """dx from dy; counts and strides as in ``forward``, the last count that of dy's columns."""
     planes, channels, bands, width = counts
@@ -162,4 +166,6 @@ def backward(
                     for k in range(width):
                         total[k] += w * row[k]
                 _narrow(total, narrow, column_starts, columns, column_weights, whole, phases)
-                flush_as(narrow, outputs, target + i * dx_strides[2] * size, dx_strides[3], like)
+                flush_as(narrow, outputs, target + i * dx_strides[2] * size, dx_strides[3], like, past)
+        if past:
+            settle()

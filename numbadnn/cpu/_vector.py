@@ -265,20 +265,29 @@ def widen_block(typingctx, buffer, start, address, like):  # type: ignore[no-unt
         return types.void(buffer, types.int64, types.int64, like), codegen
 
 
-@intrinsic
-def narrow_block(typingctx, buffer, start, address, like):  # type: ignore[no-untyped-def]
-    """The reverse of ``widen_block``: BLOCK elements are rounded and stored."""
+def narrowing(store):  # type: ignore[no-untyped-def]
+    """The reverse of ``widen_block``: BLOCK elements are rounded and given to ``store``, with where they go."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-        there, here = _blocks(cx, b, sig, args)
-        _prefetch(b, here, like, 1)
-        value = b.load(there, align=_bytes(there.type.pointee.element))
-        value = _convert(b, value, ir.VectorType(_IR[acc_type(like.dtype)], BLOCK))
-        b.store(_narrow(b, value, like.dtype), here, align=like.dtype.bitwidth // 8)
-        return cx.get_dummy_value()
+    def narrow_block(typingctx, buffer, start, address, like):  # type: ignore[no-untyped-def]
+        def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+            there, here = _blocks(cx, b, sig, args)
+            value = b.load(there, align=_bytes(there.type.pointee.element))
+            value = _convert(b, value, ir.VectorType(_IR[acc_type(like.dtype)], BLOCK))
+            store(b, _narrow(b, value, like.dtype), here, like)
+            return cx.get_dummy_value()
 
-    if known(like) and line(buffer):
-        return types.void(buffer, types.int64, types.int64, like), codegen
+        if known(like) and line(buffer):
+            return types.void(buffer, types.int64, types.int64, like), codegen
+
+    return intrinsic(narrow_block)
+
+
+def store_block(b, value, place, like):  # type: ignore[no-untyped-def]
+    _prefetch(b, place, like, 1)
+    b.store(value, place, align=like.dtype.bitwidth // 8)
+
+
+narrow_block = narrowing(store_block)
 
 
 @intrinsic

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu._axes import Axis, lists, merged, reach
-from numbadnn.cpu._parallel import STORED, address, exceeds_caches, kernel_of, scratch, thread_count
+from numbadnn.cpu._parallel import STORED, address, begins_line, kernel_of, past_caches, scratch, thread_count
 from numbadnn.ops.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
@@ -89,7 +89,8 @@ class _Steps:
         alike = {x.dtype, dy.dtype, problem.output.dtype} == {x.dtype} and (x.dtype == "float64") == double
         self.direct = bool(alike and (way.steps == 1).all())
         large = {id(s): s for s in (x, dy, problem.output)}.values()
-        self.past = self.direct and exceeds_caches(sum(s.size * s.itemsize for s in large))
+        run = x.itemsize * (way.length if not way.columns else STRIP)
+        self.past = self.direct and past_caches(sum(s.size * s.itemsize for s in large), run)
         self.stored = np.empty(1, STORED[x.dtype]) if self.direct else self.like
         self.nbytes = _norm.LINES * _norm.PITCH * self.like.itemsize
 
@@ -123,8 +124,8 @@ class _Steps:
     def apply(self, x: int, dy: int, out: int, kind: int, table: np.ndarray) -> None:
         """``table``: m, a, b and c of ``_norm_rows.apply``, those that the kind has."""
         threads = thread_count(self.work)
-        geometry = self._geometry(slice(0, 3))
-        self.apply_of(threads, x, dy, out, self.codes, table, kind, *geometry, *self._lines(threads), self.past)
+        geometry, past = self._geometry(slice(0, 3)), self.past and begins_line(out)
+        self.apply_of(threads, x, dy, out, self.codes, table, kind, *geometry, *self._lines(threads), past)
 
 
 def _parameters(problem: NormProblem, order: tuple[int, ...], specs: tuple[Spec, ...]) -> tuple[np.ndarray, ...]:

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.cpu._parallel import STORED, address, goes_past_caches, kernel_of, scratch, thread_count
+from numbadnn.cpu._parallel import (
+    STORED,
+    address,
+    begins_line,
+    kernel_of,
+    past_caches,
+    pixel_bytes,
+    scratch,
+    thread_count,
+)
 from numbadnn.ops.pool import PoolProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
@@ -91,11 +100,11 @@ def _plan_pool(problem: PoolProblem) -> tuple[Any, str]:
     work = 4 * (problem.flops + problem.x.size)
     count = n * g.outputs[0] * g.outputs[1]
     if by_cells(problem):
-        cells, past = kernel_of(_pool.cells), goes_past_caches(problem.y, problem.bytes)
+        cells, past = kernel_of(_pool.cells), past_caches(problem.bytes, pixel_bytes(problem.y))
 
         def run_cells(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
             x, y = address(inputs[0]), address(outputs[0])
-            cells(thread_count(work), x, y, g.like, g.kind, c, count, g.all, strides, spans, past and y % 64 == 0)
+            cells(thread_count(work), x, y, g.like, g.kind, c, count, g.all, strides, spans, past and begins_line(y))
 
         return run_cells, "cells"
     rows, held = kernel_of(_pool.rows), (1 + g.lines) * g.gap * g.acc.itemsize
@@ -123,12 +132,12 @@ def _plan_disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any
     assert problem.dy is not None and problem.dx is not None
     kernel = kernel_of(_pool_disjoint.cells_disjoint if cells else _pool_disjoint.pairs_disjoint)
     (n, c), strides = problem.x.shape[:2], _strides(problem.x, problem.dy, problem.dx)
-    past = cells and goes_past_caches(problem.dx, problem.bytes)
+    past = cells and past_caches(problem.bytes, pixel_bytes(problem.dx))
     work, count = 4 * problem.x.size, n * (1 if cells else c) * g.outputs[0] * g.outputs[1]
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         x, dy, dx = address(inputs[0]), address(inputs[2]), address(outputs[0])
-        kernel(thread_count(work), x, dy, dx, g.like, g.all, strides, count, c, past and dx % 64 == 0)
+        kernel(thread_count(work), x, dy, dx, g.like, g.all, strides, count, c, past and begins_line(dx))
 
     return run, kernel.body.__name__
 
@@ -163,7 +172,7 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
         spans=address(g.spans), firsts=address(g.firsts), phases=address(g.phases),
         planes_over=address(g.over[0]), rows_over=address(g.over[1]), front=g.front * acc, margin=g.margin * acc,
     ), np.int64)  # fmt: skip
-    past = cells and goes_past_caches(problem.dx, problem.bytes)
+    past = cells and past_caches(problem.bytes, pixel_bytes(problem.dx))
     kernel = kernel_of(_pool_grad.cells_grad if cells else _pool_grad.rows_grad)
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
@@ -174,7 +183,7 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
             address(outputs[0]),
             address(scratch(held * threads)),
         )
-        kernel(threads, x, dy, dx, g.like, g.kind, g.all, strides, layout, past and dx % 64 == 0, memory)
+        kernel(threads, x, dy, dx, g.like, g.kind, g.all, strides, layout, past and begins_line(dx), memory)
 
     return run, kernel.body.__name__
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu._axes import Axis, lists, merged, reach
-from numbadnn.cpu._parallel import STORED, Kernel, address, exceeds_caches, kernel_of, scratch, thread_count
+from numbadnn.cpu._parallel import STORED, Kernel, address, begins_line, kernel_of, past_caches, scratch, thread_count
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
@@ -63,17 +63,18 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executa
     from numbadnn.cpu._typed import CODE
 
     way, dtype = walk(problem), problem.output.dtype
+    item = problem.output.itemsize
+    past = past_caches((len(problem.inputs) + 1) * problem.output.size * item, (way.across or way.length) * item)
     kind = (problem.algo == "log") + 2 * (problem.op == "softmax_grad")
     like = np.empty(1, np.float64 if dtype == "float64" else np.float32)
     kept_lines = way.length * len(problem.inputs)
     strip = min(STRIP, max(LEAST_STRIP, TABLE // max(kept_lines, 1) // 16 * 16))
     if kind == 2 and way.steps == (1, 1, 1) and (way.across or (len(way.red[0]) == 0 and way.length <= ROW)):
         kernels: Any = _softmax_gradient
-        past = exceeds_caches(3 * problem.output.size * problem.output.itemsize)
         height, wide = 2 if way.across else 0, strip
         sizes: tuple[Any, ...] = (way.length, *way.red, way.across, strip) if way.across else (way.length,)
         head: tuple[Any, ...] = ()
-        tail: tuple[Any, ...] = (like, np.empty(1, STORED[dtype]), past)
+        tail: tuple[Any, ...] = (like, np.empty(1, STORED[dtype]))
     else:
         kernels, head, tail = _softmax, (np.int64(CODE[dtype]), np.int64(kind)), (like,)
         if way.across:
@@ -89,7 +90,9 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executa
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(work)
         lines = (address(scratch(threads * nbytes)),) if nbytes else ()
-        kernel(threads, address(inputs[0]), address(inputs[-1]), address(outputs[0]), *head, *given, *lines, *tail)
+        out = address(outputs[0])
+        ends, now = (address(inputs[0]), address(inputs[-1]), out), past and begins_line(out)
+        kernel(threads, *ends, *head, *given, *lines, *tail, now)
 
     return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "columns" if way.across else "rows"})
 

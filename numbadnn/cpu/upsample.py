@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.cpu._parallel import STORED, address, goes_past_caches, kernel_of, scratch, thread_count
+from numbadnn.cpu._parallel import (
+    STORED,
+    address,
+    begins_line,
+    kernel_of,
+    past_caches,
+    pixel_bytes,
+    scratch,
+    thread_count,
+)
 from numbadnn.ops.upsample import UpsampleProblem, source
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
@@ -66,14 +75,14 @@ def _plan_channels(problem: UpsampleProblem, acc: str, tables: tuple[np.ndarray,
     x, work = problem.x, 4 * problem.y.size
     forward = problem.op == "bilinear_upsampling"
     kernel = kernel_of(_upsample_channels.forward if forward else _upsample_channels.backward)
-    like, past = np.empty(1, STORED[x.dtype]), goes_past_caches(problem.output, problem.bytes)
+    like, past = np.empty(1, STORED[x.dtype]), past_caches(problem.bytes, pixel_bytes(problem.output))
     fixed = (
         np.array(x.shape[:2], np.int64), _strides(problem.inputs[0], 0, 2, 3), _strides(problem.output, 0, 2, 3), *tables,
     )  # fmt: skip
 
     def call(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         target = address(outputs[0])
-        kernel(thread_count(work), address(inputs[0]), target, like, past and target % 64 == 0, *fixed)
+        kernel(thread_count(work), address(inputs[0]), target, like, past and begins_line(target), *fixed)
 
     return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "channels"})
 
@@ -91,6 +100,7 @@ def _plan_planes(problem: UpsampleProblem, acc: str, tables: tuple[np.ndarray, .
         _strides(source, 0, 1, 2, 3), _strides(problem.output, 0, 1, 2, 3), *tables,
         p if q == 1 else 0, (np.arange(p + 1) / p).astype(acc),
     )  # fmt: skip
+    past = past_caches(problem.bytes, problem.output.shape[3] * x.itemsize)
     kernel, work = kernel_of(_upsample_planes.forward if forward else _upsample_planes.backward), 4 * y.size
     length = -(-max(x.shape[3], y.shape[3]) // 16) * 16
 
@@ -98,7 +108,8 @@ def _plan_planes(problem: UpsampleProblem, acc: str, tables: tuple[np.ndarray, .
         threads = thread_count(work)
         nbytes = threads * 4 * length * np.dtype(acc).itemsize
         rows = scratch(nbytes)[:nbytes].view(acc).reshape(threads, 4, length)
-        kernel(threads, address(inputs[0]), address(outputs[0]), *fixed, rows)
+        target = address(outputs[0])
+        kernel(threads, address(inputs[0]), target, *fixed, rows, past and begins_line(target))
 
     return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "planes"})
 

@@ -11,34 +11,34 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from numbadnn.cpu._parallel import LINE
-from numbadnn.cpu._past import nontemporal
-from numbadnn.cpu._typed import inner
-from numbadnn.cpu._vector import (
-    _IR,
+from numbadnn.cpu._elements import (
     BLOCK,
-    _narrow,
-    _prefetch,
-    _widen,
+    IR,
     acc_type,
     at,
     broadcast,
     itemsize,
     known,
     line,
+    narrow,
+    prefetch,
     store_block,
+    widen,
 )
+from numbadnn.cpu._parallel import LINE
+from numbadnn.cpu._past import nontemporal
+from numbadnn.cpu._typed import inner
 
 
 def _elements(dtype, lanes):  # type: ignore[no-untyped-def]
-    return ir.VectorType(_IR[dtype], lanes) if lanes > 1 else _IR[dtype]
+    return ir.VectorType(IR[dtype], lanes) if lanes > 1 else IR[dtype]
 
 
 def _load(b, address, i, like, lanes):  # type: ignore[no-untyped-def]
     """The elements i to i + lanes at an address, widened."""
     place = at(b, address, _elements(like.dtype, lanes), i)
-    _prefetch(b, place, like, 0)
-    return _widen(b, b.load(place, align=like.dtype.bitwidth // 8), like.dtype)
+    prefetch(b, place, like, 0)
+    return widen(b, b.load(place, align=like.dtype.bitwidth // 8), like.dtype)
 
 
 def _of_line(cx, b, array, ty, i, lanes):  # type: ignore[no-untyped-def]
@@ -73,7 +73,7 @@ def _mapping(formula, lanes, past):  # type: ignore[no-untyped-def]
             loads = [lambda k=k: _load(b, args[k], args[3], like, lanes) for k in (1, 2)]
             value = formula(b, *loads, *_values(cx, b, args[4], given, args[3], lanes))
             place, size = at(b, args[0], _elements(like.dtype, lanes), args[3]), like.dtype.bitwidth // 8
-            value = _narrow(b, value, like.dtype)
+            value = narrow(b, value, like.dtype)
             if past:
                 nontemporal(b, value, place, size * lanes)
             else:

@@ -12,23 +12,8 @@ from typing import NamedTuple
 
 from numba import njit, prange
 
-from numbadnn.cpu._vector import (
-    accsize,
-    fill,
-    lanes,
-    load,
-    load1,
-    load_acc,
-    multiply_add,
-    peek,
-    poke,
-    scale,
-    scale_add,
-    store,
-    store1,
-    store_acc,
-    zeros,
-)
+from numbadnn.cpu._elements import accsize, load1, peek, poke, store1
+from numbadnn.cpu._vector import fill, lanes, load, load_acc, multiply_add, scale, scale_add, store, store_acc, zeros
 
 
 class Geometry(NamedTuple):

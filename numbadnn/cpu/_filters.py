@@ -12,23 +12,10 @@ from typing import NamedTuple
 
 from numba import njit, prange
 
+from numbadnn.cpu._elements import accsize, itemsize, load1, peek, store1
 from numbadnn.cpu._gemm import pack, segments
 from numbadnn.cpu._micro import KC, MR, NV, microkernel, transpose
-from numbadnn.cpu._vector import (
-    accsize,
-    itemsize,
-    lanes,
-    load,
-    load1,
-    load_acc,
-    peek,
-    scale,
-    scale_add,
-    store,
-    store1,
-    store_acc,
-    zeros,
-)
+from numbadnn.cpu._vector import lanes, load, load_acc, scale, scale_add, store, store_acc, zeros
 
 #: panels of A that are packed together and stay in the second-level cache
 MC_PANELS = 32

@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 from numba import njit, prange
 
+from numbadnn.cpu._elements import accsize, itemsize, load1, poke
 from numbadnn.cpu._gemm import pack, segments, unpack
 from numbadnn.cpu._micro import KC, MR, NV, microkernel, transpose
-from numbadnn.cpu._vector import accsize, itemsize, lanes, load, load1, poke, store_acc, zeros
+from numbadnn.cpu._vector import lanes, load, store_acc, zeros
 
 
 class Geometry(NamedTuple):

@@ -13,25 +13,9 @@ from __future__ import annotations
 
 from numba import njit
 
+from numbadnn.cpu._elements import accsize, itemsize, load1, peek, poke, store1
 from numbadnn.cpu._micro import NV
-from numbadnn.cpu._vector import (
-    accsize,
-    itemsize,
-    lanes,
-    load,
-    load1,
-    load_acc,
-    load_even,
-    peek,
-    poke,
-    scale,
-    scale_add,
-    store,
-    store1,
-    store_acc,
-    store_even,
-    zeros,
-)
+from numbadnn.cpu._vector import lanes, load, load_acc, load_even, scale, scale_add, store, store_acc, store_even, zeros
 
 
 @njit(nogil=True, error_model="numpy")

@@ -16,8 +16,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
+from numbadnn.cpu._elements import I32, I64, IR, acc_type, broadcast, known, masked, splat, widen
 from numbadnn.cpu._typed import fetch, flush, inner, offset_of
-from numbadnn.cpu._vector import _IR, I32, I64, _widen, acc_type, broadcast, known, masked, splat
 
 #: elements of a block, and those that are summed in the line's type
 LANES, RUN = 32, 2048
@@ -71,13 +71,13 @@ def _reduction(count, terms, join=plus, empty=0.0):  # type: ignore[no-untyped-d
 
     def reduce(typingctx, x, y, centre, start, n):  # type: ignore[no-untyped-def]
         def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-            stored, ty = (ir.VectorType(_IR[t], LANES) for t in (x.dtype, acc))
+            stored, ty = (ir.VectorType(IR[t], LANES) for t in (x.dtype, acc))
             lines = [cx.make_array(sig.args[i])(cx, b, args[i]).data for i in (0, 1)]
             totals = [cgutils.alloca_once_value(b, splat(ty, empty)) for _ in range(count)]
 
             def add(at, load, keep):  # type: ignore[no-untyped-def]
                 blocks = [load(b.bitcast(b.gep(line, [b.add(args[3], at)]), stored.as_pointer())) for line in lines]
-                values = [_widen(b, block, x.dtype) for block in blocks]
+                values = [widen(b, block, x.dtype) for block in blocks]
                 for total, value in zip(totals, terms(b, *values, broadcast(b, args[2], ty)), strict=True):
                     b.store(join(b, b.load(total), keep(value)), total)
 

@@ -12,7 +12,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from numbadnn.cpu._vector import I32, I64, X86_512, at, broadcast, known, splat, vec_of
+from numbadnn.cpu._elements import I32, I64, X86_512, at, broadcast, known, splat
+from numbadnn.cpu._vector import vec_of
 
 #: rows and vectors of the register tile: MR*NV accumulators, NV vectors of B and one broadcast must fit the registers
 MR, NV = (8, 2) if X86_512 else (6, 2)

@@ -10,8 +10,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from numbadnn.cpu._elements import BLOCK, I32, IR, at, known, narrow, narrowing
 from numbadnn.cpu._parallel import LINE
-from numbadnn.cpu._vector import _IR, BLOCK, I32, _narrow, at, known, narrowing, store_lanes, vec_of
+from numbadnn.cpu._vector import store_lanes, vec_of
 
 
 def nontemporal(b, value, place, nbytes):  # type: ignore[no-untyped-def]
@@ -28,9 +29,9 @@ def put(typingctx, address, offset, mask, value, past, like):  # type: ignore[no
         address, offset, mask, value, past, _ = args
         with b.if_else(past) as (then, otherwise):
             with then:
-                ty = ir.VectorType(_IR[like.dtype], vec.lanes)
+                ty = ir.VectorType(IR[like.dtype], vec.lanes)
                 place = at(b, address, ty, offset)
-                nontemporal(b, _narrow(b, value, like.dtype), place, vec.lanes * like.dtype.bitwidth // 8)
+                nontemporal(b, narrow(b, value, like.dtype), place, vec.lanes * like.dtype.bitwidth // 8)
             with otherwise:
                 store_lanes(b, address, offset, mask, value, like.dtype)
         return cx.get_dummy_value()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from numba import njit, prange
 
+from numbadnn.cpu._elements import itemsize
 from numbadnn.cpu._past import put, settle
 from numbadnn.cpu._pool import geometry, steps
 from numbadnn.cpu._pool_grad import maximum_of
@@ -23,7 +24,7 @@ from numbadnn.cpu._pool_lines import (
     where_number,
 )
 from numbadnn.cpu._typed import inner
-from numbadnn.cpu._vector import element, four_of, itemsize, lanes, load, store, zeros
+from numbadnn.cpu._vector import element, four_of, lanes, load, store, zeros
 
 
 @njit(nogil=True, inline="always")

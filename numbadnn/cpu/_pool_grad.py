@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from numba import njit, prange
 
+from numbadnn.cpu._elements import accsize, itemsize, peek
 from numbadnn.cpu._past import put, settle
 from numbadnn.cpu._pool import extent, geometry, rows_counted, steps
 from numbadnn.cpu._pool_lines import (
@@ -35,19 +36,7 @@ from numbadnn.cpu._pool_lines import (
     word,
 )
 from numbadnn.cpu._typed import inner
-from numbadnn.cpu._vector import (
-    accsize,
-    element,
-    fill,
-    four_of,
-    itemsize,
-    lanes,
-    load,
-    load_acc,
-    peek,
-    store_acc,
-    zeros,
-)
+from numbadnn.cpu._vector import element, fill, four_of, lanes, load, load_acc, store_acc, zeros
 
 
 class Layout(NamedTuple):

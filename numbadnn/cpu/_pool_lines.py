@@ -15,30 +15,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from numbadnn.cpu._elements import I32, I64, accsize, at, broadcast, itemsize, known, load1, peek, poke, splat, store1
 from numbadnn.cpu._typed import inner
-from numbadnn.cpu._vector import (
-    I32,
-    I64,
-    Vec,
-    accsize,
-    at,
-    broadcast,
-    itemsize,
-    known,
-    lanes,
-    load,
-    load1,
-    load_acc,
-    peek,
-    poke,
-    scale,
-    splat,
-    store,
-    store1,
-    store_acc,
-    vec_of,
-    zeros,
-)  # fmt: skip
+from numbadnn.cpu._vector import Vec, lanes, load, load_acc, scale, store, store_acc, vec_of, zeros
 
 
 def _integers(ty: Any) -> Any:

@@ -13,10 +13,11 @@ import math
 import numpy as np
 from numba import prange
 
+from numbadnn.cpu._elements import itemsize, load1, store1
 from numbadnn.cpu._spatial_channels import sample, slope, spread
 from numbadnn.cpu._spatial_planes import sample_plane, slope_plane, whole_blocks
 from numbadnn.cpu._typed import flush_as, inner
-from numbadnn.cpu._vector import itemsize, lanes, load1, store1
+from numbadnn.cpu._vector import lanes
 
 TILE = 256
 #: lanes of a sum over a row of the grid

@@ -7,21 +7,10 @@ from __future__ import annotations
 
 from numba.extending import intrinsic
 
+from numbadnn.cpu._elements import accsize, itemsize
 from numbadnn.cpu._lines import halved, plus
 from numbadnn.cpu._typed import inner
-from numbadnn.cpu._vector import (
-    Vec,
-    accsize,
-    fill,
-    itemsize,
-    lanes,
-    load,
-    load_acc,
-    multiply_add,
-    store,
-    store_acc,
-    zeros,
-)  # fmt: skip
+from numbadnn.cpu._vector import Vec, fill, lanes, load, load_acc, multiply_add, store, store_acc, zeros
 
 
 @intrinsic

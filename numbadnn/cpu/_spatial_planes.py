@@ -12,26 +12,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from numbadnn.cpu._elements import I32, I64, IR, accsize, at, known, load1, store1, widen
 from numbadnn.cpu._typed import inner
-from numbadnn.cpu._vector import (
-    _IR,
-    I32,
-    I64,
-    _widen,
-    accsize,
-    at,
-    known,
-    lanes,
-    load,
-    load1,
-    load_acc,
-    multiply_add,
-    store,
-    store1,
-    store_acc,
-    vec_of,
-    zeros,
-)
+from numbadnn.cpu._vector import lanes, load, load_acc, multiply_add, store, store_acc, vec_of, zeros
 
 
 @intrinsic
@@ -52,10 +35,10 @@ def _corner_pixels(typingctx, address, below, places, like):  # type: ignore[no-
                 value = b.load(at(b, b.add(where, args[1]) if row else where, pair), align=bits // 8)
                 found[row] = b.insert_element(found[row], value, I32(lane))
         for row in range(2):
-            both = b.bitcast(found[row], ir.VectorType(_IR[like.dtype], 2 * n))
+            both = b.bitcast(found[row], ir.VectorType(IR[like.dtype], 2 * n))
             for first in range(2):
                 pick = ir.Constant(ir.VectorType(I32, n), list(range(first, 2 * n, 2)))
-                sides.append(_widen(b, b.shuffle_vector(both, both, pick), like.dtype))
+                sides.append(widen(b, b.shuffle_vector(both, both, pick), like.dtype))
         return cx.make_tuple(b, sig.return_type, sides)
 
     if known(like):

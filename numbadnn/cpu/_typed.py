@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from numbadnn.cpu._elements import BLOCK, itemsize, load1, narrow_block, store1, widen_block
 from numbadnn.cpu._parallel import LINE
 from numbadnn.cpu._past import narrow_block_past
-from numbadnn.cpu._vector import BLOCK, itemsize, load1, narrow_block, store1, widen_block
 
 #: dtype name -> its number in a kernel
 CODE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}

@@ -14,19 +14,8 @@ from typing import NamedTuple
 from numba import njit, prange
 
 from numbadnn.cpu._depthwise import _read, _write
-from numbadnn.cpu._vector import (
-    accsize,
-    fill,
-    lanes,
-    load1,
-    load_acc,
-    multiply_add,
-    peek,
-    poke,
-    store1,
-    store_acc,
-    zeros,
-)
+from numbadnn.cpu._elements import accsize, load1, peek, poke, store1
+from numbadnn.cpu._vector import fill, lanes, load_acc, multiply_add, store_acc, zeros
 
 
 class Geometry(NamedTuple):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from numba import prange
 
+from numbadnn.cpu._elements import itemsize
 from numbadnn.cpu._past import put, settle
 from numbadnn.cpu._typed import inner
-from numbadnn.cpu._vector import element, fill, four_of, itemsize, lanes, load, multiply_add, scale, zeros
+from numbadnn.cpu._vector import element, fill, four_of, lanes, load, multiply_add, scale, zeros
 
 
 @inner

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from numba import prange
 
+from numbadnn.cpu._elements import itemsize
 from numbadnn.cpu._past import settle
 from numbadnn.cpu._typed import fetch_as, flush_as, inner
-from numbadnn.cpu._vector import itemsize
 
 
 @inner

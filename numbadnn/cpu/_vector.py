@@ -1,14 +1,10 @@
-"""Vectors for Numba's CPU compiler: masked loads and stores, 16-bit and 16-bit conversion.
+"""Vectors for Numba's CPU compiler: masked loads and stores, and what is done with them.
 
-Numba has no vector type, but an ``@intrinsic`` may emit LLVM IR, and LLVM has one on every machine. ``Vec`` is such a
-value as a Numba variable; each function below is one operation on it. Memory is named by an address (an integer), and
-its element type by a ``like`` array, whose contents are never read: float32, float64, **uint16 for the bits of float16
-and int16 for the bits of bfloat16**. A 16-bit element becomes float32 when loaded and is rounded to nearest even when
-stored: by the machine's instructions for float16 where it has them, else by integer arithmetic (LLVM's runtime inside
-Numba has no function for it).
+Numba has no vector type, but an ``@intrinsic`` may emit LLVM IR, and LLVM has one on every machine. ``Vec`` is such a value as a
+Numba variable; each function below is one operation on it. Memory and ``like`` are as in ``_elements``.
 
-Sums are never reassociated; ``multiply_add`` is fused exactly where the machine has an FMA instruction. Loading this
-module imports Numba: only plans do it.
+Sums are never reassociated; ``multiply_add`` is fused exactly where the machine has an FMA instruction. Loading this module
+imports Numba: only plans do it.
 """
 
 from __future__ import annotations
@@ -16,16 +12,26 @@ from __future__ import annotations
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.core.registry import cpu_target
 from numba.extending import intrinsic, models, register_model
 
-_FEATURES = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
-X86_512 = "+avx512f" in _FEATURES and "+avx512vl" in _FEATURES
-F16C = "+f16c" in _FEATURES
-VECTOR_BYTES = 64 if X86_512 else 32 if "+avx" in _FEATURES else 16
+from numbadnn.cpu._elements import (
+    FEATURES,
+    I1,
+    I32,
+    I64,
+    IR,
+    X86_512,
+    acc_type,
+    at,
+    broadcast,
+    known,
+    masked,
+    narrow,
+    splat,
+    widen,
+)
 
-I1, I16, I32, I64 = (ir.IntType(n) for n in (1, 16, 32, 64))
-_IR = {types.float32: ir.FloatType(), types.float64: ir.DoubleType(), types.uint16: I16, types.int16: I16}
+VECTOR_BYTES = 64 if X86_512 else 32 if "+avx" in FEATURES else 16
 
 
 class Vec(types.Type):
@@ -40,12 +46,7 @@ class Vec(types.Type):
 @register_model(Vec)
 class _VecModel(models.PrimitiveModel):
     def __init__(self, dmm, fe_type) -> None:  # type: ignore[no-untyped-def]
-        super().__init__(dmm, fe_type, ir.VectorType(_IR[fe_type.dtype], fe_type.lanes))
-
-
-def acc_type(dtype):  # type: ignore[no-untyped-def]
-    """The type sums of ``dtype`` are kept in."""
-    return types.float64 if dtype == types.float64 else types.float32
+        super().__init__(dmm, fe_type, ir.VectorType(IR[fe_type.dtype], fe_type.lanes))
 
 
 def vec_of(like):  # type: ignore[no-untyped-def]
@@ -53,91 +54,8 @@ def vec_of(like):  # type: ignore[no-untyped-def]
     return Vec(acc_type(like.dtype), getattr(like, "times", 1))
 
 
-def known(like) -> bool:  # type: ignore[no-untyped-def]
-    return isinstance(like, types.Array) and like.dtype in _IR
-
-
-def splat(ty, value):  # type: ignore[no-untyped-def]
-    return ir.Constant(ty, [value] * ty.count) if isinstance(ty, ir.VectorType) else ir.Constant(ty, value)
-
-
-def _as(ty, element):  # type: ignore[no-untyped-def]
-    """``element``, or the vector of it with as many lanes as ``ty``."""
-    return ir.VectorType(element, ty.count) if isinstance(ty, ir.VectorType) else element
-
-
-def _widen(b, value, dtype):  # type: ignore[no-untyped-def]
-    """Stored bits -> accumulator, exactly; scalar or vector."""
-    if dtype not in (types.uint16, types.int16):
-        return value
-    wide, real = _as(value.type, I32), _as(value.type, ir.FloatType())
-    if dtype == types.uint16 and F16C and isinstance(value.type, ir.VectorType):  # LLVM does not vectorise a scalar one
-        return b.fpext(b.bitcast(value, _as(value.type, ir.HalfType())), real)
-    bits = b.zext(value, wide)
-    if dtype == types.int16:
-        return b.bitcast(b.shl(bits, splat(wide, 16)), real)
-    # float16: move exponent and mantissa into place, rebias by an exact multiplication (subnormals become normal)
-    magnitude = b.and_(bits, splat(wide, 0x7FFF))
-    scaled = b.fmul(b.bitcast(b.shl(magnitude, splat(wide, 13)), real), splat(real, 2.0**112))
-    special = b.icmp_unsigned(">=", magnitude, splat(wide, 0x7C00))
-    out = b.or_(b.bitcast(scaled, wide), b.select(special, splat(wide, 0x7F800000), splat(wide, 0)))
-    sign = b.shl(b.and_(bits, splat(wide, 0x8000)), splat(wide, 16))
-    return b.bitcast(b.or_(out, sign), real)
-
-
-def _narrow(b, value, dtype):  # type: ignore[no-untyped-def]
-    """Accumulator -> stored bits, to nearest even; scalar or vector."""
-    if dtype not in (types.uint16, types.int16):
-        return value
-    wide, real, half = _as(value.type, I32), _as(value.type, ir.FloatType()), _as(value.type, I16)
-    if dtype == types.uint16 and F16C:
-        return b.bitcast(b.fptrunc(value, _as(value.type, ir.HalfType())), half)
-
-    def c(n):  # type: ignore[no-untyped-def]
-        return splat(wide, n)
-
-    bits = b.bitcast(value, wide)
-    magnitude = b.and_(bits, c(0x7FFFFFFF))
-    nan = b.icmp_unsigned(">", magnitude, c(0x7F800000))
-    if dtype == types.int16:
-        odd = b.and_(b.lshr(bits, c(16)), c(1))
-        rounded = b.lshr(b.add(bits, b.add(c(0x7FFF), odd)), c(16))
-        return b.trunc(b.select(nan, b.or_(b.lshr(bits, c(16)), c(0x40)), rounded), half)
-    # float16: three ranges (too large or NaN; subnormal, by adding 0.5 so that the hardware rounds; normal)
-    large = b.select(nan, c(0x7E00), c(0x7C00))
-    small = b.sub(b.bitcast(b.fadd(b.bitcast(magnitude, real), splat(real, 0.5)), wide), c(0x3F000000))
-    odd = b.and_(b.lshr(magnitude, c(13)), c(1))
-    normal = b.lshr(b.add(b.add(magnitude, c(((15 - 127) << 23) + 0xFFF & 0xFFFFFFFF)), odd), c(13))
-    out = b.select(b.icmp_unsigned("<", magnitude, c(0x38800000)), small, normal)
-    out = b.select(b.icmp_unsigned(">=", magnitude, c(0x47800000)), large, out)
-    return b.trunc(b.or_(out, b.lshr(b.and_(bits, c(0x80000000)), c(16))), half)
-
-
-def at(b, address, ty, offset=None):  # type: ignore[no-untyped-def]
-    """Pointer to ``ty`` at ``address``, plus ``offset`` elements."""
-    if offset is not None:
-        element = ty.element if isinstance(ty, ir.VectorType) else ty
-        size = ir.Constant(I64, element.width // 8 if isinstance(element, ir.IntType) else _bytes(element))
-        address = b.add(address, b.mul(offset, size))
-    return b.inttoptr(address, ty.as_pointer())
-
-
-def _bytes(real) -> int:  # type: ignore[no-untyped-def]
-    return 8 if isinstance(real, ir.DoubleType) else 4
-
-
 def _mask(b, mask, lanes: int):  # type: ignore[no-untyped-def]
     return b.bitcast(b.trunc(mask, ir.IntType(lanes)), ir.VectorType(I1, lanes))
-
-
-def masked(b, which: str, ty, arguments):  # type: ignore[no-untyped-def]
-    """llvm.masked.load (pointer, alignment, mask, otherwise) or llvm.masked.store (value, pointer, alignment, mask)."""
-    element = ty.element
-    name = f"f{_bytes(element) * 8}" if isinstance(element, ir.FloatType | ir.DoubleType) else f"i{element.width}"
-    result = ty if which == "load" else ir.VoidType()
-    fnty = ir.FunctionType(result, [a.type for a in arguments])
-    fn = cgutils.get_or_insert_function(b.module, fnty, f"llvm.masked.{which}.v{ty.count}{name}.p0")
-    return b.call(fn, arguments)
 
 
 class Element(types.Array):
@@ -172,145 +90,10 @@ element, four_of = _element(1), _element(4)
 
 
 @intrinsic
-def itemsize(typingctx, like):  # type: ignore[no-untyped-def]
-    """Bytes of one stored element."""
-    if known(like):
-        return types.int64(like), lambda cx, b, sig, args: ir.Constant(I64, like.dtype.bitwidth // 8)
-
-
-@intrinsic
-def accsize(typingctx, like):  # type: ignore[no-untyped-def]
-    """Bytes of one accumulator."""
-    if known(like):
-        return types.int64(like), lambda cx, b, sig, args: ir.Constant(I64, acc_type(like.dtype).bitwidth // 8)
-
-
-@intrinsic
 def lanes(typingctx, like):  # type: ignore[no-untyped-def]
     """Accumulators of a vector."""
     if known(like):
         return types.int64(like), lambda cx, b, sig, args: ir.Constant(I64, vec_of(like).lanes)
-
-
-@intrinsic
-def load1(typingctx, address, offset, like):  # type: ignore[no-untyped-def]
-    """The element at ``address`` + ``offset`` elements, widened."""
-
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-        ty = _IR[like.dtype]
-        return _widen(b, b.load(at(b, args[0], ty, args[1]), align=like.dtype.bitwidth // 8), like.dtype)
-
-    if known(like):
-        return acc_type(like.dtype)(types.int64, types.int64, like), codegen
-
-
-@intrinsic
-def store1(typingctx, address, offset, value, like):  # type: ignore[no-untyped-def]
-    """Round ``value`` and store it at ``address`` + ``offset`` elements."""
-
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-        ty = _IR[like.dtype]
-        b.store(_narrow(b, args[2], like.dtype), at(b, args[0], ty, args[1]), align=like.dtype.bitwidth // 8)
-        return cx.get_dummy_value()
-
-    if known(like):
-        return types.void(types.int64, types.int64, acc_type(like.dtype), like), codegen
-
-
-#: elements of ``widen_block`` and ``narrow_block``, and how far ahead of 16-bit ones memory is asked for: about a line
-BLOCK, AHEAD = 16, 1024
-
-
-def line(buffer) -> bool:  # type: ignore[no-untyped-def]
-    return isinstance(buffer, types.Array) and buffer.layout == "C" and buffer.dtype in (types.float32, types.float64)
-
-
-def _convert(b, value, ty):  # type: ignore[no-untyped-def]
-    """A vector of reals as another of as many."""
-    if value.type == ty:
-        return value
-    return b.fpext(value, ty) if isinstance(ty.element, ir.DoubleType) else b.fptrunc(value, ty)
-
-
-def _blocks(cx, b, sig, args):  # type: ignore[no-untyped-def]
-    """Pointers to BLOCK elements of the buffer and in memory, from number ``start`` on, of (buffer, start, address, like)."""
-    buffer, _, _, like = sig.args
-    data = cx.make_array(buffer)(cx, b, args[0]).data
-    real, ty = (ir.VectorType(_IR[array.dtype], BLOCK) for array in (buffer, like))
-    return b.bitcast(b.gep(data, [args[1]]), real.as_pointer()), at(b, args[2], ty, args[1])
-
-
-def _prefetch(b, here, like, write):  # type: ignore[no-untyped-def]
-    """Let the 16-bit elements of the next line come while the reals of this one are worked on."""
-    if like.dtype.bitwidth == 16:
-        ahead = b.gep(b.bitcast(here, I16.as_pointer()), [ir.Constant(I64, AHEAD)])
-        fnty = ir.FunctionType(ir.VoidType(), [ahead.type, I32, I32, I32])
-        fn = cgutils.get_or_insert_function(b.module, fnty, "llvm.prefetch.p0")
-        b.call(fn, [ahead, *(ir.Constant(I32, n) for n in (write, 3, 1))])
-
-
-@intrinsic
-def widen_block(typingctx, buffer, start, address, like):  # type: ignore[no-untyped-def]
-    """buffer[start : start + BLOCK] = the elements from ``address`` + ``start`` elements on, as the buffer's type."""
-
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-        there, here = _blocks(cx, b, sig, args)
-        _prefetch(b, here, like, 0)
-        value = _widen(b, b.load(here, align=like.dtype.bitwidth // 8), like.dtype)
-        real = there.type.pointee
-        b.store(_convert(b, value, real), there, align=_bytes(real.element))
-        return cx.get_dummy_value()
-
-    if known(like) and line(buffer):
-        return types.void(buffer, types.int64, types.int64, like), codegen
-
-
-def narrowing(store):  # type: ignore[no-untyped-def]
-    """The reverse of ``widen_block``: BLOCK elements are rounded and given to ``store``, with where they go."""
-
-    def narrow_block(typingctx, buffer, start, address, like):  # type: ignore[no-untyped-def]
-        def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-            there, here = _blocks(cx, b, sig, args)
-            value = b.load(there, align=_bytes(there.type.pointee.element))
-            value = _convert(b, value, ir.VectorType(_IR[acc_type(like.dtype)], BLOCK))
-            store(b, _narrow(b, value, like.dtype), here, like)
-            return cx.get_dummy_value()
-
-        if known(like) and line(buffer):
-            return types.void(buffer, types.int64, types.int64, like), codegen
-
-    return intrinsic(narrow_block)
-
-
-def store_block(b, value, place, like):  # type: ignore[no-untyped-def]
-    _prefetch(b, place, like, 1)
-    b.store(value, place, align=like.dtype.bitwidth // 8)
-
-
-narrow_block = narrowing(store_block)
-
-
-@intrinsic
-def peek(typingctx, address, index, like):  # type: ignore[no-untyped-def]
-    """The accumulator number ``index`` at ``address``."""
-
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-        return b.load(at(b, args[0], _IR[acc_type(like.dtype)], args[1]))
-
-    if known(like):
-        return acc_type(like.dtype)(types.int64, types.int64, like), codegen
-
-
-@intrinsic
-def poke(typingctx, address, index, value, like):  # type: ignore[no-untyped-def]
-    """Set the accumulator number ``index`` at ``address``."""
-
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-        b.store(args[2], at(b, args[0], _IR[acc_type(like.dtype)], args[1]))
-        return cx.get_dummy_value()
-
-    if known(like):
-        return types.void(types.int64, types.int64, acc_type(like.dtype), like), codegen
 
 
 @intrinsic
@@ -328,11 +111,11 @@ def load(typingctx, address, offset, mask, otherwise, like):  # type: ignore[no-
     def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
         address, offset, mask, otherwise, _ = args
         n = vec.lanes
-        ty = ir.VectorType(_IR[like.dtype], n)
+        ty = ir.VectorType(IR[like.dtype], n)
         bits = _mask(b, mask, n)
         align = ir.Constant(I32, like.dtype.bitwidth // 8)
         loaded = masked(b, "load", ty, [at(b, address, ty, offset), align, bits, ir.Constant(ty, ir.Undefined)])
-        return b.select(bits, _widen(b, loaded, like.dtype), otherwise)
+        return b.select(bits, widen(b, loaded, like.dtype), otherwise)
 
     if known(like):
         vec = vec_of(like)
@@ -346,7 +129,7 @@ def load_even(typingctx, address, offset, mask, otherwise, like):  # type: ignor
     def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
         address, offset, mask, otherwise, _ = args
         n = vec.lanes
-        ty = ir.VectorType(_IR[like.dtype], n)
+        ty = ir.VectorType(IR[like.dtype], n)
         align = ir.Constant(I32, like.dtype.bitwidth // 8)
         masks, halves = [], []
         for part in range(2):
@@ -356,7 +139,7 @@ def load_even(typingctx, address, offset, mask, otherwise, like):  # type: ignor
             halves.append(masked(b, "load", ty, [where, align, bits, ir.Constant(ty, [0] * n)]))
         even = ir.Constant(ir.VectorType(I32, n), list(range(0, 2 * n, 2)))
         return b.select(
-            b.shuffle_vector(*masks, even), _widen(b, b.shuffle_vector(*halves, even), like.dtype), otherwise
+            b.shuffle_vector(*masks, even), widen(b, b.shuffle_vector(*halves, even), like.dtype), otherwise
         )
 
     if known(like):
@@ -366,9 +149,9 @@ def load_even(typingctx, address, offset, mask, otherwise, like):  # type: ignor
 
 def store_lanes(b, address, offset, mask, value, dtype):  # type: ignore[no-untyped-def]
     """Store the lanes whose bit in ``mask`` is set, rounded to a stored type, to consecutive elements."""
-    ty, align = ir.VectorType(_IR[dtype], value.type.count), ir.Constant(I32, dtype.bitwidth // 8)
+    ty, align = ir.VectorType(IR[dtype], value.type.count), ir.Constant(I32, dtype.bitwidth // 8)
     where = at(b, address, ty, offset)
-    masked(b, "store", ty, [_narrow(b, value, dtype), where, align, _mask(b, mask, ty.count)])
+    masked(b, "store", ty, [narrow(b, value, dtype), where, align, _mask(b, mask, ty.count)])
 
 
 @intrinsic
@@ -392,14 +175,14 @@ def store_even(typingctx, address, offset, mask, value, like):  # type: ignore[n
     def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
         address, offset, mask, value, _ = args
         n = vec.lanes
-        ty = ir.VectorType(_IR[like.dtype], n)
+        ty = ir.VectorType(IR[like.dtype], n)
         align = ir.Constant(I32, like.dtype.bitwidth // 8)
-        narrow = _narrow(b, value, like.dtype)
+        stored = narrow(b, value, like.dtype)
         for part in range(2):
             places = ir.Constant(ir.VectorType(I32, n), [(part * n + i) // 2 for i in range(n)])
             bits = _mask(b, b.lshr(mask, ir.Constant(I64, part * n)), n)
             where = at(b, address, ty, b.add(offset, ir.Constant(I64, part * n)))
-            masked(b, "store", ty, [b.shuffle_vector(narrow, narrow, places), where, align, bits])
+            masked(b, "store", ty, [b.shuffle_vector(stored, stored, places), where, align, bits])
         return cx.get_dummy_value()
 
     if known(like):
@@ -476,10 +259,3 @@ def scale(typingctx, alpha, value):  # type: ignore[no-untyped-def]
 
     if isinstance(value, Vec):
         return value(value.dtype, value), codegen
-
-
-def broadcast(b, scalar, ty):  # type: ignore[no-untyped-def]
-    one = b.insert_element(ir.Constant(ty, ir.Undefined), scalar, ir.Constant(I32, 0))
-    return b.shuffle_vector(
-        one, ir.Constant(ty, ir.Undefined), ir.Constant(ir.VectorType(I32, ty.count), [0] * ty.count)
-    )

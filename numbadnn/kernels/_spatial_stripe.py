@@ -4,7 +4,7 @@ A block has ``rows`` rows of cells and looks at all points of its image. Counts 
 rank of each of a thread's points in registers. The block's stretch begins behind as many records as there are points in the
 rows above, wherever they lie across: what stands where is the same in every run, and every cell is in order.
 
-    shared memory   a sum of each thread | points above | where each cell begins, and the last ends | points, cell by cell
+    shared memory   a sum of each warp | points above | where each cell begins, and the last ends | points, cell by cell
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._packed import load_words, widen
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, let_next_start, load
+from numbadnn.kernels._ptx import ACCUMULATOR, WORD, let_next_start, load, quotient, shuffle_xor
 from numbadnn.kernels._spatial_bins import put_record
 from numbadnn.kernels._spatial_point import INTEGER
 from numbadnn.kernels.spatial_bins import StripeConfig
@@ -29,27 +29,26 @@ def stripe(config: StripeConfig) -> Callable[..., None]:
     makes ``config.accesses`` of them."""
     threads, many, accesses = config.threads, config.points, config.accesses
     warps, pair, apart, all_points = threads // 32, 2 * many, threads * many, accesses * many
-    above, counts = threads, threads + 1  # how many points lie above; where each cell begins, and where the last ends
+    above, counts = warps, warps + 1  # how many points lie above; where each cell begins, and where the last ends
     cell = _spatial_point.cell(config.acc)
     words = max(1, pair * ITEMSIZE[config.place] // 4)
     raw_words = UNDER_WAY * words
     read, read_words, convert = load(config.place, config.acc), load_words(words), widen(config.place, pair, config.acc)
     write, A = _spatial_point.write_integer(), ACCUMULATOR[config.acc]
     put, size, R = put_record(config), 4 * ITEMSIZE[config.record], ACCUMULATOR[config.record]
-    grid_size = ITEMSIZE[config.place]
+    grid_size, before_thread = ITEMSIZE[config.place], before_of_thread(warps)
+    read_point, convert_point = load_words(max(1, grid_size // 2)), widen(config.place, 2, config.acc)
 
     @device
     def scaled(value, half):  # type: ignore[no-untyped-def]
         return A(A(value + A(1)) * half)
 
     def kernel(  # type: ignore[no-untyped-def]
-        grid, work, parts, stripes, rows, out_height, out_width, height, width, half_width, half_height, gs
+        grid, work, parts, stripes, rows, out_height, out_width, by, height, width, half_width, half_height, gs
     ):
-        table = cuda.shared.array(0, INTEGER)  # a sum of each thread, and what ``above`` and so on say
+        table = cuda.shared.array(0, INTEGER)  # a sum of each warp, and what ``above`` and so on say
         record, values, raw = cuda.local.array(4, R), cuda.local.array(pair, A), cuda.local.array(raw_words, WORD)
-        cells_of = cuda.local.array(
-            all_points, INTEGER
-        )  # of the thread's points, and how many came there before; -1: none
+        cells_of = cuda.local.array(all_points, INTEGER)  # of its points, and how many came there before; -1: none
         let_next_start()
         thread = i32(cuda.threadIdx.x)
         warp, lane = i32(thread >> 5), i32(thread & 31)
@@ -103,15 +102,7 @@ def stripe(config: StripeConfig) -> Callable[..., None]:
         while k < last:
             total = i32(total + table[u32(counts + k)])
             k = i32(k + 1)
-        table[u32(thread)] = total
-        step = i32(1)
-        while step < threads:  # inclusive sums, each step twice as far
-            cuda.syncthreads()
-            back = table[u32(thread - step)] if thread >= step else i32(0)
-            cuda.syncthreads()
-            table[u32(thread)] = i32(table[u32(thread)] + back)
-            step = i32(step * 2)
-        place, k = i32(table[u32(thread)] - total), first
+        place, k = before_thread(total, table), first
         while k < last:
             count = table[u32(counts + k)]
             table[u32(counts + k)] = place
@@ -140,9 +131,14 @@ def stripe(config: StripeConfig) -> Callable[..., None]:
         while k < table[u32(counts + cells)]:
             point = table[u32(listed + k)]
             k = i32(k + threads)
-            row = i32(u32(point) // u32(out_width))
-            at = image + (i64(row) * gs[1] + i64(point - row * out_width) * gs[2]) * grid_size
-            x, y = scaled(read(at), half_width), scaled(read(at + gs[3] * grid_size), half_height)
+            row = quotient(point, by)
+            if many == 1:
+                at = image + (i64(row) * gs[1] + i64(point - row * out_width) * gs[2]) * grid_size
+                values[0], values[1] = read(at), read(at + gs[3] * grid_size)
+            else:
+                read_point(raw, i32(0), image + i64(point) * (2 * grid_size))
+                convert_point(values, i32(0), raw, i32(0))
+            x, y = scaled(values[0], half_width), scaled(values[1], half_height)
             _, j, i, u, v = cell(x, y, height, width)
             own = i32((i - top) * across + j + 1)
             other, last = table[u32(counts + own)], table[u32(counts + own + 1)]
@@ -154,3 +150,32 @@ def stripe(config: StripeConfig) -> Callable[..., None]:
             put(record, records + i64(to) * size, point, row, u, v)
 
     return kernel
+
+
+def before_of_thread(warps: int):  # type: ignore[no-untyped-def]
+    """``before(count, table) -> i32``: the sum of ``count`` over the threads before this one; ``table``: a number of each warp.
+
+    Sums of counts of points that fit shared memory are exact in float32.
+    """
+    swap = shuffle_xor("float32")
+
+    @device
+    def before(count, table):  # type: ignore[no-untyped-def]
+        lane, warp = i32(i32(cuda.threadIdx.x) & 31), i32(i32(cuda.threadIdx.x) >> 5)
+        mine, total = (
+            f32(0),
+            f32(count),
+        )  # of the lanes before this one among 1, 2, 4 ... neighbours, and of all of those
+        for level in range(5):
+            other = swap(total, i32(1 << level))
+            mine = f32(mine + (other if lane & (1 << level) else f32(0)))
+            total = f32(total + other)
+        if lane == 0:
+            table[u32(warp)] = i32(total)
+        cuda.syncthreads()
+        of_warps = f32(table[u32(lane)]) if lane < warp else f32(0)
+        for level in range(5):
+            of_warps = f32(of_warps + swap(of_warps, i32(16 >> level)))
+        return i32(mine + of_warps)
+
+    return before

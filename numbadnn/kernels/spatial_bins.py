@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from numbadnn.kernels._launch import reciprocal
 from numbadnn.kernels.spatial_layout import THREADS, Step, halves, real, step
 from numbadnn.ops.spatial import SpatialProblem
 from numbadnn.problem import ITEMSIZE, Spec
 
 #: threads of the kernel that makes all bins at once
 STRIPE_THREADS = 1024
+#: numbers it keeps in shared memory besides those of cells and points: one of each warp, how many lie above, and the end
+STRIPE_SUMS = STRIPE_THREADS // 32 + 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ def points_at_once(grid: Spec) -> int:
 def rows_a_stripe(problem: SpatialProblem) -> int:
     """Rows of cells that one launch for all bins has room for beside all points of an image; none: there are several launches."""
     assert problem.img is not None and problem.dy is not None
-    return (STRIPE_ROOM - STRIPE_THREADS - 2 - math.prod(problem.dy.shape[2:])) // (problem.img.shape[3] + 1)
+    return (STRIPE_ROOM - STRIPE_SUMS - math.prod(problem.dy.shape[2:])) // (problem.img.shape[3] + 1)
 
 
 def bins_steps(problem: SpatialProblem, n: int, offsets: tuple[int, ...]) -> tuple[Step, ...]:
@@ -96,10 +99,10 @@ def bins_steps(problem: SpatialProblem, n: int, offsets: tuple[int, ...]) -> tup
     together, most = points_at_once(grid), rows_a_stripe(problem)
     if most > 0:
         rows = min(most, -(-(height + 1) // max(1, min(STRIPES // n, h * w // STRIPE_POINTS))))
-        room = STRIPE_THREADS + 2 + rows * (width + 1) + h * w
+        room = STRIPE_SUMS + rows * (width + 1) + h * w
         stripes = -(-(height + 1) // rows)
-        scalars = (offsets, stripes, rows, h, w, height, width, *halves(problem), grid.strides)
-        parameters = f"ptr:2 i64*4 i32:6 {real(acc)}:2 i64*4"
+        scalars = (offsets, stripes, rows, h, w, reciprocal(w), height, width, *halves(problem), grid.strides)
+        parameters = f"ptr:2 i64*4 i32:4 i64*2 i32:2 {real(acc)}:2 i64*4"
         whole = StripeConfig(grid.dtype, acc, record, together, -(-h * w // (STRIPE_THREADS * together)))
         stripe = step("stripe", "stripe", whole, (), parameters, n * stripes, scalars, shared_bytes=4 * room)
         return (stripe._replace(operands="grid space"),)

@@ -33,9 +33,10 @@ def parts_of_tile(dtype: str, acc: str, config: StagedGatherConfig):  # type: ig
 
     @device
     def take(  # type: ignore[no-untyped-def]
-        words, table, needed, record, starts, counts, most, records, entries, left, top, channels, height, width,
-        out_width, line, line_step, next_y, line_own, own_step, next_x, line_of_d, ds, next_d, dot, points,
-    ):  # fmt: skip
+        arrays, most, records, entries, sizes, dy_of, img_of, target, ds, dot_of, left, top
+    ):
+        _, _, needed, _, starts, counts = arrays
+        _, height, width, _ = sizes
         thread = i32(cuda.threadIdx.x)
         share, at = i32(fewest), i32(0)
         while share <= MOST_SHARES and cuda.syncthreads_or(i32(1) if most > share * held else i32(0)) != 0:
@@ -51,11 +52,9 @@ def parts_of_tile(dtype: str, acc: str, config: StagedGatherConfig):  # type: ig
                     find(starts, i32(0), entries + (row * i64(width + 2) + column) * 4, i64(width + 2) * 4),
                     i32(1),
                 )
-            done = tile(
-                words, table, needed, record, starts, counts, i32(0), records, live, channels, height, width, out_width,
-                line, line_step, next_y, line_own, own_step, next_x, line_of_d + (row * ds[2] + column * ds[3]) * size,
-                i64(0), next_d, dot, points, (share, first_column, first_row, columns),
-            )  # fmt: skip
+            into = (target + (row * ds[2] + column * ds[3]) * size, i64(0), ds[1] * size)
+            part = (share, first_column, first_row, columns)
+            done = tile(arrays, i32(0), records, live, sizes, dy_of, img_of, into, dot_of, part)
             cuda.syncthreads()  # all are done with what lies in shared memory
             if done:
                 for r in range(clears):

@@ -32,7 +32,7 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
     threads, pieces, many = config.threads, config.pieces, config.many
     locate, find = _spatial_point.tile(config.columns, config.rows), starts_of_pixel()
     down_step, six, clears = threads // config.columns, 6 * many, -(-pieces // threads)
-    few, columns = config.few, config.columns
+    few, columns, flags = config.few, config.columns, config.pieces + 1  # one more: what no pixel needs
     in_few, in_many = tile_of(dtype, acc, config, few), tile_of(dtype, acc, config, config.held)
     in_parts = parts_of_tile(dtype, acc, config)
     walk = walk_of(dtype, acc, WALKED, config, dots=True)
@@ -42,7 +42,7 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
     ):
         words = cuda.shared.array(0, WORD)
         table = cuda.shared.array(128, INTEGER)
-        needed = cuda.shared.array(pieces, INTEGER)
+        needed = cuda.shared.array(flags, INTEGER)
         starts, counts = cuda.local.array(six, INTEGER), cuda.local.array(many, INTEGER)
         record = cuda.local.array(4, R)
         walked, values, own = cuda.local.array(WALKED, A), cuda.local.array(WALKED, A), cuda.local.array(WALKED, A)
@@ -65,32 +65,24 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
             if i32(p) < live:
                 counts[p] = find(starts, i32(6 * p), entry + (p * down_step) * next_entry, next_entry)
             most = max(most, counts[p])
-        line, next_y, next_x, next_d = dy + n * ys[0] * size, ys[1] * size, xs[1] * size, ds[1] * size
-        line_own = img + n * xs[0] * size
+        left, top = i32(column - i32(u32(thread) % u32(columns))), i32(row - i32(u32(thread) // u32(columns)))
         target = dimg + (n * ds[0] + row * ds[2] + column * ds[3]) * size
-        row_step = down_step * ds[2] * size
+        row_step, next_y, next_x, next_d = down_step * ds[2] * size, ys[1] * size, xs[1] * size, ds[1] * size
         points = i64(out_height) * out_width
         dot += i64(n) * points * 16
-        left, top = i32(column - i32(u32(thread) % u32(columns))), i32(row - i32(u32(thread) // u32(columns)))
+        line = dy + n * ys[0] * size
+        arrays, sizes = (words, table, needed, record, starts, counts), (channels, height, width, out_width)
+        dy_of, img_of = (line, ys[2] * size, next_y), (img + n * xs[0] * size, xs[2] * size, next_x)
+        into, dot_of, whole = (target, row_step, next_d), (dot, points), (i32(1), left, top, i32(columns))
         if cuda.syncthreads_or(i32(1) if most > few else i32(0)) != 0:
-            done = in_many(
-                words, table, needed, record, starts, counts, most, records, live, channels, height, width,
-                out_width, line, ys[2] * size, next_y, line_own, xs[2] * size, next_x, target, row_step, next_d, dot, points,
-                (i32(1), left, top, i32(columns)),
-            )  # fmt: skip
+            done = in_many(arrays, most, records, live, sizes, dy_of, img_of, into, dot_of, whole)
         else:
-            done = in_few(
-                words, table, needed, record, starts, counts, most, records, live, channels, height, width,
-                out_width, line, ys[2] * size, next_y, line_own, xs[2] * size, next_x, target, row_step, next_d, dot, points,
-                (i32(1), left, top, i32(columns)),
-            )  # fmt: skip
+            done = in_few(arrays, most, records, live, sizes, dy_of, img_of, into, dot_of, whole)
         if done:
             return
         if in_parts(
-            words, table, needed, record, starts, counts, most, records, entries, left, top, channels, height, width,
-            out_width, line, ys[2] * size, next_y, line_own, xs[2] * size, next_x, dimg + n * ds[0] * size, ds, next_d, dot,
-            points,
-        ):  # fmt: skip
+            arrays, most, records, entries, sizes, dy_of, img_of, dimg + n * ds[0] * size, ds, dot_of, left, top
+        ):
             return
         for p in range(many):
             if i32(p) < live:

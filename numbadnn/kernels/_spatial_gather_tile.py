@@ -34,6 +34,7 @@ def tile_of(dtype: str, acc: str, config: StagedGatherConfig, held: int, parts: 
     rounds, ordered, all_pieces = config.rounds, config.ordered, config.rows * config.columns // vec
     part_pieces = threads // vec
     group, stages = config.group, config.stages
+    nothing_at = config.pieces * vec  # behind each box
     zero, box_bytes, slot = config.zero(size), config.box_bytes(size), config.group * config.box_bytes(size)
     behind = stages * slot // 4  # where the places of dots begin
     at_once, all_held = group * many, held * many
@@ -41,10 +42,14 @@ def tile_of(dtype: str, acc: str, config: StagedGatherConfig, held: int, parts: 
     assert stages == 4, "turns are written out"
 
     @device
-    def tile(  # type: ignore[no-untyped-def]
-        words, table, needed, record, starts, counts, most, records, live, channels, height, width, out_width, line,
-        line_step, next_y, line_own, own_step, next_x, target, row_step, next_d, dot, points, part,
-    ):  # fmt: skip
+    def tile(arrays, most, records, live, sizes, dy_of, img_of, into, dot_of, part):  # type: ignore[no-untyped-def]
+        words, table, needed, record, starts, counts = arrays
+        channels, height, width, out_width = sizes
+        line, line_step, next_y = dy_of
+        line_own, own_step, next_x = img_of
+        target, row_step, next_d = into
+        dot, points = dot_of
+        share, first_column, first_row, columns = part
         sources, steps = cuda.local.array(rounds, INTEGER64), cuda.local.array(rounds, INTEGER64)
         places = cuda.local.array(rounds, INTEGER)
         sums, own, values = cuda.local.array(at_once, A), cuda.local.array(at_once, A), cuda.local.array(group, A)
@@ -56,7 +61,6 @@ def tile_of(dtype: str, acc: str, config: StagedGatherConfig, held: int, parts: 
         thread = i32(cuda.threadIdx.x)
         start_of, which = address_of(words), u32(behind + thread)
         low_j, high_j, low_i, high_i = i32(FAR), i32(FAR), i32(FAR), i32(FAR)
-        share, first_column, first_row, columns = part
         mine, own_part, own_pieces = thread, i32(0), i32(all_pieces)
         if parts:
             mine = i32(u32(thread) // u32(share))
@@ -90,14 +94,14 @@ def tile_of(dtype: str, acc: str, config: StagedGatherConfig, held: int, parts: 
         if fits:
             for e in range(all_held):
                 index = i32((i32(at[e] >> 16) - top) * pitch + i32(at[e] & 0xFFFF) - left * vec)
-                if at[e] != NONE:
-                    needed[i32(u32(index) // u32(vec))] = 1
-                at[e] = i32(start_of + (i32(index * size) if at[e] != NONE else i32(zero)))
+                index = index if at[e] != NONE else i32(nothing_at)
+                needed[i32(u32(index) // u32(vec))] = 1
+                at[e] = i32(start_of + index * size)
                 dots[e] = A(0)
             cuda.syncthreads()
             if thread < stages * group:
-                words[(thread * box_bytes + zero) // 4] = 0
-                words[(thread * box_bytes + zero) // 4 + 1] = 0
+                words[u32(thread * (box_bytes // 4) + zero // 4)] = 0
+                words[u32(thread * (box_bytes // 4) + zero // 4 + 1)] = 0
             plan(sources, places, needed, own_pieces, line, left, top, wide, tall, pitch, line_step)
             for r in range(rounds):
                 steps[r] = next_y
@@ -120,31 +124,14 @@ def tile_of(dtype: str, acc: str, config: StagedGatherConfig, held: int, parts: 
             own_at = i32(start_of + (zero + 16) + mine * size)
             if parts:
                 live = live if own_part == 0 else i32(0)
-            for c in range(
-                0, channels, 4 * group
-            ):  # each slot has its own instructions: its place is a constant of theirs
-                # fmt: off
-                target = turn(
-                    0, c, channels, next_d, target, row_step, live,
-                    words, start_of, sources, steps, places, some, own_at, share, most, at, weight, dots, sums, own,
-                    values,
-                )
-                target = turn(
-                    1, c, channels, next_d, target, row_step, live,
-                    words, start_of, sources, steps, places, some, own_at, share, most, at, weight, dots, sums, own,
-                    values,
-                )
-                target = turn(
-                    2, c, channels, next_d, target, row_step, live,
-                    words, start_of, sources, steps, places, some, own_at, share, most, at, weight, dots, sums, own,
-                    values,
-                )
-                target = turn(
-                    3, c, channels, next_d, target, row_step, live,
-                    words, start_of, sources, steps, places, some, own_at, share, most, at, weight, dots, sums, own,
-                    values,
-                )
-                # fmt: on
+            copies = (words, start_of, sources, steps, places, some)
+            pixels = (own_at, share, most, at, weight, dots, sums, own, values)
+            into = (row_step, next_d, live)
+            for c in range(0, channels, 4 * group):  # each slot has its own instructions, whose constant its place is
+                target = turn(0, c, channels, target, into, copies, pixels)
+                target = turn(1, c, channels, target, into, copies, pixels)
+                target = turn(2, c, channels, target, into, copies, pixels)
+                target = turn(3, c, channels, target, into, copies, pixels)
             for e in range(all_held):
                 place_of_dot = words[u32(which + e * threads)]
                 if place_of_dot != u32(NO_DOT):
@@ -164,12 +151,11 @@ def turn_of(dtype: str, acc: str, config: StagedGatherConfig, held: int, parts: 
     wait = wait_async_but(stages - 2)
 
     @device
-    def turn(  # type: ignore[no-untyped-def]
-        s, c, channels, next_d, target, row_step, live,
-        words, start_of, sources, steps, places, some, own_at, share, most, at, weight, dots, sums, own,
-                    values,
-    ):  # fmt: skip
+    def turn(s, c, channels, target, into, copies, pixels):  # type: ignore[no-untyped-def]
         """``most``: records of the thread's pixels, at most."""
+        row_step, next_d, live = into
+        words, start_of, sources, steps, places, some = copies
+        own_at, share, most, at, weight, dots, sums, own, values = pixels
         left = i32(channels - c - s * group)
         if left > 0:
             wait()

@@ -191,7 +191,7 @@ def gather_config(problem: SpatialProblem, stem: str) -> GatherConfig | StagedGa
         together = math.gcd(c, 4 if few else 2)
         rows, pieces = (8, 192) if few else (16, 512)
         # a turned image has five records a pixel at most, one enlarged by a tenth seven
-        kept = {"few": 5, "held": 7, "deep": 7 if few else 12}
+        kept = {"few": 5, "held": 7, "deep": 6 if few else 12}
         return StagedGatherConfig(
             rows, 1, vec, pieces, 4, together, **kept, record=record, folded=folded, ordered=ordered
         )

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from numbadnn import reference
-from numbadnn.kernels import simulate, spatial_gradients
+from numbadnn.kernels import simulate, spatial_bins
 from numbadnn.ops.spatial import SpatialProblem
 from numbadnn.validate.oracle import Trial
 
@@ -49,8 +49,6 @@ def check(text: str, stem: str, scale: float) -> bool:
 
 if __name__ == "__main__":
     passed = [check(*case) for case in CASES]
-    spatial_gradients.STRIPE_ROOM = (
-        0  # as if there were more points than shared memory has room for: cells in any order
-    )
+    spatial_bins.STRIPE_ROOM = 0  # as if there were more points than shared memory has room for: cells in any order
     passed += [check(*case) for case in CASES if case[0].startswith("spatialtf_sampler_grad img=float16")]
     sys.exit(not all(passed))

@@ -13,9 +13,9 @@ from numbadnn.kernels._cuda import SIMULATED, i32, intrinsic, types
 from numbadnn.kernels._ptx import _I32, _asm, _bytes_at, _slot
 
 
-def _instruction(size: int) -> str:
-    """What copies 4, 8 or 16 bytes; 16 pass by the L1 cache."""
-    return f"cp.async.{'cg' if size == 16 else 'ca'}.shared.global"
+def _instruction(size: int, fetch: int = 0) -> str:
+    """What copies 4, 8 or 16 bytes; 16 pass by the L1 cache. ``fetch``: see ``copy_or_zero``."""
+    return f"cp.async.{'cg' if size == 16 else 'ca'}.shared.global" + (f".L2::{fetch}B" if fetch else "")
 
 
 @functools.cache
@@ -43,9 +43,10 @@ def copy_async(size: int) -> Callable[..., None]:
 
 
 @functools.cache
-def copy_or_zero(size: int) -> Callable[..., None]:
+def copy_or_zero(size: int, fetch: int = 0) -> Callable[..., None]:
     """``copy_or_zero(shared, to, address, there)``: begin to copy ``size`` (4, 8 or 16) aligned bytes to the shared address
-    ``to``, or to write zeros: nothing is read where ``there`` is false."""
+    ``to``, or to write zeros: nothing is read where ``there`` is false. ``fetch``: the 64, 128 or 256 bytes of memory around
+    come to the L2 cache at once, for others that will ask; 0: as it does unasked."""
     if SIMULATED:
 
         def twin(shared, to, address, there):  # type: ignore[no-untyped-def]
@@ -56,7 +57,8 @@ def copy_or_zero(size: int) -> Callable[..., None]:
     @intrinsic
     def copy(typingctx, shared, to, address, there):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            _copy_or_zero(builder, size, *args[1:])
+            _, to, address, there = args
+            _copy_or_zero(builder, size, to, address, there, fetch)
             return context.get_dummy_value()
 
         return types.void(shared, i32, types.int64, types.boolean), codegen
@@ -139,9 +141,9 @@ def _copy_line() -> Callable[..., None]:
 copy_line = _copy_line()
 
 
-def _copy_or_zero(builder: Any, size: int, to: Any, address: Any, there: Any) -> None:
+def _copy_or_zero(builder: Any, size: int, to: Any, address: Any, there: Any, fetch: int = 0) -> None:
     length = builder.select(there, ir.Constant(_I32, size), ir.Constant(_I32, 0))
-    template = f"{_instruction(size)} [$0], [$1], {size}, $2;"
+    template = f"{_instruction(size, fetch)} [$0], [$1], {size}, $2;"
     _asm(builder, template, "r,l,r,~{memory}", ir.VoidType(), [to, address, length], pure=False)
 
 

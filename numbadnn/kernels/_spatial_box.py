@@ -2,7 +2,8 @@
 
 The pixels around neighbouring points lie near each other. ``box_of`` finds the smallest box of the image that has those of a
 block's points, ``stager`` copies what of it is needed: of a turned tile's box a third is not, and the L2 cache, from which
-neighbouring tiles read the same pixels, is what limits 16-bit samplers.
+neighbouring tiles read the same pixels, is what limits 16-bit samplers. Its two halves ask each other less often where one
+copy brings all 128 bytes that its piece lies in: a tile nearby wants them soon.
 """
 
 from __future__ import annotations
@@ -109,32 +110,43 @@ def box_of(dtype: str, config: StagedConfig, more: int) -> Any:
         wide = i32(i32(u32(i32(last + vec)) // u32(vec)) - left)
         top = i32(-low_i) if some else i32(0)
         tall = i32(high_i - top + (1 + more)) if some else i32(0)
-        fits = wide <= room and tall <= room and wide * tall <= room
+        fits = wide <= room and tall <= room and i32(wide * tall) <= room
         pitch = i32(i32(wide * vec + (banks - 1)) & -banks)
-        return fits, left, top, wide, tall, pitch if fits and pitch * tall <= pixels else i32(wide * vec)
+        return fits, left, top, wide, tall, pitch if fits and i32(pitch * tall) <= pixels else i32(wide * vec)
 
     return box
 
 
-def stager(dtype: str, config: StagedConfig, rounds: int) -> tuple[Any, Any]:
+def stager(dtype: str, config: StagedConfig, rounds: int, by_line: bool = False) -> tuple[Any, Any]:
     """``plan(sources, places, ...)`` of up to ``rounds`` pieces a thread, ``begin(words, to, sources, steps, places)``: begin to
-    copy a channel of them."""
+    copy a channel of them.
+
+    ``by_line``: where there are threads enough, 8 or 16 neighbours copy a row, and which of them copies a piece is where that
+    lies among as many pieces of memory: no row's copies are those of two groups. They ask the L2 cache less often.
+    """
     size, vec, threads = ITEMSIZE[dtype], config.vec, config.threads
-    copy = copy_or_zero(vec * size)
+    copy, shift = copy_or_zero(vec * size, 128), (vec * size).bit_length() - 1
 
     @device
     def plan(sources, places, needed, skip, line, left, top, wide, tall, pitch, row_step):  # type: ignore[no-untyped-def]
         """The first ``skip`` pieces are others'. Of the thread's r-th piece, sources[r] is where it lies in the channel at
         ``line``, places[r] where in the box, in bytes; -1: it is not copied, as no point needs it."""
+        across = i32(8 if wide <= 8 else 16)
+        lined = by_line and wide <= across and i32(tall * across) <= i32(rounds * threads - skip)
         for r in range(rounds):
             piece = i32(i32(cuda.threadIdx.x) + r * threads - skip)
             if piece >= 0:
-                row = i32(u32(piece) // u32(max(wide, i32(1))))
-                column = i32(piece - row * wide)
+                if lined:
+                    row = i32(piece >> (3 if across == 8 else 4))
+                    begins = line + i32(top + row) * row_step + i64(i32(left * vec)) * size
+                    column = i32(i32(piece - i32((begins >> shift) & 15)) & i32(across - 1))
+                else:
+                    row = i32(u32(piece) // u32(max(wide, i32(1))))
+                    column = i32(piece - row * wide)
                 place = i32(row * pitch + column * vec)
                 sources[r] = line + i32(top + row) * row_step + i64(i32((column + left) * vec)) * size
                 places[r] = -1
-                if row < tall and needed[i32(u32(place) // u32(vec))] != 0:
+                if row < tall and (column < wide or not by_line) and needed[i32(u32(place) // u32(vec))] != 0:
                     places[r] = i32(place * size)
 
     @device

@@ -1,19 +1,10 @@
 """Both gradients of the sampler in one pass where the points of neighbouring pixels lie near each other, by way of shared memory.
 
-The box of dy that a tile of pixels needs comes to shared memory some channels ahead (``_spatial_box``), and the tile's own
-pixels with it. What each pixel sums is found once for all channels and kept in registers: where in the box each of its records
-lies, and the weight; what it has fewer than others is read from a cell that holds 0. Most tiles have few records a pixel, as
-many as an image that is turned or enlarged; they have instructions of their own. An element of dy then serves twice:
-``weight * dy`` goes to the pixel's gradient, ``pixel * dy`` to the record's dot, of which ``_spatial_slope.finish`` makes the
-gradient in the grid: image and dy come from memory once.
-
-Where points lie denser than pixels (a part of the image is enlarged) a tile is done in parts: the denser, the smaller they are,
-and the more neighbouring threads share a pixel's records, each with some that follow one another; their sums are added in
-the order of a tree. A part so has about as many points as a tile elsewhere, and all its threads have work. Where a box is too
-large even so, or a pixel has too many records, dy is read where it lies (``_spatial_gather``): slower.
-
-    shared memory     slot 0 ... 3, each ``group`` channels of   [ box of dy | 0 | own pixels ]
-    behind the slots  which point and which of its four pixels each record is, for its dot
+Image and dy come from memory once: an element of dy in shared memory serves the pixel's gradient and the record's dot, of which
+``_spatial_slope.finish`` makes the gradient in the grid. Most tiles have few records a pixel, as many as an image that is turned
+or enlarged a little; they have instructions of their own (``_spatial_gather_tile``). Where points lie denser than pixels a tile
+is done in parts (``_spatial_gather_parts``). Where a box is too large even so, or a pixel has too many records, dy is read where
+it lies (``_spatial_gather``): slower.
 """
 
 from __future__ import annotations
@@ -21,21 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
-from numbadnn.kernels._async_copies import commit_async, wait_async_but
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, let_next_start, load, shuffle_xor, store, wait_for_previous
-from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, stager
-from numbadnn.kernels._spatial_gather import records_of_pixel, starts_of_pixel, walk_of
-from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
+from numbadnn.kernels._cuda import cuda, i32, i64, u32
+from numbadnn.kernels._ptx import ACCUMULATOR, WORD, let_next_start, load, wait_for_previous
+from numbadnn.kernels._spatial_gather import starts_of_pixel, walk_of
+from numbadnn.kernels._spatial_gather_parts import parts_of_tile
+from numbadnn.kernels._spatial_gather_tile import tile_of
+from numbadnn.kernels._spatial_point import INTEGER
 from numbadnn.kernels.spatial_gradients import StagedGatherConfig
 from numbadnn.problem import ITEMSIZE
 
 #: channels at a time where dy is read where it lies
 WALKED = 8
-#: threads that share a pixel's records, at most: a warp; columns of a part of a tile, at least
-MOST_SHARES, NARROW = 32, 8
-#: row and column of a record that there is not, and the place of its dot
-NONE, NO_DOT = -1, 2**32 - 1
 
 
 def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., None]:
@@ -45,7 +32,7 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
     threads, pieces, many = config.threads, config.pieces, config.many
     locate, find = _spatial_point.tile(config.columns, config.rows), starts_of_pixel()
     down_step, six, clears = threads // config.columns, 6 * many, -(-pieces // threads)
-    few, columns = config.few, config.columns
+    few, columns, flags = config.few, config.columns, config.pieces + 1  # one more: what no pixel needs
     in_few, in_many = tile_of(dtype, acc, config, few), tile_of(dtype, acc, config, config.held)
     in_parts = parts_of_tile(dtype, acc, config)
     walk = walk_of(dtype, acc, WALKED, config, dots=True)
@@ -55,7 +42,7 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
     ):
         words = cuda.shared.array(0, WORD)
         table = cuda.shared.array(128, INTEGER)
-        needed = cuda.shared.array(pieces, INTEGER)
+        needed = cuda.shared.array(flags, INTEGER)
         starts, counts = cuda.local.array(six, INTEGER), cuda.local.array(many, INTEGER)
         record = cuda.local.array(4, R)
         walked, values, own = cuda.local.array(WALKED, A), cuda.local.array(WALKED, A), cuda.local.array(WALKED, A)
@@ -78,32 +65,24 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
             if i32(p) < live:
                 counts[p] = find(starts, i32(6 * p), entry + (p * down_step) * next_entry, next_entry)
             most = max(most, counts[p])
-        line, next_y, next_x, next_d = dy + n * ys[0] * size, ys[1] * size, xs[1] * size, ds[1] * size
-        line_own = img + n * xs[0] * size
+        left, top = i32(column - i32(u32(thread) % u32(columns))), i32(row - i32(u32(thread) // u32(columns)))
         target = dimg + (n * ds[0] + row * ds[2] + column * ds[3]) * size
-        row_step = down_step * ds[2] * size
+        row_step, next_y, next_x, next_d = down_step * ds[2] * size, ys[1] * size, xs[1] * size, ds[1] * size
         points = i64(out_height) * out_width
         dot += i64(n) * points * 16
-        left, top = i32(column - i32(u32(thread) % u32(columns))), i32(row - i32(u32(thread) // u32(columns)))
+        line = dy + n * ys[0] * size
+        arrays, sizes = (words, table, needed, record, starts, counts), (channels, height, width, out_width)
+        dy_of, img_of = (line, ys[2] * size, next_y), (img + n * xs[0] * size, xs[2] * size, next_x)
+        into, dot_of, whole = (target, row_step, next_d), (dot, points), (i32(1), left, top, i32(columns))
         if cuda.syncthreads_or(i32(1) if most > few else i32(0)) != 0:
-            done = in_many(
-                words, table, needed, record, starts, counts, most, records, live, channels, height, width,
-                out_width, line, ys[2] * size, next_y, line_own, xs[2] * size, next_x, target, row_step, next_d, dot, points,
-                (i32(1), left, top, i32(columns)),
-            )  # fmt: skip
+            done = in_many(arrays, most, records, live, sizes, dy_of, img_of, into, dot_of, whole)
         else:
-            done = in_few(
-                words, table, needed, record, starts, counts, most, records, live, channels, height, width,
-                out_width, line, ys[2] * size, next_y, line_own, xs[2] * size, next_x, target, row_step, next_d, dot, points,
-                (i32(1), left, top, i32(columns)),
-            )  # fmt: skip
+            done = in_few(arrays, most, records, live, sizes, dy_of, img_of, into, dot_of, whole)
         if done:
             return
         if in_parts(
-            words, table, needed, record, starts, counts, most, records, entries, left, top, channels, height, width,
-            out_width, line, ys[2] * size, next_y, line_own, xs[2] * size, next_x, dimg + n * ds[0] * size, ds, next_d, dot,
-            points,
-        ):  # fmt: skip
+            arrays, most, records, entries, sizes, dy_of, img_of, dimg + n * ds[0] * size, ds, dot_of, left, top
+        ):
             return
         for p in range(many):
             if i32(p) < live:
@@ -119,260 +98,3 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
                     )  # fmt: skip
 
     return kernel
-
-
-def parts_of_tile(dtype: str, acc: str, config: StagedGatherConfig):  # type: ignore[no-untyped-def]
-    """``take(...) -> done``: a crowded tile part by part, each of as many pixels as ``share`` threads a pixel make of a block.
-
-    A part whose box is too large is divided further. Not done where a pixel has too many records for all a warp's threads, or
-    where a box is still too large in the end: what is done by then is to be done again.
-    """
-    size, threads, pieces, many, held = ITEMSIZE[dtype], config.threads, config.pieces, config.many, config.deep
-    find, place, tile = starts_of_pixel(), place_of_part(config), tile_of(dtype, acc, config, held, True)
-    clears, fewest, most_parts = -(-pieces // threads), 1 if held > config.held else 2, MOST_SHARES * config.many
-
-    @device
-    def take(  # type: ignore[no-untyped-def]
-        words, table, needed, record, starts, counts, most, records, entries, left, top, channels, height, width,
-        out_width, line, line_step, next_y, line_own, own_step, next_x, line_of_d, ds, next_d, dot, points,
-    ):  # fmt: skip
-        thread = i32(cuda.threadIdx.x)
-        share, at = i32(fewest), i32(0)
-        while share <= MOST_SHARES and cuda.syncthreads_or(i32(1) if most > share * held else i32(0)) != 0:
-            share = i32(share * 2)
-        while share <= MOST_SHARES and at < most_parts:
-            first_column, first_row, columns = place(i32(share * many), at, left, top)
-            mine = i32(u32(thread) // u32(share))
-            down = i32(u32(mine) // u32(columns))
-            column, row = i32(first_column + mine - down * columns), i32(first_row + down)
-            counts[0], live = 0, i32(0)
-            if column < width and row < height:
-                counts[0], live = (
-                    find(starts, i32(0), entries + (row * i64(width + 2) + column) * 4, i64(width + 2) * 4),
-                    i32(1),
-                )
-            done = tile(
-                words, table, needed, record, starts, counts, i32(0), records, live, channels, height, width, out_width,
-                line, line_step, next_y, line_own, own_step, next_x, line_of_d + (row * ds[2] + column * ds[3]) * size,
-                i64(0), next_d, dot, points, (share, first_column, first_row, columns),
-            )  # fmt: skip
-            cuda.syncthreads()  # all are done with what lies in shared memory
-            if done:
-                for r in range(clears):
-                    if thread + r * threads < pieces:
-                        needed[thread + r * threads] = 0
-                at = i32(at + i32(u32(MOST_SHARES) // u32(share)))
-            else:
-                share = i32(share * 2)
-        return share <= MOST_SHARES
-
-    return take
-
-
-def place_of_part(config: StagedGatherConfig):  # type: ignore[no-untyped-def]
-    """``place(count, at, left, top) -> (column, row, columns)`` of one of ``count`` parts of the tile there, as square as can be.
-
-    The tile is halved, its halves are, and so on; ``at`` is the number of the part's beginning where there are ``most_parts``.
-    """
-    wide, tall, most_parts = config.columns, config.rows, MOST_SHARES * config.many
-
-    @device
-    def place(count, at, left, top):  # type: ignore[no-untyped-def]
-        columns, rows, parts = i32(wide), i32(tall), i32(1)
-        while parts < count:
-            parts = i32(parts * 2)
-            second = i32(u32(at * parts) // u32(most_parts)) & 1
-            if columns > max(rows, i32(NARROW)):
-                columns = i32(columns >> 1)
-                left = i32(left + second * columns)
-            else:
-                rows = i32(rows >> 1)
-                top = i32(top + second * rows)
-        return left, top, columns
-
-    return place
-
-
-def tile_of(dtype: str, acc: str, config: StagedGatherConfig, held: int, parts: bool = False):  # type: ignore[no-untyped-def]
-    """``tile(...) -> done``: a tile whose pixels have up to ``held`` records each; not done where one has more, or their box is
-    too large. ``parts``: it is a part of a tile, and ``share`` neighbouring threads share the records of a pixel."""
-    A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
-    write_dot, look = store(acc, acc), records_of_pixel(acc, held, config)
-    threads, many, vec = config.threads, 1 if parts else config.many, config.vec
-    box, (plan, begin) = box_of(dtype, config, 0), stager(dtype, config, config.rounds)
-    rounds, ordered, all_pieces = config.rounds, config.ordered, config.rows * config.columns // vec
-    part_pieces = threads // vec
-    group, stages = config.group, config.stages
-    zero, box_bytes, slot = config.zero(size), config.box_bytes(size), config.group * config.box_bytes(size)
-    behind = stages * slot // 4  # where the places of dots begin
-    at_once, all_held = group * many, held * many
-    turn = turn_of(dtype, acc, config, held, parts)
-    assert stages == 4, "turns are written out"
-
-    @device
-    def tile(  # type: ignore[no-untyped-def]
-        words, table, needed, record, starts, counts, most, records, live, channels, height, width, out_width, line,
-        line_step, next_y, line_own, own_step, next_x, target, row_step, next_d, dot, points, part,
-    ):  # fmt: skip
-        sources, steps = cuda.local.array(rounds, INTEGER64), cuda.local.array(rounds, INTEGER64)
-        places = cuda.local.array(rounds, INTEGER)
-        sums, own, values = cuda.local.array(at_once, A), cuda.local.array(at_once, A), cuda.local.array(group, A)
-        at, weight = cuda.local.array(all_held, INTEGER), cuda.local.array(all_held, A)
-        dots = cuda.local.array(all_held, A)
-        weights, dot_places = cuda.local.array(held, A), cuda.local.array(held, WORD)
-        lines, pairs = cuda.local.array(held, INTEGER), cuda.local.array(held, INTEGER)
-        numbers = cuda.local.array(held, INTEGER)
-        thread = i32(cuda.threadIdx.x)
-        start_of, which = address_of(words), u32(behind + thread)
-        low_j, high_j, low_i, high_i = i32(FAR), i32(FAR), i32(FAR), i32(FAR)
-        share, first_column, first_row, columns = part
-        mine, own_part, own_pieces = thread, i32(0), i32(all_pieces)
-        if parts:
-            mine = i32(u32(thread) // u32(share))
-            own_part = i32(thread - mine * share)
-            own_pieces = i32(u32(part_pieces) // u32(share))
-        for p in range(many):
-            first = i32(0)
-            if parts:
-                each = i32(u32(i32(counts[p] + share - 1)) // u32(share))
-                if not ordered:  # the two of a cell stay together: no cell has more where nothing was sorted
-                    each = each if counts[p] > held else i32(held)
-                first = i32(own_part * each)
-                counts[p] = i32(max(i32(min(i32(counts[p] - first), each)), i32(0)))
-                most = max(most, counts[p])
-            look(
-                record, weights, numbers, lines, dot_places, pairs, starts, i32(6 * p), first, counts[p], records, points
-            )  # fmt: skip
-            for k in range(held):
-                e = k * many + p
-                i = lines[k]
-                j = i32(numbers[k] - i * out_width)
-                there = k < counts[p]
-                at[e], weight[e] = (i32((i << 16) | j) if there else i32(NONE)), (weights[k] if there else A(0))
-                words[u32(which + e * threads)] = dot_places[k] if there else u32(NO_DOT)
-                if there:
-                    low_j, high_j = max(low_j, i32(-j)), max(high_j, j)
-                    low_i, high_i = max(low_i, i32(-i)), max(high_i, i)
-        if most > held:
-            low_j, high_j = max(low_j, i32(0)), i32(-FAR)  # too many: as a box that is too large
-        fits, left, top, wide, tall, pitch = box(low_j, high_j, low_i, high_i, table)
-        if fits:
-            for e in range(all_held):
-                index = i32((i32(at[e] >> 16) - top) * pitch + i32(at[e] & 0xFFFF) - left * vec)
-                if at[e] != NONE:
-                    needed[i32(u32(index) // u32(vec))] = 1
-                at[e] = i32(start_of + (i32(index * size) if at[e] != NONE else i32(zero)))
-                dots[e] = A(0)
-            cuda.syncthreads()
-            if thread < stages * group:
-                words[(thread * box_bytes + zero) // 4] = 0
-                words[(thread * box_bytes + zero) // 4 + 1] = 0
-            plan(sources, places, needed, own_pieces, line, left, top, wide, tall, pitch, line_step)
-            for r in range(rounds):
-                steps[r] = next_y
-                piece = i32(thread + r * threads)
-                if piece < own_pieces:  # of the tile's own pixels
-                    across = i32(u32(columns) // u32(vec))
-                    y = i32(u32(piece) // u32(across))
-                    x = i32(piece - y * across)
-                    at_row, at_column = i32(first_row + y), i32(first_column + x * vec)
-                    steps[r], sources[r] = next_x, line_own + at_row * own_step + i64(at_column) * size
-                    places[r] = i32(zero + 16 + piece * (vec * size)) if at_row < height and at_column < width else -1
-            some = i32(-1)
-            for r in range(rounds):
-                some = max(some, places[r])
-            for s in range(stages - 1):
-                if s * group < channels:
-                    for q in range(group):
-                        begin(words, i32(start_of + (s * slot + q * box_bytes)), sources, steps, places)
-                commit_async()
-            own_at = i32(start_of + (zero + 16) + mine * size)
-            if parts:
-                live = live if own_part == 0 else i32(0)
-            for c in range(
-                0, channels, 4 * group
-            ):  # each slot has its own instructions: its place is a constant of theirs
-                # fmt: off
-                target = turn(
-                    0, c, channels, next_d, target, row_step, live,
-                    words, start_of, sources, steps, places, some, own_at, share, most, at, weight, dots, sums, own,
-                    values,
-                )
-                target = turn(
-                    1, c, channels, next_d, target, row_step, live,
-                    words, start_of, sources, steps, places, some, own_at, share, most, at, weight, dots, sums, own,
-                    values,
-                )
-                target = turn(
-                    2, c, channels, next_d, target, row_step, live,
-                    words, start_of, sources, steps, places, some, own_at, share, most, at, weight, dots, sums, own,
-                    values,
-                )
-                target = turn(
-                    3, c, channels, next_d, target, row_step, live,
-                    words, start_of, sources, steps, places, some, own_at, share, most, at, weight, dots, sums, own,
-                    values,
-                )
-                # fmt: on
-            for e in range(all_held):
-                place_of_dot = words[u32(which + e * threads)]
-                if place_of_dot != u32(NO_DOT):
-                    write_dot(dot + i64(place_of_dot) * 4, dots[e])
-        return fits
-
-    return tile
-
-
-def turn_of(dtype: str, acc: str, config: StagedGatherConfig, held: int, parts: bool):  # type: ignore[no-untyped-def]
-    """``turn(s, c, ...) -> target``: the channels from c + s * group on, which lie in slot s."""
-    A, size, threads, many = ACCUMULATOR[acc], ITEMSIZE[dtype], config.threads, 1 if parts else config.many
-    write, pixel = store(dtype, acc), element(dtype, acc)
-    _, begin = stager(dtype, config, config.rounds)
-    group, stages, swap = config.group, config.stages, shuffle_xor(acc)
-    box_bytes, slot = config.box_bytes(size), config.group * config.box_bytes(size)
-    wait = wait_async_but(stages - 2)
-
-    @device
-    def turn(  # type: ignore[no-untyped-def]
-        s, c, channels, next_d, target, row_step, live,
-        words, start_of, sources, steps, places, some, own_at, share, most, at, weight, dots, sums, own,
-                    values,
-    ):  # fmt: skip
-        """``most``: records of the thread's pixels, at most."""
-        left = i32(channels - c - s * group)
-        if left > 0:
-            wait()
-            cuda.syncthreads()
-            if left > (stages - 1) * group and some >= 0:
-                for q in range(group):
-                    ahead = i32(start_of + ((s + stages - 1) % stages * slot + q * box_bytes))
-                    begin(words, ahead, sources, steps, places)
-            commit_async()
-            for p in range(many):
-                for q in range(group):
-                    sums[p * group + q] = A(0)
-                    own[p * group + q] = pixel(words, own_at, i32(s * slot + q * box_bytes + p * (threads * size)))
-            for k in range(held):
-                if k < 4 or k < most:
-                    for p in range(many):
-                        e = k * many + p
-                        for q in range(group):
-                            values[q] = pixel(words, at[e], i32(s * slot + q * box_bytes))
-                            dots[e] = A(dots[e] + own[p * group + q] * values[q])
-                        if weight[e] != 0:
-                            for q in range(group):
-                                sums[p * group + q] = A(sums[p * group + q] + weight[e] * values[q])
-            if parts:
-                lanes = i32(1)
-                while lanes < share:
-                    for e in range(group):
-                        sums[e] = A(sums[e] + swap(sums[e], lanes))
-                    lanes = i32(lanes * 2)
-            for q in range(group):
-                for p in range(many):
-                    if i32(p) < live:
-                        write(target + p * row_step, sums[p * group + q])
-                target += next_d
-        return target
-
-    return turn

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from numbadnn.kernels import _spatial_point
 from numbadnn.kernels._async_copies import commit_async, wait_async_but
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, store
+from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, quotient, store
 from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, stager
 from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
 from numbadnn.kernels.spatial_layout import StagedConfig
@@ -24,22 +24,22 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
     A, size, grid_size = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[place]
     read, write, pixel = load(dtype, acc), store(dtype, acc), element(dtype, acc)
     position, cell, nothing = _spatial_point.position(place, acc), _spatial_point.cell(acc), _spatial_point.nothing(acc)
-    locate = _spatial_point.tile(config.columns, config.rows)
-    box, (plan, begin) = box_of(dtype, config, 1), stager(dtype, config, config.rounds)
+    columns, rows = config.columns, config.rows
+    box, (plan, begin) = box_of(dtype, config, 1), stager(dtype, config, config.rounds, by_line=True)
     threads, vec, pieces = config.threads, config.vec, config.pieces
     tall_step, many, clears = threads // config.columns, config.many, -(-pieces // threads)
     four, most, stages, rounds = 4 * many, config.channels, config.stages, config.rounds
-    group, zero = config.group, config.pieces * vec * size  # zero: what lies behind each box
+    group, nothing_at, zero = config.group, pieces * vec, pieces * vec * size  # of what lies behind each box
     box_bytes, slot = zero + 16, group * (zero + 16)
-    wait = wait_async_but(stages - 2)
+    flags, wait = pieces + 1, wait_async_but(stages - 2)  # one more: what no point needs
     assert stages == 4, "turns are written out"
 
     @device
-    def turn(  # type: ignore[no-untyped-def]
-        s, k, count, next_y, target, row_step, live, words, start_of, sources, steps, places, some, offsets, weights,
-        results,
-    ):  # fmt: skip
+    def turn(s, k, count, target, into, copies, points):  # type: ignore[no-untyped-def]
         """The channels from k + s * group on, which lie in slot s; ``live``: how many of the thread's points there are."""
+        next_y, row_step, live = into
+        words, start_of, sources, steps, places, some = copies
+        offsets, weights, results = points
         left = i32(count - k - s * group)
         if left > 0:
             wait()
@@ -66,19 +66,25 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
         return target
 
     def kernel(  # type: ignore[no-untyped-def]
-        img, grid, y, across, down, chunks, channels, height, width, out_height, out_width, half_width, half_height,
-        xs, gs, ys,
+        img, grid, y, across, down, chunks, by_across, by_down, by_chunks, channels, height, width, out_height, out_width,
+        half_width, half_height, xs, gs, ys,
     ):  # fmt: skip
         words = cuda.shared.array(0, WORD)
         table = cuda.shared.array(128, INTEGER)
-        needed = cuda.shared.array(pieces, INTEGER)
+        needed = cuda.shared.array(flags, INTEGER)
         sources, steps = cuda.local.array(rounds, INTEGER64), cuda.local.array(rounds, INTEGER64)
         places = cuda.local.array(rounds, INTEGER)
         js, rows_of = cuda.local.array(many, INTEGER), cuda.local.array(many, INTEGER)
         weights, offsets = cuda.local.array(four, A), cuda.local.array(four, INTEGER)
         results = cuda.local.array(group, A)
-        thread = i32(cuda.threadIdx.x)
-        column, row, chunk, n = locate(thread, i32(cuda.blockIdx.x), across, down, chunks)
+        thread, block = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x)
+        line = quotient(block, by_across)  # tiles count along a row of tiles, then down, then over chunks, then images
+        stack = quotient(line, by_down)
+        n = quotient(stack, by_chunks)
+        column = i32((block - line * across) * columns + i32(u32(thread) % u32(columns)))
+        row = i32((line - stack * down) * rows + i32(u32(thread) // u32(columns)))
+        first = i32((stack - n * chunks) * most)
+        count = i32(min(i32(channels - first), i32(most)))
         low_j, high_j, low_i, high_i = i32(FAR), i32(FAR), i32(FAR), i32(FAR)
         for p in range(many):
             at_column, at_row = (
@@ -88,7 +94,8 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
             at = grid + (n * gs[0] + at_row * gs[1] + at_column * gs[2]) * grid_size
             px, py = position(at, gs[3] * grid_size, half_width, half_height)
             sound, j, i, u, v = cell(px, py, height, width)
-            left_in, right_in, top_in, bottom_in = sound and j >= 0, sound and j + 1 < width, i >= 0, i + 1 < height
+            left_in, right_in = sound and j >= 0, sound and i32(j + 1) < width
+            top_in, bottom_in = i >= 0, i32(i + 1) < height
             start = nothing(px, py)
             js[p], rows_of[p] = j, i
             weights[4 * p] = A((A(1) - v) * (A(1) - u)) if left_in and top_in else A(0)
@@ -106,10 +113,8 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
             if thread + r * threads < pieces:
                 needed[thread + r * threads] = 0
         fits, left, top, wide, tall, pitch = box(low_j, high_j, low_i, high_i, table)
-        c = i32(chunk * most)
-        count = i32(min(i32(channels - c), i32(most)))
-        image, next_x, next_y = img + (n * xs[0] + c * xs[1]) * size, xs[1] * size, ys[1] * size
-        target = y + (n * ys[0] + c * ys[1] + row * ys[2] + column * ys[3]) * size
+        image, next_x, next_y = img + (n * xs[0] + first * xs[1]) * size, xs[1] * size, ys[1] * size
+        target = y + (n * ys[0] + first * ys[1] + row * ys[2] + column * ys[3]) * size
         row_step = tall_step * ys[2] * size
         live = (
             i32(u32(max(i32(out_height - row + tall_step - 1), i32(0))) // u32(tall_step))
@@ -121,13 +126,13 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
             for p in range(many):
                 for q in range(4):
                     at = i32((rows_of[p] - top + (q >> 1)) * pitch + js[p] - left * vec + (q & 1))
-                    if offsets[4 * p + q] != 0:
-                        needed[i32(u32(at) // u32(vec))] = 1
-                    offsets[4 * p + q] = i32(start_of + (i32(at * size) if offsets[4 * p + q] != 0 else i32(zero)))
+                    at = at if offsets[4 * p + q] != 0 else i32(nothing_at)
+                    needed[i32(u32(at) // u32(vec))] = 1
+                    offsets[4 * p + q] = i32(start_of + at * size)
             cuda.syncthreads()
             if thread < stages * group:
-                words[(thread * box_bytes + zero) // 4] = 0
-                words[(thread * box_bytes + zero) // 4 + 1] = 0
+                words[u32(thread * (box_bytes // 4) + zero // 4)] = 0
+                words[u32(thread * (box_bytes // 4) + zero // 4 + 1)] = 0
             for r in range(rounds):
                 steps[r] = next_x
             plan(sources, places, needed, i32(0), image, left, top, wide, tall, pitch, xs[2] * size)
@@ -139,27 +144,15 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
                     for q in range(group):
                         begin(words, i32(start_of + (s * slot + q * box_bytes)), sources, steps, places)
                 commit_async()
-            for k in range(
-                0, count, 4 * group
-            ):  # each slot has its own instructions: its place is a constant of theirs
-                # fmt: off
-                target = turn(
-                    0, k, count, next_y, target, row_step, live,
-                    words, start_of, sources, steps, places, some, offsets, weights, results,
-                )
-                target = turn(
-                    1, k, count, next_y, target, row_step, live,
-                    words, start_of, sources, steps, places, some, offsets, weights, results,
-                )
-                target = turn(
-                    2, k, count, next_y, target, row_step, live,
-                    words, start_of, sources, steps, places, some, offsets, weights, results,
-                )
-                target = turn(
-                    3, k, count, next_y, target, row_step, live,
-                    words, start_of, sources, steps, places, some, offsets, weights, results,
-                )
-                # fmt: on
+            copies, points = (words, start_of, sources, steps, places, some), (offsets, weights, results)
+            into = (next_y, row_step, live)
+            k = i32(0)
+            while k < count:  # each slot has its own instructions, whose constant its place is
+                target = turn(0, k, count, target, into, copies, points)
+                target = turn(1, k, count, target, into, copies, points)
+                target = turn(2, k, count, target, into, copies, points)
+                target = turn(3, k, count, target, into, copies, points)
+                k = i32(k + 4 * group)
         else:
             for _ in range(count):
                 for p in range(many):

@@ -20,6 +20,7 @@ from numbadnn.kernels import spatial_layout as layout
 from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._plans import around
 from numbadnn.kernels._support import LIMIT32, device_reason
+from numbadnn.kernels.spatial_bins import workspace_of
 from numbadnn.kernels.spatial_layout import Step
 from numbadnn.ops.spatial import OPERANDS, SpatialProblem
 from numbadnn.problem import Policy
@@ -66,7 +67,7 @@ def images_a_slice(problem: SpatialProblem, policy: Policy, stem: str) -> int:
     """How many images' bins fit the workspace limit, and have fewer than 2**31 records; 0: not even one's."""
     assert problem.img is not None and problem.dy is not None
     n = min(problem.img.shape[0], (LIMIT32 - 1) // max(1, math.prod(problem.dy.shape[2:])))
-    while n and gradients.workspace_of(problem, n, stem)[-1] > policy.workspace_limit:
+    while n and workspace_of(problem, n, stem)[-1] > policy.workspace_limit:
         n = n // 2
     return n
 
@@ -106,7 +107,7 @@ def _register(op: str, stem: str, plan: Callable[..., Executable], complete: boo
             return f"computes {problem.inputs[0].dtype} in {acc}, not in {policy.precision}"
         reason = getattr(layout, f"{stem}_reason")(problem)
         if not reason and op == "spatialtf_sampler_grad" and not images_a_slice(problem, policy, stem):
-            needed = gradients.workspace_of(problem, 1, stem)[-1]
+            needed = workspace_of(problem, 1, stem)[-1]
             reason = f"needs a workspace of {needed} bytes for one image, the limit is {policy.workspace_limit}"
             reason = reason if needed > policy.workspace_limit else "needs fewer than 2**31 points an image"
         return reason or device_reason(policy)

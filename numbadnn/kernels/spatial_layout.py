@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
-from numbadnn.kernels._launch import Kernel, blocks
+from numbadnn.kernels._launch import Kernel, blocks, reciprocal
 from numbadnn.ops.spatial import SpatialProblem
 from numbadnn.problem import Spec
 
@@ -212,16 +212,19 @@ def sampler_step(problem: SpatialProblem, stem: str, config: Any = None) -> Step
     acc = problem.accumulator
     types = (img.dtype, grid.dtype, acc)
     more = (height, width, h, w, *halves(problem), img.strides, grid.strides, y.strides)
+    rest = f"i32:4 {real(acc)}:2 i64*4 i64*4 i64*4"
+    if isinstance(config, StagedConfig):
+        chunks = -(-c // config.channels)
+        scalars = (across, down, chunks, *map(reciprocal, (across, down, chunks)), c, *more)
+        room = config.stages * config.group * (config.pieces * config.vec * img.itemsize + 16)
+        return step(
+            "staged", "sampler", config, types, f"ptr:3 i32:3 i64*2 i64*2 i64*2 i32 {rest}", n * chunks * across * down,
+            scalars, 4 if acc == "float32" else 1, room,
+        )  # fmt: skip
     chunks = 1 if stem == "channels" else -(-c // config.channels)
     many: tuple[int, ...] = (c // config.channels,) if stem == "channels" else (chunks, c)
-    scalars = (across, down, *many, *more)
-    parameters = f"ptr:3 i32:{7 if stem == 'channels' else 8} {real(acc)}:2 i64*4 i64*4 i64*4"
-    where = ("staged", "sampler") if stem == "staged" else ("sampler", stem)
-    resident = 4 if stem == "staged" and acc == "float32" else 1
-    shared_bytes = 0
-    if isinstance(config, StagedConfig):
-        shared_bytes = config.stages * config.group * (config.pieces * config.vec * img.itemsize + 16)
-    return step(*where, config, types, parameters, n * chunks * across * down, scalars, resident, shared_bytes)
+    parameters = f"ptr:3 i32:{2 + len(many)} {rest}"
+    return step("sampler", stem, config, types, parameters, n * chunks * across * down, (across, down, *many, *more))
 
 
 def sampler_config(problem: SpatialProblem, stem: str) -> TileConfig | StagedConfig:

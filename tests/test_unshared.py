@@ -116,9 +116,11 @@ def test_few_positions_have_a_block_a_multiprocessor() -> None:
     single = unshared.several_places(ConvProblem.parse(sizes.format(t="float32")), Policy())
     assert isinstance(single, unshared_box.BoxConfig)
     assert (single.places, single.warps, single.resident) == (5, 10, 1)
-    found = unshared.several_places(ConvProblem.parse(sizes.format(t="float16")), Policy())
-    assert isinstance(found, unshared_places_many.PlacesManyConfig)
-    assert (found.tall, found.places, found.ahead) == (1, 5, 8)
+    for images in (8, 32):
+        problem = ConvProblem.parse(sizes.replace("x={t}:8", f"x={{t}}:{images}").format(t="float16"))
+        found = unshared.several_places(problem, Policy())
+        assert isinstance(found, unshared_places_many.PlacesManyConfig)
+        assert (found.tall, found.places, found.ahead) == (1, 5, 8)
 
 
 def test_channels_that_do_not_divide_a_group_are_refused() -> None:

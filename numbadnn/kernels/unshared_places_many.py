@@ -127,6 +127,7 @@ def plan(problem: ConvProblem, policy: Policy, config: PlacesManyConfig) -> Exec
 
 
 def kernels() -> Iterator[Kernel]:
-    """Many images, some channels at a time; few positions."""
+    """Many images, some channels at a time; as many warps as a block has; few positions."""
     yield kernel("float16", PlacesManyConfig(32, 4, 4, 1, 8, 3, 1, False, 1))
+    yield kernel("float16", PlacesManyConfig(16, 5, 5, 1, 8, 3, 1, True, 1))
     yield kernel("bfloat16", PlacesManyConfig(8, 1, 5, 1, 8, 8, 1, True, 1))

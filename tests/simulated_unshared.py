@@ -15,6 +15,7 @@ from numbadnn.kernels.unshared_inputs_halves import InputsHalvesConfig
 from numbadnn.kernels.unshared_inputs_rows import configured
 from numbadnn.kernels.unshared_places import PlacesConfig
 from numbadnn.kernels.unshared_places_many import PlacesManyConfig
+from numbadnn.kernels.unshared_places_ring import RingConfig
 from numbadnn.kernels.unshared_weights_halves import WeightsHalvesConfig
 from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
 from numbadnn.ops.conv import ConvProblem
@@ -54,6 +55,10 @@ SEVERAL: tuple[tuple[str, str, Any], ...] = (
     (FORWARD, STRIDED, PlacesManyConfig(16, 2, 2, 2, 4, 2, 1, False, 4)),
     (FORWARD, GROUPED, PlacesManyConfig(32, 2, 2, 1, 8, 1, 1, True, 2)),
     (FORWARD, NARROW, PlacesManyConfig(8, 3, 2, 2, 4, 1, 1, False, 4)),
+    # filters through a ring: several laps of it, the last channels where the first ones were; copies of fewer terms
+    (FORWARD, "x={t}:9x12x7x6 w={t}:5x2x1x12x6x6", RingConfig(16, 1, 1, 1, 8, 2, 11)),
+    (FORWARD, STRIDED, RingConfig(16, 2, 2, 2, 4, 2, 12)),
+    (FORWARD, GROUPED, RingConfig(32, 2, 2, 1, 2, 3, 2)),
     (WEIGHTS, SMALL, WeightsHalvesConfig(8, 16, 2, 1, 8, 2, 4)),
     (WEIGHTS, STRIDED, WeightsHalvesConfig(16, 32, 2, 1, 2, 2, 2)),
     (WEIGHTS, GROUPED, WeightsHalvesConfig(32, 16, 2, 2, 8, 1, 2)),

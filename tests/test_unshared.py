@@ -20,11 +20,13 @@ from numbadnn.kernels import (
     unshared_inputs_rows,
     unshared_places,
     unshared_places_many,
+    unshared_places_ring,
     unshared_weights_halves,
     unshared_weights_many,
 )
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels.unshared_box_many import ManyConfig
+from numbadnn.kernels.unshared_places_ring import RingConfig
 from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -65,6 +67,7 @@ def test_several_positions_of_a_block_fit_shared_memory(
             unshared_box,
             unshared_box_many,
             unshared_places_many,
+            unshared_places_ring,
             unshared_weights_many,
         ):
             monkeypatch.setattr(module, "shared_room", lambda device, room=room: room)
@@ -82,8 +85,8 @@ def test_several_positions_of_a_block_fit_shared_memory(
             if forward and images < unshared_places.FEWEST_IMAGES:
                 assert found is None
             elif forward:
-                assert isinstance(found, unshared_places_many.PlacesManyConfig)
-                assert unshared_places_many.shared_bytes(half, found) <= limit
+                assert isinstance(found, unshared_places_many.PlacesManyConfig | RingConfig)
+                assert sys.modules[type(found).__module__].shared_bytes(half, found) <= limit
             else:
                 module = unshared_weights_many if images > 8 else unshared_weights_halves
                 assert isinstance(
@@ -116,9 +119,22 @@ def test_few_positions_have_a_block_a_multiprocessor() -> None:
     single = unshared.several_places(ConvProblem.parse(sizes.format(t="float32")), Policy())
     assert isinstance(single, unshared_box.BoxConfig)
     assert (single.places, single.warps, single.resident) == (5, 10, 1)
-    found = unshared.several_places(ConvProblem.parse(sizes.format(t="float16")), Policy())
-    assert isinstance(found, unshared_places_many.PlacesManyConfig)
-    assert (found.tall, found.places, found.ahead) == (1, 5, 8)
+    for images in (8, 32):
+        problem = ConvProblem.parse(sizes.replace("x={t}:8", f"x={{t}}:{images}").format(t="float16"))
+        found = unshared.several_places(problem, Policy())
+        assert isinstance(found, unshared_places_many.PlacesManyConfig)
+        assert (found.tall, found.places, found.ahead) == (1, 5, 8)
+
+
+def test_filters_come_through_a_ring_where_pixels_take_most_of_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (unshared_places_many, unshared_places_ring):
+        monkeypatch.setattr(module, "shared_room", lambda device: 227 * 1024)
+    large, small = "w=float16:16x55x55x16x9x9", "w=float16:32x32x32x32x3x3"
+    found = unshared.several_places(ConvProblem.parse(f"conv2d x=float16:32x16x63x63 {large}"), Policy())
+    assert found == RingConfig(32, 5, 5, 1, 8, 3, 6)
+    for sizes in (f"x=float16:8x16x63x63 {large}", f"x=float16:32x32x34x34 {small}"):
+        found = unshared.several_places(ConvProblem.parse(f"conv2d {sizes}"), Policy())
+        assert isinstance(found, unshared_places_many.PlacesManyConfig)
 
 
 def test_channels_that_do_not_divide_a_group_are_refused() -> None:

@@ -36,20 +36,44 @@ def _ask(vec: int) -> Callable[..., None]:
     return ask
 
 
+def written_sums(dtype: str, tall: int, places: int, filters: int, pitch: int, place_pitch: int) -> Callable[..., None]:
+    """``write(y, parted, start, first, sizes, strides, alpha, beta)``: sums, [position][filter][image] from ``start`` on.
+
+    ``first``: its group, row and column; ``sizes``: N, K, P, Q. A thread has a filter of a position, and every other image, as
+    a position has twice as many threads as filters: neighbouring lanes have neighbouring positions, and addresses are sums.
+    """
+    read, write, positions = load(dtype, "float32"), store(dtype, "float32"), tall * places
+
+    @device
+    def write_all(y, parted, start, first, sizes, strides, alpha, beta):  # type: ignore[no-untyped-def]
+        place, own = i32(cuda.threadIdx.x % positions), i32(cuda.threadIdx.x // positions)
+        n0, k = i32(own // filters), i32(own % filters)
+        p, q = i32(first[1] + place // places), i32(first[2] + place % places)
+        if k < sizes[1] and p < sizes[2] and q < sizes[3]:
+            at = i64(n0) * strides[0] + i64(first[0] * sizes[1] + k) * strides[1] + p * strides[2] + q * strides[3]
+            target, step = y + at * SIZE, i64(strides[0] * (2 * SIZE))
+            sum_at = i32(start + place * place_pitch + k * pitch + n0)
+            for _ in range(n0, sizes[0], 2):
+                result = f32(alpha * parted[sum_at])
+                if beta != f32(0):
+                    result = f32(result + beta * read(target))
+                write(target, result)
+                sum_at, target = i32(sum_at + 2), target + step
+
+    return write_all
+
+
 def forward(dtype: str, config: PlacesManyConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
     images, tall, places, ahead, whole, threads = (
         *(config.images, config.tall, config.places, config.ahead, config.whole, config.threads),
     )
-    read, write, place_terms, ask = (
-        *(load(dtype, "float32"), store(dtype, "float32")),
-        *(fill_spots(threads, True), _ask(config.vec)),
-    )
+    place_terms, ask = fill_spots(threads, True), _ask(config.vec)
     copy, first_of = copy_box(SIZE, images, threads, ROW), first_position(tall, places)
     multiply_add, look, element = product(dtype, 16), load_matrices(True), ELEMENT["float32"]
-    columns, positions, filters = images // EIGHT, tall * places, config.parts * ROWS
+    columns, positions = images // EIGHT, tall * places
     sums, waiting, pitch, place_pitch = 4 * columns, 8 * ahead, config.pitch, config.place_pitch
-    apart, vec = threads // positions, config.vec
+    write_sums, vec = written_sums(dtype, tall, places, config.parts * ROWS, pitch, place_pitch), config.vec
 
     def kernel(  # type: ignore[no-untyped-def]
         x, w, y, across, groups, N, K, C, channels, P, Q, room, image, taps, padding, stride, dilation, flip, box,
@@ -127,17 +151,6 @@ def forward(dtype: str, config: PlacesManyConfig) -> Callable[..., None]:
             for i in range(4):
                 parted[i32(mine + (i >> 1) * 8 * pitch + n * EIGHT + (i & 1))] = total[n * 4 + i]
         cuda.syncthreads()
-        place, k = i32(thread % positions), i32(group * K)
-        p, q = i32(p0 + place // places), i32(q0 + place % places)
-        if p < P and q < Q:
-            target = y + (i64(k) * y_strides[1] + p * y_strides[2] + q * y_strides[3]) * SIZE
-            for i in range(i32(thread // positions), i32(filters * N), i32(apart)):
-                n, k = i32(u32(i) // u32(filters)), i32(u32(i) % u32(filters))
-                if k < K:
-                    at = target + (n * y_strides[0] + k * y_strides[1]) * SIZE
-                    result = f32(alpha * parted[i32(boxes + place * place_pitch + k * pitch + n)])
-                    if beta != f32(0):
-                        result = f32(result + beta * read(at))
-                    write(at, result)
+        write_sums(y, parted, boxes, (group, p0, q0), (N, K, P, Q), y_strides, alpha, beta)
 
     return kernel

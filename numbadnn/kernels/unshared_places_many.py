@@ -72,12 +72,12 @@ def heuristic(problem: ConvProblem, policy: Policy) -> PlacesManyConfig | None:
     parts, few = -(-K // ROWS), P * Q * problem.groups < ENOUGH_POSITIONS
     places = places_of(Q, min(MOST_PLACES, MOST_WARPS // parts) if few else 4)[0]
     tall = 1 if few else max(1, min(P, MOST_WARPS // (parts * places)))
-    if few and (images > 8 or -(-Q // places) * P * problem.groups < ENOUGH_BLOCKS):
+    if few and -(-Q // places) * P * problem.groups < ENOUGH_BLOCKS:
         return None
-    if images > 8:
+    if images > 8 and not few:
         tall, places = tile_of(problem, LARGEST // parts) or (tall, places)
     # few warps ask for more each; of few terms much would be asked for in vain
-    ahead = 3 if images > 8 else 8 if few else 4 if math.prod(w.shape[3:]) > 512 else 2
+    ahead = 8 if few else 3 if images > 8 else 4 if math.prod(w.shape[3:]) > 512 else 2
     for channels in (C, *(c for c in (64, 32, 16, 8, 4) if c < C and C % c == 0)):
         vec = vector(problem, channels)
         config = PlacesManyConfig(images, tall, places, parts, vec, ahead, 1, channels == C, channels)
@@ -127,6 +127,7 @@ def plan(problem: ConvProblem, policy: Policy, config: PlacesManyConfig) -> Exec
 
 
 def kernels() -> Iterator[Kernel]:
-    """Many images, some channels at a time; few positions."""
+    """Many images, some channels at a time; as many warps as a block has; few positions."""
     yield kernel("float16", PlacesManyConfig(32, 4, 4, 1, 8, 3, 1, False, 1))
+    yield kernel("float16", PlacesManyConfig(16, 5, 5, 1, 8, 3, 1, True, 1))
     yield kernel("bfloat16", PlacesManyConfig(8, 1, 5, 1, 8, 8, 1, True, 1))

@@ -6,7 +6,7 @@ Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1
 import sys
 from typing import Any
 
-from numbadnn.kernels import simulate, unshared_box_many
+from numbadnn.kernels import simulate, unshared_box_many, unshared_products
 from numbadnn.kernels.unshared_box import BoxConfig
 from numbadnn.kernels.unshared_box_many import ManyConfig
 from numbadnn.kernels.unshared_halves import HalvesConfig
@@ -16,6 +16,7 @@ from numbadnn.kernels.unshared_inputs_rows import configured
 from numbadnn.kernels.unshared_places import PlacesConfig
 from numbadnn.kernels.unshared_places_many import PlacesManyConfig
 from numbadnn.kernels.unshared_places_ring import RingConfig
+from numbadnn.kernels.unshared_products import ProductsConfig
 from numbadnn.kernels.unshared_weights_halves import WeightsHalvesConfig
 from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
 from numbadnn.ops.conv import ConvProblem
@@ -91,11 +92,15 @@ SINGLE: tuple[tuple[str, str, Any], ...] = (
 
 
 #: the same of float32, whose images are turned before. More tiles than blocks stay; a ring as long as the terms, and shorter;
-#: some filters of the last turn; some channels of the last block
+#: some filters of the last turn; some channels of the last block; turns that begin in one box and end in the next, or past the
+#: last term; a warp without terms
 TURNED: tuple[tuple[str, str, Any], ...] = (
     (FORWARD, STRIDED, ManyConfig(16, 4, 1, 2, 2, 2, 3, 1, 4)),
     (FORWARD, STRIDED, ManyConfig(32, 4, 2, 2, 2, 2, 4, 1, 12)),
     (FORWARD, THIRDS, ManyConfig(32, 2, 1, 2, 2, 2, 2, 1, 1)),
+    (FORWARD, STRIDED, ProductsConfig(16, 1, 4, 1, 2, 2, 1, 2, True, 3, 4)),
+    (FORWARD, STRIDED, ProductsConfig(32, 2, 2, 2, 2, 1, 2, 2, True, 2, 4)),
+    (FORWARD, THIRDS, ProductsConfig(32, 1, 2, 1, 2, 1, 2, 2, True, 2, 1)),
     (WEIGHTS, STRIDED, WeightsManyConfig(16, 2, 2, 1, 2, True, 8, 64)),
     (WEIGHTS, THIRDS, WeightsManyConfig(32, 1, 2, 1, 2, True, 1, 16)),
 )
@@ -132,7 +137,7 @@ def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: st
 
 
 if __name__ == "__main__":
-    unshared_box_many.MULTIPROCESSORS = 2
+    unshared_box_many.MULTIPROCESSORS = unshared_products.MULTIPROCESSORS = 2
     kinds = (("float16", "integers"), ("bfloat16", "random"), ("float32", "integers"))
     done = [check(*c, *kind, "tensor_core") for c in CASES for kind in kinds[:2]]
     done += [check(*c, *kinds[i % 2], "tensor_core") for i, c in enumerate(SEVERAL)]

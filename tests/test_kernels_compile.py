@@ -22,10 +22,12 @@ from numbadnn.kernels import (
     all_kernels,
     line_tiles,
     pool_walk,
+    unshared_products,
     unshared_weights_many,
 )
 from numbadnn.kernels._launch import Kernel, arch_name
 from numbadnn.kernels.line_tiles import TilesConfig
+from numbadnn.kernels.unshared_products import ProductsConfig
 from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
 from numbadnn.ops.pool import PoolProblem
 
@@ -107,6 +109,9 @@ def test_the_widest_gradient_of_overlapping_maxima_is_one_that_does_not_spill(
     "kernel",
     [
         unshared_weights_many.kernel("float32", WeightsManyConfig(32, 4, 4, 1, 4, True, 4, 36)),
+        unshared_products.kernel(ProductsConfig(32, 2, 4, 2, 4, 1, 2, 4, True, 3, 2)),
+        unshared_products.kernel(ProductsConfig(32, 2, 4, 2, 4, 2, 1, 4, True, 3, 8)),
+        unshared_products.kernel(ProductsConfig(16, 4, 4, 2, 4, 1, 2, 4, True, 2, 8)),
         line_tiles.kernel("float32", "float32", TilesConfig(4, 4, 4, 0, 4, False)),
     ],
     ids=lambda k: k.name.replace(" ", "-"),

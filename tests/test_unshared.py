@@ -21,12 +21,14 @@ from numbadnn.kernels import (
     unshared_places,
     unshared_places_many,
     unshared_places_ring,
+    unshared_products,
     unshared_weights_halves,
     unshared_weights_many,
 )
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels.unshared_box_many import ManyConfig
 from numbadnn.kernels.unshared_places_ring import RingConfig
+from numbadnn.kernels.unshared_products import ProductsConfig
 from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -68,6 +70,7 @@ def test_several_positions_of_a_block_fit_shared_memory(
             unshared_box_many,
             unshared_places_many,
             unshared_places_ring,
+            unshared_products,
             unshared_weights_many,
         ):
             monkeypatch.setattr(module, "shared_room", lambda device, room=room: room)
@@ -75,7 +78,7 @@ def test_several_positions_of_a_block_fit_shared_memory(
             forward, limit = op == "conv2d", room if op == "conv2d" or images > 8 else 99 * 1024
             problem = ConvProblem.parse(f"{op} {sizes.format(t='float32', n=images)}")
             single = unshared.several_places(problem, Policy())
-            assert isinstance(single, ManyConfig | WeightsManyConfig if images > 8 else unshared_box.BoxConfig)
+            assert isinstance(single, ProductsConfig | WeightsManyConfig if images > 8 else unshared_box.BoxConfig)
             module = sys.modules[type(single).__module__]
             assert module.shared_bytes(problem, single) <= limit
             fixed = unshared.several_places(problem, Policy(determinism="gpu_to_gpu"))
@@ -112,6 +115,17 @@ def test_of_very_many_channels_those_of_a_block_leave_their_terms_within_32_bits
     config = unshared_box_many.heuristic(problem, Policy())
     assert config is not None
     assert config.channels * math.prod(problem.w.shape[3:]) < 2**32
+
+
+def test_few_filters_and_slow_float64_keep_to_single_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, half = "x=float32:32x16x63x63 w=float32:{k}x55x55x16x9x9", (8, 6)
+    for filters, kind in ((4, ManyConfig), (5, ProductsConfig)):
+        assert isinstance(
+            unshared.several_places(ConvProblem.parse(f"conv2d {sizes.format(k=filters)}"), Policy()), kind
+        )
+    monkeypatch.setattr(unshared_products, "capability_of", lambda device: half)
+    found = unshared.several_places(ConvProblem.parse(f"conv2d {sizes.format(k=16)}"), Policy())
+    assert isinstance(found, ManyConfig)
 
 
 def test_few_positions_have_a_block_a_multiprocessor() -> None:

@@ -178,3 +178,14 @@ def wait_async_but(groups: int) -> Callable[[], None]:
 
 #: ``sync_warp()``: what the lanes of this warp have written is there for all of them
 sync_warp = (lambda: None) if SIMULATED else _async("bar.warp.sync -1;")
+
+
+def _meet_twin() -> None:
+    import threading
+
+    thread: Any = threading.current_thread()
+    thread.meet(~(thread.thread_id >> 5), 32)
+
+
+#: ``meet_warp()``: the same, in the simulator as well, where only this warp waits
+meet_warp = _meet_twin if SIMULATED else sync_warp

@@ -449,6 +449,25 @@ let_next_start = _fence("griddepcontrol.launch_dependents;")
 wait_for_previous = _fence("griddepcontrol.wait;")
 
 
+def _thread_here() -> Callable[[], Any]:
+    if SIMULATED:
+        return lambda: threading.current_thread().thread_id  # type: ignore[attr-defined]
+
+    @intrinsic
+    def thread(typingctx):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            assembly = ir.InlineAsm(ir.FunctionType(_I32, []), "mov.u32 $0, %tid.x;", "=r", side_effect=True)
+            return builder.call(assembly, [])
+
+        return types.int32(), codegen
+
+    return thread
+
+
+#: ``thread_here()``: threadIdx.x, read here: what is made of it is made here as well, and holds no registers all the time
+thread_here = _thread_here()
+
+
 # ---- between the threads of a warp
 
 

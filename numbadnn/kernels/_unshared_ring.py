@@ -36,8 +36,9 @@ def ask_for(rows: int, apart: int, vec: int) -> tuple[Callable[..., tuple[int, i
     @device
     def ask(shared, to, start, step, left, terms):  # type: ignore[no-untyped-def]
         for r in range(0, rows, 4):
+            at = i32((to ^ (r & (apart - 1)) * (8 // apart) * 16) + r * PIECE * 4)
             for e in range(0, 4, vec):
-                copy(shared, i32(to + (r * PIECE + e) * 4), start + e * 4, i32(e) < terms and i32(r) < left)
+                copy(shared, i32(at + e * 4), start + e * 4, i32(e) < terms and i32(r) < left)
             start = start + step
 
     return own, ask

@@ -6,6 +6,7 @@ the gradient of the images, ``unshared_inputs_rows`` with its sums in registers,
 types on tensor cores. Those have one position a block; up to 32 images it is quicker to have several, which see the same
 pixels: ``unshared_box``, and on tensor cores ``unshared_places`` and ``unshared_weights_halves``; with images turned before,
 for many of them, ``unshared_box_many``, ``unshared_places_many``, ``unshared_places_ring`` and ``unshared_weights_many``.
+for many of them, ``unshared_box_many``, ``unshared_products``, ``unshared_places_many`` and ``unshared_weights_many``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from numbadnn.kernels import (
     unshared_places,
     unshared_places_many,
     unshared_places_ring,
+    unshared_products,
     unshared_turned,
     unshared_weights_halves,
     unshared_weights_many,
@@ -153,6 +155,7 @@ SEVERAL_PLACES: dict[type, Callable[[ConvProblem, Policy, Any], Executable]] = {
     unshared_places.PlacesConfig: unshared_places.plan,
     unshared_places_many.PlacesManyConfig: unshared_places_many.plan,
     unshared_places_ring.RingConfig: unshared_places_ring.plan,
+    unshared_products.ProductsConfig: unshared_products.plan,
     unshared_weights_halves.WeightsHalvesConfig: unshared_weights_halves.plan,
     unshared_weights_many.WeightsManyConfig: unshared_weights_many.plan,
 }
@@ -166,7 +169,8 @@ def several_places(problem: ConvProblem, policy: Policy) -> Any:
     found = found or unshared_weights_halves.heuristic(problem, policy)
     if found or unshared_halves.heuristic(problem, policy):
         return found
-    return unshared_box_many.heuristic(problem, policy) or unshared_box.heuristic(problem, policy)
+    found = unshared_products.heuristic(problem, policy) or unshared_box_many.heuristic(problem, policy)
+    return found or unshared_box.heuristic(problem, policy)
 
 
 def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
@@ -247,6 +251,7 @@ def kernels() -> Iterator[Kernel]:
     yield from unshared_places_ring.kernels()
     yield from unshared_box.kernels()
     yield from unshared_box_many.kernels()
+    yield from unshared_products.kernels()
     yield from unshared_turned.kernels()
     yield from unshared_inputs.kernels()
     yield from unshared_inputs_halves.kernels()

@@ -1,0 +1,54 @@
+"""Boxes of pixels of turned images, [channel, row, column][image], on their way to shared memory.
+
+Of a pixel's pieces of 32 bytes the i-th lies at i ^ (pixel mod 4), so that four neighbours meet all banks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numbadnn.kernels._async_copies import copy_or_zero
+from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._implicit_tiles import INT32
+from numbadnn.kernels._implicit_tiles_words import read_at
+from numbadnn.kernels._ptx import thread_here
+from numbadnn.kernels._unshared_seen import first_position
+from numbadnn.kernels.unshared_products import ProductsConfig
+
+
+def copies_of(config: ProductsConfig) -> tuple[Callable[..., None], Callable[..., Any], Callable[..., None]]:
+    """Where pixels of a box are (``fill``), where those of a tile begin (``corner``), and what copies them."""
+    images, first_of, copy = config.images, first_position(config.tall, config.places), copy_or_zero(16)
+    pieces, threads, look, exchanged = images // 4, config.threads, read_at("int32", 2), 64 * (images // 16) - 32
+
+    @device
+    def fill(table, start, number, box, strides):  # type: ignore[no-untyped-def]
+        """Where each pixel of a box lies from its first one on, in bytes, and its row and column."""
+        for i in range(i32(cuda.threadIdx.x), number, threads):
+            line = i32(u32(i) // u32(box[1]))
+            column, c = i32(i - line * box[1]), i32(u32(line) // u32(box[0]))
+            row = i32(line - c * box[0])
+            table[i32(start + 2 * i)] = u32((c * strides[1] + row * strides[2] + column * strides[3]) * 4)
+            table[i32(start + 2 * i + 1)] = u32((row << 16) | column)
+
+    @device
+    def corner(x, strides, tile, blocks, groups, C, stride, padding):  # type: ignore[no-untyped-def]
+        """The first pixel of what a tile sees: address of this thread's piece of it, row and column."""
+        group, p, q = first_of(tile, blocks, groups)
+        h, v = i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1])
+        at = i64(group * C) * strides[1] + i64(h) * strides[2] + i64(v) * strides[3]
+        return x + (at + i32(u32(thread_here()) % u32(pieces)) * 4) * 4, h, v
+
+    @device
+    def copy_pixels(shared, pixels_at, number, to, at, h0, v0, image):  # type: ignore[no-untyped-def]
+        """Begin to copy a box; 0 outside the image."""
+        where, thread = cuda.local.array(2, INT32), u32(thread_here())
+        to = i32(to + i32(thread % u32(pieces)) * 16)
+        for i in range(i32(thread // u32(pieces)), number, i32(threads // pieces)):
+            look(where, i32(0), shared, i32(pixels_at + i * 8))
+            h, v, place = i32(h0 + (where[1] >> 16)), i32(v0 + (where[1] & 0xFFFF)), i32(to + i * (images * 4))
+            inside = h >= 0 and h < image[0] and v >= 0 and v < image[1]
+            copy(shared, i32(place ^ ((place >> 2) & exchanged)), at + i64(where[0]), inside)
+
+    return fill, corner, copy_pixels

@@ -177,7 +177,7 @@ def test_what_has_its_sums_in_registers(dtype: str) -> None:
         assert config.turned == (images >= 16)
         assert found(sizes, determinism="gpu_to_gpu") is None
         assert found(sizes, workspace_limit=1024) is None
-    few = found("x={t}:32x32x32x32 w={t}:32x32x32x32x3x3 pad=1,1,1,1")
+    few = found("x={t}:8x32x32x32 w={t}:32x32x32x32x3x3 pad=1,1,1,1")
     assert few is not None
     assert few.whole == few.asked == (dtype == "bfloat16")
     assert found("x={t}:1x16x9x9 w={t}:16x4x4x16x3x3 stride=2,2") is None

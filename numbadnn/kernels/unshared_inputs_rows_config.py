@@ -18,6 +18,8 @@ from numbadnn.ops.conv import ConvProblem
 LANES, EIGHT, ROWS, FRAGMENT = 32, 8, 16, 512
 #: bytes in front of the ring, and of the rings of a multiprocessor, which keep memory busy
 RINGS, RING = 256, 112 * 1024
+#: the same of a ring that a warp of its own fills, by bytes of an element, and its fewest pieces: more were slower on an H200
+ASKED_RING, ASKED_DEPTH = {2: 126 * 1024, 4: 84 * 1024}, 4
 MOST_DEPTH, MOST_PLACES, MOST_ROWS, MOST_DEEP = 8, 8, 16, 4
 LEAST_DEPTH, MULTIPROCESSORS, MANY = 5, 132, 16
 #: images from which on y's values are turned before, where a block has many positions
@@ -124,7 +126,8 @@ def candidates(problem: ConvProblem) -> list[tuple[float, RowsConfig]]:
         tiles = itertools.product(downs, acrosses)
         for tile, own, deep in itertools.product(tiles, owns(problem, channels), range(1, MOST_DEEP + 1)):
             tried = [fitted(problem, tile, channels, own, deep)]
-            if deep == 1 and own == 0 and channels == C and problem.w.strides[2] == math.prod(problem.w.shape[3:]):
+            packed = channels == C and problem.w.strides[2] == math.prod(problem.w.shape[3:])
+            if packed and deep == 1 and own == 0 and problem.x.shape[0] <= EIGHT:
                 tried.append(fitted(problem, tile, channels, own, whole=True))
             found += [(rank(problem, config), config) for config in tried if config]
     return found
@@ -151,8 +154,10 @@ def fitted(
         if resident == 2 and blocks_of(problem, config) <= MULTIPROCESSORS:
             continue
         room = LARGEST_ROOM if resident == 1 else LARGEST_ROOM // 2 - 1024
-        least = 2 if deep == 1 else LEAST_DEPTH
-        depth = min(MOST_DEPTH, max(least, RING // resident // slot_of(problem, config)))
+        least, ring = 2 if deep == 1 else LEAST_DEPTH, RING
+        if config.asked:
+            least, ring = ASKED_DEPTH, ASKED_RING[problem.w.itemsize]
+        depth = min(MOST_DEPTH, max(least, ring // resident // slot_of(problem, config)))
         depths = [tile[0] * config.steps] if whole else list(range(2, depth + 1))
         fits = [c for c in (replace(config, depth=n) for n in depths) if shared_bytes(problem, c) <= room]
         if fits and fits[-1].depth <= MOST_DEPTH and config.sums + OTHERS <= config.registers:

@@ -175,34 +175,6 @@ def write_at(dtype: str, count: int) -> Callable[..., None]:
     return write
 
 
-def _read_halves() -> Callable[..., Any]:
-    if SIMULATED:
-
-        def twin(shared, low, high):  # type: ignore[no-untyped-def]
-            raw = shared.view(np.uint16)
-            return np.array([raw[low // 2], raw[high // 2]]).view(np.int32)[0]
-
-        return twin
-    kind = ir.IntType(16)
-
-    @intrinsic
-    def read(typingctx, shared, low, high):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            pair = ir.Constant(ir.VectorType(kind, 2), ir.Undefined)
-            for e, address in enumerate(args[1:]):
-                half = builder.load(builder.inttoptr(address, kind.as_pointer(3)))
-                pair = builder.insert_element(pair, half, ir.Constant(_I32, e))
-            return builder.bitcast(pair, _I32)
-
-        return i32(shared, i32, i32), codegen
-
-    return read
-
-
-#: ``read_halves(shared, low, high) -> int32``: 16 bits from each of two addresses as one word
-read_halves = _read_halves()
-
-
 def _word(value: int) -> Any:
     return np.array([value & 0xFFFFFFFF], np.uint32).view(np.int32)[0]
 

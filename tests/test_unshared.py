@@ -18,6 +18,7 @@ from numbadnn.kernels import (
     unshared_inputs,
     unshared_inputs_halves,
     unshared_inputs_rows,
+    unshared_inputs_rows_config,
     unshared_places,
     unshared_places_many,
     unshared_places_ring,
@@ -27,6 +28,7 @@ from numbadnn.kernels import (
 )
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels.unshared_box_many import ManyConfig
+from numbadnn.kernels.unshared_inputs_rows_config import RowsConfig
 from numbadnn.kernels.unshared_places_ring import RingConfig
 from numbadnn.kernels.unshared_products import ProductsConfig
 from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
@@ -189,7 +191,7 @@ def test_sums_of_rows_of_pixels_are_registers(kernel: Kernel) -> None:
 def test_what_has_its_sums_in_registers(dtype: str) -> None:
     """Images of which taps reach each pixel often; what fits."""
 
-    def found(sizes: str, **asked: Any) -> unshared_inputs_rows.RowsConfig | None:
+    def found(sizes: str, **asked: Any) -> RowsConfig | None:
         problem = ConvProblem.parse(f"conv2d_grad_wrt_inputs {sizes.format(t=dtype)}")
         return unshared_inputs_rows.heuristic(problem, Policy(**asked))
 
@@ -198,11 +200,16 @@ def test_what_has_its_sums_in_registers(dtype: str) -> None:
         problem = ConvProblem.parse(f"conv2d_grad_wrt_inputs {sizes.format(t=dtype)}")
         config = found(sizes)
         assert config is not None
-        assert unshared_inputs_rows.shared_bytes(problem, config) * config.resident <= 227 * 1024
-        assert unshared_inputs_rows.sums_of(config) < unshared_inputs_rows.registers_of(config)
-        assert 16 * config.depth <= unshared_inputs_rows.RINGS - 64
+        assert unshared_inputs_rows_config.shared_bytes(problem, config) * config.resident <= 227 * 1024
+        assert config.sums < config.registers
+        assert 16 * config.depth + 8 <= unshared_inputs_rows_config.RINGS - 64
+        assert config.asked or images < 8
+        assert config.turned == (images >= 16)
         assert found(sizes, determinism="gpu_to_gpu") is None
         assert found(sizes, workspace_limit=1024) is None
+    few = found("x={t}:8x32x32x32 w={t}:32x32x32x32x3x3 pad=1,1,1,1")
+    assert few is not None
+    assert few.whole == few.asked == (dtype == "bfloat16")
     assert found("x={t}:1x16x9x9 w={t}:16x4x4x16x3x3 stride=2,2") is None
     assert found("x={t}:32x16x9x9 w={t}:16x5x5x16x3x3 dilation=2,2") is None
     assert found("x={t}:32x3x9x9 w={t}:16x7x7x3x3x3") is None  # no whole accesses

@@ -12,6 +12,9 @@ from llvmlite import ir
 from numbadnn.kernels._cuda import SIMULATED, i32, intrinsic, types
 from numbadnn.kernels._ptx import _I32, _asm, _bytes_at, _slot
 
+#: that lines of the L2 cache are the first to be given up (``createpolicy`` makes the same number): they are read once
+ONCE = ".reg .b64 once; mov.b64 once, 0x12F0000000000000;"
+
 
 def _instruction(size: int, fetch: int = 0) -> str:
     """What copies 4, 8 or 16 bytes; 16 pass by the L1 cache. ``fetch``: see ``copy_or_zero``."""
@@ -98,7 +101,8 @@ def _copy_if() -> Callable[..., None]:
     @intrinsic
     def copy(typingctx, wanted, shared, to, address):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            template = f"{{.reg .pred p; setp.ne.u32 p, $0, 0; @p {_instruction(16)} [$1], [$2], 16;}}"
+            copying = f"@p {_instruction(16)}.L2::cache_hint [$1], [$2], 16, once;"
+            template = f"{{.reg .pred p; {ONCE} setp.ne.u32 p, $0, 0; {copying}}}"
             values = [builder.zext(args[0], _I32), *args[2:]]
             _asm(builder, template, "r,r,l,~{memory}", ir.VoidType(), values, pure=False)
             return context.get_dummy_value()
@@ -108,7 +112,8 @@ def _copy_if() -> Callable[..., None]:
     return copy
 
 
-#: ``copy_if(wanted, shared, to, address)``: begin to copy 16 aligned bytes to the shared address ``to``, if wanted; no branch
+#: ``copy_if(wanted, shared, to, address)``: begin to copy 16 aligned bytes to the shared address ``to``, if wanted; no branch.
+#: The L2 cache gives them up before anything else
 copy_if = _copy_if()
 
 
@@ -123,7 +128,8 @@ def _copy_line() -> Callable[..., None]:
 
         return twin
 
-    template = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];"
+    name = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+    template = f"{{{ONCE} {name} [$0], [$1], $2, [$3], once;}}"
 
     @intrinsic
     def copy(typingctx, shared, to, address, size, barrier):  # type: ignore[no-untyped-def]
@@ -137,7 +143,7 @@ def _copy_line() -> Callable[..., None]:
 
 
 #: ``copy_line(shared, to, address, size, barrier)``: begin to copy ``size`` bytes, whole aligned 16 of them, to the shared
-#: address ``to``; the barrier in shared memory is told of them (Hopper)
+#: address ``to``; the barrier in shared memory is told of them (Hopper). The L2 cache gives them up before anything else
 copy_line = _copy_line()
 
 

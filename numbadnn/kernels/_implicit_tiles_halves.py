@@ -93,11 +93,10 @@ def _load_twin(transposed: bool, words: Any, start: int, shared: Any, address: i
     thread: Any = threading.current_thread()
     number = thread.thread_id
     _EXCHANGE[number] = address // 2
-    thread.syncthreads()
-    if not isinstance(_EXCHANGE[number], np.ndarray):  # nobody of this warp was here
+    if thread.meet(~(number >> 5), 32):  # the last of the warp reads for all
         first = number & ~31
         rows = np.array([_EXCHANGE[first + lane] for lane in range(32)]).reshape(4, 8, 1)
-        tiles = np.asarray(shared[rows + np.arange(8)], np.uint16)
+        tiles = np.asarray(shared.view(np.uint16)[rows + np.arange(8)], np.uint16)
         tiles = np.ascontiguousarray(tiles.swapaxes(1, 2) if transposed else tiles)
         for lane, found in enumerate(tiles.view(np.int32).reshape(4, 32).T):
             _EXCHANGE[first + lane] = found

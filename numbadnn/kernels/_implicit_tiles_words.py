@@ -10,6 +10,7 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels._cuda import SIMULATED, i32, intrinsic, types
+from numbadnn.kernels._hopper import instruction
 from numbadnn.kernels._ptx import _DOUBLE, _FLOAT, _I32, _asm, _bytes_at, _pointer, _slot
 from numbadnn.problem import ITEMSIZE
 
@@ -174,32 +175,27 @@ def write_at(dtype: str, count: int) -> Callable[..., None]:
     return write
 
 
-def _read_halves() -> Callable[..., Any]:
-    if SIMULATED:
-
-        def twin(shared, low, high):  # type: ignore[no-untyped-def]
-            raw = shared.view(np.uint16)
-            return np.array([raw[low // 2], raw[high // 2]]).view(np.int32)[0]
-
-        return twin
-    kind = ir.IntType(16)
-
-    @intrinsic
-    def read(typingctx, shared, low, high):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            pair = ir.Constant(ir.VectorType(kind, 2), ir.Undefined)
-            for e, address in enumerate(args[1:]):
-                half = builder.load(builder.inttoptr(address, kind.as_pointer(3)))
-                pair = builder.insert_element(pair, half, ir.Constant(_I32, e))
-            return builder.bitcast(pair, _I32)
-
-        return i32(shared, i32, i32), codegen
-
-    return read
+def _word(value: int) -> Any:
+    return np.array([value & 0xFFFFFFFF], np.uint32).view(np.int32)[0]
 
 
-#: ``read_halves(shared, low, high) -> int32``: 16 bits from each of two addresses as one word
-read_halves = _read_halves()
+def _funnel_twin(low: Any, high: Any, bits: Any) -> Any:
+    return _word(((int(high) & 0xFFFFFFFF) << 32 | int(low) & 0xFFFFFFFF) >> int(bits))
+
+
+def _permute_twin(low: Any, high: Any, which: Any) -> Any:
+    both = (int(high) & 0xFFFFFFFF) << 32 | int(low) & 0xFFFFFFFF
+    return _word(sum((both >> 8 * (int(which) >> 4 * i & 7) & 0xFF) << 8 * i for i in range(4)))
+
+
+def _words(template: str) -> Any:
+    return instruction(template, (i32,), (i32, i32, i32), pure=True)
+
+
+#: ``funnel(low, high, bits) -> int32``: the word that begins so many bits, 0 to 31, above the lowest of the two
+funnel = _funnel_twin if SIMULATED else _words("shf.r.wrap.b32 $0, $1, $2, $3;")
+#: ``permute(low, high, which) -> int32``: four of the two words' eight bytes; the lowest hexadecimal digit says the lowest
+permute = _permute_twin if SIMULATED else _words("prmt.b32 $0, $1, $2, $3;")
 
 
 def _copy_entry() -> Callable[..., None]:

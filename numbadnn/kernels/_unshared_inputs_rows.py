@@ -15,9 +15,9 @@ nine rows of taps are nine warps, but four rows of positions reach twelve rows o
 
     quarter 0: rows of pixels 0, 4, 8, reached by 1 + 4 + 4 of the four; quarter 1: rows 1, 5, 9, reached by 2 + 4 + 3; ...
 
-Filters come to shared memory by asynchronous copies, ``depth - 1`` pieces of them before they are multiplied and whole lines at
-a time; every warp takes its rows of taps from there, or passes a piece by. What a lane multiplies is in
-``_unshared_inputs_rows_single`` and ``.._halves``.
+Filters come to shared memory by asynchronous copies that every warp begins some of, ``depth - 1`` pieces of them before they
+are multiplied and whole lines at a time; every warp takes its rows of taps from there, or passes a piece by. What a lane
+multiplies is in ``_unshared_inputs_rows_single`` and ``.._halves``.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels import _unshared_inputs_rows_halves, _unshared_inputs_rows_single
-from numbadnn.kernels._async_copies import copy_if, copy_line, sync_warp
+from numbadnn.kernels._async_copies import copy_if, sync_warp
 from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._gemm_tiles import INT64
 from numbadnn.kernels._hopper import (
     barrier_arrive,
-    barrier_expect,
     barrier_follow,
     barrier_init,
     barrier_wait,
@@ -41,13 +40,13 @@ from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import shared_address
 from numbadnn.kernels._ptx import ELEMENT, WORD, let_next_start
 from numbadnn.kernels._unshared_inputs_tile import block_of
-from numbadnn.kernels.unshared_inputs_rows import LANES, RowsConfig
+from numbadnn.kernels.unshared_inputs_rows_config import LANES, RINGS, RowsConfig
 from numbadnn.problem import ITEMSIZE
 
 #: the simulator has no warps: there all threads wait for each other
 meet: Any = (lambda: cuda.syncthreads()) if SIMULATED else sync_warp
-#: bytes of a sum; of a row of zeros; where in shared memory those and the ring begin
-ITEM, ZERO_BYTES, ZEROS, RINGS = 4, 64, 192, 256
+#: bytes of a sum; of a row of zeros; where in shared memory those begin
+ITEM, ZERO_BYTES, ZEROS = 4, 64, 192
 #: bytes of a copy; pieces of filters that are asked for before y's values
 COPY, EARLY = 16, 3
 
@@ -55,38 +54,27 @@ COPY, EARLY = 16, 3
 def _ask_next(size: int, config: RowsConfig, again: bool) -> Callable[..., None]:
     """``ask(shared, walk, at, pitch, length, slot, last, K, wide, strides)``: begin to copy the next piece, if there is one.
 
-    ``length`` bytes a filter. ``bulk``: one warp asks, each time another, a lane a filter; otherwise a warp has every
-    ``warps``-th filter, a lane 16 bytes. ``at``: where its first bytes lie; ``walk``: rows of positions left, first filter,
-    column, row in the group, where in the ring its first bytes go, the slot's barrier, whose turn it is, and, where the slot
-    was another's (``again``), parity of the wait for it to be empty; ``last``: the barrier of the ring's last slot.
+    ``length`` bytes a filter. A warp has every ``warps``-th filter, a lane 16 bytes. ``at``: where its first bytes lie; ``walk``:
+    rows of positions left, first filter, column, row in the group, where in the ring its first bytes go, the slot's barrier,
+    and, where the slot was another's (``again``), parity of the wait for it to be empty; ``last``: the barrier of the ring's
+    last slot.
     """
-    depth, warps, turns, piece, deep, bulk = (
-        *(config.depth, config.warps, config.turns, config.piece, config.deep, config.bulk),
-    )
+    depth, warps, turns, piece, deep = config.depth, config.warps, config.turns, config.piece, config.deep
 
     @device
     def ask(shared, walk, at, pitch, length, slot, last, K, wide, strides):  # type: ignore[no-untyped-def]
         if walk[0] > 0:
             lane, warp = i32(cuda.threadIdx.x % LANES), i32(cuda.threadIdx.x // LANES)
             left, source, to = min(i32(piece), i32(K - walk[1])), at[0], walk[4]
-            if again and (not bulk or warp == walk[6]):
-                barrier_wait(u32(walk[5] + 8 * depth), u32(walk[7]))
-            if bulk:
-                if warp == walk[6]:
-                    if lane == 0:
-                        barrier_expect(u32(walk[5]), u32(left * length))
-                    sync_warp()
-                    if lane < left:
-                        copy_line(shared, to, source, length, u32(walk[5]))
-                walk[6] = i32(walk[6] + 1) if walk[6] + 1 < warps else i32(0)
-            else:
-                for j in range(0, piece, warps):
-                    for e in range(turns):
-                        reach = e * (LANES * COPY)
-                        wanted = i32(warp + j) < left and i32(lane * COPY + reach) < length
-                        copy_if(wanted, shared, i32(to + reach), source + reach)
-                    source, to = source + strides[0] * (warps * size), i32(to + warps * pitch)
-                barrier_follow(u32(walk[5]))
+            if again:
+                barrier_wait(u32(walk[5] + 8 * depth), u32(walk[6]))
+            for j in range(0, piece, warps):
+                for e in range(turns):
+                    reach = e * (LANES * COPY)
+                    wanted = i32(warp + j) < left and i32(lane * COPY + reach) < length
+                    copy_if(wanted, shared, i32(to + reach), source + reach)
+                source, to = source + strides[0] * (warps * size), i32(to + warps * pitch)
+            barrier_follow(u32(walk[5]))
             walk[3], at[0] = i32(walk[3] + 1), at[0] + strides[1] * size
             if walk[3] == min(i32(deep), walk[0]):
                 walk[1], at[0] = i32(walk[1] + piece), at[0] + (piece * strides[0] - walk[3] * strides[1]) * size
@@ -101,7 +89,7 @@ def _ask_next(size: int, config: RowsConfig, again: bool) -> Callable[..., None]
             walk[4] = i32(walk[4] - (depth - 1) * slot) if over else i32(walk[4] + slot)
             walk[5] = i32(walk[5] - (depth - 1) * 8) if over else i32(walk[5] + 8)
             if again:
-                walk[7] = i32(walk[7] ^ 1) if over else walk[7]
+                walk[6] = i32(walk[6] ^ 1) if over else walk[6]
 
     return ask
 
@@ -118,8 +106,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     )
     of_piece, sums, element = lanes.of_piece, columns * lanes.sums, ELEMENT["float32"] if dtype == "float32" else WORD
     ask_first, ask, of_channel = _ask_next(size, config, False), _ask_next(size, config, True), tall * taps * size
-    slack, warps, early = min(2, depth - 1), config.warps, depth if config.bulk else min(depth, EARLY)
-    bulk, asking = config.bulk, 1 if config.bulk else config.threads
+    slack, warps, threads, early = min(2, depth - 1), config.warps, config.threads, min(depth, EARLY)
 
     def row_from(q):  # type: ignore[no-untyped-def]
         """The positions of a group's rows from the ``q``-th column on: a loop over them would leave the sums in memory."""
@@ -175,7 +162,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     ):  # fmt: skip
         let_next_start()
         shared, total = cuda.shared.array(0, element), cuda.local.array(sums, f32)
-        walk, here, at = cuda.local.array(8, INT32), cuda.local.array(5, INT32), cuda.local.array(1, INT64)
+        walk, here, at = cuda.local.array(7, INT32), cuda.local.array(5, INT32), cuda.local.array(1, INT64)
         lane, warp = i32(cuda.threadIdx.x % LANES), i32(cuda.threadIdx.x // LANES)
         number, part, group, p0, q0 = block_of(i32(cuda.blockIdx.x), slices, groups, tiles_across, tile)
         c0 = i32(part * channels)
@@ -187,14 +174,13 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
         zeros, rings = i32(barriers + ZEROS), i32(barriers + RINGS)
         last, tops = i32(barriers + (depth - 1) * 8), i32(rings + depth * slot)
         walk[0], walk[1], walk[2], walk[3] = rows, i32(0), i32(0), i32(0)
-        walk[4] = i32(rings + (lane * pitch if bulk else warp * pitch + lane * COPY))
-        walk[5], walk[6], walk[7] = barriers, i32(0), i32(0)
-        first = i32(group * K + (lane if bulk else warp))
-        at[0] = w + (i64(first) * w_strides[0] + p0 * w_strides[1] + q0 * w_strides[2]) * size
-        at[0] = at[0] + c0 * of_channel + (i32(0) if bulk else i32(lane * COPY))
+        walk[4] = i32(rings + warp * pitch + lane * COPY)
+        walk[5], walk[6] = barriers, i32(0)
+        at[0] = w + (i64(group * K + warp) * w_strides[0] + p0 * w_strides[1] + q0 * w_strides[2]) * size
+        at[0] = at[0] + c0 * of_channel + lane * COPY
         if cuda.threadIdx.x == 0:
             for i in range(depth):
-                barrier_init(u32(barriers + 8 * i), u32(asking))
+                barrier_init(u32(barriers + 8 * i), u32(threads))
                 barrier_init(u32(barriers + 8 * (depth + i)), u32(warps))
             fence_barriers()
         if cuda.threadIdx.x < ZERO_BYTES // ITEM:

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from numbadnn.kernels._bits import load_bits
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import INT32
-from numbadnn.kernels._implicit_tiles_words import read_at, read_halves, write_at
+from numbadnn.kernels._implicit_tiles_halves import load_matrices
+from numbadnn.kernels._implicit_tiles_words import funnel, permute, read_at, write_at
 from numbadnn.kernels._mma import product
 from numbadnn.kernels._ptx import WORD, store
-from numbadnn.kernels.unshared_inputs_rows import EIGHT, FRAGMENT, LANES, ROWS, Parts, RowsConfig
+from numbadnn.kernels.unshared_inputs_rows import Parts
+from numbadnn.kernels.unshared_inputs_rows_config import EIGHT, FRAGMENT, LANES, ROWS, RowsConfig
 
 #: bytes of an element and of a sum
 SIZE, ITEM = 2, 4
@@ -34,7 +36,7 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
     A thread has four filters of all images of a lane, two lanes in turn, neighbours neighbouring positions; the loads of
     both stand before its stores.
     """
-    half, write, threads, tiles = load_bits(SIZE), write_at("int32", 4), config.threads, config.tiles
+    half, write, threads, tiles = load_bits(SIZE), write_at("int32", 4), LANES * config.warps, config.tiles
     steps, lots = config.steps, -(-config.kept // EIGHT)
     at_once, each = 2, 4 * lots
     held_by, beside = at_once * each, _beside(config)
@@ -78,37 +80,52 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
 
 def parts(dtype: str, config: RowsConfig) -> Parts:
     taps, flip, kept, tiles, columns = config.taps[1], config.flip, config.kept, config.tiles, config.columns
-    ragged, beside = config.ragged, _beside(config)
+    ragged, beside, turned, of_filter = config.ragged, _beside(config), config.turned, config.of_filter
+    read_turned = load_matrices(True)
     pair = 3 - beside
     of_column, a_words, lots_of_images = 4 * tiles, 4 * tiles, min(2, -(-kept // EIGHT))
+    words = taps // 2 + 1  # that hold a row of taps, wherever in the first it begins
+    held_by, read_one = 4 * words, read_at("int32", 1)
     read, multiply_add, store_one = read_at("int32", 4), product(dtype, ROWS), store("float32", "float32")
 
     @device
     def place(lot, pitch, have, of_channel):  # type: ignore[no-untyped-def]
         lane = i32(cuda.threadIdx.x % LANES)
         channel = min(i32(lot * EIGHT + (lane >> 2)), i32(have - 1))
-        return i32(((lane & 1) * beside + (lane & 2) * 2) * pitch + channel * of_channel), i32(lane * 16)
+        own_y = i32(lane * 16)
+        if turned:  # the row of a matrix that the lane says: a filter, and 8 images
+            k = i32((lane >> 1 & 1) * beside + (lane >> 2 & 1) * 4 + (lane & 1) * pair + (lane >> 4) * EIGHT)
+            own_y = i32(k * of_filter + (lane >> 3 & 1) * 16)
+        return i32(((lane & 1) * beside + (lane & 2) * 2) * pitch + channel * of_channel), own_y
 
     def multiply(first: int) -> Callable[..., None]:
         @device
         def run(total, shared, at_w, at_y, pitch, left, zeros):  # type: ignore[no-untyped-def]
-            a, b = cuda.local.array(a_words, INT32), cuda.local.array(2, INT32)
+            a, b, held = cuda.local.array(a_words, INT32), cuda.local.array(2, INT32), cuda.local.array(held_by, INT32)
             for m in range(tiles):
-                read(a, i32(4 * m), shared, i32(at_y + m * FRAGMENT))
-            w0, w1, w2, w3 = (
-                at_w,
-                i32(at_w + pair * pitch),
-                i32(at_w + EIGHT * pitch),
-                i32(at_w + (EIGHT + pair) * pitch),
-            )
-            if ragged:  # what lies in the ring past the last filter is no number of ours, and may be NaN
-                k = i32(cuda.threadIdx.x % 2 * beside + cuda.threadIdx.x // 2 % 2 * 4)
-                w0, w1 = w0 if k < left else zeros, w1 if k + pair < left else zeros
-                w2, w3 = w2 if k + 8 < left else zeros, w3 if k + 8 + pair < left else zeros
+                if turned:
+                    read_turned(a, i32(4 * m), shared, i32(at_y + m * 32))
+                else:
+                    read(a, i32(4 * m), shared, i32(at_y + m * FRAGMENT))
+            odd = i32(at_w << 3 & 16)  # bits by which a row of taps begins within a word
+            at_w = i32(at_w & ~3)
+            k = i32(cuda.threadIdx.x % 2 * beside + cuda.threadIdx.x // 2 % 2 * 4)
+            for f in range(4):
+                further = i32(f // 2 * EIGHT + f % 2 * pair)
+                line = i32(at_w + further * pitch)
+                if ragged:  # what lies in the ring past the last filter is no number of ours, and may be NaN
+                    line = line if k + further < left else zeros
+                for e in range(words):
+                    read_one(held, i32(f * words + e), shared, i32(line + 4 * e))
+            for f in range(4):
+                for e in range(words):
+                    at = f * words + e
+                    held[at] = funnel(held[at], held[at + 1 if e + 1 < words else at], odd)
             for e in range(taps):
-                s = (taps - 1 - e if flip else e) * SIZE
-                b[0] = read_halves(shared, i32(w0 + s), i32(w1 + s))
-                b[1] = read_halves(shared, i32(w2 + s), i32(w3 + s))
+                t = taps - 1 - e if flip else e
+                both = i32(0x7632 if t % 2 else 0x5410)  # the upper or the lower halves
+                b[0] = permute(held[t // 2], held[words + t // 2], both)
+                b[1] = permute(held[2 * words + t // 2], held[3 * words + t // 2], both)
                 for m in range(tiles):
                     multiply_add(total, i32(first + e * of_column + 4 * m), a, i32(4 * m), b, i32(0))
 

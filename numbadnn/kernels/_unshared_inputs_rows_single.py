@@ -7,7 +7,8 @@ from collections.abc import Callable
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._implicit_tiles_words import read_at, write_at
 from numbadnn.kernels._ptx import load, store_vector
-from numbadnn.kernels.unshared_inputs_rows import LANES, Parts, RowsConfig
+from numbadnn.kernels.unshared_inputs_rows import Parts
+from numbadnn.kernels.unshared_inputs_rows_config import LANES, RowsConfig
 
 #: bytes of an element; images of an access, and that a thread asks for at once
 SIZE, FOUR, SIXTEEN = 4, 4, 16
@@ -18,7 +19,7 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
 
     A thread has up to 16 images of a filter, neighbours neighbouring positions; its loads stand before its stores.
     """
-    read, images, threads = load("float32", "float32"), config.images, config.threads
+    read, images, threads = load("float32", "float32"), config.images, LANES * config.warps
     each, once = min(images, SIXTEEN), min(images, FOUR)
     write, lots = write_at("float32", once), images // each
 
@@ -42,7 +43,12 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
 
 def parts(dtype: str, config: RowsConfig) -> Parts:
     taps, flip, images, own, columns = config.taps[1], config.flip, config.images, config.own, config.columns
-    lots, span, piece, y_pitch = images // own, min(own, FOUR), config.piece, images * SIZE
+    lots, span, piece, y_pitch = (
+        images // own,
+        min(own, FOUR),
+        config.piece,
+        config.of_filter if config.turned else images * SIZE,
+    )
     per_warp, apart = LANES // lots, images // own * min(own, FOUR)  # images between a lane's accesses
     read_one, read, store_span = read_at(dtype, 1), read_at(dtype, span), store_vector(dtype, span, dtype)
 

@@ -23,6 +23,7 @@ from numbadnn.kernels import (
     unshared_inputs,
     unshared_inputs_halves,
     unshared_inputs_rows,
+    unshared_inputs_rows_config,
     unshared_places,
     unshared_places_many,
     unshared_places_ring,
@@ -218,7 +219,7 @@ def _rank(problem: ConvProblem) -> float:
         return math.inf
     if problem.direction == "grad_inputs":
         if rows := unshared_inputs_rows.heuristic(problem, Policy()):
-            return unshared_inputs_rows.rank(problem, rows)
+            return unshared_inputs_rows_config.rank(problem, rows)
         on_tensor_cores = unshared_inputs_halves.heuristic(problem, Policy())
         return (
             unshared_inputs_halves.rank(problem, on_tensor_cores) if on_tensor_cores else unshared_inputs.rank(problem)

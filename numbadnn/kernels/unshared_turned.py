@@ -42,16 +42,16 @@ def strides(shape: tuple[int, ...], images: int) -> tuple[int, int, int, int]:
     return 1, H * W * images, W * images, images
 
 
-def vector(problem: ConvProblem) -> int:
+def vector(arrays: tuple[Spec, ...]) -> int:
     """Pixels of an access: 16 bytes of them where each image is one row, else one."""
-    vec = 16 // problem.x.itemsize
+    vec = 16 // arrays[0].itemsize
     whole = all(
         array.aligned
         and _as_one_row(array)[0] == 1
         and array.strides[3] == 1
         and not array.strides[0] % vec
         and not math.prod(array.shape[1:]) % vec
-        for array in turned(problem)
+        for array in arrays
     )
     return vec if whole else 1
 
@@ -71,20 +71,26 @@ def kernel(itemsize: int, images: int, vec: int) -> Kernel:
     )
 
 
+def turning(arrays: tuple[Spec, ...], device: int, images: int) -> Any:
+    """The launch that turns one array or two."""
+    pixels = [math.prod(array.shape[1:]) for array in arrays]
+    blocks = [-(-number // PIXELS) for number in pixels]
+    shapes = [_as_one_row(array) for array in arrays]
+    scalars = (
+        *(arrays[0].shape[0], blocks[0], pixels[0], pixels[-1], shapes[0], shapes[-1]),
+        *(arrays[0].strides, arrays[-1].strides),
+    )
+    turn = kernel(arrays[0].itemsize, images, vector(arrays))
+    return turn.prepare(device, (sum(blocks), 1, 1), (THREADS, 1, 1), scalars)
+
+
 def executable(
     problem: ConvProblem, policy: Policy, images: int, launch: Any, arithmetic: str, level: str, facts: dict[str, Any]
 ) -> Executable:
     """Turns what is to be turned in one launch, then ``launch``, which takes both inputs, turned or not, and the output."""
     arrays, size = turned(problem), problem.x.itemsize
-    pixels = [math.prod(array.shape[1:]) for array in arrays]
-    blocks = [-(-number // PIXELS) for number in pixels]
-    shapes = [_as_one_row(array) for array in arrays]
-    scalars = (
-        *(problem.x.shape[0], blocks[0], pixels[0], pixels[-1], shapes[0], shapes[-1]),
-        *(arrays[0].strides, arrays[-1].strides),
-    )
-    turn = kernel(size, images, vector(problem)).prepare(policy.device, (sum(blocks), 1, 1), (THREADS, 1, 1), scalars)
-    taken = f"space space+{pixels[0] * images * size} result" if len(arrays) > 1 else "space other result"
+    turn, first = turning(arrays, policy.device, images), math.prod(arrays[0].shape[1:])
+    taken = f"space space+{first * images * size} result" if len(arrays) > 1 else "space other result"
     direct = sequence("x other result space", [(turn, "x other space"), (launch, taken)])
 
     return around(direct, facts, space_bytes(problem, images), arithmetic, level)

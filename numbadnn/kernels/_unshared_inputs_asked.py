@@ -1,0 +1,295 @@
+"""The gradient of an unshared convolution's images with sums in registers, a row of pixels a warp.
+
+A block has ``places`` neighbouring positions of some rows, and some channels of a group; a warp has some of these channels, of
+one row of the pixels that the positions reach. Its sums, of all columns and images, stay in registers while the block walks
+down its rows of positions:
+
+    row of pixels    0  1  2  3  4  5     positions in row 0 reach rows 0 to 2, by taps 0 to 2;
+    warp             0  1  2  0  1  2     those in row 1 rows 1 to 3: warp 0 goes on with row 3
+
+Which sums a position and a tap of a row add to is known when the kernel is made. A warp whose row no later position reaches
+writes it to the workspace, where ``_unshared_inputs_collect`` adds the boxes of neighbouring blocks.
+
+Where a quarter of a multiprocessor would have more of these warps than another, rows of positions are taken several at a time:
+nine rows of taps are nine warps, but four rows of positions reach twelve rows of pixels, and each quarter adds to nine:
+
+    quarter 0: rows of pixels 0, 4, 8, reached by 1 + 4 + 4 of the four; quarter 1: rows 1, 5, 9, reached by 2 + 4 + 3; ...
+
+One more warp does nothing but ask for filters, whole lines at a time, up to ``depth`` pieces before they are multiplied; every
+other takes its rows of taps from there, or passes a piece by. A piece is some filters of one position, or, where a block has
+all channels and so the positions of a row follow each other in memory (``whole``), of a row of positions. Of many images y's
+values are turned before, ``unshared_turned``, and copied as they are wanted. What a lane multiplies is in
+``_unshared_inputs_rows_single`` and ``.._halves``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numbadnn.kernels import _unshared_inputs_rows_halves, _unshared_inputs_rows_single
+from numbadnn.kernels._async_copies import copy_line, sync_warp
+from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._hopper import (
+    barrier_arrive,
+    barrier_expect,
+    barrier_init,
+    barrier_wait,
+    fence_barriers,
+    set_registers,
+)
+from numbadnn.kernels._implicit_tiles import INT32
+from numbadnn.kernels._implicit_tiles_words import shared_address
+from numbadnn.kernels._ptx import ELEMENT, WORD, let_next_start, wait_for_previous
+from numbadnn.kernels._unshared_inputs_tile import block_of
+from numbadnn.kernels.unshared_inputs_rows_config import FEWER, LANES, RINGS, RowsConfig
+from numbadnn.problem import ITEMSIZE
+
+#: bytes of a sum; of a row of zeros; where in shared memory those begin
+ITEM, ZERO_BYTES, ZEROS = 4, 64, 192
+#: what ``here`` holds: bytes into the ring, where y's values are, a slot's barrier, the parity of the wait for it to be full
+SLOT, TOP, BARRIER, PARITY = 0, 1, 2, 3
+#: what ``how`` holds: where the warp's filters are in a slot, from one filter to the next, one position to the next, a row of
+#: zeros; columns, filters; from y's values of one column to the next, of one row, one piece; bytes of a slot, the last barrier
+OWN, PITCH, LINE, NOTHING, WIDE, FILTERS, TO_COLUMN, TO_ROW, TO_PIECE, SLOT_BYTES, LAST = range(11)
+
+
+def _meet_twin() -> None:
+    import threading
+
+    thread: Any = threading.current_thread()
+    thread.meet(~(thread.thread_id >> 5), LANES)
+
+
+#: the lanes of a warp wait for each other
+meet: Any = _meet_twin if SIMULATED else sync_warp
+
+
+def _ask(size: int, config: RowsConfig) -> Callable[..., None]:
+    """``ask(shared, w, full, rings, pitch, line, slot, K, rows, wide, strides)``: begin to copy all pieces, in their order.
+
+    A lane has a filter, ``line`` bytes of each position. The barriers that say that a slot is empty follow those that say it
+    is full.
+    """
+    depth, piece, deep, steps = config.depth, config.piece, config.deep, config.steps
+
+    @device
+    def ask(shared, w, full, rings, pitch, line, slot, K, rows, wide, strides):  # type: ignore[no-untyped-def]
+        lane = i32(cuda.threadIdx.x % LANES)
+        barrier, to, parity = i32(full), i32(rings + lane * pitch), i32(1)
+        last = i32(full + (depth - 1) * 8)
+        for i in range(0, rows, deep):
+            for q in range(wide):
+                for s in range(steps):
+                    left = min(i32(piece), i32(K - s * piece))
+                    at = w + (i64(s * piece + lane) * strides[0] + i * strides[1] + q * strides[2]) * size
+                    for _ in range(min(i32(deep), i32(rows - i))):
+                        barrier_wait(u32(barrier + 8 * depth), u32(parity))
+                        if lane == 0:
+                            barrier_expect(u32(barrier), u32(left * line))
+                        meet()
+                        if lane < left:
+                            copy_line(shared, to, at, line, u32(barrier))
+                        at = at + strides[1] * size
+                        over = barrier == last
+                        to = i32(to - (depth - 1) * slot) if over else i32(to + slot)
+                        barrier = i32(full) if over else i32(barrier + 8)
+                        parity = i32(parity ^ 1) if over else parity
+
+    @device
+    def ask_whole(shared, w, full, rings, pitch, line, slot, K, rows, wide, strides):  # type: ignore[no-untyped-def]
+        lane, length = i32(cuda.threadIdx.x % LANES), i32(wide * line)
+        source = w + i64(lane) * strides[0] * size
+        for i in range(rows * steps):
+            p = i32(i // steps)
+            s = i32(i - p * steps)
+            left, barrier = min(i32(piece), i32(K - s * piece)), u32(full + 8 * i)
+            if lane == 0:
+                barrier_expect(barrier, u32(left * length))
+            meet()
+            if lane < left:
+                at = source + (i64(s * piece) * strides[0] + p * strides[1]) * size
+                copy_line(shared, i32(rings + i * slot + lane * pitch), at, length, barrier)
+
+    return ask_whole if config.whole else ask
+
+
+def _multiply_rows(
+    config: RowsConfig, size: int, multiply_from: Callable[[int], Callable[..., None]]
+) -> Callable[..., None]:
+    """``run(total, shared, here, how, now, r)``: multiply a group of ``now`` rows of positions; ``r``: the warp's tap."""
+    (tall, taps), (down, right), depth, flip = config.taps, config.stride, config.depth, config.flip
+    steps, piece, deep, whole, even = config.steps, config.piece, config.deep, config.whole, config.even
+
+    @device
+    def begin(here):  # type: ignore[no-untyped-def]
+        barrier_wait(u32(here[BARRIER]), u32(here[PARITY]))
+
+    @device
+    def end(here, how):  # type: ignore[no-untyped-def]
+        meet()
+        if cuda.threadIdx.x % LANES == 0:
+            barrier_arrive(u32(here[BARRIER] + 8 * depth))
+        over = here[BARRIER] == how[LAST]
+        here[SLOT] = i32(0) if over else i32(here[SLOT] + how[SLOT_BYTES])
+        here[BARRIER] = i32(here[BARRIER] - (depth - 1) * 8) if over else i32(here[BARRIER] + 8)
+        here[PARITY] = i32(here[PARITY] ^ 1) if over else here[PARITY]
+
+    def column(q):  # type: ignore[no-untyped-def]
+        """The positions of one column: a loop over columns would leave the sums in memory."""
+        multiply = multiply_from(q * right)
+
+        @device
+        def product(total, shared, here, how, r, s, a):  # type: ignore[no-untyped-def]
+            tap = i32(r - a * down)
+            if deep == 1 or (tap >= 0 and tap < i32(tall)):
+                at_w = i32(how[OWN] + here[SLOT] + (tall - 1 - tap if flip else tap) * (taps * size))
+                if whole:
+                    at_w = i32(at_w + q * how[LINE])
+                at_y = i32(here[TOP] + q * how[TO_COLUMN] + a * how[TO_ROW] + s * how[TO_PIECE])
+                multiply(total, shared, at_w, at_y, how[PITCH], i32(how[FILTERS] - s * piece), how[NOTHING])
+
+        @device
+        def run_whole(total, shared, here, how, now, r, s, a):  # type: ignore[no-untyped-def]
+            if even or q < how[WIDE]:
+                product(total, shared, here, how, r, s, a)
+
+        @device
+        def run_one(total, shared, here, how, now, r, s, a):  # type: ignore[no-untyped-def]
+            if even or q < how[WIDE]:
+                for step in range(steps):
+                    for row in range(now):
+                        begin(here)
+                        product(total, shared, here, how, r, i32(step), i32(row))
+                        end(here, how)
+
+        return run_whole if whole else run_one
+
+    def from_column(q):  # type: ignore[no-untyped-def]
+        first = column(q)
+        if q + 1 == config.places:
+            return first
+        rest = from_column(q + 1)
+
+        @device
+        def run(total, shared, here, how, now, r, s, a):  # type: ignore[no-untyped-def]
+            first(total, shared, here, how, now, r, s, a)
+            rest(total, shared, here, how, now, r, s, a)
+
+        return run
+
+    columns = from_column(0)
+
+    @device
+    def run(total, shared, here, how, now, r):  # type: ignore[no-untyped-def]
+        if whole:
+            for s in range(i32((how[FILTERS] + piece - 1) // piece)):  # not unrolled: less code is there sooner
+                for a in range(now):
+                    begin(here)
+                    columns(total, shared, here, how, now, r, i32(s), i32(a))
+                    end(here, how)
+        else:
+            columns(total, shared, here, how, now, r, i32(0), i32(0))
+
+    return run
+
+
+def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
+    """space[tile, channel, pixel of the tile's box, n] = sum over the tile's positions and over filters of y * w."""
+    lanes = (_unshared_inputs_rows_single if dtype == "float32" else _unshared_inputs_rows_halves).parts(dtype, config)
+    fill, place, write = lanes.fill, lanes.place, lanes.write
+    size, (tall, taps), places, down = ITEMSIZE[dtype], config.taps, config.places, config.stride[0]
+    depth, kept, columns, piece, deep, high = (
+        *(config.depth, config.kept, config.columns, config.piece, config.deep, config.high),
+    )
+    sums, element = columns * lanes.sums, ELEMENT["float32"] if dtype == "float32" else WORD
+    of_piece, of_channel, warps, turned = lanes.of_piece, tall * taps * size, config.warps, config.turned
+    ask, threads, split = _ask(size, config), LANES * warps, config.split
+    fewer, more = set_registers(FEWER, False), set_registers(config.registers, True)
+    multiply_rows = _multiply_rows(config, size, lambda column: lanes.multiply(column * lanes.sums))
+
+    def kernel(  # type: ignore[no-untyped-def]
+        y, w, space, slices, groups, N, K, C, channels, tiles_across, tile, output, pitch, y_pitch, box_rows,
+        w_strides, y_strides,
+    ):  # fmt: skip
+        let_next_start()
+        shared, total = cuda.shared.array(0, element), cuda.local.array(sums, f32)
+        here, how = cuda.local.array(4, INT32), cuda.local.array(11, INT32)
+        thread = i32(cuda.threadIdx.x)
+        lane, warp = i32(thread % LANES), i32(thread // LANES)
+        # barriers: one for each slot of the ring that is full, then one for each that is empty, and that y's values are there;
+        # zeros; the ring; y's values
+        full = i32(shared_address(shared))
+        there, rings = i32(full + 16 * depth), i32(full + RINGS)
+        if thread < depth:
+            barrier_init(u32(full + 8 * thread), u32(1))
+            barrier_init(u32(full + 8 * (depth + thread)), u32(warps))
+            fence_barriers()
+        if thread == depth:
+            barrier_init(u32(there), u32(1 if turned else warps))
+            fence_barriers()
+        if thread < ZERO_BYTES // ITEM:
+            shared[i32(ZEROS // ITEM + thread)] = 0
+        cuda.syncthreads()
+        number, part, group, p0, q0 = block_of(i32(cuda.blockIdx.x), slices, groups, tiles_across, tile)
+        c0 = i32(part * channels)
+        have, wide = min(channels, i32(C - c0)), min(i32(places), i32(output[1] - q0))
+        rows, slot = min(tile[0], i32(output[0] - p0)), i32(piece * pitch)
+        tops = i32(rings + depth * slot)
+        if warp >= warps:
+            if split:
+                fewer()
+            at = w + (i64(group * K) * w_strides[0] + p0 * w_strides[1] + q0 * w_strides[2]) * size + c0 * of_channel
+            if warp == warps:
+                ask(shared, at, full, rings, pitch, i32(have * of_channel), slot, K, rows, wide, w_strides)
+        else:
+            if split:
+                more()
+            top = y + (i64(group * K) * y_strides[1] + p0 * y_strides[2] + q0 * y_strides[3]) * size
+            if turned:
+                wait_for_previous()
+                across = i32(wide * kept * size)
+                if thread == 0:
+                    barrier_expect(u32(there), u32(rows * K * across))
+                for i in range(thread, i32(rows * K), threads):
+                    p = i32(u32(i) // u32(K))
+                    source = top + (i64(i - p * K) * y_strides[1] + p * y_strides[2]) * size
+                    copy_line(shared, i32(tops + i * y_pitch), source, across, u32(there))
+            else:
+                fill(shared, tops, y_pitch, top, y_strides, N, K, i32(rows * wide), wide)
+                meet()
+                if lane == 0:
+                    barrier_arrive(u32(there))
+            for i in range(sums):
+                total[i] = f32(0)
+            r, lot = i32(warp % high), i32(warp // high)  # the warp's row of pixels, and which channels
+            own, own_y = place(lot, pitch, have, of_channel)
+            here[SLOT], here[TOP], here[BARRIER], here[PARITY] = i32(0), i32(tops + own_y), full, i32(0)
+            how[OWN], how[PITCH], how[LINE], how[NOTHING] = (
+                i32(rings + own),
+                pitch,
+                i32(have * of_channel),
+                i32(full + ZEROS),
+            )
+            how[WIDE], how[FILTERS], how[SLOT_BYTES], how[LAST] = wide, K, slot, i32(full + (depth - 1) * 8)
+            how[TO_COLUMN] = i32(kept * size) if turned else y_pitch
+            how[TO_ROW] = i32(K * y_pitch) if turned else i32(wide * y_pitch)
+            how[TO_PIECE] = i32(piece * y_pitch) if turned else i32(of_piece)
+            line, area = r, i32(box_rows * columns)
+            target = space + i64(number * C + c0) * (area * kept * ITEM)
+            barrier_wait(u32(there), u32(0))
+            for i in range(0, tile[0], deep):
+                now = min(i32(deep), i32(rows - i))
+                if now > 0:
+                    multiply_rows(total, shared, here, how, now, r)
+                    here[TOP] = i32(here[TOP] + now * how[TO_ROW])
+                r = i32(r - deep * down)
+                done = r < 0 or i + deep >= tile[0]
+                if done and line < box_rows:
+                    write(total, target + line * (columns * kept * ITEM), lot, area, have)
+                for e in range(sums):  # without a branch, past which the sums would change places
+                    total[e] = f32(0) if done else total[e]
+                if r < 0:
+                    r, line = i32(r + high), i32(line + high)
+
+    return kernel

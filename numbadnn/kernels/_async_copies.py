@@ -182,16 +182,12 @@ def wait_async_but(groups: int) -> Callable[[], None]:
     return (lambda: None) if SIMULATED else _async(f"cp.async.wait_group {groups};")
 
 
-#: ``sync_warp()``: what the lanes of this warp have written is there for all of them
-sync_warp = (lambda: None) if SIMULATED else _async("bar.warp.sync -1;")
-
-
-def _meet_twin() -> None:
+def _warp_twin() -> None:
     import threading
 
     thread: Any = threading.current_thread()
     thread.meet(~(thread.thread_id >> 5), 32)
 
 
-#: ``meet_warp()``: the same, in the simulator as well, where only this warp waits
-meet_warp = _meet_twin if SIMULATED else sync_warp
+#: ``sync_warp()``: the lanes of this warp wait for each other; what they have written is there for all of them
+sync_warp = _warp_twin if SIMULATED else _async("bar.warp.sync -1;")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels._async_copies import commit_async, copy_or_zero, sync_warp, wait_async, wait_async_but
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
 from numbadnn.kernels._ptx import ELEMENT, WORD, load, store, wait_for_previous
@@ -43,7 +43,6 @@ def forward(config: ManyConfig) -> Callable[..., None]:
     fold, own_of, kept = fold_lanes(ALONG, LANES // 2, sums), EIGHT // ALONG, sums // ALONG
     of_turn, slot_bytes, wait_but = parts * across, 4 * across * PIECE, wait_async_but(stages - 1)
     swaps, half_sums, ring_words = images == 32, sums // 2, stages * across * PIECE
-    meet = (lambda: cuda.syncthreads()) if SIMULATED else sync_warp
 
     @device
     def filters_at(w, strides, tile, k, sizes):  # type: ignore[no-untyped-def]
@@ -176,7 +175,7 @@ def forward(config: ManyConfig) -> Callable[..., None]:
                     total[i] = f32(0)
             for m0 in range(i32(0), terms, i32(PIECE)):
                 wait_but()
-                meet()
+                sync_warp()
                 at = i32(own_row + slot)
                 for m in range(m0, min(i32(m0 + PIECE), terms), i32(16)):
                     look_at_spots(spots, i32(0), table, i32(own_spots + m * 4))
@@ -187,7 +186,7 @@ def forward(config: ManyConfig) -> Callable[..., None]:
                     multiply(total, weight, seen, shared, i32(low + spots[2]), 2)
                     multiply(total, weight, seen, shared, i32(low + spots[3]), 3)
                     at = i32(at ^ 64)
-                meet()
+                sync_warp()
                 following = ask_next(
                     shared, i32(to_ring + slot), following, w, w_strides, left, terms, own_terms, sizes
                 )

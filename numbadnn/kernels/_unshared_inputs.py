@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels._async_copies import sync_warp
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, u32
+from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._mma import write_shared
 from numbadnn.kernels._packed import load_words, widen
 from numbadnn.kernels._ptx import (
@@ -28,9 +28,6 @@ from numbadnn.kernels._unshared_inputs_tile import NONE, block_of, pixel_at, tap
 from numbadnn.kernels._unshared_kernels import look_at
 from numbadnn.kernels.unshared_inputs import LANES, BoxesConfig, lot_of
 from numbadnn.problem import ITEMSIZE
-
-#: the simulator has no warps: there all threads wait for each other
-meet: Any = (lambda: cuda.syncthreads()) if SIMULATED else sync_warp
 
 
 def _put(acc: str, count: int) -> Any:
@@ -225,7 +222,7 @@ def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
                             for n in range(images):
                                 old[n] = A(old[n] + total[e * images + n])
                             put(old, i32(0), pixels, at_pixel)
-                meet()
+                sync_warp()
                 shift, row_of_y, here = i32(shift + stride[1]), i32(row_of_y + count * images), beyond
                 if column == 0:
                     shift = i32(shift + stride[0] * box[1] - wide * stride[1])

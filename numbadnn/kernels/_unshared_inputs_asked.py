@@ -25,11 +25,10 @@ values are turned before, ``unshared_turned``, and copied as they are wanted. Wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from numbadnn.kernels import _unshared_inputs_rows_halves, _unshared_inputs_rows_single
 from numbadnn.kernels._async_copies import copy_line, sync_warp
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._hopper import (
     barrier_arrive,
     barrier_expect,
@@ -54,17 +53,6 @@ SLOT, TOP, BARRIER, PARITY = 0, 1, 2, 3
 OWN, PITCH, LINE, NOTHING, WIDE, FILTERS, TO_COLUMN, TO_ROW, TO_PIECE, SLOT_BYTES, LAST = range(11)
 
 
-def _meet_twin() -> None:
-    import threading
-
-    thread: Any = threading.current_thread()
-    thread.meet(~(thread.thread_id >> 5), LANES)
-
-
-#: the lanes of a warp wait for each other
-meet: Any = _meet_twin if SIMULATED else sync_warp
-
-
 def _ask(size: int, config: RowsConfig) -> Callable[..., None]:
     """``ask(shared, w, full, rings, pitch, line, slot, K, rows, wide, strides)``: begin to copy all pieces, in their order.
 
@@ -87,7 +75,7 @@ def _ask(size: int, config: RowsConfig) -> Callable[..., None]:
                         barrier_wait(u32(barrier + 8 * depth), u32(parity))
                         if lane == 0:
                             barrier_expect(u32(barrier), u32(left * line))
-                        meet()
+                        sync_warp()
                         if lane < left:
                             copy_line(shared, to, at, line, u32(barrier))
                         at = at + strides[1] * size
@@ -106,7 +94,7 @@ def _ask(size: int, config: RowsConfig) -> Callable[..., None]:
             left, barrier = min(i32(piece), i32(K - s * piece)), u32(full + 8 * i)
             if lane == 0:
                 barrier_expect(barrier, u32(left * length))
-            meet()
+            sync_warp()
             if lane < left:
                 at = source + (i64(s * piece) * strides[0] + p * strides[1]) * size
                 copy_line(shared, i32(rings + i * slot + lane * pitch), at, length, barrier)
@@ -127,7 +115,7 @@ def _multiply_rows(
 
     @device
     def end(here, how):  # type: ignore[no-untyped-def]
-        meet()
+        sync_warp()
         if cuda.threadIdx.x % LANES == 0:
             barrier_arrive(u32(here[BARRIER] + 8 * depth))
         over = here[BARRIER] == how[LAST]
@@ -257,7 +245,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                     copy_line(shared, i32(tops + i * y_pitch), source, across, u32(there))
             else:
                 fill(shared, tops, y_pitch, top, y_strides, N, K, i32(rows * wide), wide)
-                meet()
+                sync_warp()
                 if lane == 0:
                     barrier_arrive(u32(there))
             for i in range(sums):

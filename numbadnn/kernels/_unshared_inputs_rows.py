@@ -23,11 +23,10 @@ multiplies is in ``_unshared_inputs_rows_single`` and ``.._halves``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from numbadnn.kernels import _unshared_inputs_rows_halves, _unshared_inputs_rows_single
 from numbadnn.kernels._async_copies import copy_if, sync_warp
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._gemm_tiles import INT64
 from numbadnn.kernels._hopper import (
     barrier_arrive,
@@ -43,8 +42,6 @@ from numbadnn.kernels._unshared_inputs_tile import block_of
 from numbadnn.kernels.unshared_inputs_rows_config import LANES, RINGS, RowsConfig
 from numbadnn.problem import ITEMSIZE
 
-#: the simulator has no warps: there all threads wait for each other
-meet: Any = (lambda: cuda.syncthreads()) if SIMULATED else sync_warp
 #: bytes of a sum; of a row of zeros; where in shared memory those begin
 ITEM, ZERO_BYTES, ZEROS = 4, 64, 192
 #: bytes of a copy; pieces of filters that are asked for before y's values
@@ -128,7 +125,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                             at_w = i32(own + here[0] + (tall - 1 - tap if flip else tap) * (taps * size))
                             at_y = i32(here[1] + s * of_piece + a * wide * y_pitch)
                             multiply(total, shared, at_w, at_y, pitch, i32(K - s * piece), zeros)
-                        meet()
+                        sync_warp()
                         if cuda.threadIdx.x % LANES == 0:
                             barrier_arrive(u32(here[2] + 8 * depth))
                         over = here[2] == last

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels._async_copies import commit_async, copy_or_zero, sync_warp, wait_async_but
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import HALF, INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
 from numbadnn.kernels._implicit_tiles_words import shared_address
@@ -73,7 +73,6 @@ def forward(dtype: str, config: RingConfig) -> Callable[..., None]:
     # what a lap brings is asked for before the last slots of it: there are no more stages than those
     wait_first, wait_but = wait_async_but(stages - EARLY), wait_async_but(stages - 1)
     rings = threads // LANES * stages * SLOT_BYTES // 4
-    meet = (lambda: cuda.syncthreads()) if SIMULATED else sync_warp
 
     @device
     def bring(shared, boxes, plane, x, strides, low, high, around, box, corner, image):  # type: ignore[no-untyped-def]
@@ -145,7 +144,7 @@ def forward(dtype: str, config: RingConfig) -> Callable[..., None]:
                 bring(shared, boxes, plane, first, x_strides, have, need, around, box, corner, image)
                 have = need
             else:
-                meet()
+                sync_warp()
             lap = i32(lap - 1)
             for half in range(2):
                 spot = shared[i32(spots + m0 + half * 32)]
@@ -158,7 +157,7 @@ def forward(dtype: str, config: RingConfig) -> Callable[..., None]:
                     at = i32(at + to_plane)
                     multiply_add(total, i32(n * 4), a, i32(0), b, i32(0))
                     multiply_add(total, i32(n * 4), a, i32(4), b, i32(2))
-            meet()
+            sync_warp()
             ask(shared, i32(to_ring + slot), own_w, step, left, own_terms)
             commit_async()
             own_w, own_terms = own_w + 128, i32(own_terms - TERMS)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._async_copies import commit_async, meet_warp, wait_async_but
+from numbadnn.kernels._async_copies import commit_async, sync_warp, wait_async_but
 from numbadnn.kernels._cuda import cuda, device, f32, f64, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
@@ -219,7 +219,7 @@ def forward(config: ProductsConfig) -> Callable[..., None]:
                     b[i] = f64(weight[i])
                 m, spot, e, rest = i32(m + skip), i32(spot + skip), i32(e + turn), i32(rest - skip)
                 if e == PIECE or m >= terms:  # all that there is of this slot is in registers
-                    meet_warp()
+                    sync_warp()
                     following = ask_next(
                         shared, i32(to_ring + slot), following, w, w_strides, left, first, own_terms, sizes
                     )
@@ -227,7 +227,7 @@ def forward(config: ProductsConfig) -> Callable[..., None]:
                     e = i32(0)
                     asked = i32(asked + 1)
                     wait_but(i32(stages) if asked < stages else i32(stages - 1))
-                    meet_warp()
+                    sync_warp()
                 spot = i32(spot - around) if spot >= around else spot
                 more = m < terms and min(i32(m + turn), terms) <= limit
                 multiply(total, a, b)

@@ -101,8 +101,8 @@ def _copy_if() -> Callable[..., None]:
     @intrinsic
     def copy(typingctx, wanted, shared, to, address):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            copying = f"@p {_instruction(16)}.L2::cache_hint [$1], [$2], 16, once;"
-            template = f"{{.reg .pred p; {ONCE} setp.ne.u32 p, $0, 0; {copying}}}"
+            # no cache hint: with one, assemblers of CUDA 12.9 and 13.0 made an illegal instruction of a copy at an offset
+            template = f"{{.reg .pred p; setp.ne.u32 p, $0, 0; @p {_instruction(16)} [$1], [$2], 16;}}"
             values = [builder.zext(args[0], _I32), *args[2:]]
             _asm(builder, template, "r,r,l,~{memory}", ir.VoidType(), values, pure=False)
             return context.get_dummy_value()
@@ -112,8 +112,7 @@ def _copy_if() -> Callable[..., None]:
     return copy
 
 
-#: ``copy_if(wanted, shared, to, address)``: begin to copy 16 aligned bytes to the shared address ``to``, if wanted; no branch.
-#: The L2 cache gives them up before anything else
+#: ``copy_if(wanted, shared, to, address)``: begin to copy 16 aligned bytes to the shared address ``to``, if wanted; no branch
 copy_if = _copy_if()
 
 

@@ -1,0 +1,43 @@
+"""``numba.unshared`` on a GPU where kernels of many positions and images take over: other cases are too small for them."""
+
+import pytest
+
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import implementations
+from numbadnn.validate.check import Subject, check
+
+IMAGES, FILTERS = "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"
+#: (kind of configuration, problem)
+PROBLEMS = (
+    ("ProductsConfig", "conv2d x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
+    (
+        "ProductsConfig",
+        "conv2d x=float32:24x16x53x55 w=float32:24x26x27x8x5x5 pad=1,1,1,1 stride=2,2 groups=2 alpha=-0.5 beta=2",
+    ),
+    ("ManyConfig", "conv2d x=float32:32x8x42x42 w=float32:4x34x34x8x9x9 flip=0"),
+    ("BoxConfig", "conv2d x=float32:8x8x42x42 w=float32:16x34x34x8x9x9"),
+    ("RingConfig", "conv2d x=float16:32x16x36x36 w=float16:16x28x28x16x9x9"),
+    ("RingConfig", "conv2d x=bfloat16:19x16x36x36 w=bfloat16:20x28x28x16x9x9 alpha=2 beta=-1"),
+    ("PlacesManyConfig", "conv2d x=float16:16x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
+    ("RowsConfig", f"{IMAGES} x=float32:8x16x25x21 w=float32:8x13x11x16x3x3 pad=1,1,1,1 stride=2,2"),
+    ("RowsConfig", f"{IMAGES} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
+    ("RowsConfig", f"{IMAGES} x=float32:17x16x36x36 w=float32:12x28x28x16x9x9 flip=0 alpha=2 beta=-1"),
+    ("RowsConfig", f"{IMAGES} x=float16:32x16x31x31 w=float16:16x23x23x16x9x9"),
+    ("RowsConfig", f"{IMAGES} x=bfloat16:8x32x32x32 w=bfloat16:20x32x32x32x3x3 pad=1,1,1,1 alpha=2 beta=-1"),
+    ("RowsConfig", f"{IMAGES} x=float16:1x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
+    ("RowsConfig", f"{IMAGES} x=float16:24x32x20x20 w=float16:64x20x20x16x3x3 pad=1,1,1,1 groups=2"),
+    ("WeightsManyConfig", f"{FILTERS} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
+    ("WeightsManyConfig", f"{FILTERS} x=float16:32x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("kind", "text"), PROBLEMS)
+def test_what_larger_kernels_compute(kind: str, text: str) -> None:
+    problem = ConvProblem.parse(text)
+    (impl,) = (i for i in implementations(problem.op) if i.name == "numba.unshared")
+    row = check(impl, Subject(text, problem), Policy(device=0), timed=False)
+    assert row.status == "ok", row.reason
+    assert row.same_bits
+    assert row.facts["config"].startswith(kind), row.facts

@@ -19,24 +19,21 @@ from numbadnn.cpu._typed import fetch, flush, inner, offset_of
 ROWS = 6
 
 
-@inner
-def _read(table, rows, addresses, codes, shape, strides):  # type: ignore[no-untyped-def]
-    """Row rows[k] = parameter k of all channels."""
-    n = shape[-1]
-    for k in range(len(rows)):
-        for c in range(0, table.shape[1], n):
-            at = offset_of(c, shape, strides[k])
-            fetch(table[rows[k], c : c + n], n, addresses[k], at, strides[k, -1], codes[k])
+def _by_runs(move):  # type: ignore[no-untyped-def]
+    """Row rows[k] <-> parameter k of all channels, for as many as there are addresses."""
+
+    @inner
+    def run(table, rows, addresses, codes, shape, strides):  # type: ignore[no-untyped-def]
+        n = shape[-1]
+        for k in range(len(addresses)):
+            for c in range(0, table.shape[1], n):
+                at = offset_of(c, shape, strides[k])
+                move(table[rows[k], c : c + n], n, addresses[k], at, strides[k, -1], codes[k])
+
+    return run
 
 
-@inner
-def _write(table, rows, addresses, codes, shape, strides):  # type: ignore[no-untyped-def]
-    """The reverse of ``_read`` for as many of these rows as there are addresses: rounded and stored."""
-    n = shape[-1]
-    for k in range(len(addresses)):
-        for c in range(0, table.shape[1], n):
-            at = offset_of(c, shape, strides[k])
-            flush(table[rows[k], c : c + n], n, addresses[k], at, strides[k, -1], codes[k])
+_read, _write = _by_runs(fetch), _by_runs(flush)
 
 
 @inner
@@ -74,7 +71,7 @@ def train(known, found, codes, shape, strides, pieces, epsilon, factor, table, l
     Writes mean and invstd (and fresh running averages) to ``found``; types and strides are of known, then of found.
     """
     inputs = len(known)
-    _read(table, (1, 2, 4, 5)[:inputs], known, codes, shape, strides)
+    _read(table, (1, 2, 4, 5), known, codes, shape, strides)
     for c in range(table.shape[1]):
         count, mean, around = pieces[0, 0, c], pieces[0, 1, c], pieces[0, 2, c]
         for part in range(1, pieces.shape[0]):

@@ -28,7 +28,7 @@ from numbadnn.cpu._pool_lines import (
     split,
     word,
 )
-from numbadnn.cpu._typed import inner
+from numbadnn.cpu._typed import cut, inner
 from numbadnn.cpu._vector import element, fill, four_of, lanes, load, load_acc, store_acc, zeros
 
 
@@ -164,8 +164,7 @@ def _channels(cell, at, first, end, xs, deep, tall, wide, mask, divisor, kind, p
 def _cells_of_thread(tid, threads, x, y, dtype, kind, channels, count, shape, strides, spans, past):
     like, four = element(dtype), four_of(dtype)
     geo, xs, ys = geometry(shape), steps(strides[0]), steps(strides[1])
-    size, fours, whole = itemsize(like), channels // lanes(four) * lanes(four), channels // lanes(like) * lanes(like)
-    rest = (1 << channels - whole) - 1
+    size, (fours, whole, rest) = itemsize(like), cut(channels, four, like)
     for job in range(count * tid // threads, count * (tid + 1) // threads):
         p, o, n = job % geo.P, job // geo.P % geo.O, job // (geo.P * geo.O)
         _, d0, d1 = extent(o, geo.D, geo.kd, geo.sd, geo.pd)

@@ -23,7 +23,7 @@ from numbadnn.cpu._pool_lines import (
     odds,
     where_number,
 )
-from numbadnn.cpu._typed import inner
+from numbadnn.cpu._typed import cut, inner
 from numbadnn.cpu._vector import element, four_of, lanes, load, store, zeros
 
 
@@ -107,12 +107,12 @@ def _cells_of_window(x, dy, dx, geo, xs, ds, first, end, mask, past, like):
 def _cells_of_row(x, dy, dx, geo, xs, ys, ds, m, past, like):
     """A row of windows of m channels."""
     size, four = itemsize(like), four_of(like)
-    fours, whole = m // lanes(four) * lanes(four), m // lanes(like) * lanes(like)
+    fours, whole, rest = cut(m, four, like)
     for q in range(geo.Q):
         image, upper, target = x + q * geo.kw * xs.w * size, dy + q * ys.w * size, dx + q * geo.kw * ds.w * size
         _cells_of_window(image, upper, target, geo, xs, ds, 0, fours, -1, past, four)
         _cells_of_window(image, upper, target, geo, xs, ds, fours, whole, -1, past, like)
-        _cells_of_window(image, upper, target, geo, xs, ds, whole, m, _first(m - whole), False, like)
+        _cells_of_window(image, upper, target, geo, xs, ds, whole, m, rest, False, like)
 
 
 # ---- both ------------------------------------------------------------------------------------------------------------

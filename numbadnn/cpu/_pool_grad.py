@@ -35,7 +35,7 @@ from numbadnn.cpu._pool_lines import (
     where_number,
     word,
 )
-from numbadnn.cpu._typed import inner
+from numbadnn.cpu._typed import cut, inner
 from numbadnn.cpu._vector import element, fill, four_of, lanes, load, load_acc, store_acc, zeros
 
 
@@ -253,7 +253,7 @@ def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, lines, m, like):
     ho, h0, h1 = extent(p, geo.H, geo.kh, geo.sh, geo.ph)
     deep, tall = d1 - d0, h1 - h0
     base, factor = x + (d0 * xs.d + h0 * xs.h) * size, rows_counted(kind, geo, deep * tall)
-    fours, whole = m // lanes(four) * lanes(four), m // lanes(like) * lanes(like)
+    fours, whole, rest = cut(m, four, like)
     for q in range(geo.Q):
         numbers = at + q * lay.strip * acc
         shares = numbers + lay.slot // 2
@@ -267,7 +267,7 @@ def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, lines, m, like):
             number, cell, wide = ((d0 - do) * geo.kh + h0 - ho) * geo.kw + w0 - wo, base + w0 * xs.w * size, w1 - w0
             _numbers(cell, numbers, 0, fours, xs, deep, tall, wide, number, geo, -1, four)
             _numbers(cell, numbers, fours, whole, xs, deep, tall, wide, number, geo, -1, like)
-            _numbers(cell, numbers, whole, m, xs, deep, tall, wide, number, geo, (1 << m - whole) - 1, like)
+            _numbers(cell, numbers, whole, m, xs, deep, tall, wide, number, geo, rest, like)
 
 
 @njit(nogil=True, inline="always")
@@ -293,7 +293,7 @@ def _given(row, first, end, terms, count, half, mask, largest, past, like):
 def _cells_of_elements(row, step, kind, geo, lay, rows, count, lines, m, past, like):
     """The gradient of a row of elements of m channels, stored at address ``row``."""
     four, half, terms = four_of(like), lay.slot // 2, rows + 16 * count
-    fours, whole = m // lanes(four) * lanes(four), m // lanes(like) * lanes(like)
+    fours, whole, rest = cut(m, four, like)
     q0, q1 = 0, 0  # windows q0 ... q1 - 1 hold the element
     for w in range(geo.W):
         while q1 < geo.Q and q1 * geo.sw - geo.pw <= w:
@@ -308,7 +308,7 @@ def _cells_of_elements(row, step, kind, geo, lay, rows, count, lines, m, past, l
                 found += 1
         _given(row, 0, fours, terms, found, half, -1, kind == 0, past, four)
         _given(row, fours, whole, terms, found, half, -1, kind == 0, past, like)
-        _given(row, whole, m, terms, found, half, (1 << m - whole) - 1, kind == 0, False, like)
+        _given(row, whole, m, terms, found, half, rest, kind == 0, False, like)
         row += step * itemsize(like)
 
 

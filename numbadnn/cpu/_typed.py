@@ -12,6 +12,7 @@ from numba import njit
 from numbadnn.cpu._elements import BLOCK, itemsize, load1, narrow_block, store1, widen_block
 from numbadnn.cpu._parallel import LINE
 from numbadnn.cpu._past import narrow_block_past
+from numbadnn.cpu._vector import lanes
 
 #: dtype name -> its number in a kernel
 CODE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
@@ -31,6 +32,13 @@ def offset_of(index, shape, strides):  # type: ignore[no-untyped-def]
         offset += index % shape[d] * strides[d]
         index //= shape[d]
     return offset + index * strides[0]
+
+
+@inner
+def cut(n, four, like):  # type: ignore[no-untyped-def]
+    """n neighbours as four vectors at a time, vectors and the rest: where the first end, where the second, a mask of the last."""
+    whole = n // lanes(like) * lanes(like)
+    return n // lanes(four) * lanes(four), whole, (1 << n - whole) - 1
 
 
 @inner

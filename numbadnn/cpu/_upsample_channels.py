@@ -10,7 +10,7 @@ from numba import prange
 
 from numbadnn.cpu._elements import itemsize
 from numbadnn.cpu._past import put, settle
-from numbadnn.cpu._typed import inner
+from numbadnn.cpu._typed import cut, inner
 from numbadnn.cpu._vector import element, fill, four_of, lanes, load, multiply_add, scale, zeros
 
 
@@ -40,12 +40,7 @@ def forward(x, y, dtype, past, counts, xs, ys, rows, row_weights, columns, colum
     height, width = rows.shape[1], columns.shape[1]
     for tid in prange(threads):
         like, four = element(dtype), four_of(dtype)
-        size, fours, whole = (
-            itemsize(like),
-            channels // lanes(four) * lanes(four),
-            channels // lanes(like) * lanes(like),
-        )
-        rest = (1 << channels - whole) - 1
+        size, (fours, whole, rest) = itemsize(like), cut(channels, four, like)
         for job in range(images * height * tid // threads, images * height * (tid + 1) // threads):
             n, i = job // height, job % height
             line = x + (n * xs[0] + rows[0, i] * xs[1]) * size
@@ -85,12 +80,7 @@ def backward(
     height, width = len(row_starts) - 1, len(column_starts) - 1
     for tid in prange(threads):
         like, four = element(dtype), four_of(dtype)
-        size, fours, whole = (
-            itemsize(like),
-            channels // lanes(four) * lanes(four),
-            channels // lanes(like) * lanes(like),
-        )
-        rest = (1 << channels - whole) - 1
+        size, (fours, whole, rest) = itemsize(like), cut(channels, four, like)
         strides, tables = (ys[1] * size, ys[2] * size), (rows, row_weights, columns, column_weights)
         for job in range(images * height * tid // threads, images * height * (tid + 1) // threads):
             n, i = job // height, job % height

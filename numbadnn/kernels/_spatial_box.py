@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels._async_copies import copy_or_zero
+from numbadnn.kernels._async_copies import commit_async, copy_or_zero, wait_async_but
 from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, intrinsic, types, u32
 from numbadnn.kernels._ptx import _I32, ACCUMULATOR, _asm, _numpy_type, _slot, _widen, largest_of_warp
 from numbadnn.kernels.spatial_layout import StagedConfig
@@ -157,3 +157,25 @@ def stager(dtype: str, config: StagedConfig, rounds: int, by_line: bool = False)
             sources[r] += steps[r]
 
     return plan, begin
+
+
+def walking(config: Any, begin: Callable[..., None], box_bytes: int) -> Callable[..., None]:
+    """``next_boxes(s, left, copies)``: wait for the boxes of slot s, then begin those of the slot before, if channels are left.
+
+    ``copies``: shared memory, where its boxes start, and of a thread's pieces the sources, steps, places and whether it has any.
+    """
+    stages, group, slot = config.stages, config.group, config.group * box_bytes
+    wait = wait_async_but(stages - 2)
+
+    @device
+    def next_boxes(s, left, copies):  # type: ignore[no-untyped-def]
+        words, start_of, sources, steps, places, some = copies
+        wait()
+        cuda.syncthreads()
+        if left > (stages - 1) * group and some >= 0:
+            for q in range(group):
+                ahead = i32(start_of + ((s + stages - 1) % stages * slot + q * box_bytes))
+                begin(words, ahead, sources, steps, places)
+        commit_async()
+
+    return next_boxes

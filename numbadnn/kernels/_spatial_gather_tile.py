@@ -11,10 +11,10 @@ to the pixel's gradient, ``pixel * dy`` to the record's dot.
 
 from __future__ import annotations
 
-from numbadnn.kernels._async_copies import commit_async, wait_async_but
+from numbadnn.kernels._async_copies import commit_async
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._ptx import ACCUMULATOR, WORD, shuffle_xor, store
-from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, stager
+from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, stager, walking
 from numbadnn.kernels._spatial_gather import records_of_pixel
 from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
 from numbadnn.kernels.spatial_gradients import StagedGatherConfig
@@ -146,25 +146,19 @@ def turn_of(dtype: str, acc: str, config: StagedGatherConfig, held: int, parts: 
     A, size, threads, many = ACCUMULATOR[acc], ITEMSIZE[dtype], config.threads, 1 if parts else config.many
     write, pixel = store(dtype, acc), element(dtype, acc)
     _, begin = stager(dtype, config, config.rounds)
-    group, stages, swap = config.group, config.stages, shuffle_xor(acc)
+    group, swap = config.group, shuffle_xor(acc)
     box_bytes, slot = config.box_bytes(size), config.group * config.box_bytes(size)
-    wait = wait_async_but(stages - 2)
+    next_boxes = walking(config, begin, box_bytes)
 
     @device
     def turn(s, c, channels, target, into, copies, pixels):  # type: ignore[no-untyped-def]
         """``most``: records of the thread's pixels, at most."""
         row_step, next_d, live = into
-        words, start_of, sources, steps, places, some = copies
+        words = copies[0]
         own_at, share, most, at, weight, dots, sums, own, values = pixels
         left = i32(channels - c - s * group)
         if left > 0:
-            wait()
-            cuda.syncthreads()
-            if left > (stages - 1) * group and some >= 0:
-                for q in range(group):
-                    ahead = i32(start_of + ((s + stages - 1) % stages * slot + q * box_bytes))
-                    begin(words, ahead, sources, steps, places)
-            commit_async()
+            next_boxes(s, left, copies)
             for p in range(many):
                 for q in range(group):
                     sums[p * group + q] = A(0)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
-from numbadnn.kernels._async_copies import commit_async, wait_async_but
+from numbadnn.kernels._async_copies import commit_async
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, quotient, store
-from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, stager
+from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, stager, walking
 from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
 from numbadnn.kernels.spatial_layout import StagedConfig
 from numbadnn.problem import ITEMSIZE
@@ -31,24 +31,19 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
     four, most, stages, rounds = 4 * many, config.channels, config.stages, config.rounds
     group, nothing_at, zero = config.group, pieces * vec, pieces * vec * size  # of what lies behind each box
     box_bytes, slot = zero + 16, group * (zero + 16)
-    flags, wait = pieces + 1, wait_async_but(stages - 2)  # one more: what no point needs
+    flags = pieces + 1  # one more: what no point needs
+    next_boxes = walking(config, begin, box_bytes)
     assert stages == 4, "turns are written out"
 
     @device
     def turn(s, k, count, target, into, copies, points):  # type: ignore[no-untyped-def]
         """The channels from k + s * group on, which lie in slot s; ``live``: how many of the thread's points there are."""
         next_y, row_step, live = into
-        words, start_of, sources, steps, places, some = copies
+        words = copies[0]
         offsets, weights, results = points
         left = i32(count - k - s * group)
         if left > 0:
-            wait()
-            cuda.syncthreads()
-            if left > (stages - 1) * group and some >= 0:
-                for q in range(group):
-                    ahead = i32(start_of + ((s + stages - 1) % stages * slot + q * box_bytes))
-                    begin(words, ahead, sources, steps, places)
-            commit_async()
+            next_boxes(s, left, copies)
             for p in range(many):
                 for q in range(group):
                     a = pixel(words, offsets[4 * p], i32(s * slot + q * box_bytes))

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels._async_copies import commit_async, copy_or_zero, sync_warp, wait_async, wait_async_but
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import cuda, device, f32, i32, i64
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
 from numbadnn.kernels._ptx import ELEMENT, WORD, load, store, wait_for_previous
 from numbadnn.kernels._unshared_box import fold_lanes
-from numbadnn.kernels._unshared_box_fill import spots_of
+from numbadnn.kernels._unshared_box_fill import pixels_of, spots_of
 from numbadnn.kernels._unshared_ring import after, ask_for
 from numbadnn.kernels._unshared_seen import first_position
 from numbadnn.kernels.unshared_box_many import ALONG, EIGHT, LANES, PIECE, ManyConfig
@@ -33,7 +33,8 @@ def forward(config: ManyConfig) -> Callable[..., None]:
         config.threads, config.cell, config.across, config.apart,
     )  # fmt: skip
     pitch, in_turns, outputs = config.pitch, LANES // config.across, config.images * config.across // LANES
-    fill_spots, (own_piece, ask) = spots_of(threads, 4 * cell), ask_for(across, apart, config.vec)
+    fill_spots, fill_pixels = spots_of(threads, 4 * cell), pixels_of(threads)
+    own_piece, ask = ask_for(across, apart, config.vec)
     read, write = load("float32", "float32"), store("float32", "float32")
     positions, half = tall * places, images // 2
     look_at_spots, look_at_pixel, look = read_at("int32", 4), read_at("int32", 2), read_at("float32", 4)
@@ -69,16 +70,6 @@ def forward(config: ManyConfig) -> Callable[..., None]:
             if c == 0:
                 at = filters_at(w, strides, tile, k, sizes)
         return at, tile, k, c, m
-
-    @device
-    def fill_pixels(table, start, number, box, strides):  # type: ignore[no-untyped-def]
-        """Where each pixel of a box lies from its first one on, in bytes, and its row and column."""
-        for i in range(i32(cuda.threadIdx.x), number, threads):
-            line = i32(u32(i) // u32(box[1]))
-            column, c = i32(i - line * box[1]), i32(u32(line) // u32(box[0]))
-            row = i32(line - c * box[0])
-            table[i32(start + 2 * i)] = u32((c * strides[1] + row * strides[2] + column * strides[3]) * 4)
-            table[i32(start + 2 * i + 1)] = u32((row << 16) | column)
 
     @device
     def corner_of(x, strides, tile, blocks, groups, C, stride, padding):  # type: ignore[no-untyped-def]

@@ -1,25 +1,10 @@
-"""The gradient of an unshared convolution's images with sums in registers, a row of pixels a warp.
+"""The gradient of an unshared convolution's images with sums in registers, where one more warp does nothing but ask for filters.
 
-A block has ``places`` neighbouring positions of some rows, and some channels of a group; a warp has some of these channels, of
-one row of the pixels that the positions reach. Its sums, of all columns and images, stay in registers while the block walks
-down its rows of positions:
-
-    row of pixels    0  1  2  3  4  5     positions in row 0 reach rows 0 to 2, by taps 0 to 2;
-    warp             0  1  2  0  1  2     those in row 1 rows 1 to 3: warp 0 goes on with row 3
-
-Which sums a position and a tap of a row add to is known when the kernel is made. A warp whose row no later position reaches
-writes it to the workspace, where ``_unshared_inputs_collect`` adds the boxes of neighbouring blocks.
-
-Where a quarter of a multiprocessor would have more of these warps than another, rows of positions are taken several at a time:
-nine rows of taps are nine warps, but four rows of positions reach twelve rows of pixels, and each quarter adds to nine:
-
-    quarter 0: rows of pixels 0, 4, 8, reached by 1 + 4 + 4 of the four; quarter 1: rows 1, 5, 9, reached by 2 + 4 + 3; ...
-
-One more warp does nothing but ask for filters, whole lines at a time, up to ``depth`` pieces before they are multiplied; every
-other takes its rows of taps from there, or passes a piece by. A piece is some filters of one position, or, where a block has
-all channels and so the positions of a row follow each other in memory (``whole``), of a row of positions. Of many images y's
-values are turned before, ``unshared_turned``, and copied as they are wanted. What a lane multiplies is in
-``_unshared_inputs_rows_single`` and ``.._halves``.
+Blocks, warps, rows of pixels and groups of rows of positions are those of ``_unshared_inputs_rows``. The asking warp asks for
+whole lines, up to ``depth`` pieces before they are multiplied; every other takes its rows of taps from there, or passes a piece
+by. A piece is some filters of one position, or, where a block has all channels and so the positions of a row follow each other
+in memory (``whole``), of a row of positions. Of many images y's values are turned before, ``unshared_turned``, and copied as
+they are wanted. What a lane multiplies is in ``_unshared_inputs_rows_single`` and ``.._halves``.
 """
 
 from __future__ import annotations

@@ -13,24 +13,16 @@ from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import read_at
 from numbadnn.kernels._ptx import thread_here
+from numbadnn.kernels._unshared_box_fill import pixels_of
 from numbadnn.kernels._unshared_seen import first_position
 from numbadnn.kernels.unshared_products import ProductsConfig
 
 
 def copies_of(config: ProductsConfig) -> tuple[Callable[..., None], Callable[..., Any], Callable[..., None]]:
     """Where pixels of a box are (``fill``), where those of a tile begin (``corner``), and what copies them."""
+    fill = pixels_of(config.threads)
     images, first_of, copy = config.images, first_position(config.tall, config.places), copy_or_zero(16)
     pieces, threads, look, exchanged = images // 4, config.threads, read_at("int32", 2), 64 * (images // 16) - 32
-
-    @device
-    def fill(table, start, number, box, strides):  # type: ignore[no-untyped-def]
-        """Where each pixel of a box lies from its first one on, in bytes, and its row and column."""
-        for i in range(i32(cuda.threadIdx.x), number, threads):
-            line = i32(u32(i) // u32(box[1]))
-            column, c = i32(i - line * box[1]), i32(u32(line) // u32(box[0]))
-            row = i32(line - c * box[0])
-            table[i32(start + 2 * i)] = u32((c * strides[1] + row * strides[2] + column * strides[3]) * 4)
-            table[i32(start + 2 * i + 1)] = u32((row << 16) | column)
 
     @device
     def corner(x, strides, tile, blocks, groups, C, stride, padding):  # type: ignore[no-untyped-def]

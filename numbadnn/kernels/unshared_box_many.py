@@ -10,8 +10,8 @@ from dataclasses import astuple, dataclass
 from numbadnn.kernels import unshared_turned
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._softmax_layout import shared_room
-from numbadnn.kernels._support import LIMIT32, accumulator_of
-from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
+from numbadnn.kernels._support import LIMIT32
+from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, free_order, places_of, scalars, seen_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -64,15 +64,21 @@ class ManyConfig:
         return self.images + 1
 
 
+def many_images(problem: ConvProblem, policy: Policy) -> int | None:
+    """Images that a block has, of forward convolutions of 9 to 32 in float32; None of others."""
+    N, images = problem.x.shape[0], max(16, 1 << (problem.x.shape[0] - 1).bit_length())
+    if not problem.unshared or problem.direction != "forward" or problem.w.dtype != "float32":
+        return None
+    if not free_order(problem, policy):
+        return None  # the order of the terms depends on how many images there are
+    return images if EIGHT < N <= MOST_IMAGES and unshared_turned.fits(problem, policy, images) else None
+
+
 def heuristic(problem: ConvProblem, policy: Policy) -> ManyConfig | None:
     """None where other kernels of ``numba.unshared`` are to do it."""
-    w, N, (P, Q) = problem.w, problem.x.shape[0], problem.y.shape[2:]
-    K, C, images = w.shape[0] // problem.groups, w.shape[3], max(16, 1 << (N - 1).bit_length())
-    if not problem.unshared or problem.direction != "forward" or w.dtype != "float32":
-        return None
-    if accumulator_of(w.dtype, policy) != "float32" or policy.determinism not in ("run_to_run", "not_guaranteed"):
-        return None  # the order of the terms depends on how many images there are
-    if not EIGHT < N <= MOST_IMAGES or not unshared_turned.fits(problem, policy, images):
+    w, (P, Q), images = problem.w, problem.y.shape[2:], many_images(problem, policy)
+    K, C = w.shape[0] // problem.groups, w.shape[3]
+    if images is None:
         return None
     if P * Q * problem.groups * -(-K // 16) < ENOUGH_WARPS:
         return None

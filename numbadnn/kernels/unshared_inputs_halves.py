@@ -11,9 +11,8 @@ from dataclasses import astuple, dataclass, replace
 from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._plans import around
 from numbadnn.kernels._softmax_layout import shared_room
-from numbadnn.kernels._support import accumulator_of
 from numbadnn.kernels.unshared_inputs import collecting, lot_of
-from numbadnn.kernels.unshared_tile import seen_of, tiles_of, vector
+from numbadnn.kernels.unshared_tile import free_order, seen_of, tiles_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -61,7 +60,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> InputsHalvesConfig | None
     w, N = problem.w, problem.x.shape[0]
     if not problem.unshared or problem.direction != "grad_inputs" or w.itemsize != 2:
         return None
-    if accumulator_of(w.dtype, policy) != "float32" or policy.determinism not in ("run_to_run", "not_guaranteed"):
+    if not free_order(problem, policy):
         return None  # how tensor cores round differs from one to the next
     if N > MOST_IMAGES or w.shape[0] // problem.groups < FEWEST_FILTERS:
         return None

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from numbadnn.kernels import _driver, simulate, unshared_turned
 from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._plans import around
-from numbadnn.kernels._support import accumulator_of
 from numbadnn.kernels.unshared_inputs import collecting, lot_of
 from numbadnn.kernels.unshared_inputs_rows_config import (
     RowsConfig,
@@ -28,7 +27,7 @@ from numbadnn.kernels.unshared_inputs_rows_config import (
     space_bytes,
     y_pitch_of,
 )
-from numbadnn.kernels.unshared_tile import seen_of, tiles_of
+from numbadnn.kernels.unshared_tile import free_order, seen_of, tiles_of
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -61,7 +60,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> RowsConfig | None:
     w, taps, stride = problem.w, problem.taps, problem.stride
     if not problem.unshared or problem.direction != "grad_inputs" or w.itemsize > 4 or simulate.active():
         return None
-    if accumulator_of(w.dtype, policy) != "float32" or policy.determinism not in ("run_to_run", "not_guaranteed"):
+    if not free_order(problem, policy):
         return None  # in which order terms are added depends on the tile, and that on how many images there are
     if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
         return None

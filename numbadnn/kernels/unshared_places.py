@@ -8,8 +8,7 @@ from dataclasses import astuple, dataclass
 
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._plans import one_launch
-from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
+from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, free_order, places_of, scalars, seen_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -59,7 +58,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> PlacesConfig | None:
     K, C, Q = w.shape[0] // problem.groups, w.shape[3], problem.y.shape[3]
     if not problem.unshared or problem.direction != "forward" or w.itemsize != 2:
         return None
-    if accumulator_of(w.dtype, policy) != "float32" or policy.determinism not in ("run_to_run", "not_guaranteed"):
+    if not free_order(problem, policy):
         return None  # how tensor cores round differs from one to the next
     if not FEWEST_IMAGES <= N <= MOST_IMAGES or K < FEWEST_FILTERS:
         return None

@@ -9,8 +9,16 @@ from dataclasses import astuple, dataclass
 from numbadnn.kernels import unshared_turned
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._softmax_layout import shared_room
-from numbadnn.kernels._support import accumulator_of
-from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, tiles_of, vector
+from numbadnn.kernels.unshared_tile import (
+    PARAMETERS,
+    blocks_of,
+    free_order,
+    places_of,
+    scalars,
+    seen_of,
+    tiles_of,
+    vector,
+)
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -25,11 +33,10 @@ LARGEST, MULTIPROCESSORS = 25, 132
 
 
 @dataclass(frozen=True, slots=True)
-class PlacesManyConfig:
+class PositionsConfig:
     """A block has ``tall`` rows of ``places`` positions, ``parts`` warps for each, which have 16 filters each.
 
-    ``vec``: terms of an access; ``ahead``: chunks of 32 terms under way; ``channels`` in shared memory,
-    ``whole``: all; they divide those of a group, as the places of terms are found once.
+    ``vec``: terms of an access.
     """
 
     images: int
@@ -37,10 +44,6 @@ class PlacesManyConfig:
     places: int
     parts: int
     vec: int
-    ahead: int
-    resident: int
-    whole: bool
-    channels: int
 
     @property
     def threads(self) -> int:
@@ -57,13 +60,26 @@ class PlacesManyConfig:
         return self.parts * ROWS * self.pitch + 1
 
 
+@dataclass(frozen=True, slots=True)
+class PlacesManyConfig(PositionsConfig):
+    """``ahead``: chunks of 32 terms under way; ``channels`` in shared memory, ``whole``: all.
+
+    They divide those of a group, as the places of terms are found once.
+    """
+
+    ahead: int
+    resident: int
+    whole: bool
+    channels: int
+
+
 def heuristic(problem: ConvProblem, policy: Policy) -> PlacesManyConfig | None:
     """None where other kernels of ``numba.unshared`` are to do it."""
     w, N, (P, Q) = problem.w, problem.x.shape[0], problem.y.shape[2:]
     K, C, images = w.shape[0] // problem.groups, w.shape[3], max(8, 1 << (N - 1).bit_length())
     if not problem.unshared or problem.direction != "forward" or w.itemsize != 2:
         return None
-    if accumulator_of(w.dtype, policy) != "float32" or policy.determinism not in ("run_to_run", "not_guaranteed"):
+    if not free_order(problem, policy):
         return None  # how tensor cores round differs from one to the next
     if not FEWEST_IMAGES <= N <= MOST_IMAGES or not FEWEST_FILTERS <= K <= MOST_FILTERS:
         return None

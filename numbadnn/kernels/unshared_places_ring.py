@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 from numbadnn.kernels import unshared_places_many, unshared_turned
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._softmax_layout import shared_room
-from numbadnn.kernels.unshared_places_many import LANES, MOST_IMAGES, MULTIPROCESSORS, ROWS
+from numbadnn.kernels.unshared_places_many import LANES, MOST_IMAGES, MULTIPROCESSORS, ROWS, PositionsConfig
 from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, scalars, seen_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -24,33 +24,11 @@ MOST_PIXEL_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class RingConfig:
-    """A block has ``tall`` rows of ``places`` positions, ``parts`` warps for each, which have 16 filters each.
+class RingConfig(PositionsConfig):
+    """``stages``: slots of a warp; ``channels`` in shared memory at a time."""
 
-    ``vec``: terms of a copy; ``stages``: slots of a warp; ``channels`` in shared memory at a time.
-    """
-
-    images: int
-    tall: int
-    places: int
-    parts: int
-    vec: int
     stages: int
     channels: int
-
-    @property
-    def threads(self) -> int:
-        return LANES * self.tall * self.places * self.parts
-
-    @property
-    def pitch(self) -> int:
-        """Words of the sums of a filter."""
-        return self.images + 4
-
-    @property
-    def place_pitch(self) -> int:
-        """Words of the sums of a position."""
-        return self.parts * ROWS * self.pitch + 1
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> RingConfig | None:

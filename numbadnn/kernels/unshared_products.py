@@ -10,7 +10,8 @@ from dataclasses import astuple, dataclass
 from numbadnn.kernels import unshared_turned
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._softmax_layout import shared_room
-from numbadnn.kernels._support import LIMIT32, accumulator_of
+from numbadnn.kernels._support import LIMIT32
+from numbadnn.kernels.unshared_box_many import many_images
 from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
 from numbadnn.kernels.unshared_weights_many import QUICK_IN_FLOAT64, capability_of
 from numbadnn.ops.conv import ConvProblem
@@ -20,7 +21,7 @@ from numbadnn.registry import Executable
 #: PIECE: terms of a slot; BOXES: of pixels in shared memory
 LANES, EIGHT, PIECE, BOXES = 32, 8, 32, 3
 #: positions of a block; multiprocessors, on each of which a block stays
-MOST_IMAGES, MOST_PLACES, MULTIPROCESSORS = 32, 8, 132
+MOST_PLACES, MULTIPROCESSORS = 8, 132
 #: positions times filters of a warp: fewer keep no memory busy; terms times images of a filter: for fewer start and end outweigh;
 #: filters: fewer leave most columns of a product idle
 ENOUGH_TASKS, ENOUGH_PRODUCTS, FEWEST_FILTERS = 512, 5000, 5
@@ -64,13 +65,9 @@ class ProductsConfig:
 
 def heuristic(problem: ConvProblem, policy: Policy) -> ProductsConfig | None:
     """None where other kernels of ``numba.unshared`` are to do it."""
-    w, N, (P, Q) = problem.w, problem.x.shape[0], problem.y.shape[2:]
-    K, C, images = w.shape[0] // problem.groups, w.shape[3], max(16, 1 << (N - 1).bit_length())
-    if not problem.unshared or problem.direction != "forward" or w.dtype != "float32":
-        return None
-    if accumulator_of(w.dtype, policy) != "float32" or policy.determinism not in ("run_to_run", "not_guaranteed"):
-        return None  # the order of the terms depends on how many images there are
-    if not EIGHT < N <= MOST_IMAGES or not unshared_turned.fits(problem, policy, images):
+    w, (P, Q), images = problem.w, problem.y.shape[2:], many_images(problem, policy)
+    K, C = w.shape[0] // problem.groups, w.shape[3]
+    if images is None:
         return None
     if capability_of(policy.device) not in QUICK_IN_FLOAT64 or K < FEWEST_FILTERS:
         return None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol
 
+from numbadnn.kernels._support import accumulator_of
 from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
 
 
 class Tile(Protocol):
@@ -17,6 +19,14 @@ class Tile(Protocol):
     def places(self) -> int: ...
     @property
     def channels(self) -> int: ...
+
+
+def free_order(problem: ConvProblem, policy: Policy) -> bool:
+    """Whether sums in float32 will do, the order of whose terms may depend on how many images and filters there are."""
+    return accumulator_of(problem.w.dtype, policy) == "float32" and policy.determinism in (
+        "run_to_run",
+        "not_guaranteed",
+    )
 
 
 def places_of(Q: int, most: int) -> list[int]:

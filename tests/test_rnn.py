@@ -194,3 +194,23 @@ def test_threads_do_not_change_a_bit(monkeypatch):
     alone = block.apply(**a)
     monkeypatch.setattr("numbadnn.cpu.rnn.THREADS", 2)
     assert all(np.array_equal(p, q) for p, q in zip(alone, block.apply(**a), strict=True))
+
+
+def test_the_bound_of_one_hidden_unit_is_what_many_samples_give(monkeypatch):
+    """Of six samples two equal errors may cancel in all: then the bound was 0.6 of this, and right results failed."""
+    from numbadnn.reference import rnn_bounds
+
+    rounding = {"unit": 2.0**-24, "store": 2.0**-11, "tiny": 2.0**-25}
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        arrays = [rng.standard_normal(shape) for shape in ((15,), (1 + seed % 5, 1, 2), (1, 1, 1))]
+        given = rnn_bounds.rnn_forward_bound(
+            *arrays, None, rounding=rounding, hidden_size=1, num_layers=1, rnn_mode="gru"
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(rnn_bounds, "SAMPLES", 1500)
+            many = rnn_bounds.rnn_forward_bound(
+                *arrays, None, rounding=rounding, hidden_size=1, num_layers=1, rnn_mode="gru"
+            )
+        for some, all_of_them in zip(given, many, strict=True):
+            assert (some > 0.9 * all_of_them).all()

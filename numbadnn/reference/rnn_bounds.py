@@ -7,9 +7,9 @@ real does: with signs independent of one another (Higham and Mary, 2019) Hoeffdi
 
     P(|error| > DEVIATIONS * sigma) <= 2 exp(-DEVIATIONS^2 / 2),     sigma^2 = sum_s c_s^2 d_s^2,
 
-3e-14 for 8. sigma is measured: SAMPLES runs of the very steps, in which each d_s is added with a random sign, deviate
+3e-14 for 8. sigma is measured: ``samples`` runs of the very steps, in which each d_s is added with a random sign, deviate
 from the exact run with just that variance. It is taken over the samples and, where that is larger, over the last axis
-too.
+too; where that is short there are more samples, since the signs of two equal errors may cancel in all of a few.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from numbadnn.reference.rnn import Exact, Float64, gradients, outputs
 
 FUNCTION = 8.0
 DEVIATIONS = 8.0
-SAMPLES = 6
+#: runs, and how many of an element and its neighbours there are at least
+SAMPLES, ENOUGH = 6, 48
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class _Noisy(Exact):
     All samples are taken in one pass: they lie side by side in the batch, sample by sample.
     """
 
-    def __init__(self, rounding: _Rounding) -> None:
-        self.r, self.rng = rounding, np.random.default_rng(0)
+    def __init__(self, rounding: _Rounding, samples: int) -> None:
+        self.r, self.samples, self.rng = rounding, samples, np.random.default_rng(0)
 
     def noise(self, size: Any) -> Any:
         return size * (2.0 * self.rng.integers(0, 2, np.shape(size), np.int8) - 1.0)
@@ -62,7 +63,8 @@ class _Noisy(Exact):
     def _apart(self, a: list[Any]) -> Float64:
         """(sample, time and batch, last axis) of a value over time."""
         width = a[0].shape[-1]
-        return np.stack(a).reshape(len(a), SAMPLES, -1, width).swapaxes(0, 1).reshape(SAMPLES, -1, width)
+        rows = np.stack(a).reshape(len(a), self.samples, -1, width).swapaxes(0, 1)
+        return rows.reshape(self.samples, -1, width)
 
     def _size(self, terms: list[tuple[Any, Any]], biases: Any) -> tuple[int, Any]:
         k, size = len(biases), sum(np.abs(b) for b in biases)
@@ -109,16 +111,16 @@ def _deviation(exact: Float64, samples: Float64) -> Float64:
     return DEVIATIONS * np.sqrt(np.maximum(variance, variance.mean(axis=-1, keepdims=True)))
 
 
-def _side_by_side(arrays: tuple[Any, ...], lengths: Any) -> tuple[tuple[Any, ...], Any]:
+def _side_by_side(arrays: tuple[Any, ...], lengths: Any, samples: int) -> tuple[tuple[Any, ...], Any]:
     """w as it is, everything else with as many copies of the batch as there are samples."""
     w, *rest = arrays
-    copies = [None if a is None else np.tile(np.asarray(a), (1, SAMPLES, 1)) for a in rest]
-    return (w, *copies), None if lengths is None else np.tile(lengths, SAMPLES)
+    copies = [None if a is None else np.tile(np.asarray(a), (1, samples, 1)) for a in rest]
+    return (w, *copies), None if lengths is None else np.tile(lengths, samples)
 
 
-def _samples(a: Float64) -> Float64:
+def _apart(a: Float64, samples: int) -> Float64:
     """(sample, ..) of a result whose second axis is the batch."""
-    return np.moveaxis(a.reshape(a.shape[0], SAMPLES, -1, a.shape[2]), 1, 0)
+    return np.moveaxis(a.reshape(a.shape[0], samples, -1, a.shape[2]), 1, 0)
 
 
 def rnn_forward_bound(
@@ -130,9 +132,10 @@ def rnn_forward_bound(
     in.
     """
     exact = outputs(Exact(), _network(**network), lengths, *arrays)
-    many, ends = _side_by_side(arrays, lengths)
-    noisy = outputs(_Noisy(_Rounding(**rounding)), _network(**network), ends, *many)
-    return tuple(_deviation(e, _samples(n)) for e, n in zip(exact, noisy, strict=True))
+    samples = max(SAMPLES, -(-ENOUGH // network["hidden_size"]))
+    many, ends = _side_by_side(arrays, lengths, samples)
+    noisy = outputs(_Noisy(_Rounding(**rounding), samples), _network(**network), ends, *many)
+    return tuple(_deviation(e, _apart(n, samples)) for e, n in zip(exact, noisy, strict=True))
 
 
 def rnn_backward_bound(
@@ -140,10 +143,11 @@ def rnn_backward_bound(
 ) -> tuple[Float64, ...]:
     """The same for ``rnn_backward``; the last axis of dw is that of each matrix and bias vector in it."""
     exact_dw, *exact = gradients(Exact(), _network(**network), lengths, given, *arrays)
-    many, ends = _side_by_side(arrays, lengths)
-    noisy_dw, *noisy = gradients(_Noisy(_Rounding(**rounding)), _network(**network), ends, given, *many)
+    samples = max(SAMPLES, -(-ENOUGH // network["hidden_size"]))
+    many, ends = _side_by_side(arrays, lengths, samples)
+    noisy_dw, *noisy = gradients(_Noisy(_Rounding(**rounding), samples), _network(**network), ends, given, *many)
     dw = [_deviation(e, n).ravel() for e, n in zip(exact_dw, noisy_dw, strict=True)]
-    rest = [_deviation(e, _samples(n)) for e, n in zip(exact, noisy, strict=True)]
+    rest = [_deviation(e, _apart(n, samples)) for e, n in zip(exact, noisy, strict=True)]
     return (np.concatenate(dw), *rest)
 
 

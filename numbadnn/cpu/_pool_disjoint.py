@@ -12,7 +12,7 @@ from numba import njit, prange
 from numbadnn.cpu._elements import itemsize
 from numbadnn.cpu._past import put, settle
 from numbadnn.cpu._pool import geometry, steps
-from numbadnn.cpu._pool_grad import maximum_of
+from numbadnn.cpu._pool_grad_cells import maximum_of
 from numbadnn.cpu._pool_lines import (
     evens,
     high_pairs,

@@ -1,9 +1,9 @@
 """Lines of accumulators for pooling: the vector operations it needs, and rows of an image taken apart by column.
 
 A line is an address in scratch memory. A row of the image becomes one line for each residue of the columns modulo the
-stride (``split``), so that an element of all windows along the row is a run of neighbours, whatever the stride; ``merge``
-is the reverse. Numbers (which element of its window is the maximum) travel in vectors as the bits of integers, as
-wide as an accumulator. Loading this module imports Numba.
+stride (``split``), so that an element of all windows along the row is a run of neighbours, whatever the stride. Numbers
+(which element of its window is the maximum) travel in vectors as the bits of integers, as wide as an accumulator. Loading this
+module imports Numba.
 """
 
 from __future__ import annotations
@@ -196,23 +196,6 @@ def split(lines, gap, phases, n, stride, pad, base, step, like):
                 stride * step,
                 like,
             )
-
-
-@inner
-def merge(even, odd, n, base, like):
-    """The n elements even[0], odd[0], even[1], ..., rounded and stored."""
-    L, size = lanes(like), accsize(like)
-    if n < 2 * L:
-        flush(even, (n + 1) // 2, base, 2, like)
-        flush(odd, n // 2, base + itemsize(like), 2, like)
-        return
-    for i in range(0, n // 2, L):
-        first = min(i, n // 2 - L)
-        a, b = load_acc(even + first * size, like), load_acc(odd + first * size, like)
-        store(base, 2 * first, -1, low_pairs(a, b), like)
-        store(base, 2 * first + L, -1, high_pairs(a, b), like)
-    if n % 2:
-        store1(base, n - 1, peek(even, n // 2, like), like)
 
 
 @inner

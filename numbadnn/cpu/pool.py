@@ -87,7 +87,7 @@ class _Geometry:
 
 
 def plan(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
-    """Either operation, by one of the kernels of ``_pool.py`` and ``_pool_grad.py``."""
+    """Either operation, by one of the kernels of ``_pool.py`` and ``_pool_grad_*.py``."""
     run, facts = (_plan_pool if problem.op == "pool" else _plan_grad)(problem)
     return Executable(run, determinism="gpu_to_gpu", facts={"kernel": facts})
 
@@ -143,7 +143,7 @@ def _plan_disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any
 
 
 def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
-    from numbadnn.cpu import _pool_grad
+    from numbadnn.cpu import _pool_grad, _pool_grad_cells, _pool_grad_rows
 
     assert problem.dy is not None and problem.dx is not None
     g, (n, c), cells = _Geometry(problem), problem.x.shape[:2], by_cells(problem)
@@ -155,7 +155,8 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
     # slices that share no window go in bands of their own
     deep = g.stride[0] if g.stride[0] >= g.window[0] else g.image[0] + g.pad[0]
     slots = (1 if overlap[0] == 1 else g.outputs[0]) * overlap[1]
-    strip, slot, lines = 1, 2 * g.gap * acc, (2 + g.lines) * g.gap * acc
+    taken = min(math.prod(g.window[:2]), _pool_grad.ROWS)
+    strip, slot, lines = 1, 2 * g.gap * acc, (2 + g.lines * taken) * g.gap * acc
     if cells:
         channel = 2 * g.outputs[2] * acc
         line = max(16, 64 // problem.x.itemsize)  # whole lines of memory
@@ -164,7 +165,8 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
     parts, slices, padded = -(-c // strip), -(-(g.image[0] + g.pad[0]) // deep), g.image[1] + g.pad[1]
     bands = max(1, min(-(-JOBS // max(n * parts * slices, 1)), padded // (BAND * g.stride[1])))
     tall = max(_up(-(-padded // bands), g.stride[1]), _up(g.pad[1] + 1, g.stride[1]))
-    words = _up(16 * (overlap[0] * overlap[1] + math.prod(overlap)), 64)
+    rows_over = overlap[0] * overlap[1]
+    words = _up(16 * max(rows_over * (1 + 2 * -(-g.window[2] // g.stride[2])), taken), 64)
     held = slots * slot + words + lines
     layout = np.array(_pool_grad.Layout(
         images=n, parts=parts, strip=strip, channels=c, slices=slices, deep=deep, bands=-(-padded // tall), tall=tall,
@@ -173,7 +175,7 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
         planes_over=address(g.over[0]), rows_over=address(g.over[1]), front=g.front * acc, margin=g.margin * acc,
     ), np.int64)  # fmt: skip
     past = cells and past_caches(problem.bytes, pixel_bytes(problem.dx))
-    kernel = kernel_of(_pool_grad.cells_grad if cells else _pool_grad.rows_grad)
+    kernel = kernel_of(_pool_grad_cells.cells_grad if cells else _pool_grad_rows.rows_grad)
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(work)

@@ -46,6 +46,7 @@ def test_the_sum_of_a_run_is_within_the_bound_of_ieee() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*Grid size")
 def test_a_gpu_cuts_as_numpy_does() -> None:
     from numbadnn.kernels._cuda import cuda, i32, types
 

@@ -34,6 +34,8 @@ def make_plan(
 ) -> Plan:
     """Choose an implementation for a validated problem and make it ready in this thread."""
     thread.misses += 1
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        raise NumbaDNNError("NUMBA_DISABLE_JIT is set, but everything here is compiled by Numba; unset it")
     if policy.device < 0:
         choice, executable = _ready(problem, policy, options, backend, views)
         return Plan(problem, policy, choice, executable, views)

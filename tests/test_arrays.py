@@ -185,3 +185,8 @@ def test_tensor_subclasses_are_refused_by_name() -> None:
         fake = mode.from_tensor(torch.ones(2, 4, 6, 5))
     with pytest.raises(TypeError, match=r"input: expected a plain torch.Tensor, got the subclass .*FakeTensor"):
         numbadnn.conv2d(fake, torch.from_numpy(W))
+
+
+def test_a_tensor_inside_vmap_is_refused() -> None:
+    with pytest.raises(TypeError, match="img: expected a tensor with memory of its own: inside torch.vmap"):
+        torch.vmap(lambda x: numbadnn.pool(x, (2, 2)))(torch.ones(3, 1, 1, 4, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -191,6 +192,13 @@ def test_fork_after_import_computes() -> None:
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "[4.0, 4.0, 4.0, 4.0]\n", done.stderr
+
+
+def test_without_numbas_compiler_there_is_an_error_that_names_the_variable() -> None:
+    code = "import numpy, numbadnn; numbadnn.pool(numpy.ones((1, 1, 4, 4)), (2, 2))"
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert "NumbaDNNError: NUMBA_DISABLE_JIT is set" in done.stderr
 
 
 # ---- with a GPU ------------------------------------------------------------------------------------------------------

@@ -34,6 +34,12 @@ def _check(tensor: torch.Tensor) -> None:
         raise TypeError(
             "expected a tensor without a pending conjugation or negation; call .resolve_conj().resolve_neg()"
         )
+    try:
+        tensor.data_ptr()
+    except RuntimeError as error:
+        raise TypeError(
+            "expected a tensor with memory of its own: inside torch.vmap and the like there is none"
+        ) from error
 
 
 def _numpy(tensor: torch.Tensor) -> Any:

@@ -134,7 +134,7 @@ def test_few_positions_have_a_block_a_multiprocessor() -> None:
     sizes = "conv2d x={t}:8x16x55x55 w={t}:16x25x25x16x7x7 stride=2,2"
     single = unshared.several_places(ConvProblem.parse(sizes.format(t="float32")), Policy())
     assert isinstance(single, unshared_box.BoxConfig)
-    assert (single.places, single.warps, single.resident) == (5, 10, 1)
+    assert (single.places, single.warps, single.ahead, single.resident) == (5, 10, 3, 1)
     for images in (8, 32):
         problem = ConvProblem.parse(sizes.replace("x={t}:8", f"x={{t}}:{images}").format(t="float16"))
         found = unshared.several_places(problem, Policy())

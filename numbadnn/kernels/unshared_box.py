@@ -112,7 +112,7 @@ def _of_few_positions(problem: ConvProblem) -> BoxConfig | None:
         return None
     filters, places = min(2, K), places_of(Q, MOST_WARPS)[0]
     parts = max(1, min(10 // places, -(-K // (4 * filters))))
-    config = BoxConfig(8, filters, places, places * parts, vector(problem, C, 4), 4, 1, True, C)
+    config = BoxConfig(8, filters, places, places * parts, vector(problem, C, 4), 3, 1, True, C)
     enough = -(-Q // places) * P * problem.groups >= ENOUGH_BLOCKS
     return config if enough and shared_bytes(problem, config) <= SHARED_BYTES else None
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels._cuda import device, f32, i32, i64
+from numbadnn.kernels._cuda import cuda, device, f32, i32, i64
 from numbadnn.kernels._packed import load_where
 from numbadnn.kernels._ptx import ACCUMULATOR, divided, load_vector, quotient, rough_reciprocal, store_vector
 from numbadnn.kernels.pool_tiles import Piece, TilesConfig
+from numbadnn.problem import ITEMSIZE
 
 INFINITY = float("inf")
 
@@ -119,16 +120,17 @@ def written_out(body: Any, count: int) -> Any:
     return run
 
 
-def averager(acc: str, config: TilesConfig) -> tuple[Any, Any]:
+def averager(dtype: str, acc: str, config: TilesConfig) -> tuple[Any, Any]:
     """(seen, share): how much of a window is inside the image, and what a number is in the average over so many elements.
 
     ``seen(first, n, axis' stride, pad and window, extent, past)``: along one axis, of window first + n, at least 1, a float32.
     ``first`` is none below 0, ``past`` tells whether some window reaches past the end; all others are constants.
-    ``share(value, count)``; in a sum the value itself, but 0 for -0.
+    ``share(value, tall, wide)``: of as many rows (in all depths) and columns; in a sum the value itself, but 0 for -0. To be
+    rounded to 16 bits, a product will do.
     """
     A, kind, volume = ACCUMULATOR[acc], config.kind, math.prod(config.window)
     whole = kind != "average_exc" or not any(config.pad)
-    divide, part, single = divided, np.float32(1 / volume), acc == "float32"
+    divide, whole_part, single, short = divided, np.float32(1 / volume), acc == "float32", ITEMSIZE[dtype] == 2
 
     @device
     def seen(first, n, stride, pad, window, extent, past):  # type: ignore[no-untyped-def]
@@ -141,15 +143,16 @@ def averager(acc: str, config: TilesConfig) -> tuple[Any, Any]:
         return f32(max(count, i32(1)))
 
     @device
-    def share(value, count):  # type: ignore[no-untyped-def]
+    def share(value, tall, wide):  # type: ignore[no-untyped-def]
+        part = whole_part if whole else f32(rough_reciprocal(tall) * rough_reciprocal(wide))
         if kind == "sum":
             value = A(value + A(0))
         elif not single:
-            value = A(value / A(count))
-        elif whole:
-            value = divide(value, f32(volume), part)
+            value = A(value / A(tall * wide))
+        elif short:
+            value = cuda.fma(value, part, f32(0))
         else:
-            value = divide(value, count, rough_reciprocal(count))
+            value = divide(value, f32(tall * wide), part)
         return value
 
     return seen, share

@@ -54,7 +54,7 @@ def pool_grad(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     A, size, lanes, columns, rows = ACCUMULATOR[acc], ITEMSIZE[dtype], config.lanes, config.columns, config.rows
     piece, past, threads, many_rows = config.y_piece(), config.past_x, config.threads, rows + config.window_rows - 1
     read, room, put = reader(dtype, acc, lanes, piece, 0.0, True), piece.room * lanes, writer(dtype, acc, config)
-    locate, (seen, share), add = locator(lanes), averager(acc, config), adder(acc, config)
+    locate, (seen, share), add = locator(lanes), averager(dtype, acc, config), adder(acc, config)
     p_first, q_first, windows, total_room = (
         config.first_window(1),
         config.first_window(2),
@@ -69,10 +69,10 @@ def pool_grad(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
         ys, deep, i, j, H, W = state
         tall = deep * seen(i * rows, p_first + s, sh, ph, kh, H, True)
         for u in range(windows):
-            count = tall * seen(j * columns, q_first + u, sw, pw, kw, W, past)
+            wide = seen(j * columns, q_first + u, sw, pw, kw, W, past)
             for e in range(lanes):
                 at = s * room + u * lanes + e
-                ys[at] = share(ys[at], count)
+                ys[at] = share(ys[at], tall, wide)
 
     @device
     def write(strip, state):  # type: ignore[no-untyped-def]

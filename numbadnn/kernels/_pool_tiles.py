@@ -24,12 +24,12 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     largest, fill = config.kind == "max", -INFINITY if config.kind == "max" else 0.0
     piece, past, whole, check_rows = config.x_piece(), config.past_x, config.whole, config.check_rows
     read, room, larger = reader(dtype, acc, lanes, piece, fill, check_rows), piece.room * lanes, maximum(acc)
-    locate, (seen, share) = locator(lanes), averager(acc, config)
+    locate, (seen, share) = locator(lanes), averager(dtype, acc, config)
     used, width = piece.length * lanes, columns * lanes
     writev = store_vector(dtype, width if whole and lanes == 1 else lanes, acc)
     tall, threads = (rows - 1) * sh + kh, config.threads
     together = batch(config, dtype)
-    held, kept, seen_rows = together * room, rows * used, min(kh, together)
+    held, kept, height = together * room, rows * used, min(kh, together)
 
     @device
     def join(a, b):  # type: ignore[no-untyped-def]
@@ -40,7 +40,7 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
         values, tops, started = state
         for n in range(used):
             column = values[p * sh * room + n]
-            for r in range(1, seen_rows):
+            for r in range(1, height):
                 column = join(column, values[(p * sh + r) * room + n])
             tops[p * used + n] = join(tops[p * used + n], column) if started else column
 
@@ -48,14 +48,14 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     def write(p, state):  # type: ignore[no-untyped-def]
         tops, at, line, pitch, o, i, j, D, H, W, P, Q = state
         best = cuda.local.array(width, A)
-        there = seen(o, 0, sd, pd, kd, D, pd > 0) * seen(i * rows, p, sh, ph, kh, H, check_rows)
+        seen_rows = seen(o, 0, sd, pd, kd, D, pd > 0) * seen(i * rows, p, sh, ph, kh, H, check_rows)
         for q in range(columns):
-            count = there * seen(j * columns, q, sw, pw, kw, W, past)
+            seen_columns = seen(j * columns, q, sw, pw, kw, W, past)
             for e in range(lanes):
                 row = tops[p * used + q * sw * lanes + e]
                 for k in range(1, kw):
                     row = join(row, tops[p * used + (q * sw + k) * lanes + e])
-                best[q * lanes + e] = row if largest else share(row, count)
+                best[q * lanes + e] = row if largest else share(row, seen_rows, seen_columns)
         if i * rows + p < P:
             if whole and lanes == 1:
                 writev(best, i32(0), at + p * line)

@@ -171,20 +171,31 @@ def space(problem: PoolProblem) -> list[TilesConfig]:
 
 def _rows(problem: PoolProblem, e: Extents, vec: int) -> tuple[int, ...]:
     """Rows (strips) a thread: more where windows overlap, so that what they share is read once."""
+    forward, dense = problem.op == "pool", e.stride[1] == 1
     if e.window[1] <= e.stride[1]:
         return (1,)
-    if problem.op == "pool_grad" and problem.is_max:
+    if not forward and problem.is_max:
         return (8, 4, 2)
-    return (4, 2, 1) if e.stride[1] == 1 or (e.cells == 1 and vec == 1) else (2, 1, 4)
+    if not forward and dense and e.cells == 1:
+        return (8, 4, 2, 1)
+    if forward and e.cells > 1 and problem.x.itemsize == 2 and not problem.is_max:  # columns are what it has more of
+        return (2, 1, 4)
+    return (4, 2, 1) if dense or (forward and e.cells == 1 and vec == 1) else (2, 1, 4)
 
 
 def _cells(problem: PoolProblem, e: Extents, size: int) -> list[tuple[int, ...]]:
-    """(vec, vec_y, lanes, rows, columns) for channels last: 16 bytes of channels a thread, fewer where they do not divide."""
-    aligned = all(s.aligned for s in operands(problem))
-    lanes = [n for n in (16 // size, 8 // size, 4 // size) if n > 1 and e.cells % n == 0 and aligned]
-    overlapping = e.window[2] > e.stride[2]
-    many = (2, 1) if overlapping and problem.op == "pool" else (1,)
-    return [(1, 1, n, rows, columns) for n in lanes for columns in many for rows in _rows(problem, e, 1)]
+    """(vec, vec_y, lanes, rows, columns) for channels last: 16 bytes of channels a thread, fewer where they do not divide.
+
+    Of 8 bytes it has more columns, of sums in which each of them has a window: then conversions and divisions limit.
+    """
+    aligned, forward = all(s.aligned for s in operands(problem)), problem.op == "pool"
+    many: tuple[int, ...] = (1,)
+    if e.window[2] > e.stride[2] and (forward or not problem.is_max):
+        many = (2, 1) if forward or e.stride[2] == 1 else (1, 2)
+    narrow = len(many) > 1 and e.stride[2] == 1 and not problem.is_max and (size == 2 or not forward)
+    many, sizes = ((4, 2, 1), (8, 16, 4)) if narrow else (many, (16, 8, 4))
+    lanes = [n // size for n in sizes if n > size and e.cells % (n // size) == 0 and aligned]
+    return [(1, 1, n, rows, columns) for columns in many for rows in _rows(problem, e, 1) for n in lanes]
 
 
 def _columns(problem: PoolProblem, e: Extents, size: int) -> list[tuple[int, ...]]:
@@ -197,7 +208,7 @@ def _columns(problem: PoolProblem, e: Extents, size: int) -> list[tuple[int, ...
     if problem.op == "pool":
         many: tuple[int, ...] = (8, 4, 2, 1) if size == 2 and sw == 1 else (min(4, most), 2, 1)
     else:
-        many = (max(1, most // sw), min(4, most), 2, 1)
+        many = (max(1, min(4, most // sw)), min(4, most), 2, 1)
         if problem.is_max and e.window[2] > sw:
             many = (min(4, most), *many)
     found: list[tuple[int, ...]] = []

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
-
-import numpy as np
 
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64
 from numbadnn.kernels._packed import load_where
@@ -123,36 +120,37 @@ def written_out(body: Any, count: int) -> Any:
 def averager(dtype: str, acc: str, config: TilesConfig) -> tuple[Any, Any]:
     """(seen, share): how much of a window is inside the image, and what a number is in the average over so many elements.
 
-    ``seen(first, n, axis' stride, pad and window, extent, past)``: along one axis, of window first + n, at least 1, a float32.
-    ``first`` is none below 0, ``past`` tells whether some window reaches past the end; all others are constants.
-    ``share(value, tall, wide)``: of as many rows (in all depths) and columns; in a sum the value itself, but 0 for -0. To be
-    rounded to 16 bits, a product will do.
+    ``seen(first, n, axis' stride, pad and window, extent, past) -> (count, part)``: along one axis, of window first + n, at least
+    1, and its reciprocal. ``first`` is none below 0, ``past`` tells whether some window reaches past the end; all others are
+    constants. ``share(value, count, part)``: of products of those; in a sum the value itself, but 0 for -0. To be rounded to 16
+    bits, a product will do.
     """
-    A, kind, volume = ACCUMULATOR[acc], config.kind, math.prod(config.window)
-    whole = kind != "average_exc" or not any(config.pad)
-    divide, whole_part, single, short = divided, np.float32(1 / volume), acc == "float32", ITEMSIZE[dtype] == 2
+    A, kind, single, short = ACCUMULATOR[acc], config.kind, acc == "float32", ITEMSIZE[dtype] == 2
+    whole, divide = kind != "average_exc" or not any(config.pad), divided
 
     @device
     def seen(first, n, stride, pad, window, extent, past):  # type: ignore[no-untyped-def]
-        count = i32(window)
-        start = i32((first + n) * stride - pad)
-        if not whole and n * stride < pad:
-            count = i32(count + min(start, i32(0)))
-        if not whole and past:
-            count = i32(count - max(i32(start + window - extent), i32(0)))
-        return f32(max(count, i32(1)))
+        count, part = f32(window), f32(1 / window)
+        if not whole and (n * stride < pad or past):
+            start, inside = i32((first + n) * stride - pad), i32(window)
+            if n * stride < pad:
+                inside = i32(inside + min(start, i32(0)))
+            if past:
+                inside = i32(inside - max(i32(start + window - extent), i32(0)))
+            count = f32(max(inside, i32(1)))
+            part = divide(f32(1), count, rough_reciprocal(count))  # as near as can be: no bit depends on the GPU
+        return count, part
 
     @device
-    def share(value, tall, wide):  # type: ignore[no-untyped-def]
-        part = whole_part if whole else f32(rough_reciprocal(tall) * rough_reciprocal(wide))
+    def share(value, count, part):  # type: ignore[no-untyped-def]
         if kind == "sum":
             value = A(value + A(0))
         elif not single:
-            value = A(value / A(tall * wide))
+            value = A(value / A(count))
         elif short:
             value = cuda.fma(value, part, f32(0))
         else:
-            value = divide(value, f32(tall * wide), part)
+            value = divide(value, count, part)
         return value
 
     return seen, share

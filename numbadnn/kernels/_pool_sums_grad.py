@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels._cuda import cuda, device, i32, i64
+from numbadnn.kernels._cuda import cuda, device, f32, i32, i64
 from numbadnn.kernels._pool_parts import averager, locator, reader, writer, written_out
 from numbadnn.kernels._ptx import ACCUMULATOR
 from numbadnn.kernels.pool_tiles import TilesConfig
@@ -66,13 +66,12 @@ def pool_grad(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     @device
     def divide(s, state):  # type: ignore[no-untyped-def]
         """The row s of windows of the tile."""
-        ys, deep, i, j, H, W = state
-        tall = deep * seen(i * rows, p_first + s, sh, ph, kh, H, True)
+        ys, counts, parts, i, H = state
+        count, part = seen(i * rows, p_first + s, sh, ph, kh, H, True)
         for u in range(windows):
-            wide = seen(j * columns, q_first + u, sw, pw, kw, W, past)
             for e in range(lanes):
                 at = s * room + u * lanes + e
-                ys[at] = share(ys[at], tall, wide)
+                ys[at] = share(ys[at], f32(count * counts[u]), f32(part * parts[u]))
 
     @device
     def write(strip, state):  # type: ignore[no-untyped-def]
@@ -101,7 +100,13 @@ def pool_grad(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
         for s in range(many_rows):
             p = i32(first + s)
             read(ys, s * room, at + s * line, j, Q, pitch, p >= 0 and p < P and o < deep_out)
-        divide_rows((ys, seen(o, 0, sd, pd, kd, D, True), i, j, H, W))
+        counts = cuda.local.array(windows, f32)
+        parts = cuda.local.array(windows, f32)
+        count, part = seen(o, 0, sd, pd, kd, D, False)  # there is no padding in depth
+        for u in range(windows):
+            wide, wide_part = seen(j * columns, q_first + u, sw, pw, kw, W, past)
+            counts[u], parts[u] = f32(count * wide), f32(part * wide_part)
+        divide_rows((ys, counts, parts, i, H))
         line = pitch * W
         at = dx + ((i64(n) * D + o * sd) * H + i * (rows * sh)) * line + group * (lanes * size)
         write_strips((ys, at, line * H, pitch, line, o, i, j, D, H, W))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._cuda import cuda, device, i32, i64
+from numbadnn.kernels._cuda import cuda, device, f32, i32, i64
 from numbadnn.kernels._pool_parts import INFINITY, averager, locator, reader, written_out
 from numbadnn.kernels._ptx import ACCUMULATOR, maximum, store_vector
 from numbadnn.kernels.pool_tiles import TilesConfig, batch
@@ -46,16 +46,15 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
 
     @device
     def write(p, state):  # type: ignore[no-untyped-def]
-        tops, at, line, pitch, o, i, j, D, H, W, P, Q = state
+        tops, counts, parts, at, line, pitch, i, j, H, P, Q = state
         best = cuda.local.array(width, A)
-        seen_rows = seen(o, 0, sd, pd, kd, D, pd > 0) * seen(i * rows, p, sh, ph, kh, H, check_rows)
+        count, part = seen(i * rows, p, sh, ph, kh, H, check_rows)
         for q in range(columns):
-            seen_columns = seen(j * columns, q, sw, pw, kw, W, past)
             for e in range(lanes):
                 row = tops[p * used + q * sw * lanes + e]
                 for k in range(1, kw):
                     row = join(row, tops[p * used + (q * sw + k) * lanes + e])
-                best[q * lanes + e] = row if largest else share(row, seen_rows, seen_columns)
+                best[q * lanes + e] = row if largest else share(row, f32(count * counts[q]), f32(part * parts[q]))
         if i * rows + p < P:
             if whole and lanes == 1:
                 writev(best, i32(0), at + p * line)
@@ -86,6 +85,12 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
                 add_all_columns((values, tops, z + start > 0))
         line = pitch * Q
         at = y + ((i64(n) * many[3] + o) * P + i * rows) * line + j * columns * pitch + group * (lanes * size)
-        write_rows((tops, at, line, pitch, o, i, j, D, H, W, P, Q))
+        counts = cuda.local.array(columns, f32)
+        parts = cuda.local.array(columns, f32)
+        count, part = seen(o, 0, sd, pd, kd, D, pd > 0)
+        for q in range(columns):
+            wide, wide_part = seen(j * columns, q, sw, pw, kw, W, past)
+            counts[q], parts[q] = f32(count * wide), f32(part * wide_part)
+        write_rows((tops, counts, parts, at, line, pitch, i, j, H, P, Q))
 
     return kernel

@@ -387,7 +387,7 @@ def quotient(number, by):  # type: ignore[no-untyped-def]
     return i32(high_product(u32(2 * u32(number)), u32(by[0])) >> u32(by[1]))
 
 
-#: 1/x within 2**-22
+#: 1/x within 2**-22, otherwise as the GPU likes
 rough_reciprocal = (lambda x: 1 / x) if SIMULATED else _unary("rcp.approx.ftz.f32 $0, $1;", "=f,f")
 
 

@@ -40,9 +40,10 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
         values, tops, started = state
         for n in range(used):
             column = values[p * sh * room + n]
+            column = join(tops[p * used + n], column) if started else column
             for r in range(1, height):
                 column = join(column, values[(p * sh + r) * room + n])
-            tops[p * used + n] = join(tops[p * used + n], column) if started else column
+            tops[p * used + n] = column
 
     @device
     def write(p, state):  # type: ignore[no-untyped-def]

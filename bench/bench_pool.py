@@ -3,12 +3,14 @@
 Bytes = each input read once, each output written once: x and y; for the gradient dx and dy, and x where it is that of a
 maximum. PyTorch's gradient of a maximum reads indices that its forward call wrote. Before a speed is printed the result
 of the very arrays that are timed is compared with numbadnn.reference on whole images from everywhere in the batch; a
-case that fails prints REFUSED and no speed. ``python bench/bench_pool.py [--quick]``.
+case that fails prints REFUSED and no speed.
+``python bench/bench_pool.py [--only REGEX] [--quick]``: some of the cases; their rows replace the former ones.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +27,7 @@ LAYERS = (
     ((64, 64, 112, 112), (3, 3), (2, 2), (1, 1), "max"),
     ((64, 64, 112, 112), (2, 2), (2, 2), (0, 0), "average_inc_pad"),
     ((64, 64, 112, 112), (3, 3), (2, 2), (1, 1), "average_exc_pad"),
+    ((64, 64, 112, 112), (3, 3), (2, 2), (1, 1), "average_inc_pad"),
     ((16, 64, 16, 56, 56), (2, 2, 2), (2, 2, 2), (0, 0, 0), "max"),
     ((128, 64, 55, 55), (3, 3), (2, 2), (0, 0), "max"),
     ((64, 192, 56, 56), (3, 3), (1, 1), (1, 1), "max"),
@@ -65,18 +68,26 @@ def worst(op: str, arrays: tuple[Any, ...], result: Any, layer: tuple[Any, ...])
     return Trial(problem, inputs).compare((out,), "ieee").worst
 
 
+def batched(dtype: str, layer: tuple[Any, ...]) -> tuple[int, ...]:
+    """The shape of the layer's image."""
+    n, *image = layer[0]
+    return (2 * n if dtype == "float16" else n, *image)
+
+
+def name_of(op: str, dtype: str, last: bool, layer: tuple[Any, ...]) -> str:
+    _, ws, _, _, mode = layer
+    return f"{op} {mode} {'x'.join(map(str, ws))} {dtype} {'x'.join(map(str, batched(dtype, layer)))}{' nhwc' if last else ''}"
+
+
 def measure(op: str, dtype: str, last: bool, layer: tuple[Any, ...]) -> dict[str, Any]:
     import torch
 
-    shape, ws, stride, pad, mode = layer
-    torch_dtype = getattr(torch, dtype)
-    if torch_dtype.itemsize == 2:
-        shape = (2 * shape[0], *shape[1:])
+    _, ws, stride, pad, mode = layer
+    torch_dtype, shape = getattr(torch, dtype), batched(dtype, layer)
     layout: Any = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
     layout = layout if last else torch.contiguous_format
     parameters = (ws, stride, mode, pad)
-    name = f"{op} {mode} {'x'.join(map(str, ws))} {dtype} {'x'.join(map(str, shape))}{' nhwc' if last else ''}"
-    row: dict[str, Any] = {"case": name}
+    row: dict[str, Any] = {"case": name_of(op, dtype, last, layer)}
     sets, peers_sets, nbytes = [], [], 1
     forward = torch_forward(mode, ws, stride, pad)
     for i in range(4):
@@ -118,16 +129,20 @@ def measure(op: str, dtype: str, last: bool, layer: tuple[Any, ...]) -> dict[str
 
 
 def main() -> None:
-    quick = "--quick" in sys.argv
-    rows = [
-        measure(op, dtype, last, layer)
-        for layer in (LAYERS[:2] if quick else LAYERS)
+    parser = argparse.ArgumentParser(description="Pooling and its gradient beside a copy.")
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose names match")
+    parser.add_argument("--quick", action="store_true", help="maxima of two layers alone")
+    options = parser.parse_args()
+    cases = [
+        (op, dtype, last, layer)
+        for layer in (LAYERS[:2] if options.quick else LAYERS)
         for op in ("pool", "pool_grad")
         for dtype in ("float32", "float16")
         for last in (False, True)
     ]
+    rows = [measure(*case) for case in cases if re.search(options.only, name_of(*case))]
     print(table(rows, ("case", "impl", "error/bound", "GB/s", "torch", "cudnn", "copy", "of copy", "vs torch")))
-    print("written to", save("pool", rows, quick=quick))
+    print("written to", save("pool", rows, of="case", quick=options.quick))
 
 
 if __name__ == "__main__":

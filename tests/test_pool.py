@@ -242,6 +242,16 @@ def test_numbers_are_paired_where_sums_are_float32_and_the_gpu_compares_them_in_
     assert not paired("float32", "float32", (9, 0))
 
 
+def test_windows_that_registers_do_not_hold_are_read_row_by_row():
+    from numbadnn.kernels import pool_tiles
+
+    for window, held in (("3x3 stride=2x2", True), ("40x40", False)):
+        config = pool_tiles.heuristic(
+            PoolProblem.parse(f"pool x=float32:2x8x80x80 window={window} mode=average_inc_pad")
+        )
+        assert pool_tiles.batch(config, "float32") == (config.x_rows if held else 1)
+
+
 @pytest.mark.parametrize(
     ("shape", "hopper", "elsewhere"),
     [

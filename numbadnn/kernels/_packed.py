@@ -13,7 +13,19 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels._cuda import SIMULATED, intrinsic, types
-from numbadnn.kernels._ptx import _I32, _bytes_at, _element, _numpy_type, _pointer, _put, _slot, _widen
+from numbadnn.kernels._ptx import (
+    _I32,
+    ACCUMULATOR,
+    _asm,
+    _bytes_at,
+    _element,
+    _numpy_type,
+    _pointer,
+    _put,
+    _read,
+    _slot,
+    _widen,
+)
 from numbadnn.problem import ITEMSIZE
 
 
@@ -104,3 +116,48 @@ def widen(dtype: str, count: int, acc: str) -> Callable[..., None]:
         return types.void(values, types.int32, words, types.int32), codegen
 
     return convert
+
+
+@functools.cache
+def load_where(dtype: str, count: int, acc: str, fill: float) -> Callable[..., None]:
+    """``load_where(values, start, address, there)``: as ``load_vector``; ``fill``, and nothing read, if not ``there``.
+
+    A predicate stands before the load, not a branch around it: loads that follow each other are all under way at once.
+    """
+    size = ITEMSIZE[dtype]
+    if SIMULATED:
+
+        def twin(values, start, address, there):  # type: ignore[no-untyped-def]
+            values[start : start + count] = _read(dtype, address, count) if there else ACCUMULATOR[acc](fill)
+
+        return twin
+    bits = 8 * max(size, min(4, size * count))  # of a register
+    held, word = size * count * 8 // bits, ir.IntType(bits)
+    nothing = int.from_bytes(np.array([fill] * (bits // (8 * size)), _numpy_type(dtype)).tobytes(), "little")
+    names = ", ".join(f"${i}" for i in range(held))
+    vector = f".v{held}.b{bits} {{{names}}}" if held > 1 else f".b{bits} {names}"
+    template = (
+        f"{{.reg .pred p; setp.ne.s32 p, ${held + 1}, 0; "
+        + "".join(f"mov.b{bits} ${i}, {nothing:#x}; " for i in range(held))
+        + f"@p ld.global{vector}, [${held}];}}"
+    )
+    constraints = ",".join([{16: "=&h", 32: "=&r", 64: "=&l"}[bits]] * held + ["l", "r"])
+
+    @intrinsic
+    def load(typingctx, values, start, address, there):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            flag = builder.zext(args[3], _I32)
+            result = word if held == 1 else ir.LiteralStructType([word] * held)
+            got = _asm(builder, template, constraints, result, [args[2], flag])
+            words = ir.Constant(ir.VectorType(word, held), ir.Undefined)
+            for i in range(held):
+                one = got if held == 1 else builder.extract_value(got, i)
+                words = builder.insert_element(words, one, ir.Constant(_I32, i))
+            for i in range(count):
+                value = _widen(builder, _element(builder, words, i, 8 * size), dtype, acc)
+                _put(context, builder, signature.args[0], args[0], args[1], i, value)
+            return context.get_dummy_value()
+
+        return types.void(values, types.int32, types.int64, types.boolean), codegen
+
+    return load

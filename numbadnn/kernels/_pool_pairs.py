@@ -18,7 +18,7 @@ from numbadnn.kernels._bits import load_bits, store_bits
 from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, intrinsic, types, u32
 from numbadnn.kernels._packed import load_words, store_words
 from numbadnn.kernels._pool_keys import clamped
-from numbadnn.kernels._pool_tiles import locator
+from numbadnn.kernels._pool_parts import locator
 from numbadnn.kernels._ptx import _I32, WORD, _asm, _numpy_type, _put, _slot
 from numbadnn.kernels.pool_tiles import Piece, TilesConfig
 
@@ -118,36 +118,39 @@ def across(dtype: str, config: TilesConfig) -> Callable[..., None]:
 
 
 def reader(dtype: str, lanes: int, piece: Piece) -> Any:
-    """``read(words, start, row, j, width, cells)``: the columns of one row, as words in their ``places`` from words[start:].
+    """``read(words, start, row, j, width, pitch)``: the columns of one row, as words in their ``places`` from words[start:].
 
     One column outside is read from the nearest inside, which a window that leaves the image has; several together become -inf.
     """
-    vec, checked, fill = piece.vec, piece.checked, LOWEST[dtype]
+    vec, past, fill = piece.vec, piece.past, LOWEST[dtype]
     first, step, count, head, body, tail = piece.first, piece.step, piece.length, piece.head, piece.body, piece.tail
     half, per_column = max(1, vec // 2), max(1, lanes // 2)
     read1, read_vector, read_cell = load_bits(SIZE), load_words(half), load_words(per_column)
     after, singles = head + body * half, head + max(0, count - tail)
 
     @device
-    def read_columns(words, start, row, j, width, cells):  # type: ignore[no-untyped-def]
+    def read_columns(words, start, row, j, width, pitch):  # type: ignore[no-untyped-def]
+        w = i32(j * step + first)
+        at = row + i64(w) * SIZE
         for n in range(singles):
-            w = i32(j * step + (first + (n if n < head else n - head + tail)))
-            w = clamped(w, width) if checked else w
-            words[start + (n if n < head else n - head + after)] = read1(row + i64(w) * SIZE)
+            c = n if n < head else n - head + tail
+            nearest = row + i64(clamped(i32(w + c), width)) * SIZE if past or first + c < 0 else at + c * SIZE
+            words[start + (n if n < head else n - head + after)] = read1(nearest)
         for m in range(body):
-            w, at = i32(j * step + (first + head + m * vec)), start + head + m * half
-            ok = w < width if checked else True
-            read_vector(words, i32(at), row + i64(w if ok else i32(0)) * SIZE)
-            if checked:
+            c, to = head + m * vec, start + head + m * half
+            ok = w + c < width if past else True
+            read_vector(words, i32(to), at + c * SIZE if ok else row)
+            if past:
                 for e in range(half):
-                    words[at + e] = words[at + e] if ok else u32(fill)
+                    words[to + e] = words[to + e] if ok else u32(fill)
 
     @device
-    def read_cells(words, start, row, j, width, cells):  # type: ignore[no-untyped-def]
+    def read_cells(words, start, row, j, width, pitch):  # type: ignore[no-untyped-def]
+        w = i32(j * step + first)
+        at = row + i64(w) * pitch
         for c in range(count):
-            w = i32(j * step + (first + c))
-            w = clamped(w, width) if checked else w
-            read_cell(words, i32(start + c * per_column), row + i64(w) * cells * SIZE)
+            nearest = row + i64(clamped(i32(w + c), width)) * pitch if past or first + c < 0 else at + c * pitch
+            read_cell(words, i32(start + c * per_column), nearest)
 
     return read_cells if lanes > 1 else read_columns
 
@@ -165,43 +168,44 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     tall, in_words = (rows - 1) * sh + kh, columns % 2 == 0
     held = tall * room
 
-    def kernel(x, y, tiles, groups, across, down, deep, D, H, W, cells, P, Q):  # type: ignore[no-untyped-def]
+    def kernel(x, y, tiles, by, many, D, H, W, cells, P, Q):  # type: ignore[no-untyped-def]
         tile = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if tile >= tiles:
             return
-        group, j, i, o, plane = locate(tile, groups, across, down, deep)
+        group, j, i, o, n = locate(tile, by, many)
         words = cuda.local.array(held, WORD)
         best = cuda.local.array(kept, WORD)
         out = cuda.local.array(made, WORD)
+        pitch = i64(cells * SIZE)
+        line, top = pitch * W, i32(i * (rows * sh) - ph)
         for z in range(kd):
             d = i32(o * sd + (z - pd))
             d = clamped(d, D) if check_rows else d
+            plane = x + (i64(n) * D + d) * H * line + group * (lanes * SIZE)
+            at = plane + top * line
             for r in range(tall):
-                h = i32(i * (rows * sh) + (r - ph))
-                h = clamped(h, H) if check_rows else h
-                line = (i64(plane) * D + d) * H + h
-                read(words, i32(r * room), x + (line * W * cells + group * lanes) * SIZE, j, W, cells)
+                row = plane + clamped(i32(top + r), H) * line if check_rows else at + r * line
+                read(words, i32(r * room), row, j, W, pitch)
             for p in range(rows):
-                for n in range(room):
-                    at = p * room + n
-                    top = words[p * sh * room + n]
+                for e in range(room):
+                    at_best = p * room + e
+                    over = words[p * sh * room + e]
                     for r in range(1, kh):
-                        top = join(top, words[(p * sh + r) * room + n])
-                    best[at] = join(best[at], top) if z > 0 else top
+                        over = join(over, words[(p * sh + r) * room + e])
+                    best[at_best] = join(best[at_best], over) if z > 0 else over
+        line = pitch * Q
+        at = y + ((i64(n) * many[3] + o) * P + i * rows) * line + j * columns * pitch + group * (lanes * SIZE)
         for p in range(rows):
-            ip = i32(i * rows + p)
-            if ip < P:
+            if i * rows + p < P:
                 over_columns(out, i32(0), best, i32(p * room))
-                line = ((i64(plane) * deep + o) * P + ip) * Q
                 if whole and lanes == 1 and in_words:
-                    write(out, i32(0), y + (line + j * columns) * SIZE)
+                    write(out, i32(0), at + p * line)
                 else:
                     for q in range(columns):
-                        jq = i32(j * columns + q)
-                        if whole or jq < Q:
+                        if whole or j * columns + q < Q:
                             if lanes > 1:
-                                write(out, i32(q * per_column), y + ((line + jq) * cells + group * lanes) * SIZE)
+                                write(out, i32(q * per_column), at + p * line + q * pitch)
                             else:
-                                write1(y + (line + jq) * SIZE, u32(out[q // 2] >> u32(16 * (q % 2))))
+                                write1(at + p * line + q * SIZE, u32(out[q // 2] >> u32(16 * (q % 2))))
 
     return kernel

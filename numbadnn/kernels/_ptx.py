@@ -387,6 +387,36 @@ def quotient(number, by):  # type: ignore[no-untyped-def]
     return i32(high_product(u32(2 * u32(number)), u32(by[0])) >> u32(by[1]))
 
 
+#: 1/x within 2**-22, otherwise as the GPU likes
+rough_reciprocal = (lambda x: 1 / x) if SIMULATED else _unary("rcp.approx.ftz.f32 $0, $1;", "=f,f")
+
+
+def _divided() -> Callable[..., Any]:
+    if SIMULATED:
+        return lambda value, n, part: value / n
+    template = (
+        "{.reg .pred p; .reg .f32 rest, less; mul.rn.f32 $0, $1, $3; neg.f32 less, $2; fma.rn.f32 rest, less, $0, $1; "
+        "setp.num.f32 p, rest, rest; @p fma.rn.f32 $0, $3, rest, $0;}"
+    )
+
+    @intrinsic
+    def divide(typingctx, value, n, part):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return _asm(builder, template, "=&f,f,f,f", _FLOAT, list(args))
+
+        return types.float32(types.float32, types.float32, types.float32), codegen
+
+    return divide
+
+
+#: ``divided(value, n, part)``: value / n, but 0 for -0, by an integer n below 2**14 whose reciprocal is ``part`` within 2**-20.
+#: A product, and a correction by the exact remainder, where that is a number: it is not for infinities and NaN. Of a quotient
+#: that is not itself a float32, the nearest middle of two is 1 / (2 * n) of their distance away, far more than the error
+#: before the last rounding (tried with every float32, n up to 128); only quotients below 2**-126 can be such a middle, and may
+#: round to the odd one.
+divided = _divided()
+
+
 #: flushes results below 2**-126 to 0
 exp2 = np.exp2 if SIMULATED else _unary("ex2.approx.ftz.f32 $0, $1;", "=f,f")
 exp = np.exp if SIMULATED else math.exp

@@ -1,10 +1,11 @@
 """Pooling and its gradient on the GPU, by three kernels: packed images in tiles of registers, and anything at all.
 
-``numba.pool_tiles``: C order or channels last, each element read once and moved 16 bytes at a time; 16-bit maxima in pairs.
+``numba.pool_tiles``: C order or channels last, each element read once and moved 16 bytes at a time; 16-bit maxima in pairs. It
+adds up a window's columns before it adds those, the rows of an element's windows before their columns: half of the sums.
 ``numba.pool_argmax``: the same for the gradient of a maximum where windows overlap, each of them looked at once.
 ``numba.pool_strided``: any strides and windows. Each has a module ``pool_<stem>`` with its frozen configuration, its heuristic
-and its arguments; this one registers them. Sums run over a window, or over the windows of an element, in row-major order in all,
-and nothing that bits depend on depends on the number of images or on the GPU.
+and its arguments; this one registers them. Sums run in one order in each, row-major in the other two, and nothing that bits
+depend on depends on the number of images or on the GPU.
 """
 
 from __future__ import annotations
@@ -131,8 +132,9 @@ _REPRESENTATIVE = (
     "pool x=float32:2x4x16x16 window=2x2",
     "pool x=float16:2x4x16x16 window=3x3 stride=2x2 pad=1x1",
     "pool x=bfloat16:2x16x9x9:nhwc window=3x3 stride=2x2 pad=1x1 mode=average_exc_pad",
-    "pool_grad x=float32:2x4x16x16 window=3x3 stride=2x2 pad=1x1",
+    "pool_grad x=float32:2x4x16x16 window=3x3 stride=2x2 pad=1x1 mode=average_exc_pad",
     "pool_grad x=float16:2x16x16x16:nhwc window=3x3 stride=2x2 pad=1x1",
+    "pool_grad x=bfloat16:2x16x16x16:nhwc window=3x3 stride=2x2 pad=1x1 mode=average_exc_pad",
     "pool_grad x=float64:1x2x4x8x8 window=2x2x2 stride=2x2x2 mode=average_inc_pad",
 )
 #: the same for gradients of maxima whose windows overlap: few, for each kernel takes long to compile

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
-from numbadnn.kernels._launch import Kernel, blocks
+from numbadnn.kernels._launch import Kernel, blocks, reciprocal
 from numbadnn.kernels._support import LIMIT32
 from numbadnn.ops.pool import PoolProblem
 from numbadnn.problem import ITEMSIZE, Spec
@@ -26,14 +26,14 @@ MOST_HELD = 160
 class Piece(NamedTuple):
     """The columns j*step + first ... of a row that tile j reads: ``length``, single up to ``head`` and from ``tail`` on.
 
-    Between lie ``body`` accesses of ``vec`` columns. ``checked``: some tile reaches outside the row.
+    Between lie ``body`` accesses of ``vec`` columns. ``past``: some tile reaches past the end of the row.
     """
 
     first: int
     step: int
     length: int
     vec: int
-    checked: bool
+    past: bool
 
     @property
     def head(self) -> int:
@@ -58,8 +58,8 @@ class TilesConfig:
     """All that a kernel is built for: ``kind`` is max, sum, average_inc or average_exc; see ``_pool_tiles``.
 
     ``vec`` columns an access of x (and dx), ``vec_y`` of dy; ``lanes`` cells an access where channels are last, else 1.
-    ``whole``: output rows are multiples of a tile's. ``check_rows``, ``check_x``, ``check_y``: a tile reaches outside the
-    rows or columns.
+    ``whole``: rows of what is written are multiples of a tile's. ``check_rows``: a tile reaches outside the rows; ``past_x``,
+    ``past_y``: past the end of one.
     """
 
     op: str
@@ -74,8 +74,8 @@ class TilesConfig:
     columns: int
     whole: bool
     check_rows: bool
-    check_x: bool
-    check_y: bool
+    past_x: bool
+    past_y: bool
     threads: int
     resident: int
 
@@ -104,11 +104,11 @@ class TilesConfig:
             low = self.first_window(2)
             first, many = low * self.stride[2] - self.pad[2], self.last_window(2) - low + 1
         count = (many - 1) * self.stride[2] + self.window[2]
-        return Piece(first, self.columns * self.stride[2], count, self.vec, self.check_x)
+        return Piece(first, self.columns * self.stride[2], count, self.vec, self.past_x)
 
     def y_piece(self) -> Piece:
         low = self.first_window(2)
-        return Piece(low, self.columns, self.last_window(2) - low + 1, self.vec_y, self.check_y)
+        return Piece(low, self.columns, self.last_window(2) - low + 1, self.vec_y, self.past_y)
 
 
 class Extents(NamedTuple):
@@ -151,9 +151,9 @@ def extents(problem: PoolProblem) -> Extents:
     )
 
 
-def in_pairs(op: str, kind: str, dtype: str) -> bool:
-    """Whether ``_pool_pairs`` takes it: two numbers in each instruction."""
-    return op == "pool" and kind == "max" and ITEMSIZE[dtype] == 2
+def batch(c: TilesConfig, dtype: str) -> int:
+    """How many rows of x a thread reads at a time, without the gradient: its tile's, or one where registers do not hold them."""
+    return c.x_rows if c.x_rows * c.x_piece().room * c.lanes * ITEMSIZE[dtype] <= 4 * MOST_HELD else 1
 
 
 def heuristic(problem: PoolProblem) -> TilesConfig | None:
@@ -171,22 +171,31 @@ def space(problem: PoolProblem) -> list[TilesConfig]:
 
 def _rows(problem: PoolProblem, e: Extents, vec: int) -> tuple[int, ...]:
     """Rows (strips) a thread: more where windows overlap, so that what they share is read once."""
+    forward, dense = problem.op == "pool", e.stride[1] == 1
     if e.window[1] <= e.stride[1]:
         return (1,)
-    if in_pairs(problem.op, KINDS[problem.mode], problem.x.dtype):
-        return (4, 2, 1) if e.stride[1] == 1 else (2, 1, 4)
-    if problem.op == "pool":
-        return (1, 2) if e.cells == 1 and (vec == 1 or not problem.is_max) else (2, 1, 4)
-    return (8, 4, 2) if problem.is_max else (4, 2, 8)
+    if not forward and problem.is_max:
+        return (8, 4, 2)
+    if not forward and dense and e.cells == 1:
+        return (8, 4, 2, 1)
+    if forward and e.cells > 1 and problem.x.itemsize == 2 and not problem.is_max:  # columns are what it has more of
+        return (2, 1, 4)
+    return (4, 2, 1) if dense or (forward and e.cells == 1 and vec == 1) else (2, 1, 4)
 
 
 def _cells(problem: PoolProblem, e: Extents, size: int) -> list[tuple[int, ...]]:
-    """(vec, vec_y, lanes, rows, columns) for channels last: 16 bytes of channels a thread, fewer where they do not divide."""
-    aligned = all(s.aligned for s in operands(problem))
-    lanes = [n for n in (16 // size, 8 // size, 4 // size) if n > 1 and e.cells % n == 0 and aligned]
-    overlapping = e.window[2] > e.stride[2]
-    many = (1,) if not overlapping or (problem.op == "pool_grad" and problem.is_max) else (2, 1)
-    return [(1, 1, n, rows, columns) for n in lanes for columns in many for rows in _rows(problem, e, 1)]
+    """(vec, vec_y, lanes, rows, columns) for channels last: 16 bytes of channels a thread, fewer where they do not divide.
+
+    Of 8 bytes it has more columns, of sums in which each of them has a window: then conversions and divisions limit.
+    """
+    aligned, forward = all(s.aligned for s in operands(problem)), problem.op == "pool"
+    many: tuple[int, ...] = (1,)
+    if e.window[2] > e.stride[2] and (forward or not problem.is_max):
+        many = (2, 1) if forward or e.stride[2] == 1 else (1, 2)
+    narrow = len(many) > 1 and e.stride[2] == 1 and not problem.is_max and (size == 2 or not forward)
+    many, sizes = ((4, 2, 1), (8, 16, 4)) if narrow else (many, (16, 8, 4))
+    lanes = [n // size for n in sizes if n > size and e.cells % (n // size) == 0 and aligned]
+    return [(1, 1, n, rows, columns) for columns in many for rows in _rows(problem, e, 1) for n in lanes]
 
 
 def _columns(problem: PoolProblem, e: Extents, size: int) -> list[tuple[int, ...]]:
@@ -199,13 +208,13 @@ def _columns(problem: PoolProblem, e: Extents, size: int) -> list[tuple[int, ...
     if problem.op == "pool":
         many: tuple[int, ...] = (8, 4, 2, 1) if size == 2 and sw == 1 else (min(4, most), 2, 1)
     else:
-        many = (max(1, most // sw), min(4, most), 2, 1)
+        many = (max(1, min(4, most // sw)), min(4, most), 2, 1)
         if problem.is_max and e.window[2] > sw:
             many = (min(4, most), *many)
     found: list[tuple[int, ...]] = []
     for columns in dict.fromkeys(many):
         vec = math.gcd(most, e.image[2], columns * sw) if aligned else 1
-        if vec > 1 or columns <= 2:
+        if vec > 1 or columns == 1:  # else neighbouring threads would be columns apart
             vec_y = columns if aligned and e.outputs[2] % columns == 0 and columns & (columns - 1) == 0 else 1
             found += [(vec, vec_y, 1, rows, columns) for rows in _rows(problem, e, vec)]
     return found
@@ -216,7 +225,9 @@ def _checked(
 ) -> TilesConfig:
     """A configuration with what depends on the extents filled in."""
     (D, H, W), Q, kind = e.image, e.outputs[2], KINDS[problem.mode]
-    whole = Q % columns == 0 and (lanes > 1 or vec_y > 1)
+    whole = (
+        W % (columns * e.stride[2]) == 0 if problem.op == "pool_grad" else Q % columns == 0 and (lanes > 1 or vec_y > 1)
+    )
     fixed = (problem.op, kind, e.window, e.stride, e.pad, vec, vec_y, lanes, rows, columns, whole)
     # fewer threads a block, and a bound on the registers of each, where arithmetic is what limits
     busy = e.window[1] > e.stride[1] and problem.x.dtype != "float64"
@@ -226,18 +237,20 @@ def _checked(
     c = TilesConfig(*fixed, True, True, True, threads, resident)
     across, down, deep = tiles(c, e)
 
-    def outside(piece: Piece, n: int) -> bool:
-        return piece.first < 0 or (across - 1) * piece.step + piece.first + piece.room > n
+    def past(piece: Piece, n: int) -> bool:
+        return (across - 1) * piece.step + piece.first + piece.room > n
 
     if problem.op == "pool":
         low, high = -e.pad[1], (down * rows - 1) * e.stride[1] - e.pad[1] + e.window[1]
-        deepest, y_outside = (deep - 1) * e.stride[0] - e.pad[0] + e.window[0], False
+        deepest, past_y = (deep - 1) * e.stride[0] - e.pad[0] + e.window[0], False
+        past_x = past(c.x_piece(), W)
     else:
         low = c.first_window(1) * e.stride[1] - e.pad[1]
         high = (down - 1) * rows * e.stride[1] + low + c.x_rows
-        deepest, y_outside = (deep - 1) * e.stride[0] + e.window[0], outside(c.y_piece(), Q)
+        deepest, past_y = (deep - 1) * e.stride[0] + e.window[0], past(c.y_piece(), Q)
+        past_x = past(c.x_piece(), W) if kind == "max" else (Q - 1) * e.stride[2] - e.pad[2] + e.window[2] > W
     check_rows = low < 0 or e.pad[0] > 0 or high > H or deepest > D
-    return TilesConfig(*fixed, check_rows, check_rows or outside(c.x_piece(), W), y_outside, threads, resident)
+    return TilesConfig(*fixed, check_rows, past_x, past_y, threads, resident)
 
 
 def tiles(c: TilesConfig, e: Extents) -> Three:
@@ -252,11 +265,14 @@ def fits(c: TilesConfig, problem: PoolProblem) -> bool:
     """Whether a thread's registers hold the tile."""
     (kd, kh, kw), (sd, sh, sw), words = c.window, c.stride, 2 if problem.x.dtype == "float64" else 1
     if c.op == "pool":
+        if c.rows > 1 and batch(c, problem.x.dtype) == 1:
+            return False
         held, work = c.x_piece().room + c.rows * c.columns, c.rows * c.columns * kw
-    else:
-        held = sd * sh * sw * c.columns + c.y_piece().room * (1 + c.window_rows)
-        held += kd * kh * c.x_piece().room if c.kind == "max" else 0
+    elif c.kind == "max":
+        held = sd * sh * sw * c.columns + c.y_piece().room * (1 + c.window_rows) + kd * kh * c.x_piece().room
         work = 2 * c.y_piece().length * kd * kh * kw if c.y_piece().length <= 8 else 1000
+    else:
+        held, work = c.y_piece().room * (c.rows + c.window_rows) + c.columns * sw, sd * sh * sw * c.rows * c.columns
     return held * c.lanes * words <= MOST_HELD and work * c.lanes <= 256
 
 
@@ -284,7 +300,9 @@ def prepare(problem: PoolProblem, c: TilesConfig, acc: str) -> tuple[Kernel, tup
     across, down, deep = tiles(c, e)
     groups = e.cells // c.lanes if c.lanes > 1 else 1
     count = e.planes * deep * down * across * groups
-    scalars: tuple[Any, ...] = (count, groups, across, down, deep, *e.image, e.cells, *e.outputs[1:])
+    many = (groups, across, down, deep)
+    by = tuple(n for divisor in many for n in reciprocal(divisor))
+    scalars: tuple[Any, ...] = (count, by, many, *e.image, e.cells, *e.outputs[1:])
     if c.op == "pool_grad":
         scalars += (e.outputs[0],)
     return kernel(problem.x.dtype, acc, c), blocks(count, c.threads), scalars
@@ -292,14 +310,16 @@ def prepare(problem: PoolProblem, c: TilesConfig, acc: str) -> tuple[Kernel, tup
 
 def kernel(dtype: str, acc: str, config: TilesConfig) -> Kernel:
     """The kernel of one configuration."""
-    pairs = in_pairs(config.op, config.kind, dtype)
+    pairs = config.op == "pool" and config.kind == "max" and ITEMSIZE[dtype] == 2 and batch(config, dtype) > 1
 
     def build() -> Callable[..., None]:
-        stem = "_pool_tiles_grad" if config.op == "pool_grad" else "_pool_pairs" if pairs else "_pool_tiles"
+        stem = "_pool_pairs" if pairs else "_pool_tiles"
+        if config.op == "pool_grad":
+            stem = "_pool_tiles_grad" if config.kind == "max" else "_pool_sums_grad"
         return getattr(importlib.import_module(f"numbadnn.kernels.{stem}"), config.op)(dtype, acc, config)
 
     words = [" ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in astuple(config)]
-    pointers, numbers = (2, 10) if config.op == "pool" else (3, 11)
-    parameters = "ptr " * pointers + "i64" + " i32" * numbers
+    pointers, numbers = (2, 6) if config.op == "pool" else (3, 7)
+    parameters = "ptr " * pointers + "i64 i64*8 i32*4" + " i32" * numbers
     name = f"pool_{'pairs' if pairs else 'tiles'} {dtype} {acc} {' '.join(words)}"
     return Kernel(name, parameters, build, config.threads, config.resident)

@@ -202,18 +202,23 @@ def space(problem: PoolProblem) -> tuple[WalkConfig, ...]:
     specs = (problem.x, problem.dy, problem.dx)
     most, sw, aligned = 16 // problem.x.itemsize, problem.stride[1], all(s.aligned for s in specs)
     shapes: list[tuple[int, int, bool]] = []  # lanes, spread, paired
-    if all(s.is_contiguous for s in specs):
-        spreads = dict.fromkeys(max(1, wide // sw) for wide in (most, 2 * most, most // 2, 2, 1))
-        shapes = [(1, s, problem.x.itemsize == 2) for s in spreads]
+    planes, short = all(s.is_contiguous for s in specs), problem.x.itemsize == 2
+    # float32 of large windows is best off with 8 columns a thread, and without what would take their registers
+    eight = planes and problem.x.itemsize == 4 and problem.window[0] > 2 and problem.x.shape[3] % 2 == 0
+    if planes:
+        # 16-bit rows that begin anywhere: the wider a thread, the further apart is what its neighbours write with it
+        first = (8,) if eight else (1,) if short and problem.x.shape[3] % 2 else ()
+        spreads = dict.fromkeys(max(1, wide // sw) for wide in (*first, most, 2 * most, most // 2, 2, 1))
+        shapes = [(1, s, short) for s in spreads]
     else:
         fitting = [n for n in (2, 4, 1, most) if problem.x.shape[1] % n == 0] if aligned else [1]
         for n in dict.fromkeys(fitting):
-            paired = problem.x.itemsize == 2 and n % 2 == 0
+            paired = short and n % 2 == 0
             shapes += [(n, s, paired) for s in ((4, 2, 1) if paired and n == 2 else (2, 1))]
     found = [
         c
         for lanes, spread, paired in shapes
-        for ahead in (True, False)
+        for ahead in ((False, True) if eight else (True, False))
         for c in sorted(
             (config(problem, lanes, spread, d, ahead, paired) for d in DROPS), key=lambda c: _cost(problem, c)
         )

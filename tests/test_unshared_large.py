@@ -26,6 +26,7 @@ PROBLEMS = (
     ("RowsConfig", f"{IMAGES} x=float16:32x16x31x31 w=float16:16x23x23x16x9x9"),
     ("RowsConfig", f"{IMAGES} x=bfloat16:8x32x32x32 w=bfloat16:20x32x32x32x3x3 pad=1,1,1,1 alpha=2 beta=-1"),
     ("RowsConfig", f"{IMAGES} x=float16:1x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
+    ("RowsConfig", f"{IMAGES} x=float16:32x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1 flip=0"),
     ("RowsConfig", f"{IMAGES} x=float16:24x32x20x20 w=float16:64x20x20x16x3x3 pad=1,1,1,1 groups=2"),
     ("WeightsManyConfig", f"{FILTERS} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
     ("WeightsManyConfig", f"{FILTERS} x=float16:32x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),

@@ -31,6 +31,8 @@ from numbadnn.problem import ITEMSIZE
 
 #: bytes of a sum; of a row of zeros; where in shared memory those begin
 ITEM, ZERO_BYTES, ZEROS = 4, 64, 192
+#: pieces of whole rows of positions at once, more of which would keep y's values waiting; images for which these are few
+UNDER_WAY, FEW = 2, 8
 #: what ``here`` holds: bytes into the ring, where y's values are, a slot's barrier, the parity of the wait for it to be full
 SLOT, TOP, BARRIER, PARITY = 0, 1, 2, 3
 #: what ``how`` holds: where the warp's filters are in a slot, from one filter to the next, one position to the next, a row of
@@ -42,9 +44,10 @@ def _ask(size: int, config: RowsConfig) -> Callable[..., None]:
     """``ask(shared, w, full, rings, pitch, line, slot, K, rows, wide, strides)``: begin to copy all pieces, in their order.
 
     A lane has a filter, ``line`` bytes of each position. The barriers that say that a slot is empty follow those that say it
-    is full.
+    is full. Of whole rows of positions the first pieces are asked for before all threads meet, when y's values are there.
     """
     depth, piece, deep, steps = config.depth, config.piece, config.deep, config.steps
+    early = 1 if config.kept <= FEW else UNDER_WAY
 
     @device
     def ask(shared, w, full, rings, pitch, line, slot, K, rows, wide, strides):  # type: ignore[no-untyped-def]
@@ -77,12 +80,18 @@ def _ask(size: int, config: RowsConfig) -> Callable[..., None]:
             p = i32(i // steps)
             s = i32(i - p * steps)
             left, barrier = min(i32(piece), i32(K - s * piece)), u32(full + 8 * i)
+            if i == early:
+                cuda.syncthreads()
+            if i >= UNDER_WAY:
+                barrier_wait(u32(full + 8 * (i - UNDER_WAY)), u32(0))
             if lane == 0:
                 barrier_expect(barrier, u32(left * length))
             sync_warp()
             if lane < left:
                 at = source + (i64(s * piece) * strides[0] + p * strides[1]) * size
                 copy_line(shared, i32(rings + i * slot + lane * pitch), at, length, barrier)
+        if rows * steps <= early:
+            cuda.syncthreads()
 
     return ask_whole if config.whole else ask
 
@@ -177,6 +186,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     )
     sums, element = columns * lanes.sums, ELEMENT["float32"] if dtype == "float32" else WORD
     of_piece, of_channel, warps, turned = lanes.of_piece, tall * taps * size, config.warps, config.turned
+    whole = config.whole
     ask, threads, split = _ask(size, config), LANES * warps, config.split
     fewer, more = set_registers(FEWER, False), set_registers(config.registers, True)
     multiply_rows = _multiply_rows(config, size, lambda column: lanes.multiply(column * lanes.sums))
@@ -194,21 +204,23 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
         # zeros; the ring; y's values
         full = i32(shared_address(shared))
         there, rings = i32(full + 16 * depth), i32(full + RINGS)
-        if thread < depth:
-            barrier_init(u32(full + 8 * thread), u32(1))
-            barrier_init(u32(full + 8 * (depth + thread)), u32(warps))
-            fence_barriers()
-        if thread == depth:
-            barrier_init(u32(there), u32(1 if turned else warps))
-            fence_barriers()
-        if thread < ZERO_BYTES // ITEM:
-            shared[i32(ZEROS // ITEM + thread)] = 0
-        cuda.syncthreads()
         number, part, group, p0, q0 = block_of(i32(cuda.blockIdx.x), slices, groups, tiles_across, tile)
         c0 = i32(part * channels)
         have, wide = min(channels, i32(C - c0)), min(i32(places), i32(output[1] - q0))
         rows, slot = min(tile[0], i32(output[0] - p0)), i32(piece * pitch)
         tops = i32(rings + depth * slot)
+        if warp == warps:
+            if lane < depth:
+                barrier_init(u32(full + 8 * lane), u32(1))
+                barrier_init(u32(full + 8 * (depth + lane)), u32(warps))
+            if lane == depth:
+                barrier_init(u32(there), u32(1 if turned else warps))
+            fence_barriers()
+            sync_warp()
+        if thread < ZERO_BYTES // ITEM:
+            shared[i32(ZEROS // ITEM + thread)] = 0
+        if not whole:
+            cuda.syncthreads()
         if warp >= warps:
             if split:
                 fewer()
@@ -230,6 +242,8 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                     copy_line(shared, i32(tops + i * y_pitch), source, across, u32(there))
             else:
                 fill(shared, tops, y_pitch, top, y_strides, N, K, i32(rows * wide), wide)
+                if whole:
+                    cuda.syncthreads()
                 sync_warp()
                 if lane == 0:
                     barrier_arrive(u32(there))

@@ -6,9 +6,14 @@ way is bound by it. The slots of a warp are a ring:
 
     slot    row k: pieces 0 ... 7 of filter k, 8 terms each       piece i lies at i ^ (k mod 8), so that ldmatrix meets all banks
 
-What the positions of a block see lies in shared memory (``_unshared_seen``), of ``around`` channels: channel c lies where
-channel c + ``around`` comes. Every ``LAP`` slots all warps meet; the channels that the next ones need are asked for where those
-lie that nobody needs any more. The sums stay in registers to the end.
+What the positions of a block see lies in shared memory, of ``around`` channels: channel c lies where channel c + ``around``
+comes. A pixel of 8 images is 16 bytes, as ldmatrix takes them:
+
+    row    columns, images 0 to 7; columns, images 8 to 15; ...   rows are so far apart that 8 neighbouring terms of a channel
+                                                                  meet all banks
+
+Memory is what all wait for, so filters are asked for before anything else, then pixels. Every ``LAP`` slots all warps meet; the
+channels that the next ones need are asked for where those lie that nobody needs any more. The sums stay in registers to the end.
 """
 
 from __future__ import annotations
@@ -25,19 +30,19 @@ from numbadnn.kernels._ptx import ELEMENT, WORD, wait_for_previous
 from numbadnn.kernels._unshared_inputs_tile import pixel_at, tap_of
 from numbadnn.kernels._unshared_places_many import written_sums
 from numbadnn.kernels._unshared_seen import EIGHT, NONE, ROW, SIZE, first_position
-from numbadnn.kernels._unshared_turned import copy_box
-from numbadnn.kernels.unshared_places_ring import EARLY, LANES, LAP, ROWS, SLOT_BYTES, TERMS, RingConfig
+from numbadnn.kernels._unshared_turned import copy_box_apart
+from numbadnn.kernels.unshared_places_ring import EARLY, FETCH, LANES, LAP, ROWS, SLOT_BYTES, TERMS, RingConfig
 
 
 def _fill_spots(threads: int) -> Callable[..., None]:
-    """``fill(shared, table, room, terms, taps, dilation, box, flip, around)``: bytes from the boxes; ``NONE`` past the end."""
+    """``fill(shared, table, room, terms, taps, dilation, rows, apart, flip, around)``: bytes from the boxes, or ``NONE``"""
 
     @device
-    def fill(shared, table, room, terms, taps, dilation, box, flip, around):  # type: ignore[no-untyped-def]
+    def fill(shared, table, room, terms, taps, dilation, rows, apart, flip, around):  # type: ignore[no-untyped-def]
         for m in range(i32(cuda.threadIdx.x), room, threads):
             c, r, s = tap_of(i32(m), taps)
             c = i32(u32(c) % u32(around))
-            at = pixel_at(c, r, s, i32(box[0] * box[1]), taps, dilation, box[1], flip)
+            at = pixel_at(c, r, s, i32(rows * apart), taps, dilation, apart, flip)
             shared[i32(table + m)] = u32(i32(at * (4 * ROW))) if m < terms else NONE
 
     return fill
@@ -48,7 +53,7 @@ def _ask(vec: int) -> Callable[..., None]:
 
     0 past the ``left`` filters and the ``terms``, counted from the lane's own.
     """
-    copy = copy_or_zero(vec * SIZE)
+    copy = copy_or_zero(vec * SIZE, FETCH)
 
     @device
     def ask(shared, to, start, step, left, terms):  # type: ignore[no-untyped-def]
@@ -64,7 +69,7 @@ def _ask(vec: int) -> Callable[..., None]:
 def forward(dtype: str, config: RingConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
     images, tall, places, stages, threads = config.images, config.tall, config.places, config.stages, config.threads
-    fill_spots, ask, copy = _fill_spots(threads), _ask(config.vec), copy_box(SIZE, images, threads, ROW)
+    fill_spots, ask, copy = _fill_spots(threads), _ask(config.vec), copy_box_apart(SIZE, images, threads, ROW)
     first_of, multiply_add, element = first_position(tall, places), product(dtype, 16), ELEMENT["float32"]
     look_at_filters, look_at_pixels = load_matrices(False), load_matrices(True)
     columns, positions = images // EIGHT, tall * places
@@ -75,19 +80,21 @@ def forward(dtype: str, config: RingConfig) -> Callable[..., None]:
     rings = threads // LANES * stages * SLOT_BYTES // 4
 
     @device
-    def bring(shared, boxes, plane, x, strides, low, high, around, box, corner, image):  # type: ignore[no-untyped-def]
+    def bring(shared, boxes, apart, x, strides, low, high, around, box, corner, image):  # type: ignore[no-untyped-def]
         """Begin to copy the channels from ``low`` to ``high``, in as many runs as the end of the boxes makes of them."""
         c = i32(low)
         while c < high:
             at = i32(u32(c) % u32(around))
             have = min(i32(high - c), i32(around - at))
-            to, source = i32(boxes + at * box[0] * box[1] * ROW), x + i64(c) * strides[1] * SIZE
-            copy(shared, to, plane, source, strides, (have, box[0], box[1]), corner, i32(1), image)
+            to, source = i32(boxes + at * box[0] * apart * ROW), x + i64(c) * strides[1] * SIZE
+            wide = i32(box[1] * ROW)
+            gap = i32(apart * ROW - wide)
+            copy(shared, to, wide, gap, source, strides, (have, box[0], box[1]), corner, i32(1), image)
             c = i32(c + have)
 
     def kernel(  # type: ignore[no-untyped-def]
         x, w, y, across, groups, N, K, C, around, P, Q, room, image, taps, padding, stride, dilation, flip, box,
-        x_strides, w_strides, y_strides, alpha, beta,
+        x_strides, w_strides, y_strides, alpha, beta, apart,
     ):  # fmt: skip
         shared, halves = cuda.shared.array(0, WORD), cuda.shared.array(0, HALF)
         parted = cuda.shared.array(0, element)  # the same memory
@@ -103,7 +110,7 @@ def forward(dtype: str, config: RingConfig) -> Callable[..., None]:
         corner = (i32(p0 * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))
         start = i32(shared_address(shared))
         table, zero = i32(rings), i32(rings + room)
-        boxes, plane = i32(zero + ROW), i32(around * box[0] * box[1] * ROW)
+        boxes, plane = i32(zero + ROW), i32(box[1] * ROW)
         # this lane's pieces of its warp's filters, and where they go
         row, piece = i32(lane >> 3), i32(lane & 7)
         p, q, k = min(i32(p0 + down), i32(P - 1)), min(i32(q0 + right), i32(Q - 1)), i32(part * ROWS + row)
@@ -115,20 +122,20 @@ def forward(dtype: str, config: RingConfig) -> Callable[..., None]:
         for i in range(EARLY):
             ask(shared, i32(to_ring + i * SLOT_BYTES), own_w + i * 128, step, left, i32(own_terms - i * TERMS))
             commit_async()
-        if thread < ROW:
-            shared[i32(zero + thread)] = u32(0)
-        for i in range(sums):
-            total[i] = f32(0)
-        fill_spots(shared, table, room, terms, taps, dilation, box, flip, around)
         first = x + i64(group * C) * x_strides[1] * SIZE
         have = min(C, i32(i32(u32(LAP * TERMS - 1) // u32(area)) + 1))
         wait_for_previous()
-        bring(shared, boxes, plane, first, x_strides, i32(0), have, around, box, corner, image)
+        bring(shared, boxes, apart, first, x_strides, i32(0), have, around, box, corner, image)
         commit_async()
         for i in range(EARLY, stages):
             ask(shared, i32(to_ring + i * SLOT_BYTES), own_w + i * 128, step, left, i32(own_terms - i * TERMS))
             commit_async()
-        own_x = i32(start + (boxes + (down * stride[0] * box[1] + right * stride[1]) * ROW) * 4)
+        if thread < ROW:
+            shared[i32(zero + thread)] = u32(0)
+        for i in range(sums):
+            total[i] = f32(0)
+        fill_spots(shared, table, room, terms, taps, dilation, box[0], apart, flip, around)
+        own_x = i32(start + (boxes + (down * stride[0] * apart + right * stride[1]) * ROW) * 4)
         own_row = i32(ring + (lane & 15) * 128 + ((lane >> 4) ^ (lane & 7)) * 16)
         own_w, own_terms = own_w + stages * 128, i32(own_terms - stages * TERMS)
         slot, lap, spots, zeros = i32(0), i32(0), i32(table + lane), i32(start + zero * 4)
@@ -141,7 +148,7 @@ def forward(dtype: str, config: RingConfig) -> Callable[..., None]:
                 cuda.syncthreads()
                 lap = i32(LAP)
                 need = min(C, i32(i32(u32(m0 + 2 * LAP * TERMS - 1) // u32(area)) + 1))
-                bring(shared, boxes, plane, first, x_strides, have, need, around, box, corner, image)
+                bring(shared, boxes, apart, first, x_strides, have, need, around, box, corner, image)
                 have = need
             else:
                 sync_warp()

@@ -84,12 +84,23 @@ def copy_box(size: int, images: int, threads: int, cell: int, swapped: bool = Fa
     the next pixel ``cell`` words further. A thread walks (channel, row, column) by additions. ``swapped``: of an odd
     pixel of the box the last 16 images come first, so that 16 images of two neighbours meet all banks.
     """
+    copy_apart = copy_box_apart(size, images, threads, cell, swapped)
+
+    @device
+    def fill(shared, start, plane, x, strides, box, corner, down, image):  # type: ignore[no-untyped-def]
+        copy_apart(shared, start, plane, i32(0), x, strides, box, corner, down, image)
+
+    return fill
+
+
+def copy_box_apart(size: int, images: int, threads: int, cell: int, swapped: bool = False) -> Callable[..., None]:
+    """The same with so many words between rows, the argument behind ``plane``."""
     pieces, copy = images * size // 16, copy_or_zero(16)
     exchange = (pieces - 1) & 4
     across = threads // pieces
 
     @device
-    def fill(shared, start, plane, x, strides, box, corner, down, image):  # type: ignore[no-untyped-def]
+    def fill(shared, start, plane, gap, x, strides, box, corner, down, image):  # type: ignore[no-untyped-def]
         thread = i32(cuda.threadIdx.x)
         first, piece = i32(thread // pieces), i32(thread % pieces)
         area, width = i32(box[1] * box[2]), i32(box[2])
@@ -105,17 +116,19 @@ def copy_box(size: int, images: int, threads: int, cell: int, swapped: bool = Fa
         column = i32(first - c * area - row * width)
         at = i32(c * to_c + row * to_h + column * to_v)
         at = i32(at + corner[0] * i32(strides[2] * size) + corner[1] * to_v + piece * 16)
-        to = i32(i32(shared_address(shared)) + (start + first * cell + piece * plane) * 4)
+        gap = i32(gap * 4)
+        to = i32(i32(shared_address(shared)) + (start + first * cell + piece * plane) * 4 + (c * box[1] + row) * gap)
+        further = i32(across * cell * 4 + (deep * box[1] + below) * gap)
         for pixel in range(first, i32(box[0] * area), i32(across)):
             h, v = i32(corner[0] + row * down), i32(corner[1] + column)
             inside = h >= 0 and h < image[0] and v >= 0 and v < image[1]
             moved = i32(((piece ^ ((pixel * 4) & exchange)) - piece) * 16) if swapped else i32(0)
             copy(shared, i32(to + moved), x + i64(at if inside else i32(0)), inside)
-            to, column, at = i32(to + across * cell * 4), i32(column + right), i32(at + step)
+            to, column, at = i32(to + further), i32(column + right), i32(at + step)
             row = i32(row + below)
             over = column >= width
             row, column = i32(row + 1) if over else row, i32(column - width) if over else column
-            at = i32(at + new_row) if over else at
+            at, to = i32(at + new_row) if over else at, i32(to + gap) if over else to
             over = row >= box[1]
             row, at = i32(row - box[1]) if over else row, i32(at + new_c) if over else at
 

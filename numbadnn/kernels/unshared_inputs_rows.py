@@ -123,6 +123,9 @@ def hopper_kernels() -> Iterator[Kernel]:
     yield kernel("float16", RowsConfig(32, 32, 12, nine, 5, far, 4, 5, 16, 3, 1, False, False, 1, True, 0, True))
     yield kernel("bfloat16", RowsConfig(16, 8, 12, nine, 7, far, 4, 5, 16, 3, 2, True, True, 1, True))
     yield kernel("float16", RowsConfig(16, 8, 12, three, 4, far, 1, 4, 16, 2, 2, True, False, 1, False, 0, False, True))
+    yield kernel(
+        "float16", RowsConfig(32, 32, 12, three, 4, far, 1, 4, 16, 2, 2, True, False, 1, False, 0, False, True)
+    )
     yield kernel("bfloat16", RowsConfig(16, 1, 12, three, 4, far, 1, 8, 16, 2, 2, True, True, 1, False))
     yield kernel("float32", RowsConfig(32, 32, 12, nine, 5, far, 4, 5, 8, 6, 2, False, False, 1, True, 8, True))
     yield kernel("float32", RowsConfig(32, 32, 6, three, 2, far, 1, 3, 16, 3, 2, False, False, 2, False, 16))

@@ -24,6 +24,8 @@ MOST_DEPTH, MOST_PLACES, MOST_ROWS, MOST_DEEP = 8, 8, 16, 4
 LEAST_DEPTH, MULTIPROCESSORS, MANY = 5, 132, 16
 #: images from which on y's values are turned before, where a block has many positions
 TURNED = 16
+#: bytes of boxes in a microsecond, written and collected, by bytes of an element
+BOXES = {2: 1.5e6, 4: 1.3e6}
 #: registers of a thread beside its sums; of a thread of the warps that multiply nothing, where others have more
 OTHERS, FEWER = 56, 32
 #: cycles of a warp for a piece that is not for it; microseconds of a line's copy, and by which whole lines are there sooner
@@ -127,7 +129,7 @@ def candidates(problem: ConvProblem) -> list[tuple[float, RowsConfig]]:
         for tile, own, deep in itertools.product(tiles, owns(problem, channels), range(1, MOST_DEEP + 1)):
             tried = [fitted(problem, tile, channels, own, deep)]
             packed = channels == C and problem.w.strides[2] == math.prod(problem.w.shape[3:])
-            if packed and deep == 1 and own == 0 and problem.x.shape[0] <= EIGHT:
+            if packed and deep == 1 and own == 0:
                 tried.append(fitted(problem, tile, channels, own, whole=True))
             found += [(rank(problem, config), config) for config in tried if config]
     return found
@@ -263,4 +265,10 @@ def rank(problem: ConvProblem, config: RowsConfig) -> float:
     start = 5.0 if config.own and config.resident == 2 else 6.0
     if config.whole:
         start += COPYING * config.rows * K - SOONER
-    return start + max(own, stream) + 0.1 * min(own, stream) + 0.1 * loads + boxes_bytes(problem, config) / 1.3e6
+    return (
+        start
+        + max(own, stream)
+        + 0.1 * min(own, stream)
+        + 0.1 * loads
+        + boxes_bytes(problem, config) / BOXES[problem.w.itemsize]
+    )

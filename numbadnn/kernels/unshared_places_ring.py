@@ -17,8 +17,11 @@ from numbadnn.registry import Executable
 
 #: terms of a slot, its bytes, and slots after which all warps meet
 TERMS, SLOT_BYTES, LAP = 64, 64 * 2 * ROWS, 3
-#: slots of a warp, the best first, and no more than of a lap; the first ones are asked for before images are turned
-STAGES, EARLY = (3, 2), 2
+#: slots of a warp, the best first, and no more than of a lap; the first ones are asked for before pixels; bytes of a filter
+#: that come to the L2 cache together
+STAGES, EARLY, FETCH = (3, 2), 1, 128
+#: words of 8 images of a pixel
+PIXEL_WORDS = 4
 #: of pixels of a block, with more of which its multiprocessor has too little L1 cache for filters under way
 MOST_PIXEL_BYTES = 128 * 1024
 
@@ -57,9 +60,16 @@ def room_of(problem: ConvProblem) -> int:
     return -(-math.prod(problem.w.shape[3:]) // TERMS) * TERMS
 
 
+def pitch_of(problem: ConvProblem, config: RingConfig) -> int:
+    """Pixels of 8 images from row to row: 8 neighbouring terms of a channel meet all banks, where taps are neighbours."""
+    row = seen_of(problem, (config.tall, config.places))[1] * (config.images // 8)
+    return row + (problem.taps[1] - row) % 8
+
+
 def shared_bytes(problem: ConvProblem, config: RingConfig) -> int:
     """The rings, where terms are, what is seen past the last one, and boxes, or the sums."""
-    boxes = config.channels * math.prod(seen_of(problem, (config.tall, config.places))) * config.images // 2
+    rows = seen_of(problem, (config.tall, config.places))[0]
+    boxes = config.channels * rows * pitch_of(problem, config) * PIXEL_WORDS
     sums, rings = config.tall * config.places * config.place_pitch, config.threads // LANES * config.stages * SLOT_BYTES
     return rings + 4 * (room_of(problem) + 4 + max(boxes, sums))
 
@@ -71,13 +81,13 @@ def kernel(dtype: str, config: RingConfig) -> Kernel:
         return _unshared_places_ring.forward(dtype, config)
 
     name = f"unshared places ring {dtype} " + " ".join(str(v) for v in astuple(config)[:6])
-    return Kernel(name, f"ptr ptr ptr {PARAMETERS}", build, config.threads, 1, True)
+    return Kernel(name, f"ptr ptr ptr {PARAMETERS} i32", build, config.threads, 1, True)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: RingConfig) -> Executable:
     chosen = kernel(problem.x.dtype, config)
     told = scalars(problem, config, room_of(problem), unshared_turned.strides(problem.x.shape, config.images))
-    grid = (blocks_of(problem, config), 1, 1)
+    grid, told = (blocks_of(problem, config), 1, 1), (*told, pitch_of(problem, config))
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), told, shared_bytes(problem, config))
     facts = {"kernel": chosen.name, "config": config}
     return unshared_turned.executable(problem, policy, config.images, launch, "tensor_core", "run_to_run", facts)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels import line_dense, line_halves, line_octets, line_tiles, simulate
+from numbadnn.kernels import line_dense, line_halves, line_octets, line_tiles, line_twofold, simulate
 from numbadnn.kernels.line_halves import with_pieces
 from numbadnn.kernels.line_toeplitz import ToeplitzConfig
 from numbadnn.ops.conv import ConvProblem
@@ -42,6 +42,11 @@ TILES = (  # two turns of channels, filters that are not there; taps eight steps
     ("x={t}:2x16x1x68 w={t}:40x8x1x2 pad=0,0,8,0 dilation=1,8 groups=2", (4, 1, 2, 0, 1, True)),
     ("x={t}:1x9x1x12 w={t}:6x9x1x3 pad=0,0,16,0 dilation=1,8 flip=0", (2, 2, 3, 0, 1, False)),
 )
+TWOFOLD = (  # sets of warps and stages in turn; odd channels, filters, lengths; groups, two blocks of filters, a line's beginning
+    ("x={t}:1x16x1x260 w={t}:16x16x1x3 pad=0,0,8,0 dilation=1,4", (2, 1, 1, 1, 1, 3, 1, 1, True, True)),
+    ("x={t}:2x20x1x70 w={t}:20x20x1x3 pad=0,0,2,0 flip=0", (4, 1, 2, 1, 1, 3, 2, 2, False, False)),
+    ("x={t}:1x98x1x36 w={t}:70x49x1x2 pad=0,0,16,0 dilation=1,16 groups=2", (8, 2, 1, 1, 1, 2, 4, 3, False, True)),
+)
 
 
 def problem_of(text: str, dtype: str) -> ConvProblem:
@@ -52,6 +57,9 @@ def check(problem: ConvProblem, kind: str, config: Any, arithmetic: str = "tenso
     trial = Trial.of(problem, kind="integers" if kind == "integers" else "random")
     if kind == "not finite":
         trial.inputs[0][0, 0, 3], trial.inputs[0][-1, -1, -9] = np.nan, np.inf
+    if kind == "far apart":
+        x, w = trial.inputs
+        x[0, 0, :8], x[:, :, 30:36], x[0, 1, 20], w[3, 1, 0] = 1e-30, 1e-38, 3e38, 1e-20
     got = simulate.run(problem, trial.inputs, "numba.line", Policy(device=0), config)
     found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, arithmetic)
     print("ok  " if found.ok else "FAIL", problem, found, flush=True)
@@ -59,7 +67,7 @@ def check(problem: ConvProblem, kind: str, config: Any, arithmetic: str = "tenso
 
 
 if __name__ == "__main__":
-    line_halves.MULTIPROCESSORS = 1  # one block for several turns
+    line_halves.MULTIPROCESSORS = line_twofold.MULTIPROCESSORS = 1  # one block for several turns
     done = []
     for text, sizes in HALVES:
         done += [check(p, kind, with_pieces(p, *sizes)) for t, kind in KINDS for p in [problem_of(text, t)]]
@@ -75,4 +83,7 @@ if __name__ == "__main__":
     for text, sizes in TILES:
         p = problem_of(text, "float32")
         done += [check(p, kind, line_tiles.TilesConfig(*sizes), "ieee") for kind in ("integers", "random")]
+    for text, sizes in TWOFOLD:
+        p, kinds = problem_of(text, "float32"), ("integers", "random", "not finite", "far apart")
+        done += [check(p, kind, line_twofold.TwofoldConfig(*sizes), "ieee") for kind in kinds]
     sys.exit(not all(done))

@@ -21,12 +21,14 @@ from numbadnn.kernels import (
     _launch,
     all_kernels,
     line_tiles,
+    line_twofold,
     pool_walk,
     unshared_products,
     unshared_weights_many,
 )
 from numbadnn.kernels._launch import Kernel, arch_name
 from numbadnn.kernels.line_tiles import TilesConfig
+from numbadnn.kernels.line_twofold import TwofoldConfig
 from numbadnn.kernels.unshared_products import ProductsConfig
 from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
 from numbadnn.ops.pool import PoolProblem
@@ -113,6 +115,7 @@ def test_the_widest_gradient_of_overlapping_maxima_is_one_that_does_not_spill(
         unshared_products.kernel(ProductsConfig(32, 2, 4, 2, 4, 2, 1, 4, True, 3, 8)),
         unshared_products.kernel(ProductsConfig(16, 4, 4, 2, 4, 1, 2, 4, True, 2, 8)),
         line_tiles.kernel("float32", "float32", TilesConfig(4, 4, 4, 0, 4, False)),
+        line_twofold.kernel("float32", TwofoldConfig(8, 2, 2, 2, 1, 3, 4, 5, True, True)),
     ],
     ids=lambda k: k.name.replace(" ", "-"),
 )

@@ -2,15 +2,19 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 import numbadnn
-from numbadnn.kernels import line, line_halves, line_octets, line_tiles
+from numbadnn.kernels import line, line_halves, line_octets, line_tiles, line_twofold
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.registry import implementations
+from numbadnn.validate.execute import execute
+from numbadnn.validate.oracle import Trial
 
 LINE = "causal_conv1d x=float16:8x{c}x1x8000 w=float16:{k}x{c}x1x{s} pad=0,0,{past},0 dilation=1,{d}"
 TILES = "causal_conv1d x=float32:8x{c}x1x8000 w=float32:{k}x{c}x1x{s} pad=0,0,{past},0 dilation=1,{d}"
@@ -18,7 +22,7 @@ TILES = "causal_conv1d x=float32:8x{c}x1x8000 w=float32:{k}x{c}x1x{s} pad=0,0,{p
 
 @pytest.mark.slow(20)
 def test_tensor_cores_under_the_simulator() -> None:
-    assert checks_passed("line") >= 32
+    assert checks_passed("line") >= 44
 
 
 @pytest.mark.parametrize(("c", "k", "s", "d"), [(16, 16, 3, 4), (32, 32, 2, 512), (64, 64, 3, 1), (256, 512, 3, 2)])
@@ -49,13 +53,16 @@ def test_rows_of_8_channels_fit_shared_memory(c: int, k: int, s: int, d: int) ->
         ("causal_conv1d x=float16:1x1x1x80000 w=float16:1x1x1x16 pad=0,0,15,0", "ToeplitzConfig"),
         ("causal_conv1d x=float16:1x1x1x80000 w=float16:1x1x1x16 pad=0,0,45,0 dilation=1,3", "LineConfig"),
         ("causal_conv1d x=float32:1x4x1x8000 w=float32:4x1x1x32 pad=0,0,31,0 groups=4", "ChannelConfig"),
-        (TILES.format(c=32, k=32, s=2, d=16, past=16), "TilesConfig"),
-        (TILES.format(c=32, k=24, s=2, d=16, past=16), "TilesConfig"),
-        (TILES.format(c=32, k=48, s=2, d=16, past=16), "TilesConfig"),
+        (TILES.format(c=32, k=32, s=2, d=16, past=16), "TwofoldConfig"),
+        (TILES.format(c=32, k=9, s=2, d=16, past=16), "TwofoldConfig"),
+        (TILES.format(c=40, k=48, s=4, d=3, past=9), "TwofoldConfig"),
+        (TILES.format(c=16, k=48, s=2, d=16, past=16), "TilesConfig"),
+        (TILES.format(c=96, k=48, s=2, d=16, past=16), "TilesConfig"),
         (TILES.format(c=32, k=8, s=2, d=16, past=16), "DenseConfig"),
         (TILES.format(c=32, k=32, s=2, d=512, past=512), "DenseConfig"),
         (TILES.format(c=32, k=32, s=5, d=4, past=16), "DenseConfig"),
-        (TILES.format(c=32, k=32, s=2, d=1, past=1).replace("8000", "8002"), "LineConfig"),
+        (TILES.format(c=32, k=32, s=2, d=1, past=1).replace("8000", "8002"), "TwofoldConfig"),
+        (TILES.format(c=96, k=32, s=2, d=1, past=1).replace("8000", "8002"), "LineConfig"),
     ],
 )
 def test_which_kernel_takes_a_line(problem: str, kind: str) -> None:
@@ -66,12 +73,27 @@ def test_which_kernel_takes_a_line(problem: str, kind: str) -> None:
 @pytest.mark.parametrize(("s", "d"), [(1, 1), (2, 16), (3, 1), (4, 3), (3, 8)])
 def test_tiles_of_a_multiprocessor_fit_its_shared_memory(s: int, d: int, n: int, k: int) -> None:
     problem = ConvProblem.parse(TILES.format(c=64, k=k, s=s, d=d, past=(s - 1) * d).replace("8x64", f"{n}x64"))
-    config = line.heuristic(problem, Policy())
-    assert isinstance(config, line_tiles.TilesConfig)
+    config = line_tiles.heuristic(problem, "float32")
+    assert config is not None
     assert (config.high, config.warps) == (16 if k == 48 else 32, 4 if n == 8 else 2)
     assert config.resident * (2 * line_tiles.stage_bytes(problem, config) + 1024) <= 164 * 1024  # sm_80's
     assert config.high * config.wide == 64 * config.threads  # sums
     assert line_tiles.halo_of(problem) * line_tiles.CHANNELS <= config.threads
+
+
+@pytest.mark.parametrize("k", [16, 32, 48, 128])
+@pytest.mark.parametrize(
+    ("c", "s", "d"), [(16, 3, 4), (24, 4, 8), (32, 2, 16), (40, 2, 1), (64, 1, 1), (64, 3, 1), (64, 4, 5)]
+)
+def test_float32_in_halves_is_within_its_bound_and_fits_shared_memory(c: int, s: int, d: int, k: int) -> None:
+    problem = ConvProblem.parse(TILES.format(c=c, k=k, s=s, d=d, past=(s - 1) * d))
+    config = line_twofold.heuristic(problem, Policy())
+    assert config is not None
+    assert line_twofold.spread_of(c, s, config.run) >= 28
+    assert config.octets % (2 * config.run) == 0 and c <= 8 * config.octets < 2 * max(c, 9)
+    assert config.turns * line_twofold.READERS >= config.octets * (config.span + line_twofold.halo_of(problem))
+    assert config.filters % (config.multipliers // 32) == 0
+    assert config.shared_bytes <= line_twofold.SHARED_BYTES
 
 
 def test_what_they_do_not_take() -> None:
@@ -89,6 +111,43 @@ def test_what_they_do_not_take() -> None:
         LINE.format(c=16, k=2, s=3, d=1, past=2),
     ):
         assert line_halves.heuristic(ConvProblem.parse(other), Policy()) is None
+
+
+@pytest.mark.parametrize("determinism", ["gpu_to_gpu", "batch_invariant"])
+def test_float32_stays_with_plain_sums_where_every_gpu_must_agree(determinism: str) -> None:
+    problem = ConvProblem.parse(TILES.format(c=64, k=64, s=3, d=1, past=2))
+    assert isinstance(line.heuristic(problem, Policy()), line_twofold.TwofoldConfig)
+    assert isinstance(line.heuristic(problem, Policy(determinism=determinism)), line_tiles.TilesConfig)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["random", "integers", "positive", "far apart", "not finite"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x=float32:3x64x1x2001 w=float32:64x64x1x3 pad=0,0,2,0",
+        "x=float32:2x90x1x508 w=float32:70x45x1x2 pad=0,0,16,0 dilation=1,16 flip=0 groups=2",
+        "x=float32:2x16x1x4000 w=float32:16x16x1x3 pad=0,0,8,0 dilation=1,4",
+    ],
+)
+def test_float32_on_tensor_cores_is_within_the_bound_of_plain_sums(text: str, kind: str) -> None:
+    problem = ConvProblem.parse("causal_conv1d " + text)
+    trial = Trial.of(problem, kind="integers" if kind == "integers" else "random")
+    x, w = trial.inputs
+    if kind == "positive":
+        np.abs(x, out=x), np.abs(w, out=w)
+    elif kind == "far apart":
+        x[0, 0, :8], x[:, :, 330:336], x[0, 1, 20], x[1] = 1e-30, 1e-38, 3e30, np.exp(20 * x[1])
+        w[3, 1, 0], w[5] = 1e-20, w[5] * 1e-30
+    elif kind == "not finite":
+        x[0, 0, 3], x[-1, -1, -9], w[7, 1, 1], w[8, 0, 0] = np.nan, np.inf, -np.inf, np.nan
+    [impl] = [i for i in implementations("causal_conv1d") if i.name == "numba.line"]
+    found = execute(impl, problem, Policy(device=0), trial.inputs)
+    assert isinstance(found.executable.facts["config"], line_twofold.TwofoldConfig)
+    assert found.same_bits and not found.damage
+    with np.errstate(invalid="ignore"):
+        compared = trial.compare_exactly(found.results) if kind == "integers" else trial.compare(found.results, "ieee")
+    assert compared.ok, compared
 
 
 @pytest.mark.gpu

@@ -190,3 +190,34 @@ def _warp_twin() -> None:
 
 #: ``sync_warp()``: the lanes of this warp wait for each other; what they have written is there for all of them
 sync_warp = _warp_twin if SIMULATED else _async("bar.warp.sync -1;")
+
+
+def _barrier(name: str, count: int) -> Callable[[int], None]:
+    if SIMULATED:
+        import threading
+
+        # the groups of whole warps have negative numbers, those of 128 threads the least
+        return lambda barrier: getattr(threading.current_thread(), name)((1 << 16) + barrier, count)
+
+    @intrinsic
+    def run(typingctx, barrier):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            instruction = {"meet": "bar.sync", "arrive": "bar.arrive"}[name]
+            _asm(builder, f"{instruction} $0, {count};", "r,~{memory}", ir.VoidType(), list(args), pure=False)
+            return context.get_dummy_value()
+
+        return types.void(i32), codegen
+
+    return run
+
+
+@functools.cache
+def meet_of(count: int) -> Callable[[int], None]:
+    """``meet(barrier)``: wait until ``count`` threads, whole warps, have come to a barrier from 1 to 15 of the block's."""
+    return _barrier("meet", count)
+
+
+@functools.cache
+def arrive_of(count: int) -> Callable[[int], None]:
+    """``arrive(barrier)``: one of the ``count`` threads that others wait for, without waiting."""
+    return _barrier("arrive", count)

@@ -543,9 +543,13 @@ def _largest_of_warp() -> Callable[..., Any]:
     if SIMULATED:
 
         def twin(value):  # type: ignore[no-untyped-def]
-            for level in range(5):
-                value = max(value, _shuffle_twin(value, 16 >> level))
-            return value
+            thread: Any = threading.current_thread()
+            number = thread.thread_id
+            _EXCHANGE[number] = value
+            thread.meet(~(number >> 5), 32)
+            found = max(_EXCHANGE[(number & ~31) + lane] for lane in range(32))
+            thread.meet(~(number >> 5), 32)  # before another value takes its place
+            return found
 
         return twin
 

@@ -53,13 +53,19 @@ class Block(threading.Thread):
     def threads(self) -> int:
         return len(self._places)
 
-    def meet(self, group: int, count: int) -> bool:
-        """``count`` threads of a group wait for each other; whether this is the last."""
+    def arrive(self, group: int, count: int) -> bool:
+        """One of ``count`` that others of a group wait for; whether this is the last."""
         met = self._met.setdefault(group, [0, 0])
         met[1] += 1
         if met[1] == count:
             met[:] = met[0] + 1, 0
+        return met[1] == 0
+
+    def meet(self, group: int, count: int) -> bool:
+        """``count`` threads of a group wait for each other; whether this is the last."""
+        if self.arrive(group, count):
             return True
+        met = self._met[group]
         before = met[0]
         self.wait_until(lambda: met[0] != before)
         return False

@@ -2,7 +2,7 @@
 
 Lines of whole pieces of 16 bytes have kernels of their own: ``line_channels`` where each channel stands alone, ``line_tiles``
 and ``line_dense`` for many, and on tensor cores, of 16-bit types, ``line_toeplitz`` for the one, ``line_octets`` and
-``line_halves`` for the other; all others, at any strides, that in ``_line_kernels``.
+``line_halves`` for the other, of float32 ``line_twofold``; all others, at any strides, that in ``_line_kernels``.
 Steps and filters of a thread, and few taps, are frozen into a kernel, all else is an argument.
 """
 
@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from numbadnn.kernels import line_channels, line_dense, line_halves, line_octets, line_tiles, line_toeplitz
+from numbadnn.kernels import (
+    line_channels,
+    line_dense,
+    line_halves,
+    line_octets,
+    line_tiles,
+    line_toeplitz,
+    line_twofold,
+)
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._plans import one_launch
 from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
@@ -29,6 +37,7 @@ from numbadnn.kernels.line_halves import LineHalvesConfig
 from numbadnn.kernels.line_octets import OctetsConfig
 from numbadnn.kernels.line_tiles import TilesConfig
 from numbadnn.kernels.line_toeplitz import ToeplitzConfig
+from numbadnn.kernels.line_twofold import TwofoldConfig
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.registry import Executable, Impl, register
@@ -48,7 +57,16 @@ class LineConfig:
     packed: bool = False
 
 
-Config = LineConfig | ChannelConfig | DenseConfig | LineHalvesConfig | OctetsConfig | TilesConfig | ToeplitzConfig
+Config = (
+    LineConfig
+    | ChannelConfig
+    | DenseConfig
+    | LineHalvesConfig
+    | OctetsConfig
+    | TilesConfig
+    | ToeplitzConfig
+    | TwofoldConfig
+)
 #: whose kernels are other modules'
 FAMILIES: dict[type, Any] = {
     ChannelConfig: line_channels,
@@ -57,8 +75,9 @@ FAMILIES: dict[type, Any] = {
     OctetsConfig: line_octets,
     TilesConfig: line_tiles,
     ToeplitzConfig: line_toeplitz,
+    TwofoldConfig: line_twofold,
 }
-TENSOR_CORES = LineHalvesConfig, OctetsConfig, ToeplitzConfig
+TENSOR_CORES = LineHalvesConfig, OctetsConfig, ToeplitzConfig, TwofoldConfig
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> Config:
@@ -69,6 +88,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> Config:
         or line_halves.heuristic(problem, policy)
         or line_toeplitz.heuristic(problem, policy)
         or line_channels.heuristic(problem)
+        or line_twofold.heuristic(problem, policy)
         or line_tiles.heuristic(problem, acc)
         or line_dense.heuristic(problem, acc)
         or line_config(problem, acc)
@@ -125,7 +145,8 @@ def _plan(problem: ConvProblem, policy: Policy, config: Config | None = None) ->
         assert isinstance(config, LineConfig)
         chosen = kernel(dtype, acc, config)
         launch = _prepare(problem, device, config, chosen)
-    return one_launch(chosen, launch, config, *(("tensor_core", "run_to_run") if on_tensor_cores else ()))
+    arithmetic = "ieee" if problem.x.dtype == "float32" else "tensor_core"
+    return one_launch(chosen, launch, config, *((arithmetic, "run_to_run") if on_tensor_cores else ()))
 
 
 def _prepare(problem: ConvProblem, device: int, config: LineConfig, chosen: Kernel) -> Any:
@@ -155,6 +176,8 @@ def _rank(problem: ConvProblem) -> float:
         return 5 + max(problem.bytes / 2.2e6, problem.flops / 1.5e8)
     if isinstance(config, ChannelConfig):
         return 3 + max(problem.bytes / 3.3e6, problem.flops / 2.5e7)
+    if isinstance(config, TwofoldConfig):
+        return 6 + problem.bytes / 3.4e6 + problem.flops / 1.6e8
     if isinstance(config, LineConfig):
         return 3 + max(problem.bytes / 2.2e6, problem.flops / 1.2e7)
     if isinstance(config, TilesConfig):

@@ -2,12 +2,11 @@
 
 The device code is in ``_unshared_kernels`` and ``_unshared_weights``. Images and filters of a block are frozen into a kernel, all
 else is an argument; a filter's terms must lie together in memory, in whatever order the other axes. ``unshared_inputs`` has
-the gradient of the images, ``unshared_inputs_rows`` with its sums in registers, ``unshared_inputs_split`` that of many images of
-float32 on tensor cores, ``unshared_halves`` forward products of 16-bit
-types on tensor cores. Those have one position a block; up to 32 images it is quicker to have several, which see the same
-pixels: ``unshared_box``, and on tensor cores ``unshared_places`` and ``unshared_weights_halves``; with images turned before,
-for many of them, ``unshared_box_many``, ``unshared_places_many``, ``unshared_places_ring`` and ``unshared_weights_many``.
-for many of them, ``unshared_box_many``, ``unshared_products``, ``unshared_places_many`` and ``unshared_weights_many``.
+the gradient of the images, ``unshared_inputs_rows`` with its sums in registers, ``unshared_inputs_split`` that of many float32
+images on tensor cores, ``unshared_halves`` forward products of 16-bit types on tensor cores. Those have one position a block;
+up to 32 images it is quicker to have several, which see the same pixels: ``unshared_box``, and on tensor cores
+``unshared_places`` and ``unshared_weights_halves``; with images turned before, for many of them, ``unshared_box_many``,
+``unshared_products``, ``unshared_places_many``, ``unshared_places_ring`` and ``unshared_weights_many``.
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ from numbadnn.registry import Executable
 
 FEWEST_IMAGES, MOST_IMAGES, FEWEST_FILTERS, FEWEST_TERMS, MOST_TAPS = 9, 32, 4, 64, 16
 HOPPER = (9, 0)
+#: by how much the estimate may be the longer one: that of the other kernel is too short where taps are few
+AS_QUICK = 1.1
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> SplitConfig | None:
@@ -61,7 +63,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> SplitConfig | None:
         return None
     us, best = min(found, key=lambda pair: pair[0])
     rows = unshared_inputs_rows.heuristic(problem, policy)
-    if rows and us > unshared_inputs_rows_config.rank(problem, rows):
+    if rows and us > AS_QUICK * unshared_inputs_rows_config.rank(problem, rows):
         return None
     return best if space_bytes(problem, best) <= min(policy.workspace_limit, LIMIT32) else None
 

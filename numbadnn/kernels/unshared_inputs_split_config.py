@@ -20,14 +20,14 @@ LANES, EIGHT, PIECE, RINGS = 32, 8, 16, 256
 WORDS, PIXELS, TURNERS = 3, 16, 512
 #: threads of a block that adds boxes; images of an access, and accesses of a thread
 COLLECTORS, LOT, PARTS = 128, 4, 2
-#: bytes of y's values that a block cuts itself
-FILLED = 64 * 1024
+#: bytes of y's values that a block cuts itself, where its ring has so many slots still: a shorter one costs more than that saves
+FILLED, DEEP = 64 * 1024, 9
 MOST_WARPS, MOST_DEPTH, LEAST_DEPTH, MULTIPROCESSORS = 16, 14, 2, 132
 #: registers of a thread beside its sums, by products that have all images; of one of the warps that multiply nothing
 OTHERS, FEWER = {1: 56, 2: 80}, 48
 #: cycles of a quarter of a multiprocessor for a product and what belongs to it, for a row of taps besides, for a slot; of a
 #: multiprocessor for a copy to begin
-PRODUCT, ROW_OF_TAPS, PASSING, COPYING = 8.0, 150, 40, 35
+PRODUCT, ROW_OF_TAPS, PASSING, COPYING = 8.0, 150, 100, 45
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,17 @@ def configured(problem: ConvProblem, tile: tuple[int, int], channels: int, depth
     warps = seen_of(problem, tile)[0] * -(-channels // EIGHT)
     taps, stride = (problem.taps[0], problem.taps[1]), (problem.stride[0], problem.stride[1])
     config = SplitConfig(images, warps, taps, stride, 0, bool(problem.flip), K % PIECE > 0, False, *tile, channels)
-    if math.prod(tile) * y_pitch_of(problem, config) <= FILLED:
-        config = replace(config, filled=True)
-    depth = depth or min(MOST_DEPTH, (LARGEST_ROOM - shared_bytes(problem, config)) // slot_of(problem, config))
+    filled = replace(config, filled=True)
+    if math.prod(tile) * y_pitch_of(problem, config) <= FILLED and depth_of(problem, filled) >= DEEP:
+        config = filled
+    depth = depth or depth_of(problem, config)
     fits = warps <= MOST_WARPS and taps[1] * config.of_column + OTHERS[config.tiles] <= config.registers
     return replace(config, depth=depth) if fits and depth >= LEAST_DEPTH else None
+
+
+def depth_of(problem: ConvProblem, config: SplitConfig) -> int:
+    """Slots that fit."""
+    return min(MOST_DEPTH, (LARGEST_ROOM - shared_bytes(problem, replace(config, depth=0))) // slot_of(problem, config))
 
 
 def pitch_of(problem: ConvProblem, config: SplitConfig) -> int:

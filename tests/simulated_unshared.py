@@ -7,6 +7,8 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from numbadnn.kernels import simulate, unshared_box_many, unshared_products
 from numbadnn.kernels.unshared_box import BoxConfig
 from numbadnn.kernels.unshared_box_many import ManyConfig
@@ -14,6 +16,7 @@ from numbadnn.kernels.unshared_halves import HalvesConfig
 from numbadnn.kernels.unshared_inputs import BoxesConfig
 from numbadnn.kernels.unshared_inputs_halves import InputsHalvesConfig
 from numbadnn.kernels.unshared_inputs_rows_config import configured
+from numbadnn.kernels.unshared_inputs_split_config import configured as split_configured
 from numbadnn.kernels.unshared_places import PlacesConfig
 from numbadnn.kernels.unshared_places_many import PlacesManyConfig
 from numbadnn.kernels.unshared_places_ring import RingConfig
@@ -134,9 +137,34 @@ def check_rows(row: tuple[str, tuple[int, int], int, int, int, int, str], dtype:
     return check(INPUTS, sizes, config, dtype, kind, "ieee" if own else "tensor_core")
 
 
+#: the same of float32 on tensor cores: sizes, tile, channels, depth. Steps of filters, the last with fewer; tiles past the last
+#: row and column; some channels of the last block; pixels that no position reaches; groups
+SPLIT: tuple[tuple[str, tuple[int, int], int, int], ...] = (
+    ("x={t}:17x8x4x5 w={t}:16x3x4x8x2x2", (2, 3), 8, 2),
+    ("x={t}:9x12x6x8 w={t}:20x3x3x12x3x3 pad=1,0,0,0 stride=2,2 flip=0", (2, 2), 4, 3),
+    ("x={t}:17x16x4x5 w={t}:6x3x4x8x2x2 groups=2 alpha=2 beta=-3", (3, 3), 8, 2),
+)
+
+
+def check_split(row: tuple[str, tuple[int, int], int, int], kind: str) -> bool:
+    sizes, tile, channels, depth = row
+    config = split_configured(ConvProblem.parse(f"{INPUTS} {sizes.format(t='float32')}"), tile, channels, depth)
+    return check(INPUTS, sizes, config, "float32", kind, "ieee")
+
+
+def with_extremes(problem: ConvProblem) -> Trial:
+    """Numbers that are no sum of three bfloat16, and products that overflow: each is seen by some outputs."""
+    trial = Trial.of(problem)
+    y, w = trial.inputs
+    y[0, 0, 0, 0], y[1, 1, 1, 1], y[2, 3, 0, 0] = np.inf, 1.2345678e-38, 1e25
+    y[3, 0, 0, 1], w[0, 0, 1] = 3e38, w[0, 0, 1] * np.float32(1.2345678e-38)
+    w[1, 1, 1], w[2, 0, 1, 0, 0, 0], w[3, 0, 0] = w[1, 1, 1] * np.float32(1e30), np.nan, w[3, 0, 0] * np.float32(1e20)
+    return trial
+
+
 def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: str) -> bool:
     problem, policy = ConvProblem.parse(f"{op} {text.format(t=dtype)}"), Policy(device=0)
-    trial = Trial.of(problem, kind=kind)
+    trial = with_extremes(problem) if kind == "extremes" else Trial.of(problem, kind=kind)
     arrays = (*trial.inputs, *(() if trial.old is None else (trial.old,)))
     got = simulate.run(problem, arrays, "numba.unshared", policy, config)
     found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, arithmetic)
@@ -153,4 +181,5 @@ if __name__ == "__main__":
     done += [check(*c, *kinds[2], "ieee") for c in TURNED]
     done += [check_rows(row, *kinds[i % 2]) for i, row in enumerate(ROWS)]
     done += [check_rows(row, *kinds[2]) for row in ROWS]
+    done += [check_split(row, kind) for row, kind in zip(SPLIT, ("extremes", "integers", "random"), strict=True)]
     sys.exit(not all(done))

@@ -19,6 +19,8 @@ from numbadnn.kernels import (
     unshared_inputs_halves,
     unshared_inputs_rows,
     unshared_inputs_rows_config,
+    unshared_inputs_split,
+    unshared_inputs_split_config,
     unshared_places,
     unshared_places_many,
     unshared_places_ring,
@@ -29,6 +31,7 @@ from numbadnn.kernels import (
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels.unshared_box_many import ManyConfig
 from numbadnn.kernels.unshared_inputs_rows_config import RowsConfig
+from numbadnn.kernels.unshared_inputs_split_config import SplitConfig
 from numbadnn.kernels.unshared_places_ring import RingConfig
 from numbadnn.kernels.unshared_products import ProductsConfig
 from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
@@ -181,7 +184,11 @@ def test_gradients_of_images_on_tensor_cores_fit_shared_memory(
 
 
 @pytest.mark.skipif(not _assemble.find_ptxas(), reason="ptxas is not installed")
-@pytest.mark.parametrize("kernel", list(unshared_inputs_rows.hopper_kernels()), ids=lambda k: k.name.replace(" ", "-"))
+@pytest.mark.parametrize(
+    "kernel",
+    [*unshared_inputs_rows.hopper_kernels(), *unshared_inputs_split.hopper_kernels()],
+    ids=lambda k: k.name.replace(" ", "-"),
+)
 def test_sums_of_rows_of_pixels_are_registers(kernel: Kernel) -> None:
     made = _assemble.by_ptxas(kernel.ptx((9, 0, "a")), "sm_90a", _assemble.find_ptxas())
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in made.log, made.log
@@ -214,6 +221,31 @@ def test_what_has_its_sums_in_registers(dtype: str) -> None:
     assert found("x={t}:32x16x9x9 w={t}:16x5x5x16x3x3 dilation=2,2") is None
     assert found("x={t}:32x3x9x9 w={t}:16x7x7x3x3x3") is None  # no whole accesses
     assert found("x={t}:33x16x9x9 w={t}:16x7x7x16x3x3") is None
+
+
+def test_many_float32_images_are_multiplied_on_tensor_cores() -> None:
+    """Of taps that leave their sums in registers, and of so many terms that the bound of plain sums holds; what fits."""
+
+    def found(sizes: str, **asked: Any) -> SplitConfig | None:
+        return unshared_inputs_split.heuristic(ConvProblem.parse(f"conv2d_grad_wrt_inputs {sizes}"), Policy(**asked))
+
+    for images in (9, 16, 19, 32):
+        for sizes in ("16x63x63 w=float32:16x55x55x16x9x9", "32x32x32 w=float32:32x32x32x32x3x3 pad=1,1,1,1"):
+            problem = ConvProblem.parse(f"conv2d_grad_wrt_inputs x=float32:{images}x{sizes}")
+            config = unshared_inputs_split.heuristic(problem, Policy())
+            assert config is not None
+            assert config.images == (16 if images <= 16 else 32)
+            assert unshared_inputs_split_config.shared_bytes(problem, config) <= 227 * 1024
+            assert 16 * config.depth + 8 <= unshared_inputs_split_config.RINGS
+            assert 32 * config.padded * config.registers + 128 * unshared_inputs_split_config.FEWER <= 1 << 16
+            assert config.filled == (config.taps == (3, 3))
+    large = "x=float32:32x16x63x63 w=float32:16x55x55x16x9x9"
+    assert found(large, determinism="gpu_to_gpu") is None
+    assert found(large, workspace_limit=1024) is None
+    assert found("x=float32:8x16x63x63 w=float32:16x55x55x16x9x9") is None
+    assert found("x=float32:32x16x9x9 w=float32:16x5x5x16x3x3 dilation=2,2") is None
+    assert found("x=float32:32x16x9x9 w=float32:4x7x7x16x3x3") is None  # 36 terms
+    assert found("x=float32:32x16x31x31 w=float32:16x20x20x16x12x12") is None  # 12 columns of sums
 
 
 @pytest.mark.parametrize(("dtype", "images"), [("float32", 16), ("float64", 8)])

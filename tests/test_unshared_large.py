@@ -1,6 +1,7 @@
 """``numba.unshared`` on a GPU where kernels of many positions and images take over: other cases are too small for them."""
 
 import pytest
+from simulated_unshared import with_extremes
 
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -21,8 +22,11 @@ PROBLEMS = (
     ("RingConfig", "conv2d x=bfloat16:19x16x36x36 w=bfloat16:20x28x28x16x9x9 alpha=2 beta=-1"),
     ("PlacesManyConfig", "conv2d x=float16:16x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
     ("RowsConfig", f"{IMAGES} x=float32:8x16x25x21 w=float32:8x13x11x16x3x3 pad=1,1,1,1 stride=2,2"),
-    ("RowsConfig", f"{IMAGES} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
-    ("RowsConfig", f"{IMAGES} x=float32:17x16x36x36 w=float32:12x28x28x16x9x9 flip=0 alpha=2 beta=-1"),
+    ("SplitConfig", f"{IMAGES} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
+    ("SplitConfig", f"{IMAGES} x=float32:17x16x36x36 w=float32:12x28x28x16x9x9 flip=0 alpha=2 beta=-1"),
+    ("RowsConfig", f"{IMAGES} x=float32:32x16x31x31 w=float32:16x20x20x16x12x12"),
+    ("SplitConfig", f"{IMAGES} x=float32:32x64x20x21 w=float32:40x20x21x32x3x3 pad=1,1,1,1 groups=2"),
+    ("SplitConfig", f"{IMAGES} x=float32:10x24x61x57 w=float32:16x29x27x24x5x5 stride=2,2"),
     ("RowsConfig", f"{IMAGES} x=float16:32x16x31x31 w=float16:16x23x23x16x9x9"),
     ("RowsConfig", f"{IMAGES} x=bfloat16:8x32x32x32 w=bfloat16:20x32x32x32x3x3 pad=1,1,1,1 alpha=2 beta=-1"),
     ("RowsConfig", f"{IMAGES} x=float16:1x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
@@ -42,3 +46,12 @@ def test_what_larger_kernels_compute(kind: str, text: str) -> None:
     assert row.status == "ok", row.reason
     assert row.same_bits
     assert row.facts["config"].startswith(kind), row.facts
+
+
+@pytest.mark.gpu
+def test_what_tensor_cores_cannot_multiply_is_as_it_would_be_without_them() -> None:
+    problem = ConvProblem.parse(f"{IMAGES} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9 alpha=-2")
+    (impl,) = (i for i in implementations(problem.op) if i.name == "numba.unshared")
+    row = check(impl, Subject("extremes", problem, with_extremes(problem)), Policy(device=0), timed=False)
+    assert row.status == "ok", row.reason
+    assert row.facts["config"].startswith("SplitConfig"), row.facts

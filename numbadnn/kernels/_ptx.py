@@ -479,23 +479,26 @@ let_next_start = _fence("griddepcontrol.launch_dependents;")
 wait_for_previous = _fence("griddepcontrol.wait;")
 
 
-def _thread_here() -> Callable[[], Any]:
+def _here(register: str, twin: Callable[[Any], Any]) -> Callable[[], Any]:
     if SIMULATED:
-        return lambda: threading.current_thread().thread_id  # type: ignore[attr-defined]
+        return lambda: twin(threading.current_thread())
 
     @intrinsic
-    def thread(typingctx):  # type: ignore[no-untyped-def]
+    def read(typingctx):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            assembly = ir.InlineAsm(ir.FunctionType(_I32, []), "mov.u32 $0, %tid.x;", "=r", side_effect=True)
+            template = f"mov.u32 $0, %{register};"
+            assembly = ir.InlineAsm(ir.FunctionType(_I32, []), template, "=r", side_effect=True)
             return builder.call(assembly, [])
 
         return types.int32(), codegen
 
-    return thread
+    return read
 
 
 #: ``thread_here()``: threadIdx.x, read here: what is made of it is made here as well, and holds no registers all the time
-thread_here = _thread_here()
+thread_here = _here("tid.x", lambda thread: thread.thread_id)
+#: ``block_here()``: the same of blockIdx.x
+block_here = _here("ctaid.x", lambda thread: thread.blockIdx.x)
 
 
 # ---- between the threads of a warp
@@ -564,3 +567,33 @@ def _largest_of_warp() -> Callable[..., Any]:
 
 
 largest_of_warp = _largest_of_warp()
+
+
+def _some_of_warp() -> Callable[..., Any]:
+    """``some_of_warp(bits) -> u32``: the bits that any of a warp's lanes has set; all 32 take part."""
+    if SIMULATED:
+
+        def twin(bits):  # type: ignore[no-untyped-def]
+            thread: Any = threading.current_thread()
+            number = thread.thread_id
+            _EXCHANGE[number] = bits
+            thread.meet(~(number >> 5), 32)
+            found = 0
+            for lane in range(32):
+                found |= _EXCHANGE[(number & ~31) + lane]
+            thread.meet(~(number >> 5), 32)
+            return found
+
+        return twin
+
+    @intrinsic
+    def some(typingctx, bits):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return _asm(builder, "redux.sync.or.b32 $0, $1, -1;", "=r,r", _I32, list(args), pure=False)
+
+        return types.uint32(types.uint32), codegen
+
+    return some
+
+
+some_of_warp = _some_of_warp()

@@ -2,11 +2,11 @@
 
 The device code is in ``_unshared_kernels`` and ``_unshared_weights``. Images and filters of a block are frozen into a kernel, all
 else is an argument; a filter's terms must lie together in memory, in whatever order the other axes. ``unshared_inputs`` has
-the gradient of the images, ``unshared_inputs_rows`` with its sums in registers, ``unshared_halves`` forward products of 16-bit
-types on tensor cores. Those have one position a block; up to 32 images it is quicker to have several, which see the same
-pixels: ``unshared_box``, and on tensor cores ``unshared_places`` and ``unshared_weights_halves``; with images turned before,
-for many of them, ``unshared_box_many``, ``unshared_places_many``, ``unshared_places_ring`` and ``unshared_weights_many``.
-for many of them, ``unshared_box_many``, ``unshared_products``, ``unshared_places_many`` and ``unshared_weights_many``.
+the gradient of the images, ``unshared_inputs_rows`` with its sums in registers, ``unshared_inputs_split`` that of many float32
+images on tensor cores, ``unshared_halves`` forward products of 16-bit types on tensor cores. Those have one position a block;
+up to 32 images it is quicker to have several, which see the same pixels: ``unshared_box``, and on tensor cores
+``unshared_places`` and ``unshared_weights_halves``; with images turned before, for many of them, ``unshared_box_many``,
+``unshared_products``, ``unshared_places_many``, ``unshared_places_ring`` and ``unshared_weights_many``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from numbadnn.kernels import (
     unshared_inputs_halves,
     unshared_inputs_rows,
     unshared_inputs_rows_config,
+    unshared_inputs_split,
+    unshared_inputs_split_config,
     unshared_places,
     unshared_places_many,
     unshared_places_ring,
@@ -176,10 +178,13 @@ def several_places(problem: ConvProblem, policy: Policy) -> Any:
 
 def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
     if problem.direction == "grad_inputs":
+        config = config or unshared_inputs_split.heuristic(problem, policy)
         config = config or unshared_inputs_rows.heuristic(problem, policy)
         config = config or unshared_inputs_halves.heuristic(problem, policy)
         if isinstance(config, unshared_inputs_halves.InputsHalvesConfig):
             return unshared_inputs_halves.plan(problem, policy, config)
+        if isinstance(config, unshared_inputs_split_config.SplitConfig):
+            return unshared_inputs_split.plan(problem, policy, config)
         if isinstance(config, unshared_inputs_rows.RowsConfig):
             return unshared_inputs_rows.plan(problem, policy, config)
         return unshared_inputs.plan(problem, policy, config)
@@ -218,6 +223,8 @@ def _rank(problem: ConvProblem) -> float:
     if not problem.unshared:
         return math.inf
     if problem.direction == "grad_inputs":
+        if split := unshared_inputs_split.heuristic(problem, Policy()):
+            return unshared_inputs_split_config.rank(problem, split)
         if rows := unshared_inputs_rows.heuristic(problem, Policy()):
             return unshared_inputs_rows_config.rank(problem, rows)
         on_tensor_cores = unshared_inputs_halves.heuristic(problem, Policy())

@@ -9,7 +9,7 @@ import numpy as np
 from reporting import end, report
 
 from numbadnn.arrays.numpy_ import numpy_dtype
-from numbadnn.kernels import _gemm_wgmma, _hopper_twins, _ptx
+from numbadnn.kernels import _access, _gemm_wgmma, _hopper_twins
 from numbadnn.kernels._cuda import f32
 from numbadnn.kernels._simulated_block import launch
 from numbadnn.kernels.gemm import GemmProblem, WgmmaConfig, plan_gemm, wgmma_config
@@ -30,7 +30,7 @@ def operands(problem: GemmProblem, transposed: tuple[bool, bool]) -> tuple[np.nd
 
 def allow(*arrays: np.ndarray) -> None:
     """Only these may be touched."""
-    _ptx.MEMORY[:] = [(v.ctypes.data, v.ctypes.data + v.nbytes) for v in arrays]
+    _access.MEMORY[:] = [(v.ctypes.data, v.ctypes.data + v.nbytes) for v in arrays]
 
 
 def tiles() -> None:

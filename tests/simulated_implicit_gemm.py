@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels import _hopper_twins, _implicit_weights, _ptx, implicit_pixels_config, implicit_weights
+from numbadnn.kernels import _access, _hopper_twins, _implicit_weights, implicit_pixels_config, implicit_weights
 from numbadnn.kernels import implicit_pixels as host
 from numbadnn.kernels._cuda import f32
 from numbadnn.kernels._implicit_walk import Boxes, Window, filter_steps, packed_steps
@@ -78,7 +78,7 @@ failures = 0
 
 def allow(*arrays: Any) -> None:
     """Only these may be touched."""
-    _ptx.MEMORY[:] = [(v.ctypes.data, v.ctypes.data + v.nbytes) for v in arrays]
+    _access.MEMORY[:] = [(v.ctypes.data, v.ctypes.data + v.nbytes) for v in arrays]
 
 
 def seen(memory: np.ndarray, described: Window | Boxes) -> np.ndarray:
@@ -111,7 +111,7 @@ def arranged(w: np.ndarray, spec: Any) -> np.ndarray:
         return flat(w)
     packed = np.zeros(packed_steps(spec)[0] * spec.shape[0], w.dtype)
     allow(w.base if w.base is not None else w, packed)
-    _ptx.MEMORY[0] = (w.ctypes.data, w.ctypes.data + w.nbytes)
+    _access.MEMORY[0] = (w.ctypes.data, w.ctypes.data + w.nbytes)
     host.arrange_launch(spec, 0)(0, w.ctypes.data, packed.ctypes.data)
     return packed
 
@@ -138,13 +138,13 @@ def pixels(cases: Any = PIXELS) -> None:
         written = partial if splits > 1 else out.array
         allow(written)
         if splits == 1:
-            _ptx.MEMORY[:] = [(out.array.ctypes.data, out.array.ctypes.data + out.array.nbytes)]
+            _access.MEMORY[:] = [(out.array.ctypes.data, out.array.ctypes.data + out.array.nbytes)]
         *scalars, alpha, beta = host.arguments(p, config)
         chosen = host.pixels_kernel(problem.x.dtype, problem.axes, config)
         places = (*maps, *(written.ctypes.data,) * (4 - len(maps)))
         launch(chosen.build(), (1, 1, 1), (chosen.threads, 1, 1), 0, *places, *scalars, f32(alpha), f32(beta))
         if splits > 1:
-            _ptx.MEMORY[:] = [(v.ctypes.data, v.ctypes.data + v.nbytes) for v in (partial, out.array)]
+            _access.MEMORY[:] = [(v.ctypes.data, v.ctypes.data + v.nbytes) for v in (partial, out.array)]
             host.total_launch(p.target, problem, splits, 0)(0, partial.ctypes.data, out.array.ctypes.data)
         report(f"{problem} {config}", trial.compare_exactly(out.array), untouched(out))
 

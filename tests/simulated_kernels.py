@@ -159,7 +159,7 @@ def special_values() -> None:
 
 
 def copies() -> None:
-    from numbadnn.kernels import _ptx
+    from numbadnn.kernels import _access
 
     types = {"bfloat16": ml_dtypes.bfloat16}
     values = np.random.default_rng(1).standard_normal(1000) * 300
@@ -169,7 +169,7 @@ def copies() -> None:
                 src = Spec.parse(f"{dtype}:{source}")
                 dst = Spec.parse(f"{other}:{target}")
                 a, b = buffer(src, values[: src.size].reshape(src.shape)), buffer(dst)
-                _ptx.MEMORY[:] = [simulate._range(a), simulate._range(b)]
+                _access.MEMORY[:] = [simulate._range(a), simulate._range(b)]
                 copy.plan_copy(src, dst, offset, 0)(a.array.ctypes.data, b.array.ctypes.data, 0)
                 expected = np.zeros(dst.shape, types.get(other, other))
                 for index in np.ndindex(*dst.shape):
@@ -180,7 +180,7 @@ def copies() -> None:
     for dtype in DTYPES:
         spec = Spec(dtype, (3, 4), (-5, 1))
         a = buffer(spec, values[:12].reshape(3, 4))
-        _ptx.MEMORY[:] = [simulate._range(a)]
+        _access.MEMORY[:] = [simulate._range(a)]
         expected = (a.array.astype("float64") * -2).astype(a.array.dtype)
         copy.plan_scale(spec, -2.0, 0)(a.array.ctypes.data, 0)
         report(f"scale {spec}", np.array_equal(expected, a.array))

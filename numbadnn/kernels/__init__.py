@@ -1,8 +1,9 @@
 """The project's own GPU kernels, written in Python for Numba CUDA.
 
 ``conv.py``, ``softmax.py`` and ``copy.py`` are host side: what is supported, which configuration, which arguments. The files
-``_*_kernels.py`` and ``_softmax_*.py`` hold the device code. ``_cuda`` and ``_ptx`` are the language it is written in,
-``_launch`` compiles, keeps and launches it, ``simulate`` runs it without a GPU.
+``_*_kernels.py`` and ``_softmax_*.py`` hold the device code. ``_cuda``, ``_access`` (memory), ``_ptx`` (instructions) and
+``_warp`` are the language it is written in, ``_llvm`` what these are made of. ``_launch`` compiles, keeps and launches it,
+``simulate`` runs it without a GPU.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from numbadnn.kernels._access import _bytes_at
 from numbadnn.kernels._cuda import SIMULATED, i32, intrinsic, types
-from numbadnn.kernels._ptx import _I32, _asm, _bytes_at, _slot
+from numbadnn.kernels._llvm import _I32, _asm, _slot
 
 #: that lines of the L2 cache are the first to be given up (``createpolicy`` makes the same number): they are read once
 ONCE = ".reg .b64 once; mov.b64 once, 0x12F0000000000000;"

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from numbadnn.kernels._access import _bytes_at
 from numbadnn.kernels._cuda import SIMULATED, intrinsic, types
-from numbadnn.kernels._ptx import _bytes_at, _pointer
+from numbadnn.kernels._llvm import _pointer
 
 _TYPES = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32, u64
-from numbadnn.kernels._ptx import ACCUMULATOR, copy_bytes, load, store, zero_bytes
+from numbadnn.kernels._access import copy_bytes, load, store, zero_bytes
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64, u32, u64
 from numbadnn.problem import ITEMSIZE
 
 THREADS = 256

@@ -53,6 +53,13 @@ else:
     #: a function inlined into the kernels that call it; one that is not inlined cannot be compiled without a GPU
     device = cuda.jit(device=True, inline="always")
 
+#: the type that a kernel computes in
+ACCUMULATOR = {"float32": f32, "float64": f64}
+#: the same as the element type of a dynamic shared array
+ELEMENT = {name: np.dtype(name) for name in ACCUMULATOR} if SIMULATED else ACCUMULATOR
+#: the element type of a dynamic shared array of raw words
+WORD = np.dtype("uint32") if SIMULATED else types.uint32
+
 
 def _parameter_type(word: str) -> Any:
     if word == "map":  # sixteen words here, one parameter of 128 bytes in the end (_tensormap)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._access import load
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64, u32
 from numbadnn.kernels._depthwise_tiles import clear_outside, fetch, put
-from numbadnn.kernels._ptx import ACCUMULATOR, load
 from numbadnn.kernels.depthwise_config import DepthwiseConfig
 from numbadnn.problem import ITEMSIZE
 

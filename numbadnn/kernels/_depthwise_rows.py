@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.kernels._access import store
 from numbadnn.kernels._async_copies import commit_async, copy_or_zero, wait_async_but
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, types, u32
+from numbadnn.kernels._cuda import ELEMENT, SIMULATED, WORD, cuda, device, f32, i32, i64, types, u32
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
 from numbadnn.kernels._packed import widen
-from numbadnn.kernels._ptx import ELEMENT, WORD, store
 from numbadnn.kernels.depthwise_rows import CHANNELS, COLUMNS, PIECES, WORDS, RowsConfig
 
 INT32 = np.int32 if SIMULATED else types.int32

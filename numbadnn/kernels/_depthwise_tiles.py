@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from numbadnn.kernels._cuda import device, i32, i64
-from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store, store_vector
+from numbadnn.kernels._access import load, load_vector, store, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, device, i32, i64
 from numbadnn.kernels.depthwise_config import Tile
 from numbadnn.problem import ITEMSIZE
 

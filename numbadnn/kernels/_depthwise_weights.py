@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels import _reduce
+from numbadnn.kernels._access import load, store
 from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels._depthwise_kernels import THREADS, _types
 from numbadnn.kernels._depthwise_tiles import fetch
-from numbadnn.kernels._ptx import load, store
 from numbadnn.kernels.depthwise import FINISHERS
 from numbadnn.kernels.depthwise_config import DepthwiseConfig
 

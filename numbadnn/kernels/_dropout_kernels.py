@@ -12,8 +12,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, intrinsic, types, u32, u64
-from numbadnn.kernels._ptx import _I32, ACCUMULATOR, _asm, load, load_vector, store, store_vector
+from numbadnn.kernels._access import load, load_vector, store, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, cuda, device, i32, i64, intrinsic, types, u32, u64
+from numbadnn.kernels._llvm import _I32, _asm
 from numbadnn.problem import ITEMSIZE
 
 THREADS = 256

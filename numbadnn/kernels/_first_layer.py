@@ -15,15 +15,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from numbadnn.kernels._access import load
 from numbadnn.kernels._bits import load_bits
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, types, u32, u64
+from numbadnn.kernels._cuda import SIMULATED, WORD, cuda, device, f32, i32, i64, types, u32, u64
 from numbadnn.kernels._hopper import pack, store_words
 from numbadnn.kernels._implicit_tiles import HALF, INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
 from numbadnn.kernels._implicit_tiles_words import shared_address, write_at
 from numbadnn.kernels._line_channels import in_turn
 from numbadnn.kernels._mma import product
-from numbadnn.kernels._ptx import WORD, load
 from numbadnn.kernels.first_layer import EIGHTS, RESULTS, ZEROS, FirstLayerConfig
 
 SIZE = 2

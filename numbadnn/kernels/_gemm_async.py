@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels import _gemm_inner
+from numbadnn.kernels._access import load, store, store_vector
 from numbadnn.kernels._async_copies import commit_async, copy_or_zero_at, wait_async_but
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, ELEMENT, load, store, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, ELEMENT, cuda, device, i32, i64, u32
 from numbadnn.kernels.gemm_problem import AsyncConfig, Operand, Tile
 from numbadnn.problem import ITEMSIZE
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels._cuda import SIMULATED, i32, intrinsic, types
+from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, i32, intrinsic, types
+from numbadnn.kernels._llvm import _DOUBLE, _FLOAT, _I32, _asm, _slot
 from numbadnn.kernels._mma import _multiply, _product_twin
-from numbadnn.kernels._ptx import _DOUBLE, _FLOAT, _I32, ACCUMULATOR, _asm, _slot
 from numbadnn.kernels.gemm_problem import Tile
 
 #: reads of a that are under way

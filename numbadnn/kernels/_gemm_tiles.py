@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._access import load, load_vector, store, store_vector
+from numbadnn.kernels._cuda import ELEMENT, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._mma import product, write_shared
-from numbadnn.kernels._ptx import ELEMENT, load, load_vector, store, store_vector
 from numbadnn.kernels.gemm_problem import Operand, TilesConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels import _hopper as hopper
+from numbadnn.kernels._access import load, store, store_vector
 from numbadnn.kernels._cuda import cuda, device, f32, i32, u32, u64
-from numbadnn.kernels._ptx import load, store, store_vector
 from numbadnn.kernels.gemm_problem import WgmmaConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels._async_copies import wait_async
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import SIMULATED, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._grouped_halves_fill import column_slot, fill_filters, fill_image, gather_image
 from numbadnn.kernels._grouped_halves_put import add_old_results, keep_results, put_results, tables
 from numbadnn.kernels._implicit_tiles import HALF, INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
 from numbadnn.kernels._mma import product
-from numbadnn.kernels._ptx import WORD
 from numbadnn.kernels.grouped_halves_config import ZEROS, GroupedHalvesConfig
 
 SIZE = 2

@@ -11,8 +11,7 @@ from typing import Any
 
 from numbadnn.kernels._async_copies import copy_or_zero
 from numbadnn.kernels._bits import load_bits
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, intrinsic, types, u32
-from numbadnn.kernels._ptx import WORD
+from numbadnn.kernels._cuda import SIMULATED, WORD, cuda, device, i32, i64, intrinsic, types, u32
 from numbadnn.kernels.grouped_halves_config import ZEROS, GroupedHalvesConfig
 
 #: pixels and words that a thread asks memory for at a time

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import load
 from numbadnn.kernels._bits import store_bits
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._grouped_halves_fill import write_at
 from numbadnn.kernels._hopper import pack
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import read_at, write_pair, write_words
-from numbadnn.kernels._ptx import load
 from numbadnn.kernels.grouped_halves_config import GroupedHalvesConfig
 
 SIZE = 2

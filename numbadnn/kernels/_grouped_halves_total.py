@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
-from numbadnn.kernels._ptx import ELEMENT, load, load_vector, store
+from numbadnn.kernels._access import load, load_vector, store
+from numbadnn.kernels._cuda import ELEMENT, cuda, device, f32, i32, i64, u32
 
 SIZE = 2
 #: shares that a thread fetches at once; elements of a block

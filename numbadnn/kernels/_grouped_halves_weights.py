@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from numbadnn.kernels._access import load, store, store_vector
 from numbadnn.kernels._async_copies import commit_async, wait_async_but
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import ELEMENT, SIMULATED, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._grouped_halves_fill import column_slot, fill_image, write_at
 from numbadnn.kernels._grouped_halves_weights_fill import gather_few, table_of
 from numbadnn.kernels._implicit_index import share
@@ -28,7 +29,6 @@ from numbadnn.kernels._implicit_tiles import HALF, INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
 from numbadnn.kernels._mma import product
-from numbadnn.kernels._ptx import ELEMENT, WORD, load, store, store_vector
 from numbadnn.kernels.grouped_halves_weights_config import UNIT, ZEROS, GroupedWeightsConfig
 
 SIZE = 2

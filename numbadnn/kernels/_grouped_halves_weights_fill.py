@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._cuda import cuda, device, i32, u32
+from numbadnn.kernels._cuda import WORD, cuda, device, i32, u32
 from numbadnn.kernels._grouped_halves_fill import PIXELS, few_channels, write_at
-from numbadnn.kernels._ptx import WORD
 from numbadnn.kernels.grouped_halves_weights_config import PIXEL, GroupedWeightsConfig
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels._cuda import SIMULATED, f32, f64, i32, i64, intrinsic, types, u32, u64
-from numbadnn.kernels._ptx import _asm
+from numbadnn.kernels._llvm import _asm
 from numbadnn.kernels._tensormap import placeholder
 
 if SIMULATED:

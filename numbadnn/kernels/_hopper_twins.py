@@ -227,7 +227,7 @@ def _tile(descriptor: int, count: int, by_rows: bool, dtype: Any) -> np.ndarray:
 
 
 def wgmma(dtype: str, n: int, a_by_rows: bool, b_by_rows: bool) -> Callable[..., None]:
-    from numbadnn.kernels._ptx import _numpy_type
+    from numbadnn.kernels._access import _numpy_type
 
     kind = _numpy_type(dtype)
 
@@ -251,7 +251,7 @@ def wgmma(dtype: str, n: int, a_by_rows: bool, b_by_rows: bool) -> Callable[...,
 
 
 def pack(dtype: str) -> Callable[[Any, Any], int]:
-    from numbadnn.kernels._ptx import _numpy_type
+    from numbadnn.kernels._access import _numpy_type
 
     def packed(a: Any, b: Any) -> int:
         return int(np.array([a, b], np.float32).astype(_numpy_type(dtype)).view(np.uint32)[0])
@@ -299,6 +299,6 @@ def load_words(address: int) -> tuple[int, ...]:
 
 
 def store_words(address: int, *words: int) -> None:
-    from numbadnn.kernels._ptx import _bytes_at
+    from numbadnn.kernels._access import _bytes_at
 
     _bytes_at(int(address), 16)[:] = np.array(words, np.uint32).tobytes()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import copy_bytes, load, load_vector, store, store_vector
 from numbadnn.kernels._cuda import cuda, f32, i32, i64, u32
 from numbadnn.kernels._implicit_index import divided, located
-from numbadnn.kernels._ptx import copy_bytes, load, load_vector, store, store_vector
 from numbadnn.problem import ITEMSIZE
 
 THREADS = 256

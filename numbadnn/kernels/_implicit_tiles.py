@@ -21,12 +21,11 @@ from typing import Any
 import numpy as np
 
 from numbadnn.kernels._async_copies import commit_async, copy_or_zero, wait_async, wait_async_but
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, types, u32
+from numbadnn.kernels._cuda import ACCUMULATOR, ELEMENT, SIMULATED, WORD, cuda, device, i32, i64, types, u32
 from numbadnn.kernels._implicit_tiles_halves import by_halves
 from numbadnn.kernels._implicit_tiles_put import put_tile
 from numbadnn.kernels._implicit_tiles_sums import by_threads, by_warps, thread_place, warp_place
 from numbadnn.kernels._implicit_tiles_words import copy_entry, fetch_words, read_at, shared_address
-from numbadnn.kernels._ptx import ACCUMULATOR, ELEMENT, WORD
 from numbadnn.kernels.implicit_tiles_config import ENTRY, ImplicitTilesConfig, Reading, shares, tile_elements
 from numbadnn.problem import ITEMSIZE
 

@@ -16,8 +16,9 @@ from llvmlite import ir
 
 from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, intrinsic, types
 from numbadnn.kernels._implicit_tiles_sums import steps, warp_place
+from numbadnn.kernels._llvm import _I32, _asm, _slot
 from numbadnn.kernels._mma import product
-from numbadnn.kernels._ptx import _EXCHANGE, _I32, _asm, _slot
+from numbadnn.kernels._warp import _EXCHANGE
 from numbadnn.kernels.implicit_tiles_config import ImplicitTilesConfig
 
 INT32 = np.int32

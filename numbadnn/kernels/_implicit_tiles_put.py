@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from numbadnn.kernels import _reduce
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._access import load, store, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64, u32
 from numbadnn.kernels._implicit_tiles_tables import LAST_BIT
 from numbadnn.kernels._implicit_tiles_words import fetch_words, write_at
-from numbadnn.kernels._ptx import ACCUMULATOR, load, store, store_vector
 from numbadnn.kernels.implicit_tiles import TOTAL_THREADS
 from numbadnn.kernels.implicit_tiles_config import ENTRY, ImplicitTilesConfig
 from numbadnn.problem import ITEMSIZE

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels._cuda import cuda, device, i32, u32
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, u32
 from numbadnn.kernels._implicit_tiles_words import read_at
 from numbadnn.kernels._mma import product, round_tf32
-from numbadnn.kernels._ptx import ACCUMULATOR
 from numbadnn.kernels.implicit_tiles_config import ImplicitTilesConfig, Reading
 from numbadnn.problem import ITEMSIZE
 

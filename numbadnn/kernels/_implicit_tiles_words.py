@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from numbadnn.kernels._access import _bytes_at
 from numbadnn.kernels._cuda import SIMULATED, i32, intrinsic, types
 from numbadnn.kernels._hopper import instruction
-from numbadnn.kernels._ptx import _DOUBLE, _FLOAT, _I32, _asm, _bytes_at, _pointer, _slot
+from numbadnn.kernels._llvm import _DOUBLE, _FLOAT, _I32, _asm, _pointer, _slot
 from numbadnn.problem import ITEMSIZE
 
 _ENTRY = ir.VectorType(_I32, 4)

@@ -18,11 +18,11 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels import _hopper as hopper
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32, u64
+from numbadnn.kernels._access import load, load_vector, store, store_vector
+from numbadnn.kernels._cuda import ELEMENT, cuda, device, f32, i32, i64, u32, u64
 from numbadnn.kernels._implicit_index import divided, located, share
 from numbadnn.kernels._implicit_pixels import FEWER, MORE, ROW
 from numbadnn.kernels._implicit_put import BUFFERS, by_threads, by_turned_copies
-from numbadnn.kernels._ptx import ELEMENT, load, load_vector, store, store_vector
 from numbadnn.problem import ITEMSIZE
 
 WIDE = 16  # filters that a block of ``total`` adds up

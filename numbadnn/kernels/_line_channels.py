@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, load, load_shared, load_vector, store_vector
+from numbadnn.kernels._access import load, load_shared, load_vector, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64, u32
 from numbadnn.kernels.line_channels import THREADS, ChannelConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._access import load, load_shared, load_vector, prefetch, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64, u32
 from numbadnn.kernels._line_channels import in_turn
-from numbadnn.kernels._ptx import ACCUMULATOR, load, load_shared, load_vector, prefetch, store_vector
 from numbadnn.kernels.line_channels import THREADS
 from numbadnn.kernels.line_dense import DenseConfig
 from numbadnn.problem import ITEMSIZE

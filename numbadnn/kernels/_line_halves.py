@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import store_vector
 from numbadnn.kernels._bits import load_bits
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._mma import product
 from numbadnn.kernels._packed import load_words
-from numbadnn.kernels._ptx import WORD, store_vector
 from numbadnn.kernels._unshared_halves import _look_at_words
 from numbadnn.kernels.line_halves import LANES, RUN, LineHalvesConfig
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, load, load_shared, store
+from numbadnn.kernels._access import load, load_shared, store
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64, u32
 from numbadnn.problem import ITEMSIZE
 
 #: threads of every block

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._access import store_vector
+from numbadnn.kernels._cuda import WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import HALF, INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
 from numbadnn.kernels._implicit_tiles_words import shared_address, write_at
 from numbadnn.kernels._line_channels import in_turn
 from numbadnn.kernels._mma import product
 from numbadnn.kernels._packed import load_words
-from numbadnn.kernels._ptx import WORD, store_vector
 from numbadnn.kernels.line_halves import LANES, RUN
 from numbadnn.kernels.line_octets import PITCH, THREADS, OctetsConfig
 

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import store_vector
 from numbadnn.kernels._async_copies import copy_or_zero, wait_async
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64
+from numbadnn.kernels._cuda import WORD, cuda, device, f32, i32, i64
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
 from numbadnn.kernels._line_channels import in_turn
-from numbadnn.kernels._ptx import WORD, quotient, store_vector
+from numbadnn.kernels._ptx import quotient
 from numbadnn.kernels.line_tiles import CHANNELS, FILTERS, LANES, PIECES, VEC, TilesConfig
 
 #: bytes of an element, and of a piece

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import load, store_vector
 from numbadnn.kernels._bits import load_bits
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._line_channels import in_turn
 from numbadnn.kernels._mma import product
 from numbadnn.kernels._packed import load_words
-from numbadnn.kernels._ptx import WORD, load, store_vector
 from numbadnn.kernels.line_halves import LANES
 from numbadnn.kernels.line_toeplitz import DIAGONALS, STRETCH, TIMES, WARPS
 

@@ -22,8 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import store, store_vector
 from numbadnn.kernels._async_copies import arrive_of, meet_of, sync_warp
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import HALF
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
 from numbadnn.kernels._implicit_tiles_words import shared_address
@@ -31,14 +32,7 @@ from numbadnn.kernels._line_channels import in_turn
 from numbadnn.kernels._line_twofold_cut import EMPTY, FULL, OF_MULTIPLIERS, filters, key_of, readers
 from numbadnn.kernels._line_twofold_plain import plain_sums
 from numbadnn.kernels._mma import product
-from numbadnn.kernels._ptx import (
-    ELEMENT,
-    WORD,
-    quotient,
-    store,
-    store_vector,
-    thread_here,
-)
+from numbadnn.kernels._ptx import quotient, thread_here
 from numbadnn.kernels._scaled_halves import APART
 from numbadnn.kernels.line_twofold import (
     FIRST,

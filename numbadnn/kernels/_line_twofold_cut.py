@@ -10,13 +10,14 @@ from collections.abc import Callable
 
 from numbadnn.kernels._async_copies import arrive_of, meet_of
 from numbadnn.kernels._bits import load_bits
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._cuda import WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels._depthwise_rows import INT32
 from numbadnn.kernels._hopper import ADDRESS
 from numbadnn.kernels._implicit_tiles_words import write_at
 from numbadnn.kernels._line_channels import in_turn
-from numbadnn.kernels._ptx import WORD, largest_of_warp, quotient
+from numbadnn.kernels._ptx import quotient
 from numbadnn.kernels._scaled_halves import NOTHING, common_scale, extremes, halve_pair, widest
+from numbadnn.kernels._warp import largest_of_warp
 from numbadnn.kernels.line_twofold import (
     EXTREMES,
     EXTREMES_OF_FILTERS,

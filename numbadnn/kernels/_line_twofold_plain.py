@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import load, store
 from numbadnn.kernels._bits import load_bits
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._hopper import ADDRESS
-from numbadnn.kernels._ptx import largest_of_warp, load, store
+from numbadnn.kernels._warp import largest_of_warp
 from numbadnn.kernels.line_twofold import LANES, RUN, SIZE, TwofoldConfig
 
 #: filters of which a lane has a sum

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from numbadnn.kernels._access import _numpy_type
 from numbadnn.kernels._cuda import SIMULATED, f32, f64, i32, intrinsic, types
-from numbadnn.kernels._ptx import _DOUBLE, _EXCHANGE, _FLOAT, _I32, _asm, _numpy_type, _slot
+from numbadnn.kernels._llvm import _DOUBLE, _FLOAT, _I32, _asm, _slot
+from numbadnn.kernels._warp import _EXCHANGE
 
 _TF32 = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
 _HALVES = {

@@ -11,17 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels import _norm_parts
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._access import load, load_vector, store, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64, u32
 from numbadnn.kernels._norm_parts import square_root
-from numbadnn.kernels._ptx import (
-    ACCUMULATOR,
-    let_next_start,
-    load,
-    load_vector,
-    store,
-    store_vector,
-    wait_for_previous,
-)
+from numbadnn.kernels._ptx import let_next_start, wait_for_previous
 from numbadnn.kernels.norm_columns import ColumnsConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels import _norm_parts
-from numbadnn.kernels._cuda import cuda, i32, i64, u32
+from numbadnn.kernels._access import load, store
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, i32, i64, u32
 from numbadnn.kernels._norm_parts import square_root
-from numbadnn.kernels._ptx import ACCUMULATOR, let_next_start, load, store, wait_for_previous
+from numbadnn.kernels._ptx import let_next_start, wait_for_previous
 from numbadnn.kernels.norm import AHEAD, LANES
 from numbadnn.problem import ITEMSIZE
 

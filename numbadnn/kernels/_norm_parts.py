@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32
-from numbadnn.kernels._ptx import ACCUMULATOR
+from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, cuda, device, i32
 
 square_root: Any = np.sqrt if SIMULATED else math.sqrt
 

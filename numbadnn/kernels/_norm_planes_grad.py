@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels import _norm_parts
-from numbadnn.kernels._cuda import cuda, i32, i64, u32
+from numbadnn.kernels._access import load, load_vector, store, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, i32, i64, u32
 from numbadnn.kernels._norm_parts import square_root
 from numbadnn.kernels._norm_planes import chunk, walk
-from numbadnn.kernels._ptx import (
-    ACCUMULATOR,
-    let_next_start,
-    load,
-    load_vector,
-    store,
-    store_vector,
-    wait_for_previous,
-)
+from numbadnn.kernels._ptx import let_next_start, wait_for_previous
 from numbadnn.kernels.norm_planes import PlanesConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels import _norm_parts
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32, u64
+from numbadnn.kernels._access import load, store
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64, u32, u64
 from numbadnn.kernels._norm_parts import square_root
-from numbadnn.kernels._ptx import ACCUMULATOR, load, store
 from numbadnn.kernels.norm_strided import StridedConfig
 from numbadnn.problem import ITEMSIZE
 

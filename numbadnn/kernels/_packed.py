@@ -12,20 +12,9 @@ from collections.abc import Callable
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels._cuda import SIMULATED, intrinsic, types
-from numbadnn.kernels._ptx import (
-    _I32,
-    ACCUMULATOR,
-    _asm,
-    _bytes_at,
-    _element,
-    _numpy_type,
-    _pointer,
-    _put,
-    _read,
-    _slot,
-    _widen,
-)
+from numbadnn.kernels._access import _bytes_at, _numpy_type, _read
+from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, intrinsic, types
+from numbadnn.kernels._llvm import _I32, _asm, _element, _pointer, _put, _slot, _widen
 from numbadnn.problem import ITEMSIZE
 
 

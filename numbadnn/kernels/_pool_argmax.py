@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, types, u32
+from numbadnn.kernels._access import store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, WORD, cuda, device, i32, i64, types, u32
 from numbadnn.kernels._pool_argmax_windows import loads, looker, reader
 from numbadnn.kernels._pool_keys import add_where, clamped
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, store_vector
 from numbadnn.kernels.pool_argmax import ArgmaxConfig, tiles
 from numbadnn.problem import ITEMSIZE
 

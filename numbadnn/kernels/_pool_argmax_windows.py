@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64
+from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, cuda, device, i32, i64
 from numbadnn.kernels._pool_keys import LOWEST_KEY, clamped, load_keys, load_values, pack_codes
-from numbadnn.kernels._ptx import ACCUMULATOR
 from numbadnn.kernels.pool_argmax import ArgmaxConfig
 from numbadnn.kernels.pool_tiles import Piece
 from numbadnn.problem import ITEMSIZE

@@ -13,7 +13,7 @@ from typing import Any
 from llvmlite import ir
 
 from numbadnn.kernels._cuda import SIMULATED, intrinsic, types
-from numbadnn.kernels._ptx import _FLOAT, _I32, _asm, _put, _slot
+from numbadnn.kernels._llvm import _FLOAT, _I32, _asm, _put, _slot
 from numbadnn.kernels.pool_walk import WalkConfig
 
 _I64 = ir.IntType(64)

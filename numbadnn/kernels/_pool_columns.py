@@ -12,20 +12,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from numbadnn.kernels._access import _bytes_at, _numpy_type
 from numbadnn.kernels._cuda import SIMULATED, intrinsic, types
-from numbadnn.kernels._ptx import (
-    _DOUBLE,
-    _FLOAT,
-    _I16,
-    _I32,
-    _asm,
-    _bytes_at,
-    _numpy_type,
-    _pointer,
-    _put,
-    _slot,
-    _widen,
-)
+from numbadnn.kernels._llvm import _DOUBLE, _FLOAT, _I16, _I32, _asm, _pointer, _put, _slot, _widen
 from numbadnn.kernels.pool_walk import Columns
 from numbadnn.problem import ITEMSIZE
 

@@ -14,19 +14,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels._cuda import SIMULATED, intrinsic, types, u32
-from numbadnn.kernels._ptx import (
-    _I32,
-    ACCUMULATOR,
-    _asm,
-    _bytes_at,
-    _element,
-    _pointer,
-    _put,
-    _slot,
-    _widen,
-    load_vector,
-)
+from numbadnn.kernels._access import _bytes_at, load_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, intrinsic, types, u32
+from numbadnn.kernels._llvm import _I32, _asm, _element, _pointer, _put, _slot, _widen
 from numbadnn.problem import ITEMSIZE
 
 #: below every key: what lies outside the image

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.kernels._access import _numpy_type
 from numbadnn.kernels._bits import load_bits, store_bits
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, intrinsic, types, u32
+from numbadnn.kernels._cuda import SIMULATED, WORD, cuda, device, i32, i64, intrinsic, types, u32
+from numbadnn.kernels._llvm import _I32, _asm, _put, _slot
 from numbadnn.kernels._packed import load_words, store_words
 from numbadnn.kernels._pool_keys import clamped
 from numbadnn.kernels._pool_parts import locator
-from numbadnn.kernels._ptx import _I32, WORD, _asm, _numpy_type, _put, _slot
 from numbadnn.kernels.pool_tiles import Piece, TilesConfig
 
 #: two numbers that are -inf

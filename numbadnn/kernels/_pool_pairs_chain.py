@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numbadnn.kernels._access import _numpy_type
 from numbadnn.kernels._cuda import SIMULATED, intrinsic, types
+from numbadnn.kernels._llvm import _FLOAT, _I16, _I32, _asm, _slot, _widen
 from numbadnn.kernels._pool_chain import _elements, maximizer_by
 from numbadnn.kernels._pool_pairs import KIND, larger_of
-from numbadnn.kernels._ptx import _FLOAT, _I16, _I32, _asm, _numpy_type, _slot, _widen
 from numbadnn.kernels.pool_walk import WalkConfig
 
 #: a + b; of bfloat16 as a * 1 + b, which GPUs before Hopper have too

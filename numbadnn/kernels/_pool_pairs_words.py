@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.kernels._access import _numpy_type
 from numbadnn.kernels._cuda import SIMULATED, intrinsic, types
+from numbadnn.kernels._llvm import _FLOAT, _I32, _asm, _packed, _put, _slot
 from numbadnn.kernels._pool_pairs_chain import totals_of
-from numbadnn.kernels._ptx import _FLOAT, _I32, _asm, _numpy_type, _packed, _put, _slot
 from numbadnn.kernels.pool_walk import Columns, WalkConfig
 
 #: bytes of two words that are both lower halves, and both upper halves

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64
+from numbadnn.kernels._access import load_vector, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, f32, i32, i64
 from numbadnn.kernels._packed import load_where
-from numbadnn.kernels._ptx import ACCUMULATOR, divided, load_vector, quotient, rough_reciprocal, store_vector
+from numbadnn.kernels._ptx import divided, quotient, rough_reciprocal
 from numbadnn.kernels.pool_tiles import Piece, TilesConfig
 from numbadnn.problem import ITEMSIZE
 

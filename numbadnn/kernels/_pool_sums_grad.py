@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, f32, i32, i64
 from numbadnn.kernels._pool_parts import averager, locator, reader, writer, written_out
-from numbadnn.kernels._ptx import ACCUMULATOR
 from numbadnn.kernels.pool_tiles import TilesConfig
 from numbadnn.problem import ITEMSIZE
 

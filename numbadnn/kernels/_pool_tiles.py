@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64
+from numbadnn.kernels._access import store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, f32, i32, i64
 from numbadnn.kernels._pool_parts import INFINITY, averager, locator, reader, written_out
-from numbadnn.kernels._ptx import ACCUMULATOR, maximum, store_vector
+from numbadnn.kernels._ptx import maximum
 from numbadnn.kernels.pool_tiles import TilesConfig, batch
 from numbadnn.problem import ITEMSIZE
 

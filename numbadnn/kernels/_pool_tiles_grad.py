@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64
+from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, cuda, device, i32, i64
 from numbadnn.kernels._pool_parts import INFINITY, locator, reader, writer
-from numbadnn.kernels._ptx import ACCUMULATOR
 from numbadnn.kernels.pool_tiles import TilesConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, types, u32
+from numbadnn.kernels._access import store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, WORD, cuda, device, i32, i64, types, u32
 from numbadnn.kernels._pool_chain import giver, maximizer
 from numbadnn.kernels._pool_columns import LOWEST_WORDS, fetcher, placer, unpacker
 from numbadnn.kernels._pool_keys import clamped
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, store_vector
 from numbadnn.kernels.pool_walk import WalkConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels._bits import store_bits
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._cuda import WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels._packed import store_words
 from numbadnn.kernels._pool_columns import LOWEST_WORDS, fetcher, placer
 from numbadnn.kernels._pool_keys import clamped
 from numbadnn.kernels._pool_pairs_chain import giver, maximizer, totals_of
 from numbadnn.kernels._pool_pairs_words import pairer, rounder
 from numbadnn.kernels._pool_walk import ADDRESS, ALL, part
-from numbadnn.kernels._ptx import WORD
 from numbadnn.kernels.pool_walk import WalkConfig
 
 SIZE = 2

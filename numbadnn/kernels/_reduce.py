@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels._cuda import cuda, device, i32, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, shuffle_xor
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, u32
+from numbadnn.kernels._warp import shuffle_xor
 
 
 def add(acc: str) -> Callable[..., Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._cuda import cuda, i32, i64
-from numbadnn.kernels._ptx import ACCUMULATOR, load, store
+from numbadnn.kernels._access import load, store
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, i32, i64
 from numbadnn.kernels._rnn_step import _end
 from numbadnn.problem import ITEMSIZE
 

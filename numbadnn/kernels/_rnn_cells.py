@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from numbadnn.kernels._cuda import device, i64
-from numbadnn.kernels._ptx import ACCUMULATOR, exponential, load, store
+from numbadnn.kernels._access import load, store
+from numbadnn.kernels._cuda import ACCUMULATOR, device, i64
+from numbadnn.kernels._ptx import exponential
 from numbadnn.ops.rnn_network import GATES
 from numbadnn.problem import ITEMSIZE
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from numbadnn.kernels._access import load, store
 from numbadnn.kernels._async_copies import copy_async, wait_async
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, types
-from numbadnn.kernels._ptx import WORD, load, store
+from numbadnn.kernels._cuda import WORD, cuda, device, f32, i32, i64, types
 from numbadnn.kernels._rnn_cells import before, cell, memory, places
 from numbadnn.kernels._rnn_products import WARPS, products
 from numbadnn.kernels._rnn_ptx import arrive, await_count, load_word, receive, send

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import load, store
 from numbadnn.kernels._async_copies import commit_async, copy_async, wait_async, wait_async_but
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, types
-from numbadnn.kernels._ptx import WORD, load, store
+from numbadnn.kernels._cuda import WORD, cuda, device, f32, i32, i64, types
 from numbadnn.kernels._rnn_cells import cell_grad, memory, places
 from numbadnn.kernels._rnn_persist import gather, mailbox
 from numbadnn.kernels._rnn_products import WARPS, products

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from numbadnn.kernels._access import load_shared
 from numbadnn.kernels._cuda import cuda, device, f32, i32, types
 from numbadnn.kernels._mma import product
-from numbadnn.kernels._ptx import load_shared
 from numbadnn.kernels.rnn_persist import Persist
 
 WARPS = 8

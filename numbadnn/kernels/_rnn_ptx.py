@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from numbadnn.kernels._access import _bytes_at
 from numbadnn.kernels._cuda import SIMULATED, intrinsic, types
-from numbadnn.kernels._ptx import _I16, _I32, _asm, _bytes_at, _pointer, _slot
+from numbadnn.kernels._llvm import _I16, _I32, _asm, _pointer, _slot
 
 
 def _word_twin(address: int) -> Any:

@@ -28,7 +28,7 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels._cuda import SIMULATED, device, i32, intrinsic, types, u32
-from numbadnn.kernels._ptx import _FLOAT, _HALF, _I32, _asm, _put
+from numbadnn.kernels._llvm import _FLOAT, _HALF, _I32, _asm, _put
 
 #: by how much h2 is larger than what h1 leaves
 APART = 2048.0

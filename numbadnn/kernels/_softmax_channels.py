@@ -13,8 +13,9 @@ from dataclasses import astuple
 from typing import Any
 
 from numbadnn.kernels import _reduce
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, exponential, load_vector, log, maximum, store_vector
+from numbadnn.kernels._access import load_vector, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64, u32
+from numbadnn.kernels._ptx import exponential, log, maximum
 from numbadnn.kernels.softmax_channels import ChannelsConfig
 from numbadnn.problem import ITEMSIZE
 

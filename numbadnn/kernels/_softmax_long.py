@@ -13,21 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels import _reduce
+from numbadnn.kernels._access import load, load_shared, load_vector, store, store_vector
 from numbadnn.kernels._async_copies import copy_async, wait_async
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import (
-    ACCUMULATOR,
-    LOWEST,
-    WORD,
-    exponential,
-    load,
-    load_shared,
-    load_vector,
-    log,
-    maximum,
-    store,
-    store_vector,
-)
+from numbadnn.kernels._cuda import ACCUMULATOR, WORD, cuda, device, i32, i64, u32
+from numbadnn.kernels._ptx import LOWEST, exponential, log, maximum
 from numbadnn.kernels.softmax_long import LongConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -13,18 +13,9 @@ from dataclasses import astuple
 from typing import Any
 
 from numbadnn.kernels import _reduce
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import (
-    ACCUMULATOR,
-    ELEMENT,
-    exponential,
-    load,
-    load_vector,
-    log,
-    maximum,
-    store,
-    store_vector,
-)
+from numbadnn.kernels._access import load, load_vector, store, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, ELEMENT, cuda, device, i32, i64, u32
+from numbadnn.kernels._ptx import exponential, log, maximum
 from numbadnn.kernels.softmax_rows import RowsConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -12,8 +12,9 @@ from dataclasses import astuple
 from typing import Any
 
 from numbadnn.kernels import _reduce
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32, u64
-from numbadnn.kernels._ptx import ACCUMULATOR, exponential, load, log, maximum, store
+from numbadnn.kernels._access import load, store
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64, u32, u64
+from numbadnn.kernels._ptx import exponential, log, maximum
 from numbadnn.kernels.softmax_strided import StridedConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, store_vector, zero_bytes
+from numbadnn.kernels._access import store_vector, zero_bytes
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64, u32
 from numbadnn.kernels._spatial_point import INTEGER
 from numbadnn.kernels.spatial_bins import BinsConfig, StripeConfig
 from numbadnn.problem import ITEMSIZE

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from numbadnn.kernels._access import _numpy_type
 from numbadnn.kernels._async_copies import commit_async, copy_or_zero, wait_async_but
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, intrinsic, types, u32
-from numbadnn.kernels._ptx import _I32, ACCUMULATOR, _asm, _numpy_type, _slot, _widen, largest_of_warp
+from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, cuda, device, i32, i64, intrinsic, types, u32
+from numbadnn.kernels._llvm import _I32, _asm, _slot, _widen
+from numbadnn.kernels._warp import largest_of_warp
 from numbadnn.kernels.spatial_layout import StagedConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store
+from numbadnn.kernels._access import load, load_vector, store
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64, u32
 from numbadnn.kernels.spatial_gradients import GatherConfig, StagedGatherConfig
 from numbadnn.problem import ITEMSIZE
 

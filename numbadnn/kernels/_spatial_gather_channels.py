@@ -16,9 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels import _spatial_point
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._access import store, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels._packed import load_words, widen
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, let_next_start, shuffle_xor, store, store_vector, wait_for_previous
+from numbadnn.kernels._ptx import let_next_start, wait_for_previous
 from numbadnn.kernels._spatial_gather import (
     dot_place,
     offset_by_point,
@@ -28,6 +29,7 @@ from numbadnn.kernels._spatial_gather import (
     weight_by_side,
 )
 from numbadnn.kernels._spatial_point import INTEGER
+from numbadnn.kernels._warp import shuffle_xor
 from numbadnn.kernels.spatial_gradients import HELD, SharedGatherConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
-from numbadnn.kernels._cuda import cuda, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, let_next_start, load, wait_for_previous
+from numbadnn.kernels._access import load
+from numbadnn.kernels._cuda import ACCUMULATOR, WORD, cuda, i32, i64, u32
+from numbadnn.kernels._ptx import let_next_start, wait_for_previous
 from numbadnn.kernels._spatial_gather import starts_of_pixel, walk_of
 from numbadnn.kernels._spatial_gather_parts import parts_of_tile
 from numbadnn.kernels._spatial_gather_tile import tile_of

@@ -11,12 +11,13 @@ to the pixel's gradient, ``pixel * dy`` to the record's dot.
 
 from __future__ import annotations
 
+from numbadnn.kernels._access import store
 from numbadnn.kernels._async_copies import commit_async
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, shuffle_xor, store
+from numbadnn.kernels._cuda import ACCUMULATOR, WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, stager, walking
 from numbadnn.kernels._spatial_gather import records_of_pixel
 from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
+from numbadnn.kernels._warp import shuffle_xor
 from numbadnn.kernels.spatial_gradients import StagedGatherConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels import _reduce
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, load, store, store_vector
+from numbadnn.kernels._access import load, store, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64, u32
 from numbadnn.kernels.spatial_grid import GridConfig, ThetaConfig
 from numbadnn.problem import ITEMSIZE
 

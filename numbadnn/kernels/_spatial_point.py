@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels import _ptx
-from numbadnn.kernels._cuda import SIMULATED, device, i32, intrinsic, types, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, load
+from numbadnn.kernels import _access, _llvm
+from numbadnn.kernels._access import load
+from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, device, i32, intrinsic, types, u32
 
 
 def position(dtype: str, acc: str) -> Any:
@@ -91,11 +91,11 @@ _atom = threading.Lock()  # the simulator's threads are threads
 
 
 def _twin_read(address: Any) -> int:
-    return int(np.frombuffer(bytes(_ptx._bytes_at(int(address), 4)), np.int32)[0])
+    return int(np.frombuffer(bytes(_access._bytes_at(int(address), 4)), np.int32)[0])
 
 
 def _twin_write(address: Any, value: Any) -> None:
-    _ptx._bytes_at(int(address), 4)[:] = np.int32(value).tobytes()
+    _access._bytes_at(int(address), 4)[:] = np.int32(value).tobytes()
 
 
 def _twin_add(address: Any, value: Any) -> int:
@@ -114,7 +114,7 @@ def read_integer() -> Callable[..., Any]:
     @intrinsic
     def read(typingctx, address):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return builder.load(_ptx._pointer(builder, args[0], _I32))
+            return builder.load(_llvm._pointer(builder, args[0], _I32))
 
         return types.int32(types.int64), codegen
 
@@ -130,7 +130,7 @@ def write_integer() -> Callable[..., None]:
     @intrinsic
     def write(typingctx, address, value):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            builder.store(args[1], _ptx._pointer(builder, args[0], _I32))
+            builder.store(args[1], _llvm._pointer(builder, args[0], _I32))
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int32), codegen
@@ -147,7 +147,7 @@ def add_integer() -> Callable[..., Any]:
     @intrinsic
     def add(typingctx, address, value):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return builder.atomic_rmw("add", _ptx._pointer(builder, args[0], _I32), args[1], "monotonic")
+            return builder.atomic_rmw("add", _llvm._pointer(builder, args[0], _I32), args[1], "monotonic")
 
         return types.int32(types.int64, types.int32), codegen
 

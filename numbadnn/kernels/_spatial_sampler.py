@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
-from numbadnn.kernels._cuda import cuda, i32, i64, u32
+from numbadnn.kernels._access import load, store, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, WORD, cuda, i32, i64, u32
 from numbadnn.kernels._packed import load_words, widen
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, store, store_vector
 from numbadnn.kernels._spatial_point import INTEGER64
 from numbadnn.kernels.spatial_layout import TileConfig
 from numbadnn.problem import ITEMSIZE

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels import _reduce, _spatial_point
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, load, store, wait_for_previous
+from numbadnn.kernels._access import load, store
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64, u32
+from numbadnn.kernels._ptx import wait_for_previous
 from numbadnn.kernels.spatial_gradients import FinishConfig, SlopeConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
+from numbadnn.kernels._access import load, store
 from numbadnn.kernels._async_copies import commit_async
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, quotient, store
+from numbadnn.kernels._cuda import ACCUMULATOR, WORD, cuda, device, i32, i64, u32
+from numbadnn.kernels._ptx import quotient
 from numbadnn.kernels._spatial_box import FAR, address_of, box_of, element, stager, walking
 from numbadnn.kernels._spatial_point import INTEGER, INTEGER64
 from numbadnn.kernels.spatial_layout import StagedConfig

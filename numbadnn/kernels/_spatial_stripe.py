@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels import _spatial_point
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._access import load
+from numbadnn.kernels._cuda import ACCUMULATOR, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._packed import load_words, widen
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, let_next_start, load, quotient, shuffle_xor
+from numbadnn.kernels._ptx import let_next_start, quotient
 from numbadnn.kernels._spatial_bins import put_record
 from numbadnn.kernels._spatial_point import INTEGER
+from numbadnn.kernels._warp import shuffle_xor
 from numbadnn.kernels.spatial_bins import StripeConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from numbadnn.kernels._cuda import SIMULATED, device, i32, intrinsic, types
+from numbadnn.kernels._llvm import _FLOAT, _I32, _asm, _put
 from numbadnn.kernels._mma import product
-from numbadnn.kernels._ptx import _FLOAT, _I32, _asm, _put
 
 #: largest error, in units, of one instruction's sums and of the products that are left out
 CUT_OFF, LEFT_OUT = 34, 8

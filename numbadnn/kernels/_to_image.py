@@ -17,10 +17,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from numbadnn.kernels._access import load, store, store_vector
 from numbadnn.kernels._async_copies import commit_async, copy_or_zero, wait_async_but
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, types, u32
+from numbadnn.kernels._cuda import ELEMENT, SIMULATED, cuda, device, f32, i32, i64, types, u32
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
-from numbadnn.kernels._ptx import ELEMENT, load, store, store_vector
 from numbadnn.kernels.to_image import ACROSS, COLUMNS, DOWN, THREADS, ToImageConfig
 
 SIZE = 4

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import load, store
 from numbadnn.kernels._async_copies import copy_or_zero, wait_async
 from numbadnn.kernels._bits import load_bits
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import HALF, INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address, write_at
 from numbadnn.kernels._line_channels import in_turn
 from numbadnn.kernels._mma import product
-from numbadnn.kernels._ptx import ELEMENT, WORD, load, store
 from numbadnn.kernels.to_image_halves import ROWS, TERMS, ToImageHalvesConfig
 
 SIZE, FLOAT = 2, ELEMENT["float32"]

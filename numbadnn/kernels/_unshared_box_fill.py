@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from numbadnn.kernels._access import load
 from numbadnn.kernels._async_copies import copy_or_zero_at
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
-from numbadnn.kernels._ptx import load
 from numbadnn.kernels._unshared_inputs_tile import pixel_at, tap_of
 from numbadnn.kernels.unshared_box import BoxConfig
 from numbadnn.problem import ITEMSIZE

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import load, store
 from numbadnn.kernels._async_copies import commit_async, copy_or_zero, sync_warp, wait_async, wait_async_but
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64
+from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, i32, i64
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
-from numbadnn.kernels._ptx import ELEMENT, WORD, load, store, wait_for_previous
+from numbadnn.kernels._ptx import wait_for_previous
 from numbadnn.kernels._unshared_box import fold_lanes
 from numbadnn.kernels._unshared_box_fill import pixels_of, spots_of
 from numbadnn.kernels._unshared_ring import after, ask_for

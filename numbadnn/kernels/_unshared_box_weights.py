@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import load, load_shared, load_vector, store_vector
 from numbadnn.kernels._async_copies import copy_or_zero_at, wait_async
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
-from numbadnn.kernels._ptx import ELEMENT, WORD, load, load_shared, load_vector, store_vector
+from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._unshared_box_fill import fill_box, spots_of
 from numbadnn.kernels._unshared_halves import _look_at_words
 from numbadnn.kernels._unshared_seen import first_position

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from numbadnn.kernels._access import load, store
 from numbadnn.kernels._bits import load_bits
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, f32, i32, i64, intrinsic, types, u32
+from numbadnn.kernels._cuda import ELEMENT, SIMULATED, WORD, cuda, device, f32, i32, i64, intrinsic, types, u32
+from numbadnn.kernels._llvm import _I32, _put, _slot
 from numbadnn.kernels._mma import product
 from numbadnn.kernels._packed import load_words
-from numbadnn.kernels._ptx import _I32, ELEMENT, WORD, _put, _slot, load, store
 from numbadnn.kernels._unshared_inputs_tile import tap_of
 from numbadnn.kernels.unshared_halves import CHUNK, LANES, ROWS, HalvesConfig
 

@@ -12,18 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from numbadnn.kernels._access import load, load_vector, store_vector
 from numbadnn.kernels._async_copies import sync_warp
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._cuda import ACCUMULATOR, WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels._mma import write_shared
 from numbadnn.kernels._packed import load_words, widen
-from numbadnn.kernels._ptx import (
-    ACCUMULATOR,
-    WORD,
-    let_next_start,
-    load,
-    load_vector,
-    store_vector,
-)
+from numbadnn.kernels._ptx import let_next_start
 from numbadnn.kernels._unshared_inputs_tile import NONE, block_of, pixel_at, tap_of, terms_of
 from numbadnn.kernels._unshared_kernels import look_at
 from numbadnn.kernels.unshared_inputs import LANES, BoxesConfig, lot_of

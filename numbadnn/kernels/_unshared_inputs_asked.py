@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels import _unshared_inputs_rows_halves, _unshared_inputs_rows_single
 from numbadnn.kernels._async_copies import copy_line, sync_warp
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._hopper import (
     barrier_arrive,
     barrier_expect,
@@ -24,7 +24,7 @@ from numbadnn.kernels._hopper import (
 )
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import shared_address
-from numbadnn.kernels._ptx import ELEMENT, WORD, let_next_start, wait_for_previous
+from numbadnn.kernels._ptx import let_next_start, wait_for_previous
 from numbadnn.kernels._unshared_inputs_tile import block_of
 from numbadnn.kernels.unshared_inputs_rows_config import FEWER, LANES, RINGS, RowsConfig
 from numbadnn.problem import ITEMSIZE

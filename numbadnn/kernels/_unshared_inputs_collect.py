@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._cuda import cuda, device, i32, i64
-from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, quotient, store, wait_for_previous
+from numbadnn.kernels._access import load, load_vector, store
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64
+from numbadnn.kernels._ptx import quotient, wait_for_previous
 from numbadnn.problem import ITEMSIZE
 
 

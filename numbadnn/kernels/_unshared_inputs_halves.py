@@ -16,14 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import store_vector
 from numbadnn.kernels._async_copies import commit_async, copy_or_zero, sync_warp, wait_async_but
 from numbadnn.kernels._bits import load_bits
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import HALF, INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address, write_at
 from numbadnn.kernels._mma import product
-from numbadnn.kernels._ptx import ELEMENT, WORD, let_next_start, store_vector
+from numbadnn.kernels._ptx import let_next_start
 from numbadnn.kernels._unshared_filters import PITCH, ROWS, SLOT
 from numbadnn.kernels._unshared_inputs_tile import NONE, block_of, pixel_at, tap_of, terms_of
 from numbadnn.kernels.unshared_inputs_halves import LANES, TILE, InputsHalvesConfig

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import load
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64
-from numbadnn.kernels._ptx import LOWEST, load
+from numbadnn.kernels._ptx import LOWEST
 
 
 def mended(lot: int, parts: int) -> Callable[..., None]:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels import _unshared_inputs_rows_halves, _unshared_inputs_rows_single
 from numbadnn.kernels._async_copies import copy_if, sync_warp
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._gemm_tiles import INT64
 from numbadnn.kernels._hopper import (
     barrier_arrive,
@@ -37,7 +37,7 @@ from numbadnn.kernels._hopper import (
 )
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import shared_address
-from numbadnn.kernels._ptx import ELEMENT, WORD, let_next_start
+from numbadnn.kernels._ptx import let_next_start
 from numbadnn.kernels._unshared_inputs_tile import block_of
 from numbadnn.kernels.unshared_inputs_rows_config import LANES, RINGS, RowsConfig
 from numbadnn.problem import ITEMSIZE

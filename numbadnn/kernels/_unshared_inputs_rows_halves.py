@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import store
 from numbadnn.kernels._bits import load_bits
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._cuda import WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
 from numbadnn.kernels._implicit_tiles_words import funnel, permute, read_at, write_at
 from numbadnn.kernels._mma import product
-from numbadnn.kernels._ptx import WORD, store
 from numbadnn.kernels.unshared_inputs_rows import Parts
 from numbadnn.kernels.unshared_inputs_rows_config import EIGHT, FRAGMENT, LANES, ROWS, RowsConfig
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import load, store_vector
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._implicit_tiles_words import read_at, write_at
-from numbadnn.kernels._ptx import load, store_vector
 from numbadnn.kernels.unshared_inputs_rows import Parts
 from numbadnn.kernels.unshared_inputs_rows_config import LANES, RowsConfig
 

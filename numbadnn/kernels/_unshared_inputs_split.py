@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels._async_copies import copy_line, sync_warp
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._hopper import (
     barrier_arrive,
     barrier_expect,
@@ -29,7 +29,7 @@ from numbadnn.kernels._hopper import (
 )
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import shared_address
-from numbadnn.kernels._ptx import WORD, block_here, let_next_start, some_of_warp, thread_here, wait_for_previous
+from numbadnn.kernels._ptx import block_here, let_next_start, some_of_warp, thread_here, wait_for_previous
 from numbadnn.kernels._unshared_inputs_split_lanes import lanes_of
 from numbadnn.kernels._unshared_inputs_split_turn import fill
 from numbadnn.kernels.unshared_inputs_split_config import EIGHT, FEWER, LANES, PIECE, RINGS, SplitConfig

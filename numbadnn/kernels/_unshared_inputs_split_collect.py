@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import load, load_vector, store
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64
-from numbadnn.kernels._ptx import load, load_vector, quotient, store, wait_for_previous
+from numbadnn.kernels._ptx import quotient, wait_for_previous
 from numbadnn.kernels._unshared_inputs_plain import mended
 from numbadnn.kernels.unshared_inputs_split_config import COLLECTORS, LOT, PARTS
 

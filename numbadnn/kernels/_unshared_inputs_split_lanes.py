@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from numbadnn.kernels._cuda import cuda, device, f32, i32, u32
+from numbadnn.kernels._access import store_vector
+from numbadnn.kernels._cuda import WORD, cuda, device, f32, i32, u32
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import read_at
-from numbadnn.kernels._ptx import WORD, store_vector
 from numbadnn.kernels._split import LEFT, multiply_split
 from numbadnn.kernels._split import split_pair as cut
 from numbadnn.kernels.unshared_inputs_split_config import EIGHT, LANES, WORDS, SplitConfig

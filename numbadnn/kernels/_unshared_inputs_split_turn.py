@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._access import load
+from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address, write_at
 from numbadnn.kernels._packed import store_words
-from numbadnn.kernels._ptx import ELEMENT, WORD, let_next_start, load
+from numbadnn.kernels._ptx import let_next_start
 from numbadnn.kernels._split import LEFT
 from numbadnn.kernels._split import split_pair as cut
 from numbadnn.kernels.unshared_inputs_split_config import (

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from numbadnn.kernels._access import load, load_shared, store
 from numbadnn.kernels._async_copies import copy_async, wait_async
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load, load_shared, shuffle_xor, store
+from numbadnn.kernels._cuda import ACCUMULATOR, WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels._unshared_inputs_tile import tap_of
+from numbadnn.kernels._warp import shuffle_xor
 from numbadnn.kernels.unshared import LANES, UnsharedConfig
 from numbadnn.problem import ITEMSIZE
 

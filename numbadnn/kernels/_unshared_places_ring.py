@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels._async_copies import commit_async, copy_or_zero, sync_warp, wait_async_but
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import HALF, INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
 from numbadnn.kernels._implicit_tiles_words import shared_address
 from numbadnn.kernels._mma import product
-from numbadnn.kernels._ptx import ELEMENT, WORD, wait_for_previous
+from numbadnn.kernels._ptx import wait_for_previous
 from numbadnn.kernels._unshared_inputs_tile import pixel_at, tap_of
 from numbadnn.kernels._unshared_places_many import written_sums
 from numbadnn.kernels._unshared_seen import EIGHT, NONE, ROW, SIZE, first_position

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import load, store
 from numbadnn.kernels._async_copies import commit_async, sync_warp, wait_async_but
-from numbadnn.kernels._cuda import cuda, device, f32, f64, i32, i64, u32
+from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, f64, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
 from numbadnn.kernels._mma import product
-from numbadnn.kernels._ptx import ELEMENT, WORD, load, store, thread_here, wait_for_previous
+from numbadnn.kernels._ptx import thread_here, wait_for_previous
 from numbadnn.kernels._unshared_inputs_tile import pixel_at, tap_of
 from numbadnn.kernels._unshared_products_box import copies_of
 from numbadnn.kernels._unshared_ring import after, ask_for

@@ -16,8 +16,8 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels._bits import load_bits
-from numbadnn.kernels._cuda import SIMULATED, cuda, device, i32, i64, intrinsic, types, u32
-from numbadnn.kernels._ptx import _I32, WORD, _slot
+from numbadnn.kernels._cuda import SIMULATED, WORD, cuda, device, i32, i64, intrinsic, types, u32
+from numbadnn.kernels._llvm import _I32, _slot
 from numbadnn.kernels._unshared_inputs_tile import pixel_at, tap_of
 
 #: bytes of an element; images of a row of the box, and its words

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from numbadnn.kernels._async_copies import copy_or_zero
 from numbadnn.kernels._bits import load_bits
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._cuda import WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels._implicit_tiles_words import shared_address
 from numbadnn.kernels._packed import load_words, store_words
-from numbadnn.kernels._ptx import WORD, let_next_start
+from numbadnn.kernels._ptx import let_next_start
 from numbadnn.kernels.unshared_turned import PIXELS, THREADS
 
 

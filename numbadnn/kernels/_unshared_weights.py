@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
-from numbadnn.kernels._ptx import ACCUMULATOR, load, load_vector, store_vector
+from numbadnn.kernels._access import load, load_vector, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, cuda, device, i32, i64, u32
 from numbadnn.kernels._unshared_kernels import gather_patches, look_at
 from numbadnn.kernels.unshared import LANES, UnsharedConfig
 from numbadnn.problem import ITEMSIZE

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._cuda import cuda, f32, i32, i64, u32
+from numbadnn.kernels._access import load_vector, store_vector
+from numbadnn.kernels._cuda import WORD, cuda, f32, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import HALF, INT32
 from numbadnn.kernels._implicit_tiles_halves import load_matrices
 from numbadnn.kernels._implicit_tiles_words import shared_address
 from numbadnn.kernels._mma import product
-from numbadnn.kernels._ptx import WORD, load_vector, store_vector
 from numbadnn.kernels._unshared_seen import EIGHT, NONE, ROW, SIZE, fill_seen, fill_spots, first_position
 from numbadnn.kernels.unshared_weights_halves import LANES, TILE, WeightsHalvesConfig
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels._access import load_vector, store_vector
 from numbadnn.kernels._async_copies import wait_async
-from numbadnn.kernels._cuda import cuda, device, f32, f64, i32, i64, u32
+from numbadnn.kernels._cuda import WORD, cuda, device, f32, f64, i32, i64, u32
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address
 from numbadnn.kernels._mma import product
 from numbadnn.kernels._packed import load_words
-from numbadnn.kernels._ptx import WORD, load_vector, store_vector, wait_for_previous
+from numbadnn.kernels._ptx import wait_for_previous
 from numbadnn.kernels._unshared_box_fill import spots_of
 from numbadnn.kernels._unshared_seen import first_position
 from numbadnn.kernels._unshared_turned import copy_box

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels._cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels._access import load_vector, store_vector
+from numbadnn.kernels._cuda import ACCUMULATOR, WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels._packed import load_words, widen
-from numbadnn.kernels._ptx import ACCUMULATOR, WORD, load_vector, store_vector
 from numbadnn.kernels.upsample_layout import WholeConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -62,7 +62,7 @@ def run(problem: Any, arrays: tuple[Any, ...], name: str = "", policy: Policy | 
     """
     if not active():
         raise RuntimeError("expected a process started with NUMBA_ENABLE_CUDASIM=1")
-    from numbadnn.kernels import _ptx
+    from numbadnn.kernels import _access
     from numbadnn.registry import implementations
     from numbadnn.validate.data import buffer, untouched
     from numbadnn.validate.execute import targets, words
@@ -76,7 +76,7 @@ def run(problem: Any, arrays: tuple[Any, ...], name: str = "", policy: Policy | 
     executable = candidates[0].plan(problem, policy or Policy(device=0), config)
     workspace = np.full(executable.workspace_bytes + 16, 0xFF, np.uint8)  # NaN in every type
     start = workspace.ctypes.data
-    _ptx.MEMORY[:] = [*map(_range, (*inputs, *outputs)), (start, start + workspace.size)]
+    _access.MEMORY[:] = [*map(_range, (*inputs, *outputs)), (start, start + workspace.size)]
     arguments = (*(b.array.ctypes.data for b in inputs), *words(problem))
     executable.run(arguments, tuple(b.array.ctypes.data for b in outputs), start + -start % 16, 0)
     if not all(map(untouched, outputs)):

@@ -1,0 +1,76 @@
+"""What the threads of a warp tell each other, beside the twins for the simulator, which has no warps: its threads meet."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, i32, intrinsic, types
+from numbadnn.kernels._llvm import _I32, _asm
+
+
+@functools.cache
+def shuffle_xor(acc: str) -> Callable[..., Any]:
+    """``shuffle_xor(value, mask)``: the value of the thread whose lane differs by ``mask``; all 32 take part."""
+    if SIMULATED:
+        return _shuffle_twin
+    swap = "shfl.sync.bfly.b32 {0}, {0}, $2, 31, -1;"
+    if acc == "float32":
+        template, constraints = "shfl.sync.bfly.b32 $0, $1, $2, 31, -1;", "=f,f,r"
+    else:
+        halves = swap.format("lo") + swap.format("hi")
+        template = "{.reg .b32 lo, hi; mov.b64 {lo, hi}, $1; " + halves + " mov.b64 $0, {lo, hi};}"
+        constraints = "=d,d,r"
+
+    @intrinsic
+    def shuffle(typingctx, value, mask):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            kind = context.get_value_type(ACCUMULATOR[acc])
+            return _asm(builder, template, constraints, kind, list(args), pure=False)
+
+        return ACCUMULATOR[acc](ACCUMULATOR[acc], i32), codegen
+
+    return shuffle
+
+
+_EXCHANGE: dict[int, Any] = {}
+
+
+def _shuffle_twin(value: Any, mask: int) -> Any:
+    """The simulator has no warps: every thread of the block meets here, as every kernel of ours shuffles uniformly."""
+    thread: Any = threading.current_thread()
+    _EXCHANGE[thread.thread_id] = value
+    thread.syncthreads()
+    other = _EXCHANGE[thread.thread_id ^ int(mask)]
+    thread.syncthreads()
+    return other
+
+
+def _largest_of_warp() -> Callable[..., Any]:
+    """``largest(value) -> i32``: the largest of a warp's 32-bit integers; all 32 lanes take part."""
+    if SIMULATED:
+
+        def twin(value):  # type: ignore[no-untyped-def]
+            thread: Any = threading.current_thread()
+            number = thread.thread_id
+            _EXCHANGE[number] = value
+            thread.meet(~(number >> 5), 32)
+            found = max(_EXCHANGE[(number & ~31) + lane] for lane in range(32))
+            thread.meet(~(number >> 5), 32)  # before another value takes its place
+            return found
+
+        return twin
+
+    @intrinsic
+    def largest(typingctx, value):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return _asm(builder, "redux.sync.max.s32 $0, $1, -1;", "=r,r", _I32, list(args), pure=False)
+
+        return types.int32(types.int32), codegen
+
+    return largest
+
+
+largest_of_warp = _largest_of_warp()

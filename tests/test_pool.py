@@ -479,3 +479,17 @@ def test_theanos_names():
     for bad in (2, {2, 3}):
         with pytest.raises(TypeError, match="ws: expected 2 or 3 integers"):
             theano.GpuDnnPoolDesc(bad)
+
+
+@pytest.mark.parametrize("width", [31, 32, 33, 47, 65])
+@pytest.mark.parametrize("mode", ["max", "average_exc_pad"])
+def test_rows_of_any_width_are_given_their_last_column(width, mode):
+    """With a stride of two, columns are given their gradients in pairs; of an odd row the last has none to pair with."""
+    rng = np.random.default_rng(width)
+    x = rng.standard_normal((1, 2, 5, width)).astype("float32")
+    y = numbadnn.pool(x, (3, 3), (2, 2), mode, (1, 1))
+    dy = rng.integers(-4, 5, y.shape).astype("float32")
+    got = np.full_like(x, np.nan)
+    numbadnn.pool_grad(x, y, dy, (3, 3), (2, 2), mode, (1, 1), result=got)
+    exact = reference.pool_grad(x, y, dy, (3, 3), (2, 2), mode, (1, 1))
+    np.testing.assert_allclose(got, exact, rtol=1e-6, atol=1e-6)

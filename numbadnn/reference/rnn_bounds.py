@@ -132,7 +132,7 @@ def rnn_forward_bound(
     in.
     """
     exact = outputs(Exact(), _network(**network), lengths, *arrays)
-    samples = max(SAMPLES, -(-ENOUGH // network["hidden_size"]))
+    samples = _samples(**network)
     many, ends = _side_by_side(arrays, lengths, samples)
     noisy = outputs(_Noisy(_Rounding(**rounding), samples), _network(**network), ends, *many)
     return tuple(_deviation(e, _apart(n, samples)) for e, n in zip(exact, noisy, strict=True))
@@ -143,7 +143,7 @@ def rnn_backward_bound(
 ) -> tuple[Float64, ...]:
     """The same for ``rnn_backward``; the last axis of dw is that of each matrix and bias vector in it."""
     exact_dw, *exact = gradients(Exact(), _network(**network), lengths, given, *arrays)
-    samples = max(SAMPLES, -(-ENOUGH // network["hidden_size"]))
+    samples = _samples(**network)
     many, ends = _side_by_side(arrays, lengths, samples)
     noisy_dw, *noisy = gradients(_Noisy(_Rounding(**rounding), samples), _network(**network), ends, given, *many)
     dw = [_deviation(e, n).ravel() for e, n in zip(exact_dw, noisy_dw, strict=True)]
@@ -155,3 +155,8 @@ def _network(
     hidden_size: int, num_layers: int, rnn_mode: str, input_mode: str = "linear", direction_mode: str = "unidirectional"
 ) -> tuple[Any, ...]:
     return hidden_size, num_layers, rnn_mode, input_mode, direction_mode
+
+
+def _samples(hidden_size: int, **network: Any) -> int:
+    """Runs that give enough of an element and its neighbours."""
+    return max(SAMPLES, -(-ENOUGH // hidden_size))

@@ -112,11 +112,16 @@ def _pairs(row, n, even, evens, odd, odds, half, largest, like):
 def _row_of_elements(row, step, kind, geo, lay, rows, count, lines, m, past, like):
     """The gradient of one row of one channel, stored at address ``row``."""
     half, largest, terms = lay.slot // 2, kind == 0, rows + 16 * count
-    if geo.sw == 2 and step == 1 and geo.W % 2 == 0 and 2 * lanes(like) <= geo.W:
+    if geo.sw == 2 and step == 1 and 2 * lanes(like) <= geo.W:
         evens = _terms_of(terms, lay.phases, 2, rows, count, like)
-        odd = terms + 16 * evens
+        odd, last = terms + 16 * evens, geo.W // 2
         odds = _terms_of(odd, lay.phases + 32, 2, rows, count, like)
-        _pairs(row, geo.W, terms, evens, odd, odds, half, largest, like)
+        _pairs(row, 2 * last, terms, evens, odd, odds, half, largest, like)
+        if geo.W % 2 == 1:  # of the vector that holds the last column, that one
+            first = last // lanes(like) * lanes(like)
+            total = total_of(terms, evens, first * accsize(like), half, largest, like)
+            store_acc(lines, total, like)
+            flush(lines + (last - first) * accsize(like), 1, row + 2 * last * itemsize(like), 1, like)
     else:
         for s in range(min(geo.sw, geo.W)):
             phase = lay.phases + 32 * s

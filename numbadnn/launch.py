@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +16,11 @@ from typing import Any
 from numbadnn import config, operands, select, stored, verbose
 from numbadnn.arrays import View, library_of, view_of
 from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, WorkspaceError
-from numbadnn.problem import Policy, channels_last_strides, contiguous_strides
+from numbadnn.problem import Policy, channels_last_strides, contiguous_strides, normalised_strides
 from numbadnn.registry import Executable, Impl
+
+#: bytes: where a workspace may begin, as every library's new arrays do
+ALIGNED = 256
 
 
 class _Thread(threading.local):
@@ -179,7 +183,7 @@ class Plan:
             raise ValueError(f"this Plan was made for {self.problem}; got arrays {signatures}")
         space = 0
         if workspace is not None:
-            space = _workspace_address(workspace, self.workspace_bytes)
+            space = _workspace_address(workspace, self.workspace_bytes, self.device)
         addresses = tuple(address for address, _ in probed)
         return self.launch(arrays, addresses[:n], addresses[n:], out, stream, self.words, space)
 
@@ -313,12 +317,21 @@ def _quick(plan: Plan) -> Callable[..., Any] | None:
     return plain.get(len(plan.problem.inputs), several)
 
 
-def _workspace_address(workspace: Any, needed: int) -> int:
+def _workspace_address(workspace: Any, needed: int, device: int) -> int:
+    """Where a caller's workspace begins; raises WorkspaceError where a plan of ``device`` cannot use it."""
     view = library_of(workspace, "workspace").view(workspace)
     itemsize = getattr(workspace, "itemsize", 1)
-    have = itemsize if isinstance(itemsize, int) else 1
-    for n in view.shape:
-        have *= n
+    have = math.prod(view.shape) * (itemsize if isinstance(itemsize, int) else 1)
+    if view.device != device:
+        place, got = (f"CUDA device {d}" if d >= 0 else "the CPU" for d in (device, view.device))
+        raise WorkspaceError(f"workspace: expected memory of {place}, got an array of {got}")
     if have < needed:
         raise WorkspaceError(f"workspace: expected at least {needed} bytes, got {have}")
-    return int(view.address)
+    address = view.address if isinstance(view.address, int) else view.address.ctypes.data
+    follows = normalised_strides(view.shape, view.strides) == contiguous_strides(view.shape)
+    if needed and not (follows and address % ALIGNED == 0):
+        what = f"address {address:#x}" if follows else f"strides {view.strides}"
+        raise WorkspaceError(
+            f"workspace: expected bytes that follow each other from a multiple of {ALIGNED} on, as a new array's do, got {what}"
+        )
+    return address

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn import planning
+from numbadnn import launch, planning
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.ops.softmax import SoftmaxProblem
 
@@ -191,6 +191,24 @@ def test_free_strides_make_no_new_choice() -> None:
     odd = np.lib.stride_tricks.as_strided(base, base.shape, (12345 * 4, *base.strides[1:]))
     assert np.array_equal(numbadnn.conv2d(base, W), numbadnn.conv2d(odd, W))
     assert numbadnn.cache_info().choices == 1
+
+
+def test_a_workspace_is_enough_memory_of_the_device_from_a_line_on() -> None:
+    memory = np.empty(4096, np.uint8)
+    space = memory[-memory.ctypes.data % launch.ALIGNED :][:2048]
+    address = launch._workspace_address
+    assert address(space, 2048, -1) == space.ctypes.data
+    assert address(space.view(np.float32).reshape(8, 64), 2048, -1) == space.ctypes.data
+    assert address(space[1:], 0, -1) == space.ctypes.data + 1  # which nobody will use
+    for wrong, needed, device, why in (
+        (space, 2049, -1, "at least 2049 bytes, got 2048"),
+        (space, 2048, 0, "memory of CUDA device 0, got an array of the CPU"),
+        (space[16:], 1024, -1, f"a multiple of 256 on, as a new array's do, got address {space.ctypes.data + 16:#x}"),
+        (space[::2], 1024, -1, r"got strides \(2,\)"),
+        (space[1792::-256], 8, -1, r"got strides \(-256,\)"),
+    ):
+        with pytest.raises(numbadnn.WorkspaceError, match=f"^workspace: expected .*{why}"):
+            address(wrong, needed, device)
 
 
 def test_threads_share_choices_not_plans() -> None:

@@ -390,3 +390,8 @@ def test_workspace_limit_and_a_users_own_workspace() -> None:
     assert torch.equal(plan(x, w, workspace=space), plan(x, w))
     with pytest.raises(numbadnn.WorkspaceError, match="workspace: expected at least"):
         plan(x, w, workspace=space[:-1])
+    longer = torch.empty(plan.workspace_bytes + 16, dtype=torch.uint8, device="cuda")
+    with pytest.raises(numbadnn.WorkspaceError, match="workspace: expected bytes .* from a multiple of 256 on"):
+        plan(x, w, workspace=longer[16:])
+    with pytest.raises(numbadnn.WorkspaceError, match="workspace: expected memory of CUDA device 0, got .* the CPU"):
+        plan(x, w, workspace=longer.cpu())

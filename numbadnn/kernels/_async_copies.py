@@ -147,6 +147,40 @@ def _copy_line() -> Callable[..., None]:
 copy_line = _copy_line()
 
 
+def _copy_tile(axes: int) -> Callable[..., None]:
+    if SIMULATED:
+        from numbadnn.kernels import _hopper_twins
+
+        def twin(shared, to, tensor, at, barrier):  # type: ignore[no-untyped-def]
+            data = _hopper_twins.tile_of(tensor, at)
+            shared[to // shared.itemsize :][: data.size // shared.itemsize] = data.view(shared.dtype)
+            _hopper_twins.arrived(int(barrier), data.size)
+
+        return twin
+
+    name = f"cp.async.bulk.tensor.{axes}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+    at = ", ".join(f"${2 + i}" for i in range(axes))
+    template = f"{name} [$0], [$1, {{{at}}}], [${2 + axes}];"
+    codes = ",".join(["r", "l", *"r" * axes, "r", "~{memory}"])
+
+    @intrinsic
+    def copy(typingctx, shared, to, tensor, at, barrier):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            _, to, tensor, at, barrier = args
+            place = [builder.extract_value(at, i) for i in range(axes)]
+            _asm(builder, template, codes, ir.VoidType(), [to, tensor, *place, barrier], pure=False)
+            return context.get_dummy_value()
+
+        return types.void(shared, i32, types.uint64, types.UniTuple(types.int32, axes), types.uint32), codegen
+
+    return copy
+
+
+#: ``copy_tile(axes)(shared, to, map, at, barrier)``: begin to copy the map's box at ``at``, innermost axis first, to the shared
+#: address ``to``; the barrier in shared memory is told of its bytes (Hopper)
+copy_tile = functools.cache(_copy_tile)
+
+
 def _copy_or_zero(builder: Any, size: int, to: Any, address: Any, there: Any, fetch: int = 0) -> None:
     length = builder.select(there, ir.Constant(_I32, size), ir.Constant(_I32, 0))
     template = f"{_instruction(size, fetch)} [$0], [$1], {size}, $2;"

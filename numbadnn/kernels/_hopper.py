@@ -74,6 +74,13 @@ def _of_3(signature: Any, codegen: Any) -> Any:
     return intrinsic(call)
 
 
+def _of_4(signature: Any, codegen: Any) -> Any:
+    def call(typingctx, a, b, c, d):  # type: ignore[no-untyped-def]
+        return signature, codegen
+
+    return intrinsic(call)
+
+
 def _of_5(signature: Any, codegen: Any) -> Any:
     def call(typingctx, a, b, c, d, e):  # type: ignore[no-untyped-def]
         return signature, codegen
@@ -103,7 +110,7 @@ def _of_11(signature: Any, codegen: Any) -> Any:
 
 
 _INTRINSICS: dict[int, Callable[..., Any]] = {
-    0: _of_0, 1: _of_1, 2: _of_2, 3: _of_3, 5: _of_5, 6: _of_6, 9: _of_9, 11: _of_11,
+    0: _of_0, 1: _of_1, 2: _of_2, 3: _of_3, 4: _of_4, 5: _of_5, 6: _of_6, 9: _of_9, 11: _of_11,
 }  # fmt: skip
 
 
@@ -151,6 +158,8 @@ barrier_wait = _or_twin(
 )
 #: barriers that were initialised are visible to the copy engine
 fence_barriers = _or_twin("nothing", "fence.mbarrier_init.release.cluster; fence.proxy.async;")
+#: the same, where all threads of the block meet before the first copy: a fence less to wait for
+fence_started = _or_twin("nothing", "fence.mbarrier_init.release.cluster;")
 
 
 @functools.cache
@@ -187,6 +196,13 @@ copy_box = _or_twin(
     "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3, $4}], [$5];",
     (),
     (u32, u64, i32, i32, i32, u32),
+)
+#: ``copy_stretch(target, address, size, barrier)``: begin to copy ``size`` bytes, whole aligned 16 of them, to shared memory
+copy_stretch = _or_twin(
+    "copy_stretch",
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];",
+    (),
+    (u32, i64, i32, u32),
 )
 #: ``copy_pixels(target, map, channel, x, y, image, barrier, right, down)``: begin to copy channels of the pixels that follow
 #: (x, y) of an image in the map's window, each read ``right`` and ``down`` of where it stands (0 to 255)
@@ -227,6 +243,8 @@ def wait_boxes(groups: int) -> Any:
     return _or_twin("nothing", f"cp.async.bulk.wait_group.read {groups};")
 
 
+#: until all boxes that this thread has begun to store are in memory
+wait_stored = _or_twin("nothing", "cp.async.bulk.wait_group 0;")
 #: ``meet(barrier)``: the 128 threads of a group wait for each other; ``barrier`` is the group's own number, 1 to 15
 meet = _or_twin("meet", "bar.sync $0, 128;", (), (i32,))
 
@@ -235,21 +253,22 @@ meet = _or_twin("meet", "bar.sync $0, 128;", (), (i32,))
 
 
 @functools.cache
-def wgmma(dtype: str, n: int, a_by_rows: bool, b_by_rows: bool) -> Any:
+def wgmma(dtype: str, n: int, a_by_rows: bool, b_by_rows: bool, at: int = 0, fresh: bool = False) -> Any:
     """``wgmma(sums, a, b)``: sums += A (64 x 16) times B (16 x n), both in shared memory, by four warps together.
 
-    float32 is multiplied as TF32: 8 terms, both by rows.
+    The sums are sums[at:]; with ``fresh`` they are set. float32 is multiplied as TF32: 8 terms, both by rows.
 
     ``a`` and ``b`` are matrix descriptors; ``by_rows`` says that neighbours in memory are neighbours along k, as
     opposed to along m or n. Thread t holds row 16*warp + lane//4 (+8), columns 8*j + 2*(lane%4) (+1) in sums[4*j:].
     """
     if SIMULATED:
-        return twins.wgmma(dtype, n, a_by_rows, b_by_rows)
+        return twins.wgmma(dtype, n, a_by_rows, b_by_rows, at, fresh)
     count, kind = n // 2, {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}[dtype]
     held = ",".join(f"${i}" for i in range(count))
     terms, order = (8, "") if kind == "tf32" else (16, f", {int(not a_by_rows)}, {int(not b_by_rows)}")
     template = (
-        f"{{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n{n}k{terms}.f32.{kind}.{kind} {{{held}}}, "
+        f"{{.reg .pred p; setp.ne.b32 p, {int(not fresh)}, 0; "
+        f"wgmma.mma_async.sync.aligned.m64n{n}k{terms}.f32.{kind}.{kind} {{{held}}}, "
         f"${2 * count}, ${2 * count + 1}, p, 1, 1{order};}}"
     )
     constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["l", "l", "~{memory}"])
@@ -258,7 +277,7 @@ def wgmma(dtype: str, n: int, a_by_rows: bool, b_by_rows: bool) -> Any:
     def multiply(typingctx, sums, a, b):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
             array = context.make_array(signature.args[0])(context, builder, args[0])
-            slots = [builder.gep(array.data, [ir.Constant(ir.IntType(64), i)]) for i in range(count)]
+            slots = [builder.gep(array.data, [ir.Constant(ir.IntType(64), at + i)]) for i in range(count)]
             result = ir.LiteralStructType([ir.FloatType()] * count)
             values = [builder.load(slot) for slot in slots]
             found = _asm(builder, template, constraints, result, [*values, args[1], args[2]], pure=False)
@@ -311,3 +330,10 @@ store_turned_tiles = _or_twin(
 load_words = _or_twin("load_words", "ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", (u32, u32, u32, u32), (u32,))
 #: ``store_words(address, a, b, c, d)``: 16 aligned bytes of global memory
 store_words = _or_twin("store_words", "st.global.v4.b32 [$0], {$1, $2, $3, $4};", (), (i64, u32, u32, u32, u32))
+#: ``keep_words(address, a, b, c, d)``: 16 aligned bytes of shared memory
+keep_words = _or_twin("keep_words", "st.shared.v4.b32 [$0], {$1, $2, $3, $4};", (), (u32, u32, u32, u32, u32))
+load_word = _or_twin("load_word", "ld.shared.b32 $0, [$1];", (u32,), (u32,))
+keep_word = _or_twin("keep_word", "st.shared.b32 [$0], $1;", (), (u32, u32))
+keep_pair = _or_twin("keep_pair", "st.shared.v2.b32 [$0], {$1, $2};", (), (u32, f32, f32))
+#: ``as_float(word)``: the float32 of these bits
+as_float = _or_twin("as_float", "mov.b32 $0, $1;", (f32,), (u32,), True)

@@ -38,7 +38,8 @@ class Map(NamedTuple):
     """A descriptor: ``array`` has axes z, y, x; ``box`` is (x, y)."""
 
     array: np.ndarray
-    box: tuple[int, int]
+    box: tuple[int, ...]
+    swizzled: bool = True
 
 
 class Window(NamedTuple):
@@ -113,19 +114,45 @@ def barrier_wait(barrier: int, parity: int) -> None:
     threading.current_thread().wait_until(lambda: found.phase != parity)  # type: ignore[attr-defined]
 
 
-def _swizzled(at: int) -> int:
+def _swizzled(at: Any) -> Any:
     return at ^ ((at >> 7) & 7) << 4
 
 
 def copy_box(target: int, source: Map, x: int, y: int, z: int, barrier: int) -> None:
-    block, (width, height) = _block(), source.box
-    if int(target) % 1024:
-        raise ValueError(f"a box is copied to {target}, which is not a multiple of 1024")
-    plane = source.array[int(z)]
-    box = np.zeros((height, width), plane.dtype)
-    inside = plane[max(y, 0) : max(y + height, 0), max(x, 0) : max(x + width, 0)]
-    box[: inside.shape[0], : inside.shape[1]] = inside
-    _arrive(block, int(target), box, int(barrier))
+    aligned, target = 1024 if source.swizzled else 128, int(target)
+    if target % aligned:
+        raise ValueError(f"a box is copied to {target}, which is not a multiple of {aligned}")
+    data = tile_of(Map(source.array[int(z)], source.box[:2], source.swizzled), (x, y))
+    _block().memory[target : target + data.size] = data
+    arrived(int(barrier), data.size)
+
+
+def copy_stretch(target: int, address: int, size: int, barrier: int) -> None:
+    from numbadnn.kernels._access import _bytes_at
+
+    for start in range(0, int(size), 16):
+        piece = bytes(_bytes_at(int(address) + start, 16))
+        _block().memory[int(target) + start : int(target) + start + 16] = np.frombuffer(piece, np.uint8)
+    arrived(int(barrier), int(size))
+
+
+def tile_of(source: Map, at: tuple[int, ...]) -> np.ndarray:
+    """The bytes of the box of a tensor in memory, as they lie from a multiple of 1024 on."""
+    array, box, swizzled = source
+    found = np.zeros(box[::-1], array.dtype)
+    own, theirs = [], []
+    for start, length, extent in zip(at[::-1], box[::-1], array.shape, strict=True):
+        low, high = max(int(start), 0), min(int(start) + length, extent)
+        own.append(slice(low - int(start), max(high, low) - int(start)))
+        theirs.append(slice(low, max(high, low)))
+    found[tuple(own)] = array[tuple(theirs)]
+    data = found.view(np.uint8).ravel()
+    if not swizzled:
+        return data
+    places = np.arange(0, data.size, 16)
+    moved = np.empty_like(data).reshape(-1, 16)
+    moved[_swizzled(places) // 16] = data.reshape(-1, 16)
+    return moved.ravel()
 
 
 def copy_pixels(
@@ -173,7 +200,7 @@ def _copy_window(
 
 
 def store_box(target: Map, x: int, y: int, z: int, source: int) -> None:
-    block, (width, height) = _block(), target.box
+    block, (width, height) = _block(), target.box[:2]
     item = target.array.itemsize
     box = np.zeros((height, width * item), np.uint8)
     for row in range(height):
@@ -208,25 +235,30 @@ def arrived(barrier: int, nbytes: int) -> None:
 
 
 def _tile(descriptor: int, count: int, by_rows: bool, dtype: Any) -> np.ndarray:
-    """The matrix of ``count`` rows of 32 bytes behind a descriptor of the 128-byte swizzle."""
+    """The matrix of ``count`` rows of 32 bytes behind a descriptor of the 128-byte swizzle, or, by rows, of none."""
     memory, start = _block().memory, (descriptor & 0x3FFF) << 4
     leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
-    if descriptor >> 62 != 1:
-        raise ValueError("expected a descriptor of the 128-byte swizzle")
+    swizzled = descriptor >> 62 == 1
+    if not swizzled and (descriptor >> 62 or not by_rows):
+        raise ValueError("expected a descriptor of the 128-byte swizzle, or of rows without one")
     size = np.dtype(dtype).itemsize
     found = np.zeros((count, 32 // size), dtype)
     for i in range(count):
         for k in range(32 // size):
-            if by_rows:
+            if not swizzled:
+                at = start + (i >> 3) * stride + (i & 7) * 16 + (k * size >> 4) * leading + (k * size & 15)
+            elif by_rows:
                 at = start + (i >> 3) * stride + (i & 7) * 128 + k * size
             else:
                 at = start + (i >> 6) * leading + (k >> 3) * stride + (k & 7) * 128 + (i & 63) * 2
-            at = _swizzled(at)
+            at = _swizzled(at) if swizzled else at
             found[i, k] = memory[at : at + size].view(dtype)[0]
     return found.astype(np.float32)
 
 
-def wgmma(dtype: str, n: int, a_by_rows: bool, b_by_rows: bool) -> Callable[..., None]:
+def wgmma(
+    dtype: str, n: int, a_by_rows: bool, b_by_rows: bool, start: int = 0, fresh: bool = False
+) -> Callable[..., None]:
     from numbadnn.kernels._access import _numpy_type
 
     kind = _numpy_type(dtype)
@@ -242,10 +274,12 @@ def wgmma(dtype: str, n: int, a_by_rows: bool, b_by_rows: bool) -> Callable[...,
             pieces[:] = [_tile(int(a), 64, a_by_rows, kind) @ _tile(int(b), n, b_by_rows, kind).T] * 128
         _meet()
         product, row, column = pieces[thread & 127], warp * 16 + (lane >> 2), 2 * (lane & 3)
+        if fresh:
+            sums[start : start + n // 2] = 0
         for j in range(n // 8):
-            at = 8 * j + column
-            sums[4 * j : 4 * j + 2] += product[row, at : at + 2]
-            sums[4 * j + 2 : 4 * j + 4] += product[row + 8, at : at + 2]
+            at, to = 8 * j + column, start + 4 * j
+            sums[to : to + 2] += product[row, at : at + 2]
+            sums[to + 2 : to + 4] += product[row + 8, at : at + 2]
 
     return multiply
 
@@ -302,3 +336,23 @@ def store_words(address: int, *words: int) -> None:
     from numbadnn.kernels._access import _bytes_at
 
     _bytes_at(int(address), 16)[:] = np.array(words, np.uint32).tobytes()
+
+
+def keep_words(address: int, *words: int) -> None:
+    _block().memory[int(address) : int(address) + 16].view(np.uint32)[:] = [int(word) & 0xFFFFFFFF for word in words]
+
+
+def load_word(address: int) -> Any:
+    return _block().memory[int(address) : int(address) + 4].view(np.uint32)[0]
+
+
+def keep_word(address: int, word: int) -> None:
+    _block().memory[int(address) : int(address) + 4].view(np.uint32)[0] = int(word)
+
+
+def keep_pair(address: int, *numbers: Any) -> None:
+    _block().memory[int(address) : int(address) + 8].view(np.float32)[:] = numbers
+
+
+def as_float(word: int) -> Any:
+    return np.array([int(word)], np.uint32).view(np.float32)[0]

@@ -138,7 +138,7 @@ def forward(config: TwofoldConfig) -> Callable[..., None]:
     multipliers, high_filters, plane = config.multipliers, config.filters, config.plane
     warps, of_stage = config.high * config.wide, config.multipliers // SETS + READERS
     read, place, multiply, put, compute = (
-        *(readers(config), filters(config), _multiply(config), _put(config), plain_sums(config)),
+        *(readers(config), filters(config), _multiply(config), _put(config), plain_sums(taps, RUN * runs, 16 * tiles)),
     )
     sums, count, first_stage = 32 * runs * tiles, 8 + 8 * tiles, config.shared_bytes - 2 * STAGES * config.plane
     meet, wait, tell = meet_of(multipliers), meet_of(of_stage), arrive_of(of_stage)

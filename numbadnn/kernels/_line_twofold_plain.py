@@ -9,18 +9,18 @@ from numbadnn.kernels._bits import load_bits
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._hopper import ADDRESS
 from numbadnn.kernels._warp import largest_of_warp
-from numbadnn.kernels.line_twofold import LANES, RUN, SIZE, TwofoldConfig
+from numbadnn.kernels.line_twofold import LANES, SIZE
 
 #: filters of which a lane has a sum
 TOGETHER = 8
 
 
-def plain_sums(config: TwofoldConfig) -> Callable[..., None]:
+def plain_sums(taps: int, span: int, filters: int) -> Callable[..., None]:
     """``compute(line, w, target, lane, limits, t, ...)``: a warp's results of numbers and filters up to ``limits``, not 0.
 
-    A lane has a time. The first filter's terms begin at ``w``, its results at ``target``; K filters are left.
+    The warp has ``span`` times of ``filters``, a lane one time of these. The first filter's terms begin at ``w``, its results at
+    ``target``; K filters are left.
     """
-    taps, span, filters = config.taps, RUN * config.runs, 16 * config.tiles
     bits, value, write = load_bits(SIZE), load("float32", "float32"), store("float32", "float32")
 
     @device

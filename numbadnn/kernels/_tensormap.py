@@ -12,7 +12,8 @@ import ctypes
 import re
 from typing import Any
 
-from numbadnn.kernels import _driver
+from numbadnn.kernels import _driver, simulate
+from numbadnn.kernels._context import ensure_context
 
 #: CUtensorMapDataType; "tf32" is float32 in memory, rounded by the copy
 DATA_TYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9, "tf32": 11}
@@ -57,6 +58,16 @@ def encode(
     rank = len(extents)
     shape = ((ctypes.c_uint32 * rank)(*box), (ctypes.c_uint32 * rank)(*(1,) * rank))
     return _encode("cuTensorMapEncodeTiled", dtype, extents, strides, shape, _SWIZZLE_128B if swizzled else 0)
+
+
+def described(
+    device: int, dtype: str, how: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], swizzled: bool = True
+) -> Any:
+    """``encode`` of (extents, strides, box) in the context of ``device``, or what the simulator has in its place."""
+    if simulate.active():
+        return simulate.Tensor(dtype, *how, swizzled)
+    with ensure_context(device):
+        return encode(dtype, *how, swizzled)
 
 
 def encode_window(

@@ -2,7 +2,8 @@
 
 Lines of whole pieces of 16 bytes have kernels of their own: ``line_channels`` where each channel stands alone, ``line_tiles``
 and ``line_dense`` for many, and on tensor cores, of 16-bit types, ``line_toeplitz`` for the one, ``line_octets`` and
-``line_halves`` for the other, of float32 ``line_twofold``; all others, at any strides, that in ``_line_kernels``.
+``line_halves`` for the other, of float32 ``line_twofold`` and, on Hopper, ``line_boxes``; all others, at any strides, that in
+``_line_kernels``.
 Steps and filters of a thread, and few taps, are frozen into a kernel, all else is an argument.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from numbadnn.kernels import (
+    line_boxes,
     line_channels,
     line_dense,
     line_halves,
@@ -21,9 +23,10 @@ from numbadnn.kernels import (
     line_toeplitz,
     line_twofold,
 )
-from numbadnn.kernels._launch import Kernel
-from numbadnn.kernels._plans import one_launch
+from numbadnn.kernels._launch import Kernel, sequence
+from numbadnn.kernels._plans import around, one_launch
 from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
+from numbadnn.kernels.line_boxes import BoxesConfig
 from numbadnn.kernels.line_channels import THREADS, ChannelConfig, first_tap
 from numbadnn.kernels.line_dense import (
     MOST_FROZEN_TAPS,
@@ -59,6 +62,7 @@ class LineConfig:
 
 Config = (
     LineConfig
+    | BoxesConfig
     | ChannelConfig
     | DenseConfig
     | LineHalvesConfig
@@ -69,6 +73,7 @@ Config = (
 )
 #: whose kernels are other modules'
 FAMILIES: dict[type, Any] = {
+    BoxesConfig: line_boxes,
     ChannelConfig: line_channels,
     DenseConfig: line_dense,
     LineHalvesConfig: line_halves,
@@ -77,7 +82,7 @@ FAMILIES: dict[type, Any] = {
     ToeplitzConfig: line_toeplitz,
     TwofoldConfig: line_twofold,
 }
-TENSOR_CORES = LineHalvesConfig, OctetsConfig, ToeplitzConfig, TwofoldConfig
+TENSOR_CORES = BoxesConfig, LineHalvesConfig, OctetsConfig, ToeplitzConfig, TwofoldConfig
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> Config:
@@ -88,6 +93,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> Config:
         or line_halves.heuristic(problem, policy)
         or line_toeplitz.heuristic(problem, policy)
         or line_channels.heuristic(problem)
+        or line_boxes.heuristic(problem, policy)
         or line_twofold.heuristic(problem, policy)
         or line_tiles.heuristic(problem, acc)
         or line_dense.heuristic(problem, acc)
@@ -146,6 +152,9 @@ def _plan(problem: ConvProblem, policy: Policy, config: Config | None = None) ->
         chosen = kernel(dtype, acc, config)
         launch = _prepare(problem, device, config, chosen)
     arithmetic = "ieee" if problem.x.dtype == "float32" else "tensor_core"
+    if isinstance(config, BoxesConfig):
+        direct = sequence("x w y", [(launch, "x y x w y")])
+        return around(direct, {"kernel": chosen.name, "config": config}, 0, "ieee", "run_to_run")
     return one_launch(chosen, launch, config, *((arithmetic, "run_to_run") if on_tensor_cores else ()))
 
 
@@ -176,6 +185,8 @@ def _rank(problem: ConvProblem) -> float:
         return 5 + max(problem.bytes / 2.2e6, problem.flops / 1.5e8)
     if isinstance(config, ChannelConfig):
         return 3 + max(problem.bytes / 3.3e6, problem.flops / 2.5e7)
+    if isinstance(config, BoxesConfig):
+        return 8.5 + max(problem.bytes / 4e6, problem.flops / 1.7e8)
     if isinstance(config, TwofoldConfig):
         return 6 + problem.bytes / 3.4e6 + problem.flops / 1.6e8
     if isinstance(config, LineConfig):

@@ -9,10 +9,11 @@ checked against the operands' memory, and every 32-bit index against its range. 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,27 @@ from numbadnn.problem import Policy
 def active() -> bool:
     """Whether this process was started with the simulator in place of CUDA."""
     return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+
+
+class Tensor(NamedTuple):
+    """What a TMA descriptor says of an array, the innermost axis first; ``strides`` in bytes, of the others."""
+
+    dtype: str
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzled: bool
+
+    def at(self, address: int) -> Any:
+        """What the copy engine's twin takes."""
+        from numbadnn.kernels._hopper_twins import Map
+
+        item = np.dtype(self.dtype)
+        steps = (item.itemsize, *self.strides)
+        span = sum((n - 1) * step for n, step in zip(self.extents, steps, strict=True)) + item.itemsize
+        data: Any = (ctypes.c_uint8 * span).from_address(address)
+        array = np.ndarray(self.extents[::-1], item, data, 0, steps[::-1])
+        return Map(array, self.box, self.swizzled)
 
 
 class SimulatedLaunch:
@@ -34,9 +56,10 @@ class SimulatedLaunch:
 
         convert = {"i32": i32, "i64": i64, "f32": f32, "f64": f64}
         words = parameters.split()
-        self._addresses = words.count("ptr")
+        self._maps = scalars[: words.count("map")]  # they come first
+        self._addresses = words.count("ptr") + len(self._maps)
         self._scalars = []
-        for word, value in zip(words[self._addresses :], scalars, strict=True):
+        for word, value in zip(words[self._addresses :], scalars[len(self._maps) :], strict=True):
             name, _, count = word.partition("*")
             self._scalars.append(tuple(map(convert[name], value)) if count else convert[name](value))
         self._how = build(), grid, block, shared_bytes
@@ -50,7 +73,8 @@ class SimulatedLaunch:
 
         with warnings.catch_warnings():  # exp(inf - inf) is meant; NumPy's error state is each thread's own
             warnings.simplefilter("ignore", RuntimeWarning)
-            launch(*self._how, *addresses[: self._addresses], *self._scalars)
+            maps = [tensor.at(address) for tensor, address in zip(self._maps, addresses, strict=False)]
+            launch(*self._how, *maps, *addresses[len(maps) : self._addresses], *self._scalars)
 
 
 def run(problem: Any, arrays: tuple[Any, ...], name: str = "", policy: Policy | None = None, config: Any = None) -> Any:
@@ -74,11 +98,11 @@ def run(problem: Any, arrays: tuple[Any, ...], name: str = "", policy: Policy | 
     inputs = [buffer(spec, array) for spec, array in zip(problem.inputs, arrays, strict=False)]
     outputs = targets(problem, old)
     executable = candidates[0].plan(problem, policy or Policy(device=0), config)
-    workspace = np.full(executable.workspace_bytes + 16, 0xFF, np.uint8)  # NaN in every type
+    workspace = np.full(executable.workspace_bytes + 256, 0xFF, np.uint8)  # NaN in every type
     start = workspace.ctypes.data
     _access.MEMORY[:] = [*map(_range, (*inputs, *outputs)), (start, start + workspace.size)]
     arguments = (*(b.array.ctypes.data for b in inputs), *words(problem))
-    executable.run(arguments, tuple(b.array.ctypes.data for b in outputs), start + -start % 16, 0)
+    executable.run(arguments, tuple(b.array.ctypes.data for b in outputs), start + -start % 256, 0)
     if not all(map(untouched, outputs)):
         raise IndexError(f"{candidates[0].name} wrote into the gaps of an output")
     return tuple(b.array for b in outputs)

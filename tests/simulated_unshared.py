@@ -9,24 +9,32 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels import simulate, unshared_box_many, unshared_products
+from numbadnn.kernels import (
+    simulate,
+    unshared_box_many,
+    unshared_inputs_split,
+    unshared_products,
+    unshared_twofold,
+)
 from numbadnn.kernels.unshared_box import BoxConfig
 from numbadnn.kernels.unshared_box_many import ManyConfig
 from numbadnn.kernels.unshared_halves import HalvesConfig
 from numbadnn.kernels.unshared_inputs import BoxesConfig
 from numbadnn.kernels.unshared_inputs_halves import InputsHalvesConfig
-from numbadnn.kernels.unshared_inputs_rows_config import configured
+from numbadnn.kernels.unshared_inputs_rows_config import configured, cut_evenly, laid_out
 from numbadnn.kernels.unshared_inputs_split_config import configured as split_configured
 from numbadnn.kernels.unshared_places import PlacesConfig
 from numbadnn.kernels.unshared_places_many import PlacesManyConfig
 from numbadnn.kernels.unshared_places_ring import RingConfig
 from numbadnn.kernels.unshared_products import ProductsConfig
+from numbadnn.kernels.unshared_twofold import TwofoldConfig
 from numbadnn.kernels.unshared_weights_halves import WeightsHalvesConfig
 from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.validate.oracle import Trial
 
+KINDS = ("extremes", "integers", "random")
 FORWARD, INPUTS, WEIGHTS = "conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"
 SMALL = "x={t}:2x4x4x5 w={t}:4x3x4x4x2x2"
 STRIDED = "x={t}:9x12x5x6 w={t}:20x3x2x12x3x3 pad=1,1,0,0 stride=2,2 flip=0"
@@ -113,7 +121,8 @@ TURNED: tuple[tuple[str, str, Any], ...] = (
 #: rows of pixels with their sums in registers: sizes, tile, channels, depth, images of a thread of float32, rows of positions at
 #: a time, who asks for filters and whether y is turned. The last tile has fewer rows and columns, a group of rows fewer; two
 #: slices of channels; the last piece has fewer filters, or is the only one; groups; pixels that no position reaches; filters
-#: copied at once, of neighbours in neighbouring lanes; one image
+#: copied at once, of neighbours in neighbouring lanes; one image; y's values by fours; filters that begin anywhere within 32 and
+#: 128 bytes; tiles that begin and end within a row
 ROWS: tuple[tuple[str, tuple[int, int], int, int, int, int, str], ...] = (
     ("x={t}:2x8x4x5 w={t}:4x3x4x8x2x2", (2, 3), 8, 3, 2, 1, ""),
     ("x={t}:9x16x5x6 w={t}:20x3x2x16x3x3 pad=1,1,0,0 stride=2,2 flip=0", (3, 1), 8, 2, 8, 2, ""),
@@ -125,6 +134,12 @@ ROWS: tuple[tuple[str, tuple[int, int], int, int, int, int, str], ...] = (
     ("x={t}:9x8x6x7 w={t}:32x4x5x8x3x3", (4, 2), 8, 5, 16, 2, "turned"),
     ("x={t}:1x8x6x4 w={t}:17x4x2x8x3x3 flip=0", (4, 2), 8, 2, 1, 3, ""),
     ("x={t}:1x8x6x4 w={t}:17x4x2x8x3x3 flip=0", (4, 2), 8, 12, 1, 1, "whole"),
+    ("x={t}:17x16x4x5 w={t}:6x3x4x8x2x2 groups=2 alpha=2 beta=-3", (2, 4), 8, 6, 4, 1, "whole"),
+    ("x={t}:5x16x6x8 w={t}:20x4x8x16x3x1", (2, 4), 16, 4, 4, 1, "whole"),
+    ("x={t}:3x16x10x10 w={t}:18x2x2x16x9x9 flip=0", (2, 2), 8, 2, 1, 2, "asked"),
+    ("x={t}:9x8x9x6 w={t}:20x7x4x8x3x3", (4, 2), 8, 2, 1, 2, "asked"),
+    ("x={t}:17x8x9x6 w={t}:32x7x4x8x3x3 flip=0", (4, 2), 8, 5, 16, 3, "turned"),
+    ("x={t}:3x16x11x7 w={t}:18x5x3x8x3x3 stride=2,2 groups=2 alpha=2 beta=-3", (3, 2), 8, 3, 1, 2, "asked"),
 )
 
 
@@ -134,31 +149,45 @@ def check_rows(row: tuple[str, tuple[int, int], int, int, int, int, str], dtype:
     config = configured(problem, tile, channels, depth, 1, own, deep, how == "whole")
     if how in ("asked", "turned"):
         config = replace(config, turns=3, many=True, turned=how == "turned")
+        config = cut_evenly(problem, config)
+        config = config if own else laid_out(problem, config)
     return check(INPUTS, sizes, config, dtype, kind, "ieee" if own else "tensor_core")
 
 
-#: the same of float32 on tensor cores: sizes, tile, channels, depth. Steps of filters, the last with fewer; tiles past the last
-#: row and column; some channels of the last block; pixels that no position reaches; groups
-SPLIT: tuple[tuple[str, tuple[int, int], int, int], ...] = (
-    ("x={t}:17x8x4x5 w={t}:16x3x4x8x2x2", (2, 3), 8, 2),
-    ("x={t}:9x12x6x8 w={t}:20x3x3x12x3x3 pad=1,0,0,0 stride=2,2 flip=0", (2, 2), 4, 3),
-    ("x={t}:17x16x4x5 w={t}:6x3x4x8x2x2 groups=2 alpha=2 beta=-3", (3, 3), 8, 2),
+#: the same of float32 on tensor cores: sizes, tile, channels, depth, whether a block cuts y itself. Steps of filters, the last
+#: with fewer; tiles past the last row and column; some channels of the last block; pixels that no position reaches; groups
+SPLIT: tuple[tuple[str, tuple[int, int], int, int, bool], ...] = (
+    ("x={t}:17x8x4x5 w={t}:16x3x4x8x2x2", (2, 3), 8, 2, True),
+    ("x={t}:9x12x6x8 w={t}:20x3x3x12x3x3 pad=1,0,0,0 stride=2,2 flip=0", (2, 2), 4, 3, True),
+    ("x={t}:17x16x4x5 w={t}:6x3x4x8x2x2 groups=2 alpha=2 beta=-3", (3, 3), 8, 2, False),
+    ("x={t}:9x12x6x8 w={t}:20x3x3x12x3x3 pad=1,0,0,0 stride=2,2 flip=0", (2, 2), 4, 3, False),
 )
 
 
-def check_split(row: tuple[str, tuple[int, int], int, int], kind: str) -> bool:
-    sizes, tile, channels, depth = row
+def check_split(row: tuple[str, tuple[int, int], int, int, bool], kind: str) -> bool:
+    sizes, tile, channels, depth, filled = row
     config = split_configured(ConvProblem.parse(f"{INPUTS} {sizes.format(t='float32')}"), tile, channels, depth)
+    config = config and replace(config, filled=filled)
     return check(INPUTS, sizes, config, "float32", kind, "ieee")
 
 
+#: forward in float32 on tensor cores: boxes of some channels, and of all; more tiles than blocks stay; two warps that share
+#: terms, or filters; the last tile past the last position; groups; a channel of fewer terms than a slot
+TWOFOLD: tuple[tuple[str, TwofoldConfig], ...] = (
+    ("x={t}:17x16x5x6 w={t}:16x6x7x16x2x2 flip=0 pad=1,1,1,1", TwofoldConfig(1, 2, 1, 2, 2, 1, 16)),
+    ("x={t}:17x9x5x6 w={t}:18x3x3x9x3x3 pad=1,1,0,1 stride=2,2", TwofoldConfig(1, 2, 2, 1, 2, 2, 3)),
+    ("x={t}:20x18x4x5 w={t}:32x2x4x9x3x2 groups=2 alpha=2 beta=-3", TwofoldConfig(2, 1, 1, 2, 3, 1, 9)),
+)
+
+
 def with_extremes(problem: ConvProblem) -> Trial:
-    """Numbers that are no sum of three bfloat16, and products that overflow: each is seen by some outputs."""
+    """Numbers that cannot be cut in 16-bit ones, and products that overflow: each is seen by some results."""
     trial = Trial.of(problem)
     y, w = trial.inputs
     y[0, 0, 0, 0], y[1, 1, 1, 1], y[2, 3, 0, 0] = np.inf, 1.2345678e-38, 1e25
     y[3, 0, 0, 1], w[0, 0, 1] = 3e38, w[0, 0, 1] * np.float32(1.2345678e-38)
     w[1, 1, 1], w[2, 0, 1, 0, 0, 0], w[3, 0, 0] = w[1, 1, 1] * np.float32(1e30), np.nan, w[3, 0, 0] * np.float32(1e20)
+    w[2, 0, 0, 0, 0, 0] = np.inf  # at padding, where there is some
     return trial
 
 
@@ -173,7 +202,8 @@ def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: st
 
 
 if __name__ == "__main__":
-    unshared_box_many.MULTIPROCESSORS = unshared_products.MULTIPROCESSORS = 2
+    unshared_box_many.MULTIPROCESSORS = unshared_products.MULTIPROCESSORS = unshared_twofold.MULTIPROCESSORS = 2
+    unshared_inputs_split.COLLECTORS, unshared_inputs_split.LARGE = 64, 0
     kinds = (("float16", "integers"), ("bfloat16", "random"), ("float32", "integers"))
     done = [check(*c, *kind, "tensor_core") for c in CASES for kind in kinds[:2]]
     done += [check(*c, *kinds[i % 2], "tensor_core") for i, c in enumerate(SEVERAL)]
@@ -181,5 +211,6 @@ if __name__ == "__main__":
     done += [check(*c, *kinds[2], "ieee") for c in TURNED]
     done += [check_rows(row, *kinds[i % 2]) for i, row in enumerate(ROWS)]
     done += [check_rows(row, *kinds[2]) for row in ROWS]
-    done += [check_split(row, kind) for row, kind in zip(SPLIT, ("extremes", "integers", "random"), strict=True)]
+    done += [check_split(row, kind) for row, kind in zip(SPLIT, (*KINDS, "random"), strict=True)]
+    done += [check(FORWARD, *c, "float32", kind, "ieee") for c, kind in zip(TWOFOLD, KINDS, strict=True)]
     sys.exit(not all(done))

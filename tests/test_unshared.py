@@ -18,22 +18,25 @@ from numbadnn.kernels import (
     unshared_inputs,
     unshared_inputs_halves,
     unshared_inputs_rows,
-    unshared_inputs_rows_config,
+    unshared_inputs_rows_sizes,
     unshared_inputs_split,
     unshared_inputs_split_config,
     unshared_places,
     unshared_places_many,
     unshared_places_ring,
     unshared_products,
+    unshared_tile,
+    unshared_twofold,
     unshared_weights_halves,
     unshared_weights_many,
 )
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels.unshared_box_many import ManyConfig
-from numbadnn.kernels.unshared_inputs_rows_config import RowsConfig
+from numbadnn.kernels.unshared_inputs_rows_sizes import RowsConfig
 from numbadnn.kernels.unshared_inputs_split_config import SplitConfig
 from numbadnn.kernels.unshared_places_ring import RingConfig
 from numbadnn.kernels.unshared_products import ProductsConfig
+from numbadnn.kernels.unshared_twofold import TwofoldConfig
 from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
@@ -69,6 +72,7 @@ def test_several_positions_of_a_block_fit_shared_memory(
     sizes: str, images: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forward and the filters' gradient, 16 bits and 32; the order of the images' sums does not depend on how many there are."""
+    monkeypatch.setattr(unshared_twofold, "heuristic", lambda problem, policy: None)  # Hopper's alone
     for room in (99 * 1024, 227 * 1024):
         for module in (
             unshared_box,
@@ -124,6 +128,7 @@ def test_of_very_many_channels_those_of_a_block_leave_their_terms_within_32_bits
 
 def test_few_filters_and_slow_float64_keep_to_single_products(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes, half = "x=float32:32x16x63x63 w=float32:{k}x55x55x16x9x9", (8, 6)
+    monkeypatch.setattr(unshared_twofold, "heuristic", lambda problem, policy: None)
     for filters, kind in ((4, ManyConfig), (5, ProductsConfig)):
         assert isinstance(
             unshared.several_places(ConvProblem.parse(f"conv2d {sizes.format(k=filters)}"), Policy()), kind
@@ -142,7 +147,7 @@ def test_few_positions_have_a_block_a_multiprocessor() -> None:
         problem = ConvProblem.parse(sizes.replace("x={t}:8", f"x={{t}}:{images}").format(t="float16"))
         found = unshared.several_places(problem, Policy())
         assert isinstance(found, unshared_places_many.PlacesManyConfig)
-        assert (found.tall, found.places, found.ahead) == (1, 5, 8)
+        assert (found.tall, found.places, found.ahead) == (1, 5, 13)
 
 
 def test_filters_come_through_a_ring_where_pixels_take_most_of_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +191,11 @@ def test_gradients_of_images_on_tensor_cores_fit_shared_memory(
 @pytest.mark.skipif(not _assemble.find_ptxas(), reason="ptxas is not installed")
 @pytest.mark.parametrize(
     "kernel",
-    [*unshared_inputs_rows.hopper_kernels(), *unshared_inputs_split.hopper_kernels()],
+    [
+        *unshared_inputs_rows.hopper_kernels(),
+        *unshared_inputs_split.hopper_kernels(),
+        *unshared_twofold.hopper_kernels(),
+    ],
     ids=lambda k: k.name.replace(" ", "-"),
 )
 def test_sums_of_rows_of_pixels_are_registers(kernel: Kernel) -> None:
@@ -207,16 +216,25 @@ def test_what_has_its_sums_in_registers(dtype: str) -> None:
         problem = ConvProblem.parse(f"conv2d_grad_wrt_inputs {sizes.format(t=dtype)}")
         config = found(sizes)
         assert config is not None
-        assert unshared_inputs_rows_config.shared_bytes(problem, config) * config.resident <= 227 * 1024
+        assert unshared_inputs_rows_sizes.shared_bytes(problem, config) * config.resident <= 227 * 1024
         assert config.sums < config.registers
-        assert 16 * config.depth + 8 <= unshared_inputs_rows_config.RINGS - 64
+        assert 16 * config.depth + 8 <= unshared_inputs_rows_sizes.RINGS - 64
         assert config.asked or images < 8
         assert config.turned == (images >= 16)
+        assert config.cut == (dtype == "bfloat16")
+        if config.cut:  # the tiles of a strip have all its positions, within as many rows as are in shared memory
+            tiles = unshared_tile.tiles_of(problem, config.tile)[0]
+            assert tiles * config.count >= 55 * config.places > (tiles - 1) * config.count
+            assert all(
+                (first + config.count - 1) // config.places - first // config.places < config.rows
+                for first in range(0, 55 * config.places, config.count)
+            )
+            assert (config.pitch - problem.w.strides[0] * 2) % config.align == 0
         assert found(sizes, determinism="gpu_to_gpu") is None
         assert found(sizes, workspace_limit=1024) is None
     few = found("x={t}:8x32x32x32 w={t}:32x32x32x32x3x3 pad=1,1,1,1")
     assert few is not None
-    assert few.whole == few.asked == (dtype == "bfloat16")
+    assert few.whole == few.asked == few.quads == (dtype == "bfloat16")
     assert found("x={t}:1x16x9x9 w={t}:16x4x4x16x3x3 stride=2,2") is None
     assert found("x={t}:32x16x9x9 w={t}:16x5x5x16x3x3 dilation=2,2") is None
     assert found("x={t}:32x3x9x9 w={t}:16x7x7x3x3x3") is None  # no whole accesses
@@ -236,7 +254,7 @@ def test_many_float32_images_are_multiplied_on_tensor_cores() -> None:
             assert config is not None
             assert config.images == (16 if images <= 16 else 32)
             assert unshared_inputs_split_config.shared_bytes(problem, config) <= 227 * 1024
-            assert 16 * config.depth + 8 <= unshared_inputs_split_config.RINGS
+            assert 16 * config.depth + 16 <= unshared_inputs_split_config.RINGS
             assert 32 * config.padded * config.registers + 128 * unshared_inputs_split_config.FEWER <= 1 << 16
             assert config.filled == (config.taps == (3, 3))
     large = "x=float32:32x16x63x63 w=float32:16x55x55x16x9x9"
@@ -246,6 +264,36 @@ def test_many_float32_images_are_multiplied_on_tensor_cores() -> None:
     assert found("x=float32:32x16x9x9 w=float32:16x5x5x16x3x3 dilation=2,2") is None
     assert found("x=float32:32x16x9x9 w=float32:4x7x7x16x3x3") is None  # 36 terms
     assert found("x=float32:32x16x31x31 w=float32:16x20x20x16x12x12") is None  # 12 columns of sums
+
+
+def test_products_of_many_float32_images_are_of_16_bits() -> None:
+    """Of filters that the copy engine can bring, and so many terms that the bound of plain sums holds; what fits."""
+
+    def found(sizes: str, **asked: Any) -> TwofoldConfig | None:
+        return unshared_twofold.heuristic(ConvProblem.parse(f"conv2d {sizes}"), Policy(**asked))
+
+    for images in (17, 32):
+        for sizes in ("16x63x63 w=float32:16x55x55x16x9x9", "32x32x32 w=float32:32x32x32x32x3x3 pad=1,1,1,1"):
+            problem = ConvProblem.parse(f"conv2d x=float32:{images}x{sizes}")
+            config = unshared_twofold.heuristic(problem, Policy())
+            assert config is not None
+            assert config.warps == 16
+            assert problem.w.shape[3] % config.channels == 0
+            assert unshared_twofold.shared_bytes(problem, config) <= 227 * 1024
+    assert unshared_twofold.floor_of(unshared_twofold.spread_of(1024 * 25)) > 0
+    registers, begun = unshared_twofold.MORE, (1 << 16) // (20 * 32) // 8 * 8
+    assert 16 * 32 * (registers - begun) <= 4 * 32 * (begun - unshared_twofold.FEWER)
+    large = "x=float32:32x16x63x63 w=float32:16x55x55x16x9x9"
+    assert found(large, determinism="gpu_to_gpu") is None
+    assert found(large, workspace_limit=1024) is None
+    assert found("x=float32:16x16x63x63 w=float32:16x55x55x16x9x9") is None
+    assert found("x=float32:32x16x63x63 w=float32:15x55x55x16x9x9") is None
+    # two warps share the terms of 16 filters: boxes of one or two channels, 16 and 18 terms, would be left before they are there
+    assert found("x=float32:32x59x35x35 w=float32:16x32x32x59x4x4") is None
+    assert found("x=float32:32x36x251x251 w=float32:16x32x32x36x3x3 stride=8,8") is None
+    assert found("x=float32:32x16x63x63 w=float32:16x47x47x16x9x9 dilation=2,2") is None
+    assert found("x=float32:32x3x34x34 w=float32:16x32x32x3x3x3") is None  # 27 terms
+    assert found("x=float32:32x17x34x34 w=float32:16x32x32x17x3x3") is None  # no whole accesses
 
 
 @pytest.mark.parametrize(("dtype", "images"), [("float32", 16), ("float64", 8)])

@@ -11,7 +11,10 @@ from numbadnn.validate.check import Subject, check
 IMAGES, FILTERS = "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"
 #: (kind of configuration, problem)
 PROBLEMS = (
-    ("ProductsConfig", "conv2d x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
+    ("TwofoldConfig", "conv2d x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
+    ("TwofoldConfig", "conv2d x=float32:24x32x37x33 w=float32:48x37x33x16x3x3 pad=1,1,1,1 groups=2 alpha=-0.5 beta=2"),
+    ("TwofoldConfig", "conv2d x=float32:19x16x57x57 w=float32:20x27x27x16x5x5 stride=2,2 flip=0"),
+    ("ProductsConfig", "conv2d x=float32:16x16x31x31 w=float32:16x23x23x16x9x9"),
     (
         "ProductsConfig",
         "conv2d x=float32:24x16x53x55 w=float32:24x26x27x8x5x5 pad=1,1,1,1 stride=2,2 groups=2 alpha=-0.5 beta=2",
@@ -49,9 +52,10 @@ def test_what_larger_kernels_compute(kind: str, text: str) -> None:
 
 
 @pytest.mark.gpu
-def test_what_tensor_cores_cannot_multiply_is_as_it_would_be_without_them() -> None:
-    problem = ConvProblem.parse(f"{IMAGES} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9 alpha=-2")
+@pytest.mark.parametrize(("op", "kind"), [(IMAGES, "SplitConfig"), ("conv2d", "TwofoldConfig")])
+def test_what_tensor_cores_cannot_multiply_is_as_it_would_be_without_them(op: str, kind: str) -> None:
+    problem = ConvProblem.parse(f"{op} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9 alpha=-2")
     (impl,) = (i for i in implementations(problem.op) if i.name == "numba.unshared")
     row = check(impl, Subject("extremes", problem, with_extremes(problem)), Policy(device=0), timed=False)
     assert row.status == "ok", row.reason
-    assert row.facts["config"].startswith("SplitConfig"), row.facts
+    assert row.facts["config"].startswith(kind), row.facts

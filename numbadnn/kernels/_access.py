@@ -179,27 +179,34 @@ def zero_bytes(size: int) -> Callable[..., None]:
     return zero
 
 
-def _prefetch() -> Callable[[Any], None]:
+def _of_line(template: str, constraints: str, twin: Callable[[Any], None]) -> Callable[[Any], None]:
+    """An instruction on the line of memory that lies at an address."""
     if SIMULATED:
-
-        def twin(address):  # type: ignore[no-untyped-def]
-            _bytes_at(int(address), 1)
-
         return twin
 
     @intrinsic
-    def prefetch_line(typingctx, address):  # type: ignore[no-untyped-def]
+    def instruction(typingctx, address):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            _asm(builder, "prefetch.global.L2 [$0];", "l", ir.VoidType(), list(args), pure=False)
+            _asm(builder, template, constraints, ir.VoidType(), list(args), pure=False)
             return context.get_dummy_value()
 
         return types.void(types.int64), codegen
 
-    return prefetch_line
+    return instruction
+
+
+def _forgotten(address: Any) -> None:
+    if address % 128:
+        raise ValueError(f"{address} is not aligned to a line of the cache")
+    for word in range(0, 128, 16):
+        _bytes_at(int(address) + word, 16)[:] = b"\xff" * 16
 
 
 #: ``prefetch(address)``: have the line of memory that lies there brought to the L2 cache, without waiting for it
-prefetch = _prefetch()
+prefetch = _of_line("prefetch.global.L2 [$0];", "l", lambda address: _bytes_at(int(address), 1))
+#: ``forget(address)``: nobody will read the 128 aligned bytes there before they are written again: the L2 cache need not write
+#: them to memory
+forget = _of_line("discard.global.L2 [$0], 128;", "l,~{memory}", _forgotten)
 
 
 @functools.cache

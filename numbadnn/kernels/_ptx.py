@@ -15,7 +15,6 @@ from llvmlite import ir
 
 from numbadnn.kernels._cuda import SIMULATED, device, f32, i32, intrinsic, types, u32
 from numbadnn.kernels._llvm import _FLOAT, _I32, _asm
-from numbadnn.kernels._warp import _EXCHANGE
 
 #: the lowest finite value: where a maximum starts whose differences must not be inf - inf
 LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308}
@@ -174,33 +173,3 @@ def _here(register: str, twin: Callable[[Any], Any]) -> Callable[[], Any]:
 thread_here = _here("tid.x", lambda thread: thread.thread_id)
 #: ``block_here()``: the same of blockIdx.x
 block_here = _here("ctaid.x", lambda thread: thread.blockIdx.x)
-
-
-def _some_of_warp() -> Callable[..., Any]:
-    """``some_of_warp(bits) -> u32``: the bits that any of a warp's lanes has set; all 32 take part."""
-    if SIMULATED:
-
-        def twin(bits):  # type: ignore[no-untyped-def]
-            thread: Any = threading.current_thread()
-            number = thread.thread_id
-            _EXCHANGE[number] = bits
-            thread.meet(~(number >> 5), 32)
-            found = 0
-            for lane in range(32):
-                found |= _EXCHANGE[(number & ~31) + lane]
-            thread.meet(~(number >> 5), 32)
-            return found
-
-        return twin
-
-    @intrinsic
-    def some(typingctx, bits):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return _asm(builder, "redux.sync.or.b32 $0, $1, -1;", "=r,r", _I32, list(args), pure=False)
-
-        return types.uint32(types.uint32), codegen
-
-    return some
-
-
-some_of_warp = _some_of_warp()

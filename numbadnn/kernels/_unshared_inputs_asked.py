@@ -4,7 +4,9 @@ Blocks, warps, rows of pixels and groups of rows of positions are those of ``_un
 whole lines, up to ``depth`` pieces before they are multiplied; every other takes its rows of taps from there, or passes a piece
 by. A piece is some filters of one position, or, where a block has all channels and so the positions of a row follow each other
 in memory (``whole``), of a row of positions. Of many images y's values are turned before, ``unshared_turned``, and copied as
-they are wanted. What a lane multiplies is in ``_unshared_inputs_rows_single`` and ``.._halves``.
+they are wanted. So that blocks have equally many positions, their tiles may begin and end within a row (``cut``): the tiles of
+a strip of columns, row after row, are 46, 46, ... positions. What a lane multiplies is in ``_unshared_inputs_rows_single`` and
+``.._halves``.
 """
 
 from __future__ import annotations
@@ -25,75 +27,23 @@ from numbadnn.kernels._hopper import (
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import shared_address
 from numbadnn.kernels._ptx import let_next_start, wait_for_previous
+from numbadnn.kernels._unshared_inputs_ask import asking, inside
+from numbadnn.kernels._unshared_inputs_rows import box_of
 from numbadnn.kernels._unshared_inputs_tile import block_of
-from numbadnn.kernels.unshared_inputs_rows_config import FEWER, LANES, RINGS, RowsConfig
+from numbadnn.kernels.unshared_inputs_rows_sizes import FEWER, LANES, RINGS, RowsConfig
 from numbadnn.problem import ITEMSIZE
 
 #: bytes of a sum; of a row of zeros; where in shared memory those begin
 ITEM, ZERO_BYTES, ZEROS = 4, 64, 192
-#: pieces of whole rows of positions at once, more of which would keep y's values waiting; images for which these are few
-UNDER_WAY, FEW = 2, 8
-#: what ``here`` holds: bytes into the ring, where y's values are, a slot's barrier, the parity of the wait for it to be full
-SLOT, TOP, BARRIER, PARITY = 0, 1, 2, 3
+#: what ``here`` holds: bytes into the ring, where y's values are, a slot's barrier, the parity of the wait for it to be full, and
+#: of the first position of a group of rows: where in memory, as far as it matters, its filters begin, and its number in the tile
+SLOT, TOP, BARRIER, PARITY, START, INDEX = 0, 1, 2, 3, 4, 5
 #: what ``how`` holds: where the warp's filters are in a slot, from one filter to the next, one position to the next, a row of
-#: zeros; columns, filters; from y's values of one column to the next, of one row, one piece; bytes of a slot, the last barrier
-OWN, PITCH, LINE, NOTHING, WIDE, FILTERS, TO_COLUMN, TO_ROW, TO_PIECE, SLOT_BYTES, LAST = range(11)
-
-
-def _ask(size: int, config: RowsConfig) -> Callable[..., None]:
-    """``ask(shared, w, full, rings, pitch, line, slot, K, rows, wide, strides)``: begin to copy all pieces, in their order.
-
-    A lane has a filter, ``line`` bytes of each position. The barriers that say that a slot is empty follow those that say it
-    is full. Of whole rows of positions the first pieces are asked for before all threads meet, when y's values are there.
-    """
-    depth, piece, deep, steps = config.depth, config.piece, config.deep, config.steps
-    early = 1 if config.kept <= FEW else UNDER_WAY
-
-    @device
-    def ask(shared, w, full, rings, pitch, line, slot, K, rows, wide, strides):  # type: ignore[no-untyped-def]
-        lane = i32(cuda.threadIdx.x % LANES)
-        barrier, to, parity = i32(full), i32(rings + lane * pitch), i32(1)
-        last = i32(full + (depth - 1) * 8)
-        for i in range(0, rows, deep):
-            for q in range(wide):
-                for s in range(steps):
-                    left = min(i32(piece), i32(K - s * piece))
-                    at = w + (i64(s * piece + lane) * strides[0] + i * strides[1] + q * strides[2]) * size
-                    for _ in range(min(i32(deep), i32(rows - i))):
-                        barrier_wait(u32(barrier + 8 * depth), u32(parity))
-                        if lane == 0:
-                            barrier_expect(u32(barrier), u32(left * line))
-                        sync_warp()
-                        if lane < left:
-                            copy_line(shared, to, at, line, u32(barrier))
-                        at = at + strides[1] * size
-                        over = barrier == last
-                        to = i32(to - (depth - 1) * slot) if over else i32(to + slot)
-                        barrier = i32(full) if over else i32(barrier + 8)
-                        parity = i32(parity ^ 1) if over else parity
-
-    @device
-    def ask_whole(shared, w, full, rings, pitch, line, slot, K, rows, wide, strides):  # type: ignore[no-untyped-def]
-        lane, length = i32(cuda.threadIdx.x % LANES), i32(wide * line)
-        source = w + i64(lane) * strides[0] * size
-        for i in range(rows * steps):
-            p = i32(i // steps)
-            s = i32(i - p * steps)
-            left, barrier = min(i32(piece), i32(K - s * piece)), u32(full + 8 * i)
-            if i == early:
-                cuda.syncthreads()
-            if i >= UNDER_WAY:
-                barrier_wait(u32(full + 8 * (i - UNDER_WAY)), u32(0))
-            if lane == 0:
-                barrier_expect(barrier, u32(left * length))
-            sync_warp()
-            if lane < left:
-                at = source + (i64(s * piece) * strides[0] + p * strides[1]) * size
-                copy_line(shared, i32(rings + i * slot + lane * pitch), at, length, barrier)
-        if rows * steps <= early:
-            cuda.syncthreads()
-
-    return ask_whole if config.whole else ask
+#: zeros; columns, filters; from y's values of one column to the next, of one row, one piece; bytes of a slot, the last barrier;
+#: from where filters begin to one row further, one column, one piece; positions of the tile
+OWN, PITCH, LINE, NOTHING, WIDE, FILTERS, TO_COLUMN, TO_ROW, TO_PIECE, SLOT_BYTES, LAST, DOWN, RIGHT, FURTHER, COUNT = (
+    range(15)
+)
 
 
 def _multiply_rows(
@@ -102,6 +52,7 @@ def _multiply_rows(
     """``run(total, shared, here, how, now, r)``: multiply a group of ``now`` rows of positions; ``r``: the warp's tap."""
     (tall, taps), (down, right), depth, flip = config.taps, config.stride, config.depth, config.flip
     steps, piece, deep, whole, even = config.steps, config.piece, config.deep, config.whole, config.even
+    within, places, cut = config.within, config.places, config.cut
 
     @device
     def begin(here):  # type: ignore[no-untyped-def]
@@ -126,8 +77,11 @@ def _multiply_rows(
             tap = i32(r - a * down)
             if deep == 1 or (tap >= 0 and tap < i32(tall)):
                 at_w = i32(how[OWN] + here[SLOT] + (tall - 1 - tap if flip else tap) * (taps * size))
+                start = i32(here[START] + a * how[DOWN] + s * how[FURTHER])
                 if whole:
-                    at_w = i32(at_w + q * how[LINE])
+                    at_w = i32(at_w + (start & within) + q * how[LINE])
+                else:
+                    at_w = i32(at_w + (start + q * how[RIGHT] & within))
                 at_y = i32(here[TOP] + q * how[TO_COLUMN] + a * how[TO_ROW] + s * how[TO_PIECE])
                 multiply(total, shared, at_w, at_y, how[PITCH], i32(how[FILTERS] - s * piece), how[NOTHING])
 
@@ -141,9 +95,10 @@ def _multiply_rows(
             if even or q < how[WIDE]:
                 for step in range(steps):
                     for row in range(now):
-                        begin(here)
-                        product(total, shared, here, how, r, i32(step), i32(row))
-                        end(here, how)
+                        if not cut or inside(i32(here[INDEX] + row * places + q), how[COUNT]):
+                            begin(here)
+                            product(total, shared, here, how, r, i32(step), i32(row))
+                            end(here, how)
 
         return run_whole if whole else run_one
 
@@ -186,28 +141,31 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     )
     sums, element = columns * lanes.sums, ELEMENT["float32"] if dtype == "float32" else WORD
     of_piece, of_channel, warps, turned = lanes.of_piece, tall * taps * size, config.warps, config.turned
-    whole = config.whole
-    ask, threads, split = _ask(size, config), LANES * warps, config.split
+    whole, (box, of_lot, of_pixel), slack = config.whole, box_of(config), config.align if config.within else 0
+    ask, threads, split = asking(size, config), LANES * warps, config.split
     fewer, more = set_registers(FEWER, False), set_registers(config.registers, True)
     multiply_rows = _multiply_rows(config, size, lambda column: lanes.multiply(column * lanes.sums))
 
     def kernel(  # type: ignore[no-untyped-def]
         y, w, space, slices, groups, N, K, C, channels, tiles_across, tile, output, pitch, y_pitch, box_rows,
-        w_strides, y_strides,
+        w_strides, y_strides, count,
     ):  # fmt: skip
         let_next_start()
         shared, total = cuda.shared.array(0, element), cuda.local.array(sums, f32)
-        here, how = cuda.local.array(4, INT32), cuda.local.array(11, INT32)
+        here, how = cuda.local.array(6, INT32), cuda.local.array(15, INT32)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread % LANES), i32(thread // LANES)
         # barriers: one for each slot of the ring that is full, then one for each that is empty, and that y's values are there;
         # zeros; the ring; y's values
         full = i32(shared_address(shared))
         there, rings = i32(full + 16 * depth), i32(full + RINGS)
-        number, part, group, p0, q0 = block_of(i32(cuda.blockIdx.x), slices, groups, tiles_across, tile)
-        c0 = i32(part * channels)
+        number, part, group, p0, q0 = block_of(i32(cuda.blockIdx.x), slices, groups, tiles_across, (1, tile[1]))
+        c0, first = i32(part * channels), i32(p0 * count)  # of the tile in its strip
+        p0 = i32(u32(first) // u32(places))
+        first = i32(first - p0 * places)
         have, wide = min(channels, i32(C - c0)), min(i32(places), i32(output[1] - q0))
-        rows, slot = min(tile[0], i32(output[0] - p0)), i32(piece * pitch)
+        rows, slot = min(tile[0], i32(output[0] - p0)), i32(piece * pitch + slack)
+        w = w + (i64(group * K) * w_strides[0] + p0 * w_strides[1] + q0 * w_strides[2]) * size + c0 * of_channel
         tops = i32(rings + depth * slot)
         if warp == warps:
             if lane < depth:
@@ -224,9 +182,8 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
         if warp >= warps:
             if split:
                 fewer()
-            at = w + (i64(group * K) * w_strides[0] + p0 * w_strides[1] + q0 * w_strides[2]) * size + c0 * of_channel
             if warp == warps:
-                ask(shared, at, full, rings, pitch, i32(have * of_channel), slot, K, rows, wide, w_strides)
+                ask(shared, w, full, rings, pitch, i32(have * of_channel), slot, K, rows, wide, first, count, w_strides)
         else:
             if split:
                 more()
@@ -236,7 +193,9 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                 across = i32(wide * kept * size)
                 if thread == 0:
                     barrier_expect(u32(there), u32(rows * K * across))
-                for i in range(thread, i32(rows * K), threads):
+                for i in range(
+                    i32(lane * warps + warp), i32(rows * K), threads
+                ):  # a few each warp, which begins one by one
                     p = i32(u32(i) // u32(K))
                     source = top + (i64(i - p * K) * y_strides[1] + p * y_strides[2]) * size
                     copy_line(shared, i32(tops + i * y_pitch), source, across, u32(there))
@@ -259,21 +218,27 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                 i32(full + ZEROS),
             )
             how[WIDE], how[FILTERS], how[SLOT_BYTES], how[LAST] = wide, K, slot, i32(full + (depth - 1) * 8)
+            here[START] = i32(w & 127)
+            how[DOWN], how[RIGHT] = i32(w_strides[1] * size & 127), i32(w_strides[2] * size & 127)
+            how[FURTHER] = i32(piece * w_strides[0] * size & 127)
             how[TO_COLUMN] = i32(kept * size) if turned else y_pitch
             how[TO_ROW] = i32(K * y_pitch) if turned else i32(wide * y_pitch)
             how[TO_PIECE] = i32(piece * y_pitch) if turned else i32(of_piece)
             line, area = r, i32(box_rows * columns)
-            target = space + i64(number * C + c0) * (area * kept * ITEM)
+            target = space + i64(box(i32(cuda.blockIdx.x), number, C, c0)) * (area * of_lot)
+            here[INDEX], how[COUNT] = i32(-first), count
             barrier_wait(u32(there), u32(0))
             for i in range(0, tile[0], deep):
                 now = min(i32(deep), i32(rows - i))
                 if now > 0:
                     multiply_rows(total, shared, here, how, now, r)
                     here[TOP] = i32(here[TOP] + now * how[TO_ROW])
+                    here[START] = i32(here[START] + now * how[DOWN])
+                    here[INDEX] = i32(here[INDEX] + now * places)
                 r = i32(r - deep * down)
                 done = r < 0 or i + deep >= tile[0]
                 if done and line < box_rows:
-                    write(total, target + line * (columns * kept * ITEM), lot, area, have)
+                    write(total, target + line * (columns * of_pixel), lot, area, have)
                 for e in range(sums):  # without a branch, past which the sums would change places
                     total[e] = f32(0) if done else total[e]
                 if r < 0:

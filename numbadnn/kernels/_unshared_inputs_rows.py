@@ -8,7 +8,8 @@ down its rows of positions:
     warp             0  1  2  0  1  2     those in row 1 rows 1 to 3: warp 0 goes on with row 3
 
 Which sums a position and a tap of a row add to is known when the kernel is made. A warp whose row no later position reaches
-writes it to the workspace, where ``_unshared_inputs_collect`` adds the boxes of neighbouring blocks.
+writes it to the workspace, where the boxes of neighbouring blocks are added: ``_unshared_inputs_collect`` and, as tensor cores
+leave them, ``_unshared_inputs_rows_collect``.
 
 Where a quarter of a multiprocessor would have more of these warps than another, rows of positions are taken several at a time:
 nine rows of taps are nine warps, but four rows of positions reach twelve rows of pixels, and each quarter adds to nine:
@@ -39,13 +40,31 @@ from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import shared_address
 from numbadnn.kernels._ptx import let_next_start
 from numbadnn.kernels._unshared_inputs_tile import block_of
-from numbadnn.kernels.unshared_inputs_rows_config import LANES, RINGS, RowsConfig
+from numbadnn.kernels.unshared_inputs_rows_sizes import EIGHT, LANES, RINGS, RowsConfig
 from numbadnn.problem import ITEMSIZE
 
 #: bytes of a sum; of a row of zeros; where in shared memory those begin
 ITEM, ZERO_BYTES, ZEROS = 4, 64, 192
 #: bytes of a copy; pieces of filters that are asked for before y's values
 COPY, EARLY = 16, 3
+
+
+def box_of(config: RowsConfig) -> tuple[Callable[..., int], int, int]:
+    """``box(block, number, C, c0)``: how many channels' boxes lie before a block's, or lots of channels' on tensor cores; bytes
+    that one has for each pixel, and from a pixel to the next."""
+    lots = config.lots
+
+    @device
+    def of_channels(block, number, C, c0):  # type: ignore[no-untyped-def]
+        return i32(number * C + c0)
+
+    @device
+    def of_lots(block, number, C, c0):  # type: ignore[no-untyped-def]
+        return i32(block * lots)
+
+    if config.own:
+        return of_channels, config.kept * ITEM, config.kept * ITEM
+    return of_lots, EIGHT * config.kept * ITEM, config.line
 
 
 def _ask_next(size: int, config: RowsConfig, again: bool) -> Callable[..., None]:
@@ -95,8 +114,8 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, n] = sum over the tile's positions and over filters of y * w."""
     lanes = (_unshared_inputs_rows_single if dtype == "float32" else _unshared_inputs_rows_halves).parts(dtype, config)
     fill, place, write = lanes.fill, lanes.place, lanes.write
-    (tall, taps), places, (down, right), depth, flip, kept = (
-        *(config.taps, config.places, config.stride, config.depth, config.flip, config.kept),
+    (tall, taps), places, (down, right), depth, flip = (
+        *(config.taps, config.places, config.stride, config.depth, config.flip),
     )
     size, steps, columns, piece, deep, high = (
         *(ITEMSIZE[dtype], config.steps, config.columns, config.piece, config.deep, config.high),
@@ -151,7 +170,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
 
         return then
 
-    multiply_row = row_from(0)
+    multiply_row, (box, of_lot, of_pixel) = row_from(0), box_of(config)
 
     def kernel(  # type: ignore[no-untyped-def]
         y, w, space, slices, groups, N, K, C, channels, tiles_across, tile, output, pitch, y_pitch, box_rows,
@@ -197,7 +216,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
         own, here[0], here[1] = i32(rings + own), i32(0), i32(tops + own_y)
         here[2], here[3], here[4] = barriers, i32(0), i32(0)
         line, area = r, i32(box_rows * columns)
-        target = space + i64(number * C + c0) * (area * kept * ITEM)
+        target = space + i64(box(i32(cuda.blockIdx.x), number, C, c0)) * (area * of_lot)
         for i in range(0, tile[0], deep):
             now = min(i32(deep), i32(rows - i))
             if now > 0:
@@ -208,7 +227,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
             r = i32(r - deep * down)
             done = r < 0 or i + deep >= tile[0]
             if done and line < box_rows:
-                write(total, target + line * (columns * kept * ITEM), lot, area, have)
+                write(total, target + line * (columns * of_pixel), lot, area, have)
             for e in range(sums):  # without a branch, past which the sums would change places
                 total[e] = f32(0) if done else total[e]
             if r < 0:

@@ -8,7 +8,7 @@ from numbadnn.kernels._access import load, store_vector
 from numbadnn.kernels._cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._implicit_tiles_words import read_at, write_at
 from numbadnn.kernels.unshared_inputs_rows import Parts
-from numbadnn.kernels.unshared_inputs_rows_config import LANES, RowsConfig
+from numbadnn.kernels.unshared_inputs_rows_sizes import LANES, RowsConfig
 
 #: bytes of an element; images of an access, and that a thread asks for at once
 SIZE, FOUR, SIXTEEN = 4, 4, 16

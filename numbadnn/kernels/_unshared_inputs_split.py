@@ -29,15 +29,16 @@ from numbadnn.kernels._hopper import (
 )
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import shared_address
-from numbadnn.kernels._ptx import block_here, let_next_start, some_of_warp, thread_here, wait_for_previous
+from numbadnn.kernels._ptx import block_here, let_next_start, thread_here, wait_for_previous
 from numbadnn.kernels._unshared_inputs_split_lanes import lanes_of
 from numbadnn.kernels._unshared_inputs_split_turn import fill
+from numbadnn.kernels._warp import some_of_warp
 from numbadnn.kernels.unshared_inputs_split_config import EIGHT, FEWER, LANES, PIECE, RINGS, SplitConfig
 
 #: bytes of an element
 SIZE = 4
-#: warps that ask for filters; slots of them that are asked for before y's values
-ASKERS, EARLY = 3, 2
+#: warps that ask for filters
+ASKERS = 3
 #: what ``here`` holds: where the slot is, its barrier, the parity of the wait for it to be full; where a column's y's values are
 SLOT, BARRIER, PARITY, TOP = 0, 1, 2, 3
 
@@ -57,8 +58,8 @@ def _ask(depth: int, piece: int, askers: int, pause: bool, where: Callable[..., 
 
     Of a slot ``piece`` of ``count`` lines, of which a warp has every ``askers``-th from its ``own`` on; a lane has one, whose
     ``length`` bytes go ``pitch`` bytes from the one before, from ``where``. ``run``: first column of the block, last one + 1.
-    ``pause``: until the kernel before has ended. ``there``: a barrier that is waited for before the slots after the first, or 0:
-    a whole ring of filters would have y's values wait in memory's queue.
+    ``pause``: until the kernel before has ended. ``there``: a barrier that is waited for before, or 0: behind a whole ring of
+    filters y's values would wait in memory's queue.
     """
 
     @device
@@ -68,13 +69,13 @@ def _ask(depth: int, piece: int, askers: int, pause: bool, where: Callable[..., 
         barrier, parity, to = i32(full), i32(1), i32(to + line * pitch)
         if pause:
             wait_for_previous()
-        column, k, a, early = run[0], i32(0), i32(0), i32(EARLY)
+        if there != 0:
+            barrier_wait(u32(there), u32(0))
+        column, k, a = run[0], i32(0), i32(0)
         while column < run[1]:  # one loop, which the compiler does not unroll: that would need more registers
             strip = i32(u32(column) // u32(output[1]))
             p, q = i32(strip * tall + a), i32(column - strip * output[1])
-            if early == 0 and there != 0:
-                barrier_wait(u32(there), u32(0))
-            early, lines = i32(early - 1), min(i32(piece), i32(count - k))
+            lines = min(i32(piece), i32(count - k))
             barrier_wait(u32(barrier + 8 * depth), u32(parity))
             if lane == 0:
                 barrier_expect(u32(barrier), u32(i32(u32(lines - own + askers - 1) // u32(askers)) * length))
@@ -146,13 +147,15 @@ def boxes(config: SplitConfig) -> Callable[..., None]:
         return lost
 
     def kernel(  # type: ignore[no-untyped-def]
-        y, w, space, slices, groups, N, K, C, channels, tile, output, pitch, y_pitch, box, w_steps, y_strides,
+        y, w, space, slices, groups, N, K, C, channels, tile, output, pitch, y_pitch, box, by_positions, by_places,
+        by_across, w_steps, y_strides,
     ):  # fmt: skip
         let_next_start()
         shared, total = cuda.shared.array(0, WORD), cuda.local.array(sums, f32)
         here = cuda.local.array(4, INT32)
         thread = i32(cuda.threadIdx.x)
-        # barriers: one for each slot of the ring that is full, then one for each that is empty; y's values are there; the ring
+        # barriers: one for each slot of the ring that is full, then one for each that is empty; y's values are there; they have
+        # been asked for; the ring
         full = i32(shared_address(shared))
         if thread < depth:
             barrier_init(u32(full + 8 * thread), u32(ASKERS if filled else ASKERS + 1))
@@ -160,6 +163,7 @@ def boxes(config: SplitConfig) -> Callable[..., None]:
             fence_barriers()
         if thread == depth:
             barrier_init(u32(full + 16 * depth), u32(warps))
+            barrier_init(u32(full + 16 * depth + 8), u32(warps))
             fence_barriers()
         cuda.syncthreads()
         ring, slot = i32(full + RINGS), i32(PIECE * pitch + of_y_in_slot)
@@ -169,7 +173,7 @@ def boxes(config: SplitConfig) -> Callable[..., None]:
             block, group, c0, have, run = share_of(slices, groups, C, channels, tile, output)
             if warp < padded + ASKERS:
                 at, length = w + i64(group * K) * w_steps[0] + c0 * of_channel, i32(have * of_channel)
-                there = i32(full + 16 * depth) if filled else i32(0)
+                there = i32(full + 16 * depth + 8) if filled else i32(0)
                 own = i32(warp - padded)
                 ask_filters(shared, at, w_steps, length, pitch, ring, full, slot, K, run, output, tile[0], own, there)
             if warp == padded + ASKERS and not filled:
@@ -207,7 +211,8 @@ def boxes(config: SplitConfig) -> Callable[..., None]:
                 here[SLOT], here[BARRIER], here[PARITY], here[TOP] = ring, full, i32(0), tops
                 if filled:
                     top = y + i64(group * K) * y_strides[1] * SIZE
-                    bring(shared, tops, y_pitch, top, y_strides, N, K, run, tile[0], output)
+                    by, asked = (by_positions, by_places, by_across), i32(full + 16 * depth + 8)
+                    bring(shared, tops, y_pitch, top, y_strides, N, K, run, tile, output, by, asked)
                     sync_warp()
                     if lane == 0:
                         barrier_arrive(u32(full + 16 * depth))

@@ -1,22 +1,32 @@
 """The images' gradient from the boxes of ``_unshared_inputs_split``: to each pixel those that hold it are added, in their order.
 
 Strips of rows of positions follow each other, and blocks have as many columns each: what a block has of a strip is box number
-strip + block, which begins with the first pixel that these columns reach. What is not finite is summed anew
-(``_unshared_inputs_plain``). The kernel starts before the one that writes the boxes has ended.
+strip + block, which begins with the first pixel that these columns reach. A block has 32 pixels, neighbours in x, of a few
+channels. Where these pixels are in boxes is the same for all channels and images: it is worked out once, by a thread for each
+pixel and some strips, while the kernel that writes the boxes has not ended.
+
+    which [pixel][boxes]  ->  a thread: four images of a pixel  ->  sums [image][pixel] of a channel  ->  lines of x
+
+What is not finite is summed anew (``_unshared_inputs_plain``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels._access import load, load_vector, store
-from numbadnn.kernels._cuda import cuda, device, f32, i32, i64
+from numbadnn.kernels._access import forget, load, store
+from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels._implicit_tiles import INT32
+from numbadnn.kernels._implicit_tiles_words import read_at, shared_address, write_at
+from numbadnn.kernels._packed import load_where
 from numbadnn.kernels._ptx import quotient, wait_for_previous
 from numbadnn.kernels._unshared_inputs_plain import mended
-from numbadnn.kernels.unshared_inputs_split_config import COLLECTORS, LOT, PARTS
+from numbadnn.kernels.unshared_inputs_split_config import AHEAD, LANES, LINE, LOT
 
-#: bytes of an element; loads of an access under way
-SIZE, AHEAD = 4, 6
+#: bytes of an element; warps that look for boxes
+SIZE, LOOKING = 4, 4
+#: no box: below 0 as a signed number
+NONE = 0xFFFFFFFF
 
 
 @device
@@ -34,72 +44,110 @@ def between(first, q0, q1, by_columns):  # type: ignore[no-untyped-def]
     return quotient(i32(first + q0), by_columns), quotient(max(i32(0), i32(first + q1 - 1)), by_columns)
 
 
+def _look(images: int) -> Callable[..., None]:
+    of_pixel = images * SIZE
+
+    @device
+    def look(which, own, most, turn, top, left, channels, tiling):  # type: ignore[no-untyped-def]
+        """which[own + i] = bytes from the boxes' beginning to the pixel in the i-th that holds it; below 0: there is none.
+
+        ``turn``: how many strips are others' before one is this warp's.
+        """
+        output, taps, stride, tile, strips, box, by = tiling
+        a0, a1 = reaching(top, strips, by[0], box[0])
+        q0, q1 = reaching(left, output[1], by[1], taps[1])
+        a1 = a1 if q1 > q0 else a0
+        found, last, of_box = own, turn == 0, i32(channels * box[0] * box[1])
+        for a in range(a0, a1):
+            b0, b1 = between(i32(a * output[1]), q0, q1, by[2])
+            if turn == 0:
+                row = i32(a * of_box + (top - a * tile[0] * stride[0]) * box[1] + left)
+                for b in range(b0, i32(b1 + 1)):
+                    first = max(i32(0), i32(b * tile[1] - a * output[1]))  # of the box's columns of positions
+                    pixel = i32(row + b * of_box - first * stride[1])
+                    which[u32(found + b - b0)] = i32(pixel * of_pixel)
+            turn = i32(LOOKING - 1) if turn == 0 else i32(turn - 1)
+            found = i32(found + b1 - b0 + 1)
+        if last:
+            for i in range(found, i32(own + most)):
+                which[u32(i)] = u32(NONE)
+
+    return look
+
+
 def collect(images: int) -> Callable[..., None]:
-    """A thread has ``PARTS`` lots of images of a pixel, ``apart`` images from each other: neighbours' loads are neighbours."""
-    read_lot, read, write = (
-        load_vector("float32", LOT, "float32"),
-        load("float32", "float32"),
-        store("float32", "float32"),
-    )
-    sums, apart, lots, mend = PARTS * LOT, images // PARTS, images // (PARTS * LOT), mended(LOT, PARTS)
-    held = AHEAD * sums
+    element = ELEMENT["float32"]
+    threads, lots, mend, look = LANES * images // LOT, images // LOT, mended(LOT, 1), _look(images)
+    read, write, offset = load("float32", "float32"), store("float32", "float32"), read_at("int32", 2)
+    read_lot, put, take = load_where("float32", LOT, "float32", 0.0), write_at("float32", 1), read_at("float32", 1)
+    held, of_line, of_pixel, warps = AHEAD * LOT, (LANES + 1) * SIZE, images * SIZE, threads // LANES
+    staged, of_channel = 2 * images * (LANES + 1), images * of_line
 
     def kernel(  # type: ignore[no-untyped-def]
-        space, x, y, w, N, K, C, groups, image, output, padding, taps, stride, tile, strips, box, flip, by_lots,
-        by_width, by_height, by_down, by_right, by_columns, x_strides, y_steps, w_steps, alpha, beta,
+        space, x, y, w, N, K, C, groups, image, output, padding, taps, stride, tile, strips, box, flip, most, each, forgotten,
+        by_width, by_down, by_right, by_columns, x_strides, y_steps, w_steps, alpha, beta,
     ):  # fmt: skip
-        total, got = cuda.local.array(sums, f32), cuda.local.array(held, f32)
-        i = i32(cuda.blockIdx.x * COLLECTORS + cuda.threadIdx.x)
-        rest = quotient(i, by_lots)
-        n0 = i32((i - rest * lots) * LOT)
-        line = quotient(rest, by_width)
-        v = i32(rest - line * image[1])
-        c = quotient(line, by_height)
-        h = i32(line - c * image[0])
-        top, left = i32(h + padding[0]), i32(v + padding[1])
-        there = c < C * groups
-        a, a1 = reaching(top, strips, by_down, box[0])
-        q0, q1 = reaching(left, output[1], by_right, taps[1])
-        a1 = a1 if there and q1 > q0 else i32(0)
-        for e in range(sums):
-            total[e] = f32(0)
-        b, b1 = between(i32(a * output[1]), q0, q1, by_columns)
-        at = space + ((i64(c) * box[0] + top) * box[1] + left) * (images * SIZE) + n0 * SIZE
-        of_box, of_row = (
-            i64(C * groups) * (box[0] * box[1]) * (images * SIZE),
-            i32(tile[0] * stride[0] * box[1] * images * SIZE),
-        )
-        of_column, source = i32(stride[1] * images * SIZE), at
+        which, sums = cuda.shared.array(0, WORD), cuda.shared.array(0, element)  # the same memory
+        total, got = cuda.local.array(LOT, f32), cuda.local.array(held, f32)
+        at, one = cuda.local.array(2, INT32), cuda.local.array(1, f32)
+        thread, pixels = i32(cuda.threadIdx.x), i32(image[0] * image[1])
+        lane, warp = i32(thread & 31), i32(thread >> 5)
+        first, c0 = i32(cuda.blockIdx.x * LANES), i32(cuda.blockIdx.y * each)
+        channels, have = i32(C * groups), min(each, i32(C * groups - c0))
+        mine = i32(first + lane)
+        h = quotient(min(mine, i32(pixels - 1)), by_width)
+        v = i32(min(mine, i32(pixels - 1)) - h * image[1])
+        target = x + (i64(h) * x_strides[2] + i64(v) * x_strides[3]) * SIZE
+        target = target + (i64(c0) * x_strides[1] + warp * x_strides[0]) * SIZE
+        if warp < LOOKING:
+            top, left, by = i32(h + padding[0]), i32(v + padding[1]), (by_down, by_right, by_columns)
+            own = i32(staged + lane * most)
+            look(which, own, most, warp, top, left, channels, (output, taps, stride, tile, strips, box, by))
         wait_for_previous()
-        while a < a1:
-            count = i32(0)
-            for u in range(AHEAD):  # all loads, then all sums; the last one again past it, and not used
-                if a < a1:
-                    first = max(i32(0), i32(b * tile[1] - a * output[1]))  # of the box's columns of positions
-                    source = at + (a + b) * of_box - i64(a) * of_row - i64(first) * of_column
-                    count = i32(u + 1)
-                for j in range(PARTS):
-                    read_lot(got, i32(u * sums + j * LOT), source + j * apart * SIZE)
-                b = i32(b + 1)
-                if b > b1:
-                    a = i32(a + 1)
-                    b, b1 = between(i32(a * output[1]), q0, q1, by_columns)
-            for u in range(AHEAD):
-                if u < count:
-                    for e in range(sums):
-                        total[e] = f32(total[e] + got[u * sums + e])
-        if there:
-            mend(total, n0, N, apart, c, top, left, (y, w, K, C, taps, stride, output, flip, y_steps, w_steps))
-        target = x + (i64(n0) * x_strides[0] + c * x_strides[1] + h * x_strides[2] + v * x_strides[3]) * SIZE
-        kept = i32(N - n0) if there else i32(0)
-        for j in range(PARTS):
+        cuda.syncthreads()
+        pixel, lot = i32(u32(thread) // u32(lots)), i32(u32(thread) % u32(lots))
+        place = min(i32(first + pixel), i32(pixels - 1))
+        row = quotient(place, by_width)
+        top, left, area = i32(row + padding[0]), i32(place - row * image[1] + padding[1]), i32(box[0] * box[1])
+        own = i32(i32(shared_address(which)) + (staged + pixel * most) * SIZE)
+        start = i32(shared_address(sums))
+        begin, to = i32(start + warp * of_line + lane * SIZE), i32(start + lot * LOT * of_line + pixel * SIZE)
+        source = space + i64(c0) * area * of_pixel + lot * (LOT * SIZE)
+        for j in range(have):
             for e in range(LOT):
-                if e < kept:
-                    result = f32(alpha * total[j * LOT + e])
+                total[e] = f32(0)
+            for i in range(0, most, AHEAD):
+                for u in range(0, AHEAD, 2):  # all loads, then all sums
+                    offset(at, i32(0), which, i32(own + (i + u) * SIZE))
+                    for k in range(2):
+                        read_lot(got, i32((u + k) * LOT), source + i64(at[k]), at[k] >= 0)
+                for u in range(AHEAD):
+                    for e in range(LOT):
+                        total[e] = f32(total[e] + got[u * LOT + e])
+            again = (y, w, K, C, taps, stride, output, flip, y_steps, w_steps)
+            mend(total, i32(lot * LOT), N, i32(0), i32(c0 + j), top, left, again)
+            buffer = i32(
+                (j & 1) * of_channel
+            )  # some still write a channel's sums to x while others leave the next one's
+            for e in range(LOT):
+                one[0] = total[e]
+                put(one, i32(0), sums, i32(to + buffer + e * of_line))
+            cuda.syncthreads()
+            if mine < pixels:
+                at_x = target
+                for n in range(warp, N, warps):
+                    take(one, i32(0), sums, i32(begin + buffer + (n - warp) * of_line))
+                    result = f32(alpha * one[0])
                     if beta != f32(0):
-                        result = f32(result + beta * read(target))
-                    write(target, result)
-                target = target + x_strides[0] * SIZE
-            kept, target = i32(kept - apart), target + (apart - LOT) * x_strides[0] * SIZE
+                        result = f32(result + beta * read(at_x))
+                    write(at_x, result)
+                    at_x = at_x + warps * x_strides[0] * SIZE
+            source, target = source + area * of_pixel, target + x_strides[1] * SIZE
+        if forgotten != 0 and mine < pixels and space % LINE == 0:  # what has been read need not go to memory
+            for i in range(warp, i32(most * have), warps):
+                u = i32(u32(i) // u32(have))
+                seen = which[u32(staged + lane * most + u)]
+                if seen != u32(NONE):
+                    forget(space + i64(seen) + i64(c0 + i - u * have) * area * of_pixel)
 
     return kernel

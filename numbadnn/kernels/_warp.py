@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, i32, intrinsic, types
+from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, i32, intrinsic, u32
 from numbadnn.kernels._llvm import _I32, _asm
 
 
@@ -48,29 +49,32 @@ def _shuffle_twin(value: Any, mask: int) -> Any:
     return other
 
 
-def _largest_of_warp() -> Callable[..., Any]:
-    """``largest(value) -> i32``: the largest of a warp's 32-bit integers; all 32 lanes take part."""
+def _agreed(operation: str, kind: Any, join: Callable[[Iterable[Any]], Any]) -> Callable[..., Any]:
+    """``agree(word)``: what ``operation`` makes of the 32-bit words of a warp's lanes, in each of them; all 32 take part."""
     if SIMULATED:
 
-        def twin(value):  # type: ignore[no-untyped-def]
+        def twin(word):  # type: ignore[no-untyped-def]
             thread: Any = threading.current_thread()
             number = thread.thread_id
-            _EXCHANGE[number] = value
+            _EXCHANGE[number] = word
             thread.meet(~(number >> 5), 32)
-            found = max(_EXCHANGE[(number & ~31) + lane] for lane in range(32))
-            thread.meet(~(number >> 5), 32)  # before another value takes its place
+            found = join(_EXCHANGE[(number & ~31) + lane] for lane in range(32))
+            thread.meet(~(number >> 5), 32)  # before another word takes its place
             return found
 
         return twin
 
     @intrinsic
-    def largest(typingctx, value):  # type: ignore[no-untyped-def]
+    def agree(typingctx, word):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return _asm(builder, "redux.sync.max.s32 $0, $1, -1;", "=r,r", _I32, list(args), pure=False)
+            return _asm(builder, f"redux.sync.{operation} $0, $1, -1;", "=r,r", _I32, list(args), pure=False)
 
-        return types.int32(types.int32), codegen
+        return kind(kind), codegen
 
-    return largest
+    return agree
 
 
-largest_of_warp = _largest_of_warp()
+#: ``largest_of_warp(value) -> i32``: the largest of a warp's 32-bit integers
+largest_of_warp = _agreed("max.s32", i32, max)
+#: ``some_of_warp(bits) -> u32``: the bits that any of a warp's lanes has set
+some_of_warp = _agreed("or.b32", u32, functools.partial(functools.reduce, operator.or_))

@@ -6,7 +6,7 @@ the gradient of the images, ``unshared_inputs_rows`` with its sums in registers,
 images on tensor cores, ``unshared_halves`` forward products of 16-bit types on tensor cores. Those have one position a block;
 up to 32 images it is quicker to have several, which see the same pixels: ``unshared_box``, and on tensor cores
 ``unshared_places`` and ``unshared_weights_halves``; with images turned before, for many of them, ``unshared_box_many``,
-``unshared_products``, ``unshared_places_many``, ``unshared_places_ring`` and ``unshared_weights_many``.
+``unshared_twofold``, ``unshared_products``, ``unshared_places_many``, ``unshared_places_ring`` and ``unshared_weights_many``.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from numbadnn.kernels import (
     unshared_places_ring,
     unshared_products,
     unshared_turned,
+    unshared_twofold,
     unshared_weights_halves,
     unshared_weights_many,
 )
@@ -159,6 +160,7 @@ SEVERAL_PLACES: dict[type, Callable[[ConvProblem, Policy, Any], Executable]] = {
     unshared_places_many.PlacesManyConfig: unshared_places_many.plan,
     unshared_places_ring.RingConfig: unshared_places_ring.plan,
     unshared_products.ProductsConfig: unshared_products.plan,
+    unshared_twofold.TwofoldConfig: unshared_twofold.plan,
     unshared_weights_halves.WeightsHalvesConfig: unshared_weights_halves.plan,
     unshared_weights_many.WeightsManyConfig: unshared_weights_many.plan,
 }
@@ -172,8 +174,8 @@ def several_places(problem: ConvProblem, policy: Policy) -> Any:
     found = found or unshared_weights_halves.heuristic(problem, policy)
     if found or unshared_halves.heuristic(problem, policy):
         return found
-    found = unshared_products.heuristic(problem, policy) or unshared_box_many.heuristic(problem, policy)
-    return found or unshared_box.heuristic(problem, policy)
+    found = unshared_twofold.heuristic(problem, policy) or unshared_products.heuristic(problem, policy)
+    return found or unshared_box_many.heuristic(problem, policy) or unshared_box.heuristic(problem, policy)
 
 
 def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:

@@ -14,14 +14,15 @@ from dataclasses import astuple, replace
 from typing import Any, NamedTuple
 
 from numbadnn.kernels import _driver, simulate, unshared_turned
-from numbadnn.kernels._launch import Kernel, sequence
+from numbadnn.kernels._launch import Kernel, reciprocal, sequence
 from numbadnn.kernels._plans import around
-from numbadnn.kernels.unshared_inputs import collecting, lot_of
-from numbadnn.kernels.unshared_inputs_rows_config import (
+from numbadnn.kernels._support import LIMIT32
+from numbadnn.kernels.unshared_inputs import COLLECTORS, collecting, lot_of
+from numbadnn.kernels.unshared_inputs_rows_config import candidates
+from numbadnn.kernels.unshared_inputs_rows_sizes import (
     RowsConfig,
     blocks_of,
     boxes_bytes,
-    candidates,
     pitch_of,
     shared_bytes,
     space_bytes,
@@ -72,19 +73,21 @@ def heuristic(problem: ConvProblem, policy: Policy) -> RowsConfig | None:
         return None
     found = candidates(problem)
     best = min(found, key=lambda pair: pair[0])[1] if found else None
-    return best if best and space_bytes(problem, best) <= policy.workspace_limit else None
+    return best if best and space_bytes(problem, best) <= min(policy.workspace_limit, LIMIT32) else None
 
 
 def kernel(dtype: str, config: RowsConfig) -> Kernel:
-    config = replace(config, rows=1, channels=1)  # those are arguments
+    config = replace(config, pitch=0, count=0, rows=1, channels=1)  # those are arguments
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _unshared_inputs_asked, _unshared_inputs_rows
 
         return (_unshared_inputs_asked if config.asked else _unshared_inputs_rows).boxes(dtype, config)
 
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i32 i32 i64*3 i64*4"
-    numbers = (*astuple(config)[:3], *config.taps, config.places, *config.stride, *astuple(config)[6:19])
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i32 i32 i64*3 i64*4" + (
+        " i32" if config.asked else ""
+    )
+    numbers = (*astuple(config)[:3], *config.taps, config.places, *config.stride, *astuple(config)[6:23])
     name = f"unshared rows {dtype} " + " ".join(str(int(v)) for v in numbers)
     return Kernel(name, parameters, build, config.threads, config.resident, config.turned)
 
@@ -98,14 +101,16 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
     scalars = (
         *(slices, problem.groups, N, w.shape[0] // problem.groups, w.shape[3], config.channels, tiles[1], config.tile),
         *(problem.y.shape[2:], pitch_of(problem, config), y_pitch_of(problem, config)),
-        *(seen_of(problem, config.tile)[0], w.strides[:3], y_strides),
+        *(seen_of(problem, config.tile)[0], w.strides[:3], y_strides, *((config.count,) if config.asked else ())),
     )
     grid = (blocks_of(problem, config), 1, 1)
     launch = first.prepare(device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
-    steps = [
-        (launch, "y w space"),
-        (collecting(problem, "float32", device, config.tile, 0, config.kept, lot), "space x"),
-    ]
+    added = (
+        collecting(problem, "float32", device, config.tile, 0, config.kept, lot)
+        if config.own
+        else _collecting(problem, config, device)
+    )
+    steps = [(launch, "y w space"), (added, "space x")]
     if config.turned:
         behind = f"space+{boxes_bytes(problem, config)}"
         turn = unshared_turned.turning((problem.y,), device, config.kept)
@@ -117,16 +122,50 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
     return around(direct, facts, space_bytes(problem, config), arithmetic, "run_to_run")
 
 
+def collect_kernel(dtype: str, kept: int, ahead: int) -> Kernel:
+    """What adds the boxes of tensor cores, ``ahead`` of them under way."""
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels import _unshared_inputs_rows_collect
+
+        return _unshared_inputs_rows_collect.collect(dtype, kept, ahead)
+
+    parameters = f"ptr ptr {'i32 ' * 8}{'i32*2 ' * 5}{'i64*2 ' * 8}i64*4 f32 f32"
+    return Kernel(f"unshared rows collect {dtype} {kept} {ahead}", parameters, build, COLLECTORS, 6, early=True)
+
+
+def _collecting(problem: ConvProblem, config: RowsConfig, device: int) -> Any:
+    (N, _, H, W), C = problem.x.shape, problem.w.shape[3]
+    (down, right), places = problem.stride, config.places
+    slices, tiles, seen = -(-C // config.channels), tiles_of(problem, config.tile), seen_of(problem, config.tile)
+    units = problem.groups * slices * config.lots
+    scalars = (
+        *(N, C, config.channels, slices, config.lots, units, config.count, places, problem.stride, (H, W), tiles),
+        *(tuple(low for low, _ in problem.padding), seen),
+        *(reciprocal(n) for n in (W, H, config.lots, slices, config.count, places, down, places * right)),
+        *(problem.x.strides, problem.alpha, problem.beta),
+    )
+    boxes = -(-seen[0] // (config.count // places * down)) * -(-seen[1] // (places * right))
+    collect = collect_kernel(problem.x.dtype, config.kept, 4 if boxes <= 4 else 6)
+    # a thread has eight sums, of fewer images than four fewer
+    grid = (-(-(units * -(-config.kept // 4) * H * W * 4) // COLLECTORS), 1, 1)
+    return collect.prepare(device, grid, (COLLECTORS, 1, 1), scalars)
+
+
 def hopper_kernels() -> Iterator[Kernel]:
     """Many images and one."""
     nine, three, far = (9, 9), (3, 3), (1, 1)
-    yield kernel("float16", RowsConfig(32, 32, 12, nine, 5, far, 4, 5, 16, 3, 1, False, False, 1, True, 0, True))
+    many = RowsConfig(32, 32, 12, nine, 5, far, 4, 5, 16, 3, 1, False, False, 1, True, 0, True)
+    yield kernel("float16", many)
+    yield kernel("float16", replace(many, align=128, cut=True))
     yield kernel("bfloat16", RowsConfig(16, 8, 12, nine, 7, far, 4, 5, 16, 3, 2, True, True, 1, True))
-    yield kernel("float16", RowsConfig(16, 8, 12, three, 4, far, 1, 4, 16, 2, 2, True, False, 1, False, 0, False, True))
-    yield kernel(
-        "float16", RowsConfig(32, 32, 12, three, 4, far, 1, 4, 16, 2, 2, True, False, 1, False, 0, False, True)
-    )
+    whole = RowsConfig(16, 8, 12, three, 4, far, 1, 4, 16, 2, 2, True, False, 1, False, 0, False, True)
+    yield kernel("float16", replace(whole, even=True, pair=4, align=32, quads=True))
+    yield kernel("float16", replace(whole, images=32, kept=32))
+    yield kernel("float16", replace(whole, images=32, kept=32, even=True, pair=4, align=32, quads=True))
     yield kernel("bfloat16", RowsConfig(16, 1, 12, three, 4, far, 1, 8, 16, 2, 2, True, True, 1, False))
+    for kept, ahead in ((32, 6), (8, 4), (1, 4)):
+        yield collect_kernel("bfloat16" if kept == 8 else "float16", kept, ahead)
     yield kernel("float32", RowsConfig(32, 32, 12, nine, 5, far, 4, 5, 8, 6, 2, False, False, 1, True, 8, True))
     yield kernel("float32", RowsConfig(32, 32, 6, three, 2, far, 1, 3, 16, 3, 2, False, False, 2, False, 16))
     yield kernel("float32", RowsConfig(8, 8, 6, three, 2, far, 1, 3, 16, 3, 2, False, False, 2, False, 4))

@@ -8,16 +8,26 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from numbadnn.kernels._softmax_layout import LARGEST_ROOM
+from numbadnn.kernels.unshared_inputs_rows_sizes import (
+    COPY,
+    EIGHT,
+    LANES,
+    OTHERS,
+    ROWS,
+    RowsConfig,
+    blocks_of,
+    boxes_bytes,
+    shared_bytes,
+    slot_of,
+)
 from numbadnn.kernels.unshared_tile import seen_of, tiles_of, vector
 from numbadnn.ops.conv import ConvProblem
 
-#: channels and filters of a product of tensor cores, bytes of y's values in one
-LANES, EIGHT, ROWS, FRAGMENT = 32, 8, 16, 512
-#: bytes in front of the ring, and of the rings of a multiprocessor, which keep memory busy
-RINGS, RING = 256, 112 * 1024
+#: bytes of the rings of a multiprocessor, which keep memory busy
+RING = 112 * 1024
 #: the same of a ring that a warp of its own fills, by bytes of an element, and its fewest pieces: more were slower on an H200
 ASKED_RING, ASKED_DEPTH = {2: 126 * 1024, 4: 84 * 1024}, 4
 MOST_DEPTH, MOST_PLACES, MOST_ROWS, MOST_DEEP = 8, 8, 16, 4
@@ -26,93 +36,8 @@ LEAST_DEPTH, MULTIPROCESSORS, MANY = 5, 132, 16
 TURNED = 16
 #: bytes of boxes in a microsecond, written and collected, by bytes of an element
 BOXES = {2: 1.5e6, 4: 1.3e6}
-#: registers of a thread beside its sums; of a thread of the warps that multiply nothing, where others have more
-OTHERS, FEWER = 56, 32
 #: cycles of a warp for a piece that is not for it; microseconds of a line's copy, and by which whole lines are there sooner
 PASSING, COPYING, SOONER = 40, 0.002, 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class RowsConfig:
-    """A block has ``places`` positions of each of ``rows`` rows and ``channels`` channels of a group.
-
-    ``images`` of a block, of which ``kept`` leave it and a thread has ``own``, 0 on tensor cores; ``right``: columns between
-    positions; ``depth`` pieces of ``piece`` filters under way; ``ragged``: the last one has fewer; ``deep``: rows of positions
-    at a time; ``turned``: y's images are neighbours; ``whole``: a piece is of a row of positions, and all of them are under
-    way at once; ``even``: no row of positions ends within a block.
-    """
-
-    images: int
-    kept: int
-    warps: int
-    taps: tuple[int, int]
-    places: int
-    stride: tuple[int, int]
-    deep: int
-    depth: int
-    piece: int
-    turns: int
-    steps: int
-    flip: bool
-    ragged: bool
-    resident: int
-    many: bool
-    own: int = 0
-    turned: bool = False
-    whole: bool = False
-    even: bool = False
-    rows: int = 1
-    channels: int = 1
-
-    @property
-    def asked(self) -> bool:
-        """Whether a warp of its own asks for whole lines: they begin later, which blocks of few positions have no time for."""
-        return self.whole or (self.turns > 2 and (self.deep > 1 or self.many))
-
-    @property
-    def sums(self) -> int:
-        """Of a thread."""
-        return self.columns * (self.own or 4 * self.tiles)
-
-    @property
-    def split(self) -> bool:
-        """Whether registers go from warps that multiply nothing, four of them then, to the others."""
-        alone = 512 // -(-(self.warps + 1) * self.resident // 4)
-        return self.asked and self.resident == 1 and self.warps % 4 == 0 and self.sums + OTHERS > alone
-
-    @property
-    def registers(self) -> int:
-        """Of a thread that multiplies: a quarter of a multiprocessor has as many warps as any other."""
-        if self.split:
-            return min(240, (512 - FEWER) // (self.warps // 4) // 8 * 8)
-        return min(255, 512 // -(-(self.warps + self.asked) * self.resident // 4) // 8 * 8)
-
-    @property
-    def threads(self) -> int:
-        return LANES * (self.warps + (4 if self.split else int(self.asked)))
-
-    @property
-    def columns(self) -> int:
-        return (self.places - 1) * self.stride[1] + self.taps[1]
-
-    @property
-    def high(self) -> int:
-        """Rows of pixels that a group of rows of positions reaches."""
-        return (self.deep - 1) * self.stride[0] + self.taps[0]
-
-    @property
-    def tiles(self) -> int:
-        """Products that have all images."""
-        return self.images // 16
-
-    @property
-    def of_filter(self) -> int:
-        """Bytes of a row of turned values of y of a filter: an odd number of 16, so that neighbours meet different banks."""
-        return self.places * self.kept * (4 if self.own else 2) + 16
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        return self.rows, self.places
 
 
 @functools.lru_cache(256)
@@ -188,53 +113,67 @@ def configured(
     many, ragged = math.prod(tile) >= MANY, K % piece > 0
     shape = (tile[1], stride, deep, depth, piece, turns, -(-K // piece), flip, ragged, resident, many, own)
     even = problem.y.shape[3] % tile[1] == 0
-    found = RowsConfig(images, kept, 0, taps, *shape, False, whole, even, tile[0], channels)
+    found = RowsConfig(
+        images, kept, 0, taps, *shape, False, whole, even, count=math.prod(tile), rows=tile[0], channels=channels
+    )
     found = replace(found, warps=found.high * lots)
     # tensor cores would multiply what lies behind the last filter's values
-    return replace(found, turned=found.asked and not whole and kept >= TURNED and not (ragged and own == 0))
+    found = replace(found, turned=found.asked and not whole and kept >= TURNED and not (ragged and own == 0))
+    if own:
+        return found
+    items = tile[0] * found.steps * found.tiles
+    quads = whole and tile[1] == 4 and even and vector_of_y(problem) >= 4 and items <= found.warps
+    return laid_out(problem, replace(cut_evenly(problem, found), quads=quads))
 
 
-def pitch_of(problem: ConvProblem, config: RowsConfig) -> int:
-    """Bytes of a filter's line in shared memory: neighbouring pairs of filters are 8 banks apart for tensor cores."""
-    length = config.channels * math.prod(problem.taps) * problem.w.itemsize * (config.places if config.whole else 1)
-    if config.own:
-        return -(-length // 16) * 16
-    return (length - 16 + 127) // 128 * 128 + 16
+def cut_evenly(problem: ConvProblem, config: RowsConfig) -> RowsConfig:
+    """With equally many positions in all tiles of a strip of columns, where those are no whole rows of it.
+
+    They reach as many rows of positions as before, and a pixel is in two tiles of a strip at most.
+    """
+    P, down = problem.y.shape[2], tiles_of(problem, config.tile)[0]
+    count = -(-P * config.places // down)
+    rows, seen = 1 + -(-(count - 1) // config.places), seen_of(problem, config.tile)[0]
+    fewest = count // config.places * problem.stride[0]  # rows of pixels from a tile to the next
+    can = config.asked and not config.own and not config.whole and rows <= config.rows and seen <= 2 * fewest
+    return replace(config, count=count, cut=True) if can and count % config.places else config
 
 
-def y_pitch_of(problem: ConvProblem, config: RowsConfig) -> int:
-    """Bytes of y's values of a position in shared memory, or of a filter, with what neighbours need to meet different banks."""
-    if config.turned:
-        return config.of_filter
-    if config.own:
-        return (problem.w.shape[0] // problem.groups * config.images + 4) * 4
-    return config.steps * config.tiles * FRAGMENT + 16
+def laid_out(problem: ConvProblem, config: RowsConfig) -> RowsConfig:
+    """With filters where bulk copies bring them quickest: the two ends of one should have up to 128 bytes' place in common.
+
+    That takes a pitch that differs from the filters' distance in memory by a multiple of those; and of such pitches, one by
+    which no more than two lanes meet in a bank of shared memory.
+    """
+    of_channel = math.prod(config.taps) * problem.w.itemsize
+    length = config.channels * of_channel * (config.places if config.whole else 1)
+    apart = problem.w.strides[0] * problem.w.itemsize
+    tried = [(COPY, (length - 16 + 127) // 128 * 128 + 16)]
+    if config.asked:
+        pitches = {align: range(length + (apart - length) % align, length + 129, align) for align in (128, 32)}
+        tried = [(align, pitch) for align in pitches for pitch in pitches[align]] + tried
+    found = ((align, pitch, *spread(pitch, of_channel)) for align, pitch in tried)
+    align, pitch, _, pair = next((f for f in found if f[2] <= 2), (*tried[-1], *spread(tried[-1][1], of_channel)))
+    return replace(config, align=align, pitch=pitch, pair=pair)
 
 
-def slot_of(problem: ConvProblem, config: RowsConfig) -> int:
-    """Bytes of a piece of filters in shared memory."""
-    return config.piece * pitch_of(problem, config)
+def vector_of_y(problem: ConvProblem) -> int:
+    """Neighbouring values of y's rows that are one access, wherever a multiple of so many columns begins."""
+    y, vec = problem.y, 4 if problem.y.aligned and problem.y.strides[3] == 1 else 1
+    return vec if not any(stride % vec for stride in y.strides[:3]) else 1
 
 
-def shared_bytes(problem: ConvProblem, config: RowsConfig) -> int:
-    of_y = config.rows * problem.w.shape[0] // problem.groups if config.turned else math.prod(config.tile)
-    return RINGS + config.depth * slot_of(problem, config) + of_y * y_pitch_of(problem, config)
+@functools.lru_cache(1024)
+def spread(pitch: int, of_channel: int) -> tuple[int, int]:
+    """(lanes of a warp that meet in a bank of shared memory, ``pair``): which filters a lane should have so that few do."""
 
+    def fullest(pair: int) -> int:
+        low, high = sorted({1, 2, 4} - {pair})
+        starts = [(lane % 2 * low + lane // 2 % 2 * high) * pitch + lane // 4 * of_channel for lane in range(LANES)]
+        banks = [start // 4 % 32 for start in starts]
+        return max(banks.count(bank) for bank in banks)
 
-def boxes_bytes(problem: ConvProblem, config: RowsConfig) -> int:
-    """Of all images."""
-    pixels = math.prod(seen_of(problem, config.tile)) * math.prod(tiles_of(problem, config.tile)) * problem.x.shape[1]
-    return pixels * config.kept * 4
-
-
-def space_bytes(problem: ConvProblem, config: RowsConfig) -> int:
-    """The boxes, and behind them y where it is turned."""
-    turned = math.prod(problem.y.shape[1:]) * config.kept * problem.y.itemsize if config.turned else 0
-    return boxes_bytes(problem, config) + turned
-
-
-def blocks_of(problem: ConvProblem, config: RowsConfig) -> int:
-    return math.prod(tiles_of(problem, config.tile)) * problem.groups * -(-problem.w.shape[3] // config.channels)
+    return min((fullest(pair), pair) for pair in (1, 2, 4))
 
 
 def busiest(config: RowsConfig) -> float:
@@ -249,7 +188,7 @@ def busiest(config: RowsConfig) -> float:
 
 def rank(problem: ConvProblem, config: RowsConfig) -> float:
     """An estimate from an H200: launches, filters or what the fullest quarter of a multiprocessor issues, y's values, boxes."""
-    K, taps, positions = problem.w.shape[0] // problem.groups, config.taps[1], math.prod(config.tile)
+    K, taps, positions = problem.w.shape[0] // problem.groups, config.taps[1], config.count
     if config.own:
         position, rate = K * (taps * (config.own + 3) + config.own / 4 + 6) + config.steps * 150, 1.0
     else:

@@ -15,9 +15,13 @@ from numbadnn.kernels._launch import Kernel, reciprocal, sequence
 from numbadnn.kernels._plans import around
 from numbadnn.kernels._support import LIMIT32
 from numbadnn.kernels.unshared_inputs_split_config import (
+    AHEAD,
+    COLLECTED,
     COLLECTORS,
+    LANES,
+    LARGE,
+    LINE,
     LOT,
-    PARTS,
     PIXELS,
     TURNERS,
     SplitConfig,
@@ -25,6 +29,7 @@ from numbadnn.kernels.unshared_inputs_split_config import (
     box_of,
     boxes_bytes,
     candidates,
+    most_boxes,
     pitch_of,
     shared_bytes,
     space_bytes,
@@ -39,6 +44,8 @@ from numbadnn.registry import Executable
 
 FEWEST_IMAGES, MOST_IMAGES, FEWEST_FILTERS, FEWEST_TERMS, MOST_TAPS = 9, 32, 4, 64, 16
 HOPPER = (9, 0)
+#: of a grid's second and third dimension
+MOST_BLOCKS = 65535
 #: by how much the estimate may be the longer one: that of the other kernel is too short where taps are few
 AS_QUICK = 1.1
 
@@ -56,7 +63,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> SplitConfig | None:
         return None
     if any(step > n for step, n in zip(problem.stride, problem.taps, strict=True)) or problem.dilation != (1, 1):
         return None
-    if K * math.prod(problem.taps) < FEWEST_TERMS:
+    if K * math.prod(problem.taps) < FEWEST_TERMS or max(problem.x.shape[1], w.shape[0]) > MOST_BLOCKS:
         return None
     found = candidates(problem)
     if not found:
@@ -78,7 +85,7 @@ def kernel(config: SplitConfig) -> Kernel:
 
     numbers = (config.images, config.warps, *config.taps, *config.stride, *astuple(config)[4:8])
     name = "unshared split " + " ".join(str(int(v)) for v in numbers)
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i32 i32*2 i64*3 i64*4"
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i32 i32*2 i64*2 i64*2 i64*2 i64*3 i64*4"
     return Kernel(name, parameters, build, config.threads, 1, not config.filled)
 
 
@@ -88,7 +95,7 @@ def turn_kernel(images: int) -> Kernel:
 
         return _unshared_inputs_split_turn.turn(images)
 
-    return Kernel(f"unshared split turn {images}", "ptr ptr i32 i32 i32 i32 i32 i64*4", build, TURNERS, 2)
+    return Kernel(f"unshared split turn {images}", "ptr ptr i32 i32 i32 i32 i32 i64*2 i64*4", build, TURNERS, 4)
 
 
 def collect_kernel(images: int) -> Kernel:
@@ -100,11 +107,12 @@ def collect_kernel(images: int) -> Kernel:
     parameters = (
         "ptr ptr ptr ptr i32 i32 i32 i32 "
         + "i32*2 " * 6
-        + "i32 i32*2 i32 "
-        + "i64*2 " * 6
+        + "i32 i32*2 i32 i32 i32 i32 "
+        + "i64*2 " * 4
         + "i64*4 i64*4 i64*3 f32 f32"
     )
-    return Kernel(f"unshared split collect {images}", parameters, build, COLLECTORS, 6, True)
+    threads = LANES * images // LOT
+    return Kernel(f"unshared split collect {images}", parameters, build, threads, 1024 // threads, True)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: SplitConfig) -> Executable:
@@ -118,7 +126,9 @@ def plan(problem: ConvProblem, policy: Policy, config: SplitConfig) -> Executabl
     )
     scalars = (
         *(-(-C // config.channels), problem.groups, problem.x.shape[0], K, C, config.channels, config.tile, (P, Q)),
-        *(pitch_of(problem, config), y_pitch_of(problem, config), box, w_steps, problem.y.strides),
+        *(pitch_of(problem, config), y_pitch_of(problem, config), box),
+        *(reciprocal(n) for n in (config.rows * config.places, config.places, Q)),
+        *(w_steps, problem.y.strides),
     )
     grid, block, shared = (blocks_of(problem, config), 1, 1), (config.threads, 1, 1), shared_bytes(problem, config)
     launch, collect = first.prepare(policy.device, grid, block, scalars, shared), _collecting(problem, policy, config)
@@ -137,30 +147,29 @@ def plan(problem: ConvProblem, policy: Policy, config: SplitConfig) -> Executabl
 def _turning(problem: ConvProblem, policy: Policy, config: SplitConfig) -> Any:
     """The launch that cuts y."""
     (_, K, P, Q), steps = problem.y.shape, steps_of(problem)
-    scalars = (problem.x.shape[0], K // problem.groups, steps, P * Q, Q, problem.y.strides)
-    grid = (-(-P * Q // PIXELS) * problem.groups * steps, 1, 1)
+    scalars = (problem.x.shape[0], K // problem.groups, steps, P * Q, Q, reciprocal(Q), problem.y.strides)
+    grid = (-(-P * Q // PIXELS), steps, problem.groups)
     return turn_kernel(config.images).prepare(policy.device, grid, (TURNERS, 1, 1), scalars)
 
 
 def _collecting(problem: ConvProblem, policy: Policy, config: SplitConfig) -> Any:
     """The launch that adds boxes."""
-    (N, C, H, W), w, lots = problem.x.shape, problem.w, config.images // (LOT * PARTS)
+    (N, C, H, W), w, box = problem.x.shape, problem.w, box_of(problem, config)
+    threads = LANES * config.images // LOT
+    most = -(-most_boxes(problem, config) // AHEAD) * AHEAD
+    each = max(1, min(COLLECTED, C * H * W * threads // LANES // COLLECTORS))
+    forgotten = config.images * 4 == LINE and boxes_bytes(problem, config) >= LARGE
     scalars = (
         *(N, w.shape[0] // problem.groups, w.shape[3], problem.groups, (H, W), problem.y.shape[2:]),
-        *(
-            tuple(low for low, _ in problem.padding),
-            problem.taps,
-            problem.stride,
-            config.tile,
-            strips_of(problem, config),
-        ),
-        *(box_of(problem, config), int(problem.flip)),
-        *(reciprocal(n) for n in (lots, W, H, config.rows * problem.stride[0], problem.stride[1], config.places)),
+        *(tuple(low for low, _ in problem.padding), problem.taps, problem.stride, config.tile),
+        *(strips_of(problem, config), box, int(problem.flip), most, each, int(forgotten)),
+        *(reciprocal(n) for n in (W, config.rows * problem.stride[0], problem.stride[1], config.places)),
         *(problem.x.strides, tuple(4 * step for step in problem.y.strides), tuple(4 * step for step in w.strides[:3])),
         *(problem.alpha, problem.beta),
     )
-    grid = (-(-(lots * C * H * W) // COLLECTORS), 1, 1)
-    return collect_kernel(config.images).prepare(policy.device, grid, (COLLECTORS, 1, 1), scalars)
+    grid, block = (-(-(H * W) // LANES), -(-C // each), 1), (threads, 1, 1)
+    shared = 4 * (2 * config.images * (LANES + 1) + LANES * most)
+    return collect_kernel(config.images).prepare(policy.device, grid, block, scalars, shared)
 
 
 def hopper_kernels() -> Iterator[Kernel]:

@@ -17,9 +17,12 @@ from numbadnn.ops.conv import ConvProblem
 #: channels of a product, filters of a slot, bytes in front of the ring
 LANES, EIGHT, PIECE, RINGS = 32, 8, 16, 256
 #: words that a number is cut into; positions and threads of a block that cuts y
-WORDS, PIXELS, TURNERS = 3, 16, 512
-#: threads of a block that adds boxes; images of an access, and accesses of a thread
-COLLECTORS, LOT, PARTS = 128, 4, 2
+WORDS, PIXELS, TURNERS = 3, 8, 256
+#: images of an access of what adds boxes, accesses under way, channels of a block of it at most: fewer where that leaves fewer
+#: threads than so many
+LOT, AHEAD, COLLECTED, COLLECTORS = 4, 6, 4, 120_000
+#: bytes of a line of the L2 cache; of boxes, from which on saying that they have been read saves more than it costs
+LINE, LARGE = 128, 24 << 20
 #: bytes of y's values that a block cuts itself, where its ring has so many slots still: a shorter one costs more than that saves
 FILLED, DEEP = 64 * 1024, 9
 MOST_WARPS, MOST_DEPTH, LEAST_DEPTH, MULTIPROCESSORS = 16, 14, 2, 132
@@ -131,8 +134,8 @@ def slot_of(problem: ConvProblem, config: SplitConfig) -> int:
 
 
 def y_pitch_of(problem: ConvProblem, config: SplitConfig) -> int:
-    """Bytes of y's values of a position, where a block cuts them: eight neighbours begin in other banks."""
-    return steps_of(problem) * config.of_y + 64
+    """Bytes of y's values of a position, where a block cuts them: neighbours begin in other banks."""
+    return steps_of(problem) * config.of_y + 16
 
 
 def shared_bytes(problem: ConvProblem, config: SplitConfig) -> int:
@@ -153,6 +156,13 @@ def parts_of(problem: ConvProblem, config: SplitConfig) -> int:
 def box_of(problem: ConvProblem, config: SplitConfig) -> tuple[int, int]:
     """Rows and columns of pixels that a block's columns of a strip reach, at most."""
     return seen_of(problem, config.tile)
+
+
+def most_boxes(problem: ConvProblem, config: SplitConfig) -> int:
+    """That may hold a pixel: of as many strips and, in each, of as many blocks as its positions can be in."""
+    strips = -(-box_of(problem, config)[0] // (config.rows * problem.stride[0]))
+    columns = -(-problem.taps[1] // problem.stride[1])
+    return strips * (-(-(columns - 1) // config.places) + 1)
 
 
 def boxes_bytes(problem: ConvProblem, config: SplitConfig) -> int:

@@ -28,6 +28,8 @@ LANES, ROWS, CHUNK = 32, 16, 32
 FEWEST_IMAGES, MOST_IMAGES, FEWEST_FILTERS, MOST_FILTERS = 4, 32, 4, 64
 #: warps of a block; positions and blocks that keep memory busy, and positions of a block where there are few
 MOST_WARPS, ENOUGH_POSITIONS, ENOUGH_BLOCKS, MOST_PLACES = 16, 132 * 7, 100, 8
+#: chunks under way of so few warps, each thread of which may have 255 registers, in accesses of 16 bytes; and of others
+MOST_AHEAD, FEW_WARPS, FEWER_AHEAD = 13, 8, 8
 #: warps of a block of many images where a multiprocessor has one block in all: a second would begin when most have nothing to do
 LARGEST, MULTIPROCESSORS = 25, 132
 
@@ -92,14 +94,26 @@ def heuristic(problem: ConvProblem, policy: Policy) -> PlacesManyConfig | None:
         return None
     if images > 8 and not few:
         tall, places = tile_of(problem, LARGEST // parts) or (tall, places)
-    # few warps ask for more each; of few terms much would be asked for in vain
-    ahead = 8 if few else 3 if images > 8 else 4 if math.prod(w.shape[3:]) > 512 else 2
+    area = math.prod(problem.taps)
     for channels in (C, *(c for c in (64, 32, 16, 8, 4) if c < C and C % c == 0)):
         vec = vector(problem, channels)
+        # few warps ask for more each; of few terms much would be asked for in vain
+        roomy = parts * places <= FEW_WARPS and vec == 8
+        ahead = ahead_of(channels * area, roomy) if few else 3 if images > 8 else 4 if C * area > 512 else 2
         config = PlacesManyConfig(images, tall, places, parts, vec, ahead, 1, channels == C, channels)
         if vec > 1 and shared_bytes(problem, config) <= shared_room(policy.device):
             return config
     return None
+
+
+def ahead_of(terms: int, roomy: bool) -> int:
+    """Chunks under way of a block of few positions: what its registers hold, in turns none of which leaves many idle.
+
+    >>> ahead_of(784, True), ahead_of(784, False), ahead_of(64, True)
+    (13, 7, 2)
+    """
+    chunks = -(-terms // CHUNK)
+    return -(-chunks // -(-chunks // (MOST_AHEAD if roomy else FEWER_AHEAD)))
 
 
 def tile_of(problem: ConvProblem, most: int) -> tuple[int, int] | None:
@@ -146,4 +160,4 @@ def kernels() -> Iterator[Kernel]:
     """Many images, some channels at a time; as many warps as a block has; few positions."""
     yield kernel("float16", PlacesManyConfig(32, 4, 4, 1, 8, 3, 1, False, 1))
     yield kernel("float16", PlacesManyConfig(16, 5, 5, 1, 8, 3, 1, True, 1))
-    yield kernel("bfloat16", PlacesManyConfig(8, 1, 5, 1, 8, 8, 1, True, 1))
+    yield kernel("bfloat16", PlacesManyConfig(8, 1, 5, 1, 8, 13, 1, True, 1))

@@ -1,0 +1,126 @@
+"""Unshared convolution of 17 to 32 images of float32 on tensor cores: numbers are two float16 of a common scale.
+
+Images are cut before (``_unshared_twofold_turn``), with the scale of the largest number of all; filters, each used once, in
+registers (``_unshared_twofold_lanes``), with a scale that a warp keeps as long as it fits. Blocks stay and take one tile of
+positions after another. A warp has a position, 16 filters, and all terms or every second slot of them.
+
+    filters    through a ring of each warp's own, 32 terms of 16 filters of its position a slot
+    images     boxes of some channels that the tile sees, in a few places in shared memory, for all warps
+
+Each slot and box is one copy of a tensor's tile, asked for by warps that do nothing else. A number that cannot be cut is NaN; a
+result that is not finite is summed anew (``_unshared_twofold_plain``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numbadnn.kernels._access import load
+from numbadnn.kernels._async_copies import copy_tile, meet_of
+from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, i32, u32
+from numbadnn.kernels._hopper import (
+    barrier_expect,
+    barrier_init,
+    barrier_wait,
+    fence_started,
+    map_address,
+    prefetch_map,
+    set_registers,
+)
+from numbadnn.kernels._implicit_tiles_words import shared_address
+from numbadnn.kernels._ptx import block_here, thread_here, wait_for_previous
+from numbadnn.kernels._unshared_inputs_tile import pixel_at, tap_of
+from numbadnn.kernels._unshared_seen import first_position
+from numbadnn.kernels._unshared_twofold_ask import asking
+from numbadnn.kernels._unshared_twofold_cut import SUMS
+from numbadnn.kernels._unshared_twofold_lanes import filters_row, multiplying
+from numbadnn.kernels._unshared_twofold_put import putting
+from numbadnn.kernels.unshared_twofold import ASKERS, FEWER, INVERSE, LANES, MORE, PIXEL, TwofoldConfig
+
+
+def forward(config: TwofoldConfig) -> Callable[..., None]:
+    """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
+    warps, depth, threads, boxes = config.warps, config.depth, LANES * config.warps, config.boxes
+    first_of, meet = first_position(config.tall, config.places), meet_of(threads)
+    w_of, x_of = map_address(0), map_address(1)
+    ask, multiply, put, copy = asking(config), multiplying(config), putting(config), copy_tile(4)
+    fewer, more, read = set_registers(FEWER, False), set_registers(MORE, True), load("float32", "float32")
+    ring_at, box_at, rings, element = config.ring_at, config.box_at, 2 * warps * depth, ELEMENT["float32"]
+
+    each = -(-(rings + 2 * boxes) // (config.threads // LANES))
+
+    @device
+    def ask_boxes(shared, images, full, to, lot, C, channels, corner, phases):  # type: ignore[no-untyped-def]
+        place = i32(0)
+        for c in range(i32(0), C, channels):
+            barrier = u32(full + 8 * (rings + place))
+            barrier_wait(u32(barrier + u32(8 * boxes)), u32(u32(phases >> place & 1) ^ u32(1)))
+            barrier_expect(barrier, u32(lot))
+            copy(shared, i32(to + place * lot), images, (i32(0), corner[2], corner[1], i32(corner[0] + c)), barrier)
+            phases = i32(phases ^ (1 << place))
+            place = i32(place + 1) if place < boxes - 1 else i32(0)
+        return phases
+
+    def kernel(  # type: ignore[no-untyped-def]
+        w_map, x_map, x, w, space, y, tiles, floor, spread, blocks, groups, N, K, C, channels, P, Q, room, image, taps, padding,
+        stride, dilation, flip, box, x_strides, w_strides, y_strides, alpha, beta,
+    ):  # fmt: skip
+        shared, results = cuda.shared.array(0, WORD), cuda.shared.array(0, element)  # the same memory
+        total = cuda.local.array(SUMS, f32)
+        thread, begin = i32(cuda.threadIdx.x), i32(shared_address(shared))
+        full = i32((begin + 1023) & -1024)
+        if thread % LANES < each:  # a warp's lanes begin theirs one after the other
+            i = i32(thread // LANES * each + thread % LANES)
+            if i < rings + 2 * boxes:
+                barrier_init(u32(full + 8 * i), u32(1 if i < rings + boxes else warps))
+                fence_started()
+        terms, plane, table = i32(C * taps[0] * taps[1]), i32(box[0] * box[1]), i32(full + box_at)
+        to_box, lot = i32(table + 4 * room), i32(channels * plane * PIXEL)
+        if thread == threads:
+            prefetch_map(w_of(w_map))
+            prefetch_map(x_of(x_map))
+        cuda.syncthreads()
+        tile, slot, phases = i32(block_here()), i32(0), i32(0)
+        if thread_here() >= threads:
+            fewer()
+            asker, parity = i32((thread_here() - threads) // LANES), i32(1)
+            if asker == ASKERS and thread % LANES == 0:
+                wait_for_previous()
+                while tile < tiles:
+                    group, p0, q0 = first_of(tile, blocks, groups)
+                    corner = (i32(group * C), i32(p0 * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))
+                    phases = ask_boxes(shared, x_of(x_map), full, to_box, lot, C, channels, corner, phases)
+                    tile = i32(tile + i32(cuda.gridDim.x))
+            elif asker < ASKERS:
+                while tile < tiles:
+                    group, p0, q0 = first_of(tile, blocks, groups)
+                    slot, parity = ask(
+                        shared, w_of(w_map), full, i32(full + ring_at), i32(group * K), K, P, Q, p0, q0, terms, slot, parity
+                    )  # fmt: skip
+                    tile = i32(tile + i32(cuda.gridDim.x))
+        else:
+            more()
+            for m in range(thread, room, i32(threads)):
+                c, r, s = tap_of(min(i32(m), i32(terms - 1)), taps)
+                part = i32(u32(c) // u32(channels))
+                at = pixel_at(i32(c - part * channels), r, s, plane, taps, dilation, box[1], flip)
+                at = i32(at + i32(u32(part) % u32(boxes)) * (channels * plane))
+                shared[i32(((table - begin) >> 2) + m)] = u32(at * PIXEL)
+            wait_for_previous()
+            back, parity, row = read(space + INVERSE), i32(0), filters_row(i32(thread & 31))
+            meet(i32(1))
+            again = (x, w, C, image, taps, stride, padding, flip, x_strides, w_strides)
+            first = i32(to_box + boxes * lot)
+            while tile < tiles:
+                group, p0, q0 = first_of(tile, blocks, groups)
+                origin = (i32(group * C), i32(p0 * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))
+                state = (slot, parity, phases)
+                slot, parity, phases = multiply(
+                    total, shared, full, table, to_box, back, terms, i32(channels * taps[0] * taps[1]), box, taps, stride, flip,
+                    floor, spread, origin, state,
+                )  # fmt: skip
+                meet(i32(1))  # the sums before are written
+                put(results, first, total, row, y, again, (group, p0, q0), (N, K, P, Q), y_strides, (alpha, beta))
+                tile = i32(tile + i32(cuda.gridDim.x))
+
+    return kernel

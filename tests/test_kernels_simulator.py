@@ -33,6 +33,10 @@ def test_cases_under_the_simulator(family: str) -> None:
     assert checks_passed("kernels", family) >= sum(FAMILY[case.op] == family for case in SIMULATED)
 
 
+def test_every_kernel_imports_where_numba_cuda_is_not_installed() -> None:
+    assert checks_passed("plain") > 200
+
+
 def test_threads_take_turns() -> None:
     assert checks_passed("block") == 6
 

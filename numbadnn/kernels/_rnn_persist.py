@@ -13,7 +13,7 @@ from typing import Any
 
 from numbadnn.kernels._access import load, store
 from numbadnn.kernels._async_copies import copy_async, wait_async
-from numbadnn.kernels._cuda import WORD, cuda, device, f32, i32, i64, types
+from numbadnn.kernels._cuda import WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._rnn_cells import before, cell, memory, places
 from numbadnn.kernels._rnn_products import WARPS, products
 from numbadnn.kernels._rnn_ptx import arrive, await_count, load_word, receive, send
@@ -21,8 +21,6 @@ from numbadnn.kernels._rnn_step import _end
 from numbadnn.kernels.rnn_persist import COUNTER_BYTES, COUNTERS, Persist
 from numbadnn.ops.rnn_network import GATES, KEPT
 from numbadnn.problem import ITEMSIZE
-
-u32 = types.uint32
 
 
 def gather(config: Persist, slots: int) -> Any:
@@ -36,8 +34,8 @@ def gather(config: Persist, slots: int) -> Any:
 
     @device
     def fill(words, tile, mail, s):  # type: ignore[no-untyped-def]
-        values = cuda.local.array(count, u32)
-        tags = cuda.local.array(count, u32)
+        values = cuda.local.array(count, WORD)
+        tags = cuda.local.array(count, WORD)
         thread = i32(cuda.threadIdx.x)
         waiting = True
         while waiting:
@@ -109,7 +107,7 @@ def kernel_of(config: Persist) -> Callable[..., None]:
     ):  # type: ignore[no-untyped-def]
         words = cuda.shared.array(0, WORD)
         red = cuda.shared.array(red_size, f32)
-        fragments = cuda.local.array(held, u32)
+        fragments = cuda.local.array(held, WORD)
         sums = cuda.local.array(every, f32)
         pre = cuda.local.array(sums_count, f32)
         kept = cuda.local.array(kept_count, f32)

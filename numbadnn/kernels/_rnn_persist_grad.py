@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels._access import load, store
 from numbadnn.kernels._async_copies import commit_async, copy_async, wait_async, wait_async_but
-from numbadnn.kernels._cuda import WORD, cuda, device, f32, i32, i64, types
+from numbadnn.kernels._cuda import WORD, cuda, device, f32, i32, i64
 from numbadnn.kernels._rnn_cells import cell_grad, memory, places
 from numbadnn.kernels._rnn_persist import gather, mailbox
 from numbadnn.kernels._rnn_products import WARPS, products
@@ -19,8 +19,6 @@ from numbadnn.kernels._rnn_step import _end
 from numbadnn.kernels.rnn_persist import Persist
 from numbadnn.ops.rnn_network import GATES, KEPT
 from numbadnn.problem import ITEMSIZE
-
-u32 = types.uint32
 
 
 def kernel_of(config: Persist) -> Callable[..., None]:
@@ -86,7 +84,7 @@ def kernel_of(config: Persist) -> Callable[..., None]:
     ):  # type: ignore[no-untyped-def]
         words = cuda.shared.array(0, WORD)
         red = cuda.shared.array(red_size, f32)
-        fragments = cuda.local.array(held, u32)
+        fragments = cuda.local.array(held, WORD)
         sums = cuda.local.array(every, f32)
         saved = cuda.local.array(kept_count, f32)
         da = cuda.local.array(slots, f32)

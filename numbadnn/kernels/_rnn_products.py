@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from numbadnn.kernels._access import load_shared
-from numbadnn.kernels._cuda import cuda, device, f32, i32, types
+from numbadnn.kernels._cuda import WORD, cuda, device, f32, i32
 from numbadnn.kernels._mma import product
 from numbadnn.kernels.rnn_persist import Persist
 
 WARPS = 8
-u32 = types.uint32
 
 
 def products(config: Persist, columns: int, gates: int, column_pitch: int) -> tuple[Any, Any, int, int]:
@@ -72,7 +71,7 @@ def _by_mma(
 
     @device
     def multiply(sums, words, tile, fragments, g, lane, warp):  # type: ignore[no-untyped-def]
-        a = cuda.local.array(4, u32)
+        a = cuda.local.array(4, WORD)
         row, pair = i32(lane >> 2), i32(lane & 3)
         for j in range(pieces):
             k = i32((warp + j * WARPS) * 8 + pair)

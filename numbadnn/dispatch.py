@@ -56,8 +56,8 @@ def call1(build: Callable[..., Request], a: Any, params: tuple[Any, ...], backen
             plan = thread.plans.get((build, params, backend, options, signature))
         except _COLD:
             plan = None
-        if plan is not None and plan.quick is not None:
-            return plan.quick(address)
+        if plan is not None and not plan.careful:
+            return plan.quick(address) if plan.quick else plan.launch((a,), (address,), (), None, None)
     return call_any(build, (a,), params, backend, out, stream)
 
 
@@ -73,8 +73,12 @@ def call2(
             plan = thread.plans.get((build, params, backend, options, signature, signature_b))
         except _COLD:
             plan = None
-        if plan is not None and plan.quick is not None:
-            return plan.quick(address, address_b)
+        if plan is not None and not plan.careful:
+            return (
+                plan.quick(address, address_b)
+                if plan.quick
+                else plan.launch((a, b), (address, address_b), (), None, None)
+            )
     return call_any(build, (a, b), params, backend, out, stream)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import numbadnn
 import numbadnn.reference as reference
-from numbadnn.arrays import dlpack
+from numbadnn.arrays import dlpack, numpy_
 from numbadnn.problem import Spec, normalised_strides
 
 RANDOM = np.random.default_rng(2)
@@ -190,3 +190,33 @@ def test_tensor_subclasses_are_refused_by_name() -> None:
 def test_a_tensor_inside_vmap_is_refused() -> None:
     with pytest.raises(TypeError, match="img: expected a tensor with memory of its own: inside torch.vmap"):
         torch.vmap(lambda x: numbadnn.pool(x, (2, 2)))(torch.ones(3, 1, 1, 4, 4))
+
+
+def test_where_numpy_arrays_lie(tmp_path: Any) -> None:
+    """Read from the array's structure, it is what the array itself says."""
+    block = np.arange(24.0).reshape(2, 3, 4)
+    mapped = np.memmap(tmp_path / "kept", np.float32, "w+", shape=(5, 3))
+    frozen = block[:, 1:].view()
+    frozen.flags.writeable = False
+    arrays = (
+        block[1, ::-1, 1::2],
+        block.T,
+        frozen,
+        mapped[2:],
+        np.array(3),
+        np.empty((0, 2)),
+        np.broadcast_to(1.0, (4, 4)),
+    )
+    for array in arrays:
+        assert numpy_.address(array) == array.__array_interface__["data"][0] == numpy_._told(array)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (4, 16, 128, 64)])  # small, and large enough for a line of memory
+@pytest.mark.parametrize("layout", ["", "nhwc"])
+def test_new_results_have_the_strides_of_their_spec(shape: tuple[int, ...], layout: str) -> None:
+    spec = Spec.of("float32", shape, layout)
+    make = numpy_.allocator(spec)
+    first, second = make(), make()
+    assert first.shape == shape and first.strides == tuple(4 * s for s in spec.strides)
+    assert not np.may_share_memory(first, second) and first.flags.writeable
+    assert spec.size * 4 < numpy_.LARGE or numpy_.address(first) % 64 == 0

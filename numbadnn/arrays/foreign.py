@@ -61,7 +61,7 @@ def _probe(array: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def _allocator(spec: Spec, device: int) -> Any:
     if device < 0:
-        return lambda: numpy_.strided_empty(spec)
+        return numpy_.allocator(spec)
     return lambda: memory.DeviceArray(spec, device, memory.current_stream(device))
 
 

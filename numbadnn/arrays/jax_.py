@@ -37,7 +37,7 @@ def _probe(array: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def _allocator(spec: Spec, device: int) -> Callable[[], Any]:
     if device < 0:
-        return lambda: numpy_.strided_empty(spec)
+        return numpy_.allocator(spec)
     return lambda: memory.DeviceArray(spec, device, _current_stream(device))
 
 

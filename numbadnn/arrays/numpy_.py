@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
+import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -25,21 +28,49 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-def strided_empty(spec: Spec) -> np.ndarray:
-    """A new array with the spec's strides, which must be those of some axis order of a packed array."""
+def allocator(spec: Spec, device: int = -1) -> Callable[[], np.ndarray]:
+    """What makes new arrays with the spec's strides, which must be those of some axis order of a packed array."""
     dtype = numpy_dtype(spec.dtype)
     order = sorted(range(len(spec.shape)), key=lambda axis: (-spec.strides[axis], axis))
-    shape = [spec.shape[axis] for axis in order]
-    packed = np.empty(shape, dtype) if spec.size * dtype.itemsize < LARGE else _aligned(shape, dtype)
-    return packed.transpose(np.argsort(order))
+    shape, back = tuple(spec.shape[axis] for axis in order), tuple(np.argsort(order).tolist())
+    packed = functools.partial(np.empty if spec.size * dtype.itemsize < LARGE else _aligned, shape, dtype)
+    return packed if order == list(range(len(order))) else lambda: packed().transpose(back)
 
 
-def _aligned(shape: list[int], dtype: np.dtype[Any]) -> np.ndarray:
+def strided_empty(spec: Spec) -> np.ndarray:
+    """A new array with the spec's strides."""
+    return allocator(spec)()
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     """A new array that begins with a line of memory, as what is written past the caches has to."""
     nbytes = math.prod(shape) * dtype.itemsize
     room = np.empty(nbytes + 64, np.uint8)
-    start = -room.__array_interface__["data"][0] % 64
+    start = -address(room) % 64
     return room[start : start + nbytes].view(dtype).reshape(shape)
+
+
+def _told(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _reader() -> Callable[[np.ndarray], int]:
+    """``_told`` at a seventh of its time, 0.2 us: NumPy's arrays are structures that begin with where their elements lie.
+
+    CPython's ``id`` is where such a structure lies. Where that does not hold, arrays are asked.
+    """
+    word, head = ctypes.c_size_t.from_address, object.__basicsize__
+
+    def read(array: np.ndarray) -> int:
+        return int(word(id(array) + head).value)
+
+    samples = np.arange(6.0), np.arange(6.0).reshape(2, 3)[::-1, 1:], np.array(1.0), np.empty((0, 3))
+    known = sys.implementation.name == "cpython" and all(read(array) == _told(array) for array in samples)
+    return read if known else _told
+
+
+#: ``address(array)``: where element (0, ..., 0) of a NumPy array lies
+address = _reader()
 
 
 def describe(array: np.ndarray, library: Library) -> View:
@@ -48,8 +79,7 @@ def describe(array: np.ndarray, library: Library) -> View:
 
 
 def _probe(array: np.ndarray) -> tuple[np.ndarray, tuple[Any, ...]]:
-    aligned = array.__array_interface__["data"][0] & 15
-    return array, (np.ndarray, array.shape, array.strides, array.dtype, array.flags.writeable, aligned)
+    return array, (np.ndarray, array.shape, array.strides, array.dtype, array.flags.writeable, address(array) & 15)
 
 
 def _view(array: np.ndarray) -> View:
@@ -63,7 +93,7 @@ LIBRARY = Library(
     probe=_probe,
     view=_view,
     address=lambda array: array,
-    allocator=lambda spec, device: functools.partial(strided_empty, spec),
+    allocator=allocator,
     current_stream=lambda device: 0,
     allocating_on=lambda stream, device: nullcontext(),
     record=lambda array, stream, device: None,

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.arrays.numpy_ import address as address
 from numbadnn.problem import Spec
 
 #: dtype name -> what the kernels see: 16-bit floats travel as their bits (int16 means bfloat16)
@@ -220,11 +221,6 @@ def pixel_bytes(result: Spec) -> int:
 
 def begins_line(address: int) -> bool:
     return address % LINE == 0
-
-
-def address(array: Any) -> int:
-    """Where element (0, ..., 0) of a NumPy array lies."""
-    return int(array.__array_interface__["data"][0])
 
 
 _kernels: dict[Callable[..., None], Kernel] = {}

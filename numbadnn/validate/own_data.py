@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import numbadnn
-from numbadnn.arrays.numpy_ import numpy_dtype, strided_empty
+from numbadnn.arrays.numpy_ import address, numpy_dtype, strided_empty
 from numbadnn.config import BACKENDS
 from numbadnn.errors import BackendUnavailableError, NotSupportedError
 from numbadnn.info import no_gpu_reason
@@ -121,9 +121,5 @@ def _to_host(array: Any) -> np.ndarray:
 
     host = strided_empty(Spec(array.dtype, array.shape, array.strides))
     with ensure_context(0):
-        memory.check(memory.driver().cuMemcpyDtoH(_first(host), array.memory.address, host.nbytes))
+        memory.check(memory.driver().cuMemcpyDtoH(address(host), array.memory.address, host.nbytes))
     return host
-
-
-def _first(array: np.ndarray) -> int:
-    return int(array.__array_interface__["data"][0])

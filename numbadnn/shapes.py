@@ -355,15 +355,17 @@ def assert_conv_shape(shape: Shape) -> tuple[Any, ...]:
     return tuple(shape)
 
 
-def assert_shape(x: T, expected_shape: Shape, msg: str = "Unexpected shape.") -> T:
+def assert_shape(x: T, expected_shape: Shape | None, msg: str = "Unexpected shape.") -> T:
     """``x`` itself if its shape is the expected one (None fits anything); else ValueError with ``msg`` and both shapes.
 
-    Theano raised AssertionError, and only under a flag.
+    None, and Nones alone, expect nothing, not even a rank. Theano raised AssertionError, and only under a flag.
 
     >>> import numpy as np
     >>> assert_shape(np.zeros((2, 3)), (None, 3)).shape
     (2, 3)
     """
+    if expected_shape is None or all(e is None for e in expected_shape):
+        return x
     shape = tuple(x.shape)  # type: ignore[attr-defined]
     known = [e is None or e == n for e, n in zip(expected_shape, shape, strict=False)]
     if len(shape) != len(expected_shape) or not all(known):

@@ -253,6 +253,8 @@ def test_assert_conv_shape():
 def test_assert_shape():
     x = np.zeros((2, 3))
     assert shapes.assert_shape(x, (None, 3)) is x
+    for nothing in (None, (None, None), (None,)):  # as specified: no rank is expected either
+        assert shapes.assert_shape(x, nothing) is x
     with pytest.raises(ValueError, match=r"Unexpected shape. Expected \(2, 4\), got \(2, 3\)"):
         shapes.assert_shape(x, (2, 4))
     with pytest.raises(ValueError, match="mine"):

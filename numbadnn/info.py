@@ -172,12 +172,14 @@ def text(facts: dict[str, Any] | None = None) -> str:
 
 def _table(operations: dict[str, dict[str, list[str]]]) -> list[str]:
     """Operation x backend; several implementations of a backend stand one below the other, a hole is a dash."""
-    lines = [f"  {'':26}" + "".join(f"{backend:26}" for backend in config.BACKENDS)]
+    known = (*operations, *(name for row in operations.values() for names in row.values() for name in names))
+    width = max(map(len, known), default=0) + 2
+    lines = [f"  {'':{width}}" + "".join(f"{backend:{width}}" for backend in config.BACKENDS)]
     for op, row in operations.items():
         depth = max(1, *(len(names) for names in row.values()))
         for i in range(depth):
             names = [row[b][i] if i < len(row[b]) else "-" if i == 0 else "" for b in config.BACKENDS]
-            lines.append(f"  {op if i == 0 else '':26}" + "".join(f"{name:26}" for name in names))
+            lines.append(f"  {op if i == 0 else '':{width}}" + "".join(f"{name:{width}}" for name in names))
     return lines
 
 

@@ -44,6 +44,8 @@ def test_info_prints_everything(capsys: pytest.CaptureFixture[str]) -> None:
         assert option.name in out and option.environment in out
     for word in (*FAMILY, "cuDNN", "numpy", "cpu.im2col", "numba.direct", "cudnn.graph"):
         assert word in out
+    words = set(out.partition("Operations")[2].split())
+    assert {"cudnn.graph_by_grad_inputs", "numba.corrmm_by_grad_weights"} <= words  # columns as wide as their names
 
 
 def test_info_says_where_each_value_came_from(capsys: pytest.CaptureFixture[str]) -> None:

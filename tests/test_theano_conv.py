@@ -19,6 +19,8 @@ RNG = np.random.default_rng(2)
 X, W = RNG.standard_normal((2, 4, 7, 6), "f4"), RNG.standard_normal((6, 4, 3, 3), "f4")
 X3, W3 = RNG.standard_normal((2, 2, 5, 6, 4), "f4"), RNG.standard_normal((3, 2, 2, 3, 2), "f4")
 
+DESC = theano.GpuDnnConvDesc("valid")
+
 pytestmark = pytest.mark.filterwarnings("ignore:.* runs on .* instead:RuntimeWarning")  # NumPy arrays: not by cuDNN
 
 
@@ -117,9 +119,19 @@ def test_float16_has_no_backward_convolution() -> None:
         lambda: theano.dnn_gradinput(W.astype(np.float16), y, X.shape, precision="as_input"),
         lambda: theano.dnn_conv(half, W.astype(np.float16), "full", precision="float16"),
         lambda: theano.dnn_conv(half, W.astype(np.float16), direction_hint="bprop weights", precision="float16"),
+        lambda: theano.dnn_conv(half, W.astype(np.float16), "full", precision="as_input"),
+        lambda: theano.dnn_conv3d(half[:, :, None], W.astype(np.float16)[:, :, None], "full", precision="as_input"),
     ):
         with pytest.raises(TypeError, match="Float16 precision is disabled for cuDNN backward convolutions"):
             call()
+    for more in ({"subsample": (2, 1)}, {"direction_hint": "forward!"}):  # Theano went straight
+        assert theano.dnn_conv(half, W.astype(np.float16), "full", precision="as_input", **more).dtype == np.float16
+    for precision in ("as_input_f32", "float32"):  # float16 data are fine
+        dw = theano.dnn_gradweight(half, y, W.shape, precision=precision)
+        assert np.array_equal(dw, numbadnn.conv2d_grad_wrt_weights(half, y, W.shape))
+        dx = theano.dnn_gradinput(W.astype(np.float16), y, X.shape, precision=precision)
+        assert np.array_equal(dx, numbadnn.conv2d_grad_wrt_inputs(y, W.astype(np.float16), X.shape))
+    assert theano.dnn_gradinput(W, y, X.shape, precision="as_input").dtype == np.float32  # so is what is mixed
 
 
 def by_gradient(op: str, name: str) -> Impl:
@@ -228,6 +240,20 @@ def test_a_direction_hint_on_the_gpu(border: Any, hint: str | None, name: str) -
         (r"kerns_shp: expected 4 integers", lambda: theano.dnn_gradweight(X, X, (3, 3))),
         (r"img_shp: expected 5 integers", lambda: theano.dnn_gradinput3d(W3, X3, (3, 3, 3))),
         (r"border_mode", lambda: theano.dnn_conv(X, W, border_mode=(-1, 0))),
+        (r"^kerns: expected 3 channels \(3 channels of img in 1 groups\), got 4", lambda: theano.dnn_conv(X[:, :3], W)),
+        (r"^img: expected 5 dimensions, got 4", lambda: theano.dnn_conv3d(X, W3)),
+        (r"^dilation: expected a tuple of 2", lambda: theano.dnn_conv(X, W, dilation=2)),
+        (
+            r"^topgrad: expected shape \(2, 4, 5, 4\), got \(2, 4, 7, 6\)",
+            lambda: theano.dnn_gradweight(X, X, (4, 4, 3, 3)),
+        ),
+        (r"^kerns_shp: expected .*\(4, 4, 3, 3\)", lambda: theano.dnn_gradweight(X, X[..., 1:-1, 1:-1], W.shape)),
+        (
+            r"^invalid img_shp for gradInputs: .* \(2, 6, 6, 4\), but .* \(2, 6, 5, 4\)",
+            lambda: theano.dnn_gradinput(W, np.ones((2, 6, 5, 4), "f4"), (2, 4, 8, 6)),
+        ),
+        (r"^output: expected an array with beta=2", lambda: theano.GpuDnnConv()(X, W, None, DESC, 1, 2)),
+        (r"^output: expected an array with .*inplace=True", lambda: theano.GpuDnnConv(inplace=True)(X, W, None, DESC)),
     ),
 )
 def test_dnn_bad_input(message: str, call: Any) -> None:
@@ -403,11 +429,23 @@ def test_flag_enabled() -> None:
 
 def test_flag_precision_and_algorithm_reach_the_call() -> None:
     theano.config.dnn.conv.precision = "float16"
-    with pytest.raises(TypeError, match="Float16 precision is disabled"):
-        theano.dnn_gradweight(X, X, W.shape)
+    for call in (lambda: theano.dnn_gradweight(X, X, W.shape), lambda: theano.dnn_conv(X, W, "full")):
+        with pytest.raises(TypeError, match="Float16 precision is disabled"):
+            call()
     theano.config.dnn.conv.precision = "float64"
     with pytest.raises(numbadnn.NotSupportedError, match="float64"):
         theano.dnn_conv(X, W)
+    theano.config.dnn.conv.precision = "as_input_f32"
+    y = theano.dnn_conv(X, W)
+    for flag, algo, call in (
+        ("algo_fwd", "large", lambda: theano.dnn_conv(X, W)),
+        ("algo_bwd_filter", "small", lambda: theano.dnn_gradweight(X, y, W.shape)),
+        ("algo_bwd_data", "fft", lambda: theano.dnn_gradinput(W, y, X.shape)),
+        ("algo_bwd_data", "winograd", lambda: theano.GpuDnnConvGradI()(W, y, X, theano.GpuDnnConvDesc("valid"))),
+    ):
+        setattr(theano.config.dnn.conv, flag, algo)
+        call()
+        assert f"algorithm {algo!r} is not to be had" in numbadnn.last_call().decided_by
 
 
 # ---- softmax and version ---------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ class Names(NamedTuple):
     image_shape: str = "input_shape"
     filter_shape: str = "filter_shape"
     subsample: str = "subsample"
+    dilation: str = "filter_dilation"
     groups: str = "num_groups"
     axes: str = "rows, columns"
 
@@ -67,7 +68,7 @@ class _Geometry:
         self.window = window or names.second
         shapes.positive_ints(f"sizes of {self.window}", kernel, axes)
         self.stride = shapes.positive_ints(names.subsample, p.subsample, axes)
-        self.dilation = shapes.positive_ints("filter_dilation", p.filter_dilation, axes)
+        self.dilation = shapes.positive_ints(names.dilation, p.filter_dilation, axes)
         self.padding = shapes.padding_pairs(p.border_mode, kernel, self.dilation)
         self.groups = groups_of(p.num_groups, names.groups)
         self.flip = truth("filter_flip", p.filter_flip)

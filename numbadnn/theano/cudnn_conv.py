@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numbadnn
-from numbadnn import shapes
-from numbadnn.arrays import view_of
+from numbadnn import dispatch, shapes
 from numbadnn.errors import warn
+from numbadnn.operands import named_view
+from numbadnn.ops import conv_build
 from numbadnn.theano import _direction, config
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase
@@ -41,6 +41,34 @@ _ALGORITHMS_3D = {
     "algo_bwd_filter": ("none", "small", *_RUNTIME),
 }
 
+#: conv2d, conv3d and their gradients under the names that the arguments have here, by the number of spatial axes
+_FORWARD, _GRAD_WEIGHTS, _GRAD_INPUTS = (
+    {
+        axes: build(f"conv{axes}d{ending}", names._replace(dilation="dilation", **arguments))
+        for axes, names in ((2, conv_build.TWO), (3, conv_build.THREE))
+    }
+    for build, ending, arguments in (
+        (conv_build.forward, "", {"first": "img", "second": "kerns"}),
+        (
+            conv_build.grad_weights,
+            "_grad_wrt_weights",
+            {"first": "img", "second": "topgrad", "filter_shape": "kerns_shp"},
+        ),
+        (conv_build.grad_inputs, "_grad_wrt_inputs", {"first": "topgrad", "second": "kerns", "image_shape": "img_shp"}),
+    )
+)
+
+
+def _compute(
+    build: conv_build.Build, first: Any, second: Any, shape: Any, border_mode: Any, subsample: Any, dilation: Any,
+    conv_mode: str, num_groups: int, options: dict[str, Any], alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+) -> Any:  # fmt: skip
+    params = (
+        shape, None, border_mode, subsample, _flip(conv_mode), dilation, num_groups, False, alpha, beta, options["algo"],
+        options["precision"],
+    )  # fmt: skip
+    return dispatch.call2(build, first, second, params, None, out, None)
+
 
 def _flip(conv_mode: str) -> bool:
     if conv_mode not in ("conv", "cross"):
@@ -58,21 +86,21 @@ def _workmem(workmem: str | None, algo: str | None) -> str | None:
     return workmem
 
 
-def _options(
-    option: str, axes: int, algo: str | None, precision: str | None, arrays: tuple[Any, ...]
-) -> dict[str, Any]:
-    """The keywords ``algo`` and ``precision`` of a call; TypeError for gradients computed in float16."""
+def _check_gradient(precision: str | None, arrays: dict[str, Any]) -> None:
+    """TypeError where a gradient would be computed in float16, by the call's precision or the flags'."""
+    precision = config.dnn.conv.precision if precision is None else precision
+    named = precision == "float16"
+    if named or (precision == "as_input" and {named_view(a, n).dtype for n, a in arrays.items()} == {"float16"}):
+        raise TypeError("Float16 precision is disabled for cuDNN backward convolutions: use as_input_f32 or float32")
+
+
+def _options(option: str, axes: int, algo: str | None, precision: str | None) -> dict[str, Any]:
+    """``algo`` and ``precision`` of a call, the flags' where it leaves them open."""
     if axes == 3 and algo not in (None, "auto", *_ALGORITHMS_3D[option]):
         raise ValueError(
             f"algo: expected one of {', '.join(_ALGORITHMS_3D[option])} for a 3-D convolution, got {algo!r}"
         )
     precision = config.dnn.conv.precision if precision is None else precision
-    if option != "algo_fwd" and precision in ("float16", "as_input"):
-        dtypes = {view_of(a, "input").dtype for a in arrays}
-        if precision == "float16" or dtypes == {"float16"}:
-            raise TypeError(
-                "Float16 precision is disabled for cuDNN backward convolutions: use as_input_f32 or float32"
-            )
     return {"algo": getattr(config.dnn.conv, option) if algo is None else algo, "precision": precision}
 
 
@@ -81,14 +109,14 @@ def _forward(
     direction_hint: str | None, algo: str | None, precision: str | None, num_groups: int, **more: Any,
 ) -> Any:  # fmt: skip
     route = _direction.route(border_mode, subsample, dilation, num_groups, direction_hint)
-    if route and precision == "float16":
-        raise TypeError("Float16 precision is disabled for cuDNN backward convolutions: use as_input_f32 or float32")
-    options = _options("algo_fwd", axes, algo, precision, (img, kerns))
+    if route:
+        _check_gradient(precision, {"img": img, "kerns": kerns})
+    options = _options("algo_fwd", axes, algo, precision)
 
     def run(named: str | None = None) -> Any:
-        return getattr(numbadnn, f"conv{axes}d")(
-            img, kerns, border_mode=border_mode, subsample=subsample, filter_flip=_flip(conv_mode),
-            filter_dilation=dilation, num_groups=num_groups, **{**options, "algo": named or options["algo"]}, **more,
+        return _compute(
+            _FORWARD[axes], img, kerns, None, border_mode, subsample, dilation, conv_mode, num_groups,
+            {**options, "algo": named or options["algo"]}, **more,
         )  # fmt: skip
 
     with cudnn_first():
@@ -123,7 +151,7 @@ def dnn_conv(
     stride 1 and one group: by the gradient in the image for a 'full' border and 'bprop inputs' or 'forward', by that in the
     filters for 'valid' without dilation and 'bprop weights'; 'forward!' goes straight, None leaves it to the dispatcher.
     ``algo`` is then ignored; a hint that cannot be followed is recorded (``last_call``). Where Theano ran a gradient (for a
-    'full' border without any hint, too) precision 'float16' is a TypeError. ``workmem`` is the old name of ``algo``: a
+    'full' border without any hint, too) computing in float16 is a TypeError. ``workmem`` is the old name of ``algo``: a
     warning, ValueError with both. ``alpha``, ``beta``, ``out`` and other errors as conv2d. Source: spec/semantics.md 1.4.
 
     >>> import numpy as np, warnings
@@ -178,11 +206,13 @@ def _gradweight(
     axes: int, img: Any, topgrad: Any, kerns_shp: Any, border_mode: Any, subsample: Any, dilation: Any, conv_mode: str,
     precision: str | None, algo: str | None, num_groups: int, **more: Any,
 ) -> Any:  # fmt: skip
-    options = _options("algo_bwd_filter", axes, algo, precision, (img, topgrad))
+    _check_gradient(precision, {"img": img, "topgrad": topgrad})
+    options = _options("algo_bwd_filter", axes, algo, precision)
+    shape = _sizes("kerns_shp", kerns_shp, axes + 2)
     with cudnn_first():
-        return getattr(numbadnn, f"conv{axes}d_grad_wrt_weights")(
-            img, topgrad, _sizes("kerns_shp", kerns_shp, axes + 2), border_mode=border_mode, subsample=subsample,
-            filter_flip=_flip(conv_mode), filter_dilation=dilation, num_groups=num_groups, **options, **more,
+        return _compute(
+            _GRAD_WEIGHTS[axes], img, topgrad, shape, border_mode, subsample, dilation, conv_mode, num_groups, options,
+            **more,
         )  # fmt: skip
 
 
@@ -190,11 +220,13 @@ def _gradinput(
     axes: int, kerns: Any, topgrad: Any, img_shp: Any, border_mode: Any, subsample: Any, dilation: Any, conv_mode: str,
     precision: str | None, algo: str | None, num_groups: int, **more: Any,
 ) -> Any:  # fmt: skip
-    options = _options("algo_bwd_data", axes, algo, precision, (kerns, topgrad))
+    _check_gradient(precision, {"kerns": kerns, "topgrad": topgrad})
+    options = _options("algo_bwd_data", axes, algo, precision)
+    shape = _sizes("img_shp", img_shp, axes + 2)
     with cudnn_first():
-        return getattr(numbadnn, f"conv{axes}d_grad_wrt_inputs")(
-            topgrad, kerns, _sizes("img_shp", img_shp, axes + 2), border_mode=border_mode, subsample=subsample,
-            filter_flip=_flip(conv_mode), filter_dilation=dilation, num_groups=num_groups, **options, **more,
+        return _compute(
+            _GRAD_INPUTS[axes], topgrad, kerns, shape, border_mode, subsample, dilation, conv_mode, num_groups, options,
+            **more,
         )  # fmt: skip
 
 
@@ -327,7 +359,6 @@ class GpuDnnConvDesc:
 class _Convolution(DnnBase):
     """What the three op classes share; ``inplace`` writes into the array given for the result."""
 
-    _option = "algo_fwd"
     _axes: tuple[int, ...] = (2, 3)
 
     def __init__(
@@ -336,9 +367,9 @@ class _Convolution(DnnBase):
         super().__init__()
         self.algo, self.inplace, self.num_groups = _workmem(workmem, algo), inplace, num_groups
 
-    def _check(self, a: Any, b: Any, desc: Any) -> int:
+    def _check(self, desc: Any, **arrays: Any) -> int:
         """The number of spatial axes; TypeError unless both arrays have it and the descriptor is one."""
-        ranks = {len(view_of(array, "input").shape) for array in (a, b)}
+        ranks = {len(named_view(array, name).shape) for name, array in arrays.items()}
         if len(ranks) != 1 or ranks.isdisjoint(n + 2 for n in self._axes):
             wanted = " or ".join(str(n + 2) for n in self._axes)
             raise TypeError(f"{type(self).__name__}: expected two arrays of {wanted} dimensions, got {sorted(ranks)}")
@@ -355,6 +386,8 @@ class _Convolution(DnnBase):
     def _scaled(self, output: Any, alpha: float | None, beta: float | None) -> dict[str, Any]:
         """alpha, beta and where the result goes: ``output`` itself, or a copy of it where its values count."""
         alpha, beta = 1.0 if alpha is None else alpha, 0.0 if beta is None else beta
+        if output is None and (self.inplace or beta):
+            raise ValueError(f"output: expected an array with beta={beta} and inplace={self.inplace}, got None")
         into = output if self.inplace or not beta else output.clone() if hasattr(output, "clone") else output.copy()
         return {"alpha": alpha, "beta": beta, "out": into if self.inplace or beta else None}
 
@@ -379,26 +412,23 @@ class GpuDnnConv(_Convolution):
     def __call__(
         self, img: Any, kern: Any, output: Any, desc: Any, alpha: float | None = None, beta: float | None = None
     ) -> Any:
-        axes = self._check(img, kern, desc)
+        axes = self._check(desc, img=img, kern=kern)
         shapes_of_both = tuple(img.shape), tuple(kern.shape)
         expected = self.get_out_shape(*shapes_of_both, desc.border_mode, desc.subsample, desc.dilation)
         if output is not None and tuple(output.shape) != expected:
             raise ValueError(
                 f"impossible convolution output dim: expected {expected} but received {tuple(output.shape)}"
             )
-        options = _options(self._option, axes, self.algo, desc.precision, (img, kern))
+        options = _options("algo_fwd", axes, self.algo, desc.precision)
         with cudnn_first():
-            return getattr(numbadnn, f"conv{axes}d")(
-                img, kern, border_mode=desc.border_mode, subsample=desc.subsample, filter_flip=_flip(desc.conv_mode),
-                filter_dilation=desc.dilation, num_groups=self._groups(desc), **options,
-                **self._scaled(output, alpha, beta),
+            return _compute(
+                _FORWARD[axes], img, kern, None, desc.border_mode, desc.subsample, desc.dilation, desc.conv_mode,
+                self._groups(desc), options, **self._scaled(output, alpha, beta),
             )  # fmt: skip
 
 
 class GpuDnnConvGradW(_Convolution):
     """``GpuDnnConvGradW(...)(img, topgrad, output, desc, alpha=1, beta=0)``: ``output`` says the filters' shape."""
-
-    _option = "algo_bwd_filter"
 
     def __init__(
         self, inplace: bool = False, algo: str | None = None, num_groups: int = 1, workmem: str | None = None
@@ -408,17 +438,15 @@ class GpuDnnConvGradW(_Convolution):
     def __call__(
         self, img: Any, topgrad: Any, output: Any, desc: Any, alpha: float | None = None, beta: float | None = None
     ) -> Any:
-        axes = self._check(img, topgrad, desc)
+        axes, shape = self._check(desc, img=img, topgrad=topgrad), named_view(output, "output").shape
         return _gradweight(
-            axes, img, topgrad, tuple(output.shape), desc.border_mode, desc.subsample, desc.dilation, desc.conv_mode,
+            axes, img, topgrad, shape, desc.border_mode, desc.subsample, desc.dilation, desc.conv_mode,
             desc.precision, self.algo, self._groups(desc), **self._scaled(output, alpha, beta),
         )  # fmt: skip
 
 
 class GpuDnnConvGradI(_Convolution):
     """``GpuDnnConvGradI(...)(kern, topgrad, output, desc, alpha=1, beta=0)``: ``output`` says the image's shape."""
-
-    _option = "algo_bwd_data"
 
     def __init__(
         self, inplace: bool = False, algo: str | None = None, num_groups: int = 1, workmem: str | None = None
@@ -428,9 +456,9 @@ class GpuDnnConvGradI(_Convolution):
     def __call__(
         self, kern: Any, topgrad: Any, output: Any, desc: Any, alpha: float | None = None, beta: float | None = None
     ) -> Any:
-        axes = self._check(kern, topgrad, desc)
+        axes, shape = self._check(desc, kern=kern, topgrad=topgrad), named_view(output, "output").shape
         return _gradinput(
-            axes, kern, topgrad, tuple(output.shape), desc.border_mode, desc.subsample, desc.dilation, desc.conv_mode,
+            axes, kern, topgrad, shape, desc.border_mode, desc.subsample, desc.dilation, desc.conv_mode,
             desc.precision, self.algo, self._groups(desc), **self._scaled(output, alpha, beta),
         )  # fmt: skip
 

@@ -32,6 +32,20 @@ def _run(build: Build, a: Any, b: Any, params: tuple[Any, ...], backend: Any, ou
         return dispatch.call2(build, a, b, params, backend, out, stream)
 
 
+def _check_parameters(border_mode: Any, subsample: Any, axes: int) -> None:
+    """What would leave a size unknown, as sizes that are not unique do, is an error of its own."""
+    shapes.positive_ints("subsample", subsample, axes)
+    shapes.padding_pairs(border_mode, (1,) * axes)
+
+
+def _inferred_kernel(img: View, top: View, border_mode: Any, subsample: Any, dilation: Any) -> tuple[int | None, ...]:
+    """The filters' sizes, in the words of the caller: channels and groups are checked with everything else."""
+    try:
+        return shapes.get_conv_gradweights_shape(img.shape, top.shape, border_mode, subsample, dilation)[2:]
+    except ValueError as error:
+        raise ValueError(str(error).replace("top_shape:", "topgrad:")) from None
+
+
 def _check_inferred(name: str, view: View, of: str, shape: tuple[int, ...], least: int) -> None:
     """``shape`` was inferred from an argument that may have been wrong: the error names that one."""
     if min(shape) < least:
@@ -61,11 +75,9 @@ def _grad_weights(op: str, axes: int) -> Build:
             conv_build.check_rank(name, view, axes + 2)
         border_mode, subsample, dilation, groups, unshared = shared
         if shape is None:
-            shapes.positive_ints("subsample", subsample, axes)
-            inferred = shapes.get_conv_gradweights_shape(
-                img.shape, top.shape, border_mode, subsample, dilation, conv_build.groups_of(groups), bool(unshared)
-            )
-            shape = tuple(n for n in inferred[-axes:] if n is not None)
+            _check_parameters(border_mode, subsample, axes)
+            inferred = _inferred_kernel(img, top, border_mode, subsample, dilation)
+            shape = tuple(n for n in inferred if n is not None)
             if len(shape) != axes:
                 raise ValueError("shape: required where subsample is not 1 or border_mode is 'half', got None")
             _check_inferred("topgrad", top, "filters", shape, 1)
@@ -90,7 +102,7 @@ def _grad_inputs(op: str, axes: int) -> Build:
         conv_build.check_rank("topgrad", top, axes + 2)
         conv_build.check_filter_rank("kern", kern, axes, unshared)
         if shape is None:
-            shapes.positive_ints("subsample", subsample, axes)
+            _check_parameters(border_mode, subsample, axes)
             inferred = shapes.get_conv_gradinputs_shape(
                 kern.shape, top.shape, border_mode, subsample, dilation, conv_build.groups_of(groups)
             )

@@ -8,7 +8,7 @@ from simulated import checks_passed
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn import ranks
-from numbadnn.kernels import _assemble, implicit_layout, implicit_pixels
+from numbadnn.kernels import _assemble, implicit_layout, implicit_pixels, implicit_pixels_config
 from numbadnn.kernels import implicit_gemm as host
 from numbadnn.kernels._implicit_walk import filter_steps, image_reason
 from numbadnn.kernels._launch import Kernel
@@ -163,6 +163,21 @@ def test_tiles_fit_the_channels_and_filters_stay_where_they_are_few() -> None:
     assert {144, 80, 48} <= {c.n for c in found} and all(c.plain for c in found)
     assert found[0].resident == 1 and any(c.blocks == 2 for c in found)
     assert not any(c.plain for c in host.space(problem(LAYER)))
+
+
+@pytest.mark.parametrize("multiprocessors", (16, 114, 132))
+@pytest.mark.parametrize("filters", (64, 1100, 70000))
+def test_every_column_has_a_block_where_filters_stay(filters: int, multiprocessors: int) -> None:
+    """More columns than the device runs blocks at once were a grid of none."""
+    found = problem(f"x=float16:32x8x56x56:nhwc w=float16:{filters}x8x1x1:nhwc")
+    p, seen = implicit_pixels_config.product(found), 0
+    for config in host.space(found):
+        if config.resident:
+            (rows, columns, _), count, *_ = implicit_pixels.arguments(p, config)
+            slots = config.blocks * multiprocessors
+            blocks, seen = implicit_pixels.blocks_of(config, columns, count, slots), seen + 1
+            assert blocks % columns == 0 and columns <= blocks <= max(slots, columns) and count == rows * columns
+    assert seen
 
 
 def test_filters_of_few_pixels_are_written_by_the_product() -> None:

@@ -169,6 +169,16 @@ def arguments(p: Product, config: PixelsConfig) -> tuple[Any, ...]:
     )
 
 
+def blocks_of(config: PixelsConfig, columns: int, count: int, slots: int) -> int:
+    """How many blocks share so many tiles: what the device has room for at once, at most.
+
+    With resident filters a block has one column of tiles, however many columns there are.
+    """
+    if config.resident:
+        slots = max(columns, slots - slots % columns)
+    return min(count, slots)
+
+
 def _main(p: Product, config: PixelsConfig, device: int) -> Any:
     from numbadnn.kernels import _implicit_pixels, _tensormap
     from numbadnn.kernels._context import ensure_context
@@ -184,10 +194,8 @@ def _main(p: Product, config: PixelsConfig, device: int) -> Any:
             for i, found in enumerate(maps(p, config))
         )
     scalars = arguments(p, config)
-    most, columns = config.blocks * multiprocessors(device), scalars[0][1]
-    if config.resident:  # a block has one column of tiles
-        most -= most % columns
-    grid = (min(scalars[1], most), 1, 1)
+    (_, columns, _), count, *_ = scalars
+    grid = (blocks_of(config, columns, count, config.blocks * multiprocessors(device)), 1, 1)
     return pixels_kernel(dtype, p.problem.axes, config).prepare(
         device,
         grid,

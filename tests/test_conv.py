@@ -158,6 +158,17 @@ def test_more_images_than_a_grid_has_rows(n: int, axes: int) -> None:
         assert np.array_equal(y[few], getattr(reference, f"conv{axes}d")(x[few], w))
 
 
+@pytest.mark.parametrize("axes", (2, 3))
+@pytest.mark.parametrize(
+    ("channels", "filters", "groups"), ((65600, 2, 1), (2, 65600, 1), (65600, 65600, 65600)), ids=str
+)
+def test_more_channels_filters_or_groups_than_a_grid_has_rows(
+    channels: int, filters: int, groups: int, axes: int
+) -> None:
+    x, w = numbers(1, channels, *(1, 2, 1)[:axes]), numbers(filters, channels // groups, *(1,) * axes)
+    three_directions(x, w, num_groups=groups)
+
+
 @pytest.mark.parametrize("op", ("conv2d", "conv3d"))
 @pytest.mark.parametrize(
     "dtypes", list(itertools.product((np.float32, np.float64), repeat=2)), ids=lambda d: "-".join(t.__name__ for t in d)

@@ -111,7 +111,7 @@ def best_splits(p: Product, shape: tuple[int, ...], factor: float = 1.0) -> int:
     """How many blocks best share the terms of a tile: such that they come out even on the multiprocessors."""
     m, n, k, _, _, resident = shape
     tiles = p.tiles(m, n)
-    most = min(max(1, -(-p.terms // k) // FEW_BLOCKS), 65535 // p.groups)
+    most = max(1, min(-(-p.terms // k) // FEW_BLOCKS, 65535 // p.groups))
     options = {1, *(MULTIPROCESSORS * turns // tiles for turns in range(1, 3 * resident + 1))}
     return min((s for s in options if 1 <= s <= most), key=lambda s: (_time(p, shape, factor, s), s))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 import numbadnn
 from numbadnn import reference
@@ -171,12 +172,14 @@ def test_more_channels_filters_or_groups_than_a_grid_has_rows(
 
 @pytest.mark.parametrize("op", ("conv2d", "conv3d"))
 @pytest.mark.parametrize(
-    "dtypes", list(itertools.product((np.float32, np.float64), repeat=2)), ids=lambda d: "-".join(t.__name__ for t in d)
+    "dtypes",
+    [*itertools.product((np.float32, np.float64), repeat=2), (np.float16, np.float32), (bfloat16, np.float16)],
+    ids=lambda d: "-".join(t.__name__ for t in d),
 )
 def test_mixed_dtypes_upcast(op: str, dtypes: Any) -> None:
     axes = int(op[4])
     x, w = numbers(2, 2, *(5, 4, 3)[:axes], dtype=dtypes[0]), numbers(3, 2, *(2, 2, 2)[:axes], dtype=dtypes[1])
-    wide = np.result_type(*dtypes)
+    wide = np.float32 if bfloat16 in dtypes else np.result_type(*dtypes)
     y = getattr(numbadnn, op)(x, w)
     assert y.dtype == wide and np.array_equal(y, getattr(reference, op)(x, w))
     g = y.astype(dtypes[0])
@@ -190,6 +193,18 @@ def test_negative_strides_and_views(axes: int) -> None:
     x, w = numbers(2, 3, *(5, 6, 4)[:axes])[turned], numbers(4, 3, *(2, 3, 2)[:axes])[turned]
     three_directions(x, w, border_mode="half")
     three_directions(np.asfortranarray(x), w[:, :, ...][::-1], border_mode=1)
+
+
+@pytest.mark.parametrize("axes", (2, 3))
+def test_shapes_that_the_arrays_say_already_may_be_left_out(axes: int) -> None:
+    op, unknown = f"conv{axes}d", (None, None)
+    x, w = numbers(2, 4, *(6, 7, 5)[:axes]), numbers(6, 2, *(2, 3, 2)[:axes])
+    more = {"subsample": (2,) * axes, "num_groups": 2}
+    g = getattr(reference, op)(x, w, **more).astype(np.float32)
+    dx = getattr(numbadnn, f"{op}_grad_wrt_inputs")(g, w, (*unknown, *x.shape[2:]), (*unknown, *w.shape[2:]), **more)
+    assert np.array_equal(dx, getattr(reference, f"{op}_grad_wrt_inputs")(g, w, x.shape, **more))
+    dw = getattr(numbadnn, f"{op}_grad_wrt_weights")(x, g, (*unknown, *w.shape[2:]), (*unknown, *x.shape[2:]), **more)
+    assert np.array_equal(dw, getattr(reference, f"{op}_grad_wrt_weights")(x, g, w.shape, **more))
 
 
 @pytest.mark.parametrize("axes", (2, 3))
@@ -231,6 +246,17 @@ def test_unshared_in_three_directions(image: Any, filters: Any, stride: Any, gro
     )
     y = numbadnn.conv2d(x, w, border_mode=border, subsample=stride, num_groups=groups, unshared=True)
     assert np.array_equal(y[..., 0, 0], region[..., 0, 0])
+
+
+@pytest.mark.parametrize("border", ("half", 1, ((2, 0), (1, 3))), ids=str)
+@pytest.mark.parametrize("image", ((2, 4, 7, 8), (1, 4, 1, 1), (0, 4, 7, 8)), ids=("whole", "pixel", "none"))
+def test_unshared_with_groups_dilation_and_uneven_padding(image: Any, border: Any) -> None:
+    more = {"subsample": (2, 1), "filter_dilation": (1, 2), "num_groups": 2}
+    taps = (3, 2) if image[2] > 1 else (1, 1)
+    out = reference.conv2d(np.ones(image), np.ones((6, 2, *taps)), border_mode=border, **more).shape[2:]
+    x, w = numbers(*image), numbers(6, *out, 2, *taps)
+    for flip in (True, False):
+        three_directions(x, w, border_mode=border, filter_flip=flip, unshared=True, **more)
 
 
 def test_unshared_has_no_place_in_cudnn_and_says_so() -> None:

@@ -42,15 +42,23 @@ def test_transposed_is_the_gradient_with_respect_to_the_input(axes: int, flip: b
 
 
 @pytest.mark.parametrize("axes", (2, 3))
-def test_transposed_without_flip_is_pytorchs(axes: int) -> None:
+@pytest.mark.parametrize(("groups", "dilation"), ((1, 1), (2, 1), (4, 2)))
+def test_transposed_without_flip_is_pytorchs(axes: int, groups: int, dilation: int) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     x, w = numbers(2, 4, *(3, 5, 2)[:axes], dtype="f8"), numbers(4, 3, *(3, 2, 3)[:axes], dtype="f8")
     theirs = getattr(torch.nn.functional, f"conv_transpose{axes}d")(
-        torch.from_numpy(x), torch.from_numpy(w), stride=2, padding=1, output_padding=1
+        torch.from_numpy(x),
+        torch.from_numpy(w),
+        stride=2,
+        padding=1,
+        output_padding=1,
+        groups=groups,
+        dilation=dilation,
     ).numpy()
     ours = getattr(numbadnn, f"conv{axes}d_transpose")(
-        x, w, theirs.shape, border_mode=1, input_dilation=(2,) * axes, filter_flip=False
-    )
+        x, w, theirs.shape, border_mode=1, input_dilation=(2,) * axes, filter_flip=False, num_groups=groups,
+        filter_dilation=(dilation,) * axes,
+    )  # fmt: skip
     assert np.array_equal(ours, theirs)
 
 
@@ -71,11 +79,14 @@ def test_transposed_unshared() -> None:
         {"subsample": 2},
         {"border_mode": "full"},
         {"border_mode": "half", "filter_dilation": 2, "filter_flip": False},
+        {"border_mode": ((1, 0), (0, 2), (3, 1)), "subsample": 3},
     ),
-    ids=("valid", "stride2", "full", "dilation"),
+    ids=("valid", "stride2", "full", "dilation", "uneven"),
 )
 def test_separable(axes: int, parameters: dict[str, Any]) -> None:
-    more = {k: (v,) * axes if k in ("subsample", "filter_dilation") else v for k, v in parameters.items()}
+    more = {k: (v,) * axes if type(v) is int else v for k, v in parameters.items()}
+    if isinstance(more.get("border_mode"), tuple):
+        more["border_mode"] = more["border_mode"][:axes]
     x = numbers(2, 2, *(6, 7, 6)[:axes])
     depthwise, pointwise = numbers(6, 1, *(3, 2, 3)[:axes]), numbers(5, 6, *(1,) * axes)
     name = f"separable_conv{axes}d"
@@ -131,6 +142,10 @@ def test_causal_unshared_which_theano_could_not() -> None:
     assert np.array_equal(y, reference.causal_conv1d(x, w, subsample=2, unshared=True))
     alone = numbadnn.causal_conv1d(x, np.ascontiguousarray(w[:, 3]), subsample=2)
     assert np.array_equal(y[..., 3], alone[..., 3])
+    for images, length in ((2, 11), (0, 11), (1, 1)):
+        more = {"subsample": 3, "filter_dilation": 2, "num_groups": 2, "filter_flip": False, "unshared": True}
+        x, w = numbers(images, 4, length), numbers(6, (length - 1) // 3 + 1, 2, 3)
+        assert np.array_equal(numbadnn.causal_conv1d(x, w, **more), reference.causal_conv1d(x, w, **more))
 
 
 def test_causal_takes_views_mixed_dtypes_and_out() -> None:

@@ -153,6 +153,22 @@ def test_three_axes() -> None:
     assert np.array_equal(dx, reference.conv3d_grad_wrt_inputs(y, w, x.shape, **padded))
 
 
+def test_three_axes_with_groups_strides_and_uneven_padding() -> None:
+    x, w = arrays((2, 4, 5, 6, 7), (6, 2, 2, 3, 2))
+    same = {
+        "border_mode": ((1, 0), (0, 2), (2, 1)),
+        "subsample": (2, 1, 3),
+        "filter_dilation": (1, 2, 1),
+        "num_groups": 2,
+    }
+    y = numbadnn.corr3d_mm(x, w, **same)
+    assert np.array_equal(y, reference.conv3d(x, w, filter_flip=False, **same))
+    dw = numbadnn.corr3d_mm_grad_weights(x, y, (2, 3, 2), **same)
+    assert np.array_equal(dw, reference.conv3d_grad_wrt_weights(x, y, w.shape, filter_flip=False, **same))
+    dx = numbadnn.corr3d_mm_grad_inputs(w, y, (5, 6, 7), **same)
+    assert np.array_equal(dx, reference.conv3d_grad_wrt_inputs(y, w, x.shape, filter_flip=False, **same))
+
+
 def test_mixed_types_and_negative_strides() -> None:
     x, w = arrays((2, 2, 6, 6), (4, 2, 3, 3))
     y = numbadnn.corr_mm(x.astype("float32")[:, :, ::-1, ::-1], w[::-1, :, ::-1])

@@ -34,6 +34,37 @@ def test_the_names_are_theanos() -> None:
     assert names["grad_weights"] == both | {"deterministic", "small"}
 
 
+#: the table of the specification's names, by cuDNN's
+THEANOS = {
+    "forward": {
+        "none": "IMPLICIT_GEMM", "small": "IMPLICIT_PRECOMP_GEMM", "large": "GEMM", "fft": "FFT", "fft_tiling": "FFT_TILING",
+        "winograd": "WINOGRAD", "winograd_non_fused": "WINOGRAD_NONFUSED",
+    },
+    "grad_inputs": {
+        "none": "ALGO_0", "deterministic": "ALGO_1", "fft": "ALGO_FFT", "fft_tiling": "ALGO_FFT_TILING",
+        "winograd": "ALGO_WINOGRAD", "winograd_non_fused": "ALGO_WINOGRAD_NONFUSED",
+    },
+    "grad_weights": {
+        "none": "ALGO_0", "deterministic": "ALGO_1", "small": "ALGO_3", "fft": "ALGO_FFT", "fft_tiling": "ALGO_FFT_TILING",
+        "winograd_non_fused": "ALGO_WINOGRAD_NONFUSED",
+    },
+}  # fmt: skip
+IN_3D = {
+    "forward": {"none", "small", "fft_tiling"}, "grad_inputs": {"none", "deterministic", "fft_tiling"},
+    "grad_weights": {"none", "small"},
+}  # fmt: skip
+RUN_TO_RUN = {"forward": set(THEANOS["forward"]), "grad_inputs": set(THEANOS["grad_inputs"]) - {"none"},
+              "grad_weights": {"deterministic", "fft", "winograd_non_fused", "fft_tiling"}}  # fmt: skip
+
+
+@pytest.mark.parametrize("direction", THEANOS)
+def test_each_name_is_the_algorithm_that_theano_ran(direction: str) -> None:
+    call = _conv_calls.CALLS[direction]
+    assert {name: a.name for name, a in call.algorithms.items()} == THEANOS[direction]  # type: ignore[attr-defined]
+    assert set(call.in_3d) == IN_3D[direction]
+    assert {name for name, a in call.algorithms.items() if a in call.deterministic} == RUN_TO_RUN[direction]
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_a_name_of_another_direction_or_of_two_axes_is_refused(op: str) -> None:
     assert "runs an algorithm that is named" in reason(op, "auto")

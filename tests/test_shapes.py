@@ -158,6 +158,8 @@ def test_check_gradinputs_shape_of_ranks():
     assert shapes.check_conv_gradinputs_shape(image, kernel, (1, 3, 4, 5), "valid", (1, 1))
     assert not shapes.check_conv_gradinputs_shape(image, kernel, (1, 3, 4), "valid", (1, 1))
     assert not shapes.check_conv_gradinputs_shape(image, (3, 2, 3), (1, 3, 4, 5), "valid", (1, 1))
+    for wrong in ((2, 3, 4, 5), (1, 4, 4, 5), (1, 3, 4, 6)):  # batch, filters, a size
+        assert not shapes.check_conv_gradinputs_shape(image, kernel, wrong, "valid", (1, 1))
     assert not shapes.check_conv_gradinputs_shape(image, kernel, (1, 3, 4, 5), "valid", (1,))
     assert not shapes.check_conv_gradinputs_shape(image, kernel, (1, 3, 4, 5), "valid", (1, 1), (1,))
     assert shapes.check_conv_gradinputs_shape((None, 2, None, 7), kernel, (1, 3, 99, 5), "valid", (1, 1))

@@ -219,6 +219,14 @@ def test_a_hint_that_cannot_be_followed_is_recorded() -> None:
         theano.dnn_conv(X, W, "full", direction_hint="bprop inputs")
 
 
+def test_the_gradient_in_the_filters_takes_no_dilation() -> None:
+    from numbadnn.theano._direction import ROUTES, route
+
+    for dilation, way in (((1, 1), ROUTES[1]), ((1, 2), ""), ((2, 1), "")):
+        assert route("valid", (1, 1), dilation, 1, "bprop weights") == way
+        assert route("full", (1, 1), dilation, 1, "bprop weights") == ROUTES[0]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("border", "hint", "name"), HINTS, ids=str)
 def test_a_direction_hint_on_the_gpu(border: Any, hint: str | None, name: str) -> None:
@@ -319,6 +327,13 @@ def test_abstract_convolutions_of_debugging() -> None:
     base = theano.BaseAbstractConv(2)
     for mode in ("valid", "full"):
         assert np.allclose(base.conv(X, W, mode), numbadnn.conv2d(X, W, border_mode=mode), rtol=1e-4, atol=1e-4)
+    for x, w in ((X, W[:, :2]), (X3, W3[:2, :1])):  # groups and dilation, of both dimensions
+        axes = x.ndim - 2
+        for dilation, steps in ((2, (2,) * axes), ((1, 2, 1)[:axes], (1, 2, 1)[:axes])):
+            whole = theano.BaseAbstractConv(axes).conv(x, w, "full", dilation, 2)
+            expected = numbadnn.reference.conv2d if axes == 2 else numbadnn.reference.conv3d
+            wanted = expected(x, w, border_mode="full", filter_dilation=steps, num_groups=2)
+            assert whole.dtype == x.dtype and np.allclose(whole, wanted, rtol=1e-4, atol=1e-4)
     image, kernels = X[0, 0].astype("f8"), RNG.standard_normal((5, 4, 3, 3))
     one = base.unshared2d(image, kernels, (5, 4))
     shared = base.conv(image[None, None], kernels[None, :, :, None], unshared=True)
@@ -422,9 +437,12 @@ def test_flag_enabled() -> None:
     theano.config.dnn.enabled = True
     with pytest.raises(numbadnn.NotSupportedError, match="fallback is 'error'"):
         theano.dnn_conv(X, W)
-    theano.config.dnn.enabled = False
-    theano.dnn_conv(X, W)
-    assert numbadnn.last_call().impl == "cpu.im2col"
+    for enabled in (False, "no_check", "auto"):
+        theano.config.dnn.enabled = enabled
+        theano.dnn_conv(X, W)
+        last = numbadnn.last_call()
+        asked = any(r.backend == "cudnn" for r in last.refusals)
+        assert last.impl == "cpu.im2col" and asked is (enabled is not False)
 
 
 def test_flag_precision_and_algorithm_reach_the_call() -> None:

@@ -45,7 +45,9 @@ def test_kernels(ratio, normalize):
 
 
 def test_kernel_of_two_ratios():
-    assert numbadnn.bilinear_kernel_2D((2, 3)).shape == (3, 5)
+    whole = np.outer([1, 2, 1], [1, 2, 3, 2, 1])  # rows by 2, columns by 3
+    assert np.array_equal(numbadnn.bilinear_kernel_2D((2, 3), normalize=False), whole)
+    assert np.allclose(numbadnn.bilinear_kernel_2D((2, 3), dtype="float64"), whole / 6, rtol=1e-15)
     with pytest.raises(ValueError, match="ratio"):
         numbadnn.bilinear_kernel_2D((2, 3, 4))
     with pytest.raises(ValueError, match="positive"):
@@ -158,6 +160,7 @@ BAD = (
     (dict(ratio=1.5), TypeError, "integer"),
     (dict(ratio=True), TypeError, "integer"),
     (dict(frac_ratio=1.5), ValueError, "frac_ratio"),
+    (dict(frac_ratio=3), ValueError, "frac_ratio"),
     (dict(frac_ratio=(3, 2, 1)), ValueError, "frac_ratio"),
     (dict(frac_ratio=(3, 0)), ValueError, "positive"),
     (dict(frac_ratio=((3, 2), 2)), ValueError, "frac_ratio"),

@@ -1,5 +1,7 @@
 """Depthwise convolution on the GPU: what it takes, how it is configured, and its kernels under the simulator."""
 
+from dataclasses import replace
+
 import pytest
 from simulated import checks_passed
 
@@ -37,6 +39,15 @@ def test_under_the_simulator() -> None:
 )
 def test_refuses_with_a_reason(text: str, reason: str) -> None:
     assert reason in depthwise._supports(problem(text), POLICY)
+
+
+def test_the_table_of_the_filters_gradient_keeps_to_the_workspace_limit() -> None:
+    asked = problem(LAYER, "conv2d_grad_wrt_weights")
+    needed = 4 * 144 * 9 * depthwise.heuristic(asked).splits
+    less = depthwise._supports(asked, replace(POLICY, workspace_limit=needed - 1))
+    assert less == f"needs {needed} bytes, the workspace limit is {needed - 1}"
+    for enough, limit in ((asked, needed), (problem(LAYER), 0)):  # the other directions need none
+        assert "workspace limit" not in depthwise._supports(enough, replace(POLICY, workspace_limit=limit))
 
 
 def test_tiles_are_as_wide_as_the_memory_is_aligned() -> None:

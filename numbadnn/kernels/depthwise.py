@@ -82,7 +82,16 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
     rows = [abs(s.strides[2]) * s.shape[2] + abs(s.strides[3]) * s.shape[3] for s in (problem.x, problem.y)]
     if max(problem.x.size, problem.y.size, *rows) >= LIMIT32:
         return "needs images of fewer than 2**31 elements"
+    if problem.direction == "grad_weights":
+        needed = table_bytes(problem, accumulator_of(problem.x.dtype, policy), heuristic(problem).splits)
+        if needed > policy.workspace_limit:
+            return f"needs {needed} bytes, the workspace limit is {policy.workspace_limit}"
     return device_reason(policy)
+
+
+def table_bytes(problem: ConvProblem, acc: str, splits: int) -> int:
+    """The sums of each split for every tap of the filters."""
+    return splits * problem.w.size * ITEMSIZE[acc]
 
 
 def _flipped(problem: ConvProblem) -> tuple[int, tuple[int, int, int]]:
@@ -149,7 +158,7 @@ def with_finish(
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
         direct(stream, inputs[0], inputs[1], outputs[0], workspace)
 
-    return Executable(run, splits * count * ITEMSIZE[acc], "ieee", "gpu_to_gpu", facts, direct)
+    return Executable(run, table_bytes(problem, acc, splits), "ieee", "gpu_to_gpu", facts, direct)
 
 
 def _space(problem: ConvProblem, policy: Policy) -> list[DepthwiseConfig]:

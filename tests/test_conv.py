@@ -103,6 +103,37 @@ def test_conv3d_under_theanos_104_configurations() -> None:
     assert sweep(cases) == 3 * 104
 
 
+#: (images, filters, stride, dilation): axes longer than a block of threads has, long lines, kernels of one tap, dilation
+VOLUMES = [
+    ((16, 3, 5, 5, 5), (8, 3, 1, 2, 4), (1, 1, 1), (1, 1, 1)), ((1, 2, 20, 12, 15), (3, 2, 6, 12, 4), (2, 2, 2), (1, 1, 1)),
+    ((1, 1, 20, 12, 15), (3, 1, 6, 12, 4), (3, 3, 3), (1, 1, 1)), ((1, 1, 20, 12, 15), (3, 1, 6, 12, 4), (3, 2, 1), (1, 1, 1)),
+    ((2, 1, 20, 12, 15), (5, 1, 6, 3, 4), (1, 1, 2), (3, 2, 1)), ((8, 1, 10, 10, 10), (10, 1, 1, 1, 1), (1, 1, 1), (1, 1, 1)),
+    ((2, 3, 9, 8, 10), (4, 3, 3, 3, 3), (2, 1, 3), (1, 2, 2)), ((1025, 1, 2, 3, 4), (5, 1, 1, 2, 3), (1, 1, 1), (1, 1, 1)),
+    ((2, 1, 2, 3, 4), (1025, 1, 1, 2, 3), (1, 1, 1), (1, 1, 1)), ((2, 1025, 2, 3, 4), (5, 1025, 1, 1, 2), (1, 1, 1), (1, 1, 1)),
+    ((1, 1, 1030, 1, 2), (2, 1, 1025, 1, 1), (1, 1, 1), (1, 1, 1)),
+    ((1, 1, 2, 1030, 1), (2, 1, 2, 1025, 1), (1, 1, 1), (1, 1, 1)),
+    ((1, 1, 1, 2, 1030), (2, 1, 1, 2, 1025), (1, 1, 1), (1, 1, 1)), ((1, 1, 1, 44800, 1), (6, 1, 1, 1, 1), (1, 1, 1), (1, 1, 1)),
+]  # fmt: skip
+#: filters larger than the images, under 'full'
+LARGER = [
+    ((6, 2, 2, 2, 2), (4, 2, 3, 1, 1), (1, 1, 1), (1, 1, 1)), ((6, 2, 2, 2, 2), (4, 2, 1, 3, 1), (1, 1, 1), (1, 1, 1)),
+    ((6, 2, 2, 2, 2), (4, 2, 1, 1, 3), (1, 1, 1), (1, 1, 1)), ((6, 2, 2, 2, 2), (4, 2, 5, 5, 5), (1, 1, 1), (1, 1, 1)),
+    ((6, 2, 2, 2, 2), (4, 2, 3, 2, 2), (1, 1, 1), (2, 3, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.slow(20)
+@pytest.mark.parametrize("flip", (True, False), ids=("conv", "cross"))
+def test_conv3d_under_theanos_206_configurations_of_cudnn(flip: bool) -> None:
+    """Theano held cuDNN's volumes to Corr3dMM's by these; fewer images here."""
+    borders = ("valid", "full", "half", (1, 2, 3), (3, 2, 1), 1, 2)
+    cases = [*itertools.product(VOLUMES, borders), *itertools.product(LARGER, ("full",))]
+    assert 2 * len(cases) == 206
+    for (image, filters, stride, dilation), border in cases:
+        x, w = numbers(*image), numbers(*filters)
+        three_directions(x, w, border_mode=border, subsample=stride, filter_dilation=dilation, filter_flip=flip)
+
+
 @pytest.mark.parametrize("axes", (2, 3))
 def test_shapes_of_gradients_that_no_image_has(axes: int) -> None:
     """Theano's 168 shapes, each with an output off by -3, -1, 1 and 2."""

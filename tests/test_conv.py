@@ -257,6 +257,25 @@ def test_alpha_beta_and_out(axes: int) -> None:
             getattr(numbadnn, name)(*args, beta=1.0)
 
 
+@pytest.mark.parametrize("empty", ("images", "channels", "filters"))
+@pytest.mark.parametrize("axes", (2, 3))
+def test_of_an_empty_axis_the_old_output_is_what_is_left(axes: int, empty: str) -> None:
+    n, c, k = ((0, 4, 6), (2, 0, 6), (2, 4, 0))[("images", "channels", "filters").index(empty)]
+    op, more = f"conv{axes}d", {"num_groups": 2, "alpha": 3.0}
+    x, w = numbers(n, c, *(5, 4, 3)[:axes]), numbers(k, c // 2, *(2, 3, 1)[:axes])
+    g = numbers(*getattr(reference, op)(x, w, num_groups=2).shape)
+    for name, args in (
+        (op, (x, w)),
+        (f"{op}_grad_wrt_inputs", (g, w, x.shape)),
+        (f"{op}_grad_wrt_weights", (x, g, w.shape)),
+    ):
+        shape = getattr(reference, name)(*args, num_groups=2).shape
+        for beta in (0.0, -2.0):
+            out = numbers(*shape) if beta else np.full(shape, np.nan, np.float32)
+            left = beta * out if beta else np.zeros(shape)
+            assert np.array_equal(getattr(numbadnn, name)(*args, **more, beta=beta, out=out), left), (name, beta)
+
+
 # ---- unshared --------------------------------------------------------------------------------------------------------
 
 UNSHARED = [

@@ -378,8 +378,9 @@ def test_nnet_conv2d_and_what_it_had_deprecated() -> None:
         theano.conv2d(X, W, image_shape=X.shape)
     with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match="at the same time"):
         theano.conv2d(X, W, X.shape, image_shape=X.shape)
-    with pytest.raises(ValueError, match="'imshp_logical' for conv2d is not supported"):
-        theano.conv2d(X, W, imshp_logical=(1, 2))
+    for logical in ("imshp_logical", "kshp_logical"):
+        with pytest.raises(ValueError, match=f"'{logical}' for conv2d is not supported"):
+            theano.conv2d(X, W, **{logical: (1, 2)})
     with pytest.warns(UserWarning, match=r"\['colour'\] for conv2d are ignored"):
         theano.conv2d(X, W, colour="red")
 

@@ -92,6 +92,8 @@ def test_a_fraction_is_the_whole_ratio_thinned(p, q):
     d = math.gcd(p, q)
     whole = reference.bilinear_upsampling(x, p // d)[..., :: q // d, :: q // d]
     assert np.allclose(numbadnn.frac_bilinear_upsampling(x, (p, q)), whole, rtol=1e-14)
+    large = numbadnn.frac_bilinear_upsampling(np.zeros((1, 1, 200, 7)), (p, q))
+    assert large.shape == (1, 1, math.ceil(200 * p / q), math.ceil(7 * p / q))  # (24, 20): 240
 
 
 @pytest.mark.parametrize("ratio", ((2, 2), (3, 2), ((7, 4), (1, 2)), ((4, 1), (3, 1))))

@@ -13,9 +13,12 @@ signatures are those of Theano's ``theano.tensor.nnet.abstract_conv``; where The
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 from collections.abc import Sequence
 from typing import Any, TypeVar
+
+import numpy as np
 
 Pair = tuple[int, int]
 Shape = Sequence[int | None]
@@ -31,12 +34,28 @@ BORDER_NAMES = ("valid", "full", "half")
 LARGEST = 2**40
 
 
+def whole(value: Any) -> int:
+    """The integer that a number is or equals, TypeError where there is none.
+
+    2.0 and True count as 2 and 1. A call is looked up by its parameters, and a key cannot tell them apart: what was remembered
+    for 2 is taken for 2.0, so that to refuse 2.0 in the first call would make an answer depend on the calls before it.
+
+    >>> whole(2.0), whole(True)
+    (2, 1)
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        # an integer's hash is itself, and what equals it hashes alike
+        if isinstance(value, (numbers.Number, np.bool_)) and hash(value) == value:
+            return hash(value)
+        raise
+
+
 def as_int(name: str, value: Any, minimum: int) -> int:
     """``value`` as an integer of at least ``minimum``; ValueError naming the argument otherwise."""
     try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
+        number = whole(value)
     except TypeError:
         raise ValueError(f"{name}: expected an integer >= {minimum}, got {value!r}") from None
     if number < minimum:

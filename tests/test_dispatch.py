@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -274,3 +275,39 @@ def test_memory_stays_bounded_over_ten_thousand_changing_shapes() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) <= 2 << 20, f"memory grew by {int(done.stdout)} bytes"
+
+
+# ---- what equals a parameter -----------------------------------------------------------------------------------------
+
+ONE = np.ones((1, 1, 1), np.float32)
+COUNTED = {
+    "subsample": lambda n: numbadnn.conv2d(X, W, subsample=(n, n)),
+    "filter_dilation": lambda n: numbadnn.conv2d(X, W, filter_dilation=[n, n]),
+    "border_mode": lambda n: numbadnn.conv2d(X, W, border_mode=(n, (n, n))),
+    "num_groups": lambda n: numbadnn.conv2d(X, W, num_groups=n),
+    "filter_flip": lambda n: numbadnn.conv2d(X, W, filter_flip=n),
+    "filter_shape": lambda n: numbadnn.conv2d_grad_wrt_weights(X, X, (3, 3, n, n)),
+    "causal_conv1d": lambda n: numbadnn.causal_conv1d(X[:, :, 0], W[:, :, 0], subsample=n),
+    "corr_mm": lambda n: numbadnn.corr_mm(X, W, border_mode=(n, n)),
+    "pool": lambda n: numbadnn.pool(X, (2, 2), (n, n), "sum", (n, n)),
+    "ratio": lambda n: numbadnn.bilinear_upsampling(X, n),
+    "frac_ratio": lambda n: numbadnn.bilinear_upsampling(X, frac_ratio=(3, n)),
+    "out_dims": lambda n: numbadnn.spatialtf_grid(np.ones((1, 2, 3)), (n, 1, 2, 2)),
+    "rnn_forward": lambda n: numbadnn.rnn_forward(
+        ONE.repeat(4), ONE, ONE, hidden_size=n, num_layers=n, rnn_mode="rnn_relu"
+    )[0],
+    "epsilon": lambda n: numbadnn.batch_normalization_test(X, *[np.ones((1, 3, 1, 1), np.float32)] * 4, "spatial", n),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_what_equals_a_parameter_is_that_parameter_in_the_first_call_too(name: str) -> None:
+    call = COUNTED[name]
+    expected = call(1)
+    for equal in (1.0, True, np.int64(1), np.uint8(1), np.float32(1), np.True_, Fraction(1)):
+        numbadnn.clear_caches()
+        assert np.array_equal(call(equal), expected), f"cold: {equal!r}"
+        assert np.array_equal(call(1), call(equal)) and numbadnn.cache_info().plans == 1, f"warm: {equal!r}"
+    for other in (-0.5, "1", 1j):
+        with pytest.raises((ValueError, TypeError), match="expected"):
+            call(other)

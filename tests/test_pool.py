@@ -318,7 +318,7 @@ X = np.zeros((1, 1, 4, 4), "float32")
 @pytest.mark.parametrize(("arguments", "error", "says"), [
     (dict(ws=(2,)), ValueError, "ws: expected 2 or 3 integers"),
     (dict(ws=2), TypeError, "ws: expected 2 or 3 integers, got 2"),
-    (dict(ws=(2.0, 2)), TypeError, "ws: expected integers"),
+    (dict(ws=(2.5, 2)), TypeError, "ws: expected integers"),
     (dict(ws={3, 2}), TypeError, "ws: expected 2 or 3 integers, got {2, 3}"),
     (dict(ws={2: 1, 3: 1}), TypeError, "ws: expected 2 or 3 integers, got {2: 1, 3: 1}"),
     (dict(ws=(2, 2), stride=frozenset((1, 2))), TypeError, "stride: expected 2 integers, got frozenset"),

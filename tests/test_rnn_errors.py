@@ -44,14 +44,15 @@ def test_numpys_integers_are_integers():
         np.ones(4), one, one, hidden_size=np.int32(1), num_layers=np.int32(1), rnn_mode="rnn_relu"
     )
     assert y.item() == 4
-    for bad in (np.bool_(True), np.float64(3), np.array([3])):
+    assert type(numbadnn.RNNBlock("float32", np.float64(3), 1, "gru").network.hidden_size) is int
+    for bad in (np.float64(3.5), np.array([3]), "3"):
         with pytest.raises(ValueError, match="hidden_size: expected an integer"):
             numbadnn.RNNBlock("float32", bad, 1, "gru")
 
 
 def test_bad_blocks():
     for arguments, error, says in (
-        (("float32", 0, 1, "gru"), ValueError, "hidden_size: expected an integer of at least 1, got 0"),
+        (("float32", 0, 1, "gru"), ValueError, "hidden_size: expected an integer >= 1, got 0"),
         (("float32", 4, 1.5, "gru"), ValueError, "num_layers: expected an integer"),
         (("float32", 4, 1, "LSTM"), ValueError, "rnn_mode: expected one of rnn_relu, rnn_tanh, lstm, gru, got 'LSTM'"),
         (("float32", 4, 1, "gru", "none"), ValueError, "input_mode: expected one of linear, skip"),

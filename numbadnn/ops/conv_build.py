@@ -110,7 +110,7 @@ def groups_of(value: Any, name: str = "num_groups") -> int:
 
 def truth(name: str, value: Any) -> bool:
     """As a key it must mean what it means here: what equals True or False is that."""
-    if not isinstance(value, (numbers.Real, np.bool_)) or value not in (0, 1):
+    if not isinstance(value, (numbers.Number, np.bool_)) or value not in (0, 1):
         raise TypeError(f"{name}: expected True or False, got {value!r}")
     return bool(value)
 

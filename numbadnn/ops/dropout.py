@@ -113,7 +113,7 @@ PROBLEM = DropoutProblem
 
 def _probability(value: Any) -> float:
     try:
-        if isinstance(value, bool | str):
+        if isinstance(value, str):
             raise TypeError
         p = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -161,7 +161,7 @@ def parameter_shape(shape: tuple[int, ...], mode: str) -> tuple[int, ...]:
 
 
 def _number(name: str, value: Any, low: float, high: float, wanted: str) -> float:
-    if isinstance(value, bool | str) or not hasattr(value, "__float__"):
+    if isinstance(value, str) or not hasattr(value, "__float__"):
         raise TypeError(f"{name}: expected a number, got {value!r}")
     if not low <= float(value) <= high:
         raise ValueError(f"{name}: expected {wanted}, got {value!r}")

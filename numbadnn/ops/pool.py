@@ -8,7 +8,6 @@ window fits the padded image, every window holds at least one element of the ima
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from numbadnn.dispatch import Request
 from numbadnn.errors import warn
 from numbadnn.operands import output_spec
 from numbadnn.problem import Spec, operand
+from numbadnn.shapes import whole
 
 MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
 _OPERANDS = {"pool": ("x", "y"), "pool_grad": ("x", "y", "dy", "dx")}
@@ -134,9 +134,7 @@ def _axes(name: str, value: Any, rank: int) -> tuple[int, ...]:
     if not hasattr(value, "__iter__") or isinstance(value, UNORDERED):
         raise TypeError(f"{name}: expected {rank} integers, got {value!r}")
     try:
-        if any(isinstance(v, bool) for v in value):
-            raise TypeError
-        numbers = [operator.index(v) for v in value]
+        numbers = [whole(v) for v in value]
     except TypeError:
         raise TypeError(f"{name}: expected integers, got {value!r}") from None
     if len(numbers) != rank:

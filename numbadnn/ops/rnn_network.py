@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import dataclass, replace
+
+from numbadnn.shapes import as_int
 
 #: gates of a cell, in the order of w
 GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
@@ -61,7 +62,5 @@ class Network:
             mode = getattr(self, name)
             if not isinstance(mode, str) or mode not in names:
                 raise ValueError(f"{name}: expected one of {', '.join(names)}, got {mode!r}")
-        for name, value in (("hidden_size", self.hidden_size), ("num_layers", self.num_layers)):
-            if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-                raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
-        return replace(self, hidden_size=int(self.hidden_size), num_layers=int(self.num_layers))
+        hidden_size, num_layers = as_int("hidden_size", self.hidden_size, 1), as_int("num_layers", self.num_layers, 1)
+        return replace(self, hidden_size=hidden_size, num_layers=num_layers)

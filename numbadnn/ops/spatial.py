@@ -8,7 +8,6 @@ computed from both is computed in float64 if either is float64, else in float32.
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import named_view, output_spec
 from numbadnn.problem import Spec, operand
-from numbadnn.shapes import LARGEST
+from numbadnn.shapes import LARGEST, whole
 
 #: operation -> names of its inputs and of its outputs
 OPERANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -178,7 +177,7 @@ def _packed(shape: tuple[int, ...], dtype: str, first: View, out_view: View | No
 def _build_grid(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     (theta,), (dims,), (out,) = views, params, _outs(out_views, 1)
     try:
-        n, _, h, w = (operator.index(d) for d in dims)
+        n, _, h, w = (whole(d) for d in dims)
     except (TypeError, ValueError):
         raise ValueError(f"out_dims: expected four integers (N, C, H, W), got {dims!r}") from None
     if n < 0 or h < 1 or w < 1:

@@ -7,7 +7,6 @@ ratio is p/1, so that one problem stands for all four spellings of the specifica
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import output_spec
 from numbadnn.problem import Spec, operand
-from numbadnn.shapes import LARGEST
+from numbadnn.shapes import LARGEST, whole
 
 __all__ = [
     "PROBLEM",
@@ -128,10 +127,8 @@ def output_shape(shape: tuple[int, ...], ratio: Ratio) -> tuple[int, ...]:
 
 
 def _integer(name: str, value: Any) -> int:
-    if isinstance(value, bool):
-        raise TypeError(f"{name}: expected an integer, got {value!r}")
     try:
-        number = operator.index(value)
+        number = whole(value)
     except TypeError:
         raise TypeError(f"{name}: expected an integer, got {value!r}") from None
     if number > LARGEST:

@@ -22,22 +22,20 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import njit
 from numba.core import types
 from numba.extending import intrinsic
 
+from numbadnn._builds import compiled, digest
+
 
 def kept(signature: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """``@njit`` of one signature that holds no GIL and is kept on disk; for this process alone where it cannot be kept.
-
-    Numba raises whatever it meets: no folder that may be written, a full disk, a damaged file.
-    """
+    """``@njit`` of one signature that holds no GIL and is kept on disk, as long as this file and its own are what they are."""
 
     def build(body: Callable[..., Any]) -> Any:
-        try:
-            return njit(signature, nogil=True, cache=True, **options)(body)
-        except Exception:
-            return njit(signature, nogil=True, **options)(body)  # what is wrong with the body itself is raised here
+        made = compiled(body, digest({__file__, body.__code__.co_filename}), nogil=True, **options)
+        made.compile(signature)
+        made.disable_compile()
+        return made
 
     return build
 

@@ -13,9 +13,7 @@ Both builds give the same bits: kernels split their sums by the problem alone, n
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
 import math
 import os
 import pathlib
@@ -90,34 +88,15 @@ class Kernel:
 
 def _compile(body: Callable[..., None], parallel: bool) -> Any:
     """One build, kept on disk under a name of its own (Numba's cache does not tell parallel from serial)."""
+    from numbadnn._builds import compiled
+
     copy = FunctionType(body.__code__, body.__globals__, body.__name__, body.__defaults__, body.__closure__)
     copy.__qualname__ = f"{body.__qualname__}_{'parallel' if parallel else 'serial'}"
     copy.__module__ = body.__module__
-    build = _kept(copy, parallel)
-    # Numba stamps a cached build with its own file only; these call functions of their neighbours
-    cache: Any = getattr(build, "_cache", None)
-    file: Any = getattr(cache, "_cache_file", None)
-    if hasattr(file, "_source_stamp"):
-        file._source_stamp = _sources()
-        file.load = functools.partial(_load_whole, file.load)
-        file.save = functools.partial(_save_alone, file.save, pathlib.Path(file._index_path))
-        cache.save_overload = functools.partial(_save_if_there_is_room, cache.save_overload)
-    return build
-
-
-def _kept(body: Callable[..., None], parallel: bool) -> Any:
-    """Numba's function with a cache on disk; without one where neither this package nor the user has a folder to write to."""
-    from numba import njit
-
     # _nrt=False: the arrays are the caller's; to count references to them would cost an atomic addition a slice
-    options = {"parallel": parallel, "nogil": True, "error_model": "numpy", "_nrt": False}
-    try:
-        return njit(**options, cache=True)(body)
-    except RuntimeError as error:
-        if "cannot cache" not in str(error):
-            raise
-    _say_nothing_is_kept()
-    return njit(**options)(body)
+    return compiled(
+        copy, _sources(), _say_nothing_is_kept, parallel=parallel, nogil=True, error_model="numpy", _nrt=False
+    )
 
 
 @functools.cache
@@ -129,45 +108,12 @@ def _say_nothing_is_kept() -> None:
     )
 
 
-def _load_whole(load: Callable[[Any], Any], key: Any) -> Any:
-    """A build that was kept, None where its file is damaged: it is compiled again."""
-    try:
-        return load(key)
-    except Exception:  # whatever a pickle that is none may raise
-        return None
-
-
-def _save_alone(save: Callable[[Any, Any], None], index: pathlib.Path, key: Any, data: Any) -> None:
-    """Numba's cache keeps a build, while no other process keeps one of the same function; a damaged index is begun anew.
-
-    Two processes that read its index at once give their builds, of other types, the same file name: later calls would
-    load one type's machine code for the other.
-    """
-    from numbadnn import stored
-
-    with stored.lock_folder(index.parent):
-        try:
-            save(key, data)
-        except OSError:
-            raise
-        except Exception:
-            index.unlink(missing_ok=True)
-            save(key, data)
-
-
-def _save_if_there_is_room(save: Callable[[Any, Any], None], signature: Any, build: Any) -> None:
-    """Keep a build; where the disk refuses, it serves this process all the same."""
-    with contextlib.suppress(OSError):
-        save(signature, build)
-
-
 @functools.cache
 def _sources() -> str:
-    """Digest of every source file of this package."""
-    digest = hashlib.sha256()
-    for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    """Digest of every source file of this package: a kernel calls functions of its neighbours."""
+    from numbadnn._builds import digest
+
+    return digest(pathlib.Path(__file__).parent.glob("*.py"))
 
 
 @functools.cache

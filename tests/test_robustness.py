@@ -204,6 +204,22 @@ def test_without_numbas_compiler_there_is_an_error_that_names_the_variable() -> 
 # ---- with a GPU ------------------------------------------------------------------------------------------------------
 
 
+def test_what_the_caller_has_numpy_do_about_infinities_stops_no_call() -> None:
+    x, w, one = (
+        np.full((1, 2, 3, 3), np.inf, "float32"),
+        np.zeros((2, 2, 3, 3), "float32"),
+        np.ones((1, 1, 1), "float32"),
+    )
+    with np.errstate(all="raise"):
+        for name in ("cpu.im2col", "cpu.corrmm"):
+            with numbadnn.using(only=name):
+                assert np.isnan(numbadnn.conv2d(x, w)).all()
+                assert np.isnan(numbadnn.conv2d_grad_wrt_inputs(x[:, :, :1, :1], w, x.shape)).all()
+                assert np.isnan(numbadnn.conv2d_grad_wrt_weights(x, w[:1, :, :1, :1], w.shape)).all()
+        zeros, network = np.zeros(4, "float32"), {"hidden_size": 1, "num_layers": 1, "rnn_mode": "rnn_tanh"}
+        assert np.isnan(numbadnn.rnn_forward(zeros, np.inf * one, one, **network)[0]).all()
+
+
 @pytest.mark.gpu
 def test_eight_threads_on_eight_streams_give_the_serial_bits() -> None:
     torch = pytest.importorskip("torch")

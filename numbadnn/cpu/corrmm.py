@@ -151,7 +151,8 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         given = zip(names, (*inputs, *outputs), strict=True)
         views = {name: _view(array, getattr(problem, name)) for name, array in given}
-        compute(problem, views["x"], views["w"], views["y"])
+        with np.errstate(all="ignore"):  # what is not finite is a result, whatever the caller has NumPy do about it
+            compute(problem, views["x"], views["w"], views["y"])
 
     return Executable(run, facts={"toeplitz_bytes": toeplitz_bytes(problem)})
 

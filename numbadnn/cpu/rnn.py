@@ -228,14 +228,14 @@ def plan(problem: RnnProblem, policy: Policy, config: Any = None) -> Executable:
             return np.zeros(shape, acc)
         return np.ascontiguousarray(given[name], acc)
 
-    def forward(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+    def forward(inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         given, made = dict(zip(problem.names, inputs, strict=True)), dict(zip(results, outputs, strict=True))
         w, x, hx = (widened(name, given, ()) for name in ("w", "x", "hx"))
         work = _Work(problem, w, _as_kept(made["reserve"], acc) if problem.keeps else None)
         _forward(work, x, hx, widened("cx", given, hx.shape), made["hy"], made.get("cy"))
         made["y"][...] = work.ys[-1]
 
-    def backward(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+    def backward(inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         given, made = dict(zip(problem.names, inputs, strict=True)), dict(zip(results, outputs, strict=True))
         w, x, hx = (widened(name, given, ()) for name in ("w", "x", "hx"))
         cx = widened("cx", given, hx.shape)
@@ -252,7 +252,13 @@ def plan(problem: RnnProblem, policy: Policy, config: Any = None) -> Executable:
         if "dcx" in made:
             made["dcx"][...] = dc
 
-    return Executable(forward if problem.op == "rnn_forward" else backward, facts={"accumulator": str(acc)})
+    compute = forward if problem.op == "rnn_forward" else backward
+
+    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        with np.errstate(all="ignore"):  # what is not finite is a result, whatever the caller has NumPy do about it
+            compute(inputs, outputs)
+
+    return Executable(run, facts={"accumulator": str(acc)})
 
 
 def _kept_size(problem: RnnProblem) -> int:

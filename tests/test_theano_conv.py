@@ -358,6 +358,16 @@ def test_abstract_convolutions_of_debugging() -> None:
         (ValueError, "border_mode", lambda: theano.AbstractConv2d(border_mode="same")),
         (ValueError, "subsample", lambda: theano.AbstractConv3d(subsample=(1, 1))),
         (ValueError, "num_groups", lambda: theano.AbstractConv2d(num_groups=0)),
+        (ValueError, r"^imshp: expected the array's own shape", lambda: theano.AbstractConv2d((2, 4, 7, 7))(X, W)),
+        (ValueError, r"^kshp: expected", lambda: theano.AbstractConv3d(kshp=(3, 3, 3))(X3, W3)),
+        (ValueError, r"^kern: expected 3 channels \(3 channels of img", lambda: theano.AbstractConv2d()(X[:, :3], W)),
+        (ValueError, r"^shape: expected \(batch,", lambda: theano.AbstractConv2d_gradInputs()(W, X[:, [0] * 6])),
+        (
+            ValueError,
+            r"^invalid shape for gradInputs",
+            lambda: theano.AbstractConv2d_gradInputs()(W, X[:, [0] * 6], (7, 6)),
+        ),
+        (ValueError, r"^topgrad: expected shape", lambda: theano.AbstractConv2d_gradWeights()(X, X, (3, 3))),
         (ValueError, "invalid mode half", lambda: theano.BaseAbstractConv(2).conv(X, W, "half")),
         (ValueError, "direction", lambda: theano.BaseAbstractConv(2).unshared2d(X, W, (1, 1), "back")),
         (NotImplementedError, "Unshared 3D", lambda: theano.BaseAbstractConv(3).unshared2d(X, W, (1, 1))),
@@ -397,6 +407,8 @@ def test_the_oldest_conv2d() -> None:
     ):  # fmt: skip
         with pytest.warns(DeprecationWarning), pytest.raises(error, match=next(iter(options))):
             conv.conv2d(X, W, **options)
+    with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match="^image_shape: expected the array's own"):
+        conv.conv2d(X, W, image_shape=(2, 4, 7, 7))
     frames, filters = X3.swapaxes(1, 2), W3.swapaxes(1, 2)
     assert np.array_equal(conv3d2d.conv3d(frames, filters), numbadnn.conv3d2d(frames, filters))
 

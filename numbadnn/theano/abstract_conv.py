@@ -9,6 +9,7 @@ import numpy as np
 
 import numbadnn
 from numbadnn import reference, shapes
+from numbadnn.ops import conv_build
 from numbadnn.ops.conv_derived import (
     causal_conv1d,
     conv2d_transpose,
@@ -35,6 +36,7 @@ from numbadnn.shapes import (
     get_conv_output_shape,
     get_conv_shape_1axis,
 )
+from numbadnn.theano._named import by_axes, compute
 
 __all__ = [
     "AbstractConv",
@@ -69,6 +71,15 @@ __all__ = [
     "separable_conv2d",
     "separable_conv3d",
 ]
+
+_HINTS = {"image_shape": "imshp", "filter_shape": "kshp"}
+_FORWARD = by_axes(conv_build.forward, "", first="img", second="kern", **_HINTS)
+_GRAD_INPUTS = by_axes(
+    conv_build.grad_inputs, "_grad_wrt_inputs", first="topgrad", second="kern", **(_HINTS | {"image_shape": "shape"})
+)
+_GRAD_WEIGHTS = by_axes(
+    conv_build.grad_weights, "_grad_wrt_weights", first="img", second="topgrad", **(_HINTS | {"filter_shape": "shape"})
+)
 
 
 def conv2d(
@@ -150,19 +161,9 @@ class BaseAbstractConv:
             raise ValueError("num_groups must have value greater than zero")
         self.filter_flip, self.num_groups, self.unshared = filter_flip, num_groups, unshared
 
-    def _parameters(self) -> dict[str, Any]:
-        more = {"unshared": self.unshared} if self.convdim == 2 else {}
-        return {
-            "border_mode": self.border_mode,
-            "subsample": self.subsample,
-            "filter_flip": self.filter_flip,
-            "filter_dilation": self.filter_dilation,
-            "num_groups": self.num_groups,
-            **more,
-        }
-
-    def _operation(self, suffix: str = "") -> Any:
-        return getattr(numbadnn, f"conv{self.convdim}d{suffix}")
+    def _compute(self, builds: dict[int, Any], first: Any, second: Any, hints: tuple[Any, Any]) -> Any:
+        parameters = (self.border_mode, self.subsample, self.filter_flip, self.filter_dilation, self.num_groups)
+        return compute(builds[self.convdim], first, second, hints, *parameters, self.unshared)
 
     def conv(
         self,
@@ -258,7 +259,7 @@ class AbstractConv(BaseAbstractConv):
     """``AbstractConv(convdim, ...)(img, kern)``: the convolution; see ``numbadnn.conv2d`` and ``conv3d``."""
 
     def __call__(self, img: Any, kern: Any) -> Any:
-        return self._operation()(img, kern, self.imshp, self.kshp, **self._parameters())
+        return self._compute(_FORWARD, img, kern, (self.imshp, self.kshp))
 
 
 class AbstractConv_gradInputs(BaseAbstractConv):
@@ -266,8 +267,7 @@ class AbstractConv_gradInputs(BaseAbstractConv):
 
     def __call__(self, kern: Any, topgrad: Any, shape: Any = None, add_assert_shape: bool = True) -> Any:
         image = self.imshp if shape is None else (*(self.imshp or (None, None))[:2], *(int(n) for n in shape))
-        operation = self._operation("_grad_wrt_inputs")
-        return operation(topgrad, kern, image, self.kshp, **self._parameters())
+        return self._compute(_GRAD_INPUTS, topgrad, kern, (image, self.kshp))
 
 
 class AbstractConv_gradWeights(BaseAbstractConv):
@@ -279,7 +279,7 @@ class AbstractConv_gradWeights(BaseAbstractConv):
             sizes = tuple(int(n) for n in shape)[-self.convdim :]
             ahead = 2 + self.convdim if self.unshared else 2
             filters = (*(self.kshp or (None,) * ahead)[:ahead], *sizes)
-        return self._operation("_grad_wrt_weights")(img, topgrad, filters, self.imshp, **self._parameters())
+        return self._compute(_GRAD_WEIGHTS, img, topgrad, (filters, self.imshp))
 
 
 def _of_dimension(base: type, convdim: int, name: str) -> Any:

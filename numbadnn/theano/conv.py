@@ -6,9 +6,12 @@ import warnings
 from typing import Any
 
 import numbadnn
+from numbadnn.ops import conv_build
+from numbadnn.theano._named import compute
 
 __all__ = ["ConvOp", "conv2d"]
 
+_CONV2D = conv_build.forward("conv2d", conv_build.TWO._replace(image_shape="image_shape"))
 #: arguments that only ever chose between equal loops
 _SPEED = {"unroll_batch", "unroll_kern", "unroll_patch", "openmp", "version", "verbose", "direction_hint"}
 _LOGICAL = {"imshp_logical", "kshp_logical", "kshp_logical_top_aligned"}
@@ -43,7 +46,7 @@ def conv2d(
         raise ValueError(f"{given[0]}: expected it left out: logical shapes were dropped from the interface")
     if unknown := sorted(kargs.keys() - _SPEED):
         raise TypeError(f"conv2d() got an unexpected keyword argument {unknown[0]!r}")
-    return numbadnn.conv2d(input, filters, image_shape, filter_shape, border_mode, subsample)
+    return compute(_CONV2D, input, filters, (image_shape, filter_shape), border_mode, subsample, True, (1, 1), 1)
 
 
 class ConvOp:

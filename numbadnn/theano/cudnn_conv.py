@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from numbadnn import dispatch, shapes
+from numbadnn import shapes
 from numbadnn.errors import warn
 from numbadnn.operands import named_view
 from numbadnn.ops import conv_build
 from numbadnn.theano import _direction, config
+from numbadnn.theano._named import by_axes, compute
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase
 
@@ -41,33 +42,23 @@ _ALGORITHMS_3D = {
     "algo_bwd_filter": ("none", "small", *_RUNTIME),
 }
 
-#: conv2d, conv3d and their gradients under the names that the arguments have here, by the number of spatial axes
-_FORWARD, _GRAD_WEIGHTS, _GRAD_INPUTS = (
-    {
-        axes: build(f"conv{axes}d{ending}", names._replace(dilation="dilation", **arguments))
-        for axes, names in ((2, conv_build.TWO), (3, conv_build.THREE))
-    }
-    for build, ending, arguments in (
-        (conv_build.forward, "", {"first": "img", "second": "kerns"}),
-        (
-            conv_build.grad_weights,
-            "_grad_wrt_weights",
-            {"first": "img", "second": "topgrad", "filter_shape": "kerns_shp"},
-        ),
-        (conv_build.grad_inputs, "_grad_wrt_inputs", {"first": "topgrad", "second": "kerns", "image_shape": "img_shp"}),
-    )
+_FORWARD = by_axes(conv_build.forward, "", first="img", second="kerns", dilation="dilation")
+_GRAD_WEIGHTS = by_axes(
+    conv_build.grad_weights,
+    "_grad_wrt_weights",
+    first="img",
+    second="topgrad",
+    filter_shape="kerns_shp",
+    dilation="dilation",
 )
-
-
-def _compute(
-    build: conv_build.Build, first: Any, second: Any, shape: Any, border_mode: Any, subsample: Any, dilation: Any,
-    conv_mode: str, num_groups: int, options: dict[str, Any], alpha: float = 1.0, beta: float = 0.0, out: Any = None,
-) -> Any:  # fmt: skip
-    params = (
-        shape, None, border_mode, subsample, _flip(conv_mode), dilation, num_groups, False, alpha, beta, options["algo"],
-        options["precision"],
-    )  # fmt: skip
-    return dispatch.call2(build, first, second, params, None, out, None)
+_GRAD_INPUTS = by_axes(
+    conv_build.grad_inputs,
+    "_grad_wrt_inputs",
+    first="topgrad",
+    second="kerns",
+    image_shape="img_shp",
+    dilation="dilation",
+)
 
 
 def _flip(conv_mode: str) -> bool:
@@ -114,9 +105,9 @@ def _forward(
     options = _options("algo_fwd", axes, algo, precision)
 
     def run(named: str | None = None) -> Any:
-        return _compute(
-            _FORWARD[axes], img, kerns, None, border_mode, subsample, dilation, conv_mode, num_groups,
-            {**options, "algo": named or options["algo"]}, **more,
+        return compute(
+            _FORWARD[axes], img, kerns, (None, None), border_mode, subsample, _flip(conv_mode), dilation, num_groups,
+            **{**options, "algo": named or options["algo"]}, **more,
         )  # fmt: skip
 
     with cudnn_first():
@@ -210,9 +201,9 @@ def _gradweight(
     options = _options("algo_bwd_filter", axes, algo, precision)
     shape = _sizes("kerns_shp", kerns_shp, axes + 2)
     with cudnn_first():
-        return _compute(
-            _GRAD_WEIGHTS[axes], img, topgrad, shape, border_mode, subsample, dilation, conv_mode, num_groups, options,
-            **more,
+        return compute(
+            _GRAD_WEIGHTS[axes], img, topgrad, (shape, None), border_mode, subsample, _flip(conv_mode), dilation, num_groups,
+            **options, **more,
         )  # fmt: skip
 
 
@@ -224,9 +215,9 @@ def _gradinput(
     options = _options("algo_bwd_data", axes, algo, precision)
     shape = _sizes("img_shp", img_shp, axes + 2)
     with cudnn_first():
-        return _compute(
-            _GRAD_INPUTS[axes], topgrad, kerns, shape, border_mode, subsample, dilation, conv_mode, num_groups, options,
-            **more,
+        return compute(
+            _GRAD_INPUTS[axes], topgrad, kerns, (shape, None), border_mode, subsample, _flip(conv_mode), dilation, num_groups,
+            **options, **more,
         )  # fmt: skip
 
 
@@ -421,9 +412,9 @@ class GpuDnnConv(_Convolution):
             )
         options = _options("algo_fwd", axes, self.algo, desc.precision)
         with cudnn_first():
-            return _compute(
-                _FORWARD[axes], img, kern, None, desc.border_mode, desc.subsample, desc.dilation, desc.conv_mode,
-                self._groups(desc), options, **self._scaled(output, alpha, beta),
+            return compute(
+                _FORWARD[axes], img, kern, (None, None), desc.border_mode, desc.subsample, _flip(desc.conv_mode),
+                desc.dilation, self._groups(desc), **options, **self._scaled(output, alpha, beta),
             )  # fmt: skip
 
 

@@ -1,0 +1,42 @@
+"""Convolutions under the names that the specification gives their arguments, so that an error names what the caller wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numbadnn import dispatch
+from numbadnn.ops import conv_build
+
+
+def by_axes(
+    build: Callable[[str, conv_build.Names], conv_build.Build], ending: str, **arguments: str
+) -> dict[int, conv_build.Build]:
+    """The builders of conv2d and conv3d, or of the gradients whose names end so, by the number of spatial axes."""
+    bases = {2: conv_build.TWO, 3: conv_build.THREE}
+    return {axes: build(f"conv{axes}d{ending}", names._replace(**arguments)) for axes, names in bases.items()}
+
+
+def compute(
+    build: conv_build.Build,
+    first: Any,
+    second: Any,
+    hints: tuple[Any, Any],
+    border_mode: Any,
+    subsample: Any,
+    filter_flip: bool,
+    dilation: Any,
+    num_groups: int,
+    unshared: bool = False,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    algo: str | None = None,
+    precision: str | None = None,
+    out: Any = None,
+) -> Any:
+    """``hints``: the shape that the builder asks for, or takes as a hint, then that of the other operand."""
+    params = (
+        *hints, border_mode, subsample, filter_flip, dilation, num_groups, unshared, alpha, beta, algo, precision
+    )  # fmt: skip
+    return dispatch.call2(build, first, second, params, None, out, None)

@@ -60,6 +60,7 @@ class Plan:
         "problem",
         "quick",
         "replan",
+        "reversed",
         "words",
         "workspace_bytes",
     )
@@ -82,6 +83,8 @@ class Plan:
         self._thread_id = threading.get_ident()
         self._signatures: tuple[Any, ...] = ()
         self.words: tuple[int, ...] = ()
+        #: whether the function it was made by takes its arrays the other way round than its problem
+        self.reversed = False
         self._checks = operands.overlap_checker(problem, views)
         #: arrays that are not packed are looked at again by their library in each call
         self.careful = any(v.library.check and v.strides not in _packed(v.shape) for v in views)
@@ -177,6 +180,8 @@ class Plan:
         beta: Any = getattr(self.problem, "beta", 0)
         if out is None and beta:
             raise ValueError(f"out: expected an array, to which beta={beta:g} is applied, got None")
+        if self.reversed:
+            arrays = arrays[::-1]
         probed = [library_of(a).probe(a) for a in (*arrays, *outs)]
         signatures = tuple(signature for _, signature in probed)
         if signatures[:n] != self._signatures[:n] or (outs and not self._fits(arrays, outs)):

@@ -184,6 +184,18 @@ def test_named_whatever_the_options_prefer() -> None:
     assert numbadnn.explain(numbadnn.conv2d, x, w).chosen != "cpu.corrmm"
 
 
+@pytest.mark.parametrize("axes", (2, 3))
+def test_a_plan_takes_the_arrays_in_the_order_of_its_function(axes: int) -> None:
+    """Also where both have one shape, and nothing else would tell them apart."""
+    kern, top = arrays((2, 2, 3, 3, 3)[: axes + 2], (2, 2, 3, 3, 3)[: axes + 2])
+    function = numbadnn.corr_mm_grad_inputs if axes == 2 else numbadnn.corr3d_mm_grad_inputs
+    y, plan = function(kern, top), numbadnn.plan(function, kern, top)
+    assert not np.array_equal(y, function(top, kern))
+    out = np.full_like(y, np.nan)
+    assert np.array_equal(plan(kern, top), y) and plan(kern, top, out=out) is out and np.array_equal(out, y)
+    assert np.array_equal(function(kern, top), y)  # a call's own plan is another
+
+
 def test_extra_memory_is_one_toeplitz_matrix() -> None:
     images, channels, side = 16, 8, 64
     x, w = arrays((images, channels, side, side), (4, channels, 5, 5), dtype="float32")

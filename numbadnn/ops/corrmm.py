@@ -13,6 +13,7 @@ from typing import Any
 from numbadnn import config, dispatch, shapes
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
+from numbadnn.launch import Plan
 from numbadnn.ops import conv_build
 
 Build = Callable[[list[View], list[View], tuple[Any, ...]], Request]
@@ -30,6 +31,17 @@ def _parameters(hint: Any, shared: tuple[Any, ...]) -> tuple[Any, ...]:
 def _run(build: Build, a: Any, b: Any, params: tuple[Any, ...], backend: Any, out: Any, stream: Any) -> Any:
     with config.using(only="*.corrmm"):
         return dispatch.call2(build, a, b, params, backend, out, stream)
+
+
+def _run_reversed(build: Build, kern: Any, topgrad: Any, *more: Any) -> Any:
+    """Of (kern, topgrad), as the specification orders them; the problem has the filters last. A Plan takes them as here."""
+    try:
+        return _run(build, topgrad, kern, *more)
+    except dispatch.Intercepted as caught:
+        (asked,) = caught.args
+        if isinstance(asked, Plan):
+            asked.reversed = True
+        raise
 
 
 def _check_parameters(border_mode: Any, subsample: Any, axes: int) -> None:
@@ -215,7 +227,7 @@ def corr_mm_grad_inputs(
            [1., 1.]])
     """
     params = (shape, border_mode, subsample, filter_dilation, num_groups, unshared)
-    return _run(_corr_inputs, topgrad, kern, params, backend, out, stream)
+    return _run_reversed(_corr_inputs, kern, topgrad, params, backend, out, stream)
 
 
 def corr3d_mm(
@@ -288,4 +300,4 @@ def corr3d_mm_grad_inputs(
     (1, 1, 1, 1, 2)
     """
     params = (shape, border_mode, subsample, filter_dilation, num_groups, False)
-    return _run(_corr3d_inputs, topgrad, kern, params, backend, out, stream)
+    return _run_reversed(_corr3d_inputs, kern, topgrad, params, backend, out, stream)

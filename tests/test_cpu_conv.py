@@ -6,10 +6,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from numbadnn import cases
 from numbadnn.cpu import conv
 from numbadnn.ops.conv import DIRECTIONS, ConvProblem
 from numbadnn.problem import Policy, Spec, normalised_strides
 from numbadnn.registry import implementations
+from numbadnn.validate.check import Row, Subject, judge
+from numbadnn.validate.oracle import Trial
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -238,3 +241,25 @@ def test_registered_and_refuses_with_a_reason():
         assert impl.supports(problem, Policy()) == ""
         assert "float32" in impl.supports(problem, Policy(precision="float64"))
         assert impl.supports(problem, Policy(precision="float16"))
+
+
+@pytest.mark.parametrize("line", (
+    "conv2d_grad_wrt_inputs x=float32:2x5x9x8 w=float32:7x5x3x3 pad=1,1,1,1 beta=0.5",
+    "conv2d_grad_wrt_inputs x=float32:2x3x9x40 w=float32:40x3x3x3 stride=2,1 dilation=1,2",
+    "conv2d_grad_wrt_inputs x=float64:2x20x9x8:nhwc w=float64:4x10x3x2:nhwc pad=2,0,0,1 stride=2,3 groups=2",
+    "conv2d_grad_wrt_inputs x=float16:2x4x7x7 w=float16:8x1x3x3 pad=1,1,1,1 groups=4",
+    "conv2d_grad_wrt_inputs x=float32:2x3x5x5 w=float32:4x5x5x3x3x3 pad=1,1,1,1",
+    "conv3d_grad_wrt_inputs x=float32:1x3x4x5x6 w=float32:40x3x2x3x2 pad=1,0,1,1,1,1 stride=1,2,2",
+), ids=str)  # fmt: skip
+def test_infinite_filters_meet_no_position_outside_the_gradient(line):
+    """Zeros stand there for the product, and zero times infinity is NaN."""
+    problem = cases.parse(line)
+    inputs, old = cases.make_arrays(problem, 3)
+    filters = next(a for a, s in zip(inputs, problem.inputs, strict=True) if s.shape == problem.w.shape)
+    filters.flat[:: filters.size // 5] = np.inf
+    trial = Trial(problem, inputs, old)
+    with np.errstate(invalid="ignore"):
+        assert np.isinf(trial.value).any() and np.isfinite(trial.value).any()
+    for impl in (i for i in implementations(problem.op) if i.backend == "cpu"):
+        row = judge(Row("", impl.name, "", "ok"), impl, Subject("", problem, trial), Policy(device=-1), timed=False)
+        assert row.status == "ok", f"{impl.name}: {row.reason}"

@@ -20,6 +20,7 @@ from numba import njit, prange
 from numbadnn.cpu._elements import accsize, itemsize, load1, poke
 from numbadnn.cpu._gemm import pack, segments, unpack
 from numbadnn.cpu._micro import KC, MR, NV, microkernel, transpose
+from numbadnn.cpu._outside import finite, sum_inside
 from numbadnn.cpu._vector import lanes, load, store_acc, zeros
 
 
@@ -51,6 +52,7 @@ class Geometry(NamedTuple):
     limit: int  # most runs a vector of pixels can consist of
     run: int  # so many terms lie together in the filters
     packed: int  # whether pack_filters has run; else each thread packs what it needs
+    outside: int  # whether a tap may fall where the image that is read has no position, and not only zeros
 
 
 class Phase(NamedTuple):
@@ -273,10 +275,26 @@ def _stretch(
                     else:
                         for v in range(MR * NV):
                             store_acc(tile + v * vl * acc, zeros(like), like)
+                    rows = min(MR, M - panel * MR)
+                    if last and geo.outside and not finite(tile, rows, like):
+                        sum_inside(
+                            tile,
+                            rows,
+                            min(NR, j1 - j0 - column * NR),
+                            source,
+                            filters + g * geo.a_group * item,
+                            offsets[phase[6] : phase[6] + k_count],
+                            taps[tap0 : tap0 + tap_count],
+                            phase,
+                            geo,
+                            panel * MR,
+                            j0 + column * NR,
+                            like,
+                        )
                     if last:
                         unpack(
                             tile,
-                            min(MR, M - panel * MR),
+                            rows,
                             target + panel * MR * geo.out_m * item,
                             geo.out_m,
                             alpha,

@@ -259,3 +259,15 @@ def scale(typingctx, alpha, value):  # type: ignore[no-untyped-def]
 
     if isinstance(value, Vec):
         return value(value.dtype, value), codegen
+
+
+@intrinsic
+def has_nan(typingctx, value):  # type: ignore[no-untyped-def]
+    """Whether any lane is NaN."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        lanes = b.fcmp_unordered("uno", args[0], args[0])
+        return b.icmp_unsigned("!=", b.bitcast(lanes, ir.IntType(value.lanes)), ir.Constant(ir.IntType(value.lanes), 0))
+
+    if isinstance(value, Vec):
+        return types.boolean(value), codegen

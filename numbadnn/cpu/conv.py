@@ -31,7 +31,7 @@ def gather_terms(problem: ConvProblem, block: tuple[int, int], rows: int) -> tup
     Kg, stride = K // G, problem.stride
     (xn, xc, *x_steps), (yn, yk, *y_steps), (wk, wc, *_) = x.strides, y.strides, w.strides
     taps, terms = tap_list(problem), Terms()
-    later = {"limit": 0, "run": 1, "packed": 0, "G": G, "a_group": Kg * wk}
+    later = {"limit": 0, "run": 1, "packed": 0, "outside": 0, "G": G, "a_group": Kg * wk}
     if problem.direction == "forward":
         geo = Geometry(
             M=Kg,
@@ -65,6 +65,7 @@ def gather_terms(problem: ConvProblem, block: tuple[int, int], rows: int) -> tup
         **_named("out_", "dhw", [s * step for s, step in zip(stride, x_steps, strict=True)]),
         **later,
     )
+    outside = False
     for first in itertools.product(*(range(min(s, n)) for s, n in zip(stride, image, strict=True))):
         here = []
         for *places, offset in taps:
@@ -74,7 +75,9 @@ def gather_terms(problem: ConvProblem, block: tuple[int, int], rows: int) -> tup
         grid = tuple(-(-(n - a) // s) for n, a, s in zip(image, first, stride, strict=True))
         at = sum(a * step for a, step in zip(first, x_steps, strict=True))
         terms.add_phase(grid, N * math.prod(grid), at, here, Kg, wk, G * -(-Cg // rows), block)
-    return geo, terms
+        reached = (zip(place, grid, out, strict=False) for place in here)
+        outside |= any(low < 0 or low + n > m for axes in reached for low, n, m in axes)
+    return geo._replace(outside=int(outside)), terms
 
 
 def _named(prefix: str, letters: str, values: Any) -> dict[str, int]:

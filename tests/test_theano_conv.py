@@ -446,6 +446,25 @@ def test_what_is_no_flag_is_not_set() -> None:
     assert dnn.enabled == "False"
 
 
+def test_flag_floatX() -> None:
+    config = theano.config
+    assert config.floatX == "float64"  # Theano's own default
+    block = theano.RNNBlock(config.floatX, 4, 1, "gru")  # as the page of gpuarray.dnn has it
+    assert block.split_params(np.zeros((block.get_param_size([2, 3]),), dtype=config.floatX), 0, [2, 3])[0].shape == (
+        3,
+        4,
+    )
+    try:
+        for name in ("float32", "float16", "float64"):
+            config.floatX = name
+            assert config.floatX == name
+            assert theano.bilinear_kernel_1D(3).dtype == theano.bilinear_kernel_2D(2, normalize=False).dtype == name
+        with pytest.raises(ValueError, match="floatX: expected one of float64, float32, float16, got 'int32'"):
+            config.floatX = "int32"
+    finally:
+        config.floatX = "float64"
+
+
 def test_flag_enabled() -> None:
     theano.config.dnn.enabled = True
     with pytest.raises(numbadnn.NotSupportedError, match="fallback is 'error'"):

@@ -16,6 +16,7 @@ from typing import Any
 from numbadnn.config import OPTIONS, using
 
 ENABLED = ("auto", "True", "False", "no_check")
+FLOATS = ("float64", "float32", "float16")
 
 
 class _Flag:
@@ -108,10 +109,24 @@ class _Dnn(_Flags):
 
 
 dnn = _Dnn()
+floatX: str  # a property of the module, as openmp is
 
 
 class _Module(types.ModuleType):
-    """This module; a flag that is not a value of its own has to be a property of a class."""
+    """This module; a flag that checks its value, or that is not one of its own, has to be a property of a class."""
+
+    _floatX = FLOATS[0]
+
+    @property
+    def floatX(self) -> str:
+        """The dtype of arrays that a function makes of no other array: the bilinear kernels. Arrays given keep their own."""
+        return self._floatX
+
+    @floatX.setter
+    def floatX(self, value: Any) -> None:
+        if value not in FLOATS:
+            raise ValueError(f"floatX: expected one of {', '.join(FLOATS)}, got {value!r}")
+        self._floatX = str(value)
 
     @property
     def openmp(self) -> bool:

@@ -178,3 +178,17 @@ def test_once_keeps_the_first_choice_and_asks_again_for_support() -> None:
         y = numbadnn.conv2d(x, w, algo="time_once", backend="cudnn", filter_flip=False)
         assert torch.allclose(y, torch.nn.functional.conv2d(x, w), atol=1e-3)
     assert set(algorithms._ONCE) == {("conv2d", "time_once")}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algo", ["guess_on_shape_change", "time_on_shape_change"])
+def test_on_shape_change_chooses_once_for_each_shape(algo: str) -> None:
+    torch = pytest.importorskip("torch")
+    w = torch.randn(8, 8, 3, 3, device="cuda")
+    sizes = (12, 20, 12, 33, 20, 40, 12, 33)  # coming back to a shape finds what was chosen for it
+    misses = numbadnn.cache_info().misses
+    for size in sizes:
+        x = torch.randn(2, 8, size, size, device="cuda")
+        y = numbadnn.conv2d(x, w, algo=algo, backend="cudnn", filter_flip=False)
+        assert torch.allclose(y, torch.nn.functional.conv2d(x, w), atol=1e-3)
+    assert numbadnn.cache_info().misses - misses == len(set(sizes))

@@ -86,6 +86,7 @@ steps             2x3x6x5    4x3x3x3   border=1 stride=2,1 x=steps w=steps y=ste
 unaligned         2x4x7x8    8x4x3x3   border=1 x=unaligned w=unaligned y=unaligned dtypes=*
 unaligned-nhwc    2x8x7x8    8x8x3x3   border=1 x=nhwc,unaligned w=nhwc,unaligned y=nhwc,unaligned
 depthwise-tiny    1x2x3x4    2x1x2x2   groups=2
+more-than-65536   65537x1x3x3 2x1x2x2   border=1
 """
 
 #: a filter for each position of the output: w is one of them

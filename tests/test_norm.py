@@ -333,3 +333,22 @@ def test_results_written_past_the_caches_are_the_same(monkeypatch, dtype, shape,
     for key, (y, dx) in found.items():
         assert np.array_equal(y, found[False, 0][0]) and np.array_equal(dx, found[False, 0][1]), key
         assert np.isfinite(y.astype("float64")).all()
+
+
+@pytest.mark.parametrize("layout", ("nchw", "nhwc"))
+@pytest.mark.parametrize(("size", "epsilon"), ((1e20, 1e-5), (1e37, 0.0), (1e-19, 0.0), (1e-25, 0.0), (1e-35, 0.0)))
+def test_the_cpu_holds_deviations_whose_squares_float32_does_not(size, epsilon, layout):
+    rng = np.random.default_rng(0)
+    x, dy = (rng.standard_normal((4, 6, 5, 7)).astype("float32") for _ in range(2))
+    x = x * np.float32(size)
+    if layout == "nhwc":
+        x, dy = (np.ascontiguousarray(a.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2) for a in (x, dy))
+    gamma, beta = (rng.standard_normal((1, 6, 1, 1)).astype("float32") for _ in range(2))
+    expected = reference.batch_normalization_train(x, gamma, beta, "spatial", epsilon)
+    found = numbadnn.batch_normalization_train(x, gamma, beta, "spatial", epsilon)
+    statistics = (np.asarray(e, "float32") for e in expected[1:])
+    arrays = (x, dy, gamma, *statistics, "spatial")
+    found += numbadnn.batch_normalization_train_grad(*arrays)
+    expected += reference.batch_normalization_train_grad(*arrays)
+    for got, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6 * np.abs(right).max())

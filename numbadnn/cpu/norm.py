@@ -76,7 +76,8 @@ def _codes(*specs: Spec) -> np.ndarray:
 class _Steps:
     """The kernels (``_norm.py``) of one problem, as functions of addresses."""
 
-    def __init__(self, problem: NormProblem, way: Walk) -> None:
+    def __init__(self, problem: NormProblem, way: Walk, double: bool) -> None:
+        """``double``: lines are of float64."""
         from numbadnn.cpu import _norm, _norm_columns, _norm_rows
 
         x = problem.x
@@ -84,7 +85,6 @@ class _Steps:
         self.way, self.codes, self.work = way, _codes(x, dy, problem.output), 8 * x.size
         kernels: Any = _norm_columns if way.columns else _norm_rows
         self.moments_of, self.sums_of, self.apply_of = map(kernel_of, (kernels.moments, kernels.sums, kernels.apply))
-        double = any(s.dtype == "float64" for s in (*problem.inputs, *problem.outputs))
         self.like = np.empty(1, np.float64 if double else np.float32)
         alike = {x.dtype, dy.dtype, problem.output.dtype} == {x.dtype} and (x.dtype == "float64") == double
         self.direct = bool(alike and (way.steps == 1).all())
@@ -136,11 +136,11 @@ def _parameters(problem: NormProblem, order: tuple[int, ...], specs: tuple[Spec,
     return _codes(*specs), np.array([n for n, _ in axes], np.int64), strides
 
 
-def _forward(problem: NormProblem, steps: _Steps, way: Walk) -> Callable[..., None]:
-    """Training and inference."""
+def _forward(problem: NormProblem, ways: list[_Steps], way: Walk) -> Callable[..., None]:
+    """Training and inference; ``ways``: in float32 and, where that cannot hold it, in float64."""
     from numbadnn.cpu import _norm_table
 
-    training, like, rows = problem.op == TRAIN, steps.like, (_norm_table.ROWS, way.channels)
+    training, rows = problem.op == TRAIN, (_norm_table.ROWS, way.channels)
     table_of = kernel_of(_norm_table.train if training else _norm_table.test)
     places = _parameters(problem, way.order, (*problem.inputs[1:], *problem.outputs[1:]))
     epsilon, factor = float(problem.epsilon), float(problem.factor)
@@ -148,20 +148,24 @@ def _forward(problem: NormProblem, steps: _Steps, way: Walk) -> Callable[..., No
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         x, table = address(inputs[0]), np.empty(rows)
         known, found = (tuple([address(a) for a in arrays[1:]]) for arrays in (inputs, outputs))
-        if training:
-            table_of(1, known, found, *places, steps.moments(x), epsilon, factor, table, like)
-        else:
-            table_of(1, known, *places, epsilon, table, like)
+        for steps in ways:
+            lost = np.zeros(1, np.int64)
+            if training:
+                table_of(1, known, found, *places, steps.moments(x), epsilon, factor, table, steps.like, lost)
+            else:
+                table_of(1, known, *places, epsilon, table, steps.like, lost)
+            if not lost[0]:
+                break
         steps.apply(x, x, address(outputs[0]), 0, table)
 
     return run
 
 
-def _backward(problem: NormProblem, steps: _Steps, way: Walk) -> Callable[..., None]:
-    """The gradients: dx = a * dy + b * (x - mean) + c, and what the sums give."""
+def _backward(problem: NormProblem, ways: list[_Steps], way: Walk) -> Callable[..., None]:
+    """The gradients: dx = a * dy + b * (x - mean) + c, and what the sums give; ``ways`` as in ``_forward``."""
     from numbadnn.cpu import _norm_table
 
-    of_training, like, rows = problem.op == TRAIN_GRAD, steps.like, (_norm_table.ROWS, way.channels)
+    of_training, rows = problem.op == TRAIN_GRAD, (_norm_table.ROWS, way.channels)
     read, table_of = kernel_of(_norm_table.read), kernel_of(_norm_table.gradient)
     known, found = (_parameters(problem, way.order, s) for s in (problem.inputs[2:], problem.outputs[1:]))
     averaged, epsilon = float(problem.averaged), float(problem.epsilon)
@@ -169,10 +173,14 @@ def _backward(problem: NormProblem, steps: _Steps, way: Walk) -> Callable[..., N
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         x, dy, dx = address(inputs[0]), address(inputs[1]), address(outputs[0])
         table = np.empty(rows)
-        read(1, tuple([address(a) for a in inputs[2:]]), *known, (4, 0, 5), table)
-        pieces = steps.sums(x, dy, table[0])
-        at = tuple([address(a) for a in outputs[1:]])
-        table_of(1, at, *found, pieces, averaged, of_training, epsilon, table, like)
+        given, at = (tuple([address(a) for a in arrays]) for arrays in (inputs[2:], outputs[1:]))
+        for steps in ways:
+            lost = np.zeros(1, np.int64)
+            read(1, given, *known, (4, 0, 5), table)
+            pieces = steps.sums(x, dy, table[0])
+            table_of(1, at, *found, pieces, averaged, of_training, epsilon, table, steps.like, lost)
+            if not lost[0]:
+                break
         steps.apply(x, dy, dx, 1 if of_training else 2, table)
 
     return run
@@ -182,7 +190,8 @@ def plan(problem: NormProblem, policy: Policy, config: Any = None) -> Executable
     """Any of the four operations."""
     way = walk(problem)
     build = _forward if problem.op in (TRAIN, TEST) else _backward
-    run = build(problem, _Steps(problem, way), way)
+    double = any(s.dtype == "float64" for s in (*problem.inputs, *problem.outputs))
+    run = build(problem, [_Steps(problem, way, wide) for wide in sorted({double, True})], way)
     facts = {"kernel": "columns" if way.columns else "rows", "pieces": way.parts}
     return Executable(run, determinism="gpu_to_gpu", facts=facts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -221,17 +222,22 @@ EMPTY = Impl(
 
 
 def plan_empty(problem: Any, policy: Policy) -> Executable:
-    """Scale or zero the outputs, what a sum of nothing is; or the problem's ``empty_values``, a number an output."""
-    beta = getattr(problem, "beta", 0.0)
-    values = getattr(problem, "empty_values", (0.0,) * len(problem.outputs))
+    """Scale or zero the outputs, what a sum of nothing is; or the problem's ``empty_values``, a number an output.
+
+    An alpha that is not finite makes NaN of a sum of nothing, and so of the result, as it does of a sum of zeros.
+    """
+    nothing = 0.0 if math.isfinite(getattr(problem, "alpha", 1.0)) else math.nan
+    beta = 0.0 if nothing else getattr(problem, "beta", 0.0)
+    values = getattr(problem, "empty_values", (nothing,) * len(problem.outputs))
     specs = [s for s in problem.outputs if s.size]
     if not specs:
         return Executable(lambda inputs, outputs, workspace, stream: None, determinism="gpu_to_gpu")
     if policy.device < 0:
 
         def scale(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
-            for target, value in zip(outputs, values, strict=True):
-                target[...] = value if beta == 0 else (target.astype(np.float64) * beta).astype(target.dtype)
+            with np.errstate(all="ignore"):
+                for target, value in zip(outputs, values, strict=True):
+                    target[...] = value if beta == 0 else (target.astype(np.float64) * beta).astype(target.dtype)
 
         return Executable(scale, determinism="gpu_to_gpu")
     from numbadnn.kernels.copy import plan_fill, plan_scale

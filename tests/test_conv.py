@@ -319,3 +319,24 @@ def test_unshared_has_no_place_in_cudnn_and_says_so() -> None:
     x, w = np.ones((1, 2, 4, 4), np.float32), np.ones((3, 3, 3, 2, 2, 2), np.float32)
     explanation = numbadnn.explain(numbadnn.conv2d, x, w, unshared=True)
     assert explanation.chosen == "cpu.im2col"
+
+
+@pytest.mark.parametrize("channels", (0, 2))
+@pytest.mark.parametrize("alpha", (np.inf, -np.inf, np.nan, 1e39))
+def test_alpha_that_float32_does_not_hold(alpha: float, channels: int) -> None:
+    """Infinity times a sum of zeros, or of nothing, is NaN."""
+    x, w = np.zeros((1, channels, 4, 4), "float32"), np.zeros((2, channels, 3, 3), "float32")
+    w[1] = 1
+    if channels:
+        x[0, 0, :2] = 1
+    for beta in (0.0, 0.5):
+        for impl in ("cpu.im2col", "cpu.corrmm"):
+            out = np.ones((1, 2, 2, 2), "float32")
+            with np.errstate(invalid="ignore"):
+                expected = reference.conv2d(x, w, alpha=alpha, beta=beta, out=out)
+            with np.errstate(all="raise"), numbadnn.using(only=impl):
+                got = numbadnn.conv2d(x, w, alpha=alpha, beta=beta, out=out)
+            if np.isfinite(alpha):
+                assert channels == 0 or (got[0, 1] == np.inf).any()
+            else:
+                assert np.isnan(expected).any() and np.array_equal(got, expected, equal_nan=True)

@@ -85,6 +85,13 @@ def _named(prefix: str, letters: str, values: Any) -> dict[str, int]:
     return {prefix + letter: value for letter, value in zip(letters, values, strict=True)}
 
 
+def _scalars(problem: ConvProblem) -> tuple[Any, Any]:
+    """alpha and beta in the sums' type: infinite, or zero, where it does not reach so far."""
+    real = np.float64 if problem.x.dtype == "float64" else np.float32
+    with np.errstate(all="ignore"):
+        return real(problem.alpha), real(problem.beta)
+
+
 def plan_gather(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
     """Forward, or the gradient with respect to the inputs, by ``_gather.py``."""
     from numbadnn.cpu import _gather
@@ -110,8 +117,7 @@ def plan_gather(problem: ConvProblem, policy: Policy, config: Any = None) -> Exe
     panels = -(-geo.M // MR)
     columns = -(-max(p[2] for p in terms.phases) // (NV * vl))
     most_taps, deepest = max(p[5] for p in terms.phases), max(p[7] for p in terms.phases)
-    real = np.float64 if acc == 8 else np.float32
-    alpha, beta = real(problem.alpha), real(problem.beta)
+    alpha, beta = _scalars(problem)
     flops = problem.flops
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
@@ -204,8 +210,7 @@ def plan_filters(problem: ConvProblem, policy: Policy, config: Any = None) -> Ex
     taps = np.array([t[:3] for t in places], np.int64)
     channel = np.arange(Cg, dtype=np.int64)[:, None]
     w_offsets = (channel * w.strides[1] + np.array([t[3] for t in places], np.int64)).ravel()
-    real = np.float64 if acc == 8 else np.float32
-    alpha, beta = real(problem.alpha), real(problem.beta)
+    alpha, beta = _scalars(problem)
     product, finish, flops = kernel_of(_filters.product), kernel_of(_filters.finish), problem.flops
     counts = (T + 1) * (KC // vl)
     table = counts * 2 * geo.limit
@@ -294,7 +299,7 @@ def plan_depthwise(problem: ConvProblem, policy: Policy, config: Any = None) -> 
         problem.direction, _depthwise.filters
     )
     kernel, work = kernel_of(body), problem.flops
-    alpha, beta = real(problem.alpha), real(problem.beta)
+    alpha, beta = _scalars(problem)
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(work)
@@ -351,7 +356,7 @@ def plan_unshared(problem: ConvProblem, policy: Policy, config: Any = None) -> E
     )
     body = {"forward": _unshared.forward, "grad_inputs": _unshared.inputs, "grad_weights": _unshared.filters}
     kernel, work, direction = kernel_of(body[problem.direction]), problem.flops, problem.direction
-    alpha, beta = real(problem.alpha), real(problem.beta)
+    alpha, beta = _scalars(problem)
     order = [("x", "w", "y").index(name) for name in (*problem.input_names, problem.output_name)]
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:

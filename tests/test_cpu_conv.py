@@ -153,6 +153,12 @@ CASES = {
         x=(2, 3, 12, 37), w=(6, 1, 3, 2), padding=((2, 1), (0, 1)), stride=(2, 3), dilation=(1, 2), groups=3, flip=False
     ),
     "depthwise, many filters": dict(x=(1, 2, 9, 9), w=(20, 1, 3, 3), stride=(2, 2), groups=2),
+    "depthwise, wide rows": dict(x=(2, 3, 9, 75), w=(3, 1, 5, 3), padding=((2, 2), (1, 1)), groups=3),
+    "depthwise, many channels": dict(x=(1, 300, 13, 14), w=(300, 1, 3, 3), padding=((1, 1), (1, 1)), groups=300),
+    "thin groups": dict(x=(2, 24, 21, 30), w=(42, 4, 3, 3), padding=((1, 1), (1, 1)), groups=6),
+    "thin groups, stride, dilation": dict(
+        x=(2, 26, 20, 45), w=(10, 13, 3, 4), padding=((2, 1), (0, 3)), stride=(2, 2), dilation=(2, 3), groups=2
+    ),
     "several blocks": dict(x=(3, 70, 7, 7), w=(300, 70, 3, 3), padding=((1, 1), (1, 1))),
     "several blocks, stride": dict(x=(2, 70, 9, 9), w=(290, 70, 3, 3), padding=((1, 1), (1, 1)), stride=(2, 2)),
     "pointwise": dict(x=(2, 300, 12, 13), w=(290, 300, 1, 1)),
@@ -216,6 +222,38 @@ def test_float16_subnormals_and_specials():
             problem = ConvProblem("conv2d", spec(dtype, a), spec(dtype, w), spec(dtype, y), padding=((0, 0), (0, 0)))
             conv.plan(problem, Policy(), None).run((a, w), (y,), None, None)
             np.testing.assert_array_equal(y, (a.astype(np.float32) * w.astype(np.float32)).astype(DTYPES[dtype]))
+
+
+@pytest.mark.parametrize("layout", ["", "nhwc"])
+@pytest.mark.parametrize("name", ["depthwise", "thin groups, stride, dilation"])
+def test_an_infinite_filter_meets_padding_forward_and_nothing_outside_the_gradient(name, layout):
+    case = CASES[name]
+    padding, stride, dilation, groups = (
+        case["padding"],
+        case.get("stride", (1, 1)),
+        case.get("dilation", (1, 1)),
+        case["groups"],
+    )
+    P, Q = (
+        (case["x"][2 + i] + sum(padding[i]) - dilation[i] * (case["w"][2 + i] - 1) - 1) // stride[i] + 1 for i in (0, 1)
+    )
+    shapes = {"x": case["x"], "w": case["w"], "y": (case["x"][0], case["w"][0], P, Q)}
+    rng = np.random.default_rng(5)
+    arrays = {n: laid_out(rng.standard_normal(shapes[n]).astype(np.float32), layout) for n in "xwy"}
+    arrays["w"][1, 0, 0, 0], arrays["w"][-1, -1, -1, -1] = np.inf, np.nan
+    for op in ("conv2d", "conv2d_grad_wrt_inputs"):
+        names, result = DIRECTIONS[op]
+        inputs = tuple(arrays[n] for n in names)
+        out = laid_out(np.full(shapes[result], 7, np.float32), layout)
+        specs = {n: spec("float32", out if n == result else arrays[n]) for n in "xwy"}
+        problem = ConvProblem(op, *specs.values(), padding, stride, dilation, groups=groups)
+        conv.plan(problem, Policy(), None).run(inputs, (out,), None, None)
+        with np.errstate(invalid="ignore"):
+            expected = definition(
+                op, *(a.astype(float) for a in inputs), shapes, padding, stride, dilation, True, groups
+            )
+        assert 0 < np.isfinite(expected).sum() < expected.size
+        np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_an_image_does_not_depend_on_its_batch():

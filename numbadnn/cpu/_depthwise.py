@@ -1,9 +1,9 @@
-"""Convolution over single-channel groups (depthwise) and its gradients: direct loops over rows of one padded plane.
+"""The gradient of the filters of single-channel groups (depthwise): direct loops over rows of one padded plane.
 
 There is no product to make here, only T multiplications a pixel, so that moving memory is the cost. A job takes one
 plane (one image, one channel), converts it into a zero-padded buffer of its thread, and works row by row: in the inner
-loop neighbouring pixels are independent, and each sum runs over the taps (for the filters: over images and rows, then
-columns) in a fixed order. Loading this module imports Numba.
+loop neighbouring pixels are independent, and each sum runs over images and rows, then columns, in a fixed order.
+Forward and the gradient of the images are ``_thin.py``. Loading this module imports Numba.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from numba import njit, prange
 
 from numbadnn.cpu._elements import accsize, load1, peek, poke, store1
-from numbadnn.cpu._vector import fill, lanes, load, load_acc, multiply_add, scale, scale_add, store, store_acc, zeros
+from numbadnn.cpu._vector import lanes, load, load_acc, multiply_add, scale, scale_add, store, store_acc, zeros
 
 
 class Geometry(NamedTuple):
@@ -86,101 +86,6 @@ def _plane(buffer, work, base, geo, n, g, like):
     for h in range(geo.H):
         at = (h + geo.top) * geo.width + geo.left
         _read(work + at * accsize(like), base, n * geo.x_n + g * geo.x_c + h * geo.x_h, geo.W, geo.x_w, like)
-
-
-@njit(nogil=True, error_model="numpy")
-def _row(target, here, w, k, p, geo, taps, like):
-    """One row of y: at ``target``, from the plane at ``here``."""
-    vl, acc = lanes(like), accsize(like)
-    i = 0
-    if geo.step_w == 1:
-        while i + vl <= geo.Q:
-            value = zeros(like)
-            for t in range(geo.T):
-                at = (p * geo.step_h + taps[t, 0]) * geo.width + taps[t, 1] + i
-                factor = fill(load1(w, k * geo.w_k + taps[t, 2], like), like)
-                value = multiply_add(factor, load_acc(here + at * acc, like), value)
-            store_acc(target + i * acc, value, like)
-            i += vl
-    for q in range(i, geo.Q):
-        poke(target, q, 0.0, like)
-    for t in range(geo.T):
-        at = (p * geo.step_h + taps[t, 0]) * geo.width + taps[t, 1]
-        factor = load1(w, k * geo.w_k + taps[t, 2], like)
-        for q in range(i, geo.Q):
-            poke(target, q, peek(target, q, like) + factor * peek(here, at + q * geo.step_w, like), like)
-
-
-def forward(x, w, y, like, geo, taps, planes, work, alpha, beta, threads):
-    """y; ``taps`` = (row, column, offset in w) within the padded plane."""
-    size = planes.shape[1]
-    for tid in prange(threads):
-        buffer = planes[tid]
-        here = work + tid * size * accsize(like)
-        row = geo.rows * geo.width + lanes(like)
-        for job in range(geo.N * geo.G * tid // threads, geo.N * geo.G * (tid + 1) // threads):
-            n, g = job // geo.G, job % geo.G
-            _plane(buffer, here, x, geo, n, g, like)
-            for k in range(g * geo.M, (g + 1) * geo.M):
-                for p in range(geo.P):
-                    _row(here + row * accsize(like), here, w, k, p, geo, taps, like)
-                    _write(
-                        here + row * accsize(like),
-                        y,
-                        n * geo.y_n + k * geo.y_k + p * geo.y_h,
-                        geo.Q,
-                        geo.y_w,
-                        alpha,
-                        beta,
-                        like,
-                    )
-
-
-@njit(nogil=True, error_model="numpy")
-def _spread(target, step, factor, source, n, like):
-    """target[i * step] += factor * source[i], accumulators at these addresses."""
-    vl, acc = lanes(like), accsize(like)
-    i = 0
-    if step == 1:
-        factors = fill(factor, like)
-        while i + vl <= n:
-            at = target + i * acc
-            store_acc(at, multiply_add(factors, load_acc(source + i * acc, like), load_acc(at, like)), like)
-            i += vl
-    while i < n:
-        poke(target, i * step, peek(target, i * step, like) + factor * peek(source, i, like), like)
-        i += 1
-
-
-def inputs(y, w, x, like, geo, taps, planes, work, alpha, beta, threads):
-    """The gradient with respect to x: every y is added where it came from, in one thread's plane."""
-    size = planes.shape[1]
-    for tid in prange(threads):
-        buffer = planes[tid]
-        here = work + tid * size * accsize(like)
-        row = geo.rows * geo.width + lanes(like)
-        for job in range(geo.N * geo.G * tid // threads, geo.N * geo.G * (tid + 1) // threads):
-            n, g = job // geo.G, job % geo.G
-            buffer[:row] = 0
-            for k in range(g * geo.M, (g + 1) * geo.M):
-                for p in range(geo.P):
-                    _read(here + row * accsize(like), y, n * geo.y_n + k * geo.y_k + p * geo.y_h, geo.Q, geo.y_w, like)
-                    for t in range(geo.T):
-                        at = (p * geo.step_h + taps[t, 0]) * geo.width + taps[t, 1]
-                        factor = load1(w, k * geo.w_k + taps[t, 2], like)
-                        _spread(here + at * accsize(like), geo.step_w, factor, here + row * accsize(like), geo.Q, like)
-            for h in range(geo.H):
-                at = (h + geo.top) * geo.width + geo.left
-                _write(
-                    here + at * accsize(like),
-                    x,
-                    n * geo.x_n + g * geo.x_c + h * geo.x_h,
-                    geo.W,
-                    geo.x_w,
-                    alpha,
-                    beta,
-                    like,
-                )
 
 
 @njit(nogil=True, error_model="numpy")

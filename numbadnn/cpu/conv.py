@@ -2,9 +2,9 @@
 
 A plan is pure integer geometry: lists of filter taps (slice, row and column they add), of terms of the sum (where in the
 image and in the filters each lies), and of phases (``_gather.py``). Whatever the direction, padding, subsample, dilation,
-flip, groups and strides, they end here; the kernels know only these lists. A convolution over single-channel groups
-(depthwise) has no product to make and takes ``_depthwise.py``, unshared filters have none either (``_unshared.py``);
-the gradient of the filters is ``_filters.py``.
+flip, groups and strides, they end here; the kernels know only these lists. Groups of few channels (depthwise among them)
+have no product worth making: ``_thin.py`` takes the same lists. Unshared filters have none either (``_unshared.py``). The
+gradient of the filters is ``_filters.py``, of single-channel groups ``_depthwise.py``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from numbadnn.cpu._parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.cpu._terms import Terms, flattened, split_of, tap_list, volume
+from numbadnn.cpu._thin_plan import is_thin, plan_thin
 from numbadnn.ops.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
@@ -255,7 +256,7 @@ def is_depthwise(problem: ConvProblem) -> bool:
 
 
 def plan_depthwise(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
-    """Any direction, by ``_depthwise.py``."""
+    """The gradient with respect to the weights by ``_depthwise.py``."""
     from numbadnn.cpu import _depthwise
     from numbadnn.cpu._vector import VECTOR_BYTES
 
@@ -291,14 +292,9 @@ def plan_depthwise(problem: ConvProblem, policy: Policy, config: Any = None) -> 
         w_k=w.strides[0],
     )
     slack = VECTOR_BYTES // real().itemsize
-    size = geo.rows * geo.width + Q + 2 * slack
-    if problem.direction == "grad_weights":
-        size += geo.M * geo.T * Q
+    size = geo.rows * geo.width + Q + 2 * slack + geo.M * geo.T * Q
     size = -(-size // 16) * 16
-    body: Any = {"forward": _depthwise.forward, "grad_inputs": _depthwise.inputs}.get(
-        problem.direction, _depthwise.filters
-    )
-    kernel, work = kernel_of(body), problem.flops
+    kernel, work = kernel_of(_depthwise.filters), problem.flops
     alpha, beta = _scalars(problem)
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
@@ -381,9 +377,11 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
     """The kernels that suit the problem."""
     if problem.unshared:
         return plan_unshared(problem, policy)
-    if is_depthwise(problem):
-        return plan_depthwise(problem, policy)
-    return (plan_filters if problem.direction == "grad_weights" else plan_gather)(problem, policy)
+    if problem.direction != "grad_weights" and is_thin(problem):
+        return plan_thin(volume(problem), *gather_terms(volume(problem), (1, 1), 1))
+    if problem.direction != "grad_weights":
+        return plan_gather(problem, policy)
+    return (plan_depthwise if is_depthwise(problem) else plan_filters)(problem, policy)
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:

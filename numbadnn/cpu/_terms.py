@@ -132,3 +132,10 @@ def split_of(
             rounds = -(-jobs * -(-columns // wide) * -(-panels // high) // threads)
             best = min(best, (rounds * (wide * (high + a) + b * high + 2), wide, high))
     return best[1:]
+
+
+def scalars(problem: ConvProblem) -> tuple[Any, Any]:
+    """alpha and beta in the sums' type: infinite, or zero, where it does not reach so far."""
+    real = np.float64 if problem.x.dtype == "float64" else np.float32
+    with np.errstate(all="ignore"):
+        return real(problem.alpha), real(problem.beta)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu._parallel import STORED, address, kernel_of, scratch, thread_count
-from numbadnn.cpu._terms import Terms
+from numbadnn.cpu._terms import Terms, scalars
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.registry import Executable
 
@@ -158,7 +158,7 @@ def plan_thin(problem: ConvProblem, dense: Any, terms: Terms) -> Executable:
             at += 8 * len(wheres[-1])
     parts["phases"] = np.array(phases)
     table = np.concatenate([np.asarray(part, np.int64).ravel() for part in (geo, *parts.values(), *wheres)])
-    kernel, flops, alpha, beta = kernel_of(_thin.thin), problem.flops, real(problem.alpha), real(problem.beta)
+    kernel, flops, (alpha, beta) = kernel_of(_thin.thin), problem.flops, scalars(problem)
     like, nbytes = np.empty(1, STORED[problem.x.dtype]), geo.work * acc
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from numba import njit, prange
 
-from numbadnn.cpu._depthwise import _read, _write
 from numbadnn.cpu._elements import accsize, load1, peek, poke, store1
-from numbadnn.cpu._vector import fill, lanes, load_acc, multiply_add, store_acc, zeros
+from numbadnn.cpu._vector import fill, lanes, load, load_acc, multiply_add, scale, scale_add, store, store_acc, zeros
 
 
 class Geometry(NamedTuple):
@@ -45,6 +44,41 @@ class Geometry(NamedTuple):
     w_h: int
     w_w: int
     w_step: int  # between neighbouring terms, 0 where that is not one number
+
+
+@njit(nogil=True, error_model="numpy")
+def _read(target, base, offset, n, step, like):
+    """n elements, ``step`` apart, into accumulators; nothing past them is touched."""
+    vl, acc = lanes(like), accsize(like)
+    if step == 1:
+        for i in range(0, n - vl + 1, vl):
+            store_acc(target + i * acc, load(base, offset + i, (1 << vl) - 1, zeros(like), like), like)
+        for i in range(n // vl * vl, n):
+            poke(target, i, load1(base, offset + i, like), like)
+    else:
+        for i in range(n):
+            poke(target, i, load1(base, offset + i * step, like), like)
+
+
+@njit(nogil=True, error_model="numpy")
+def _write(source, base, offset, n, step, alpha, beta, like):
+    """n elements, ``step`` apart: alpha * source + beta * what is there."""
+    vl, acc = lanes(like), accsize(like)
+    for i in range(0, n, vl):
+        mask = (1 << min(vl, n - i)) - 1
+        value = load_acc(source + i * acc, like)
+        if step == 1:
+            if beta == 0:
+                store(base, offset + i, mask, scale(alpha, value), like)
+            else:
+                old = load(base, offset + i, mask, zeros(like), like)
+                store(base, offset + i, mask, scale_add(alpha, value, beta, old), like)
+        else:
+            for j in range(i, min(i + vl, n)):
+                one = alpha * peek(source, j, like)
+                if beta != 0:
+                    one += beta * load1(base, offset + j * step, like)
+                store1(base, offset + j * step, one, like)
 
 
 @njit(nogil=True, error_model="numpy")

@@ -4,7 +4,7 @@ A plan is pure integer geometry: lists of filter taps (slice, row and column the
 image and in the filters each lies), and of phases (``_gather.py``). Whatever the direction, padding, subsample, dilation,
 flip, groups and strides, they end here; the kernels know only these lists. Groups of few channels (depthwise among them)
 have no product worth making: ``_thin.py`` takes the same lists. Unshared filters have none either (``_unshared.py``). The
-gradient of the filters is ``_filters.py``, of single-channel groups ``_depthwise.py``.
+gradient of the filters is ``_filters.py``, of few filters a group ``_thin_filters.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu._parallel import STORED, address, kernel_of, scratch, thread_count
-from numbadnn.cpu._terms import Terms, flattened, split_of, tap_list, volume
+from numbadnn.cpu._terms import Terms, flattened, scalars, split_of, tap_list, volume
+from numbadnn.cpu._thin_filters_plan import few_filters, plan_few_filters
 from numbadnn.cpu._thin_plan import is_thin, plan_thin
 from numbadnn.ops.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import Policy
@@ -86,13 +87,6 @@ def _named(prefix: str, letters: str, values: Any) -> dict[str, int]:
     return {prefix + letter: value for letter, value in zip(letters, values, strict=True)}
 
 
-def _scalars(problem: ConvProblem) -> tuple[Any, Any]:
-    """alpha and beta in the sums' type: infinite, or zero, where it does not reach so far."""
-    real = np.float64 if problem.x.dtype == "float64" else np.float32
-    with np.errstate(all="ignore"):
-        return real(problem.alpha), real(problem.beta)
-
-
 def plan_gather(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
     """Forward, or the gradient with respect to the inputs, by ``_gather.py``."""
     from numbadnn.cpu import _gather
@@ -118,7 +112,7 @@ def plan_gather(problem: ConvProblem, policy: Policy, config: Any = None) -> Exe
     panels = -(-geo.M // MR)
     columns = -(-max(p[2] for p in terms.phases) // (NV * vl))
     most_taps, deepest = max(p[5] for p in terms.phases), max(p[7] for p in terms.phases)
-    alpha, beta = _scalars(problem)
+    alpha, beta = scalars(problem)
     flops = problem.flops
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
@@ -211,7 +205,7 @@ def plan_filters(problem: ConvProblem, policy: Policy, config: Any = None) -> Ex
     taps = np.array([t[:3] for t in places], np.int64)
     channel = np.arange(Cg, dtype=np.int64)[:, None]
     w_offsets = (channel * w.strides[1] + np.array([t[3] for t in places], np.int64)).ravel()
-    alpha, beta = _scalars(problem)
+    alpha, beta = scalars(problem)
     product, finish, flops = kernel_of(_filters.product), kernel_of(_filters.finish), problem.flops
     counts = (T + 1) * (KC // vl)
     table = counts * 2 * geo.limit
@@ -243,78 +237,6 @@ def plan_filters(problem: ConvProblem, policy: Policy, config: Any = None) -> Ex
         finish(threads, address(outputs[0]), like, geo, w_offsets, tiles, base, work, alpha, beta)
 
     return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "filters", "tile": f"{MR}x{NV * vl}x{KC}"})
-
-
-def is_depthwise(problem: ConvProblem) -> bool:
-    """Whether groups of images are so thin that a product would be mostly padding."""
-    return (
-        problem.axes == 2
-        and problem.groups > 1
-        and problem.w.shape[1] == 1
-        and problem.w.shape[0] // problem.groups <= 4
-    )
-
-
-def plan_depthwise(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
-    """The gradient with respect to the weights by ``_depthwise.py``."""
-    from numbadnn.cpu import _depthwise
-    from numbadnn.cpu._vector import VECTOR_BYTES
-
-    x, w, y = problem.x, problem.w, problem.y
-    (N, _, H, W), (K, _, _, _), (_, _, P, Q) = x.shape, w.shape, y.shape
-    (top, bottom), (left, right) = problem.padding
-    real = np.float64 if x.dtype == "float64" else np.float32
-    like = np.empty(1, STORED[x.dtype])
-    taps = np.array([(r + top, s + left, o) for r, s, o in tap_list(problem)], np.int64)
-    geo = _depthwise.Geometry(
-        N=N,
-        G=problem.groups,
-        M=K // problem.groups,
-        T=len(taps),
-        H=H,
-        W=W,
-        P=P,
-        Q=Q,
-        top=top,
-        left=left,
-        rows=H + top + bottom,
-        width=W + left + right,
-        step_h=problem.stride[0],
-        step_w=problem.stride[1],
-        x_n=x.strides[0],
-        x_c=x.strides[1],
-        x_h=x.strides[2],
-        x_w=x.strides[3],
-        y_n=y.strides[0],
-        y_k=y.strides[1],
-        y_h=y.strides[2],
-        y_w=y.strides[3],
-        w_k=w.strides[0],
-    )
-    slack = VECTOR_BYTES // real().itemsize
-    size = geo.rows * geo.width + Q + 2 * slack + geo.M * geo.T * Q
-    size = -(-size // 16) * 16
-    kernel, work = kernel_of(_depthwise.filters), problem.flops
-    alpha, beta = _scalars(problem)
-
-    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
-        threads = thread_count(work)
-        planes = scratch(threads * size * real().itemsize)[: threads * size * real().itemsize]
-        kernel(
-            threads,
-            address(inputs[0]),
-            address(inputs[1]),
-            address(outputs[0]),
-            like,
-            geo,
-            taps,
-            planes.view(real).reshape(threads, size),
-            address(planes),
-            alpha,
-            beta,
-        )
-
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "depthwise"})
 
 
 #: images whose patches lie together in a buffer of the forward direction
@@ -352,7 +274,7 @@ def plan_unshared(problem: ConvProblem, policy: Policy, config: Any = None) -> E
     )
     body = {"forward": _unshared.forward, "grad_inputs": _unshared.inputs, "grad_weights": _unshared.filters}
     kernel, work, direction = kernel_of(body[problem.direction]), problem.flops, problem.direction
-    alpha, beta = _scalars(problem)
+    alpha, beta = scalars(problem)
     order = [("x", "w", "y").index(name) for name in (*problem.input_names, problem.output_name)]
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
@@ -377,11 +299,11 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
     """The kernels that suit the problem."""
     if problem.unshared:
         return plan_unshared(problem, policy)
-    if problem.direction != "grad_weights" and is_thin(problem):
+    if problem.direction == "grad_weights":
+        return plan_few_filters(problem) if few_filters(problem) else plan_filters(problem, policy)
+    if is_thin(problem):
         return plan_thin(volume(problem), *gather_terms(volume(problem), (1, 1), 1))
-    if problem.direction != "grad_weights":
-        return plan_gather(problem, policy)
-    return (plan_depthwise if is_depthwise(problem) else plan_filters)(problem, policy)
+    return plan_gather(problem, policy)
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:

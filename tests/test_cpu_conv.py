@@ -164,6 +164,13 @@ CASES = {
     "pointwise": dict(x=(2, 300, 12, 13), w=(290, 300, 1, 1)),
     "first layer": dict(x=(1, 3, 40, 37), w=(10, 3, 7, 7), padding=((3, 3), (3, 3)), stride=(2, 2)),
     "many pixels": dict(x=(2, 3, 100, 120), w=(4, 3, 3, 3)),
+    "planes, several stretches": dict(x=(2, 40, 70, 60), w=(48, 40, 3, 3), padding=((1, 1), (2, 0))),
+    "planes of a stride, slices of blocks": dict(
+        x=(1, 48, 41, 60), w=(48, 48, 4, 3), padding=((1, 2), (0, 1)), stride=(3, 2)
+    ),
+    "taps far apart": dict(x=(2, 3, 50, 45), w=(6, 3, 3, 3), padding=((20, 20), (19, 20)), dilation=(20, 20)),
+    "padded pointwise": dict(x=(2, 24, 9, 7), w=(48, 24, 1, 1), padding=((1, 0), (0, 2))),
+    "less than a tile left over": dict(x=(1, 24, 7, 7), w=(48, 24, 3, 3), padding=((1, 1), (1, 1))),
 }
 
 
@@ -254,6 +261,25 @@ def test_an_infinite_filter_meets_padding_forward_and_nothing_outside_the_gradie
             )
         assert 0 < np.isfinite(expected).sum() < expected.size
         np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("filters", [3, 48])
+@pytest.mark.parametrize("op", DIRECTIONS)
+def test_an_infinity_reaches_only_what_is_summed_from_it(op, filters):
+    """Some pixels are computed that no output has, and every pixel lies beside others that are none of its own."""
+    rng = np.random.default_rng(4)
+    shapes = {"x": (2, 8, 20, 21), "w": (filters, 8, 3, 3), "y": (2, filters, 20, 19)}
+    arrays = {n: rng.standard_normal(shape, dtype=np.float32) for n, shape in shapes.items()}
+    names, result = DIRECTIONS[op]
+    problem = ConvProblem(op, *(spec("float32", arrays[n]) for n in "xwy"), padding=((1, 1), (0, 0)), flip=False)
+    for place in ((0, 1, 0, 0), (-1, 2, -1, -1), (0, 1, 7, -1)):
+        first = arrays[names[0]].copy()
+        first[place] = np.inf
+        conv.plan(problem, Policy(), None).run((first, arrays[names[1]]), (arrays[result],), None, None)
+        wide = (first.astype(float), arrays[names[1]].astype(float))
+        with np.errstate(invalid="ignore"):
+            expected = definition(op, *wide, shapes, ((1, 1), (0, 0)), (1, 1), (1, 1), False, 1)
+        np.testing.assert_array_equal(np.isfinite(arrays[result]), np.isfinite(expected))
 
 
 def test_an_image_does_not_depend_on_its_batch():

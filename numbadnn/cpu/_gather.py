@@ -6,9 +6,12 @@ With a subsample of (a, b) the gradient's pixels fall into a*b phases (row mod a
 taps meet every pixel, so that each phase is a dense stride-1 problem and no multiplication is by an inserted zero.
 Images are volumes; those of two axes have one slice.
 
-A thread takes a stretch of pixels, and for each KC terms packs that much of the Toeplitz matrix (a few hundred KiB,
-whatever the image's size) and multiplies. Each element is summed in the order of k in blocks of KC, wherever and by
-whichever thread it is computed: the same bits for any number of threads and any batch.
+A thread takes a stretch of pixels, and for each KC terms lays out what they read (a few hundred KiB, whatever the image's
+size) and multiplies. There are two layouts. As panels, every term of every pixel is copied: that much of the Toeplitz
+matrix. As planes, the image is copied once, with its padding, and a term is a shift (``_terms.Planes``); pixels beyond the
+ends of rows are computed as well, and belong to no output: that pays where there are few filters or rows are long.
+Filters are read where they lie, or packed. Each element is summed in the order of k in blocks of KC, whatever the layout,
+wherever and by whichever thread it is computed: the same bits for any number of threads and any batch.
 """
 
 from __future__ import annotations
@@ -17,11 +20,11 @@ from typing import NamedTuple
 
 from numba import njit, prange
 
-from numbadnn.cpu._elements import accsize, itemsize, load1, poke
+from numbadnn.cpu._elements import accsize, itemsize
 from numbadnn.cpu._gemm import pack, segments, unpack
-from numbadnn.cpu._micro import KC, MR, NV, microkernel, transpose
+from numbadnn.cpu._micro import KC, MR, NV, ROW, microkernel, narrow_kernel, transpose
 from numbadnn.cpu._outside import finite, sum_inside
-from numbadnn.cpu._vector import lanes, load, store_acc, zeros
+from numbadnn.cpu._vector import lanes, load, load_places, store_acc, zeros
 
 
 class Geometry(NamedTuple):
@@ -52,24 +55,34 @@ class Geometry(NamedTuple):
     limit: int  # most runs a vector of pixels can consist of
     run: int  # so many terms lie together in the filters
     packed: int  # whether pack_filters has run; else each thread packs what it needs
+    in_place: int  # whether filters are read where they lie
+    plane: int  # elements between planes; 0 where every term is laid out
+    block: int  # elements of the planes that are laid out at a time, at most
     outside: int  # whether a tap may fall where the image that is read has no position, and not only zeros
 
 
 class Phase(NamedTuple):
     """One phase, as a row of an integer array."""
 
+    O: int
     P: int
     Q: int
-    pixels: int
     out: int  # offset of its first pixel
-    tap: int  # its first row in the list of taps, and their number
+    tap: int  # its first row in the list of taps that are laid out, and their number
     taps: int
+    terms: int  # of a channel
     k: int  # its first entry in the lists of terms, and their number
     depth: int
     a: int  # offset of its panels in the packed filters
-    O: int
+    slices: int  # of images, where each is laid out by itself, else 1
+    pixels: int  # of a slice
+    rows: int  # of a slice as it is laid out, and their pixels
+    pitch: int
+    reach: int  # pixels that are laid out behind those of a stretch
 
 
+#: panels of A whose short runs are laid out together: neighbours in memory
+PACKED_TOGETHER = 16
 #: rows of A that stay in the second-level cache while a block of B is used
 MC_PANELS = 32
 #: rows kept for a column of B: a little more than KC, so that columns do not all start in one set of the cache
@@ -78,69 +91,71 @@ COLUMN = KC + 5
 
 @njit(nogil=True, error_model="numpy")
 def _pack_rows(target, filters, row_step, offsets, run, k0, k1, m0, m1, small, like):
-    """Rows m0..m1 of A, terms k0..k1, as rows of KC: term k of row m lies at m * row_step + offsets[k] of ``filters``.
+    """Rows m0..m1 of A, terms k0..k1, as rows of ROW: term k of row m lies at m * row_step + offsets[k] of ``filters``.
 
     ``run``: every so many terms from a multiple of it lie together in memory.
     """
-    item, acc, vl = itemsize(like), accsize(like), lanes(like)
+    acc, vl = accsize(like), lanes(like)
     if run == 1 and row_step == 1:  # rows lie together instead: turn squares of them
         for k in range(k0, k1, vl):
             for m in range(m0, m1, vl):
                 mask = (1 << min(vl, m1 - m)) - 1
                 for i in range(min(vl, k1 - k)):
                     store_acc(small + i * vl * acc, load(filters, offsets[k + i] + m, mask, zeros(like), like), like)
-                transpose(small, vl, target + ((m - m0) * KC + k - k0) * acc, KC, like)
+                transpose(small, vl, target + ((m - m0) * ROW + k - k0) * acc, ROW, like)
         return
     if run < 4:
-        for k in range(k0, k1):
+        for k in range(k0, k1, vl):
+            mask = (1 << min(vl, k1 - k)) - 1
             for m in range(m0, m1):
-                poke(target, (m - m0) * KC + k - k0, load1(filters, offsets[k] + m * row_step, like), like)
+                value = load_places(filters + m * row_step * itemsize(like), offsets.ctypes.data + k * 8, mask, like)
+                store_acc(target + ((m - m0) * ROW + k - k0) * acc, value, like)
         return
-    for m in range(m0, m1):
-        source = filters + m * row_step * item
-        row = target + ((m - m0) * KC - k0) * acc
+    # short runs of neighbouring rows are mostly neighbours in memory
+    together = 64 if run < 4 * vl else 1
+    for m in range(m0, m1, together):
         k = k0
         while k < k1:
             end = min(k1, k - k % run + run)
             while k < end:
                 n = min(vl, end - k)
-                value = load(source, offsets[k], (1 << n) - 1, zeros(like), like)
-                if k + vl <= k0 + KC:
-                    store_acc(row + k * acc, value, like)  # what is too much, the next run overwrites
-                else:
-                    for i in range(n):
-                        poke(row, k + i, load1(source, offsets[k] + i, like), like)
+                row = target + ((m - m0) * ROW + k - k0) * acc
+                for i in range(m, min(m + together, m1)):
+                    value = load(filters, offsets[k] + i * row_step, (1 << n) - 1, zeros(like), like)
+                    store_acc(row, value, like)  # what is too much, the next run overwrites, or it lies between rows
+                    row += ROW * acc
                 k += n
 
 
 def pack_filters(filters, like, geo, phases, offsets, packed, work, work_size, threads):
     """All of A for every phase and group, as panels [phase][group][block of KC][panel of MR]."""
-    panels = (geo.M + MR - 1) // MR
+    panels, deepest = (geo.M + MR - 1) // MR, 0
+    for f in range(phases.shape[0]):
+        deepest = max(deepest, phases[f, 8])
     for tid in prange(threads):
         job = 0
-        for f in range(phases.shape[0]):
-            k_first, depth = phases[f, 6], phases[f, 7]
-            target = packed + phases[f, 8] * accsize(like)
-            for g in range(geo.G):
-                for k0 in range(0, depth, KC):
-                    for panel in range(0, panels, 4):
-                        end = min(panel + 4, panels)
-                        if job % threads == tid:
-                            _pack_rows(
-                                target + panel * MR * KC * accsize(like),
-                                filters + g * geo.a_group * itemsize(like),
-                                geo.a_row,
-                                offsets[k_first : k_first + depth],
-                                geo.run,
-                                k0,
-                                min(k0 + KC, depth),
-                                panel * MR,
-                                min(end * MR, geo.M),
-                                work + tid * work_size,
-                                like,
-                            )
-                        job += 1
-                    target += panels * MR * KC * accsize(like)
+        for g in range(geo.G):
+            for k0 in range(0, deepest, KC):
+                for panel in range(0, panels, PACKED_TOGETHER):
+                    # phases inside: one may use what lies between another's terms in memory
+                    for f in range(phases.shape[0] if job % threads == tid else 0):
+                        k_first, depth = phases[f, 7], phases[f, 8]
+                        blocks = (depth + KC - 1) // KC
+                        at = phases[f, 9] + ((g * blocks + k0 // KC) * panels + panel) * MR * ROW
+                        _pack_rows(
+                            packed + at * accsize(like),
+                            filters + g * geo.a_group * itemsize(like),
+                            geo.a_row,
+                            offsets[k_first:],
+                            geo.run,
+                            k0,
+                            min(k0 + KC, depth),
+                            panel * MR,
+                            min((panel + PACKED_TOGETHER) * MR, geo.M),
+                            work + tid * work_size,
+                            like,
+                        )
+                    job += 1
 
 
 @njit(nogil=True, error_model="numpy")
@@ -150,10 +165,13 @@ def _stretch(
     out,
     packed,
     offsets,
+    a_places,
+    places,
     like,
     geo,
     phase,
     taps,
+    term_taps,
     work,
     count,
     table,
@@ -170,31 +188,32 @@ def _stretch(
     vl, item, acc = lanes(like), itemsize(like), accsize(like)
     NR = NV * vl
     limit = geo.limit
-    P, Q, out_base, tap0, tap_count, k_count = phase[0], phase[1], phase[3], phase[4], phase[5], phase[7]
-    O = phase[9]
+    O, P, Q, out_base = phase[0], phase[1], phase[2], phase[3]
+    tap0, tap_count, terms, k_first, k_count = phase[4], phase[5], phase[6], phase[7], phase[8]
+    rows, pitch, reach = phase[12], phase[13], phase[14]
     panels = (M + MR - 1) // MR
     columns = (j1 - j0 + NR - 1) // NR
     stretch = columns * NV  # in vectors
+    laid = stretch + (reach + vl - 1) // vl
     src_step = geo.step_w * geo.src_w
-    spread = src_step == 2
-    size = 2 * limit * stretch
+    size = 2 * limit * laid
     for t in range(tap_count):
-        for v in range(stretch):
-            count[t * stretch + v] = 0
+        for v in range(laid):
+            count[t * laid + v] = 0
         segments(
-            count[t * stretch : (t + 1) * stretch],
+            count[t * laid : (t + 1) * laid],
             table[t * size : (t + 1) * size],
             limit,
             vl,
             j0,
-            j1,
-            (O, P, Q, geo.step_d, geo.step_h, geo.step_w),
+            j1 + reach,
+            (O, rows, pitch, geo.step_d, geo.step_h, geo.step_w),
             (geo.D, geo.H, geo.W),
             (geo.src_n, geo.src_d, geo.src_h, geo.src_w),
             (taps[tap0 + t, 0], taps[tap0 + t, 1], taps[tap0 + t, 2]),
-            spread,
+            src_step == 2,
         )
-    out_count, out_table = count[tap_count * stretch :], table[tap_count * size :]
+    out_count, out_table = count[tap_count * laid :], table[tap_count * size :]
     for v in range(stretch):
         out_count[v] = 0
     segments(
@@ -204,108 +223,120 @@ def _stretch(
         vl,
         j0,
         j1,
-        (O, P, Q, 1, 1, 1),
+        (O, rows, pitch, 1, 1, 1),
         (O, P, Q),
         (geo.out_n, geo.out_d, geo.out_h, geo.out_w),
         (0, 0, 0),
         geo.out_w == 2,
     )
-    b_block = work
-    own_a = work + COLUMN * stretch * vl * acc
-    small = own_a + (MC_PANELS + 2) * MR * KC * acc
-    tiles = small + MR * KC * acc
+    small = work
+    own_a = small + MR * KC * acc
+    b_block = own_a + (MC_PANELS + 2) * MR * ROW * acc
+    tiles = b_block + (geo.block if geo.plane else COLUMN * stretch * vl) * acc
     tile_size = MR * NR * acc
     blocks = (k_count + KC - 1) // KC
     source = src + g * geo.src_group * item
     target = out + (out_base + g * geo.out_group) * item
+    # a column of panels of B at a time, which stays in the first-level cache, where a row of panels of A stays in the second
+    by_column = geo.plane == 0 and tap_count > 1 and panel1 - panel0 <= MC_PANELS
+    together = 1 if by_column else columns
     for kb in range(max(blocks, 1)):
         k0 = kb * KC
         depth = min(KC, k_count - k0)
-        if depth > 0:
+        last = kb >= blocks - 1
+        row_step, group, group_step, first, end = NR, NV, COLUMN * NR, k0, k0 + depth
+        where, b_first, b_step = places, b_block, COLUMN * NR * acc
+        if geo.plane and depth > 0:
+            first, end = k0 // terms * tap_count, ((k0 + depth - 1) // terms + 1) * tap_count
+            row_step, group, group_step = geo.plane, laid, 0
+            where, b_first, b_step = places + (k_first + k0) * 8, b_block - first * geo.plane * acc, NR * acc
+        all_a = packed + (phase[9] + (g * blocks + kb) * panels * MR * ROW) * acc
+        for column0 in range(0, columns, together):
             pack(
                 b_block,
-                NR,
-                NV,
-                COLUMN * NR,
+                row_step,
+                group,
+                group_step,
                 source,
                 geo.src_c,
                 tap_count,
-                k0,
-                k0 + depth,
-                stretch,
-                count,
-                table,
+                first,
+                end,
+                NV if by_column else laid,
+                laid,
+                count[column0 * NV :],
+                table[2 * column0 * NV * limit :],
                 limit,
                 src_step,
                 like,
             )
-        all_a = packed + (phase[8] + (g * blocks + kb) * panels * MR * KC) * acc
-        last = kb >= blocks - 1
-        for mc in range(panel0, panel1, MC_PANELS):
-            a_block = all_a + mc * MR * KC * acc
-            if not geo.packed:
-                a_block = own_a
-                _pack_rows(
-                    a_block,
-                    filters + g * geo.a_group * item,
-                    geo.a_row,
-                    offsets[phase[6] : phase[6] + k_count],
-                    geo.run,
-                    k0,
-                    k0 + depth,
-                    mc * MR,
-                    min((mc + MC_PANELS) * MR, panel1 * MR, M),
-                    small,
-                    like,
-                )
-            for column in range(columns):
-                for panel in range(mc, min(mc + MC_PANELS, panel1)):
-                    tile = tiles
-                    if blocks > 1:
-                        tile += ((panel - panel0) * columns + column) * tile_size
-                    if depth > 0:
-                        microkernel(
-                            a_block + (panel - mc) * MR * KC * acc,
-                            b_block + column * COLUMN * NR * acc,
-                            depth,
-                            tile,
-                            kb,
-                            like,
-                        )
-                    else:
-                        for v in range(MR * NV):
-                            store_acc(tile + v * vl * acc, zeros(like), like)
-                    rows = min(MR, M - panel * MR)
-                    if last and geo.outside and not finite(tile, rows, like):
-                        sum_inside(
-                            tile,
-                            rows,
-                            min(NR, j1 - j0 - column * NR),
-                            source,
+            for mc in range(panel0, panel1, MC_PANELS):
+                a_block, a_step, a_where = all_a + mc * MR * ROW * acc, ROW * acc, a_places
+                if geo.in_place:
+                    a_block = filters + (g * geo.a_group + mc * MR * geo.a_row) * item
+                    a_step, a_where = geo.a_row * item, a_places + (k_first + k0) * 8
+                elif not geo.packed:
+                    a_block = own_a
+                    if column0 == 0:
+                        _pack_rows(
+                            a_block,
                             filters + g * geo.a_group * item,
-                            offsets[phase[6] : phase[6] + k_count],
-                            taps[tap0 : tap0 + tap_count],
-                            phase,
-                            geo,
-                            panel * MR,
-                            j0 + column * NR,
+                            geo.a_row,
+                            offsets[k_first:],
+                            geo.run,
+                            k0,
+                            k0 + depth,
+                            mc * MR,
+                            min((mc + MC_PANELS) * MR, panel1 * MR, M),
+                            small,
                             like,
                         )
-                    if last:
-                        unpack(
-                            tile,
-                            rows,
-                            target + panel * MR * geo.out_m * item,
-                            geo.out_m,
-                            alpha,
-                            beta,
-                            column * NV,
-                            out_count,
-                            out_table,
-                            limit,
-                            geo.out_w,
-                            like,
-                        )
+                for column in range(column0, column0 + together):
+                    narrow = j1 - j0 - column * NR <= vl
+                    for panel in range(mc, min(mc + MC_PANELS, panel1)):
+                        a, b = a_block + (panel - mc) * MR * a_step, b_first + (column - column0) * b_step
+                        tile = tiles
+                        if blocks > 1:
+                            tile += ((panel - panel0) * columns + column) * tile_size
+                        if depth > 0 and narrow:
+                            narrow_kernel(a, a_step, a_where, b, where, depth, tile, kb, like)
+                        elif depth > 0:
+                            microkernel(a, a_step, a_where, b, where, depth, tile, kb, like)
+                        else:
+                            for v in range(MR * NV):
+                                store_acc(tile + v * vl * acc, zeros(like), like)
+                        a_rows = min(MR, M - panel * MR)
+                        if last and geo.outside and not finite(tile, a_rows, like):
+                            first_tap = k_first // (k_count // terms)
+                            sum_inside(
+                                tile,
+                                a_rows,
+                                min(NR, j1 - j0 - column * NR),
+                                source,
+                                filters + g * geo.a_group * item,
+                                offsets[k_first : k_first + k_count],
+                                term_taps[first_tap : first_tap + terms],
+                                phase,
+                                geo,
+                                panel * MR,
+                                j0 + column * NR,
+                                like,
+                            )
+                        if last:
+                            unpack(
+                                tile,
+                                a_rows,
+                                target + panel * MR * geo.out_m * item,
+                                geo.out_m,
+                                alpha,
+                                beta,
+                                column * NV,
+                                out_count,
+                                out_table,
+                                limit,
+                                geo.out_w,
+                                like,
+                            )
 
 
 def gather(
@@ -314,10 +345,13 @@ def gather(
     out,
     packed,
     offsets,
+    a_places,
+    places,
     like,
     geo,
     phases,
     taps,
+    term_taps,
     split,
     work,
     work_size,
@@ -331,37 +365,40 @@ def gather(
     M, G = geo.M, geo.G
     panels = (M + MR - 1) // MR
     row_panels = split[1]
-    row_jobs = (panels + row_panels - 1) // row_panels
     NR = NV * lanes(like)
     for tid in prange(threads):
         job = 0
         for f in range(phases.shape[0]):
-            pixels = phases[f, 2]
+            slices, pixels, rows, pitch = phases[f, 10], phases[f, 11], phases[f, 12], phases[f, 13]
             width = split[0] * NR
             for g in range(G):
-                for j0 in range(0, pixels, width):
-                    for rows in range(row_jobs):
-                        if job % threads == tid:
-                            panel0 = rows * row_panels
-                            _stretch(
-                                src,
-                                filters,
-                                out,
-                                packed,
-                                offsets,
-                                like,
-                                geo,
-                                phases[f],
-                                taps,
-                                work + tid * work_size,
-                                counts[tid],
-                                tables[tid],
-                                g,
-                                j0,
-                                min(j0 + width, pixels),
-                                panel0,
-                                min(panel0 + row_panels, panels),
-                                alpha,
-                                beta,
-                            )
-                        job += 1
+                for n in range(slices):
+                    first = n * rows * pitch
+                    for j0 in range(0, pixels, width):
+                        for panel0 in range(0, panels, row_panels):
+                            if job % threads == tid:
+                                _stretch(
+                                    src,
+                                    filters,
+                                    out,
+                                    packed,
+                                    offsets,
+                                    a_places.ctypes.data,
+                                    places.ctypes.data,
+                                    like,
+                                    geo,
+                                    phases[f],
+                                    taps,
+                                    term_taps,
+                                    work + tid * work_size,
+                                    counts[tid],
+                                    tables[tid],
+                                    g,
+                                    first + j0,
+                                    first + min(j0 + width, pixels),
+                                    panel0,
+                                    min(panel0 + row_panels, panels),
+                                    alpha,
+                                    beta,
+                                )
+                            job += 1

@@ -2,7 +2,7 @@
 
 ``segments`` describes a stretch of pixels of an image under one filter tap as short runs of memory, one list a vector;
 ``pack`` copies rows of the Toeplitz matrix by these lists into a buffer of the size of a cache, converting the type on
-the way; ``unpack`` does the reverse for the result. Between them stands ``microkernel`` (``_vector.py``), a register
+the way; ``unpack`` does the reverse for the result. Between them stands ``microkernel`` (``_micro.py``), a register
 tile of MR x NR over KC terms. This is the structure of BLIS (Van Zee and van de Geijn, 2015) with the packing reading
 straight from the image.
 
@@ -15,7 +15,22 @@ from numba import njit
 
 from numbadnn.cpu._elements import accsize, itemsize, load1, peek, poke, store1
 from numbadnn.cpu._micro import NV
-from numbadnn.cpu._vector import lanes, load, load_acc, load_even, scale, scale_add, store, store_acc, store_even, zeros
+from numbadnn.cpu._vector import (
+    lanes,
+    load,
+    load_acc,
+    load_even,
+    prefetch_line,
+    scale,
+    scale_add,
+    store,
+    store_acc,
+    store_even,
+    zeros,
+)
+
+#: so many channels ahead memory is asked for: the processor does not foresee that a channel goes on in another page
+AHEAD = 2
 
 
 @njit(nogil=True, error_model="numpy")
@@ -81,19 +96,23 @@ def _spread(mask):
 
 
 @njit(nogil=True, error_model="numpy")
-def pack(target, row_step, group, group_step, base, channel_step, T, k0, k1, vectors, count, table, limit, step, like):
+def pack(
+    target, row_step, group, group_step, base, channel_step, T, k0, k1, vectors, lists, count, table, limit, step, like
+):
     """Rows k0..k1 of the Toeplitz matrix, ``vectors`` wide: row k is channel k // T of the image under tap k % T.
 
     Vector v of row k goes to (v // group)*group_step + (v % group)*lanes + (k - k0)*row_step. ``count`` and ``table``
-    hold the lists of T taps, ``vectors`` each; ``step``: elements between neighbouring pixels.
+    hold the lists of T taps, ``lists`` vectors each; ``step``: elements between neighbouring pixels.
     """
     if T == 1 and step == 1:  # follow the image: a stretch of one channel is one stretch of memory
         for k in range(k0, k1):
             source = base + k * channel_step * itemsize(like)
+            later = base + min(k + AHEAD, k1 - 1) * channel_step * itemsize(like)
             column = target + (k - k0) * row_step * accsize(like)
             for v0 in range(0, vectors, group):
                 for v in range(v0, min(v0 + group, vectors)):
                     at = 2 * v * limit
+                    prefetch_line(later, table[at], like)
                     value = load(source, table[at], table[at + 1] if count[v] else 0, zeros(like), like)
                     for s in range(1, count[v]):
                         value = load(source, table[at + 2 * s], table[at + 2 * s + 1], value, like)
@@ -104,7 +123,7 @@ def pack(target, row_step, group, group_step, base, channel_step, T, k0, k1, vec
         for t in range(T):
             c0, c1 = (k0 - t + T - 1) // T, (k1 - t + T - 1) // T
             for v in range(v0, min(v0 + group, vectors)):
-                row = t * vectors + v
+                row = t * lists + v
                 out = target + (
                     v0 // group * group_step + (c0 * T + t - k0) * row_step + (v - v0) * lanes(like)
                 ) * accsize(like)

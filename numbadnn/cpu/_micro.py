@@ -19,6 +19,8 @@ from numbadnn.cpu._vector import vec_of
 MR, NV = (8, 2) if X86_512 else (6, 2)
 #: longest run of the contraction in one micro-kernel call: a KC x NR panel of B stays in the first-level cache
 KC = 256
+#: accumulators between packed rows of A: more than KC, so that rows do not all start in one set of the cache
+ROW = KC + 16
 
 
 @intrinsic
@@ -50,51 +52,61 @@ def transpose(typingctx, source, source_step, target, target_step, like):  # typ
         return types.void(types.int64, types.int64, types.int64, types.int64, like), codegen
 
 
-@intrinsic
-def microkernel(typingctx, a, b_panel, depth, tile, add, like):  # type: ignore[no-untyped-def]
-    """tile[i, j] = (add ? tile[i, j] : 0) + sum_k a[i, k] * b[k, j], k ascending.
+def _kernel(width: int, listed: bool):  # type: ignore[no-untyped-def]
+    """The micro-kernel of MR rows by ``width`` vectors; ``listed``: whether rows of a lie anywhere."""
 
-    ``a`` is MR rows of KC, ``b_panel`` rows of NR = NV vectors, ``tile`` MR rows of NR; all accumulators, packed.
-    """
+    def microkernel(typingctx, a, rows, columns, b, places, depth, tile, add, like):  # type: ignore[no-untyped-def]
+        def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+            a, a_rows, a_columns, panel, places, depth, tile, add, _ = args
+            ty = cx.get_value_type(vec)
+            real, n, size = ty.element, vec.lanes, vec.dtype.bitwidth // 8
+            name = f"llvm.fmuladd.v{n}f{size * 8}"
+            fma = cgutils.get_or_insert_function(b.module, ir.FunctionType(ty, [ty, ty, ty]), name)
+            numbers = [ir.Constant(I64, i) for i in range(MR)]
+            steps = [b.load(at(b, a_rows, I64, i), align=8) if listed else b.mul(a_rows, i) for i in numbers]
+            rows = [b.add(a, step) for step in steps]
+            start, loop, end = b.block, b.append_basic_block("depth"), b.append_basic_block("depth.end")
+            b.branch(loop)
+            b.position_at_end(loop)
+            k = b.phi(I64)
+            sums = [b.phi(ty) for _ in range(MR * width)]
+            k.add_incoming(ir.Constant(I64, 0), start)
+            for s in sums:
+                s.add_incoming(splat(ty, 0.0), start)
+            b_k = b.add(panel, b.load(at(b, places, I64, k), align=8))
+            columns = [b.load(at(b, b.add(b_k, ir.Constant(I64, v * n * size)), ty), align=size) for v in range(width)]
+            column = b.load(at(b, a_columns, I64, k), align=8)
+            new = []
+            for i in range(MR):
+                row = broadcast(b, b.load(at(b, b.add(rows[i], column), real), align=size), ty)
+                new += [b.call(fma, [row, columns[v], sums[i * width + v]]) for v in range(width)]
+            k_next = b.add(k, ir.Constant(I64, 1))
+            k.add_incoming(k_next, loop)
+            for s, value in zip(sums, new, strict=True):
+                s.add_incoming(value, loop)
+            b.cbranch(b.icmp_signed("<", k_next, depth), loop, end)
+            b.position_at_end(end)
+            order = [i * NV + v for i in range(MR) for v in range(width)]
+            places = [at(b, b.add(tile, ir.Constant(I64, place * n * size)), ty) for place in order]
+            with b.if_else(b.icmp_signed("!=", add, ir.Constant(I64, 0))) as (then, otherwise):
+                with then:
+                    for value, place in zip(new, places, strict=True):
+                        b.store(b.fadd(b.load(place, align=size * n), value), place, align=size * n)
+                with otherwise:
+                    for value, place in zip(new, places, strict=True):
+                        b.store(value, place, align=size * n)
+            return cx.get_dummy_value()
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
-        a, panel, depth, tile, add, _ = args
-        ty = cx.get_value_type(vec)
-        real, n, size = ty.element, vec.lanes, vec.dtype.bitwidth // 8
-        name = f"llvm.fmuladd.v{n}f{size * 8}"
-        fma = cgutils.get_or_insert_function(b.module, ir.FunctionType(ty, [ty, ty, ty]), name)
-        start, loop, end = b.block, b.append_basic_block("depth"), b.append_basic_block("depth.end")
-        b.branch(loop)
-        b.position_at_end(loop)
-        k = b.phi(I64)
-        sums = [b.phi(ty) for _ in range(MR * NV)]
-        k.add_incoming(ir.Constant(I64, 0), start)
-        for s in sums:
-            s.add_incoming(splat(ty, 0.0), start)
-        a_k = b.add(a, b.mul(k, ir.Constant(I64, size)))
-        b_k = b.add(panel, b.mul(k, ir.Constant(I64, NV * n * size)))
-        columns = [b.load(at(b, b.add(b_k, ir.Constant(I64, v * n * size)), ty), align=size * n) for v in range(NV)]
-        new = []
-        for i in range(MR):
-            scalar = b.load(at(b, b.add(a_k, ir.Constant(I64, i * KC * size)), real), align=size)
-            row = broadcast(b, scalar, ty)
-            new += [b.call(fma, [row, columns[v], sums[i * NV + v]]) for v in range(NV)]
-        k_next = b.add(k, ir.Constant(I64, 1))
-        k.add_incoming(k_next, loop)
-        for s, value in zip(sums, new, strict=True):
-            s.add_incoming(value, loop)
-        b.cbranch(b.icmp_signed("<", k_next, depth), loop, end)
-        b.position_at_end(end)
-        places = [at(b, b.add(tile, ir.Constant(I64, i * n * size)), ty) for i in range(MR * NV)]
-        with b.if_else(b.icmp_signed("!=", add, ir.Constant(I64, 0))) as (then, otherwise):
-            with then:
-                for value, place in zip(new, places, strict=True):
-                    b.store(b.fadd(b.load(place, align=size * n), value), place, align=size * n)
-            with otherwise:
-                for value, place in zip(new, places, strict=True):
-                    b.store(value, place, align=size * n)
-        return cx.get_dummy_value()
+        if known(like):
+            vec = vec_of(like)
+            return types.void(*[types.int64] * 8, like), codegen
 
-    if known(like):
-        vec = vec_of(like)
-        return types.void(types.int64, types.int64, types.int64, types.int64, types.int64, like), codegen
+    return intrinsic(microkernel)
+
+
+#: (a, rows, columns, b, places, depth, tile, add, like):
+#: tile[i, j] = (add ? tile[i, j] : 0) + the sum of a[i, k] * b[k, j], k ascending.
+#: Row k of b, NR = NV vectors long, begins ``places[k]`` bytes behind ``b``; a tile is MR rows of NR, packed. a[i, k] lies
+#: i * rows + columns[k] bytes behind ``a``; for the listed kernel, rows[i] + columns[k]. Lists are addresses of 64-bit integers,
+#: all else are accumulators. The narrow kernel has a vector's lanes instead of NR: for what is left over at the end of a stretch.
+microkernel, narrow_kernel, listed_kernel = _kernel(NV, False), _kernel(1, False), _kernel(NV, True)

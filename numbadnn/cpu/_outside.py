@@ -44,11 +44,13 @@ def sum_inside(tile, rows, pixels, src, filters, offsets, taps, phase, geo, m0, 
 
 @njit(nogil=True, error_model="numpy")
 def _sum(src, filters, row, offsets, taps, phase, geo, pixel, like):
-    """One sum, over the taps that meet the image; NaN as soon as it is that."""
-    line, q = divmod(pixel, phase[1])
-    slices, p = divmod(line, phase[0])
-    n, o = divmod(slices, phase[9])
+    """One sum, over the taps that meet the image; NaN as soon as it is that. ``pixel``: of the rows as they are laid out."""
+    line, q = divmod(pixel, phase[13])
+    slices, p = divmod(line, phase[12])
+    n, o = divmod(slices, phase[0])
     total = 0.0
+    if p >= phase[1] or q >= phase[2]:
+        return total  # between rows: it belongs to no output
     for t in range(len(taps)):
         d, h, w = o * geo.step_d + taps[t, 0], p * geo.step_h + taps[t, 1], q * geo.step_w + taps[t, 2]
         if 0 <= d < geo.D and 0 <= h < geo.H and 0 <= w < geo.W:

@@ -7,19 +7,58 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from numbadnn.ops.conv import ConvProblem
 
 
-class Terms:
-    """The lists of one problem while they grow: taps, terms and phases (``_gather.Phase``)."""
+class Planes(NamedTuple):
+    """Copies of an image in which every term of a sum over taps finds its pixels side by side, as a plane and a shift.
 
-    def __init__(self) -> None:
+    A plane is what one tap reads, and what the pixels below and to the right of the last one would: a tap that lies whole steps
+    away reads the same plane, so many elements further. Rows are ``pitch`` long: pixels beyond a row's end belong to no output.
+    """
+
+    taps: Sequence[tuple[int, ...]]  # of each plane
+    terms: list[tuple[int, int]]  # of each tap: plane and shift
+    rows: int
+    pitch: int
+    reach: int  # the largest shift
+
+
+def planes_of(grid: tuple[int, ...], step: tuple[int, ...], taps: Sequence[tuple[int, ...]]) -> Planes:
+    """The planes of a phase of ``grid`` pixels, ``step`` apart in the image, under ``taps``."""
+    _, P, Q = grid
+    top, left = min((t[1] for t in taps), default=0), min((t[2] for t in taps), default=0)
+    found = []
+    for t, r, s, _ in taps:
+        (down, row), (right, column) = divmod(r - top, step[1]), divmod(s - left, step[2])
+        found.append(((t, top + row, left + column), down, right))
+    planes = list(dict.fromkeys(plane for plane, _, _ in found))
+    pitch = Q + max((right for *_, right in found), default=0)
+    terms = [(planes.index(plane), down * pitch + right) for plane, down, right in found]
+    rows = P + max((down for _, down, _ in found), default=0)
+    return Planes(planes, terms, rows, pitch, max((shift for _, shift in terms), default=0))
+
+
+def planes_of_taps(grid: tuple[int, ...], taps: Sequence[tuple[int, ...]]) -> Planes:
+    """A plane for each tap: every term is laid out."""
+    return Planes([t[:3] for t in taps], [(i, 0) for i in range(len(taps))], grid[1], grid[2], 0)
+
+
+class Terms:
+    """The lists of one problem while they grow: taps that are laid out, terms and phases (``_gather.Phase``)."""
+
+    def __init__(self, images: int, step: tuple[int, ...] | None) -> None:
+        """``step``: between neighbouring pixels where images are laid out as planes, None where every term is."""
+        self.images, self.step = images, step
         self.taps: list[tuple[int, ...]] = []
+        self.term_taps: list[tuple[int, ...]] = []
+        self.places: list[tuple[int, list[tuple[int, int]]]] = []
         self.a_offsets: list[np.ndarray] = []
         self.phases: list[tuple[int, ...]] = []
         self.depth = self.packed = 0
@@ -27,7 +66,6 @@ class Terms:
     def add_phase(
         self,
         grid: tuple[int, ...],
-        pixels: int,
         out: int,
         taps: list[tuple[int, ...]],
         channels: int,
@@ -40,10 +78,20 @@ class Terms:
         channel = np.arange(channels, dtype=np.int64)[:, None]
         place = np.array([t[3] for t in taps], np.int64)[None, :]
         depth = channels * len(taps)
-        first, slices, rows = len(self.taps), *grid[:2]
-        self.phases.append((rows, grid[2], pixels, out, first, len(taps), self.depth, depth, self.packed, slices))
+        O, P, Q = grid
+        if self.step is None:
+            read = [t[:3] for t in taps]
+            slices, layout = 1, (self.images * O * P * Q, P, Q, 0)
+        else:
+            planes = planes_of(grid, self.step, taps)
+            read = list(planes.taps)
+            slices, layout = self.images * O, (P * planes.pitch, planes.rows, planes.pitch, planes.reach)
+            self.places.append((channels, planes.terms))
+        first = len(self.taps)
+        self.phases.append((O, P, Q, out, first, len(read), len(taps), self.depth, depth, self.packed, slices, *layout))
         self.a_offsets.append((channel * a_step + place).ravel())
-        self.taps += [t[:3] for t in taps]
+        self.taps += read
+        self.term_taps += [t[:3] for t in taps]
         self.depth += depth
         self.packed += -(-depth // kc) * panels * panel
 
@@ -59,8 +107,41 @@ class Terms:
         return {
             "phases": np.array(self.phases, np.int64),
             "taps": np.array(self.taps, np.int64).reshape(-1, 3),
+            "term_taps": np.array(self.term_taps, np.int64).reshape(-1, 3),
             "a_offsets": np.concatenate(self.a_offsets),
         }
+
+    def pixels_wasted(self, tile: int) -> float:
+        """Pixels that are computed, in tiles of so many, beyond those of the outputs: as a part of these."""
+        wanted = sum(O * P * Q * self.images for O, P, Q, *_ in self.phases)
+        return sum(slices * -(-pixels // tile) * tile for *_, slices, pixels, _, _, _ in self.phases) / wanted - 1
+
+    def laid_out(self, stretch: int) -> float:
+        """Pixels that are laid out for each term of a pixel, a stretch of so many at a time."""
+        laid = [
+            taps * (1 + reach / min(pixels, stretch)) for _, _, _, _, _, taps, *_, pixels, _, _, reach in self.phases
+        ]
+        return sum(laid) / max(sum(p[6] for p in self.phases), 1)
+
+    def most_planes(self, kc: int) -> int:
+        """Planes that ``kc`` terms in succession can lie in."""
+        return max(
+            (
+                min((kc - 2) // terms + 2, depth // terms) * planes
+                for _, _, _, _, _, planes, terms, _, depth, *_ in self.phases
+                if terms
+            ),
+            default=1,
+        )
+
+    def places_of(self, row: int) -> np.ndarray:
+        """Where each term's pixels begin behind those of channel 0, in planes that lie ``row`` elements apart."""
+        found = [np.zeros(0, np.int64)]
+        for channels, terms in self.places:
+            plane, shift = np.array(terms, np.int64).reshape(-1, 2).T
+            channel = np.arange(channels, dtype=np.int64)[:, None]
+            found.append((row * (channel * (plane.max(initial=-1) + 1) + plane) + shift).ravel())
+        return np.concatenate(found)
 
 
 def volume(problem: ConvProblem) -> ConvProblem:

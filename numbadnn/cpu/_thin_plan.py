@@ -63,7 +63,7 @@ def plan_thin(problem: ConvProblem, dense: Any, terms: Terms) -> Executable:
         together = min(G, max(1, vl // min(C, M)))
 
     lists = terms.arrays()
-    grids = [(p[9], p[0], p[1]) for p in terms.phases]
+    grids = [p[:3] for p in terms.phases]
     O, P, Q = (max(sizes) for sizes in zip(*grids, strict=True))
     # a tap adds (slice, row, column); planes are apart by row and column modulo the steps
     places, step_h, step_w = lists["taps"], dense.step_h, dense.step_w
@@ -171,12 +171,12 @@ def plan_thin(problem: ConvProblem, dense: Any, terms: Terms) -> Executable:
 
 
 def _phases(
-    terms: Terms, grids: list[tuple[int, int, int]], channels: int, rows: int, unit: int
+    terms: Terms, grids: list[tuple[int, ...]], channels: int, rows: int, unit: int
 ) -> tuple[list[list[int]], np.ndarray]:
     """The table of ``Phase``, and channel and tap of each term: all channels' taps, phase after phase."""
     phases, found, size = [], [np.empty((0, 2), np.int64)], 0
     for p, grid in zip(terms.phases, grids, strict=True):
-        first, taps, begin, depth = p[4], p[5], p[6], p[7]
+        first, taps, begin, depth = p[4], p[5], p[7], p[8]
         phases.append([*grid, p[3], begin, depth, size, 0, 0])
         size += _up(rows, unit) * depth
         found.append(

@@ -123,6 +123,28 @@ def load(typingctx, address, offset, mask, otherwise, like):  # type: ignore[no-
 
 
 @intrinsic
+def load_places(typingctx, address, places, mask, like):  # type: ignore[no-untyped-def]
+    """Lanes whose bit in ``mask`` is set from elements anywhere, the rest 0: lane i's is number ``places[i]`` (64-bit)."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        address, places, mask, _ = args
+        n, size = vec.lanes, like.dtype.bitwidth // 8
+        ty, wide = ir.VectorType(IR[like.dtype], n), ir.VectorType(I64, n)
+        offsets = b.mul(b.load(b.inttoptr(places, wide.as_pointer()), align=8), splat(wide, size))
+        pointers = ir.VectorType(ty.element.as_pointer(), n)
+        where = b.inttoptr(b.add(broadcast(b, address, wide), offsets), pointers)
+        element = f"{'i' if size == 2 else 'f'}{size * 8}"
+        fnty = ir.FunctionType(ty, [pointers, I32, ir.VectorType(I1, n), ty])
+        fn = cgutils.get_or_insert_function(b.module, fnty, f"llvm.masked.gather.v{n}{element}.v{n}p0")
+        zero = ir.Constant(ty, [0] * n)
+        return widen(b, b.call(fn, [where, ir.Constant(I32, size), _mask(b, mask, n), zero]), like.dtype)
+
+    if known(like):
+        vec = vec_of(like)
+        return vec(types.int64, types.int64, types.int64, like), codegen
+
+
+@intrinsic
 def load_even(typingctx, address, offset, mask, otherwise, like):  # type: ignore[no-untyped-def]
     """As ``load`` from every second element; bit 2*i of ``mask`` stands for lane i."""
 
@@ -188,6 +210,21 @@ def store_even(typingctx, address, offset, mask, value, like):  # type: ignore[n
     if known(like):
         vec = vec_of(like)
         return types.void(types.int64, types.int64, types.int64, vec, like), codegen
+
+
+@intrinsic
+def prefetch_line(typingctx, address, offset, like):  # type: ignore[no-untyped-def]
+    """Let the line of memory come that an element lies in, which is read soon; harmless where there is none."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        here = b.bitcast(at(b, args[0], IR[like.dtype], args[1]), ir.IntType(8).as_pointer())
+        fnty = ir.FunctionType(ir.VoidType(), [here.type, I32, I32, I32])
+        fn = cgutils.get_or_insert_function(b.module, fnty, "llvm.prefetch.p0")
+        b.call(fn, [here, *(ir.Constant(I32, n) for n in (0, 3, 1))])
+        return cx.get_dummy_value()
+
+    if known(like):
+        return types.void(types.int64, types.int64, like), codegen
 
 
 def _plain(name: str):  # type: ignore[no-untyped-def]

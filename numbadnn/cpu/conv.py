@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu._parallel import STORED, address, kernel_of, scratch, thread_count
-from numbadnn.cpu._terms import Terms, flattened, scalars, split_of, tap_list, volume
+from numbadnn.cpu._terms import Planes, Terms, flattened, planes_of, planes_of_taps, scalars, split_of, tap_list, volume
 from numbadnn.cpu._thin_filters_plan import few_filters, plan_few_filters
 from numbadnn.cpu._thin_plan import is_thin, plan_thin
 from numbadnn.ops.conv import OPERATIONS, ConvProblem
@@ -24,17 +24,22 @@ from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
 
-def gather_terms(problem: ConvProblem, block: tuple[int, int], rows: int) -> tuple[Any, Terms]:
-    """Geometry and lists of ``_gather.py``, of volumes: the forward direction or the gradient with respect to the inputs."""
+def gather_terms(problem: ConvProblem, block: tuple[int, int], rows: int, planes: bool) -> tuple[Any, Terms]:
+    """Geometry and lists of ``_gather.py``, of volumes: the forward direction or the gradient with respect to the inputs.
+
+    ``planes``: whether images are laid out, or every term is.
+    """
     from numbadnn.cpu._gather import Geometry
 
     x, w, y, G = problem.x, problem.w, problem.y, problem.groups
     (N, _, *image), (K, Cg, *_), (_, _, *out) = x.shape, w.shape, y.shape
     Kg, stride = K // G, problem.stride
     (xn, xc, *x_steps), (yn, yk, *y_steps), (wk, wc, *_) = x.strides, y.strides, w.strides
-    taps, terms = tap_list(problem), Terms()
-    later = {"limit": 0, "run": 1, "packed": 0, "outside": 0, "G": G, "a_group": Kg * wk}
-    if problem.direction == "forward":
+    taps, forward = tap_list(problem), problem.direction == "forward"
+    terms = Terms(N, (stride if forward else (1, 1, 1)) if planes else None)
+    later = {"limit": 0, "run": 1, "packed": 0, "in_place": 0, "plane": 0, "block": 0, "outside": 0}
+    later |= {"G": G, "a_group": Kg * wk}
+    if forward:
         geo = Geometry(
             M=Kg,
             a_row=wk,
@@ -50,7 +55,7 @@ def gather_terms(problem: ConvProblem, block: tuple[int, int], rows: int) -> tup
             **_named("out_", "dhw", y_steps),
             **later,
         )
-        terms.add_phase(tuple(out), N * math.prod(out), 0, taps, Cg, wc, G * -(-Kg // rows), block)
+        terms.add_phase(tuple(out), 0, taps, Cg, wc, G * -(-Kg // rows), block)
         return geo, terms
     geo = Geometry(
         M=Cg,
@@ -76,7 +81,7 @@ def gather_terms(problem: ConvProblem, block: tuple[int, int], rows: int) -> tup
                 here.append((*(d // s for d, s in zip(behind, stride, strict=True)), offset))
         grid = tuple(-(-(n - a) // s) for n, a, s in zip(image, first, stride, strict=True))
         at = sum(a * step for a, step in zip(first, x_steps, strict=True))
-        terms.add_phase(grid, N * math.prod(grid), at, here, Kg, wk, G * -(-Cg // rows), block)
+        terms.add_phase(grid, at, here, Kg, wk, G * -(-Cg // rows), block)
         reached = (zip(place, grid, out, strict=False) for place in here)
         outside |= any(low < 0 or low + n > m for axes in reached for low, n, m in axes)
     return geo._replace(outside=int(outside)), terms
@@ -87,41 +92,66 @@ def _named(prefix: str, letters: str, values: Any) -> dict[str, int]:
     return {prefix + letter: value for letter, value in zip(letters, values, strict=True)}
 
 
+#: filters for which to lay out every term of a pixel costs as much as to multiply once more
+PACKING = 12
+#: columns of register tiles, at most, whose pixels are laid out together as planes
+PLANES_WIDE = 32
+
+
 def plan_gather(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
     """Forward, or the gradient with respect to the inputs, by ``_gather.py``."""
     from numbadnn.cpu import _gather
-    from numbadnn.cpu._micro import KC, MR, NV
+    from numbadnn.cpu._micro import KC, MR, NV, ROW
     from numbadnn.cpu._vector import VECTOR_BYTES
 
     like = np.empty(1, STORED[problem.x.dtype])
     acc = 8 if problem.x.dtype == "float64" else 4
     problem = flattened(volume(problem))
     vl = VECTOR_BYTES // acc
-    geo, terms = gather_terms(problem, (KC, MR * KC), MR)
-    narrow = min(p[1] for p in terms.phases)
-    geo = geo._replace(limit=min(vl, (vl + narrow - 2) // narrow + 1))
+    geo, terms = gather_terms(problem, (KC, MR * ROW), MR, True)
+    stretch = PLANES_WIDE * NV * vl
+    planes = terms.pixels_wasted(NV * vl) < PACKING * (1 - terms.laid_out(stretch)) / (-(-geo.M // MR) * MR)
+    if not planes:
+        geo, terms = gather_terms(problem, (KC, MR * ROW), MR, False)
     lists = terms.arrays()
     phases, taps = lists["phases"], lists["taps"]
-    offsets = lists["a_offsets"]
+    slices, pixels, _, pitches, reach = phases[:, 10:].T
+    narrow, reach = pitches.min(), int(reach.max())
+    geo = geo._replace(limit=min(vl, (vl + int(narrow) - 2) // int(narrow) + 1))
+    offsets = np.append(lists["a_offsets"], np.zeros(vl, np.int64))  # they are read by vectors
     run_length = terms.run_length()
-    # filters that are neither copied by long runs nor turned by squares are laid out once, not for every stretch
-    early = run_length < 16 and not (run_length == geo.a_row == 1)
-    geo = geo._replace(run=run_length, packed=int(early))
+    # filters that lie in runs are read where they lie; others, which are neither copied by long runs nor turned by squares, are
+    # laid out once, not for each of many stretches
+    in_place = run_length >= min(4, terms.depth) and problem.x.dtype in ("float32", "float64") and geo.M % MR == 0
+    early = run_length < 16 and not (run_length == geo.a_row == 1) and not in_place
+    widest = PLANES_WIDE if planes else 384 // (NV * 16)
+    early = early and (len(phases) > 1 or (slices * -(-pixels // (widest * NV * vl))).max() > 2)
+    geo = geo._replace(run=run_length, packed=int(early), in_place=int(in_place))
     if not early:
         terms.packed = 0
     panels = -(-geo.M // MR)
-    columns = -(-max(p[2] for p in terms.phases) // (NV * vl))
-    most_taps, deepest = max(p[5] for p in terms.phases), max(p[7] for p in terms.phases)
+    columns = int(-(-pixels.max() // (NV * vl)))
+    most_taps, deepest = int(phases[:, 5].max()), int(phases[:, 8].max())
+    places = np.arange(KC, dtype=np.int64) * (NV * vl * acc)
+    a_places = (offsets if in_place else np.arange(KC, dtype=np.int64)) * acc
+    if planes:
+        # an odd number of lines, so that planes do not all start in one set of the cache
+        plane = -(-(min(widest, columns) * NV * vl + reach) // vl) | 1
+        geo = geo._replace(plane=plane * vl, block=plane * vl * terms.most_planes(KC))
+        places = terms.places_of(plane * vl) * acc
     alpha, beta = scalars(problem)
+    # a phase of few terms is less than a job
+    jobs = max(1, int(geo.G * (slices * phases[:, 8]).sum() / max(deepest, 1)))
     flops = problem.flops
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(flops)
-        wide, high = split_of(columns, panels, geo.G * len(phases), threads, 384 // (NV * 16))
+        wide, high = split_of(columns, panels, jobs, threads, widest)
         stretch = wide * NV
         tiles = high * wide if deepest > KC else 1
-        work = (_gather.COLUMN * stretch * vl + (_gather.MC_PANELS + 3) * MR * KC + max(tiles * MR * NV, vl) * vl) * acc
-        counts = (most_taps + 1) * stretch
+        block = geo.block or _gather.COLUMN * stretch * vl
+        work = (block + (_gather.MC_PANELS + 3) * MR * ROW + max(tiles * MR * NV, vl) * vl) * acc
+        counts = (most_taps + 1) * (stretch + -(-reach // vl))
         table = counts * 2 * geo.limit
         memory = scratch(terms.packed * acc + threads * (work + (counts + table) * 8))
         base = address(memory)
@@ -140,10 +170,13 @@ def plan_gather(problem: ConvProblem, policy: Policy, config: Any = None) -> Exe
             address(outputs[0]),
             packed,
             offsets,
+            a_places,
+            places,
             like,
             geo,
             phases,
             taps,
+            lists["term_taps"],
             (wide, high),
             base,
             work,
@@ -155,6 +188,17 @@ def plan_gather(problem: ConvProblem, policy: Policy, config: Any = None) -> Exe
 
     _pack_filters, _gather_run = kernel_of(_gather.pack_filters), kernel_of(_gather.gather)
     return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "gather", "tile": f"{MR}x{NV * vl}x{KC}"})
+
+
+def _longest(pixels: int, block: int, planes: Planes, grid: Any) -> int:
+    """Pixels of a plane that ``block`` pixels in succession lie in, and what is read behind them, at most."""
+    first = np.arange(0, pixels, block)
+    _, P, Q = grid
+
+    def place(pixel: Any) -> Any:
+        return pixel // (P * Q) * planes.rows * planes.pitch + pixel // Q % P * planes.pitch + pixel % Q
+
+    return int((place(np.minimum(first + block, pixels) - 1) - place(first)).max()) + 1 + planes.reach
 
 
 def plan_filters(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
@@ -169,8 +213,12 @@ def plan_filters(problem: ConvProblem, policy: Policy, config: Any = None) -> Ex
     problem = flattened(volume(problem))
     x, w, y, G = problem.x, problem.w, problem.y, problem.groups
     (N, _, *image), (K, Cg, *_), (_, _, *out) = x.shape, w.shape, y.shape
-    places, Q = tap_list(problem), y.shape[4]
-    T, M, Kg, pixels = len(places), Cg * len(places), K // G, N * math.prod(out)
+    listed, Q = tap_list(problem), y.shape[4]
+    planes, each = planes_of(tuple(out), problem.stride, listed), planes_of_taps(tuple(out), listed)
+    # taps far apart reach far beyond a block of pixels
+    planes = min(planes, each, key=lambda p: len(p.taps) * _longest(N * math.prod(out), KC, p, out))
+    taps = np.array(planes.taps, np.int64).reshape(-1, 3)
+    T, M, Kg, pixels = len(listed), Cg * len(listed), K // G, N * math.prod(out)
     panels, columns = -(-M // MR), -(-Kg // (NV * vl))
     tile_elements = G * panels * columns * MR * NV * vl
     # parts: a power of two, while each has some thousands of pixels and they are not larger than the operands together
@@ -201,19 +249,33 @@ def plan_filters(problem: ConvProblem, policy: Policy, config: Any = None) -> Ex
         limit=min(vl, (vl + Q - 2) // Q + 1),
         splits=splits,
         split=part,
+        plane=0,
+        rows=planes.rows,
+        pitch=planes.pitch,
+        reach=planes.reach,
     )
-    taps = np.array([t[:3] for t in places], np.int64)
     channel = np.arange(Cg, dtype=np.int64)[:, None]
-    w_offsets = (channel * w.strides[1] + np.array([t[3] for t in places], np.int64)).ravel()
+    number, shift = np.array(planes.terms, np.int64).reshape(-1, 2).T
+    if T == 1 and not any(map(any, problem.padding)) and x.dtype in ("float32", "float64"):
+        rows = channel * x.strides[1] + shift
+    else:
+        # an odd number of lines, so that planes do not all start in one set of the cache
+        plane = (-(-_longest(pixels, KC, planes, out) // vl) | 1) * vl
+        geo = geo._replace(plane=plane)
+        rows = (channel * len(taps) + number) * plane + shift
+    rows = np.append(rows, np.full(-M % MR, rows[-1, -1])) * acc
+    w_offsets = (channel * w.strides[1] + np.array([t[3] for t in listed], np.int64)).ravel()
     alpha, beta = scalars(problem)
     product, finish, flops = kernel_of(_filters.product), kernel_of(_filters.finish), problem.flops
-    counts = (T + 1) * (KC // vl)
-    table = counts * 2 * geo.limit
+    places = np.arange(KC, dtype=np.int64) * (NV * vl * acc)
+    lists = len(taps) * geo.plane // vl + KC // vl
+    counts, table = lists + KC, lists * 2 * geo.limit
+    block = min(Cg, (_filters.MC_PANELS * MR - 2) // T + 2) * len(taps) * geo.plane
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(flops)
         wide, high = split_of(columns, panels, G * splits, threads, 512 // (NV * 16), 2.0, 0.25)
-        work = ((wide * NV + 1) * vl * KC + min(high, _filters.MC_PANELS) * MR * KC) * acc
+        work = ((wide * NV + 1) * vl * KC + block) * acc
         memory = scratch(splits * tile_elements * acc + threads * (work + (counts + table) * 8))
         tiles = address(memory)
         base = tiles + splits * tile_elements * acc
@@ -224,17 +286,24 @@ def plan_filters(problem: ConvProblem, policy: Policy, config: Any = None) -> Ex
             threads,
             address(inputs[0]),
             address(inputs[1]),
+            address(outputs[0]),
+            places,
+            rows,
             like,
             geo,
             taps,
+            w_offsets,
             tiles,
             (wide, high),
             base,
             work,
             count,
             tables,
+            alpha,
+            beta,
         )
-        finish(threads, address(outputs[0]), like, geo, w_offsets, tiles, base, work, alpha, beta)
+        if splits > 1:
+            finish(threads, address(outputs[0]), like, geo, w_offsets, tiles, base, work, alpha, beta)
 
     return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "filters", "tile": f"{MR}x{NV * vl}x{KC}"})
 
@@ -302,7 +371,7 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
     if problem.direction == "grad_weights":
         return plan_few_filters(problem) if few_filters(problem) else plan_filters(problem, policy)
     if is_thin(problem):
-        return plan_thin(volume(problem), *gather_terms(volume(problem), (1, 1), 1))
+        return plan_thin(volume(problem), *gather_terms(volume(problem), (1, 1), 1, planes=False))
     return plan_gather(problem, policy)
 
 

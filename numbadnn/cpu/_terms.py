@@ -220,3 +220,8 @@ def scalars(problem: ConvProblem) -> tuple[Any, Any]:
     real = np.float64 if problem.x.dtype == "float64" else np.float32
     with np.errstate(all="ignore"):
         return real(problem.alpha), real(problem.beta)
+
+
+def named(prefix: str, letters: str, values: Any) -> dict[str, int]:
+    """{prefix + letter: value}, one an axis."""
+    return {prefix + letter: value for letter, value in zip(letters, values, strict=True)}

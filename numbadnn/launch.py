@@ -207,6 +207,8 @@ class Plan:
                 found = self.replan(self.workspace_bytes - 1)
             except NotSupportedError:
                 raise error from None
+            if found.workspace_bytes >= self.workspace_bytes:  # a recurrent layer has one way alone
+                raise error
             why = f"{self.impl.name} needs a workspace of {self.workspace_bytes} bytes, out of memory"
             found.choice = dataclasses.replace(
                 found.choice,

@@ -95,6 +95,15 @@ def test_no_memory_for_a_workspace_takes_the_next_plan_that_fits_and_records_it(
 
 
 @pytest.mark.parametrize("quick", [True, False])
+def test_no_memory_for_the_one_way_that_there_is_is_the_librarys_error(quick: bool) -> None:
+    """What heeds no limit is planned again as it was: that must not go on for ever."""
+    plan = plan_needing(1000, [50], [], quick)
+    plan.replan = lambda limit: plan_needing(1000, [50], [], quick)
+    with pytest.raises(OutOfMemoryError, match="1000 bytes"):
+        plan.quick(64) if plan.quick else plan.launch((), (64,), (), None, None)
+
+
+@pytest.mark.parametrize("quick", [True, False])
 def test_a_plan_that_does_not_fit_gives_its_results_back_before_the_next_makes_its_own(quick: bool) -> None:
     """Else two sets of results are held at the very moment when memory is short."""
     alive: weakref.WeakSet[Any] = weakref.WeakSet()

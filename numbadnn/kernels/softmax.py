@@ -34,6 +34,8 @@ STEMS: dict[str, ModuleType] = {
 }
 #: those whose configuration follows the shared memory of the GPU, in what changes no bits
 SIZED = (softmax_long, softmax_tiles)
+#: those that some GPUs have too little shared memory for
+BOUNDED = (*SIZED, softmax_rows)
 
 
 def _register(op: str, stem: str, module: ModuleType) -> None:
@@ -41,7 +43,8 @@ def _register(op: str, stem: str, module: ModuleType) -> None:
         problem = anywhere(problem, policy)
         if policy.precision in ("float16", "float32", "float64") and policy.precision != _accumulator(problem):
             return f"computes {problem.y.dtype} in {_accumulator(problem)}, not in {policy.precision}"
-        return module.reason(problem) or device_reason(policy) or module.reason(problem, *_room(module, policy.device))
+        reason = module.reason(problem) or device_reason(policy)
+        return reason or module.reason(problem, *_room(module, policy.device, BOUNDED))
 
     def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executable:
         problem = anywhere(problem, policy)
@@ -55,7 +58,9 @@ def _register(op: str, stem: str, module: ModuleType) -> None:
         return 2 + problem.bytes / module.speed(problem)
 
     def space(problem: SoftmaxProblem, policy: Policy) -> list[Any]:
-        return module.space(problem, *_room(module, policy.device)) if hasattr(module, "space") else []
+        if not hasattr(module, "space"):
+            return []
+        return module.space(anywhere(problem, policy), *_room(module, policy.device, BOUNDED))
 
     name, complete = f"numba.softmax_{stem}", stem == "strided"
     register(Impl(op, "numba", name, supports, plan, rank, "ieee", "gpu_to_gpu", complete=complete, space=space))
@@ -69,8 +74,8 @@ def anywhere(problem: SoftmaxProblem, policy: Policy) -> SoftmaxProblem:
     return replace(problem, **{name: replace(spec, aligned=False) for name, spec in specs.items() if spec is not None})
 
 
-def _room(module: ModuleType, device: int) -> tuple[int, ...]:
-    return (shared_room(device),) if module in SIZED else ()
+def _room(module: ModuleType, device: int, modules: tuple[ModuleType, ...] = SIZED) -> tuple[int, ...]:
+    return (shared_room(device),) if module in modules else ()
 
 
 def _accumulator(problem: SoftmaxProblem) -> str:

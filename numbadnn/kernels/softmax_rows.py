@@ -5,9 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from numbadnn.kernels._launch import Kernel, blocks
-from numbadnn.kernels._softmax_layout import Prepared, aligned, layout_of, operand_count, room, softmax_kernel, two
+from numbadnn.kernels._softmax_layout import (
+    LARGEST_ROOM,
+    Prepared,
+    aligned,
+    layout_of,
+    operand_count,
+    room,
+    softmax_kernel,
+    two,
+)
 from numbadnn.kernels._support import LIMIT32
 from numbadnn.ops.softmax import SoftmaxProblem
+
+#: bytes of shared memory for the sums of every warp
+STATIC = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +63,7 @@ def heuristic(problem: SoftmaxProblem) -> RowsConfig | None:
     return None
 
 
-def space(problem: SoftmaxProblem) -> list[RowsConfig]:
+def space(problem: SoftmaxProblem, most: int = LARGEST_ROOM) -> list[RowsConfig]:
     """Every configuration worth timing, the heuristic's first: other numbers of threads a row."""
     best = heuristic(problem)
     if best is None:
@@ -62,7 +74,7 @@ def space(problem: SoftmaxProblem) -> list[RowsConfig]:
         vectors, threads = -(-pieces // lanes), max(lanes, 128)
         if lanes < 2 * pieces and vectors * best.vec <= room(threads, problem.y.dtype, operands):
             found.append(replace(best, lanes=lanes, vectors=vectors, threads=threads))
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(c for c in found if _stash_bytes(problem, c) + STATIC <= most))
 
 
 def _lanes(pieces: int, vec: int, dtype: str, held: int) -> tuple[int, int] | None:
@@ -88,8 +100,8 @@ def _lanes(pieces: int, vec: int, dtype: str, held: int) -> tuple[int, int] | No
     return None
 
 
-def reason(problem: SoftmaxProblem) -> str:
-    """Why this kernel cannot, "" if it can."""
+def reason(problem: SoftmaxProblem, most: int = LARGEST_ROOM) -> str:
+    """Why this kernel cannot, "" if it can, where a block may have ``most`` bytes of shared memory."""
     layout = layout_of(problem)
     if len(layout.reduced) > 1 or any(s != 1 for s in layout.reduced[0].strides):
         return "needs the softmax axis contiguous in every operand"
@@ -97,8 +109,11 @@ def reason(problem: SoftmaxProblem) -> str:
         return "needs rows that at most two strides place"
     if layout.rows >= LIMIT32 or layout.length >= LIMIT32:
         return "needs fewer than 2**31 rows"
-    if heuristic(problem) is None:
+    best = heuristic(problem)
+    if best is None:
         return f"rows of {layout.length} {problem.y.dtype} do not fit the registers of a block"
+    if _stash_bytes(problem, best) + STATIC > most:
+        return f"rows of {layout.length} {problem.y.dtype} do not fit the {most} bytes of shared memory of a block"
     return ""
 
 
@@ -116,9 +131,14 @@ def prepare(problem: SoftmaxProblem, config: RowsConfig) -> Prepared:
     outer, inner = two(layout.kept)
     scalars = (layout.rows, layout.length, inner.n, *zip(outer.strides, inner.strides, strict=True))
     chosen = kernel(problem.op, problem.y.dtype, problem.algo, config)
+    grid, shared = blocks(layout.rows, config.threads // config.lanes), _stash_bytes(problem, config)
+    return Prepared(chosen, grid, config.threads, scalars, shared)
+
+
+def _stash_bytes(problem: SoftmaxProblem, config: RowsConfig) -> int:
+    """Dynamic shared memory: a stretch of odd length for each thread."""
     size = 8 if problem.y.dtype == "float64" else 4
-    stash_bytes = config.threads * (config.vectors * config.vec + 1) * size if config.stash else 0
-    return Prepared(chosen, blocks(layout.rows, config.threads // config.lanes), config.threads, scalars, stash_bytes)
+    return config.threads * (config.vectors * config.vec + 1) * size if config.stash else 0
 
 
 def kernel(op: str, dtype: str, algo: str, config: RowsConfig) -> Kernel:

@@ -27,8 +27,8 @@ def heuristic(problem: SoftmaxProblem) -> StridedConfig:
     layout = layout_of(problem)
     nearest_row, nearest_element = abs(layout.kept[-1].strides[0]), abs(layout.reduced[-1].strides[0])
     along = nearest_element <= nearest_row or layout.kept[-1].n == 1
-    lanes, parts = (1, 256) if along and layout.length > 64 else (32, 8)
-    if along and layout.length > 8192:
+    lanes, parts = (1, 256) if along and layout.length > 64 and layout.rows < LIMIT32 else (32, 8)
+    if lanes == 1 and layout.length > 8192:
         parts = 1024
     reach = max(abs(end) for s in operands(problem) for end in s.span)
     wide = max(reach, layout.rows * 2, layout.length * 2) >= LIMIT32
@@ -39,7 +39,9 @@ def space(problem: SoftmaxProblem) -> list[StridedConfig]:
     """Every configuration worth timing, the heuristic's first."""
     best = heuristic(problem)
     shapes = ((1, 256), (1, 1024), (8, 32), (32, 8), (32, 32), (128, 1))
-    return list(dict.fromkeys([best, *(replace(best, lanes=lanes, parts=parts) for lanes, parts in shapes)]))
+    rows = layout_of(problem).rows
+    fitting = [(lanes, parts) for lanes, parts in shapes if rows < LIMIT32 * lanes]
+    return list(dict.fromkeys([best, *(replace(best, lanes=lanes, parts=parts) for lanes, parts in fitting)]))
 
 
 def _rank(axes: tuple[Axis, ...]) -> int:

@@ -91,12 +91,10 @@ def _plan_steps(problem: NormProblem, policy: Policy, steps: Any) -> Executable:
     def prepare(kernel: Kernel, grid: Any, threads: int, scalars: Any) -> Any:
         return kernel.prepare(policy.device, grid, (threads, 1, 1), scalars)
 
+    table, nbytes = _workspace(problem, steps)
     if problem.op == TEST:
-        direct, nbytes = prepare(*steps.application()).direct, 0
+        direct = prepare(*steps.application()).direct
     else:
-        unit = ITEMSIZE[accumulator(problem)]
-        table = (3 * steps.parts + 1) * steps.channels * unit
-        nbytes = table + 4 * steps.channels * unit
         names, of_reduction, of_finish, of_walk = _RUNNING if problem.running else _STEPS[problem.op]
         launches = [(prepare(*steps.reduction()), of_reduction)]
         if getattr(steps, "joins", False):
@@ -111,6 +109,14 @@ def _plan_steps(problem: NormProblem, policy: Policy, steps: Any) -> Executable:
     return around(direct, facts, nbytes)
 
 
+def _workspace(problem: NormProblem, steps: Any) -> tuple[int, int]:
+    """Where the coefficients lie behind the parts, and bytes in all."""
+    if problem.op == TEST:
+        return 0, 0
+    channel = steps.channels * ITEMSIZE[accumulator(problem)]
+    return (3 * steps.parts + 1) * channel, (3 * steps.parts + 5) * channel
+
+
 def _precision_reason(problem: NormProblem, policy: Policy) -> str:
     acc = accumulator(problem)
     if policy.precision in ("float16", "float32", "float64") and policy.precision != acc:
@@ -120,7 +126,13 @@ def _precision_reason(problem: NormProblem, policy: Policy) -> str:
 
 def _register_steps(op: str, stem: str, module: Any, steps: Any, speed: float) -> None:
     def supports(problem: NormProblem, policy: Policy) -> str:
-        return _precision_reason(problem, policy) or module.reason(problem) or device_reason(policy)
+        reason = _precision_reason(problem, policy) or module.reason(problem)
+        if reason:
+            return reason
+        _, nbytes = _workspace(problem, steps(problem, module.heuristic(problem)))
+        if nbytes > policy.workspace_limit:
+            return f"needs a workspace of {nbytes} bytes, the limit is {policy.workspace_limit}"
+        return device_reason(policy)
 
     def plan(problem: NormProblem, policy: Policy, config: Any = None) -> Executable:
         return _plan_steps(problem, policy, steps(problem, config or module.heuristic(problem)))

@@ -106,6 +106,12 @@ def _register(op: str, stem: str, plan: Callable[..., Executable], complete: boo
         if policy.precision in ("float16", "float32", "float64") and policy.precision != acc:
             return f"computes {problem.inputs[0].dtype} in {acc}, not in {policy.precision}"
         reason = getattr(layout, f"{stem}_reason")(problem)
+        if (
+            not reason
+            and op == "spatialtf_grid_grad"
+            and (needed := grid.theta_steps(problem)[2]) > policy.workspace_limit
+        ):
+            reason = f"needs a workspace of {needed} bytes, the limit is {policy.workspace_limit}"
         if not reason and op == "spatialtf_sampler_grad" and not images_a_slice(problem, policy, stem):
             needed = workspace_of(problem, 1, stem)[-1]
             reason = f"needs a workspace of {needed} bytes for one image, the limit is {policy.workspace_limit}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 from numbadnn.errors import BackendUnavailableError
 from numbadnn.kernels import simulate
@@ -37,6 +38,17 @@ def float32_reason(policy: Policy) -> str:
     if policy.algo not in ("auto", "none", "deterministic"):
         return f"has no algorithm {policy.algo!r}"
     return ""
+
+
+def reach_reason(problem: Any) -> str:
+    """Why a kernel that finds the pixel of a tap in 32 bits cannot compute a convolution, "" where it can."""
+    axes = zip(problem.x.shape[2:], problem.taps, problem.y.shape[2:], problem.padding, strict=True)
+    steps = zip(problem.stride, problem.dilation, strict=True)
+    farthest = max(
+        n + sum(pad) + taps * dilation + out * stride
+        for (n, taps, out, pad), (stride, dilation) in zip(axes, steps, strict=True)
+    )
+    return "needs a padded image of fewer than 2**31 rows and columns" if farthest >= LIMIT32 else ""
 
 
 def accumulator_of(dtype: str, policy: Policy) -> str:

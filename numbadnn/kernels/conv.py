@@ -15,7 +15,7 @@ from typing import Any
 
 from numbadnn.kernels._launch import Kernel, blocks
 from numbadnn.kernels._plans import one_launch
-from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
+from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason, reach_reason
 from numbadnn.ops.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
@@ -123,16 +123,6 @@ def _channels_last(spec: Spec) -> bool:
     return spec.shape[1] > 1 and (spec.shape[-1] == 1 or abs(spec.strides[1]) < abs(spec.strides[-1]))
 
 
-def _farthest(problem: ConvProblem) -> int:
-    """The largest coordinate of the padded image that a kernel computes."""
-    axes = zip(problem.x.shape[2:], problem.taps, problem.y.shape[2:], problem.padding, strict=True)
-    steps = zip(problem.stride, problem.dilation, strict=True)
-    return max(
-        n + sum(pad) + taps * dilation + out * stride
-        for (n, taps, out, pad), (stride, dilation) in zip(axes, steps, strict=True)
-    )
-
-
 def _supports(problem: ConvProblem, policy: Policy) -> str:
     if policy.precision == "float16":
         return "accumulates in float32 or float64, not in float16"
@@ -140,9 +130,9 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
         return "accumulates float64 data in float64, not in float32"
     if policy.algo not in ("auto", "none", "deterministic"):
         return f"has no algorithm {policy.algo!r}"
-    if _farthest(problem) >= LIMIT32:
-        return "needs a padded image of fewer than 2**31 rows and columns"
-    return device_reason(policy)
+    if max(*problem.x.shape, *problem.w.shape, *problem.y.shape) >= LIMIT32:
+        return "needs fewer than 2**31 images, channels and filters"
+    return reach_reason(problem) or device_reason(policy)
 
 
 def _plan(problem: ConvProblem, policy: Policy, config: DirectConfig | None = None) -> Executable:

@@ -17,7 +17,7 @@ import math
 from typing import Any
 
 from numbadnn.kernels import corrmm_steps as steps
-from numbadnn.kernels._support import LIMIT32, device_reason
+from numbadnn.kernels._support import LIMIT32, device_reason, reach_reason
 from numbadnn.kernels.corrmm_matrices import (
     ENOUGH_BYTES,
     CorrmmConfig,
@@ -42,8 +42,10 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
         return "accumulates in float32 or float64, not in float16"
     if policy.precision in ("float32", "float64") and policy.precision != m.held:
         return f"accumulates {problem.x.dtype} in {m.held}, not in {policy.precision}"
-    if max(m.rows, m.columns, math.prod(problem.x.shape[2:]), m.N) >= LIMIT32:
+    if max(m.rows, m.columns, m.K, math.prod(problem.x.shape[2:]), m.N) >= LIMIT32:
         return "needs matrices of fewer than 2**31 rows and columns"
+    if reason := reach_reason(problem):
+        return reason
     if problem.unshared and m.columns > 65535:
         return "needs at most 65535 output positions where filters are unshared"
     if m.workspace(1) > policy.workspace_limit:

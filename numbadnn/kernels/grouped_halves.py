@@ -17,7 +17,7 @@ from numbadnn.kernels import grouped_halves_config as configurations
 from numbadnn.kernels import grouped_halves_weights
 from numbadnn.kernels._launch import Kernel, blocks
 from numbadnn.kernels._plans import one_launch
-from numbadnn.kernels._support import LIMIT32, device_reason, float32_reason
+from numbadnn.kernels._support import LIMIT32, device_reason, float32_reason, reach_reason
 from numbadnn.kernels.grouped_halves_access import CHANNELS, load_width, put_width
 from numbadnn.kernels.grouped_halves_config import GroupedHalvesConfig
 from numbadnn.kernels.grouped_halves_walk import Walk
@@ -49,7 +49,7 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
         return "needs two spatial axes and shared filters"
     if problem.x.itemsize != 2:
         return "needs float16 or bfloat16"
-    if reason := float32_reason(policy):
+    if reason := float32_reason(policy) or reach_reason(problem):
         return reason
     specs = (problem.x, problem.w, problem.y)
     if not all(s.size for s in specs):

@@ -17,7 +17,7 @@ from typing import Any
 
 from numbadnn.kernels import _driver, implicit_layout, implicit_pixels, implicit_weights, simulate
 from numbadnn.kernels._launch import Kernel
-from numbadnn.kernels._support import device_reason
+from numbadnn.kernels._support import device_reason, reach_reason
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
@@ -48,6 +48,8 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
         return "needs float16 or bfloat16, or float32 where TF32 is allowed"
     if policy.precision in ("float16", "float64"):
         return f"accumulates in float32, not in {policy.precision}"
+    if reason := reach_reason(problem):
+        return reason
     readable, left = implicit_layout.readable(problem), _left(problem, policy)
     if left.workspace_limit < 0:
         needed = implicit_layout.buffer_bytes(problem)

@@ -25,7 +25,7 @@ from numbadnn.kernels import (
 )
 from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._plans import around, one_launch
-from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
+from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason, reach_reason
 from numbadnn.kernels.line_boxes import BoxesConfig
 from numbadnn.kernels.line_channels import THREADS, ChannelConfig, first_tap
 from numbadnn.kernels.line_dense import (
@@ -134,6 +134,8 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
         return "accumulates in float32 or float64, not in float16"
     if policy.precision == "float32" and problem.x.dtype == "float64":
         return "accumulates float64 data in float64, not in float32"
+    if reason := reach_reason(problem):
+        return reason
     reach = problem.x.shape[3] * max(problem.stride) + problem.padding[1][0] + THREADS * 8
     if max(reach, problem.y.size) >= LIMIT32:
         return "needs lines of fewer than 2**31 steps"

@@ -16,7 +16,7 @@ from typing import Any
 
 from numbadnn.kernels import _driver, pool_argmax, pool_strided, pool_tiles, pool_walk, simulate
 from numbadnn.kernels._launch import Kernel
-from numbadnn.kernels._support import accumulator_of, device_reason
+from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
 from numbadnn.ops.pool import PoolProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
@@ -82,12 +82,18 @@ def plan_strided(problem: PoolProblem, policy: Policy, config: Any = None) -> Ex
     return Executable(run, workspace_bytes=nbytes, determinism="gpu_to_gpu", facts=facts)
 
 
+def _reach_reason(problem: PoolProblem) -> str:
+    """Why kernels that find the pixels of a window in 32 bits cannot, "" where they can."""
+    padded = (n + 2 * pad for n, pad in zip(problem.x.shape[2:], problem.pad, strict=True))
+    return "needs strides and padded images below 2**31" if max(*padded, *problem.stride) >= LIMIT32 else ""
+
+
 def supports_tiles(problem: PoolProblem, policy: Policy) -> str:
-    return pool_tiles.reason(problem) or device_reason(policy)
+    return _reach_reason(problem) or pool_tiles.reason(problem) or device_reason(policy)
 
 
 def supports_argmax(problem: PoolProblem, policy: Policy) -> str:
-    return pool_argmax.reason(problem) or device_reason(policy)
+    return _reach_reason(problem) or pool_argmax.reason(problem) or device_reason(policy)
 
 
 def supports_strided(problem: PoolProblem, policy: Policy) -> str:

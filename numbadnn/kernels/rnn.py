@@ -10,7 +10,7 @@ from typing import Any
 
 from numbadnn.kernels import rnn_persist, rnn_steps
 from numbadnn.kernels._launch import Kernel
-from numbadnn.kernels._support import device_reason
+from numbadnn.kernels._support import LIMIT32, device_reason
 from numbadnn.kernels.rnn_pack import padded, plan_packed
 from numbadnn.kernels.rnn_passes import plan_backward, plan_forward
 from numbadnn.kernels.rnn_sizes import Memory, Sizes, accumulator, kept_memory, space_memory
@@ -19,14 +19,21 @@ from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
 NAME = "numba.rnn"
+#: blocks of a step lie along the grid's second axis
+MOST_SEQUENCES = 65535 * rnn_steps.TILE
 
 
 def supports(problem: RnnProblem, policy: Policy) -> str:
-    """Everything, but no other implementation's reserve."""
+    """Everything that a grid covers, but no other implementation's reserve."""
     if problem.made_by not in ("", NAME):
         return f"the reserve was written by {problem.made_by}, which alone can read it"
     if policy.precision in ("float16", "float32", "float64") and policy.precision != accumulator(problem.dtype):
         return f"computes {problem.dtype} in {accumulator(problem.dtype)}, not in {policy.precision}"
+    n = problem.network
+    if problem.batch > MOST_SEQUENCES or problem.steps * problem.batch >= LIMIT32:
+        return f"needs at most {MOST_SEQUENCES} sequences, of fewer than 2**31 steps in all"
+    if max(problem.input_dim, 4 * n.hidden_size * n.directions) >= LIMIT32:
+        return "needs inputs and states of fewer than 2**31 numbers"
     return device_reason(policy)
 
 

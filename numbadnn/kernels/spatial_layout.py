@@ -12,6 +12,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
 from numbadnn.kernels._launch import Kernel, blocks, reciprocal
+from numbadnn.kernels._support import LIMIT32
 from numbadnn.ops.spatial import SpatialProblem
 from numbadnn.problem import Spec
 
@@ -155,6 +156,14 @@ def reach(image: Spec) -> int:
 
 
 def planes_reason(problem: SpatialProblem) -> str:
+    """Why the kernels for any layout cannot, "" if they can."""
+    grid = problem.grid or problem.dgrid
+    assert grid is not None
+    _, h, w, _ = grid.shape
+    if max(h, w, *(problem.img.shape[2:] if problem.img else ())) >= LIMIT32:
+        return "needs fewer than 2**31 rows and columns"
+    if problem.dgrid is not None and h * w >= LIMIT32:
+        return "needs fewer than 2**31 points an image"
     return ""
 
 

@@ -37,7 +37,7 @@ from numbadnn.kernels import (
 )
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._plans import one_launch
-from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason
+from numbadnn.kernels._support import LIMIT32, accumulator_of, device_reason, reach_reason
 from numbadnn.kernels.unshared_tile import vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy, contiguous_strides
@@ -146,6 +146,8 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
         return "accumulates in float32 or float64, not in float16"
     if policy.precision == "float32" and problem.x.dtype == "float64":
         return "accumulates float64 data in float64, not in float32"
+    if reason := reach_reason(problem):
+        return reason
     blocks = math.prod(problem.y.shape[2:]) * problem.groups * problem.x.shape[0]
     if max(blocks, math.prod(problem.w.shape[3:])) >= LIMIT32:
         return "needs fewer than 2**31 blocks and terms"

@@ -23,55 +23,52 @@ def gather_terms(problem: ConvProblem, block: tuple[int, int], rows: int, planes
 
     x, w, y, G = problem.x, problem.w, problem.y, problem.groups
     (N, _, *image), (K, Cg, *_), (_, _, *out) = x.shape, w.shape, y.shape
-    Kg, stride = K // G, problem.stride
-    (xn, xc, *x_steps), (yn, yk, *y_steps), (wk, wc, *_) = x.strides, y.strides, w.strides
-    taps, forward = tap_list(problem), problem.direction == "forward"
-    terms = Terms(N, (stride if forward else (1, 1, 1)) if planes else None)
-    later = {"limit": 0, "run": 1, "packed": 0, "in_place": 0, "plane": 0, "block": 0, "outside": 0}
-    later |= {"G": G, "a_group": Kg * wk}
-    if forward:
-        geo = Geometry(
-            M=Kg,
-            a_row=wk,
-            **named("", "DHW", image),
-            src_group=Cg * xc,
-            src_c=xc,
-            src_n=xn,
-            **named("src_", "dhw", x_steps),
-            **named("step_", "dhw", stride),
-            out_group=Kg * yk,
-            out_m=yk,
-            out_n=yn,
-            **named("out_", "dhw", y_steps),
-            **later,
-        )
-        terms.add_phase(tuple(out), 0, taps, Cg, wc, G * -(-Kg // rows), block)
-        return geo, terms
+    Kg, forward = K // G, problem.direction == "forward"
+    images, results = (
+        (x, Cg, w.strides[1]),
+        (y, Kg, w.strides[0]),
+    )  # channels of a group, and the filters' strides along them
+    (source, C, w_c), (result, M, w_m) = (images, results) if forward else (results, images)
+    # between neighbouring pixels: of the result in what is read, and of a phase in the result
+    step, apart = (problem.stride, (1, 1, 1)) if forward else ((1, 1, 1), problem.stride)
+    (src_n, src_c, *src_steps), (out_n, out_m, *out_steps) = source.strides, result.strides
+    taps, terms = tap_list(problem), Terms(N, step if planes else None)
     geo = Geometry(
-        M=Cg,
-        a_row=wc,
-        **named("", "DHW", out),
-        src_group=Kg * yk,
-        src_c=yk,
-        src_n=yn,
-        **named("src_", "dhw", y_steps),
-        **named("step_", "dhw", (1, 1, 1)),
-        out_group=Cg * xc,
-        out_m=xc,
-        out_n=xn,
-        **named("out_", "dhw", [s * step for s, step in zip(stride, x_steps, strict=True)]),
-        **later,
+        M=M,
+        G=G,
+        a_group=Kg * w.strides[0],
+        a_row=w_m,
+        **named("", "DHW", source.shape[2:]),
+        src_group=C * src_c,
+        src_c=src_c,
+        src_n=src_n,
+        **named("src_", "dhw", src_steps),
+        **named("step_", "dhw", step),
+        out_group=M * out_m,
+        out_m=out_m,
+        out_n=out_n,
+        **named("out_", "dhw", [s * between for s, between in zip(apart, out_steps, strict=True)]),
+        limit=0,
+        run=1,
+        packed=0,
+        in_place=0,
+        plane=0,
+        block=0,
+        outside=0,
     )
+    if forward:
+        terms.add_phase(tuple(out), 0, taps, C, w_c, G * -(-M // rows), block)
+        return geo, terms
     outside = False
-    for first in itertools.product(*(range(min(s, n)) for s, n in zip(stride, image, strict=True))):
+    for first in itertools.product(*(range(min(s, n)) for s, n in zip(apart, image, strict=True))):
         here = []
         for *places, offset in taps:
             behind = [(a - place) for a, place in zip(first, places, strict=True)]
-            if not any(d % s for d, s in zip(behind, stride, strict=True)):
-                here.append((*(d // s for d, s in zip(behind, stride, strict=True)), offset))
-        grid = tuple(-(-(n - a) // s) for n, a, s in zip(image, first, stride, strict=True))
-        at = sum(a * step for a, step in zip(first, x_steps, strict=True))
-        terms.add_phase(grid, at, here, Kg, wk, G * -(-Cg // rows), block)
+            if not any(d % s for d, s in zip(behind, apart, strict=True)):
+                here.append((*(d // s for d, s in zip(behind, apart, strict=True)), offset))
+        grid = tuple(-(-(n - a) // s) for n, a, s in zip(image, first, apart, strict=True))
+        at = sum(a * between for a, between in zip(first, out_steps, strict=True))
+        terms.add_phase(grid, at, here, C, w_c, G * -(-M // rows), block)
         reached = (zip(place, grid, out, strict=False) for place in here)
         outside |= any(low < 0 or low + n > m for axes in reached for low, n, m in axes)
     return geo._replace(outside=int(outside)), terms

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 from numba import prange
 
-from numbadnn.cpu._elements import accsize, itemsize, load1, peek, store1
+from numbadnn.cpu._elements import accsize, itemsize
+from numbadnn.cpu._runs import write_run
 from numbadnn.cpu._thin_filters_lines import inlined, lay_planes
 from numbadnn.cpu._thin_filters_tile import MASKING, TILES, clear, tile
 from numbadnn.cpu._typed import inner
-from numbadnn.cpu._vector import element, lanes, load, load_acc, scale, scale_add, store, store_acc, zeros
+from numbadnn.cpu._vector import element, lanes, load_acc, scale_add, store_acc
 
 
 class Geometry(NamedTuple):
@@ -120,26 +121,6 @@ def _lay_y(here, y, at, first, last, rows, columns, geo, phases, spare, like):  
         lay_planes(here, size, (last - first) * geo.K, none, y, at, geo.y_k, shape, strides, none, spare, like)
 
 
-@inner
-def _write(w, first, step, line, n, alpha, beta, like):  # type: ignore[no-untyped-def]
-    """n elements of w, ``step`` apart: alpha * line + beta * w."""
-    vl, acc = lanes(like), accsize(like)
-    if step == 1:
-        for i in range(0, n, vl):
-            mask, value = (1 << min(vl, n - i)) - 1, load_acc(line + i * acc, like)
-            if beta == 0:
-                store(w, first + i, mask, scale(alpha, value), like)
-            else:
-                old = load(w, first + i, mask, zeros(like), like)
-                store(w, first + i, mask, scale_add(alpha, value, beta, old), like)
-        return
-    for i in range(n):
-        one = alpha * peek(line, i, like)
-        if beta != 0:
-            one += beta * load1(w, first + i * step, like)
-        store1(w, first + i * step, one, like)
-
-
 @inlined
 def _put(w, line, block, k, geo, w_offsets, alpha, beta, like):  # type: ignore[no-untyped-def]
     """The sums of filter k of a block to w."""
@@ -147,11 +128,11 @@ def _put(w, line, block, k, geo, w_offsets, alpha, beta, like):  # type: ignore[
     if geo.across:
         for i in range(geo.terms):
             first, n = block * vl * geo.w_k + w_offsets[i], min(vl, geo.G - block * vl)
-            _write(w, first, geo.w_k, line + i * vl * acc, n, alpha, beta, like)
+            write_run(line + i * vl * acc, w, first, n, geo.w_k, alpha, beta, like)
         return
     first, run = (block * geo.K + k) * geo.w_k, geo.terms if geo.w_step else geo.terms // geo.terms
     for i in range(0, geo.terms, run):
-        _write(w, first + w_offsets[i], geo.w_step, line + i * acc, run, alpha, beta, like)
+        write_run(line + i * acc, w, first + w_offsets[i], run, geo.w_step, alpha, beta, like)
 
 
 @inlined

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from numba import njit, prange
 
 from numbadnn.cpu._elements import accsize, load1, peek, poke, store1
-from numbadnn.cpu._vector import fill, lanes, load, load_acc, multiply_add, scale, scale_add, store, store_acc, zeros
+from numbadnn.cpu._runs import read_run, write_run
+from numbadnn.cpu._vector import fill, lanes, load_acc, multiply_add, store_acc, zeros
 
 
 class Geometry(NamedTuple):
@@ -47,41 +48,6 @@ class Geometry(NamedTuple):
 
 
 @njit(nogil=True, error_model="numpy")
-def _read(target, base, offset, n, step, like):
-    """n elements, ``step`` apart, into accumulators; nothing past them is touched."""
-    vl, acc = lanes(like), accsize(like)
-    if step == 1:
-        for i in range(0, n - vl + 1, vl):
-            store_acc(target + i * acc, load(base, offset + i, (1 << vl) - 1, zeros(like), like), like)
-        for i in range(n // vl * vl, n):
-            poke(target, i, load1(base, offset + i, like), like)
-    else:
-        for i in range(n):
-            poke(target, i, load1(base, offset + i * step, like), like)
-
-
-@njit(nogil=True, error_model="numpy")
-def _write(source, base, offset, n, step, alpha, beta, like):
-    """n elements, ``step`` apart: alpha * source + beta * what is there."""
-    vl, acc = lanes(like), accsize(like)
-    for i in range(0, n, vl):
-        mask = (1 << min(vl, n - i)) - 1
-        value = load_acc(source + i * acc, like)
-        if step == 1:
-            if beta == 0:
-                store(base, offset + i, mask, scale(alpha, value), like)
-            else:
-                old = load(base, offset + i, mask, zeros(like), like)
-                store(base, offset + i, mask, scale_add(alpha, value, beta, old), like)
-        else:
-            for j in range(i, min(i + vl, n)):
-                one = alpha * peek(source, j, like)
-                if beta != 0:
-                    one += beta * load1(base, offset + j * step, like)
-                store1(base, offset + j * step, one, like)
-
-
-@njit(nogil=True, error_model="numpy")
 def _seen(here, x, n0, n1, g, p, q, geo, terms, like):
     """What the filters of group g see at (p, q) of images n0..n1: rows of ``pitch`` from ``here``; 0 on padding."""
     for m in range(geo.terms):
@@ -96,7 +62,7 @@ def _seen(here, x, n0, n1, g, p, q, geo, terms, like):
 def _filter(here, w, at, m0, m1, geo, terms, like):
     """Terms m0..m1 of the filter that begins at ``at``."""
     if geo.w_step == 1:
-        _read(here, w, at + terms[m0, 3], m1 - m0, 1, like)
+        read_run(here, w, at + terms[m0, 3], m1 - m0, 1, like)
     else:
         for m in range(m0, m1):
             poke(here, m - m0, load1(w, at + terms[m, 3], like), like)
@@ -175,7 +141,7 @@ def inputs(x, w, y, like, geo, terms, planes, work, channels, alpha, beta, threa
                 for h in range(geo.H):
                     at = n * geo.x_n + (g * geo.C + c) * geo.x_c + h * geo.x_h
                     line = here + ((c - c0) * geo.H + h) * geo.W * acc
-                    _write(line, x, at, geo.W, geo.x_w, alpha, beta, like)
+                    write_run(line, x, at, geo.W, geo.x_w, alpha, beta, like)
 
 
 def filters(x, w, y, like, geo, terms, planes, work, images, alpha, beta, threads):
@@ -199,7 +165,7 @@ def filters(x, w, y, like, geo, terms, planes, work, images, alpha, beta, thread
                     store_acc(row + m * acc, sums, like)
                 at = k * geo.w_k + p * geo.w_h + q * geo.w_w
                 if geo.w_step == 1:
-                    _write(row, w, at + terms[0, 3], geo.terms, 1, alpha, beta, like)
+                    write_run(row, w, at + terms[0, 3], geo.terms, 1, alpha, beta, like)
                 else:
                     for m in range(geo.terms):
                         one = alpha * peek(row, m, like)

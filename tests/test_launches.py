@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import extreme_problems
+import large_problems
 import pytest
 from fixed_problems import FIXED
 from recorded_cuda import DEVICES, RecordedCuda, held, installed
@@ -85,6 +86,17 @@ def _holds(lines: Iterable[str], policies: Callable[[int], Iterable[Policy]]) ->
 def _in_turn(count: int) -> Callable[[int], list[Policy]]:
     """So many policies for each problem, others for the next."""
     return lambda i: [POLICIES[(count * i + k) % len(POLICIES)] for k in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "line"), [*(("numba.unshared", *row) for row in large_problems.UNSHARED), *large_problems.OTHERS]
+)
+def test_kernels_of_larger_problems(name: str, kind: str, line: str) -> None:
+    problem = cases.parse(line)
+    (impl,) = (i for i in implementations(problem.op) if i.name == name)
+    with installed():
+        assert type(impl.plan(problem, Policy(device=H200)).facts["config"]).__name__ == kind
+    _holds([line], lambda _: POLICIES)
 
 
 KERNEL = Kernel("a kernel", "ptr ptr i32", lambda: lambda: None, 1024)

@@ -1,6 +1,7 @@
 """``numba.unshared`` on a GPU where kernels of many positions and images take over: other cases are too small for them."""
 
 import pytest
+from large_problems import IMAGES, UNSHARED
 from simulated_unshared import with_extremes
 
 from numbadnn.ops.conv import ConvProblem
@@ -8,40 +9,9 @@ from numbadnn.problem import Policy
 from numbadnn.registry import implementations
 from numbadnn.validate.check import Subject, check
 
-IMAGES, FILTERS = "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"
-#: (kind of configuration, problem)
-PROBLEMS = (
-    ("TwofoldConfig", "conv2d x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
-    ("TwofoldConfig", "conv2d x=float32:24x32x37x33 w=float32:48x37x33x16x3x3 pad=1,1,1,1 groups=2 alpha=-0.5 beta=2"),
-    ("TwofoldConfig", "conv2d x=float32:19x16x57x57 w=float32:20x27x27x16x5x5 stride=2,2 flip=0"),
-    ("ProductsConfig", "conv2d x=float32:16x16x31x31 w=float32:16x23x23x16x9x9"),
-    (
-        "ProductsConfig",
-        "conv2d x=float32:24x16x53x55 w=float32:24x26x27x8x5x5 pad=1,1,1,1 stride=2,2 groups=2 alpha=-0.5 beta=2",
-    ),
-    ("ManyConfig", "conv2d x=float32:32x8x42x42 w=float32:4x34x34x8x9x9 flip=0"),
-    ("BoxConfig", "conv2d x=float32:8x8x42x42 w=float32:16x34x34x8x9x9"),
-    ("RingConfig", "conv2d x=float16:32x16x36x36 w=float16:16x28x28x16x9x9"),
-    ("RingConfig", "conv2d x=bfloat16:19x16x36x36 w=bfloat16:20x28x28x16x9x9 alpha=2 beta=-1"),
-    ("PlacesManyConfig", "conv2d x=float16:16x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
-    ("RowsConfig", f"{IMAGES} x=float32:8x16x25x21 w=float32:8x13x11x16x3x3 pad=1,1,1,1 stride=2,2"),
-    ("SplitConfig", f"{IMAGES} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
-    ("SplitConfig", f"{IMAGES} x=float32:17x16x36x36 w=float32:12x28x28x16x9x9 flip=0 alpha=2 beta=-1"),
-    ("RowsConfig", f"{IMAGES} x=float32:32x16x31x31 w=float32:16x20x20x16x12x12"),
-    ("SplitConfig", f"{IMAGES} x=float32:32x64x20x21 w=float32:40x20x21x32x3x3 pad=1,1,1,1 groups=2"),
-    ("SplitConfig", f"{IMAGES} x=float32:10x24x61x57 w=float32:16x29x27x24x5x5 stride=2,2"),
-    ("RowsConfig", f"{IMAGES} x=float16:32x16x31x31 w=float16:16x23x23x16x9x9"),
-    ("RowsConfig", f"{IMAGES} x=bfloat16:8x32x32x32 w=bfloat16:20x32x32x32x3x3 pad=1,1,1,1 alpha=2 beta=-1"),
-    ("RowsConfig", f"{IMAGES} x=float16:1x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
-    ("RowsConfig", f"{IMAGES} x=float16:32x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1 flip=0"),
-    ("RowsConfig", f"{IMAGES} x=float16:24x32x20x20 w=float16:64x20x20x16x3x3 pad=1,1,1,1 groups=2"),
-    ("WeightsManyConfig", f"{FILTERS} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
-    ("WeightsManyConfig", f"{FILTERS} x=float16:32x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
-)
-
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("kind", "text"), PROBLEMS)
+@pytest.mark.parametrize(("kind", "text"), UNSHARED)
 def test_what_larger_kernels_compute(kind: str, text: str) -> None:
     problem = ConvProblem.parse(text)
     (impl,) = (i for i in implementations(problem.op) if i.name == "numba.unshared")

@@ -37,7 +37,7 @@ MOST = 3.0
 #: engines of cuDNN 9.19 by FFT or Winograd: for convolutions and for gradients of images
 TRANSFORMING = (3, 50)
 #: times the fastest: what is within it is not worth a line among the layers
-SLOWER = 1.03
+SLOWER = 1.02
 NOT_NOW = object()
 #: whose choice of a configuration needs no GPU and has changed since it was measured
 CHOOSES = {"numba.implicit_tiles": implicit_tiles_model.heuristic}

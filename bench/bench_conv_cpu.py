@@ -1,4 +1,4 @@
-"""conv2d on the CPU beside PyTorch's: the layers of ResNet-50, float32, four images, three directions.
+"""conv2d on the CPU beside PyTorch's: the layers of ResNet-50, float32, four images, three directions, channels first and last.
 
 Both use all cores they are given and allocate their output; calls alternate and the least time of each counts, so that
 what else the machine does hurts both alike. The limit is a large matrix product by PyTorch's BLAS. Every element is held
@@ -7,6 +7,7 @@ against numbadnn.reference before a speed is printed; a case that fails prints R
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -36,10 +37,11 @@ def least_ms(calls: tuple[Callable[[], Any], ...], seconds: float = 0.6) -> list
     return best
 
 
-def measure(layer: tuple[Any, ...], direction: str, limit: float) -> dict[str, Any]:
+def measure(layer: tuple[Any, ...], direction: str, last: bool, limit: float) -> dict[str, Any]:
+    """``last``: whether channels are neighbours, of the filters too."""
     import torch
 
-    arrays = operands(layer, IMAGES, torch.float32, False, "cpu")
+    arrays = operands(layer, IMAGES, torch.float32, last, "cpu")
     ours, theirs = pair(direction, layer, arrays)
     result = ours()
     ran = numbadnn.last_call()
@@ -48,7 +50,8 @@ def measure(layer: tuple[Any, ...], direction: str, limit: float) -> dict[str, A
     named = dict(zip("xwy", arrays, strict=True))
     inputs = {"forward": "xw", "grad_inputs": "yw", "grad_weights": "xy"}[direction]
     worst = Trial(problem, tuple(named[n].numpy() for n in inputs)).compare(result.numpy(), ran.arithmetic).worst
-    row = {"layer": layer[0], "direction": direction, "impl": ran.impl, "error/bound": worst}
+    row = {"layer": layer[0], "layout": "nhwc" if last else "nchw", "direction": direction}
+    row |= {"impl": ran.impl, "error/bound": worst}
     if not worst <= 1:
         return row | {"GFLOP/s": "REFUSED"}
     ours_ms, torch_ms = least_ms((ours, theirs))
@@ -66,20 +69,31 @@ def main() -> None:
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
     limit = 2 * 2048**3 / least_ms((lambda: a @ b,))[0] / 1e6
     layers = RESNET50[::4] if "--quick" in sys.argv else RESNET50
-    rows = [measure(layer, d, limit) for layer in layers for d in DIRECTIONS]
+    rows = [measure(layer, d, last, limit) for last in (False, True) for layer in layers for d in DIRECTIONS]
     print(
         table(
             rows,
-            ("layer", "direction", "impl", "error/bound", "ms", "GFLOP/s", "torch GFLOP/s", "vs torch", "of limit"),
+            (
+                "layer",
+                "layout",
+                "direction",
+                "impl",
+                "error/bound",
+                "ms",
+                "GFLOP/s",
+                "torch GFLOP/s",
+                "vs torch",
+                "of limit",
+            ),
         )
     )
-    for direction in (*DIRECTIONS, ""):
-        chosen = [r for r in rows if r["direction"].startswith(direction) and "vs torch" in r]
+    for layout, direction in itertools.product(("nchw", "nhwc"), (*DIRECTIONS, "")):
+        chosen = [r for r in rows if r["layout"] == layout and r["direction"].startswith(direction) and "vs torch" in r]
         mean = geometric_mean([r["vs torch"] for r in chosen])
         # where PyTorch is slow for a reason of its own, our ratio says little about us
         plain = geometric_mean([r["vs torch"] for r in chosen if r["vs torch"] < 2])
         print(
-            f"{direction or 'all directions'}: geometric mean vs torch {mean:.3f}; without ratios above 2: {plain:.3f}"
+            f"{layout} {direction or 'all directions'}: geometric mean vs torch {mean:.3f}; without ratios above 2: {plain:.3f}"
         )
     print(
         f"matrix product {limit:.0f} GFLOP/s, {torch.get_num_threads()} threads; written to",

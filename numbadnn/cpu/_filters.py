@@ -98,7 +98,7 @@ def _pack_y(target, small, base, k0, k1, count, table, geo, like):
 
 
 @njit(nogil=True, error_model="numpy")
-def _finish(w, like, geo, w_offsets, tiles, small, g, k0, m_first, m_last, alpha, beta):
+def finish_vector(w, like, geo, w_offsets, tiles, small, g, k0, m_first, m_last, alpha, beta):
     """Add the parts of a vector of filters from k0, turn them and write rows m_first..m_last of them."""
     vl, acc, item = lanes(like), accsize(like), itemsize(like)
     NR = NV * vl
@@ -297,7 +297,7 @@ def _part(
             if geo.splits == 1 and end == j1:  # while the tiles are in the caches
                 m0, m1 = mc * MR, min(mc_end * MR, geo.M)
                 for k in range(column0 * NR, min(column1 * NR, geo.K), vl):
-                    _finish(w, like, geo, w_offsets, tiles, small, g, k, m0, m1, alpha, beta)
+                    finish_vector(w, like, geo, w_offsets, tiles, small, g, k, m0, m1, alpha, beta)
 
 
 def product(
@@ -371,7 +371,7 @@ def finish(w, like, geo, w_offsets, tiles, work, work_size, alpha, beta, threads
         for g in range(geo.G):
             for k0 in range(0, geo.K, vl):
                 if job % threads == tid:
-                    _finish(
+                    finish_vector(
                         w, like, geo, w_offsets, tiles + g * group, work + tid * work_size, g, k0, 0, geo.M, alpha, beta
                     )
                 job += 1

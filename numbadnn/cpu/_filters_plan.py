@@ -24,26 +24,16 @@ def _longest(pixels: int, block: int, planes: Planes, grid: Any) -> int:
     return int((place(np.minimum(first + block, pixels) - 1) - place(first)).max()) + 1 + planes.reach
 
 
-def plan_filters(problem: ConvProblem) -> Executable:
-    """The gradient with respect to the weights by ``_filters.py``."""
+def parts_of(problem: ConvProblem, vl: int) -> tuple[Any, int]:
+    """Geometry of ``_filters.py``, of volumes, with no planes; and the elements of a part's tiles. ``vl``: lanes of a vector."""
     from numbadnn.cpu import _filters
     from numbadnn.cpu._micro import KC, MR, NV
-    from numbadnn.cpu._vector import VECTOR_BYTES
 
-    like = np.empty(1, STORED[problem.x.dtype])
-    acc = 8 if problem.x.dtype == "float64" else 4
-    vl = VECTOR_BYTES // acc
-    problem = flattened(volume(problem))
     x, w, y, G = problem.x, problem.w, problem.y, problem.groups
-    (N, _, *image), (K, Cg, *_), (_, _, *out) = x.shape, w.shape, y.shape
-    listed, Q = tap_list(problem), y.shape[4]
-    planes, each = planes_of(tuple(out), problem.stride, listed), planes_of_taps(tuple(out), listed)
-    # taps far apart reach far beyond a block of pixels
-    planes = min(planes, each, key=lambda p: len(p.taps) * _longest(N * math.prod(out), KC, p, out))
-    taps = np.array(planes.taps, np.int64).reshape(-1, 3)
-    T, M, Kg, pixels = len(listed), Cg * len(listed), K // G, N * math.prod(out)
-    panels, columns = -(-M // MR), -(-Kg // (NV * vl))
-    tile_elements = G * panels * columns * MR * NV * vl
+    (N, _, *image), (K, Cg, *taps), (_, _, *out) = x.shape, w.shape, y.shape
+    T, Kg, pixels, Q = math.prod(taps), K // G, N * math.prod(out), out[2]
+    M = Cg * T
+    tile_elements = G * -(-M // MR) * -(-Kg // (NV * vl)) * MR * NV * vl
     # parts: a power of two, while each has some thousands of pixels and they are not larger than the operands together
     splits = 1
     while splits < 8 and pixels >= splits * 4096 and tile_elements * splits * 2 <= max(x.size + y.size, 1 << 18):
@@ -73,10 +63,33 @@ def plan_filters(problem: ConvProblem) -> Executable:
         splits=splits,
         split=part,
         plane=0,
-        rows=planes.rows,
-        pitch=planes.pitch,
-        reach=planes.reach,
+        rows=0,
+        pitch=0,
+        reach=0,
     )
+    return geo, tile_elements
+
+
+def plan_filters(problem: ConvProblem) -> Executable:
+    """The gradient with respect to the weights by ``_filters.py``."""
+    from numbadnn.cpu import _filters
+    from numbadnn.cpu._micro import KC, MR, NV
+    from numbadnn.cpu._vector import VECTOR_BYTES
+
+    like = np.empty(1, STORED[problem.x.dtype])
+    acc = 8 if problem.x.dtype == "float64" else 4
+    vl = VECTOR_BYTES // acc
+    problem = flattened(volume(problem))
+    x, w, G, Cg, out = problem.x, problem.w, problem.groups, problem.w.shape[1], problem.y.shape[2:]
+    geo, tile_elements = parts_of(problem, vl)
+    splits, pixels, T = geo.splits, geo.pixels, geo.T
+    panels, columns = -(-geo.M // MR), -(-geo.K // (NV * vl))
+    listed = tap_list(problem)
+    planes, each = planes_of(tuple(out), problem.stride, listed), planes_of_taps(tuple(out), listed)
+    # taps far apart reach far beyond a block of pixels
+    planes = min(planes, each, key=lambda p: len(p.taps) * _longest(pixels, KC, p, out))
+    taps = np.array(planes.taps, np.int64).reshape(-1, 3)
+    geo = geo._replace(rows=planes.rows, pitch=planes.pitch, reach=planes.reach)
     channel = np.arange(Cg, dtype=np.int64)[:, None]
     number, shift = np.array(planes.terms, np.int64).reshape(-1, 2).T
     if T == 1 and not any(map(any, problem.padding)) and x.dtype in ("float32", "float64"):
@@ -86,7 +99,7 @@ def plan_filters(problem: ConvProblem) -> Executable:
         plane = (-(-_longest(pixels, KC, planes, out) // vl) | 1) * vl
         geo = geo._replace(plane=plane)
         rows = (channel * len(taps) + number) * plane + shift
-    rows = np.append(rows, np.full(-M % MR, rows[-1, -1])) * acc
+    rows = np.append(rows, np.full(-geo.M % MR, rows[-1, -1])) * acc
     w_offsets = (channel * w.strides[1] + np.array([t[3] for t in listed], np.int64)).ravel()
     alpha, beta = scalars(problem)
     product, finish, flops = kernel_of(_filters.product), kernel_of(_filters.finish), problem.flops

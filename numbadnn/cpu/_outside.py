@@ -39,11 +39,11 @@ def sum_inside(tile, rows, pixels, src, filters, offsets, taps, phase, geo, m0, 
         for j in range(pixels if infinite else 0):
             at = i * NV * vl + j
             if peek(tile, at, like) * 0 != 0:
-                poke(tile, at, _sum(src, filters, row, offsets, taps, phase, geo, j0 + j, like), like)
+                poke(tile, at, sum_of(src, filters, row, offsets, taps, phase, geo, j0 + j, like), like)
 
 
 @njit(nogil=True, error_model="numpy")
-def _sum(src, filters, row, offsets, taps, phase, geo, pixel, like):
+def sum_of(src, filters, row, offsets, taps, phase, geo, pixel, like):
     """One sum, over the taps that meet the image; NaN as soon as it is that. ``pixel``: of the rows as they are laid out."""
     line, q = divmod(pixel, phase[13])
     slices, p = divmod(line, phase[12])

@@ -4,7 +4,8 @@ A plan is pure integer geometry: lists of filter taps (slice, row and column the
 image and in the filters each lies), and of phases (``_gather.py``). Whatever the direction, padding, subsample, dilation,
 flip, groups and strides, they end here; the kernels know only these lists. Groups of few channels (depthwise among them)
 have no product worth making: ``_thin.py`` takes the same lists. Unshared filters have none either (``_unshared.py``). The
-gradient of the filters is ``_filters.py``, of few filters a group ``_thin_filters.py``.
+gradient of the filters is ``_filters.py``, of few filters a group ``_thin_filters.py``. Where channels are neighbours in memory
+the products are those of ``_last.py`` and ``_last_filters.py``, whose vectors are channels.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 from numbadnn.cpu._filters_plan import plan_filters
 from numbadnn.cpu._gather_plan import gather_terms, plan_gather
+from numbadnn.cpu._last_filters_plan import is_last_filters, plan_last_filters
+from numbadnn.cpu._last_plan import is_last, plan_last
 from numbadnn.cpu._terms import volume
 from numbadnn.cpu._thin_filters_plan import few_filters, plan_few_filters
 from numbadnn.cpu._thin_plan import is_thin, plan_thin
@@ -27,10 +30,12 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
     if problem.unshared:
         return plan_unshared(problem)
     if problem.direction == "grad_weights":
-        return plan_few_filters(problem) if few_filters(problem) else plan_filters(problem)
+        if few_filters(problem):
+            return plan_few_filters(problem)
+        return plan_last_filters(problem) if is_last_filters(problem) else plan_filters(problem)
     if is_thin(problem):
         return plan_thin(volume(problem), *gather_terms(volume(problem), (1, 1), 1, planes=False))
-    return plan_gather(problem)
+    return plan_last(problem) if is_last(problem) else plan_gather(problem)
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:

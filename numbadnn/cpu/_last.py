@@ -18,8 +18,7 @@ from numbadnn.cpu._elements import accsize, itemsize, load1, peek, poke
 from numbadnn.cpu._last_box import lay_box, places_of, zero_run
 from numbadnn.cpu._micro import KC, MR, NV, listed_kernel
 from numbadnn.cpu._outside import finite, sum_of
-from numbadnn.cpu._runs import write_run
-from numbadnn.cpu._vector import lanes
+from numbadnn.cpu._vector import lanes, load, load_acc, scale, scale_add, store, zeros
 
 #: pixels of which all channels are written before those of others
 TOGETHER = 8 * MR
@@ -37,6 +36,23 @@ def _mend(tile, pixels, pixel0, m0, m1, source, filters, offsets, taps, phase, g
             at = i * NR + m - m0
             if peek(tile, at, like) * 0 != 0:
                 poke(tile, at, sum_of(source, filters, row, offsets, taps, phase, geo, pixel0 + i, like), like)
+
+
+@njit(nogil=True, error_model="numpy")
+def _write(tiles, target, places, m0, m1, alpha, beta, like):
+    """Channels m0..m1 of pixels that lie at ``places``, in bytes: alpha * sums + beta * what is there."""
+    vl, acc = lanes(like), accsize(like)
+    for m in range(m0, m1, vl):
+        mask, at = (1 << min(vl, m1 - m)) - 1, tiles + (m - m0) * acc
+        if beta == 0:
+            for place in places:
+                store(target + place, m, mask, scale(alpha, load_acc(at, like)), like)
+                at += NV * vl * acc
+        else:
+            for place in places:
+                old = load(target + place, m, mask, zeros(like), like)
+                store(target + place, m, mask, scale_add(alpha, load_acc(at, like), beta, old), like)
+                at += NV * vl * acc
 
 
 @njit(nogil=True, error_model="numpy")
@@ -102,9 +118,7 @@ def _job(
                         geo,
                         like,
                     )
-            for i in range(pixel, stop):
-                tile = tiles + (i - pixel) * NR * acc
-                write_run(tile, target + targets[i], m0, m1 - m0, 1, alpha, beta, like)
+            _write(tiles, target, targets[pixel:stop], m0, m1, alpha, beta, like)
 
 
 def gather_last(

@@ -79,6 +79,12 @@ def test_which_kernel(name, op):
     assert kernel == ("filters" if long else "last filters" if op == "conv2d_grad_wrt_weights" else "last")
 
 
+def test_filters_that_are_too_many_are_not_laid_out_once_more():
+    for op, kernel in zip(OPS, ("gather", "gather", "last filters"), strict=True):
+        problem = ConvProblem.parse(f"{op} x=float32:1x512x8x8:nhwc w=float32:4096x512x5x5:nhwc")
+        assert conv.plan(problem, Policy(), None).facts["kernel"] == kernel
+
+
 @pytest.mark.parametrize("name", ["boxes", "stride, dilation", "no pixel under some taps", "groups", "long rows"])
 def test_infinite_filters_of_the_images_gradient_meet_no_position_outside(name):
     op = "conv2d_grad_wrt_inputs"

@@ -16,6 +16,8 @@ from numbadnn.registry import Executable
 
 #: channels of a group, read and written, fewer of which leave most of a vector idle, or are not worth a box
 FEWEST_WRITTEN, FEWEST_READ = 12, 8
+#: of all filters, more of which are not laid out once more: memory that is kept
+MOST_FILTERS = 1 << 25
 #: pixels of a job, and of one with many channels, of which more than so many elements would leave the cache; of fewer
 #: jobs than so many a thread, panels are shared too
 PIXELS, FEW_PIXELS, ENOUGH, JOBS = 448, 64, 1 << 17, 4
@@ -25,6 +27,8 @@ def is_last(problem: ConvProblem) -> bool:
     """Whether it is one of these."""
     read, wide = (problem.y, problem.x) if problem.direction == "grad_inputs" else (problem.x, problem.y)
     enough = read.shape[1] >= FEWEST_READ * problem.groups and wide.shape[1] >= FEWEST_WRITTEN * problem.groups
+    if problem.direction != "grad_weights" and problem.w.size > MOST_FILTERS:
+        return False
     return enough and read.strides[1] == 1 == wide.strides[1] and math.prod(problem.outputs[0].shape) > 0
 
 

@@ -24,6 +24,7 @@ CASES = {
     "no pixel under some taps": dict(x=(2, 16, 2, 3), w=(16, 16, 5, 5), padding=((2, 2), (2, 2))),
     "padding alone under some taps": dict(x=(1, 16, 2, 2), w=(16, 16, 1, 1), padding=((3, 0), (0, 4))),
     "groups": dict(x=(2, 48, 9, 7), w=(80, 24, 3, 3), padding=((1, 1), (1, 1)), groups=2),
+    "three channels": dict(x=(2, 3, 19, 23), w=(16, 3, 7, 7), padding=((3, 3), (3, 3)), stride=(2, 2)),
     "long rows": dict(x=(1, 12, 2, 1001), w=(16, 12, 1, 3), padding=((0, 0), (1, 1))),
     "long rows, stride": dict(x=(1, 12, 3, 1501), w=(13, 12, 2, 3), padding=((1, 0), (0, 2)), stride=(1, 2)),
     "filters one behind the other": dict(
@@ -74,9 +75,12 @@ def problem_of(op, name, dtype="float32", **more):
 @pytest.mark.parametrize("name", CASES)
 def test_which_kernel(name, op):
     problem, _ = problem_of(op, name)
-    long = op == "conv2d_grad_wrt_weights" and problem.y.shape[3] > 256
-    kernel = conv.plan(problem, Policy(), None).facts["kernel"]
-    assert kernel == ("filters" if long else "last filters" if op == "conv2d_grad_wrt_weights" else "last")
+    kernel = {"conv2d": "last", "conv2d_grad_wrt_inputs": "last", "conv2d_grad_wrt_weights": "last filters"}[op]
+    if name == "three channels" and op == "conv2d_grad_wrt_inputs":
+        kernel = "gather"  # to which it writes: a vector has more
+    if problem.y.shape[3] > 256 and op == "conv2d_grad_wrt_weights":
+        kernel = "filters"
+    assert conv.plan(problem, Policy(), None).facts["kernel"] == kernel
 
 
 def test_filters_that_are_too_many_are_not_laid_out_once_more():

@@ -14,8 +14,8 @@ from numbadnn.cpu._terms import Terms, scalars, volume
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.registry import Executable
 
-#: channels of a group, read and written, fewer of which leave most of a vector idle, or are not worth a box
-FEWEST_WRITTEN, FEWEST_READ = 12, 8
+#: channels of a group, written and read, fewer of which leave most of a vector idle, or are no neighbours
+FEWEST_WRITTEN, FEWEST_READ = 12, 2
 #: of all filters, more of which are not laid out once more: memory that is kept
 MOST_FILTERS = 1 << 25
 #: pixels of a job, and of one with many channels, of which more than so many elements would leave the cache; of fewer

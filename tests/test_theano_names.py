@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,23 @@ def test_names_under_the_specifications_modules() -> None:
     assert {"conv2d", "dnn_conv", "config", "conv"} <= set(dir(numbadnn.theano))
     with pytest.raises(AttributeError, match="no attribute 'dnn_convolution'"):
         _ = numbadnn.theano.dnn_convolution
+
+
+@pytest.mark.parametrize("module", ("numbadnn.theano.abstract_conv", "numbadnn.theano.nnet.abstract_conv"))
+def test_abstract_conv_is_a_module_of_the_specification(module: str) -> None:
+    """With its own conv2d and the upsampling that the documents have in it; in a process that has imported no module of them."""
+    code = f"""
+import numpy as np, numbadnn.theano
+module = {module}
+names = ("bilinear_kernel_1D", "bilinear_kernel_2D", "bilinear_upsampling", "frac_bilinear_upsampling")
+assert all(getattr(module, name) is getattr(numbadnn.theano, name) for name in (*names, "conv3d", "get_conv_output_shape"))
+x, w = np.arange(50, dtype="f4").reshape(1, 2, 5, 5), np.arange(8, dtype="f4").reshape(1, 2, 2, 2)
+y = module.conv2d(x, w, x.shape, w.shape, "valid", (1, 1), False, (2, 3))  # no image_shape before the dilation
+seen = [x[:, :, i : i + 3, j : j + 2] * w[0, :, i // 2, j // 3][:, None, None] for i in (0, 2) for j in (0, 3)]
+assert np.array_equal(y[:, 0], sum(part.sum(1) for part in seen))
+assert numbadnn.theano.conv2d is numbadnn.theano.nnet.conv2d is not module.conv2d
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.skipif("NUMBADNN_SPECIFICATION" not in os.environ, reason="the documents are not part of the repository")

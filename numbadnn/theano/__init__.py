@@ -2,9 +2,9 @@
 
 Every name of ``theano.gpuarray.dnn``, ``theano.sandbox.cuda.dnn`` and ``theano.tensor.nnet`` that means something without a
 graph compiler stands here, called with arrays and giving arrays. A module a family holds them, each with its ``__all__``;
-they are gathered when first asked for. ``conv`` and ``conv3d2d`` are modules of the specification whose functions have
-names used elsewhere, so they keep theirs: ``numbadnn.theano.conv.conv2d`` is the old one. ``dnn`` and ``nnet`` are this
-module under the specification's names. Flags are ``numbadnn.theano.config``.
+they are gathered when first asked for. ``conv``, ``conv3d2d`` and ``abstract_conv`` are modules of the specification that
+have functions of a name used elsewhere, so they keep theirs: ``numbadnn.theano.conv.conv2d`` is the old one. ``dnn`` and
+``nnet`` are this module under the specification's names. Flags are ``numbadnn.theano.config``.
 
 >>> import numpy as np
 >>> from numbadnn.theano import conv2d, config
@@ -18,8 +18,9 @@ import importlib
 import pkgutil
 from typing import Any
 
-#: modules whose names are not gathered
-_OWN = ("config", "conv", "conv3d2d", "dnn", "nnet")
+#: modules of the specification, and those of them whose names are not gathered
+_MODULES = ("abstract_conv", "config", "conv", "conv3d2d", "dnn", "nnet")
+_OWN = ("config", "conv", "conv3d2d", "dnn")
 _names: dict[str, str] = {}
 
 
@@ -38,7 +39,7 @@ def _gathered() -> dict[str, str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OWN:
+    if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if not name.startswith("_") and name in _gathered():
         return getattr(importlib.import_module(f"{__name__}.{_names[name]}"), name)
@@ -46,4 +47,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*_gathered(), *_OWN})
+    return sorted({*_gathered(), *_MODULES})

@@ -1,13 +1,15 @@
-"""``theano.tensor.nnet.abstract_conv``: convolutions on any backend, by the specification's names, and as classes."""
+"""``theano.tensor.nnet.abstract_conv``: convolutions on any backend, by the specification's names, and as classes.
+
+``conv2d`` here is the specification's of this name, ``numbadnn.conv2d``; nnet's, which is ``numbadnn.theano.conv2d``, has
+``image_shape`` before ``filter_dilation``.
+"""
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 
-import numbadnn
 from numbadnn import reference, shapes
 from numbadnn.ops import conv_build
 from numbadnn.ops.conv_derived import (
@@ -17,6 +19,7 @@ from numbadnn.ops.conv_derived import (
     separable_conv2d,
     separable_conv3d,
 )
+from numbadnn.ops.conv_functions import conv2d as conv2d
 from numbadnn.ops.conv_functions import (
     conv2d_grad_wrt_inputs,
     conv2d_grad_wrt_weights,
@@ -37,7 +40,12 @@ from numbadnn.shapes import (
     get_conv_shape_1axis,
 )
 from numbadnn.theano._named import by_axes, compute
+from numbadnn.theano.upsample import bilinear_kernel_1D as bilinear_kernel_1D
+from numbadnn.theano.upsample import bilinear_kernel_2D as bilinear_kernel_2D
+from numbadnn.theano.upsample import bilinear_upsampling as bilinear_upsampling
+from numbadnn.theano.upsample import frac_bilinear_upsampling as frac_bilinear_upsampling
 
+#: what numbadnn.theano gathers here: conv2d it has of nnet, the upsampling of upsample
 __all__ = [
     "AbstractConv",
     "AbstractConv2d",
@@ -54,7 +62,6 @@ __all__ = [
     "border_mode_to_pad",
     "causal_conv1d",
     "check_conv_gradinputs_shape",
-    "conv2d",
     "conv2d_grad_wrt_inputs",
     "conv2d_grad_wrt_weights",
     "conv2d_transpose",
@@ -80,51 +87,6 @@ _GRAD_INPUTS = by_axes(
 _GRAD_WEIGHTS = by_axes(
     conv_build.grad_weights, "_grad_wrt_weights", first="img", second="topgrad", **(_HINTS | {"filter_shape": "shape"})
 )
-
-
-def conv2d(
-    input: Any,
-    filters: Any,
-    input_shape: Any = None,
-    filter_shape: Any = None,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1),
-    filter_flip: bool = True,
-    image_shape: Any = None,
-    filter_dilation: Any = (1, 1),
-    num_groups: int = 1,
-    unshared: bool = False,
-    **kwargs: Any,
-) -> Any:
-    """``numbadnn.conv2d`` with the specification's order of parameters and what it had deprecated.
-
-    ``image_shape`` is the old name of ``input_shape`` (a warning; ValueError with both). ``imshp_logical`` and
-    ``kshp_logical`` are a ValueError, other unknown keywords a warning. numbadnn's own (``backend``, ``out``, ``alpha``
-    ...) are handed on. Source: spec/semantics.md 1.3.
-
-    >>> conv2d(np.ones((1, 1, 2, 2), "float32"), np.ones((1, 1, 2, 2), "float32")).item()
-    4.0
-    """
-    for name in ("imshp_logical", "kshp_logical"):
-        if name in kwargs:
-            raise ValueError(f"Keyword argument '{name}' for conv2d is not supported anymore.")
-    own = ("alpha", "beta", "algo", "precision", "backend", "out", "stream")
-    known = {name: kwargs.pop(name) for name in own if name in kwargs}
-    if kwargs:
-        warnings.warn(f"Keyword arguments {sorted(kwargs)} for conv2d are ignored", stacklevel=2)
-    if image_shape is not None:
-        warnings.warn(
-            "The `image_shape` keyword argument to `conv2d` is deprecated, it has been renamed to `input_shape`.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        if input_shape is not None:
-            raise ValueError("input_shape and image_shape should not be provided at the same time.")
-        input_shape = image_shape
-    return numbadnn.conv2d(
-        input, filters, input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups,
-        unshared, **known,
-    )  # fmt: skip
 
 
 class BaseAbstractConv:

@@ -65,11 +65,24 @@ def as_int(name: str, value: Any, minimum: int) -> int:
     return number
 
 
+def ints(name: str, values: Any, length: int, minimum: int) -> tuple[int, ...]:
+    """A sequence or vector of ``length`` integers of at least ``minimum`` as a tuple; else ValueError."""
+    given = tuple(values) if isinstance(values, np.ndarray) and values.ndim == 1 else values
+    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != length:
+        raise ValueError(f"{name}: expected a tuple of {length} integers >= {minimum}, got {values!r}")
+    return tuple(as_int(name, v, minimum) for v in given)
+
+
 def positive_ints(name: str, values: Any, length: int) -> tuple[int, ...]:
-    """A sequence of ``length`` integers >= 1 (subsample, filter_dilation, kernel sizes) as a tuple."""
-    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != length:
-        raise ValueError(f"{name}: expected a tuple of {length} integers >= 1, got {values!r}")
-    return tuple(as_int(name, v, 1) for v in values)
+    """The same of integers >= 1: subsample, filter_dilation, kernel sizes."""
+    return ints(name, values, length, 1)
+
+
+def _known_ints(name: str, values: Any, length: int) -> tuple[int | None, ...]:
+    """The same where an entry may be None, which is not known."""
+    known = [1 if v is None else v for v in values] if isinstance(values, (tuple, list)) else values
+    checked = positive_ints(name, known, length)
+    return tuple(None if v is None else n for v, n in zip(values, checked, strict=True))
 
 
 def _axis_modes(border_mode: Any, convdim: int) -> tuple[Any, ...]:
@@ -190,14 +203,16 @@ def get_conv_output_shape(
     return (image_shape[0], kernel_shape[0], *(get_conv_shape_1axis(i, k, *axis) for i, k, axis in sizes))
 
 
-def _axes(shape: Shape, border_mode: Any, subsample: Any, filter_dilation: Any) -> list[tuple[Any, int, int]]:
+def _axes(
+    shape: Shape, border_mode: Any, subsample: Any, filter_dilation: Any
+) -> list[tuple[Any, int | None, int | None]]:
     """(border mode, subsample, dilation) of each spatial axis of an array of this shape."""
     convdim = len(shape) - 2
     if convdim < 1:
         raise ValueError(f"shape: expected (batch, channels, sizes...), got {tuple(shape)!r}")
-    steps = (1,) * convdim if filter_dilation is None else positive_ints("filter_dilation", filter_dilation, convdim)
+    steps = _known_ints("filter_dilation", (1,) * convdim if filter_dilation is None else filter_dilation, convdim)
     modes = _axis_modes(border_mode, convdim)
-    return list(zip(modes, positive_ints("subsample", subsample, convdim), steps, strict=True))
+    return list(zip(modes, _known_ints("subsample", subsample, convdim), steps, strict=True))
 
 
 def conv_flops(
@@ -375,9 +390,9 @@ def assert_conv_shape(shape: Shape) -> tuple[Any, ...]:
 
 
 def assert_shape(x: T, expected_shape: Shape | None, msg: str = "Unexpected shape.") -> T:
-    """``x`` itself if its shape is the expected one (None fits anything); else ValueError with ``msg`` and both shapes.
+    """``x`` itself if its shape is the expected one (None fits anything); else AssertionError with ``msg`` and both shapes.
 
-    None, and Nones alone, expect nothing, not even a rank. Theano raised AssertionError, and only under a flag.
+    None, and Nones alone, expect nothing, not even a rank.
 
     >>> import numpy as np
     >>> assert_shape(np.zeros((2, 3)), (None, 3)).shape
@@ -388,5 +403,5 @@ def assert_shape(x: T, expected_shape: Shape | None, msg: str = "Unexpected shap
     shape = tuple(x.shape)  # type: ignore[attr-defined]
     known = [e is None or e == n for e, n in zip(expected_shape, shape, strict=False)]
     if len(shape) != len(expected_shape) or not all(known):
-        raise ValueError(f"{msg} Expected {tuple(expected_shape)}, got {shape}.")
+        raise AssertionError(f"{msg} Expected {tuple(expected_shape)}, got {shape}.")
     return x

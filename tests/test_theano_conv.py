@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -245,8 +246,10 @@ def test_a_direction_hint_on_the_gpu(border: Any, hint: str | None, name: str) -
         (r"conv_mode: expected 'conv' or 'cross'", lambda: theano.dnn_conv(X, W, conv_mode="same")),
         (r"algo: expected one of .*small", lambda: theano.dnn_conv(X, W, algo="fastest")),
         (r"algo: expected one of none, small, fft_tiling", lambda: theano.dnn_conv3d(X3, W3, algo="winograd")),
-        (r"kerns_shp: expected 4 integers", lambda: theano.dnn_gradweight(X, X, (3, 3))),
-        (r"img_shp: expected 5 integers", lambda: theano.dnn_gradinput3d(W3, X3, (3, 3, 3))),
+        (r"kerns_shp: expected a tuple of 4 integers", lambda: theano.dnn_gradweight(X, X, (3, 3))),
+        (r"^img_shp: expected an integer >= 0, got None", lambda: theano.dnn_gradinput(W, X, (2, None, 7, 6))),
+        (r"^num_groups must .* got 'small'", lambda: theano.GpuDnnConv(None, False, "small")),
+        (r"img_shp: expected a tuple of 5 integers", lambda: theano.dnn_gradinput3d(W3, X3, (3, 3, 3))),
         (r"border_mode", lambda: theano.dnn_conv(X, W, border_mode=(-1, 0))),
         (r"^kerns: expected 3 channels \(3 channels of img in 1 groups\), got 4", lambda: theano.dnn_conv(X[:, :3], W)),
         (r"^img: expected 5 dimensions, got 4", lambda: theano.dnn_conv3d(X, W3)),
@@ -323,6 +326,55 @@ def test_abstract_ops_close_under_gradients() -> None:
         assert forward.flops([x.shape, w.shape], [y.shape]) == numbadnn.shapes.conv_flops(x.shape, w.shape, 1)
 
 
+def test_shapes_may_be_lists_or_vectors_of_any_integers() -> None:
+    """What NumPy has for an integer, too, wherever a shape or steps are given."""
+    y = numbadnn.conv2d(X, W, subsample=(1, 2))
+    dx = numbadnn.conv2d_grad_wrt_inputs(y, W, X.shape, subsample=(1, 2))
+    dw = numbadnn.conv2d_grad_wrt_weights(X, y, W.shape, subsample=(1, 2))
+    for kind in (
+        list,
+        np.array,
+        lambda values: tuple(map(np.int16, values)),
+        lambda values: list(map(np.array, values)),
+    ):
+        step = {"subsample": kind((1, 2))}
+        assert np.array_equal(theano.dnn_conv(X, W, **step), y)
+        assert np.array_equal(theano.dnn_gradinput(W, y, kind(X.shape), **step), dx)
+        assert np.array_equal(theano.dnn_gradweight(X, y, kind(W.shape), **step), dw)
+        assert np.array_equal(theano.AbstractConv2d(**step)(X, W), y)
+        assert np.array_equal(theano.AbstractConv2d_gradInputs(**step)(W, y, kind(X.shape[2:])), dx)
+        assert np.array_equal(theano.AbstractConv2d_gradWeights(**step)(X, y, kind(W.shape[2:])), dw)
+        assert np.array_equal(theano.GpuDnnConv()(X, W, None, theano.GpuDnnConvDesc("valid", **step)), y)
+        assert theano.CorrMM(**step)(X, W).shape == y.shape
+    assert np.array_equal(theano.dnn_conv(X, W, np.array((0, 0)), kind((1, 2))), y)
+    for dilation in (2, np.int64(2), np.array(2), np.array((2, 2)), [2, np.int8(2)]):
+        wide = theano.BaseAbstractConv(2).conv(X, W, dilation=dilation)
+        assert np.allclose(wide, numbadnn.conv2d(X, W, filter_dilation=(2, 2)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        getattr(theano, f"{name}{gradient}")
+        for name in ("CorrMM", "Corr3dMM", "AbstractConv2d", "AbstractConv3d")
+        for gradient in ("", "_gradInputs", "_gradWeights")
+    ]
+    + [theano.GpuDnnConvDesc],
+)
+def test_what_no_convolution_has_is_refused_when_an_operation_is_made(make: Any) -> None:
+    dilation = "dilation" if make is theano.GpuDnnConvDesc else "filter_dilation"
+    for border in ("same", -1, (1, -1), [1, 1], (1,), (1, 1, 1, 1), None):
+        with pytest.raises(ValueError, match="border_mode"):
+            make(border_mode=border)
+    for name in ("subsample", dilation):
+        for steps in (2, (1,), (1, 0), (1, 1, 1, 1), "cross"):
+            with pytest.raises(ValueError, match=f"^{name}: expected .*{re.escape(repr(steps))}|got 0$"):
+                make(**{"border_mode": "valid", name: steps})
+    for groups in (0, -1, 1.5, "small"):
+        with pytest.raises(ValueError, match="^num_groups must have value greater than zero.*got"):
+            make(border_mode="valid", num_groups=groups)
+
+
 def test_abstract_convolutions_of_debugging() -> None:
     base = theano.BaseAbstractConv(2)
     for mode in ("valid", "full"):
@@ -367,6 +419,10 @@ def test_abstract_convolutions_of_debugging() -> None:
             r"^invalid shape for gradInputs",
             lambda: theano.AbstractConv2d_gradInputs()(W, X[:, [0] * 6], (7, 6)),
         ),
+        (ValueError, "^shape: .* 2 .*, got .2, 4, 7, 6", lambda: theano.AbstractConv2d_gradInputs()(W, X, X.shape)),
+        (ValueError, "^shape: .* >= 0, got 6.5", lambda: theano.AbstractConv2d_gradInputs()(W, X, (7, 6.5))),
+        (ValueError, "^shape: .* >= 0, got 3.5", lambda: theano.AbstractConv2d_gradWeights()(X, X, (3, 3.5))),
+        (ValueError, "^shape: .* of 2 integers", lambda: theano.AbstractConv2d_gradWeights()(X, X, 3)),
         (ValueError, r"^topgrad: expected shape", lambda: theano.AbstractConv2d_gradWeights()(X, X, (3, 3))),
         (ValueError, "invalid mode half", lambda: theano.BaseAbstractConv(2).conv(X, W, "half")),
         (ValueError, "direction", lambda: theano.BaseAbstractConv(2).unshared2d(X, W, (1, 1), "back")),

@@ -52,8 +52,12 @@ def test_kernel_of_two_ratios():
         numbadnn.bilinear_kernel_2D((2, 3, 4))
     with pytest.raises(ValueError, match="positive"):
         numbadnn.bilinear_kernel_1D(0)
-    with pytest.raises(TypeError, match="integer"):
-        numbadnn.bilinear_kernel_1D(1.5)
+    for bad in (1.5, True, np.array([2]), "2", None):
+        with pytest.raises(TypeError, match="ratio: expected an integer"):
+            numbadnn.bilinear_kernel_1D(bad)
+    for two in (np.array(2), np.int8(2)):  # a scalar, as the specification has it
+        assert np.array_equal(numbadnn.bilinear_kernel_1D(two, False), [1, 2, 1])
+        assert np.array_equal(numbadnn.bilinear_kernel_2D((two, 3), normalize=False), whole)
 
 
 @pytest.mark.parametrize("ratio", range(2, 10))

@@ -11,6 +11,7 @@ There are ceil(n*p/q) outputs. The gradient is the transposed map: what an outpu
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,15 @@ Float64 = NDArray[np.float64]
 
 
 def _positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
-    if value < 1:
+    if number < 1:
         raise ValueError(f"{name}: expected a positive integer, got {value!r}")
-    return int(value)
+    return number
 
 
 def bilinear_kernel_1D(ratio: Any, normalize: bool = True, *, dtype: str = "float32") -> NDArray[Any]:

@@ -36,7 +36,7 @@ def route(border_mode: Any, subsample: Any, dilation: Any, num_groups: int, hint
     """
     if hint is not None and (not isinstance(hint, str) or hint not in HINTS):
         raise ValueError(f"direction_hint: expected one of {', '.join(map(repr, HINTS))}, got {hint!r}")
-    if not _plain(subsample, num_groups):
+    if not isinstance(border_mode, str) or not _plain(subsample, num_groups):
         return ""
     if hint == "bprop weights" and border_mode == "valid" and _plain(dilation):
         return ROUTES[1]

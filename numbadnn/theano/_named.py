@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn import dispatch
+from numbadnn import dispatch, shapes
 from numbadnn.ops import conv_build
 
 
@@ -15,6 +15,19 @@ def by_axes(
     """The builders of conv2d and conv3d, or of the gradients whose names end so, by the number of spatial axes."""
     bases = {2: conv_build.TWO, 3: conv_build.THREE}
     return {axes: build(f"conv{axes}d{ending}", names._replace(**arguments)) for axes, names in bases.items()}
+
+
+def check(
+    axes: int, border_mode: Any, subsample: Any, dilation: Any, num_groups: Any, dilation_name: str = "filter_dilation"
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Subsample and dilation, None being ones, of an operation that is made; ValueError for what no convolution has."""
+    ones = (1,) * axes
+    shapes.padding_pairs(border_mode, ones)
+    conv_build.groups_of(num_groups)
+    return (
+        shapes.positive_ints("subsample", ones if subsample is None else subsample, axes),
+        shapes.positive_ints(dilation_name, ones if dilation is None else dilation, axes),
+    )
 
 
 def compute(

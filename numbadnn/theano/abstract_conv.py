@@ -39,7 +39,7 @@ from numbadnn.shapes import (
     get_conv_output_shape,
     get_conv_shape_1axis,
 )
-from numbadnn.theano._named import by_axes, compute
+from numbadnn.theano._named import by_axes, check, compute
 from numbadnn.theano.upsample import bilinear_kernel_1D as bilinear_kernel_1D
 from numbadnn.theano.upsample import bilinear_kernel_2D as bilinear_kernel_2D
 from numbadnn.theano.upsample import bilinear_upsampling as bilinear_upsampling
@@ -112,15 +112,8 @@ class BaseAbstractConv:
             raise ValueError(f"convolution dimension {convdim} is not supported: expected 2 or 3")
         if unshared and convdim == 3:
             raise NotImplementedError("Unshared 3D convolution is not implemented")
-        ones = (1,) * convdim
         self.convdim, self.imshp, self.kshp, self.border_mode = convdim, imshp, kshp, border_mode
-        self.subsample = shapes.positive_ints("subsample", ones if subsample is None else subsample, convdim)
-        self.filter_dilation = shapes.positive_ints(
-            "filter_dilation", ones if filter_dilation is None else filter_dilation, convdim
-        )
-        shapes.padding_pairs(border_mode, ones, self.filter_dilation)  # raises for a border mode that is none
-        if num_groups < 1:
-            raise ValueError("num_groups must have value greater than zero")
+        self.subsample, self.filter_dilation = check(convdim, border_mode, subsample, filter_dilation, num_groups)
         self.filter_flip, self.num_groups, self.unshared = filter_flip, num_groups, unshared
 
     def _compute(self, builds: dict[int, Any], first: Any, second: Any, hints: tuple[Any, Any]) -> Any:
@@ -148,7 +141,8 @@ class BaseAbstractConv:
         """
         if mode not in ("valid", "full"):
             raise ValueError(f"invalid mode {mode}, which must be either 'valid' or 'full'")
-        steps = (dilation,) * self.convdim if isinstance(dilation, int) else tuple(dilation)
+        steps = (dilation,) * self.convdim if np.ndim(dilation) == 0 else dilation
+        steps = shapes.positive_ints("dilation", steps, self.convdim)
         more: dict[str, Any] = {"filter_dilation": steps, "num_groups": num_groups}
         if self.convdim == 3:
             if unshared:
@@ -228,7 +222,9 @@ class AbstractConv_gradInputs(BaseAbstractConv):
     """``AbstractConv_gradInputs(convdim, ...)(kern, topgrad, shape)``: ``shape`` are the image's spatial sizes."""
 
     def __call__(self, kern: Any, topgrad: Any, shape: Any = None, add_assert_shape: bool = True) -> Any:
-        image = self.imshp if shape is None else (*(self.imshp or (None, None))[:2], *(int(n) for n in shape))
+        image = self.imshp
+        if shape is not None:
+            image = (*(self.imshp or (None, None))[:2], *shapes.ints("shape", shape, self.convdim, 0))
         return self._compute(_GRAD_INPUTS, topgrad, kern, (image, self.kshp))
 
 
@@ -238,7 +234,7 @@ class AbstractConv_gradWeights(BaseAbstractConv):
     def __call__(self, img: Any, topgrad: Any, shape: Any = None, add_assert_shape: bool = True) -> Any:
         filters = self.kshp
         if shape is not None:
-            sizes = tuple(int(n) for n in shape)[-self.convdim :]
+            sizes = shapes.ints("shape", shape[-self.convdim :] if np.ndim(shape) else shape, self.convdim, 0)
             ahead = 2 + self.convdim if self.unshared else 2
             filters = (*(self.kshp or (None,) * ahead)[:ahead], *sizes)
         return self._compute(_GRAD_WEIGHTS, img, topgrad, (filters, self.imshp))

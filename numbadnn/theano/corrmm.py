@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numbadnn
+from numbadnn.theano._named import check
 
 __all__ = [
     "Corr3dMM",
@@ -27,7 +28,9 @@ __all__ = [
 
 
 class _Parameters:
-    """What the operations of two axes are made with."""
+    """What the operations of two axes are made with; ValueError for what no convolution has."""
+
+    _axes = 2
 
     def __init__(
         self,
@@ -37,8 +40,8 @@ class _Parameters:
         num_groups: int = 1,
         unshared: bool = False,
     ) -> None:
-        self.border_mode, self.subsample, self.filter_dilation = border_mode, subsample, filter_dilation
-        self.num_groups, self.unshared = num_groups, unshared
+        self.subsample, self.filter_dilation = check(self._axes, border_mode, subsample, filter_dilation, num_groups)
+        self.border_mode, self.num_groups, self.unshared = border_mode, num_groups, unshared
 
     def _shared(self) -> tuple[Any, ...]:
         return self.border_mode, self.subsample, self.filter_dilation, self.num_groups, self.unshared
@@ -49,6 +52,8 @@ class _Parameters:
 
 class _Parameters3d(_Parameters):
     """The same of three axes, where filters are always shared."""
+
+    _axes = 3
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from numbadnn.errors import warn
 from numbadnn.operands import named_view
 from numbadnn.ops import conv_build
 from numbadnn.theano import _direction, config
-from numbadnn.theano._named import by_axes, compute
+from numbadnn.theano._named import by_axes, check, compute
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase
 
@@ -186,20 +186,13 @@ def dnn_conv3d(
     )  # fmt: skip
 
 
-def _sizes(name: str, values: Any, rank: int) -> tuple[int, ...]:
-    """A whole shape: as many integers as the array has axes."""
-    if not isinstance(values, (tuple, list)) or len(values) != rank:
-        raise ValueError(f"{name}: expected {rank} integers, got {values!r}")
-    return tuple(shapes.as_int(name, v, 0) for v in values)
-
-
 def _gradweight(
     axes: int, img: Any, topgrad: Any, kerns_shp: Any, border_mode: Any, subsample: Any, dilation: Any, conv_mode: str,
     precision: str | None, algo: str | None, num_groups: int, **more: Any,
 ) -> Any:  # fmt: skip
     _check_gradient(precision, {"img": img, "topgrad": topgrad})
     options = _options("algo_bwd_filter", axes, algo, precision)
-    shape = _sizes("kerns_shp", kerns_shp, axes + 2)
+    shape = shapes.ints("kerns_shp", kerns_shp, axes + 2, 0)
     with cudnn_first():
         return compute(
             _GRAD_WEIGHTS[axes], img, topgrad, (shape, None), border_mode, subsample, _flip(conv_mode), dilation, num_groups,
@@ -213,7 +206,7 @@ def _gradinput(
 ) -> Any:  # fmt: skip
     _check_gradient(precision, {"kerns": kerns, "topgrad": topgrad})
     options = _options("algo_bwd_data", axes, algo, precision)
-    shape = _sizes("img_shp", img_shp, axes + 2)
+    shape = shapes.ints("img_shp", img_shp, axes + 2, 0)
     with cudnn_first():
         return compute(
             _GRAD_INPUTS[axes], topgrad, kerns, (shape, None), border_mode, subsample, _flip(conv_mode), dilation, num_groups,
@@ -331,15 +324,11 @@ class GpuDnnConvDesc:
         precision: str = "float32",
         num_groups: int = 1,
     ) -> None:
-        if len(subsample) not in (2, 3):
+        axes = len(subsample) if hasattr(subsample, "__len__") else 0
+        if axes not in (2, 3):
             raise ValueError(f"subsample: expected 2 or 3 entries, got {subsample!r}")
-        dilation = (1,) * len(subsample) if dilation is None else dilation
-        self.subsample = shapes.positive_ints("subsample", tuple(subsample), len(subsample))
-        self.dilation = shapes.positive_ints("dilation", tuple(dilation), len(subsample))
-        shapes.padding_pairs(border_mode, (1,) * len(subsample))  # raises for what is no border mode of so many axes
+        self.subsample, self.dilation = check(axes, border_mode, subsample, dilation, num_groups, "dilation")
         _flip(conv_mode)
-        if num_groups < 1:
-            raise ValueError(f"num_groups must have value greater than zero, got {num_groups}")
         self.border_mode, self.conv_mode = border_mode, conv_mode
         self.precision, self.num_groups = precision, num_groups
 
@@ -356,7 +345,7 @@ class _Convolution(DnnBase):
         self, algo: str | None = None, inplace: bool = False, num_groups: int = 1, workmem: str | None = None
     ) -> None:
         super().__init__()
-        self.algo, self.inplace, self.num_groups = _workmem(workmem, algo), inplace, num_groups
+        self.algo, self.inplace, self.num_groups = _workmem(workmem, algo), inplace, conv_build.groups_of(num_groups)
 
     def _check(self, desc: Any, **arrays: Any) -> int:
         """The number of spatial axes; TypeError unless both arrays have it and the descriptor is one."""

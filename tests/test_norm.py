@@ -303,6 +303,32 @@ def test_theanos_names():
         theano.GpuDnnBatchNormBase("rows")
 
 
+def test_theanos_op_takes_a_tenth_of_the_new_statistics():
+    from numbadnn import theano
+
+    x, rm, rv = np.random.default_rng(5).standard_normal((6, 3, 2, 2)), 3 * ONE, 2 * ONE
+    with numbadnn.using(fallback="allow"):
+        got = theano.GpuDnnBatchNorm("spatial", True)(x, ONE, ONE, running_mean=rm, running_var=rv)
+        zero = theano.GpuDnnBatchNorm("spatial", True, running_average_factor=0.0)(x, ONE, ONE, None, None, rm, rv)
+    np.testing.assert_allclose(got[3], 0.9 * rm + 0.1 * x.mean((0, 2, 3), keepdims=True))
+    np.testing.assert_allclose(got[4], 0.9 * rv + 0.1 * x.var((0, 2, 3), ddof=1, keepdims=True))
+    np.testing.assert_array_equal(zero[3:], (rm, rv))
+
+
+def test_theanos_old_order_is_not_taken_for_the_later_one():
+    """An epsilon where a flag stands now: an op in place would have written over its input."""
+    from numbadnn import theano
+
+    for make, name in (
+        (theano.GpuDnnBatchNormInference, "inplace"),
+        (theano.GpuDnnBatchNorm, "running_averages"),
+    ):
+        with pytest.raises(TypeError, match=f"{name}: expected True or False, got 0.001"):
+            make("spatial", 1e-3)
+    with pytest.raises(TypeError, match="inplace: expected True or False, got 'small'"):
+        theano.GpuDnnConvGradW("small")
+
+
 @pytest.mark.parametrize("dtype", ("float32", "float16", "float64"))
 @pytest.mark.parametrize("shape", ((2, 5, 33, 31), (3, 64, 9, 7), (2, 3, 1, 5)))
 @pytest.mark.parametrize("last", (False, True))

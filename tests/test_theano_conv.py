@@ -502,6 +502,24 @@ def test_what_is_no_flag_is_not_set() -> None:
     assert dnn.enabled == "False"
 
 
+def test_flags_as_the_later_document_spells_them() -> None:
+    config = theano.config
+    config.dnn__conv__algo_fwd, config.dnn__enabled = "small", "False"
+    assert (config.dnn.conv.algo_fwd, config.dnn.enabled) == ("small", "False")
+    config.dnn.conv.precision = "float32"
+    assert (config.dnn__conv__precision, config.dnn__conv__algo_bwd_data) == ("float32", "auto")
+    for name, value, error in (
+        ("dnn__conv__algo_bwd_data", "small", ValueError),
+        ("dnn__conv__algo_bwd", "fft", RuntimeError),
+        ("dnn__conv__algo_fdw", "small", AttributeError),
+        ("dnn__pool__algo", "small", AttributeError),
+    ):
+        with pytest.raises(error):
+            setattr(config, name, value)
+    with pytest.raises(AttributeError, match=r"numbadnn\.theano\.config' has no attribute 'dnnconv'"):
+        _ = config.dnnconv
+
+
 def test_flag_floatX() -> None:
     config = theano.config
     assert config.floatX == "float64"  # Theano's own default

@@ -8,6 +8,7 @@ Theano's were 'small' forwards and the non-deterministic 'none' backwards. Sourc
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import types
 from collections.abc import Iterator
@@ -113,9 +114,23 @@ floatX: str  # a property of the module, as openmp is
 
 
 class _Module(types.ModuleType):
-    """This module; a flag that checks its value, or that is not one of its own, has to be a property of a class."""
+    """This module; a flag that checks its value, or that is not one of its own, has to be a property of a class.
+
+    ``dnn__conv__algo_fwd`` is ``dnn.conv.algo_fwd``, and so on: the later document's spelling.
+    """
 
     _floatX = FLOATS[0]
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("dnn__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return functools.reduce(getattr, name.split("__"), self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("dnn__"):
+            return super().__setattr__(name, value)
+        *owner, flag = name.split("__")
+        return setattr(functools.reduce(getattr, owner, self), flag, value)
 
     @property
     def floatX(self) -> str:

@@ -345,7 +345,8 @@ class _Convolution(DnnBase):
         self, algo: str | None = None, inplace: bool = False, num_groups: int = 1, workmem: str | None = None
     ) -> None:
         super().__init__()
-        self.algo, self.inplace, self.num_groups = _workmem(workmem, algo), inplace, conv_build.groups_of(num_groups)
+        self.algo, self.inplace = _workmem(workmem, algo), conv_build.truth("inplace", inplace)
+        self.num_groups = conv_build.groups_of(num_groups)
 
     def _check(self, desc: Any, **arrays: Any) -> int:
         """The number of spatial axes; TypeError unless both arrays have it and the descriptor is one."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import numbadnn
+from numbadnn.ops.conv_build import truth
 from numbadnn.theano.config import cudnn_first
 
 __all__ = [
@@ -91,7 +92,8 @@ def _into(target: Any, values: Any) -> Any:
 class GpuDnnBatchNorm(GpuDnnBatchNormBase):
     """Training: op(x, scale, bias, epsilon, running_average_factor, running_mean, running_var) -> as the function.
 
-    The old op took epsilon and running_average_factor when it was made; both may still be given there.
+    The old op took epsilon and running_average_factor when it was made; both may still be given there, by name. Left out
+    there and in the call the factor is 0.1, as in the later document; the old op's was 0.
     """
 
     def __init__(
@@ -103,12 +105,13 @@ class GpuDnnBatchNorm(GpuDnnBatchNormBase):
         inplace_output: bool = False,
         *,
         epsilon: float = 1e-4,
-        running_average_factor: float = 0.0,
+        running_average_factor: float = 0.1,
     ) -> None:
         super().__init__(mode, epsilon)
-        self.running_averages = running_averages
-        self.inplace_running_mean, self.inplace_running_var = inplace_running_mean, inplace_running_var
-        self.inplace_output = inplace_output
+        self.running_averages = truth("running_averages", running_averages)
+        self.inplace_running_mean = truth("inplace_running_mean", inplace_running_mean)
+        self.inplace_running_var = truth("inplace_running_var", inplace_running_var)
+        self.inplace_output = truth("inplace_output", inplace_output)
         self.running_average_factor = running_average_factor
 
     def __call__(
@@ -151,7 +154,7 @@ class GpuDnnBatchNormInference(GpuDnnBatchNormBase):
 
     def __init__(self, mode: str = "per-activation", inplace: bool = False, *, epsilon: float = 1e-4) -> None:
         super().__init__(mode, epsilon)
-        self.inplace = inplace
+        self.inplace = truth("inplace", inplace)  # where the old op had its epsilon
 
     def __call__(
         self, x: Any, scale: Any, bias: Any, estimated_mean: Any, estimated_variance: Any, epsilon: float | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,8 @@ def refusal(
     missing = left_out(impl, options) or unavailable(impl.backend, policy.device)
     if missing:
         return missing
+    if policy.algo != "auto" and impl.backend != "cudnn":  # before its promises: without the algorithm they say nothing
+        return f"has no algorithm named {policy.algo!r}; the names are cuDNN's"
     if DETERMINISM.index(impl.determinism) < DETERMINISM.index(policy.determinism):
         return f"promises {impl.determinism}, the option determinism asks for {policy.determinism}"
     found = errata.against(impl.name, problem, policy, options)
@@ -86,8 +89,6 @@ def refusal(
         found = errata.against(impl.name, problem, policy, options, engine)
     if found:
         return found
-    if policy.algo != "auto" and impl.backend != "cudnn":
-        return f"has no algorithm named {policy.algo!r}; the names are cuDNN's"
     return impl.supports(problem, policy) if supports else ""
 
 
@@ -121,10 +122,18 @@ def choose(problem: Any, policy: Policy, options: Options, backend: str | None, 
     """The implementation for a problem; NotSupportedError, with every candidate's reason, when there is none.
 
     ``backend`` given in a call is strict: BackendUnavailableError when it cannot be used here at all. ``remembered`` False:
-    as if no file knew the problem.
+    as if no file knew the problem. Warns, once however it came about, where the first choice refused.
     """
     if backend is not None:
         _check_named(backend, policy)
+    chosen = _chosen(problem, policy, options, backend, remembered)
+    if chosen.fallback and options.fallback == "warn":
+        why = "; ".join(f"{r.impl}: {r.reason}" for r in chosen.refusals)
+        warn(f"{problem} runs on {chosen.impl.name} instead: {why}")
+    return chosen
+
+
+def _chosen(problem: Any, policy: Policy, options: Options, backend: str | None, remembered: bool) -> Choice:
     from numbadnn import remembered as files
 
     if remembered:
@@ -132,6 +141,8 @@ def choose(problem: Any, policy: Policy, options: Options, backend: str | None, 
         if known is not None:
             return known
     chosen = _by_rank(problem, policy, options, backend)
+    if policy.algo != "auto" and refusal(chosen.impl, problem, policy, options):
+        return chosen  # in spite of the algorithm or of the level: there is nothing else to look for under these rules
     if remembered and (layer := files.known(problem, policy, options, backend, chosen)) is not None:
         chosen = layer
     elif remembered and (config := ranks.configuration(chosen.impl, problem, policy)) is not None:
@@ -196,7 +207,7 @@ def _by_rank(problem: Any, policy: Policy, options: Options, backend: str | None
                 continue
             fell = bool(named) and impl.backend != named[0]
             if fell:
-                _fall_back(problem, options, impl, refusals)
+                may_fall_back(problem, options, refusals)
             return Choice(impl, _decided(options, backend), tuple(refusals), fell)
     return _nothing(problem, policy, options, backend, refusals)
 
@@ -240,15 +251,17 @@ def _elsewhere(r: Refusal) -> bool:
 
 def _without_algorithm(problem: Any, policy: Policy, options: Options, refusals: list[Refusal]) -> Choice:
     """No implementation has the algorithm that an option names: the fallback option decides, and it is recorded."""
-    inner = choose(problem, dataclasses.replace(policy, algo="auto"), options, None)
-    _fall_back(problem, options, inner.impl, refusals)
-    decided = f"{inner.decided_by}; algorithm {policy.algo!r} is not to be had"
+    may_fall_back(problem, options, refusals)
+    inner = _chosen(problem, dataclasses.replace(policy, algo="auto"), options, None, True)
+    decided = f"{inner.decided_by}; {no_algorithm(policy)}"
     return dataclasses.replace(inner, decided_by=decided, refusals=tuple(refusals), fallback=True)
 
 
-def _fall_back(problem: Any, options: Options, impl: Impl, refusals: list[Refusal]) -> None:
+def no_algorithm(policy: Policy) -> str:
+    return f"algorithm {policy.algo!r} is not to be had"
+
+
+def may_fall_back(problem: Any, options: Options, refusals: Sequence[Refusal]) -> None:
+    """NotSupportedError where the option ``fallback`` admits the first choice alone."""
     if options.fallback == "error":
         raise NotSupportedError(f"the first choice refused {problem} and fallback is 'error'", tuple(refusals))
-    if options.fallback == "warn":
-        why = "; ".join(f"{r.impl}: {r.reason}" for r in refusals)
-        warn(f"{problem} runs on {impl.name} instead: {why}")

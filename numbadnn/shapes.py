@@ -85,6 +85,37 @@ def _known_ints(name: str, values: Any, length: int) -> tuple[int | None, ...]:
     return tuple(None if v is None else n for v, n in zip(values, checked, strict=True))
 
 
+def _size(name: str, value: Any) -> int | None:
+    """A size that may be None, or be negative, as what was computed may; ValueError for what is no integer."""
+    try:
+        return None if value is None else whole(value)
+    except TypeError:
+        raise ValueError(f"{name}: expected an integer or None, got {value!r}") from None
+
+
+def _step(name: str, value: Any) -> int | None:
+    """A stride or dilation that may be None."""
+    return None if value is None else as_int(name, value, 1)
+
+
+def _shape(name: str, values: Any) -> tuple[int | None, ...]:
+    """A shape whose entries may be None, from a sequence or vector; else ValueError."""
+    given = tuple(values) if isinstance(values, np.ndarray) and values.ndim == 1 else values
+    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
+        raise ValueError(f"{name}: expected a tuple of integers or None, got {values!r}")
+    return tuple(_size(name, v) for v in given)
+
+
+def _kernel_shape(values: Any, convdim: int) -> tuple[int | None, ...]:
+    """The shape of a kernel of so many spatial axes, shared or unshared; else ValueError."""
+    kernel = _shape("kernel_shape", values)
+    if len(kernel) not in (convdim + 2, 2 * convdim + 2):
+        raise ValueError(
+            f"kernel_shape: expected {convdim + 2} entries, or {2 * convdim + 2} (unshared), got {tuple(kernel)}"
+        )
+    return kernel
+
+
 def _axis_modes(border_mode: Any, convdim: int) -> tuple[Any, ...]:
     """One border mode for each axis: a name or an integer stands for every axis, a tuple has one entry an axis."""
     if border_mode is None:
@@ -159,12 +190,11 @@ def border_mode_to_pad(mode: Any, convdim: int, kshp: Sequence[int]) -> tuple[Pa
         raise ValueError(
             f"invalid border_mode {mode!r}: expected 'valid', 'full', 'half' or a tuple of length {convdim}"
         )
-    modes = _axis_modes(mode, convdim)
-    if len(kshp) != convdim:
-        raise ValueError(f"kshp: expected {convdim} sizes, got {tuple(kshp)!r}")
+    modes = _axis_modes(mode, as_int("convdim", convdim, 1))
+    sizes = positive_ints("kshp", kshp, len(modes))
     if any(isinstance(m, tuple) and len(m) != 2 for m in modes):
         raise NotImplementedError(f"border_mode: expected integers or pairs of integers, got {mode!r}")
-    return tuple(_axis_padding(m, k) for m, k in zip(modes, kshp, strict=True))
+    return tuple(_axis_padding(m, k) for m, k in zip(modes, sizes, strict=True))
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
@@ -180,11 +210,13 @@ def get_conv_shape_1axis(
     >>> get_conv_shape_1axis(12, 5, "half", 1, 2)
     12
     """
-    if image_shape is None or kernel_shape is None or border_mode is None or subsample is None or dilation is None:
+    i, k = _size("image_shape", image_shape), _size("kernel_shape", kernel_shape)
+    s, d = _step("subsample", subsample), _step("dilation", dilation)
+    if i is None or k is None or border_mode is None or s is None or d is None:
         return None
-    dilated = (kernel_shape - 1) * dilation + 1
+    dilated = (k - 1) * d + 1
     left, right = _axis_padding(border_mode, dilated)
-    return (image_shape + left + right - dilated) // subsample + 1
+    return (i + left + right - dilated) // s + 1
 
 
 def get_conv_output_shape(
@@ -198,18 +230,20 @@ def get_conv_output_shape(
     >>> get_conv_output_shape((3, 2, 12, 9), (4, 2, 5, 6), "half", (1, 2), (2, 1))
     (3, 4, 12, 5)
     """
-    axes = _axes(image_shape, border_mode, subsample, filter_dilation)
-    sizes = zip(image_shape[2:], kernel_shape[-len(axes) :], axes, strict=True)
-    return (image_shape[0], kernel_shape[0], *(get_conv_shape_1axis(i, k, *axis) for i, k, axis in sizes))
+    image = _shape("image_shape", image_shape)
+    axes = _axes("image_shape", image, border_mode, subsample, filter_dilation)
+    kernel = _kernel_shape(kernel_shape, len(axes))
+    sizes = zip(image[2:], kernel[-len(axes) :], axes, strict=True)
+    return (image[0], kernel[0], *(get_conv_shape_1axis(i, k, *axis) for i, k, axis in sizes))
 
 
 def _axes(
-    shape: Shape, border_mode: Any, subsample: Any, filter_dilation: Any
+    name: str, shape: Shape, border_mode: Any, subsample: Any, filter_dilation: Any
 ) -> list[tuple[Any, int | None, int | None]]:
     """(border mode, subsample, dilation) of each spatial axis of an array of this shape."""
     convdim = len(shape) - 2
     if convdim < 1:
-        raise ValueError(f"shape: expected (batch, channels, sizes...), got {tuple(shape)!r}")
+        raise ValueError(f"{name}: expected (batch, channels, sizes...), got {tuple(shape)!r}")
     steps = _known_ints("filter_dilation", (1,) * convdim if filter_dilation is None else filter_dilation, convdim)
     modes = _axis_modes(border_mode, convdim)
     return list(zip(modes, _known_ints("subsample", subsample, convdim), steps, strict=True))
@@ -255,21 +289,20 @@ def get_conv_gradweights_shape_1axis(
     >>> get_conv_gradweights_shape_1axis(12, 8, "valid", 1, 2)
     3
     """
-    if image_shape is None or top_shape is None or border_mode is None or subsample is None or dilation is None:
+    i, o = _size("image_shape", image_shape), _size("top_shape", top_shape)
+    s, d = _step("subsample", subsample), _step("dilation", dilation)
+    if i is None or o is None or border_mode is None or s is None or d is None:
         return None
-    if subsample != 1 or border_mode == "half":
+    left, right = _axis_padding(border_mode, 1)  # a name other than full and half does not depend on the kernel
+    if s != 1 or border_mode == "half":
         return None
-    if border_mode == "full":
-        reach = top_shape - image_shape
-    else:
-        left, right = _axis_padding(border_mode, 1)  # a name other than full and half does not depend on the kernel
-        reach = image_shape + left + right - top_shape
-    if reach % dilation:
+    reach = o - i if border_mode == "full" else i + left + right - o
+    if reach % d:
         raise ValueError(
-            f"top_shape: no kernel of dilation {dilation} under border_mode {border_mode!r} takes an image of size "
-            f"{image_shape} to an output of size {top_shape}: expected sizes {dilation} * (k - 1) apart"
+            f"top_shape: no kernel of dilation {d} under border_mode {border_mode!r} takes an image of size {i} to an "
+            f"output of size {o}: expected sizes {d} * (k - 1) apart"
         )
-    return reach // dilation + 1
+    return reach // d + 1
 
 
 def get_conv_gradweights_shape(
@@ -289,21 +322,22 @@ def get_conv_gradweights_shape(
     >>> get_conv_gradweights_shape((3, 4, 9, 9), (3, 6, 5, 4), "valid", (1, 1), num_groups=2)
     (6, 2, 5, 6)
     """
-    axes = _axes(image_shape, border_mode, subsample, filter_dilation)
+    image, top = _shape("image_shape", image_shape), _shape("top_shape", top_shape)
+    axes = _axes("image_shape", image, border_mode, subsample, filter_dilation)
     groups = as_int("num_groups", num_groups, 1)
     if unshared and len(axes) != 2:
         raise NotImplementedError(f"unshared: expected a 2D convolution, got {len(axes)} spatial axes")
-    if len(top_shape) != len(image_shape):
-        raise ValueError(f"top_shape: expected {len(image_shape)} entries as image_shape has, got {tuple(top_shape)!r}")
-    channels = image_shape[1]
+    if len(top) != len(image):
+        raise ValueError(f"top_shape: expected {len(image)} entries as image_shape has, got {top}")
+    channels = image[1]
     if channels is not None:
         if channels % groups:
             raise ValueError(f"image_shape[1]: expected a multiple of num_groups = {groups}, got {channels}")
         channels //= groups
-    sizes = zip(image_shape[2:], top_shape[2:], axes, strict=True)
+    sizes = zip(image[2:], top[2:], axes, strict=True)
     kernel = [get_conv_gradweights_shape_1axis(i, o, *axis) for i, o, axis in sizes]
-    regions = top_shape[2:] if unshared else ()
-    return (top_shape[1], *regions, channels, *kernel)
+    regions = top[2:] if unshared else ()
+    return (top[1], *regions, channels, *kernel)
 
 
 def get_conv_gradinputs_shape_1axis(
@@ -314,13 +348,13 @@ def get_conv_gradinputs_shape_1axis(
     >>> get_conv_gradinputs_shape_1axis(3, 8, "valid", 1, 2)
     12
     """
-    if kernel_shape is None or top_shape is None or border_mode is None or subsample is None or dilation is None:
+    k, o = _size("kernel_shape", kernel_shape), _size("top_shape", top_shape)
+    s, d = _step("subsample", subsample), _step("dilation", dilation)
+    if k is None or o is None or border_mode is None or s is None or d is None:
         return None
-    if subsample != 1:
-        return None
-    dilated = (kernel_shape - 1) * dilation + 1
+    dilated = (k - 1) * d + 1
     left, right = _axis_padding(border_mode, dilated)
-    return top_shape + dilated - 1 - left - right
+    return o + dilated - 1 - left - right if s == 1 else None
 
 
 def get_conv_gradinputs_shape(
@@ -339,12 +373,14 @@ def get_conv_gradinputs_shape(
     >>> get_conv_gradinputs_shape((6, 2, 5, 6), (3, 6, 5, 4), "valid", (1, 1), num_groups=2)
     (3, 4, 9, 9)
     """
-    axes = _axes(top_shape, border_mode, subsample, filter_dilation)
-    channels = kernel_shape[-len(axes) - 1]
+    top = _shape("top_shape", top_shape)
+    axes = _axes("top_shape", top, border_mode, subsample, filter_dilation)
+    kernel = _kernel_shape(kernel_shape, len(axes))
+    channels = kernel[-len(axes) - 1]
     groups = as_int("num_groups", num_groups, 1)
-    sizes = zip(kernel_shape[-len(axes) :], top_shape[2:], axes, strict=True)
+    sizes = zip(kernel[-len(axes) :], top[2:], axes, strict=True)
     image = [get_conv_gradinputs_shape_1axis(k, o, *axis) for k, o, axis in sizes]
-    return (top_shape[0], None if channels is None else channels * groups, *image)
+    return (top[0], None if channels is None else channels * groups, *image)
 
 
 def check_conv_gradinputs_shape(
@@ -363,14 +399,22 @@ def check_conv_gradinputs_shape(
     >>> check_conv_gradinputs_shape((1, 1, 6, 7), (1, 1, 3, 3), (1, 1, 2, None), "valid", (2, 2))
     True
     """
-    rank = len(image_shape)
-    unshared = rank == 4 and len(kernel_shape) == 6
-    if len(output_shape) != rank or not (unshared or len(kernel_shape) == rank) or len(subsample) != rank - 2:
+    image, kernel, output = (
+        _shape(name, shape)
+        for name, shape in (
+            ("image_shape", image_shape),
+            ("kernel_shape", kernel_shape),
+            ("output_shape", output_shape),
+        )
+    )
+    rank = len(image)
+    unshared = rank == 4 and len(kernel) == 6
+    if len(output) != rank or not (unshared or len(kernel) == rank):
         return False
-    if filter_dilation is not None and len(filter_dilation) != rank - 2:
+    if any(np.ndim(s) == 1 and len(s) != rank - 2 for s in (subsample, filter_dilation)):
         return False
-    computed = get_conv_output_shape(image_shape, kernel_shape, border_mode, subsample, filter_dilation)
-    return all(o is None or c is None or o == c for o, c in zip(output_shape, computed, strict=True))
+    computed = get_conv_output_shape(image, kernel, border_mode, subsample, filter_dilation)
+    return all(o is None or c is None or o == c for o, c in zip(output, computed, strict=True))
 
 
 # ---- assertions ------------------------------------------------------------------------------------------------------
@@ -382,11 +426,12 @@ def assert_conv_shape(shape: Shape) -> tuple[Any, ...]:
     >>> assert_conv_shape((0, 4, 1, 1))
     (0, 4, 1, 1)
     """
-    for axis, size in enumerate(shape):
+    sizes = _shape("shape", shape)
+    for axis, size in enumerate(sizes):
         if size is not None and (size < 0 or (axis >= 2 and size == 0)):
             bound = "< 0" if axis < 2 else "<= 0"
             raise ValueError(f"The convolution would produce an invalid shape (dim[{axis}]: {size} {bound})")
-    return tuple(shape)
+    return sizes
 
 
 def assert_shape(x: T, expected_shape: Shape | None, msg: str = "Unexpected shape.") -> T:

@@ -60,6 +60,61 @@ def test_strides_and_dilations_that_are_not_known():
         assert not shapes.check_conv_gradinputs_shape(image, kernel, (3, 4, 5, 8), "valid", subsample, dilation)
 
 
+WHOLE_SHAPES = {"image_shape": (3, 2, 9, 9), "kernel_shape": (4, 2, 3, 2), "top_shape": (3, 4, 7, 8)}
+SIZES = {"image_shape": 9, "kernel_shape": 3, "top_shape": 7}
+WANTS = {
+    "get_conv_output_shape": ("image_shape", "kernel_shape"),
+    "get_conv_gradweights_shape": ("image_shape", "top_shape"),
+    "get_conv_gradinputs_shape": ("kernel_shape", "top_shape"),
+}
+
+
+@pytest.mark.parametrize(
+    "bad", (None, 4, "2299", (), (1, 2), (1, 2, 3, 4, 5), (3, 2, 9.5, 9), (3, "2", 9, 9), {2: 3}), ids=str
+)
+@pytest.mark.parametrize("name", WANTS)
+def test_shapes_that_are_none(name, bad):
+    """Too short a kernel gave the sizes of other axes, one too long a shape of its own, a fraction a fraction."""
+    for wrong in WANTS[name]:
+        given = [bad if which == wrong else WHOLE_SHAPES[which] for which in WANTS[name]]
+        with pytest.raises(ValueError, match="^(image|kernel|top)_shape: expected|^subsample: expected a tuple of 3"):
+            getattr(shapes, name)(*given, "valid", (1, 1))
+        if name == "get_conv_output_shape" and not isinstance(bad, tuple):
+            with pytest.raises(ValueError, match=f"^{wrong}: expected a tuple of integers or None"):
+                shapes.check_conv_gradinputs_shape(*given, (3, 4, 7, 8), "valid", (1, 1))
+
+
+@pytest.mark.parametrize(
+    "name", ("get_conv_shape_1axis", "get_conv_gradweights_shape_1axis", "get_conv_gradinputs_shape_1axis")
+)
+def test_sizes_and_steps_that_are_none(name):
+    wants = WANTS[name.replace("_1axis", "").replace("conv_shape", "conv_output_shape")]
+    sizes = [SIZES[which] for which in wants]
+    for bad in (0, -1, 1.5, "1", (1, 1)):
+        with pytest.raises(ValueError, match="^subsample: expected an integer >= 1"):
+            getattr(shapes, name)(*sizes, "valid", bad, 1)
+        with pytest.raises(ValueError, match="^dilation: expected an integer >= 1"):
+            getattr(shapes, name)(*sizes, "valid", 1, bad)
+    for number, which in enumerate(wants):
+        for bad in (2.5, "5", (5, 5)):
+            given = [bad if n == number else size for n, size in enumerate(sizes)]
+            with pytest.raises(ValueError, match=f"^{which}: expected an integer or None, got"):
+                getattr(shapes, name)(*given, "valid", 1, 1)
+
+
+def test_integers_of_numpy_give_pythons():
+    image, kernel = np.array((3, 2, 9, 9)), [np.int8(4), 2, np.array(3), np.int64(2)]
+    found = shapes.get_conv_output_shape(image, kernel, np.int16(1), (np.int8(1), np.array(2)))
+    assert found == (3, 4, 9, 5) and {type(n) for n in found} == {int}
+    assert {type(n) for n in shapes.assert_conv_shape(image)} == {int}
+    with pytest.raises(ValueError, match="shape: expected an integer or None, got 1.5"):
+        shapes.assert_conv_shape((1, 1, 1.5, 1))
+    with pytest.raises(ValueError, match="convdim: expected an integer >= 1"):
+        shapes.border_mode_to_pad("half", None, (3, 3))
+    with pytest.raises(ValueError, match="kshp: expected a tuple of 2"):
+        shapes.border_mode_to_pad("half", 2, 3)
+
+
 def test_strides_and_dilations_as_vectors():
     steps = np.array([1, 2])
     assert shapes.get_conv_output_shape((3, 2, 9, 9), (4, 2, 3, 2), "valid", steps, steps) == (3, 4, 7, 4)
@@ -255,7 +310,7 @@ def test_border_mode_to_pad():
         shapes.border_mode_to_pad((1, 1, 1), 2, (3, 5))
     with pytest.raises(ValueError, match="'same'"):
         shapes.border_mode_to_pad("same", 2, (3, 5))
-    with pytest.raises(ValueError, match="kshp: expected 2 sizes"):
+    with pytest.raises(ValueError, match=r"kshp: expected a tuple of 2 integers >= 1, got \(3, 5, 7\)"):
         shapes.border_mode_to_pad("full", 2, (3, 5, 7))
     with pytest.raises(NotImplementedError, match="pairs"):
         shapes.border_mode_to_pad(((1, 2, 3), 1), 2, (3, 5))

@@ -307,6 +307,8 @@ def test_convolution_ops_of_volumes() -> None:
         theano.GpuDnnConv()(X, W3, None, flat)
     with pytest.raises(TypeError, match="desc: expected a GpuDnnConvDesc"):
         theano.GpuDnnConv()(X, W, None, None)
+    with pytest.raises(TypeError, match="output: expected an array .* got builtins.tuple"):
+        theano.GpuDnnConv()(X, W, (2, 6, 5, 4), flat)  # the shape in place of an array
     with pytest.raises(ValueError, match="impossible convolution output dim: expected .* but received"):
         theano.GpuDnnConv()(X, W, np.empty((1, 1, 1, 1), "f4"), flat)
     with pytest.raises(ValueError, match="dilation"):

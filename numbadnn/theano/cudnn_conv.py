@@ -396,10 +396,9 @@ class GpuDnnConv(_Convolution):
         axes = self._check(desc, img=img, kern=kern)
         shapes_of_both = tuple(img.shape), tuple(kern.shape)
         expected = self.get_out_shape(*shapes_of_both, desc.border_mode, desc.subsample, desc.dilation)
-        if output is not None and tuple(output.shape) != expected:
-            raise ValueError(
-                f"impossible convolution output dim: expected {expected} but received {tuple(output.shape)}"
-            )
+        received = expected if output is None else named_view(output, "output").shape
+        if received != expected:
+            raise ValueError(f"impossible convolution output dim: expected {expected} but received {received}")
         options = _options("algo_fwd", axes, self.algo, desc.precision)
         with cudnn_first():
             return compute(

@@ -41,6 +41,11 @@ class RNNBlock(numbadnn.RNNBlock):
             return super().backward(*args, **kwargs)
 
 
+def _check_block(block: Any) -> None:
+    if not isinstance(block, numbadnn.RNNBlock):
+        raise TypeError(f"block: expected an RNNBlock, got {type(block).__name__}")
+
+
 class GpuDnnRNNOp(DnnBase):
     """``GpuDnnRNNOp(rnn_mode, direction_mode)(block, w, x, hx, cx=None)``: (reserve, y, hy) or (reserve, y, hy, cy).
 
@@ -56,6 +61,7 @@ class GpuDnnRNNOp(DnnBase):
         self.rnn_mode, self.direction_mode = rnn_mode, direction_mode
 
     def __call__(self, block: RNNBlock, w: Any, x: Any, hx: Any, cx: Any = None) -> tuple[Any, ...]:
+        _check_block(block)
         modes = block.network.rnn_mode, block.network.direction_mode
         if modes != (self.rnn_mode, self.direction_mode):
             raise ValueError(f"block: expected one of {self.rnn_mode}, {self.direction_mode}, got {block!r}")
@@ -79,6 +85,9 @@ class GpuDnnRNNGradInputs(DnnBase):
         self.rnn_mode, self.grad_h, self.grad_c = rnn_mode, grad_h, grad_c
 
     def __call__(self, block: RNNBlock, reserve: Any, dy: Any, *ends: Any) -> tuple[Any, ...]:
+        _check_block(block)
+        if block.network.rnn_mode != self.rnn_mode:
+            raise ValueError(f"block: expected one of {self.rnn_mode}, got {block!r}")
         if len(ends) != self.grad_h + self.grad_c:
             raise ValueError(f"expected {self.grad_h + self.grad_c} gradients of final states, got {len(ends)}")
         given = list(ends)

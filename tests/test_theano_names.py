@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -81,6 +82,21 @@ assert np.array_equal(y[:, 0], sum(part.sum(1) for part in seen))
 assert numbadnn.theano.conv2d is numbadnn.theano.nnet.conv2d is not module.conv2d
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("module", ("numbadnn.theano", "numbadnn.theano.dnn", "numbadnn.theano.nnet"))
+def test_every_name_can_be_listed_and_imported_at_once(module: str) -> None:
+    names: dict[str, object] = {}
+    exec(f"from {module} import *", names)
+    assert {"conv2d", "dnn_conv", "dnn_pool", "bilinear_upsampling", "RNNBlock", "abstract_conv"} <= set(names)
+    assert names["conv2d"] is numbadnn.theano.conv2d
+    assert set(dir(importlib.import_module(module))) == set(names) - {"__builtins__"} == set(dir(numbadnn.theano))
+
+
+def test_the_module_of_the_specification_has_its_own_conv2d_imported_at_once() -> None:
+    names: dict[str, object] = {}
+    exec("from numbadnn.theano.abstract_conv import *", names)
+    assert names["conv2d"] is numbadnn.conv2d and "bilinear_upsampling" in names
 
 
 @pytest.mark.skipif("NUMBADNN_SPECIFICATION" not in os.environ, reason="the documents are not part of the repository")

@@ -18,27 +18,30 @@ import importlib
 import pkgutil
 from typing import Any
 
-#: modules of the specification, and those of them whose names are not gathered
+#: modules of the specification; the others are families of names
 _MODULES = ("abstract_conv", "config", "conv", "conv3d2d", "dnn", "nnet")
-_OWN = ("config", "conv", "conv3d2d", "dnn")
 _names: dict[str, str] = {}
 
 
 def _gathered() -> dict[str, str]:
     """name -> module of this package, for the names of every family."""
     if not _names:
-        found: dict[str, str] = {}
+        found = {"conv2d": "nnet"}
         for module in pkgutil.iter_modules(__path__):
-            if module.name.startswith("_") or module.name in _OWN:
+            if module.name.startswith("_") or module.name in _MODULES:
                 continue
             for name in importlib.import_module(f"{__name__}.{module.name}").__all__:
                 if name == module.name or found.setdefault(name, module.name) != module.name:
                     raise ImportError(f"{name} of {module.name} is a module here, or the name of another's")
+        for name in importlib.import_module(f"{__name__}.abstract_conv").__all__:
+            found.setdefault(name, "abstract_conv")  # conv2d is nnet's here, the upsampling its family's
         _names.update(found)
     return _names
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # for "import *", there and in dnn and nnet
+        return __dir__()
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if not name.startswith("_") and name in _gathered():

@@ -19,8 +19,8 @@ from numbadnn.ops.conv_derived import (
     separable_conv2d,
     separable_conv3d,
 )
-from numbadnn.ops.conv_functions import conv2d as conv2d
 from numbadnn.ops.conv_functions import (
+    conv2d,
     conv2d_grad_wrt_inputs,
     conv2d_grad_wrt_weights,
     conv3d,
@@ -40,12 +40,13 @@ from numbadnn.shapes import (
     get_conv_shape_1axis,
 )
 from numbadnn.theano._named import by_axes, check, compute
-from numbadnn.theano.upsample import bilinear_kernel_1D as bilinear_kernel_1D
-from numbadnn.theano.upsample import bilinear_kernel_2D as bilinear_kernel_2D
-from numbadnn.theano.upsample import bilinear_upsampling as bilinear_upsampling
-from numbadnn.theano.upsample import frac_bilinear_upsampling as frac_bilinear_upsampling
+from numbadnn.theano.upsample import (
+    bilinear_kernel_1D,
+    bilinear_kernel_2D,
+    bilinear_upsampling,
+    frac_bilinear_upsampling,
+)
 
-#: what numbadnn.theano gathers here: conv2d it has of nnet, the upsampling of upsample
 __all__ = [
     "AbstractConv",
     "AbstractConv2d",
@@ -59,9 +60,13 @@ __all__ = [
     "BaseAbstractConv",
     "assert_conv_shape",
     "assert_shape",
+    "bilinear_kernel_1D",
+    "bilinear_kernel_2D",
+    "bilinear_upsampling",
     "border_mode_to_pad",
     "causal_conv1d",
     "check_conv_gradinputs_shape",
+    "conv2d",
     "conv2d_grad_wrt_inputs",
     "conv2d_grad_wrt_weights",
     "conv2d_transpose",
@@ -69,6 +74,7 @@ __all__ = [
     "conv3d_grad_wrt_inputs",
     "conv3d_grad_wrt_weights",
     "conv3d_transpose",
+    "frac_bilinear_upsampling",
     "get_conv_gradinputs_shape",
     "get_conv_gradinputs_shape_1axis",
     "get_conv_gradweights_shape",

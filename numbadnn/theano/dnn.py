@@ -9,3 +9,9 @@ def __getattr__(name: str) -> Any:
     from numbadnn import theano
 
     return getattr(theano, name)
+
+
+def __dir__() -> list[str]:
+    from numbadnn import theano
+
+    return dir(theano)

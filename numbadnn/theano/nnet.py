@@ -7,8 +7,6 @@ from typing import Any
 
 import numbadnn
 
-__all__ = ["conv2d"]
-
 
 def conv2d(
     input: Any,
@@ -60,3 +58,9 @@ def __getattr__(name: str) -> Any:
     from numbadnn import theano
 
     return getattr(theano, name)
+
+
+def __dir__() -> list[str]:
+    from numbadnn import theano
+
+    return dir(theano)

@@ -15,7 +15,14 @@ import hypothesis
 import pytest
 
 # Options of the caller's shell must not change what is tested; these do not.
-KEPT = ("NUMBADNN_REQUIRE_", "NUMBADNN_COMMIT", "NUMBADNN_GPU_VERIFIED", "NUMBADNN_CUDNN_LIBRARY", "NUMBADNN_CACHE_DIR")
+KEPT = (
+    "NUMBADNN_REQUIRE_",
+    "NUMBADNN_COMMIT",
+    "NUMBADNN_GPU_VERIFIED",
+    "NUMBADNN_CUDNN_LIBRARY",
+    "NUMBADNN_CACHE_DIR",
+    "NUMBADNN_SPECIFICATION",
+)
 for _name in [n for n in os.environ if n.startswith("NUMBADNN_") and not n.startswith(KEPT)]:
     del os.environ[_name]
 

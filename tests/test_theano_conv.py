@@ -96,6 +96,8 @@ def test_deprecations_point_at_the_line_of_the_caller() -> None:
         lambda: theano.GpuDnnConv(workmem="small"),
         lambda: theano.GpuDnnConv3dGradI(workmem="none"),
         lambda: theano.dnn_pool(X, (2, 2), mode="average"),
+        lambda: theano.GpuDnnPool("average"),
+        lambda: theano.GpuDnnPoolDesc((2, 2), mode="average"),
     ):
         with pytest.warns(DeprecationWarning) as caught:
             call()

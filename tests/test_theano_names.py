@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import os
 import re
 import subprocess
@@ -108,3 +110,28 @@ def test_list_is_what_the_documents_say() -> None:
         found |= set(re.findall(r"^\s*(\w+)\s*\n?\([^)]*\)\s*\[source\]", text, re.MULTILINE))
         found |= set(re.findall(r"\b((?:Gpu)?Corr(?:3d)?MM(?:_grad\w+)?)\b", text))
     assert found and found <= set(NAMES)
+
+
+#: takes the older document's first argument, too, so that its signature names none
+EITHER_ORDER = {"GpuDnnSoftmax", "GpuDnnSoftmaxBase", "GpuDnnSoftmaxGrad"}
+
+
+@pytest.mark.skipif("NUMBADNN_SPECIFICATION" not in os.environ, reason="the documents are not part of the repository")
+def test_parameters_are_those_of_the_documents_in_their_order() -> None:
+    """Of the later documents; each in the module that they have it in. ``fgraph`` is an artefact of the page's generator."""
+    pattern = r"(theano\.(?:gpuarray\.dnn|tensor\.nnet)[\w.]*)\.\s*(\w+)\s*\n?\(((?:[^()]|\([^()]*\))*)\)\s*\[source\]"
+    seen = set()
+    for path in Path(os.environ["NUMBADNN_SPECIFICATION"]).rglob("*.txt"):
+        for where, name, arguments in re.findall(pattern, path.read_text(errors="replace")):
+            if name in NO_EAGER_MEANING | EITHER_ORDER:
+                continue
+            module = where.rpartition(".")[2]
+            owner = importlib.import_module(f"numbadnn.theano.{module}")
+            arguments = re.sub("[\u2018\u2019]", "'", arguments)  # the pages' quotation marks
+            function = ast.parse(f"def f({arguments}): pass").body[0]
+            assert isinstance(function, ast.FunctionDef)
+            wanted = [a.arg for a in function.args.args if a.arg != "fgraph"]
+            found = [n for n in inspect.signature(getattr(owner, name)).parameters if n not in ("args", "kwargs")]
+            assert found[: len(wanted)] == wanted, f"{where}.{name}"
+            seen.add((module, name))
+    assert {("nnet", "conv2d"), ("abstract_conv", "conv2d"), ("conv", "conv2d"), ("dnn", "dnn_conv")} <= seen

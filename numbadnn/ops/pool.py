@@ -223,11 +223,17 @@ def _build_pool_grad(views: list[View], out_views: list[View], params: tuple[Any
     return Request(PoolProblem("pool_grad", inp.spec(), out.spec(), out_grad.spec(), dx, window, stride, pad, mode))
 
 
-def _cold_parameters(ws: Any, stride: Any, mode: Any, pad: Any) -> tuple[Any, ...]:
-    """What is iterated over as tuples, so that it can be part of a key; the warning that "average" asks for."""
+def mode_of(mode: Any) -> Any:
+    """The mode, with a warning where it has its deprecated name."""
     if isinstance(mode, str) and mode == "average":
         warn("mode='average': say 'average_inc_pad'", DeprecationWarning)
-        mode = "average_inc_pad"
+        return "average_inc_pad"
+    return mode
+
+
+def _cold_parameters(ws: Any, stride: Any, mode: Any, pad: Any) -> tuple[Any, ...]:
+    """What is iterated over as tuples, so that it can be part of a key; the warning that "average" asks for."""
+    mode = mode_of(mode)
     kept = str | np.ndarray | UNORDERED
     axes = [tuple(v) if hasattr(v, "__iter__") and not isinstance(v, kept) else v for v in (ws, stride, pad)]
     return axes[0], axes[1], mode, axes[2]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numbadnn
-from numbadnn.ops.pool import MODES, parameters
+from numbadnn.ops.pool import MODES, mode_of, parameters
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase
 
@@ -27,8 +27,8 @@ class GpuDnnPoolBase(DnnBase):
 
     def __init__(self, mode: str = "max") -> None:
         super().__init__()
-        mode = "average_inc_pad" if mode == "average" else mode
-        if mode not in MODES:
+        mode = mode_of(mode)
+        if not isinstance(mode, str) or mode not in MODES:
             raise ValueError(f"mode: expected one of {', '.join(MODES)}, average, got {mode!r}")
         self.mode = mode
 

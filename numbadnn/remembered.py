@@ -12,7 +12,7 @@ from typing import Any
 
 from numbadnn import choices, plan_file, ranks, select, stored, tune
 from numbadnn.config import Options
-from numbadnn.errors import NotSupportedError, NumbaDNNError, warn
+from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, warn
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, implementations
 
@@ -55,6 +55,25 @@ def planned(problem: Any, policy: Policy, options: Options, backend: str | None)
         if options.plan_strict:
             raise plan_file.miss(path, problem, "has no entry for")
         return None
+    found, without = _as_recorded(entry, problem, policy, options, backend)
+    if isinstance(found, str):
+        if options.plan_strict:
+            raise plan_file.miss(path, problem, f"names {entry['impl']}, but {found}, for")
+        warn(f"{path}: the plan of {problem} is not used: {found}")
+        return None
+    impl, config = found
+    first = options.backend[0] if options.backend and backend is None else "cudnn" if without else impl.backend
+    refusals: tuple[Refusal, ...] = ()
+    if without or impl.backend != first:
+        refusals = (Refusal(first, f"{first}.*", f"not asked, {path} names {impl.name}{without}"),)
+        select.may_fall_back(problem, options, refusals)
+    return select.Choice(impl, f"plan file {path}{without}", refusals, bool(refusals), config, remembered=True)
+
+
+def _as_recorded(
+    entry: dict[str, Any], problem: Any, policy: Policy, options: Options, backend: str | None
+) -> tuple[tuple[Impl, Any] | str, str]:
+    """``restored`` for an entry of the plan file, and what was gone without when it was recorded: an algorithm, or ""."""
     backends = tuple(b for group in select.groups(options, backend) for b in group)
     wins = select.algorithm_wins(policy, options)
     reason = plan_file.stale(entry, policy.device) or ("" if wins else plan_file.weaker(entry, policy))
@@ -62,13 +81,10 @@ def planned(problem: Any, policy: Policy, options: Options, backend: str | None)
     if wins and isinstance(found, str) and found.startswith("promises "):
         free = dataclasses.replace(policy, determinism="not_guaranteed")
         found = restored(entry, problem, free, options, backends)
-    if isinstance(found, str):
-        if options.plan_strict:
-            raise plan_file.miss(path, problem, f"names {entry['impl']}, but {found}, for")
-        warn(f"{path}: the plan of {problem} is not used: {found}")
-        return None
-    impl, config = found
-    return select.Choice(impl, f"plan file {path}", config=config, remembered=True)
+    if isinstance(found, str) and not reason and backend is None and policy.algo != "auto":
+        plain = dataclasses.replace(policy, algo="auto")
+        return restored(entry, problem, plain, options, backends), f"; {select.no_algorithm(policy)}"
+    return found, ""
 
 
 def tuned(problem: Any, policy: Policy, options: Options, backend: str | None) -> select.Choice | None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -115,6 +116,22 @@ def test_a_named_algorithm_that_nothing_has_is_strict_in_the_call_and_a_recorded
         numbadnn.conv2d(x, W, algo="fft", backend="cpu")
     with pytest.raises(ValueError, match="algo: expected one of auto, none"):
         numbadnn.conv2d(x, W, algo="fastest")
+
+
+def test_a_named_algorithm_that_nothing_has_warns_once_whatever_else_is_asked_for(tmp_path: Path) -> None:
+    x = image(2, 3, 6, 5)
+    for options in (
+        {"backend": "cudnn"},
+        {"tune": "measure", "cache_dir": str(tmp_path)},
+        {"determinism": "gpu_to_gpu"},
+    ):
+        numbadnn.clear_caches()
+        with numbadnn.using(**options), pytest.warns(RuntimeWarning) as caught:
+            numbadnn.conv2d(x, W, algo="fft")
+            numbadnn.conv2d(x, W, algo="fft")
+        assert [("runs on" in str(w.message), w.filename) for w in caught] == [(True, __file__)], options
+        last = numbadnn.last_call()
+        assert last is not None and last.fallback and last.decided_by.endswith("; algorithm 'fft' is not to be had")
 
 
 def test_refusals_are_remembered_and_repeat_every_reason() -> None:

@@ -211,6 +211,26 @@ def test_an_algorithm_that_beat_the_default_level_is_replayed_and_not_against_th
                 numbadnn.conv2d(x, w, algo="fft")
 
 
+def test_a_fallback_is_said_again_when_it_is_replayed(plans: Path) -> None:
+    """As without a plan file: recorded in last_call, warned of, and an error where the option says so."""
+    x, w = np.ones((1, 2, 5, 5), "f"), np.ones((3, 2, 3, 3), "f")
+    for options, algo, decided in (({}, "fft", "; algorithm 'fft' is not to be had"), ({"backend": "cudnn"}, None, "")):
+        numbadnn.clear_caches()
+        plans.unlink(missing_ok=True)
+        for strict in (False, True):
+            numbadnn.clear_caches()
+            with numbadnn.using(plan_file=str(plans), plan_strict=strict, **options):
+                with pytest.warns(RuntimeWarning, match="runs on cpu.im2col instead"):
+                    numbadnn.conv2d(x, w, algo=algo)
+                assert last().fallback and last().refusals and last().decided_by.endswith(decided)
+        assert last().decided_by == f"plan file {plans}{decided}"
+        with (
+            numbadnn.using(plan_file=str(plans), fallback="error", **options),
+            pytest.raises(numbadnn.NotSupportedError, match="fallback is 'error'"),
+        ):
+            numbadnn.conv2d(x, w, algo=algo)
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"format": "numbadnn-plans-1", "plans": [{"problem": 3}]}'])
 def test_a_damaged_file_is_reported_and_begun_anew(plans: Path, text: str) -> None:
     plans.write_text(text)

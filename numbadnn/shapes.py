@@ -52,6 +52,23 @@ def whole(value: Any) -> int:
         raise
 
 
+def real(value: Any) -> float:
+    """The float that a number is or equals, TypeError where there is none: ``whole`` for parameters that are no integers.
+
+    NumPy's complex numbers would turn into floats by themselves, and lose what they have beside.
+
+    >>> real(0.5 + 0j), real(2)
+    (0.5, 2.0)
+    """
+    if isinstance(value, str | bytes):
+        raise TypeError
+    if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
+        if value.imag != 0:
+            raise TypeError
+        value = value.real
+    return float(value)
+
+
 def as_int(name: str, value: Any, minimum: int) -> int:
     """``value`` as an integer of at least ``minimum``; ValueError naming the argument otherwise."""
     try:

@@ -6,8 +6,10 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -321,10 +323,36 @@ COUNTED = {
 def test_what_equals_a_parameter_is_that_parameter_in_the_first_call_too(name: str) -> None:
     call = COUNTED[name]
     expected = call(1)
-    for equal in (1.0, True, np.int64(1), np.uint8(1), np.float32(1), np.True_, Fraction(1)):
+    for equal in (1.0, True, np.int64(1), np.uint8(1), np.float32(1), np.True_, Fraction(1), 1 + 0j, np.complex64(1)):
         numbadnn.clear_caches()
         assert np.array_equal(call(equal), expected), f"cold: {equal!r}"
         assert np.array_equal(call(1), call(equal)) and numbadnn.cache_info().plans == 1, f"warm: {equal!r}"
     for other in (-0.5, "1", 1j):
         with pytest.raises((ValueError, TypeError), match="expected"):
+            call(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("alpha", lambda n: numbadnn.conv2d(X, W, alpha=n)),
+        ("beta", lambda n: numbadnn.conv2d(X, W, beta=n, out=np.ones((2, 4, 4, 3), np.float32))),
+        (
+            "epsilon",
+            lambda n: numbadnn.batch_normalization_train(X, *[np.ones((1, 3, 1, 1), "f")] * 2, "spatial", n)[0],
+        ),
+        ("scale_height", lambda n: numbadnn.spatialtf(X, np.ones((2, 2, 3), "f"), scale_height=n)),
+        ("dropout", lambda n: numbadnn.dropout(X, n, 1)[0]),
+    ],
+)
+def test_a_complex_number_is_the_real_one_that_it_equals_or_none(name: str, call: Callable[[Any], np.ndarray]) -> None:
+    """Refused by a first call and taken by a repeated one it was, and NumPy's lost its imaginary part."""
+    for equal in (0.5 + 0j, np.complex64(0.5)):
+        numbadnn.clear_caches()
+        expected = call(0.5)
+        assert np.array_equal(call(equal), expected)
+        numbadnn.clear_caches()
+        assert np.array_equal(call(equal), expected)
+    for other in (0.5 + 1j, np.complex64(0.5 + 1j), complex(0.5, np.nan)):
+        with pytest.raises(TypeError, match=f"{name}: expected a number, got"):
             call(other)

@@ -155,9 +155,7 @@ def _named(argument: str, option: str, value: Any) -> Any:
 
 def _number(name: str, value: Any) -> float:
     try:
-        if isinstance(value, str | bytes):
-            raise TypeError
-        return float(value)
+        return shapes.real(value)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{name}: expected a number, got {value!r}") from None
 

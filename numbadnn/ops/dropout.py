@@ -17,6 +17,7 @@ from numbadnn.dispatch import Request
 from numbadnn.errors import NotSupportedError
 from numbadnn.operands import output_spec
 from numbadnn.problem import Spec, operand
+from numbadnn.shapes import real
 
 #: default seed, as the specification has it
 SEED = 4242
@@ -113,9 +114,7 @@ PROBLEM = DropoutProblem
 
 def _probability(value: Any) -> float:
     try:
-        if isinstance(value, str):
-            raise TypeError
-        p = float(value)
+        p = real(value)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"dropout: expected a number, got {value!r}") from None
     if not 0 <= p <= 1:
@@ -199,7 +198,7 @@ def dropout(
         offset = _integer("offset", offset)
     generator = "philox" if backend is None else _generator(backend, offset)
     y = dispatch.call_any(_build_dropout, (x,), (dropout, generator), backend, out, stream, (seed, offset))
-    return y, DropoutState(float(dropout), seed, offset, tuple(x.shape), generator)
+    return y, DropoutState(real(dropout), seed, offset, tuple(x.shape), generator)
 
 
 def dropout_grad(

@@ -16,6 +16,7 @@ from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import output_spec
 from numbadnn.problem import Spec, operand, shown
+from numbadnn.shapes import real
 
 TRAIN, TEST = "batch_normalization_train", "batch_normalization_test"
 TRAIN_GRAD, TEST_GRAD = "batch_normalization_train_grad", "batch_normalization_test_grad"
@@ -161,11 +162,13 @@ def parameter_shape(shape: tuple[int, ...], mode: str) -> tuple[int, ...]:
 
 
 def _number(name: str, value: Any, low: float, high: float, wanted: str) -> float:
-    if isinstance(value, str) or not hasattr(value, "__float__"):
-        raise TypeError(f"{name}: expected a number, got {value!r}")
-    if not low <= float(value) <= high:
+    try:
+        number = real(value)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{name}: expected a number, got {value!r}") from None
+    if not low <= number <= high:
         raise ValueError(f"{name}: expected {wanted}, got {value!r}")
-    return float(value)
+    return number
 
 
 def _build(op: str, views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:

@@ -16,7 +16,7 @@ from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import named_view, output_spec
 from numbadnn.problem import Spec, operand
-from numbadnn.shapes import LARGEST, whole
+from numbadnn.shapes import LARGEST, real, whole
 
 #: operation -> names of its inputs and of its outputs
 OPERANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -326,10 +326,11 @@ def spatialtf(
 def _scaled(name: str, size: int, scale: Any) -> int:
     """ceil(size * scale)."""
     try:
-        result = size * float(scale)
-    except (TypeError, ValueError):
+        factor = real(scale)
+    except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{name}: expected a number, got {scale!r}") from None
-    if not (float(scale) > 0 and result <= LARGEST):
+    result = size * factor
+    if not (factor > 0 and result <= LARGEST):
         raise ValueError(f"{name}: expected a positive number that gives an axis of at most 2**40, got {scale!r}")
     return math.ceil(result)
 

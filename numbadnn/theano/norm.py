@@ -13,6 +13,7 @@ import numpy as np
 
 import numbadnn
 from numbadnn.ops.conv_build import truth
+from numbadnn.shapes import real
 from numbadnn.theano.config import cudnn_first
 
 __all__ = [
@@ -27,7 +28,7 @@ __all__ = [
 
 def _check_epsilon(epsilon: float) -> float:
     try:
-        number = float(epsilon)
+        number = real(epsilon)
     except (TypeError, ValueError):
         raise TypeError(f"epsilon: expected a number, got {epsilon!r}") from None
     if np.float32(number) < np.float32(1e-5):

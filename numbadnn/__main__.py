@@ -1,6 +1,6 @@
 """The command line: ``numbadnn info | validate | explain | bench | tune``. It parses, calls and prints; others do the work.
 
-Exit status: 0 all good, 1 a mismatch, 2 wrong usage, 3 the environment cannot run what was asked.
+Exit status: 0 all good, 1 a mismatch, 2 wrong usage, 3 the environment cannot run what was asked, 130 interrupted (Ctrl-C).
 """
 
 from __future__ import annotations
@@ -111,6 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (NumbaDNNError, MemoryError) as error:
         print(f"numbadnn {options.command}: {error}", file=sys.stderr)
         return 3
+    except KeyboardInterrupt:
+        print(f"\nnumbadnn {options.command}: interrupted", file=sys.stderr)
+        return 130  # what shells give a program that Ctrl-C ended
 
 
 def _info(options: argparse.Namespace) -> int:

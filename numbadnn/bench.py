@@ -44,18 +44,20 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
     begin, rows, ran = time.perf_counter(), [], False
     device = 0 if info.gpus() and backend != "cpu" else -1
     cases = cases_of(names)
-    for number, case in enumerate(cases):
-        if budget is not None and time.perf_counter() - begin > budget:
-            print(f"{len(cases) - number} cases left out: the budget of {budget:g} s was spent")
-            break
-        problem = case.problem(small=device < 0)
-        timings = _timed_on(device, case, problem, backend)
-        print("\n".join(_lines(problem, timings)), flush=True)
-        ran = ran or any(t.time_us is not None for t in timings)
-        rows.append({"case": case.name, "problem": str(problem), "timings": [asdict(t) for t in timings]})
-    if json_file:
-        facts = {"device": stored.device_name(device), "versions": stored.versions(device), "cases": rows}
-        Path(json_file).write_text(json.dumps({"format": "numbadnn-bench-1", **facts}, indent=1) + "\n")
+    try:
+        for number, case in enumerate(cases):
+            if budget is not None and time.perf_counter() - begin > budget:
+                print(f"{len(cases) - number} cases left out: the budget of {budget:g} s was spent")
+                break
+            problem = case.problem(small=device < 0)
+            timings = _timed_on(device, case, problem, backend)
+            print("\n".join(_lines(problem, timings)), flush=True)
+            ran = ran or any(t.time_us is not None for t in timings)
+            rows.append({"case": case.name, "problem": str(problem), "timings": [asdict(t) for t in timings]})
+    finally:  # a run that is ended has its file, as far as it is
+        if json_file:
+            facts = {"device": stored.device_name(device), "versions": stored.versions(device), "cases": rows}
+            Path(json_file).write_text(json.dumps({"format": "numbadnn-bench-1", **facts}, indent=1) + "\n")
     if ran:
         return OK
     print("nothing that was asked for can run here")

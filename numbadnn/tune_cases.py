@@ -39,19 +39,21 @@ def run(
     cases, outcomes, gains = cases_of(names), [], []
     tasks = [Task(case, device, seconds) for case in cases]
     path = ""
-    for number, (case, outcome, stored_at, lines) in enumerate(_results(tasks, jobs, begin, budget), 1):
-        _clear()
-        print(*(f"{number}/{len(cases)} {line}" for line in lines), sep="\n", flush=True)
-        if outcome is None or not outcome.timed:
-            continue
-        path = stored_at or path
-        outcomes.append((case.name, outcome))
-        if json_file and len(outcomes) % 20 == 0:  # as far as it is: a run that is ended has its file
-            _write(json_file, outcomes, device, time.perf_counter() - begin)
-        gains.append((untuned_us(outcome) or 0.0) / (outcome.timed[0].time_us or 1.0) or 1.0)
-    seconds = time.perf_counter() - begin
-    if json_file:
-        _write(json_file, outcomes, device, seconds)
+    try:
+        for number, (case, outcome, stored_at, lines) in enumerate(_results(tasks, jobs, begin, budget), 1):
+            _clear()
+            print(*(f"{number}/{len(cases)} {line}" for line in lines), sep="\n", flush=True)
+            if outcome is None or not outcome.timed:
+                continue
+            path = stored_at or path
+            outcomes.append((case.name, outcome))
+            if json_file and len(outcomes) % 20 == 0:  # as far as it is: a run that is killed has its file
+                _write(json_file, outcomes, device, time.perf_counter() - begin)
+            gains.append((untuned_us(outcome) or 0.0) / (outcome.timed[0].time_us or 1.0) or 1.0)
+    finally:
+        seconds = time.perf_counter() - begin
+        if json_file:
+            _write(json_file, outcomes, device, seconds)
     if not outcomes:
         print("nothing that was asked for can run here")
         return NOTHING_RAN

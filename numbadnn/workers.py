@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import queue
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -33,20 +34,21 @@ def each(
 ) -> Iterator[tuple[Any, Any]]:
     """(task, result) as they are done, by ``jobs`` processes; no task is begun once ``over()``.
 
-    ``work`` is a module's function. A result is Ended where the task ended its process and ``again`` gave None.
+    ``work`` is a module's function. A result is Ended where the task ended its process and ``again`` gave None. Whoever stops
+    listening, by Ctrl-C or an error of its own, ends the processes and what they are at.
     """
     todo, taking, results = iter(tasks), threading.Lock(), queue.Queue[Any]()
+    stop = threading.Event()
 
-    def follow() -> None:
-        process = _Process(work)
+    def follow(process: _Process) -> None:
         try:
             while True:
                 with taking:
-                    task = None if over() else next(todo, None)
+                    task = None if stop.is_set() or over() else next(todo, None)
                 if task is None:
                     return
                 result = process.do(task)
-                while isinstance(result, Ended) and (another := again(task, result)) is not None:
+                while isinstance(result, Ended) and not stop.is_set() and (another := again(task, result)) is not None:
                     task = another
                     result = process.do(task)
                 results.put((task, result))
@@ -54,18 +56,24 @@ def each(
             process.end()
             results.put(None)
 
-    threads = [threading.Thread(target=follow) for _ in range(jobs)]
+    processes = [_Process(work) for _ in range(jobs)]
+    threads = [threading.Thread(target=follow, args=(process,)) for process in processes]
     for thread in threads:
         thread.start()
     working = len(threads)
-    while working:
-        found = results.get()
-        if found is None:
-            working -= 1
-        else:
-            yield found
-    for thread in threads:
-        thread.join()
+    try:
+        while working:
+            found = results.get()
+            if found is None:
+                working -= 1
+            else:
+                yield found
+    finally:
+        stop.set()
+        for thread, process in zip(threads, processes, strict=True):
+            while thread.is_alive():  # it may just have started another process
+                process.kill()
+                thread.join(0.1)
 
 
 class _Process:
@@ -103,6 +111,12 @@ class _Process:
                 return Ended(f"it spoilt the CUDA context: {value}", at)
             at = value
 
+    def kill(self) -> None:
+        """End it from another thread than the one that waits for it, which then finds it ended."""
+        process = self.process
+        if process is not None and process.pid is not None:
+            process.kill()
+
     def end(self) -> None:
         if self.process is not None:
             self.pipe.close()
@@ -114,6 +128,7 @@ class _Process:
 
 def _serve(work: Work, pipe: Any) -> None:
     """In the process: tasks in; notes, results and the state of the context out, until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent ends this one
     while True:
         try:
             task = pipe.recv()

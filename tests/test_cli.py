@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from numbadnn import __main__ as command
-from numbadnn import config, info
+from numbadnn import bench, config, info, tune_cases, workers
 from numbadnn.errors import NotSupportedError
 from numbadnn.registry import FAMILY, Executable, Impl
+from numbadnn.validate import report
+from numbadnn.validate import run as run_
+from numbadnn.validate.check import Row
 from numbadnn.validate.faults import planted
 
 CASE = "softmax/rows/accurate-channel/float32"
@@ -176,6 +182,50 @@ def test_bench_begins_no_case_after_its_budget(capsys: pytest.CaptureFixture[str
     lines = [f"softmax x=float32:2x{n}" for n in (3, 4)]
     assert run("bench", *lines, "--budget", "1e-9", "--backend", "cpu") == 3
     assert "2 cases left out: the budget of 1e-09 s was spent" in capsys.readouterr().out
+
+
+def interrupted_at(number: int, work: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, but Ctrl-C comes in the call of this number."""
+    calls = itertools.count(1)
+
+    def worked(*arguments: Any, **named: Any) -> Any:
+        if next(calls) == number:
+            raise KeyboardInterrupt
+        return work(*arguments, **named)
+
+    return worked
+
+
+def test_an_interrupted_run_keeps_what_it_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines, file = [f"softmax x=float32:2x{n}" for n in (3, 4, 5)], tmp_path / "found.json"
+    for words, module, name, rows in (
+        (("bench", "--backend", "cpu"), bench, "_timed_on", "cases"),
+        (("tune",), tune_cases, "worked", "cases"),
+        (("validate", "--backend", "cpu"), run_, "_check_case", "rows"),
+    ):
+        monkeypatch.setattr(module, name, interrupted_at(2, getattr(module, name)))
+        with config.using(cache_dir=str(tmp_path)):
+            assert run(*words, *lines, "--json", str(file)) == 130
+        found = json.loads(file.read_text())[rows]
+        assert [row["case"] for row in found if row.get("status") != "not run"] == lines[:1]
+        printed = capsys.readouterr()
+        assert "interrupted" in printed.out + printed.err and "Traceback" not in printed.err
+    assert [row["reason"] for row in found[1:]] == ["interrupted"] * 2
+
+
+def test_processes_interrupted_keep_what_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    def each(tasks: Any, *rest: Any) -> Any:
+        yield tasks[1], [Row(tasks[1][1].name, "cpu.loops", "", "ok")]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workers, "each", each)
+    rows = run_.in_processes([run_.Job(name, list) for name in "abc"], None, 0.0, 2)
+    assert [(row.case, row.status, row.reason) for row in rows] == [
+        ("a", "not run", "interrupted"), ("b", "ok", ""), ("c", "not run", "interrupted"),
+    ]  # fmt: skip
+    assert report.exit_status(rows) == 130
 
 
 @pytest.mark.skipif(bool(info.gpus()), reason="this machine has a GPU")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
+import time
 from typing import Any
 
 import pytest
@@ -37,3 +39,17 @@ def test_tasks_are_done_and_one_that_ends_its_process_is_tried_again_or_said() -
 def test_no_task_is_begun_when_it_is_over() -> None:
     asked = itertools.count()  # once before each task
     assert list(workers.each(range(1, 100), double, 1, over=lambda: next(asked) >= 2)) == [(1, 2), (2, 4)]
+
+
+def sleep(task: Any, note: workers.Note) -> Any:
+    time.sleep(task)
+
+
+@pytest.mark.slow
+def test_who_stops_listening_ends_the_processes_and_what_they_are_at() -> None:
+    """Ctrl-C is such a listener: it waited for all tasks that were left, each in a new process."""
+    listening = workers.each([0, 600, 600, 600, 600], sleep, 2)
+    assert next(listening) == (0, None)
+    begin = time.perf_counter()
+    listening.close()  # type: ignore[attr-defined]
+    assert time.perf_counter() - begin < 60 and not multiprocessing.active_children()

@@ -119,10 +119,13 @@ def _chunks(todo: list[Case], device: int, backend: str | None, budget: float | 
         return None if over else _in_a_process(chunk, device, backend)
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for future, chunk in [(pool.submit(one, chunk), chunk) for chunk in chunks]:
-            rows = future.result()
-            left += len(chunk) if rows is None else 0
-            yield rows or []
+        try:
+            for future, chunk in [(pool.submit(one, chunk), chunk) for chunk in chunks]:
+                rows = future.result()
+                left += len(chunk) if rows is None else 0
+                yield rows or []
+        finally:  # Ctrl-C does not wait for all the others
+            pool.shutdown(wait=False, cancel_futures=True)
     if left:
         print(f"{left} cases left out: the budget of {budget:g} s was spent", file=sys.stderr)
 

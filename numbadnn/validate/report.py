@@ -19,6 +19,8 @@ from numbadnn import info
 from numbadnn.validate.check import Row
 
 OK, MISMATCH, USAGE, CANNOT_RUN = 0, 1, 2, 3
+#: what shells give a program that Ctrl-C ended, and the reason of the cases that were left out for it
+INTERRUPTED, BY_CTRL_C = 130, "interrupted"
 #: the status of a case that was left out because the time was over
 NOT_RUN = "not run"
 HEADER = ("case", "implementation", "result", "error/bound", "at", "ULP", "integers", "same bits", "speed")
@@ -27,10 +29,12 @@ SHOWN_REASONS = 12
 
 
 def exit_status(rows: list[Row]) -> int:
-    """0 all good, 1 a mismatch or an error, 3 where nothing at all was run."""
+    """0 all good, 1 a mismatch or an error, 130 where it was interrupted before one, 3 where nothing at all was run."""
     found = {row.status for row in rows}
     if found & {"mismatch", "error"}:
         return MISMATCH
+    if any(row.reason == BY_CTRL_C for row in rows):
+        return INTERRUPTED
     return OK if "ok" in found else CANNOT_RUN
 
 

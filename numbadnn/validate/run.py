@@ -76,6 +76,8 @@ def validate(
             many = processes or fitting()
             if many > 1:
                 rows = in_processes(interleaved(todo), limit, start, many)
+                if report.BY_CTRL_C in {row.reason for row in rows}:
+                    beside = []
                 rows += run_jobs(interleaved(beside), limit, start) if beside else []
             else:
                 rows = run_jobs(interleaved(todo), limit, start, interleaved(beside))
@@ -230,19 +232,28 @@ def run_jobs(todo: list[Job], budget: float | None, start: float, beside: list[J
             nonlocal finished
             rows: list[Row] = []
             for job in jobs:
-                if stop.is_set():
-                    break
-                with counting:
-                    advance(job.name, finished)
-                    finished += 1
-                rows += _run_job(job, budget, start)
+                try:
+                    if not stop.is_set():
+                        with counting:
+                            advance(job.name, finished)
+                            finished += 1
+                        rows += _run_job(job, budget, start)
+                        continue
+                except KeyboardInterrupt:  # what was found until then is shown
+                    stop.set()
+                rows.append(Row(job.name, "all", "", report.NOT_RUN, report.BY_CTRL_C))
             return rows
 
         others = another.submit(follow, beside or [])
+        rows: list[Row] = []
         try:
-            return follow(todo) + others.result()
+            rows = follow(todo)
+            return rows + others.result()
+        except KeyboardInterrupt:  # while it waited for the other thread, which ends after its job
+            stop.set()
+            return rows + others.result()
         finally:
-            stop.set()  # an interrupted run does not wait for the rest of the other thread's
+            stop.set()
 
 
 def in_processes(todo: list[Job], budget: float | None, start: float, processes: int) -> list[Row]:
@@ -254,13 +265,16 @@ def in_processes(todo: list[Job], budget: float | None, start: float, processes:
         return budget is not None and time.perf_counter() - start > budget
 
     tasks = [(number, job, threads) for number, job in enumerate(todo)]
-    with report.progress(len(todo)) as advance, _blas_threads(threads):
-        for (number, job, _), rows in workers.each(tasks, _work, processes, over):
-            if isinstance(rows, workers.Ended):
-                rows = [Row(job.name, "all", "", "error", f"{rows.why}, at {rows.at}")]
-            found[number] = rows
-            advance(job.name, len(found))
     late = f"the budget of {budget:g} s was spent" if budget is not None else ""
+    with report.progress(len(todo)) as advance, _blas_threads(threads):
+        try:
+            for (number, job, _), rows in workers.each(tasks, _work, processes, over):
+                if isinstance(rows, workers.Ended):
+                    rows = [Row(job.name, "all", "", "error", f"{rows.why}, at {rows.at}")]
+                found[number] = rows
+                advance(job.name, len(found))
+        except KeyboardInterrupt:  # what was found until then is shown
+            late = report.BY_CTRL_C
     return [row for n, job in enumerate(todo) for row in found.get(n, [Row(job.name, "all", "", report.NOT_RUN, late)])]
 
 

@@ -44,8 +44,9 @@ class Simulator:
     def __init__(self) -> None:
         environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, "-m", __name__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            start_new_session=True,  # Ctrl-C is the parent's, whose table would call the process's end an error
+        )  # fmt: skip
 
     def check(self, name: str) -> list[Row]:
         process = self._process

@@ -153,6 +153,8 @@ def _determinism(options: argparse.Namespace) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     if options.export:
+        if options.json:
+            raise ValueError("--export: expected no --json beside it, it prints one line a case")
         from numbadnn.cases import find
         from numbadnn.export import export
 

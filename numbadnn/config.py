@@ -60,7 +60,7 @@ def _listed(value: Any) -> tuple[str, ...]:
 
 
 def _size(value: Any) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", value.strip()) if isinstance(value, str) else None
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)\s*([A-Za-z]+)", value.strip()) if isinstance(value, str) else None
     if not match or match[2] not in _UNITS:
         raise ValueError(f"expected a size with a unit ({', '.join(_UNITS)}) such as '512MiB'")
     return int(float(match[1]) * _UNITS[match[2]])

@@ -200,12 +200,12 @@ def _miss(
         raise Intercepted(explanation.explain(request.problem, policy, options, backend))
     plan = make_plan(request.problem, policy, options, backend, views, stream)
     probed = [library_of(a).probe(a) for a in (*arrays, *outs)]
-    plan._signatures = tuple(signature for _, signature in probed)
+    plan.signatures = tuple(signature for _, signature in probed)
     plan.words = words
     if intercept:
         raise Intercepted(plan)
     addresses, n = tuple(address for address, _ in probed), len(arrays)
-    remember(thread.plans, (build, params, backend, options, *_apart(plan._signatures, n)), plan)
+    remember(thread.plans, (build, params, backend, options, *_apart(plan.signatures, n)), plan)
     return plan.launch(arrays, addresses[:n], addresses[n:], out, stream, words)
 
 

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn import config, operands, select, stored, verbose
-from numbadnn.arrays import View, library_of, view_of
-from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, WorkspaceError
-from numbadnn.problem import Policy, channels_last_strides, contiguous_strides, normalised_strides
+from numbadnn import config, operands, plan_arguments, select, stored, verbose
+from numbadnn.arrays import View, library_of
+from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal
+from numbadnn.problem import Policy, channels_last_strides, contiguous_strides
 from numbadnn.registry import Executable, Impl
-
-#: bytes: where a workspace may begin, as every library's new arrays do
-ALIGNED = 256
 
 
 class _Thread(threading.local):
@@ -48,7 +44,6 @@ class Plan:
         "_finish",
         "_library",
         "_run",
-        "_signatures",
         "_smaller",
         "_thread_id",
         "_verbose",
@@ -56,11 +51,13 @@ class Plan:
         "choice",
         "device",
         "executable",
+        "made_for",
         "policy",
         "problem",
         "quick",
         "replan",
         "reversed",
+        "signatures",
         "words",
         "workspace_bytes",
     )
@@ -78,10 +75,12 @@ class Plan:
         self.replan: Callable[[int], Plan] | None = None
         self._smaller: Plan | None = None
         self._library = views[0].library
+        #: library, device and spec of each array
+        self.made_for = tuple((v.library, v.device, v.spec()) for v in views)
         self._allocate = tuple(self._library.allocator(s, policy.device) for s in problem.outputs)
         self._finish = self._library.finish
         self._thread_id = threading.get_ident()
-        self._signatures: tuple[Any, ...] = ()
+        self.signatures: tuple[Any, ...] = ()
         self.words: tuple[int, ...] = ()
         #: whether the function it was made by takes its arrays the other way round than its problem
         self.reversed = False
@@ -182,13 +181,10 @@ class Plan:
             raise ValueError(f"out: expected an array, to which beta={beta:g} is applied, got None")
         if self.reversed:
             arrays = arrays[::-1]
-        probed = [library_of(a).probe(a) for a in (*arrays, *outs)]
-        signatures = tuple(signature for _, signature in probed)
-        if signatures[:n] != self._signatures[:n] or (outs and not self._fits(arrays, outs)):
-            raise ValueError(f"this Plan was made for {self.problem}; got arrays {signatures}")
+        probed = plan_arguments.probed(self, arrays, outs)
         space = 0
         if workspace is not None:
-            space = _workspace_address(workspace, self.workspace_bytes, self.device)
+            space = plan_arguments.workspace_address(workspace, self.workspace_bytes, self.device)
         addresses = tuple(address for address, _ in probed)
         return self.launch(arrays, addresses[:n], addresses[n:], out, stream, self.words, space)
 
@@ -231,10 +227,11 @@ class Plan:
         engine = {"config": json.dumps(stored.configuration(e))} if c.impl.space or c.impl.restore else {}
         return verbose.line({**facts, **more, **engine, "decided_by": c.decided_by, "case": self.problem})
 
-    def _fits(self, arrays: tuple[Any, ...], outs: tuple[Any, ...]) -> bool:
-        """Whether these destinations have the outputs' specs; what may not be written is an error of its own."""
-        views = operands.check_out(outs, [view_of(arrays[0], "array")])
-        return [view.spec() for view in views] == list(self.problem.outputs)
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a Plan belongs to the thread and the device that made it and can be neither pickled nor copied: make one "
+            "there with numbadnn.plan, or replay the choices with the option plan_file"
+        )
 
 
 def _packed(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -322,23 +319,3 @@ def _quick(plan: Plan) -> Callable[..., Any] | None:
         return several
     plain = {1: kernel_of_one, 2: kernel_of_two} if shim else {1: one, 2: two}
     return plain.get(len(plan.problem.inputs), several)
-
-
-def _workspace_address(workspace: Any, needed: int, device: int) -> int:
-    """Where a caller's workspace begins; raises WorkspaceError where a plan of ``device`` cannot use it."""
-    view = library_of(workspace, "workspace").view(workspace)
-    itemsize = getattr(workspace, "itemsize", 1)
-    have = math.prod(view.shape) * (itemsize if isinstance(itemsize, int) else 1)
-    if view.device != device:
-        place, got = (f"CUDA device {d}" if d >= 0 else "the CPU" for d in (device, view.device))
-        raise WorkspaceError(f"workspace: expected memory of {place}, got an array of {got}")
-    if have < needed:
-        raise WorkspaceError(f"workspace: expected at least {needed} bytes, got {have}")
-    address = view.address if isinstance(view.address, int) else view.address.ctypes.data
-    follows = normalised_strides(view.shape, view.strides) == contiguous_strides(view.shape)
-    if needed and not (follows and address % ALIGNED == 0):
-        what = f"address {address:#x}" if follows else f"strides {view.strides}"
-        raise WorkspaceError(
-            f"workspace: expected bytes that follow each other from a multiple of {ALIGNED} on, as a new array's do, got {what}"
-        )
-    return address

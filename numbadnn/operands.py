@@ -29,12 +29,12 @@ def check_devices(views: list[View], names: tuple[str, ...]) -> None:
     for view, name in zip(views[1:], names[1:], strict=False):
         if view.device != views[0].device:
             raise ValueError(
-                f"{name}: expected an array on {_place(views[0].device)}, where {names[0]} is, got one on "
-                f"{_place(view.device)}"
+                f"{name}: expected an array on {place(views[0].device)}, where {names[0]} is, got one on "
+                f"{place(view.device)}"
             )
 
 
-def _place(device: int) -> str:
+def place(device: int) -> str:
     return f"CUDA device {device}" if device >= 0 else "the CPU"
 
 
@@ -47,7 +47,7 @@ def check_out(outs: tuple[Any, ...], views: list[View]) -> list[View]:
         if view.readonly:
             raise ValueError("out: expected a writable array, got a read-only one")
         if view.device != views[0].device:
-            raise ValueError(f"out: expected an array on {_place(views[0].device)}, got one on {_place(view.device)}")
+            raise ValueError(f"out: expected an array on {place(views[0].device)}, got one on {place(view.device)}")
         if _overlaps_itself(view):
             raise ValueError(f"out: expected an array whose elements do not overlap, got strides {view.strides}")
     return out_views

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import ml_dtypes
@@ -170,6 +171,13 @@ def test_tensors_whose_meaning_would_be_lost_are_refused() -> None:
     complex_image = torch.randn(2, 4, 6, 5, dtype=torch.complex64)
     with pytest.raises(TypeError, match="negation"):
         numbadnn.conv2d(complex_image.conj().imag, w)
+    with pytest.raises(TypeError, match="array 1: .*negation"):
+        numbadnn.plan(numbadnn.conv2d, complex_image.imag, w)(complex_image.conj().imag, w)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch's own, that they are new
+        nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])
+    with pytest.raises(TypeError, match="x: expected a plain tensor, got a nested one"):
+        numbadnn.softmax(nested)
     with pytest.raises(TypeError, match="dense tensor"):
         numbadnn.softmax(torch.eye(3).to_sparse())
     with pytest.raises(TypeError, match="expected dtype .* got int64"):

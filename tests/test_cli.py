@@ -110,6 +110,12 @@ def test_validate_own_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "data softmax" in capsys.readouterr().out
 
 
+def test_an_empty_file_of_data_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.npy").touch()
+    assert run("validate", "softmax", "--data", str(tmp_path / "x.npy")) == 2
+    assert "x.npy is not a .npy file: No data left in file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     (
@@ -143,6 +149,7 @@ def test_validate_own_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (("tune", "--budget", "0"), "above 0"),
         (("explain", CASE, "--export", "matlab"), "invalid choice: 'matlab'"),
         (("info", "everything"), "unrecognized arguments"),
+        (("explain", CASE, "--export", "torch", "--json"), "--export: expected no --json"),
         ((), "required"),
     ),
     ids=lambda v: " ".join(v) if isinstance(v, tuple) else "",

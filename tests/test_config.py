@@ -56,7 +56,8 @@ def test_environment_sets_every_option_and_says_so() -> None:
     ("name", "value"),
     [
         ("backend", "cuda"), ("backend", "cudnn,cudnn"), ("backend", ""), ("fallback", "maybe"), ("determinism", "1"),
-        ("workspace_limit", "512"), ("workspace_limit", "5 parsecs"), ("plan_strict", "1"), ("algo_bwd_data", "small"),
+        ("workspace_limit", "512"), ("workspace_limit", "5 parsecs"), ("workspace_limit", "9" * 40 + "GiB"),
+        ("plan_strict", "1"), ("algo_bwd_data", "small"),
         ("only", "numba direct"), ("verbose", "2"), ("cache_dir", ""),
     ],
 )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 import threading
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn import launch, planning
+from numbadnn import plan_arguments, planning
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.ops.softmax import SoftmaxProblem
 
@@ -191,6 +193,31 @@ def test_a_plan_can_be_kept_and_checks_its_arrays() -> None:
     assert failed and "belongs to the thread" in failed[0]
 
 
+def test_a_plan_names_what_does_not_fit_and_takes_what_may_only_be_read() -> None:
+    plan, out = numbadnn.plan(numbadnn.conv2d, X, W), np.empty((2, 4, 4, 3), np.float32)
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    assert np.array_equal(plan(frozen, W), numbadnn.conv2d(X, W))
+    backwards = numbadnn.plan(numbadnn.corr_mm_grad_inputs, W, out, X.shape[2:])
+    for call, message in (
+        (lambda: plan(X[:1], W), "array 1: this Plan was made for numpy float32:2x3x6x5 on the CPU, got numpy float32:1x3x6x5"),
+        (lambda: plan(X, W.astype("f8")), "array 2: this Plan was made for .* got numpy float64:4x3x3x3"),
+        (lambda: plan(X, "W"), "array 2: expected an array .* got builtins.str"),
+        (lambda: plan(X, W, out=X), "out: this Plan was made for float32:2x4x4x3, got float32:2x3x6x5"),
+        (lambda: plan(X, W, out=[out]), "out: expected an array .* got builtins.list"),
+        (lambda: backwards(W, out[:1]), "array 2: this Plan was made for .* got numpy float32:1x4x4x3"),
+    ):  # fmt: skip
+        with pytest.raises((ValueError, TypeError), match=f"^{message}"):
+            call()
+
+
+def test_a_plan_is_neither_pickled_nor_copied() -> None:
+    plan = numbadnn.plan(numbadnn.conv2d, X, W)
+    for take in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="a Plan belongs to the thread .* with numbadnn.plan"):
+            take(plan)
+
+
 def test_the_caches_are_bounded_and_can_be_cleared() -> None:
     numbadnn.clear_caches()
     w = np.ones((1, 1, 1, 1), np.float32)
@@ -215,8 +242,8 @@ def test_free_strides_make_no_new_choice() -> None:
 
 def test_a_workspace_is_enough_memory_of_the_device_from_a_line_on() -> None:
     memory = np.empty(4096, np.uint8)
-    space = memory[-memory.ctypes.data % launch.ALIGNED :][:2048]
-    address = launch._workspace_address
+    space = memory[-memory.ctypes.data % plan_arguments.ALIGNED :][:2048]
+    address = plan_arguments.workspace_address
     assert address(space, 2048, -1) == space.ctypes.data
     assert address(space.view(np.float32).reshape(8, 64), 2048, -1) == space.ctypes.data
     assert address(space[1:], 0, -1) == space.ctypes.data + 1  # which nobody will use

@@ -23,6 +23,8 @@ _current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawSt
 
 
 def _check(tensor: torch.Tensor) -> None:
+    if tensor.is_nested:  # of the strided layout, but it has neither strides nor a shape
+        raise TypeError("expected a plain tensor, got a nested one")
     if tensor.layout is not torch.strided:
         raise TypeError(f"expected a dense tensor, got layout {tensor.layout}")
     if tensor.requires_grad and torch.is_grad_enabled():

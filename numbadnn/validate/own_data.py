@@ -41,7 +41,7 @@ def load(op: str, files: list[str]) -> tuple[np.ndarray, ...]:
     for file in files:
         try:
             array = np.load(Path(file), allow_pickle=False)
-        except ValueError as error:
+        except (ValueError, EOFError) as error:
             raise ValueError(f"--data: {file} is not a .npy file: {error}") from None
         if not isinstance(array, np.ndarray):
             raise ValueError(f"--data: expected a .npy file with one array, got {file}")

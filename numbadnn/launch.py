@@ -227,9 +227,16 @@ class Plan:
         engine = {"config": json.dumps(stored.configuration(e))} if c.impl.space or c.impl.restore else {}
         return verbose.line({**facts, **more, **engine, "decided_by": c.decided_by, "case": self.problem})
 
+    def __copy__(self) -> Plan:
+        """The same in the same thread, whose ``choice`` may be told otherwise."""
+        found = object.__new__(Plan)
+        for name in Plan.__slots__:
+            setattr(found, name, getattr(self, name))
+        return found
+
     def __reduce__(self) -> Any:
         raise TypeError(
-            "a Plan belongs to the thread and the device that made it and can be neither pickled nor copied: make one "
+            "a Plan belongs to the thread and the device that made it and cannot be pickled: make one "
             "there with numbadnn.plan, or replay the choices with the option plan_file"
         )
 

@@ -73,8 +73,10 @@ def test_gradients() -> None:
         numbadnn.conv2d_grad_wrt_inputs(G, W, (2, 4, 7, 5))
     with pytest.raises(ValueError, match="input_shape: expected"):
         numbadnn.conv2d_grad_wrt_inputs(G, W, None)
-    with pytest.raises(ValueError, match="input_shape: expected"):
+    with pytest.raises(ValueError, match=r"input_shape: expected by output_grad and filters \(2, 4, 6, 5\)"):
         numbadnn.conv2d_grad_wrt_inputs(G, W, (2, 5, 6, 5))
+    with pytest.raises(ValueError, match=r"filter_shape: expected by input and output_grad \(6, 4, 3, 3\)"):
+        numbadnn.conv2d_grad_wrt_weights(X, G, (7, 4, 3, 3))
     with pytest.raises(ValueError, match=r"output_grad: expected 6 channels \(one a filter\), got 5"):
         numbadnn.conv2d_grad_wrt_inputs(G[:, :5], W, (2, 4, 6, 5))
     with pytest.raises(ValueError, match="filter_shape: expected"):

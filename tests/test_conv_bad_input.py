@@ -39,7 +39,7 @@ BAD: list[tuple[type[Exception], str, str, tuple[Any, ...], dict[str, Any]]] = [
     ),
     (
         ValueError,
-        r"filter_shape: expected the array's own shape",
+        r"filter_shape: expected by input and output_grad",
         "conv2d_grad_wrt_weights",
         (X, G, (6, 4, 4, 4, 3, 3)),
         {"unshared": True},

@@ -257,6 +257,9 @@ def test_two_reports_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert command.main(["validate", "--compare", one, empty]) == 3
     (tmp_path / "not.json").write_text("{}")
     assert command.main(["validate", "--compare", one, str(tmp_path / "not.json")]) == 2
+    lacking = tmp_path / "lacking.json"
+    lacking.write_text(json.dumps({k: v for k, v in json.loads(Path(one).read_text()).items() if k != "versions"}))
+    assert command.main(["validate", "--compare", one, str(lacking)]) == 2
     assert "is no report of validate --determinism" in capsys.readouterr().err
 
 

@@ -67,6 +67,12 @@ def test_weights_of_pytorch(mode):
         numbadnn.rnn_weights_from_torch(torch.nn.LSTM(4, 3, proj_size=2))
     with pytest.raises(ValueError, match="expected .* elements"):
         numbadnn.rnn_weights_to_torch(a["w"][:-1], module)
+    for call in (
+        lambda: numbadnn.rnn_weights_from_torch(a["w"]),
+        lambda: numbadnn.rnn_weights_to_torch(module, a["w"]),
+    ):
+        with pytest.raises(TypeError, match="module: expected a torch.nn.RNN, LSTM or GRU, got ndarray"):
+            call()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -115,14 +115,14 @@ def truth(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def check_hint(name: str, hint: Any, shape: tuple[int, ...]) -> None:
+def check_hint(name: str, hint: Any, shape: tuple[int, ...], whose: str = "the array's own shape") -> None:
     """A shape hint may leave entries None; it never alters the result and must not contradict the array."""
     if hint is None:
         return
     if not isinstance(hint, (tuple, list)) or len(hint) != len(shape):
         raise ValueError(f"{name}: expected None or a tuple of length {len(shape)}, got {hint!r}")
     if any(h is not None and h != n for h, n in zip(hint, shape, strict=True)):
-        raise ValueError(f"{name}: expected the array's own shape {shape} (None = any), got {tuple(hint)}")
+        raise ValueError(f"{name}: expected {whose} {shape} (None = any), got {tuple(hint)}")
 
 
 def check_rank(name: str, view: View, rank: int) -> None:
@@ -212,7 +212,7 @@ def grad_inputs(op: str, names: Names) -> Build:
             )
         sizes = (shapes.as_int(names.image_shape, n, 0) for n in given[2:])
         shape = (top.shape[0], filters.shape[-axes - 1] * geometry.groups, *sizes)
-        check_hint(names.image_shape, given, shape)
+        check_hint(names.image_shape, given, shape, f"by {names.first} and {names.second}")
         check_hint(names.filter_shape, p.hint2, filters.shape)
         check_channels(shape, filters.shape, geometry.groups, axes, names.image_shape, names.second)
         expected = geometry.output_shape(shape, filters.shape)
@@ -253,7 +253,7 @@ def grad_weights(op: str, names: Names) -> Build:
             )
         regions_of = top.shape[2:] if p.unshared else ()
         shape = (top.shape[1], *regions_of, image.shape[1] // geometry.groups, *kernel)
-        check_hint(names.filter_shape, given, shape)
+        check_hint(names.filter_shape, given, shape, f"by {names.first} and {names.second}")
         check_hint(names.image_shape, p.hint2, image.shape)
         check_channels(image.shape, shape, geometry.groups, axes, names.first, names.second)
         expected = (image.shape[0], *geometry.output_shape(image.shape, shape)[1:])

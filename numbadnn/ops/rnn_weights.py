@@ -42,10 +42,11 @@ def rnn_weights_to_torch(w: Any, module: Any) -> None:
     """
     import torch
 
+    names = _torch_names(module)
     if not module.bias:
         raise ValueError("module: expected one with biases, which w has")
     flat = torch.as_tensor(w)
-    parameters = [getattr(module, name) for name in _torch_names(module)]
+    parameters = [getattr(module, name) for name in names]
     size = sum(p.numel() for p in parameters)
     if tuple(flat.shape) != (size,):
         raise ValueError(f"w: expected {size} elements in one axis, got shape {tuple(flat.shape)}")
@@ -56,6 +57,10 @@ def rnn_weights_to_torch(w: Any, module: Any) -> None:
 
 def _torch_names(module: Any) -> list[str]:
     """The module's parameters in the order of w."""
+    import torch
+
+    if not isinstance(module, torch.nn.RNNBase):
+        raise TypeError(f"module: expected a torch.nn.RNN, LSTM or GRU, got {type(module).__qualname__}")
     if getattr(module, "proj_size", 0):
         raise ValueError(f"module: expected one without projections, got proj_size={module.proj_size}")
     ends = [f"l{layer}{'_reverse' * d}" for layer in range(module.num_layers) for d in range(1 + module.bidirectional)]

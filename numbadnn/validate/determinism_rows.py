@@ -140,12 +140,15 @@ def read_report(file: str) -> tuple[dict[str, Any], dict[tuple[str, str, str], R
     """A report and its rows; ValueError for a file that is none."""
     try:
         document = json.loads(Path(file).read_text())
-        rows = [Row(**row) for row in document["rows"]] if document["format"] == FORMAT else None
+        rows = [Row(**row) for row in document["rows"]] if document["format"] == FORMAT else []
+        found = {row.key: row for row in rows}
+        if lacking := [name for name in ("device", "versions", "date") if name not in document]:
+            raise KeyError(*lacking)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"--compare: {file} is no report of validate --determinism --json: {error!r}") from None
-    if rows is None:
+    if document["format"] != FORMAT:
         raise ValueError(f"--compare: expected the format {FORMAT!r} in {file}, got {document['format']!r}")
-    return document, {row.key: row for row in rows}
+    return document, found
 
 
 def compare(first: str, second: str) -> int:

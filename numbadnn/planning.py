@@ -139,6 +139,7 @@ def _after_fork() -> None:
     global _forked_after_cuda, _choices_lock
     _forked_after_cuda = _cuda_used
     _choices_lock = threading.Lock()
+    choices._known_lock, plan_file._lock, errata._lock = threading.Lock(), threading.Lock(), threading.Lock()
     if _cuda_used:  # they hold handles of the parent's CUDA context, which must not be destroyed here
         _left_behind.extend(thread.plans.values())
     thread.plans.clear()

@@ -131,11 +131,26 @@ def _flock(path: Path, flags: int) -> Iterator[None]:
         yield
         return
     file = os.open(path, flags, 0o600)
+    _held.add(file)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
     finally:
+        _held.discard(file)
         os.close(file)
+
+
+#: descriptors of locks; a forked child has them too, and would wait for itself
+_held: set[int] = set()
+
+
+def _after_fork() -> None:
+    while _held:
+        os.close(_held.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def lock_folder(path: Path) -> contextlib.AbstractContextManager[None]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -201,6 +202,24 @@ def test_fork_after_import_computes() -> None:
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "[4.0, 4.0, 4.0, 4.0]\n", done.stderr
+
+
+def test_fork_while_another_thread_writes_the_plan_file_computes(tmp_path: Path) -> None:
+    """The child has no such thread, but had its locks, and waited for them for ever."""
+    code = (
+        "import os, signal, numpy as np, numbadnn\n"
+        "from numbadnn import choices, errata, plan_file, stored\n"
+        "x = np.ones((4, 5), 'float32'); numbadnn.softmax(x)\n"
+        f"with stored.lock_folder({str(tmp_path)!r}), plan_file._lock, choices._known_lock, errata._lock:\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        signal.alarm(20)\n"
+        f"        with numbadnn.using(plan_file={str(tmp_path / 'plans.json')!r}): numbadnn.softmax(x[:3])\n"
+        "        os._exit(0)\n"
+        "print(os.waitpid(child, 0)[1])\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "0\n", done.stderr
 
 
 def test_without_numbas_compiler_there_is_an_error_that_names_the_variable() -> None:

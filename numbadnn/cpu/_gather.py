@@ -240,6 +240,7 @@ def _stretch(
                             first_tap = k_first // (k_count // terms)
                             sum_inside(
                                 tile,
+                                (NR, 1),
                                 a_rows,
                                 min(NR, j1 - j0 - column * NR),
                                 source,

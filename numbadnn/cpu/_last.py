@@ -5,7 +5,7 @@
     out[pixel, m] = sum over k = (tap, channel) of image[pixel's place + place_k] * filters[k, m]
 
 So pixels are read where they lie, if no tap reaches beyond the image, or in a box: the rows that some lines of pixels see, with
-their padding, laid out by a thread just before. Rows of a tile are pixels, eight of them, wherever they lie. Filters are laid out
+their padding, laid out by a thread just before. Rows of a tile are pixels, wherever they lie. Filters are laid out
 once, as panels [phase][group][NR channels of the output][term]. Each element is summed in the order of k in blocks of KC, the
 same bits for any number of threads and any batch.
 """
@@ -14,28 +14,14 @@ from __future__ import annotations
 
 from numba import njit, prange
 
-from numbadnn.cpu._elements import accsize, itemsize, load1, peek, poke
+from numbadnn.cpu._elements import accsize, itemsize
 from numbadnn.cpu._last_box import lay_box, places_of, zero_run
 from numbadnn.cpu._micro import KC, MR, NV, listed_kernel
-from numbadnn.cpu._outside import finite, sum_of
+from numbadnn.cpu._outside import finite, sum_inside
 from numbadnn.cpu._vector import lanes, load, load_acc, scale, scale_add, store, zeros
 
 #: pixels of which all channels are written before those of others
 TOGETHER = 8 * MR
-
-
-@njit(nogil=True, error_model="numpy")
-def _mend(tile, pixels, pixel0, m0, m1, source, filters, offsets, taps, phase, geo, like):
-    """Sums anew, where they are not finite, over what lies inside the image: channels m0..m1 of pixels from pixel0 on."""
-    NR = NV * lanes(like)
-    for m in range(m0, m1):
-        row, infinite = m * geo.a_row, 0
-        for k in range(len(offsets)):
-            infinite += load1(filters, row + offsets[k], like) * 0 != 0
-        for i in range(pixels if infinite else 0):
-            at = i * NR + m - m0
-            if peek(tile, at, like) * 0 != 0:
-                poke(tile, at, sum_of(source, filters, row, offsets, taps, phase, geo, pixel0 + i, like), like)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -104,18 +90,19 @@ def _job(
                 tile = tiles + (i - pixel) * NR * acc
                 if not finite(tile, MR, like):
                     tap = first // (depth // terms)
-                    _mend(
+                    sum_inside(
                         tile,
+                        (1, NR),
+                        m1 - m0,
                         min(MR, stop - i),
-                        lines[0] * phase[2] + span[0] + i,
-                        m0,
-                        m1,
                         source,
                         filters,
                         offsets[first : first + depth],
                         term_taps[tap : tap + terms],
                         phase,
                         geo,
+                        m0,
+                        lines[0] * phase[2] + span[0] + i,
                         like,
                     )
             _write(tiles, target, targets[pixel:stop], m0, m1, alpha, beta, like)

@@ -24,7 +24,6 @@ class Layout(NamedTuple):
     lines: int  # rows of output pixels of a job, at most
     wide: int  # columns of it, at most
     high: int  # panels of a job, at most
-    box: int  # of a job's box, at most
     pixels: int  # of a job, whole tiles
 
 

@@ -47,7 +47,7 @@ def plan_last_filters(problem: ConvProblem) -> Executable:
     box = 0 if in_place else -(-box_of(phases, seen, lines) * C // vl) * vl + vl
     pixels = lines * geo.Q
     image = Image(*(getattr(view, name) for name in Image._fields))
-    layout = Layout(C, 0, int(in_place), int(view.src_w == C), lines, geo.Q, 0, box, pixels)
+    layout = Layout(C, 0, int(in_place), int(view.src_w == C), lines, geo.Q, 0, pixels)
     steps = np.arange(KC, dtype=np.int64) * (NV * vl * acc)
     panels, columns, flops = -(-geo.M // MR), -(-geo.K // (NV * vl)), problem.flops
     alpha, beta = scalars(problem)

@@ -86,7 +86,7 @@ def plan_last(problem: ConvProblem) -> Executable:
     box = -(-box_of(phases, seen, lines) * C // NR) * NR
     pixels = -(-lines * wide // MR) * MR
     panels = -(-geo.M // NR)
-    layout = Layout(C, a_channel, int(in_place), int(geo.src_w == C), lines, wide, panels, box, pixels)
+    layout = Layout(C, a_channel, int(in_place), int(geo.src_w == C), lines, wide, panels, pixels)
     alpha, beta = scalars(problem)
     steps = np.arange(KC, dtype=np.int64) * (NR * acc)
     counts, flops = phases[:, 11] // phases[:, 2], problem.flops

@@ -1,7 +1,7 @@
 """The gradient of the images where filters are infinite: no product with a position outside y, for there is none.
 
-The product of ``_gather.py`` meets zeros there, and zero times infinity is NaN. (Forward they are the image's padding and part of
-the sum.) Loading this module imports Numba.
+The products of ``_gather.py`` and ``_last.py`` meet zeros there, and zero times infinity is NaN. (Forward they are the image's
+padding and part of the sum.) Loading this module imports Numba.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ def finite(tile, rows, like):
 
 
 @njit(nogil=True, error_model="numpy")
-def sum_inside(tile, rows, pixels, src, filters, offsets, taps, phase, geo, m0, j0, like):
-    """Sum anew what is not finite in the first rows and pixels of a tile: channel m0 + i at pixel j0 + j of the phase.
+def sum_inside(tile, steps, channels, pixels, src, filters, offsets, taps, phase, geo, m0, j0, like):
+    """Sum anew what is not finite of the first channels and pixels of a tile: channel m0 + i at pixel j0 + j of the phase.
 
-    ``src`` and ``filters`` are the group's, ``offsets`` and ``taps`` the phase's.
+    ``steps``: in the tile, between channels and between pixels; ``src`` and ``filters`` are the group's, ``offsets`` and ``taps``
+    the phase's.
     """
-    vl = lanes(like)
-    for i in range(rows):
+    for i in range(channels):
         row = (m0 + i) * geo.a_row
         infinite = 0
         for k in range(len(offsets)):
             infinite += load1(filters, row + offsets[k], like) * 0 != 0
         for j in range(pixels if infinite else 0):
-            at = i * NV * vl + j
+            at = i * steps[0] + j * steps[1]
             if peek(tile, at, like) * 0 != 0:
-                poke(tile, at, sum_of(src, filters, row, offsets, taps, phase, geo, j0 + j, like), like)
+                poke(tile, at, _sum(src, filters, row, offsets, taps, phase, geo, j0 + j, like), like)
 
 
 @njit(nogil=True, error_model="numpy")
-def sum_of(src, filters, row, offsets, taps, phase, geo, pixel, like):
+def _sum(src, filters, row, offsets, taps, phase, geo, pixel, like):
     """One sum, over the taps that meet the image; NaN as soon as it is that. ``pixel``: of the rows as they are laid out."""
     line, q = divmod(pixel, phase[13])
     slices, p = divmod(line, phase[12])

@@ -61,21 +61,21 @@ def look(x, shared, at):  # type: ignore[no-untyped-def]
 
 @device
 def multiply_slot(total, small, large, a, b, shared, spots, base, inverse):  # type: ignore[no-untyped-def]
+    for i in range(SUMS):
+        large[i] = f32(0)
     for h in range(2):
         _read_spot(b, i32(0), shared, i32(spots + 64 * h))
         spot = i32(b[0])
         for i in range(4):
             _load_images(b, i32(4 * i), shared, i32(spot + base[i]))
-        for i in range(SUMS):
-            large[i] = f32(0)
         for o in range(4):
             _multiply_add(large, i32(4 * o), a, i32(4 * h), b, i32(2 * o))
         for o in range(4):
             _multiply_add(small, i32(4 * o), a, i32(4 * h), b, i32(8 + 2 * o))
         for o in range(4):
             _multiply_add(small, i32(4 * o), a, i32(8 + 4 * h), b, i32(2 * o))
-        for i in range(SUMS):
-            total[i] = f32(total[i] + large[i] * inverse)
+    for i in range(SUMS):
+        total[i] = f32(total[i] + large[i] * inverse)
 
 
 def multiplying(config: TwofoldConfig) -> Callable[..., tuple[int, int, int]]:

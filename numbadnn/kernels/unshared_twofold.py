@@ -80,12 +80,13 @@ class TwofoldConfig:
 def spread_of(k: int) -> int:
     """Exponents from the least number that may be to the largest of a block; 0 where sums are too short for their bound.
 
-    As ``line_twofold`` has it, and one addition more for each slot, whose scale may be another, and for terms that warps share.
+    As ``line_twofold`` has it of two instructions, a slot's, between two additions; and one addition more for each slot, whose
+    scale may be another, and for terms that warps share.
 
-    >>> [spread_of(k) for k in (50, 51, 288, 1296, 25600)]
+    >>> [spread_of(k) for k in (84, 85, 288, 1296, 25600)]
     [0, 28, 33, 36, 39]
     """
-    spare = k - 45 - k / 16 - k / 32 - k / 128
+    spare = k - 79 - k / 32 - k / 32 - k / 128
     return min(MOST_SPREAD, 28 + int(math.log2(spare / 4 + 1))) if spare >= 0 else 0
 
 

@@ -15,6 +15,8 @@ UNSHARED = (
     ("BoxConfig", "conv2d x=float32:8x8x42x42 w=float32:16x34x34x8x9x9"),
     ("RingConfig", "conv2d x=float16:32x16x36x36 w=float16:16x28x28x16x9x9"),
     ("RingConfig", "conv2d x=bfloat16:19x16x36x36 w=bfloat16:20x28x28x16x9x9 alpha=2 beta=-1"),
+    ("WholeConfig", "conv2d x=float16:32x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1 flip=0"),
+    ("WholeConfig", "conv2d x=bfloat16:19x16x16x26 w=bfloat16:60x16x26x8x5x5 pad=2,2,2,2 groups=2 alpha=2 beta=-1"),
     ("PlacesManyConfig", "conv2d x=float16:16x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
     ("RowsConfig", f"{IMAGES} x=float32:8x16x25x21 w=float32:8x13x11x16x3x3 pad=1,1,1,1 stride=2,2"),
     ("SplitConfig", f"{IMAGES} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),

@@ -26,6 +26,7 @@ from numbadnn.kernels.unshared_inputs_split_config import configured as split_co
 from numbadnn.kernels.unshared_places import PlacesConfig
 from numbadnn.kernels.unshared_places_many import PlacesManyConfig
 from numbadnn.kernels.unshared_places_ring import RingConfig
+from numbadnn.kernels.unshared_places_whole import WholeConfig
 from numbadnn.kernels.unshared_products import ProductsConfig
 from numbadnn.kernels.unshared_twofold import TwofoldConfig
 from numbadnn.kernels.unshared_weights_halves import WeightsHalvesConfig
@@ -72,6 +73,12 @@ SEVERAL: tuple[tuple[str, str, Any], ...] = (
     (FORWARD, "x={t}:9x12x7x6 w={t}:5x2x1x12x6x6", RingConfig(16, 1, 1, 1, 8, 2, 11)),
     (FORWARD, STRIDED, RingConfig(16, 2, 2, 2, 4, 2, 12)),
     (FORWARD, GROUPED, RingConfig(32, 2, 2, 1, 2, 3, 2)),
+    # all filters of a tile at once: as many terms as a turn has, fewer, more; tiles past the last row and column; rows written
+    # at once; groups
+    (FORWARD, "x={t}:17x8x5x6 w={t}:16x6x7x8x2x2 flip=0 pad=1,1,1,1", WholeConfig(32, 1, 2, 1, 1, 8)),
+    (FORWARD, "x={t}:9x8x5x6 w={t}:18x3x3x8x3x3 pad=1,1,0,1 stride=2,2", WholeConfig(16, 1, 2, 2, 1, 8)),
+    (FORWARD, "x={t}:20x16x4x5 w={t}:40x2x4x8x3x2 groups=2 alpha=2 beta=-3", WholeConfig(32, 2, 1, 2, 1, 8)),
+    (FORWARD, "x={t}:9x8x4x9 w={t}:20x3x8x8x2x2 alpha=2 beta=-3", WholeConfig(16, 1, 8, 2, 8, 8)),
     (WEIGHTS, SMALL, WeightsHalvesConfig(8, 16, 2, 1, 8, 2, 4)),
     (WEIGHTS, STRIDED, WeightsHalvesConfig(16, 32, 2, 1, 2, 2, 2)),
     (WEIGHTS, GROUPED, WeightsHalvesConfig(32, 16, 2, 2, 8, 1, 2)),
@@ -174,9 +181,9 @@ def check_split(row: tuple[str, tuple[int, int], int, int, bool], kind: str) -> 
 #: forward in float32 on tensor cores: boxes of some channels, and of all; more tiles than blocks stay; two warps that share
 #: terms, or filters; the last tile past the last position; groups; a channel of fewer terms than a slot
 TWOFOLD: tuple[tuple[str, TwofoldConfig], ...] = (
-    ("x={t}:17x16x5x6 w={t}:16x6x7x16x2x2 flip=0 pad=1,1,1,1", TwofoldConfig(1, 2, 1, 2, 2, 1, 16)),
-    ("x={t}:17x9x5x6 w={t}:18x3x3x9x3x3 pad=1,1,0,1 stride=2,2", TwofoldConfig(1, 2, 2, 1, 2, 2, 3)),
-    ("x={t}:20x18x4x5 w={t}:32x2x4x9x3x2 groups=2 alpha=2 beta=-3", TwofoldConfig(2, 1, 1, 2, 3, 1, 9)),
+    ("x={t}:17x24x5x6 w={t}:16x6x7x24x2x2 flip=0 pad=1,1,1,1", TwofoldConfig(1, 2, 1, 2, 2, 1, 24)),
+    ("x={t}:17x12x5x6 w={t}:18x3x3x12x3x3 pad=1,1,0,1 stride=2,2", TwofoldConfig(1, 2, 2, 1, 2, 2, 3)),
+    ("x={t}:20x36x4x5 w={t}:32x2x4x18x3x2 groups=2 alpha=2 beta=-3", TwofoldConfig(2, 1, 1, 2, 3, 1, 18)),
 )
 
 

@@ -24,6 +24,7 @@ from numbadnn.kernels import (
     unshared_places,
     unshared_places_many,
     unshared_places_ring,
+    unshared_places_whole,
     unshared_products,
     unshared_tile,
     unshared_twofold,
@@ -72,7 +73,8 @@ def test_several_positions_of_a_block_fit_shared_memory(
     sizes: str, images: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forward and the filters' gradient, 16 bits and 32; the order of the images' sums does not depend on how many there are."""
-    monkeypatch.setattr(unshared_twofold, "heuristic", lambda problem, policy: None)  # Hopper's alone
+    for module in (unshared_twofold, unshared_places_whole):
+        monkeypatch.setattr(module, "heuristic", lambda problem, policy: None)  # Hopper's alone
     for room in (99 * 1024, 227 * 1024):
         for module in (
             unshared_box,
@@ -153,12 +155,36 @@ def test_few_positions_have_a_block_a_multiprocessor() -> None:
 def test_filters_come_through_a_ring_where_pixels_take_most_of_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (unshared_places_many, unshared_places_ring):
         monkeypatch.setattr(module, "shared_room", lambda device: 227 * 1024)
+    monkeypatch.setattr(unshared_places_whole, "heuristic", lambda problem, policy: None)
     large, small = "w=float16:16x55x55x16x9x9", "w=float16:32x32x32x32x3x3"
     found = unshared.several_places(ConvProblem.parse(f"conv2d x=float16:32x16x63x63 {large}"), Policy())
     assert found == RingConfig(32, 5, 5, 1, 8, 3, 6)
     for sizes in (f"x=float16:8x16x63x63 {large}", f"x=float16:32x32x34x34 {small}"):
         found = unshared.several_places(ConvProblem.parse(f"conv2d {sizes}"), Policy())
         assert isinstance(found, unshared_places_many.PlacesManyConfig)
+
+
+def test_all_filters_of_a_tile_are_asked_for_at_once_where_they_fit() -> None:
+    def kind(sizes: str, **asked: Any) -> Any:
+        return unshared_places_whole.heuristic(ConvProblem.parse(f"conv2d {sizes}"), Policy(**asked))
+
+    sizes = "x=float16:{n}x32x{s}x{s} w=float16:{k}x{s}x{s}x32x3x3 pad=1,1,1,1"
+    config = kind(sizes.format(n=32, s=32, k=32))
+    assert (config.tall, config.places, config.parts, config.vec, config.threads) == (1, 8, 2, 8, 544)
+    for problem in (sizes.format(n=17, s=32, k=17), sizes.format(n=32, s=30, k=24)):
+        config = kind(problem)
+        assert unshared_places_whole.shared_bytes(ConvProblem.parse(f"conv2d {problem}"), config) <= 227 * 1024
+    # images; filters; tiles, of which each has a multiprocessor; copies of whole 16 bytes; terms; a bound of the workspace
+    for problem in (
+        *(sizes.format(n=16, s=32, k=32), sizes.format(n=33, s=32, k=32)),
+        *(sizes.format(n=32, s=32, k=16), sizes.format(n=32, s=32, k=33)),
+        *(sizes.format(n=32, s=34, k=32), sizes.format(n=32, s=20, k=32)),
+        "x=float16:32x12x32x32 w=float16:32x32x32x12x3x3 pad=1,1,1,1",
+        sizes.format(n=32, s=32, k=32).replace("float16", "float32"),
+    ):
+        assert kind(problem) is None, problem
+    assert kind(sizes.format(n=32, s=32, k=32), workspace_limit=1024) is None
+    assert kind(sizes.format(n=32, s=32, k=32), determinism="gpu_to_gpu") is None
 
 
 def test_channels_that_do_not_divide_a_group_are_refused() -> None:
@@ -195,6 +221,7 @@ def test_gradients_of_images_on_tensor_cores_fit_shared_memory(
         *unshared_inputs_rows.hopper_kernels(),
         *unshared_inputs_split.hopper_kernels(),
         *unshared_twofold.hopper_kernels(),
+        *unshared_places_whole.hopper_kernels(),
     ],
     ids=lambda k: k.name.replace(" ", "-"),
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels._access import load_vector, store_vector
-from numbadnn.kernels._async_copies import copy_line, meet_of
+from numbadnn.kernels._async_copies import copy_line, meet_of, sync_warp
 from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._hopper import barrier_expect, barrier_init, barrier_wait, fence_barriers
 from numbadnn.kernels._implicit_tiles import HALF, INT32
@@ -25,7 +25,7 @@ from numbadnn.kernels._unshared_places_many import written_sums
 from numbadnn.kernels._unshared_seen import EIGHT, NONE, ROW, SIZE, fill_spots, first_position
 from numbadnn.kernels._unshared_turned import carry_box
 from numbadnn.kernels.unshared_places_many import LANES, ROWS
-from numbadnn.kernels.unshared_places_whole import BARRIERS, CELL, PIECE, WholeConfig
+from numbadnn.kernels.unshared_places_whole import BARRIERS, CELL, PIECE, SHARES, WholeConfig
 
 #: pieces of pixels that a thread has under way
 ONCE = 9
@@ -60,7 +60,7 @@ def _written_rows(dtype: str, config: WholeConfig) -> Callable[..., None]:
 def forward(dtype: str, config: WholeConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
     images, tall, places, parts, threads = config.images, config.tall, config.places, config.parts, LANES * config.warps
-    planes, positions, sums = config.planes, tall * places, 4 * config.planes
+    planes, positions, share, sums = config.planes, tall * places, tall * places // SHARES, 4 * config.planes
     first_of, place_terms = first_position(tall, places), fill_spots(threads, False)
     carry = carry_box(SIZE, images, threads, ROW, ONCE)
     warps, meet = threads // LANES, meet_of(threads)
@@ -72,16 +72,17 @@ def forward(dtype: str, config: WholeConfig) -> Callable[..., None]:
         write_sums = written_sums(dtype, tall, places, parts * ROWS, pitch, place_pitch)
 
     @device
-    def ask(shared, w, to, apart, full, K, P, Q, p0, q0, length, strides):  # type: ignore[no-untyped-def]
-        """One filter after the other, so that the first 16 come first; a row of positions is a copy."""
-        size, rows = i32(min(i32(places), i32(Q - q0)) * length), min(i32(tall), i32(P - p0))
-        for k in range(K):
-            barrier = u32(full + 8 * (k // ROWS))
-            if k % ROWS == 0:
-                barrier_expect(barrier, u32(min(i32(ROWS), i32(K - k)) * rows * size))
-            for p in range(rows):
-                source = w + (i64(k) * strides[0] + i64(p0 + p) * strides[1] + i64(q0) * strides[2]) * SIZE
-                copy_line(shared, i32(to + k * apart + p * places * length), source, size, barrier)
+    def ask(shared, w, to, apart, full, k, K, P, Q, p0, q0, length, strides):  # type: ignore[no-untyped-def]
+        """A lane asks for a filter, first at half of the positions: two rows of them, or a row's two halves."""
+        for half in range(SHARES):
+            p, q = i32(p0 + half * (tall - 1)), i32(q0 + half * (2 - tall) * share)
+            size = i32(min(i32(share), i32(Q - q)) * length) if p < P and q < Q else i32(0)
+            if k == 0:
+                barrier_expect(u32(full + 8 * half), u32(K * size))
+            sync_warp()
+            if k < K and size > 0:
+                source = w + (i64(k) * strides[0] + i64(p) * strides[1] + i64(q) * strides[2]) * SIZE
+                copy_line(shared, i32(to + k * apart + half * share * length), source, size, u32(full + 8 * half))
 
     @device
     def fetch(a, b, shared, halves, m, lane, terms, plane, there, nothing, at):  # type: ignore[no-untyped-def]
@@ -117,14 +118,13 @@ def forward(dtype: str, config: WholeConfig) -> Callable[..., None]:
         filters = i32(full + BARRIERS)
         boxes = i32(room + (BARRIERS + parts * ROWS * apart + 2 * PIECE) // 4)
         to_planes, zeros = i32(begin + 4 * boxes), i32(C * box[0] * wide * CELL)
-        if warp == warps and lane < parts:
+        if warp == warps and lane < SHARES:
             barrier_init(u32(full + 8 * lane), u32(1))
             fence_barriers()
         cuda.syncthreads()
         if warp == warps:  # to ask takes as long as what is asked for
-            if lane == 0:
-                first_w = w + i64(group * K) * w_strides[0] * SIZE
-                ask(shared, first_w, filters, apart, full, K, P, Q, p0, q0, i32(terms * SIZE), w_strides)
+            first_w = w + i64(group * K) * w_strides[0] * SIZE
+            ask(shared, first_w, filters, apart, full, lane, K, P, Q, p0, q0, i32(terms * SIZE), w_strides)
             return
         place_terms(shared, room, terms, taps, dilation, (C, box[0], wide), flip)
         if thread < 4 * planes:
@@ -142,7 +142,7 @@ def forward(dtype: str, config: WholeConfig) -> Callable[..., None]:
         for i in range(sums):
             total[i] = f32(0)
         meet(i32(1))
-        barrier_wait(u32(full + 8 * part), u32(0))
+        barrier_wait(u32(full + 8 * (place // share)), u32(0))
         fetch(a, b, shared, halves, i32(0), lane, terms, plane, there, nothing, at)
         for m in range(i32(0), terms, 2 * PIECE):
             further = i32(m + PIECE)

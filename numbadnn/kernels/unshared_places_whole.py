@@ -17,12 +17,12 @@ from numbadnn.registry import Executable
 
 #: terms that a warp multiplies at a time; images of a cell, its bytes
 PIECE, EIGHT, CELL = 32, 8, 16
-#: bytes of barriers, one for each 16 filters
-BARRIERS = 16
+#: in how many parts a tile's filters come, of whose positions each has as many; bytes of their barriers
+SHARES, BARRIERS = 2, 16
 #: rows and columns of a tile
 TILES = ((1, 8), (2, 4))
-#: of fewer images other kernels are as quick, and of tiles that are not nearly one for each multiprocessor
-FEWEST_IMAGES, IMAGES, HOPPER, ENOUGH_TILES, MULTIPROCESSORS = 17, 32, (9, 0), 96, 132
+#: nearly one tile for each multiprocessor: two do not fit, and of more the next would be asked for when one is done
+MOST_IMAGES, HOPPER, ENOUGH_TILES, MULTIPROCESSORS = 32, (9, 0), 96, 132
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,15 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WholeConfig | None:
     w, N, K = problem.w, problem.x.shape[0], problem.w.shape[0] // problem.groups
     if not problem.unshared or problem.direction != "forward" or w.itemsize != 2 or simulate.active():
         return None
-    if not free_order(problem, policy) or not FEWEST_IMAGES <= N <= IMAGES:
+    if not free_order(problem, policy) or not 0 < N <= MOST_IMAGES:
         return None
     if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
         return None
-    if not ROWS < K <= 2 * ROWS or not copied(problem) or not unshared_turned.fits(problem, policy, IMAGES):
+    images = max(8, 1 << (N - 1).bit_length())
+    if not ROWS < K <= 2 * ROWS or not copied(problem) or not unshared_turned.fits(problem, policy, images):
         return None
     tile = min(TILES, key=lambda tile: math.prod(tiles_of(problem, tile)))
-    config = WholeConfig(IMAGES, *tile, -(-K // ROWS), vector_of(problem, tile), w.shape[3])
+    config = WholeConfig(images, *tile, -(-K // ROWS), vector_of(problem, tile), w.shape[3])
     fits = ENOUGH_TILES <= blocks_of(problem, config) <= MULTIPROCESSORS
     return config if fits and shared_bytes(problem, config) <= LARGEST_ROOM else None
 

@@ -73,9 +73,9 @@ SEVERAL: tuple[tuple[str, str, Any], ...] = (
     (FORWARD, "x={t}:9x12x7x6 w={t}:5x2x1x12x6x6", RingConfig(16, 1, 1, 1, 8, 2, 11)),
     (FORWARD, STRIDED, RingConfig(16, 2, 2, 2, 4, 2, 12)),
     (FORWARD, GROUPED, RingConfig(32, 2, 2, 1, 2, 3, 2)),
-    # all filters of a tile at once: as many terms as a turn has, fewer, more; tiles past the last row and column; rows written
-    # at once; groups
-    (FORWARD, "x={t}:17x8x5x6 w={t}:16x6x7x8x2x2 flip=0 pad=1,1,1,1", WholeConfig(32, 1, 2, 1, 1, 8)),
+    # all filters of a tile at once: fewer terms than a warp multiplies together, more, and none left over; some columns of a
+    # copy; tiles past the last row and column; rows written at once; groups
+    (FORWARD, "x={t}:7x8x5x6 w={t}:16x5x6x8x1x1", WholeConfig(8, 2, 4, 1, 1, 8)),
     (FORWARD, "x={t}:9x8x5x6 w={t}:18x3x3x8x3x3 pad=1,1,0,1 stride=2,2", WholeConfig(16, 1, 2, 2, 1, 8)),
     (FORWARD, "x={t}:20x16x4x5 w={t}:40x2x4x8x3x2 groups=2 alpha=2 beta=-3", WholeConfig(32, 2, 1, 2, 1, 8)),
     (FORWARD, "x={t}:9x8x4x9 w={t}:20x3x8x8x2x2 alpha=2 beta=-3", WholeConfig(16, 1, 8, 2, 8, 8)),

@@ -172,14 +172,19 @@ def test_all_filters_of_a_tile_are_asked_for_at_once_where_they_fit() -> None:
     config = kind(sizes.format(n=32, s=32, k=32))
     assert (config.tall, config.places, config.parts, config.vec, config.threads) == (1, 8, 2, 8, 544)
     for problem in (sizes.format(n=17, s=32, k=17), sizes.format(n=32, s=30, k=24), sizes.format(n=1, s=32, k=32)):
-        config = kind(problem)
-        assert unshared_places_whole.shared_bytes(ConvProblem.parse(f"conv2d {problem}"), config) <= 227 * 1024
-    # images; filters; tiles, of which each has a multiprocessor; copies of whole 16 bytes; terms; a bound of the workspace
+        assert kind(problem) is not None, problem
+    problem = ConvProblem.parse(f"conv2d {sizes.format(n=32, s=32, k=32)}")
+    assert unshared_places_whole.shared_bytes(problem, config) == 288 * 4 + 16 + 32 * 4624 + 64 + 4 * 16 * (
+        32 * 3 * 11 + 1
+    )
+    # images; filters; tiles, of which each has a multiprocessor; copies of whole 16 bytes; terms; shared memory; the type
     for problem in (
         sizes.format(n=33, s=32, k=32),
         *(sizes.format(n=32, s=32, k=16), sizes.format(n=32, s=32, k=33)),
         *(sizes.format(n=32, s=34, k=32), sizes.format(n=32, s=20, k=32)),
         "x=float16:32x12x32x32 w=float16:32x32x32x12x3x3 pad=1,1,1,1",
+        "x=float16:32x8x32x32 w=float16:32x32x32x8x3x3 pad=1,1,1,1",
+        "x=float16:32x48x32x32 w=float16:32x32x32x48x3x3 pad=1,1,1,1",
         sizes.format(n=32, s=32, k=32).replace("float16", "float32"),
     ):
         assert kind(problem) is None, problem

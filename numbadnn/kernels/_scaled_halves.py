@@ -15,8 +15,9 @@ other products, 2^-10 of those, share one set of sums. Of k terms that is off by
 
     8 + 34 + 2 + k / 16 + k / 128    times u sum|x||w|
 
-which is within IEEE's k from 48 terms on; what longer sums have to spare is room for smaller numbers (``spread_of``). Where a
-block has numbers that are smaller still, or one that is not finite, ``common_scale`` says so.
+which is within IEEE's k from 48 terms on; with r instructions between two additions it is 34 r, and k / (16 r). What longer sums
+have to spare is room for smaller numbers (``spread_of``). Where a block has numbers that are smaller still, or one that is not
+finite, ``common_scale`` says so.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     images     turned before (``_unshared_turned``): the box of pixels that the tile sees, in planes of eight images
 
 Shared memory holds all of them at once, so that nothing is waited for but memory. A warp has a position and 16 filters; its sums
-stay in registers to the end. Both factors are loaded as matrices, whose rows meet all banks: terms of a filter, and of a term's
-pixels a cell of eight images.
+stay in registers to the end. Both factors are loaded as matrices: terms of a filter, whose rows meet all banks, and of a term's
+pixels a cell of eight images, whose rows do where filters are not flipped and a tile is one row.
 """
 
 from __future__ import annotations

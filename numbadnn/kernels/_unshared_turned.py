@@ -139,7 +139,7 @@ def copy_box_apart(size: int, images: int, threads: int, cell: int, swapped: boo
 def carry_box(size: int, images: int, threads: int, cell: int, once: int) -> Callable[..., None]:
     """``copy_box`` by way of registers, ``once`` pieces of a thread under way, rows next to each other.
 
-    For planes of 16 bytes: an asynchronous copy writes them one by one, which takes twice as long.
+    For planes of 16 bytes: an asynchronous copy writes them one by one, which takes twice as long. A thread walks as there.
     """
     pieces, read = images * size // 16, load_words(4)
     across, waiting = threads // pieces, 4 * once

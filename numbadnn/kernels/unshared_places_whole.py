@@ -10,7 +10,7 @@ from numbadnn.kernels import _driver, simulate, unshared_turned
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._softmax_layout import LARGEST_ROOM
 from numbadnn.kernels.unshared_places_many import LANES, ROWS, PositionsConfig
-from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, free_order, scalars, seen_of, tiles_of
+from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, free_order, scalars, seen_of, tiles_of, vector
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -21,8 +21,8 @@ PIECE, EIGHT, CELL = 32, 8, 16
 SHARES, BARRIERS = 2, 16
 #: rows and columns of a tile
 TILES = ((1, 8), (2, 4))
-#: nearly one tile for each multiprocessor: two do not fit, and of more the next would be asked for when one is done
-MOST_IMAGES, HOPPER, ENOUGH_TILES, MULTIPROCESSORS = 32, (9, 0), 96, 132
+#: nearly one tile for each multiprocessor: of more the next would be asked for when one is done; fewer terms were not measured
+MOST_IMAGES, FEWEST_TERMS, HOPPER, ENOUGH_TILES, MULTIPROCESSORS = 32, 128, (9, 0), 96, 132
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class WholeConfig(PositionsConfig):
 
 
 def wide_of(problem: ConvProblem, config: WholeConfig) -> int:
-    """Columns of a box: so many that neighbouring terms meet all banks, if that is possible."""
+    """Columns of a box: so many that neighbouring terms of filters that are not flipped meet all banks, of tiles of one row."""
     wide = seen_of(problem, (config.tall, config.places))[1]
     return wide + (problem.taps[1] - wide) % 8 if problem.dilation == (1, 1) else wide
 
@@ -80,7 +80,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WholeConfig | None:
     w, N, K = problem.w, problem.x.shape[0], problem.w.shape[0] // problem.groups
     if not problem.unshared or problem.direction != "forward" or w.itemsize != 2 or simulate.active():
         return None
-    if not free_order(problem, policy) or not 0 < N <= MOST_IMAGES:
+    if not free_order(problem, policy) or not 0 < N <= MOST_IMAGES or math.prod(w.shape[3:]) < FEWEST_TERMS:
         return None
     if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
         return None
@@ -102,8 +102,8 @@ def vector_of(problem: ConvProblem, tile: tuple[int, int]) -> int:
 
 def copied(problem: ConvProblem) -> bool:
     """Whether neighbouring positions of a filter are one copy of whole pieces of 16 bytes."""
-    w, terms = problem.w, math.prod(problem.w.shape[3:])
-    return w.aligned and w.strides[2] == terms and not any(s % EIGHT for s in (terms, *w.strides[:2]))
+    w = problem.w
+    return vector(problem, w.shape[3]) * w.itemsize == CELL and w.strides[2] == math.prod(w.shape[3:])
 
 
 def kernel(dtype: str, config: WholeConfig) -> Kernel:
@@ -131,4 +131,4 @@ def plan(problem: ConvProblem, policy: Policy, config: WholeConfig) -> Executabl
 
 def hopper_kernels() -> Iterator[Kernel]:
     yield kernel("float16", WholeConfig(32, 1, 8, 2, 8, 1))
-    yield kernel("bfloat16", WholeConfig(32, 2, 4, 2, 1, 1))
+    yield kernel("bfloat16", WholeConfig(8, 2, 4, 2, 1, 1))

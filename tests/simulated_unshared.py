@@ -13,6 +13,7 @@ from numbadnn.kernels import (
     simulate,
     unshared_box_many,
     unshared_inputs_split,
+    unshared_places_stream,
     unshared_products,
     unshared_twofold,
 )
@@ -26,6 +27,7 @@ from numbadnn.kernels.unshared_inputs_split_config import configured as split_co
 from numbadnn.kernels.unshared_places import PlacesConfig
 from numbadnn.kernels.unshared_places_many import PlacesManyConfig
 from numbadnn.kernels.unshared_places_ring import RingConfig
+from numbadnn.kernels.unshared_places_stream import StreamConfig
 from numbadnn.kernels.unshared_places_whole import WholeConfig
 from numbadnn.kernels.unshared_products import ProductsConfig
 from numbadnn.kernels.unshared_twofold import TwofoldConfig
@@ -79,6 +81,17 @@ SEVERAL: tuple[tuple[str, str, Any], ...] = (
     (FORWARD, "x={t}:9x8x5x6 w={t}:18x3x3x8x3x3 pad=1,1,0,1 stride=2,2", WholeConfig(16, 1, 2, 2, 1, 8)),
     (FORWARD, "x={t}:20x16x4x5 w={t}:40x2x4x8x3x2 groups=2 alpha=2 beta=-3", WholeConfig(32, 2, 1, 2, 1, 8)),
     (FORWARD, "x={t}:9x8x4x9 w={t}:20x3x8x8x2x2 alpha=2 beta=-3", WholeConfig(16, 1, 8, 2, 8, 8)),
+    # the same tile after tile: boxes of all channels and of some, more places than boxes; fewer terms than half a slot, some of
+    # the last; a warp's sixteen filters that another has as well; tiles past the last row and column; rows written at once
+    (FORWARD, "x={t}:7x16x5x6 w={t}:16x5x6x16x1x1", StreamConfig(8, 2, 2, 1, 1, 2, 1, 16)),
+    (FORWARD, "x={t}:9x24x5x6 w={t}:18x3x3x24x3x3 pad=1,1,0,1 stride=2,2", StreamConfig(16, 1, 2, 2, 1, 3, 2, 12)),
+    (
+        FORWARD,
+        "x={t}:20x16x4x5 w={t}:40x2x4x8x3x2 groups=2 alpha=2 beta=-3 flip=0",
+        StreamConfig(32, 2, 1, 2, 1, 2, 3, 4),
+    ),
+    (FORWARD, "x={t}:7x16x3x25 w={t}:18x2x24x16x2x2 alpha=2 beta=-3", StreamConfig(8, 1, 8, 2, 8, 2, 2, 8)),
+    (FORWARD, "x={t}:9x16x4x9 w={t}:16x3x8x16x2x2 alpha=2 beta=-3", StreamConfig(16, 1, 8, 1, 8, 2, 3, 8)),
     (WEIGHTS, SMALL, WeightsHalvesConfig(8, 16, 2, 1, 8, 2, 4)),
     (WEIGHTS, STRIDED, WeightsHalvesConfig(16, 32, 2, 1, 2, 2, 2)),
     (WEIGHTS, GROUPED, WeightsHalvesConfig(32, 16, 2, 2, 8, 1, 2)),
@@ -210,6 +223,7 @@ def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: st
 
 if __name__ == "__main__":
     unshared_box_many.MULTIPROCESSORS = unshared_products.MULTIPROCESSORS = unshared_twofold.MULTIPROCESSORS = 2
+    unshared_places_stream.MULTIPROCESSORS = 2
     unshared_twofold.SHARES, unshared_inputs_split.COLLECTORS, unshared_inputs_split.LARGE = 2, 64, 0
     kinds = (("float16", "integers"), ("bfloat16", "random"), ("float32", "integers"))
     done = [check(*c, *kind, "tensor_core") for c in CASES for kind in kinds[:2]]

@@ -147,7 +147,7 @@ def _copy_line() -> Callable[..., None]:
 copy_line = _copy_line()
 
 
-def _copy_tile(axes: int) -> Callable[..., None]:
+def _copy_tile(axes: int, once: bool = False) -> Callable[..., None]:
     if SIMULATED:
         from numbadnn.kernels import _hopper_twins
 
@@ -161,6 +161,8 @@ def _copy_tile(axes: int) -> Callable[..., None]:
     name = f"cp.async.bulk.tensor.{axes}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
     at = ", ".join(f"${2 + i}" for i in range(axes))
     template = f"{name} [$0], [$1, {{{at}}}], [${2 + axes}];"
+    if once:
+        template = f"{{{ONCE} {name}.L2::cache_hint [$0], [$1, {{{at}}}], [${2 + axes}], once;}}"
     codes = ",".join(["r", "l", *"r" * axes, "r", "~{memory}"])
 
     @intrinsic
@@ -177,7 +179,8 @@ def _copy_tile(axes: int) -> Callable[..., None]:
 
 
 #: ``copy_tile(axes)(shared, to, map, at, barrier)``: begin to copy the map's box at ``at``, innermost axis first, to the shared
-#: address ``to``; the barrier in shared memory is told of its bytes (Hopper)
+#: address ``to``; the barrier in shared memory is told of its bytes (Hopper). ``copy_tile(axes, True)``: the L2 cache gives
+#: them up before anything else
 copy_tile = functools.cache(_copy_tile)
 
 

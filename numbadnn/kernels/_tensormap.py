@@ -17,7 +17,9 @@ from numbadnn.kernels._context import ensure_context
 
 #: CUtensorMapDataType; "tf32" is float32 in memory, rounded by the copy
 DATA_TYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9, "tf32": 11}
-_SWIZZLE_128B, _L2_PROMOTION_256B = 3, 3
+_SWIZZLE_128B = 3
+#: CUtensorMapL2promotion by bytes
+_L2_PROMOTION = {128: 2, 256: 3}
 
 
 def placeholder(index: int) -> str:
@@ -49,25 +51,36 @@ def by_value(ptx: str, parameters: str) -> str:
 
 
 def encode(
-    dtype: str, extents: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...], swizzled: bool = True
+    dtype: str,
+    extents: tuple[int, ...],
+    strides: tuple[int, ...],
+    box: tuple[int, ...],
+    swizzled: bool = True,
+    fetch: int = 256,
 ) -> bytes:
     """A descriptor without address, innermost axis first, 128-byte swizzle or none, zeros outside.
 
-    ``strides`` are in bytes, of the axes after the first (which is packed): multiples of 16 below 2**40.
+    ``strides`` are in bytes, of the axes after the first (which is packed): multiples of 16 below 2**40. ``fetch``: so many
+    bytes of memory come to the L2 cache together.
     """
     rank = len(extents)
     shape = ((ctypes.c_uint32 * rank)(*box), (ctypes.c_uint32 * rank)(*(1,) * rank))
-    return _encode("cuTensorMapEncodeTiled", dtype, extents, strides, shape, _SWIZZLE_128B if swizzled else 0)
+    swizzle = _SWIZZLE_128B if swizzled else 0
+    return _encode("cuTensorMapEncodeTiled", dtype, extents, strides, shape, swizzle, _L2_PROMOTION[fetch])
 
 
 def described(
-    device: int, dtype: str, how: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], swizzled: bool = True
+    device: int,
+    dtype: str,
+    how: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+    swizzled: bool = True,
+    fetch: int = 256,
 ) -> Any:
     """``encode`` of (extents, strides, box) in the context of ``device``, or what the simulator has in its place."""
     if simulate.active():
         return simulate.Tensor(dtype, *how, swizzled)
     with ensure_context(device):
-        return encode(dtype, *how, swizzled)
+        return encode(dtype, *how, swizzled, fetch)
 
 
 def encode_window(
@@ -99,6 +112,7 @@ def _encode(
     strides: tuple[int, ...],
     shape: Any,
     swizzle: int = _SWIZZLE_128B,
+    promotion: int = _L2_PROMOTION[256],
 ) -> bytes:
     rank = len(extents)
     memory = ctypes.create_string_buffer(128 + 64)
@@ -107,6 +121,6 @@ def _encode(
     kind, zero = ctypes.c_int(DATA_TYPES[dtype]), ctypes.c_int(0)
     _driver.call(
         function, ctypes.c_void_p(start), kind, ctypes.c_uint32(rank), ctypes.c_void_p(16), *arrays, *shape,
-        zero, ctypes.c_int(swizzle), ctypes.c_int(_L2_PROMOTION_256B), zero,
+        zero, ctypes.c_int(swizzle), ctypes.c_int(promotion), zero,
     )  # fmt: skip
     return ctypes.string_at(start, 128)

@@ -19,10 +19,10 @@ from numbadnn.kernels._unshared_seen import write_row
 from numbadnn.kernels.unshared_turned import PIXELS, THREADS
 
 
-def turn(size: int, images: int, vec: int) -> Callable[..., None]:
+def turn(size: int, images: int, vec: int, cells: bool = False) -> Callable[..., None]:
     """A tile of pixels of all images a block; from block ``blocks`` on those of a second array, which go behind the first's.
 
-    ``vec`` neighbouring pixels of an image are one access.
+    ``vec`` neighbouring pixels of an image are one access. ``cells``: [eight images][pixel][image], of 16-bit types.
     """
     read, write, together = load_bits(size) if vec == 1 else load_words(4), store_words(4), 4 // size
     pitch = images + 1  # odd: the images of a pixel and the pixels of an image meet all banks
@@ -66,14 +66,18 @@ def turn(size: int, images: int, vec: int) -> Callable[..., None]:
         for r in range(writes):
             i = u32(thread * each + r * THREADS * each)
             place, first = i32(i // u32(images)), i32(i % u32(images))
-            if place < PIXELS and start + place < pixels:
+            if cells:  # neighbours write neighbouring pixels
+                place, first = i32(i // u32(each)) % PIXELS, i32(i // u32(PIXELS * each)) * each
+                to = space + (i64(first // each) * pixels + start + place) * 16
+            if (first < images if cells else place < PIXELS) and start + place < pixels:
                 for e in range(4):
                     at = u32(place * pitch + first + e * together)
                     words[e] = tile[at]
                     if together == 2:
                         words[e] = u32(words[e] | (u32(tile[u32(at + u32(1))]) << u32(16)))
                 write(words, i32(0), to)
-            to = to + THREADS * each * size
+            if not cells:
+                to = to + THREADS * each * size
 
     return kernel
 

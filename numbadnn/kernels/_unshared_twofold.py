@@ -16,12 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels._access import load
-from numbadnn.kernels._async_copies import copy_tile, meet_of
-from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, i32, u32
+from numbadnn.kernels._async_copies import meet_of
+from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, f32, i32, u32
 from numbadnn.kernels._hopper import (
-    barrier_expect,
     barrier_init,
-    barrier_wait,
     fence_started,
     map_address,
     prefetch_map,
@@ -29,13 +27,14 @@ from numbadnn.kernels._hopper import (
 )
 from numbadnn.kernels._implicit_tiles_words import shared_address
 from numbadnn.kernels._ptx import block_here, thread_here, wait_for_previous
+from numbadnn.kernels._unshared_boxes import asking_boxes
 from numbadnn.kernels._unshared_inputs_tile import pixel_at, tap_of
 from numbadnn.kernels._unshared_seen import first_position
 from numbadnn.kernels._unshared_twofold_ask import asking
 from numbadnn.kernels._unshared_twofold_cut import SUMS
 from numbadnn.kernels._unshared_twofold_lanes import filters_row, multiplying
 from numbadnn.kernels._unshared_twofold_put import putting
-from numbadnn.kernels.unshared_twofold import ASKERS, FEWER, INVERSE, LANES, MORE, PIXEL, TwofoldConfig
+from numbadnn.kernels.unshared_twofold import ASKERS, FEWER, INVERSE, LANES, MORE, PIECE, PIXEL, TwofoldConfig
 
 
 def forward(config: TwofoldConfig) -> Callable[..., None]:
@@ -43,23 +42,11 @@ def forward(config: TwofoldConfig) -> Callable[..., None]:
     warps, depth, threads, boxes = config.warps, config.depth, LANES * config.warps, config.boxes
     first_of, meet = first_position(config.tall, config.places), meet_of(threads)
     w_of, x_of = map_address(0), map_address(1)
-    ask, multiply, put, copy = asking(config), multiplying(config), putting(config), copy_tile(4)
+    ask, multiply, put, ask_boxes = asking(config, PIECE), multiplying(config), putting(config), asking_boxes(config, 3)
     fewer, more, read = set_registers(FEWER, False), set_registers(MORE, True), load("float32", "float32")
     ring_at, box_at, rings, element = config.ring_at, config.box_at, 2 * warps * depth, ELEMENT["float32"]
 
     each = -(-(rings + 2 * boxes) // (config.threads // LANES))
-
-    @device
-    def ask_boxes(shared, images, full, to, lot, C, channels, corner, phases):  # type: ignore[no-untyped-def]
-        place = i32(0)
-        for c in range(i32(0), C, channels):
-            barrier = u32(full + 8 * (rings + place))
-            barrier_wait(u32(barrier + u32(8 * boxes)), u32(u32(phases >> place & 1) ^ u32(1)))
-            barrier_expect(barrier, u32(lot))
-            copy(shared, i32(to + place * lot), images, (i32(0), corner[2], corner[1], i32(corner[0] + c)), barrier)
-            phases = i32(phases ^ (1 << place))
-            place = i32(place + 1) if place < boxes - 1 else i32(0)
-        return phases
 
     def kernel(  # type: ignore[no-untyped-def]
         w_map, x_map, x, w, space, y, tiles, floor, spread, blocks, groups, N, K, C, channels, P, Q, room, image, taps, padding,
@@ -88,8 +75,8 @@ def forward(config: TwofoldConfig) -> Callable[..., None]:
                 wait_for_previous()
                 while tile < tiles:
                     group, p0, q0 = first_of(tile, blocks, groups)
-                    corner = (i32(group * C), i32(p0 * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))
-                    phases = ask_boxes(shared, x_of(x_map), full, to_box, lot, C, channels, corner, phases)
+                    at = (i32(0), i32(q0 * stride[1] - padding[1]), i32(p0 * stride[0] - padding[0]), i32(group * C))
+                    phases = ask_boxes(shared, x_of(x_map), full, to_box, lot, lot, C, channels, at, phases)
                     tile = i32(tile + i32(cuda.gridDim.x))
             elif asker < ASKERS:
                 while tile < tiles:
@@ -119,7 +106,6 @@ def forward(config: TwofoldConfig) -> Callable[..., None]:
                     total, shared, full, table, to_box, back, terms, i32(channels * taps[0] * taps[1]), box, taps, stride, flip,
                     floor, spread, origin, state,
                 )  # fmt: skip
-                meet(i32(1))  # the sums before are written
                 put(results, first, total, row, y, again, (group, p0, q0), (N, K, P, Q), y_strides, (alpha, beta))
                 tile = i32(tile + i32(cuda.gridDim.x))
 

@@ -1,24 +1,26 @@
-"""Filters of ``_unshared_twofold`` on their way to the rings: a few lanes ask, each for one warp that multiplies."""
+"""Filters of ``_unshared_twofold`` and ``_unshared_places_stream`` on their way to rings: a few lanes ask, each for one warp
+that multiplies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from numbadnn.kernels._async_copies import copy_tile
 from numbadnn.kernels._cuda import device, i32, u32
 from numbadnn.kernels._hopper import barrier_expect, barrier_wait
 from numbadnn.kernels._ptx import thread_here
 from numbadnn.kernels._unshared_twofold_put import first_filter
-from numbadnn.kernels.unshared_twofold import ASKERS, LANES, PIECE, SLOT, TwofoldConfig
+from numbadnn.kernels.unshared_twofold import ASKERS, LANES, SLOT
 
 
-def asking(config: TwofoldConfig) -> Callable[..., tuple[int, int]]:
-    """``ask(shared, filters, full, ring, first, K, P, Q, p, q, terms, slot, parity)``: all of a tile's copies.
+def asking(config: Any, piece: int) -> Callable[..., tuple[int, int]]:
+    """``ask(shared, filters, full, ring, first, K, P, Q, p, q, terms, slot, parity)``: a tile's copies of ``piece`` terms.
 
     ``first``: the group's first filter. (slot, parity) of what is next.
     """
     places, parts, splits, depth, warps = config.places, config.parts, config.splits, config.depth, config.warps
-    positions, each, hop, copy = config.tall * places, warps // ASKERS, PIECE * splits, copy_tile(3)
+    positions, each, hop, copy = config.tall * places, warps // ASKERS, piece * splits, copy_tile(3, True)
 
     @device
     def ask(shared, filters, full, ring, first, K, P, Q, p, q, terms, slot, parity):  # type: ignore[no-untyped-def]
@@ -31,7 +33,7 @@ def asking(config: TwofoldConfig) -> Callable[..., tuple[int, int]]:
             at = i32(min(i32(p + place // places), i32(P - 1)) * Q + min(i32(q + place % places), i32(Q - 1)))
             k = i32(first + first_filter(part, K))
             to, barrier = i32(ring + warp * depth * SLOT), i32(full + warp * depth * 8)
-            for m in range(i32(split * PIECE), terms, i32(hop)):
+            for m in range(i32(split * piece), terms, i32(hop)):
                 barrier_wait(u32(barrier + (warps * depth + slot) * 8), u32(parity))
                 barrier_expect(u32(barrier + slot * 8), u32(SLOT))
                 copy(shared, i32(to + slot * SLOT), filters, (i32(m), k, at), u32(barrier + slot * 8))

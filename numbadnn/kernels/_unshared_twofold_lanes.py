@@ -21,9 +21,10 @@ from numbadnn.kernels._implicit_tiles_words import read_at
 from numbadnn.kernels._mma import product
 from numbadnn.kernels._ptx import thread_here
 from numbadnn.kernels._scaled_halves import APART
+from numbadnn.kernels._unshared_boxes import awaiting
 from numbadnn.kernels._unshared_twofold_cut import NUMBERS, ONE, SUMS, cut, cut_anew
 from numbadnn.kernels._warp import some_of_warp
-from numbadnn.kernels.unshared_twofold import LANES, PIECE, PIXEL, SLOT, TwofoldConfig
+from numbadnn.kernels.unshared_twofold import PIECE, PIXEL, SLOT, TwofoldConfig
 
 _read_pair, _read_spot, _load_images = read_at("int32", 2), read_at("int32", 1), load_matrices(True)
 _multiply_add = product("float16", 16)
@@ -87,27 +88,8 @@ def multiplying(config: TwofoldConfig) -> Callable[..., tuple[int, int, int]]:
     what they are afterwards.
     """
     places, parts, splits, depth, warps = config.places, config.parts, config.splits, config.depth, config.warps
-    positions, ring_at, hop, boxes = config.tall * places, config.ring_at, PIECE * splits, config.boxes
-
-    @device
-    def await_boxes(full, have, need, lot, phases, place):  # type: ignore[no-untyped-def]
-        """Until the first ``need`` terms are there; ``have`` are."""
-        while have < need:
-            barrier_wait(u32(full + 8 * (2 * warps * depth + place)), u32(phases >> place & 1))
-            phases, have = i32(phases ^ (1 << place)), i32(have + lot)
-            place = i32(place + 1) if place < boxes - 1 else i32(0)
-        return have, phases, place
-
-    @device
-    def leave_boxes(full, left, done, lot, place):  # type: ignore[no-untyped-def]
-        """Those whose terms all lie before ``done`` are not needed any longer; those before ``left`` are not already."""
-        while left + lot <= done:
-            sync_warp()
-            if cuda.threadIdx.x % LANES == 0:
-                barrier_arrive(u32(full + 8 * (2 * warps * depth + boxes + place)))
-            left = i32(left + lot)
-            place = i32(place + 1) if place < boxes - 1 else i32(0)
-        return left, place
+    positions, ring_at, hop = config.tall * places, config.ring_at, PIECE * splits
+    await_boxes, leave_boxes = awaiting(config)
 
     @device
     def multiply(  # type: ignore[no-untyped-def]

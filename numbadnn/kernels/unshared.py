@@ -6,8 +6,8 @@ the gradient of the images, ``unshared_inputs_rows`` with its sums in registers,
 images on tensor cores, ``unshared_halves`` forward products of 16-bit types on tensor cores. Those have one position a block;
 up to 32 images it is quicker to have several, which see the same pixels: ``unshared_box``, and on tensor cores
 ``unshared_places`` and ``unshared_weights_halves``; with images turned before, ``unshared_places_whole``, and for many of them
-``unshared_box_many``, ``unshared_twofold``, ``unshared_products``, ``unshared_places_many``, ``unshared_places_ring`` and
-``unshared_weights_many``.
+``unshared_box_many``, ``unshared_twofold``, ``unshared_products``, ``unshared_places_many``, ``unshared_places_ring``,
+``unshared_places_stream`` and ``unshared_weights_many``.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from numbadnn.kernels import (
     unshared_places,
     unshared_places_many,
     unshared_places_ring,
+    unshared_places_stream,
     unshared_places_whole,
     unshared_products,
     unshared_turned,
@@ -163,6 +164,7 @@ SEVERAL_PLACES: dict[type, Callable[[ConvProblem, Policy, Any], Executable]] = {
     unshared_places.PlacesConfig: unshared_places.plan,
     unshared_places_many.PlacesManyConfig: unshared_places_many.plan,
     unshared_places_ring.RingConfig: unshared_places_ring.plan,
+    unshared_places_stream.StreamConfig: unshared_places_stream.plan,
     unshared_places_whole.WholeConfig: unshared_places_whole.plan,
     unshared_products.ProductsConfig: unshared_products.plan,
     unshared_twofold.TwofoldConfig: unshared_twofold.plan,
@@ -173,8 +175,8 @@ SEVERAL_PLACES: dict[type, Callable[[ConvProblem, Policy, Any], Executable]] = {
 
 def several_places(problem: ConvProblem, policy: Policy) -> Any:
     """A configuration of the kernels that have several positions a block, None where one of those here is to do it."""
-    found: Any = unshared_places_whole.heuristic(problem, policy) or unshared_places_ring.heuristic(problem, policy)
-    found = found or unshared_places_many.heuristic(problem, policy)
+    found: Any = unshared_places_whole.heuristic(problem, policy) or unshared_places_stream.heuristic(problem, policy)
+    found = found or unshared_places_ring.heuristic(problem, policy) or unshared_places_many.heuristic(problem, policy)
     found = found or unshared_places.heuristic(problem, policy)
     found = found or unshared_weights_many.heuristic(problem, policy)
     found = found or unshared_weights_halves.heuristic(problem, policy)

@@ -9,6 +9,8 @@ from numbadnn.kernels._support import accumulator_of
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 
+LANES = 32
+
 
 class Tile(Protocol):
     """What the configurations of these kernels have in common: rows and columns of positions, channels in shared memory."""

@@ -1,7 +1,8 @@
 """Images turned for unshared convolutions, [channel, row, column][image] in the workspace; see ``_unshared_turned``.
 
 The boxes of blocks overlap, so a pixel is read several times. As it lies in memory its images are far apart, and each is a read
-of its own; turned once, 16 bytes of them are one asynchronous copy.
+of its own; turned once, 16 bytes of them are one asynchronous copy. In cells, [eight images][channel, row, column][image], a
+row of pixels is one of 16-bit types.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from numbadnn.kernels import _tensormap
 from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._plans import around
 from numbadnn.kernels._support import LIMIT32
@@ -19,6 +21,8 @@ from numbadnn.registry import Executable
 
 #: of a block that turns
 PIXELS, THREADS = 64, 256
+#: images of a cell of 16-bit types, its bytes
+EIGHT, CELL = 8, 16
 
 
 def turned(problem: ConvProblem) -> tuple[Spec, ...]:
@@ -34,6 +38,15 @@ def fits(problem: ConvProblem, policy: Policy, images: int) -> bool:
     """Whether the workspace may hold them, and 32 bits their offsets."""
     space = space_bytes(problem, images)
     return 0 < space < LIMIT32 and space <= policy.workspace_limit
+
+
+def cells_map(problem: ConvProblem, images: int, box: tuple[int, int, int], device: int) -> Any:
+    """Of images in cells: pixels of a row, rows, channels, eights of images; a copy has a box of channels, rows and columns."""
+    _, C, H, W = problem.x.shape
+    deep, tall, wide = box
+    extents, strides = (EIGHT * W, H, C, images // EIGHT), (W * CELL, H * W * CELL, C * H * W * CELL)
+    how = extents, strides, (EIGHT * wide, tall, deep, images // EIGHT)
+    return _tensormap.described(device, problem.x.dtype, how, swizzled=False, fetch=128)
 
 
 def strides(shape: tuple[int, ...], images: int) -> tuple[int, int, int, int]:
@@ -56,14 +69,14 @@ def vector(arrays: tuple[Spec, ...]) -> int:
     return vec if whole else 1
 
 
-def kernel(itemsize: int, images: int, vec: int) -> Kernel:
+def kernel(itemsize: int, images: int, vec: int, cells: bool = False) -> Kernel:
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _unshared_turned
 
-        return _unshared_turned.turn(itemsize, images, vec)
+        return _unshared_turned.turn(itemsize, images, vec, cells)
 
     return Kernel(
-        f"unshared turn {itemsize} {images} {vec}",
+        f"unshared turn {itemsize} {images} {vec}{' cells' if cells else ''}",
         "ptr ptr ptr i32 i32 i32 i32 i32*2 i32*2 i64*4 i64*4",
         build,
         THREADS,
@@ -71,8 +84,8 @@ def kernel(itemsize: int, images: int, vec: int) -> Kernel:
     )
 
 
-def turning(arrays: tuple[Spec, ...], device: int, images: int) -> Any:
-    """The launch that turns one array or two."""
+def turning(arrays: tuple[Spec, ...], device: int, images: int, cells: bool = False) -> Any:
+    """The launch that turns one array or two; one, if in cells."""
     pixels = [math.prod(array.shape[1:]) for array in arrays]
     blocks = [-(-number // PIXELS) for number in pixels]
     shapes = [_as_one_row(array) for array in arrays]
@@ -80,16 +93,23 @@ def turning(arrays: tuple[Spec, ...], device: int, images: int) -> Any:
         *(arrays[0].shape[0], blocks[0], pixels[0], pixels[-1], shapes[0], shapes[-1]),
         *(arrays[0].strides, arrays[-1].strides),
     )
-    turn = kernel(arrays[0].itemsize, images, vector(arrays))
+    turn = kernel(arrays[0].itemsize, images, vector(arrays), cells)
     return turn.prepare(device, (sum(blocks), 1, 1), (THREADS, 1, 1), scalars)
 
 
 def executable(
-    problem: ConvProblem, policy: Policy, images: int, launch: Any, arithmetic: str, level: str, facts: dict[str, Any]
+    problem: ConvProblem,
+    policy: Policy,
+    images: int,
+    launch: Any,
+    arithmetic: str,
+    level: str,
+    facts: dict[str, Any],
+    cells: bool = False,
 ) -> Executable:
     """Turns what is to be turned in one launch, then ``launch``, which takes both inputs, turned or not, and the output."""
     arrays, size = turned(problem), problem.x.itemsize
-    turn, first = turning(arrays, policy.device, images), math.prod(arrays[0].shape[1:])
+    turn, first = turning(arrays, policy.device, images, cells), math.prod(arrays[0].shape[1:])
     taken = f"space space+{first * images * size} result" if len(arrays) > 1 else "space other result"
     direct = sequence("x other result space", [(turn, "x other space"), (launch, taken)])
 
@@ -107,3 +127,9 @@ def kernels() -> Iterator[Kernel]:
     """Both sizes of elements."""
     yield kernel(2, 32, 8)
     yield kernel(4, 16, 1)
+
+
+def hopper_kernels() -> Iterator[Kernel]:
+    """In cells."""
+    yield kernel(2, 32, 8, True)
+    yield kernel(2, 8, 1, True)

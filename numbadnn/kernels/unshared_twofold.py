@@ -21,6 +21,8 @@ from numbadnn.registry import Executable
 LANES, IMAGES, FILTERS, PIECE = 32, 32, 16, 32
 #: warps that ask for filters, all that multiply nothing; bytes of a slot, of a pixel
 ASKERS, OTHERS, SLOT, PIXEL = 2, 4, 2048, 128
+#: bytes that come to the L2 cache together: the other half of 256 would be given up before it is asked for
+FETCH = 128
 #: registers of a thread that asks, and of one that multiplies
 FEWER, MORE = 32, 112
 #: blocks that look for the largest number, their threads; pixels and threads of a block that turns
@@ -205,7 +207,7 @@ def filters_map(problem: ConvProblem, device: int) -> Any:
     w = problem.w
     extents = (math.prod(w.shape[3:]), w.shape[0], w.shape[1] * w.shape[2])
     how = extents, (4 * w.strides[0], 4 * w.strides[2]), (PIECE, FILTERS, 1)
-    return _tensormap.described(device, "float32", how)
+    return _tensormap.described(device, "float32", how, fetch=FETCH)
 
 
 def images_map(problem: ConvProblem, config: TwofoldConfig, device: int) -> Any:
@@ -214,7 +216,7 @@ def images_map(problem: ConvProblem, config: TwofoldConfig, device: int) -> Any:
     tall, wide = seen_of(problem, (config.tall, config.places))
     strides = (PIXEL, W * PIXEL, H * W * PIXEL)
     how = (PIXEL // 4, W, H, C), strides, (PIXEL // 4, wide, tall, config.channels)
-    return _tensormap.described(device, "float32", how, swizzled=False)
+    return _tensormap.described(device, "float32", how, swizzled=False, fetch=FETCH)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: TwofoldConfig) -> Executable:

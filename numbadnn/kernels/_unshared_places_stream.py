@@ -32,39 +32,42 @@ from numbadnn.kernels._ptx import block_here, thread_here, wait_for_previous
 from numbadnn.kernels._unshared_boxes import asking_boxes, awaiting
 from numbadnn.kernels._unshared_inputs_tile import pixel_at, tap_of
 from numbadnn.kernels._unshared_seen import EIGHT, NONE, SIZE, first_position
-from numbadnn.kernels._unshared_twofold_ask import asking
+from numbadnn.kernels._unshared_twofold_ask import asking, terms_before
 from numbadnn.kernels._unshared_twofold_put import first_filter
 from numbadnn.kernels.unshared_places_stream import ASKERS, CELL, FEWER, LANES, MORE, ROWS, SLOT, TERMS, StreamConfig
 
 
 def _fill_table(threads: int, boxes: int) -> Callable[..., None]:
-    """``fill(shared, table, room, terms, taps, dilation, channels, box, pitch, flip)``: bytes from the first box, or ``NONE``."""
+    """``fill(shared, table, room, terms, taps, dilation, channels, box, pitch, flip)``: bytes from the first box, or ``NONE``.
+
+    Of ``TERMS`` before the first as well.
+    """
 
     @device
     def fill(shared, table, room, terms, taps, dilation, channels, box, pitch, flip):  # type: ignore[no-untyped-def]
-        for m in range(i32(thread_here()), room, i32(threads)):
-            c, r, s = tap_of(min(i32(m), i32(terms - 1)), taps)
+        for m in range(i32(thread_here() - TERMS), room, i32(threads)):
+            c, r, s = tap_of(max(i32(0), min(i32(m), i32(terms - 1))), taps)
             lot = i32(u32(c) // u32(channels))
             at = pixel_at(i32(c - lot * channels), r, s, i32(box[0] * box[1]), taps, dilation, box[1], flip)
             at = i32(at * CELL + i32(u32(lot) % u32(boxes)) * pitch)
-            shared[i32(table + m)] = u32(at) if m < terms else NONE
+            shared[i32(table + m)] = u32(at) if m >= 0 and m < terms else NONE
 
     return fill
 
 
 def _multiplying(dtype: str, config: StreamConfig) -> Callable[..., tuple[int, int, int]]:
-    """``multiply(total, shared, halves, full, table, own, nothing, plane, terms, lot, state)``: a tile's sums of a warp.
+    """``multiply(total, shared, halves, full, table, own, nothing, plane, terms, before, lot, state)``: a tile's sums of a warp.
 
     ``table``: where each term is in the boxes, of which the warp's position sees its own part; ``nothing``: a cell of zeros;
-    ``plane``: bytes from eight images to the next; ``lot``: terms of a box. ``state``: the next slot, the parity of its barrier,
-    and of each box's; what they are afterwards.
+    ``plane``: bytes from eight images to the next; ``before``: terms that the first slot begins before the first; ``lot``: terms
+    of a box. ``state``: the next slot, the parity of its barrier, and of each box's; what they are afterwards.
     """
     warps, depth, planes, sums = config.warps, config.depth, config.planes, 4 * config.planes
     multiply_add, look_turned, look = product(dtype, 16), load_matrices(True), load_matrices(False)
     (await_boxes, leave_boxes), ring_at = awaiting(config), config.ring_at
 
     @device
-    def multiply(total, shared, halves, full, table, own, nothing, plane, terms, lot, state):  # type: ignore[no-untyped-def]
+    def multiply(total, shared, halves, full, table, own, nothing, plane, terms, before, lot, state):  # type: ignore[no-untyped-def]
         a, b = cuda.local.array(8, INT32), cuda.local.array(4, INT32)
         thread = i32(thread_here())
         warp, lane = i32(thread >> 5), i32(thread & 31)
@@ -74,11 +77,11 @@ def _multiplying(dtype: str, config: StreamConfig) -> Callable[..., tuple[int, i
         barrier, from_ring = i32(full + warp * depth * 8), i32(full + ring_at + warp * (depth * SLOT))
         row = i32(from_ring + (lane & 15) * 128 + ((lane >> 4) ^ (lane & 7)) * 16)
         have, left, coming, going = i32(0), i32(0), i32(0), i32(0)
-        for m in range(i32(0), terms, i32(TERMS)):
+        for m in range(i32(-before), terms, i32(TERMS)):
             have, phases, coming = await_boxes(full, have, min(i32(m + TERMS), terms), lot, phases, coming)
             barrier_wait(u32(barrier + slot * 8), u32(parity))
             for half in range(2):
-                if m + half * (TERMS // 2) < terms:
+                if m + half * (TERMS // 2) < terms and m + (half + 1) * (TERMS // 2) > 0:
                     spot = shared[i32(table + m + half * (TERMS // 2) + lane)]
                     at = nothing if spot == NONE else i32(own + i32(spot))
                     step = i32(0) if spot == NONE else plane
@@ -177,7 +180,7 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
                 fence_started()
         terms, to_box = i32(C * taps[0] * taps[1]), i32(full + box_at)
         nothing = i32(to_box + boxes * box_pitch)
-        table = i32(((nothing - begin) >> 2) + CELL // 4)
+        table = i32(((nothing - begin) >> 2) + CELL // 4 + TERMS)
         if thread == threads:
             prefetch_map(w_of(w_map))
             prefetch_map(x_of(x_map))
@@ -199,7 +202,20 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
                 while tile < tiles:
                     group, p0, q0 = first_of(tile, across, groups)
                     slot, parity = ask(
-                        shared, filters, full, ring, i32(group * K), K, P, Q, p0, q0, terms, slot, parity
+                        shared,
+                        filters,
+                        full,
+                        ring,
+                        i32(group * K),
+                        K,
+                        P,
+                        Q,
+                        p0,
+                        q0,
+                        terms,
+                        i32(w_strides[2]),
+                        slot,
+                        parity,
                     )
                     tile = i32(tile + i32(cuda.gridDim.x))
         else:
@@ -216,9 +232,10 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
             meet(i32(1))
             while tile < tiles:
                 group, p0, q0 = first_of(tile, across, groups)
-                state = (slot, parity, phases)
+                at = i32(min(i32(p0 + down), i32(P - 1)) * Q + min(i32(q0 + right), i32(Q - 1)))
+                before, state = terms_before(at, i32(w_strides[2]), TERMS), (slot, parity, phases)
                 slot, parity, phases = multiply(
-                    total, shared, halves, full, table, own, nothing, plane, terms, lot, state
+                    total, shared, halves, full, table, own, nothing, plane, terms, before, lot, state
                 )  # fmt: skip
                 put(parted, start, total, y, (group, p0, q0), (N, K, P, Q), y_strides, alpha, beta)
                 tile = i32(tile + i32(cuda.gridDim.x))

@@ -79,10 +79,11 @@ def forward(config: TwofoldConfig) -> Callable[..., None]:
                     phases = ask_boxes(shared, x_of(x_map), full, to_box, lot, lot, C, channels, at, phases)
                     tile = i32(tile + i32(cuda.gridDim.x))
             elif asker < ASKERS:
+                ring, filters = i32(full + ring_at), w_of(w_map)
                 while tile < tiles:
                     group, p0, q0 = first_of(tile, blocks, groups)
                     slot, parity = ask(
-                        shared, w_of(w_map), full, i32(full + ring_at), i32(group * K), K, P, Q, p0, q0, terms, slot, parity
+                        shared, filters, full, ring, i32(group * K), K, P, Q, p0, q0, terms, i32(0), slot, parity
                     )  # fmt: skip
                     tile = i32(tile + i32(cuda.gridDim.x))
         else:

@@ -14,16 +14,25 @@ from numbadnn.kernels._unshared_twofold_put import first_filter
 from numbadnn.kernels.unshared_twofold import ASKERS, LANES, SLOT
 
 
-def asking(config: Any, piece: int) -> Callable[..., tuple[int, int]]:
-    """``ask(shared, filters, full, ring, first, K, P, Q, p, q, terms, slot, parity)``: a tile's copies of ``piece`` terms.
+@device
+def terms_before(at, step, piece):  # type: ignore[no-untyped-def]
+    """How many a position's first copy begins before its first term, so that copies begin where lines of memory do.
 
-    ``first``: the group's first filter. (slot, parity) of what is next.
+    ``step``: terms between positions ``at``, or 0: then all begin with the first term.
+    """
+    return i32(i32(at * step) & i32(piece - 1))
+
+
+def asking(config: Any, piece: int) -> Callable[..., tuple[int, int]]:
+    """``ask(shared, filters, full, ring, first, K, P, Q, p, q, terms, step, slot, parity)``: a tile's copies of ``piece`` terms.
+
+    ``first``: the group's first filter; ``step``: see ``terms_before``. (slot, parity) of what is next.
     """
     places, parts, splits, depth, warps = config.places, config.parts, config.splits, config.depth, config.warps
     positions, each, hop, copy = config.tall * places, warps // ASKERS, piece * splits, copy_tile(3, True)
 
     @device
-    def ask(shared, filters, full, ring, first, K, P, Q, p, q, terms, slot, parity):  # type: ignore[no-untyped-def]
+    def ask(shared, filters, full, ring, first, K, P, Q, p, q, terms, step, slot, parity):  # type: ignore[no-untyped-def]
         thread = i32(thread_here() - LANES * warps)
         lane = i32(thread % LANES)
         if lane < each:
@@ -33,7 +42,7 @@ def asking(config: Any, piece: int) -> Callable[..., tuple[int, int]]:
             at = i32(min(i32(p + place // places), i32(P - 1)) * Q + min(i32(q + place % places), i32(Q - 1)))
             k = i32(first + first_filter(part, K))
             to, barrier = i32(ring + warp * depth * SLOT), i32(full + warp * depth * 8)
-            for m in range(i32(split * piece), terms, i32(hop)):
+            for m in range(i32(split * piece - terms_before(at, step, piece)), terms, i32(hop)):
                 barrier_wait(u32(barrier + (warps * depth + slot) * 8), u32(parity))
                 barrier_expect(u32(barrier + slot * 8), u32(SLOT))
                 copy(shared, i32(to + slot * SLOT), filters, (i32(m), k, at), u32(barrier + slot * 8))

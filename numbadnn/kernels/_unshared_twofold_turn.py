@@ -73,9 +73,22 @@ def largest(vec: int) -> Callable[..., None]:
 
 
 def turn() -> Callable[..., None]:
+    """Blocks stay: while one's pixels are written, the next ones are under way."""
     read, write, warps = load_bits(SIZE), store_words(4), TURNERS // LANES
     agree, put, take, tell = largest_of_block(warps), write_at("int32", 4), read_at("int32", 4), store_bits(SIZE)
     turns, room = TURNED_PIXELS * PIXEL // (16 * TURNERS), TURNED_PIXELS * PIXEL // SIZE + 2 * warps
+
+    @device
+    def ask(got, x, N, n0, pixel, by_height, by_width, image, taps, flip, strides):  # type: ignore[no-untyped-def]
+        """Eight images of a pixel, and its key."""
+        rest = quotient(pixel, by_width)
+        v = i32(pixel - rest * image[1])
+        c = quotient(rest, by_height)
+        h = i32(rest - c * image[0])
+        at = i64(c) * strides[1] + i64(h) * strides[2] + i64(v) * strides[3]
+        for e in range(EIGHT):
+            got[e] = read(x + (at + i64(min(i32(n0 + e), i32(N - 1))) * strides[0]) * SIZE)
+        return i32(key_of(c, h, v, taps, flip) & 7)
 
     def kernel(x, space, turned, N, pixels, by_height, by_width, image, taps, flip, spread, strides):  # type: ignore[no-untyped-def]
         let_next_start()
@@ -83,17 +96,9 @@ def turn() -> Callable[..., None]:
         words, line = cuda.local.array(EIGHT, WORD), cuda.local.array(4, WORD)
         thread, begin = i32(cuda.threadIdx.x), i32(shared_address(shared))
         place, lot = i32(thread % TURNED_PIXELS), i32(thread // TURNED_PIXELS)
-        start = i32(cuda.blockIdx.x * TURNED_PIXELS)
-        pixel = min(i32(start + place), i32(pixels - 1))
-        rest = quotient(pixel, by_width)
-        v = i32(pixel - rest * image[1])
-        c = quotient(rest, by_height)
-        h, n0 = i32(rest - c * image[0]), i32(lot * EIGHT)
-        at = i64(c) * strides[1] + i64(h) * strides[2] + i64(v) * strides[3]
-        for e in range(EIGHT):
-            got[e] = read(x + (at + i64(min(i32(n0 + e), i32(N - 1))) * strides[0]) * SIZE)
-        for e in range(EIGHT):
-            got[e] = got[e] if n0 + e < N else u32(0)
+        n0, start, hop = i32(lot * EIGHT), i32(cuda.blockIdx.x * TURNED_PIXELS), i32(cuda.gridDim.x * TURNED_PIXELS)
+        first = min(i32(start + place), i32(pixels - 1))
+        key = ask(got, x, N, n0, first, by_height, by_width, image, taps, flip, strides)
         wait_for_previous()
         top, low = i32(0), i32(0)
         for i in range(thread, SHARES, TURNERS):
@@ -101,19 +106,27 @@ def turn() -> Callable[..., None]:
             low = max(low, i32(read(space + i64(i) * (2 * SIZE) + SIZE)))
         top, low = agree(shared, i32(TURNED_PIXELS * PIXEL // SIZE), top, low)
         scale, inverse, limit = common_scale(top, low, spread)
-        cut_images(words, got, i32(0), scale, limit)
-        key = i32(key_of(c, h, v, taps, flip) & 7)
-        for half in range(2):
-            for e in range(4):
-                line[e] = words[4 * half + e]
-            put(line, i32(0), shared, i32(begin + place * PIXEL + ((lot + 4 * half) ^ key) * 16))
-        cuda.syncthreads()
-        for r in range(turns):
-            own = i32((thread + r * TURNERS) * 16)
-            if start + own // PIXEL < pixels:
-                take(line, i32(0), shared, i32(begin + own))
-                write(line, i32(0), turned + i64(start) * PIXEL + own)
         if start == 0 and thread == 0:
             tell(space + INVERSE, u32(inverse))
+        while start < pixels:
+            for e in range(EIGHT):
+                got[e] = got[e] if n0 + e < N else u32(0)
+            cut_images(words, got, i32(0), scale, limit)
+            to = i32(begin + place * PIXEL)
+            for half in range(2):
+                for e in range(4):
+                    line[e] = words[4 * half + e]
+                put(line, i32(0), shared, i32(to + ((lot + 4 * half) ^ key) * 16))
+            if start + hop < pixels:
+                pixel = min(i32(start + hop + place), i32(pixels - 1))
+                key = ask(got, x, N, n0, pixel, by_height, by_width, image, taps, flip, strides)
+            cuda.syncthreads()
+            for r in range(turns):
+                own = i32((thread + r * TURNERS) * 16)
+                if start + own // PIXEL < pixels:
+                    take(line, i32(0), shared, i32(begin + own))
+                    write(line, i32(0), turned + i64(start) * PIXEL + own)
+            cuda.syncthreads()
+            start = i32(start + hop)
 
     return kernel

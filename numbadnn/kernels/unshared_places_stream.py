@@ -100,7 +100,7 @@ def room_of(problem: ConvProblem) -> int:
 def shared_bytes(problem: ConvProblem, config: StreamConfig) -> int:
     """What aligns, barriers and rings; boxes; the table, zeros and sums."""
     boxes, sums = config.boxes * box_pitch(problem, config), config.warps * config.apart
-    return 1024 + config.box_at + boxes + 4 * (room_of(problem) + sums) + CELL
+    return 1024 + config.box_at + boxes + CELL + 4 * (TERMS + room_of(problem) + sums)
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> StreamConfig | None:

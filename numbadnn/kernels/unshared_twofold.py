@@ -25,8 +25,8 @@ ASKERS, OTHERS, SLOT, PIXEL = 2, 4, 2048, 128
 FETCH = 128
 #: registers of a thread that asks, and of one that multiplies
 FEWER, MORE = 32, 112
-#: blocks that look for the largest number, their threads; pixels and threads of a block that turns
-SHARES, SEARCHERS, TURNED_PIXELS, TURNERS = 256, 512, 64, 256
+#: blocks that look for the largest number, their threads; pixels and threads of a block that turns, blocks of a multiprocessor
+SHARES, SEARCHERS, TURNED_PIXELS, TURNERS, TURNING = 256, 512, 64, 256, 4
 #: in the workspace: where the inverse of the images' scale is, and where the images begin
 INVERSE, TURNED = 4000, 4096
 #: rows and columns of a tile; terms and positions times filters of a warp: of fewer, start and end outweigh
@@ -199,7 +199,7 @@ def turn_kernel() -> Kernel:
         return _unshared_twofold_turn.turn()
 
     parameters = "ptr ptr ptr i32 i32 i64*2 i64*2 i32*2 i32*2 i32 i32 i64*4"
-    return Kernel("unshared twofold turn", parameters, build, TURNERS, 4, True)
+    return Kernel("unshared twofold turn", parameters, build, TURNERS, TURNING, True)
 
 
 def filters_map(problem: ConvProblem, device: int) -> Any:
@@ -241,7 +241,7 @@ def _turning(problem: ConvProblem, device: int, spread: int) -> tuple[Any, Any]:
     count = (math.prod(x.shape) // vec,)
     largest = largest_kernel(vec).prepare(device, (SHARES, 1, 1), (SEARCHERS, 1, 1), count)
     told = (N, C * H * W, reciprocal(H), reciprocal(W), (H, W), problem.taps, int(problem.flip), spread, x.strides)
-    grid = (-(-C * H * W // TURNED_PIXELS), 1, 1)
+    grid = (min(-(-C * H * W // TURNED_PIXELS), TURNING * MULTIPROCESSORS), 1, 1)
     return largest, turn_kernel().prepare(device, grid, (TURNERS, 1, 1), told)
 
 

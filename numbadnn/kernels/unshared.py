@@ -175,8 +175,10 @@ SEVERAL_PLACES: dict[type, Callable[[ConvProblem, Policy, Any], Executable]] = {
 
 def several_places(problem: ConvProblem, policy: Policy) -> Any:
     """A configuration of the kernels that have several positions a block, None where one of those here is to do it."""
-    found: Any = unshared_places_whole.heuristic(problem, policy) or unshared_places_stream.heuristic(problem, policy)
-    found = found or unshared_places_ring.heuristic(problem, policy) or unshared_places_many.heuristic(problem, policy)
+    found: Any = unshared_places_whole.heuristic(problem, policy) or unshared_places_ring.heuristic(problem, policy)
+    found = (
+        found or unshared_places_stream.heuristic(problem, policy) or unshared_places_many.heuristic(problem, policy)
+    )
     found = found or unshared_places.heuristic(problem, policy)
     found = found or unshared_weights_many.heuristic(problem, policy)
     found = found or unshared_weights_halves.heuristic(problem, policy)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
@@ -15,6 +14,7 @@ from numbadnn.kernels.unshared_places_many import PositionsConfig
 from numbadnn.kernels.unshared_places_whole import HOPPER, MOST_IMAGES, MULTIPROCESSORS
 from numbadnn.kernels.unshared_tile import LANES, PARAMETERS, blocks_of, free_order, scalars, seen_of, tiles_of
 from numbadnn.kernels.unshared_turned import CELL, EIGHT
+from numbadnn.kernels.unshared_twofold import shapes_of
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -119,11 +119,11 @@ def heuristic(problem: ConvProblem, policy: Policy) -> StreamConfig | None:
         return None
     tile = min(TILES[parts], key=lambda tile: math.prod(tiles_of(problem, tile)))
     vec = vector_of(problem, tile[1])
-    if math.prod(tiles_of(problem, tile)) * problem.groups <= MULTIPROCESSORS:
+    tiles = math.prod(tiles_of(problem, tile)) * problem.groups
+    if tiles <= MULTIPROCESSORS:
         return None
-    lots = (c for c in range(C, 0, -1) if C % c == 0)
-    for channels, depth, boxes in itertools.product(lots, (3, 2), (3, 2)):
-        config = StreamConfig(images, *tile, parts, vec, depth, min(boxes, C // channels), channels)
+    for channels, depth, boxes in shapes_of(C, tiles):
+        config = StreamConfig(images, *tile, parts, vec, depth, boxes, channels)
         if passes(problem, config):
             return config
     return None

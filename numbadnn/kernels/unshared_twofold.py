@@ -133,12 +133,23 @@ def heuristic(problem: ConvProblem, policy: Policy) -> TwofoldConfig | None:
         return None
     parts, C = -(-K // FILTERS), w.shape[3]
     tile = min(TILES, key=lambda tile: math.prod(tiles_of(problem, tile)))
-    lots = (c for c in range(C, 0, -1) if C % c == 0)
-    for channels, depth, boxes in itertools.product(lots, (3, 2), (3, 2)):
-        config = TwofoldConfig(*tile, parts, 2 // parts, depth, min(boxes, C // channels), channels)
+    for channels, depth, boxes in shapes_of(C, math.prod(tiles_of(problem, tile)) * problem.groups):
+        config = TwofoldConfig(*tile, parts, 2 // parts, depth, boxes, channels)
         if _passes(problem, config):
             return config
     return None
+
+
+def shapes_of(C: int, tiles: int) -> Iterator[tuple[int, int, int]]:
+    """Channels of a box, slots of a ring and boxes, the best first.
+
+    Of several tiles what the next one needs is to come while one is multiplied: then not all of a tile's boxes are there at once.
+    """
+    lots = [c for c in range(C, 0, -1) if C % c == 0]
+    if tiles > MULTIPROCESSORS:
+        yield from ((c, depth, boxes) for depth in (3, 2) for boxes in (2, 3) for c in lots if c * boxes <= C)
+    for c, depth, boxes in itertools.product(lots, (3, 2), (3, 2)):
+        yield c, depth, min(boxes, C // c)
 
 
 def _passes(problem: ConvProblem, config: TwofoldConfig) -> bool:

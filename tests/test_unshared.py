@@ -24,9 +24,11 @@ from numbadnn.kernels import (
     unshared_places,
     unshared_places_many,
     unshared_places_ring,
+    unshared_places_stream,
     unshared_places_whole,
     unshared_products,
     unshared_tile,
+    unshared_turned,
     unshared_twofold,
     unshared_weights_halves,
     unshared_weights_many,
@@ -45,7 +47,7 @@ from numbadnn.problem import Policy
 
 @pytest.mark.slow(20)
 def test_tensor_cores_under_the_simulator() -> None:
-    assert checks_passed("unshared") >= 99
+    assert checks_passed("unshared") >= 104
 
 
 def test_what_tensor_cores_take() -> None:
@@ -73,7 +75,7 @@ def test_several_positions_of_a_block_fit_shared_memory(
     sizes: str, images: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forward and the filters' gradient, 16 bits and 32; the order of the images' sums does not depend on how many there are."""
-    for module in (unshared_twofold, unshared_places_whole):
+    for module in (unshared_twofold, unshared_places_stream, unshared_places_whole):
         monkeypatch.setattr(module, "heuristic", lambda problem, policy: None)  # Hopper's alone
     for room in (99 * 1024, 227 * 1024):
         for module in (
@@ -155,7 +157,8 @@ def test_few_positions_have_a_block_a_multiprocessor() -> None:
 def test_filters_come_through_a_ring_where_pixels_take_most_of_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (unshared_places_many, unshared_places_ring):
         monkeypatch.setattr(module, "shared_room", lambda device: 227 * 1024)
-    monkeypatch.setattr(unshared_places_whole, "heuristic", lambda problem, policy: None)
+    for module in (unshared_places_stream, unshared_places_whole):
+        monkeypatch.setattr(module, "heuristic", lambda problem, policy: None)
     large, small = "w=float16:16x55x55x16x9x9", "w=float16:32x32x32x32x3x3"
     found = unshared.several_places(ConvProblem.parse(f"conv2d x=float16:32x16x63x63 {large}"), Policy())
     assert found == RingConfig(32, 5, 5, 1, 8, 3, 6)
@@ -190,6 +193,43 @@ def test_all_filters_of_a_tile_are_asked_for_at_once_where_they_fit() -> None:
         assert kind(problem) is None, problem
     assert kind(sizes.format(n=32, s=32, k=32), workspace_limit=1024) is None
     assert kind(sizes.format(n=32, s=32, k=32), determinism="gpu_to_gpu") is None
+
+
+def test_what_several_tiles_need_comes_while_one_is_multiplied() -> None:
+    """Boxes of some channels, of which two are there; a tile's rows at once where the output has them."""
+
+    def kind(sizes: str, **asked: Any) -> Any:
+        return unshared_places_stream.heuristic(ConvProblem.parse(f"conv2d {sizes}"), Policy(**asked))
+
+    sizes = "x=float16:{n}x{c}x{s}x{s} w=float16:{k}x{s}x{s}x{c}x3x3 pad=1,1,1,1"
+    config = kind(sizes.format(n=32, s=64, c=32, k=32))
+    assert (config.images, config.tall, config.places, config.parts, config.vec) == (32, 1, 8, 2, 8)
+    assert (config.depth, config.boxes, config.channels, config.threads) == (3, 2, 16, 640)
+    assert unshared_places_stream.shared_bytes(
+        ConvProblem.parse(f"conv2d {sizes.format(n=32, s=64, c=32, k=32)}"), config
+    ) == (1024 + 1024 + 16 * 3 * 2048 + 2 * 4 * 16 * 3 * 11 * 16 + 16 + 4 * (64 + 320 + 16 * (16 * 36 + 2)))
+    found = kind(sizes.format(n=1, s=63, c=16, k=16))
+    assert (found.images, found.tall, found.places, found.parts, found.vec) == (8, 2, 8, 1, 1)
+    # images; filters; tiles, of which each would have a multiprocessor; terms; the type
+    for problem in (
+        sizes.format(n=33, s=64, c=32, k=32),
+        *(sizes.format(n=32, s=64, c=32, k=15), sizes.format(n=32, s=64, c=32, k=33)),
+        sizes.format(n=32, s=32, c=32, k=32),
+        *(sizes.format(n=32, s=64, c=8, k=32), sizes.format(n=32, s=64, c=17, k=32)),
+        sizes.format(n=32, s=64, c=32, k=32).replace("float16", "float32"),
+    ):
+        assert kind(problem) is None, problem
+    # rows of positions with something between them; filters that are the same at all positions
+    for strides in ("1198080,18720,288", "288,0,0"):
+        problem = sizes.format(n=32, s=64, c=32, k=32).replace(" pad", f":{strides},9,3,1 pad")
+        assert kind(problem) is None, problem
+    assert kind(sizes.format(n=32, s=64, c=32, k=32), workspace_limit=1024) is None
+    assert kind(sizes.format(n=32, s=64, c=32, k=32), determinism="gpu_to_gpu") is None
+    single = unshared_twofold.heuristic(
+        ConvProblem.parse(f"conv2d {sizes.format(n=32, s=64, c=32, k=32).replace('float16', 'float32')}"), Policy()
+    )
+    assert single is not None
+    assert (single.depth, single.boxes, single.channels) == (3, 2, 8)
 
 
 def test_channels_that_do_not_divide_a_group_are_refused() -> None:
@@ -227,6 +267,8 @@ def test_gradients_of_images_on_tensor_cores_fit_shared_memory(
         *unshared_inputs_split.hopper_kernels(),
         *unshared_twofold.hopper_kernels(),
         *unshared_places_whole.hopper_kernels(),
+        *unshared_places_stream.hopper_kernels(),
+        *unshared_turned.hopper_kernels(),
     ],
     ids=lambda k: k.name.replace(" ", "-"),
 )

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from numbadnn.kernels import _driver, _tensormap, simulate, unshared_places_whole, unshared_turned
+from numbadnn.kernels import _driver, _tensormap, simulate, unshared_turned
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._softmax_layout import LARGEST_ROOM
+from numbadnn.kernels._support import LIMIT32
 from numbadnn.kernels.unshared_places_many import PositionsConfig
 from numbadnn.kernels.unshared_places_whole import HOPPER, MOST_IMAGES, MULTIPROCESSORS
-from numbadnn.kernels.unshared_tile import LANES, PARAMETERS, blocks_of, free_order, scalars, seen_of, tiles_of
+from numbadnn.kernels.unshared_tile import LANES, PARAMETERS, blocks_of, free_order, scalars, seen_of, tiles_of, vector
 from numbadnn.kernels.unshared_turned import CELL, EIGHT
 from numbadnn.kernels.unshared_twofold import shapes_of
 from numbadnn.ops.conv import ConvProblem
@@ -113,7 +114,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> StreamConfig | None:
     if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
         return None
     images, parts = max(8, 1 << (N - 1).bit_length()), -(-K // ROWS)
-    if not ROWS <= K <= 2 * ROWS or not unshared_places_whole.copied(problem):
+    if not ROWS <= K <= 2 * ROWS or not copied(problem):
         return None
     if not unshared_turned.fits(problem, policy, images):
         return None
@@ -127,6 +128,13 @@ def heuristic(problem: ConvProblem, policy: Policy) -> StreamConfig | None:
         if passes(problem, config):
             return config
     return None
+
+
+def copied(problem: ConvProblem) -> bool:
+    """Whether the copy engine can bring the filters: positions follow each other, by whole pieces of 16 bytes."""
+    w = problem.w
+    whole = vector(problem, w.shape[3]) * w.itemsize == CELL and all(0 < s * w.itemsize < 2**40 for s in w.strides[:3])
+    return whole and w.strides[1] == w.strides[2] * w.shape[2] and math.prod(w.shape[3:]) < LIMIT32
 
 
 def vector_of(problem: ConvProblem, places: int) -> int:

@@ -202,21 +202,8 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
                 while tile < tiles:
                     group, p0, q0 = first_of(tile, across, groups)
                     slot, parity = ask(
-                        shared,
-                        filters,
-                        full,
-                        ring,
-                        i32(group * K),
-                        K,
-                        P,
-                        Q,
-                        p0,
-                        q0,
-                        terms,
-                        i32(w_strides[2]),
-                        slot,
-                        parity,
-                    )
+                        shared, filters, full, ring, i32(group * K), K, P, Q, p0, q0, terms, i32(w_strides[2]), slot, parity
+                    )  # fmt: skip
                     tile = i32(tile + i32(cuda.gridDim.x))
         else:
             more()

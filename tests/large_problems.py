@@ -22,6 +22,7 @@ UNSHARED = (
     ("StreamConfig", "conv2d x=float16:32x32x48x48 w=float16:32x48x48x32x3x3 pad=1,1,1,1 flip=0"),
     ("StreamConfig", "conv2d x=bfloat16:19x16x37x33 w=bfloat16:48x37x33x8x5x5 pad=2,2,2,2 groups=2 alpha=2 beta=-1"),
     ("StreamConfig", "conv2d x=float16:3x32x71x73 w=float16:20x36x37x32x3x3 pad=1,1,1,1 stride=2,2"),
+    ("StreamConfig", "conv2d x=float16:12x56x46x44 w=float16:24x46x44x56x3x3 pad=1,1,1,1"),
     ("StreamConfig", "conv2d x=float16:16x16x50x48 w=float16:16x50x48x16x3x3 pad=1,1,1,1"),
     ("PlacesManyConfig", "conv2d x=float16:16x32x36x36 w=float16:40x36x36x32x3x3 pad=1,1,1,1"),
     ("RowsConfig", f"{IMAGES} x=float32:8x16x25x21 w=float32:8x13x11x16x3x3 pad=1,1,1,1 stride=2,2"),

@@ -15,6 +15,7 @@ from numbadnn.kernels import (
     unshared_inputs_split,
     unshared_places_stream,
     unshared_products,
+    unshared_turned,
     unshared_twofold,
 )
 from numbadnn.kernels.unshared_box import BoxConfig
@@ -91,6 +92,20 @@ SEVERAL: tuple[tuple[str, str, Any], ...] = (
         StreamConfig(32, 2, 1, 2, 1, 2, 3, 4),
     ),
     (FORWARD, "x={t}:7x16x3x25 w={t}:18x2x24x16x2x2 alpha=2 beta=-3", StreamConfig(8, 1, 8, 2, 8, 2, 2, 8)),
+    # terms that end in the second half of a slot that begins before them; more boxes than places, positions with something
+    # between them; pixels that are no neighbours
+    (FORWARD, "x={t}:3x23x4x6 w={t}:16x3x3x23x2x4", StreamConfig(8, 2, 2, 1, 1, 2, 1, 23)),
+    (FORWARD, "x={t}:3x16x4x6 w={t}:16x3x5x16x2x2:1080,360,72,4,2,1", StreamConfig(8, 2, 2, 1, 1, 2, 1, 16)),
+    (
+        FORWARD,
+        "x={t}:3x40x4x5 w={t}:16x3x4x40x2x2:4000,800,200,4,2,1 alpha=2 beta=-3",
+        StreamConfig(8, 1, 2, 1, 1, 2, 3, 10),
+    ),
+    (
+        FORWARD,
+        "x={t}:9x16x6x7:1,9,144,1008 w={t}:32x4x3x8x3x3 dilation=1,2 groups=2 alpha=2 beta=-3 flip=0",
+        StreamConfig(16, 2, 1, 1, 1, 3, 2, 4),
+    ),
     (FORWARD, "x={t}:9x16x4x9 w={t}:16x3x8x16x2x2 alpha=2 beta=-3", StreamConfig(16, 1, 8, 1, 8, 2, 3, 8)),
     (WEIGHTS, SMALL, WeightsHalvesConfig(8, 16, 2, 1, 8, 2, 4)),
     (WEIGHTS, STRIDED, WeightsHalvesConfig(16, 32, 2, 1, 2, 2, 2)),
@@ -211,9 +226,19 @@ def with_extremes(problem: ConvProblem) -> Trial:
     return trial
 
 
+def with_infinities(problem: ConvProblem) -> Trial:
+    """Of filters, at padding too, and of pixels: only results that see them may be none; and NaN."""
+    trial = Trial.of(problem)
+    x, w = trial.inputs
+    w[0, 0, 0, 0], w[7, 0, 1, 0], w[4, 2, 2, 5, 1, 1], w[17, 3, 4, 3, 0, 0] = np.inf, np.inf, np.inf, np.nan
+    x[1, 2, 1, 1], x[2, 0, 0, 0] = np.inf, -np.inf
+    return trial
+
+
 def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: str) -> bool:
     problem, policy = ConvProblem.parse(f"{op} {text.format(t=dtype)}"), Policy(device=0)
-    trial = with_extremes(problem) if kind == "extremes" else Trial.of(problem, kind=kind)
+    odd = {"extremes": with_extremes, "infinities": with_infinities}.get(kind)
+    trial = odd(problem) if odd else Trial.of(problem, kind=kind)
     arrays = (*trial.inputs, *(() if trial.old is None else (trial.old,)))
     got = simulate.run(problem, arrays, "numba.unshared", policy, config)
     found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, arithmetic)
@@ -223,7 +248,7 @@ def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: st
 
 if __name__ == "__main__":
     unshared_box_many.MULTIPROCESSORS = unshared_products.MULTIPROCESSORS = unshared_twofold.MULTIPROCESSORS = 2
-    unshared_places_stream.MULTIPROCESSORS = 2
+    unshared_places_stream.MULTIPROCESSORS, unshared_turned.BLOCKS = 2, 4
     unshared_twofold.SHARES, unshared_inputs_split.COLLECTORS, unshared_inputs_split.LARGE = 2, 64, 0
     kinds = (("float16", "integers"), ("bfloat16", "random"), ("float32", "integers"))
     done = [check(*c, *kind, "tensor_core") for c in CASES for kind in kinds[:2]]
@@ -234,4 +259,6 @@ if __name__ == "__main__":
     done += [check_rows(row, *kinds[2]) for row in ROWS]
     done += [check_split(row, kind) for row, kind in zip(SPLIT, (*KINDS, "random"), strict=True)]
     done += [check(FORWARD, *c, "float32", kind, "ieee") for c, kind in zip(TWOFOLD, KINDS, strict=True)]
+    infinite = "x={t}:5x16x4x5 w={t}:18x4x5x16x3x3 pad=1,1,1,1", StreamConfig(8, 1, 4, 2, 1, 2, 2, 8)
+    done += [check(FORWARD, *infinite, "float16", "infinities", "tensor_core")]
     sys.exit(not all(done))

@@ -47,7 +47,7 @@ from numbadnn.problem import Policy
 
 @pytest.mark.slow(20)
 def test_tensor_cores_under_the_simulator() -> None:
-    assert checks_passed("unshared") >= 104
+    assert checks_passed("unshared") >= 109
 
 
 def test_what_tensor_cores_take() -> None:
@@ -275,6 +275,8 @@ def test_gradients_of_images_on_tensor_cores_fit_shared_memory(
 def test_sums_of_rows_of_pixels_are_registers(kernel: Kernel) -> None:
     made = _assemble.by_ptxas(kernel.ptx((9, 0, "a")), "sm_90a", _assemble.find_ptxas())
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in made.log, made.log
+    if kernel.threads == 640:  # some give registers to others, who would wait for ever for more than all have
+        assert "Used 96 registers" in made.log, made.log
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

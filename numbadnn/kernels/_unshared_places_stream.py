@@ -34,7 +34,8 @@ from numbadnn.kernels._unshared_inputs_tile import pixel_at, tap_of
 from numbadnn.kernels._unshared_seen import EIGHT, NONE, SIZE, first_position
 from numbadnn.kernels._unshared_twofold_ask import asking, terms_before
 from numbadnn.kernels._unshared_twofold_put import first_filter
-from numbadnn.kernels.unshared_places_stream import ASKERS, CELL, FEWER, LANES, MORE, ROWS, SLOT, TERMS, StreamConfig
+from numbadnn.kernels.unshared_places_stream import CELL, FEWER, LANES, MORE, ROWS, SLOT, TERMS, StreamConfig
+from numbadnn.kernels.unshared_twofold import ASKERS
 
 
 def _fill_table(threads: int, boxes: int) -> Callable[..., None]:

@@ -1,6 +1,6 @@
 """Images turned: written once as [channel, row, column][image], and boxes of pixels copied from there to shared memory.
 
-    x  [image][pixel]  ->  tile of 64 pixels in shared memory  ->  space [pixel][image], 0 past the images
+    x  [image][pixel]  ->  tile of pixels in shared memory  ->  space [pixel][image] or in cells, 0 past the images
 
 What follows on the stream starts early, and has asked for filters when the last block here is done.
 """

@@ -26,7 +26,8 @@ def terms_before(at, step, piece):  # type: ignore[no-untyped-def]
 def asking(config: Any, piece: int) -> Callable[..., tuple[int, int]]:
     """``ask(shared, filters, full, ring, first, K, P, Q, p, q, terms, step, slot, parity)``: a tile's copies of ``piece`` terms.
 
-    ``first``: the group's first filter; ``step``: see ``terms_before``. (slot, parity) of what is next.
+    ``first``: the group's first filter; ``step``: see ``terms_before``. (slot, parity) of what is next. Lanes wait together, and
+    their warps may be a slot and a half apart: a ring has two slots at least.
     """
     places, parts, splits, depth, warps = config.places, config.parts, config.splits, config.depth, config.warps
     positions, each, hop, copy = config.tall * places, warps // ASKERS, piece * splits, copy_tile(3, True)

@@ -10,26 +10,33 @@ from typing import Any
 from numbadnn.kernels import _driver, _tensormap, simulate, unshared_turned
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._softmax_layout import LARGEST_ROOM
-from numbadnn.kernels._support import LIMIT32
 from numbadnn.kernels.unshared_places_many import PositionsConfig
 from numbadnn.kernels.unshared_places_whole import HOPPER, MOST_IMAGES, MULTIPROCESSORS
-from numbadnn.kernels.unshared_tile import LANES, PARAMETERS, blocks_of, free_order, scalars, seen_of, tiles_of, vector
-from numbadnn.kernels.unshared_turned import CELL, EIGHT
-from numbadnn.kernels.unshared_twofold import shapes_of
+from numbadnn.kernels.unshared_tile import (
+    LANES,
+    PARAMETERS,
+    blocks_of,
+    free_order,
+    scalars,
+    seen_of,
+    tiles_of,
+    vector,
+    wide_of,
+)
+from numbadnn.kernels.unshared_turned import CELL, EIGHT, FETCH
+from numbadnn.kernels.unshared_twofold import LONGEST, OTHERS, SLOT, shapes_of
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 
-#: terms of a slot, its bytes; filters of a warp; warps that ask for filters, and all that multiply nothing
-TERMS, SLOT, ROWS, ASKERS, OTHERS = 64, 2048, 16, 2, 4
-#: bytes that come to the L2 cache together: the other half of 256 would be given up before it is asked for
-FETCH = 128
+#: terms of a slot; filters of a warp
+TERMS, ROWS = 64, 16
 #: registers of a thread that asks, and of one that multiplies
 FEWER, MORE = 40, 104
 #: rows and columns of a tile, of twice 16 filters and of 16
 TILES = {2: ((1, 8), (2, 4)), 1: ((2, 8), (4, 4))}
-#: of an axis of a copy's box; of fewer terms, start and end outweigh
-LONGEST, FEWEST_TERMS = 256, 128
+#: of fewer terms, start and end outweigh
+FEWEST_TERMS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +80,13 @@ class StreamConfig(PositionsConfig):
         return self.ring_at + self.warps * self.depth * SLOT
 
 
-def wide_of(problem: ConvProblem, config: StreamConfig) -> int:
-    """Columns of a box: so many that neighbouring terms of filters that are not flipped meet all banks, of tiles of one row."""
-    wide = seen_of(problem, (config.tall, config.places))[1]
-    return wide + (problem.taps[1] - wide) % 8 if problem.dilation == (1, 1) else wide
-
-
 def box_of(problem: ConvProblem, config: StreamConfig) -> tuple[int, int, int]:
     """Channels, rows and columns."""
-    return config.channels, seen_of(problem, (config.tall, config.places))[0], wide_of(problem, config)
+    return (
+        config.channels,
+        seen_of(problem, (config.tall, config.places))[0],
+        wide_of(problem, (config.tall, config.places)),
+    )
 
 
 def box_bytes(problem: ConvProblem, config: StreamConfig) -> int:
@@ -94,8 +99,8 @@ def box_pitch(problem: ConvProblem, config: StreamConfig) -> int:
 
 
 def room_of(problem: ConvProblem) -> int:
-    """Of the table of terms."""
-    return -(-math.prod(problem.w.shape[3:]) // TERMS) * TERMS
+    """Of the table of terms: half a slot that begins before the last one is looked up whole, wherever the first slot begins."""
+    return -(-(math.prod(problem.w.shape[3:]) + TERMS // 2 - 8) // TERMS) * TERMS
 
 
 def shared_bytes(problem: ConvProblem, config: StreamConfig) -> int:
@@ -134,7 +139,7 @@ def copied(problem: ConvProblem) -> bool:
     """Whether the copy engine can bring the filters: positions follow each other, by whole pieces of 16 bytes."""
     w = problem.w
     whole = vector(problem, w.shape[3]) * w.itemsize == CELL and all(0 < s * w.itemsize < 2**40 for s in w.strides[:3])
-    return whole and w.strides[1] == w.strides[2] * w.shape[2] and math.prod(w.shape[3:]) < LIMIT32
+    return whole and w.strides[1] == w.strides[2] * w.shape[2]
 
 
 def vector_of(problem: ConvProblem, places: int) -> int:

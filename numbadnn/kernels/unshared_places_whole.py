@@ -10,7 +10,16 @@ from numbadnn.kernels import _driver, simulate, unshared_turned
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._softmax_layout import LARGEST_ROOM
 from numbadnn.kernels.unshared_places_many import LANES, ROWS, PositionsConfig
-from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, free_order, scalars, seen_of, tiles_of, vector
+from numbadnn.kernels.unshared_tile import (
+    PARAMETERS,
+    blocks_of,
+    free_order,
+    scalars,
+    seen_of,
+    tiles_of,
+    vector,
+    wide_of,
+)
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -45,16 +54,10 @@ class WholeConfig(PositionsConfig):
         return self.images // EIGHT
 
 
-def wide_of(problem: ConvProblem, config: WholeConfig) -> int:
-    """Columns of a box: so many that neighbouring terms of filters that are not flipped meet all banks, of tiles of one row."""
-    wide = seen_of(problem, (config.tall, config.places))[1]
-    return wide + (problem.taps[1] - wide) % 8 if problem.dilation == (1, 1) else wide
-
-
 def plane_words(problem: ConvProblem, config: WholeConfig) -> int:
     """Of a box of eight images, and a cell of zeros behind it."""
     tall, _ = seen_of(problem, (config.tall, config.places))
-    return (config.channels * tall * wide_of(problem, config) + 1) * CELL // 4
+    return (config.channels * tall * wide_of(problem, (config.tall, config.places)) + 1) * CELL // 4
 
 
 def pitch_of(problem: ConvProblem, config: WholeConfig) -> int:
@@ -121,7 +124,7 @@ def kernel(dtype: str, config: WholeConfig) -> Kernel:
 def plan(problem: ConvProblem, policy: Policy, config: WholeConfig) -> Executable:
     chosen = kernel(problem.x.dtype, config)
     turned = unshared_turned.strides(problem.x.shape, config.images)
-    sizes = wide_of(problem, config), plane_words(problem, config), pitch_of(problem, config)
+    sizes = wide_of(problem, (config.tall, config.places)), plane_words(problem, config), pitch_of(problem, config)
     told = scalars(problem, config, room_of(problem), turned)
     grid, block = (blocks_of(problem, config), 1, 1), (config.threads, 1, 1)
     launch = chosen.prepare(policy.device, grid, block, (*sizes, *told), shared_bytes(problem, config))

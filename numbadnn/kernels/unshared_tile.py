@@ -43,6 +43,12 @@ def seen_of(problem: ConvProblem, positions: tuple[int, int]) -> tuple[int, int]
     return down, right
 
 
+def wide_of(problem: ConvProblem, positions: tuple[int, int]) -> int:
+    """Columns of a box: so many that neighbouring terms meet all banks, of filters not flipped and one row of positions."""
+    wide = seen_of(problem, positions)[1]
+    return wide + (problem.taps[1] - wide) % 8 if problem.dilation == (1, 1) else wide
+
+
 def lots_of(channels: int) -> list[int]:
     """How many of a group's channels a block may have at a time, the most first.
 

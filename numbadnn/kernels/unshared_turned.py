@@ -23,6 +23,8 @@ from numbadnn.registry import Executable
 PIXELS, MORE_PIXELS, THREADS, BLOCKS = 64, 128, 256, 8 * 132
 #: images of a cell of 16-bit types, its bytes
 EIGHT, CELL = 8, 16
+#: bytes that come to the L2 cache together for copies of tiles: the other half of 256 would be given up before it is asked for
+FETCH = 128
 
 
 def turned(problem: ConvProblem) -> tuple[Spec, ...]:
@@ -46,7 +48,7 @@ def cells_map(problem: ConvProblem, images: int, box: tuple[int, int, int], devi
     deep, tall, wide = box
     extents, strides = (EIGHT * W, H, C, images // EIGHT), (W * CELL, H * W * CELL, C * H * W * CELL)
     how = extents, strides, (EIGHT * wide, tall, deep, images // EIGHT)
-    return _tensormap.described(device, problem.x.dtype, how, swizzled=False, fetch=128)
+    return _tensormap.described(device, problem.x.dtype, how, swizzled=False, fetch=FETCH)
 
 
 def strides(shape: tuple[int, ...], images: int) -> tuple[int, int, int, int]:

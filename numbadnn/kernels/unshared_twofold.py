@@ -14,6 +14,7 @@ from numbadnn.kernels._plans import around
 from numbadnn.kernels._softmax_layout import LARGEST_ROOM
 from numbadnn.kernels._support import LIMIT32
 from numbadnn.kernels.unshared_tile import PARAMETERS, blocks_of, free_order, scalars, seen_of, tiles_of
+from numbadnn.kernels.unshared_turned import FETCH
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable
@@ -21,8 +22,6 @@ from numbadnn.registry import Executable
 LANES, IMAGES, FILTERS, PIECE = 32, 32, 16, 32
 #: warps that ask for filters, all that multiply nothing; bytes of a slot, of a pixel
 ASKERS, OTHERS, SLOT, PIXEL = 2, 4, 2048, 128
-#: bytes that come to the L2 cache together: the other half of 256 would be given up before it is asked for
-FETCH = 128
 #: registers of a thread that asks, and of one that multiplies
 FEWER, MORE = 32, 112
 #: blocks that look for the largest number, their threads; pixels and threads of a block that turns, blocks of a multiprocessor
@@ -38,7 +37,7 @@ HOPPER, MULTIPROCESSORS = (9, 0), 132
 
 @dataclass(frozen=True, slots=True)
 class TwofoldConfig:
-    """A block has ``tall`` rows of ``places`` positions, for each ``parts`` times 16 filters; ``splits`` warps share the terms.
+    """A block has ``tall`` rows of ``places`` positions, for each ``parts`` times 16 filters or ``splits`` warps that share terms.
 
     A warp's ring has ``depth`` slots of 32 terms; there are places for ``boxes`` of some ``channels``.
     """
@@ -143,7 +142,8 @@ def heuristic(problem: ConvProblem, policy: Policy) -> TwofoldConfig | None:
 def shapes_of(C: int, tiles: int) -> Iterator[tuple[int, int, int]]:
     """Channels of a box, slots of a ring and boxes, the best first.
 
-    Of several tiles what the next one needs is to come while one is multiplied: then not all of a tile's boxes are there at once.
+    Of several tiles what the next one needs is to come while one is multiplied: then a tile has several boxes, and the place of
+    the first is free before its end.
     """
     lots = [c for c in range(C, 0, -1) if C % c == 0]
     if tiles > MULTIPROCESSORS:

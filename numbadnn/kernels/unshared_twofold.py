@@ -37,7 +37,7 @@ HOPPER, MULTIPROCESSORS = (9, 0), 132
 
 @dataclass(frozen=True, slots=True)
 class TwofoldConfig:
-    """A block has ``tall`` rows of ``places`` positions, for each ``parts`` times 16 filters or ``splits`` warps that share terms.
+    """A block: ``tall`` rows of ``places`` positions, for each ``parts`` times 16 filters or ``splits`` warps that share terms.
 
     A warp's ring has ``depth`` slots of 32 terms; there are places for ``boxes`` of some ``channels``.
     """

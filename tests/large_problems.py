@@ -23,7 +23,7 @@ UNSHARED = (
     ("StreamConfig", "conv2d x=bfloat16:19x16x37x33 w=bfloat16:48x37x33x8x5x5 pad=2,2,2,2 groups=2 alpha=2 beta=-1"),
     ("StreamConfig", "conv2d x=float16:3x32x71x73 w=float16:20x36x37x32x3x3 pad=1,1,1,1 stride=2,2"),
     ("StreamConfig", "conv2d x=float16:12x56x46x44 w=float16:24x46x44x56x3x3 pad=1,1,1,1"),
-    ("StreamConfig", "conv2d x=float16:16x16x50x48 w=float16:16x50x48x16x3x3 pad=1,1,1,1"),
+    ("StreamConfig", "conv2d x=float16:16x16x64x60 w=float16:16x64x60x16x3x3 pad=1,1,1,1"),
     ("PlacesManyConfig", "conv2d x=float16:16x32x36x36 w=float16:40x36x36x32x3x3 pad=1,1,1,1"),
     ("RowsConfig", f"{IMAGES} x=float32:8x16x25x21 w=float32:8x13x11x16x3x3 pad=1,1,1,1 stride=2,2"),
     ("SplitConfig", f"{IMAGES} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
@@ -38,8 +38,6 @@ UNSHARED = (
     ("RowsConfig", f"{IMAGES} x=float16:24x32x20x20 w=float16:64x20x20x16x3x3 pad=1,1,1,1 groups=2"),
     ("WeightsManyConfig", f"{FILTERS} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
     ("WeightsManyConfig", f"{FILTERS} x=float16:32x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
-    ("WeightsManyConfig", f"{FILTERS} x=float32:32x16x66x66 w=float32:8x64x64x16x3x3 flip=0"),
-    ("WeightsManyConfig", f"{FILTERS} x=bfloat16:24x16x66x66 w=bfloat16:8x64x64x16x3x3"),
 )
 #: the same of others, by name
 OTHERS = (

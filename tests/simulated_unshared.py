@@ -15,7 +15,6 @@ from numbadnn.kernels import (
     unshared_inputs_split,
     unshared_places_stream,
     unshared_products,
-    unshared_turned,
     unshared_twofold,
 )
 from numbadnn.kernels.unshared_box import BoxConfig
@@ -248,7 +247,7 @@ def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: st
 
 if __name__ == "__main__":
     unshared_box_many.MULTIPROCESSORS = unshared_products.MULTIPROCESSORS = unshared_twofold.MULTIPROCESSORS = 2
-    unshared_places_stream.MULTIPROCESSORS, unshared_turned.BLOCKS = 2, 4
+    unshared_places_stream.MULTIPROCESSORS = 2
     unshared_twofold.SHARES, unshared_inputs_split.COLLECTORS, unshared_inputs_split.LARGE = 2, 64, 0
     kinds = (("float16", "integers"), ("bfloat16", "random"), ("float32", "integers"))
     done = [check(*c, *kind, "tensor_core") for c in CASES for kind in kinds[:2]]

@@ -16,21 +16,20 @@ from numbadnn.kernels._implicit_tiles_words import shared_address
 from numbadnn.kernels._packed import load_words, store_words
 from numbadnn.kernels._ptx import let_next_start
 from numbadnn.kernels._unshared_seen import write_row
-from numbadnn.kernels.unshared_turned import THREADS
+from numbadnn.kernels.unshared_turned import PIXELS, THREADS
 
 
-def turn(size: int, images: int, vec: int, of_block: int, cells: bool = False) -> Callable[..., None]:
+def turn(size: int, images: int, vec: int, cells: bool = False) -> Callable[..., None]:
     """A tile of pixels of all images a block; from block ``blocks`` on those of a second array, which go behind the first's.
 
-    A tile has ``of_block`` pixels, of which ``vec`` neighbouring ones of an image are one access. ``cells``: [eight
-    images][pixel][image], of 16-bit types.
+    ``vec`` neighbouring pixels of an image are one access. ``cells``: [eight images][pixel][image], of 16-bit types.
     """
     read, write, together = load_bits(size) if vec == 1 else load_words(4), store_words(4), 4 // size
     pitch = images + 1  # odd: the images of a pixel and the pixels of an image meet all banks
-    across, each, table = of_block // vec, 16 // size, of_block * pitch
+    across, each, table = PIXELS // vec, 16 // size, PIXELS * pitch
     apart = THREADS // across
     rows, lot = max(1, images // apart), 1 if vec == 1 else 4
-    taken, writes = rows * lot, -(-of_block * images // (THREADS * each))
+    taken, writes = rows * lot, -(-PIXELS * images // (THREADS * each))
 
     def kernel(x, y, space, N, blocks, pixels, pixels_of_y, image, image_of_y, strides, strides_of_y):  # type: ignore[no-untyped-def]
         tile, held = cuda.shared.array(table, WORD), cuda.local.array(taken, WORD)
@@ -41,7 +40,7 @@ def turn(size: int, images: int, vec: int, of_block: int, cells: bool = False) -
         if block >= blocks:
             x, block, space, pixels = y, i32(block - blocks), space + i64(pixels) * images * size, pixels_of_y
             tall, wide, (step_n, step_c, step_h, step_v) = image_of_y[0], image_of_y[1], strides_of_y
-        place, first, start = i32(thread % across * vec), i32(thread // across), i32(block * of_block)
+        place, first, start = i32(thread % across * vec), i32(thread // across), i32(block * PIXELS)
         pixel = min(i32(start + place), i32(pixels - vec))
         at = i64(pixel) * step_v
         if vec == 1 and wide < pixels:  # otherwise rows and channels follow each other as pixels do
@@ -68,9 +67,9 @@ def turn(size: int, images: int, vec: int, of_block: int, cells: bool = False) -
             i = u32(thread * each + r * THREADS * each)
             place, first = i32(i // u32(images)), i32(i % u32(images))
             if cells:  # neighbours write neighbouring pixels
-                place, first = i32(i // u32(each)) % of_block, i32(i // u32(of_block * each)) * each
+                place, first = i32(i // u32(each)) % PIXELS, i32(i // u32(PIXELS * each)) * each
                 to = space + (i64(first // each) * pixels + start + place) * 16
-            if (first < images if cells else place < of_block) and start + place < pixels:
+            if (first < images if cells else place < PIXELS) and start + place < pixels:
                 for e in range(4):
                     at = u32(place * pitch + first + e * together)
                     words[e] = tile[at]

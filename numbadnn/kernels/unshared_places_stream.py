@@ -35,8 +35,8 @@ TERMS, ROWS = 64, 16
 FEWER, MORE = 40, 104
 #: rows and columns of a tile, of twice 16 filters and of 16
 TILES = {2: ((1, 8), (2, 4)), 1: ((2, 8), (4, 4))}
-#: of fewer terms, start and end outweigh
-FEWEST_TERMS = 128
+#: of fewer terms, start and end outweigh; the share of multiprocessors that have a tile, on average
+FEWEST_TERMS, ENOUGH_BUSY = 128, 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,9 @@ def heuristic(problem: ConvProblem, policy: Policy) -> StreamConfig | None:
     tile = min(TILES[parts], key=lambda tile: math.prod(tiles_of(problem, tile)))
     vec = vector_of(problem, tile[1])
     tiles = math.prod(tiles_of(problem, tile)) * problem.groups
-    if tiles <= MULTIPROCESSORS:
+    # tiles of few filters have more positions: where the last ones leave many without any, others were quicker
+    busy = tiles / (-(-tiles // MULTIPROCESSORS) * MULTIPROCESSORS)
+    if tiles <= MULTIPROCESSORS or (parts == 1 and busy < ENOUGH_BUSY):
         return None
     for channels, depth, boxes in shapes_of(C, tiles):
         config = StreamConfig(images, *tile, parts, vec, depth, boxes, channels)

@@ -19,8 +19,8 @@ from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable
 
-#: of a block that turns, and where more blocks than so many would do so, of which a multiprocessor has eight at a time
-PIXELS, MORE_PIXELS, THREADS, BLOCKS = 64, 128, 256, 8 * 132
+#: of a block that turns
+PIXELS, THREADS = 64, 256
 #: images of a cell of 16-bit types, its bytes
 EIGHT, CELL = 8, 16
 #: bytes that come to the L2 cache together for copies of tiles: the other half of 256 would be given up before it is asked for
@@ -71,20 +71,14 @@ def vector(arrays: tuple[Spec, ...]) -> int:
     return vec if whole else 1
 
 
-def pixels_of(arrays: tuple[Spec, ...]) -> int:
-    """Of a block: with twice as many, half as often is waited for memory."""
-    blocks = sum(-(-math.prod(array.shape[1:]) // PIXELS) for array in arrays)
-    return MORE_PIXELS if blocks > BLOCKS and vector(arrays) > 1 else PIXELS
-
-
-def kernel(itemsize: int, images: int, vec: int, pixels: int = PIXELS, cells: bool = False) -> Kernel:
+def kernel(itemsize: int, images: int, vec: int, cells: bool = False) -> Kernel:
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _unshared_turned
 
-        return _unshared_turned.turn(itemsize, images, vec, pixels, cells)
+        return _unshared_turned.turn(itemsize, images, vec, cells)
 
     return Kernel(
-        f"unshared turn {itemsize} {images} {vec} {pixels}{' cells' if cells else ''}",
+        f"unshared turn {itemsize} {images} {vec}{' cells' if cells else ''}",
         "ptr ptr ptr i32 i32 i32 i32 i32*2 i32*2 i64*4 i64*4",
         build,
         THREADS,
@@ -94,14 +88,14 @@ def kernel(itemsize: int, images: int, vec: int, pixels: int = PIXELS, cells: bo
 
 def turning(arrays: tuple[Spec, ...], device: int, images: int, cells: bool = False) -> Any:
     """The launch that turns one array or two; one, if in cells."""
-    pixels, of_block = [math.prod(array.shape[1:]) for array in arrays], pixels_of(arrays)
-    blocks = [-(-number // of_block) for number in pixels]
+    pixels = [math.prod(array.shape[1:]) for array in arrays]
+    blocks = [-(-number // PIXELS) for number in pixels]
     shapes = [_as_one_row(array) for array in arrays]
     scalars = (
         *(arrays[0].shape[0], blocks[0], pixels[0], pixels[-1], shapes[0], shapes[-1]),
         *(arrays[0].strides, arrays[-1].strides),
     )
-    turn = kernel(arrays[0].itemsize, images, vector(arrays), of_block, cells)
+    turn = kernel(arrays[0].itemsize, images, vector(arrays), cells)
     return turn.prepare(device, (sum(blocks), 1, 1), (THREADS, 1, 1), scalars)
 
 
@@ -133,11 +127,11 @@ def _as_one_row(array: Spec) -> tuple[int, int]:
 
 def kernels() -> Iterator[Kernel]:
     """Both sizes of elements."""
-    yield kernel(2, 32, 8, 128)
+    yield kernel(2, 32, 8)
     yield kernel(4, 16, 1)
 
 
 def hopper_kernels() -> Iterator[Kernel]:
     """In cells."""
-    yield kernel(2, 32, 8, 128, True)
-    yield kernel(2, 8, 1, 64, True)
+    yield kernel(2, 32, 8, True)
+    yield kernel(2, 8, 1, True)

@@ -171,8 +171,8 @@ ROWS: tuple[tuple[str, tuple[int, int], int, int, int, int, str], ...] = (
     ("x={t}:17x16x4x5 w={t}:6x3x4x8x2x2 groups=2 alpha=2 beta=-3", (2, 4), 8, 6, 4, 1, "whole"),
     ("x={t}:5x16x6x8 w={t}:20x4x8x16x3x1", (2, 4), 16, 4, 4, 1, "whole"),
     ("x={t}:3x16x10x10 w={t}:18x2x2x16x9x9 flip=0", (2, 2), 8, 2, 1, 2, "asked"),
-    ("x={t}:9x8x9x6 w={t}:20x7x4x8x3x3", (4, 2), 8, 2, 1, 2, "asked"),
-    ("x={t}:17x8x9x6 w={t}:32x7x4x8x3x3 flip=0", (4, 2), 8, 5, 16, 3, "turned"),
+    ("x={t}:9x8x7x6 w={t}:20x5x4x8x3x3", (4, 2), 8, 2, 1, 2, "asked"),
+    ("x={t}:17x8x7x6 w={t}:32x5x4x8x3x3 flip=0", (4, 2), 8, 5, 16, 3, "turned"),
     ("x={t}:3x16x11x7 w={t}:18x5x3x8x3x3 stride=2,2 groups=2 alpha=2 beta=-3", (3, 2), 8, 3, 1, 2, "asked"),
 )
 
@@ -208,7 +208,7 @@ def check_split(row: tuple[str, tuple[int, int], int, int, bool], kind: str) -> 
 #: forward in float32 on tensor cores: boxes of some channels, and of all; more tiles than blocks stay; two warps that share
 #: terms, or filters; the last tile past the last position; groups; a channel of fewer terms than a slot
 TWOFOLD: tuple[tuple[str, TwofoldConfig], ...] = (
-    ("x={t}:17x24x5x6 w={t}:16x6x7x24x2x2 flip=0 pad=1,1,1,1", TwofoldConfig(1, 2, 1, 2, 2, 1, 24)),
+    ("x={t}:17x24x3x6 w={t}:16x4x7x24x2x2 flip=0 pad=1,1,1,1", TwofoldConfig(1, 2, 1, 2, 2, 1, 24)),
     ("x={t}:17x12x5x6 w={t}:18x3x3x12x3x3 pad=1,1,0,1 stride=2,2", TwofoldConfig(1, 2, 2, 1, 2, 2, 3)),
     ("x={t}:20x36x4x5 w={t}:32x2x4x18x3x2 groups=2 alpha=2 beta=-3", TwofoldConfig(2, 1, 1, 2, 3, 1, 18)),
 )

@@ -10,10 +10,27 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels._async_copies import copy_tile, sync_warp
-from numbadnn.kernels._cuda import device, i32, u32
-from numbadnn.kernels._hopper import barrier_arrive, barrier_expect, barrier_wait
+from numbadnn.kernels._cuda import cuda, device, i32, u32
+from numbadnn.kernels._hopper import barrier_arrive, barrier_expect, barrier_init, barrier_wait, fence_started
 from numbadnn.kernels._ptx import thread_here
 from numbadnn.kernels.unshared_tile import LANES
+
+
+def starting(config: Any) -> Callable[..., None]:
+    """``start(full)``: all threads make the barriers from ``full`` on, of rings and of boxes; then the block is to meet."""
+    rings, boxes, warps = 2 * config.warps * config.depth, config.boxes, config.warps
+    each = -(-(rings + 2 * boxes) // (config.threads // LANES))
+
+    @device
+    def start(full):  # type: ignore[no-untyped-def]
+        thread = i32(cuda.threadIdx.x)
+        if thread % LANES < each:  # a warp's lanes begin theirs one after the other
+            i = i32(thread // LANES * each + thread % LANES)
+            if i < rings + 2 * boxes:
+                barrier_init(u32(full + 8 * i), u32(1 if i < rings + boxes else warps))
+                fence_started()
+
+    return start
 
 
 def asking_boxes(config: Any, axis: int) -> Callable[..., int]:

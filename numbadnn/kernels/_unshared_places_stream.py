@@ -17,9 +17,7 @@ from numbadnn.kernels._async_copies import meet_of, sync_warp
 from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels._hopper import (
     barrier_arrive,
-    barrier_init,
     barrier_wait,
-    fence_started,
     map_address,
     prefetch_map,
     set_registers,
@@ -29,13 +27,13 @@ from numbadnn.kernels._implicit_tiles_halves import load_matrices
 from numbadnn.kernels._implicit_tiles_words import shared_address
 from numbadnn.kernels._mma import product
 from numbadnn.kernels._ptx import block_here, thread_here, wait_for_previous
-from numbadnn.kernels._unshared_boxes import asking_boxes, awaiting
+from numbadnn.kernels._unshared_boxes import asking_boxes, awaiting, starting
 from numbadnn.kernels._unshared_inputs_tile import pixel_at, tap_of
 from numbadnn.kernels._unshared_seen import EIGHT, NONE, SIZE, first_position
 from numbadnn.kernels._unshared_twofold_ask import asking, terms_before
 from numbadnn.kernels._unshared_twofold_put import first_filter
-from numbadnn.kernels.unshared_places_stream import CELL, FEWER, LANES, MORE, ROWS, SLOT, TERMS, StreamConfig
-from numbadnn.kernels.unshared_twofold import ASKERS
+from numbadnn.kernels.unshared_places_stream import CELL, FEWER, LANES, MORE, ROWS, TERMS, StreamConfig
+from numbadnn.kernels.unshared_twofold import ASKERS, SLOT, box_at, ring_at
 
 
 def _fill_table(threads: int, boxes: int) -> Callable[..., None]:
@@ -65,7 +63,7 @@ def _multiplying(dtype: str, config: StreamConfig) -> Callable[..., tuple[int, i
     """
     warps, depth, planes, sums = config.warps, config.depth, config.planes, 4 * config.planes
     multiply_add, look_turned, look = product(dtype, 16), load_matrices(True), load_matrices(False)
-    (await_boxes, leave_boxes), ring_at = awaiting(config), config.ring_at
+    (await_boxes, leave_boxes), rings_from = awaiting(config), ring_at(config)
 
     @device
     def multiply(total, shared, halves, full, table, own, nothing, plane, terms, before, lot, state):  # type: ignore[no-untyped-def]
@@ -75,7 +73,7 @@ def _multiplying(dtype: str, config: StreamConfig) -> Callable[..., tuple[int, i
         for i in range(sums):
             total[i] = f32(0)
         slot, parity, phases = state
-        barrier, from_ring = i32(full + warp * depth * 8), i32(full + ring_at + warp * (depth * SLOT))
+        barrier, from_ring = i32(full + warp * depth * 8), i32(full + rings_from + warp * (depth * SLOT))
         row = i32(from_ring + (lane & 15) * 128 + ((lane >> 4) ^ (lane & 7)) * 16)
         have, left, coming, going = i32(0), i32(0), i32(0), i32(0)
         for m in range(i32(-before), terms, i32(TERMS)):
@@ -155,15 +153,15 @@ def _putting(dtype: str, config: StreamConfig) -> Callable[..., None]:
 
 def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
-    warps, depth, threads, boxes = config.warps, config.depth, LANES * config.warps, config.boxes
+    threads, boxes = LANES * config.warps, config.boxes
     tall, places, sums, positions = config.tall, config.places, 4 * config.planes, config.tall * config.places
     first_of, meet, fill_table = first_position(tall, places), meet_of(threads), _fill_table(threads, boxes)
     x_of, w_of, element = map_address(0), map_address(1), ELEMENT["float32"]
     fewer, more = set_registers(FEWER, False), set_registers(MORE, True)
     ask, ask_boxes = asking(config, TERMS), asking_boxes(config, 2)
     multiply, put = _multiplying(dtype, config), _putting(dtype, config)
-    ring_at, box_at, rings = config.ring_at, config.box_at, 2 * warps * depth
-    each = -(-(rings + 2 * boxes) // (config.threads // LANES))
+    rings_from, boxes_from = ring_at(config), box_at(config)
+    start_barriers = starting(config)
 
     def kernel(  # type: ignore[no-untyped-def]
         x_map, w_map, y, tiles, wide, box_pitch, box_bytes, across, groups, N, K, C, channels, P, Q, room, image, taps, padding,
@@ -174,12 +172,8 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
         total = cuda.local.array(sums, f32)
         thread, begin = i32(cuda.threadIdx.x), i32(shared_address(shared))
         full = i32((begin + 1023) & -1024)
-        if thread % LANES < each:  # a warp's lanes begin theirs one after the other
-            i = i32(thread // LANES * each + thread % LANES)
-            if i < rings + 2 * boxes:
-                barrier_init(u32(full + 8 * i), u32(1 if i < rings + boxes else warps))
-                fence_started()
-        terms, to_box = i32(C * taps[0] * taps[1]), i32(full + box_at)
+        start_barriers(full)
+        terms, to_box = i32(C * taps[0] * taps[1]), i32(full + boxes_from)
         nothing = i32(to_box + boxes * box_pitch)
         table = i32(((nothing - begin) >> 2) + CELL // 4 + TERMS)
         if thread == threads:
@@ -199,7 +193,7 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
                     phases = ask_boxes(shared, x_of(x_map), full, to_box, box_pitch, box_bytes, C, channels, at, phases)
                     tile = i32(tile + i32(cuda.gridDim.x))
             elif asker < ASKERS:
-                ring, filters = i32(full + ring_at), w_of(w_map)
+                ring, filters = i32(full + rings_from), w_of(w_map)
                 while tile < tiles:
                     group, p0, q0 = first_of(tile, across, groups)
                     slot, parity = ask(

@@ -19,34 +19,43 @@ from numbadnn.kernels._access import load
 from numbadnn.kernels._async_copies import meet_of
 from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, f32, i32, u32
 from numbadnn.kernels._hopper import (
-    barrier_init,
-    fence_started,
     map_address,
     prefetch_map,
     set_registers,
 )
 from numbadnn.kernels._implicit_tiles_words import shared_address
 from numbadnn.kernels._ptx import block_here, thread_here, wait_for_previous
-from numbadnn.kernels._unshared_boxes import asking_boxes
+from numbadnn.kernels._unshared_boxes import asking_boxes, starting
 from numbadnn.kernels._unshared_inputs_tile import pixel_at, tap_of
 from numbadnn.kernels._unshared_seen import first_position
 from numbadnn.kernels._unshared_twofold_ask import asking
 from numbadnn.kernels._unshared_twofold_cut import SUMS
 from numbadnn.kernels._unshared_twofold_lanes import filters_row, multiplying
 from numbadnn.kernels._unshared_twofold_put import putting
-from numbadnn.kernels.unshared_twofold import ASKERS, FEWER, INVERSE, LANES, MORE, PIECE, PIXEL, TwofoldConfig
+from numbadnn.kernels.unshared_twofold import (
+    ASKERS,
+    FEWER,
+    INVERSE,
+    LANES,
+    MORE,
+    PIECE,
+    PIXEL,
+    TwofoldConfig,
+    box_at,
+    ring_at,
+)
 
 
 def forward(config: TwofoldConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
-    warps, depth, threads, boxes = config.warps, config.depth, LANES * config.warps, config.boxes
+    threads, boxes = LANES * config.warps, config.boxes
     first_of, meet = first_position(config.tall, config.places), meet_of(threads)
     w_of, x_of = map_address(0), map_address(1)
     ask, multiply, put, ask_boxes = asking(config, PIECE), multiplying(config), putting(config), asking_boxes(config, 3)
     fewer, more, read = set_registers(FEWER, False), set_registers(MORE, True), load("float32", "float32")
-    ring_at, box_at, rings, element = config.ring_at, config.box_at, 2 * warps * depth, ELEMENT["float32"]
+    rings_from, boxes_from, element = ring_at(config), box_at(config), ELEMENT["float32"]
 
-    each = -(-(rings + 2 * boxes) // (config.threads // LANES))
+    start_barriers = starting(config)
 
     def kernel(  # type: ignore[no-untyped-def]
         w_map, x_map, x, w, space, y, tiles, floor, spread, blocks, groups, N, K, C, channels, P, Q, room, image, taps, padding,
@@ -56,12 +65,8 @@ def forward(config: TwofoldConfig) -> Callable[..., None]:
         total = cuda.local.array(SUMS, f32)
         thread, begin = i32(cuda.threadIdx.x), i32(shared_address(shared))
         full = i32((begin + 1023) & -1024)
-        if thread % LANES < each:  # a warp's lanes begin theirs one after the other
-            i = i32(thread // LANES * each + thread % LANES)
-            if i < rings + 2 * boxes:
-                barrier_init(u32(full + 8 * i), u32(1 if i < rings + boxes else warps))
-                fence_started()
-        terms, plane, table = i32(C * taps[0] * taps[1]), i32(box[0] * box[1]), i32(full + box_at)
+        start_barriers(full)
+        terms, plane, table = i32(C * taps[0] * taps[1]), i32(box[0] * box[1]), i32(full + boxes_from)
         to_box, lot = i32(table + 4 * room), i32(channels * plane * PIXEL)
         if thread == threads:
             prefetch_map(w_of(w_map))
@@ -79,7 +84,7 @@ def forward(config: TwofoldConfig) -> Callable[..., None]:
                     phases = ask_boxes(shared, x_of(x_map), full, to_box, lot, lot, C, channels, at, phases)
                     tile = i32(tile + i32(cuda.gridDim.x))
             elif asker < ASKERS:
-                ring, filters = i32(full + ring_at), w_of(w_map)
+                ring, filters = i32(full + rings_from), w_of(w_map)
                 while tile < tiles:
                     group, p0, q0 = first_of(tile, blocks, groups)
                     slot, parity = ask(

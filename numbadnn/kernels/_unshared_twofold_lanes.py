@@ -24,7 +24,7 @@ from numbadnn.kernels._scaled_halves import APART
 from numbadnn.kernels._unshared_boxes import awaiting
 from numbadnn.kernels._unshared_twofold_cut import NUMBERS, ONE, SUMS, cut, cut_anew
 from numbadnn.kernels._warp import some_of_warp
-from numbadnn.kernels.unshared_twofold import PIECE, PIXEL, SLOT, TwofoldConfig
+from numbadnn.kernels.unshared_twofold import PIECE, PIXEL, SLOT, TwofoldConfig, ring_at
 
 _read_pair, _read_spot, _load_images = read_at("int32", 2), read_at("int32", 1), load_matrices(True)
 _multiply_add = product("float16", 16)
@@ -88,7 +88,7 @@ def multiplying(config: TwofoldConfig) -> Callable[..., tuple[int, int, int]]:
     what they are afterwards.
     """
     places, parts, splits, depth, warps = config.places, config.parts, config.splits, config.depth, config.warps
-    positions, ring_at, hop = config.tall * places, config.ring_at, PIECE * splits
+    positions, rings_from, hop = config.tall * places, ring_at(config), PIECE * splits
     await_boxes, leave_boxes = awaiting(config)
 
     @device
@@ -109,7 +109,7 @@ def multiplying(config: TwofoldConfig) -> Callable[..., tuple[int, int, int]]:
             total[i], small[i] = f32(0), f32(0)
         slot, parity, phases = state
         own, barrier = i32(table + (lane & 15) * 4), i32(full + warp * depth * 8)
-        scale, inverse, from_slot = i32(ONE), f32(1), i32(full + ring_at + warp * (depth * SLOT) + filters_at(lane))
+        scale, inverse, from_slot = i32(ONE), f32(1), i32(full + rings_from + warp * (depth * SLOT) + filters_at(lane))
         have, left, coming, going = i32(0), i32(0), i32(0), i32(0)
         for m in range(i32(split * PIECE), terms, i32(hop)):
             barrier_wait(u32(barrier + slot * 8), u32(parity))

@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from numbadnn.kernels import _driver, _tensormap, simulate, unshared_turned
+from numbadnn.kernels import _tensormap, unshared_turned
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._softmax_layout import LARGEST_ROOM
 from numbadnn.kernels.unshared_places_many import PositionsConfig
-from numbadnn.kernels.unshared_places_whole import HOPPER, MOST_IMAGES, MULTIPROCESSORS
+from numbadnn.kernels.unshared_places_whole import MULTIPROCESSORS, images_of
 from numbadnn.kernels.unshared_tile import (
     LANES,
     PARAMETERS,
     blocks_of,
-    free_order,
     scalars,
     seen_of,
     tiles_of,
@@ -24,7 +23,7 @@ from numbadnn.kernels.unshared_tile import (
     wide_of,
 )
 from numbadnn.kernels.unshared_turned import CELL, EIGHT, FETCH
-from numbadnn.kernels.unshared_twofold import LONGEST, OTHERS, SLOT, shapes_of
+from numbadnn.kernels.unshared_twofold import LONGEST, OTHERS, box_at, shapes_of
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -35,8 +34,8 @@ TERMS, ROWS = 64, 16
 FEWER, MORE = 40, 104
 #: rows and columns of a tile, of twice 16 filters and of 16
 TILES = {2: ((1, 8), (2, 4)), 1: ((2, 8), (4, 4))}
-#: of fewer terms, start and end outweigh; the share of multiprocessors that have a tile, on average
-FEWEST_TERMS, ENOUGH_BUSY = 128, 0.85
+#: the share of multiprocessors that have a tile, on average
+ENOUGH_BUSY = 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +69,6 @@ class StreamConfig(PositionsConfig):
         """Words of the sums of a position and 16 filters: those of two pieces of a row meet all banks."""
         return ROWS * self.pitch + 2
 
-    @property
-    def ring_at(self) -> int:
-        """Behind the barriers."""
-        return -(-16 * (self.warps * self.depth + self.boxes) // 1024) * 1024
-
-    @property
-    def box_at(self) -> int:
-        return self.ring_at + self.warps * self.depth * SLOT
-
 
 def box_of(problem: ConvProblem, config: StreamConfig) -> tuple[int, int, int]:
     """Channels, rows and columns."""
@@ -106,23 +96,15 @@ def room_of(problem: ConvProblem) -> int:
 def shared_bytes(problem: ConvProblem, config: StreamConfig) -> int:
     """What aligns, barriers and rings; boxes; the table, zeros and sums."""
     boxes, sums = config.boxes * box_pitch(problem, config), config.warps * config.apart
-    return 1024 + config.box_at + boxes + CELL + 4 * (TERMS + room_of(problem) + sums)
+    return 1024 + box_at(config) + boxes + CELL + 4 * (TERMS + room_of(problem) + sums)
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> StreamConfig | None:
     """None where other kernels of ``numba.unshared`` are to do it."""
-    w, N, K, C = problem.w, problem.x.shape[0], problem.w.shape[0] // problem.groups, problem.w.shape[3]
-    if not problem.unshared or problem.direction != "forward" or w.itemsize != 2 or simulate.active():
+    K, C, images = problem.w.shape[0] // problem.groups, problem.w.shape[3], images_of(problem, policy)
+    if not images or not ROWS <= K <= 2 * ROWS or not copied(problem):
         return None
-    if not free_order(problem, policy) or not 0 < N <= MOST_IMAGES or math.prod(w.shape[3:]) < FEWEST_TERMS:
-        return None
-    if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
-        return None
-    images, parts = max(8, 1 << (N - 1).bit_length()), -(-K // ROWS)
-    if not ROWS <= K <= 2 * ROWS or not copied(problem):
-        return None
-    if not unshared_turned.fits(problem, policy, images):
-        return None
+    parts = -(-K // ROWS)
     tile = min(TILES[parts], key=lambda tile: math.prod(tiles_of(problem, tile)))
     vec = vector_of(problem, tile[1])
     tiles = math.prod(tiles_of(problem, tile)) * problem.groups

@@ -78,17 +78,23 @@ def shared_bytes(problem: ConvProblem, config: WholeConfig) -> int:
     return 4 * room_of(problem) + BARRIERS + max(held, sums)
 
 
+def images_of(problem: ConvProblem, policy: Policy) -> int:
+    """Images that have a place, whole eights; 0 for what keeps both this and ``unshared_places_stream`` from doing it."""
+    w, N = problem.w, problem.x.shape[0]
+    if not problem.unshared or problem.direction != "forward" or w.itemsize != 2 or simulate.active():
+        return 0
+    if not free_order(problem, policy) or not 0 < N <= MOST_IMAGES or math.prod(w.shape[3:]) < FEWEST_TERMS:
+        return 0
+    if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
+        return 0
+    images = max(8, 1 << (N - 1).bit_length())
+    return images if unshared_turned.fits(problem, policy, images) else 0
+
+
 def heuristic(problem: ConvProblem, policy: Policy) -> WholeConfig | None:
     """None where other kernels of ``numba.unshared`` are to do it."""
-    w, N, K = problem.w, problem.x.shape[0], problem.w.shape[0] // problem.groups
-    if not problem.unshared or problem.direction != "forward" or w.itemsize != 2 or simulate.active():
-        return None
-    if not free_order(problem, policy) or not 0 < N <= MOST_IMAGES or math.prod(w.shape[3:]) < FEWEST_TERMS:
-        return None
-    if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
-        return None
-    images = max(8, 1 << (N - 1).bit_length())
-    if not ROWS < K <= 2 * ROWS or not copied(problem) or not unshared_turned.fits(problem, policy, images):
+    w, K, images = problem.w, problem.w.shape[0] // problem.groups, images_of(problem, policy)
+    if not images or not ROWS < K <= 2 * ROWS or not copied(problem):
         return None
     tile = min(TILES, key=lambda tile: math.prod(tiles_of(problem, tile)))
     config = WholeConfig(images, *tile, -(-K // ROWS), vector_of(problem, tile), w.shape[3])

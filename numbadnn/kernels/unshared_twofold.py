@@ -68,14 +68,15 @@ class TwofoldConfig:
         """Words of the sums of a filter."""
         return IMAGES * (self.tall * self.places + 1) + 1
 
-    @property
-    def ring_at(self) -> int:
-        """Behind the barriers."""
-        return -(-16 * (self.warps * self.depth + self.boxes) // 1024) * 1024
 
-    @property
-    def box_at(self) -> int:
-        return self.ring_at + self.warps * self.depth * SLOT
+def ring_at(config: Any) -> int:
+    """Where the rings of the warps begin: behind all barriers."""
+    return -(-16 * (config.warps * config.depth + config.boxes) // 1024) * 1024
+
+
+def box_at(config: Any) -> int:
+    """What follows the rings."""
+    return ring_at(config) + config.warps * config.depth * SLOT
 
 
 def spread_of(k: int) -> int:
@@ -112,7 +113,7 @@ def room_of(problem: ConvProblem) -> int:
 
 def shared_bytes(problem: ConvProblem, config: TwofoldConfig) -> int:
     boxes, sums = config.boxes * box_of(problem, config), 4 * config.of_turn * config.pitch
-    return 1024 + config.box_at + 4 * room_of(problem) + boxes + sums
+    return 1024 + box_at(config) + 4 * room_of(problem) + boxes + sums
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> TwofoldConfig | None:

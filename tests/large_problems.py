@@ -31,6 +31,12 @@ UNSHARED = (
     ("RowsConfig", f"{IMAGES} x=float32:32x16x31x31 w=float32:16x20x20x16x12x12"),
     ("SplitConfig", f"{IMAGES} x=float32:32x64x20x21 w=float32:40x20x21x32x3x3 pad=1,1,1,1 groups=2"),
     ("SplitConfig", f"{IMAGES} x=float32:10x24x61x57 w=float32:16x29x27x24x5x5 stride=2,2"),
+    ("InputsTwofoldConfig", f"{IMAGES} x=float32:32x32x40x44 w=float32:32x40x44x32x3x3 pad=1,1,1,1 flip=0"),
+    (
+        "InputsTwofoldConfig",
+        f"{IMAGES} x=float32:19x64x24x24 w=float32:40x24x24x32x3x3 pad=1,1,1,1 groups=2 alpha=2 beta=-1",
+    ),
+    ("InputsTwofoldConfig", f"{IMAGES} x=float32:16x16x36x36 w=float32:16x32x32x16x5x5"),
     ("RowsConfig", f"{IMAGES} x=float16:32x16x31x31 w=float16:16x23x23x16x9x9"),
     ("RowsConfig", f"{IMAGES} x=bfloat16:8x32x32x32 w=bfloat16:20x32x32x32x3x3 pad=1,1,1,1 alpha=2 beta=-1"),
     ("RowsConfig", f"{IMAGES} x=float16:1x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),

@@ -13,6 +13,7 @@ from numbadnn.kernels import (
     simulate,
     unshared_box_many,
     unshared_inputs_split,
+    unshared_inputs_twofold,
     unshared_places_stream,
     unshared_products,
     unshared_twofold,
@@ -205,6 +206,22 @@ def check_split(row: tuple[str, tuple[int, int], int, int, bool], kind: str) -> 
     return check(INPUTS, sizes, config, "float32", kind, "ieee")
 
 
+#: the same as two float16: sizes, tile, channels, lots of eight of a warp. Rows of y copied 16 bytes at a time and one by one;
+#: filters of a slot missing; tiles past the last row; fewer channels in the last block; strides, groups; pixels nobody reaches
+HALVED: tuple[tuple[str, tuple[int, int], int, int], ...] = (
+    ("x={t}:17x8x4x4 w={t}:18x3x4x8x3x3 pad=1,0,1,1 flip=0", (2, 4), 8, 1),
+    ("x={t}:9x24x4x7 w={t}:24x2x3x12x3x3 pad=1,0,0,0 stride=2,2 groups=2 alpha=2 beta=-3", (1, 3), 8, 1),
+    ("x={t}:9x12x5x4 w={t}:20x3x2x12x3x3", (2, 2), 12, 2),
+)
+
+
+def check_halved(row: tuple[str, tuple[int, int], int, int], kind: str) -> bool:
+    problem = ConvProblem.parse(f"{INPUTS} {row[0].format(t='float32')}")
+    config = unshared_inputs_twofold.configured(problem, *row[1:], depth=3)
+    assert config is not None
+    return check(INPUTS, row[0], config, "float32", kind, "ieee")
+
+
 #: forward in float32 on tensor cores: boxes of some channels, and of all; more tiles than blocks stay; two warps that share
 #: terms, or filters; the last tile past the last position; groups; a channel of fewer terms than a slot
 TWOFOLD: tuple[tuple[str, TwofoldConfig], ...] = (
@@ -257,6 +274,7 @@ if __name__ == "__main__":
     done += [check_rows(row, *kinds[i % 2]) for i, row in enumerate(ROWS)]
     done += [check_rows(row, *kinds[2]) for row in ROWS]
     done += [check_split(row, kind) for row, kind in zip(SPLIT, (*KINDS, "random"), strict=True)]
+    done += [check_halved(row, kind) for row, kind in zip(HALVED, KINDS, strict=True)]
     done += [check(FORWARD, *c, "float32", kind, "ieee") for c, kind in zip(TWOFOLD, KINDS, strict=True)]
     infinite = "x={t}:5x16x4x5 w={t}:18x4x5x16x3x3 pad=1,1,1,1", StreamConfig(8, 1, 4, 2, 1, 2, 2, 8)
     done += [check(FORWARD, *infinite, "float16", "infinities", "tensor_core")]

@@ -21,6 +21,7 @@ from numbadnn.kernels import (
     unshared_inputs_rows_sizes,
     unshared_inputs_split,
     unshared_inputs_split_config,
+    unshared_inputs_twofold,
     unshared_places,
     unshared_places_many,
     unshared_places_ring,
@@ -37,6 +38,7 @@ from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels.unshared_box_many import ManyConfig
 from numbadnn.kernels.unshared_inputs_rows_sizes import RowsConfig
 from numbadnn.kernels.unshared_inputs_split_config import SplitConfig
+from numbadnn.kernels.unshared_inputs_twofold import InputsTwofoldConfig
 from numbadnn.kernels.unshared_places_ring import RingConfig
 from numbadnn.kernels.unshared_products import ProductsConfig
 from numbadnn.kernels.unshared_twofold import TwofoldConfig
@@ -260,12 +262,40 @@ def test_gradients_of_images_on_tensor_cores_fit_shared_memory(
     assert unshared_inputs_halves.heuristic(single, Policy()) is None
 
 
+def test_float32_images_as_two_float16() -> None:
+    """Of rows that tiles of equal width divide; what fits; by its estimate, no slower than other kernels."""
+
+    def found(sizes: str, **asked: Any) -> InputsTwofoldConfig | None:
+        problem = ConvProblem.parse(f"conv2d_grad_wrt_inputs {sizes}")
+        return unshared_inputs_twofold.heuristic(problem, Policy(**asked))
+
+    for images, side in ((9, 32), (16, 64), (19, 32), (32, 64)):
+        sizes = f"x=float32:{images}x32x{side}x{side} w=float32:32x{side}x{side}x32x3x3 pad=1,1,1,1"
+        problem, config = ConvProblem.parse(f"conv2d_grad_wrt_inputs {sizes}"), found(sizes)
+        assert config is not None
+        assert config.images == (16 if images <= 16 else 32)
+        assert unshared_inputs_twofold.shared_bytes(problem, config) <= 227 * 1024
+        assert 16 * (config.depth + config.chunks) <= unshared_inputs_split_config.RINGS
+        assert 32 * config.padded * config.registers + 128 * unshared_inputs_twofold.FEWER <= 1 << 16
+        assert unshared_inputs_twofold.pitch_of(problem, config.channels) % 128 == 32
+        assert side % config.places == 0
+        assert unshared_inputs_split_config.blocks_of(problem, config) <= unshared_inputs_split_config.MULTIPROCESSORS
+    large = "x=float32:32x32x64x64 w=float32:32x64x64x32x3x3 pad=1,1,1,1"
+    assert found(large, determinism="gpu_to_gpu") is None
+    assert found(large, workspace_limit=1024) is None
+    assert found("x=float32:8x32x64x64 w=float32:32x64x64x32x3x3 pad=1,1,1,1") is None
+    assert found("x=float32:32x32x66x66 w=float32:32x62x62x32x3x3 dilation=2,2") is None
+    assert found("x=float32:32x32x64x64 w=float32:9x64x64x32x3x3 pad=1,1,1,1") is None  # 81 terms
+    assert found("x=float32:32x32x31x31 w=float32:32x31x31x32x3x3 pad=1,1,1,1") is None  # 31 columns
+
+
 @pytest.mark.skipif(not _assemble.find_ptxas(), reason="ptxas is not installed")
 @pytest.mark.parametrize(
     "kernel",
     [
         *unshared_inputs_rows.hopper_kernels(),
         *unshared_inputs_split.hopper_kernels(),
+        *unshared_inputs_twofold.hopper_kernels(),
         *unshared_twofold.hopper_kernels(),
         *unshared_places_whole.hopper_kernels(),
         *unshared_places_stream.hopper_kernels(),

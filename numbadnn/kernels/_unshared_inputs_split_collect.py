@@ -19,14 +19,16 @@ from numbadnn.kernels._cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u
 from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address, write_at
 from numbadnn.kernels._packed import load_where
-from numbadnn.kernels._ptx import quotient, wait_for_previous
+from numbadnn.kernels._ptx import LOWEST, block_here, quotient, thread_here, wait_for_previous
 from numbadnn.kernels._unshared_inputs_plain import mended
-from numbadnn.kernels.unshared_inputs_split_config import AHEAD, LANES, LINE, LOT
+from numbadnn.kernels.unshared_inputs_split_config import AHEAD, COLLECTED, LANES, LINE, LOT
 
 #: bytes of an element; warps that look for boxes
 SIZE, LOOKING = 4, 4
 #: no box: below 0 as a signed number
 NONE = 0xFFFFFFFF
+#: results of a thread that may have to be summed anew: four of each channel
+MOST_LOST = COLLECTED * LOT
 
 
 @device
@@ -75,13 +77,27 @@ def _look(images: int) -> Callable[..., None]:
     return look
 
 
-def collect(images: int) -> Callable[..., None]:
+def collect(images: int, ahead: int) -> Callable[..., None]:
     element = ELEMENT["float32"]
-    threads, lots, mend, look = LANES * images // LOT, images // LOT, mended(LOT, 1), _look(images)
+    threads, lots, mend, look = LANES * images // LOT, images // LOT, mended(1, 1), _look(images)
     read, write, offset = load("float32", "float32"), store("float32", "float32"), read_at("int32", 2)
     read_lot, put, take = load_where("float32", LOT, "float32", 0.0), write_at("float32", 1), read_at("float32", 1)
-    held, of_line, of_pixel, warps = AHEAD * LOT, (LANES + 1) * SIZE, images * SIZE, threads // LANES
-    staged, of_channel = 2 * images * (LANES + 1), images * of_line
+    held, of_line, of_pixel, warps = ahead * LOT, (LANES + 1) * SIZE, images * SIZE, threads // LANES
+    staged, of_channel, largest, not_a_number = (
+        2 * images * (LANES + 1),
+        images * of_line,
+        -LOWEST["float32"],
+        float("nan"),
+    )
+
+    few = ahead == AHEAD[0]  # as many as a pixel is in at most
+
+    @device
+    def ask(got, at, which, own, source):  # type: ignore[no-untyped-def]
+        for u in range(0, ahead, 2):  # all loads, then all sums
+            offset(at, i32(0), which, i32(own + u * SIZE))
+            for k in range(2):
+                read_lot(got, i32((u + k) * LOT), source + i64(at[k]), at[k] >= 0)
 
     def kernel(  # type: ignore[no-untyped-def]
         space, x, y, w, N, K, C, groups, image, output, padding, taps, stride, tile, strips, box, flip, most, each, forgotten,
@@ -106,48 +122,65 @@ def collect(images: int) -> Callable[..., None]:
         wait_for_previous()
         cuda.syncthreads()
         pixel, lot = i32(u32(thread) // u32(lots)), i32(u32(thread) % u32(lots))
-        place = min(i32(first + pixel), i32(pixels - 1))
-        row = quotient(place, by_width)
-        top, left, area = i32(row + padding[0]), i32(place - row * image[1] + padding[1]), i32(box[0] * box[1])
+        area, lost = i32(box[0] * box[1]), u32(0)
         own = i32(i32(shared_address(which)) + (staged + pixel * most) * SIZE)
         start = i32(shared_address(sums))
         begin, to = i32(start + warp * of_line + lane * SIZE), i32(start + lot * LOT * of_line + pixel * SIZE)
         source = space + i64(c0) * area * of_pixel + lot * (LOT * SIZE)
+        if few:
+            ask(got, at, which, own, source)
         for j in range(have):
             for e in range(LOT):
                 total[e] = f32(0)
-            for i in range(0, most, AHEAD):
-                for u in range(0, AHEAD, 2):  # all loads, then all sums
-                    offset(at, i32(0), which, i32(own + (i + u) * SIZE))
-                    for k in range(2):
-                        read_lot(got, i32((u + k) * LOT), source + i64(at[k]), at[k] >= 0)
-                for u in range(AHEAD):
+            for i in range(0, ahead if few else most, ahead):
+                if not few:
+                    ask(got, at, which, i32(own + i * SIZE), source)
+                for u in range(ahead):
                     for e in range(LOT):
                         total[e] = f32(total[e] + got[u * LOT + e])
-            again = (y, w, K, C, taps, stride, output, flip, y_steps, w_steps)
-            mend(total, i32(lot * LOT), N, i32(0), i32(c0 + j), top, left, again)
-            buffer = i32(
-                (j & 1) * of_channel
-            )  # some still write a channel's sums to x while others leave the next one's
+            buffer = i32((j & 1) * of_channel)  # some still write a channel's sums while others leave the next one's
             for e in range(LOT):
                 one[0] = total[e]
                 put(one, i32(0), sums, i32(to + buffer + e * of_line))
+            source = source + area * of_pixel
+            if few and j + 1 < have:  # the next channel's are under way while this one's are written
+                ask(got, at, which, own, source)
             cuda.syncthreads()
             if mine < pixels:
                 at_x = target
                 for n in range(warp, N, warps):
                     take(one, i32(0), sums, i32(begin + buffer + (n - warp) * of_line))
-                    result = f32(alpha * one[0])
-                    if beta != f32(0):
-                        result = f32(result + beta * read(at_x))
-                    write(at_x, result)
+                    if abs(one[0]) <= f32(largest):
+                        result = f32(alpha * one[0])
+                        if beta != f32(0):
+                            result = f32(result + beta * read(at_x))
+                        write(at_x, result)
+                    else:
+                        lost = u32(lost | (u32(1) << u32(j * LOT + n // warps)))
                     at_x = at_x + warps * x_strides[0] * SIZE
-            source, target = source + area * of_pixel, target + x_strides[1] * SIZE
+            target = target + x_strides[1] * SIZE
         if forgotten != 0 and mine < pixels and space % LINE == 0:  # what has been read need not go to memory
             for i in range(warp, i32(most * have), warps):
                 u = i32(u32(i) // u32(have))
                 seen = which[u32(staged + lane * most + u)]
                 if seen != u32(NONE):
                     forget(space + i64(seen) + i64(c0 + i - u * have) * area * of_pixel)
+        again = (y, w, K, C, taps, stride, output, flip, y_steps, w_steps)
+        for i in range(MOST_LOST if lost != 0 else 0):
+            if lost >> u32(i) & u32(1):  # all from the start: what only this needs would hold registers all the time
+                rest = i32(i32(block_here()) * LANES + i32(thread_here() % LANES))
+                h = quotient(rest, by_width)
+                top, left = i32(h + padding[0]), i32(rest - h * image[1] + padding[1])
+                c, n = i32(i32(cuda.blockIdx.y) * each + i // LOT), i32(thread_here() // LANES + i % LOT * warps)
+                one[0] = f32(not_a_number)
+                mend(one, n, N, i32(0), c, top, left, again)
+                rest = i32(i32(block_here()) * LANES + i32(thread_here() % LANES))
+                h = quotient(rest, by_width)
+                at_x = i64(n) * x_strides[0] + i64(c) * x_strides[1] + i64(h) * x_strides[2]
+                at_x = x + (at_x + i64(rest - h * image[1]) * x_strides[3]) * SIZE
+                result = f32(alpha * one[0])
+                if beta != f32(0):
+                    result = f32(result + beta * read(at_x))
+                write(at_x, result)
 
     return kernel

@@ -87,42 +87,63 @@ def cut_images(words, x, at, scale, limit):  # type: ignore[no-untyped-def]
 
 
 @device
-def cut(a, x, scale, floor):  # type: ignore[no-untyped-def]
-    """Both halves of a slot's numbers; not 0 where one is too large, or its upper half below ``floor``."""
-    lo, hi = u32(0x7BFF7BFF), u32(0)
-    for p in range(NUMBERS // 2):
-        halve_pair(a, i32(p), i32(NUMBERS // 2), u32(x[2 * p]), u32(x[2 * p + 1]), scale)
-        lo, hi = least_of(lo, a[p]), most_of(hi, a[p])
-    over = u32(u32(hi & u32(0x7FFF7FFF)) + u32(0x04000400))
-    under = u32(u32(u32(lo | u32(0x80008000)) - u32(floor)) ^ u32(0x80008000))
-    return u32((over | under) & u32(0x80008000))
-
-
-@device
 def usual(word):  # type: ignore[no-untyped-def]
     """0 instead of what has no say in a scale."""
     return word & (u32(0xFFFFFFFF) if u32(word & u32(0x7FFFFFFF)) < u32(TOO_LARGE) else u32(0))
 
 
+def cutting(numbers: int) -> tuple[Callable[..., int], Callable[..., tuple[int, float, int]], Callable[..., None]]:
+    """For so many numbers of a lane, whose warp has one scale for them:
+
+    ``cut(a, x, scale, floor)``: both halves; not 0 where one is too large, or its upper half below ``floor``.
+    ``choose(x, scale, inverse, spread)``: (scale, inverse, limit) that fit these numbers; as they are where all are 0.
+    ``cut_within(a, x, scale, limit)``: both halves; numbers up to ``limit`` are NaN.
+    """
+
+    @device
+    def cut(a, x, scale, floor):  # type: ignore[no-untyped-def]
+        lo, hi = u32(0x7BFF7BFF), u32(0)
+        for p in range(numbers // 2):
+            halve_pair(a, i32(p), i32(numbers // 2), u32(x[2 * p]), u32(x[2 * p + 1]), scale)
+            lo, hi = least_of(lo, a[p]), most_of(hi, a[p])
+        over = u32(u32(hi & u32(0x7FFF7FFF)) + u32(0x04000400))
+        under = u32(u32(u32(lo | u32(0x80008000)) - u32(floor)) ^ u32(0x80008000))
+        return u32((over | under) & u32(0x80008000))
+
+    @device
+    def choose(x, scale, inverse, spread):  # type: ignore[no-untyped-def]
+        top, low = u32(NOTHING[0]), u32(NOTHING[1])
+        for i in range(numbers):
+            top, low = widest(usual(x[i]), top, low)
+        top, low = extremes(top, low)
+        top, low = largest_of_warp(top), largest_of_warp(low)
+        limit = i32(0)
+        if top > 0:
+            scale, back, limit = common_scale(i32(top + HEADROOM), low, spread)
+            inverse = as_float(back)
+        return scale, inverse, limit
+
+    @device
+    def cut_within(a, x, scale, limit):  # type: ignore[no-untyped-def]
+        for p in range(numbers // 2):
+            halve_pair(a, i32(p), i32(numbers // 2), u32(x[2 * p]), u32(x[2 * p + 1]), scale)
+            word = u32(a[p])
+            word = u32(word | u32(NOT_A_NUMBER)) if unusable(x[2 * p], limit) else word
+            a[p] = u32(word | u32(NOT_A_NUMBER << 16)) if unusable(x[2 * p + 1], limit) else word
+
+    return cut, choose, cut_within
+
+
+cut, _choose, _cut_within = cutting(NUMBERS)
+
+
 @device
 def cut_anew(a, x, total, small, scale, inverse, spread):  # type: ignore[no-untyped-def]
-    """The same with a scale that fits these numbers; those that it does not fit are NaN. (scale, inverse) from here on."""
-    top, low = u32(NOTHING[0]), u32(NOTHING[1])
-    for i in range(NUMBERS):
-        top, low = widest(usual(x[i]), top, low)
-    top, low = extremes(top, low)
-    top, low = largest_of_warp(top), largest_of_warp(low)
-    limit = i32(0)
-    if top > 0:
-        fresh, back, limit = common_scale(i32(top + HEADROOM), low, spread)
-        if fresh != scale:
-            for i in range(SUMS):
-                total[i] = f32(total[i] + small[i] * f32(inverse * f32(1 / APART)))
-                small[i] = f32(0)
-        scale, inverse = fresh, as_float(back)
-    for p in range(NUMBERS // 2):
-        halve_pair(a, i32(p), i32(NUMBERS // 2), u32(x[2 * p]), u32(x[2 * p + 1]), scale)
-        word = u32(a[p])
-        word = u32(word | u32(NOT_A_NUMBER)) if unusable(x[2 * p], limit) else word
-        a[p] = u32(word | u32(NOT_A_NUMBER << 16)) if unusable(x[2 * p + 1], limit) else word
-    return scale, inverse
+    """A slot's numbers with a scale that fits them; those that it does not fit are NaN. (scale, inverse) from here on."""
+    fresh, back, limit = _choose(x, scale, inverse, spread)
+    if fresh != scale:
+        for i in range(SUMS):
+            total[i] = f32(total[i] + small[i] * f32(inverse * f32(1 / APART)))
+            small[i] = f32(0)
+    _cut_within(a, x, fresh, limit)
+    return fresh, back

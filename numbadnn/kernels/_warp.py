@@ -78,3 +78,33 @@ def _agreed(operation: str, kind: Any, join: Callable[[Iterable[Any]], Any]) -> 
 largest_of_warp = _agreed("max.s32", i32, max)
 #: ``some_of_warp(bits) -> u32``: the bits that any of a warp's lanes has set
 some_of_warp = _agreed("or.b32", u32, functools.partial(functools.reduce, operator.or_))
+
+
+def _largest_of_four() -> Callable[..., Any]:
+    if SIMULATED:
+
+        def twin(value):  # type: ignore[no-untyped-def]
+            thread: Any = threading.current_thread()
+            number = thread.thread_id
+            _EXCHANGE[number] = value
+            thread.meet(~(number >> 5), 32)
+            found = max(_EXCHANGE[(number & ~3) + lane] for lane in range(4))
+            thread.meet(~(number >> 5), 32)  # before another value takes its place
+            return found
+
+        return twin
+    step = "shfl.sync.bfly.b32 other, $0, {}, 31, -1; max.s32 $0, $0, other;"
+    template = f"{{.reg .b32 other; mov.b32 $0, $1; {step.format(1)} {step.format(2)}}}"
+
+    @intrinsic
+    def agree(typingctx, value):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return _asm(builder, template, "=&r,r", _I32, list(args), pure=False)
+
+        return i32(i32), codegen
+
+    return agree
+
+
+#: ``largest_of_four(value) -> i32``: the largest that four neighbouring lanes have; all 32 take part
+largest_of_four = _largest_of_four()

@@ -27,6 +27,7 @@ from numbadnn.kernels import (
     unshared_inputs_rows_config,
     unshared_inputs_split,
     unshared_inputs_split_config,
+    unshared_inputs_twofold,
     unshared_places,
     unshared_places_many,
     unshared_places_ring,
@@ -190,11 +191,14 @@ def several_places(problem: ConvProblem, policy: Policy) -> Any:
 
 def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
     if problem.direction == "grad_inputs":
+        config = config or unshared_inputs_twofold.heuristic(problem, policy)
         config = config or unshared_inputs_split.heuristic(problem, policy)
         config = config or unshared_inputs_rows.heuristic(problem, policy)
         config = config or unshared_inputs_halves.heuristic(problem, policy)
         if isinstance(config, unshared_inputs_halves.InputsHalvesConfig):
             return unshared_inputs_halves.plan(problem, policy, config)
+        if isinstance(config, unshared_inputs_twofold.InputsTwofoldConfig):
+            return unshared_inputs_twofold.plan(problem, policy, config)
         if isinstance(config, unshared_inputs_split_config.SplitConfig):
             return unshared_inputs_split.plan(problem, policy, config)
         if isinstance(config, unshared_inputs_rows.RowsConfig):
@@ -235,6 +239,8 @@ def _rank(problem: ConvProblem) -> float:
     if not problem.unshared:
         return math.inf
     if problem.direction == "grad_inputs":
+        if twofold := unshared_inputs_twofold.heuristic(problem, Policy()):
+            return unshared_inputs_twofold.rank(problem, twofold)
         if split := unshared_inputs_split.heuristic(problem, Policy()):
             return unshared_inputs_split_config.rank(problem, split)
         if rows := unshared_inputs_rows.heuristic(problem, Policy()):

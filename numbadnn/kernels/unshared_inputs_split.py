@@ -24,6 +24,7 @@ from numbadnn.kernels.unshared_inputs_split_config import (
     LOT,
     PIXELS,
     TURNERS,
+    Boxed,
     SplitConfig,
     blocks_of,
     box_of,
@@ -98,11 +99,11 @@ def turn_kernel(images: int) -> Kernel:
     return Kernel(f"unshared split turn {images}", "ptr ptr i32 i32 i32 i32 i32 i64*2 i64*4", build, TURNERS, 4)
 
 
-def collect_kernel(images: int) -> Kernel:
+def collect_kernel(images: int, ahead: int) -> Kernel:
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _unshared_inputs_split_collect
 
-        return _unshared_inputs_split_collect.collect(images)
+        return _unshared_inputs_split_collect.collect(images, ahead)
 
     parameters = (
         "ptr ptr ptr ptr i32 i32 i32 i32 "
@@ -112,7 +113,7 @@ def collect_kernel(images: int) -> Kernel:
         + "i64*4 i64*4 i64*3 f32 f32"
     )
     threads = LANES * images // LOT
-    return Kernel(f"unshared split collect {images}", parameters, build, threads, 1024 // threads, True)
+    return Kernel(f"unshared split collect {images} {ahead}", parameters, build, threads, 1024 // threads, True)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: SplitConfig) -> Executable:
@@ -131,7 +132,10 @@ def plan(problem: ConvProblem, policy: Policy, config: SplitConfig) -> Executabl
         *(w_steps, problem.y.strides),
     )
     grid, block, shared = (blocks_of(problem, config), 1, 1), (config.threads, 1, 1), shared_bytes(problem, config)
-    launch, collect = first.prepare(policy.device, grid, block, scalars, shared), _collecting(problem, policy, config)
+    launch, collect = (
+        first.prepare(policy.device, grid, block, scalars, shared),
+        collecting_boxes(problem, policy, config),
+    )
     if config.filled:
         steps = [(launch, "y w space"), (collect, "space x y w")]
     else:
@@ -152,11 +156,13 @@ def _turning(problem: ConvProblem, policy: Policy, config: SplitConfig) -> Any:
     return turn_kernel(config.images).prepare(policy.device, grid, (TURNERS, 1, 1), scalars)
 
 
-def _collecting(problem: ConvProblem, policy: Policy, config: SplitConfig) -> Any:
+def collecting_boxes(problem: ConvProblem, policy: Policy, config: Boxed) -> Any:
     """The launch that adds boxes."""
     (N, C, H, W), w, box = problem.x.shape, problem.w, box_of(problem, config)
     threads = LANES * config.images // LOT
-    most = -(-most_boxes(problem, config) // AHEAD) * AHEAD
+    boxes = most_boxes(problem, config)
+    ahead = next((n for n in AHEAD if boxes <= n), AHEAD[-1])
+    most = -(-boxes // ahead) * ahead
     each = max(1, min(COLLECTED, C * H * W * threads // LANES // COLLECTORS))
     forgotten = config.images * 4 == LINE and boxes_bytes(problem, config) >= LARGE
     scalars = (
@@ -169,7 +175,7 @@ def _collecting(problem: ConvProblem, policy: Policy, config: SplitConfig) -> An
     )
     grid, block = (-(-(H * W) // LANES), -(-C // each), 1), (threads, 1, 1)
     shared = 4 * (2 * config.images * (LANES + 1) + LANES * most)
-    return collect_kernel(config.images).prepare(policy.device, grid, block, scalars, shared)
+    return collect_kernel(config.images, ahead).prepare(policy.device, grid, block, scalars, shared)
 
 
 def hopper_kernels() -> Iterator[Kernel]:
@@ -180,4 +186,4 @@ def hopper_kernels() -> Iterator[Kernel]:
     yield kernel(SplitConfig(16, 9, (7, 7), (2, 2), 6, False, True, True))
     for images in (16, 32):
         yield turn_kernel(images)
-        yield collect_kernel(images)
+        yield from (collect_kernel(images, ahead) for ahead in AHEAD)

@@ -9,6 +9,7 @@ import functools
 import itertools
 import math
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from numbadnn.kernels._softmax_layout import LARGEST_ROOM
 from numbadnn.kernels.unshared_tile import seen_of, vector
@@ -20,7 +21,7 @@ LANES, EIGHT, PIECE, RINGS = 32, 8, 16, 256
 WORDS, PIXELS, TURNERS = 3, 8, 256
 #: images of an access of what adds boxes, accesses under way, channels of a block of it at most: fewer where that leaves fewer
 #: threads than so many
-LOT, AHEAD, COLLECTED, COLLECTORS = 4, 6, 4, 120_000
+LOT, AHEAD, COLLECTED, COLLECTORS = 4, (4, 6), 8, 120_000
 #: bytes of a line of the L2 cache; of boxes, from which on saying that they have been read saves more than it costs
 LINE, LARGE = 128, 24 << 20
 #: bytes of y's values that a block cuts itself, where its ring has so many slots still: a shorter one costs more than that saves
@@ -31,6 +32,21 @@ OTHERS, FEWER = {1: 56, 2: 80}, 48
 #: cycles of a quarter of a multiprocessor for a product and what belongs to it, for a row of taps besides, for a slot; of a
 #: multiprocessor for a copy to begin
 PRODUCT, ROW_OF_TAPS, PASSING, COPYING = 8.0, 150, 100, 45
+
+
+class Boxed(Protocol):
+    """What the configurations have in common whose blocks write boxes of rows of columns of positions, for one sum of them."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def places(self) -> int: ...
+    @property
+    def tile(self) -> tuple[int, int]: ...
+    @property
+    def channels(self) -> int: ...
+    @property
+    def images(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,29 +159,29 @@ def shared_bytes(problem: ConvProblem, config: SplitConfig) -> int:
     return RINGS + config.depth * slot_of(problem, config) + of_y
 
 
-def strips_of(problem: ConvProblem, config: SplitConfig) -> int:
+def strips_of(problem: ConvProblem, config: Boxed) -> int:
     """Rows of positions, ``rows`` at a time."""
     return -(-problem.y.shape[2] // config.rows)
 
 
-def parts_of(problem: ConvProblem, config: SplitConfig) -> int:
+def parts_of(problem: ConvProblem, config: Boxed) -> int:
     """How many blocks the columns of all strips are dealt to."""
     return -(-strips_of(problem, config) * problem.y.shape[3] // config.places)
 
 
-def box_of(problem: ConvProblem, config: SplitConfig) -> tuple[int, int]:
+def box_of(problem: ConvProblem, config: Boxed) -> tuple[int, int]:
     """Rows and columns of pixels that a block's columns of a strip reach, at most."""
     return seen_of(problem, config.tile)
 
 
-def most_boxes(problem: ConvProblem, config: SplitConfig) -> int:
+def most_boxes(problem: ConvProblem, config: Boxed) -> int:
     """That may hold a pixel: of as many strips and, in each, of as many blocks as its positions can be in."""
     strips = -(-box_of(problem, config)[0] // (config.rows * problem.stride[0]))
     columns = -(-problem.taps[1] // problem.stride[1])
     return strips * (-(-(columns - 1) // config.places) + 1)
 
 
-def boxes_bytes(problem: ConvProblem, config: SplitConfig) -> int:
+def boxes_bytes(problem: ConvProblem, config: Boxed) -> int:
     """Of all images. A block has a box in each strip that it has columns of; the next one's are counted on from there."""
     boxes = strips_of(problem, config) + parts_of(problem, config)
     return boxes * math.prod(box_of(problem, config)) * problem.x.shape[1] * config.images * 4
@@ -185,7 +201,7 @@ def steps_of(problem: ConvProblem) -> int:
     return -(-(problem.w.shape[0] // problem.groups) // PIECE)
 
 
-def blocks_of(problem: ConvProblem, config: SplitConfig) -> int:
+def blocks_of(problem: ConvProblem, config: Boxed) -> int:
     return parts_of(problem, config) * problem.groups * -(-problem.w.shape[3] // config.channels)
 
 

@@ -287,6 +287,12 @@ def test_float32_images_as_two_float16() -> None:
     assert found("x=float32:32x32x66x66 w=float32:32x62x62x32x3x3 dilation=2,2") is None
     assert found("x=float32:32x32x64x64 w=float32:9x64x64x32x3x3 pad=1,1,1,1") is None  # 81 terms
     assert found("x=float32:32x32x31x31 w=float32:32x31x31x32x3x3 pad=1,1,1,1") is None  # 31 columns
+    assert found("x=float32:16x16x40x40 w=float32:16x8x8x16x5x5 stride=5,5") is None  # 16 terms of a pixel
+    assert (
+        found("x=float32:9x614400x1x1 w=float32:25500x1x1x2048x1x1 groups=300") is None
+    )  # of the second kernel's grid
+    low = ConvProblem.parse("conv2d_grad_wrt_inputs x=float32:12x512x5x12 w=float32:512x5x12x64x1x1 groups=8")
+    assert all(config.rows <= 5 for _, config in unshared_inputs_twofold.candidates(low))
 
 
 @pytest.mark.skipif(not _assemble.find_ptxas(), reason="ptxas is not installed")

@@ -24,7 +24,7 @@ from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._plans import around
 from numbadnn.kernels._softmax_layout import LARGEST_ROOM
 from numbadnn.kernels._support import LIMIT32
-from numbadnn.kernels.unshared_inputs_split import AS_QUICK, collecting_boxes
+from numbadnn.kernels.unshared_inputs_split import AS_QUICK, MOST_BLOCKS, collecting_boxes
 from numbadnn.kernels.unshared_inputs_split_config import (
     EIGHT,
     LANES,
@@ -135,7 +135,9 @@ def heuristic(problem: ConvProblem, policy: Policy) -> InputsTwofoldConfig | Non
         return None
     if any(step > n for step, n in zip(problem.stride, problem.taps, strict=True)) or problem.dilation != (1, 1):
         return None
-    found = candidates(problem) if spread_of(K * math.prod(problem.taps)) else []
+    if max(problem.x.shape[1], w.shape[0]) > MOST_BLOCKS:
+        return None
+    found = candidates(problem) if _spread(problem) else []
     if not found:
         return None
     us, best = min(found, key=lambda pair: pair[0])
@@ -161,7 +163,7 @@ def candidates(problem: ConvProblem) -> list[tuple[float, InputsTwofoldConfig]]:
             continue  # a line of filters is copied 16 bytes at a time
         for places in (n for n in range(1, min(Q, MOST_WARPS) + 1) if Q % n == 0):
             beside = Q // places * problem.groups * -(-C // channels)
-            for rows in {-(-P * beside // (MULTIPROCESSORS * waves)) for waves in (1, 2, 3)}:
+            for rows in {min(P, -(-P * beside // (MULTIPROCESSORS * waves))) for waves in (1, 2, 3)}:
                 tried = (configured(problem, (rows, places), channels, lots) for lots in (1, 2))
                 found += [(rank(problem, config), config) for config in tried if config]
     return found
@@ -240,7 +242,10 @@ def plan(problem: ConvProblem, policy: Policy, config: InputsTwofoldConfig) -> E
 
 
 def _spread(problem: ConvProblem) -> int:
-    return spread_of(problem.w.shape[0] // problem.groups * math.prod(problem.taps))
+    """Of as many terms as inner pixels have, less what the last filters' products leave empty: each is an addition as well."""
+    K = problem.w.shape[0] // problem.groups
+    reached = math.prod(taps // step for taps, step in zip(problem.taps, problem.stride, strict=True))
+    return spread_of(K * reached - reached * (-(-K // PIECE) - K // PIECE))
 
 
 def hopper_kernels() -> Iterator[Kernel]:

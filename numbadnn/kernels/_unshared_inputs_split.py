@@ -94,11 +94,6 @@ def _ask(depth: int, piece: int, askers: int, pause: bool, where: Callable[..., 
     return ask
 
 
-def ask_for_filters(depth: int) -> Callable[..., None]:
-    """``_ask`` of a slot's 16 filters, by each of ``ASKERS`` warps."""
-    return _ask(depth, PIECE, ASKERS, False, _filters_at)
-
-
 @device
 def share_of(slices, groups, C, channels, tile, output):  # type: ignore[no-untyped-def]
     """A block's number, group, first channel, channels, and (first column of positions, last one + 1)."""
@@ -117,7 +112,7 @@ def boxes(config: SplitConfig) -> Callable[..., None]:
     )
     lanes, ask_filters, ask_y, sums = (
         lanes_of(config),
-        ask_for_filters(depth),
+        _ask(depth, PIECE, ASKERS, False, _filters_at),
         _ask(depth, 1, 1, True, _values_at),
         taps * of_column,
     )

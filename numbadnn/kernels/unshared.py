@@ -2,9 +2,10 @@
 
 The device code is in ``_unshared_kernels`` and ``_unshared_weights``. Images and filters of a block are frozen into a kernel, all
 else is an argument; a filter's terms must lie together in memory, in whatever order the other axes. ``unshared_inputs`` has
-the gradient of the images, ``unshared_inputs_rows`` with its sums in registers, ``unshared_inputs_split`` that of many float32
-images on tensor cores, ``unshared_halves`` forward products of 16-bit types on tensor cores. Those have one position a block;
-up to 32 images it is quicker to have several, which see the same pixels: ``unshared_box``, and on tensor cores
+the gradient of the images, ``unshared_inputs_rows`` with its sums in registers, ``unshared_inputs_split`` and
+``unshared_inputs_twofold`` that of many float32 images on tensor cores, ``unshared_halves`` forward products of 16-bit types on
+tensor cores. Those have one position a block; up to 32 images it is quicker to have several, which see the same pixels:
+``unshared_box``, and on tensor cores
 ``unshared_places`` and ``unshared_weights_halves``; with images turned before, ``unshared_places_whole``, and for many of them
 ``unshared_box_many``, ``unshared_twofold``, ``unshared_products``, ``unshared_places_many``, ``unshared_places_ring``,
 ``unshared_places_stream`` and ``unshared_weights_many``.

@@ -51,20 +51,25 @@ MOST_BLOCKS = 65535
 AS_QUICK = 1.1
 
 
-def heuristic(problem: ConvProblem, policy: Policy) -> SplitConfig | None:
-    """The least estimate of what fits; None where others are quicker, or it cannot be done."""
+def suits(problem: ConvProblem, policy: Policy) -> bool:
+    """Whether kernels may do it that have the sums of float32 images in registers, on tensor cores."""
     w, K = problem.w, problem.w.shape[0] // problem.groups
     if not problem.unshared or problem.direction != "grad_inputs" or w.dtype != "float32" or simulate.active():
-        return None
+        return False
     if not free_order(problem, policy):
-        return None  # in which order terms are added depends on the tile, and that on how many images there are
+        return False  # in which order terms are added depends on the tile, and that on how many images there are
     if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
-        return None
+        return False
     if not FEWEST_IMAGES <= problem.x.shape[0] <= MOST_IMAGES or K < FEWEST_FILTERS or max(problem.taps) > MOST_TAPS:
-        return None
+        return False
     if any(step > n for step, n in zip(problem.stride, problem.taps, strict=True)) or problem.dilation != (1, 1):
-        return None
-    if K * math.prod(problem.taps) < FEWEST_TERMS or max(problem.x.shape[1], w.shape[0]) > MOST_BLOCKS:
+        return False
+    return max(problem.x.shape[1], w.shape[0]) <= MOST_BLOCKS
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> SplitConfig | None:
+    """The least estimate of what fits; None where others are quicker, or it cannot be done."""
+    if not suits(problem, policy) or problem.w.shape[0] // problem.groups * math.prod(problem.taps) < FEWEST_TERMS:
         return None
     found = candidates(problem)
     if not found:

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
 
 from numbadnn.kernels import (
-    _driver,
-    simulate,
     unshared_inputs_rows,
     unshared_inputs_rows_config,
     unshared_inputs_split,
@@ -24,7 +22,7 @@ from numbadnn.kernels._launch import Kernel, sequence
 from numbadnn.kernels._plans import around
 from numbadnn.kernels._softmax_layout import LARGEST_ROOM
 from numbadnn.kernels._support import LIMIT32
-from numbadnn.kernels.unshared_inputs_split import AS_QUICK, MOST_BLOCKS, collecting_boxes
+from numbadnn.kernels.unshared_inputs_split import AS_QUICK, collecting_boxes
 from numbadnn.kernels.unshared_inputs_split_config import (
     EIGHT,
     LANES,
@@ -36,14 +34,12 @@ from numbadnn.kernels.unshared_inputs_split_config import (
     boxes_bytes,
     steps_of,
 )
-from numbadnn.kernels.unshared_tile import free_order, seen_of, vector
+from numbadnn.kernels.unshared_tile import seen_of, vector
 from numbadnn.kernels.unshared_twofold import floor_of, spread_of
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 
-FEWEST_IMAGES, MOST_IMAGES, FEWEST_FILTERS, MOST_TAPS = 9, 32, 4, 16
-HOPPER = (9, 0)
 #: halves of a number; warps that cut y, of four that multiply nothing; lots of y that each has under way
 HALVES, FILLERS, AHEAD = 2, 3, 3
 MOST_WARPS, MOST_DEPTH, LEAST_DEPTH, CHUNKS = 16, 10, 3, 6
@@ -124,20 +120,7 @@ class InputsTwofoldConfig:
 
 def heuristic(problem: ConvProblem, policy: Policy) -> InputsTwofoldConfig | None:
     """The least estimate of what fits; None where others are to do it."""
-    w, K = problem.w, problem.w.shape[0] // problem.groups
-    if not problem.unshared or problem.direction != "grad_inputs" or w.dtype != "float32" or simulate.active():
-        return None
-    if not free_order(problem, policy):
-        return None  # in which order terms are added depends on the tile, and that on how many images there are
-    if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
-        return None
-    if not FEWEST_IMAGES <= problem.x.shape[0] <= MOST_IMAGES or K < FEWEST_FILTERS or max(problem.taps) > MOST_TAPS:
-        return None
-    if any(step > n for step, n in zip(problem.stride, problem.taps, strict=True)) or problem.dilation != (1, 1):
-        return None
-    if max(problem.x.shape[1], w.shape[0]) > MOST_BLOCKS:
-        return None
-    found = candidates(problem) if _spread(problem) else []
+    found = candidates(problem) if unshared_inputs_split.suits(problem, policy) and _spread(problem) else []
     if not found:
         return None
     us, best = min(found, key=lambda pair: pair[0])

@@ -49,20 +49,25 @@ def _shuffle_twin(value: Any, mask: int) -> Any:
     return other
 
 
+def _agreed_twin(join: Callable[[Iterable[Any]], Any], lanes: int = 32) -> Callable[[Any], Any]:
+    """The warp's threads meet; each joins the words of the ``lanes`` neighbours that it is one of."""
+
+    def twin(word):  # type: ignore[no-untyped-def]
+        thread: Any = threading.current_thread()
+        number = thread.thread_id
+        _EXCHANGE[number] = word
+        thread.meet(~(number >> 5), 32)
+        found = join(_EXCHANGE[(number & -lanes) + lane] for lane in range(lanes))
+        thread.meet(~(number >> 5), 32)  # before another word takes its place
+        return found
+
+    return twin
+
+
 def _agreed(operation: str, kind: Any, join: Callable[[Iterable[Any]], Any]) -> Callable[..., Any]:
     """``agree(word)``: what ``operation`` makes of the 32-bit words of a warp's lanes, in each of them; all 32 take part."""
     if SIMULATED:
-
-        def twin(word):  # type: ignore[no-untyped-def]
-            thread: Any = threading.current_thread()
-            number = thread.thread_id
-            _EXCHANGE[number] = word
-            thread.meet(~(number >> 5), 32)
-            found = join(_EXCHANGE[(number & ~31) + lane] for lane in range(32))
-            thread.meet(~(number >> 5), 32)  # before another word takes its place
-            return found
-
-        return twin
+        return _agreed_twin(join)
 
     @intrinsic
     def agree(typingctx, word):  # type: ignore[no-untyped-def]
@@ -82,17 +87,7 @@ some_of_warp = _agreed("or.b32", u32, functools.partial(functools.reduce, operat
 
 def _largest_of_four() -> Callable[..., Any]:
     if SIMULATED:
-
-        def twin(value):  # type: ignore[no-untyped-def]
-            thread: Any = threading.current_thread()
-            number = thread.thread_id
-            _EXCHANGE[number] = value
-            thread.meet(~(number >> 5), 32)
-            found = max(_EXCHANGE[(number & ~3) + lane] for lane in range(4))
-            thread.meet(~(number >> 5), 32)  # before another value takes its place
-            return found
-
-        return twin
+        return _agreed_twin(max, 4)
     step = "shfl.sync.bfly.b32 other, $0, {}, 31, -1; max.s32 $0, $0, other;"
     template = f"{{.reg .b32 other; mov.b32 $0, $1; {step.format(1)} {step.format(2)}}}"
 

@@ -41,8 +41,9 @@ from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 
 #: halves of a number; warps that cut y, of four that multiply nothing; lots of y that each has under way
-HALVES, FILLERS, AHEAD = 2, 3, 3
-MOST_WARPS, MOST_DEPTH, LEAST_DEPTH, CHUNKS = 16, 10, 3, 6
+HALVES, FILLERS, AHEAD = 2, 2, 3
+#: places of the ring and of y's rows: 16 at most, each has two barriers in front of the ring
+MOST_WARPS, MOST_DEPTH, LEAST_DEPTH, CHUNKS = 16, 10, 3, 4
 #: registers of a thread beside its sums; of one of the warps that multiply nothing
 OTHERS, FEWER = 80, 80
 #: cycles of a quarter of a multiprocessor for a tap of eight channels and what belongs to it, for a column of taps, for a

@@ -1,7 +1,10 @@
 """Images cut before ``_unshared_twofold``: their scale, and then [channel, row, column][half][image], 128 bytes a pixel.
 
-    largest   x  ->  greatest and least number of each block's share
+    largest   some of x  ->  the greatest number of each block's share
     turn      x  ->  halves of 64 pixels in shared memory  ->  space
+
+Of large images the scale is that of lines all over them: to read all before all is read again took a tenth of the whole time. A
+number that is too large for it is infinite in halves, and what sees it no finite result, which is summed anew.
 
 Each starts while the one before it runs; what follows has asked for filters when the last block here is done.
 """
@@ -16,58 +19,54 @@ from numbadnn.kernels._cuda import WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address, write_at
 from numbadnn.kernels._packed import load_words, store_words
 from numbadnn.kernels._ptx import let_next_start, quotient, wait_for_previous
-from numbadnn.kernels._scaled_halves import NOTHING, common_scale, extremes, widest
-from numbadnn.kernels._unshared_twofold_cut import EIGHT, cut_images, usual
+from numbadnn.kernels._scaled_halves import common_scale
+from numbadnn.kernels._unshared_twofold_cut import EIGHT, HEADROOM, ONE, cut_images, usual
 from numbadnn.kernels._unshared_twofold_lanes import key_of
 from numbadnn.kernels._warp import largest_of_warp
 from numbadnn.kernels.unshared_twofold import INVERSE, LANES, PIXEL, SEARCHERS, SHARES, TURNED_PIXELS, TURNERS
 
-#: bytes of an element; accesses of a thread under way
-SIZE, AHEAD = 4, 4
+#: bytes of an element; that there may be a number as small as can be, as ``extremes`` says it
+SIZE, LEAST = 4, 0x7FFFFFFE
 
 
-def largest_of_block(warps: int) -> Callable[..., tuple[int, int]]:
-    """``agree(shared, told, top, low)``: the greatest of all threads of ``warps``, which ``told`` words on tell each other."""
+def largest_of_block(warps: int) -> Callable[..., int]:
+    """``agree(shared, told, top)``: the greatest of all threads of ``warps``, which ``told`` words on tell each other."""
     meet = meet_of(LANES * warps)
 
     @device
-    def agree(shared, told, top, low):  # type: ignore[no-untyped-def]
-        thread, top, low = i32(cuda.threadIdx.x), largest_of_warp(top), largest_of_warp(low)
+    def agree(shared, told, top):  # type: ignore[no-untyped-def]
+        thread, top = i32(cuda.threadIdx.x), largest_of_warp(top)
         if thread & (LANES - 1) == 0:
-            shared[i32(told + 2 * (thread >> 5))] = u32(top)
-            shared[i32(told + 2 * (thread >> 5) + 1)] = u32(low)
+            shared[i32(told + (thread >> 5))] = u32(top)
         meet(i32(1))
         for i in range(warps):
-            top, low = max(top, i32(shared[i32(told + 2 * i)])), max(low, i32(shared[i32(told + 2 * i + 1)]))
-        return top, low
+            top = max(top, i32(shared[i32(told + i)]))
+        return top
 
     return agree
 
 
 def largest(vec: int) -> Callable[..., None]:
-    """``vec`` numbers of an access; x is dense."""
-    read, read_one, write, held = load_words(4), load_bits(SIZE), store_bits(SIZE), AHEAD * vec
-    warps, hop = SEARCHERS // LANES, SHARES * SEARCHERS
-    agree, room = largest_of_block(warps), 2 * warps
+    """Of every ``every``-th line of a warp; ``vec`` numbers of an access; x is dense."""
+    read, read_one, write = load_words(4), load_bits(SIZE), store_bits(SIZE)
+    warps = SEARCHERS // LANES
+    agree = largest_of_block(warps)
 
-    def kernel(x, space, count):  # type: ignore[no-untyped-def]
+    def kernel(x, space, count, every):  # type: ignore[no-untyped-def]
         let_next_start()
-        shared, got = cuda.shared.array(room, WORD), cuda.local.array(held, WORD)
-        top, low = u32(NOTHING[0]), u32(NOTHING[1])
-        for i in range(i32(cuda.blockIdx.x * SEARCHERS + cuda.threadIdx.x), count, i32(AHEAD * hop)):
-            for u in range(AHEAD):
-                at = x + i64(min(i32(i + u * hop), i32(count - 1))) * (vec * SIZE)
-                if vec > 1:
-                    read(got, i32(u * vec), at)
-                else:
-                    got[u] = read_one(at)
-            for e in range(held):
-                top, low = widest(usual(got[e]), top, low)
-        first, second = extremes(top, low)
-        first, second = agree(shared, i32(0), first, second)
+        shared, got = cuda.shared.array(warps, WORD), cuda.local.array(vec, WORD)
+        lane, line = i32(cuda.threadIdx.x % LANES), i32((cuda.blockIdx.x * SEARCHERS + cuda.threadIdx.x) // LANES)
+        i, top = i32(line * every * LANES + lane), u32(0)
+        if i < count:
+            if vec > 1:
+                read(got, i32(0), x + i64(i) * (vec * SIZE))
+            else:
+                got[0] = read_one(x + i64(i) * SIZE)
+            for e in range(vec):
+                top = max(top, u32(usual(got[e]) << u32(1)))
+        most = agree(shared, i32(0), i32(top >> u32(1)))
         if cuda.threadIdx.x == 0:
-            write(space + i64(cuda.blockIdx.x) * (2 * SIZE), u32(first))
-            write(space + i64(cuda.blockIdx.x) * (2 * SIZE) + SIZE, u32(second))
+            write(space + i64(cuda.blockIdx.x) * SIZE, u32(most))
 
     return kernel
 
@@ -76,7 +75,7 @@ def turn() -> Callable[..., None]:
     """Blocks stay: while one's pixels are written, the next ones are under way."""
     read, write, warps = load_bits(SIZE), store_words(4), TURNERS // LANES
     agree, put, take, tell = largest_of_block(warps), write_at("int32", 4), read_at("int32", 4), store_bits(SIZE)
-    turns, room = TURNED_PIXELS * PIXEL // (16 * TURNERS), TURNED_PIXELS * PIXEL // SIZE + 2 * warps
+    turns, room = TURNED_PIXELS * PIXEL // (16 * TURNERS), TURNED_PIXELS * PIXEL // SIZE + warps
 
     @device
     def ask(got, x, N, n0, pixel, by_height, by_width, image, taps, flip, strides):  # type: ignore[no-untyped-def]
@@ -100,12 +99,12 @@ def turn() -> Callable[..., None]:
         first = min(i32(start + place), i32(pixels - 1))
         key = ask(got, x, N, n0, first, by_height, by_width, image, taps, flip, strides)
         wait_for_previous()
-        top, low = i32(0), i32(0)
+        top = i32(0)
         for i in range(thread, SHARES, TURNERS):
-            top = max(top, i32(read(space + i64(i) * (2 * SIZE))))
-            low = max(low, i32(read(space + i64(i) * (2 * SIZE) + SIZE)))
-        top, low = agree(shared, i32(TURNED_PIXELS * PIXEL // SIZE), top, low)
-        scale, inverse, limit = common_scale(top, low, spread)
+            top = max(top, i32(read(space + i64(i) * SIZE)))
+        top = agree(shared, i32(TURNED_PIXELS * PIXEL // SIZE), top)
+        top = i32((top if top > 0 else i32(ONE)) + HEADROOM)  # others may be larger: that many times, and they fit
+        scale, inverse, limit = common_scale(top, i32(LEAST), spread)
         if start == 0 and thread == 0:
             tell(space + INVERSE, u32(inverse))
         while start < pixels:

@@ -24,7 +24,7 @@ LANES, IMAGES, FILTERS, PIECE = 32, 32, 16, 32
 ASKERS, OTHERS, SLOT, PIXEL = 2, 4, 2048, 128
 #: registers of a thread that asks, and of one that multiplies
 FEWER, MORE = 32, 112
-#: blocks that look for the largest number, their threads; pixels and threads of a block that turns, blocks of a multiprocessor
+#: blocks that look for a large number, their threads; pixels and threads of a block that turns, blocks of a multiprocessor
 SHARES, SEARCHERS, TURNED_PIXELS, TURNERS, TURNING = 256, 512, 64, 256, 4
 #: in the workspace: where the inverse of the images' scale is, and where the images begin
 INVERSE, TURNED = 4000, 4096
@@ -201,7 +201,7 @@ def largest_kernel(vec: int) -> Kernel:
 
         return _unshared_twofold_turn.largest(vec)
 
-    return Kernel(f"unshared twofold largest {vec}", "ptr ptr i32", build, SEARCHERS, 2)
+    return Kernel(f"unshared twofold largest {vec}", "ptr ptr i32 i32", build, SEARCHERS, 2)
 
 
 def turn_kernel() -> Kernel:
@@ -250,8 +250,9 @@ def _turning(problem: ConvProblem, device: int, spread: int) -> tuple[Any, Any]:
     """The launches that find the scale of the images and cut them."""
     x, (N, C, H, W) = problem.x, problem.x.shape
     vec = 4 if x.aligned and math.prod(x.shape) % 4 == 0 else 1
-    count = (math.prod(x.shape) // vec,)
-    largest = largest_kernel(vec).prepare(device, (SHARES, 1, 1), (SEARCHERS, 1, 1), count)
+    count = math.prod(x.shape) // vec
+    looked = (count, -(-count // (SHARES * SEARCHERS)))  # an access of each thread
+    largest = largest_kernel(vec).prepare(device, (SHARES, 1, 1), (SEARCHERS, 1, 1), looked)
     told = (N, C * H * W, reciprocal(H), reciprocal(W), (H, W), problem.taps, int(problem.flip), spread, x.strides)
     grid = (min(-(-C * H * W // TURNED_PIXELS), TURNING * MULTIPROCESSORS), 1, 1)
     return largest, turn_kernel().prepare(device, grid, (TURNERS, 1, 1), told)

@@ -393,6 +393,9 @@ def test_products_of_many_float32_images_are_of_16_bits() -> None:
             assert config.warps == 16
             assert problem.w.shape[3] % config.channels == 0
             assert unshared_twofold.shared_bytes(problem, config) <= 227 * 1024
+    tile = found("x=float32:32x32x32x32 w=float32:32x32x32x32x3x3 pad=1,1,1,1")
+    assert tile is not None
+    assert (tile.boxes, tile.channels) == (4, 8)
     assert unshared_twofold.floor_of(unshared_twofold.spread_of(1024 * 25)) > 0
     registers, begun = unshared_twofold.MORE, (1 << 16) // (20 * 32) // 8 * 8
     assert 16 * 32 * (registers - begun) <= 4 * 32 * (begun - unshared_twofold.FEWER)

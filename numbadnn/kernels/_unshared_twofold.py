@@ -1,8 +1,8 @@
 """Unshared convolution of 17 to 32 images of float32 on tensor cores: numbers are two float16 of a common scale.
 
-Images are cut before (``_unshared_twofold_turn``), with the scale of the largest number of all; filters, each used once, in
-registers (``_unshared_twofold_lanes``), with a scale that a warp keeps as long as it fits. Blocks stay and take one tile of
-positions after another. A warp has a position, 16 filters, and all terms or every second slot of them.
+Images are cut before (``_unshared_twofold_turn``), with one scale; filters, each used once, in registers
+(``_unshared_twofold_lanes``), with a scale that a warp keeps as long as it fits. Blocks stay and take one tile of positions after
+another. A warp has a position, 16 filters, and all terms or every second slot of them.
 
     filters    through a ring of each warp's own, 32 terms of 16 filters of its position a slot
     images     boxes of some channels that the tile sees, in a few places in shared memory, for all warps

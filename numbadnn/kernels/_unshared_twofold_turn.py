@@ -1,12 +1,11 @@
-"""Images cut before ``_unshared_twofold``: their scale, and then [channel, row, column][half][image], 128 bytes a pixel.
+"""Images cut before ``_unshared_twofold``, by one scale: [channel, row, column][half][image], 128 bytes a pixel.
 
-    largest   some of x  ->  the greatest number of each block's share
-    turn      x  ->  halves of 64 pixels in shared memory  ->  space
+    x  ->  halves of 64 pixels in shared memory  ->  space
 
-Of large images the scale is that of lines all over them: to read all before all is read again took a tenth of the whole time. A
-number that is too large for it is infinite in halves, and what sees it no finite result, which is summed anew.
+The scale is that of some numbers all over the images, the same for every block: to look at all of them first took a tenth of the
+whole time. A number that is too large for it is infinite in halves, and what sees it no finite result, which is summed anew.
 
-Each starts while the one before it runs; what follows has asked for filters when the last block here is done.
+What follows starts early, and has asked for filters when the last block here is done.
 """
 
 from __future__ import annotations
@@ -18,15 +17,17 @@ from numbadnn.kernels._bits import load_bits, store_bits
 from numbadnn.kernels._cuda import WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels._implicit_tiles_words import read_at, shared_address, write_at
 from numbadnn.kernels._packed import load_words, store_words
-from numbadnn.kernels._ptx import let_next_start, quotient, wait_for_previous
+from numbadnn.kernels._ptx import let_next_start, quotient
 from numbadnn.kernels._scaled_halves import common_scale
-from numbadnn.kernels._unshared_twofold_cut import EIGHT, HEADROOM, ONE, cut_images, usual
+from numbadnn.kernels._unshared_twofold_cut import EIGHT, ONE, cut_images, usual
 from numbadnn.kernels._unshared_twofold_lanes import key_of
 from numbadnn.kernels._warp import largest_of_warp
-from numbadnn.kernels.unshared_twofold import INVERSE, LANES, PIXEL, SEARCHERS, SHARES, TURNED_PIXELS, TURNERS
+from numbadnn.kernels.unshared_twofold import INVERSE, LANES, LOOKS, PIXEL, TURNED_PIXELS, TURNERS
 
 #: bytes of an element; that there may be a number as small as can be, as ``extremes`` says it
 SIZE, LEAST = 4, 0x7FFFFFFE
+#: how much larger than those that were looked at others may be, and have room
+ROOM = 4 << 23
 
 
 def largest_of_block(warps: int) -> Callable[..., int]:
@@ -46,34 +47,33 @@ def largest_of_block(warps: int) -> Callable[..., int]:
     return agree
 
 
-def largest(vec: int) -> Callable[..., None]:
-    """Of every ``every``-th line of a warp; ``vec`` numbers of an access; x is dense."""
-    read, read_one, write = load_words(4), load_bits(SIZE), store_bits(SIZE)
-    warps = SEARCHERS // LANES
-    agree = largest_of_block(warps)
+def _looking(vec: int) -> Callable[..., int]:
+    """``look(x, count, every)``: the greatest of a thread's share of some numbers; x is dense, ``vec`` of it an access.
 
-    def kernel(x, space, count, every):  # type: ignore[no-untyped-def]
-        let_next_start()
-        shared, got = cuda.shared.array(warps, WORD), cuda.local.array(vec, WORD)
-        lane, line = i32(cuda.threadIdx.x % LANES), i32((cuda.blockIdx.x * SEARCHERS + cuda.threadIdx.x) // LANES)
-        i, top = i32(line * every * LANES + lane), u32(0)
-        if i < count:
+    Four neighbours' accesses follow each other, ``every`` times as many lie between theirs and the next ones'.
+    """
+    read, read_one, held = load_words(4), load_bits(SIZE), LOOKS * vec
+
+    @device
+    def look(x, count, every):  # type: ignore[no-untyped-def]
+        got, top = cuda.local.array(held, WORD), u32(0)
+        for u in range(LOOKS):
+            i = i32(cuda.threadIdx.x + u * TURNERS)
+            at = x + i64(min(i32((i & ~3) * every + (i & 3)), i32(count - 1))) * (vec * SIZE)
             if vec > 1:
-                read(got, i32(0), x + i64(i) * (vec * SIZE))
+                read(got, i32(u * vec), at)
             else:
-                got[0] = read_one(x + i64(i) * SIZE)
-            for e in range(vec):
-                top = max(top, u32(usual(got[e]) << u32(1)))
-        most = agree(shared, i32(0), i32(top >> u32(1)))
-        if cuda.threadIdx.x == 0:
-            write(space + i64(cuda.blockIdx.x) * SIZE, u32(most))
+                got[u] = read_one(at)
+        for e in range(held):
+            top = max(top, u32(usual(got[e]) << u32(1)))
+        return i32(top >> u32(1))
 
-    return kernel
+    return look
 
 
-def turn() -> Callable[..., None]:
+def turn(vec: int) -> Callable[..., None]:
     """Blocks stay: while one's pixels are written, the next ones are under way."""
-    read, write, warps = load_bits(SIZE), store_words(4), TURNERS // LANES
+    read, write, warps, look = load_bits(SIZE), store_words(4), TURNERS // LANES, _looking(vec)
     agree, put, take, tell = largest_of_block(warps), write_at("int32", 4), read_at("int32", 4), store_bits(SIZE)
     turns, room = TURNED_PIXELS * PIXEL // (16 * TURNERS), TURNED_PIXELS * PIXEL // SIZE + warps
 
@@ -89,7 +89,7 @@ def turn() -> Callable[..., None]:
             got[e] = read(x + (at + i64(min(i32(n0 + e), i32(N - 1))) * strides[0]) * SIZE)
         return i32(key_of(c, h, v, taps, flip) & 7)
 
-    def kernel(x, space, turned, N, pixels, by_height, by_width, image, taps, flip, spread, strides):  # type: ignore[no-untyped-def]
+    def kernel(x, space, turned, count, every, N, pixels, by_height, by_width, image, taps, flip, spread, strides):  # type: ignore[no-untyped-def]
         let_next_start()
         shared, got = cuda.shared.array(room, WORD), cuda.local.array(EIGHT, WORD)
         words, line = cuda.local.array(EIGHT, WORD), cuda.local.array(4, WORD)
@@ -98,12 +98,8 @@ def turn() -> Callable[..., None]:
         n0, start, hop = i32(lot * EIGHT), i32(cuda.blockIdx.x * TURNED_PIXELS), i32(cuda.gridDim.x * TURNED_PIXELS)
         first = min(i32(start + place), i32(pixels - 1))
         key = ask(got, x, N, n0, first, by_height, by_width, image, taps, flip, strides)
-        wait_for_previous()
-        top = i32(0)
-        for i in range(thread, SHARES, TURNERS):
-            top = max(top, i32(read(space + i64(i) * SIZE)))
-        top = agree(shared, i32(TURNED_PIXELS * PIXEL // SIZE), top)
-        top = i32((top if top > 0 else i32(ONE)) + HEADROOM)  # others may be larger: that many times, and they fit
+        top = agree(shared, i32(TURNED_PIXELS * PIXEL // SIZE), look(x, count, every))
+        top = i32((top if top > 0 else i32(ONE)) + ROOM)
         scale, inverse, limit = common_scale(top, i32(LEAST), spread)
         if start == 0 and thread == 0:
             tell(space + INVERSE, u32(inverse))

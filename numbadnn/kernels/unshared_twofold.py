@@ -24,10 +24,12 @@ LANES, IMAGES, FILTERS, PIECE = 32, 32, 16, 32
 ASKERS, OTHERS, SLOT, PIXEL = 2, 4, 2048, 128
 #: registers of a thread that asks, and of one that multiplies
 FEWER, MORE = 32, 112
-#: blocks that look for a large number, their threads; pixels and threads of a block that turns, blocks of a multiprocessor
-SHARES, SEARCHERS, TURNED_PIXELS, TURNERS, TURNING = 256, 512, 64, 256, 4
+#: pixels and threads of a block that turns, blocks of a multiprocessor; accesses by which a thread looks for a large number
+TURNED_PIXELS, TURNERS, TURNING, LOOKS = 64, 256, 4, 2
 #: in the workspace: where the inverse of the images' scale is, and where the images begin
 INVERSE, TURNED = 4000, 4096
+#: boxes of a block's only tile
+BOXES = 4
 #: rows and columns of a tile; terms and positions times filters of a warp: of fewer, start and end outweigh
 TILES, FEWEST_TERMS, ENOUGH_TASKS = ((1, 8), (2, 4)), 128, 512
 #: of an axis of a copy's box; exponents of a block, more of which a float16 that is not 0 cannot tell
@@ -144,11 +146,13 @@ def shapes_of(C: int, tiles: int) -> Iterator[tuple[int, int, int]]:
     """Channels of a box, slots of a ring and boxes, the best first.
 
     Of several tiles what the next one needs is to come while one is multiplied: then a tile has several boxes, and the place of
-    the first is free before its end.
+    the first is free before its end. Of one tile all boxes have a place, and the first is multiplied while the others come.
     """
     lots = [c for c in range(C, 0, -1) if C % c == 0]
     if tiles > MULTIPROCESSORS:
         yield from ((c, depth, boxes) for depth in (3, 2) for boxes in (2, 3) for c in lots if c * boxes <= C)
+    else:
+        yield from ((c, depth, BOXES) for depth in (3, 2) for c in lots if c * BOXES == C)
     for c, depth, boxes in itertools.product(lots, (3, 2), (3, 2)):
         yield c, depth, min(boxes, C // c)
 
@@ -195,23 +199,14 @@ def kernel(config: TwofoldConfig) -> Kernel:
     return Kernel(name, f"map map ptr ptr ptr ptr i32 i32 i32 {PARAMETERS}", build, config.threads, 1, True)
 
 
-def largest_kernel(vec: int) -> Kernel:
+def turn_kernel(vec: int) -> Kernel:
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _unshared_twofold_turn
 
-        return _unshared_twofold_turn.largest(vec)
+        return _unshared_twofold_turn.turn(vec)
 
-    return Kernel(f"unshared twofold largest {vec}", "ptr ptr i32 i32", build, SEARCHERS, 2)
-
-
-def turn_kernel() -> Kernel:
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels import _unshared_twofold_turn
-
-        return _unshared_twofold_turn.turn()
-
-    parameters = "ptr ptr ptr i32 i32 i64*2 i64*2 i32*2 i32*2 i32 i32 i64*4"
-    return Kernel("unshared twofold turn", parameters, build, TURNERS, TURNING, True)
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i64*2 i64*2 i32*2 i32*2 i32 i32 i64*4"
+    return Kernel(f"unshared twofold turn {vec}", parameters, build, TURNERS, TURNING)
 
 
 def filters_map(problem: ConvProblem, device: int) -> Any:
@@ -240,27 +235,24 @@ def plan(problem: ConvProblem, policy: Policy, config: TwofoldConfig) -> Executa
     grid = (min(tiles, MULTIPROCESSORS), 1, 1)
     values = (filters, images_map(problem, config, device), tiles, floor_of(spread), spread, *told)
     launch = chosen.prepare(device, grid, block, values, shared)
-    largest, turn = _turning(problem, device, spread)
     turned = f"space+{TURNED}"
-    steps = [(largest, "x space"), (turn, f"x space {turned}"), (launch, f"w {turned} x w space result")]
+    steps = [(_turning(problem, device, spread), f"x space {turned}"), (launch, f"w {turned} x w space result")]
     return around(sequence("x w result space", steps), facts, space_bytes(problem), "ieee", "run_to_run")
 
 
-def _turning(problem: ConvProblem, device: int, spread: int) -> tuple[Any, Any]:
-    """The launches that find the scale of the images and cut them."""
+def _turning(problem: ConvProblem, device: int, spread: int) -> Any:
+    """The launch that cuts the images, by the scale of some of their numbers."""
     x, (N, C, H, W) = problem.x, problem.x.shape
     vec = 4 if x.aligned and math.prod(x.shape) % 4 == 0 else 1
     count = math.prod(x.shape) // vec
-    looked = (count, -(-count // (SHARES * SEARCHERS)))  # an access of each thread
-    largest = largest_kernel(vec).prepare(device, (SHARES, 1, 1), (SEARCHERS, 1, 1), looked)
+    looked = (count, -(-count // (LOOKS * TURNERS)))
     told = (N, C * H * W, reciprocal(H), reciprocal(W), (H, W), problem.taps, int(problem.flip), spread, x.strides)
     grid = (min(-(-C * H * W // TURNED_PIXELS), TURNING * MULTIPROCESSORS), 1, 1)
-    return largest, turn_kernel().prepare(device, grid, (TURNERS, 1, 1), told)
+    return turn_kernel(vec).prepare(device, grid, (TURNERS, 1, 1), (*looked, *told))
 
 
 def hopper_kernels() -> Iterator[Kernel]:
     yield kernel(TwofoldConfig(1, 8, 2, 1, 3, 3, 1))
     yield kernel(TwofoldConfig(1, 8, 1, 2, 3, 3, 1))
-    yield largest_kernel(4)
-    yield largest_kernel(1)
-    yield turn_kernel()
+    yield turn_kernel(4)
+    yield turn_kernel(1)

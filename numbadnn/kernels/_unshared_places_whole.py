@@ -1,6 +1,6 @@
-"""Unshared convolution of 16-bit types, a tile of positions a block, all of whose filters are asked for when it begins.
+"""Unshared convolution of 16-bit types, a tile of positions a block, all of whose filters have a place when it begins.
 
-    filters    [filter][position][term]: of a filter half of the tile's positions are one copy, told to one of two barriers
+    filters    [filter][position][term]: of a filter some of the tile's positions are one copy, told to one of a few barriers
     images     turned before (``_unshared_turned``): the box of pixels that the tile sees, in planes of eight images
 
 Shared memory holds all of them at once, so that nothing is waited for but memory. A warp has a position and 16 filters; its sums
@@ -25,7 +25,7 @@ from numbadnn.kernels._unshared_places_many import written_sums
 from numbadnn.kernels._unshared_seen import EIGHT, NONE, ROW, SIZE, fill_spots, first_position
 from numbadnn.kernels._unshared_turned import carry_box
 from numbadnn.kernels.unshared_places_many import LANES, ROWS
-from numbadnn.kernels.unshared_places_whole import BARRIERS, CELL, PIECE, SHARES, WholeConfig
+from numbadnn.kernels.unshared_places_whole import BARRIERS, CELL, PIECE, UNDER_WAY, WholeConfig
 
 #: pieces of pixels that a thread has under way
 ONCE = 9
@@ -60,7 +60,8 @@ def _written_rows(dtype: str, config: WholeConfig) -> Callable[..., None]:
 def forward(dtype: str, config: WholeConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
     images, tall, places, parts, threads = config.images, config.tall, config.places, config.parts, LANES * config.warps
-    planes, positions, share, sums = config.planes, tall * places, tall * places // SHARES, 4 * config.planes
+    planes, positions, shares, sums = config.planes, tall * places, config.shares, 4 * config.planes
+    share = positions // shares
     first_of, place_terms = first_position(tall, places), fill_spots(threads, False)
     carry = carry_box(SIZE, images, threads, ROW, ONCE)
     warps, meet = threads // LANES, meet_of(threads)
@@ -73,16 +74,22 @@ def forward(dtype: str, config: WholeConfig) -> Callable[..., None]:
 
     @device
     def ask(shared, w, to, apart, full, k, K, P, Q, p0, q0, length, strides):  # type: ignore[no-untyped-def]
-        """A lane asks for a filter, first at half of the positions: two rows of them, or a row's two halves."""
-        for half in range(SHARES):
-            p, q = i32(p0 + half * (tall - 1)), i32(q0 + half * (2 - tall) * share)
+        """A lane asks for a filter, at some positions of a row after the other.
+
+        Not for all at once: they would keep the pixels waiting, without which nothing is multiplied.
+        """
+        for part in range(shares):
+            first = part * share
+            p, q = i32(p0 + first // places), i32(q0 + first % places)
             size = i32(min(i32(share), i32(Q - q)) * length) if p < P and q < Q else i32(0)
+            if part >= UNDER_WAY:
+                barrier_wait(u32(full + 8 * (part - UNDER_WAY)), u32(0))
             if k == 0:
-                barrier_expect(u32(full + 8 * half), u32(K * size))
+                barrier_expect(u32(full + 8 * part), u32(K * size))
             sync_warp()
             if k < K and size > 0:
                 source = w + (i64(k) * strides[0] + i64(p) * strides[1] + i64(q) * strides[2]) * SIZE
-                copy_line(shared, i32(to + k * apart + half * share * length), source, size, u32(full + 8 * half))
+                copy_line(shared, i32(to + k * apart + first * length), source, size, u32(full + 8 * part))
 
     @device
     def fetch(a, b, shared, halves, m, lane, terms, plane, there, nothing, at):  # type: ignore[no-untyped-def]
@@ -118,7 +125,7 @@ def forward(dtype: str, config: WholeConfig) -> Callable[..., None]:
         filters = i32(full + BARRIERS)
         boxes = i32(room + (BARRIERS + parts * ROWS * apart + 2 * PIECE) // 4)
         to_planes, zeros = i32(begin + 4 * boxes), i32(C * box[0] * wide * CELL)
-        if warp == warps and lane < SHARES:
+        if warp == warps and lane < shares:
             barrier_init(u32(full + 8 * lane), u32(1))
             fence_barriers()
         cuda.syncthreads()

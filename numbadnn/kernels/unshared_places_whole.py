@@ -26,8 +26,8 @@ from numbadnn.registry import Executable
 
 #: terms that a warp multiplies at a time; images of a cell, its bytes
 PIECE, EIGHT, CELL = 32, 8, 16
-#: in how many parts a tile's filters come, of whose positions each has as many; bytes of their barriers
-SHARES, BARRIERS = 2, 16
+#: parts in which a tile's filters come, at most; how many are under way; bytes of their barriers
+SHARES, UNDER_WAY, BARRIERS = 4, 2, 32
 #: rows and columns of a tile
 TILES = ((1, 8), (2, 4))
 #: nearly one tile for each multiprocessor: of more the next would be asked for when one is done; fewer terms were not measured
@@ -44,6 +44,11 @@ class WholeConfig(PositionsConfig):
     def warps(self) -> int:
         """That multiply; one more asks for filters."""
         return self.tall * self.places * self.parts
+
+    @property
+    def shares(self) -> int:
+        """Parts in which a tile's filters come, of whose positions each has as many; few images are soon there beside them."""
+        return min(SHARES if self.images > EIGHT else UNDER_WAY, self.tall * self.places)
 
     @property
     def threads(self) -> int:

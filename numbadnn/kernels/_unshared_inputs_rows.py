@@ -45,8 +45,8 @@ from numbadnn.problem import ITEMSIZE
 
 #: bytes of a sum; of a row of zeros; where in shared memory those begin
 ITEM, ZERO_BYTES, ZEROS = 4, 64, 192
-#: bytes of a copy; pieces of filters that are asked for before y's values
-COPY, EARLY = 16, 3
+#: bytes of a copy; pieces of filters that are asked for before y's values; of so few all but one are to be under way
+COPY, EARLY, FEW = 16, 3, 3
 
 
 def box_of(config: RowsConfig) -> tuple[Callable[..., int], int, int]:
@@ -122,7 +122,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     )
     of_piece, sums, element = lanes.of_piece, columns * lanes.sums, ELEMENT["float32"] if dtype == "float32" else WORD
     ask_first, ask, of_channel = _ask_next(size, config, False), _ask_next(size, config, True), tall * taps * size
-    slack, warps, threads, early = min(2, depth - 1), config.warps, config.threads, min(depth, EARLY)
+    slack, warps, threads, early = (2 if depth > FEW else 1), config.warps, config.threads, min(depth, EARLY)
 
     def row_from(q):  # type: ignore[no-untyped-def]
         """The positions of a group's rows from the ``q``-th column on: a loop over them would leave the sums in memory."""

@@ -169,17 +169,18 @@ def test_filters_come_through_a_ring_where_pixels_take_most_of_shared_memory(mon
         assert isinstance(found, unshared_places_many.PlacesManyConfig)
 
 
-def test_all_filters_of_a_tile_are_asked_for_at_once_where_they_fit() -> None:
+def test_all_filters_of_a_tile_have_a_place_where_they_fit() -> None:
     def kind(sizes: str, **asked: Any) -> Any:
         return unshared_places_whole.heuristic(ConvProblem.parse(f"conv2d {sizes}"), Policy(**asked))
 
     sizes = "x=float16:{n}x32x{s}x{s} w=float16:{k}x{s}x{s}x32x3x3 pad=1,1,1,1"
     config = kind(sizes.format(n=32, s=32, k=32))
     assert (config.tall, config.places, config.parts, config.vec, config.threads) == (1, 8, 2, 8, 544)
+    assert (config.shares, kind(sizes.format(n=8, s=32, k=32)).shares) == (4, 2)
     for problem in (sizes.format(n=17, s=32, k=17), sizes.format(n=32, s=30, k=24), sizes.format(n=1, s=32, k=32)):
         assert kind(problem) is not None, problem
     problem = ConvProblem.parse(f"conv2d {sizes.format(n=32, s=32, k=32)}")
-    assert unshared_places_whole.shared_bytes(problem, config) == 288 * 4 + 16 + 32 * 4624 + 64 + 4 * 16 * (
+    assert unshared_places_whole.shared_bytes(problem, config) == 288 * 4 + 32 + 32 * 4624 + 64 + 4 * 16 * (
         32 * 3 * 11 + 1
     )
     # images; filters; tiles, of which each has a multiprocessor; copies of whole 16 bytes; terms; shared memory; the type

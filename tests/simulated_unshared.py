@@ -110,8 +110,8 @@ SEVERAL: tuple[tuple[str, str, Any], ...] = (
     (WEIGHTS, SMALL, WeightsHalvesConfig(8, 16, 2, 1, 8, 2, 4)),
     (WEIGHTS, STRIDED, WeightsHalvesConfig(16, 32, 2, 1, 2, 2, 2)),
     (WEIGHTS, GROUPED, WeightsHalvesConfig(32, 16, 2, 2, 8, 1, 2)),
-    (WEIGHTS, STRIDED, WeightsManyConfig(16, 2, 2, 1, 2, True, 5, 32)),
-    (WEIGHTS, GROUPED, WeightsManyConfig(32, 1, 2, 1, 8, True, 2, 32)),
+    (WEIGHTS, STRIDED, WeightsManyConfig(16, 2, 2, 1, 2, True, 2, 5, 32)),
+    (WEIGHTS, GROUPED, WeightsManyConfig(32, 1, 2, 1, 8, True, 1, 2, 32)),
     (WEIGHTS, NARROW, None),
     # positions under way: as many, fewer and more than there are; a warp's terms begin within an access; one image; lanes
     # that copy nothing; some channels of the last block and the last warp
@@ -148,8 +148,8 @@ TURNED: tuple[tuple[str, str, Any], ...] = (
     (FORWARD, STRIDED, ProductsConfig(16, 1, 4, 1, 2, 2, 1, 2, True, 3, 4)),
     (FORWARD, STRIDED, ProductsConfig(32, 2, 2, 2, 2, 1, 2, 2, True, 2, 4)),
     (FORWARD, THIRDS, ProductsConfig(32, 1, 2, 1, 2, 1, 2, 2, True, 2, 1)),
-    (WEIGHTS, STRIDED, WeightsManyConfig(16, 2, 2, 1, 2, True, 8, 64)),
-    (WEIGHTS, THIRDS, WeightsManyConfig(32, 1, 2, 1, 2, True, 1, 16)),
+    (WEIGHTS, STRIDED, WeightsManyConfig(16, 2, 2, 1, 2, True, 1, 8, 64)),
+    (WEIGHTS, THIRDS, WeightsManyConfig(32, 1, 2, 1, 2, True, 2, 1, 16)),
 )
 
 

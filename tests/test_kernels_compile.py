@@ -110,7 +110,8 @@ def test_the_widest_gradient_of_overlapping_maxima_is_one_that_does_not_spill(
 @pytest.mark.parametrize(
     "kernel",
     [
-        unshared_weights_many.kernel("float32", WeightsManyConfig(32, 4, 4, 1, 4, True, 4, 36)),
+        unshared_weights_many.kernel("float32", WeightsManyConfig(32, 4, 4, 1, 4, True, 1, 4, 36)),
+        unshared_weights_many.kernel("float16", WeightsManyConfig(32, 2, 4, 2, 8, True, 2, 4, 36)),
         unshared_products.kernel(ProductsConfig(32, 2, 4, 2, 4, 1, 2, 4, True, 3, 2)),
         unshared_products.kernel(ProductsConfig(32, 2, 4, 2, 4, 2, 1, 4, True, 3, 8)),
         unshared_products.kernel(ProductsConfig(16, 4, 4, 2, 4, 1, 2, 4, True, 2, 8)),

@@ -112,8 +112,11 @@ def load_vector(dtype: str, count: int, acc: str) -> Callable[..., None]:
 
 
 @functools.cache
-def store_vector(dtype: str, count: int, acc: str) -> Callable[..., None]:
-    """``store_vector(values, start, address)``: values[start : start + count] in one aligned access."""
+def store_vector(dtype: str, count: int, acc: str, streaming: bool = False) -> Callable[..., None]:
+    """``store_vector(values, start, address)``: values[start : start + count] in one aligned access.
+
+    ``streaming``: lines that nobody reads soon, which L2 gives up first where 16 bytes are written.
+    """
     if SIMULATED:
         return lambda values, start, address: _write(dtype, address, values[start : start + count])
 
@@ -125,7 +128,12 @@ def store_vector(dtype: str, count: int, acc: str) -> Callable[..., None]:
             vector = ir.Constant(ir.VectorType(words[0].type, len(words)), ir.Undefined)
             for i, word in enumerate(words):
                 vector = builder.insert_element(vector, word, ir.Constant(_I32, i))
-            builder.store(vector, _pointer(builder, args[2], vector.type)).align = ITEMSIZE[dtype] * count
+            if streaming and len(words) == 4 and words[0].type.width == 32:
+                bits = [builder.bitcast(word, _I32) for word in words]
+                template, constraints = "st.global.cs.v4.b32 [$0], {$1, $2, $3, $4};", "l,r,r,r,r,~{memory}"
+                _asm(builder, template, constraints, ir.VoidType(), [args[2], *bits], pure=False)
+            else:
+                builder.store(vector, _pointer(builder, args[2], vector.type)).align = ITEMSIZE[dtype] * count
             return context.get_dummy_value()
 
         return types.void(values, types.int32, types.int64), codegen

@@ -3,7 +3,8 @@
 Products of float32 are exact in float64, which such sums have, rounded once; those of 16-bit types are summed in float32.
 Both arrays were turned before. A block has the box of pixels that its positions see in shared memory, [channel, row,
 column][image]; a warp has a position: what came of it, filters times images, stays in registers, and 64 bytes of terms at a
-time pass. The columns of ``wide`` / 2 products are chosen so that lane 4 g + t has 16 bytes of terms of filters g and g + 8:
+time pass, read once for 16 filters or, of 16-bit types, for 32. The columns of ``wide`` / 2 products are chosen so that lane
+4 g + t has 16 bytes of terms of filters g and g + 8, and of those 16 further on:
 
     column 2 u + e of product j    is term    wide u + 2 j + e        columns 2 t and 2 t + 1 of all are wide t ... wide (t + 1)
 
@@ -31,7 +32,9 @@ from numbadnn.problem import ITEMSIZE
 
 def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
     """w[k,p,q,term] = sum over images n of y[n,k,p,q] * what the term sees in image n at (p,q)."""
-    images, threads, tall, places, vec = config.images, config.threads, config.tall, config.places, config.vec
+    images, threads, tall, places, vec, lots = (
+        *(config.images, config.threads, config.tall, config.places, config.vec, config.lots),
+    )
     single, size = dtype == "float32", ITEMSIZE[dtype]
     pixel, wide, tile = images * size, 16 // size, 64 // size
     looks, words = max(1, pixel // 64), min(4, pixel // 16)  # of a lane at a pixel
@@ -42,11 +45,12 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
     multiply_add = product("float64" if single else dtype, 16, config.whole)
     look = read_at("float32" if single else "int32", words)
     fetch = load_vector("float32", 4, "float32") if single else load_words(words)
-    read, write = load_vector(dtype, vec, "float32"), store_vector(dtype, vec, "float32")
+    read, write = load_vector(dtype, vec, "float32"), store_vector(dtype, vec, "float32", True)
     acc, raw, factor, taken = (f64, f32, f64, f64) if single else (f32, INT32, INT32, i32)
     halves, pieces = 64 * (looks - 1), looks * wide // 2
     seen_words = pieces * words
-    sums, factors = 2 * wide, 2 * words * looks
+    of_lot, of_factors, eights, at_once = 2 * wide, 2 * words * looks, 2 * lots, FILTERS * lots
+    sums, factors = of_lot * lots, of_factors * lots
 
     @device
     def scaled(value, by):  # type: ignore[no-untyped-def]
@@ -94,13 +98,13 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
         at_y = y + (min(p, i32(P - 1)) * y_strides[2] + min(q, i32(Q - 1)) * y_strides[3]) * size + t * words * 4
         at_w = w + (i64(group * K + g) * w_strides[0] + i64(p) * w_strides[1] + i64(q) * w_strides[2]) * size
         at_w, eight = at_w + (m0 + wide * t) * size, i64(w_strides[0] * (8 * size))
-        for k0 in range(0, K, FILTERS):
-            for row in range(2):  # eight filters
+        for k0 in range(0, K, at_once):
+            for row in range(eights):  # eight filters
                 k = i64(group * K + min(i32(k0 + 8 * row + g), i32(K - 1)))
                 for n in range(looks):
                     fetch(held, i32(0), at_y + k * y_strides[1] * size + n * 64)
                     for i in range(words):
-                        a[(n * words + i) * 2 + row] = scaled(held[i], scale)
+                        a[row // 2 * of_factors + (n * words + i) * 2 + row % 2] = scaled(held[i], scale)
             left = i32(K - k0 - g) if inside else i32(0)
             if k0 == 0:
                 wait_async()
@@ -114,12 +118,14 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
                         b[e] = taken(seen[i * words + e])
                     for step in range(steps):
                         at_a = i32((i % looks * steps + step) * each * 2)
-                        multiply_add(total, i32(i // looks * 4), a, at_a, b, i32(step * each))
+                        for n in range(lots):
+                            to = i32(n * of_lot + i // looks * 4)
+                            multiply_add(total, to, a, i32(n * of_factors + at_a), b, i32(step * each))
                 ask(seen, shared, i32(own_spot + m + tile), own, start)  # while products are under way
                 target = at_w + m * size
-                for row in range(2):
+                for row in range(eights):
                     for e in range(wide):
-                        value = total[e // 2 * 4 + row * 2 + e % 2]
+                        value = total[row // 2 * of_lot + e // 2 * 4 + row % 2 * 2 + e % 2]
                         result[e] = f32(value) if single else f32(alpha * value)
                     for e in range(0, wide, vec):
                         if 8 * row < left and m + e < own_terms:
@@ -129,6 +135,6 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
                                     result[e + i] = f32(result[e + i] + beta * old[e + i])
                             write(result, i32(e), target + e * size)
                     target = target + eight
-            at_w = at_w + 2 * eight
+            at_w = at_w + eights * eight
 
     return kernel

@@ -15,7 +15,7 @@ from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 
-#: FILTERS: that a warp has at a time
+#: FILTERS: of a product
 LANES, FILTERS = 32, 16
 #: fewer filters leave most rows of a product idle, fewer images are not worth turning
 FEWEST_FILTERS, FEWEST_IMAGES, MOST_IMAGES = 4, 9, 32
@@ -33,7 +33,7 @@ TILE = 64
 class WeightsManyConfig:
     """A block has ``tall`` rows of ``places`` positions, a warp each, and ``terms`` of at most ``channels`` of a group.
 
-    ``vec``: terms of an access; ``whole``: of the products.
+    ``vec``: terms of an access; ``whole``: of the products; ``lots`` of 16 filters are multiplied at a time.
     """
 
     images: int
@@ -42,6 +42,7 @@ class WeightsManyConfig:
     resident: int
     vec: int
     whole: bool
+    lots: int
     channels: int
     terms: int
 
@@ -68,7 +69,8 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsManyConfig | None:
         return None
     tall, places, whole = min(P, w.itemsize), places_of(Q, 4)[0], capability_of(policy.device) >= (9, 0)
     resident, vec = MOST_WARPS // (tall * places), vector(problem, C, 16 // w.itemsize)
-    config = WeightsManyConfig(images, tall, places, resident, vec, whole, 0, 0)
+    lots = 2 if w.itemsize == 2 and K > FILTERS else 1  # of float32 the sums of one are all there are registers for
+    config = WeightsManyConfig(images, tall, places, resident, vec, whole, lots, 0, 0)
     return sliced(problem, config, shared_room(policy.device) // resident - 1024)
 
 
@@ -111,7 +113,7 @@ def kernel(dtype: str, config: WeightsManyConfig) -> Kernel:
 
         return _unshared_weights_many.weights(dtype, config)
 
-    name = f"unshared weights many {dtype} " + " ".join(str(v) for v in astuple(config)[:6])
+    name = f"unshared weights many {dtype} " + " ".join(str(v) for v in astuple(config)[:7])
     return Kernel(name, f"ptr ptr ptr i32 i32 {PARAMETERS}", build, config.threads, config.resident, True)
 
 
@@ -130,5 +132,5 @@ def plan(problem: ConvProblem, policy: Policy, config: WeightsManyConfig) -> Exe
 
 def kernels() -> Iterator[Kernel]:
     """Of float32 what sm_80 has as well."""
-    yield kernel("float32", WeightsManyConfig(32, 2, 4, 2, 4, False, 4, 36))
-    yield kernel("bfloat16", WeightsManyConfig(16, 2, 4, 2, 8, True, 4, 36))
+    yield kernel("float32", WeightsManyConfig(32, 2, 4, 2, 4, False, 1, 4, 36))
+    yield kernel("bfloat16", WeightsManyConfig(16, 2, 4, 2, 8, True, 2, 4, 36))

@@ -234,6 +234,30 @@ def test_fresh_processes_give_the_same_bits_and_one_that_dies_is_said(folder: Pa
     assert rows[0].verdict == "failed" and "a fresh process ended here" in rows[0].reason
 
 
+def test_an_interrupted_run_writes_the_rows_it_has_and_no_errata(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers, file = itertools.count(1), folder / "found.json"
+    row_of = determinism_report._row
+
+    def interrupted(*arguments: Any) -> determinism_rows.Row:
+        if next(numbers) == 2:
+            raise KeyboardInterrupt
+        return row_of(*arguments)
+
+    def no_errata(*arguments: Any) -> Path:
+        raise AssertionError("an interrupted run says nothing of an implementation")
+
+    monkeypatch.setattr(determinism_report, "_row", interrupted)
+    monkeypatch.setattr(errata, "store", no_errata)
+    words = ["validate", "--determinism", "--backend", "cpu", "--json", str(file), CASE, "softmax x=float32:2x3"]
+    assert command.main(words) == 130
+    (row,) = json.loads(file.read_text())["rows"]
+    assert row["case"] == CASE and row["sha256"] and row["verdict"] == "" and "process" not in row["trials"]
+    printed = capsys.readouterr()
+    assert "cpu.loops" in printed.out and "interrupted" in printed.err
+
+
 def report_file(path: Path, **sha256: str) -> str:
     rows = [
         {"case": name, "problem": f"softmax {name}", "impl": "numba.rows", "config": None, "dtype": "float32",

@@ -51,16 +51,28 @@ MIDDLE_SETTINGS = (("float16", "nhwc"), ("float32", "nchw"), ("bfloat16", "nhwc"
 
 
 def run(names: list[str], backend: str | None, budget: float | None, json_file: str | None, jobs: int = 1) -> int:
-    """Measure, print, write the report and the errata, and give the exit status."""
+    """Measure, print, write the report and the errata, and give the exit status.
+
+    Interrupted, it shows and writes the rows that there are, those that not all trials were made of without a verdict; errata
+    follow from whole runs alone.
+    """
     begin = time.perf_counter()
     device = 0 if info.gpus() and backend != "cpu" else -1
     rows: list[Row] = []
-    for some in _chunks(cases(names, device), device, backend, budget, jobs):
-        for row in some:
-            row.verdict, row.reason = judge(row)
-        rows += some
-        if json_file:  # as far as it is: a run that is ended has its report
+    begun: list[Row] = []
+    try:
+        for some in _chunks(cases(names, device), device, backend, budget, jobs, begun):
+            for row in some:
+                row.verdict, row.reason = judge(row)
+            rows += some
+            if json_file:  # as far as it is: a run that is ended has its report
+                write_report(json_file, rows, device, time.perf_counter() - begin)
+    except KeyboardInterrupt:
+        rows += begun
+        if json_file:
             write_report(json_file, rows, device, time.perf_counter() - begin)
+        print(table(rows))
+        raise
     print(table(rows))
     if rows:
         print(exercised(rows))
@@ -107,9 +119,15 @@ def _middle(images: int = 4) -> Iterator[Case]:
 # ---- chunks of cases, in processes -----------------------------------------------------------------------------------
 
 
-def _chunks(todo: list[Case], device: int, backend: str | None, budget: float | None, jobs: int) -> Iterator[list[Row]]:
+def _chunks(
+    todo: list[Case], device: int, backend: str | None, budget: float | None, jobs: int, begun: list[Row]
+) -> Iterator[list[Row]]:
+    """Finished rows, chunk by chunk; ``begun``: those of this process that are not finished."""
     if jobs <= 1:
-        yield examine(todo, device, backend, budget)
+        examine(todo, device, backend, budget, begun)
+        finished = begun.copy()
+        begun.clear()
+        yield finished
         return
     begin, left = time.perf_counter(), 0
     chunks = [todo[at : at + CHUNK] for at in range(0, len(todo), CHUNK)]
@@ -157,19 +175,22 @@ def _chunk() -> None:
 # ---- one process -----------------------------------------------------------------------------------------------------
 
 
-def examine(todo: list[Case], device: int, backend: str | None, budget: float | None) -> list[Row]:
-    """All rows of all cases; no further case is begun after ``budget`` seconds."""
+def examine(
+    todo: list[Case], device: int, backend: str | None, budget: float | None, rows: list[Row] | None = None
+) -> list[Row]:
+    """All rows of all cases, one after the other into ``rows``; no further case is begun after ``budget`` seconds."""
     from contextlib import nullcontext
 
     from numbadnn.kernels._context import ensure_context
 
-    begin, rows = time.perf_counter(), []
+    begin, rows = time.perf_counter(), [] if rows is None else rows
     with ensure_context(device) if device >= 0 else nullcontext():
         for number, case in enumerate(todo):
             if budget is not None and time.perf_counter() - begin > budget:
                 print(f"{len(todo) - number} cases left out: the budget of {budget:g} s was spent", file=sys.stderr)
                 break
-            rows += list(_rows(case, device, backend))
+            for row in _rows(case, device, backend):
+                rows.append(row)  # one by one: an interrupted run has those before
     _fresh_processes(rows, device)
     return rows
 

@@ -1,6 +1,7 @@
 """The command line: ``numbadnn info | validate | explain | bench | tune``. It parses, calls and prints; others do the work.
 
-Exit status: 0 all good, 1 a mismatch, 2 wrong usage, 3 the environment cannot run what was asked, 130 interrupted (Ctrl-C).
+Exit status: 0 all good, 1 a mismatch, 2 wrong usage, 3 the environment cannot run what was asked, 70 an error of numbadnn's own,
+130 interrupted (Ctrl-C).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import traceback
 from collections.abc import Sequence
 
 from numbadnn.config import from_environment
@@ -114,6 +116,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"\nnumbadnn {options.command}: interrupted", file=sys.stderr)
         return 130  # what shells give a program that Ctrl-C ended
+    except Exception:  # Python's own status for it would be 1, a mismatch
+        traceback.print_exc()
+        print(f"numbadnn {options.command}: an error of numbadnn's own, not of what was asked", file=sys.stderr)
+        return 70  # EX_SOFTWARE of sysexits.h
 
 
 def _info(options: argparse.Namespace) -> int:

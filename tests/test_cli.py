@@ -222,6 +222,18 @@ def test_an_interrupted_run_keeps_what_it_has(
     assert [row["reason"] for row in found[1:]] == ["interrupted"] * 2
 
 
+def test_an_error_of_our_own_is_no_mismatch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> str:
+        raise KeyError("a name that is missing")
+
+    monkeypatch.setattr(info, "text", broken)
+    assert run("info") == 70
+    printed = capsys.readouterr().err
+    assert "KeyError: 'a name that is missing'" in printed and "an error of numbadnn's own" in printed
+
+
 def test_processes_interrupted_keep_what_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
     def each(tasks: Any, *rest: Any) -> Any:
         yield tasks[1], [Row(tasks[1][1].name, "cpu.loops", "", "ok")]

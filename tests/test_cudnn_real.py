@@ -19,9 +19,10 @@ from numbadnn.cudnn import _find
 
 WHEEL = any((Path(f) / "lib" / _find.SONAME).is_file() for f in _find.wheel_folders())
 
-#: what libcudnn's parts import from the driver by name
+#: what libcudnn's parts import from the driver by name, and what the binding asks it after a failed execution: without
+#: those an error of cuDNN's would be hidden by that of the question
 DRIVER = ("cuGetErrorString", "cuModuleGetFunction", "cuModuleLoadData", "cuModuleUnload", "cuTensorMapEncodeIm2col",
-          "cuTensorMapEncodeTiled")  # fmt: skip
+          "cuTensorMapEncodeTiled", "cuInit", "cuGetErrorName")  # fmt: skip
 
 
 @pytest.mark.skipif(not WHEEL, reason="no cuDNN wheel is installed")

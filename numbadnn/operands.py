@@ -149,6 +149,13 @@ def _byte_span(spec: Spec) -> tuple[int, int]:
     return low * spec.itemsize, (high + 1) * spec.itemsize if spec.size else 0
 
 
+def check_apart(outs: tuple[Any, ...], views: list[View]) -> None:
+    """ValueError where a destination has memory in common with an array that an operation reads before its last step."""
+    for target in check_out(outs, views):
+        if any(_share(v.spec(), v.pointer, target.spec(), target.pointer) for v in views):
+            raise ValueError(OVERLAPS_INPUT)
+
+
 class _Ghost:
     """An array interface to addresses that nobody reads: NumPy's exact overlap test needs only the geometry."""
 

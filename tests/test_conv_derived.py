@@ -96,6 +96,24 @@ def test_separable(axes: int, parameters: dict[str, Any]) -> None:
     assert np.array_equal(out, getattr(reference, name)(x, depthwise, pointwise, 2, **more))
 
 
+def test_separable_writes_over_none_of_its_operands() -> None:
+    """The second convolution alone, which writes, knows nothing of what the first reads."""
+    x, depthwise, pointwise = numbers(1, 2, 3, 3), numbers(2, 1, 3, 3), numbers(2, 2, 1, 1)
+    kept = x.copy(), depthwise.copy(), pointwise.copy()
+    for operand in (x, depthwise.reshape(1, 2, 3, 3)):
+        with pytest.raises(ValueError, match="^out: expected memory of its own, got an array that overlaps an input"):
+            numbadnn.separable_conv2d(x, depthwise, pointwise, 2, border_mode=1, out=operand)
+    with pytest.raises(ValueError, match="overlaps an input"):
+        numbadnn.separable_conv2d(x, depthwise, pointwise, 2, border_mode=1, out=(x[:, ::-1],))
+    for operand, was in zip((x, depthwise, pointwise), kept, strict=True):
+        assert np.array_equal(operand, was)
+    rows = np.zeros((1, 2, 6, 3), np.float32)  # out's rows lie between the image's
+    image, out = rows[:, :, ::2], rows[:, :, 1::2]
+    image[...] = x
+    numbadnn.separable_conv2d(image, depthwise, pointwise, 2, border_mode=1, out=out)
+    assert np.array_equal(out, numbadnn.separable_conv2d(x, depthwise, pointwise, 2, border_mode=1))
+
+
 def test_separable_golden_value_of_theano() -> None:
     x = np.array([[[[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12], [13, 14, 15, 16]]]], np.float32)
     x = np.concatenate([x, x], 1)

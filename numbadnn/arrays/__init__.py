@@ -30,9 +30,13 @@ class View(NamedTuple):
     address: Any
     readonly: bool = False
 
+    @property
+    def pointer(self) -> int:
+        """Where the first element is, on the CPU too."""
+        return self.address if isinstance(self.address, int) else int(self.address.ctypes.data)
+
     def spec(self) -> Spec:
-        address = self.address if isinstance(self.address, int) else self.address.ctypes.data
-        return Spec(self.dtype, self.shape, normalised_strides(self.shape, self.strides), address % 16 == 0)
+        return Spec(self.dtype, self.shape, normalised_strides(self.shape, self.strides), self.pointer % 16 == 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

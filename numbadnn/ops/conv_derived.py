@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from numbadnn import dispatch, shapes
-from numbadnn.operands import named_view
+from numbadnn.operands import check_apart, named_view
 from numbadnn.ops import conv_build as build
 
 
@@ -251,7 +251,7 @@ def _separable(
 ) -> Any:
     """``params``: border_mode, subsample, filter_flip, filter_dilation, num_channels; ``how``: algo, precision."""
     flip, channels = params[2], params[4]
-    _check_separable(axes, input, depthwise_filters, pointwise_filters, channels, backend)
+    _check_separable(axes, input, depthwise_filters, pointwise_filters, channels, backend, out)
     depthwise, pointwise = _BUILDS[axes]
     rest = (False, 1.0, 0.0, *how)
     middle = dispatch.call2(depthwise, input, depthwise_filters, (*hints[:2], *params, *rest), backend, None, stream)
@@ -261,9 +261,9 @@ def _separable(
 
 
 def _check_separable(
-    axes: int, input: Any, depthwise_filters: Any, pointwise_filters: Any, num_channels: Any, backend: Any
+    axes: int, input: Any, depthwise_filters: Any, pointwise_filters: Any, num_channels: Any, backend: Any, out: Any
 ) -> None:
-    """What the two convolutions would not notice, or only after the first has run."""
+    """What the two convolutions would not notice, as the second knows nothing of the first's operands, or too late."""
     if isinstance(backend, dispatch.Intercept):
         raise TypeError(f"separable_conv{axes}d is two convolutions: ask for the plan of each conv{axes}d by itself")
     image, filters = named_view(input, "input"), named_view(pointwise_filters, "pointwise_filters")
@@ -273,6 +273,8 @@ def _check_separable(
         build.check_rank(name, view, axes + 2)
     if shapes.as_int("num_channels", num_channels, 1) != image.shape[1]:
         raise ValueError(f"num_channels: expected input's {image.shape[1]} channels, got {num_channels}")
+    if out is not None:
+        check_apart(out if isinstance(out, tuple) else (out,), [image, depthwise, filters])
     if set(filters.shape[2:]) != {1}:
         raise ValueError(f"pointwise_filters: expected sizes {(1,) * axes}, got {filters.shape[2:]}")
     if filters.shape[1] != depthwise.shape[0]:

@@ -263,6 +263,14 @@ def test_a_matrix_beyond_the_limit_is_refused() -> None:
     assert "workspace limit is 1048576" in reason
 
 
+def test_a_matrix_beyond_the_limit_is_refused_on_the_cpu() -> None:
+    x, w = arrays((1, 2, 6, 6), (4, 2, 3, 3))
+    with numbadnn.using(workspace_limit="1KiB"), pytest.raises(numbadnn.NotSupportedError, match="limit is 1024"):
+        numbadnn.corr_mm(x, w)
+    with pytest.raises(numbadnn.NotSupportedError, match=r"cpu\.corrmm.* needs \d+ bytes for one image"):
+        numbadnn.corr_mm(x, w, "half", filter_dilation=(2**34, 1))  # the padded image alone
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ("float16", "float32", "float64"))
 def test_on_a_gpu_by_name(dtype: str) -> None:

@@ -29,6 +29,17 @@ def toeplitz_bytes(problem: ConvProblem) -> int:
     return rows * math.prod(problem.y.shape[2:]) * _computed(problem).itemsize
 
 
+def padded_bytes(problem: ConvProblem) -> int:
+    """The size of one image with its padding."""
+    return math.prod(_padded_shape(problem)) * _computed(problem).itemsize
+
+
+def _padded_shape(problem: ConvProblem) -> tuple[int, ...]:
+    """(channels, extents...) of one image."""
+    extents = (n + sum(p) for n, p in zip(problem.x.shape[2:], problem.padding, strict=True))
+    return (problem.x.shape[1], *extents)
+
+
 def _view(array: Any, spec: Spec) -> Any:
     """The operand in the problem's axes; the caller's may be others on the same memory."""
     strides = tuple(s * ITEMSIZE[spec.dtype] for s in spec.strides)
@@ -52,8 +63,7 @@ class _Buffers:
         self.problem, kind = problem, _computed(problem)
         padding = ((0, 0), *problem.padding)
         channels, *extents = problem.x.shape[1:]
-        shape = tuple(n + sum(p) for n, p in zip((channels, *extents), padding, strict=True))
-        self.padded = np.zeros(shape, kind)
+        self.padded = np.zeros(_padded_shape(problem), kind)
         self.image = self.padded[
             tuple(slice(p[0], p[0] + n) for n, p in zip((channels, *extents), padding, strict=True))
         ]
@@ -85,7 +95,7 @@ class _Buffers:
 
 def _filters(problem: ConvProblem, w: np.ndarray) -> np.ndarray:
     """(groups, filters of a group, rows), unshared (positions, groups, filters of a group, rows)."""
-    w = w.astype(_computed(problem))
+    w = w.astype(_computed(problem), copy=False)
     if not problem.unshared:
         return w.reshape(problem.groups, w.shape[0] // problem.groups, -1)
     positions = math.prod(problem.y.shape[2:])
@@ -158,10 +168,13 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:
-    """Everything, except what would need another accumulator."""
+    """Everything, except what would need another accumulator, or more memory than there may be."""
     kind = _computed(problem).name
     if policy.precision in ("float16", "float32", "float64") and policy.precision != kind:
         return f"accumulates {problem.x.dtype} in {kind}, not in {policy.precision}"
+    needed = toeplitz_bytes(problem) + padded_bytes(problem)
+    if needed > policy.workspace_limit:
+        return f"needs {needed} bytes for one image, the workspace limit is {policy.workspace_limit}"
     return ""
 
 

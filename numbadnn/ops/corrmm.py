@@ -154,10 +154,12 @@ def corr_mm(
 
     img: (N, C, H, W); kern: (K, C/num_groups, R, S), unshared (K, P, Q, C/num_groups, R, S); result (N, K, P, Q).
     float16, bfloat16, float32, float64; mixed dtypes upcast. Extra memory: the Toeplitz matrix of one image, C*R*S*P*Q
-    elements (on the GPU of a group of images, within the workspace limit). Source: spec/semantics.md 1.3, CorrMM.
+    elements (on the GPU of a group of images, within the workspace limit); on the CPU also that image padded, an image
+    of the result, and up to two copies of filters that are 16-bit, unshared or the result. Source: spec/semantics.md 1.3,
+    CorrMM.
 
     Raises ValueError for shapes or parameters that do not fit, TypeError for other arrays or unshared filters without
-    six axes, NotSupportedError where one matrix exceeds the workspace limit.
+    six axes, NotSupportedError where one matrix (and, on the CPU, the padded image) exceeds the workspace limit.
 
     >>> import numpy as np, numbadnn
     >>> x = np.arange(9, dtype="float32").reshape(1, 1, 3, 3)
@@ -218,8 +220,9 @@ def corr_mm_grad_inputs(
     """Gradient of ``corr_mm`` with respect to its images, its exact adjoint.
 
     kern: (K, C/num_groups, R, S), unshared (K, P, Q, C/num_groups, R, S); topgrad: (N, K, P, Q); ``shape`` = (H, W),
-    needed where subsample is not 1, else inferred; result (N, C, H, W). Dtypes and errors as corr_mm, and ValueError
-    for a shape that would give another output. Source: spec/semantics.md 1.3, CorrMM_gradInputs.
+    needed where subsample is not 1, else inferred; result (N, C, H, W), of topgrad's library and channels-last where that
+    is. Dtypes and errors as corr_mm, and ValueError for a shape that would give another output. Source:
+    spec/semantics.md 1.3, CorrMM_gradInputs.
 
     >>> import numpy as np, numbadnn
     >>> numbadnn.corr_mm_grad_inputs(np.ones((1, 1, 2, 2)), np.ones((1, 1, 1, 1)))[0, 0]

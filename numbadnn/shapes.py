@@ -276,20 +276,34 @@ def conv_flops(
 ) -> int:
     """Multiplications and additions of the direct sum, ``2 * N * F * prod(o) * C/g * prod(k)``; padding counts too.
 
+    All sizes must be known; ValueError where channels, filters, groups or an unshared kernel's regions do not fit.
+
     >>> conv_flops((1, 64, 56, 56), (64, 64, 3, 3), "half")
     231211008
     """
-    convdim = len(image_shape) - 2
-    stride = (1,) * convdim if subsample is None else subsample
-    channels = as_int("num_groups", num_groups, 1) * kernel_shape[-convdim - 1]
-    if channels != image_shape[1]:
+    image = _known("image_shape", _shape("image_shape", image_shape))
+    convdim = len(image) - 2
+    kernel = _known("kernel_shape", _kernel_shape(kernel_shape, convdim))
+    stride, groups = (1,) * convdim if subsample is None else subsample, as_int("num_groups", num_groups, 1)
+    channels = groups * kernel[-convdim - 1]
+    if channels != image[1]:
+        raise ValueError(f"image_shape[1]: expected num_groups * (channels of a filter) = {channels}, got {image[1]}")
+    if kernel[0] % groups:
+        raise ValueError(f"num_groups: expected a divisor of the kernel's {kernel[0]} filters, got {groups}")
+    batch, filters, *out = assert_conv_shape(get_conv_output_shape(image, kernel, border_mode, stride, filter_dilation))
+    if len(kernel) > convdim + 2 and kernel[1 : convdim + 1] != tuple(out):
         raise ValueError(
-            f"image_shape[1]: expected num_groups * (channels of a filter) = {channels}, got {image_shape[1]}"
+            f"kernel_shape: expected a filter for each output position {tuple(out)}, got {kernel[1 : convdim + 1]}"
         )
-    batch, filters, *out = assert_conv_shape(
-        get_conv_output_shape(image_shape, kernel_shape, border_mode, stride, filter_dilation)
-    )
-    return 2 * batch * filters * math.prod(out) * math.prod(kernel_shape[-convdim - 1 :])
+    return 2 * batch * filters * math.prod(out) * math.prod(kernel[-convdim - 1 :])
+
+
+def _known(name: str, shape: tuple[int | None, ...]) -> tuple[int, ...]:
+    """The shape, ValueError where one of its entries is None."""
+    known = tuple(n for n in shape if n is not None)
+    if len(known) != len(shape):
+        raise ValueError(f"{name}: expected integers, got {shape}")
+    return known
 
 
 # ---- gradients -------------------------------------------------------------------------------------------------------

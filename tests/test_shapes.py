@@ -348,3 +348,15 @@ def test_conv_flops():
         shapes.conv_flops((1, 3, 5, 5), (3, 2, 1, 1), num_groups=2)
     with pytest.raises(ValueError, match="invalid shape"):
         shapes.conv_flops((1, 2, 2, 2), (3, 2, 3, 3))
+    assert shapes.conv_flops((1, 4, 8, 8), (3, 6, 6, 4, 3, 3)) == 2 * 3 * 36 * 4 * 9
+    for message, arguments in (
+        (
+            "^num_groups: expected a divisor of the kernel's 3 filters, got 2",
+            ((1, 4, 8, 8), (3, 2, 3, 3), "valid", None, None, 2),
+        ),
+        (r"^kernel_shape: expected a filter for each .* \(6, 6\), got \(9, 9\)", ((1, 4, 8, 8), (3, 9, 9, 4, 3, 3))),
+        (r"^image_shape: expected integers, got \(None, 4", ((None, 4, 8, 8), (3, 4, 3, 3))),
+        ("^kernel_shape: expected 4 entries, or 6", ((1, 4, 8, 8), (3, 4))),
+    ):
+        with pytest.raises(ValueError, match=message):
+            shapes.conv_flops(*arguments)

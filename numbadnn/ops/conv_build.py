@@ -304,7 +304,7 @@ def frames(views: list[View], out_views: list[View], params: tuple[Any, ...]) ->
     check_hint("filters_shape", p.hint2, filters.shape)
     if filters.shape[2] != signals.shape[2]:
         raise ValueError(f"filters: expected {signals.shape[2]} channels as signals has, got {filters.shape[2]}")
-    kernel = (filters.shape[1], *filters.shape[3:])
+    kernel = shapes.positive_ints("sizes of filters", (filters.shape[1], *filters.shape[3:]), 3)
     padding = _frames_padding(p.border_mode, kernel)
     dtype = result_dtype(views)
     image = (signals.shape[0], signals.shape[2], signals.shape[1], *signals.shape[3:])
@@ -318,8 +318,10 @@ def frames(views: list[View], out_views: list[View], params: tuple[Any, ...]) ->
 
 
 def _frames_padding(border_mode: Any, kernel: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """A name, or a tuple of three (time, rows, columns)."""
+    """A name, or a tuple of three (time, rows, columns); NotImplementedError for 'same', as the specification has it."""
     modes = (border_mode,) * 3 if isinstance(border_mode, str) else border_mode
+    if isinstance(modes, tuple) and "same" in modes:
+        raise NotImplementedError(f"border_mode: 'same' is not implemented, use 'half', got {border_mode!r}")
     if not isinstance(modes, tuple) or len(modes) != 3 or any(m not in shapes.BORDER_NAMES for m in modes):
         raise ValueError(
             f"border_mode: expected one of {', '.join(shapes.BORDER_NAMES)}, or a tuple of three of them (time, rows, "

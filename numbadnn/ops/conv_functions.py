@@ -163,7 +163,7 @@ def conv3d(
 
     input: (N, C, D, H, W); filters: (K, C/num_groups, T, R, S); result (N, K, O, P, Q), times ``alpha``, plus
     ``beta * out``. Parameters, dtypes and errors as conv2d, with three entries where it has two; padding may differ between
-    the sides here too, and groups and dilation are free (the specification's source has them in two axes alone).
+    the sides here too (in the specification's source in two axes alone), and groups and dilation are free.
     Source: spec/semantics.md 1.2, 1.3.
 
     >>> import numpy as np, numbadnn

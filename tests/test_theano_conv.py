@@ -19,6 +19,7 @@ from numbadnn.validate.faults import planted
 RNG = np.random.default_rng(2)
 X, W = RNG.standard_normal((2, 4, 7, 6), "f4"), RNG.standard_normal((6, 4, 3, 3), "f4")
 X3, W3 = RNG.standard_normal((2, 2, 5, 6, 4), "f4"), RNG.standard_normal((3, 2, 2, 3, 2), "f4")
+TOP = RNG.standard_normal((2, 6, 5, 4), "f4")
 
 DESC = theano.GpuDnnConvDesc("valid")
 
@@ -82,8 +83,10 @@ def test_numpy_arrays_run_with_one_warning() -> None:
 def test_workmem_is_an_old_name_of_algo() -> None:
     with pytest.raises(ValueError, match="You can't use both algo and workmem"):
         theano.dnn_conv(X, W, algo="small", workmem="none")
-    with pytest.warns(DeprecationWarning, match="workmem"):
+    with pytest.warns(DeprecationWarning, match="^dnn_conv: parameter 'workmem'"):
         theano.dnn_conv(X, W, workmem="small")
+    with pytest.warns(DeprecationWarning, match="^dnn_conv3d: parameter 'workmem'"):
+        theano.dnn_conv3d(X3, W3, workmem="small")
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -265,6 +268,10 @@ def test_a_direction_hint_on_the_gpu(border: Any, hint: str | None, name: str) -
             r"^invalid img_shp for gradInputs: .* \(2, 6, 6, 4\), but .* \(2, 6, 5, 4\)",
             lambda: theano.dnn_gradinput(W, np.ones((2, 6, 5, 4), "f4"), (2, 4, 8, 6)),
         ),
+        (
+            "^num_groups: expected the GpuDnnConv's and the GpuDnnConvDesc's to agree, got 2 and 4",
+            lambda: theano.GpuDnnConv(num_groups=2)(X, W, None, theano.GpuDnnConvDesc("valid", num_groups=4)),
+        ),
         (r"^output: expected an array with beta=2", lambda: theano.GpuDnnConv()(X, W, None, DESC, 1, 2)),
         (r"^output: expected an array with .*inplace=True", lambda: theano.GpuDnnConv(inplace=True)(X, W, None, DESC)),
     ),
@@ -428,6 +435,22 @@ def test_abstract_convolutions_of_debugging() -> None:
         (ValueError, "^shape: .* >= 0, got 3.5", lambda: theano.AbstractConv2d_gradWeights()(X, X, (3, 3.5))),
         (ValueError, "^shape: .* of 2 integers", lambda: theano.AbstractConv2d_gradWeights()(X, X, 3)),
         (ValueError, r"^topgrad: expected shape", lambda: theano.AbstractConv2d_gradWeights()(X, X, (3, 3))),
+        (
+            ValueError,
+            r"^imshp: expected what shape says, \(2, 4, 7, 6\) .*, got \(2, 4, 9, 9\)",
+            lambda: theano.AbstractConv2d_gradInputs((2, 4, 9, 9))(W, TOP, (7, 6)),
+        ),
+        (ValueError, "^imshp: .* length 4, got", lambda: theano.AbstractConv2d_gradInputs((2, 4, 7))(W, TOP, (7, 6))),
+        (
+            ValueError,
+            "^kshp: expected what",
+            lambda: theano.AbstractConv2d_gradWeights(kshp=(6, 4, 7, 7))(X, TOP, (3, 3)),
+        ),
+        (ValueError, "^kshp: .* length 4, got", lambda: theano.AbstractConv2d_gradWeights(kshp=(6, 4))(X, TOP, (3, 3))),
+        (ValueError, r"^shape: .*\(6, 4, 3, 3\)", lambda: theano.AbstractConv2d_gradWeights()(X, TOP, (99, 98, 3, 3))),
+        (ValueError, "^shape: .* of 2 int", lambda: theano.AbstractConv2d_gradWeights()(X, TOP, (1, 2, 3, 3, 3))),
+        (ValueError, "^direction", lambda: theano.BaseAbstractConv(2).conv(X, W, direction="junk")),
+        (ValueError, "^direction", lambda: theano.BaseAbstractConv(3).conv(X3, W3, direction="junk")),
         (ValueError, "invalid mode half", lambda: theano.BaseAbstractConv(2).conv(X, W, "half")),
         (ValueError, "direction", lambda: theano.BaseAbstractConv(2).unshared2d(X, W, (1, 1), "back")),
         (NotImplementedError, "Unshared 3D", lambda: theano.BaseAbstractConv(3).unshared2d(X, W, (1, 1))),
@@ -467,10 +490,22 @@ def test_the_oldest_conv2d() -> None:
     ):  # fmt: skip
         with pytest.warns(DeprecationWarning), pytest.raises(error, match=next(iter(options))):
             conv.conv2d(X, W, **options)
+    for message, hints in (
+        (r"^imshp: expected the array's own shape \(2, 4, 7, 6\) .*, got \(None, None, 9, 9\)", {"imshp": (9, 9)}),
+        ("^imshp: expected the array's own", {"bsize": 3}),
+        ("^imshp: expected None or 2 or 3 sizes, got", {"imshp": (9,)}),
+        (r"^kshp: expected the array's own .*, got \(77, None, 3, 3\)", {"kshp": (3, 3), "nkern": 77}),
+        ("^kshp: expected None or 2 sizes, got", {"kshp": (4, 3, 3)}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            conv.ConvOp(**hints)(X, W)
     with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match="^image_shape: expected the array's own"):
         conv.conv2d(X, W, image_shape=(2, 4, 7, 7))
     frames, filters = X3.swapaxes(1, 2), W3.swapaxes(1, 2)
     assert np.array_equal(conv3d2d.conv3d(frames, filters), numbadnn.conv3d2d(frames, filters))
+    for same in ("same", ("valid", "same", "same")):
+        with pytest.raises(NotImplementedError, match="^border_mode: 'same' is not implemented, use 'half', got"):
+            conv3d2d.conv3d(frames, filters, border_mode=same)
 
 
 # ---- flags -----------------------------------------------------------------------------------------------------------
@@ -504,6 +539,9 @@ def test_what_is_no_flag_is_not_set() -> None:
         dnn.enable_it = True
     dnn.enable = False  # as the page of nnet.conv has it
     assert dnn.enabled == "False"
+    with pytest.raises(AttributeError, match="^dnn holds flags"):
+        theano.config.dnn = 5
+    assert theano.config.dnn is dnn
 
 
 def test_flags_as_the_later_document_spells_them() -> None:
@@ -553,6 +591,13 @@ def test_flag_enabled() -> None:
         last = numbadnn.last_call()
         asked = any(r.backend == "cudnn" for r in last.refusals)
         assert last.impl == "cpu.im2col" and asked is (enabled is not False)
+
+
+def test_who_switched_cudnn_off_is_not_warned_of_its_absence() -> None:
+    theano.config.dnn.enabled = False
+    with warnings.catch_warnings(), numbadnn.using(fallback="error"):
+        warnings.simplefilter("error")
+        theano.dnn_conv(X, W, alpha=0.75)  # a problem that nothing has warned of yet
 
 
 def test_flag_precision_and_algorithm_reach_the_call() -> None:

@@ -95,6 +95,25 @@ _GRAD_WEIGHTS = by_axes(
 )
 
 
+_DIRECTIONS = "forward", "backprop weights", "backprop inputs"
+
+
+def _check_direction(direction: Any) -> None:
+    if direction not in _DIRECTIONS:
+        raise ValueError(f"direction: expected one of {', '.join(map(repr, _DIRECTIONS))}, got {direction!r}")
+
+
+def _hinted(name: str, hint: Any, ahead: int, sizes: tuple[int, ...]) -> tuple[Any, ...]:
+    """A shape: ``ahead`` entries of the hint, which may be None, then the sizes; ValueError where it contradicts these."""
+    if hint is None:
+        return ((None,) * ahead) + sizes
+    if not isinstance(hint, (tuple, list)) or len(hint) != ahead + len(sizes):
+        raise ValueError(f"{name}: expected None or a tuple of length {ahead + len(sizes)}, got {hint!r}")
+    whole = (*hint[:ahead], *sizes)
+    conv_build.check_hint(name, hint, whole, "what shape says,")
+    return whole
+
+
 class BaseAbstractConv:
     """What the classes share: their parameters, checked, and the slow convolutions of debugging.
 
@@ -116,6 +135,7 @@ class BaseAbstractConv:
     ) -> None:
         if convdim not in (2, 3):
             raise ValueError(f"convolution dimension {convdim} is not supported: expected 2 or 3")
+        convdim = shapes.as_int("convdim", convdim, 2)
         if unshared and convdim == 3:
             raise NotImplementedError("Unshared 3D convolution is not implemented")
         self.convdim, self.imshp, self.kshp, self.border_mode = convdim, imshp, kshp, border_mode
@@ -140,13 +160,14 @@ class BaseAbstractConv:
 
         ``mode`` is 'valid' or 'full', ``dilation`` an integer or one an axis. Unshared, ``direction`` may be 'backprop
         weights' (kern is then the output's gradient, the result 6-D) or 'backprop inputs' (img is it); both undo a
-        'valid' convolution.
+        'valid' convolution. Of shared filters all three are the same convolution, as they were in Theano.
 
         >>> BaseAbstractConv(2).conv(np.ones((1, 1, 2, 2)), np.ones((1, 1, 2, 2)), "full").shape
         (1, 1, 3, 3)
         """
         if mode not in ("valid", "full"):
             raise ValueError(f"invalid mode {mode}, which must be either 'valid' or 'full'")
+        _check_direction(direction)
         steps = (dilation,) * self.convdim if np.ndim(dilation) == 0 else dilation
         steps = shapes.positive_ints("dilation", steps, self.convdim)
         more: dict[str, Any] = {"filter_dilation": steps, "num_groups": num_groups}
@@ -163,10 +184,8 @@ class BaseAbstractConv:
             sizes = [(i - o) // d + 1 for i, o, d in zip(img.shape[2:], kern.shape[2:], steps, strict=True)]
             shape = (None, None, None, None, *sizes)
             return reference.conv2d_grad_wrt_weights(img, kern, shape, **more).astype(img.dtype)
-        if direction == "backprop inputs":
-            sizes = [o + (k - 1) * d for o, k, d in zip(img.shape[2:], kern.shape[4:], steps, strict=True)]
-            return reference.conv2d_grad_wrt_inputs(img, kern, (None, None, *sizes), **more).astype(img.dtype)
-        raise ValueError(f"direction: expected 'forward', 'backprop weights' or 'backprop inputs', got {direction!r}")
+        sizes = [o + (k - 1) * d for o, k, d in zip(img.shape[2:], kern.shape[4:], steps, strict=True)]
+        return reference.conv2d_grad_wrt_inputs(img, kern, (None, None, *sizes), **more).astype(img.dtype)
 
     def unshared2d(self, inp: Any, kern: Any, out_shape: Any, direction: str = "forward") -> np.ndarray:
         """One channel of an unshared convolution, by loops over its positions, of NumPy arrays.
@@ -179,17 +198,14 @@ class BaseAbstractConv:
         """
         if self.convdim != 2:
             raise NotImplementedError("Unshared 3D convolution is not implemented")
+        _check_direction(direction)
         out = np.zeros(out_shape, inp.dtype)
         if direction == "forward":
             (rows, cols), (height, width) = out_shape, kern.shape[2:]
         elif direction == "backprop weights":
             rows, cols, height, width = out_shape
-        elif direction == "backprop inputs":
-            rows, cols, height, width = kern.shape
         else:
-            raise ValueError(
-                f"direction: expected 'forward', 'backprop weights' or 'backprop inputs', got {direction!r}"
-            )
+            rows, cols, height, width = kern.shape
         for row in range(rows):
             for col in range(cols):
                 seen = (slice(row, row + height), slice(col, col + width))
@@ -225,38 +241,43 @@ class AbstractConv(BaseAbstractConv):
 
 
 class AbstractConv_gradInputs(BaseAbstractConv):
-    """``AbstractConv_gradInputs(convdim, ...)(kern, topgrad, shape)``: ``shape`` are the image's spatial sizes."""
+    """``AbstractConv_gradInputs(convdim, ...)(kern, topgrad, shape)``: ``shape`` are the image's spatial sizes.
+
+    The result is an array of topgrad's library, and channels-last where that is.
+    """
 
     def __call__(self, kern: Any, topgrad: Any, shape: Any = None, add_assert_shape: bool = True) -> Any:
         image = self.imshp
         if shape is not None:
-            image = (*(self.imshp or (None, None))[:2], *shapes.ints("shape", shape, self.convdim, 0))
+            image = _hinted("imshp", self.imshp, 2, shapes.ints("shape", shape, self.convdim, 0))
         return self._compute(_GRAD_INPUTS, topgrad, kern, (image, self.kshp))
 
 
 class AbstractConv_gradWeights(BaseAbstractConv):
-    """``AbstractConv_gradWeights(convdim, ...)(img, topgrad, shape)``: ``shape`` are the filters' sizes."""
+    """``AbstractConv_gradWeights(convdim, ...)(img, topgrad, shape)``: ``shape`` are the filters' sizes, or their whole shape."""
 
     def __call__(self, img: Any, topgrad: Any, shape: Any = None, add_assert_shape: bool = True) -> Any:
         filters = self.kshp
         if shape is not None:
-            sizes = shapes.ints("shape", shape[-self.convdim :] if np.ndim(shape) else shape, self.convdim, 0)
             ahead = 2 + self.convdim if self.unshared else 2
-            filters = (*(self.kshp or (None,) * ahead)[:ahead], *sizes)
+            whole = np.ndim(shape) == 1 and len(shape) == ahead + self.convdim
+            given = shapes.ints("shape", shape, ahead + self.convdim if whole else self.convdim, 0)
+            filters = _hinted("kshp", self.kshp, ahead - len(given) + self.convdim, given)
         return self._compute(_GRAD_WEIGHTS, img, topgrad, (filters, self.imshp))
 
 
 def _of_dimension(base: type, convdim: int, name: str) -> Any:
     """The class of ``base`` without its first parameter, as the specification has one for each dimension."""
+    ones = (1,) * convdim
 
     def __init__(
         self: Any,
         imshp: Any = None,
         kshp: Any = None,
         border_mode: Any = "valid",
-        subsample: Any = None,
+        subsample: Any = ones,
         filter_flip: bool = True,
-        filter_dilation: Any = None,
+        filter_dilation: Any = ones,
         num_groups: int = 1,
         unshared: bool = False,
     ) -> None:

@@ -127,7 +127,11 @@ class _Module(types.ModuleType):
         return functools.reduce(getattr, name.split("__"), self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not name.startswith("dnn__"):
+        if name == "dnn":
+            raise AttributeError(
+                f"dnn holds flags, and is none: expected dnn.enabled or one of dnn.conv, got {value!r}"
+            )
+        if not name.startswith("dnn__"):  # Theano's other flags mean nothing here, and change nothing
             return super().__setattr__(name, value)
         *owner, flag = name.split("__")
         return setattr(functools.reduce(getattr, owner, self), flag, value)
@@ -166,7 +170,7 @@ def cudnn_first() -> Iterator[None]:
     options: dict[str, Any] = {"backend": "cudnn"}
     if dnn.enabled == "True":
         options["fallback"] = "error"
-    elif dnn.enabled == "False":
-        options["backend"] = "numba,cpu"
+    elif dnn.enabled == "False":  # whichever of the others runs, it is no fallback that one would want to hear of
+        options |= {"backend": "numba,cpu", "fallback": "allow"}
     with using(**options):
         yield

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import numbadnn
 from numbadnn.ops import conv_build
 from numbadnn.theano._named import compute
 
 __all__ = ["ConvOp", "conv2d"]
 
 _CONV2D = conv_build.forward("conv2d", conv_build.TWO._replace(image_shape="image_shape"))
+_OP = conv_build.forward("conv2d", conv_build.TWO._replace(first="images", image_shape="imshp", filter_shape="kshp"))
 #: arguments that only ever chose between equal loops
 _SPEED = {"unroll_batch", "unroll_kern", "unroll_patch", "openmp", "version", "verbose", "direction_hint"}
 _LOGICAL = {"imshp_logical", "kshp_logical", "kshp_logical_top_aligned"}
@@ -52,6 +52,9 @@ def conv2d(
 class ConvOp:
     """The operation behind ``conv2d``: ``ConvOp(output_mode="valid", dx=1, dy=1)(images, filters)``; shapes are hints.
 
+    ``imshp`` are channels and sizes of images, or sizes alone, ``kshp`` sizes of filters, ``nkern`` how many, ``bsize`` how
+    many images; ValueError where they contradict the arrays.
+
     >>> import numpy as np
     >>> ConvOp(output_mode="full")(np.ones((1, 1, 2, 2), "float32"), np.ones((1, 1, 2, 2), "float32")).shape
     (1, 1, 3, 3)
@@ -78,5 +81,13 @@ class ConvOp:
         self.dx, self.dy, self.out_mode = dx, dy, output_mode
 
     def __call__(self, images: Any, filters: Any) -> Any:
-        image = (self.bsize, *self.imshp) if self.imshp is not None and len(self.imshp) == 3 else None
-        return numbadnn.conv2d(images, filters, image, None, self.out_mode, (self.dx, self.dy))
+        hints = _hint("imshp", self.imshp, self.bsize, (2, 3)), _hint("kshp", self.kshp, self.nkern, (2,))
+        return compute(_OP, images, filters, hints, self.out_mode, (self.dx, self.dy), True, (1, 1), 1)
+
+
+def _hint(name: str, sizes: Any, first: int | None, lengths: tuple[int, ...]) -> tuple[Any, ...]:
+    """A shape of four entries, None where nothing is known."""
+    given = (None, None) if sizes is None else sizes
+    if not isinstance(given, (tuple, list)) or len(given) not in lengths:
+        raise ValueError(f"{name}: expected None or {' or '.join(map(str, lengths))} sizes, got {sizes!r}")
+    return (first, *(None,) * (3 - len(given)), *given)

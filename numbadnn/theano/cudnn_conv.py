@@ -67,13 +67,13 @@ def _flip(conv_mode: str) -> bool:
     return conv_mode == "conv"
 
 
-def _workmem(workmem: str | None, algo: str | None) -> str | None:
-    """The algorithm, under its old name too."""
+def _workmem(of: str, workmem: str | None, algo: str | None) -> str | None:
+    """The algorithm, under its old name too; ``of`` is what it was given to."""
     if workmem is None:
         return algo
     if algo is not None:
         raise ValueError("You can't use both algo and workmem")
-    warn("dnn_conv: parameter 'workmem' is deprecated. Use 'algo' instead.", DeprecationWarning)
+    warn(f"{of}: parameter 'workmem' is deprecated. Use 'algo' instead.", DeprecationWarning)
     return workmem
 
 
@@ -151,7 +151,7 @@ def dnn_conv(
     ...     dnn_conv(np.ones((1, 1, 2, 2), "float32"), np.ones((1, 1, 2, 2), "float32")).item()
     4.0
     """
-    algo = _workmem(workmem, algo)
+    algo = _workmem("dnn_conv", workmem, algo)
     return _forward(
         2, img, kerns, border_mode, subsample, dilation, conv_mode, direction_hint, algo, precision, num_groups,
         alpha=alpha, beta=beta, out=out,
@@ -179,7 +179,7 @@ def dnn_conv3d(
 
     The later document has no ``workmem`` here, so that it is taken by name alone.
     """
-    algo = _workmem(workmem, algo)
+    algo = _workmem("dnn_conv3d", workmem, algo)
     return _forward(
         3, img, kerns, border_mode, subsample, dilation, conv_mode, direction_hint, algo, precision, num_groups,
         alpha=alpha, beta=beta, out=out,
@@ -276,7 +276,10 @@ def dnn_gradinput(
     beta: float = 0.0,
     out: Any = None,
 ) -> Any:
-    """``numbadnn.conv2d_grad_wrt_inputs``, filters first; ``img_shp`` are all four sizes. TypeError for 'float16'."""
+    """``numbadnn.conv2d_grad_wrt_inputs``, filters first; ``img_shp`` are all four sizes. TypeError for 'float16'.
+
+    The result is an array of topgrad's library, and channels-last where that is.
+    """
     return _gradinput(
         2, kerns, topgrad, img_shp, border_mode, subsample, dilation, conv_mode, precision, algo, num_groups,
         alpha=alpha, beta=beta, out=out,
@@ -345,7 +348,7 @@ class _Convolution(DnnBase):
         self, algo: str | None = None, inplace: bool = False, num_groups: int = 1, workmem: str | None = None
     ) -> None:
         super().__init__()
-        self.algo, self.inplace = _workmem(workmem, algo), conv_build.truth("inplace", inplace)
+        self.algo, self.inplace = _workmem(type(self).__name__, workmem, algo), conv_build.truth("inplace", inplace)
         self.num_groups = conv_build.groups_of(num_groups)
 
     def _check(self, desc: Any, **arrays: Any) -> int:
@@ -362,7 +365,14 @@ class _Convolution(DnnBase):
         return axes
 
     def _groups(self, desc: GpuDnnConvDesc) -> int:
-        return max(self.num_groups, desc.num_groups)
+        """The operation's or the descriptor's, whichever is not 1; ValueError where both are and differ."""
+        found = {self.num_groups, conv_build.groups_of(desc.num_groups)} - {1}
+        if len(found) > 1:
+            raise ValueError(
+                f"num_groups: expected the {type(self).__name__}'s and the GpuDnnConvDesc's to agree, got "
+                f"{self.num_groups} and {desc.num_groups}"
+            )
+        return found.pop() if found else 1
 
     def _scaled(self, output: Any, alpha: float | None, beta: float | None) -> dict[str, Any]:
         """alpha, beta and where the result goes: ``output`` itself, or a copy of it where its values count."""

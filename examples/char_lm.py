@@ -122,7 +122,7 @@ def main() -> None:
         if len(losses) % 200 == 0:
             passed = time.perf_counter() - start
             print(f"{passed:5.0f} s  step {len(losses):5d}  {np.mean(losses[-200:]) / np.log(2):.3f} bits a character")
-            if passed > options.seconds:
+            if not passed <= options.seconds:  # also where that is not a number
                 break
     print("".join(alphabet[i] for i in model.sample(alphabet.index("P"), 300)))
 

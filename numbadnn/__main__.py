@@ -1,19 +1,21 @@
 """The command line: ``numbadnn info | validate | explain | bench | tune``. It parses, calls and prints; others do the work.
 
 Exit status: 0 all good, 1 a mismatch, 2 wrong usage, 3 the environment cannot run what was asked, 70 an error of numbadnn's own,
-130 interrupted (Ctrl-C).
+130 interrupted (Ctrl-C), 141 where whoever reads the output has closed it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import math
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 
 from numbadnn.config import from_environment
 from numbadnn.errors import NumbaDNNError
+from numbadnn.stored import as_json
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -32,7 +34,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="OP|CASE",
         help="operations, cases, patterns ('resnet50/*') or problem lines; default: all",
     )
-    check.add_argument("--data", nargs="+", metavar="FILE.npy", help="arrays of your own for one operation")
+    check.add_argument(
+        "--data", nargs="+", metavar="FILE.npy", help="arrays of your own for one operation, which stands before them"
+    )
     check.add_argument("--backend", choices=("cudnn", "numba", "cpu"), help="this backend alone")
     check.add_argument(
         "--budget",
@@ -40,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="start no further case after this time (170 where there is no GPU and no case is named)",
     )
-    check.add_argument("--json", metavar="FILE", help="write all results there")
+    check.add_argument("--json", type=_file, metavar="FILE", help="write all results there")
     check.add_argument(
         "--determinism", action="store_true", help="measure levels of determinism, and write the errata file"
     )
@@ -65,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("names", nargs="*", metavar="OP|CASE", help="as for tune; default: the bench cases")
     bench.add_argument("--backend", choices=("cudnn", "numba", "cpu"), help="this backend alone")
     bench.add_argument("--budget", type=_seconds, metavar="SECONDS", help="start no further case after this time")
-    bench.add_argument("--json", metavar="FILE", help="write every time there")
+    bench.add_argument("--json", type=_file, metavar="FILE", help="write every time there")
     tune = commands.add_parser(
         "tune",
         help="measure every implementation of a case and keep the fastest",
@@ -75,9 +79,12 @@ def _parser() -> argparse.ArgumentParser:
         "names", nargs="*", metavar="OP|CASE", help="as for validate, or a network (resnet50); default: the bench cases"
     )
     tune.add_argument("--budget", type=_seconds, metavar="SECONDS", help="start no further case after this time")
-    tune.add_argument("--json", metavar="FILE", help="write every candidate's time there")
+    tune.add_argument("--json", type=_file, metavar="FILE", help="write every candidate's time there")
     tune.add_argument(
-        "--seconds", type=_seconds, default=12.0, help="for one case, candidates left after them are not looked at"
+        "--seconds",
+        type=_seconds,
+        default=12.0,
+        help="for one case, candidates left after them are not looked at (12)",
     )
     tune.add_argument(
         "--jobs", type=_processes, default=1, metavar="N", help="processes that plan and check side by side"
@@ -86,10 +93,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, got {text}")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, got {text!r}")
     return value
+
+
+def _file(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("expected the name of a file, got ''")
+    return text
 
 
 def _processes(text: str) -> int:
@@ -106,7 +122,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = {"info": _info, "validate": _validate, "explain": _explain, "bench": _bench, "tune": _tune}
     try:
         from_environment()  # a value that is none is wrong usage of every command, not an error of each case
-        return run[options.command](options)
+        status = run[options.command](options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever read the output has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at its end
+        return 141  # what shells give a program that SIGPIPE ended
     except (ValueError, TypeError, OverflowError, OSError) as error:
         print(f"numbadnn {options.command}: {error}", file=sys.stderr)
         return 2
@@ -125,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _info(options: argparse.Namespace) -> int:
     from numbadnn import info
 
-    print(json.dumps(info.collect(), indent=1, default=str) if options.json else info.text())
+    print(as_json(info.collect(), indent=1, default=str) if options.json else info.text())
     return 0
 
 
@@ -170,7 +191,7 @@ def _explain(options: argparse.Namespace) -> int:
 
     found = explanations(_lines(options.case))
     if options.json:
-        print(json.dumps([e.as_dict() for e in found], indent=1))
+        print(as_json([e.as_dict() for e in found], indent=1))
         return 0 if all(e.chosen for e in found) else 3
     print("\n\n".join(map(str, found)))
     return 0 if all(e.chosen for e in found) else 3

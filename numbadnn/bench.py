@@ -8,7 +8,6 @@ one with its configuration, the others with what they take by themselves. Nothin
 from __future__ import annotations
 
 import contextlib
-import json
 import statistics
 import time
 from dataclasses import asdict, dataclass
@@ -41,26 +40,37 @@ class Timing:
 
 def run(names: list[str], backend: str | None, budget: float | None, json_file: str | None) -> int:
     """Time, print, and give the exit status; ValueError means wrong usage."""
-    begin, rows, ran = time.perf_counter(), [], False
+    begin, rows, ran, begun = time.perf_counter(), [], False, False
+    if backend and (reason := info.absent(backend)):
+        print(f"backend {backend} cannot be used here: {reason}")
+        return NOTHING_RAN
     device = 0 if info.gpus() and backend != "cpu" else -1
     cases = cases_of(names)
+    problems = [case.problem(small=device < 0) for case in cases]
+    for problem in problems:
+        if any(spec.size == 0 for spec in (*problem.inputs, *problem.outputs)):
+            raise ValueError(f"expected operands with elements, to time something, got {problem}")
     try:
-        for number, case in enumerate(cases):
+        for number, (case, problem) in enumerate(zip(cases, problems, strict=True)):
             if budget is not None and time.perf_counter() - begin > budget:
                 print(f"{len(cases) - number} cases left out: the budget of {budget:g} s was spent")
                 break
-            problem = case.problem(small=device < 0)
-            timings = _timed_on(device, case, problem, backend)
+            begun = True
+            try:
+                timings = _timed_on(device, case, problem, backend)
+            except Exception as error:  # one case that cannot even be set up must not end the others
+                print(f"{problem}\n  {type(error).__name__}: {(str(error).splitlines() or [''])[0]}", flush=True)
+                continue
             print("\n".join(_lines(problem, timings)), flush=True)
             ran = ran or any(t.time_us is not None for t in timings)
             rows.append({"case": case.name, "problem": str(problem), "timings": [asdict(t) for t in timings]})
     finally:  # a run that is ended has its file, as far as it is
         if json_file:
             facts = {"device": stored.device_name(device), "versions": stored.versions(device), "cases": rows}
-            Path(json_file).write_text(json.dumps({"format": "numbadnn-bench-1", **facts}, indent=1) + "\n")
+            Path(json_file).write_text(stored.as_json({"format": "numbadnn-bench-1", **facts}, indent=1) + "\n")
     if ran:
         return OK
-    print("nothing that was asked for can run here")
+    print("nothing that was asked for can run here" if begun else "nothing was begun")
     return NOTHING_RAN
 
 
@@ -79,8 +89,6 @@ def _timed_on(device: int, case: Case, problem: Any, backend: str | None) -> lis
 
 def timings_of(problem: Any, policy: Policy, backend: str | None = None) -> list[Timing]:
     """Every implementation on the device under the options in force, the fastest first, those refused last."""
-    if any(spec.size == 0 for spec in (*problem.inputs, *problem.outputs)):
-        raise ValueError(f"expected operands with elements, to time something, got {problem}")
     options, choice = config.current(), None
     with contextlib.suppress(NotSupportedError):
         choice = select.choose(problem, policy, options.replace({"tune": "cached"}, {}), backend)

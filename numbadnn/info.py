@@ -71,6 +71,13 @@ def no_gpu_reason() -> str:
     return "CUDA shows this process no device"
 
 
+def absent(backend: str) -> str:
+    """Why a backend that was asked for cannot run here ("" = it can)."""
+    from numbadnn.select import unavailable
+
+    return "" if backend == "cpu" else no_gpu_reason() or unavailable(backend, 0)
+
+
 def driver_version() -> str:
     """The newest CUDA version that the driver runs, "" without a driver."""
     from numbadnn.kernels import _driver
@@ -163,9 +170,10 @@ def text(facts: dict[str, Any] | None = None) -> str:
     else:
         lines += [f"  {line}" for line in found["reason"].splitlines()]
     lines += ["", "Options"]
+    width = max(len(option["origin"]) for option in facts["options"].values())
     for name, option in facts["options"].items():
         value = _shown(name, option["value"])
-        lines.append(f"  {name:16} {value:24} {option['origin']:12} {option['environment']} = {option['values']}")
+        lines.append(f"  {name:16} {value:24} {option['origin']:{width}} {option['environment']} = {option['values']}")
     lines += ["", "Operations", *_table(facts["operations"])]
     return "\n".join(line.rstrip() for line in lines)
 

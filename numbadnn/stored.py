@@ -12,6 +12,7 @@ import contextlib
 import functools
 import itertools
 import json
+import math
 import os
 import platform
 import re
@@ -168,6 +169,23 @@ def lock_name(device: int) -> Path:
     """The lock of whoever measures on a device: in the temporary folder, one a user."""
     user = os.getuid() if hasattr(os, "getuid") else "user"
     return Path(tempfile.gettempdir(), f"numbadnn-{user}-{file_name(device).removesuffix('.json')}-{device}.lock")
+
+
+def as_json(document: Any, **options: Any) -> str:
+    """As JSON, which has no word for what is not finite: that is null.
+
+    >>> as_json({"worst": float("inf")})
+    '{"worst": null}'
+    """
+    return json.dumps(_finite(document), allow_nan=False, **options)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def plain(value: Any) -> Any:

@@ -38,9 +38,10 @@ def run(
     device = 0 if info.gpus() else -1
     cases, outcomes, gains = cases_of(names), [], []
     tasks = [Task(case, device, seconds) for case in cases]
-    path = ""
+    path, begun = "", False
     try:
         for number, (case, outcome, stored_at, lines) in enumerate(_results(tasks, jobs, begin, budget), 1):
+            begun = True
             _clear()
             print(*(f"{number}/{len(cases)} {line}" for line in lines), sep="\n", flush=True)
             if outcome is None or not outcome.timed:
@@ -55,7 +56,7 @@ def run(
         if json_file:
             _write(json_file, outcomes, device, seconds)
     if not outcomes:
-        print("nothing that was asked for can run here")
+        print("nothing that was asked for can run here" if begun else "nothing was begun")
         return NOTHING_RAN
     mean = math.exp(sum(map(math.log, gains)) / len(gains))
     print(f"{len(outcomes)} cases in {seconds:.0f} s; untuned would take {mean:.2f} times as long (geometric mean)")
@@ -205,6 +206,6 @@ def _write(file: str, outcomes: list[tuple[str, tune.Outcome]], device: int, sec
     facts = {"format": "numbadnn-tuning-1", "device": stored.device_name(device), "versions": stored.versions(device)}
     from numbadnn import ranks
 
-    head = json.dumps({**facts, "architecture": ranks.architecture(device), "seconds": round(seconds, 1)}, indent=1)
-    lines = ",\n  ".join(json.dumps(row) for row in rows)  # a line a case: to be committed and compared
+    head = stored.as_json({**facts, "architecture": ranks.architecture(device), "seconds": round(seconds, 1)}, indent=1)
+    lines = ",\n  ".join(stored.as_json(row) for row in rows)  # a line a case: to be committed and compared
     Path(file).write_text(f'{head[:-2]},\n "cases": [\n  {lines}\n ]\n}}\n')

@@ -18,7 +18,7 @@ from numbadnn import __main__ as command
 from numbadnn import bench, config, info, tune_cases, workers
 from numbadnn.errors import NotSupportedError
 from numbadnn.registry import FAMILY, Executable, Impl
-from numbadnn.validate import report
+from numbadnn.validate import own_data, report
 from numbadnn.validate import run as run_
 from numbadnn.validate.check import Row
 from numbadnn.validate.faults import planted
@@ -124,7 +124,36 @@ def test_an_empty_file_of_data_is_wrong_usage(tmp_path: Path, capsys: pytest.Cap
         (("explain", "conv2"), "near it: conv2d"),
         (("explain", "conv2d x=float32:1x2x5x5 w=float32:3x4x3x3"), "expected 2 channels"),
         (("validate", "softmax", "--data", "/no/such/file.npy"), "/no/such/file.npy"),
-        (("validate", "--data", "x.npy"), "expected exactly one operation"),
+        (("validate", "softmax", "--data", "/no/such/file.npy"), "--data: cannot read /no/such/file.npy: No such file"),
+        (("validate", "--data", "x.npy"), "expected exactly one operation of conv2d, conv2d_grad_wrt_inputs"),
+        (("validate", "--data", "x.npy", "softmax"), "got none; put softmax before --data"),
+        (
+            ("validate", "softmax", "--data", "x.npy", "--budget", "3"),
+            "--budget: expected with cases, got 3 with --data",
+        ),
+        (("validate", "--budget", "inf"), "expected a number of seconds above 0, got 'inf'"),
+        (("tune", "--seconds", "abc"), "expected a number of seconds above 0, got 'abc'"),
+        (("validate", "softmax", "--json", ""), "expected the name of a file, got ''"),
+        (("validate", "--compare", "/no/a.json", "/no/b.json"), "--compare: cannot read /no/a.json: No such file"),
+        (("explain", "nonsense"), "got 'nonsense'; there are: conv2d"),
+        (
+            ("explain", "conv2d x=float32:1x2x5x5 w=float32:3x2x3x3 pad=a"),
+            "pad: expected integers with ',' between them, got 'a'",
+        ),
+        (
+            ("explain", "conv2d x=float32:1x2x5x5 w=float32:3x2x3x3 groups=1,2"),
+            "groups: expected an integer, got '1,2'",
+        ),
+        (("explain", "conv2d x=float32:1x2x5x5 w=float32:3x2x3x3 alpha=zz"), "alpha: expected a number, got 'zz'"),
+        (
+            ("explain", "pool x=float32:1x2x4x4 window=2,2"),
+            "window: expected integers with 'x' between them, got '2,2'",
+        ),
+        (("explain", "softmax x=float32"), "expected DTYPE:AxBxC"),
+        (("explain", "softmax x=float32:axb"), "shape: expected integers with 'x' between them, got 'axb'"),
+        (("explain", "bilinear_upsampling x=float32:1x1x2x2 ratio=a"), "ratio: expected integers with '/' between"),
+        (("explain", "batch_normalization_train x=float32:2x3 epsilon=-1"), "epsilon: expected a finite number >= 0"),
+        (("explain", "dropout x=float32:2x3 p=half"), "p: expected a number, got 'half'"),
         (("validate", "--backend", "gpu"), "invalid choice: 'gpu'"),
         (("validate", "--budget", "-1"), "above 0"),
         (("validate", "--budget", "soon"), "soon"),
@@ -185,10 +214,22 @@ def test_bench_gives_the_reason_of_what_is_refused_or_fails(capsys: pytest.Captu
     assert "excluded by the option exclude='cpu.loops'" in out and "nothing that was asked for can run here" in out
 
 
+def test_bench_goes_on_after_a_case_that_cannot_be_set_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, huge = tmp_path / "times.json", "softmax x=float32:1000000000x1000000000"
+    assert run("bench", huge, "softmax x=float32:2x3", "--backend", "cpu", "--json", str(file)) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(huge) and "Error: " in out.splitlines()[1] and "chosen" in out
+    (case,) = json.loads(file.read_text())["cases"]
+    assert case["case"] == "softmax x=float32:2x3"
+
+
 def test_bench_begins_no_case_after_its_budget(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"softmax x=float32:2x{n}" for n in (3, 4)]
     assert run("bench", *lines, "--budget", "1e-9", "--backend", "cpu") == 3
-    assert "2 cases left out: the budget of 1e-09 s was spent" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "2 cases left out: the budget of 1e-09 s was spent" in out and out.endswith("nothing was begun\n")
+    assert run("tune", *lines, "--budget", "1e-9") == 3
+    assert capsys.readouterr().out.endswith("nothing was begun\n")
 
 
 def interrupted_at(number: int, work: Callable[..., Any]) -> Callable[..., Any]:
@@ -222,6 +263,34 @@ def test_an_interrupted_run_keeps_what_it_has(
     assert [row["reason"] for row in found[1:]] == ["interrupted"] * 2
 
 
+def test_own_arrays_interrupted_keep_what_they_have(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    array, file = tmp_path / "x.npy", tmp_path / "found.json"
+    np.save(array, np.ones((2, 3), "float32"))
+    monkeypatch.setattr(own_data, "check", interrupted_at(2, own_data.check))
+    assert run("validate", "softmax", "--data", str(array), "--json", str(file)) == 130
+    first, second = json.loads(file.read_text())["rows"]
+    assert first["status"] in ("ok", "refused") and (second["status"], second["reason"]) == ("not run", "interrupted")
+    assert "interrupted" in capsys.readouterr().out
+
+
+def test_a_reader_that_closes_the_pipe_is_no_wrong_usage() -> None:
+    words = [sys.executable, "-m", "numbadnn", "explain", "conv2d"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as shown:
+        assert shown.stdout is not None and shown.stderr is not None
+        shown.stdout.readline()
+        shown.stdout.close()
+        assert shown.stderr.read() == "" and shown.wait() == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file that is always full")
+def test_a_report_that_cannot_be_written_does_not_hide_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("validate", "--backend", "cpu", "softmax x=float32:2x3", "--json", "/dev/full") == 3
+    printed = capsys.readouterr()
+    assert "1 agree" in printed.out and "--json: cannot write /dev/full: No space left" in printed.err
+
+
 def test_an_error_of_our_own_is_no_mismatch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -249,10 +318,9 @@ def test_processes_interrupted_keep_what_they_have(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(bool(info.gpus()), reason="this machine has a GPU")
 def test_what_cannot_run_here_is_3(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("validate", CASE, "--backend", "cudnn") == 3
-    assert "cannot be used here" in capsys.readouterr().out
-    assert run("bench", CASE, "--backend", "numba") == 3
-    assert "the arrays are on the CPU" in capsys.readouterr().err
+    for words in (("validate",), ("bench",), ("validate", "--determinism")):
+        assert run(*words, CASE, "--backend", "numba") == 3
+        assert capsys.readouterr().out == f"backend numba cannot be used here: {info.no_gpu_reason()}\n"
 
 
 def test_help_offers_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ from numbadnn.registry import Executable, Impl
 from numbadnn.validate import own_data, photographs, report, run, simulator
 from numbadnn.validate.check import Row, Subject, check
 from numbadnn.validate.execute import execute
+from numbadnn.validate.faults import planted
 from numbadnn.validate.oracle import Trial, expected
 
 CONV = "conv2d x=float32:2x3x6x6 w=float32:4x3x3x3 pad=1,1,1,1"
@@ -215,6 +216,22 @@ def test_validate_gives_0_and_a_table(tmp_path: Path, capsys: pytest.CaptureFixt
     assert document["exit_status"] == 0 and "numpy" in document["environment"]["versions"]
 
 
+def test_a_report_is_json_whatever_was_found(tmp_path: Path) -> None:
+    """JSON has no word for infinity, which is how far from the truth a NaN is."""
+
+    def spoil(problem: Any, inputs: Any, output: np.ndarray) -> None:
+        output[...] = np.nan
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    file = tmp_path / "out.json"
+    with planted(implementation(spoil, SOFTMAX)):
+        assert run.validate([SOFTMAX], backend="cpu", json_file=str(file)) == 1
+    rows = json.loads(file.read_text(), parse_constant=refuse)["rows"]
+    assert [row["worst"] for row in rows if row["status"] == "mismatch"] == [None]
+
+
 def test_validate_gives_1_for_a_wrong_implementation(wrong_softmax: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert run.validate([SOFTMAX], backend="cpu") == 1
     out = capsys.readouterr().out
@@ -320,6 +337,19 @@ def test_plain_table_lines_up() -> None:
     header, first, second = report.plain_table(rows).splitlines()
     assert header.index("result") == first.index("ok") == second.index("mismatch")
     assert "0.500" in first and "1,2" in first
+
+
+def test_a_narrow_terminal_keeps_what_a_row_is_about() -> None:
+    rows = [Row("c" * 30, "cpu.loops", "", "ok", "", 0.5, (1, 2), 3, True, True, speed=2.0, speed_unit="GB/s")]
+    everything = report.fitting_columns(rows, 200)
+    assert [report.HEADER[i] for i in everything] == list(report.HEADER)
+    assert [report.HEADER[i] for i in report.fitting_columns(rows, 80)][:4] == list(report.HEADER[:4])
+    assert [report.HEADER[i] for i in report.fitting_columns(rows, 10)] == list(report.HEADER[:4])
+    for width in range(65, 130):
+        widths = [
+            max(len(report.HEADER[i]), len(report.cells(rows[0])[i])) for i in report.fitting_columns(rows, width)
+        ]
+        assert len(widths) == 4 or sum(widths) + 2 * (len(widths) - 1) <= width
 
 
 # ---- the user's own arrays --------------------------------------------------------------------------------------------

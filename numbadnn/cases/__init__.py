@@ -78,10 +78,9 @@ def _named(name: str, tag: str) -> list[Case]:
         return [Case(name, str(parse(name)), frozenset())]
     matching = [c for c in cases.values() if name in c.tags or fnmatch.fnmatchcase(c.name, name)]
     if not matching:
-        near = difflib.get_close_matches(name, [*FAMILY, *cases], n=5, cutoff=0.5) or [*FAMILY, "contract", "validate"]
-        raise ValueError(
-            f"expected an operation, a case, a pattern or a problem line, got {name!r}; near it: {', '.join(near)}"
-        )
+        near = difflib.get_close_matches(name, [*FAMILY, *cases], n=5, cutoff=0.5)
+        hint = f"near it: {', '.join(near)}" if near else f"there are: {', '.join([*FAMILY, 'contract', 'validate'])}"
+        raise ValueError(f"expected an operation, a case, a pattern or a problem line, got {name!r}; {hint}")
     return matching
 
 

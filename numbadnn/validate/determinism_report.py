@@ -57,6 +57,9 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
     follow from whole runs alone.
     """
     begin = time.perf_counter()
+    if backend and (reason := info.absent(backend)):
+        print(f"backend {backend} cannot be used here: {reason}")
+        return CANNOT_RUN
     device = 0 if info.gpus() and backend != "cpu" else -1
     rows: list[Row] = []
     begun: list[Row] = []
@@ -76,8 +79,11 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
     print(table(rows))
     if rows:
         print(exercised(rows))
-        path = errata.store(config.current(), device, wanting(rows), measured_levels(rows))
-        print(f"{len(wanting(rows))} found wanting, written to {path}")
+        try:
+            path = errata.store(config.current(), device, wanting(rows), measured_levels(rows))
+            print(f"{len(wanting(rows))} found wanting, written to {path}")
+        except OSError as error:  # what was found is worth more than the file
+            print(f"{len(wanting(rows))} found wanting; the errata cannot be written: {error}")
     seconds = time.perf_counter() - begin
     print(f"{len(rows)} implementations and engines on {len({r.case for r in rows})} cases in {seconds:.0f} s")
     if not rows:

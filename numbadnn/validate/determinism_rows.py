@@ -132,20 +132,26 @@ def write_report(file: str, rows: list[Row], device: int, seconds: float) -> Non
 
 
 def _write(file: str, head: dict[str, Any], rows: list[Row]) -> None:
-    lines = ",\n  ".join(json.dumps(dataclasses.asdict(row)) for row in rows)
-    Path(file).write_text(f'{json.dumps(head, indent=1)[:-2]},\n "rows": [\n  {lines}\n ]\n}}\n')
+    lines = ",\n  ".join(stored.as_json(dataclasses.asdict(row)) for row in rows)
+    Path(file).write_text(f'{stored.as_json(head, indent=1)[:-2]},\n "rows": [\n  {lines}\n ]\n}}\n')
 
 
 def read_report(file: str) -> tuple[dict[str, Any], dict[tuple[str, str, str], Row]]:
     """A report and its rows; ValueError for a file that is none."""
     try:
-        document = json.loads(Path(file).read_text())
+        text = Path(file).read_bytes()
+    except OSError as error:
+        raise ValueError(f"--compare: cannot read {file}: {error.strerror}") from None
+    try:
+        document = json.loads(text)
         rows = [Row(**row) for row in document["rows"]] if document["format"] == FORMAT else []
         found = {row.key: row for row in rows}
         if lacking := [name for name in ("device", "versions", "date") if name not in document]:
             raise KeyError(*lacking)
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"--compare: {file} is no report of validate --determinism --json: {error!r}") from None
+        raise ValueError(
+            f"--compare: {file} is no report of validate --determinism --json: {type(error).__name__}: {error}"
+        ) from None
     if document["format"] != FORMAT:
         raise ValueError(f"--compare: expected the format {FORMAT!r} in {file}, got {document['format']!r}")
     return document, found

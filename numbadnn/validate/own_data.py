@@ -13,6 +13,7 @@ from numbadnn.arrays.numpy_ import address, numpy_dtype, strided_empty
 from numbadnn.config import BACKENDS
 from numbadnn.errors import BackendUnavailableError, NotSupportedError
 from numbadnn.info import no_gpu_reason
+from numbadnn.validate import report
 from numbadnn.validate.check import RUNS, Row, speed
 from numbadnn.validate.determinism import fingerprint, same_bits
 from numbadnn.validate.oracle import Trial
@@ -43,6 +44,8 @@ def load(op: str, files: list[str]) -> tuple[np.ndarray, ...]:
             array = np.load(Path(file), allow_pickle=False)
         except (ValueError, EOFError) as error:
             raise ValueError(f"--data: {file} is not a .npy file: {error}") from None
+        except OSError as error:
+            raise ValueError(f"--data: cannot read {file}: {error.strerror}") from None
         if not isinstance(array, np.ndarray):
             raise ValueError(f"--data: expected a .npy file with one array, got {file}")
         arrays.append(array.view(numpy_dtype("bfloat16")) if array.dtype.str == "|V2" else array)
@@ -96,9 +99,25 @@ def check(op: str, arrays: tuple[np.ndarray, ...], backend: str) -> Row:
     return row
 
 
+def operation(names: list[str], files: list[str]) -> str:
+    """The one operation that is named; ValueError otherwise, which says where it is to stand."""
+    if len(names) != 1:
+        beside = f"; put {files[-1]} before --data" if files[-1] in ARRAYS else ""
+        raise ValueError(
+            f"--data: expected exactly one operation of {', '.join(ARRAYS)}, got {names or 'none'}{beside}"
+        )
+    return names[0]
+
+
 def rows(op: str, files: list[str], backend: str | None) -> list[Row]:
-    arrays = load(op, files)
-    return [check(op, arrays, b) for b in ([backend] if backend else BACKENDS)]
+    """A row a backend; interrupted, those there are and one that says so."""
+    arrays, found = load(op, files), []
+    try:
+        for one in [backend] if backend else BACKENDS:
+            found.append(check(op, arrays, one))
+    except KeyboardInterrupt:
+        found.append(Row(f"data {op}", "all", "", report.NOT_RUN, report.BY_CTRL_C))
+    return found
 
 
 def _to_device(array: np.ndarray) -> Any:

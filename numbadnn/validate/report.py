@@ -9,13 +9,12 @@ import collections
 import contextlib
 import datetime
 import importlib.util
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from numbadnn import info
+from numbadnn import info, stored
 from numbadnn.validate.check import Row
 
 OK, MISMATCH, USAGE, CANNOT_RUN = 0, 1, 2, 3
@@ -25,6 +24,8 @@ INTERRUPTED, BY_CTRL_C = 130, "interrupted"
 NOT_RUN = "not run"
 HEADER = ("case", "implementation", "result", "error/bound", "at", "ULP", "integers", "same bits", "speed")
 RIGHT = {3, 5, 8}
+#: columns that a narrow terminal does without, the first one first
+DISPENSABLE = ("at", "speed", "ULP", "same bits", "integers")
 SHOWN_REASONS = 12
 
 
@@ -107,6 +108,17 @@ def plain_table(rows: list[Row]) -> str:
     )
 
 
+def fitting_columns(rows: list[Row], width: int) -> list[int]:
+    """Which columns a terminal so wide has room for: which case and implementation, and how it went, go last."""
+    lines = [HEADER, *(cells(row) for row in shown(rows))]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADER))]
+    kept = list(range(len(HEADER)))
+    for name in DISPENSABLE:
+        if sum(widths[i] + 2 for i in kept) - 2 > width:
+            kept.remove(HEADER.index(name))
+    return kept
+
+
 def has_rich() -> bool:
     return importlib.util.find_spec("rich") is not None
 
@@ -127,12 +139,15 @@ def _rich_table(rows: list[Row]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*HEADER, box=None, header_style="bold")
-    for i in RIGHT:
-        table.columns[i].justify = "right"
+    console = Console()
+    kept = fitting_columns(rows, console.width)
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
+    for i in kept:
+        table.add_column(HEADER[i], justify="right" if i in RIGHT else "left", overflow="fold", no_wrap=i > 1)
     for row in shown(rows):
-        table.add_row(*cells(row), style="" if row.status == "ok" else "bold red")
-    Console().print(table)
+        line = cells(row)
+        table.add_row(*(line[i] for i in kept), style="" if row.status == "ok" else "bold red")
+    console.print(table)
 
 
 @contextlib.contextmanager
@@ -178,4 +193,4 @@ def write_json(path: str, rows: list[Row], seconds: float, arguments: dict[str, 
         "environment": info.collect(),
         "rows": [row.as_dict() for row in rows],
     }
-    Path(path).write_text(json.dumps(document, indent=1, default=str) + "\n")
+    Path(path).write_text(stored.as_json(document, indent=1, default=str) + "\n")

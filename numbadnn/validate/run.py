@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from numbadnn import info, workers
 from numbadnn.cases import Case, find
-from numbadnn.registry import FAMILY, implementations
+from numbadnn.registry import implementations
 from numbadnn.validate import own_data, photographs, report, simulator
 from numbadnn.validate.check import Row, Subject, check, policy_in_force
 
@@ -57,16 +58,15 @@ def validate(
     start = time.perf_counter()
     if json_file:
         report.check_writable(json_file)
-    if backend and (reason := absent(backend)):
+    if backend and (reason := info.absent(backend)):
         print(f"backend {backend} cannot be used here: {reason}")
         return report.CANNOT_RUN
     total = 0
-    if data and processes:
-        raise ValueError(f"--jobs: expected with cases, got {processes} with --data")
+    for option, value in (("--jobs", processes), ("--budget", budget)):
+        if data and value:
+            raise ValueError(f"{option}: expected with cases, got {value:g} with --data")
     if data:
-        if len(names) != 1 or names[0] not in FAMILY:
-            raise ValueError(f"--data: expected exactly one operation of {', '.join(FAMILY)}, got {names or 'none'}")
-        rows = own_data.rows(names[0], data, backend)
+        rows = own_data.rows(own_data.operation(names, data), data, backend)
     else:
         with contextlib.ExitStack() as stack:
             todo = list(jobs(names, backend))
@@ -87,9 +87,12 @@ def validate(
         print("(pip install numbadnn[cli] for a progress bar)")
     report.show(rows, seconds, total)
     if json_file:
-        report.write_json(
-            json_file, rows, seconds, {"names": names, "backend": backend, "budget": budget, "data": data}, status
-        )
+        arguments = {"names": names, "backend": backend, "budget": budget, "data": data}
+        try:
+            report.write_json(json_file, rows, seconds, arguments, status)
+        except OSError as error:  # what was found is worth more than the file
+            print(f"--json: cannot write {json_file}: {error.strerror}", file=sys.stderr)
+            return status or report.CANNOT_RUN
     return status
 
 
@@ -109,15 +112,6 @@ def fitting() -> int:
 def _cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def absent(backend: str) -> str:
-    """Why a backend that was asked for cannot run here ("" = it can)."""
-    from numbadnn.select import unavailable
-
-    if backend == "cpu":
-        return ""
-    return info.no_gpu_reason() or unavailable(backend, 0)
 
 
 def check_all(subject: Subject, backend: str | None) -> list[Row]:

@@ -109,14 +109,14 @@ class Spec:
         >>> Spec.parse("float16:4x1x2x2").strides
         (4, 4, 2, 1)
         """
-        dtype, shape_text, *rest = text.split(":")
+        dtype, shape_text, *rest = text.split(":") if ":" in text else ("", "")
         aligned = "unaligned" not in rest
         rest = [r for r in rest if r != "unaligned"]
         if dtype not in ITEMSIZE or len(rest) > 1:
             raise ValueError(
                 f"expected DTYPE:AxBxC[:nhwc|:strides] with a dtype of {', '.join(ITEMSIZE)}, got {text!r}"
             )
-        shape = tuple(int(n) for n in shape_text.split("x"))
+        shape = integers("shape", shape_text, "x")
         if any(not 0 <= n <= LARGEST for n in shape):
             raise ValueError(f"expected sizes from 0 to 2**40, got {text!r}")
         if not rest:
@@ -124,10 +124,38 @@ class Spec:
         elif rest[0] == "nhwc":
             strides = channels_last_strides(shape)
         else:
-            strides = tuple(int(s) for s in rest[0].split(","))
+            strides = integers("strides", rest[0])
         if len(strides) != len(shape):
             raise ValueError(f"expected one stride an axis, got {text!r}")
         return Spec(dtype, shape, strides, aligned)
+
+
+def integers(name: str, text: str, between: str = ",") -> tuple[int, ...]:
+    """The integers of a word of a problem's line; ValueError with its name otherwise.
+
+    >>> integers("pad", "1,0")
+    (1, 0)
+    """
+    try:
+        return tuple(int(n) for n in text.split(between))
+    except ValueError:
+        raise ValueError(f"{name}: expected integers with {between!r} between them, got {text!r}") from None
+
+
+def integer(name: str, text: str) -> int:
+    """The one integer of such a word."""
+    values = integers(name, text)
+    if len(values) != 1:
+        raise ValueError(f"{name}: expected an integer, got {text!r}")
+    return values[0]
+
+
+def number(name: str, text: str) -> float:
+    """The number of a word of a problem's line; ValueError with its name otherwise."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name}: expected a number, got {text!r}") from None
 
 
 def shown(number: float) -> str:

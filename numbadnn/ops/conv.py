@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from numbadnn import shapes
-from numbadnn.problem import Spec, normalised_strides, shown
+from numbadnn.problem import Spec, integer, integers, normalised_strides, number, shown
 
 
 class Operation(NamedTuple):
@@ -164,7 +164,7 @@ class ConvProblem:
         x, w = (_as_called(op, name, spec) for name, spec in (("x", x), ("w", w)))
 
         def numbers(name: str, default: int, count: int) -> tuple[int, ...]:
-            values = tuple(int(v) for v in fields[name].split(",")) if name in fields else (default,) * count
+            values = integers(name, fields[name]) if name in fields else (default,) * count
             if len(values) != count:
                 raise ValueError(f"{name}: expected {count} numbers for {op}, got {values}")
             return values
@@ -175,12 +175,12 @@ class ConvProblem:
         y = Spec.parse(fields["y"]) if "y" in fields else Spec.of(x.dtype, shape, x.layout)
         if len(y.shape) == len(x.shape):
             y = _as_called(op, "y", y)
-        groups = shapes.as_int("groups", int(fields.get("groups", "1")), 1)
+        groups = shapes.as_int("groups", integer("groups", fields.get("groups", "1")), 1)
         check_channels(x.shape, w.shape, groups, axes)
         if y.shape != shape or {x.dtype, w.dtype, y.dtype} != {x.dtype}:
             raise ValueError(f"expected y of shape {shape} and one dtype for all operands, got {text!r}")
         check_regions(w.shape, shape, axes)
-        alpha, beta = float(fields.get("alpha", "1")), float(fields.get("beta", "0"))
+        alpha, beta = number("alpha", fields.get("alpha", "1")), number("beta", fields.get("beta", "0"))
         if (flip := fields.get("flip", "1")) not in ("0", "1"):
             raise ValueError(f"flip: expected 0 or 1, got {flip!r}")
         problem = ConvProblem(op, x, w, y, padding, stride, dilation, flip == "1", groups, alpha, beta)

@@ -16,7 +16,7 @@ from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.errors import NotSupportedError
 from numbadnn.operands import output_spec
-from numbadnn.problem import Spec, operand
+from numbadnn.problem import Spec, number, operand
 from numbadnn.shapes import real
 
 #: default seed, as the specification has it
@@ -106,7 +106,7 @@ class DropoutProblem:
         if (output.dtype, output.shape) != (source.dtype, source.shape):
             raise ValueError(f"expected operands of one dtype and shape, got {text!r}")
         generator = fields.get("generator", "philox")
-        return DropoutProblem(op, source, output, _probability(float(fields.get("p", 0.5))), generator)
+        return DropoutProblem(op, source, output, _probability(number("p", fields.get("p", "0.5"))), generator)
 
 
 PROBLEM = DropoutProblem

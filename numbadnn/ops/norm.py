@@ -15,7 +15,7 @@ from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import output_spec
-from numbadnn.problem import Spec, operand, shown
+from numbadnn.problem import Spec, number, operand, shown
 from numbadnn.shapes import real
 
 TRAIN, TEST = "batch_normalization_train", "batch_normalization_test"
@@ -135,7 +135,8 @@ class NormProblem:
                 return Spec.of(x.dtype, x.shape, x.layout)
             return Spec.of(gamma.dtype, shape)
 
-        epsilon, factor = float(fields.get("epsilon", 1e-4)), float(fields.get("factor", 0.1))
+        epsilon = _epsilon(number("epsilon", fields.get("epsilon", "1e-4")))
+        factor = number("factor", fields.get("factor", "0.1"))
         return NormProblem(op, tuple(map(spec, inputs)), tuple(map(spec, outputs)), mode, epsilon, factor)
 
 
@@ -163,12 +164,16 @@ def parameter_shape(shape: tuple[int, ...], mode: str) -> tuple[int, ...]:
 
 def _number(name: str, value: Any, low: float, high: float, wanted: str) -> float:
     try:
-        number = real(value)
+        given = real(value)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{name}: expected a number, got {value!r}") from None
-    if not low <= number <= high:
+    if not low <= given <= high:
         raise ValueError(f"{name}: expected {wanted}, got {value!r}")
-    return number
+    return given
+
+
+def _epsilon(value: Any) -> float:
+    return _number("epsilon", value, 0.0, 1.7e308, "a finite number >= 0")
 
 
 def _build(op: str, views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
@@ -182,7 +187,7 @@ def _build(op: str, views: list[View], out_views: list[View], params: tuple[Any,
         if view.shape != wanted:
             why = "the inputs'" if name == "dy" else f"1 on the axes averaged over in mode {mode!r}"
             raise ValueError(f"{name}: expected shape {wanted} ({why}), got {view.shape}")
-    epsilon = _number("epsilon", epsilon, 0.0, 1.7e308, "a finite number >= 0")
+    epsilon = _epsilon(epsilon)
     factor = _number("running_average_factor", factor, 0.0, 1.0, "a number from 0 to 1")
     results = results[: len(views)] if op == TRAIN else results
     if out_views and len(out_views) != len(results):

@@ -19,7 +19,7 @@ from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.errors import warn
 from numbadnn.operands import output_spec
-from numbadnn.problem import Spec, operand
+from numbadnn.problem import Spec, integers, operand
 from numbadnn.shapes import whole
 
 MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
@@ -99,9 +99,9 @@ class PoolProblem:
         if op not in _OPERANDS or len(fields) != len(words) or not {"x", "window"} <= set(fields) <= known:
             raise ValueError(f"expected '{op} x=SPEC window=2x2' and stride=.. pad=.. mode=.., got {text!r}")
         x = operand(fields["x"])
-        window = _sizes(fields["window"])
-        stride = _sizes(fields["stride"]) if "stride" in fields else window
-        pad = _sizes(fields["pad"]) if "pad" in fields else (0,) * len(window)
+        window = integers("window", fields["window"], "x")
+        stride = integers("stride", fields["stride"], "x") if "stride" in fields else window
+        pad = integers("pad", fields["pad"], "x") if "pad" in fields else (0,) * len(window)
         mode = fields.get("mode", "max")
         spatial = _output_sizes("x", x.shape, window, stride, pad, mode)
         shapes = {"y": (*x.shape[:2], *spatial), "dx": x.shape}
@@ -119,10 +119,6 @@ class PoolProblem:
 
 
 PROBLEM = PoolProblem
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(int(n) for n in text.split("x"))
 
 
 #: what holds numbers in no order that its caller has given: no axes

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from numbadnn.ops.rnn_network import Network
-from numbadnn.problem import Spec, contiguous_strides, operand
+from numbadnn.problem import Spec, contiguous_strides, integer, integers, operand
 
 DTYPES = ("float16", "float32", "float64")
 #: the inputs of each operation; those after hx may be absent
@@ -135,11 +135,11 @@ class RnnProblem:
             )
         if not {"w", "x", "hx", "mode", "hidden", "layers"} <= set(fields):
             raise ValueError(f"expected w=, x=, hx=, mode=, hidden= and layers=, got {text!r}")
+        hidden, layers = integer("hidden", fields["hidden"]), integer("layers", fields["layers"])
         network = Network(
-            int(fields["hidden"]), int(fields["layers"]), fields["mode"], fields.get("input", "linear"),
-            fields.get("direction", "unidirectional"),
-        )  # fmt: skip
-        lengths = tuple(int(n) for n in fields["lengths"].split(",")) if "lengths" in fields else None
+            hidden, layers, fields["mode"], fields.get("input", "linear"), fields.get("direction", "unidirectional")
+        )
+        lengths = integers("lengths", fields["lengths"]) if "lengths" in fields else None
         specs = {name: operand(fields[name]) for name in INPUTS[op] if name in fields}
         keep = Spec.parse(fields["reserve"]).shape[0] if op == "rnn_forward" and "reserve" in fields else 0
         problem = make(op, network, specs, lengths, keep, fields.get("by", ""))

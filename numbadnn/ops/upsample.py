@@ -14,7 +14,7 @@ from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import output_spec
-from numbadnn.problem import Spec, operand
+from numbadnn.problem import Spec, integers, operand
 from numbadnn.shapes import LARGEST, whole
 
 __all__ = [
@@ -104,7 +104,7 @@ class UpsampleProblem:
         known = op in ("bilinear_upsampling", "bilinear_upsampling_grad") and len(fields) == len(words)
         if not known or not {"x", "ratio"} <= set(fields) <= {"x", "y", "ratio"}:
             raise ValueError(f"expected 'bilinear_upsampling[_grad] x=SPEC [y=SPEC] ratio=P[/Q][,P[/Q]]', got {text!r}")
-        pairs = [tuple(map(int, f"{r}/1".split("/")[:2])) for r in fields["ratio"].split(",")]
+        pairs = [integers("ratio", "/".join(f"{r}/1".split("/")[:2]), "/") for r in fields["ratio"].split(",")]
         ratio = _reduced(tuple(pairs) if len(pairs) > 1 else (pairs[0], pairs[0]), "ratio")
         forward = op == "bilinear_upsampling"
         x = operand(fields["x"], result=not forward)

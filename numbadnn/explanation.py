@@ -59,11 +59,14 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [str(self.problem), f"runs on {self.chosen or 'nothing'}, decided by {self.decided_by}"]
-        for c in self.candidates:
+        levels = [c.determinism + (f" (measured {c.measured})" if c.measured else "") for c in self.candidates]
+        name_width = max((len(c.impl) for c in self.candidates), default=0)
+        level_width = max(map(len, levels), default=0)
+        for c, level in zip(self.candidates, levels, strict=True):
             size = "" if c.workspace_bytes is None else f" workspace {c.workspace_bytes}"
             spent = "" if c.time_us is None else f" {c.time_us:.4g} us {c.timing}"
-            level = c.determinism + (f" (measured {c.measured})" if c.measured else "")
-            lines.append(f"  {c.state:8} {c.impl:20} {level:14} {c.arithmetic:12}{size}{spent} {c.reason}".rstrip())
+            head = f"  {c.state:8} {c.impl:{name_width}} {level:{level_width}} {c.arithmetic:12}"
+            lines.append(f"{head}{size}{spent} {c.reason}".rstrip())
             lines += [f"           {key}: {value}" for key, value in c.facts.items()]
             lines += ["           " + " ".join(f"{k}={v}" for k, v in engine.items()) for engine in c.engines]
         return "\n".join(lines)
@@ -97,20 +100,20 @@ def explain(problem: Any, policy: Policy, options: Options, backend: str | None 
     record = choices.lookup(problem, policy, options) or {"fastest": []}
     times = {entry["impl"]: entry["time_us"] for entry in reversed(record["fastest"])}
     candidates = [
-        _candidate(i, problem, policy, options, choice, made, times.get(i.name))
+        _candidate(i, problem, policy, options, backend, choice, made, times.get(i.name))
         for i in select.ordered(problem, policy, BACKENDS)
     ]
     return Explanation(problem, policy, choice.impl.name if choice else "", decided, tuple(candidates))
 
 
 def _candidate(
-    impl: Impl, problem: Any, policy: Policy, options: Options, choice: select.Choice | None, made: Executable | None,
-    time_us: float | None,
+    impl: Impl, problem: Any, policy: Policy, options: Options, backend: str | None, choice: select.Choice | None,
+    made: Executable | None, time_us: float | None,
 ) -> Candidate:  # fmt: skip
     """``made``: the executable of the choice, where there is one already."""
     chosen = choice is not None and choice.impl.name == impl.name
     try:
-        reason = select.refusal(impl, problem, policy, options)
+        reason = select.not_asked(impl, options, backend) or select.refusal(impl, problem, policy, options)
     except DeterminismError as error:
         reason = str(error)
     if chosen and reason:  # admitted without the algorithm that was named, or against a level that nobody asked for

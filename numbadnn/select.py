@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from numbadnn import errata, ranks
 from numbadnn.config import BACKENDS, Options, current
 from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, Refusal, warn
 from numbadnn.problem import Policy
-from numbadnn.registry import DETERMINISM, Impl, implementations
+from numbadnn.registry import DETERMINISM, FAMILY, Impl, implementations
 
 #: algorithm names that say how to choose, not what
 CHOOSING_ALGOS = ("auto", "guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
@@ -126,6 +127,7 @@ def choose(problem: Any, policy: Policy, options: Options, backend: str | None, 
     """
     if backend is not None:
         _check_named(backend, policy)
+    _warn_of_unknown(options.exclude)
     chosen = _chosen(problem, policy, options, backend, remembered)
     if chosen.fallback and options.fallback == "warn":
         why = "; ".join(f"{r.impl}: {r.reason}" for r in chosen.refusals)
@@ -150,6 +152,21 @@ def _chosen(problem: Any, policy: Policy, options: Options, backend: str | None,
     if options.tune == "measure" and policy.determinism not in FIXED_LEVELS:
         return files.measured(problem, policy, options, backend, chosen)
     return chosen
+
+
+@functools.lru_cache(64)
+def _warn_of_unknown(exclude: tuple[str, ...]) -> None:
+    """A name that is no implementation's excludes nothing, which nobody would notice."""
+    if not exclude:
+        return
+    import difflib
+
+    known = sorted({impl.name for op in FAMILY for impl in implementations(op)})
+    for pattern in exclude:
+        if not fnmatch.filter(known, pattern):
+            near = difflib.get_close_matches(pattern, known, 1)
+            meant = f": {near[0]} is meant?" if near else ""
+            warn(f"exclude={pattern!r} is the name of no implementation and excludes nothing{meant}")
 
 
 def check_backend(backend: Any) -> None:
@@ -187,6 +204,19 @@ def groups(options: Options, backend: str | None) -> list[tuple[str, ...]]:
     return [*((b,) for b in named), *([others] if len(named) == 1 else [])]
 
 
+def not_asked(impl: Impl, options: Options, backend: str | None) -> str:
+    """Why the backends that were asked for leave an implementation out ("" = they do not)."""
+    if any(impl.backend in group for group in groups(options, backend)):
+        return ""
+    return f"not of the backends asked for: {_asked(options, backend)}"
+
+
+def _asked(options: Options, backend: str | None) -> str:
+    if backend is not None:
+        return f"backend={backend} (call)"
+    return f"backend={','.join(options.backend)} ({options.origin['backend']})"
+
+
 def names_of(problem: Any, policy: Policy, options: Options, backends: tuple[str, ...]) -> list[str]:
     """The implementations that these options let be asked on this device."""
     here = [b for b in backends if not unavailable(b, policy.device)]
@@ -213,9 +243,7 @@ def _by_rank(problem: Any, policy: Policy, options: Options, backend: str | None
 
 
 def _decided(options: Options, backend: str | None) -> str:
-    if backend is not None:
-        return f"backend={backend} (call)"
-    return f"backend={','.join(options.backend)} ({options.origin['backend']})" if options.backend else "rank"
+    return _asked(options, backend) if backend is not None or options.backend else "rank"
 
 
 def _nothing(problem: Any, policy: Policy, options: Options, backend: str | None, refusals: list[Refusal]) -> Choice:
@@ -242,6 +270,8 @@ def _nothing(problem: Any, policy: Policy, options: Options, backend: str | None
     if backend is None and algo != "auto":
         return _without_algorithm(problem, policy, options, refusals)
     how = f"backend={backend!r} cannot compute" if backend else "no implementation can compute"
+    if backend is None and len(options.backend) > 1:
+        how = f"no implementation of {_asked(options, None)} can compute"
     raise NotSupportedError(f"{how} {problem}", tuple(refusals))
 
 

@@ -383,3 +383,19 @@ def test_a_complex_number_is_the_real_one_that_it_equals_or_none(name: str, call
     for other in (0.5 + 1j, np.complex64(0.5 + 1j), complex(0.5, np.nan)):
         with pytest.raises(TypeError, match=f"{name}: expected a number, got"):
             call(other)
+
+
+def test_what_the_backends_asked_for_leave_out_is_said() -> None:
+    x = np.ones((2, 3), "float32")
+    explained = numbadnn.explain(numbadnn.softmax, x, backend="cudnn")
+    (ours,) = (c for c in explained.candidates if c.impl == "cpu.loops")
+    assert (ours.state, ours.reason) == ("refused", "not of the backends asked for: backend=cudnn (call)")
+    with numbadnn.using(backend="cudnn,numba"):
+        explained = numbadnn.explain(numbadnn.softmax, x)
+        assert not explained.chosen and all(c.state == "refused" for c in explained.candidates)
+        with pytest.raises(
+            numbadnn.NotSupportedError, match=r"^no implementation of backend=cudnn,numba \(using\) can compute"
+        ):
+            numbadnn.softmax(x)
+    with numbadnn.using(backend="cudnn"):  # one name is a preference
+        assert numbadnn.explain(numbadnn.softmax, x).chosen == "cpu.loops"

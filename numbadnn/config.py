@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
+
+from numbadnn.errors import warn
 
 BACKENDS = ("cudnn", "numba", "cpu")
 _RUNTIME = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
@@ -78,7 +79,7 @@ def _path(value: Any) -> str:
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
     if not text or "\0" in str(text):
         raise ValueError("expected a path")
-    return str(text)
+    return os.path.expanduser(str(text))  # "~" that no shell has seen: of a quoted value, or of Python's
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -188,7 +189,7 @@ def _warn_of_misspelt(variables: Mapping[str, str]) -> None:
 
     for name in unknown:
         for near in difflib.get_close_matches(name, known, 1, 0.85):
-            warnings.warn(f"{name} is not an option and sets nothing: {near} is meant?", RuntimeWarning, stacklevel=2)
+            warn(f"{name} is not an option and sets nothing: {near} is meant?")
 
 
 #: what ``from_environment`` found, once it was asked: an attribute, for the hot path

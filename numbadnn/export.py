@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from numbadnn import config
 from numbadnn.problem import Spec
 
 
@@ -46,13 +47,19 @@ def _python(*statements: str) -> str:
     return 'python -c "' + "; ".join(["import torch", *statements, "torch.cuda.synchronize()"]) + '"'
 
 
+def _arithmetic(p: Any) -> list[str]:
+    """What float32 means, as the option in force has it: PyTorch's own default is TF32."""
+    tf32 = config.current().fp32_precision == "tf32"
+    return [f"torch.backends.cudnn.allow_tf32 = {tf32}"] if p.x.dtype == "float32" else []
+
+
 def _torch_conv(p: Any) -> str:
     """A correlation; true convolution turns the filters, uneven padding pads first."""
     if p.unshared or p.beta or p.alpha != 1:
         raise ValueError("torch's convolutions have neither unshared filters nor alpha and beta")
     dims = list(range(2, 2 + p.axes))
     w = f"w.flip({dims})" if p.flip and any(n > 1 for n in p.taps) else "w"
-    make = [_tensor(name, getattr(p, name)) for name in p.input_names]
+    make = [*_arithmetic(p), *(_tensor(name, getattr(p, name)) for name in p.input_names)]
     low = [pair[0] for pair in p.padding]
     fixed = f"{list(p.stride)}, {low}, {list(p.dilation)}"
     if not p.symmetric and p.direction != "forward":

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 
+import numpy as np
 import pytest
 
 import numbadnn
@@ -115,6 +117,25 @@ def test_a_path_holds_no_null_byte() -> None:
         pass
 
 
+def test_the_home_folder_by_its_short_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    with numbadnn.using(plan_file="~/plan.json", cache_dir="/tmp/~") as inner:
+        assert (inner.plan_file, inner.cache_dir) == ("/home/somebody/plan.json", "/tmp/~")
+
+
+def test_a_name_of_no_implementation_that_is_excluded_is_said() -> None:
+    x = np.ones((2, 3), "float32")
+    with (
+        numbadnn.using(exclude="cpu.lop"),
+        pytest.warns(RuntimeWarning, match="'cpu.lop' .* excludes nothing: cpu.loops"),
+    ):
+        numbadnn.softmax(x)
+    with warnings.catch_warnings(), numbadnn.using(exclude="cpu.lin*,cudnn.*,numba.direct"):
+        warnings.simplefilter("error")
+        with pytest.warns(RuntimeWarning, match=r"'cpu.lin\*' is the name of no implementation"):
+            numbadnn.softmax(x)
+
+
 def test_none_is_the_default() -> None:
     with numbadnn.using(plan_file="somewhere", backend="cpu"), numbadnn.using(plan_file=None, backend=None) as inner:
         assert (inner.plan_file, inner.backend) == ("", ())
@@ -124,3 +145,7 @@ def test_a_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBADNN_BACKND", "cpu")
     with pytest.warns(RuntimeWarning, match="NUMBADNN_BACKND is not an option .* NUMBADNN_BACKEND is meant"):
         config.from_environment.__wrapped__()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        config.from_environment.__wrapped__()
+    assert [w.filename for w in caught] == [__file__]  # at the caller's line

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import numbadnn
 from numbadnn import __main__ as command
 from numbadnn.cases import all_cases, parse
 from numbadnn.export import export
@@ -25,6 +26,16 @@ LINES = (
     "pool x=float64:2x3x7x6 window=3x2 stride=2x1 pad=1x1 mode=average_inc_pad",
     "pool x=float64:2x3x7x6x5 window=2x2x2 mode=max", "pool x=float64:1x1x4x4 window=2x2 mode=sum",
 )  # fmt: skip
+
+
+def test_float32_means_what_it_means_here() -> None:
+    """PyTorch's own default is TF32."""
+    line = "conv2d{} x=float32:2x3x7x6 w=float32:4x3x3x3"
+    for direction in ("", "_grad_wrt_inputs", "_grad_wrt_weights"):
+        assert "; torch.backends.cudnn.allow_tf32 = False; " in export(parse(line.format(direction)), "torch")
+    with numbadnn.using(fp32_precision="tf32"):
+        assert "; torch.backends.cudnn.allow_tf32 = True; " in export(parse(line.format("")), "torch")
+    assert "allow_tf32" not in export(parse(line.format("").replace("float32", "float16")), "torch")
 
 
 @pytest.mark.parametrize("line", LINES)

@@ -15,7 +15,7 @@ from typing import Any
 from numbadnn import config, operands, plan_arguments, select, stored, verbose
 from numbadnn.arrays import View, library_of
 from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal
-from numbadnn.problem import Policy, channels_last_strides, contiguous_strides
+from numbadnn.problem import Policy, channels_last_strides, contiguous_strides, is_dense
 from numbadnn.registry import Executable, Impl
 
 
@@ -45,7 +45,7 @@ class Plan:
         "_library",
         "_run",
         "_smaller",
-        "_thread_id",
+        "_thread",
         "_verbose",
         "careful",
         "choice",
@@ -77,9 +77,12 @@ class Plan:
         self._library = views[0].library
         #: library, device and spec of each array
         self.made_for = tuple((v.library, v.device, v.spec()) for v in views)
-        self._allocate = tuple(self._library.allocator(s, policy.device) for s in problem.outputs)
+        #: None where no new array has the strides of the ``out`` that it was made with
+        self._allocate: tuple[Callable[[], Any], ...] | None = None
+        if all(map(is_dense, problem.outputs)):
+            self._allocate = tuple(self._library.allocator(s, policy.device) for s in problem.outputs)
         self._finish = self._library.finish
-        self._thread_id = threading.get_ident()
+        self._thread = thread.last  # held here, it is of no other thread; a thread's number is given to the next one
         self.signatures: tuple[Any, ...] = ()
         self.words: tuple[int, ...] = ()
         #: whether the function it was made by takes its arrays the other way round than its problem
@@ -113,6 +116,7 @@ class Plan:
         if stream is not None:
             return self._launch_on(stream, arrays, addresses, targets, out, words, workspace)
         if out is None:
+            assert self._allocate is not None  # asked by whoever calls without ``out``
             results = tuple([make() for make in self._allocate])
             targets = tuple([library.address(r) for r in results])
         else:
@@ -170,7 +174,7 @@ class Plan:
         return result
 
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, workspace: Any = None) -> Any:
-        if threading.get_ident() != self._thread_id:
+        if thread.last is not self._thread:
             raise NumbaDNNError("this Plan belongs to the thread that made it; make one in each thread")
         outs = () if out is None else out if isinstance(out, tuple) else (out,)
         n = len(self.problem.inputs)
@@ -179,6 +183,11 @@ class Plan:
         beta: Any = getattr(self.problem, "beta", 0)
         if out is None and beta:
             raise ValueError(f"out: expected an array, to which beta={beta:g} is applied, got None")
+        if out is None and self._allocate is None:
+            specs = " ".join(map(str, self.problem.outputs))
+            raise ValueError(f"out: expected an array with the strides that this Plan was made for, {specs}, got None")
+        if out is not None and not outs:
+            raise ValueError("out: expected an array or a tuple of them, got ()")
         if self.reversed:
             arrays = arrays[::-1]
         probed = plan_arguments.probed(self, arrays, outs)
@@ -253,7 +262,7 @@ def _quick(plan: Plan) -> Callable[..., Any] | None:
     """
     executable, library, device = plan.executable, plan._library, plan.device
     direct, last = executable.direct, thread.last
-    if device < 0 or plan._verbose != "none" or library.finish or direct is None:
+    if device < 0 or plan._verbose != "none" or library.finish or direct is None or plan._allocate is None:
         return None
     makes, address_of, stream = plan._allocate, library.address_on_gpu or library.address, library.current_stream
     make, nbytes, scratch = makes[0], executable.workspace_bytes, library.scratch

@@ -188,9 +188,11 @@ def with_casts(executable: Executable, problem: Any, views: list[View], device: 
     if device < 0:
         from numbadnn.arrays.numpy_ import numpy_dtype, strided_empty
 
+        packed = [(i, spec) for i, spec, _ in casts]  # without the views, which hold the arrays of this call
+
         def run_on_cpu(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
             arrays = list(inputs)
-            for i, spec, _ in casts:
+            for i, spec in packed:
                 arrays[i] = strided_empty(spec)
                 arrays[i][...] = inputs[i].astype(numpy_dtype(spec.dtype))
             inner(tuple(arrays), outputs, workspace, stream)
@@ -199,10 +201,10 @@ def with_casts(executable: Executable, problem: Any, views: list[View], device: 
         return executable
     from numbadnn.kernels.copy import plan_copy
 
-    steps, offset = [], -(-executable.workspace_bytes // _ALIGN) * _ALIGN
+    steps, offset = [], _aligned(executable.workspace_bytes)
     for i, spec, view in casts:
         steps.append((i, offset, plan_copy(view.spec(), spec, (0,) * len(spec.shape), device)))
-        offset += -(-spec.size * spec.itemsize // _ALIGN) * _ALIGN
+        offset += _aligned(spec.size * spec.itemsize)
     executable.workspace_bytes = offset
 
     def run_on_gpu(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
@@ -214,6 +216,17 @@ def with_casts(executable: Executable, problem: Any, views: list[View], device: 
 
     executable.run, executable.direct = run_on_gpu, None  # its own ``direct`` knows nothing of the casts
     return executable
+
+
+def cast_bytes(problem: Any, views: list[View]) -> int:
+    """What ``with_casts`` adds to the workspace of a plan on a GPU, and what it rounds that up by at most."""
+    pairs = zip(problem.inputs, views, strict=True)
+    cast = [spec.size * spec.itemsize for spec, view in pairs if spec.dtype != view.dtype and spec.size]
+    return sum(map(_aligned, cast)) + (_ALIGN if cast else 0)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGN) * _ALIGN
 
 
 #: stands for "nothing to compute": an operand of size zero; result = beta * out, which is zeros for beta = 0

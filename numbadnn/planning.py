@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import threading
 from collections import OrderedDict
 from typing import Any, NamedTuple
@@ -59,7 +60,8 @@ def make_plan(
         plan = Plan(problem, policy, choice, executable, views)
 
     def replan(workspace_limit: int) -> Plan:
-        less = dataclasses.replace(policy, workspace_limit=workspace_limit)
+        copied = operands.cast_bytes(problem, views)  # which no choice can save
+        less = dataclasses.replace(policy, workspace_limit=max(0, workspace_limit - copied))
         return make_plan(problem, less, options, backend, views, stream)
 
     plan.replan = replan
@@ -87,6 +89,8 @@ def _choice(
 ) -> select.Choice:
     """The process-wide choice for a problem; a refusal is remembered like a choice."""
     if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
+        if backend is not None:
+            select.check_named(backend, policy)
         return select.Choice(operands.EMPTY, "empty")
     key = (problem, policy, options, backend)
     with _choices_lock:
@@ -96,8 +100,8 @@ def _choice(
     if known is None:
         try:
             known = select.choose(problem, policy, options, backend, from_files)
-        except NotSupportedError as error:
-            known = error
+        except NotSupportedError as error:  # a new one: that has the frames of the call, and so its arrays
+            known = NotSupportedError(str(error).splitlines()[0], error.candidates)
         with _choices_lock:
             remember(_choices, key, known, MAX_CHOICES)
     if isinstance(known, NotSupportedError):
@@ -133,6 +137,8 @@ def clear_caches() -> None:
         _choices.clear()
     for module in (choices, plan_file, errata):
         module.forget()
+    if named := sys.modules.get("numbadnn.cudnn.algorithms"):
+        named.forget()
 
 
 def _after_fork() -> None:
@@ -140,6 +146,9 @@ def _after_fork() -> None:
     _forked_after_cuda = _cuda_used
     _choices_lock = threading.Lock()
     choices._known_lock, plan_file._lock, errata._lock = threading.Lock(), threading.Lock(), threading.Lock()
+    for name, lock in (("numbadnn.tune", "_alone"), ("numbadnn.cudnn.lib", "_LOCK")):  # another thread may have held it
+        if module := sys.modules.get(name):
+            setattr(module, lock, threading.Lock())
     if _cuda_used:  # they hold handles of the parent's CUDA context, which must not be destroyed here
         _left_behind.extend(thread.plans.values())
     thread.plans.clear()

@@ -158,6 +158,20 @@ def number(name: str, text: str) -> float:
         raise ValueError(f"{name}: expected a number, got {text!r}") from None
 
 
+def is_dense(spec: Spec) -> bool:
+    """Whether a new array may have these strides: its elements follow each other in some order of its axes.
+
+    >>> is_dense(Spec.of("float32", (2, 3, 4), "nhwc")), is_dense(Spec("float32", (2, 3), (6, 2)))
+    (True, False)
+    """
+    follows = 1
+    for stride, n in sorted((s, n) for s, n in zip(spec.strides, spec.shape, strict=True) if n != 1):
+        if stride != follows:
+            return spec.size == 0
+        follows *= n
+    return True
+
+
 def shown(number: float) -> str:
     """A number in a problem's line: as short as may be, but no other number when it is read back.
 

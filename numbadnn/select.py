@@ -126,7 +126,7 @@ def choose(problem: Any, policy: Policy, options: Options, backend: str | None, 
     as if no file knew the problem. Warns, once however it came about, where the first choice refused.
     """
     if backend is not None:
-        _check_named(backend, policy)
+        check_named(backend, policy)
     _warn_of_unknown(options.exclude)
     chosen = _chosen(problem, policy, options, backend, remembered)
     if chosen.fallback and options.fallback == "warn":
@@ -175,7 +175,8 @@ def check_backend(backend: Any) -> None:
         raise ValueError(f"backend: expected None or one of {', '.join(BACKENDS)}, got {backend!r}")
 
 
-def _check_named(backend: str, policy: Policy) -> None:
+def check_named(backend: str, policy: Policy) -> None:
+    """ValueError for what is no backend, BackendUnavailableError for one that cannot be used on this device."""
     check_backend(backend)
     missing = unavailable(backend, policy.device)
     if missing:

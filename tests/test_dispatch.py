@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import gc
 import pickle
 import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -209,6 +212,86 @@ def test_a_plan_names_what_does_not_fit_and_takes_what_may_only_be_read() -> Non
     ):  # fmt: skip
         with pytest.raises((ValueError, TypeError), match=f"^{message}"):
             call()
+
+
+def test_a_plan_made_for_strides_that_no_new_array_has_wants_its_out() -> None:
+    """What it allocated was packed, and it wrote with the strides of ``out``: far past its end."""
+    whole, y = np.full((2, 4, 4, 24), np.nan, np.float32), numbadnn.conv2d(X, W)
+    for out in (whole[..., ::8], whole[..., 2::-1], whole[..., :3]):
+        plan = numbadnn.plan(numbadnn.conv2d, X, W, out=out)
+        with pytest.raises(
+            ValueError, match="^out: expected an array with the strides that this Plan was made for, float32:"
+        ):
+            plan(X, W)
+        assert plan(X, W, out=out) is out and np.array_equal(out, y)
+    turned = np.full((2, 3, 4, 4), np.nan, np.float32).transpose(0, 2, 3, 1)  # those of other axes' order it has
+    plan = numbadnn.plan(numbadnn.conv2d, X, W, out=turned)
+    assert np.array_equal(plan(X, W), y) and plan(X, W).strides == turned.strides
+    with pytest.raises(ValueError, match=r"^out: expected an array or a tuple of them, got \(\)"):
+        plan(X, W, out=())
+
+
+def test_a_plan_knows_its_thread_by_more_than_a_number_that_is_given_away_again() -> None:
+    found: list[Any] = []
+
+    def make() -> None:
+        found.append(numbadnn.plan(numbadnn.conv2d, X, W))
+
+    def use() -> None:
+        with pytest.raises(numbadnn.NumbaDNNError, match="belongs to the thread"):
+            found[0](X, W)
+        found.append("asked")
+
+    for work in (make, use):  # the second thread has the first one's number, on Linux
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert found[1:] == ["asked"]
+
+
+def test_neither_plans_nor_refusals_keep_the_arrays_of_a_call() -> None:
+    def mixed() -> weakref.ref[Any]:
+        x = X.copy()
+        numbadnn.conv2d(x, W.astype("f8"))
+        return weakref.ref(x)
+
+    def refused() -> weakref.ref[Any]:
+        x = X.copy()
+        with numbadnn.using(only="nothing.*"), contextlib.suppress(numbadnn.NotSupportedError):
+            numbadnn.conv2d(x, W)
+        return weakref.ref(x)
+
+    for call in (mixed, refused, refused):
+        alive = call()
+        gc.collect()
+        assert alive() is None, call.__name__
+
+
+def test_a_destination_that_may_only_be_read_is_none_in_a_repeated_call_either() -> None:
+    class Foreign:
+        def __init__(self, array: np.ndarray) -> None:
+            self.array = array
+
+        def __dlpack__(self, **options: Any) -> Any:
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> Any:
+            return self.array.__dlpack_device__()
+
+    frozen = np.zeros((2, 4, 4, 3), np.float32)
+    frozen.flags.writeable = False
+    for _ in range(2):
+        numbadnn.conv2d(Foreign(X), Foreign(W), out=Foreign(np.zeros((2, 4, 4, 3), np.float32)))
+        with pytest.raises(ValueError, match="^out: expected a writable array"):
+            numbadnn.conv2d(Foreign(X), Foreign(W), out=Foreign(frozen))
+    assert not frozen.any()
+
+
+def test_a_backend_that_was_named_is_strict_with_nothing_to_compute_too() -> None:
+    if not numbadnn.info.gpus():
+        with pytest.raises(numbadnn.BackendUnavailableError, match="backend='cudnn'"):
+            numbadnn.conv2d(X[:0], W, backend="cudnn")
+    assert numbadnn.conv2d(X[:0], W, backend="cpu").shape == (0, 4, 4, 3)
 
 
 def test_a_plan_is_not_pickled() -> None:

@@ -208,13 +208,16 @@ def test_fork_while_another_thread_writes_the_plan_file_computes(tmp_path: Path)
     """The child has no such thread, but had its locks, and waited for them for ever."""
     code = (
         "import os, signal, numpy as np, numbadnn\n"
-        "from numbadnn import choices, errata, plan_file, stored\n"
+        "from numbadnn import choices, errata, plan_file, stored, tune\n"
+        "from numbadnn.cudnn import lib\n"
         "x = np.ones((4, 5), 'float32'); numbadnn.softmax(x)\n"
-        f"with stored.lock_folder({str(tmp_path)!r}), plan_file._lock, choices._known_lock, errata._lock:\n"
+        f"with stored.lock_folder({str(tmp_path)!r}), plan_file._lock, choices._known_lock, errata._lock, "
+        "tune._alone, lib._LOCK:\n"
         "    child = os.fork()\n"
         "    if child == 0:\n"
         "        signal.alarm(20)\n"
         f"        with numbadnn.using(plan_file={str(tmp_path / 'plans.json')!r}): numbadnn.softmax(x[:3])\n"
+        "        assert not tune._alone.locked() and not lib._LOCK.locked()\n"
         "        os._exit(0)\n"
         "print(os.waitpid(child, 0)[1])\n"
     )

@@ -55,8 +55,8 @@ def _view(array: Any) -> View:
 
 def _probe(array: Any) -> tuple[Any, tuple[Any, ...]]:
     view = _view(array)
-    aligned = view.address & 15 if isinstance(view.address, int) else view.address.ctypes.data & 15
-    return view.address, ("foreign", view.shape, view.strides, view.dtype, view.device, aligned)
+    aligned = view.pointer & 15
+    return view.address, ("foreign", view.shape, view.strides, view.dtype, view.device, aligned, view.readonly)
 
 
 def _allocator(spec: Spec, device: int) -> Any:

@@ -260,7 +260,10 @@ def versions(device: int) -> str:
     if device >= 0:
         from numbadnn import cudnn
 
-        found.append(f"cudnn={cudnn.version(raises=False)}")
+        try:
+            found.append(f"cudnn={cudnn.version(raises=False)}")
+        except RuntimeError:  # the header beside the library is another version's, which is no matter of a choice
+            found.append("cudnn=?")
     for name in ("numba", "numba-cuda") if device >= 0 else ("numba",):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found.append(f"{name}={metadata.version(name)}")

@@ -1,5 +1,6 @@
 """cuDNN's convolution algorithms by name: what each direction has, what is refused and why, and on a GPU what they compute."""
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,8 +8,9 @@ import pytest
 
 import numbadnn
 from numbadnn import cases, config, select
-from numbadnn.cudnn import _conv_calls, algorithms
+from numbadnn.cudnn import _conv_calls, algorithms, lib
 from numbadnn.errors import DeterminismError, NotSupportedError
+from numbadnn.kernels import _context
 from numbadnn.problem import Policy
 from numbadnn.registry import implementations
 from numbadnn.validate.check import Row, Subject, judge
@@ -100,16 +102,47 @@ def test_once_keeps_nothing_that_the_level_in_force_refuses(monkeypatch: pytest.
     op, algo = "conv2d_grad_wrt_weights", "guess_once"
     call = _conv_calls.call_of(op)
     atomic, ordered = int(call.algorithms["none"]), int(call.algorithms["deterministic"])
-    monkeypatch.setattr(algorithms, "_ONCE", {(op, algo): atomic})  # kept while the level was not_guaranteed
+    monkeypatch.setattr(algorithms, "_KEPT", {(op, algo): atomic})  # kept while the level was not_guaranteed
     ranking = [SimpleNamespace(algo=atomic, determinism=0), SimpleNamespace(algo=ordered, determinism=1)]
     monkeypatch.setattr(algorithms, "ranked", lambda *more: ranking)
 
-    def tried(level: str) -> list[int]:
+    def tried(level: str, dtype: str = "float32") -> list[int]:
         policy = Policy(algo=algo, determinism=level)
-        return algorithms._algorithms(None, 0, call, problem_of(op), policy, (), False)  # type: ignore[arg-type]
+        return list(algorithms._algorithms(None, 0, call, problem_of(op, dtype), policy, (), False))  # type: ignore[arg-type]
 
     assert tried("not_guaranteed") == [atomic, ordered]
     assert tried("run_to_run") == [ordered]
+    assert tried("not_guaranteed", "float16") == [ordered]  # kept by a call of another type
+
+
+def test_nothing_is_timed_where_what_is_kept_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def timed(*more: Any) -> Any:
+        raise AssertionError("cuDNN was asked to time its algorithms")
+
+    call, problem = _conv_calls.call_of("conv2d"), problem_of("conv2d")
+    monkeypatch.setattr(algorithms, "ranked", timed)
+    for algo in algorithms.RUNTIME:
+        policy = Policy(algo=algo)
+        monkeypatch.setattr(algorithms, "_KEPT", {algorithms._key(problem, policy): 1})
+        tried = algorithms._algorithms(None, 0, call, problem, policy, (), True)  # type: ignore[arg-type]
+        assert next(tried) == 1
+        with pytest.raises(AssertionError, match="was asked"):
+            next(tried)
+    numbadnn.clear_caches()
+    assert not algorithms._KEPT
+
+
+def test_cudnn_times_on_no_stream_of_a_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams: list[int] = []
+    handle = SimpleNamespace(value=0, set_stream=streams.append)
+    monkeypatch.setattr(lib, "load", lambda: SimpleNamespace(version=0))
+    monkeypatch.setattr(lib, "handle", lambda library, device: handle)
+    monkeypatch.setattr(_context, "ensure_context", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(algorithms, "forms", lambda problem: ())
+    for timed in (False, True):
+        with pytest.raises(NotSupportedError):
+            algorithms._find(problem_of("conv2d"), Policy(device=0, algo="time_once"), timed)
+    assert streams == [0]
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
@@ -171,13 +204,13 @@ def test_a_name_that_is_not_to_be_had_falls_back_and_is_recorded() -> None:
 @pytest.mark.gpu
 def test_once_keeps_the_first_choice_and_asks_again_for_support() -> None:
     torch = pytest.importorskip("torch")
-    algorithms._ONCE.clear()
+    algorithms.forget()
     w = torch.randn(8, 8, 3, 3, device="cuda")
     for size in (12, 20, 300):  # the last is far larger: its workspace is asked for anew
         x = torch.randn(1, 8, size, size, device="cuda")
         y = numbadnn.conv2d(x, w, algo="time_once", backend="cudnn", filter_flip=False)
         assert torch.allclose(y, torch.nn.functional.conv2d(x, w), atol=1e-3)
-    assert set(algorithms._ONCE) == {("conv2d", "time_once")}
+    assert set(algorithms._KEPT) == {("conv2d", "time_once")}
 
 
 @pytest.mark.gpu

@@ -380,3 +380,17 @@ def test_an_engine_that_transforms_is_foretold_where_it_would_run(fake):
         assert conv.foretell(other, GPU) is None
     assert conv.foretell(problem, Policy(device=0, fp32_precision="tf32")) is None
     assert not fake.calls, "asked where no answer would be believed"
+
+
+def test_what_a_limit_leaves_to_an_engine_is_what_it_takes_with_the_copies_behind_it():
+    problem = ConvProblem.parse("conv2d x=float32:2x3x5x5:75,25,5,1:unaligned w=float32:4x3x3x3 pad=1,0,1,0")
+    some = [f for f in _forms.forms(problem) if f.buffers]
+    assert some
+    for form in some[:4]:
+        for over in (-300, -1, 0, 1, 255, 256, 257, 1000):
+            room = form.room(form.buffer_bytes + over)
+            assert room % _forms.BUFFER_ALIGNMENT == 0 and room <= over < room + _forms.BUFFER_ALIGNMENT
+    plain = next(
+        f for f in _forms.forms(ConvProblem.parse("conv2d x=float32:2x3x5x5 w=float32:4x3x3x3")) if not f.buffers
+    )
+    assert plain.room(1001) == 1001

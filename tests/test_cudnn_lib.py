@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fake_cudnn import FakeCudnn
 
-from numbadnn import cudnn
+from numbadnn import config, cudnn
 from numbadnn.cudnn import _find, lib
 from numbadnn.errors import BackendUnavailableError
 
@@ -93,6 +93,26 @@ def test_absent_everywhere_is_a_reason_with_the_trail(fresh, tmp_path):
     assert cudnn.version(raises=False) == -1
     with pytest.raises(RuntimeError, match="no usable cuDNN 9"):
         cudnn.version()
+
+
+def test_the_option_beats_the_environment(fresh):
+    asked = []
+
+    def found(explicit):
+        asked.append(explicit)
+        raise BackendUnavailableError("none")
+
+    fresh.setattr(lib, "search", found)
+    fresh.setenv("NUMBADNN_CUDNN_LIBRARY", "/a")
+    with config.using(cudnn_library="/b"):
+        assert not cudnn.available() and asked == ["/b"]
+    assert not cudnn.available() and asked == ["/b", "/a"]
+    fresh.delenv("NUMBADNN_CUDNN_LIBRARY")
+    fresh.setattr(_find, "mapped", lambda *more, **named: [])
+    for mapped in ([], [], ["/c/libcudnn.so.9"]):  # what another library has brought since is looked for again
+        fresh.setattr(_find, "mapped", lambda *more, mapped=mapped, **named: mapped)
+        cudnn.available()
+    assert asked[2:] == [None, None]
 
 
 def test_a_file_that_is_no_library(fresh, tmp_path):

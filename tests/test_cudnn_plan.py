@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -98,6 +99,23 @@ def test_a_refused_attribute_is_named_with_cudnns_message(fake):
         plan.tensor(fake.library, Spec.of("float32", (1, 1, 2, 2)), 1)
     assert caught.value.status == BAD_PARAM
     assert not fake.items or "cudnnBackendFinalize" not in fake.names()
+
+
+def test_a_plan_that_finds_no_memory_is_no_refusal(monkeypatch):
+    """A refusal is remembered, and memory may be there again a moment later."""
+    candidate = SimpleNamespace(config=None, refusal="", plan=None, workspace=None)
+    for status, wanted in ((4003, None), (4004, None), (4000, False), (3000, False)):
+
+        def failing(*more, status=status):
+            raise CudnnError(f"status {status}", status)
+
+        monkeypatch.setattr(plan._descriptors, "make", failing)
+        if wanted is None:
+            with pytest.raises(CudnnError, match=f"status {status}"):
+                plan.finalise(None, SimpleNamespace(value=0), candidate, 0)
+        else:
+            assert plan.finalise(None, SimpleNamespace(value=0), candidate, 0) is wanted
+            assert candidate.refusal == f"cuDNN does not build it: status {status}"
 
 
 def test_only_the_plan_that_is_used_is_finalised(fake):

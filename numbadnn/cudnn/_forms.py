@@ -54,6 +54,11 @@ class Form:
     def buffer_bytes(self) -> int:
         return sum(b.nbytes for b in self.buffers)
 
+    def room(self, limit: int) -> int:
+        """What a limit leaves to an engine's workspace, which copies that follow it round up; negative where they exceed it."""
+        left = limit - self.buffer_bytes
+        return left // BUFFER_ALIGNMENT * BUFFER_ALIGNMENT if self.buffers else left
+
     @property
     def copies(self) -> list[str]:
         """What is copied each call, in words; an output that is read (beta) is copied both ways."""

@@ -51,4 +51,7 @@ def restore(problem: Any, policy: Policy, stored: Any) -> Any:
         raise NotSupportedError(f"expected a form, an engine and its knobs, got {stored!r}")
     if stored["form"] not in [form.name for form in forms(problem)]:
         raise NotSupportedError(f"the stored form {stored['form']!r} is none of this problem's")
-    return {**stored, "knobs": {int(knob): int(value) for knob, value in stored["knobs"].items()}}
+    try:
+        return {**stored, "knobs": {int(knob): int(value) for knob, value in stored["knobs"].items()}}
+    except (TypeError, ValueError):
+        raise NotSupportedError(f"expected integers for an engine's knobs, got {stored['knobs']!r}") from None

@@ -4,7 +4,8 @@
 is a refusal with cuDNN's reason, and the fallback option says what then. ``guess_*`` takes the first of cuDNN's ranking that
 fits the workspace limit, ``time_*`` the first of its timings; ``*_on_shape_change`` chooses anew for each problem, ``*_once``
 keeps the first choice of the process for a direction, asks again for each problem whether it is supported and fits, and where
-it is not takes the next of that problem's own ranking (``facts`` name the algorithm that runs).
+it is not takes the next of that problem's own ranking (``facts`` name the algorithm that runs). What is chosen is the
+process's: no second thread times again. ``numbadnn.clear_caches`` forgets it.
 Source: cudnn_cnn.h, spec/semantics.md 1.4. Operands are brought into the forms of ``_forms.py`` first.
 """
 
@@ -34,8 +35,18 @@ UNKNOWN = (
     "cuDNN's C calls compute bfloat16 by engines that they do not name: small integers differed (cuDNN 9.19, H200)"
 )
 
-#: (operation, runtime name) -> the algorithm that ``*_once`` keeps
-_ONCE: dict[tuple[str, str], int] = {}
+#: what the process keeps: the algorithm of an operation and ``*_once``, of a problem and its rules with ``*_on_shape_change``
+_KEPT: dict[Any, int] = {}
+MOST_KEPT = 4096
+
+
+def forget() -> None:
+    """Choose anew from here on."""
+    _KEPT.clear()
+
+
+def _key(problem: Any, policy: Policy) -> Any:
+    return (problem.op, policy.algo) if policy.algo.endswith("_once") else (problem, policy)
 
 
 @dataclass(slots=True)
@@ -138,9 +149,14 @@ def _find(problem: Any, policy: Policy, timed: bool) -> _Ready:
     library, call = lib.load(), call_of(problem.op)
     passed: list[str] = []
     with ensure_context(policy.device):
-        handle = lib.handle(library, policy.device).value
+        ours = lib.handle(library, policy.device)
+        if (
+            timed
+        ):  # cuDNN runs its algorithms there: not on the stream of a call before this, which may be gone or captured
+            ours.set_stream(0)
+        handle = ours.value
         for form in forms(problem):
-            limit = policy.workspace_limit - form.buffer_bytes
+            limit = form.room(policy.workspace_limit)
             with _unsupported(passed, form.name):
                 descriptors = _descriptors(library, call, form.problem, policy)
                 for algorithm in _algorithms(library, handle, call, problem, policy, descriptors, timed):
@@ -174,16 +190,19 @@ def _algorithms(
     policy: Policy,
     descriptors: tuple[Any, ...],
     timed: bool,
-) -> list[int]:
-    """What is to be tried: the one that is named, or a ranking, behind the one kept by ``*_once``."""
+) -> Iterator[int]:
+    """What is to be tried: the one that is named, or the one kept, and a ranking where that is not to be had."""
     if policy.algo in call.algorithms:
-        return [int(call.algorithms[policy.algo])]
-    kept = [_ONCE[problem.op, policy.algo]] if (problem.op, policy.algo) in _ONCE else []
-    free = policy.determinism == "not_guaranteed"
-    kept = [a for a in kept if free or a in call.deterministic]  # it may have been chosen under another level
+        yield int(call.algorithms[policy.algo])
+        return
+    free, kept = policy.determinism == "not_guaranteed", _KEPT.get(_key(problem, policy))
+    # it may have been chosen under another level, or for another type
+    if kept is not None and (free or kept in call.deterministic) and not _rounds(call, problem, kept):
+        yield kept
     found = [p for p in ranked(library, handle, call, descriptors, timed) if not _rounds(call, problem, p.algo)]
-    ranking = [p.algo for p in found if free or (p.determinism == 1 and p.algo in call.deterministic)]
-    return kept + [a for a in ranking if a not in kept]
+    yield from (
+        p.algo for p in found if p.algo != kept and (free or (p.determinism == 1 and p.algo in call.deterministic))
+    )
 
 
 def plan(problem: Any, policy: Policy, config: Any) -> Executable:
@@ -191,8 +210,10 @@ def plan(problem: Any, policy: Policy, config: Any) -> Executable:
     from numbadnn.cudnn.conv import _with_copies, _without_copies
 
     ready = _find(problem, policy, timed=policy.algo.startswith("time_"))
-    if policy.algo.endswith("_once"):
-        _ONCE.setdefault((problem.op, policy.algo), ready.algorithm)
+    if policy.algo in RUNTIME:
+        if len(_KEPT) >= MOST_KEPT:
+            forget()
+        _KEPT.setdefault(_key(problem, policy), ready.algorithm)
     call, form = call_of(problem.op), ready.form
     issue = _issue(problem, policy.device, ready)
     run = _with_copies(form, issue, ready.workspace, policy.device) if form.buffers else _without_copies(issue)

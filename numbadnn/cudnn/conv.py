@@ -92,7 +92,7 @@ def prepare(problem: ConvProblem, policy: Policy, config: dict[str, Any] | None)
     with ensure_context(policy.device):
         handle = lib.handle(library, policy.device)
         for form in _forms_of(problem, config):
-            limit = policy.workspace_limit - form.buffer_bytes
+            limit = form.room(policy.workspace_limit)
             if limit < 0:
                 passed.append(f"{form.name}: copies of {form.buffer_bytes} bytes, {policy.workspace_limit} are allowed")
                 continue
@@ -265,7 +265,7 @@ def form_options(problem: ConvProblem, policy: Policy, form: Form) -> list[dict[
     from numbadnn.kernels._context import ensure_context
 
     library = lib.load()
-    limit = policy.workspace_limit - form.buffer_bytes
+    limit = form.room(policy.workspace_limit)
     with ensure_context(policy.device):
         handle = lib.handle(library, policy.device)
         try:

@@ -14,6 +14,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+from numbadnn import config
 from numbadnn.cudnn import _find
 from numbadnn.cudnn._prototypes import PROTOTYPES
 from numbadnn.errors import BackendUnavailableError, CudnnError
@@ -76,12 +77,12 @@ _FAILED: dict[str | None, str] = {}
 
 
 def load(explicit: str | None = None) -> Library:
-    """The libcudnn of this process; ``explicit`` is the user's path (default: NUMBADNN_CUDNN_LIBRARY).
+    """The libcudnn of this process; ``explicit`` is the user's path (default: the option ``cudnn_library``).
 
     Raises BackendUnavailableError where there is none, it is not cuDNN 9, or another one is in use already.
     """
     global _LOADED
-    explicit = explicit or os.environ.get("NUMBADNN_CUDNN_LIBRARY") or None
+    explicit = explicit or config.current().cudnn_library or os.environ.get("NUMBADNN_CUDNN_LIBRARY") or None
     with _LOCK:
         if _LOADED is not None:
             if explicit and not _same_file(explicit, _LOADED.path):
@@ -89,7 +90,8 @@ def load(explicit: str | None = None) -> Library:
                     f"cuDNN is {_LOADED.path} in this process; {explicit} cannot be loaded too"
                 )
             return _LOADED
-        if explicit in _FAILED:
+        # what other libraries have mapped since is there to be found
+        if explicit in _FAILED and (explicit or not _find.mapped()):
             raise BackendUnavailableError(_FAILED[explicit])
         try:
             _LOADED = search(explicit)

@@ -271,6 +271,10 @@ def refusal(candidate: Candidate, problem: ConvProblem, policy: Policy) -> str:
     return ""
 
 
+#: CUDNN_STATUS_INTERNAL_ERROR_HOST_ and _DEVICE_ALLOCATION_FAILED
+NO_MEMORY = (4003, 4004)
+
+
 def finalise(library: Library, handle: Handle, candidate: Candidate, limit: int) -> bool:
     """Build the plan of a candidate, at most ``limit`` bytes of workspace; else its ``refusal`` says why not."""
     try:
@@ -284,6 +288,8 @@ def finalise(library: Library, handle: Handle, candidate: Candidate, limit: int)
         )
         size = _descriptors.query(library, plan, Attr.EXECUTION_PLAN_WORKSPACE_SIZE, Type.INT64, most=1)
     except CudnnError as error:
+        if error.status in NO_MEMORY:  # of now, not of this engine: it is no refusal, which would be remembered
+            raise
         candidate.refusal = f"cuDNN does not build it: {error}"
         return False
     candidate.workspace = size[0] if size else 0

@@ -253,6 +253,8 @@ def _takes_backend(function: Any) -> bool:
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> explanation.Explanation:
     """Every candidate for ``function(*args, **kwargs)``, with reasons; computes nothing.
 
+    An algorithm ``time_*`` is timed by cuDNN for it, once a process, as the call does.
+
     >>> import numpy as np, numbadnn
     >>> numbadnn.explain(numbadnn.softmax, np.ones((2, 3), "float32")).chosen
     'cpu.loops'

@@ -85,6 +85,7 @@ def explain(problem: Any, policy: Policy, options: Options, backend: str | None 
     """Ask every implementation about a problem; plans the admitted ones (no launch) to know workspace and engine."""
     if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
         return Explanation(problem, policy, "empty", "empty", ())
+    select.warn_of_unknown(options.exclude)
     untuned = options if options.tune != "measure" else options.replace({"tune": "cached"}, {})
     made: Executable | None = None
     try:

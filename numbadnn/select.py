@@ -52,7 +52,7 @@ def unavailable(backend: str, device: int) -> str:
     if backend == "cudnn":
         from numbadnn import cudnn
 
-        state = cudnn.available(current().cudnn_library or None)
+        state = cudnn.available()
         return "" if state else state.reason
     try:
         import numba.cuda  # noqa: F401
@@ -127,7 +127,7 @@ def choose(problem: Any, policy: Policy, options: Options, backend: str | None, 
     """
     if backend is not None:
         check_named(backend, policy)
-    _warn_of_unknown(options.exclude)
+    warn_of_unknown(options.exclude)
     chosen = _chosen(problem, policy, options, backend, remembered)
     if chosen.fallback and options.fallback == "warn":
         why = "; ".join(f"{r.impl}: {r.reason}" for r in chosen.refusals)
@@ -154,19 +154,27 @@ def _chosen(problem: Any, policy: Policy, options: Options, backend: str | None,
     return chosen
 
 
-@functools.lru_cache(64)
-def _warn_of_unknown(exclude: tuple[str, ...]) -> None:
+def warn_of_unknown(exclude: tuple[str, ...]) -> None:
     """A name that is no implementation's excludes nothing, which nobody would notice."""
-    if not exclude:
-        return
+    for text in _unknown(exclude):
+        warn(text)
+
+
+@functools.lru_cache(64)
+def _unknown(exclude: tuple[str, ...]) -> tuple[str, ...]:
+    """What is to be said of names that are no implementation's, of any operation."""
+    some = [pattern for pattern in exclude if pattern not in (f"{backend}.*" for backend in BACKENDS)]
+    if not some:
+        return ()
     import difflib
 
-    known = sorted({impl.name for op in FAMILY for impl in implementations(op)})
-    for pattern in exclude:
+    known, texts = sorted({impl.name for op in FAMILY for impl in implementations(op)}), []
+    for pattern in some:
         if not fnmatch.filter(known, pattern):
             near = difflib.get_close_matches(pattern, known, 1)
             meant = f": {near[0]} is meant?" if near else ""
-            warn(f"exclude={pattern!r} is the name of no implementation and excludes nothing{meant}")
+            texts.append(f"exclude={pattern!r} is the name of no implementation and excludes nothing{meant}")
+    return tuple(texts)
 
 
 def check_backend(backend: Any) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from numbadnn.errors import warn
+from numbadnn.errors import BackendUnavailableError, warn
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 
@@ -258,12 +258,12 @@ def versions(device: int) -> str:
 
     found = []
     if device >= 0:
-        from numbadnn import cudnn
+        from numbadnn.cudnn import lib
 
         try:
-            found.append(f"cudnn={cudnn.version(raises=False)}")
-        except RuntimeError:  # the header beside the library is another version's, which is no matter of a choice
-            found.append("cudnn=?")
+            found.append(f"cudnn={lib.load().version}")
+        except BackendUnavailableError:
+            found.append("cudnn=-1")
     for name in ("numba", "numba-cuda") if device >= 0 else ("numba",):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found.append(f"{name}={metadata.version(name)}")

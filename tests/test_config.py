@@ -125,11 +125,9 @@ def test_the_home_folder_by_its_short_name(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_name_of_no_implementation_that_is_excluded_is_said() -> None:
     x = np.ones((2, 3), "float32")
-    with (
-        numbadnn.using(exclude="cpu.lop"),
-        pytest.warns(RuntimeWarning, match="'cpu.lop' .* excludes nothing: cpu.loops"),
-    ):
-        numbadnn.softmax(x)
+    for ask in (lambda: numbadnn.explain(numbadnn.softmax, x), lambda: numbadnn.softmax(x)):
+        with numbadnn.using(exclude="cpu.lop"), pytest.warns(RuntimeWarning, match="'cpu.lop' .* nothing: cpu.loops"):
+            ask()
     with warnings.catch_warnings(), numbadnn.using(exclude="cpu.lin*,cudnn.*,numba.direct"):
         warnings.simplefilter("error")
         with pytest.warns(RuntimeWarning, match=r"'cpu.lin\*' is the name of no implementation"):

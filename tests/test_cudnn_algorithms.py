@@ -102,7 +102,7 @@ def test_once_keeps_nothing_that_the_level_in_force_refuses(monkeypatch: pytest.
     op, algo = "conv2d_grad_wrt_weights", "guess_once"
     call = _conv_calls.call_of(op)
     atomic, ordered = int(call.algorithms["none"]), int(call.algorithms["deterministic"])
-    monkeypatch.setattr(algorithms, "_KEPT", {(op, algo): atomic})  # kept while the level was not_guaranteed
+    monkeypatch.setattr(algorithms, "_ONCE", {(op, algo): atomic})  # kept while the level was not_guaranteed
     ranking = [SimpleNamespace(algo=atomic, determinism=0), SimpleNamespace(algo=ordered, determinism=1)]
     monkeypatch.setattr(algorithms, "ranked", lambda *more: ranking)
 
@@ -123,13 +123,39 @@ def test_nothing_is_timed_where_what_is_kept_will_do(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(algorithms, "ranked", timed)
     for algo in algorithms.RUNTIME:
         policy = Policy(algo=algo)
-        monkeypatch.setattr(algorithms, "_KEPT", {algorithms._key(problem, policy): 1})
+        monkeypatch.setattr(algorithms, "_ONCE", {("conv2d", algo): 1})
+        monkeypatch.setattr(algorithms, "_CHOSEN", {(problem, policy): ("nhwc", 1)})
         tried = algorithms._algorithms(None, 0, call, problem, policy, (), True)  # type: ignore[arg-type]
         assert next(tried) == 1
         with pytest.raises(AssertionError, match="was asked"):
             next(tried)
     numbadnn.clear_caches()
-    assert not algorithms._KEPT
+    assert not algorithms._ONCE and not algorithms._CHOSEN
+
+
+def test_the_form_that_was_chosen_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the forms before it would be timed again."""
+    asked: list[str] = []
+    problem, policy = problem_of("conv2d"), Policy(device=0, algo="time_on_shape_change")
+
+    def form(name: str) -> Any:
+        return SimpleNamespace(name=name, problem=SimpleNamespace(name=name), room=lambda limit: limit)
+
+    monkeypatch.setattr(lib, "load", lambda: SimpleNamespace(version=0))
+    monkeypatch.setattr(lib, "handle", lambda library, device: SimpleNamespace(value=0, set_stream=lambda stream: None))
+    monkeypatch.setattr(_context, "ensure_context", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(algorithms, "forms", lambda problem: map(form, ("nchw", "nhwc", "copied")))
+    monkeypatch.setattr(algorithms, "_descriptors", lambda library, call, problem, policy: asked.append(problem.name))
+    monkeypatch.setattr(algorithms, "_algorithms", lambda *more: iter(()))
+    for chosen, order in (
+        ({}, ["nchw", "nhwc", "copied"]),
+        ({(problem, policy): ("nhwc", 1)}, ["nhwc", "nchw", "copied"]),
+    ):
+        asked.clear()
+        monkeypatch.setattr(algorithms, "_CHOSEN", chosen)
+        with pytest.raises(NotSupportedError):
+            algorithms._find(problem, policy, True)
+        assert asked == order
 
 
 def test_cudnn_times_on_no_stream_of_a_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +236,7 @@ def test_once_keeps_the_first_choice_and_asks_again_for_support() -> None:
         x = torch.randn(1, 8, size, size, device="cuda")
         y = numbadnn.conv2d(x, w, algo="time_once", backend="cudnn", filter_flip=False)
         assert torch.allclose(y, torch.nn.functional.conv2d(x, w), atol=1e-3)
-    assert set(algorithms._KEPT) == {("conv2d", "time_once")}
+    assert set(algorithms._ONCE) == {("conv2d", "time_once")}
 
 
 @pytest.mark.gpu

@@ -108,11 +108,18 @@ def test_the_option_beats_the_environment(fresh):
         assert not cudnn.available() and asked == ["/b"]
     assert not cudnn.available() and asked == ["/b", "/a"]
     fresh.delenv("NUMBADNN_CUDNN_LIBRARY")
-    fresh.setattr(_find, "mapped", lambda *more, **named: [])
-    for mapped in ([], [], ["/c/libcudnn.so.9"]):  # what another library has brought since is looked for again
+    for mapped in (
+        [],
+        [],
+        ["/c/libcudnn.so.8"],
+        ["/c/libcudnn.so.8"],
+    ):  # what others have brought since is looked for, once
         fresh.setattr(_find, "mapped", lambda *more, mapped=mapped, **named: mapped)
-        cudnn.available()
+        assert not cudnn.available()
     assert asked[2:] == [None, None]
+    fresh.setenv("NUMBADNN_CUDNN_LIBRARY", "/c")
+    with config.using(cudnn_library=None):
+        assert not cudnn.available() and asked[4:] == []
 
 
 def test_a_file_that_is_no_library(fresh, tmp_path):

@@ -23,7 +23,7 @@ class Availability(NamedTuple):
 def available(explicit: str | None = None) -> Availability:
     """Whether a cuDNN 9 library can be loaded here; false carries ``.reason`` with every place that was searched.
 
-    The GPU is not asked. ``explicit`` is a path to use instead of searching (default: NUMBADNN_CUDNN_LIBRARY).
+    The GPU is not asked. ``explicit`` is a path to use instead of searching (default: the option ``cudnn_library``).
 
     >>> from numbadnn import cudnn
     >>> bool(cudnn.available("/no/such/libcudnn.so.9"))

@@ -5,7 +5,7 @@ is a refusal with cuDNN's reason, and the fallback option says what then. ``gues
 fits the workspace limit, ``time_*`` the first of its timings; ``*_on_shape_change`` chooses anew for each problem, ``*_once``
 keeps the first choice of the process for a direction, asks again for each problem whether it is supported and fits, and where
 it is not takes the next of that problem's own ranking (``facts`` name the algorithm that runs). What is chosen is the
-process's: no second thread times again. ``numbadnn.clear_caches`` forgets it.
+process's: a thread that comes later takes it and times nothing. ``numbadnn.clear_caches`` forgets it.
 Source: cudnn_cnn.h, spec/semantics.md 1.4. Operands are brought into the forms of ``_forms.py`` first.
 """
 
@@ -35,18 +35,23 @@ UNKNOWN = (
     "cuDNN's C calls compute bfloat16 by engines that they do not name: small integers differed (cuDNN 9.19, H200)"
 )
 
-#: what the process keeps: the algorithm of an operation and ``*_once``, of a problem and its rules with ``*_on_shape_change``
-_KEPT: dict[Any, int] = {}
-MOST_KEPT = 4096
+#: (operation, runtime name) -> the algorithm that ``*_once`` keeps
+_ONCE: dict[tuple[str, str], int] = {}
+#: (problem, rules) -> the form and the algorithm that ``*_on_shape_change`` has chosen
+_CHOSEN: dict[tuple[Any, Policy], tuple[str, int]] = {}
 
 
 def forget() -> None:
     """Choose anew from here on."""
-    _KEPT.clear()
+    _ONCE.clear()
+    _CHOSEN.clear()
 
 
-def _key(problem: Any, policy: Policy) -> Any:
-    return (problem.op, policy.algo) if policy.algo.endswith("_once") else (problem, policy)
+def _kept(problem: Any, policy: Policy) -> tuple[str, int | None]:
+    """The form ("" = any) and the algorithm to try first."""
+    if policy.algo.endswith("_once"):
+        return "", _ONCE.get((problem.op, policy.algo))
+    return _CHOSEN.get((problem, policy), ("", None))
 
 
 @dataclass(slots=True)
@@ -155,7 +160,8 @@ def _find(problem: Any, policy: Policy, timed: bool) -> _Ready:
         ):  # cuDNN runs its algorithms there: not on the stream of a call before this, which may be gone or captured
             ours.set_stream(0)
         handle = ours.value
-        for form in forms(problem):
+        first = _kept(problem, policy)[0]
+        for form in sorted(forms(problem), key=lambda form: form.name != first):
             limit = form.room(policy.workspace_limit)
             with _unsupported(passed, form.name):
                 descriptors = _descriptors(library, call, form.problem, policy)
@@ -195,7 +201,7 @@ def _algorithms(
     if policy.algo in call.algorithms:
         yield int(call.algorithms[policy.algo])
         return
-    free, kept = policy.determinism == "not_guaranteed", _KEPT.get(_key(problem, policy))
+    free, kept = policy.determinism == "not_guaranteed", _kept(problem, policy)[1]
     # it may have been chosen under another level, or for another type
     if kept is not None and (free or kept in call.deterministic) and not _rounds(call, problem, kept):
         yield kept
@@ -208,12 +214,16 @@ def _algorithms(
 def plan(problem: Any, policy: Policy, config: Any) -> Executable:
     """Descriptors, scalars and table, bound into one callable; ``time_*`` lets cuDNN run its algorithms here."""
     from numbadnn.cudnn.conv import _with_copies, _without_copies
+    from numbadnn.planning import MAX_CHOICES, remember
 
     ready = _find(problem, policy, timed=policy.algo.startswith("time_"))
-    if policy.algo in RUNTIME:
-        if len(_KEPT) >= MOST_KEPT:
-            forget()
-        _KEPT.setdefault(_key(problem, policy), ready.algorithm)
+    if policy.algo.endswith("_once"):
+        _ONCE.setdefault((problem.op, policy.algo), ready.algorithm)
+    elif policy.algo in RUNTIME:
+        if (problem, policy) not in _CHOSEN:
+            remember(_CHOSEN, (problem, policy), (ready.form.name, ready.algorithm), MAX_CHOICES)
+        elif _CHOSEN[problem, policy] != (ready.form.name, ready.algorithm):  # another thread was there first
+            ready = _find(problem, policy, timed=True)
     call, form = call_of(problem.op), ready.form
     issue = _issue(problem, policy.device, ready)
     run = _with_copies(form, issue, ready.workspace, policy.device) if form.buffers else _without_copies(issue)

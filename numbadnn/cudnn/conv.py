@@ -271,6 +271,8 @@ def form_options(problem: ConvProblem, policy: Policy, form: Form) -> list[dict[
         try:
             listed = graphs.candidates(library, handle, form.problem, policy, limit)
         except CudnnError as error:
+            if error.status in graphs.NO_MEMORY:
+                raise
             return [{"form": form.name, "refusal": str(error)}]
     return [{"form": form.name, **c.facts(), "refusal": c.refusal} for c in listed]
 

@@ -73,7 +73,19 @@ class Library:
 
 _LOCK = threading.Lock()
 _LOADED: Library | None = None
-_FAILED: dict[str | None, str] = {}
+#: path, or None for a search -> why there is none, and the libcudnn that were mapped then
+_FAILED: dict[str | None, tuple[str, list[str]]] = {}
+
+
+def _option() -> str | None:
+    """The option ``cudnn_library``: that of ``using``, else the variable, whatever others of the environment hold."""
+    try:
+        options = config.current()
+    except ValueError:
+        options = None
+    if options is not None and options.origin["cudnn_library"] == "using":
+        return options.cudnn_library or None
+    return os.environ.get("NUMBADNN_CUDNN_LIBRARY") or None
 
 
 def load(explicit: str | None = None) -> Library:
@@ -82,7 +94,7 @@ def load(explicit: str | None = None) -> Library:
     Raises BackendUnavailableError where there is none, it is not cuDNN 9, or another one is in use already.
     """
     global _LOADED
-    explicit = explicit or config.current().cudnn_library or os.environ.get("NUMBADNN_CUDNN_LIBRARY") or None
+    explicit = explicit or _option()
     with _LOCK:
         if _LOADED is not None:
             if explicit and not _same_file(explicit, _LOADED.path):
@@ -90,13 +102,13 @@ def load(explicit: str | None = None) -> Library:
                     f"cuDNN is {_LOADED.path} in this process; {explicit} cannot be loaded too"
                 )
             return _LOADED
-        # what other libraries have mapped since is there to be found
-        if explicit in _FAILED and (explicit or not _find.mapped()):
-            raise BackendUnavailableError(_FAILED[explicit])
+        mapped = _find.mapped()
+        if explicit in _FAILED and _FAILED[explicit][1] == mapped:  # another library may have brought one since
+            raise BackendUnavailableError(_FAILED[explicit][0])
         try:
             _LOADED = search(explicit)
         except BackendUnavailableError as error:
-            _FAILED[explicit] = str(error)
+            _FAILED[explicit] = str(error), mapped
             raise
         return _LOADED
 

@@ -156,8 +156,8 @@ def _known(
     """This thread's plan for any arrays and ``out``, or None; the addresses of the inputs, then of ``out``."""
     addresses, signatures = zip(*[PROBES[type(a)](a) for a in (*arrays, *outs)], strict=True)
     plan = thread.plans.get((build, params, backend, options, *_apart(signatures, len(arrays))))
-    if plan is not None:
-        for array in (*arrays, *outs) if plan.careful else outs:
+    if plan is not None and (plan.careful or plan.careful_out):
+        for array in (*(arrays if plan.careful else ()), *(outs if plan.careful_out else ())):
             check = LIBRARIES[type(array)].check
             if check is not None:
                 check(array)

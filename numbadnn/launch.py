@@ -23,6 +23,7 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.plans: dict[Any, Plan] = {}
         self.last: list[Plan | None] = [None]  # a list, so that plans of the thread can hold it
+        self.token = object()  # of this thread alone; a thread's number is given to the next one
         self.misses = 0
 
 
@@ -48,6 +49,7 @@ class Plan:
         "_thread",
         "_verbose",
         "careful",
+        "careful_out",
         "choice",
         "device",
         "executable",
@@ -82,7 +84,7 @@ class Plan:
         if all(map(is_dense, problem.outputs)):
             self._allocate = tuple(self._library.allocator(s, policy.device) for s in problem.outputs)
         self._finish = self._library.finish
-        self._thread = thread.last  # held here, it is of no other thread; a thread's number is given to the next one
+        self._thread = thread.token
         self.signatures: tuple[Any, ...] = ()
         self.words: tuple[int, ...] = ()
         #: whether the function it was made by takes its arrays the other way round than its problem
@@ -90,6 +92,7 @@ class Plan:
         self._checks = operands.overlap_checker(problem, views)
         #: arrays that are not packed are looked at again by their library in each call
         self.careful = any(v.library.check and v.strides not in _packed(v.shape) for v in views)
+        self.careful_out = any(s.strides not in _packed(s.shape) for s in problem.outputs)
         self.quick = None if self.careful else _quick(self)
 
     @property
@@ -174,7 +177,7 @@ class Plan:
         return result
 
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, workspace: Any = None) -> Any:
-        if thread.last is not self._thread:
+        if thread.token is not self._thread:
             raise NumbaDNNError("this Plan belongs to the thread that made it; make one in each thread")
         outs = () if out is None else out if isinstance(out, tuple) else (out,)
         n = len(self.problem.inputs)

@@ -67,7 +67,7 @@ def workspace_address(workspace: Any, needed: int, device: int) -> int:
         raise WorkspaceError(f"workspace: expected memory of {wanted}, got an array of {got}")
     if have < needed:
         raise WorkspaceError(f"workspace: expected at least {needed} bytes, got {have}")
-    address = view.address if isinstance(view.address, int) else view.address.ctypes.data
+    address = view.pointer
     follows = normalised_strides(view.shape, view.strides) == contiguous_strides(view.shape)
     if needed and not (follows and address % ALIGNED == 0):
         what = f"address {address:#x}" if follows else f"strides {view.strides}"

@@ -287,6 +287,16 @@ def test_a_destination_that_may_only_be_read_is_none_in_a_repeated_call_either()
     assert not frozen.any()
 
 
+def test_a_destination_with_a_pending_negation_is_refused_in_a_repeated_call_too() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    x, w, pairs = torch.from_numpy(X), torch.from_numpy(W), torch.zeros(2, 4, 4, 3, dtype=torch.complex64)
+    for _ in range(2):
+        numbadnn.conv2d(x, w, out=pairs.imag)
+        with pytest.raises(TypeError, match="^out: expected a tensor without a pending conjugation or negation"):
+            numbadnn.conv2d(x, w, out=pairs.conj().imag)
+    assert np.array_equal(pairs.imag.numpy(), numbadnn.conv2d(X, W))
+
+
 def test_a_backend_that_was_named_is_strict_with_nothing_to_compute_too() -> None:
     if not numbadnn.info.gpus():
         with pytest.raises(numbadnn.BackendUnavailableError, match="backend='cudnn'"):

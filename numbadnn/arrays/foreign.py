@@ -55,8 +55,8 @@ def _view(array: Any) -> View:
 
 def _probe(array: Any) -> tuple[Any, tuple[Any, ...]]:
     view = _view(array)
-    aligned = view.pointer & 15
-    return view.address, ("foreign", view.shape, view.strides, view.dtype, view.device, aligned, view.readonly)
+    how = (view.shape, view.strides, view.dtype, view.device, view.pointer & 15, view.readonly)
+    return view.address, ("foreign", *how)
 
 
 def _allocator(spec: Spec, device: int) -> Any:

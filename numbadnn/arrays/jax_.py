@@ -31,8 +31,7 @@ def _view(array: Any) -> View:
 
 def _probe(array: Any) -> tuple[Any, tuple[Any, ...]]:
     view = _view(array)
-    aligned = view.address & 15 if isinstance(view.address, int) else view.address.ctypes.data & 15
-    return view.address, ("jax", view.shape, view.strides, view.dtype, view.device, aligned)
+    return view.address, ("jax", view.shape, view.strides, view.dtype, view.device, view.pointer & 15)
 
 
 def _allocator(spec: Spec, device: int) -> Callable[[], Any]:

@@ -337,6 +337,12 @@ def test_abstract_ops_close_under_gradients() -> None:
         assert forward.flops([x.shape, w.shape], [y.shape]) == numbadnn.shapes.conv_flops(x.shape, w.shape, 1)
 
 
+def test_a_whole_shape_may_leave_open_what_the_arrays_say() -> None:
+    wanted = theano.AbstractConv2d_gradWeights()(X, TOP, (3, 3))
+    for hint, shape in ((None, (None, None, 3, 3)), ((6, None, 3, None), (None, 4, 3, 3)), (W.shape, [6, 4, 3, 3])):
+        assert np.array_equal(theano.AbstractConv2d_gradWeights(kshp=hint)(X, TOP, shape), wanted)
+
+
 def test_shapes_may_be_lists_or_vectors_of_any_integers() -> None:
     """What NumPy has for an integer, too, wherever a shape or steps are given."""
     y = numbadnn.conv2d(X, W, subsample=(1, 2))
@@ -448,6 +454,7 @@ def test_abstract_convolutions_of_debugging() -> None:
         ),
         (ValueError, "^kshp: .* length 4, got", lambda: theano.AbstractConv2d_gradWeights(kshp=(6, 4))(X, TOP, (3, 3))),
         (ValueError, r"^shape: .*\(6, 4, 3, 3\)", lambda: theano.AbstractConv2d_gradWeights()(X, TOP, (99, 98, 3, 3))),
+        (ValueError, r"^kshp: ", lambda: theano.AbstractConv2d_gradWeights(kshp=(9, 4, 3, 3))(X, TOP, (6, None, 3, 3))),
         (ValueError, "^shape: .* of 2 int", lambda: theano.AbstractConv2d_gradWeights()(X, TOP, (1, 2, 3, 3, 3))),
         (ValueError, "^direction", lambda: theano.BaseAbstractConv(2).conv(X, W, direction="junk")),
         (ValueError, "^direction", lambda: theano.BaseAbstractConv(3).conv(X3, W3, direction="junk")),
@@ -589,7 +596,7 @@ def test_flag_enabled() -> None:
         theano.config.dnn.enabled = enabled
         theano.dnn_conv(X, W)
         last = numbadnn.last_call()
-        asked = any(r.backend == "cudnn" for r in last.refusals)
+        asked = any(r.backend == "cudnn" and "exclude=" not in r.reason for r in last.refusals)
         assert last.impl == "cpu.im2col" and asked is (enabled is not False)
 
 
@@ -598,6 +605,10 @@ def test_who_switched_cudnn_off_is_not_warned_of_its_absence() -> None:
     with warnings.catch_warnings(), numbadnn.using(fallback="error"):
         warnings.simplefilter("error")
         theano.dnn_conv(X, W, alpha=0.75)  # a problem that nothing has warned of yet
+        with pytest.raises(numbadnn.NotSupportedError, match="fallback is 'error'"):  # that is another matter
+            theano.dnn_conv(X, W, algo="winograd")
+    with pytest.warns(RuntimeWarning, match="algorithm named 'fft'"):
+        theano.dnn_conv(X, W, alpha=0.625, algo="fft")
 
 
 def test_flag_precision_and_algorithm_reach_the_call() -> None:

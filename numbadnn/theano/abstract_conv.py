@@ -103,15 +103,12 @@ def _check_direction(direction: Any) -> None:
         raise ValueError(f"direction: expected one of {', '.join(map(repr, _DIRECTIONS))}, got {direction!r}")
 
 
-def _hinted(name: str, hint: Any, ahead: int, sizes: tuple[int, ...]) -> tuple[Any, ...]:
-    """A shape: ``ahead`` entries of the hint, which may be None, then the sizes; ValueError where it contradicts these."""
-    if hint is None:
-        return ((None,) * ahead) + sizes
-    if not isinstance(hint, (tuple, list)) or len(hint) != ahead + len(sizes):
-        raise ValueError(f"{name}: expected None or a tuple of length {ahead + len(sizes)}, got {hint!r}")
-    whole = (*hint[:ahead], *sizes)
-    conv_build.check_hint(name, hint, whole, "what shape says,")
-    return whole
+def _hinted(name: str, hint: Any, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+    """``shape``, whose entries may be None: then they are the hint's. ValueError where that contradicts the others."""
+    if isinstance(hint, (tuple, list)) and len(hint) == len(shape):
+        shape = tuple(h if n is None else n for n, h in zip(shape, hint, strict=True))
+    conv_build.check_hint(name, hint, shape, "what shape says,")
+    return shape
 
 
 class BaseAbstractConv:
@@ -249,7 +246,7 @@ class AbstractConv_gradInputs(BaseAbstractConv):
     def __call__(self, kern: Any, topgrad: Any, shape: Any = None, add_assert_shape: bool = True) -> Any:
         image = self.imshp
         if shape is not None:
-            image = _hinted("imshp", self.imshp, 2, shapes.ints("shape", shape, self.convdim, 0))
+            image = _hinted("imshp", self.imshp, (None, None, *shapes.ints("shape", shape, self.convdim, 0)))
         return self._compute(_GRAD_INPUTS, topgrad, kern, (image, self.kshp))
 
 
@@ -261,8 +258,9 @@ class AbstractConv_gradWeights(BaseAbstractConv):
         if shape is not None:
             ahead = 2 + self.convdim if self.unshared else 2
             whole = np.ndim(shape) == 1 and len(shape) == ahead + self.convdim
-            given = shapes.ints("shape", shape, ahead + self.convdim if whole else self.convdim, 0)
-            filters = _hinted("kshp", self.kshp, ahead - len(given) + self.convdim, given)
+            front = tuple(shape[:ahead]) if whole else (None,) * ahead
+            sizes = shapes.ints("shape", shape[ahead:] if whole else shape, self.convdim, 0)
+            filters = _hinted("kshp", self.kshp, (*front, *sizes))
         return self._compute(_GRAD_WEIGHTS, img, topgrad, (filters, self.imshp))
 
 

@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from numbadnn.config import OPTIONS, using
+from numbadnn.config import OPTIONS, current, using
 
 ENABLED = ("auto", "True", "False", "no_check")
 FLOATS = ("float64", "float32", "float16")
@@ -170,7 +170,7 @@ def cudnn_first() -> Iterator[None]:
     options: dict[str, Any] = {"backend": "cudnn"}
     if dnn.enabled == "True":
         options["fallback"] = "error"
-    elif dnn.enabled == "False":  # whichever of the others runs, it is no fallback that one would want to hear of
-        options |= {"backend": "numba,cpu", "fallback": "allow"}
+    elif dnn.enabled == "False":  # not as a list of the others: the second of it would be a fallback, to be warned of
+        options = {"backend": "auto", "exclude": (*current().exclude, "cudnn.*")}
     with using(**options):
         yield

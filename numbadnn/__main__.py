@@ -7,6 +7,7 @@ Exit status: 0 all good, 1 a mismatch, 2 wrong usage, 3 the environment cannot r
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import sys
@@ -126,7 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # whoever read the output has enough of it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at its end
+        with contextlib.suppress(OSError, ValueError):  # Python flushes it once more at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # what shells give a program that SIGPIPE ended
     except (ValueError, TypeError, OverflowError, OSError) as error:
         print(f"numbadnn {options.command}: {error}", file=sys.stderr)

@@ -40,7 +40,8 @@ class Timing:
 
 def run(names: list[str], backend: str | None, budget: float | None, json_file: str | None) -> int:
     """Time, print, and give the exit status; ValueError means wrong usage."""
-    begin, rows, ran, begun = time.perf_counter(), [], False, False
+    begin, ran, begun = time.perf_counter(), False, False
+    rows: list[dict[str, Any]] = []
     if backend and (reason := info.absent(backend)):
         print(f"backend {backend} cannot be used here: {reason}")
         return NOTHING_RAN
@@ -58,8 +59,14 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
             begun = True
             try:
                 timings = _timed_on(device, case, problem, backend)
-            except Exception as error:  # one case that cannot even be set up must not end the others
-                print(f"{problem}\n  {type(error).__name__}: {(str(error).splitlines() or [''])[0]}", flush=True)
+            except (
+                NumbaDNNError,
+                MemoryError,
+                ValueError,
+            ) as error:  # a case that cannot be set up must not end the others
+                why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                print(f"{problem}\n  {why}", flush=True)
+                rows.append({"case": case.name, "problem": str(problem), "timings": [], "reason": why})
                 continue
             print("\n".join(_lines(problem, timings)), flush=True)
             ran = ran or any(t.time_us is not None for t in timings)

@@ -144,10 +144,10 @@ def integers(name: str, text: str, between: str = ",") -> tuple[int, ...]:
 
 def integer(name: str, text: str) -> int:
     """The one integer of such a word."""
-    values = integers(name, text)
-    if len(values) != 1:
-        raise ValueError(f"{name}: expected an integer, got {text!r}")
-    return values[0]
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name}: expected an integer, got {text!r}") from None
 
 
 def number(name: str, text: str) -> float:

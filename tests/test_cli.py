@@ -153,6 +153,7 @@ def test_an_empty_file_of_data_is_wrong_usage(tmp_path: Path, capsys: pytest.Cap
         (("explain", "softmax x=float32:axb"), "shape: expected integers with 'x' between them, got 'axb'"),
         (("explain", "bilinear_upsampling x=float32:1x1x2x2 ratio=a"), "ratio: expected integers with '/' between"),
         (("explain", "batch_normalization_train x=float32:2x3 epsilon=-1"), "epsilon: expected a finite number >= 0"),
+        (("explain", "batch_normalization_train x=float32:2x3 factor=7"), "factor: expected a number from 0 to 1"),
         (("explain", "dropout x=float32:2x3 p=half"), "p: expected a number, got 'half'"),
         (("validate", "--backend", "gpu"), "invalid choice: 'gpu'"),
         (("validate", "--budget", "-1"), "above 0"),
@@ -219,8 +220,18 @@ def test_bench_goes_on_after_a_case_that_cannot_be_set_up(tmp_path: Path, capsys
     assert run("bench", huge, "softmax x=float32:2x3", "--backend", "cpu", "--json", str(file)) == 0
     out = capsys.readouterr().out
     assert out.startswith(huge) and "Error: " in out.splitlines()[1] and "chosen" in out
-    (case,) = json.loads(file.read_text())["cases"]
-    assert case["case"] == "softmax x=float32:2x3"
+    failed, case = json.loads(file.read_text())["cases"]
+    assert case["case"] == "softmax x=float32:2x3" and case["timings"]
+    assert failed["timings"] == [] and "Error: " in failed["reason"]
+
+
+def test_bench_says_what_is_its_own_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(bench, "_timed_on", broken)
+    assert run("bench", "softmax x=float32:2x3", "--backend", "cpu") == 70
+    assert "KeyError: 'ours'" in capsys.readouterr().err
 
 
 def test_bench_begins_no_case_after_its_budget(capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,10 +296,20 @@ def test_a_reader_that_closes_the_pipe_is_no_wrong_usage() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file that is always full")
-def test_a_report_that_cannot_be_written_does_not_hide_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_that_cannot_be_written_does_not_hide_what_was_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("validate", "--backend", "cpu", "softmax x=float32:2x3", "--json", "/dev/full") == 3
     printed = capsys.readouterr()
     assert "1 agree" in printed.out and "--json: cannot write /dev/full: No space left" in printed.err
+    nowhere = str(tmp_path / "file")
+    Path(nowhere).touch()
+    with config.using(cache_dir=nowhere):  # no folder, so that errata cannot be written there
+        words = ("validate", "--determinism", "--backend", "cpu", "softmax x=float32:2x3", "--json", "/dev/full")
+        assert run(*words) == 3
+    printed = capsys.readouterr()
+    assert "1 implementations and engines on 1 cases" in printed.out and "cpu.loops" in printed.out
+    assert "--json: cannot write /dev/full" in printed.err and "the errata cannot be written" in printed.err
 
 
 def test_an_error_of_our_own_is_no_mismatch(

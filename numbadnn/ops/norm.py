@@ -136,7 +136,7 @@ class NormProblem:
             return Spec.of(gamma.dtype, shape)
 
         epsilon = _epsilon(number("epsilon", fields.get("epsilon", "1e-4")))
-        factor = number("factor", fields.get("factor", "0.1"))
+        factor = _number("factor", number("factor", fields.get("factor", "0.1")), 0.0, 1.0, "a number from 0 to 1")
         return NormProblem(op, tuple(map(spec, inputs)), tuple(map(spec, outputs)), mode, epsilon, factor)
 
 

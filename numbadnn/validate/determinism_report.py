@@ -63,17 +63,25 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
     device = 0 if info.gpus() and backend != "cpu" else -1
     rows: list[Row] = []
     begun: list[Row] = []
+    unwritten: list[str] = []
+
+    def write() -> None:
+        """As far as it is; where that cannot be, what was found is worth more than the file."""
+        try:
+            if json_file:
+                write_report(json_file, rows, device, time.perf_counter() - begin)
+        except OSError as error:
+            unwritten.append(f"--json: cannot write {json_file}: {error.strerror}")
+
     try:
         for some in _chunks(cases(names, device), device, backend, budget, jobs, begun):
             for row in some:
                 row.verdict, row.reason = judge(row)
             rows += some
-            if json_file:  # as far as it is: a run that is ended has its report
-                write_report(json_file, rows, device, time.perf_counter() - begin)
+            write()  # a run that is ended has its report
     except KeyboardInterrupt:
         rows += begun
-        if json_file:
-            write_report(json_file, rows, device, time.perf_counter() - begin)
+        write()
         print(table(rows))
         raise
     print(table(rows))
@@ -82,11 +90,14 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
         try:
             path = errata.store(config.current(), device, wanting(rows), measured_levels(rows))
             print(f"{len(wanting(rows))} found wanting, written to {path}")
-        except OSError as error:  # what was found is worth more than the file
-            print(f"{len(wanting(rows))} found wanting; the errata cannot be written: {error}")
+        except OSError as error:
+            print(f"{len(wanting(rows))} found wanting")
+            unwritten.append(f"the errata cannot be written: {error}")
     seconds = time.perf_counter() - begin
     print(f"{len(rows)} implementations and engines on {len({r.case for r in rows})} cases in {seconds:.0f} s")
-    if not rows:
+    for line in unwritten[-2:]:
+        print(line, file=sys.stderr)
+    if not rows or (unwritten and not any(row.verdict in ("wanting", "failed") for row in rows)):
         return CANNOT_RUN
     return MISMATCH if any(row.verdict in ("wanting", "failed") for row in rows) else OK
 

@@ -83,16 +83,16 @@ def validate(
                 rows = run_jobs(interleaved(todo), limit, start, interleaved(beside))
     seconds = time.perf_counter() - start
     status = report.exit_status(rows)
-    if not report.has_rich():
-        print("(pip install numbadnn[cli] for a progress bar)")
-    report.show(rows, seconds, total)
-    if json_file:
+    if json_file:  # before it is shown, which may end where nobody reads
         arguments = {"names": names, "backend": backend, "budget": budget, "data": data}
         try:
             report.write_json(json_file, rows, seconds, arguments, status)
         except OSError as error:  # what was found is worth more than the file
             print(f"--json: cannot write {json_file}: {error.strerror}", file=sys.stderr)
-            return status or report.CANNOT_RUN
+            status = status or report.CANNOT_RUN
+    if not report.has_rich():
+        print("(pip install numbadnn[cli] for a progress bar)")
+    report.show(rows, seconds, total)
     return status
 
 

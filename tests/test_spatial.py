@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import numbadnn
 from numbadnn import reference
+from numbadnn.cases import parse
 from numbadnn.problem import Policy
 from numbadnn.registry import implementations
 from numbadnn.validate.oracle import Trial
@@ -255,6 +257,38 @@ def test_theta_of_another_shape(shape):
 def test_bad_samplers(img, grid, text):
     with pytest.raises(ValueError, match=text):
         numbadnn.spatialtf_sampler(np.zeros(img), np.zeros(grid))
+
+
+def test_a_gradient_of_another_dtype_than_the_images_is_refused():
+    """It was read as if it had the image's: numbers out of nothing, and past its end."""
+    img, grid, dy = (
+        RNG.standard_normal((1, 2, 5, 4)),
+        RNG.uniform(-1, 1, (1, 3, 3, 2)),
+        RNG.standard_normal((1, 2, 3, 3)),
+    )
+    for one in ("float16", ml_dtypes.bfloat16, "float32", "float64"):
+        for other in ("float16", ml_dtypes.bfloat16, "float32", "float64"):
+            a, b = img.astype(one), dy.astype(other)
+            if a.dtype == b.dtype:
+                dimg, dgrid = numbadnn.spatialtf_sampler_grad(a, grid, b)
+                assert dimg.dtype == a.dtype and dgrid.dtype == grid.dtype
+                continue
+            with pytest.raises(TypeError, match=f"^dy: expected img's dtype {a.dtype}, got {b.dtype}"):
+                numbadnn.spatialtf_sampler_grad(a, grid, b)
+    with pytest.raises(TypeError, match="^dy: expected img's dtype float32, got float64"):
+        parse("spatialtf_sampler_grad img=float32:1x2x5x4 grid=float32:1x3x3x2 dy=float64:1x2x3x3")
+
+
+def test_the_maps_are_not_written_over():
+    memory = np.zeros(22, "f4")
+    theta = memory[:6].reshape(1, 2, 3)
+    theta[0, 0, 0] = theta[0, 1, 1] = 1
+    kept, img = theta.copy(), RNG.standard_normal((1, 1, 4, 4)).astype("f4")
+    with pytest.raises(ValueError, match="^out: expected memory of its own, got an array that overlaps an input"):
+        numbadnn.spatialtf(img, theta, out=memory[2:18].reshape(1, 1, 4, 4))
+    assert np.array_equal(theta, kept)
+    out = memory[6:].reshape(1, 1, 4, 4)
+    assert numbadnn.spatialtf(img, theta, out=out) is out and np.allclose(out, img, atol=1e-6)
 
 
 def test_other_bad_input():

@@ -14,7 +14,7 @@ from typing import Any
 from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
-from numbadnn.operands import named_view, output_spec
+from numbadnn.operands import check_apart, named_view, output_spec
 from numbadnn.problem import Spec, operand
 from numbadnn.shapes import LARGEST, real, whole
 
@@ -111,6 +111,8 @@ class SpatialProblem:
         for name, spec in specs.items():
             if spec.shape != shapes[name]:
                 raise ValueError(f"{name}: expected shape {shapes[name]}, got {spec.shape}")
+        if op == "spatialtf_sampler_grad":
+            _check_dy(specs["img"].dtype, specs["dy"].dtype)
         return SpatialProblem(op, **specs)
 
 
@@ -162,6 +164,12 @@ def _shapes(op: str, known: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, 
     return {"img": img, "grid": grid, "dy": y, "dimg": img, "dgrid": grid}
 
 
+def _check_dy(img: str, dy: str) -> None:
+    """TypeError where ``dy`` has not the image's dtype, as which it is read."""
+    if dy != img:
+        raise TypeError(f"dy: expected img's dtype {img}, got {dy}")
+
+
 def _outs(out_views: list[View], count: int) -> list[View | None]:
     if out_views and len(out_views) != count:
         raise ValueError(f"out: expected {'one array' if count == 1 else f'a tuple of {count}'}, got {len(out_views)}")
@@ -207,6 +215,7 @@ def _build_sampler(views: list[View], out_views: list[View], params: tuple[Any, 
 def _build_sampler_grad(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     (img, grid, dy), (out_img, out_grid) = views, _outs(out_views, 2)
     _shapes("spatialtf_sampler_grad", {"img": img.shape, "grid": grid.shape, "dy": dy.shape})
+    _check_dy(img.dtype, dy.dtype)
     dimg = output_spec(img.shape, img.dtype, img, out_img)
     dgrid = _packed(grid.shape, grid.dtype, grid, out_grid)
     specs = {"img": img.spec(), "grid": grid.spec(), "dy": dy.spec()}
@@ -274,8 +283,8 @@ def spatialtf_sampler_grad(
 
     ``dimg``: each pixel gathers ``weight * dy`` of the points around it, in a fixed order. ``dgrid``: the slope of the
     interpolation, summed over channels; where a point lies on a pixel's own column (row), the slope to its right (below).
-    A NaN point gives NaN in dgrid and nothing in dimg. Same errors as the sampler. ``out`` is a pair. Source:
-    spec/semantics.md 1.9.
+    A NaN point gives NaN in dgrid and nothing in dimg. Same errors as the sampler, and TypeError where dy has not img's
+    dtype. ``out`` is a pair. Source: spec/semantics.md 1.9.
 
     >>> import numpy as np, numbadnn
     >>> img, grid = np.array([[[[2.0, 4.0]]]]), np.array([[[[0.0, 0.0]]]])
@@ -319,6 +328,8 @@ def spatialtf(
         raise
     if not (type(scale_width) is type(scale_height) is int and scale_width == scale_height == 1):
         h, w = _scaled("scale_height", h, scale_height), _scaled("scale_width", w, scale_width)
+    if out is not None:  # the sampler, which writes, knows nothing of theta
+        check_apart(out if isinstance(out, tuple) else (out,), [named_view(theta, "theta")])
     grid = dispatch.call1(_build_grid, theta, ((n, c, h, w),), backend, None, stream)
     return dispatch.call2(_build_sampler, img, grid, (), backend, out, stream)
 

@@ -32,13 +32,17 @@ class Request(NamedTuple):
 
 #: builder -> the names of its array arguments, for errors
 ARGUMENTS: dict[Callable[..., Request], tuple[str, ...]] = {}
+#: builder -> the name of its destination, where that is not "out"
+DESTINATIONS: dict[Callable[..., Request], str] = {}
 
 
-def operation(*arguments: str) -> Callable[[Callable[..., Request]], Callable[..., Request]]:
-    """Declare a builder ``build(views, out_views, params) -> Request`` and the names of its array arguments."""
+def operation(*arguments: str, destination: str = "out") -> Callable[[Callable[..., Request]], Callable[..., Request]]:
+    """Declare a builder ``build(views, out_views, params) -> Request``, the names of its array arguments and destination."""
 
     def declare(build: Callable[..., Request]) -> Callable[..., Request]:
         ARGUMENTS[build] = arguments
+        if destination != "out":
+            DESTINATIONS[build] = destination
         return build
 
     return declare
@@ -98,7 +102,7 @@ def call_any(
     options = _using() or config.environment or config.from_environment()
     outs = () if out is None else out if type(out) is tuple else (out,)
     if out is not None and not outs:
-        raise ValueError("out: expected an array or a tuple of them, got ()")
+        raise ValueError(f"{DESTINATIONS.get(build, 'out')}: expected an array or a tuple of them, got ()")
     try:
         plan, addresses = _known(build, arrays, params, backend, outs, options)
     except _COLD:
@@ -188,7 +192,7 @@ def _miss(
         select.check_backend(backend)
     views = [operands.named_view(a, n) for a, n in zip(arrays, names, strict=False)]
     outs = () if out is None else out if isinstance(out, tuple) else (out,)
-    out_views = operands.check_out(outs, views)
+    out_views = operands.check_out(outs, views, DESTINATIONS.get(build, "out"))
     operands.check_devices(views, names)
     request = build(views, out_views, params)
     if intercept and intercept.wanted == "problem":

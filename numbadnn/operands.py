@@ -38,18 +38,18 @@ def place(device: int) -> str:
     return f"CUDA device {device}" if device >= 0 else "the CPU"
 
 
-def check_out(outs: tuple[Any, ...], views: list[View]) -> list[View]:
-    """Views of the destinations: writable, on the inputs' device, no element stored twice."""
-    out_views = [named_view(array, "out") for array in outs]
+def check_out(outs: tuple[Any, ...], views: list[View], name: str = "out") -> list[View]:
+    """Views of the destinations: writable, on the inputs' device, no element stored twice; ``name``: the argument's."""
+    out_views = [named_view(array, name) for array in outs]
     for view in out_views:
         if not view.library.takes_out:
-            raise TypeError(f"out: expected None for {view.library.name} arrays, which are immutable")
+            raise TypeError(f"{name}: expected None for {view.library.name} arrays, which are immutable")
         if view.readonly:
-            raise ValueError("out: expected a writable array, got a read-only one")
+            raise ValueError(f"{name}: expected a writable array, got a read-only one")
         if view.device != views[0].device:
-            raise ValueError(f"out: expected an array on {place(views[0].device)}, got one on {place(view.device)}")
+            raise ValueError(f"{name}: expected an array on {place(views[0].device)}, got one on {place(view.device)}")
         if _overlaps_itself(view):
-            raise ValueError(f"out: expected an array whose elements do not overlap, got strides {view.strides}")
+            raise ValueError(f"{name}: expected an array whose elements do not overlap, got strides {view.strides}")
     return out_views
 
 
@@ -112,12 +112,13 @@ def check_memory(outputs: tuple[Spec, ...], device: int) -> None:
                 raise MemoryError(f"{shown}, which this machine has not") from None
 
 
-OVERLAPS_INPUT = "out: expected memory of its own, got an array that overlaps an input"
-OVERLAPS_OUTPUT = "out: expected arrays with memory of their own, got two that overlap"
+OVERLAPS_INPUT = "{}: expected memory of its own, got an array that overlaps an input"
+OVERLAPS_OUTPUT = "{}: expected arrays with memory of their own, got two that overlap"
 
 
 def overlap_checker(problem: Any, views: list[View]) -> Callable[[Any, Any], None]:
     """A function of (input addresses, output addresses): ValueError where an output overlaps an input or another output."""
+    name = getattr(problem, "out_argument", "out")
     if views[0].device < 0:
 
         def check_arrays(inputs: Any, outputs: Any) -> None:
@@ -125,7 +126,7 @@ def overlap_checker(problem: Any, views: list[View]) -> Callable[[Any, Any], Non
                 others = ((OVERLAPS_INPUT, inputs), (OVERLAPS_OUTPUT, outputs[:number]))
                 for error, array in ((e, a) for e, arrays in others for a in arrays):
                     if np.may_share_memory(target, array) and np.shares_memory(target, array):
-                        raise ValueError(error)
+                        raise ValueError(error.format(name))
 
         return check_arrays
 
@@ -138,7 +139,7 @@ def overlap_checker(problem: Any, views: list[View]) -> Callable[[Any, Any], Non
             for number, (other, (low, high), address) in enumerate(known):
                 near = address + low < target + target_high and target + target_low < address + high
                 if near and _share(other, address, spec, target):
-                    raise ValueError(OVERLAPS_INPUT if number < len(inputs) else OVERLAPS_OUTPUT)
+                    raise ValueError((OVERLAPS_INPUT if number < len(inputs) else OVERLAPS_OUTPUT).format(name))
             known.append((spec, (target_low, target_high), target))
 
     return check_addresses
@@ -153,7 +154,7 @@ def check_apart(outs: tuple[Any, ...], views: list[View]) -> None:
     """ValueError where a destination has memory in common with an array that an operation reads before its last step."""
     for target in check_out(outs, views):
         if any(_share(v.spec(), v.pointer, target.spec(), target.pointer) for v in views):
-            raise ValueError(OVERLAPS_INPUT)
+            raise ValueError(OVERLAPS_INPUT.format("out"))
 
 
 class _Ghost:

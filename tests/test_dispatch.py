@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn import plan_arguments, planning
+from numbadnn import info, plan_arguments, planning
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.ops.softmax import SoftmaxProblem
 
@@ -298,7 +298,7 @@ def test_a_destination_with_a_pending_negation_is_refused_in_a_repeated_call_too
 
 
 def test_a_backend_that_was_named_is_strict_with_nothing_to_compute_too() -> None:
-    if not numbadnn.info.gpus():
+    if not info.gpus():
         with pytest.raises(numbadnn.BackendUnavailableError, match="backend='cudnn'"):
             numbadnn.conv2d(X[:0], W, backend="cudnn")
     assert numbadnn.conv2d(X[:0], W, backend="cpu").shape == (0, 4, 4, 3)

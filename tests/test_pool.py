@@ -343,6 +343,28 @@ def test_bad_parameters(arguments, error, says):
         numbadnn.pool_grad(X, X, X, **arguments)
 
 
+def test_errors_of_the_destination_name_it_as_the_caller_does():
+    """``out`` is another argument of the gradient."""
+    x = np.ones((1, 1, 4, 4), "f4")
+    y, frozen = numbadnn.pool(x, (2, 2)), np.empty_like(x)
+    frozen.flags.writeable = False
+    for result, error, says in (
+        (frozen, ValueError, "a writable array"),
+        (x, ValueError, "memory of its own, got an array that overlaps an input"),
+        (
+            np.lib.stride_tricks.as_strided(x, x.shape, (0, 0, 4, 4)),
+            ValueError,
+            "an array whose elements do not overlap",
+        ),
+        ([x], TypeError, "an array"),
+        ((), ValueError, "an array or a tuple of them"),
+        (np.empty((1, 1, 4, 4), "i4"), TypeError, ""),
+        (x[..., :3], ValueError, "shape"),
+    ):
+        with pytest.raises(error, match=f"^result: expected {says}"):
+            numbadnn.pool_grad(x, y, y.copy(), (2, 2), result=result)
+
+
 def test_bad_arrays():
     empty = np.zeros((0, 1, 4, 4), "float32")
     with pytest.raises(ValueError, match="ws: expected no more than the padded image"):

@@ -204,7 +204,7 @@ def _build_pool(views: list[View], out_views: list[View], params: tuple[Any, ...
     return Request(PoolProblem("pool", img.spec(), y, None, None, window, stride, pad, mode))
 
 
-@dispatch.operation("inp", "out", "out_grad")
+@dispatch.operation("inp", "out", "out_grad", destination="result")
 def _build_pool_grad(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     inp, out, out_grad = views
     window, stride, pad, mode = parameters(params)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from numbadnn import dispatch
-from numbadnn.arrays import view_of
 from numbadnn.errors import (
     BackendUnavailableError,
     CaptureError,
@@ -21,6 +20,7 @@ from numbadnn.errors import (
     PlanMissError,
 )
 from numbadnn.launch import thread
+from numbadnn.operands import named_view
 from numbadnn.ops.rnn import DTYPES, INPUTS
 from numbadnn.ops.rnn_functions import builder, plain_lengths
 from numbadnn.ops.rnn_network import Network
@@ -120,7 +120,7 @@ class RNNBlock:
         blocks, size = n.blocks(input_dim)
         if not _is_integer(layer) or not 0 <= layer < len(blocks):
             raise ValueError(f"layer: expected an integer from 0 to {len(blocks) - 1}, got {layer!r}")
-        view = view_of(w, "w")
+        view = named_view(w, "w")
         if view.shape != (size,):
             raise ValueError(f"w: expected {size} elements (get_param_size) in one axis, got shape {view.shape}")
         if view.dtype != self.dtype:

@@ -155,5 +155,6 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"numbadnn.{name}")
     if name in _OF_REFERENCE:
+        importlib.import_module("ml_dtypes")  # with it NumPy knows bfloat16 by its name
         return getattr(importlib.import_module("numbadnn.reference"), name)
     raise AttributeError(f"module 'numbadnn' has no attribute {name!r}")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn import config, dispatch, reference, select
+from numbadnn import config, dispatch, reference, select, theano
 from numbadnn.ops.norm import OPERANDS, NormProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import implementations
@@ -273,8 +273,6 @@ def test_explain_names_the_implementation():
 
 
 def test_theanos_names():
-    from numbadnn import theano
-
     with numbadnn.using(fallback="allow"):
         out, mean, invstd = theano.dnn_batch_normalization_train(X, ONE, ONE, "spatial")
         np.testing.assert_array_equal(out, 1)
@@ -313,6 +311,44 @@ def test_theanos_op_takes_a_tenth_of_the_new_statistics():
     np.testing.assert_allclose(got[3], 0.9 * rm + 0.1 * x.mean((0, 2, 3), keepdims=True))
     np.testing.assert_allclose(got[4], 0.9 * rv + 0.1 * x.var((0, 2, 3), ddof=1, keepdims=True))
     np.testing.assert_array_equal(zero[3:], (rm, rv))
+
+
+def test_theanos_ops_in_place_look_at_every_destination_before_they_write_into_one():
+    x, one, zero = (
+        np.random.default_rng(8).standard_normal((2, 3, 4, 4)).astype("f4"),
+        np.ones((1, 3, 1, 1), "f4"),
+        np.zeros((1, 3, 1, 1), "f4"),
+    )
+    kept, frozen = x.copy(), zero.copy()
+    frozen.flags.writeable = False
+    op = theano.GpuDnnBatchNorm("spatial", True, True, True, True)
+    for name, averages in (("running_mean", (frozen, one.copy())), ("running_var", (zero.copy(), frozen))):
+        with pytest.raises(ValueError, match=f"^{name}: expected a writable array, got a read-only one"):
+            op(x, one, zero, 1e-4, 0.5, *averages)
+    image = x.copy()
+    image.flags.writeable = False
+    for call in (
+        lambda: op(image, one, zero, 1e-4, 0.5, zero.copy(), one.copy()),
+        lambda: theano.GpuDnnBatchNormInference("spatial", True)(image, one, zero, zero, one),
+        lambda: theano.GpuDnnDropoutOp(True)(image, 0.5),
+    ):
+        with pytest.raises(ValueError, match="^x: expected a writable array"):
+            call()
+    assert np.array_equal(x, kept)
+    with pytest.raises(TypeError, match="^inplace: expected True or False"):
+        theano.GpuDnnDropoutOp("no")
+
+
+def test_theanos_epsilon_of_any_size():
+    x, one = np.array([[1.0], [3.0]]), np.ones((1, 1))
+    with pytest.raises(TypeError, match="^epsilon: expected a number"):
+        theano.dnn_batch_normalization_train(x, one, one, epsilon=10**400)
+    with numbadnn.using(fallback="allow"):
+        theano.dnn_batch_normalization_train(x, one, one, epsilon=1e300)  # no warning of float32's
+    with pytest.raises(ValueError, match="^epsilon must be at least 1e-5"):
+        theano.dnn_batch_normalization_train(x, one, one, epsilon=9e-6)
+    with pytest.raises(ValueError, match="^mode: expected per-activation or spatial"):
+        theano.GpuDnnBatchNorm(np.array(["spatial", "a"]))
 
 
 def test_theanos_old_order_is_not_taken_for_the_later_one():

@@ -69,7 +69,27 @@ def test_ops_are_the_blocks_forward_and_its_gradient(mode: str, direction: str) 
                     assert np.isclose(gradient[at], (above - below) / (2 * step), rtol=1e-5, atol=1e-7)
 
 
+def test_a_block_of_numbadnns_own_runs_under_the_same_flags() -> None:
+    block = numbadnn.RNNBlock("float32", 4, 1, "gru")
+    w = np.zeros(block.get_param_size([2, 3]), "f4")
+    x, h = np.ones((5, 2, 3), "f4"), np.zeros((1, 2, 4), "f4")
+    op = theano.GpuDnnRNNOp("gru", "unidirectional")
+    with pytest.warns(RuntimeWarning, match="runs on"):
+        assert len(op(block, w, x, h, h)) == 3  # a cell state that there is not is ignored
+    try:
+        theano.config.dnn.enabled = True
+        with pytest.raises(numbadnn.NotSupportedError, match="fallback is 'error'"):
+            op(block, w, x, h)
+    finally:
+        theano.config.dnn.enabled = "auto"
+
+
 def test_bad_input_of_the_ops() -> None:
+    for make in (theano.GpuDnnRNNOp, theano.GpuDnnRNNGradInputs):
+        with pytest.raises(ValueError, match="^rnn_mode: expected one of"):
+            make(["gru"], "unidirectional", *((False,) if make is theano.GpuDnnRNNGradInputs else ()))
+    with pytest.raises(TypeError, match="^grad_h: expected True or False, got 'no'"):
+        theano.GpuDnnRNNGradInputs("lstm", "no", "no")
     block, (w, x, hx, cx) = made("lstm")
     op = theano.GpuDnnRNNOp("lstm", "unidirectional")
     reserve = op(block, w, x, hx, cx)[0]

@@ -55,6 +55,15 @@ def test_kernel_of_two_ratios():
     for bad in (1.5, True, np.array([2]), "2", None):
         with pytest.raises(TypeError, match="ratio: expected an integer"):
             numbadnn.bilinear_kernel_1D(bad)
+    for bad in ("int32", "bool", "U3", "complex64", ">f4", "float128", object, None, "nonsense"):
+        for kernel in (numbadnn.bilinear_kernel_1D, numbadnn.bilinear_kernel_2D):
+            with pytest.raises(TypeError, match="^dtype: expected one of float16, bfloat16, float32, float64, got"):
+                kernel(2, dtype=bad)
+    for bad in ("no", np.array([1, 2]), 2, None):
+        with pytest.raises((TypeError, ValueError), match="^normalize: expected True or False"):
+            numbadnn.bilinear_kernel_1D(2, bad)
+    for name in ("float16", "bfloat16", np.float64, np.dtype("float32")):
+        assert numbadnn.bilinear_kernel_1D(2, dtype=name).dtype == np.dtype(name)
     for two in (np.array(2), np.int8(2)):  # a scalar, as the specification has it
         assert np.array_equal(numbadnn.bilinear_kernel_1D(two, False), [1, 2, 1])
         assert np.array_equal(numbadnn.bilinear_kernel_2D((two, 3), normalize=False), whole)

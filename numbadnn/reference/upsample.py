@@ -32,18 +32,36 @@ def _positive(name: str, value: Any) -> int:
     return number
 
 
+#: bfloat16 is a dtype of NumPy's where ml_dtypes is loaded
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def _kind(dtype: Any) -> Any:
+    """One of the types of floating-point numbers, else TypeError."""
+    try:
+        kind = None if dtype is None else np.dtype(dtype)
+    except TypeError:
+        kind = None
+    if kind is None or not kind.isnative or kind.name not in FLOATS:
+        raise TypeError(f"dtype: expected one of {', '.join(FLOATS)}, got {dtype!r}")
+    return kind
+
+
 def bilinear_kernel_1D(ratio: Any, normalize: bool = True, *, dtype: str = "float32") -> NDArray[Any]:
     """The weights [1, 2 ... r, r - 1 ... 1] of linear interpolation by an integer ratio r, divided by r if ``normalize``.
 
-    Shape (2*r - 1,), a NumPy array of ``dtype``. ValueError for a ratio below 1, TypeError for one that is no integer.
+    Shape (2*r - 1,), a NumPy array of ``dtype``. ValueError for a ratio below 1, TypeError for one that is no integer, and
+    for a dtype that is none of floating-point numbers or a ``normalize`` that is no truth value.
     Source: spec/semantics.md 1.3.
 
     >>> bilinear_kernel_1D(2)
     array([0.5, 1. , 0.5], dtype=float32)
     """
-    r = _positive("ratio", ratio)
+    r, kind = _positive("ratio", ratio), _kind(dtype)
+    if not isinstance(normalize, (bool, np.bool_, int)) or normalize not in (0, 1):
+        raise TypeError(f"normalize: expected True or False, got {normalize!r}")
     weights = r - np.abs(np.arange(1 - r, r)).astype(np.float64)
-    return (weights / r if normalize else weights).astype(dtype)
+    return (weights / r if normalize else weights).astype(kind)
 
 
 def bilinear_kernel_2D(ratio: Any, normalize: bool = True, *, dtype: str = "float32") -> NDArray[Any]:
@@ -58,8 +76,9 @@ def bilinear_kernel_2D(ratio: Any, normalize: bool = True, *, dtype: str = "floa
     pair = ratio if isinstance(ratio, tuple) else (ratio, ratio)
     if len(pair) != 2:
         raise ValueError(f"ratio: expected an integer or (vertical, horizontal), got {ratio!r}")
+    kind = _kind(dtype)
     rows, columns = (bilinear_kernel_1D(r, normalize, dtype="float64") for r in pair)
-    return np.outer(rows, columns).astype(dtype)
+    return np.outer(rows, columns).astype(kind)
 
 
 def _fractions(ratio: Any, frac_ratio: Any) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn import dispatch, shapes
+from numbadnn import dispatch, operands, shapes
 from numbadnn.ops import conv_build
 
 
@@ -28,6 +28,12 @@ def check(
         shapes.positive_ints("subsample", ones if subsample is None else subsample, axes),
         shapes.positive_ints(dilation_name, ones if dilation is None else dilation, axes),
     )
+
+
+def check_inplace(**targets: Any) -> None:
+    """ValueError or TypeError, before anything is computed, for an array that may not be written, by its name."""
+    for name, array in targets.items():
+        operands.check_out((array,), [operands.named_view(array, name)], name)
 
 
 def compute(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numbadnn
+from numbadnn.ops.conv_build import truth
+from numbadnn.theano._named import check_inplace
 
 __all__ = ["GpuDnnDropoutOp"]
 
@@ -23,9 +25,10 @@ class GpuDnnDropoutOp:
     """
 
     def __init__(self, inplace: bool = False) -> None:
-        self.inplace = inplace
+        self.inplace = truth("inplace", inplace)
 
     def __call__(self, x: Any, dropout: float = 0.0, seed: int = 4242) -> tuple[Any, Any]:
+        check_inplace(**{"x": x} if self.inplace else {})
         y, state = numbadnn.dropout(x, dropout, seed)
         if self.inplace:
             x[...] = y

@@ -14,6 +14,7 @@ import numpy as np
 import numbadnn
 from numbadnn.ops.conv_build import truth
 from numbadnn.shapes import real
+from numbadnn.theano._named import check_inplace
 from numbadnn.theano.config import cudnn_first
 
 __all__ = [
@@ -29,9 +30,9 @@ __all__ = [
 def _check_epsilon(epsilon: float) -> float:
     try:
         number = real(epsilon)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TypeError(f"epsilon: expected a number, got {epsilon!r}") from None
-    if np.float32(number) < np.float32(1e-5):
+    if number < 1e-4 and np.float32(number) < np.float32(1e-5):  # a large one is no number of float32
         raise ValueError(f"epsilon must be at least 1e-5, got {epsilon!r}")
     return number
 
@@ -80,7 +81,7 @@ class GpuDnnBatchNormBase:
     """What the op classes share: the mode, per-activation or spatial; the old ones took epsilon when they were made, too."""
 
     def __init__(self, mode: str = "per-activation", epsilon: float = 1e-4) -> None:
-        if mode not in ("per-activation", "spatial"):
+        if not isinstance(mode, str) or mode not in ("per-activation", "spatial"):
             raise ValueError(f"mode: expected per-activation or spatial, got {mode!r}")
         self.mode, self.epsilon = mode, epsilon
 
@@ -128,6 +129,11 @@ class GpuDnnBatchNorm(GpuDnnBatchNormBase):
         if self.running_averages != (running_mean is not None) or self.running_averages != (running_var is not None):
             wanted = "both running averages" if self.running_averages else "none"
             raise ValueError(f"running_mean, running_var: expected {wanted}, as the op was made")
+        targets = {"x": (self.inplace_output, x)}
+        if self.running_averages:
+            targets["running_mean"] = (self.inplace_running_mean, running_mean)
+            targets["running_var"] = (self.inplace_running_var, running_var)
+        check_inplace(**{name: array for name, (inplace, array) in targets.items() if inplace})
         factor = self.running_average_factor if running_average_factor is None else running_average_factor
         results = list(
             dnn_batch_normalization_train(
@@ -161,6 +167,7 @@ class GpuDnnBatchNormInference(GpuDnnBatchNormBase):
         self, x: Any, scale: Any, bias: Any, estimated_mean: Any, estimated_variance: Any, epsilon: float | None = None
     ) -> Any:
         epsilon = self.epsilon if epsilon is None else epsilon
+        check_inplace(**{"x": x} if self.inplace else {})
         out = dnn_batch_normalization_test(x, scale, bias, estimated_mean, estimated_variance, self.mode, epsilon)
         return _into(x, out) if self.inplace else out
 

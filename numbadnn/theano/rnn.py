@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numbadnn
+from numbadnn.ops.conv_build import truth
 from numbadnn.ops.rnn_network import DIRECTION_MODES, GATES
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase
@@ -54,9 +55,9 @@ class GpuDnnRNNOp(DnnBase):
 
     def __init__(self, rnn_mode: str, direction_mode: str) -> None:
         super().__init__()
-        if rnn_mode not in GATES:
+        if not isinstance(rnn_mode, str) or rnn_mode not in GATES:
             raise ValueError(f"rnn_mode: expected one of {', '.join(GATES)}, got {rnn_mode!r}")
-        if direction_mode not in DIRECTION_MODES:
+        if not isinstance(direction_mode, str) or direction_mode not in DIRECTION_MODES:
             raise ValueError(f"direction_mode: expected one of {', '.join(DIRECTION_MODES)}, got {direction_mode!r}")
         self.rnn_mode, self.direction_mode = rnn_mode, direction_mode
 
@@ -65,7 +66,8 @@ class GpuDnnRNNOp(DnnBase):
         modes = block.network.rnn_mode, block.network.direction_mode
         if modes != (self.rnn_mode, self.direction_mode):
             raise ValueError(f"block: expected one of {self.rnn_mode}, {self.direction_mode}, got {block!r}")
-        outputs, reserve = block.forward(w, x, hx, cx)
+        with cudnn_first():  # a block of numbadnn's own does not see to it
+            outputs, reserve = block.forward(w, x, hx, cx if block.network.has_cell else None)
         return (reserve, *outputs)
 
 
@@ -78,11 +80,12 @@ class GpuDnnRNNGradInputs(DnnBase):
 
     def __init__(self, rnn_mode: str, grad_h: bool, grad_c: bool) -> None:
         super().__init__()
-        if rnn_mode not in GATES:
+        if not isinstance(rnn_mode, str) or rnn_mode not in GATES:
             raise ValueError(f"rnn_mode: expected one of {', '.join(GATES)}, got {rnn_mode!r}")
+        self.grad_h, self.grad_c = truth("grad_h", grad_h), truth("grad_c", grad_c)
         if grad_c and rnn_mode != "lstm":
             raise ValueError(f"grad_c: expected False for {rnn_mode}, which has no cell state")
-        self.rnn_mode, self.grad_h, self.grad_c = rnn_mode, grad_h, grad_c
+        self.rnn_mode = rnn_mode
 
     def __call__(self, block: RNNBlock, reserve: Any, dy: Any, *ends: Any) -> tuple[Any, ...]:
         _check_block(block)
@@ -93,4 +96,5 @@ class GpuDnnRNNGradInputs(DnnBase):
         given = list(ends)
         dhy = given.pop(0) if self.grad_h else None
         dcy = given.pop(0) if self.grad_c else None
-        return block.backward(reserve, dy, dhy, dcy)[1:]
+        with cudnn_first():
+            return block.backward(reserve, dy, dhy, dcy)[1:]

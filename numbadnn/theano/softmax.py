@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numbadnn
+from numbadnn.operands import named_view
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase
 
 __all__ = ["GpuDnnSoftmax", "GpuDnnSoftmaxBase", "GpuDnnSoftmaxGrad"]
+
+
+ALGORITHMS = ("fast", "accurate", "log")
+
+
+def _check_rank(name: str, array: Any) -> None:
+    if len(shape := named_view(array, name).shape) != 4:
+        raise ValueError(f"{name}: expected 4 dimensions, got {len(shape)} (shape {shape})")
 
 
 class GpuDnnSoftmaxBase(DnnBase):
@@ -21,18 +30,22 @@ class GpuDnnSoftmaxBase(DnnBase):
         given = list(arguments)
         if given and given[0] in ("bc01", "b01c"):
             tensor_format = given.pop(0)
+        if algo is not None and given and given[0] in ALGORITHMS:
+            raise TypeError(f"algo: given twice, as {given[0]!r} and {algo!r}")
         self.algo = algo if algo is not None else given.pop(0) if given else "accurate"
         self.mode = mode if mode is not None else given.pop(0) if given else "channel"
-        if given or tensor_format != "bc01":
-            raise ValueError(f"tensor_format: expected 'bc01', got {tensor_format!r} and {given} too many")
-        if self.algo not in ("fast", "accurate", "log"):
+        if tensor_format != "bc01":
+            raise ValueError(f"tensor_format: expected 'bc01', got {tensor_format!r}")
+        if given:
+            raise TypeError(f"expected ('bc01',) algo and mode, got {', '.join(map(repr, given))} besides")
+        if self.algo not in ALGORITHMS:
             raise ValueError(f"algo: expected one of fast, accurate, log, got {self.algo!r}")
         if self.mode not in ("instance", "channel"):
             raise ValueError(f"mode: expected 'instance' or 'channel', got {self.mode!r}")
 
 
 class GpuDnnSoftmax(GpuDnnSoftmaxBase):
-    """``GpuDnnSoftmax(algo, mode)(x)``: ``numbadnn.softmax``.
+    """``GpuDnnSoftmax(algo, mode)(x)``: ``numbadnn.softmax`` of four dimensions, else ValueError.
 
     >>> import numpy as np, warnings
     >>> with warnings.catch_warnings():
@@ -42,6 +55,7 @@ class GpuDnnSoftmax(GpuDnnSoftmaxBase):
     """
 
     def __call__(self, x: Any) -> Any:
+        _check_rank("x", x)
         with cudnn_first():
             return numbadnn.softmax(x, self.algo, self.mode)
 
@@ -50,5 +64,6 @@ class GpuDnnSoftmaxGrad(GpuDnnSoftmaxBase):
     """``GpuDnnSoftmaxGrad(algo, mode)(dy, sm)``: ``numbadnn.softmax_grad``, from the forward result."""
 
     def __call__(self, dy: Any, sm: Any) -> Any:
+        _check_rank("dy", dy)
         with cudnn_first():
             return numbadnn.softmax_grad(dy, sm, self.algo, self.mode)

@@ -28,7 +28,8 @@ class GpuDnnDropoutOp:
         self.inplace = truth("inplace", inplace)
 
     def __call__(self, x: Any, dropout: float = 0.0, seed: int = 4242) -> tuple[Any, Any]:
-        check_inplace(**{"x": x} if self.inplace else {})
+        if self.inplace:
+            check_inplace(x=x)
         y, state = numbadnn.dropout(x, dropout, seed)
         if self.inplace:
             x[...] = y

@@ -167,7 +167,8 @@ class GpuDnnBatchNormInference(GpuDnnBatchNormBase):
         self, x: Any, scale: Any, bias: Any, estimated_mean: Any, estimated_variance: Any, epsilon: float | None = None
     ) -> Any:
         epsilon = self.epsilon if epsilon is None else epsilon
-        check_inplace(**{"x": x} if self.inplace else {})
+        if self.inplace:
+            check_inplace(x=x)
         out = dnn_batch_normalization_test(x, scale, bias, estimated_mean, estimated_variance, self.mode, epsilon)
         return _into(x, out) if self.inplace else out
 

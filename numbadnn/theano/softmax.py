@@ -6,6 +6,7 @@ from typing import Any
 
 import numbadnn
 from numbadnn.operands import named_view
+from numbadnn.ops.conv_build import check_rank
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase
 
@@ -13,11 +14,6 @@ __all__ = ["GpuDnnSoftmax", "GpuDnnSoftmaxBase", "GpuDnnSoftmaxGrad"]
 
 
 ALGORITHMS = ("fast", "accurate", "log")
-
-
-def _check_rank(name: str, array: Any) -> None:
-    if len(shape := named_view(array, name).shape) != 4:
-        raise ValueError(f"{name}: expected 4 dimensions, got {len(shape)} (shape {shape})")
 
 
 class GpuDnnSoftmaxBase(DnnBase):
@@ -55,7 +51,7 @@ class GpuDnnSoftmax(GpuDnnSoftmaxBase):
     """
 
     def __call__(self, x: Any) -> Any:
-        _check_rank("x", x)
+        check_rank("x", named_view(x, "x"), 4)
         with cudnn_first():
             return numbadnn.softmax(x, self.algo, self.mode)
 
@@ -64,6 +60,6 @@ class GpuDnnSoftmaxGrad(GpuDnnSoftmaxBase):
     """``GpuDnnSoftmaxGrad(algo, mode)(dy, sm)``: ``numbadnn.softmax_grad``, from the forward result."""
 
     def __call__(self, dy: Any, sm: Any) -> Any:
-        _check_rank("dy", dy)
+        check_rank("dy", named_view(dy, "dy"), 4)
         with cudnn_first():
             return numbadnn.softmax_grad(dy, sm, self.algo, self.mode)

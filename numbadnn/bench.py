@@ -40,7 +40,7 @@ class Timing:
 
 def run(names: list[str], backend: str | None, budget: float | None, json_file: str | None) -> int:
     """Time, print, and give the exit status; ValueError means wrong usage."""
-    begin, ran, begun = time.perf_counter(), False, False
+    begin, ran = time.perf_counter(), False
     rows: list[dict[str, Any]] = []
     if backend and (reason := info.absent(backend)):
         print(f"backend {backend} cannot be used here: {reason}")
@@ -56,14 +56,9 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
             if budget is not None and time.perf_counter() - begin > budget:
                 print(f"{len(cases) - number} cases left out: the budget of {budget:g} s was spent")
                 break
-            begun = True
             try:
                 timings = _timed_on(device, case, problem, backend)
-            except (
-                NumbaDNNError,
-                MemoryError,
-                ValueError,
-            ) as error:  # a case that cannot be set up must not end the others
+            except (NumbaDNNError, MemoryError, ValueError) as error:  # which must not end the others
                 why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
                 print(f"{problem}\n  {why}", flush=True)
                 rows.append({"case": case.name, "problem": str(problem), "timings": [], "reason": why})
@@ -77,7 +72,7 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
             Path(json_file).write_text(stored.as_json({"format": "numbadnn-bench-1", **facts}, indent=1) + "\n")
     if ran:
         return OK
-    print("nothing that was asked for can run here" if begun else "nothing was begun")
+    print("nothing that was asked for can run here" if rows else "nothing was begun")
     return NOTHING_RAN
 
 

@@ -155,9 +155,7 @@ def _find(problem: Any, policy: Policy, timed: bool) -> _Ready:
     passed: list[str] = []
     with ensure_context(policy.device):
         ours = lib.handle(library, policy.device)
-        if (
-            timed
-        ):  # cuDNN runs its algorithms there: not on the stream of a call before this, which may be gone or captured
+        if timed:  # cuDNN runs its algorithms on it: the stream of a call before this may be gone, or captured
             ours.set_stream(0)
         handle = ours.value
         first = _kept(problem, policy)[0]
@@ -216,14 +214,15 @@ def plan(problem: Any, policy: Policy, config: Any) -> Executable:
     from numbadnn.cudnn.conv import _with_copies, _without_copies
     from numbadnn.planning import MAX_CHOICES, remember
 
-    ready = _find(problem, policy, timed=policy.algo.startswith("time_"))
+    timed = policy.algo.startswith("time_")
+    ready = _find(problem, policy, timed)
     if policy.algo.endswith("_once"):
         _ONCE.setdefault((problem.op, policy.algo), ready.algorithm)
     elif policy.algo in RUNTIME:
         if (problem, policy) not in _CHOSEN:
             remember(_CHOSEN, (problem, policy), (ready.form.name, ready.algorithm), MAX_CHOICES)
         elif _CHOSEN[problem, policy] != (ready.form.name, ready.algorithm):  # another thread was there first
-            ready = _find(problem, policy, timed=True)
+            ready = _find(problem, policy, timed)
     call, form = call_of(problem.op), ready.form
     issue = _issue(problem, policy.device, ready)
     run = _with_copies(form, issue, ready.workspace, policy.device) if form.buffers else _without_copies(issue)

@@ -42,6 +42,12 @@ UNSHARED = (
     ("RowsConfig", f"{IMAGES} x=float16:1x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
     ("RowsConfig", f"{IMAGES} x=float16:32x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1 flip=0"),
     ("RowsConfig", f"{IMAGES} x=float16:24x32x20x20 w=float16:64x20x20x16x3x3 pad=1,1,1,1 groups=2"),
+    ("PixelsConfig", f"{IMAGES} x=float16:32x32x64x64 w=float16:32x64x64x32x3x3 pad=1,1,1,1 flip=0"),
+    (
+        "PixelsConfig",
+        f"{IMAGES} x=bfloat16:13x32x57x64 w=bfloat16:32x55x64x16x4x3 pad=1,0,1,1 groups=2 alpha=2 beta=-1",
+    ),
+    ("PixelsConfig", f"{IMAGES} x=float16:24x16x62x80 w=float16:16x60x78x16x3x3"),
     ("WeightsManyConfig", f"{FILTERS} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
     ("WeightsManyConfig", f"{FILTERS} x=float16:32x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
 )

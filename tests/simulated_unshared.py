@@ -12,6 +12,7 @@ import numpy as np
 from numbadnn.kernels import (
     simulate,
     unshared_box_many,
+    unshared_inputs_pixels,
     unshared_inputs_split,
     unshared_inputs_twofold,
     unshared_places_stream,
@@ -222,6 +223,22 @@ def check_halved(row: tuple[str, tuple[int, int], int, int], kind: str) -> bool:
     return check(INPUTS, row[0], config, "float32", kind, "ieee")
 
 
+#: of 16-bit types with a tile of pixels a block: sizes, rows, columns, channels, depth. Tiles that walk upwards, the last with
+#: fewer rows; more rows of pixels than a filter has; slots and y's rows used again; groups; pixels that no position reaches
+PIXELS: tuple[tuple[str, int, int, int, int], ...] = (
+    ("x={t}:17x16x6x8 w={t}:16x6x8x16x3x3 pad=1,1,1,1", 4, 4, 16, 3),
+    ("x={t}:9x16x7x8 w={t}:32x5x6x8x3x3 groups=2 alpha=2 beta=-3 flip=0", 4, 4, 8, 2),
+    ("x={t}:32x8x5x16 w={t}:32x4x14x8x2x3 alpha=2 beta=-3", 2, 8, 8, 4),
+    ("x={t}:12x16x9x8 w={t}:16x8x10x16x3x1 pad=1,0,1,1", 4, 4, 8, 5),
+)
+
+
+def check_pixels(row: tuple[str, int, int, int, int], dtype: str, kind: str) -> bool:
+    sizes, *tile = row
+    config = unshared_inputs_pixels.configured(ConvProblem.parse(f"{INPUTS} {sizes.format(t=dtype)}"), *tile)
+    return check(INPUTS, sizes, config, dtype, kind, "tensor_core")
+
+
 #: forward in float32 on tensor cores: boxes of some channels, and of all; more tiles than blocks stay; two warps that share
 #: terms, or filters; the last tile past the last position; groups; a channel of fewer terms than a slot
 TWOFOLD: tuple[tuple[str, TwofoldConfig], ...] = (
@@ -276,6 +293,7 @@ if __name__ == "__main__":
     done += [check_rows(row, *kinds[2]) for row in ROWS]
     done += [check_split(row, kind) for row, kind in zip(SPLIT, (*KINDS, "random"), strict=True)]
     done += [check_halved(row, kind) for row, kind in zip(HALVED, KINDS, strict=True)]
+    done += [check_pixels(row, *kinds[i % 2]) for i, row in enumerate(PIXELS)]
     done += [check(FORWARD, *c, "float32", kind, "ieee") for c, kind in zip(TWOFOLD, KINDS, strict=True)]
     infinite = "x={t}:5x16x4x5 w={t}:18x4x5x16x3x3 pad=1,1,1,1", StreamConfig(8, 1, 4, 2, 1, 2, 2, 8)
     done += [check(FORWARD, *infinite, "float16", "infinities", "tensor_core")]

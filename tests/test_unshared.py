@@ -17,6 +17,7 @@ from numbadnn.kernels import (
     unshared_halves,
     unshared_inputs,
     unshared_inputs_halves,
+    unshared_inputs_pixels,
     unshared_inputs_rows,
     unshared_inputs_rows_sizes,
     unshared_inputs_split,
@@ -36,6 +37,7 @@ from numbadnn.kernels import (
 )
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels.unshared_box_many import ManyConfig
+from numbadnn.kernels.unshared_inputs_pixels import PixelsConfig
 from numbadnn.kernels.unshared_inputs_rows_sizes import RowsConfig
 from numbadnn.kernels.unshared_inputs_split_config import SplitConfig
 from numbadnn.kernels.unshared_inputs_twofold import InputsTwofoldConfig
@@ -49,7 +51,7 @@ from numbadnn.problem import Policy
 
 @pytest.mark.slow(20)
 def test_tensor_cores_under_the_simulator() -> None:
-    assert checks_passed("unshared") >= 109
+    assert checks_passed("unshared") >= 113
 
 
 def test_what_tensor_cores_take() -> None:
@@ -300,6 +302,7 @@ def test_float32_images_as_two_float16() -> None:
 @pytest.mark.parametrize(
     "kernel",
     [
+        *unshared_inputs_pixels.hopper_kernels(),
         *unshared_inputs_rows.hopper_kernels(),
         *unshared_inputs_split.hopper_kernels(),
         *unshared_inputs_twofold.hopper_kernels(),
@@ -315,6 +318,41 @@ def test_sums_of_rows_of_pixels_are_registers(kernel: Kernel) -> None:
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in made.log, made.log
     if kernel.threads == 640:  # some give registers to others, who would wait for ever for more than all have
         assert "Used 96 registers" in made.log, made.log
+
+
+def test_which_gradients_of_images_are_without_boxes() -> None:
+    """Many 16-bit images, many tiles, whole rows of pixels; what fits beside the blocks that turn y."""
+
+    def found(sizes: str, **asked: Any) -> PixelsConfig | None:
+        problem = ConvProblem.parse(f"conv2d_grad_wrt_inputs {sizes}")
+        config = unshared_inputs_pixels.heuristic(problem, Policy(**asked))
+        chosen = isinstance(unshared.kernel_of_images(problem, Policy(**asked)), PixelsConfig)
+        assert chosen == (config is not None)
+        return config
+
+    large = "x=float16:{n}x32x64x64 w={t}:32x64x64x32x3x3 pad=1,1,1,1"
+    for images in (9, 16, 17, 32):
+        config = found(large.format(n=images, t="float16"))
+        assert config is not None
+        assert (config.kept, config.tall, config.channels) == (16 if images <= 16 else 32, 8, 16)
+        assert unshared_inputs_pixels.shared_bytes(config) <= 160 * 1024
+        assert config.threads * 168 <= 1 << 16
+    assert found(large.format(n=8, t="float16")) is None
+    assert found(large.format(n=33, t="float16")) is None
+    assert found(large.format(n=32, t="float16"), determinism="gpu_to_gpu") is None
+    assert found(large.format(n=32, t="float16"), workspace_limit=1 << 20) is None
+    for sizes in (
+        "x=float32:32x32x64x64 w=float32:32x64x64x32x3x3 pad=1,1,1,1",
+        "x=float16:32x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1",  # what tiles have in common is more than boxes are
+        "x=float16:32x32x64x62 w=float16:32x64x62x32x3x3 pad=1,1,1,1",  # no row of a tile is one access
+        "x=float16:32x32x64x64 w=float16:24x64x64x32x3x3 pad=1,1,1,1",
+        "x=float16:32x40x64x64 w=float16:32x64x64x40x3x3 pad=1,1,1,1",
+        "x=float16:32x32x128x128 w=float16:32x64x64x32x3x3 pad=1,0,1,0 stride=2,2",
+        "x=float16:32x32x64x64 w=float16:32x64x64x32x3x3 pad=2,2,2,2 dilation=2,2",
+        "x=float16:32x32x64x64 w=float16:32x64x64x32x1x1",
+        "x=float16:32x32x64x64 w=float16:32x60x60x32x5x5",
+    ):
+        assert found(sizes) is None, sizes
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

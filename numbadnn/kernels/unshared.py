@@ -3,9 +3,9 @@
 The device code is in ``_unshared_kernels`` and ``_unshared_weights``. Images and filters of a block are frozen into a kernel, all
 else is an argument; a filter's terms must lie together in memory, in whatever order the other axes. ``unshared_inputs`` has
 the gradient of the images, ``unshared_inputs_rows`` with its sums in registers, ``unshared_inputs_split`` and
-``unshared_inputs_twofold`` that of many float32 images on tensor cores, ``unshared_halves`` forward products of 16-bit types on
-tensor cores. Those have one position a block; up to 32 images it is quicker to have several, which see the same pixels:
-``unshared_box``, and on tensor cores
+``unshared_inputs_twofold`` that of many float32 images on tensor cores, ``unshared_inputs_pixels`` that of many 16-bit images
+without boxes, ``unshared_halves`` forward products of 16-bit types on tensor cores. Those have one position a block; up to 32
+images it is quicker to have several, which see the same pixels: ``unshared_box``, and on tensor cores
 ``unshared_places`` and ``unshared_weights_halves``; with images turned before, ``unshared_places_whole``, and for many of them
 ``unshared_box_many``, ``unshared_twofold``, ``unshared_products``, ``unshared_places_many``, ``unshared_places_ring``,
 ``unshared_places_stream`` and ``unshared_weights_many``.
@@ -24,6 +24,7 @@ from numbadnn.kernels import (
     unshared_halves,
     unshared_inputs,
     unshared_inputs_halves,
+    unshared_inputs_pixels,
     unshared_inputs_rows,
     unshared_inputs_rows_config,
     unshared_inputs_split,
@@ -190,21 +191,26 @@ def several_places(problem: ConvProblem, policy: Policy) -> Any:
     return found or unshared_box_many.heuristic(problem, policy) or unshared_box.heuristic(problem, policy)
 
 
+OF_IMAGES: dict[type, Callable[[ConvProblem, Policy, Any], Executable]] = {
+    unshared_inputs_halves.InputsHalvesConfig: unshared_inputs_halves.plan,
+    unshared_inputs_pixels.PixelsConfig: unshared_inputs_pixels.plan,
+    unshared_inputs_rows.RowsConfig: unshared_inputs_rows.plan,
+    unshared_inputs_split_config.SplitConfig: unshared_inputs_split.plan,
+    unshared_inputs_twofold.InputsTwofoldConfig: unshared_inputs_twofold.plan,
+}
+
+
+def kernel_of_images(problem: ConvProblem, policy: Policy) -> Any:
+    """A configuration of the kernels of the images' gradient, None where ``unshared_inputs`` is to do it."""
+    found: Any = unshared_inputs_twofold.heuristic(problem, policy) or unshared_inputs_split.heuristic(problem, policy)
+    found = found or unshared_inputs_pixels.heuristic(problem, policy)
+    return found or unshared_inputs_rows.heuristic(problem, policy) or unshared_inputs_halves.heuristic(problem, policy)
+
+
 def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
     if problem.direction == "grad_inputs":
-        config = config or unshared_inputs_twofold.heuristic(problem, policy)
-        config = config or unshared_inputs_split.heuristic(problem, policy)
-        config = config or unshared_inputs_rows.heuristic(problem, policy)
-        config = config or unshared_inputs_halves.heuristic(problem, policy)
-        if isinstance(config, unshared_inputs_halves.InputsHalvesConfig):
-            return unshared_inputs_halves.plan(problem, policy, config)
-        if isinstance(config, unshared_inputs_twofold.InputsTwofoldConfig):
-            return unshared_inputs_twofold.plan(problem, policy, config)
-        if isinstance(config, unshared_inputs_split_config.SplitConfig):
-            return unshared_inputs_split.plan(problem, policy, config)
-        if isinstance(config, unshared_inputs_rows.RowsConfig):
-            return unshared_inputs_rows.plan(problem, policy, config)
-        return unshared_inputs.plan(problem, policy, config)
+        config = config or kernel_of_images(problem, policy)
+        return OF_IMAGES.get(type(config), unshared_inputs.plan)(problem, policy, config)
     dtype, acc = problem.x.dtype, accumulator_of(problem.x.dtype, policy)
     config = config or several_places(problem, policy)
     if planned := SEVERAL_PLACES.get(type(config)):
@@ -244,6 +250,8 @@ def _rank(problem: ConvProblem) -> float:
             return unshared_inputs_twofold.rank(problem, twofold)
         if split := unshared_inputs_split.heuristic(problem, Policy()):
             return unshared_inputs_split_config.rank(problem, split)
+        if pixels := unshared_inputs_pixels.heuristic(problem, Policy()):
+            return unshared_inputs_pixels.rank(problem, pixels)
         if rows := unshared_inputs_rows.heuristic(problem, Policy()):
             return unshared_inputs_rows_config.rank(problem, rows)
         on_tensor_cores = unshared_inputs_halves.heuristic(problem, Policy())

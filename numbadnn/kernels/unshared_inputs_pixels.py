@@ -41,7 +41,7 @@ RING, LEAST_DEPTH, LONGEST = 112 * 1024, 4, 256
 HOPPER, MULTIPROCESSORS = (9, 0), 132
 FEWEST_IMAGES, MOST_IMAGES, MOST_FILTERS, MOST_SUMS = 9, 32, 64, 112
 #: warps of a block: of three each had too much to do. Rows of pixels of a tile; columns, an access of x; channels
-FEWEST_WARPS, MOST_WARPS, TALLS, WIDE, CHANNELS = 6, 9, (2, 4, 6, 8, 16), 8, (24, 16)
+FEWEST_WARPS, MOST_WARPS, TALLS, WIDE, CHANNELS = 6, 9, (2, 4, 6, 8, 16), 8, 16
 #: of an estimate, fitted to 13 problems on an H200: microseconds, and those of a megabyte that is read, and of y and x; and
 #: by how much the other kernels are quicker than theirs
 START, READ, TURNED, AS_QUICK = 7.5, 0.128, 1.08, 0.75
@@ -136,7 +136,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> PixelsConfig | None:
         return None
     if not math.prod(problem.y.shape[2:]):
         return None
-    found = [config for tall in TALLS for channels in CHANNELS if (config := configured(problem, tall, WIDE, channels))]
+    found = [config for tall in TALLS if (config := configured(problem, tall, WIDE, CHANNELS))]
     fits = [c for c in found if c.depth >= LEAST_DEPTH and c.sums <= MOST_SUMS]
     fits = [c for c in fits if FEWEST_WARPS <= c.warps <= MOST_WARPS]
     if not fits:
@@ -223,4 +223,4 @@ def plan(problem: ConvProblem, policy: Policy, config: PixelsConfig) -> Executab
 def hopper_kernels() -> Iterator[Kernel]:
     """Many images and fewer."""
     yield kernel("float16", PixelsConfig(32, (3, 3), 8, 16, 2, 12, False))
-    yield kernel("bfloat16", PixelsConfig(16, (3, 3), 8, 24, 1, 8, True))
+    yield kernel("bfloat16", PixelsConfig(16, (4, 3), 8, 16, 1, 12, True))

@@ -194,10 +194,13 @@ class Plan:
         if self.reversed:
             arrays = arrays[::-1]
         probed = plan_arguments.probed(self, arrays, outs)
-        space = 0
+        addresses, space = tuple(address for address, _ in probed), 0
         if workspace is not None:
             space = plan_arguments.workspace_address(workspace, self.workspace_bytes, self.device)
-        addresses = tuple(address for address, _ in probed)
+            if self.device >= 0:
+                known = (*(spec for _, _, spec in self.made_for), *(self.problem.outputs if outs else ()))
+                plan_arguments.check_apart(space, self.workspace_bytes, known, addresses)
+            arrays = (*arrays, workspace)  # in use as long as they are
         return self.launch(arrays, addresses[:n], addresses[n:], out, stream, self.words, space)
 
     def smaller(self, error: Exception) -> Plan:

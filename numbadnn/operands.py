@@ -131,7 +131,7 @@ def overlap_checker(problem: Any, views: list[View]) -> Callable[[Any, Any], Non
         return check_arrays
 
     inputs_specs = [v.spec() for v in views]
-    inputs_spans, outputs_spans = [_byte_span(s) for s in inputs_specs], [_byte_span(s) for s in problem.outputs]
+    inputs_spans, outputs_spans = [byte_span(s) for s in inputs_specs], [byte_span(s) for s in problem.outputs]
 
     def check_addresses(inputs: Any, outputs: Any) -> None:
         known = list(zip(inputs_specs, inputs_spans, inputs, strict=True))
@@ -145,7 +145,7 @@ def overlap_checker(problem: Any, views: list[View]) -> Callable[[Any, Any], Non
     return check_addresses
 
 
-def _byte_span(spec: Spec) -> tuple[int, int]:
+def byte_span(spec: Spec) -> tuple[int, int]:
     low, high = spec.span
     return low * spec.itemsize, (high + 1) * spec.itemsize if spec.size else 0
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from numbadnn import operands
 from numbadnn.arrays import library_of, view_of
 from numbadnn.errors import WorkspaceError
-from numbadnn.problem import contiguous_strides, normalised_strides
+from numbadnn.problem import Spec, contiguous_strides, normalised_strides
 
 if TYPE_CHECKING:
     from numbadnn.launch import Plan
@@ -75,3 +76,13 @@ def workspace_address(workspace: Any, needed: int, device: int) -> int:
             f"workspace: expected bytes that follow each other from a multiple of {ALIGNED} on, as a new array's do, got {what}"
         )
     return address
+
+
+def check_apart(space: int, needed: int, specs: Iterable[Spec], addresses: Iterable[int]) -> None:
+    """WorkspaceError where the ``needed`` bytes from ``space`` on lie between an array's first byte and its last."""
+    for spec, address in zip(specs, addresses, strict=True):
+        low, high = operands.byte_span(spec)
+        if needed and space < address + high and address + low < space + needed:
+            raise WorkspaceError(
+                "workspace: expected memory of its own, got an array that overlaps an input or an output"
+            )

@@ -23,6 +23,7 @@ import numbadnn
 from numbadnn import info, plan_arguments, planning
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.ops.softmax import SoftmaxProblem
+from numbadnn.problem import Spec
 
 RANDOM = np.random.default_rng(1)
 
@@ -349,6 +350,16 @@ def test_a_workspace_is_enough_memory_of_the_device_from_a_line_on() -> None:
     ):
         with pytest.raises(numbadnn.WorkspaceError, match=f"^workspace: expected .*{why}"):
             address(wrong, needed, device)
+
+
+@pytest.mark.parametrize(("offset", "apart"), [(0, False), (1023, False), (-256, True), (1024, True), (-255, False)])
+def test_a_workspace_has_nothing_in_common_with_the_arrays(offset: int, apart: bool) -> None:
+    """Of 256 bytes that begin ``offset`` bytes behind an array of 1024."""
+    start, specs = 1 << 20, (Spec.of("float32", (16, 16)), Spec.of("float32", (0, 3)))
+    check = plan_arguments.check_apart
+    with contextlib.nullcontext() if apart else pytest.raises(numbadnn.WorkspaceError, match="^workspace: .* overlaps"):
+        check(start + offset, 256, specs, (start, start + offset))
+    check(start + offset, 0, specs, (start, start))
 
 
 def test_threads_share_choices_not_plans() -> None:

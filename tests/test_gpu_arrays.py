@@ -395,3 +395,11 @@ def test_workspace_limit_and_a_users_own_workspace() -> None:
         plan(x, w, workspace=longer[16:])
     with pytest.raises(numbadnn.WorkspaceError, match="workspace: expected memory of CUDA device 0, got .* the CPU"):
         plan(x, w, workspace=longer.cpu())
+    result = plan(x, w)
+    both = torch.empty(plan.workspace_bytes // 4 + result.numel() + 64, device="cuda")
+    with pytest.raises(numbadnn.WorkspaceError, match="workspace: expected memory of its own"):
+        plan(x, w, out=both[: result.numel()].view(result.shape), workspace=both[64:].view(torch.uint8))
+    side = torch.cuda.Stream()
+    beside = plan(x, w, stream=side, workspace=space)
+    side.synchronize()
+    assert torch.equal(beside, result)

@@ -22,6 +22,9 @@ NAME = "cpu.rnn"
 #: of a gate kernel. Between two products Numba's threads and those of BLAS would wait for each other, each actively: a
 #: step then takes thirty times as long on two cores
 THREADS = 1
+#: sequences up to which R h is formed as it stands, in float32: h R', the same numbers, has BLAS turn all of R in each step,
+#: which took up to 2.5 times as long; of more sequences to turn the result takes longer
+MOST_TURNED = 64
 
 
 class _Work:
@@ -118,13 +121,17 @@ def _recurrence(work: _Work, index: int, h: np.ndarray, c: np.ndarray) -> None:
     _, r, bw, br = work.matrices(index)
     gates, *more = work.cells[index]
     y, (times, col, _) = work.ys[index // n.directions], work.order(index)
-    rec, transposed, bias = np.empty((work.N, work.rows), work.acc), r.T, bw + br
+    rec, bias = np.empty((work.N, work.rows), work.acc), bw + br
+    turned = np.empty((work.rows, work.N), work.acc) if work.acc == np.float32 and 1 < work.N <= MOST_TURNED else None
     kernel, threads = work.kernel(f"{n.rnn_mode.split('_')[0]}_step")
     if n.rnn_mode == "gru":
         bias[2 * H :] = bw[2 * H :]
         bias_r = br[2 * H :].copy()
     for t in times:
-        np.matmul(h, transposed, out=rec)
+        if turned is None:
+            np.matmul(h, r.T, out=rec)
+        else:
+            rec[...] = np.matmul(r, h.T, out=turned).T
         if n.rnn_mode == "lstm":
             kernel(threads, gates, rec, bias, more[0], h, c, y, work.ends, t, col)
         elif n.rnn_mode == "gru":

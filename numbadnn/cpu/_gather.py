@@ -127,6 +127,8 @@ def _stretch(
     laid = stretch + (reach + vl - 1) // vl
     src_step = geo.step_w * geo.src_w
     size = 2 * limit * laid
+    # behind the last image's last plane there is no pixel to be read
+    last = min(j1 + reach, phase[10] * rows * pitch) if geo.plane else j1
     for t in range(tap_count):
         for v in range(laid):
             count[t * laid + v] = 0
@@ -136,7 +138,7 @@ def _stretch(
             limit,
             vl,
             j0,
-            j1 + reach,
+            last,
             (O, rows, pitch, geo.step_d, geo.step_h, geo.step_w),
             (geo.D, geo.H, geo.W),
             (geo.src_n, geo.src_d, geo.src_h, geo.src_w),

@@ -108,9 +108,9 @@ def call_any(
     except _COLD:
         plan = None
     if plan is None:
-        frozen = _frozen(params)
-        if frozen is not params:  # lists are looked up as tuples are
-            return call_any(build, arrays, frozen, backend, out, stream, words)
+        plain = frozen(params)
+        if plain is not params:  # lists are looked up as tuples are
+            return call_any(build, arrays, plain, backend, out, stream, words)
         return _miss(build, arrays, params, backend, out, stream, options, words)
     if plan.quick is not None and stream is None and not outs:
         return plan.quick(*addresses, *words)
@@ -139,7 +139,7 @@ class _Array:
         return self.text
 
 
-def _frozen(params: Any) -> Any:
+def frozen(params: Any) -> Any:
     """The same with tuples for lists and short vectors, so that it can be a key; itself where there are none.
 
     Arrays of other libraries too: a tensor is hashed by what it is, not by what it holds, which may change.
@@ -149,7 +149,7 @@ def _frozen(params: Any) -> Any:
         params = params.tolist() if len(shape) < 2 and math.prod(shape) <= LONGEST else _Array(params)
     if not isinstance(params, (list, tuple)):
         return params
-    items = tuple(map(_frozen, params))
+    items = tuple(map(frozen, params))
     same = isinstance(params, tuple) and all(a is b for a, b in zip(items, params, strict=True))
     return params if same else items
 

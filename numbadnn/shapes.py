@@ -84,7 +84,7 @@ def as_int(name: str, value: Any, minimum: int) -> int:
 
 def ints(name: str, values: Any, length: int, minimum: int) -> tuple[int, ...]:
     """A sequence or vector of ``length`` integers of at least ``minimum`` as a tuple; else ValueError."""
-    given = tuple(values) if isinstance(values, np.ndarray) and values.ndim == 1 else values
+    given = values.tolist() if hasattr(values, "tolist") and getattr(values, "ndim", 0) == 1 else values
     if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != length:
         raise ValueError(f"{name}: expected a tuple of {length} integers >= {minimum}, got {values!r}")
     return tuple(as_int(name, v, minimum) for v in given)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -693,3 +695,57 @@ def test_lenets_gradients_by_differences() -> None:
         step = rng.standard_normal(p[name].shape)
         moved = [port.cost_and_gradients(np, {**p, name: p[name] + e * step}, images, digits)[0] for e in (tiny, -tiny)]
         assert np.isclose((moved[0] - moved[1]) / (2 * tiny), (grads[name] * step).sum(), rtol=1e-5, atol=1e-7), name
+
+
+def test_options_in_force_are_the_flags_that_are_not_set() -> None:
+    """``using`` and the environment say the algorithm and the precision where no flag does."""
+    with numbadnn.using(algo_fwd="winograd", precision="float16", fallback="allow"):
+        assert theano.config.dnn.conv.algo_fwd == "winograd"
+        with pytest.raises(TypeError, match="Float16 precision is disabled"):
+            theano.dnn_gradweight(X, TOP, W.shape)
+    with numbadnn.using(algo_fwd="winograd", fallback="allow"):
+        theano.dnn_conv(X, W)
+        assert "algorithm 'winograd'" in str(numbadnn.last_call())
+    assert theano.config.dnn.conv.precision == "as_input_f32"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: theano.GpuDnnConv(algo="foo"), ValueError, "^algo: .*'foo'"),
+        (lambda: theano.GpuDnnConvGradI(algo="small"), ValueError, "^algo: .*'small'"),
+        (lambda: theano.GpuDnnConv3d(algo="winograd"), ValueError, "^algo: .*'winograd'"),
+        (lambda: theano.GpuDnnConvDesc("valid", precision="foo"), ValueError, "^precision: .*'foo'"),
+        (lambda: theano.CorrMM(unshared="yes"), TypeError, "^unshared: .*'yes'"),
+        (lambda: theano.AbstractConv2d(filter_flip="no"), TypeError, "^filter_flip: .*'no'"),
+        (lambda: theano.GpuDnnPoolDesc((2, 2), (1, 1), "max", (-1, 0)), ValueError, r"^pad: .*\(-1, 0\)"),
+        (lambda: theano.GpuDnnBatchNorm("spatial", epsilon=1e-7), ValueError, "^epsilon must be at least 1e-5"),
+    ],
+)
+def test_operations_look_at_their_parameters_when_they_are_made(
+    make: Callable[[], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_theanos_modules_are_this_packages() -> None:
+    """Imported from below nnet they are the same; dnn and nnet are no packages of copies."""
+    from numbadnn.theano.nnet.abstract_conv import AbstractConv2d
+    from numbadnn.theano.nnet.corr import CorrMM
+
+    assert AbstractConv2d is theano.AbstractConv2d
+    assert CorrMM is theano.CorrMM
+    assert issubclass(AbstractConv2d, theano.BaseAbstractConv)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("numbadnn.theano.dnn.config")
+
+
+def test_hints_and_shapes_may_be_vectors() -> None:
+    torch = pytest.importorskip("torch")
+    top = np.ones((2, 6, 4, 6))
+    image, kernel = (2, 4, 6, 7), np.ones((6, 4, 3, 2))
+    operation = theano.AbstractConv2d_gradInputs(imshp=np.array(image))
+    assert operation(kernel, top, (6, 7)).shape == image
+    with numbadnn.using(fallback="allow"):
+        assert theano.dnn_gradweight(np.ones(image), top, torch.tensor(kernel.shape)).shape == kernel.shape

@@ -114,3 +114,15 @@ def test_bad_input_of_the_ops() -> None:
         with pytest.raises(error, match=message):
             call()
     assert isinstance(block, numbadnn.RNNBlock) and len(gradient(block, reserve, dy, dhy)) == 3
+
+
+def test_a_cx_that_a_mode_has_no_use_for_is_no_part_of_the_reserve() -> None:
+    block = theano.RNNBlock("float64", 4, 1, "gru")
+    w, x, h = np.ones(block.get_param_size([2, 3])), np.ones((5, 2, 3)), np.ones((1, 2, 4))
+    with numbadnn.using(fallback="allow"):
+        (y, _), reserve = block.forward(w, x, h, h)
+        np.testing.assert_array_equal(y, block.apply(w, x, h)[0])
+        given = block.backward(reserve, np.ones_like(y))
+        wanted = block.backward(block.forward(w, x, h)[1], np.ones_like(y))
+    for mine, theirs in zip(given, wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs)

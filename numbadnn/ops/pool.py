@@ -138,6 +138,19 @@ def _axes(name: str, value: Any, rank: int) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+def check_windows(window: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...]) -> None:
+    """Windows, their steps and the padding fit each other, else ValueError."""
+    if len(window) not in (2, 3):
+        raise ValueError(f"ws: expected 2 or 3 integers, got {window}")
+    for what, values, least in (("ws", window, 1), ("stride", stride, 1), ("pad", pad, 0)):
+        if len(values) != len(window):
+            raise ValueError(f"{what}: expected {len(window)} integers, as ws has, got {values}")
+        if min(values) < least:
+            raise ValueError(f"{what}: expected integers of at least {least}, got {values}")
+    if any(p >= w for p, w in zip(pad, window, strict=True)):
+        raise ValueError(f"pad: expected less than the window {window} on every axis, got {pad}")
+
+
 def _output_sizes(
     name: str,
     shape: tuple[int, ...],
@@ -149,15 +162,7 @@ def _output_sizes(
     """The output's spatial sizes, after every check that the parameters and the image's shape admit."""
     if mode not in MODES:
         raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
-    if len(window) not in (2, 3):
-        raise ValueError(f"ws: expected 2 or 3 integers, got {window}")
-    for what, values, least in (("ws", window, 1), ("stride", stride, 1), ("pad", pad, 0)):
-        if len(values) != len(window):
-            raise ValueError(f"{what}: expected {len(window)} integers, as ws has, got {values}")
-        if min(values) < least:
-            raise ValueError(f"{what}: expected integers of at least {least}, got {values}")
-    if any(p >= w for p, w in zip(pad, window, strict=True)):
-        raise ValueError(f"pad: expected less than the window {window} on every axis, got {pad}")
+    check_windows(window, stride, pad)
     if len(shape) != len(window) + 2:
         raise ValueError(f"{name}: expected {len(window) + 2} dimensions for a window {window}, got shape {shape}")
     spatial = shape[2:]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn import reference, shapes
+from numbadnn.dispatch import frozen
 from numbadnn.ops import conv_build
 from numbadnn.ops.conv_derived import (
     causal_conv1d,
@@ -105,7 +106,8 @@ def _check_direction(direction: Any) -> None:
 
 def _hinted(name: str, hint: Any, shape: tuple[Any, ...]) -> tuple[Any, ...]:
     """``shape``, whose entries may be None: then they are the hint's. ValueError where that contradicts the others."""
-    if isinstance(hint, (tuple, list)) and len(hint) == len(shape):
+    hint = frozen(hint)
+    if isinstance(hint, tuple) and len(hint) == len(shape):
         shape = tuple(h if n is None else n for n, h in zip(shape, hint, strict=True))
     conv_build.check_hint(name, hint, shape, "what shape says,")
     return shape
@@ -137,7 +139,11 @@ class BaseAbstractConv:
             raise NotImplementedError("Unshared 3D convolution is not implemented")
         self.convdim, self.imshp, self.kshp, self.border_mode = convdim, imshp, kshp, border_mode
         self.subsample, self.filter_dilation = check(convdim, border_mode, subsample, filter_dilation, num_groups)
-        self.filter_flip, self.num_groups, self.unshared = filter_flip, num_groups, unshared
+        self.filter_flip, self.unshared = (
+            conv_build.truth("filter_flip", filter_flip),
+            conv_build.truth("unshared", unshared),
+        )
+        self.num_groups = num_groups
 
     def _compute(self, builds: dict[int, Any], first: Any, second: Any, hints: tuple[Any, Any]) -> Any:
         parameters = (self.border_mode, self.subsample, self.filter_flip, self.filter_dilation, self.num_groups)

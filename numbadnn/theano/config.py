@@ -1,8 +1,9 @@
 """Theano's flags: ``numbadnn.theano.config.dnn.conv.algo_fwd`` and its neighbours, for the operations of this package.
 
-They are read by each call. Values are Theano's, and an unknown one is a ValueError that lists them; flags that Theano had
-removed raise its RuntimeError. One default differs: no algorithm is named ("auto"), so that the dispatcher chooses, where
-Theano's were 'small' forwards and the non-deterministic 'none' backwards. Source: spec/semantics.md 1.1.
+They are read by each call; one that is not set is the option in force (``using``, ``NUMBADNN_ALGO_FWD`` ...). Values are
+Theano's, and an unknown one is a ValueError that lists them; flags that Theano had removed raise its RuntimeError. One default
+differs: no algorithm is named ("auto"), so that the dispatcher chooses, where Theano's were 'small' forwards and the
+non-deterministic 'none' backwards. Source: spec/semantics.md 1.1.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Flag:
         self.name = "_" + name
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        return self if instance is None else getattr(instance, self.name, OPTIONS[self.option].default)
+        return self if instance is None else getattr(instance, self.name, getattr(current(), self.option))
 
     def __set__(self, instance: Any, value: Any) -> None:
         try:
@@ -70,6 +71,10 @@ class _Conv(_Flags):
     """``config.dnn.conv``."""
 
     _of = "dnn.conv"
+
+    def _given(self, flag: str) -> Any:
+        """What the flag was set to; None where the option in force is to decide."""
+        return getattr(self, "_" + flag, None)
 
     algo_fwd = _Flag("dnn.conv.algo_fwd", "algo_fwd")
     algo_bwd_data = _Flag("dnn.conv.algo_bwd_data", "algo_bwd_data")

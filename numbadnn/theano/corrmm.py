@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numbadnn
+from numbadnn.ops.conv_build import truth
 from numbadnn.theano._named import check
 
 __all__ = [
@@ -41,7 +42,7 @@ class _Parameters:
         unshared: bool = False,
     ) -> None:
         self.subsample, self.filter_dilation = check(self._axes, border_mode, subsample, filter_dilation, num_groups)
-        self.border_mode, self.num_groups, self.unshared = border_mode, num_groups, unshared
+        self.border_mode, self.num_groups, self.unshared = border_mode, num_groups, truth("unshared", unshared)
 
     def _shared(self) -> tuple[Any, ...]:
         return self.border_mode, self.subsample, self.filter_dilation, self.num_groups, self.unshared

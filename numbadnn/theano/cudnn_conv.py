@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from numbadnn import shapes
+from numbadnn.config import OPTIONS
 from numbadnn.errors import warn
 from numbadnn.operands import named_view
 from numbadnn.ops import conv_build
@@ -85,14 +86,31 @@ def _check_gradient(precision: str | None, arrays: dict[str, Any]) -> None:
         raise TypeError("Float16 precision is disabled for cuDNN backward convolutions: use as_input_f32 or float32")
 
 
-def _options(option: str, axes: int, algo: str | None, precision: str | None) -> dict[str, Any]:
-    """``algo`` and ``precision`` of a call, the flags' where it leaves them open."""
-    if axes == 3 and algo not in (None, "auto", *_ALGORITHMS_3D[option]):
+def _check_algorithm_3d(option: str, algo: str | None) -> None:
+    if algo not in (None, "auto", *_ALGORITHMS_3D[option]):
         raise ValueError(
             f"algo: expected one of {', '.join(_ALGORITHMS_3D[option])} for a 3-D convolution, got {algo!r}"
         )
-    precision = config.dnn.conv.precision if precision is None else precision
-    return {"algo": getattr(config.dnn.conv, option) if algo is None else algo, "precision": precision}
+
+
+def _options(option: str, axes: int, algo: str | None, precision: str | None) -> dict[str, Any]:
+    """``algo`` and ``precision`` of a call, the flags' where it leaves them open, None where those do, too."""
+    if axes == 3:
+        _check_algorithm_3d(option, algo)
+    given = config.dnn.conv._given
+    return {
+        "algo": given(option) if algo is None else algo,
+        "precision": given("precision") if precision is None else precision,
+    }
+
+
+def _check_option(name: str, option: str, value: Any) -> None:
+    """ValueError where an operation is made with what the option does not know; None leaves it open."""
+    if value is not None:
+        try:
+            OPTIONS[option].parse(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name}: {error}, got {value!r}") from None
 
 
 def _forward(
@@ -332,6 +350,7 @@ class GpuDnnConvDesc:
             raise ValueError(f"subsample: expected 2 or 3 entries, got {subsample!r}")
         self.subsample, self.dilation = check(axes, border_mode, subsample, dilation, num_groups, "dilation")
         _flip(conv_mode)
+        _check_option("precision", "precision", precision)
         self.border_mode, self.conv_mode = border_mode, conv_mode
         self.precision, self.num_groups = precision, num_groups
 
@@ -343,6 +362,7 @@ class _Convolution(DnnBase):
     """What the three op classes share; ``inplace`` writes into the array given for the result."""
 
     _axes: tuple[int, ...] = (2, 3)
+    _option = ""
 
     def __init__(
         self, algo: str | None = None, inplace: bool = False, num_groups: int = 1, workmem: str | None = None
@@ -350,6 +370,9 @@ class _Convolution(DnnBase):
         super().__init__()
         self.algo, self.inplace = _workmem(type(self).__name__, workmem, algo), conv_build.truth("inplace", inplace)
         self.num_groups = conv_build.groups_of(num_groups)
+        _check_option("algo", self._option, self.algo)
+        if self._axes == (3,):
+            _check_algorithm_3d(self._option, self.algo)
 
     def _check(self, desc: Any, **arrays: Any) -> int:
         """The number of spatial axes; TypeError unless both arrays have it and the descriptor is one."""
@@ -400,6 +423,8 @@ class GpuDnnConv(_Convolution):
     ``output`` may be None where beta is 0. ValueError where it has not the result's shape.
     """
 
+    _option = "algo_fwd"
+
     def __call__(
         self, img: Any, kern: Any, output: Any, desc: Any, alpha: float | None = None, beta: float | None = None
     ) -> Any:
@@ -420,6 +445,8 @@ class GpuDnnConv(_Convolution):
 class GpuDnnConvGradW(_Convolution):
     """``GpuDnnConvGradW(...)(img, topgrad, output, desc, alpha=1, beta=0)``: ``output`` says the filters' shape."""
 
+    _option = "algo_bwd_filter"
+
     def __init__(
         self, inplace: bool = False, algo: str | None = None, num_groups: int = 1, workmem: str | None = None
     ) -> None:
@@ -437,6 +464,8 @@ class GpuDnnConvGradW(_Convolution):
 
 class GpuDnnConvGradI(_Convolution):
     """``GpuDnnConvGradI(...)(kern, topgrad, output, desc, alpha=1, beta=0)``: ``output`` says the image's shape."""
+
+    _option = "algo_bwd_data"
 
     def __init__(
         self, inplace: bool = False, algo: str | None = None, num_groups: int = 1, workmem: str | None = None

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
 import numbadnn
+from numbadnn.theano import abstract_conv, conv, conv3d2d, corrmm
+
+#: Theano's modules below this one, for imports from them: ``from numbadnn.theano.nnet.abstract_conv import ...``
+for _name, _module in (
+    *(("abstract_conv", abstract_conv), ("conv", conv), ("conv3d2d", conv3d2d)),
+    *(("corr", corrmm), ("corr3d", corrmm)),
+):
+    sys.modules[f"{__name__}.{_name}"] = _module
 
 
 def conv2d(
@@ -57,6 +66,10 @@ def conv2d(
 def __getattr__(name: str) -> Any:
     from numbadnn import theano
 
+    if (
+        name.startswith("__") and name != "__all__"
+    ):  # with the package's __path__ this would be one, of copies of its modules
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(theano, name)
 
 

@@ -83,7 +83,7 @@ class GpuDnnBatchNormBase:
     def __init__(self, mode: str = "per-activation", epsilon: float = 1e-4) -> None:
         if not isinstance(mode, str) or mode not in ("per-activation", "spatial"):
             raise ValueError(f"mode: expected per-activation or spatial, got {mode!r}")
-        self.mode, self.epsilon = mode, epsilon
+        self.mode, self.epsilon = mode, _check_epsilon(epsilon)
 
 
 def _into(target: Any, values: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numbadnn
-from numbadnn.ops.pool import MODES, mode_of, parameters
+from numbadnn.ops.pool import MODES, check_windows, mode_of, parameters
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase
 
@@ -59,8 +59,7 @@ class GpuDnnPoolDesc:
     def __init__(self, ws: Any = (1, 1), stride: Any = None, mode: str = "max", pad: Any = None) -> None:
         self.mode = GpuDnnPoolBase(mode).mode
         self.ws, self.stride, self.pad, _ = parameters((ws, stride, mode, pad))
-        if len(self.ws) not in (2, 3):
-            raise ValueError(f"ws: expected 2 or 3 integers, got {ws!r}")
+        check_windows(self.ws, self.stride, self.pad)
 
     def __call__(self) -> GpuDnnPoolDesc:
         return self

@@ -37,6 +37,9 @@ class RNNBlock(numbadnn.RNNBlock):
         with cudnn_first():
             return super()._call(w, x, hx, cx if self.network.has_cell else None, *more)
 
+    def forward(self, w: Any, x: Any, hx: Any, cx: Any = None, **more: Any) -> tuple[list[Any], Any]:
+        return super().forward(w, x, hx, cx if self.network.has_cell else None, **more)
+
     def backward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         with cudnn_first():
             return super().backward(*args, **kwargs)

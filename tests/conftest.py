@@ -26,6 +26,12 @@ KEPT = (
 for _name in [n for n in os.environ if n.startswith("NUMBADNN_") and not n.startswith(KEPT)]:
     del os.environ[_name]
 
+# Processes of pytest-xdist share the cores out. Where each has as many threads for NumPy's products as there are cores, they
+# actively wait for one another: a step of an LSTM takes ten times as long and more. Set before NumPy is imported.
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
+    _share = len(os.sched_getaffinity(0)) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(_share, 1)))
+
 # JAX would take three quarters of the GPU's memory for each process of the tests
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 

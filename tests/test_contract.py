@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import threadpoolctl
 
 import numbadnn
 from numbadnn import cases, config, reference, select
@@ -89,6 +90,13 @@ def memory_was_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 @every_case
 def test_cpu(case: Case, memory_was_nan: None) -> None:
     assert obey(case, -1) > 0
+
+
+@pytest.mark.parametrize("name", ["rnn_backward/small-states/gru/float32", "conv2d/tile/float32"])
+def test_products_on_several_threads(name: str) -> None:
+    """Where processes of the tests share the cores out, NumPy multiplies matrices on one thread in all others."""
+    with threadpoolctl.threadpool_limits(2, "blas"):
+        assert obey(cases.all_cases()[name], -1) > 0
 
 
 def destination(problem: Any, outs: list[Any]) -> dict[str, Any]:

@@ -42,11 +42,18 @@ u64: Any
 f32: Any
 f64: Any
 device: Any
+#: of modules with functions of kernels, in which ``cuda`` is what the block has while the simulator runs it
+namespaces: dict[int, dict[str, Any]] = {}
 if SIMULATED:
     i32, u32 = _checked("int32", -(2**31), 2**31 - 1), _checked("uint32", 0, 2**32 - 1)
     i64, u64 = _checked("int64", -(2**63), 2**63 - 1), _checked("uint64", 0, 2**64 - 1)
     f32, f64 = np.float32, np.float64
-    device = cuda.jit(device=True)
+
+    def device(function: Any) -> Any:
+        """As it is, where Numba's would look for ``cuda`` among a module's names in each call: a launch does so once."""
+        namespaces[id(function.__globals__)] = function.__globals__
+        return function
+
 else:
     i32, u32, i64, u64 = types.int32, types.uint32, types.int64, types.uint64
     f32, f64 = types.float32, types.float64

@@ -9,12 +9,16 @@ numbers, so that who forgets to meet finds the others' work undone; where none c
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import greenlet
 import numpy as np
+
+from numbadnn.kernels._cuda import namespaces
 
 
 def _all_meet() -> bool:
@@ -118,27 +122,56 @@ class Block(threading.Thread):
                     waits[n] = None
 
 
-class Manager:
-    """In place of Numba's BlockManager."""
+class Shared:
+    """The block's shared memory: an array for each line of source that asks for one.
 
-    def __init__(self, function: Callable[..., None], grid: Any, block: tuple[int, ...], debug: bool) -> None:
-        self._function, self._shape = function, block
+    Numba's own makes a traceback of the whole stack to see which line that is.
+    """
 
-    def run(self, place: tuple[int, ...], *arguments: Any) -> None:
-        block = Block(lambda: self._function(*arguments), place, self._shape)
-        block.start()
-        block.join()
-        if block.error is not None:
-            raise block.error
+    def __init__(self, module: Any) -> None:
+        self._dynamic, self._make = module.shared.array, module.local.array
+        self._arrays: dict[tuple[str, int], Any] = {}
+
+    def array(self, shape: Any, dtype: Any) -> Any:
+        if shape == 0:
+            return self._dynamic(shape, dtype)
+        caller = sys._getframe(1)
+        place = caller.f_code.co_filename, caller.f_lineno
+        found = self._arrays.get(place)
+        if found is None:
+            found = self._arrays[place] = self._make(shape, dtype)
+        return found
+
+
+@contextlib.contextmanager
+def _seen_as_cuda(module: Any, function: Callable[..., None]) -> Iterator[None]:
+    """Inside, ``cuda`` is what the block has, for the kernel and for all functions that it may call."""
+    from numba import cuda
+
+    replaced = []
+    for names in {**namespaces, id(function.__globals__): function.__globals__}.values():
+        replaced += [(names, name) for name, value in names.items() if value is cuda]
+    for names, name in replaced:
+        names[name] = module
+    try:
+        yield
+    finally:
+        for names, name in replaced:
+            names[name] = cuda
 
 
 def launch(function: Callable[..., None], grid: Any, block: Any, shared_bytes: int, *arguments: Any) -> None:
     """Run a kernel's blocks, one after the other."""
-    from numba import cuda
-    from numba.cuda.simulator import kernel
+    from numba.cuda.errors import normalize_kernel_dimensions
+    from numba.cuda.simulator.kernelapi import FakeCUDAModule
 
-    theirs, kernel.BlockManager = kernel.BlockManager, Manager
-    try:
-        cuda.jit(function)[grid, block, 0, shared_bytes](*arguments)
-    finally:
-        kernel.BlockManager = theirs
+    places, shape = normalize_kernel_dimensions(grid, block)
+    module: Any = FakeCUDAModule(places, shape, shared_bytes)
+    module._shared = Shared(module)
+    with _seen_as_cuda(module, function):
+        for place in np.ndindex(*places):
+            turns = Block(lambda: function(*arguments), place, shape)
+            turns.start()
+            turns.join()
+            if turns.error is not None:
+                raise turns.error

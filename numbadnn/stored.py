@@ -33,8 +33,10 @@ def cache_folder(cache_dir: str = "") -> Path:
     """The option ``cache_dir``, or the user's cache folder."""
     if cache_dir:
         return Path(cache_dir)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base, "numbadnn")
+    named = os.environ.get("XDG_CACHE_HOME", "")  # a relative one is to be ignored, by its specification
+    base = named if os.path.isabs(named) else os.path.join(os.path.expanduser("~"), ".cache")
+    # of a user without a home nothing is kept: a folder below no folder is neither found nor made
+    return Path(base if os.path.isabs(base) else os.devnull, "numbadnn")
 
 
 def read(path: Path, form: str, private: bool = True) -> Document | None:

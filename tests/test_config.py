@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn import config
+from numbadnn import config, stored
 
 GIVEN = {
     "backend": "cudnn,numba",
@@ -147,3 +148,22 @@ def test_a_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         warnings.simplefilter("always")
         config.from_environment.__wrapped__()
     assert [w.filename for w in caught] == [__file__]  # at the caller's line
+
+
+@pytest.mark.parametrize(
+    ("home", "named", "found"),
+    [
+        ("/home/a", "", "/home/a/.cache/numbadnn"),
+        ("/home/a", "/b", "/b/numbadnn"),
+        ("/home/a", "b", "/home/a/.cache/numbadnn"),  # a relative one is to be ignored
+        (
+            "~",
+            "",
+            f"{os.devnull}/numbadnn",
+        ),  # expanduser of a user without a home: no folder of that name where one stands
+    ],
+)
+def test_where_the_users_cache_is(monkeypatch: pytest.MonkeyPatch, home: str, named: str, found: str) -> None:
+    monkeypatch.setattr(os.path, "expanduser", lambda path: home)
+    monkeypatch.setenv("XDG_CACHE_HOME", named)
+    assert stored.cache_folder() == Path(found)

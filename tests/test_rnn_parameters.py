@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from rnn_cases import MODES, case, torch_module
@@ -94,3 +96,39 @@ def test_weights_of_onnx(mode):
         numbadnn.rnn_weights_from_onnx([(W, R[:, :-1], B)], mode)
     with pytest.raises(ValueError, match="elements"):
         numbadnn.rnn_weights_to_onnx(a["w"][1:], block, 4)
+
+
+def test_onnx_layers_that_do_not_fit_each_other_are_refused() -> None:
+    def layer(*shapes: tuple[int, ...]) -> tuple[Any, ...]:
+        return (*(np.ones(shape, "f4") for shape in shapes), None)
+
+    first = layer((1, 9, 4), (1, 9, 3))
+    for layers, why in (
+        ([first, layer((1, 15, 7), (1, 15, 5))], r"W and R of \(1, 9, 3\) and \(1, 9, 3\) after 0, got .* in 1"),
+        ([first, layer((1, 9, 77), (1, 9, 3))], r"got \(1, 9, 77\) and \(1, 9, 3\) in 1"),
+        ([first, layer((2, 9, 3), (2, 9, 3))], r"got \(2, 9, 3\) and \(2, 9, 3\) in 1"),
+        ([layer((3, 9, 4), (3, 9, 3))], "one direction or two and 3 gates"),
+        ([], "one layer at least, got"),
+        (None, "one layer at least, got None"),
+        ([1], r"expected \(W, R, B\), got int in 0"),
+    ):
+        with pytest.raises(ValueError, match=f"^layers: .*{why}"):
+            numbadnn.rnn_weights_from_onnx(layers, "gru")
+    for wrong in ([[1.0]], first[0].astype(str), first[0][0], None):
+        with pytest.raises(TypeError, match="^layers: expected W to be a NumPy array of floating-point numbers"):
+            numbadnn.rnn_weights_from_onnx([(wrong, first[1], None)], "gru")
+    fitting = layer((1, 9, 3), (1, 9, 3))
+    assert numbadnn.rnn_weights_from_onnx(iter([first, fitting]), "gru").size == 36 + 27 + 18 + 27 + 27 + 18
+
+
+def test_weights_for_onnx_are_of_a_block() -> None:
+    block = numbadnn.RNNBlock("float32", 3, 1, "gru")
+    w = np.ones(block.get_param_size([2, 4]), "f4")
+    for arguments, error, why in (
+        ((w, None, 4), TypeError, "^block: expected an RNNBlock, got NoneType"),
+        ((w, block, "4"), ValueError, "^input_dim: expected an integer >= 1, got '4'"),
+        ((w, block, 0), ValueError, "^input_dim: expected an integer >= 1, got 0"),
+        ((w.astype(complex), block, 4), TypeError, "^w: expected floating-point numbers, got complex128"),
+    ):
+        with pytest.raises(error, match=why):
+            numbadnn.rnn_weights_to_onnx(*arguments)

@@ -52,6 +52,9 @@ def test_kernel_of_two_ratios():
         numbadnn.bilinear_kernel_2D((2, 3, 4))
     with pytest.raises(ValueError, match="positive"):
         numbadnn.bilinear_kernel_1D(0)
+    for large in (2**62, 2**63):
+        with pytest.raises(ValueError, match="^ratio: expected an integer of at most"):
+            numbadnn.bilinear_kernel_1D(large)
     for bad in (1.5, True, np.array([2]), "2", None):
         with pytest.raises(TypeError, match="ratio: expected an integer"):
             numbadnn.bilinear_kernel_1D(bad)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn.ops.rnn_network import GATES, Network
+from numbadnn.shapes import as_int
 
 #: where ONNX's gates stand in our order, as blocks of rows
 ONNX_GATES = {"rnn_relu": (0,), "rnn_tanh": (0,), "lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
@@ -67,6 +68,29 @@ def _torch_names(module: Any) -> list[str]:
     return [f"{kind}_{part}_{end}" for kind in ("weight", "bias") for end in ends for part in ("ih", "hh")]
 
 
+def _onnx_layers(layers: Any) -> list[tuple[Any, Any, Any]]:
+    """The layers' arrays, else TypeError or ValueError."""
+    found = list(layers) if hasattr(layers, "__iter__") and not isinstance(layers, (str, bytes, np.ndarray)) else []
+    if not found:
+        raise ValueError(f"layers: expected one (W, R, B) a layer, and one layer at least, got {layers!r}")
+    for number, layer in enumerate(found):
+        if not isinstance(layer, (list, tuple)) or len(layer) != 3:
+            raise ValueError(f"layers: expected (W, R, B), got {type(layer).__name__} in {number}")
+        for name, array, rank in zip(("W", "R", "B"), layer, (3, 3, 2), strict=True):
+            if array is None and name == "B":
+                continue
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in "fV" or array.ndim != rank:
+                raise TypeError(
+                    f"layers: expected {name} to be a NumPy array of floating-point numbers of {rank} dimensions, got "
+                    f"{_shown(array)} in {number}"
+                )
+    return [tuple(layer) for layer in found]
+
+
+def _shown(value: Any) -> str:
+    return f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+
+
 def rnn_weights_from_onnx(layers: Any, rnn_mode: str) -> np.ndarray:
     """The flat w of ONNX nodes, one ``(W, R, B)`` a layer: W (directions, gates * hidden, in), R, B (directions, 2 *
     rows).
@@ -78,14 +102,22 @@ def rnn_weights_from_onnx(layers: Any, rnn_mode: str) -> np.ndarray:
     >>> rnn_weights_from_onnx([(W, R, B)], "rnn_tanh")
     array([5., 5., 6., 7., 8.])
     """
-    if rnn_mode not in GATES:
+    if not isinstance(rnn_mode, str) or rnn_mode not in GATES:
         raise ValueError(f"rnn_mode: expected one of {', '.join(GATES)}, got {rnn_mode!r}")
-    matrices, biases = [], []
-    for number, (W, R, B) in enumerate(layers):
+    matrices: list[Any] = []
+    biases: list[Any] = []
+    taken = _onnx_layers(layers)
+    gates, first = GATES[rnn_mode], taken[0][1].shape
+    for number, (W, R, B) in enumerate(taken):
         directions, rows, hidden = R.shape
-        if rows != GATES[rnn_mode] * hidden or W.shape[:2] != R.shape[:2]:
+        if rows != gates * hidden or W.shape[:2] != R.shape[:2] or directions not in (1, 2):
             raise ValueError(
-                f"layers: expected W and R of {GATES[rnn_mode]} gates, got {W.shape} and {R.shape} in {number}"
+                f"layers: expected W and R of one direction or two and {gates} gates, got {W.shape} and {R.shape} in {number}"
+            )
+        if R.shape != first or (number and W.shape[2] != directions * hidden):
+            wanted = (*first[:2], first[0] * first[2]), first
+            raise ValueError(
+                f"layers: expected W and R of {wanted[0]} and {wanted[1]} after 0, got {W.shape} and {R.shape} in {number}"
             )
         if B is None:
             B = np.zeros((directions, 2 * rows), W.dtype)
@@ -102,10 +134,15 @@ def rnn_weights_to_onnx(w: Any, block: Any, input_dim: int) -> list[tuple[np.nda
 
     ValueError for w of a wrong length or a block of input_mode skip, which ONNX has not.
     """
+    if not isinstance(getattr(block, "network", None), Network):
+        raise TypeError(f"block: expected an RNNBlock, got {type(block).__name__}")
     n: Network = block.network
+    input_dim = as_int("input_dim", input_dim, 1)
     if n.input_mode == "skip":
         raise ValueError("block: expected input_mode 'linear', ONNX has no other")
     flat = np.asarray(w)
+    if flat.dtype.kind not in "fV":
+        raise TypeError(f"w: expected floating-point numbers, got {_shown(flat)}")
     blocks, size = n.blocks(input_dim)
     if flat.shape != (size,):
         raise ValueError(f"w: expected {size} elements in one axis, got shape {flat.shape}")

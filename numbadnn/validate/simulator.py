@@ -35,6 +35,8 @@ def missing() -> str:
     """Why the simulator cannot run ("" = it can)."""
     if importlib.util.find_spec("numba_cuda") is None and importlib.util.find_spec("numba.cuda") is None:
         return "the simulator is part of numba-cuda, which is not installed (pip install numbadnn[cu12])"
+    if importlib.util.find_spec("greenlet") is None:
+        return "the simulator takes turns by greenlet, which is not installed (pip install numbadnn[cli])"
     return ""
 
 

@@ -18,6 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from numbadnn import stored
+
 _FORMAT = "numbadnn-kernel-1"
 
 
@@ -45,8 +47,7 @@ def key_of(*parts: str) -> str:
 
 def default_folder() -> Path:
     """``~/.cache/numbadnn/kernels`` or where XDG_CACHE_HOME says."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base, "numbadnn", "kernels")
+    return stored.cache_folder() / "kernels"
 
 
 def usable(folder: Path, create: bool = False) -> bool:

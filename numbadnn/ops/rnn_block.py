@@ -212,7 +212,9 @@ class RNNBlock:
         if not isinstance(reserve, Reserve):
             raise ValueError(f"reserve: expected what forward returned, got {type(reserve).__name__}")
         if reserve.block is not self:
-            raise ValueError(f"reserve: expected one of this block's forward, got one of {reserve.block!r}")
+            raise ValueError(
+                f"reserve: expected one of this block's forward, got one of another RNNBlock, {reserve.block!r}"
+            )
         if reserve.spent:
             raise ValueError("reserve: expected one that was not used before; call forward again")
         arrays = {**reserve.arrays, "dy": dy, "dhy": dhy, "dcy": dcy}

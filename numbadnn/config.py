@@ -163,6 +163,11 @@ class Options:
         self.__dict__.update(values)
         self.origin = dict(origin)
 
+    def __repr__(self) -> str:
+        """Those that are not the default."""
+        set_ones = (f"{name}={value!r}" for name, value in self.__dict__.items() if self.origin[name] != "default")
+        return f"Options({', '.join(set_ones)})"
+
     def replace(self, values: Mapping[str, Any], origin: Mapping[str, str]) -> Options:
         return _intern(tuple({**self.__dict__, **values}.items()), tuple({**self.origin, **origin}.items()))
 

@@ -156,7 +156,7 @@ class Plan:
     ) -> Any:
         """Run on the caller's stream: wait for the data there, and tell the library that its memory is in use."""
         if self.device < 0:
-            raise ValueError("stream: expected None for arrays on the CPU")
+            raise ValueError(f"stream: expected None for arrays on the CPU, got {stream!r}")
         from numbadnn.arrays import streams
         from numbadnn.kernels._context import ensure_context
 
@@ -241,6 +241,9 @@ class Plan:
         more = {"workspace": e.workspace_bytes, "arithmetic": e.arithmetic, "determinism": e.determinism}
         engine = {"config": json.dumps(stored.configuration(e))} if c.impl.space or c.impl.restore else {}
         return verbose.line({**facts, **more, **engine, "decided_by": c.decided_by, "case": self.problem})
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.problem} by {self.impl.name}, workspace {self.workspace_bytes} bytes>"
 
     def __copy__(self) -> Plan:
         """The same in the same thread, whose ``choice`` may be told otherwise."""

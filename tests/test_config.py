@@ -167,3 +167,10 @@ def test_where_the_users_cache_is(monkeypatch: pytest.MonkeyPatch, home: str, na
     monkeypatch.setattr(os.path, "expanduser", lambda path: home)
     monkeypatch.setenv("XDG_CACHE_HOME", named)
     assert stored.cache_folder() == Path(found)
+
+
+def test_options_show_what_is_not_the_default() -> None:
+    with numbadnn.using(fallback="error", only="cpu.*") as options:
+        assert "fallback='error'" in repr(options)
+        assert "only=('cpu.*',)" in repr(options)
+        assert "determinism" not in repr(options)

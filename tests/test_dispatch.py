@@ -503,3 +503,16 @@ def test_what_the_backends_asked_for_leave_out_is_said() -> None:
             numbadnn.softmax(x)
     with numbadnn.using(backend="cudnn"):  # one name is a preference
         assert numbadnn.explain(numbadnn.softmax, x).chosen == "cpu.loops"
+
+
+def test_what_a_plan_and_a_reserve_are_shows() -> None:
+    x = np.ones((2, 3), "f4")
+    plan = numbadnn.plan(numbadnn.softmax, x)
+    assert repr(plan) == f"<Plan of {plan.problem} by {plan.impl.name}, workspace 0 bytes>"
+    block = numbadnn.RNNBlock("float32", 3, 1, "gru")
+    (y, _), reserve = block.forward(
+        np.ones(block.get_param_size([2, 3]), "f4"), np.ones((1, 2, 3), "f4"), np.ones((1, 2, 3), "f4")
+    )
+    assert repr(reserve) == f"<Reserve of {block!r}>"
+    block.backward(reserve, y)
+    assert repr(reserve) == f"<Reserve of {block!r}, used>"

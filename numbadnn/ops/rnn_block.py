@@ -50,6 +50,9 @@ class Reserve:
         self.block, self.arrays, self.lengths, self.made_by = block, arrays, lengths, made_by
         self.spent = False
 
+    def __repr__(self) -> str:
+        return f"<Reserve of {self.block!r}{', used' if self.spent else ''}>"
+
 
 class RNNBlock:
     """A network of recurrent layers: rnn_relu, rnn_tanh, lstm or gru, one or both directions, any number of layers.

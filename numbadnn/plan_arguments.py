@@ -82,7 +82,7 @@ def check_apart(space: int, needed: int, specs: Iterable[Spec], addresses: Itera
     """WorkspaceError where the ``needed`` bytes from ``space`` on lie between an array's first byte and its last."""
     for spec, address in zip(specs, addresses, strict=True):
         low, high = operands.byte_span(spec)
-        if needed and space < address + high and address + low < space + needed:
+        if needed and spec.size and space < address + high and address + low < space + needed:
             raise WorkspaceError(
                 "workspace: expected memory of its own, got an array that overlaps an input or an output"
             )

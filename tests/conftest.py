@@ -29,7 +29,8 @@ for _name in [n for n in os.environ if n.startswith("NUMBADNN_") and not n.start
 # Processes of pytest-xdist share the cores out. Where each has as many threads for NumPy's products as there are cores, they
 # actively wait for one another: a step of an LSTM takes ten times as long and more. Set before NumPy is imported.
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
-    _share = len(os.sched_getaffinity(0)) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    _cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    _share = _cores // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(_share, 1)))
 
 # JAX would take three quarters of the GPU's memory for each process of the tests

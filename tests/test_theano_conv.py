@@ -709,6 +709,16 @@ def test_options_in_force_are_the_flags_that_are_not_set() -> None:
     assert theano.config.dnn.conv.precision == "as_input_f32"
 
 
+def test_flags_can_be_unset() -> None:
+    """By None and by ``del``: what was read before and set again would stay where the option in force has gone."""
+    flags = theano.config.dnn.conv
+    flags.precision, flags.algo_fwd = "float32", "small"
+    flags.precision = None
+    del flags.algo_fwd, flags.algo_bwd_data
+    with numbadnn.using(precision="float64", algo_fwd="fft"):
+        assert (flags.precision, flags.algo_fwd) == ("float64", "fft")
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -731,11 +741,13 @@ def test_operations_look_at_their_parameters_when_they_are_made(
 
 def test_theanos_modules_are_this_packages() -> None:
     """Imported from below nnet they are the same; dnn and nnet are no packages of copies."""
+    import numbadnn.theano.nnet.corr3d
     from numbadnn.theano.nnet.abstract_conv import AbstractConv2d
     from numbadnn.theano.nnet.corr import CorrMM
 
     assert AbstractConv2d is theano.AbstractConv2d
     assert CorrMM is theano.CorrMM
+    assert numbadnn.theano.nnet.corr3d.Corr3dMM is theano.Corr3dMM
     assert issubclass(AbstractConv2d, theano.BaseAbstractConv)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("numbadnn.theano.dnn.config")

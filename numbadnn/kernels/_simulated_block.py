@@ -20,6 +20,9 @@ import numpy as np
 
 from numbadnn.kernels._cuda import namespaces
 
+#: ``cuda`` is one launch's at a time
+_one_at_a_time = threading.Lock()
+
 
 def _all_meet() -> bool:
     raise AssertionError("who meets the whole block is not asked")
@@ -168,7 +171,7 @@ def launch(function: Callable[..., None], grid: Any, block: Any, shared_bytes: i
     places, shape = normalize_kernel_dimensions(grid, block)
     module: Any = FakeCUDAModule(places, shape, shared_bytes)
     module._shared = Shared(module)
-    with _seen_as_cuda(module, function):
+    with _one_at_a_time, _seen_as_cuda(module, function):
         for place in np.ndindex(*places):
             turns = Block(lambda: function(*arguments), place, shape)
             turns.start()

@@ -134,7 +134,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> PixelsConfig | None:
     K = w.shape[0] // problem.groups
     if K % ROWS or K > MOST_FILTERS or problem.stride != (1, 1) or problem.dilation != (1, 1) or not copied(problem):
         return None
-    if not math.prod(problem.y.shape[2:]):
+    if not (problem.x.size and w.size):
         return None
     found = [config for tall in TALLS if (config := configured(problem, tall, WIDE, CHANNELS))]
     fits = [c for c in found if c.depth >= LEAST_DEPTH and c.sums <= MOST_SUMS]

@@ -1,9 +1,9 @@
 """Theano's flags: ``numbadnn.theano.config.dnn.conv.algo_fwd`` and its neighbours, for the operations of this package.
 
-They are read by each call; one that is not set is the option in force (``using``, ``NUMBADNN_ALGO_FWD`` ...). Values are
-Theano's, and an unknown one is a ValueError that lists them; flags that Theano had removed raise its RuntimeError. One default
-differs: no algorithm is named ("auto"), so that the dispatcher chooses, where Theano's were 'small' forwards and the
-non-deterministic 'none' backwards. Source: spec/semantics.md 1.1.
+They are read by each call; one that is not set, or was set to None or deleted, is the option in force (``using``,
+``NUMBADNN_ALGO_FWD`` ...). Values are Theano's, and an unknown one is a ValueError that lists them; flags that Theano had removed
+raise its RuntimeError. One default differs: no algorithm is named ("auto"), so that the dispatcher chooses, where Theano's were
+'small' forwards and the non-deterministic 'none' backwards. Source: spec/semantics.md 1.1.
 """
 
 from __future__ import annotations
@@ -34,11 +34,16 @@ class _Flag:
         return self if instance is None else getattr(instance, self.name, getattr(current(), self.option))
 
     def __set__(self, instance: Any, value: Any) -> None:
+        if value is None:
+            return self.__delete__(instance)
         try:
             OPTIONS[self.option].parse(value)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{self.flag}: {error}, got {value!r}") from None
         setattr(instance, self.name, value)
+
+    def __delete__(self, instance: Any) -> None:
+        vars(instance).pop(self.name, None)
 
 
 class _Removed:

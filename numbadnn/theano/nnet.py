@@ -14,7 +14,7 @@ for _name, _module in (
     *(("abstract_conv", abstract_conv), ("conv", conv), ("conv3d2d", conv3d2d)),
     *(("corr", corrmm), ("corr3d", corrmm)),
 ):
-    sys.modules[f"{__name__}.{_name}"] = _module
+    sys.modules[f"{__name__}.{_name}"] = globals()[_name] = _module
 
 
 def conv2d(

@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numbadnn.shapes import LARGEST
-
 Float64 = NDArray[np.float64]
 
 
@@ -31,7 +29,7 @@ def _positive(name: str, value: Any) -> int:
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     if number < 1:
         raise ValueError(f"{name}: expected a positive integer, got {value!r}")
-    if number > LARGEST:
+    if number > 2**40:
         raise ValueError(f"{name}: expected an integer of at most 2**40, got {value!r}")
     return number
 

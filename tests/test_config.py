@@ -156,11 +156,7 @@ def test_a_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         ("/home/a", "", "/home/a/.cache/numbadnn"),
         ("/home/a", "/b", "/b/numbadnn"),
         ("/home/a", "b", "/home/a/.cache/numbadnn"),  # a relative one is to be ignored
-        (
-            "~",
-            "",
-            f"{os.devnull}/numbadnn",
-        ),  # expanduser of a user without a home: no folder of that name where one stands
+        ("~", "", f"{os.devnull}/numbadnn"),  # as of a user without a home: no folder of that name where one stands
     ],
 )
 def test_where_the_users_cache_is(monkeypatch: pytest.MonkeyPatch, home: str, named: str, found: str) -> None:

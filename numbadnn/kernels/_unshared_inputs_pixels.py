@@ -36,6 +36,7 @@ from numbadnn.kernels._implicit_tiles import INT32
 from numbadnn.kernels._implicit_tiles_words import shared_address
 from numbadnn.kernels._ptx import wait_for_previous
 from numbadnn.kernels.unshared_inputs_pixels import EIGHT, LANES, ROWS, SIZE, Y_ROWS, PixelsConfig, ring_at
+from numbadnn.kernels.unshared_inputs_rows import Parts
 
 #: what ``here`` holds: the next slot, the parity of the wait for it, the next place of a row of y, and of that one
 SLOT, PARITY, PLACE, Y_PARITY = range(4)
@@ -53,12 +54,11 @@ def _next(place, parity, places):  # type: ignore[no-untyped-def]
     return i32(0) if over else i32(place + 1), i32(parity ^ 1) if over else parity
 
 
-def _multiplying(dtype: str, config: PixelsConfig) -> Callable[..., None]:
+def _multiplying(lanes: Parts, config: PixelsConfig) -> Callable[..., None]:
     """``run(total, shared, here, full, own, own_y, low, high, active)``: a row of positions, of which those in between are there.
 
     ``own``: where the warp's filters and row of taps begin in a slot; ``active``: whether the row reaches the warp's pixels.
     """
-    lanes = _unshared_inputs_rows_halves.parts(dtype, config.lanes)
     depth, slot_bytes, pitch, steps = config.depth, config.slot, config.pitch, config.steps
     positions, cell, of_piece, sums = config.positions, config.kept * SIZE, ROWS * config.lanes.of_filter, lanes.sums
     nothing = i32(0)
@@ -184,8 +184,8 @@ def _bringing(config: PixelsConfig) -> Callable[..., None]:
 
 def gradient(dtype: str, config: PixelsConfig) -> Callable[..., None]:
     """x[n,c,pixel] = sum over the positions that reach it and over filters of y * w."""
-    place = _unshared_inputs_rows_halves.parts(dtype, config.lanes).place
-    multiply, write = _multiplying(dtype, config), _writing(dtype, config)
+    lanes = _unshared_inputs_rows_halves.parts(dtype, config.lanes)
+    place, multiply, write = lanes.place, _multiplying(lanes, config), _writing(dtype, config)
     ask, bring = _asking(config), _bringing(config)
     (tall_taps, taps), wide, positions, flip = config.taps, config.wide, config.positions, config.flip
     warps, depth, channels, cell = config.warps, config.depth, config.channels, config.kept * SIZE

@@ -191,12 +191,13 @@ def several_places(problem: ConvProblem, policy: Policy) -> Any:
     return found or unshared_box_many.heuristic(problem, policy) or unshared_box.heuristic(problem, policy)
 
 
-OF_IMAGES: dict[type, Callable[[ConvProblem, Policy, Any], Executable]] = {
-    unshared_inputs_halves.InputsHalvesConfig: unshared_inputs_halves.plan,
-    unshared_inputs_pixels.PixelsConfig: unshared_inputs_pixels.plan,
-    unshared_inputs_rows.RowsConfig: unshared_inputs_rows.plan,
-    unshared_inputs_split_config.SplitConfig: unshared_inputs_split.plan,
-    unshared_inputs_twofold.InputsTwofoldConfig: unshared_inputs_twofold.plan,
+#: of the images' gradient: the plan of a configuration, and its rank
+OF_IMAGES: dict[type, tuple[Callable[..., Executable], Callable[..., float]]] = {
+    unshared_inputs_halves.InputsHalvesConfig: (unshared_inputs_halves.plan, unshared_inputs_halves.rank),
+    unshared_inputs_pixels.PixelsConfig: (unshared_inputs_pixels.plan, unshared_inputs_pixels.rank),
+    unshared_inputs_rows.RowsConfig: (unshared_inputs_rows.plan, unshared_inputs_rows_config.rank),
+    unshared_inputs_split_config.SplitConfig: (unshared_inputs_split.plan, unshared_inputs_split_config.rank),
+    unshared_inputs_twofold.InputsTwofoldConfig: (unshared_inputs_twofold.plan, unshared_inputs_twofold.rank),
 }
 
 
@@ -210,7 +211,8 @@ def kernel_of_images(problem: ConvProblem, policy: Policy) -> Any:
 def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
     if problem.direction == "grad_inputs":
         config = config or kernel_of_images(problem, policy)
-        return OF_IMAGES.get(type(config), unshared_inputs.plan)(problem, policy, config)
+        known = OF_IMAGES.get(type(config))
+        return (known[0] if known else unshared_inputs.plan)(problem, policy, config)
     dtype, acc = problem.x.dtype, accumulator_of(problem.x.dtype, policy)
     config = config or several_places(problem, policy)
     if planned := SEVERAL_PLACES.get(type(config)):
@@ -246,18 +248,8 @@ def _rank(problem: ConvProblem) -> float:
     if not problem.unshared:
         return math.inf
     if problem.direction == "grad_inputs":
-        if twofold := unshared_inputs_twofold.heuristic(problem, Policy()):
-            return unshared_inputs_twofold.rank(problem, twofold)
-        if split := unshared_inputs_split.heuristic(problem, Policy()):
-            return unshared_inputs_split_config.rank(problem, split)
-        if pixels := unshared_inputs_pixels.heuristic(problem, Policy()):
-            return unshared_inputs_pixels.rank(problem, pixels)
-        if rows := unshared_inputs_rows.heuristic(problem, Policy()):
-            return unshared_inputs_rows_config.rank(problem, rows)
-        on_tensor_cores = unshared_inputs_halves.heuristic(problem, Policy())
-        return (
-            unshared_inputs_halves.rank(problem, on_tensor_cores) if on_tensor_cores else unshared_inputs.rank(problem)
-        )
+        found = kernel_of_images(problem, Policy())
+        return OF_IMAGES[type(found)][1](problem, found) if found else unshared_inputs.rank(problem)
     if config := several_places(problem, Policy()):
         single = problem.w.itemsize == 4 or isinstance(config, unshared_box.BoxConfig | unshared_box_many.ManyConfig)
         rate = 6.0e7 if single else 2.0e8

@@ -139,11 +139,8 @@ class BaseAbstractConv:
             raise NotImplementedError("Unshared 3D convolution is not implemented")
         self.convdim, self.imshp, self.kshp, self.border_mode = convdim, imshp, kshp, border_mode
         self.subsample, self.filter_dilation = check(convdim, border_mode, subsample, filter_dilation, num_groups)
-        self.filter_flip, self.unshared = (
-            conv_build.truth("filter_flip", filter_flip),
-            conv_build.truth("unshared", unshared),
-        )
-        self.num_groups = num_groups
+        self.filter_flip, self.num_groups = conv_build.truth("filter_flip", filter_flip), num_groups
+        self.unshared = conv_build.truth("unshared", unshared)
 
     def _compute(self, builds: dict[int, Any], first: Any, second: Any, hints: tuple[Any, Any]) -> Any:
         parameters = (self.border_mode, self.subsample, self.filter_flip, self.filter_dilation, self.num_groups)

@@ -21,6 +21,15 @@ ENABLED = ("auto", "True", "False", "no_check")
 FLOATS = ("float64", "float32", "float16")
 
 
+def check_option(name: str, option: str, value: Any) -> None:
+    """ValueError that names ``name`` where the option does not know the value; None leaves it open."""
+    if value is not None:
+        try:
+            OPTIONS[option].parse(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name}: {error}, got {value!r}") from None
+
+
 class _Flag:
     """An attribute that takes what ``parse`` admits; ``flag`` is Theano's name of it."""
 
@@ -34,13 +43,11 @@ class _Flag:
         return self if instance is None else getattr(instance, self.name, getattr(current(), self.option))
 
     def __set__(self, instance: Any, value: Any) -> None:
+        check_option(self.flag, self.option, value)
         if value is None:
-            return self.__delete__(instance)
-        try:
-            OPTIONS[self.option].parse(value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{self.flag}: {error}, got {value!r}") from None
-        setattr(instance, self.name, value)
+            self.__delete__(instance)
+        else:
+            setattr(instance, self.name, value)
 
     def __delete__(self, instance: Any) -> None:
         vars(instance).pop(self.name, None)

@@ -10,13 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from numbadnn import shapes
-from numbadnn.config import OPTIONS
 from numbadnn.errors import warn
 from numbadnn.operands import named_view
 from numbadnn.ops import conv_build
 from numbadnn.theano import _direction, config
 from numbadnn.theano._named import by_axes, check, compute
-from numbadnn.theano.config import cudnn_first
+from numbadnn.theano.config import check_option, cudnn_first
 from numbadnn.theano.library import DnnBase
 
 __all__ = [
@@ -102,15 +101,6 @@ def _options(option: str, axes: int, algo: str | None, precision: str | None) ->
         "algo": given(option) if algo is None else algo,
         "precision": given("precision") if precision is None else precision,
     }
-
-
-def _check_option(name: str, option: str, value: Any) -> None:
-    """ValueError where an operation is made with what the option does not know; None leaves it open."""
-    if value is not None:
-        try:
-            OPTIONS[option].parse(value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{name}: {error}, got {value!r}") from None
 
 
 def _forward(
@@ -350,7 +340,7 @@ class GpuDnnConvDesc:
             raise ValueError(f"subsample: expected 2 or 3 entries, got {subsample!r}")
         self.subsample, self.dilation = check(axes, border_mode, subsample, dilation, num_groups, "dilation")
         _flip(conv_mode)
-        _check_option("precision", "precision", precision)
+        check_option("precision", "precision", precision)
         self.border_mode, self.conv_mode = border_mode, conv_mode
         self.precision, self.num_groups = precision, num_groups
 
@@ -362,7 +352,7 @@ class _Convolution(DnnBase):
     """What the three op classes share; ``inplace`` writes into the array given for the result."""
 
     _axes: tuple[int, ...] = (2, 3)
-    _option = ""
+    _option: str
 
     def __init__(
         self, algo: str | None = None, inplace: bool = False, num_groups: int = 1, workmem: str | None = None
@@ -370,7 +360,7 @@ class _Convolution(DnnBase):
         super().__init__()
         self.algo, self.inplace = _workmem(type(self).__name__, workmem, algo), conv_build.truth("inplace", inplace)
         self.num_groups = conv_build.groups_of(num_groups)
-        _check_option("algo", self._option, self.algo)
+        check_option("algo", self._option, self.algo)
         if self._axes == (3,):
             _check_algorithm_3d(self._option, self.algo)
 
@@ -434,7 +424,7 @@ class GpuDnnConv(_Convolution):
         received = expected if output is None else named_view(output, "output").shape
         if received != expected:
             raise ValueError(f"impossible convolution output dim: expected {expected} but received {received}")
-        options = _options("algo_fwd", axes, self.algo, desc.precision)
+        options = _options(self._option, axes, self.algo, desc.precision)
         with cudnn_first():
             return compute(
                 _FORWARD[axes], img, kern, (None, None), desc.border_mode, desc.subsample, _flip(desc.conv_mode),

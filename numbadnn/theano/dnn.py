@@ -8,11 +8,9 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     from numbadnn import theano
 
-    if (
-        name.startswith("__") and name != "__all__"
-    ):  # with the package's __path__ this would be one, of copies of its modules
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(theano, name)
+    return theano.__getattr__(
+        name
+    )  # not the package's __path__, with which this would be one, of copies of its modules
 
 
 def __dir__() -> list[str]:

@@ -9,12 +9,10 @@ from typing import Any
 import numbadnn
 from numbadnn.theano import abstract_conv, conv, conv3d2d, corrmm
 
-#: Theano's modules below this one, for imports from them: ``from numbadnn.theano.nnet.abstract_conv import ...``
-for _name, _module in (
-    *(("abstract_conv", abstract_conv), ("conv", conv), ("conv3d2d", conv3d2d)),
-    *(("corr", corrmm), ("corr3d", corrmm)),
-):
-    sys.modules[f"{__name__}.{_name}"] = globals()[_name] = _module
+corr = corr3d = corrmm
+# Theano's modules below this one, for imports from them: ``from numbadnn.theano.nnet.abstract_conv import ...``
+_BELOW = {"abstract_conv": abstract_conv, "conv": conv, "conv3d2d": conv3d2d, "corr": corr, "corr3d": corr3d}
+sys.modules.update({f"{__name__}.{_name}": _module for _name, _module in _BELOW.items()})
 
 
 def conv2d(
@@ -66,11 +64,9 @@ def conv2d(
 def __getattr__(name: str) -> Any:
     from numbadnn import theano
 
-    if (
-        name.startswith("__") and name != "__all__"
-    ):  # with the package's __path__ this would be one, of copies of its modules
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(theano, name)
+    return theano.__getattr__(
+        name
+    )  # not the package's __path__, with which this would be one, of copies of its modules
 
 
 def __dir__() -> list[str]:

@@ -320,6 +320,23 @@ def test_sums_of_rows_of_pixels_are_registers(kernel: Kernel) -> None:
         assert "Used 96 registers" in made.log, made.log
 
 
+def test_what_the_cache_is_asked_to_give_up_last() -> None:
+    """What was turned, and the pixels of the kernel without boxes: up to a third of the cache, of which others want some too."""
+    lasting = "st.global.L2::cache_hint.v4.b32"
+    for size, vec in ((2, 8), (4, 4)):
+        few = unshared_turned.kernel(size, 32, vec, given_up=unshared_turned.given_up(unshared_turned.LASTING))
+        many = unshared_turned.kernel(size, 32, vec, given_up=unshared_turned.given_up(unshared_turned.LASTING + 1))
+        assert few.name != many.name
+        assert lasting in few.ptx((9, 0, "a")) and lasting in few.ptx((8, 0, ""))
+        assert lasting not in many.ptx((9, 0, "a"))
+    sizes = "conv2d_grad_wrt_inputs x=float16:32x32x{0}x64 w=float16:32x{0}x64x32x3x3 pad=1,1,1,1"
+    for rows, hinted in ((64, True), (128, True), (136, False)):
+        problem = ConvProblem.parse(sizes.format(rows))
+        config = unshared_inputs_pixels.heuristic(problem, Policy())
+        assert config is not None and (2 * problem.x.size <= unshared_turned.LASTING) == hinted
+        assert (lasting in unshared_inputs_pixels.kernel("float16", config).ptx((9, 0, "a"))) == hinted
+
+
 def test_which_gradients_of_images_are_without_boxes() -> None:
     """Many 16-bit images, many tiles, whole rows of pixels; what fits beside the blocks that turn y."""
 

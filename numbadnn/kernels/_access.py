@@ -111,12 +111,27 @@ def load_vector(dtype: str, count: int, acc: str) -> Callable[..., None]:
     return load_elements
 
 
-@functools.cache
-def store_vector(dtype: str, count: int, acc: str, streaming: bool = False) -> Callable[..., None]:
-    """``store_vector(values, start, address)``: values[start : start + count] in one aligned access.
+#: how 16 bytes may be stored: as lines that nobody reads soon, which L2 gives up first; as lines that it gives up last, behind
+#: all that passes through meanwhile, since they are read or written again soon: memory is not to be bothered with them
+_KEEPING = "{.reg .b64 keep; createpolicy.fractional.L2::evict_last.b64 keep, 1.0; "
+HINTS = {
+    "first": "st.global.cs.v4.b32 [$0], {$1, $2, $3, $4};",
+    "last": _KEEPING + "st.global.L2::cache_hint.v4.b32 [$0], {$1, $2, $3, $4}, keep;}",
+}
 
-    ``streaming``: lines that nobody reads soon, which L2 gives up first where 16 bytes are written.
-    """
+
+def store_hinted(builder: Any, address: Any, words: Any, given_up: str) -> bool:
+    """Whether these are 16 bytes that L2 is to give up ``"first"`` or ``"last"``: then they are stored so."""
+    if not given_up or len(words) != 4 or words[0].type.width != 32:
+        return False
+    bits = [builder.bitcast(word, _I32) for word in words]
+    _asm(builder, HINTS[given_up], "l,r,r,r,r,~{memory}", ir.VoidType(), [address, *bits], pure=False)
+    return True
+
+
+@functools.cache
+def store_vector(dtype: str, count: int, acc: str, given_up: str = "") -> Callable[..., None]:
+    """``store_vector(values, start, address)``: values[start : start + count] in one aligned access; see ``HINTS``."""
     if SIMULATED:
         return lambda values, start, address: _write(dtype, address, values[start : start + count])
 
@@ -125,15 +140,12 @@ def store_vector(dtype: str, count: int, acc: str, streaming: bool = False) -> C
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
             got = [_slot(context, builder, signature.args[0], args[0], args[1], i) for i in range(count)]
             words = _packed(builder, [builder.load(g) for g in got], dtype, acc)
+            if store_hinted(builder, args[2], words, given_up):
+                return context.get_dummy_value()
             vector = ir.Constant(ir.VectorType(words[0].type, len(words)), ir.Undefined)
             for i, word in enumerate(words):
                 vector = builder.insert_element(vector, word, ir.Constant(_I32, i))
-            if streaming and len(words) == 4 and words[0].type.width == 32:
-                bits = [builder.bitcast(word, _I32) for word in words]
-                template, constraints = "st.global.cs.v4.b32 [$0], {$1, $2, $3, $4};", "l,r,r,r,r,~{memory}"
-                _asm(builder, template, constraints, ir.VoidType(), [args[2], *bits], pure=False)
-            else:
-                builder.store(vector, _pointer(builder, args[2], vector.type)).align = ITEMSIZE[dtype] * count
+            builder.store(vector, _pointer(builder, args[2], vector.type)).align = ITEMSIZE[dtype] * count
             return context.get_dummy_value()
 
         return types.void(values, types.int32, types.int64), codegen

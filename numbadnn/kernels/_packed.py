@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels._access import _bytes_at, _numpy_type, _read
+from numbadnn.kernels._access import _bytes_at, _numpy_type, _read, store_hinted
 from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, intrinsic, types
 from numbadnn.kernels._llvm import _I32, _asm, _element, _pointer, _put, _slot, _widen
 from numbadnn.problem import ITEMSIZE
@@ -45,8 +45,8 @@ def load_words(count: int) -> Callable[..., None]:
 
 
 @functools.cache
-def store_words(count: int) -> Callable[..., None]:
-    """``store_words(words, start, address)``: words[start : start + count] in one aligned access."""
+def store_words(count: int, given_up: str = "") -> Callable[..., None]:
+    """``store_words(words, start, address)``: words[start : start + count] in one aligned access; see ``HINTS``."""
     if SIMULATED:
 
         def twin(words, start, address):  # type: ignore[no-untyped-def]
@@ -58,6 +58,8 @@ def store_words(count: int) -> Callable[..., None]:
     def store(typingctx, words, start, address):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
             got = [builder.load(_slot(context, builder, signature.args[0], args[0], args[1], i)) for i in range(count)]
+            if store_hinted(builder, args[2], got, given_up):
+                return context.get_dummy_value()
             vector = ir.Constant(ir.VectorType(_I32, count), ir.Undefined)
             for i, word in enumerate(got):
                 vector = builder.insert_element(vector, word, ir.Constant(_I32, i))

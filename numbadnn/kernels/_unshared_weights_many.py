@@ -45,7 +45,7 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
     multiply_add = product("float64" if single else dtype, 16, config.whole)
     look = read_at("float32" if single else "int32", words)
     fetch = load_vector("float32", 4, "float32") if single else load_words(words)
-    read, write = load_vector(dtype, vec, "float32"), store_vector(dtype, vec, "float32", True)
+    read, write = load_vector(dtype, vec, "float32"), store_vector(dtype, vec, "float32", "first")
     acc, raw, factor, taken = (f64, f32, f64, f64) if single else (f32, INT32, INT32, i32)
     halves, pieces = 64 * (looks - 1), looks * wide // 2
     seen_words = pieces * words

@@ -29,7 +29,7 @@ from numbadnn.kernels.unshared_inputs_rows_config import spread
 from numbadnn.kernels.unshared_inputs_rows_sizes import RowsConfig
 from numbadnn.kernels.unshared_places_stream import copied
 from numbadnn.kernels.unshared_tile import free_order
-from numbadnn.kernels.unshared_turned import FETCH
+from numbadnn.kernels.unshared_turned import FETCH, LASTING
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -51,7 +51,8 @@ START, READ, TURNED, AS_QUICK = 7.5, 0.128, 1.08, 0.75
 class PixelsConfig:
     """A block has ``tall`` rows of ``wide`` pixels and ``channels`` channels of a group, of ``kept`` images.
 
-    ``steps`` times 16 filters a group; ``depth`` slots of the ring.
+    ``steps`` times 16 filters a group; ``depth`` slots of the ring. ``lasting``: the L2 cache gives up x last, whose pieces would
+    meet the filters on their way to memory.
     """
 
     kept: int
@@ -61,6 +62,7 @@ class PixelsConfig:
     steps: int
     depth: int
     flip: bool
+    lasting: bool
     tall: int = 0
 
     @property
@@ -152,7 +154,8 @@ def configured(problem: ConvProblem, tall: int, wide: int, channels: int, depth:
     """With ``depth`` slots, or those that there is room for; None where none would be, or a copy cannot bring one."""
     taps, C = (problem.taps[0], problem.taps[1]), problem.w.shape[3]
     kept, steps = max(16, 1 << (problem.x.shape[0] - 1).bit_length()), problem.w.shape[0] // problem.groups // ROWS
-    config = PixelsConfig(kept, taps, wide, channels, steps, 1, bool(problem.flip), tall)
+    lasting = problem.x.size * SIZE <= LASTING
+    config = PixelsConfig(kept, taps, wide, channels, steps, 1, bool(problem.flip), lasting, tall)
     if C % channels or channels * math.prod(taps) > LONGEST or config.pitch % 16 or not _whole_rows(problem, wide):
         return None
     room = min(RING, LARGEST_ROOM - shared_bytes(replace(config, depth=0)) - 1024)
@@ -222,5 +225,5 @@ def plan(problem: ConvProblem, policy: Policy, config: PixelsConfig) -> Executab
 
 def hopper_kernels() -> Iterator[Kernel]:
     """Many images and fewer."""
-    yield kernel("float16", PixelsConfig(32, (3, 3), 8, 16, 2, 12, False))
-    yield kernel("bfloat16", PixelsConfig(16, (4, 3), 8, 16, 1, 12, True))
+    yield kernel("float16", PixelsConfig(32, (3, 3), 8, 16, 2, 12, False, True))
+    yield kernel("bfloat16", PixelsConfig(16, (4, 3), 8, 16, 1, 12, True, False))

@@ -113,6 +113,22 @@ def test_integers_of_numpy_give_pythons():
         shapes.border_mode_to_pad("half", None, (3, 3))
     with pytest.raises(ValueError, match="kshp: expected a tuple of 2"):
         shapes.border_mode_to_pad("half", 2, 3)
+    with pytest.raises(ValueError, match="kshp"):  # at once: there is no tuple of so many modes
+        shapes.border_mode_to_pad("half", 2**39, (3, 3))
+
+
+def test_shapes_as_vectors_of_other_libraries():
+    class Vector:
+        ndim = 1
+
+        def __init__(self, *sizes):
+            self.sizes = sizes
+
+        def tolist(self):
+            return list(self.sizes)
+
+    found = shapes.get_conv_output_shape(Vector(3, 2, 9, 9), Vector(4, 2, 2, 3), "valid", Vector(1, 2))
+    assert found == shapes.get_conv_output_shape((3, 2, 9, 9), (4, 2, 2, 3), "valid", (1, 2))
 
 
 def test_strides_and_dilations_as_vectors():

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from numbadnn import shapes
+from numbadnn import parameters, shapes
 from numbadnn.problem import Spec, integer, integers, normalised_strides, number, shown
 
 
@@ -175,7 +175,7 @@ class ConvProblem:
         y = Spec.parse(fields["y"]) if "y" in fields else Spec.of(x.dtype, shape, x.layout)
         if len(y.shape) == len(x.shape):
             y = _as_called(op, "y", y)
-        groups = shapes.as_int("groups", integer("groups", fields.get("groups", "1")), 1)
+        groups = parameters.as_int("groups", integer("groups", fields.get("groups", "1")), 1)
         check_channels(x.shape, w.shape, groups, axes)
         if y.shape != shape or {x.dtype, w.dtype, y.dtype} != {x.dtype}:
             raise ValueError(f"expected y of shape {shape} and one dtype for all operands, got {text!r}")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numbadnn import dispatch, shapes
+from numbadnn import dispatch, parameters, shapes
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import input_spec, output_spec, result_dtype
@@ -66,9 +66,9 @@ class _Geometry:
         """``window`` is the argument that says how large the filters are: that of the filters, unless it is another."""
         axes = len(kernel)
         self.window = window or names.second
-        shapes.positive_ints(f"sizes of {self.window}", kernel, axes)
-        self.stride = shapes.positive_ints(names.subsample, p.subsample, axes)
-        self.dilation = shapes.positive_ints(names.dilation, p.filter_dilation, axes)
+        parameters.positive_ints(f"sizes of {self.window}", kernel, axes)
+        self.stride = parameters.positive_ints(names.subsample, p.subsample, axes)
+        self.dilation = parameters.positive_ints(names.dilation, p.filter_dilation, axes)
         self.padding = shapes.padding_pairs(p.border_mode, kernel, self.dilation)
         self.groups = groups_of(p.num_groups, names.groups)
         self.flip = truth("filter_flip", p.filter_flip)
@@ -103,7 +103,7 @@ def request(problem: ConvProblem, p: Parameters) -> Request:
 
 def groups_of(value: Any, name: str = "num_groups") -> int:
     try:
-        return shapes.as_int(name, value, 1)
+        return parameters.as_int(name, value, 1)
     except ValueError:
         raise ValueError(f"{name} must have value greater than zero: expected an integer >= 1, got {value!r}") from None
 
@@ -155,7 +155,7 @@ def _named(argument: str, option: str, value: Any) -> Any:
 
 def _number(name: str, value: Any) -> float:
     try:
-        return shapes.real(value)
+        return parameters.real(value)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{name}: expected a number, got {value!r}") from None
 
@@ -210,7 +210,7 @@ def grad_inputs(op: str, names: Names) -> Build:
             raise ValueError(
                 f"{names.image_shape}: expected (batch, channels, {names.axes}), the last {axes} integers, got {given!r}"
             )
-        sizes = (shapes.as_int(names.image_shape, n, 0) for n in given[2:])
+        sizes = (parameters.as_int(names.image_shape, n, 0) for n in given[2:])
         shape = (top.shape[0], filters.shape[-axes - 1] * geometry.groups, *sizes)
         check_hint(names.image_shape, given, shape, f"by {names.first} and {names.second}")
         check_hint(names.filter_shape, p.hint2, filters.shape)
@@ -245,7 +245,7 @@ def grad_weights(op: str, names: Names) -> Build:
                 f"{names.filter_shape}: expected (filters,{regions} channels, {names.axes}), the last {axes} integers, "
                 f"got {given!r}"
             )
-        kernel = shapes.positive_ints(names.filter_shape, tuple(given[-axes:]), axes)
+        kernel = parameters.positive_ints(names.filter_shape, tuple(given[-axes:]), axes)
         geometry = _Geometry(kernel, p, names, names.filter_shape)
         if image.shape[1] % geometry.groups:
             raise ValueError(
@@ -275,13 +275,13 @@ def causal(views: list[View], out_views: list[View], params: tuple[Any, ...]) ->
     (line, filters), p = views, Parameters.of(params)
     check_rank("input", line, 3)
     check_filter_rank("filters", filters, 1, p.unshared)
-    stride = shapes.as_int("subsample", p.subsample, 1)
-    dilation = shapes.as_int("filter_dilation", p.filter_dilation, 1)
+    stride = parameters.as_int("subsample", p.subsample, 1)
+    dilation = parameters.as_int("filter_dilation", p.filter_dilation, 1)
     groups = groups_of(p.num_groups)
     check_channels(line.shape, filters.shape, groups, 1, "input", "filters")
     check_hint("input_shape", p.hint, line.shape)
     check_hint("filter_shape", p.hint2, filters.shape)
-    past = (shapes.as_int("filters' last axis", filters.shape[-1], 1) - 1) * dilation
+    past = (parameters.as_int("filters' last axis", filters.shape[-1], 1) - 1) * dilation
     shape = (*line.shape[:1], filters.shape[0], shapes.get_conv_shape_1axis(line.shape[2], 1, "valid", stride) or 0)
     if shape[2] <= 0:
         raise ValueError(f"input: expected at least one step of time, got shape {line.shape}")
@@ -304,7 +304,7 @@ def frames(views: list[View], out_views: list[View], params: tuple[Any, ...]) ->
     check_hint("filters_shape", p.hint2, filters.shape)
     if filters.shape[2] != signals.shape[2]:
         raise ValueError(f"filters: expected {signals.shape[2]} channels as signals has, got {filters.shape[2]}")
-    kernel = shapes.positive_ints("sizes of filters", (filters.shape[1], *filters.shape[3:]), 3)
+    kernel = parameters.positive_ints("sizes of filters", (filters.shape[1], *filters.shape[3:]), 3)
     padding = _frames_padding(p.border_mode, kernel)
     dtype = result_dtype(views)
     image = (signals.shape[0], signals.shape[2], signals.shape[1], *signals.shape[3:])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numbadnn import dispatch, shapes
+from numbadnn import dispatch, parameters
 from numbadnn.operands import check_apart, named_view
 from numbadnn.ops import conv_build as build
 
@@ -271,7 +271,7 @@ def _check_separable(
     named = (("input", image), ("depthwise_filters", depthwise), ("pointwise_filters", filters))
     for name, view in named:
         build.check_rank(name, view, axes + 2)
-    if shapes.as_int("num_channels", num_channels, 1) != image.shape[1]:
+    if parameters.as_int("num_channels", num_channels, 1) != image.shape[1]:
         raise ValueError(f"num_channels: expected input's {image.shape[1]} channels, got {num_channels}")
     if out is not None:
         check_apart(out if isinstance(out, tuple) else (out,), [image, depthwise, filters])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn import config, dispatch, shapes
+from numbadnn import config, dispatch, parameters, shapes
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.launch import Plan
@@ -46,7 +46,7 @@ def _run_reversed(build: Build, kern: Any, topgrad: Any, *more: Any) -> Any:
 
 def _check_parameters(border_mode: Any, subsample: Any, axes: int) -> None:
     """What would leave a size unknown, as sizes that are not unique do, is an error of its own."""
-    shapes.positive_ints("subsample", subsample, axes)
+    parameters.positive_ints("subsample", subsample, axes)
     shapes.padding_pairs(border_mode, (1,) * axes)
 
 

@@ -16,8 +16,8 @@ from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.errors import NotSupportedError
 from numbadnn.operands import output_spec
+from numbadnn.parameters import real
 from numbadnn.problem import Spec, number, operand
-from numbadnn.shapes import real
 
 #: default seed, as the specification has it
 SEED = 4242

@@ -15,8 +15,8 @@ from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import output_spec
+from numbadnn.parameters import real
 from numbadnn.problem import Spec, number, operand, shown
-from numbadnn.shapes import real
 
 TRAIN, TEST = "batch_normalization_train", "batch_normalization_test"
 TRAIN_GRAD, TEST_GRAD = "batch_normalization_train_grad", "batch_normalization_test_grad"

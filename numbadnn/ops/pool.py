@@ -19,8 +19,8 @@ from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.errors import warn
 from numbadnn.operands import output_spec
+from numbadnn.parameters import whole
 from numbadnn.problem import Spec, integers, operand
-from numbadnn.shapes import whole
 
 MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
 _OPERANDS = {"pool": ("x", "y"), "pool_grad": ("x", "y", "dy", "dx")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from numbadnn.shapes import as_int
+from numbadnn.parameters import as_int
 
 #: gates of a cell, in the order of w
 GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}

@@ -15,8 +15,8 @@ from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import check_apart, named_view, output_spec
+from numbadnn.parameters import LARGEST, real, whole
 from numbadnn.problem import Spec, operand
-from numbadnn.shapes import LARGEST, real, whole
 
 #: operation -> names of its inputs and of its outputs
 OPERANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

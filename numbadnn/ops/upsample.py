@@ -14,8 +14,8 @@ from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import output_spec
+from numbadnn.parameters import LARGEST, whole
 from numbadnn.problem import Spec, integers, operand
-from numbadnn.shapes import LARGEST, whole
 
 __all__ = [
     "PROBLEM",

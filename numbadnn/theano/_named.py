@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn import dispatch, operands, shapes
+from numbadnn import dispatch, operands, parameters, shapes
 from numbadnn.ops import conv_build
 
 
@@ -25,8 +25,8 @@ def check(
     shapes.padding_pairs(border_mode, ones)
     conv_build.groups_of(num_groups)
     return (
-        shapes.positive_ints("subsample", ones if subsample is None else subsample, axes),
-        shapes.positive_ints(dilation_name, ones if dilation is None else dilation, axes),
+        parameters.positive_ints("subsample", ones if subsample is None else subsample, axes),
+        parameters.positive_ints(dilation_name, ones if dilation is None else dilation, axes),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn import reference, shapes
+from numbadnn import parameters, reference
 from numbadnn.dispatch import frozen
 from numbadnn.ops import conv_build
 from numbadnn.ops.conv_derived import (
@@ -134,7 +134,7 @@ class BaseAbstractConv:
     ) -> None:
         if convdim not in (2, 3):
             raise ValueError(f"convolution dimension {convdim} is not supported: expected 2 or 3")
-        convdim = shapes.as_int("convdim", convdim, 2)
+        convdim = parameters.as_int("convdim", convdim, 2)
         if unshared and convdim == 3:
             raise NotImplementedError("Unshared 3D convolution is not implemented")
         self.convdim, self.imshp, self.kshp, self.border_mode = convdim, imshp, kshp, border_mode
@@ -169,7 +169,7 @@ class BaseAbstractConv:
             raise ValueError(f"invalid mode {mode}, which must be either 'valid' or 'full'")
         _check_direction(direction)
         steps = (dilation,) * self.convdim if np.ndim(dilation) == 0 else dilation
-        steps = shapes.positive_ints("dilation", steps, self.convdim)
+        steps = parameters.positive_ints("dilation", steps, self.convdim)
         more: dict[str, Any] = {"filter_dilation": steps, "num_groups": num_groups}
         if self.convdim == 3:
             if unshared:
@@ -249,7 +249,7 @@ class AbstractConv_gradInputs(BaseAbstractConv):
     def __call__(self, kern: Any, topgrad: Any, shape: Any = None, add_assert_shape: bool = True) -> Any:
         image = self.imshp
         if shape is not None:
-            image = _hinted("imshp", self.imshp, (None, None, *shapes.ints("shape", shape, self.convdim, 0)))
+            image = _hinted("imshp", self.imshp, (None, None, *parameters.ints("shape", shape, self.convdim, 0)))
         return self._compute(_GRAD_INPUTS, topgrad, kern, (image, self.kshp))
 
 
@@ -262,7 +262,7 @@ class AbstractConv_gradWeights(BaseAbstractConv):
             ahead = 2 + self.convdim if self.unshared else 2
             whole = np.ndim(shape) == 1 and len(shape) == ahead + self.convdim
             front = tuple(shape[:ahead]) if whole else (None,) * ahead
-            sizes = shapes.ints("shape", shape[ahead:] if whole else shape, self.convdim, 0)
+            sizes = parameters.ints("shape", shape[ahead:] if whole else shape, self.convdim, 0)
             filters = _hinted("kshp", self.kshp, (*front, *sizes))
         return self._compute(_GRAD_WEIGHTS, img, topgrad, (filters, self.imshp))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numbadnn import shapes
+from numbadnn import parameters, shapes
 from numbadnn.errors import warn
 from numbadnn.operands import named_view
 from numbadnn.ops import conv_build
@@ -200,7 +200,7 @@ def _gradweight(
 ) -> Any:  # fmt: skip
     _check_gradient(precision, {"img": img, "topgrad": topgrad})
     options = _options("algo_bwd_filter", axes, algo, precision)
-    shape = shapes.ints("kerns_shp", kerns_shp, axes + 2, 0)
+    shape = parameters.ints("kerns_shp", kerns_shp, axes + 2, 0)
     with cudnn_first():
         return compute(
             _GRAD_WEIGHTS[axes], img, topgrad, (shape, None), border_mode, subsample, _flip(conv_mode), dilation, num_groups,
@@ -214,7 +214,7 @@ def _gradinput(
 ) -> Any:  # fmt: skip
     _check_gradient(precision, {"kerns": kerns, "topgrad": topgrad})
     options = _options("algo_bwd_data", axes, algo, precision)
-    shape = shapes.ints("img_shp", img_shp, axes + 2, 0)
+    shape = parameters.ints("img_shp", img_shp, axes + 2, 0)
     with cudnn_first():
         return compute(
             _GRAD_INPUTS[axes], topgrad, kerns, (shape, None), border_mode, subsample, _flip(conv_mode), dilation, num_groups,

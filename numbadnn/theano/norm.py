@@ -13,7 +13,7 @@ import numpy as np
 
 import numbadnn
 from numbadnn.ops.conv_build import truth
-from numbadnn.shapes import real
+from numbadnn.parameters import real
 from numbadnn.theano._named import check_inplace
 from numbadnn.theano.config import cudnn_first
 

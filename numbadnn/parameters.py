@@ -1,0 +1,74 @@
+"""Numbers that callers give as parameters: what counts as an integer, as a float, as a tuple of integers, and what does not."""
+
+from __future__ import annotations
+
+import numbers
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+#: no array has so long an axis, and products of two still fit 64 bits or nearly
+LARGEST = 2**40
+
+
+def whole(value: Any) -> int:
+    """The integer that a number is or equals, TypeError where there is none.
+
+    2.0 and True count as 2 and 1. A call is looked up by its parameters, and a key cannot tell them apart: what was remembered
+    for 2 is taken for 2.0, so that to refuse 2.0 in the first call would make an answer depend on the calls before it.
+
+    >>> whole(2.0), whole(True)
+    (2, 1)
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        # an integer's hash is itself, and what equals it hashes alike
+        if isinstance(value, (numbers.Number, np.bool_)) and hash(value) == value:
+            return hash(value)
+        raise
+
+
+def real(value: Any) -> float:
+    """The float that a number is or equals, TypeError where there is none: ``whole`` for parameters that are no integers.
+
+    NumPy's complex numbers would turn into floats by themselves, and lose what they have beside.
+
+    >>> real(0.5 + 0j), real(2)
+    (0.5, 2.0)
+    """
+    if isinstance(value, str | bytes):
+        raise TypeError
+    if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
+        if value.imag != 0:
+            raise TypeError
+        value = value.real
+    return float(value)
+
+
+def as_int(name: str, value: Any, minimum: int) -> int:
+    """``value`` as an integer of at least ``minimum``; ValueError naming the argument otherwise."""
+    try:
+        number = whole(value)
+    except TypeError:
+        raise ValueError(f"{name}: expected an integer >= {minimum}, got {value!r}") from None
+    if number < minimum:
+        raise ValueError(f"{name}: expected an integer >= {minimum}, got {value!r}")
+    if number > LARGEST:
+        raise ValueError(f"{name}: expected an integer of at most 2**40, got {value!r}")
+    return number
+
+
+def ints(name: str, values: Any, length: int, minimum: int) -> tuple[int, ...]:
+    """A sequence or vector of ``length`` integers of at least ``minimum`` as a tuple; else ValueError."""
+    given = values.tolist() if hasattr(values, "tolist") and getattr(values, "ndim", 0) == 1 else values
+    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != length:
+        raise ValueError(f"{name}: expected a tuple of {length} integers >= {minimum}, got {values!r}")
+    return tuple(as_int(name, v, minimum) for v in given)
+
+
+def positive_ints(name: str, values: Any, length: int) -> tuple[int, ...]:
+    """The same of integers >= 1: subsample, filter_dilation, kernel sizes."""
+    return ints(name, values, length, 1)

@@ -158,3 +158,7 @@ def __getattr__(name: str) -> Any:
         importlib.import_module("ml_dtypes")  # with it NumPy knows bfloat16 by its name
         return getattr(importlib.import_module("numbadnn.reference"), name)
     raise AttributeError(f"module 'numbadnn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -1,13 +1,14 @@
 """The command line: ``numbadnn info | validate | explain | bench | tune``. It parses, calls and prints; others do the work.
 
-Exit status: 0 all good, 1 a mismatch, 2 wrong usage, 3 the environment cannot run what was asked, 70 an error of numbadnn's own,
-130 interrupted (Ctrl-C), 141 where whoever reads the output has closed it.
+Exit status: 0 all good, 1 a mismatch or an implementation that failed, 2 wrong usage, 3 the environment cannot run what was
+asked, 70 an error of numbadnn's own, 130 interrupted (Ctrl-C), 141 where whoever reads the output has closed it.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import math
 import os
 import sys
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 
 from numbadnn.config import from_environment
 from numbadnn.errors import NumbaDNNError
+from numbadnn.planning import check_compiler
 from numbadnn.stored import as_json
 
 
@@ -27,7 +29,8 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "validate",
         help="every implementation against the float64 reference, on this machine",
-        description="Exit status: 0 all agree, 1 a mismatch, 2 wrong usage, 3 nothing that was asked for can run here.",
+        description="Exit status: 0 all agree, 1 a mismatch or an implementation that failed, 2 wrong usage, "
+        "3 nothing that was asked for can run here.",
     )
     check.add_argument(
         "names",
@@ -117,12 +120,17 @@ def _processes(text: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; argparse leaves with status 2 itself."""
+    for name in ("stdout", "stderr"):  # closed by whoever started this
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
     options = parser.parse_args(words)
     run = {"info": _info, "validate": _validate, "explain": _explain, "bench": _bench, "tune": _tune}
     try:
         from_environment()  # a value that is none is wrong usage of every command, not an error of each case
+        if options.command in ("bench", "tune") or (options.command == "validate" and not options.compare):
+            check_compiler()
         status = run[options.command](options)
         sys.stdout.flush()
         return status
@@ -130,9 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError, ValueError):  # Python flushes it once more at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # what shells give a program that SIGPIPE ended
-    except (ValueError, TypeError, OverflowError, OSError) as error:
+    except (ValueError, TypeError, OverflowError, OSError, Warning) as error:  # a warning: python -W error
         print(f"numbadnn {options.command}: {error}", file=sys.stderr)
-        return 2
+        return 3 if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO) else 2
     except (NumbaDNNError, MemoryError) as error:
         print(f"numbadnn {options.command}: {error}", file=sys.stderr)
         return 3

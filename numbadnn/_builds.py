@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import pathlib
 import pickle
 from collections.abc import Callable
@@ -23,8 +24,17 @@ from functools import partial
 from typing import Any
 
 from numba import njit
+from numba.core.compiler_lock import global_compiler_lock
 
 from numbadnn import stored
+
+if hasattr(os, "register_at_fork"):
+    # a child that is forked while another thread compiles would find the compiler locked for ever: the fork waits until it is not
+    os.register_at_fork(
+        before=global_compiler_lock.acquire,
+        after_in_parent=global_compiler_lock.release,
+        after_in_child=global_compiler_lock.release,
+    )
 
 
 def compiled(body: Callable[..., Any], stamp: str, unkept: Callable[[], None] = lambda: None, **options: Any) -> Any:

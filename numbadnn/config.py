@@ -216,6 +216,8 @@ def from_environment() -> Options:
 
 
 _using: ContextVar[Options | None] = ContextVar("numbadnn_options", default=None)
+#: what each block in force here sets, the innermost last
+_blocks: ContextVar[tuple[dict[str, Any], ...]] = ContextVar("numbadnn_blocks", default=())
 
 
 def current() -> Options:
@@ -226,6 +228,8 @@ def current() -> Options:
 @contextmanager
 def using(**options: Any) -> Iterator[Options]:
     """Set options for a block of code, in this thread or task only; blocks nest. None sets an option's default.
+
+    Around the ``yield`` of a generator they are in force for whoever runs it too, until the block ends.
 
     Raises TypeError for an unknown option and ValueError, with the valid values, for a wrong value.
 
@@ -240,8 +244,15 @@ def using(**options: Any) -> Iterator[Options]:
         name: OPTIONS[name].default if value is None else _parse(name, value, f"using({name}=...)")
         for name, value in options.items()
     }
-    token = _using.set(current().replace(values, dict.fromkeys(values, "using")))
+    _blocks.set((*_blocks.get(), values))
+    _using.set(_set_by(current(), values))
     try:
         yield current()
-    finally:
-        _using.reset(token)
+    finally:  # which need not be the innermost: a generator's block may end within one that began later
+        left = tuple(block for block in _blocks.get() if block is not values)
+        _blocks.set(left)
+        _using.set(functools.reduce(_set_by, left, from_environment()) if left else None)
+
+
+def _set_by(options: Options, values: dict[str, Any]) -> Options:
+    return options.replace(values, dict.fromkeys(values, "using"))

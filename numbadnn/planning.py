@@ -30,13 +30,18 @@ _cuda_used = False
 _forked_after_cuda = False
 
 
+def check_compiler() -> None:
+    """NumbaDNNError where Numba was told not to compile."""
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        raise NumbaDNNError("NUMBA_DISABLE_JIT is set, but everything here is compiled by Numba; unset it")
+
+
 def make_plan(
     problem: Any, policy: Policy, options: config.Options, backend: str | None, views: list[View], stream: Any = None
 ) -> Plan:
     """Choose an implementation for a validated problem and make it ready in this thread."""
     thread.misses += 1
-    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
-        raise NumbaDNNError("NUMBA_DISABLE_JIT is set, but everything here is compiled by Numba; unset it")
+    check_compiler()
     if policy.device < 0:
         choice, executable = _ready(problem, policy, options, backend, views)
         return Plan(problem, policy, choice, executable, views)

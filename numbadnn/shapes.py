@@ -94,12 +94,9 @@ def _axis_modes(border_mode: Any, convdim: int) -> tuple[Any, ...]:
 
 def _axis_padding(mode: Any, dilated: int) -> Pair:
     """Zeros added on the left and on the right of one axis; ``dilated`` is the extent of the dilated kernel."""
-    if mode == "valid":
-        return 0, 0
-    if mode == "full":
-        return dilated - 1, dilated - 1
-    if mode == "half":
-        return dilated // 2, dilated // 2
+    if isinstance(mode, str) and mode in BORDER_NAMES:
+        pad = {"valid": 0, "full": dilated - 1, "half": dilated // 2}[mode]
+        return pad, pad
     if isinstance(mode, tuple):
         if len(mode) != 2:
             raise ValueError(f"invalid border_mode: expected a pair (left, right) for one axis, got {mode!r}")
@@ -226,7 +223,10 @@ def conv_flops(
         raise ValueError(f"image_shape[1]: expected num_groups * (channels of a filter) = {channels}, got {image[1]}")
     if kernel[0] % groups:
         raise ValueError(f"num_groups: expected a divisor of the kernel's {kernel[0]} filters, got {groups}")
-    batch, filters, *out = assert_conv_shape(get_conv_output_shape(image, kernel, border_mode, stride, filter_dilation))
+    found = get_conv_output_shape(image, kernel, border_mode, stride, filter_dilation)
+    if None in found:
+        raise ValueError("border_mode, subsample and filter_dilation: expected all of them known, got a None")
+    batch, filters, *out = assert_conv_shape(found)
     if len(kernel) > convdim + 2 and kernel[1 : convdim + 1] != tuple(out):
         raise ValueError(
             f"kernel_shape: expected a filter for each output position {tuple(out)}, got {kernel[1 : convdim + 1]}"
@@ -410,9 +410,14 @@ def assert_shape(x: T, expected_shape: Shape | None, msg: str = "Unexpected shap
     >>> assert_shape(np.zeros((2, 3)), (None, 3)).shape
     (2, 3)
     """
-    if expected_shape is None or all(e is None for e in expected_shape):
+    if expected_shape is None:
         return x
-    shape = tuple(x.shape)  # type: ignore[attr-defined]
+    expected_shape = _shape("expected_shape", expected_shape)
+    if all(e is None for e in expected_shape):
+        return x
+    if not hasattr(x, "shape"):
+        raise TypeError(f"x: expected an array, got {type(x).__name__}")
+    shape = tuple(x.shape)
     known = [e is None or e == n for e, n in zip(expected_shape, shape, strict=False)]
     if len(shape) != len(expected_shape) or not all(known):
         raise AssertionError(f"{msg} Expected {tuple(expected_shape)}, got {shape}.")

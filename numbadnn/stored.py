@@ -32,7 +32,7 @@ Document = dict[str, Any]
 def cache_folder(cache_dir: str = "") -> Path:
     """The option ``cache_dir``, or the user's cache folder."""
     if cache_dir:
-        return Path(cache_dir)
+        return Path(cache_dir).absolute()
     named = os.environ.get("XDG_CACHE_HOME", "")  # a relative one is to be ignored, by its specification
     base = named if os.path.isabs(named) else os.path.join(os.path.expanduser("~"), ".cache")
     # of a user without a home nothing is kept: a folder below no folder is neither found nor made

@@ -303,6 +303,8 @@ def prefer_untuned(outcome: Outcome) -> None:
 
 def to_stderr(problem: Any) -> Callable[[str], None]:
     """Progress on one line of a terminal; elsewhere one line at the beginning."""
+    if sys.stderr is None:
+        return lambda text: None
     if sys.stderr.isatty():
         return lambda text: print(
             f"\r\033[Knumbadnn: measuring {problem}: {text}"[:160], end="", file=sys.stderr, flush=True

@@ -19,8 +19,9 @@ from numbadnn.registry import Executable
 
 
 def say(text: str) -> None:
-    """Print a line of the log."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line of the log; nowhere, where there is no standard error."""
+    if sys.stderr is not None:
+        print(text, file=sys.stderr, flush=True)
 
 
 def timed(executable: Executable, describe: Callable[[str], str], device: int) -> Callable[..., None]:

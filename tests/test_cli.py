@@ -286,6 +286,45 @@ def test_own_arrays_interrupted_keep_what_they_have(
     assert "interrupted" in capsys.readouterr().out
 
 
+def test_interrupted_processes_leave_the_simulator_out_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [run_.Job(name, list) for name in "abc"]
+    monkeypatch.setattr(run_, "jobs", lambda names, backend: jobs[:1])
+    monkeypatch.setattr(run_, "simulator_jobs", lambda names, backend, stack: jobs[1:])
+    monkeypatch.setattr(run_, "in_processes", lambda todo, *rest: [run_._not_run(todo[0], report.BY_CTRL_C)])
+    shown: list[Any] = []
+    monkeypatch.setattr(report, "show", lambda rows, seconds, total: shown.append((report.left_out(rows), total)))
+    assert run_.validate(["softmax"], processes=2) == 130 and shown == [(3, 3)]
+
+
+def test_a_case_that_memory_does_not_suffice_for_is_no_mismatch(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "conv2d x=float32:9999999x99999x99x99 w=float32:1x99999x5x5"
+    assert run("validate", line, "--backend", "cpu") == 3
+    assert "skipped 1 x all: not enough memory" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_error(closed: str) -> None:
+    line = f"exec {sys.executable} -m numbadnn validate 'softmax x=float32:4x5' --backend cpu {closed}"
+    assert subprocess.run(["sh", "-c", line], capture_output=True, check=False).returncode == 0
+    line = (
+        "import sys, numpy, numbadnn; sys.stderr = None\n"
+        "with numbadnn.using(tune='measure', verbose='all'): numbadnn.softmax(numpy.ones((2, 9)))"
+    )
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file that is always full")
+def test_a_full_disk_and_a_warning_are_no_errors_of_ours() -> None:
+    words = [sys.executable, "-W", "error", "-m", "numbadnn", "info"]
+    with open("/dev/full", "w") as full:
+        assert subprocess.run(words, stdout=full, stderr=subprocess.PIPE, check=False).returncode == 3
+    environment = {**os.environ, "NUMBADNN_BACKENDS": "cpu"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 2 and "NUMBADNN_BACKEND is meant?" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_reader_that_closes_the_pipe_is_no_wrong_usage() -> None:
     words = [sys.executable, "-m", "numbadnn", "explain", "conv2d"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as shown:

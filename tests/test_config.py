@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,22 @@ def test_the_same_values_are_the_same_object_so_that_plans_are_found_again() -> 
         assert one is two
 
 
+def test_a_generators_block_may_end_within_one_that_began_later() -> None:
+    before = config.current()
+
+    def numbers() -> Iterator[int]:
+        with numbadnn.using(determinism="gpu_to_gpu"):
+            yield 1
+            yield 2
+
+    begun = numbers()
+    next(begun)
+    with numbadnn.using(determinism="batch_invariant"):
+        assert list(begun) == [2]
+        assert config.current().determinism == "batch_invariant"
+    assert config.current() is before
+
+
 def test_using_is_of_one_thread() -> None:
     seen = []
     with numbadnn.using(fallback="allow"):
@@ -163,6 +180,15 @@ def test_where_the_users_cache_is(monkeypatch: pytest.MonkeyPatch, home: str, na
     monkeypatch.setattr(os.path, "expanduser", lambda path: home)
     monkeypatch.setenv("XDG_CACHE_HOME", named)
     assert stored.cache_folder() == Path(found)
+
+
+def test_a_relative_cache_folder_is_of_the_folder_that_one_is_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert stored.cache_folder("c") == tmp_path / name / "c"
 
 
 def test_options_show_what_is_not_the_default() -> None:

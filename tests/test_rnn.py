@@ -42,6 +42,19 @@ def test_hand_values():
     np.testing.assert_allclose(skipped[0, 0, 0], np.tanh(x + R[0] * h + bW[0] + bR[0]), rtol=1e-14)
 
 
+def test_parameters_that_are_no_keys_and_weights_that_are_no_arrays():
+    one, w = np.ones((1, 1, 1)), np.array([2.0, 3.0, 0.0, 1.0])
+    y, _ = numbadnn.rnn_forward(w, one, one, hidden_size=1, num_layers=np.array(1), rnn_mode="rnn_relu")
+    assert y.item() == 6
+    with pytest.raises(ValueError, match="rnn_mode: expected one of"):
+        numbadnn.rnn_forward(w, one, one, hidden_size=1, num_layers=1, rnn_mode=["lstm"])
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    with pytest.raises(TypeError, match="w: expected an array or a tensor, got dict"):
+        numbadnn.rnn_weights_to_torch({1: 2}, torch.nn.GRU(2, 3))
+    with pytest.raises(TypeError, match="w: expected a NumPy array, got Tensor"):
+        numbadnn.rnn_weights_to_onnx(torch.ones(3, requires_grad=True), RNNBlock("float64", 1, 1, "gru"), 2)
+
+
 @pytest.mark.parametrize("name", ["plain", "both", "lengths"])
 @pytest.mark.parametrize("mode", MODES)
 def test_the_reference_is_pytorchs(mode, name):

@@ -225,11 +225,34 @@ def test_fork_while_another_thread_writes_the_plan_file_computes(tmp_path: Path)
     assert done.stdout == "0\n", done.stderr
 
 
+def test_a_fork_waits_for_what_another_thread_compiles() -> None:
+    """The child would find Numba's compiler locked for ever."""
+    code = (
+        "import os, signal, threading, time, numpy as np, numbadnn\n"
+        "from numba.core.compiler_lock import global_compiler_lock\n"
+        "numbadnn.softmax(np.ones((4, 5), 'float32'))\n"
+        "held = threading.Event()\n"
+        "def compile():\n"
+        "    with global_compiler_lock: held.set(); time.sleep(0.5)\n"
+        "threading.Thread(target=compile).start(); held.wait()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    signal.alarm(60)\n"
+        "    numbadnn.softmax(np.ones((4, 5), 'float64')); os._exit(0)\n"
+        "print(os.waitpid(child, 0)[1])\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "0\n", done.stderr
+
+
 def test_without_numbas_compiler_there_is_an_error_that_names_the_variable() -> None:
     code = "import numpy, numbadnn; numbadnn.pool(numpy.ones((1, 1, 4, 4)), (2, 2))"
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
     assert "NumbaDNNError: NUMBA_DISABLE_JIT is set" in done.stderr
+    words = [sys.executable, "-m", "numbadnn", "bench", "softmax x=float32:4x5"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 3 and done.stderr.startswith("numbadnn bench: NUMBA_DISABLE_JIT is set")
 
 
 # ---- with a GPU ------------------------------------------------------------------------------------------------------

@@ -343,6 +343,18 @@ def test_assert_conv_shape():
         shapes.assert_conv_shape((-1, 1, 1, 1))
 
 
+def test_what_is_no_shape_border_or_array_is_named():
+    for modes, dilation in (((None, None), None), ("valid", (None, None))):
+        with pytest.raises(ValueError, match="border_mode, subsample and filter_dilation: expected all of them known"):
+            shapes.conv_flops((2, 4, 9, 8), (6, 4, 3, 2), modes, (1, 1), dilation)
+    with pytest.raises(ValueError, match="border_mode: expected an integer >= 0"):
+        shapes.get_conv_shape_1axis(9, 3, np.array([1, 1]), 1)
+    with pytest.raises(TypeError, match="x: expected an array, got list"):
+        shapes.assert_shape([1, 2], (2,))
+    with pytest.raises(ValueError, match="expected_shape: expected a tuple"):
+        shapes.assert_shape(np.ones(2), 3)
+
+
 def test_assert_shape():
     x = np.zeros((2, 3))
     assert shapes.assert_shape(x, (None, 3)) is x

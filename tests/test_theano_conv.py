@@ -559,6 +559,9 @@ def test_flags_as_the_later_document_spells_them() -> None:
     assert (config.dnn.conv.algo_fwd, config.dnn.enabled) == ("small", "False")
     config.dnn.conv.precision = "float32"
     assert (config.dnn__conv__precision, config.dnn__conv__algo_bwd_data) == ("float32", "auto")
+    del config.dnn__conv__algo_fwd
+    assert config.dnn.conv.algo_fwd == "auto"
+    config.dnn__conv__algo_fwd = "small"
     for name, value, error in (
         ("dnn__conv__algo_bwd_data", "small", ValueError),
         ("dnn__conv__algo_bwd", "fft", RuntimeError),

@@ -1,7 +1,8 @@
 """PyTorch tensors, on the CPU and on CUDA devices; results are plain tensors from PyTorch's own allocator.
 
-A tensor that requires grad while grad mode is on is refused (its gradient would be lost silently), as are conjugate and
-negative views, sparse, fake and wrapped tensors.
+A tensor that requires grad while grad mode is on is refused (its gradient would be lost silently), and so are one with a
+tangent, conjugate and negative views, sparse, fake and wrapped tensors, tensors that are traced, and those whose memory was
+freed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from numbadnn.arrays import Library, View
 from numbadnn.problem import Spec
@@ -36,12 +38,23 @@ def _check(tensor: torch.Tensor) -> None:
         raise TypeError(
             "expected a tensor without a pending conjugation or negation; call .resolve_conj().resolve_neg()"
         )
+    if torch._C._get_tracing_state() is not None:
+        raise TypeError("expected a tensor outside torch.jit.trace, whose graph would lack what numbadnn computes")
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+        raise TypeError(
+            "expected a tensor without a tangent: numbadnn computes none, so that of the result would be lost; pass "
+            "torch.autograd.forward_ad.unpack_dual(tensor).primal"
+        )
     try:
-        tensor.data_ptr()
+        address = tensor.data_ptr()
     except RuntimeError as error:
         raise TypeError(
             "expected a tensor with memory of its own: inside torch.vmap and the like there is none"
         ) from error
+    if address == 0 and tensor.numel() and not tensor.is_meta:
+        raise TypeError(
+            "expected a tensor with memory of its own: that of this one was freed (untyped_storage().resize_(0))"
+        )
 
 
 def _numpy(tensor: torch.Tensor) -> Any:
@@ -60,9 +73,9 @@ def _numpy(tensor: torch.Tensor) -> Any:
 def _probe(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
     """Hot. A layout other than strided raises in stride(); a pending negation (of an imaginary part, never packed) is
     looked for by ``check``."""
-    if tensor.requires_grad:
-        _check(tensor)
     address = tensor.data_ptr()
+    if tensor.requires_grad or not address or forward_ad._current_level >= 0:
+        _check(tensor)
     device = tensor.get_device()
     signature = (tensor.shape, tensor.stride(), tensor.dtype, device, address & 15)
     return (address if device >= 0 else _numpy(tensor)), signature

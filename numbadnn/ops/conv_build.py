@@ -217,9 +217,10 @@ def grad_inputs(op: str, names: Names) -> Build:
         check_channels(shape, filters.shape, geometry.groups, axes, names.image_shape, names.second)
         expected = geometry.output_shape(shape, filters.shape)
         if expected != top.shape:
+            given_name = names.first if names.image_shape == "output_shape" else "topgrad"  # the specification's words
             raise ValueError(
                 f"invalid {names.image_shape} for gradInputs: the given {names.image_shape} would produce an output of "
-                f"shape {expected}, but the given topgrad has shape {top.shape}"
+                f"shape {expected}, but the given {given_name} has shape {top.shape}"
             )
         check_regions(filters.shape, expected, axes, names.second)
         dtype = result_dtype(views)

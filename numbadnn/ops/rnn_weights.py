@@ -39,14 +39,17 @@ def rnn_weights_from_torch(module: Any) -> Any:
 def rnn_weights_to_torch(w: Any, module: Any) -> None:
     """Copy a flat w, an array or a tensor, into the parameters of a ``torch.nn.RNN``, ``LSTM`` or ``GRU``.
 
-    ValueError where the sizes differ, or for a module with projections or without biases.
+    ValueError where the sizes differ, or for a module with projections or without biases; TypeError for w that is no array.
     """
     import torch
 
     names = _torch_names(module)
     if not module.bias:
         raise ValueError("module: expected one with biases, which w has")
-    flat = torch.as_tensor(w)
+    try:
+        flat = torch.as_tensor(w)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"w: expected an array or a tensor, got {type(w).__name__}: {error}") from None
     parameters = [getattr(module, name) for name in names]
     size = sum(p.numel() for p in parameters)
     if tuple(flat.shape) != (size,):
@@ -132,7 +135,7 @@ def rnn_weights_from_onnx(layers: Any, rnn_mode: str) -> np.ndarray:
 def rnn_weights_to_onnx(w: Any, block: Any, input_dim: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """``(W, R, B)`` of each layer as ONNX orders them, from the flat w (a NumPy array) of an ``RNNBlock``.
 
-    ValueError for w of a wrong length or a block of input_mode skip, which ONNX has not.
+    ValueError for w of a wrong length or a block of input_mode skip, which ONNX has not; TypeError for w that is no array.
     """
     if not isinstance(getattr(block, "network", None), Network):
         raise TypeError(f"block: expected an RNNBlock, got {type(block).__name__}")
@@ -140,7 +143,10 @@ def rnn_weights_to_onnx(w: Any, block: Any, input_dim: int) -> list[tuple[np.nda
     input_dim = as_int("input_dim", input_dim, 1)
     if n.input_mode == "skip":
         raise ValueError("block: expected input_mode 'linear', ONNX has no other")
-    flat = np.asarray(w)
+    try:
+        flat = np.asarray(w)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"w: expected a NumPy array, got {type(w).__name__}: {error}") from None
     if flat.dtype.kind not in "fV":
         raise TypeError(f"w: expected floating-point numbers, got {_shown(flat)}")
     blocks, size = n.blocks(input_dim)

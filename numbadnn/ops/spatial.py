@@ -326,6 +326,8 @@ def spatialtf(
     except (AttributeError, ValueError, TypeError):
         _rank("img", named_view(img, "img").shape, 4, "(N, C, H, W)")
         raise
+    if not (h and w):
+        raise ValueError(f"img: expected rows and columns of at least 1, got shape {tuple(img.shape)}")
     if not (type(scale_width) is type(scale_height) is int and scale_width == scale_height == 1):
         h, w = _scaled("scale_height", h, scale_height), _scaled("scale_width", w, scale_width)
     if out is not None:  # the sampler, which writes, knows nothing of theta

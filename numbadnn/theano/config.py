@@ -153,6 +153,12 @@ class _Module(types.ModuleType):
         *owner, flag = name.split("__")
         return setattr(functools.reduce(getattr, owner, self), flag, value)
 
+    def __delattr__(self, name: str) -> None:
+        if not name.startswith("dnn__"):
+            return super().__delattr__(name)
+        *owner, flag = name.split("__")
+        return delattr(functools.reduce(getattr, owner, self), flag)
+
     @property
     def floatX(self) -> str:
         """The dtype of arrays that a function makes of no other array: the bilinear kernels. Arrays given keep their own."""

@@ -25,7 +25,7 @@ NOT_RUN = "not run"
 HEADER = ("case", "implementation", "result", "error/bound", "at", "ULP", "integers", "same bits", "speed")
 RIGHT = {3, 5, 8}
 #: columns that a narrow terminal does without, the first one first
-DISPENSABLE = ("at", "speed", "ULP", "same bits", "integers")
+DISPENSABLE = ("at", "speed", "ULP", "same bits", "integers", "error/bound")
 SHOWN_REASONS = 12
 
 

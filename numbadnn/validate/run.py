@@ -77,8 +77,9 @@ def validate(
             if many > 1:
                 rows = in_processes(interleaved(todo), limit, start, many)
                 if report.BY_CTRL_C in {row.reason for row in rows}:
-                    beside = []
-                rows += run_jobs(interleaved(beside), limit, start) if beside else []
+                    rows += [_not_run(job, report.BY_CTRL_C) for job in beside]
+                else:
+                    rows += run_jobs(interleaved(beside), limit, start) if beside else []
             else:
                 rows = run_jobs(interleaved(todo), limit, start, interleaved(beside))
     seconds = time.perf_counter() - start
@@ -235,7 +236,7 @@ def run_jobs(todo: list[Job], budget: float | None, start: float, beside: list[J
                         continue
                 except KeyboardInterrupt:  # what was found until then is shown
                     stop.set()
-                rows.append(Row(job.name, "all", "", report.NOT_RUN, report.BY_CTRL_C))
+                rows.append(_not_run(job, report.BY_CTRL_C))
             return rows
 
         others = another.submit(follow, beside or [])
@@ -269,7 +270,7 @@ def in_processes(todo: list[Job], budget: float | None, start: float, processes:
                 advance(job.name, len(found))
         except KeyboardInterrupt:  # what was found until then is shown
             late = report.BY_CTRL_C
-    return [row for n, job in enumerate(todo) for row in found.get(n, [Row(job.name, "all", "", report.NOT_RUN, late)])]
+    return [row for n, job in enumerate(todo) for row in found.get(n, [_not_run(job, late)])]
 
 
 @contextlib.contextmanager
@@ -293,10 +294,16 @@ def _work(task: tuple[int, Job, int], note: workers.Note) -> list[Row]:
     return _run_job(job, None, 0.0)
 
 
+def _not_run(job: Job, why: str) -> Row:
+    return Row(job.name, "all", "", report.NOT_RUN, why)
+
+
 def _run_job(job: Job, budget: float | None, start: float) -> list[Row]:
     if budget is not None and time.perf_counter() - start > budget:
-        return [Row(job.name, "all", "", report.NOT_RUN, f"the budget of {budget:g} s was spent")]
+        return [_not_run(job, f"the budget of {budget:g} s was spent")]
     try:
         return job.run()
+    except MemoryError as error:
+        return [Row(job.name, "all", "", "skipped", f"not enough memory: {error}")]
     except Exception as error:  # one case that cannot even be set up must not hide the others
         return [Row(job.name, "all", "", "error", f"{type(error).__name__}: {error}")]

@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141  # what shells give a program that SIGPIPE ended
     except (ValueError, TypeError, OverflowError, OSError, Warning) as error:  # a warning: python -W error
         print(f"numbadnn {options.command}: {error}", file=sys.stderr)
-        return 3 if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO) else 2
+        return 3 if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT) else 2
     except (NumbaDNNError, MemoryError) as error:
         print(f"numbadnn {options.command}: {error}", file=sys.stderr)
         return 3

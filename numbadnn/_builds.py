@@ -19,6 +19,7 @@ import hashlib
 import os
 import pathlib
 import pickle
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -28,13 +29,28 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from numbadnn import stored
 
+_holder = 0  # the thread that forks now
+
+
+def _before_fork() -> None:
+    """A child that is forked while another thread compiles would find the compiler locked for ever: wait until it is not.
+
+    Ctrl-C ends the wait: Python prints it, as it does with all that such a hook raises, and forks.
+    """
+    global _holder
+    global_compiler_lock.acquire()
+    _holder = threading.get_ident()
+
+
+def _after_fork() -> None:
+    global _holder
+    if _holder == threading.get_ident():
+        _holder = 0
+        global_compiler_lock.release()
+
+
 if hasattr(os, "register_at_fork"):
-    # a child that is forked while another thread compiles would find the compiler locked for ever: the fork waits until it is not
-    os.register_at_fork(
-        before=global_compiler_lock.acquire,
-        after_in_parent=global_compiler_lock.release,
-        after_in_child=global_compiler_lock.release,
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 def compiled(body: Callable[..., Any], stamp: str, unkept: Callable[[], None] = lambda: None, **options: Any) -> Any:

@@ -229,7 +229,8 @@ def current() -> Options:
 def using(**options: Any) -> Iterator[Options]:
     """Set options for a block of code, in this thread or task only; blocks nest. None sets an option's default.
 
-    Around the ``yield`` of a generator they are in force for whoever runs it too, until the block ends.
+    Around the ``yield`` of a generator they are in force for whoever runs it too, until the block ends; it ends for the thread
+    or task that ends it, so close a generator where it began.
 
     Raises TypeError for an unknown option and ValueError, with the valid values, for a wrong value.
 
@@ -244,8 +245,9 @@ def using(**options: Any) -> Iterator[Options]:
         name: OPTIONS[name].default if value is None else _parse(name, value, f"using({name}=...)")
         for name, value in options.items()
     }
+    inner = _set_by(current(), values)  # before anything is set: a wrong value of the environment raises here
     _blocks.set((*_blocks.get(), values))
-    _using.set(_set_by(current(), values))
+    _using.set(inner)
     try:
         yield current()
     finally:  # which need not be the innermost: a generator's block may end within one that began later

@@ -59,6 +59,11 @@ class PlanMissError(NumbaDNNError):
     """``plan_strict`` is set and the plan file has no entry for this problem."""
 
 
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Of the host or of a GPU, by whatever library it is said."""
+    return isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "OUT_OF_MEMORY" in str(error)
+
+
 def warn(text: str, category: type[Warning] = RuntimeWarning) -> None:
     """A warning at the line of the user's that led here: the first one outside this package."""
     level, frame = 2, sys._getframe(1)

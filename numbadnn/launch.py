@@ -14,7 +14,7 @@ from typing import Any
 
 from numbadnn import config, operands, plan_arguments, select, stored, verbose
 from numbadnn.arrays import View, library_of
-from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal
+from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, is_lack_of_memory
 from numbadnn.problem import Policy, channels_last_strides, contiguous_strides, is_dense
 from numbadnn.registry import Executable, Impl
 
@@ -208,10 +208,7 @@ class Plan:
 
         It is made once and says in ``decided_by`` what did not fit; this Plan is tried first again by the next call.
         """
-        lacking = (
-            isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "OUT_OF_MEMORY" in str(error)
-        )
-        if not lacking or self.replan is None:
+        if not is_lack_of_memory(error) or self.replan is None:
             raise error
         if self._smaller is None:
             try:

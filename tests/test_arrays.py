@@ -184,10 +184,16 @@ def test_tensors_whose_meaning_would_be_lost_are_refused() -> None:
         numbadnn.conv2d(torch.ones(2, 4, 6, 5, dtype=torch.int64), w)
     with pytest.raises(TypeError, match="on cpu or cuda, got device meta"):
         numbadnn.conv2d(torch.ones(2, 4, 6, 5, device="meta"), w)
-    freed = torch.ones(2, 3)
-    freed.untyped_storage().resize_(0)
-    with pytest.raises(TypeError, match="x: expected a tensor with memory of its own: that of this one was freed"):
-        numbadnn.softmax(freed)
+    whole = torch.ones(100, 1000)
+    numbadnn.softmax(torch.ones(2, 1000))
+    for freed in (
+        whole,
+        whole[1:3],
+        whole[90:92],
+    ):  # an address of 0, of a few bytes, and past all that no program can have
+        whole.untyped_storage().resize_(0)
+        with pytest.raises(TypeError, match="x: expected a tensor with memory of its own: that of this one was freed"):
+            numbadnn.softmax(freed)
     assert numbadnn.softmax(torch.ones(0, 3)).shape == (0, 3)
 
 
@@ -201,8 +207,11 @@ def test_tensors_with_a_tangent_or_traced_are_refused() -> None:
         assert torch.equal(numbadnn.softmax(forward.unpack_dual(dual).primal), numbadnn.softmax(plain))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        kept = numbadnn.plan(numbadnn.softmax, plain)
         with pytest.raises(TypeError, match=r"expected a tensor outside torch\.jit\.trace"):
             torch.jit.trace(numbadnn.softmax, torch.randn(3, 4))
+        with pytest.raises(TypeError, match=r"expected a tensor outside torch\.jit\.trace"):
+            torch.jit.trace(lambda x: kept(x), torch.randn(3, 4))
 
 
 def test_tensor_subclasses_are_refused_by_name() -> None:

@@ -18,7 +18,7 @@ from numbadnn import __main__ as command
 from numbadnn import bench, config, info, tune_cases, workers
 from numbadnn.errors import NotSupportedError
 from numbadnn.registry import FAMILY, Executable, Impl
-from numbadnn.validate import own_data, report
+from numbadnn.validate import check, own_data, report
 from numbadnn.validate import run as run_
 from numbadnn.validate.check import Row
 from numbadnn.validate.faults import planted
@@ -296,10 +296,19 @@ def test_interrupted_processes_leave_the_simulator_out_and_say_so(monkeypatch: p
     assert run_.validate(["softmax"], processes=2) == 130 and shown == [(3, 3)]
 
 
-def test_a_case_that_memory_does_not_suffice_for_is_no_mismatch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_case_that_memory_does_not_suffice_for_is_no_mismatch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     line = "conv2d x=float32:9999999x99999x99x99 w=float32:1x99999x5x5"
     assert run("validate", line, "--backend", "cpu") == 3
     assert "skipped 1 x all: not enough memory" in capsys.readouterr().out
+
+    def execute(*arguments: Any) -> Any:
+        raise MemoryError("no room for it")
+
+    monkeypatch.setattr(check, "execute", execute)
+    assert run("validate", "softmax x=float32:4x5", "--backend", "cpu") == 3
+    assert "skipped 1 x cpu.loops: not enough memory: no room for it" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")

@@ -99,6 +99,18 @@ def test_the_same_values_are_the_same_object_so_that_plans_are_found_again() -> 
         assert one is two
 
 
+def test_a_block_that_could_not_begin_leaves_nothing_behind() -> None:
+    code = (
+        "import os, numbadnn; from numbadnn import config\n"
+        "try:\n"
+        "    with numbadnn.using(backend='cpu'): pass\n"
+        "except ValueError: del os.environ['NUMBADNN_TUNE']\n"
+        "with numbadnn.using(verbose='none'): pass\n"
+        "print(config.current())"
+    )
+    assert _fresh(code, NUMBADNN_TUNE="bogus").stdout == "Options()\n"
+
+
 def test_a_generators_block_may_end_within_one_that_began_later() -> None:
     before = config.current()
 

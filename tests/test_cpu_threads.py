@@ -170,7 +170,7 @@ def test_workqueue_layer_survives_concurrent_calls():
 
 def test_two_processes_that_keep_builds_of_one_function_do_not_swap_them(tmp_path, monkeypatch):
     """Two readers of Numba's index gave two types' builds one file name: one type's calls ran the other's code."""
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
     first, second = (_parallel._compile(_nothing, parallel=False)._cache._cache_file for _ in range(2))
     os.makedirs(first._cache_path, exist_ok=True)
     writing, write_index = threading.Event(), first._save_index

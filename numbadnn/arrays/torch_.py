@@ -23,6 +23,10 @@ _TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
 #: the raw handle of a device's current stream; a CPU-only build has no such function, and no CUDA tensors
 _current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
 
+_tracing: Callable[[], Any] = torch._C._get_tracing_state
+#: addresses from here on are no place in a storage that was freed and begins at 0
+LOW = 2**36
+
 
 def _check(tensor: torch.Tensor) -> None:
     if tensor.is_nested:  # of the strided layout, but it has neither strides nor a shape
@@ -38,7 +42,7 @@ def _check(tensor: torch.Tensor) -> None:
         raise TypeError(
             "expected a tensor without a pending conjugation or negation; call .resolve_conj().resolve_neg()"
         )
-    if torch._C._get_tracing_state() is not None:
+    if _tracing() is not None:
         raise TypeError("expected a tensor outside torch.jit.trace, whose graph would lack what numbadnn computes")
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
         raise TypeError(
@@ -46,14 +50,15 @@ def _check(tensor: torch.Tensor) -> None:
             "torch.autograd.forward_ad.unpack_dual(tensor).primal"
         )
     try:
-        address = tensor.data_ptr()
+        tensor.data_ptr()
     except RuntimeError as error:
         raise TypeError(
             "expected a tensor with memory of its own: inside torch.vmap and the like there is none"
         ) from error
-    if address == 0 and tensor.numel() and not tensor.is_meta:
+    last = tensor.storage_offset() + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    if tensor.numel() and not tensor.is_meta and (last + 1) * tensor.itemsize > tensor.untyped_storage().nbytes():
         raise TypeError(
-            "expected a tensor with memory of its own: that of this one was freed (untyped_storage().resize_(0))"
+            "expected a tensor with memory of its own: that of this one was freed (untyped_storage().resize_)"
         )
 
 
@@ -74,7 +79,7 @@ def _probe(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
     """Hot. A layout other than strided raises in stride(); a pending negation (of an imaginary part, never packed) is
     looked for by ``check``."""
     address = tensor.data_ptr()
-    if tensor.requires_grad or not address or forward_ad._current_level >= 0:
+    if tensor.requires_grad or address < LOW or forward_ad._current_level >= 0 or _tracing() is not None:
         _check(tensor)
     device = tensor.get_device()
     signature = (tensor.shape, tensor.stride(), tensor.dtype, device, address & 15)

@@ -26,7 +26,8 @@ EIGHT, CELL = 8, 16
 #: bytes that come to the L2 cache together for copies of tiles: the other half of 256 would be given up before it is asked for
 FETCH = 128
 #: bytes, at most, that the L2 cache is asked to give up last: what was turned is read soon and written anew by the next call,
-#: while filters pass through, and memory is not to be bothered with it. Filters' gradients took 4 % longer without (H200).
+#: while filters pass through, and memory is not to be bothered with it. Filters' gradients of 32 float16 images of 64x64 took
+#: 4 % longer without (H200).
 #: The cache has 50 MB, and others want it too: behind calls that kept 34 MB so, 36 MB were added in it in 10.9 us for 9.0
 LASTING = 17 * 10**6
 

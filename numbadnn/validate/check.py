@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from numbadnn import config, select
+from numbadnn.errors import is_lack_of_memory
 from numbadnn.problem import Policy
 from numbadnn.registry import Impl
 from numbadnn.validate.compare import DIRECT
@@ -82,6 +83,8 @@ def check(impl: Impl, subject: Subject, policy: Policy, timed: bool = True) -> R
         return judge(row, impl, subject, policy, timed)
     except Exception as error:
         row.status, row.reason = "error", f"{type(error).__name__}: {error}"
+        if is_lack_of_memory(error):
+            row.status, row.reason = "skipped", f"not enough memory: {error}"
         return row
 
 

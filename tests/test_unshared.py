@@ -330,7 +330,7 @@ def test_what_the_cache_is_asked_to_give_up_last() -> None:
         assert lasting in few.ptx((9, 0, "a")) and lasting in few.ptx((8, 0, ""))
         assert lasting not in many.ptx((9, 0, "a"))
     sizes = "conv2d_grad_wrt_inputs x=float16:32x32x{0}x64 w=float16:32x{0}x64x32x3x3 pad=1,1,1,1"
-    for rows, hinted in ((64, True), (72, False)):
+    for rows, hinted in ((64, True), (128, False)):
         problem = ConvProblem.parse(sizes.format(rows))
         config = unshared_inputs_pixels.heuristic(problem, Policy())
         assert config is not None

@@ -177,7 +177,8 @@ def _intern(values: tuple[tuple[str, Any], ...], origin: tuple[tuple[str, str], 
     return Options(dict(values), dict(origin))
 
 
-def _parse(name: str, value: Any, where: str) -> Any:
+def parse(name: str, value: Any, where: str) -> Any:
+    """What the option makes of a value; ValueError that says ``where`` it came from for one that it does not know."""
     try:
         return OPTIONS[name].parse(value)
     except (ValueError, TypeError, OverflowError) as error:
@@ -209,7 +210,7 @@ def from_environment() -> Options:
     _warn_of_misspelt(os.environ)
     for option in OPTIONS.values():
         text = os.environ.get(option.environment)
-        values[option.name] = option.default if text is None else _parse(option.name, text, option.environment)
+        values[option.name] = option.default if text is None else parse(option.name, text, option.environment)
         origin[option.name] = "default" if text is None else f"environment {option.environment}"
     environment = _intern(tuple(values.items()), tuple(origin.items()))
     return environment
@@ -242,7 +243,7 @@ def using(**options: Any) -> Iterator[Options]:
     if unknown:
         raise TypeError(f"using(): unknown option {sorted(unknown)[0]!r}; options are {', '.join(OPTIONS)}")
     values = {
-        name: OPTIONS[name].default if value is None else _parse(name, value, f"using({name}=...)")
+        name: OPTIONS[name].default if value is None else parse(name, value, f"using({name}=...)")
         for name, value in options.items()
     }
     inner = _set_by(current(), values)  # before anything is set: a wrong value of the environment raises here

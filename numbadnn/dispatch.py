@@ -7,6 +7,7 @@ launches it. A miss makes the views, builds and validates the Problem, has it pl
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 from collections.abc import Callable
@@ -147,6 +148,10 @@ def frozen(params: Any) -> Any:
     if hasattr(params, "tolist") and hasattr(params, "dtype") and not isinstance(params, np.generic):
         shape = tuple(params.shape)
         params = params.tolist() if len(shape) < 2 and math.prod(shape) <= LONGEST else _Array(params)
+    if dataclasses.is_dataclass(params) and not isinstance(params, type):
+        given = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
+        plain = {name: frozen(value) for name, value in given.items()}
+        return params if all(plain[name] is given[name] for name in given) else dataclasses.replace(params, **plain)
     if not isinstance(params, (list, tuple)):
         return params
     items = tuple(map(frozen, params))

@@ -61,9 +61,14 @@ def as_int(name: str, value: Any, minimum: int) -> int:
     return number
 
 
+def listed(values: Any) -> Any:
+    """A vector of whatever library as a list; anything else as it is."""
+    return values.tolist() if hasattr(values, "tolist") and getattr(values, "ndim", 0) == 1 else values
+
+
 def ints(name: str, values: Any, length: int, minimum: int) -> tuple[int, ...]:
     """A sequence or vector of ``length`` integers of at least ``minimum`` as a tuple; else ValueError."""
-    given = values.tolist() if hasattr(values, "tolist") and getattr(values, "ndim", 0) == 1 else values
+    given = listed(values)
     if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != length:
         raise ValueError(f"{name}: expected a tuple of {length} integers >= {minimum}, got {values!r}")
     return tuple(as_int(name, v, minimum) for v in given)

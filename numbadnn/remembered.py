@@ -12,7 +12,7 @@ from typing import Any
 
 from numbadnn import choices, plan_file, ranks, select, stored, tune
 from numbadnn.config import Options
-from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, warn
+from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, is_lack_of_memory, warn
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, implementations
 
@@ -149,7 +149,7 @@ def measured(
     try:
         outcome = tune.measure(problem, policy, admitted, names, say=tune.to_stderr(problem))
     except (NumbaDNNError, MemoryError) as error:
-        if isinstance(error, NumbaDNNError) and "OUT_OF_MEMORY" not in str(error):
+        if not is_lack_of_memory(error):
             raise
         warn(f"{problem} is not measured, its operands do not fit: {error}")
         return chosen

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from numbadnn.parameters import as_int, positive_ints, whole
+from numbadnn.parameters import as_int, listed, positive_ints, whole
 
 Pair = tuple[int, int]
 Shape = Sequence[int | None]
@@ -53,7 +53,7 @@ def _step(name: str, value: Any) -> int | None:
 
 def _shape(name: str, values: Any) -> tuple[int | None, ...]:
     """A shape whose entries may be None, from a sequence or vector; else ValueError."""
-    given = values.tolist() if hasattr(values, "tolist") and getattr(values, "ndim", 0) == 1 else values
+    given = listed(values)
     if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
         raise ValueError(f"{name}: expected a tuple of integers or None, got {values!r}")
     return tuple(_size(name, v) for v in given)

@@ -193,6 +193,10 @@ def test_eight_threads_give_the_serial_bits_on_mixed_problems() -> None:
     assert all(found[n][i] == serial[(n + i) % 8] for n in range(8) for i in range(24))
 
 
+def _fresh(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+
+
 def test_fork_after_import_computes() -> None:
     code = (
         "import multiprocessing as m, numpy as np, numbadnn\n"
@@ -200,7 +204,7 @@ def test_fork_after_import_computes() -> None:
         "x = np.ones((4, 5), 'float32')\n"
         "with m.get_context('fork').Pool(2) as pool: print(pool.map(f, [x] * 4))\n"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    done = _fresh(code)
     assert done.stdout == "[4.0, 4.0, 4.0, 4.0]\n", done.stderr
 
 
@@ -221,7 +225,7 @@ def test_fork_while_another_thread_writes_the_plan_file_computes(tmp_path: Path)
         "        os._exit(0)\n"
         "print(os.waitpid(child, 0)[1])\n"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    done = _fresh(code)
     assert done.stdout == "0\n", done.stderr
 
 
@@ -241,7 +245,7 @@ def test_a_fork_waits_for_what_another_thread_compiles() -> None:
         "    numbadnn.softmax(np.ones((4, 5), 'float64')); os._exit(0)\n"
         "print(os.waitpid(child, 0)[1])\n"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    done = _fresh(code)
     assert done.stdout == "0\n", done.stderr
 
 

@@ -324,8 +324,8 @@ def test_what_the_cache_is_asked_to_give_up_last() -> None:
     """What was turned, and the pixels of the kernel without boxes: up to a third of the cache, of which others want some too."""
     lasting = "st.global.L2::cache_hint.v4.b32"
     for size, vec in ((2, 8), (4, 4)):
-        few = unshared_turned.kernel(size, 32, vec, given_up=unshared_turned.given_up(unshared_turned.LASTING))
-        many = unshared_turned.kernel(size, 32, vec, given_up=unshared_turned.given_up(unshared_turned.LASTING + 1))
+        few = unshared_turned.kernel(size, 32, vec, lasting=unshared_turned.lasts(unshared_turned.LASTING))
+        many = unshared_turned.kernel(size, 32, vec, lasting=unshared_turned.lasts(unshared_turned.LASTING + 1))
         assert few.name != many.name
         assert lasting in few.ptx((9, 0, "a")) and lasting in few.ptx((8, 0, ""))
         assert lasting not in many.ptx((9, 0, "a"))

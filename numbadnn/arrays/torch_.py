@@ -55,6 +55,10 @@ def _check(tensor: torch.Tensor) -> None:
         raise TypeError(
             "expected a tensor with memory of its own: inside torch.vmap and the like there is none"
         ) from error
+
+
+def _check_memory(tensor: torch.Tensor) -> None:
+    """Not part of ``_check``, which parameters go through in each call."""
     last = tensor.storage_offset() + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     if tensor.numel() and not tensor.is_meta and (last + 1) * tensor.itemsize > tensor.untyped_storage().nbytes():
         raise TypeError(
@@ -79,8 +83,10 @@ def _probe(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
     """Hot. A layout other than strided raises in stride(); a pending negation (of an imaginary part, never packed) is
     looked for by ``check``."""
     address = tensor.data_ptr()
-    if tensor.requires_grad or address < LOW or forward_ad._current_level >= 0 or _tracing() is not None:
+    if tensor.requires_grad or forward_ad._current_level >= 0 or _tracing() is not None:
         _check(tensor)
+    if address < LOW:
+        _check_memory(tensor)
     device = tensor.get_device()
     signature = (tensor.shape, tensor.stride(), tensor.dtype, device, address & 15)
     return (address if device >= 0 else _numpy(tensor)), signature
@@ -88,6 +94,7 @@ def _probe(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
 
 def _view(tensor: torch.Tensor) -> View:
     _check(tensor)
+    _check_memory(tensor)
     if tensor.device.type not in ("cpu", "cuda"):
         raise TypeError(f"expected a tensor on cpu or cuda, got device {tensor.device}")
     device = tensor.get_device()

@@ -120,13 +120,17 @@ HINTS = {
 }
 
 
-def store_hinted(builder: Any, address: Any, words: Any, given_up: str) -> bool:
-    """Whether these are 16 bytes that L2 is to give up ``"first"`` or ``"last"``: then they are stored so."""
-    if not given_up or len(words) != 4 or words[0].type.width != 32:
-        return False
-    bits = [builder.bitcast(word, _I32) for word in words]
-    _asm(builder, HINTS[given_up], "l,r,r,r,r,~{memory}", ir.VoidType(), [address, *bits], pure=False)
-    return True
+def store_together(builder: Any, address: Any, words: Any, given_up: str) -> None:
+    """All these words in one aligned access; 16 bytes so that L2 gives them up ``"first"`` or ``"last"``, if it says so."""
+    width = words[0].type.width
+    if given_up and len(words) == 4 and width == 32:
+        bits = [builder.bitcast(word, _I32) for word in words]
+        _asm(builder, HINTS[given_up], "l,r,r,r,r,~{memory}", ir.VoidType(), [address, *bits], pure=False)
+        return
+    vector = ir.Constant(ir.VectorType(words[0].type, len(words)), ir.Undefined)
+    for i, word in enumerate(words):
+        vector = builder.insert_element(vector, word, ir.Constant(_I32, i))
+    builder.store(vector, _pointer(builder, address, vector.type)).align = len(words) * width // 8
 
 
 @functools.cache
@@ -140,12 +144,7 @@ def store_vector(dtype: str, count: int, acc: str, given_up: str = "") -> Callab
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
             got = [_slot(context, builder, signature.args[0], args[0], args[1], i) for i in range(count)]
             words = _packed(builder, [builder.load(g) for g in got], dtype, acc)
-            if store_hinted(builder, args[2], words, given_up):
-                return context.get_dummy_value()
-            vector = ir.Constant(ir.VectorType(words[0].type, len(words)), ir.Undefined)
-            for i, word in enumerate(words):
-                vector = builder.insert_element(vector, word, ir.Constant(_I32, i))
-            builder.store(vector, _pointer(builder, args[2], vector.type)).align = ITEMSIZE[dtype] * count
+            store_together(builder, args[2], words, given_up)
             return context.get_dummy_value()
 
         return types.void(values, types.int32, types.int64), codegen

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels._access import _bytes_at, _numpy_type, _read, store_hinted
+from numbadnn.kernels._access import _bytes_at, _numpy_type, _read, store_together
 from numbadnn.kernels._cuda import ACCUMULATOR, SIMULATED, intrinsic, types
 from numbadnn.kernels._llvm import _I32, _asm, _element, _pointer, _put, _slot, _widen
 from numbadnn.problem import ITEMSIZE
@@ -58,12 +58,7 @@ def store_words(count: int, given_up: str = "") -> Callable[..., None]:
     def store(typingctx, words, start, address):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
             got = [builder.load(_slot(context, builder, signature.args[0], args[0], args[1], i)) for i in range(count)]
-            if store_hinted(builder, args[2], got, given_up):
-                return context.get_dummy_value()
-            vector = ir.Constant(ir.VectorType(_I32, count), ir.Undefined)
-            for i, word in enumerate(got):
-                vector = builder.insert_element(vector, word, ir.Constant(_I32, i))
-            builder.store(vector, _pointer(builder, args[2], vector.type)).align = 4 * count
+            store_together(builder, args[2], got, given_up)
             return context.get_dummy_value()
 
         return types.void(words, types.int32, types.int64), codegen

@@ -103,10 +103,8 @@ def _multiplying(lanes: Parts, config: PixelsConfig) -> Callable[..., None]:
 def _writing(dtype: str, config: PixelsConfig) -> Callable[..., None]:
     """``write(total, x, lot, N, strides, alpha, beta)``: a row of the tile's pixels, from ``x`` on, each image's at once."""
     tiles, wide, skip, sums = config.kept // 16, config.wide, config.taps[1] - 1, config.of_pixel
-    read, write = (
-        load_vector(dtype, wide, "float32"),
-        store_vector(dtype, wide, "float32", "last" if config.lasting else ""),
-    )
+    read, given_up = load_vector(dtype, wide, "float32"), "last" if config.lasting else ""
+    write = store_vector(dtype, wide, "float32", given_up)
 
     @device
     def put(total, x, lot, N, strides, alpha, beta):  # type: ignore[no-untyped-def]

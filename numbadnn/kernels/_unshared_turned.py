@@ -19,13 +19,17 @@ from numbadnn.kernels._unshared_seen import write_row
 from numbadnn.kernels.unshared_turned import PIXELS, THREADS
 
 
-def turn(size: int, images: int, vec: int, cells: bool = False, given_up: str = "") -> Callable[..., None]:
+def turn(size: int, images: int, vec: int, cells: bool = False, lasting: bool = False) -> Callable[..., None]:
     """A tile of pixels of all images a block; from block ``blocks`` on those of a second array, which go behind the first's.
 
     ``vec`` neighbouring pixels of an image are one access. ``cells``: [eight images][pixel][image], of 16-bit types.
-    ``given_up``: when the L2 cache gives up what is written.
+    ``lasting``: the L2 cache gives up last what is written.
     """
-    read, write, together = load_bits(size) if vec == 1 else load_words(4), store_words(4, given_up), 4 // size
+    read, write, together = (
+        load_bits(size) if vec == 1 else load_words(4),
+        store_words(4, "last" if lasting else ""),
+        4 // size,
+    )
     pitch = images + 1  # odd: the images of a pixel and the pixels of an image meet all banks
     across, each, table = PIXELS // vec, 16 // size, PIXELS * pitch
     apart = THREADS // across

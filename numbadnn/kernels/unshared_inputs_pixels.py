@@ -29,7 +29,7 @@ from numbadnn.kernels.unshared_inputs_rows_config import spread
 from numbadnn.kernels.unshared_inputs_rows_sizes import RowsConfig
 from numbadnn.kernels.unshared_places_stream import copied
 from numbadnn.kernels.unshared_tile import free_order
-from numbadnn.kernels.unshared_turned import FETCH, LASTING
+from numbadnn.kernels.unshared_turned import FETCH, lasts
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -154,7 +154,7 @@ def configured(problem: ConvProblem, tall: int, wide: int, channels: int, depth:
     """With ``depth`` slots, or those that there is room for; None where none would be, or a copy cannot bring one."""
     taps, C = (problem.taps[0], problem.taps[1]), problem.w.shape[3]
     kept, steps = max(16, 1 << (problem.x.shape[0] - 1).bit_length()), problem.w.shape[0] // problem.groups // ROWS
-    lasting = (problem.x.size + math.prod(problem.y.shape[1:]) * kept) * SIZE <= LASTING  # with y turned
+    lasting = lasts((problem.x.size + math.prod(problem.y.shape[1:]) * kept) * SIZE)  # with y turned
     config = PixelsConfig(kept, taps, wide, channels, steps, 1, bool(problem.flip), lasting, tall)
     if C % channels or channels * math.prod(taps) > LONGEST or config.pitch % 16 or not _whole_rows(problem, wide):
         return None

@@ -27,8 +27,8 @@ EIGHT, CELL = 8, 16
 FETCH = 128
 #: bytes, at most, that the L2 cache is asked to give up last: what was turned is read soon and written anew by the next call,
 #: while filters pass through, and memory is not to be bothered with it. Filters' gradients of 32 float16 images of 64x64 took
-#: 4 % longer without (H200).
-#: The cache has 50 MB, and others want it too: behind calls that kept 34 MB so, 36 MB were added in it in 10.9 us for 9.0
+#: 4 % longer without (H200). The cache has 50 MB, and others want it too: behind calls that kept 34 MB so, 36 MB were added in
+#: it in 10.9 us for 9.0
 LASTING = 17 * 10**6
 
 
@@ -76,19 +76,19 @@ def vector(arrays: tuple[Spec, ...]) -> int:
     return vec if whole else 1
 
 
-def given_up(nbytes: int) -> str:
-    """When the L2 cache gives up what is written, as ``store_vector`` and ``store_words`` take it."""
-    return "last" if nbytes <= LASTING else ""
+def lasts(nbytes: int) -> bool:
+    """Whether the L2 cache is asked to give up so much last."""
+    return nbytes <= LASTING
 
 
-def kernel(itemsize: int, images: int, vec: int, cells: bool = False, given_up: str = "") -> Kernel:
+def kernel(itemsize: int, images: int, vec: int, cells: bool = False, lasting: bool = False) -> Kernel:
     def build() -> Callable[..., None]:
         from numbadnn.kernels import _unshared_turned
 
-        return _unshared_turned.turn(itemsize, images, vec, cells, given_up)
+        return _unshared_turned.turn(itemsize, images, vec, cells, lasting)
 
     return Kernel(
-        " ".join(["unshared turn", str(itemsize), str(images), str(vec), *["cells"] * cells, given_up]).rstrip(),
+        f"unshared turn {itemsize} {images} {vec}{' cells' if cells else ''}{' lasting' if lasting else ''}",
         "ptr ptr ptr i32 i32 i32 i32 i32*2 i32*2 i64*4 i64*4",
         build,
         THREADS,
@@ -105,8 +105,8 @@ def turning(arrays: tuple[Spec, ...], device: int, images: int, cells: bool = Fa
         *(arrays[0].shape[0], blocks[0], pixels[0], pixels[-1], shapes[0], shapes[-1]),
         *(arrays[0].strides, arrays[-1].strides),
     )
-    written = given_up(sum(pixels) * images * arrays[0].itemsize)
-    turn = kernel(arrays[0].itemsize, images, vector(arrays), cells, written)
+    lasting = lasts(sum(pixels) * images * arrays[0].itemsize)
+    turn = kernel(arrays[0].itemsize, images, vector(arrays), cells, lasting)
     return turn.prepare(device, (sum(blocks), 1, 1), (THREADS, 1, 1), scalars)
 
 
@@ -138,7 +138,7 @@ def _as_one_row(array: Spec) -> tuple[int, int]:
 
 def kernels() -> Iterator[Kernel]:
     """Both sizes of elements."""
-    yield kernel(2, 32, 8, given_up="last")
+    yield kernel(2, 32, 8, lasting=True)
     yield kernel(4, 16, 1)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numbadnn import dispatch, parameters, shapes
+from numbadnn import config, dispatch, parameters, shapes
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.operands import input_spec, output_spec, result_dtype
@@ -98,7 +98,7 @@ _ALGO_OPTION = {"forward": "algo_fwd", "grad_inputs": "algo_bwd_data", "grad_wei
 def request(problem: ConvProblem, p: Parameters) -> Request:
     """The problem with the call's own algorithm and precision."""
     option = _ALGO_OPTION[problem.direction]
-    return Request(problem, _named("algo", option, p.algo), _named("precision", "precision", p.precision), option)
+    return Request(problem, named("algo", option, p.algo), named("precision", "precision", p.precision), option)
 
 
 def groups_of(value: Any, name: str = "num_groups") -> int:
@@ -141,15 +141,10 @@ def check_filter_rank(name: str, view: View, axes: int, unshared: Any) -> None:
         check_rank(name, view, axes + 2)
 
 
-def _named(argument: str, option: str, value: Any) -> Any:
-    """A call's own value of an option: None, or one of the option's values."""
-    from numbadnn.config import OPTIONS
-
+def named(argument: str, option: str, value: Any) -> Any:
+    """A call's own value of an option: None, or one of the option's values, else ValueError."""
     if value is not None:
-        try:
-            OPTIONS[option].parse(value)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{argument}: {error}, got {value!r}") from None
+        config.parse(option, value, argument)
     return value
 
 

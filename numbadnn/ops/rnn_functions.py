@@ -75,16 +75,6 @@ def _with_out(problem: RnnProblem, out_views: list[View]) -> RnnProblem:
     return replace(problem, outputs=tuple(v.spec() for v in out_views))
 
 
-def _network(*parts: Any) -> Network:
-    """As given, for a call is looked up by it and checks it when it is not found; checked now where it is no key."""
-    network = Network(*parts)
-    try:
-        hash(network)
-    except TypeError:
-        return network.check()
-    return network
-
-
 def rnn_forward(
     w: Any, x: Any, hx: Any, cx: Any = None, *, hidden_size: int, num_layers: int, rnn_mode: str,
     input_mode: str = "linear", direction_mode: str = "unidirectional", lengths: Any = None,
@@ -102,7 +92,7 @@ def rnn_forward(
     >>> numbadnn.rnn_forward(w, one, one, hidden_size=1, num_layers=1, rnn_mode="rnn_relu")[0]
     array([[[6.]]])
     """
-    network = _network(hidden_size, num_layers, rnn_mode, input_mode, direction_mode)
+    network = Network(hidden_size, num_layers, rnn_mode, input_mode, direction_mode)
     arrays = (w, x, hx) if cx is None else (w, x, hx, cx)
     build = builder("rnn_forward", INPUTS["rnn_forward"][: len(arrays)])
     return dispatch.call_any(build, arrays, (network, "", plain_lengths(lengths), False, ""), backend, out, stream)
@@ -124,7 +114,7 @@ def rnn_backward(
     >>> numbadnn.rnn_backward(w, one, one, one, hidden_size=1, num_layers=1, rnn_mode="rnn_relu")[0]
     array([1., 1., 1., 1.])
     """
-    network = _network(hidden_size, num_layers, rnn_mode, input_mode, direction_mode)
+    network = Network(hidden_size, num_layers, rnn_mode, input_mode, direction_mode)
     known = ("cx", "dy", "dhy", "dcy")
     if not isinstance(given, tuple | list) or not all(isinstance(n, str) and n in known for n in given):
         raise ValueError(f"given: expected names out of {', '.join(known)}, got {given!r}")

@@ -7,6 +7,7 @@ layer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -46,10 +47,7 @@ def rnn_weights_to_torch(w: Any, module: Any) -> None:
     names = _torch_names(module)
     if not module.bias:
         raise ValueError("module: expected one with biases, which w has")
-    try:
-        flat = torch.as_tensor(w)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"w: expected an array or a tensor, got {type(w).__name__}: {error}") from None
+    flat = _taken(torch.as_tensor, w, "an array or a tensor")
     parameters = [getattr(module, name) for name in names]
     size = sum(p.numel() for p in parameters)
     if tuple(flat.shape) != (size,):
@@ -57,6 +55,13 @@ def rnn_weights_to_torch(w: Any, module: Any) -> None:
     with torch.no_grad():
         for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
             parameter.copy_(part.reshape(parameter.shape))
+
+
+def _taken(convert: Callable[[Any], Any], w: Any, wanted: str) -> Any:
+    try:
+        return convert(w)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"w: expected {wanted}, got {type(w).__name__}: {error}") from None
 
 
 def _torch_names(module: Any) -> list[str]:
@@ -143,10 +148,7 @@ def rnn_weights_to_onnx(w: Any, block: Any, input_dim: int) -> list[tuple[np.nda
     input_dim = as_int("input_dim", input_dim, 1)
     if n.input_mode == "skip":
         raise ValueError("block: expected input_mode 'linear', ONNX has no other")
-    try:
-        flat = np.asarray(w)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"w: expected a NumPy array, got {type(w).__name__}: {error}") from None
+    flat = _taken(np.asarray, w, "a NumPy array")
     if flat.dtype.kind not in "fV":
         raise TypeError(f"w: expected floating-point numbers, got {_shown(flat)}")
     blocks, size = n.blocks(input_dim)

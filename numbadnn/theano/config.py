@@ -15,19 +15,11 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from numbadnn.config import OPTIONS, current, using
+from numbadnn.config import current, using
+from numbadnn.ops.conv_build import named
 
 ENABLED = ("auto", "True", "False", "no_check")
 FLOATS = ("float64", "float32", "float16")
-
-
-def check_option(name: str, option: str, value: Any) -> None:
-    """ValueError that names ``name`` where the option does not know the value; None leaves it open."""
-    if value is not None:
-        try:
-            OPTIONS[option].parse(value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{name}: {error}, got {value!r}") from None
 
 
 class _Flag:
@@ -43,7 +35,7 @@ class _Flag:
         return self if instance is None else getattr(instance, self.name, getattr(current(), self.option))
 
     def __set__(self, instance: Any, value: Any) -> None:
-        check_option(self.flag, self.option, value)
+        named(self.flag, self.option, value)
         if value is None:
             self.__delete__(instance)
         else:

@@ -15,7 +15,7 @@ from numbadnn.operands import named_view
 from numbadnn.ops import conv_build
 from numbadnn.theano import _direction, config
 from numbadnn.theano._named import by_axes, check, compute
-from numbadnn.theano.config import check_option, cudnn_first
+from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase
 
 __all__ = [
@@ -340,7 +340,7 @@ class GpuDnnConvDesc:
             raise ValueError(f"subsample: expected 2 or 3 entries, got {subsample!r}")
         self.subsample, self.dilation = check(axes, border_mode, subsample, dilation, num_groups, "dilation")
         _flip(conv_mode)
-        check_option("precision", "precision", precision)
+        conv_build.named("precision", "precision", precision)
         self.border_mode, self.conv_mode = border_mode, conv_mode
         self.precision, self.num_groups = precision, num_groups
 
@@ -360,7 +360,7 @@ class _Convolution(DnnBase):
         super().__init__()
         self.algo, self.inplace = _workmem(type(self).__name__, workmem, algo), conv_build.truth("inplace", inplace)
         self.num_groups = conv_build.groups_of(num_groups)
-        check_option("algo", self._option, self.algo)
+        conv_build.named("algo", self._option, self.algo)
         if self._axes == (3,):
             _check_algorithm_3d(self._option, self.algo)
 

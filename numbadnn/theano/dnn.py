@@ -8,9 +8,8 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     from numbadnn import theano
 
-    return theano.__getattr__(
-        name
-    )  # not the package's __path__, with which this would be one, of copies of its modules
+    # getattr would find the package's __path__, with which this would be a package too, of copies of its modules
+    return theano.__getattr__(name)
 
 
 def __dir__() -> list[str]:

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
+
 from numbadnn.kernels._split import LEFT, least_terms, split_pair, split_pair_twin
 
 TINY = 2.0**-110

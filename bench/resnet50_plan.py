@@ -21,7 +21,7 @@ from typing import Any
 import numbadnn
 from numbadnn import info, stored
 from numbadnn.cases import networks
-from numbadnn.kernels._cache import source_hash
+from numbadnn.kernels.build.cache import source_hash
 
 NETWORK, FORMAT = "resnet50", "numbadnn-hashes-1"
 SAME, OTHER_BITS, CANNOT_RUN = 0, 1, 3

@@ -77,8 +77,8 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
 
 
 def _timed_on(device: int, case: Case, problem: Any, backend: str | None) -> list[Timing]:
-    from numbadnn.kernels._context import ensure_context
-    from numbadnn.kernels._launch import set_cache_folder
+    from numbadnn.gpu.context import ensure_context
+    from numbadnn.kernels.build.launch import set_cache_folder
     from numbadnn.validate.check import policy_in_force
 
     policy = policy_in_force(case.op, device)

@@ -33,7 +33,7 @@ def versions() -> dict[str, str]:
 @functools.cache
 def gpus() -> tuple[dict[str, Any], ...]:
     """Name, compute capability and memory of every GPU that CUDA shows this process; makes no context."""
-    from numbadnn.kernels import _driver
+    from numbadnn.gpu import driver as _driver
 
     try:
         _driver.library()
@@ -60,7 +60,7 @@ def _gpu(driver: Any, number: int) -> dict[str, Any]:
 
 def no_gpu_reason() -> str:
     """Why there is no GPU to run on ("" = there is one)."""
-    from numbadnn.kernels import _driver
+    from numbadnn.gpu import driver as _driver
 
     if gpus():
         return ""
@@ -80,7 +80,7 @@ def absent(backend: str) -> str:
 
 def driver_version() -> str:
     """The newest CUDA version that the driver runs, "" without a driver."""
-    from numbadnn.kernels import _driver
+    from numbadnn.gpu import driver as _driver
 
     number = ctypes.c_int()
     try:
@@ -126,7 +126,7 @@ def explanations(names: list[str]) -> list[Any]:
     from contextlib import nullcontext
 
     from numbadnn import cases, explanation
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
     from numbadnn.validate.check import policy_in_force
 
     device = 0 if gpus() else -1

@@ -158,7 +158,7 @@ class Plan:
         if self.device < 0:
             raise ValueError(f"stream: expected None for arrays on the CPU, got {stream!r}")
         from numbadnn.arrays import streams
-        from numbadnn.kernels._context import ensure_context
+        from numbadnn.gpu.context import ensure_context
 
         raw, library = streams.handle(stream), self._library
         current = library.current_stream(self.device)

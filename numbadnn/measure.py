@@ -69,7 +69,7 @@ def stage(problem: Any, policy: Policy) -> Iterator[Stage]:
     if policy.device < 0:
         yield _HostStage(problem, policy)
         return
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
 
     with ensure_context(policy.device):
         made = _DeviceStage(problem, policy)

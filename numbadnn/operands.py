@@ -200,7 +200,7 @@ def with_casts(executable: Executable, problem: Any, views: list[View], device: 
 
         executable.run = run_on_cpu
         return executable
-    from numbadnn.kernels.copy import plan_copy
+    from numbadnn.kernels.copies.copy import plan_copy
 
     steps, offset = [], _aligned(executable.workspace_bytes)
     for i, spec, view in casts:
@@ -261,7 +261,7 @@ def plan_empty(problem: Any, policy: Policy) -> Executable:
                     target[...] = value if beta == 0 else (target.astype(np.float64) * beta).astype(target.dtype)
 
         return Executable(scale, determinism="gpu_to_gpu")
-    from numbadnn.kernels.copy import plan_fill, plan_scale
+    from numbadnn.kernels.copies.copy import plan_fill, plan_scale
 
     steps = [
         plan_scale(s, beta, policy.device) if beta else plan_fill(s, value, policy.device)

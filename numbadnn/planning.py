@@ -53,8 +53,8 @@ def make_plan(
         )
     _cuda_used = True
     from numbadnn.arrays import streams
-    from numbadnn.kernels._context import ensure_context
-    from numbadnn.kernels._launch import set_cache_folder
+    from numbadnn.gpu.context import ensure_context
+    from numbadnn.kernels.build.launch import set_cache_folder
 
     set_cache_folder(options.cache_dir or None)
     with ensure_context(policy.device):

@@ -61,7 +61,7 @@ def architecture(device: int) -> str:
     """``sm_90`` for a GPU of compute capability 9.0, "cpu" for -1, "" for a device that is not there."""
     if device < 0:
         return "cpu"
-    from numbadnn.kernels import _driver
+    from numbadnn.gpu import driver as _driver
 
     try:
         return "sm_{}{}".format(*_driver.compute_capability(device))

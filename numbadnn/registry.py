@@ -1,8 +1,8 @@
 """The matrix operation x backend: what can compute what (``Impl``), and what planning gives (``Executable``).
 
-Each backend has one file a family with the stem of the family (``cpu/conv.py``, ``kernels/conv.py``, ``cudnn/conv.py``);
-it calls ``register`` at import. ``implementations(op)`` imports the files of a family on first use, so that nothing is
-loaded that no call needs. Importing such a file loads no CUDA and no Numba: that happens in ``plan``.
+Each backend has one module a family that calls ``register`` at import (``cpu/conv.py``, ``kernels/conv/conv.py``,
+``cudnn/conv.py``). ``implementations(op)`` imports the modules of a family on first use, so that nothing is loaded that no
+call needs. Importing such a module loads no CUDA and no Numba: that happens in ``plan``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 from numbadnn.problem import Policy
 
-#: backend name -> the package with one module a family
-PACKAGES = {"cudnn": "numbadnn.cudnn", "numba": "numbadnn.kernels", "cpu": "numbadnn.cpu"}
+#: backend -> where the module of a family lies that registers it
+MODULES = {"cudnn": "numbadnn.cudnn.{0}", "numba": "numbadnn.kernels.{0}.{0}", "cpu": "numbadnn.cpu.{0}"}
 
 #: operation -> family (the stem of its files)
 FAMILY: dict[str, str] = {
@@ -126,8 +126,8 @@ def implementations(op: str) -> list[Impl]:
     """Every implementation of ``op``, all backends, in order of registration."""
     family = FAMILY[op]
     if family not in _LOADED:
-        for package in PACKAGES.values():
-            if importlib.util.find_spec(f"{package}.{family}"):
-                importlib.import_module(f"{package}.{family}")
+        for pattern in MODULES.values():
+            if importlib.util.find_spec(pattern.format(family)):
+                importlib.import_module(pattern.format(family))
         _LOADED.add(family)
     return _IMPLS.get(op, [])

@@ -118,8 +118,8 @@ def _again(task: Task, ended: workers.Ended) -> Task | None:
 
 def worked(task: Task, at: Callable[[str], None] = lambda name: None) -> Result:
     """Tune one case, keep what was found, and say it in lines."""
-    from numbadnn.kernels._context import ensure_context
-    from numbadnn.kernels._launch import set_cache_folder
+    from numbadnn.gpu.context import ensure_context
+    from numbadnn.kernels.build.launch import set_cache_folder
 
     case, device, lines = task.case, task.device, [f"{task.case.name}: {name}: {why}" for name, why in task.without]
     if device >= 0:

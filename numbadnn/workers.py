@@ -149,7 +149,7 @@ def spoilt() -> str:
         return ""
     from numbadnn.arrays import memory
     from numbadnn.errors import BackendUnavailableError, NumbaDNNError
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
 
     try:
         with ensure_context(0):

@@ -127,7 +127,8 @@ class FakeCudnn:
     def install(self, monkeypatch) -> FakeCudnn:
         """Put this in the place of libcudnn, the driver and the device's context."""
         from numbadnn.cudnn import conv, lib
-        from numbadnn.kernels import _context, _driver
+        from numbadnn.gpu import context as _context
+        from numbadnn.gpu import driver as _driver
 
         monkeypatch.setattr(lib, "_LOADED", self.library)
         monkeypatch.setattr(lib, "_POOL", {})

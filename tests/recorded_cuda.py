@@ -17,7 +17,10 @@ from typing import Any, NamedTuple
 import pytest
 from fake_driver import FakeDriver
 
-from numbadnn.kernels import _cache, _driver, _launch, _prepared
+from numbadnn.gpu import driver as _driver
+from numbadnn.kernels.build import cache as _cache
+from numbadnn.kernels.build import launch as _launch
+from numbadnn.kernels.build import prepared as _prepared
 from numbadnn.problem import Spec
 from numbadnn.registry import Executable
 from numbadnn.validate.execute import words

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from reporting import end, report
 
-from numbadnn.kernels._cuda import cuda
-from numbadnn.kernels._simulated_block import launch
+from numbadnn.kernels.build.simulated_block import launch
+from numbadnn.kernels.lang.cuda import cuda
 
 THREADS = 8
 

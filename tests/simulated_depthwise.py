@@ -9,8 +9,8 @@ from typing import Any
 
 from reporting import agree, end
 
-from numbadnn.kernels import corrmm as corrmm_host
-from numbadnn.kernels import simulate
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.conv.corrmm import corrmm as corrmm_host
 from numbadnn.ops.conv import ConvProblem
 
 DIRECTIONS = ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights")

@@ -8,7 +8,8 @@ from typing import Any
 
 from reporting import agree, end
 
-from numbadnn.kernels import depthwise_rows, simulate
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.conv.depthwise import rows as depthwise_rows
 from numbadnn.ops.conv import ConvProblem
 
 #: strides, uneven padding, odd sizes, bands and strips, images and channels that do not come out even, filters in both orders

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 from reporting import agree, end, report
 
-from numbadnn.kernels import first_layer, simulate
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.conv.image import first_layer
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.validate.oracle import Trial
 

@@ -9,10 +9,12 @@ import numpy as np
 from reporting import end, report
 
 from numbadnn.arrays.numpy_ import numpy_dtype
-from numbadnn.kernels import _access, _gemm_wgmma, _hopper_twins
-from numbadnn.kernels._cuda import f32
-from numbadnn.kernels._simulated_block import launch
-from numbadnn.kernels.gemm import GemmProblem, WgmmaConfig, plan_gemm, wgmma_config
+from numbadnn.kernels.build.simulated_block import launch
+from numbadnn.kernels.gemm.device import wgmma as _gemm_wgmma
+from numbadnn.kernels.gemm.gemm import GemmProblem, WgmmaConfig, plan_gemm, wgmma_config
+from numbadnn.kernels.lang import access as _access
+from numbadnn.kernels.lang import hopper_twins as _hopper_twins
+from numbadnn.kernels.lang.cuda import f32
 
 
 def operands(problem: GemmProblem, transposed: tuple[bool, bool]) -> tuple[np.ndarray, ...]:

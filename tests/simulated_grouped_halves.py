@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from reporting import agree, end, report
 
-from numbadnn.kernels import grouped_halves_config as configurations
-from numbadnn.kernels import grouped_halves_weights_config as of_weights
-from numbadnn.kernels import simulate
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.conv.grouped import config as configurations
+from numbadnn.kernels.conv.grouped import weights_config as of_weights
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.validate.oracle import Trial
 

@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels import _access, _hopper_twins, _implicit_weights, implicit_pixels_config, implicit_weights
-from numbadnn.kernels import implicit_pixels as host
-from numbadnn.kernels._cuda import f32
-from numbadnn.kernels._implicit_walk import Boxes, Window, filter_steps, packed_steps
-from numbadnn.kernels._simulated_block import launch
+from numbadnn.kernels.build.simulated_block import launch
+from numbadnn.kernels.conv.implicit import pixels as host
+from numbadnn.kernels.conv.implicit import pixels_config as implicit_pixels_config
+from numbadnn.kernels.conv.implicit import weights as implicit_weights
+from numbadnn.kernels.conv.implicit.device import weights as _implicit_weights
+from numbadnn.kernels.conv.implicit.walk import Boxes, Window, filter_steps, packed_steps
+from numbadnn.kernels.lang import access as _access
+from numbadnn.kernels.lang import hopper_twins as _hopper_twins
+from numbadnn.kernels.lang.cuda import f32
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.validate import compare
 from numbadnn.validate.data import buffer, untouched

@@ -7,10 +7,10 @@ from typing import Any
 
 from reporting import agree, end
 
-from numbadnn.kernels import implicit_tiles_model as model
-from numbadnn.kernels import simulate
-from numbadnn.kernels.implicit_tiles_config import configured
-from numbadnn.kernels.implicit_tiles_product import Product
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.conv.tiles import model
+from numbadnn.kernels.conv.tiles.config import configured
+from numbadnn.kernels.conv.tiles.product import Product
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 

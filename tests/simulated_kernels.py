@@ -11,7 +11,8 @@ import numpy as np
 from reporting import end, report
 
 from numbadnn import cases
-from numbadnn.kernels import copy, simulate
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.copies import copy
 from numbadnn.ops.conv import DIRECTIONS, ConvProblem
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy, Spec
@@ -80,7 +81,7 @@ def tagged(family: str) -> None:
 
 
 def convolutions() -> None:
-    from numbadnn.kernels.conv import DirectConfig, heuristic
+    from numbadnn.kernels.conv.direct import DirectConfig, heuristic
 
     for dtype in DTYPES:
         for op in DIRECTIONS:
@@ -115,7 +116,7 @@ def softmaxes() -> None:
 
 def configurations() -> None:
     """What the heuristics choose only for rows too long for the simulator."""
-    from numbadnn.kernels.softmax_rows import RowsConfig
+    from numbadnn.kernels.softmax.rows import RowsConfig
 
     for dtype in DTYPES:
         vec = 16 // Spec.of(dtype, (1,)).itemsize
@@ -129,8 +130,8 @@ def configurations() -> None:
 
 def shared_configurations() -> None:
     """The same for the kernels that use shared memory: what fits it and what does not, many warps, channels kept in registers."""
-    from numbadnn.kernels.softmax_long import LongConfig
-    from numbadnn.kernels.softmax_tiles import TilesConfig
+    from numbadnn.kernels.softmax.long import LongConfig
+    from numbadnn.kernels.softmax.tiles import TilesConfig
 
     for i, dtype in enumerate(DTYPES):
         size = Spec.of(dtype, (1,)).itemsize
@@ -159,7 +160,7 @@ def special_values() -> None:
 
 
 def copies() -> None:
-    from numbadnn.kernels import _access
+    from numbadnn.kernels.lang import access as _access
 
     types = {"bfloat16": ml_dtypes.bfloat16}
     values = np.random.default_rng(1).standard_normal(1000) * 300

@@ -8,9 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels import line_boxes, line_dense, line_halves, line_octets, line_tiles, line_twofold, simulate
-from numbadnn.kernels.line_halves import with_pieces
-from numbadnn.kernels.line_toeplitz import ToeplitzConfig
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.conv.line import boxes as line_boxes
+from numbadnn.kernels.conv.line import dense as line_dense
+from numbadnn.kernels.conv.line import halves as line_halves
+from numbadnn.kernels.conv.line import octets as line_octets
+from numbadnn.kernels.conv.line import tiles as line_tiles
+from numbadnn.kernels.conv.line import twofold as line_twofold
+from numbadnn.kernels.conv.line.halves import with_pieces
+from numbadnn.kernels.conv.line.toeplitz import ToeplitzConfig
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.validate.oracle import Trial

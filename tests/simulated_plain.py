@@ -13,9 +13,9 @@ def main() -> None:
     for name in ("_numba_cuda_redirector", "numba_cuda"):
         sys.modules[name] = None  # type: ignore[assignment]  # as if it were not installed
     sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "NumbaCudaFinder"]
-    for module in pkgutil.iter_modules(importlib.import_module("numbadnn.kernels").__path__):
-        if not module.name.startswith("_compile"):  # these make numba-cuda's compiler faster
-            importlib.import_module(f"numbadnn.kernels.{module.name}")
+    for module in pkgutil.walk_packages(importlib.import_module("numbadnn.kernels").__path__, "numbadnn.kernels."):
+        if not module.name.startswith("numbadnn.kernels.build.compile"):  # these make numba-cuda's compiler faster
+            importlib.import_module(module.name)
             print(f"ok {module.name}")
     assert "numba_cuda" not in sys.modules["numba.cuda"].__file__, "numba-cuda has taken the place of numba.cuda"
 

@@ -8,7 +8,8 @@ import sys
 import numpy as np
 
 from numbadnn import reference
-from numbadnn.kernels import simulate, spatial_bins
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.spatial import bins as spatial_bins
 from numbadnn.ops.spatial import SpatialProblem
 from numbadnn.validate.oracle import Trial
 

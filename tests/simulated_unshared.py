@@ -9,32 +9,30 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels import (
-    simulate,
-    unshared_box_many,
-    unshared_inputs_pixels,
-    unshared_inputs_split,
-    unshared_inputs_twofold,
-    unshared_places_stream,
-    unshared_products,
-    unshared_twofold,
-)
-from numbadnn.kernels.unshared_box import BoxConfig
-from numbadnn.kernels.unshared_box_many import ManyConfig
-from numbadnn.kernels.unshared_halves import HalvesConfig
-from numbadnn.kernels.unshared_inputs import BoxesConfig
-from numbadnn.kernels.unshared_inputs_halves import InputsHalvesConfig
-from numbadnn.kernels.unshared_inputs_rows_config import configured, cut_evenly, laid_out
-from numbadnn.kernels.unshared_inputs_split_config import configured as split_configured
-from numbadnn.kernels.unshared_places import PlacesConfig
-from numbadnn.kernels.unshared_places_many import PlacesManyConfig
-from numbadnn.kernels.unshared_places_ring import RingConfig
-from numbadnn.kernels.unshared_places_stream import StreamConfig
-from numbadnn.kernels.unshared_places_whole import WholeConfig
-from numbadnn.kernels.unshared_products import ProductsConfig
-from numbadnn.kernels.unshared_twofold import TwofoldConfig
-from numbadnn.kernels.unshared_weights_halves import WeightsHalvesConfig
-from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.conv.unshared.forward import box_many as unshared_box_many
+from numbadnn.kernels.conv.unshared.forward import places_stream as unshared_places_stream
+from numbadnn.kernels.conv.unshared.forward import products as unshared_products
+from numbadnn.kernels.conv.unshared.forward import twofold as unshared_twofold
+from numbadnn.kernels.conv.unshared.forward.box import BoxConfig
+from numbadnn.kernels.conv.unshared.forward.box_many import ManyConfig
+from numbadnn.kernels.conv.unshared.forward.halves import HalvesConfig
+from numbadnn.kernels.conv.unshared.forward.places import PlacesConfig
+from numbadnn.kernels.conv.unshared.forward.places_many import PlacesManyConfig
+from numbadnn.kernels.conv.unshared.forward.places_ring import RingConfig
+from numbadnn.kernels.conv.unshared.forward.places_stream import StreamConfig
+from numbadnn.kernels.conv.unshared.forward.places_whole import WholeConfig
+from numbadnn.kernels.conv.unshared.forward.products import ProductsConfig
+from numbadnn.kernels.conv.unshared.forward.twofold import TwofoldConfig
+from numbadnn.kernels.conv.unshared.inputs import pixels as unshared_inputs_pixels
+from numbadnn.kernels.conv.unshared.inputs import split as unshared_inputs_split
+from numbadnn.kernels.conv.unshared.inputs import twofold as unshared_inputs_twofold
+from numbadnn.kernels.conv.unshared.inputs.boxes import BoxesConfig
+from numbadnn.kernels.conv.unshared.inputs.halves import InputsHalvesConfig
+from numbadnn.kernels.conv.unshared.inputs.rows_config import configured, cut_evenly, laid_out
+from numbadnn.kernels.conv.unshared.inputs.split_config import configured as split_configured
+from numbadnn.kernels.conv.unshared.weights.halves import WeightsHalvesConfig
+from numbadnn.kernels.conv.unshared.weights.many import WeightsManyConfig
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.validate.oracle import Trial

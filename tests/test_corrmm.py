@@ -242,7 +242,7 @@ LAYER = "x=float32:32x64x28x28 w=float32:64x64x3x3 pad=1,1,1,1"
 
 @pytest.mark.parametrize("op", ["conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"])
 def test_workspace_is_what_is_documented(op: str) -> None:
-    from numbadnn.kernels import corrmm
+    from numbadnn.kernels.conv.corrmm import corrmm
 
     problem = ConvProblem.parse(f"{op} {LAYER}")
     matrix = 64 * 9 * 28 * 28 * 4
@@ -256,7 +256,7 @@ def test_workspace_is_what_is_documented(op: str) -> None:
 
 
 def test_a_matrix_beyond_the_limit_is_refused() -> None:
-    from numbadnn.kernels import corrmm
+    from numbadnn.kernels.conv.corrmm import corrmm
     from numbadnn.problem import Policy
 
     reason = corrmm._supports(ConvProblem.parse(f"conv2d {LAYER}"), Policy(device=0, workspace_limit=1 << 20))

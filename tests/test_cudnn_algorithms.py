@@ -10,7 +10,7 @@ import numbadnn
 from numbadnn import cases, config, select
 from numbadnn.cudnn import _conv_calls, algorithms, lib
 from numbadnn.errors import DeterminismError, NotSupportedError
-from numbadnn.kernels import _context
+from numbadnn.gpu import context as _context
 from numbadnn.problem import Policy
 from numbadnn.registry import implementations
 from numbadnn.validate.check import Row, Subject, judge

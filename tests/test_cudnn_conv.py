@@ -57,7 +57,7 @@ def host(spec, address):
 @pytest.fixture
 def fake(monkeypatch):
     copied.clear()
-    monkeypatch.setitem(sys.modules, "numbadnn.kernels.copy", types.SimpleNamespace(plan_copy=plan_copy))
+    monkeypatch.setitem(sys.modules, "numbadnn.kernels.copies.copy", types.SimpleNamespace(plan_copy=plan_copy))
     made = FakeCudnn([engine(workspace=300)]).install(monkeypatch)
     yield made
     assert not made.problems

@@ -303,7 +303,7 @@ def test_a_context_that_cannot_be_entered_is_an_error(fake, table, monkeypatch):
     from contextlib import nullcontext
 
     from numbadnn.cudnn import _shim
-    from numbadnn.kernels import _context
+    from numbadnn.gpu import context as _context
 
     fake.context = 0xBAD
     monkeypatch.setattr(_context, "ensure_context", lambda device: nullcontext())

@@ -7,8 +7,8 @@ from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
-from numbadnn.kernels import depthwise
-from numbadnn.kernels.depthwise_config import Tile
+from numbadnn.kernels.conv.depthwise import depthwise
+from numbadnn.kernels.conv.depthwise.config import Tile
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import implementations

@@ -6,7 +6,7 @@ from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
-from numbadnn.kernels import first_layer
+from numbadnn.kernels.conv.image import first_layer
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 

@@ -8,8 +8,10 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.arrays.numpy_ import numpy_dtype
 from numbadnn.errors import NotSupportedError
-from numbadnn.kernels import _assemble, _tensormap, gemm
-from numbadnn.kernels.gemm import AsyncConfig, GemmProblem, TilesConfig, WgmmaConfig, plan_gemm
+from numbadnn.kernels.build import assemble as _assemble
+from numbadnn.kernels.build import tensormap as _tensormap
+from numbadnn.kernels.gemm import gemm
+from numbadnn.kernels.gemm.gemm import AsyncConfig, GemmProblem, TilesConfig, WgmmaConfig, plan_gemm
 
 HOPPER = (9, 0)
 
@@ -148,6 +150,6 @@ def test_every_configuration_on_small_integers(dtype: str, precision: str) -> No
 
 
 def _capability() -> tuple[int, int]:
-    from numbadnn.kernels import _driver
+    from numbadnn.gpu import driver as _driver
 
     return _driver.compute_capability(0)

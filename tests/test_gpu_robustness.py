@@ -307,7 +307,7 @@ def test_an_error_of_another_library_says_that_the_context_is_lost_and_by_whom(m
     """cuDNN and cuda.bindings report what our kernel has done in words of their own."""
     from numbadnn.arrays import memory
     from numbadnn.cudnn import lib
-    from numbadnn.kernels import _driver
+    from numbadnn.gpu import driver as _driver
 
     def texts(status: int, target: Any) -> int:
         ctypes.cast(target, ctypes.POINTER(ctypes.c_char_p))[0] = b"CUDA_ERROR_ASSERT" if status == 710 else None

@@ -8,10 +8,10 @@ from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
-from numbadnn.kernels import grouped_halves
-from numbadnn.kernels import grouped_halves_config as configurations
-from numbadnn.kernels import grouped_halves_weights_config as of_weights
-from numbadnn.kernels.grouped_halves_walk import Walk, axis
+from numbadnn.kernels.conv.grouped import config as configurations
+from numbadnn.kernels.conv.grouped import grouped as grouped_halves
+from numbadnn.kernels.conv.grouped import weights_config as of_weights
+from numbadnn.kernels.conv.grouped.walk import Walk, axis
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import implementations

@@ -8,10 +8,13 @@ from simulated import checks_passed
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn import ranks
-from numbadnn.kernels import _assemble, implicit_layout, implicit_pixels, implicit_pixels_config
-from numbadnn.kernels import implicit_gemm as host
-from numbadnn.kernels._implicit_walk import filter_steps, image_reason
-from numbadnn.kernels._launch import Kernel
+from numbadnn.kernels.build import assemble as _assemble
+from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.conv.implicit import gemm as host
+from numbadnn.kernels.conv.implicit import layout as implicit_layout
+from numbadnn.kernels.conv.implicit import pixels as implicit_pixels
+from numbadnn.kernels.conv.implicit import pixels_config as implicit_pixels_config
+from numbadnn.kernels.conv.implicit.walk import filter_steps, image_reason
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import implementations

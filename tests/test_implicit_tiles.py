@@ -10,10 +10,10 @@ from simulated import checks_passed
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 import numbadnn
-from numbadnn.kernels import implicit_tiles
-from numbadnn.kernels import implicit_tiles_model as model
-from numbadnn.kernels.implicit_tiles_config import SHARED, Reading, configured
-from numbadnn.kernels.implicit_tiles_product import Product
+from numbadnn.kernels.conv.tiles import model
+from numbadnn.kernels.conv.tiles import tiles as implicit_tiles
+from numbadnn.kernels.conv.tiles.config import SHARED, Reading, configured
+from numbadnn.kernels.conv.tiles.product import Product
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import implementations

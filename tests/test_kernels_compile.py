@@ -15,22 +15,20 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.errors import NumbaDNNError
-from numbadnn.kernels import (
-    _assemble,
-    _compile,
-    _launch,
-    all_kernels,
-    line_tiles,
-    line_twofold,
-    pool_walk,
-    unshared_products,
-    unshared_weights_many,
-)
-from numbadnn.kernels._launch import Kernel, arch_name
-from numbadnn.kernels.line_tiles import TilesConfig
-from numbadnn.kernels.line_twofold import TwofoldConfig
-from numbadnn.kernels.unshared_products import ProductsConfig
-from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
+from numbadnn.kernels import all_kernels
+from numbadnn.kernels.build import assemble as _assemble
+from numbadnn.kernels.build import compile as _compile
+from numbadnn.kernels.build import launch as _launch
+from numbadnn.kernels.build.launch import Kernel, arch_name
+from numbadnn.kernels.conv.line import tiles as line_tiles
+from numbadnn.kernels.conv.line import twofold as line_twofold
+from numbadnn.kernels.conv.line.tiles import TilesConfig
+from numbadnn.kernels.conv.line.twofold import TwofoldConfig
+from numbadnn.kernels.conv.unshared.forward import products as unshared_products
+from numbadnn.kernels.conv.unshared.forward.products import ProductsConfig
+from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many
+from numbadnn.kernels.conv.unshared.weights.many import WeightsManyConfig
+from numbadnn.kernels.pool import walk as pool_walk
 from numbadnn.ops.pool import PoolProblem
 
 ARCHITECTURES = ((8, 0, ""), (9, 0, "a"), (10, 0, ""))

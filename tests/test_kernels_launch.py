@@ -10,7 +10,10 @@ import pytest
 from fake_driver import FakeDriver
 
 from numbadnn.errors import NumbaDNNError
-from numbadnn.kernels import _cache, _context, _driver, _launch
+from numbadnn.gpu import context as _context
+from numbadnn.gpu import driver as _driver
+from numbadnn.kernels.build import cache as _cache
+from numbadnn.kernels.build import launch as _launch
 
 PARAMETERS = "ptr ptr i32 i64*2 f32 f64"
 SCALARS = (-3, (5, -(2**40)), 1.5, -0.1)

@@ -9,9 +9,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from numbadnn.kernels import softmax, softmax_channels, softmax_long, softmax_rows, softmax_tiles
-from numbadnn.kernels._softmax_layout import DEFAULT_ROOM, LARGEST_ROOM, shared_limit
-from numbadnn.kernels.softmax import STEMS
+from numbadnn.kernels.softmax import channels as softmax_channels
+from numbadnn.kernels.softmax import long as softmax_long
+from numbadnn.kernels.softmax import rows as softmax_rows
+from numbadnn.kernels.softmax import softmax
+from numbadnn.kernels.softmax import tiles as softmax_tiles
+from numbadnn.kernels.softmax.layout import DEFAULT_ROOM, LARGEST_ROOM, shared_limit
+from numbadnn.kernels.softmax.softmax import STEMS
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import ITEMSIZE, Policy, Spec
 from numbadnn.registry import implementations

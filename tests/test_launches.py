@@ -23,11 +23,11 @@ from recorded_cuda import DEVICES, RecordedCuda, held, installed
 
 from numbadnn import cases, config, select
 from numbadnn.cases.layouts import operand
-from numbadnn.kernels import _tensormap
-from numbadnn.kernels._launch import Kernel
-from numbadnn.kernels._support import LIMIT32
-from numbadnn.kernels.copy import plan_copy, plan_fill, plan_scale
-from numbadnn.kernels.gemm import GemmProblem, plan_gemm, space
+from numbadnn.kernels.build import tensormap as _tensormap
+from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.copies.copy import plan_copy, plan_fill, plan_scale
+from numbadnn.kernels.gemm.gemm import GemmProblem, plan_gemm, space
 from numbadnn.problem import ITEMSIZE, Policy, Spec
 from numbadnn.registry import FAMILY, Executable, Impl, implementations
 

@@ -9,7 +9,13 @@ from simulated import checks_passed
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 import numbadnn
-from numbadnn.kernels import _assemble, line, line_boxes, line_halves, line_octets, line_tiles, line_twofold
+from numbadnn.kernels.build import assemble as _assemble
+from numbadnn.kernels.conv.line import boxes as line_boxes
+from numbadnn.kernels.conv.line import halves as line_halves
+from numbadnn.kernels.conv.line import line
+from numbadnn.kernels.conv.line import octets as line_octets
+from numbadnn.kernels.conv.line import tiles as line_tiles
+from numbadnn.kernels.conv.line import twofold as line_twofold
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import implementations

@@ -328,7 +328,7 @@ def test_the_committed_plan_of_resnet50_parses_and_knows_every_layer() -> None:
 @pytest.mark.slow
 def test_the_committed_plan_of_resnet50_is_replayed_bit_for_bit() -> None:
     """Where it was made: engines are cuDNN's of one version, bits those of one kind of GPU and of kernels that did not change."""
-    from numbadnn.kernels._cache import source_hash
+    from numbadnn.kernels.build.cache import source_hash
 
     pytest.importorskip("torch")
     made = json.loads((RESULTS / "resnet50_nvidia_h200.sha256.json").read_text())

@@ -230,7 +230,7 @@ def test_16_bit_sums_are_kept_in_float32():
 
 
 def test_numbers_are_paired_where_sums_are_float32_and_the_gpu_compares_them_in_pairs():
-    from numbadnn.kernels import pool_walk
+    from numbadnn.kernels.pool import walk as pool_walk
 
     def paired(dtype, acc, capability):
         problem = PoolProblem.parse(f"pool_grad x={dtype}:1x8x8x8 window=3x3 stride=2x2 pad=1x1")
@@ -243,7 +243,7 @@ def test_numbers_are_paired_where_sums_are_float32_and_the_gpu_compares_them_in_
 
 
 def test_windows_that_registers_do_not_hold_are_read_row_by_row():
-    from numbadnn.kernels import pool_tiles
+    from numbadnn.kernels.pool import tiles as pool_tiles
 
     for window, held in (("3x3 stride=2x2", True), ("40x40", False)):
         config = pool_tiles.heuristic(
@@ -260,7 +260,7 @@ def test_windows_that_registers_do_not_hold_are_read_row_by_row():
     ],
 )
 def test_the_next_strip_is_not_read_before_where_that_would_spill(shape, hopper, elsewhere):
-    from numbadnn.kernels import pool_walk
+    from numbadnn.kernels.pool import walk as pool_walk
 
     problem = PoolProblem.parse(f"pool_grad x=float16:{shape} window=3x3 stride=2x2 pad=1x1")
     first = pool_walk.space(problem)[0]

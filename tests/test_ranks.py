@@ -12,7 +12,7 @@ import pytest
 import numbadnn
 from numbadnn import cases, config, plan_file, ranks, remembered, select
 from numbadnn.cases.networks import NETWORKS
-from numbadnn.kernels import _driver
+from numbadnn.gpu import driver as _driver
 from numbadnn.ops.conv_routes import DETOUR_US
 from numbadnn.problem import Policy
 from numbadnn.registry import FAMILY, Impl, implementations

@@ -122,9 +122,9 @@ def test_cudnns_layout_of_w_is_ours_or_converted(input_mode):
 
 PRODUCT = """
 import numpy as np
-from numbadnn.kernels._cuda import cuda, f32, types, i32
-from numbadnn.kernels._mma import product
-from numbadnn.kernels._simulated_block import launch
+from numbadnn.kernels.lang.cuda import cuda, f32, types, i32
+from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.build.simulated_block import launch
 u32 = types.uint32 if hasattr(types, "uint32") else np.uint32
 rng = np.random.default_rng(0)
 A, B = rng.integers(-3, 4, (16, 16)).astype(np.float16), rng.integers(-3, 4, (8, 16)).astype(np.float16)

@@ -130,7 +130,7 @@ def test_any_other_error_of_the_allocator_is_passed_on() -> None:
 
 
 def test_an_error_that_costs_the_context_names_the_call_before_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from numbadnn.kernels import _driver
+    from numbadnn.gpu import driver as _driver
 
     monkeypatch.setattr(_driver, "library", lambda: None)
     monkeypatch.setattr(_driver, "_lost_by", "")

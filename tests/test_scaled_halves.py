@@ -5,7 +5,15 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
-from numbadnn.kernels._scaled_halves import APART, NOTHING, common_scale, extremes, halve_pair, halve_pair_twin, widest
+from numbadnn.kernels.lang.scaled_halves import (
+    APART,
+    NOTHING,
+    common_scale,
+    extremes,
+    halve_pair,
+    halve_pair_twin,
+    widest,
+)
 
 #: exponents from the least to the largest of which nothing is lost
 SPREAD = 28
@@ -67,7 +75,7 @@ def test_what_has_no_scale_is_told() -> None:
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")  # of Numba: so small a grid is slow
 def test_a_gpu_halves_as_numpy_does() -> None:
-    from numbadnn.kernels._cuda import cuda, i32, types
+    from numbadnn.kernels.lang.cuda import cuda, i32, types
 
     @cuda.jit
     def kernel(x, words, scale):  # type: ignore[no-untyped-def]

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
-from numbadnn.kernels._split import LEFT, least_terms, split_pair, split_pair_twin
+from numbadnn.kernels.lang.split import LEFT, least_terms, split_pair, split_pair_twin
 
 TINY = 2.0**-110
 
@@ -50,7 +50,7 @@ def test_the_sum_of_a_run_is_within_the_bound_of_ieee() -> None:
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:.*Grid size")
 def test_a_gpu_cuts_as_numpy_does() -> None:
-    from numbadnn.kernels._cuda import cuda, i32, types
+    from numbadnn.kernels.lang.cuda import cuda, i32, types
 
     @cuda.jit
     def kernel(x, words, left):  # type: ignore[no-untyped-def]

@@ -9,42 +9,40 @@ from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
-from numbadnn.kernels import (
-    _assemble,
-    unshared,
-    unshared_box,
-    unshared_box_many,
-    unshared_halves,
-    unshared_inputs,
-    unshared_inputs_halves,
-    unshared_inputs_pixels,
-    unshared_inputs_rows,
-    unshared_inputs_rows_sizes,
-    unshared_inputs_split,
-    unshared_inputs_split_config,
-    unshared_inputs_twofold,
-    unshared_places,
-    unshared_places_many,
-    unshared_places_ring,
-    unshared_places_stream,
-    unshared_places_whole,
-    unshared_products,
-    unshared_tile,
-    unshared_turned,
-    unshared_twofold,
-    unshared_weights_halves,
-    unshared_weights_many,
-)
-from numbadnn.kernels._launch import Kernel
-from numbadnn.kernels.unshared_box_many import ManyConfig
-from numbadnn.kernels.unshared_inputs_pixels import PixelsConfig
-from numbadnn.kernels.unshared_inputs_rows_sizes import RowsConfig
-from numbadnn.kernels.unshared_inputs_split_config import SplitConfig
-from numbadnn.kernels.unshared_inputs_twofold import InputsTwofoldConfig
-from numbadnn.kernels.unshared_places_ring import RingConfig
-from numbadnn.kernels.unshared_products import ProductsConfig
-from numbadnn.kernels.unshared_twofold import TwofoldConfig
-from numbadnn.kernels.unshared_weights_many import WeightsManyConfig
+from numbadnn.kernels.build import assemble as _assemble
+from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.conv.unshared import unshared
+from numbadnn.kernels.conv.unshared.forward import box as unshared_box
+from numbadnn.kernels.conv.unshared.forward import box_many as unshared_box_many
+from numbadnn.kernels.conv.unshared.forward import halves as unshared_halves
+from numbadnn.kernels.conv.unshared.forward import places as unshared_places
+from numbadnn.kernels.conv.unshared.forward import places_many as unshared_places_many
+from numbadnn.kernels.conv.unshared.forward import places_ring as unshared_places_ring
+from numbadnn.kernels.conv.unshared.forward import places_stream as unshared_places_stream
+from numbadnn.kernels.conv.unshared.forward import places_whole as unshared_places_whole
+from numbadnn.kernels.conv.unshared.forward import products as unshared_products
+from numbadnn.kernels.conv.unshared.forward import twofold as unshared_twofold
+from numbadnn.kernels.conv.unshared.forward.box_many import ManyConfig
+from numbadnn.kernels.conv.unshared.forward.places_ring import RingConfig
+from numbadnn.kernels.conv.unshared.forward.products import ProductsConfig
+from numbadnn.kernels.conv.unshared.forward.twofold import TwofoldConfig
+from numbadnn.kernels.conv.unshared.inputs import boxes as unshared_inputs
+from numbadnn.kernels.conv.unshared.inputs import halves as unshared_inputs_halves
+from numbadnn.kernels.conv.unshared.inputs import pixels as unshared_inputs_pixels
+from numbadnn.kernels.conv.unshared.inputs import rows as unshared_inputs_rows
+from numbadnn.kernels.conv.unshared.inputs import rows_sizes as unshared_inputs_rows_sizes
+from numbadnn.kernels.conv.unshared.inputs import split as unshared_inputs_split
+from numbadnn.kernels.conv.unshared.inputs import split_config as unshared_inputs_split_config
+from numbadnn.kernels.conv.unshared.inputs import twofold as unshared_inputs_twofold
+from numbadnn.kernels.conv.unshared.inputs.pixels import PixelsConfig
+from numbadnn.kernels.conv.unshared.inputs.rows_sizes import RowsConfig
+from numbadnn.kernels.conv.unshared.inputs.split_config import SplitConfig
+from numbadnn.kernels.conv.unshared.inputs.twofold import InputsTwofoldConfig
+from numbadnn.kernels.conv.unshared.parts import tile as unshared_tile
+from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
+from numbadnn.kernels.conv.unshared.weights import halves as unshared_weights_halves
+from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many
+from numbadnn.kernels.conv.unshared.weights.many import WeightsManyConfig
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy
 

@@ -36,7 +36,7 @@ def check(result: tuple[Any, ...]) -> Any:
     """The value of a driver call, or NumbaDNNError with the driver's name for what went wrong."""
     status, *values = result
     if status != 0:
-        from numbadnn.kernels import _driver
+        from numbadnn.gpu import driver as _driver
 
         raise NumbaDNNError(f"CUDA driver: {status.name} ({int(status)}){_driver.aftermath(int(status))}")
     return values[0] if len(values) == 1 else tuple(values)
@@ -113,7 +113,7 @@ class DeviceMemory:
             if len(kept) < _KEPT_BLOCKS:
                 kept.append(self.address)
                 return
-        from numbadnn.kernels._context import ensure_context
+        from numbadnn.gpu.context import ensure_context
 
         d = driver()
         with contextlib.suppress(NumbaDNNError), ensure_context(self.device):  # whose default stream it is
@@ -125,7 +125,7 @@ class DeviceMemory:
 
 def _allocate(nbytes: int, device: int, stream: int) -> int:
     """From the pool, in the order of the stream; CaptureError where a CUDA graph would have to own it."""
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
 
     d = driver()
     status, capturing = d.cuStreamIsCapturing(stream)

@@ -43,7 +43,7 @@ def wait(waiting: int, first: int, device: int) -> None:
     """Work enqueued on ``waiting`` from now on runs after the work enqueued on ``first`` until now."""
     if waiting == first:
         return
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
 
     d = driver()
     with ensure_context(device):  # events belong to the context they are made in, and so does the default stream
@@ -65,7 +65,7 @@ def is_capturing(stream: int) -> bool:
 @functools.cache
 def own(device: int) -> int:
     """Our stream on a device, for libraries that say nothing of theirs (JAX): non-blocking, never destroyed."""
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
 
     d = driver()
     with ensure_context(device):

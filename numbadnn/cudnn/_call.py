@@ -47,7 +47,8 @@ def prepare(
     keep: Any = None,
 ) -> Callable[..., None]:
     """``issue(stream, *addresses)``; ``reals`` are its doubles in order, ``keep`` stays alive."""
-    from numbadnn.kernels import _context, _driver
+    from numbadnn.gpu import context as _context
+    from numbadnn.gpu import driver as _driver
 
     with _context.ensure_context(device):
         handle = lib.handle(library, device)

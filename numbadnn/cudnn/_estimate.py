@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 
 from numbadnn.cudnn._forms import Form, forms
-from numbadnn.kernels import implicit_tiles_model as tiles
-from numbadnn.kernels.implicit_tiles_product import Product
+from numbadnn.kernels.conv.tiles import model as tiles
+from numbadnn.kernels.conv.tiles.product import Product
 from numbadnn.ops.conv import ConvProblem
 
 #: multiply-adds counted as two, in units of 1e6 a second; half of what the best engines reach on an H200

@@ -25,7 +25,7 @@ from numbadnn.cudnn._enums import (
     RNNMode,
     WgradMode,
 )
-from numbadnn.kernels.rnn_pack import padded
+from numbadnn.kernels.copies.pack import padded
 from numbadnn.ops.rnn import RnnProblem
 from numbadnn.problem import Policy
 
@@ -144,7 +144,8 @@ class Calls:
     """The C calls of one plan. ``at`` are its pieces of the workspace, as byte offsets."""
 
     def __init__(self, problem: RnnProblem, policy: Policy, training: bool, algorithm: RNNAlgo) -> None:
-        from numbadnn.kernels import _context, _driver
+        from numbadnn.gpu import context as _context
+        from numbadnn.gpu import driver as _driver
 
         self.library, self.device, self.problem = lib.load(), policy.device, problem
         with _context.ensure_context(policy.device):
@@ -164,13 +165,13 @@ class Calls:
         self.workspace_bytes += padded(nbytes)
 
     def zero(self, address: int, nbytes: int, stream: int) -> None:
-        from numbadnn.kernels import _driver
+        from numbadnn.gpu import driver as _driver
 
         _driver.call("cuMemsetD8Async", address, ctypes.c_ubyte(0), nbytes, stream)
 
     def weights(self, w: int, workspace: int, stream: int) -> int:
         """w as cuDNN lays it out."""
-        from numbadnn.kernels import _driver
+        from numbadnn.gpu import driver as _driver
 
         if not self.converts:
             return w
@@ -181,7 +182,7 @@ class Calls:
 
     def gather(self, dw: int, theirs: int, stream: int) -> None:
         """The inverse of ``weights``: dw out of cuDNN's layout."""
-        from numbadnn.kernels import _driver
+        from numbadnn.gpu import driver as _driver
 
         for at, start, nbytes in self.d.stretches:
             _driver.call("cuMemcpyDtoDAsync_v2", dw + at, theirs + start, nbytes, stream)

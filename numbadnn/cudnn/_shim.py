@@ -76,7 +76,7 @@ def recover(
 
     ``keep`` is what a captured graph needs.
     """
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
 
     if code == WRONG_CONTEXT:
         with ensure_context(device):

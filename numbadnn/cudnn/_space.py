@@ -17,7 +17,7 @@ def space(problem: Any, policy: Policy) -> list[Any]:
     """Every engine configuration that the rules admit, those of the forms with the cheapest copies first."""
     from numbadnn.cudnn import lib
     from numbadnn.cudnn import plan as graphs
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
 
     library, found = lib.load(), []
     with ensure_context(policy.device):

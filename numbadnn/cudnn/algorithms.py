@@ -149,7 +149,7 @@ def _descriptors(library: lib.Library, call: Call, problem: Any, policy: Policy)
 
 def _find(problem: Any, policy: Policy, timed: bool) -> _Ready:
     """The algorithm, in the first form that has it and fits the workspace limit; NotSupportedError says what was in the way."""
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
 
     library, call = lib.load(), call_of(problem.op)
     passed: list[str] = []

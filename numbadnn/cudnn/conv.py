@@ -85,7 +85,7 @@ def prepare(problem: ConvProblem, policy: Policy, config: dict[str, Any] | None)
     ``config`` {"form", "engine", "knobs"} names one (as ``candidates`` lists them) instead of asking the heuristics.
     """
     from numbadnn.cudnn import plan
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
 
     library = lib.load()
     passed = []
@@ -174,7 +174,8 @@ def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Call
     from numbadnn._hostcall import entry_point
     from numbadnn.cudnn import _shim
     from numbadnn.cudnn.plan import UID
-    from numbadnn.kernels import _context, _driver
+    from numbadnn.gpu import context as _context
+    from numbadnn.gpu import driver as _driver
 
     inputs, output = problem.input_names, problem.output_name
     library, handle, descriptor = prepared.library, prepared.handle, prepared.candidate.plan
@@ -214,7 +215,7 @@ def _aligned(n: int) -> int:
 
 def _with_copies(form: Form, issue: Callable[..., None], engine_bytes: int, device: int) -> Callable[..., None]:
     """The engine's workspace comes first, then the buffers; copies in, the engine, the copy out."""
-    from numbadnn.kernels.copy import plan_copy
+    from numbadnn.kernels.copies.copy import plan_copy
 
     (first, second), output = form.problem.input_names, form.problem.output_name
     order = {first: 0, second: 1, output: 2}
@@ -262,7 +263,7 @@ def options(problem: ConvProblem, policy: Policy) -> list[dict[str, Any]]:
 def form_options(problem: ConvProblem, policy: Policy, form: Form) -> list[dict[str, Any]]:
     """The engine configurations of one form."""
     from numbadnn.cudnn import plan as graphs
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
 
     library = lib.load()
     limit = form.room(policy.workspace_limit)

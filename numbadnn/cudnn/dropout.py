@@ -36,7 +36,7 @@ def supports(problem: DropoutProblem, policy: Policy) -> str:
 
 def plan(problem: DropoutProblem, policy: Policy, config: Any) -> Executable:
     """Descriptors and the sizes of states and reserve space, bound into one callable."""
-    from numbadnn.kernels import _context
+    from numbadnn.gpu import context as _context
 
     library, device = lib.load(), policy.device
     states, reserve = ctypes.c_size_t(), ctypes.c_size_t()

@@ -49,7 +49,7 @@ class Library:
 
         What failed to execute may have met the end of the context, which an earlier kernel caused: then that one is named.
         """
-        from numbadnn.kernels import _driver
+        from numbadnn.gpu import driver as _driver
 
         lost = _driver.lost() if status // 1000 == _EXECUTION_FAILED else ""
         return CudnnError(f"{what}: {self.explain(status)}" + (f"; {lost}" if lost else ""), status)

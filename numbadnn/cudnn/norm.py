@@ -105,7 +105,7 @@ def _arguments(problem: NormProblem, one: int, zero: int, data: int, parameters:
 
 def _averaging(problem: NormProblem, device: int, issue: Callable[..., None]) -> Callable[..., None]:
     """The call with running averages: cuDNN updates them in place, so the old ones are copied first."""
-    from numbadnn.kernels.copy import plan_copy
+    from numbadnn.kernels.copies.copy import plan_copy
 
     rank = len(problem.x.shape)
     copies = [plan_copy(problem.inputs[i], problem.outputs[i], (0,) * rank, device) for i in (3, 4)]

@@ -18,7 +18,7 @@ from numbadnn.cudnn import lib
 from numbadnn.cudnn._enums import ForwardMode, RNNAlgo
 from numbadnn.cudnn._rnn_calls import Calls, describe, math_type
 from numbadnn.errors import CudnnError, NotSupportedError
-from numbadnn.kernels.rnn_pack import plan_packed
+from numbadnn.kernels.copies.pack import plan_packed
 from numbadnn.ops.rnn import RnnProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
@@ -131,7 +131,7 @@ def _unsupported(error: CudnnError) -> bool:
 
 def _sizes(problem: RnnProblem, policy: Policy, algorithm: RNNAlgo) -> tuple[int, int]:
     """Bytes of workspace and reserve; CudnnError where cuDNN has not this algorithm."""
-    from numbadnn.kernels import _context
+    from numbadnn.gpu import context as _context
 
     library = lib.load()
     with _context.ensure_context(policy.device):
@@ -185,7 +185,7 @@ def arithmetic(problem: RnnProblem, policy: Policy) -> str:
 
 
 def _plan(problem: RnnProblem, policy: Policy, algorithm: RNNAlgo) -> Executable:
-    from numbadnn.kernels import _context
+    from numbadnn.gpu import context as _context
 
     backward, names = problem.op == "rnn_backward", (*problem.names, *problem.result_names)
     calls = Calls(problem, policy, _training(problem), algorithm)

@@ -1,9 +1,9 @@
 """The project's own GPU kernels, written in Python for Numba CUDA.
 
-``conv.py``, ``softmax.py`` and ``copy.py`` are host side: what is supported, which configuration, which arguments. The files
-``_*_kernels.py`` and ``_softmax_*.py`` hold the device code. ``_cuda``, ``_access`` (memory), ``_ptx`` (instructions) and
-``_warp`` are the language it is written in, ``_llvm`` what these are made of. ``_launch`` compiles, keeps and launches it,
-``simulate`` runs it without a GPU.
+``lang/`` is the language that device code is written in: memory access, instructions, warps, asynchronous copies, matrix
+products. ``build/`` compiles, keeps, launches and simulates it. Every other folder is a wing, one a family of operations:
+its modules are the host side (what is supported, which configuration, which arguments), ``device/`` in it holds the
+device code under the same stem.
 """
 
 from __future__ import annotations
@@ -13,30 +13,35 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from numbadnn.kernels._launch import Kernel
+    from numbadnn.kernels.build.launch import Kernel
 
-FAMILIES = (
-    *(
-        "conv",
-        "copy",
-        "corrmm",
-        "depthwise",
-        "depthwise_rows",
-        "dropout",
-        "first_layer",
-        "gemm",
-        "grouped_halves",
-        "implicit_gemm",
-        "implicit_tiles",
-        "norm",
-        "pool",
-        "rnn",
-    ),
-    *("softmax", "spatial", "to_image", "to_image_halves", "upsample"),
+#: the modules whose ``kernels()`` lists a representative set
+HOSTS = (
+    "conv.direct",
+    "conv.unshared.unshared",
+    "conv.line.line",
+    "copies.copy",
+    "conv.corrmm.corrmm",
+    "conv.depthwise.depthwise",
+    "conv.depthwise.rows",
+    "dropout.dropout",
+    "conv.image.first_layer",
+    "gemm.gemm",
+    "conv.grouped.grouped",
+    "conv.implicit.gemm",
+    "conv.tiles.tiles",
+    "norm.norm",
+    "pool.pool",
+    "rnn.rnn",
+    "softmax.softmax",
+    "spatial.spatial",
+    "conv.image.to_image",
+    "conv.image.to_image_halves",
+    "upsample.upsample",
 )
 
 
 def all_kernels() -> Iterator[Kernel]:
-    """A representative set of every family's kernels: name, parameters, how to build the function, threads a block."""
-    for family in FAMILIES:
-        yield from importlib.import_module(f"numbadnn.kernels.{family}").kernels()
+    """A representative set of every host's kernels: name, parameters, how to build the function, threads a block."""
+    for host in HOSTS:
+        yield from importlib.import_module(f"numbadnn.kernels.{host}").kernels()

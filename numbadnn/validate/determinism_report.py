@@ -198,7 +198,7 @@ def examine(
     """All rows of all cases, one after the other into ``rows``; no further case is begun after ``budget`` seconds."""
     from contextlib import nullcontext
 
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
 
     begin, rows = time.perf_counter(), [] if rows is None else rows
     with ensure_context(device) if device >= 0 else nullcontext():
@@ -300,7 +300,7 @@ def child() -> None:
     """In a fresh process: a line of JSON in, the SHA-256 of the first run out."""
     from contextlib import nullcontext
 
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
     from numbadnn.validate.data import make_arrays
     from numbadnn.validate.determinism import fingerprint
 

@@ -72,7 +72,7 @@ def words(problem: Any) -> tuple[int, ...]:
 def _context(device: int) -> Any:
     if device < 0:
         return contextlib.nullcontext()
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
 
     return ensure_context(device)
 

@@ -203,7 +203,7 @@ def main() -> int:
     from contextlib import nullcontext
 
     from numbadnn import info
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
 
     parser = argparse.ArgumentParser(
         prog="fuzz", description="Random problems and random garbage until the time is over."

@@ -119,7 +119,7 @@ def _busy_cpu(done: threading.Event, running: threading.Event, device: int) -> N
 def _busy_gpu(done: threading.Event, running: threading.Event, device: int) -> None:
     """Copies and fills that are several milliseconds long keep the stream full while the host enqueues the next."""
     from numbadnn.arrays import memory
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
 
     d, check = memory.driver(), memory.check
     with ensure_context(device):

@@ -123,7 +123,7 @@ def rows(op: str, files: list[str], backend: str | None) -> list[Row]:
 def _to_device(array: np.ndarray) -> Any:
     """A packed copy on the first GPU, as an array of no library."""
     from numbadnn.arrays import memory
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
     from numbadnn.problem import Spec
 
     host = np.ascontiguousarray(array)
@@ -135,7 +135,7 @@ def _to_device(array: np.ndarray) -> Any:
 
 def _to_host(array: Any) -> np.ndarray:
     from numbadnn.arrays import memory
-    from numbadnn.kernels._context import ensure_context
+    from numbadnn.gpu.context import ensure_context
     from numbadnn.problem import Spec
 
     host = strided_empty(Spec(array.dtype, array.shape, array.strides))

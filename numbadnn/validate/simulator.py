@@ -140,7 +140,7 @@ def _trials(case: Case) -> tuple[Trial, Trial | None]:
 
 def _row(case: Case, impl: Impl, trial: Trial, integers: Trial | None) -> Row:
     """The verdict on one kernel; that there is no GPU is why we are here, so it is no reason to refuse."""
-    from numbadnn.kernels._support import device_reason
+    from numbadnn.kernels.build.support import device_reason
     from numbadnn.problem import Policy
 
     problem, policy = trial.problem, Policy(device=0)
@@ -157,7 +157,7 @@ def _row(case: Case, impl: Impl, trial: Trial, integers: Trial | None) -> Row:
 
 
 def _judge(row: Row, impl: Impl, trial: Trial, integers: Trial | None) -> None:
-    from numbadnn.kernels import simulate as kernels
+    from numbadnn.kernels.build import simulate as kernels
 
     def run(t: Trial) -> Any:
         return kernels.run(t.problem, t.inputs if t.old is None else (*t.inputs, t.old), impl.name)

@@ -1,0 +1,204 @@
+"""``numba.depthwise``: convolutions with one channel a group, at the speed of their bytes.
+
+Each thread slides down a strip of rows with a small tile of columns (NCHW) or channels (NHWC) in registers; the device
+code is in ``_depthwise_*``. Taps, stride, left padding and tile are frozen into a kernel, all else is an argument. No
+atomics: the gradient of the filters is two sums in a fixed order, and its bits depend on the problem alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import astuple
+from typing import Any
+
+from numbadnn.kernels.build.launch import Kernel, blocks
+from numbadnn.kernels.build.plans import one_launch
+from numbadnn.kernels.build.support import LIMIT32, accumulator_of, device_reason
+from numbadnn.kernels.conv.depthwise.config import (
+    THREADS,
+    DepthwiseConfig,
+    channels_last,
+    complete,
+    heuristic,
+    space,
+    unit,
+)
+from numbadnn.ops.conv import OPERATIONS, ConvProblem
+from numbadnn.problem import ITEMSIZE, Policy
+from numbadnn.registry import Executable, Impl, register
+
+MOST_TAPS = 7  # along an axis
+FINISHERS = 16  # threads that share an element of the weights' gradient in the second sum
+
+
+def kernel(direction: str, dtype: str, acc: str, config: DepthwiseConfig) -> Kernel:
+    """The kernel of one direction; strips and splits are arguments and no part of it."""
+
+    def build() -> Callable[..., None]:
+        if direction == "grad_weights":
+            from numbadnn.kernels.conv.depthwise.device.weights import weights as make
+        elif direction == "forward":
+            from numbadnn.kernels.conv.depthwise.device.kernels import forward as make
+        else:
+            from numbadnn.kernels.conv.depthwise.device.kernels import inputs as make
+        return make(dtype, acc, config)
+
+    start = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i64*2 i32*2"
+    real = "f64" if acc == "float64" else "f32"
+    end = " i64*2 i32*2" if direction == "grad_weights" else f" i64 i64*3 i64*2 i32*2 {real} {real}"
+    frozen = (
+        *config.taps,
+        *config.stride,
+        config.left,
+        *astuple(config.tile),
+        config.many,
+        config.lanes,
+        config.resident,
+    )
+    name = f"depthwise_{direction} {dtype} {acc} " + " ".join(str(int(v)) for v in frozen)
+    return Kernel(name, start + end, build, THREADS, config.resident)
+
+
+def finish_kernel(dtype: str, acc: str, taps: tuple[int, int]) -> Kernel:
+    """The second sum of the weights' gradient."""
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.depthwise.device.weights import finish
+
+        return finish(dtype, acc, *taps)
+
+    real = "f64" if acc == "float64" else "f32"
+    name = f"depthwise_finish {dtype} {acc} {taps[0]} {taps[1]}"
+    return Kernel(name, f"ptr ptr i32 i32 i32 i64 i64*3 {real} {real}", build, THREADS)
+
+
+def _supports(problem: ConvProblem, policy: Policy) -> str:
+    if problem.axes != 2 or problem.unshared:
+        return "needs two spatial axes and shared filters"
+    if problem.w.shape[1] != 1 or problem.groups != problem.x.shape[1]:
+        return "needs as many groups as channels"
+    if any(d != 1 and n > 1 for d, n in zip(problem.dilation, problem.taps, strict=True)):
+        return "has no kernel for dilated filters"
+    if max(problem.stride) > 2 or max(problem.taps) > MOST_TAPS:
+        return f"needs strides of 1 or 2 and at most {MOST_TAPS} taps an axis"
+    if not (unit(problem, 3) or unit(problem, 1)):
+        return "needs neighbouring columns or neighbouring channels next to each other in memory"
+    if policy.precision == "float16":
+        return "accumulates in float32 or float64, not in float16"
+    if policy.precision == "float32" and problem.x.dtype == "float64":
+        return "accumulates float64 data in float64, not in float32"
+    rows = [abs(s.strides[2]) * s.shape[2] + abs(s.strides[3]) * s.shape[3] for s in (problem.x, problem.y)]
+    if max(problem.x.size, problem.y.size, *rows) >= LIMIT32:
+        return "needs images of fewer than 2**31 elements"
+    if problem.direction == "grad_weights":
+        needed = table_bytes(problem, accumulator_of(problem.x.dtype, policy), heuristic(problem).splits)
+        if needed > policy.workspace_limit:
+            return f"needs {needed} bytes, the workspace limit is {policy.workspace_limit}"
+    return device_reason(policy)
+
+
+def table_bytes(problem: ConvProblem, acc: str, splits: int) -> int:
+    """The sums of each split for every tap of the filters."""
+    return splits * problem.w.size * ITEMSIZE[acc]
+
+
+def _flipped(problem: ConvProblem) -> tuple[int, tuple[int, int, int]]:
+    """Where the first tap lies, and the filters' strides along filters, rows and columns."""
+    k, _, *taps = problem.w.strides
+    if not problem.flip:
+        return 0, (k, taps[0], taps[1])
+    start = sum((n - 1) * s for n, s in zip(problem.taps, taps, strict=True))
+    return start, (k, -taps[0], -taps[1])
+
+
+def _plan(problem: ConvProblem, policy: Policy, config: DepthwiseConfig | None = None) -> Executable:
+    config = config or heuristic(problem)
+    acc, dtype = accumulator_of(problem.x.dtype, policy), problem.x.dtype
+    if problem.direction == "grad_weights":
+        return _plan_weights(problem, policy, config, acc)
+    chosen = kernel(problem.direction, dtype, acc, config)
+    N, K, P, Q = problem.y.shape
+    _, C, H, W = problem.x.shape
+    forward = problem.direction == "forward"
+    (channels, steps, width) = (K, P, Q) if forward else (C, complete(problem), W)
+    groups, strips = -(-width // config.tile.columns), -(-steps // config.rows)
+    count = N * (channels // config.tile.channels) * groups * strips
+    start, w_strides = _flipped(problem)
+    scalars = (
+        *(count, K // C, groups, strips, config.rows, channels, (H, W), (P, Q), problem.padding[0][0]),
+        *(problem.x.strides[:2], problem.x.strides[2:], start, w_strides, problem.y.strides[:2], problem.y.strides[2:]),
+        *(problem.alpha, problem.beta),
+    )
+    launch = chosen.prepare(policy.device, blocks(count, THREADS), (THREADS, 1, 1), scalars)
+    return one_launch(chosen, launch, config)
+
+
+def _plan_weights(problem: ConvProblem, policy: Policy, config: DepthwiseConfig, acc: str) -> Executable:
+    """Two launches; the table between them is the workspace."""
+    N, K, P, Q = problem.y.shape
+    _, C, H, W = problem.x.shape
+    groups, strips = -(-Q // config.tile.columns), -(-P // config.rows)
+    chosen = kernel(problem.direction, problem.x.dtype, acc, config)
+    scalars = (
+        *(N * groups * strips, K // C, groups, strips, config.rows, K, (H, W), (P, Q), problem.padding[0][0]),
+        *(problem.x.strides[:2], problem.x.strides[2:], problem.y.strides[:2], problem.y.strides[2:]),
+    )
+    grid = (-(-(K // config.tile.channels) // config.lanes), config.splits, 1)
+    first = chosen.prepare(policy.device, grid, (THREADS, 1, 1), scalars)
+    return with_finish(problem, policy, first, acc, config.splits, {"kernel": chosen.name, "config": config})
+
+
+def with_finish(
+    problem: ConvProblem, policy: Policy, first: Any, acc: str, splits: int, facts: dict[str, Any]
+) -> Executable:
+    """A gradient of filters: ``first(stream, x, y, table)``, then the sums over the table's splits into the filters."""
+    K, _, R, S = problem.w.shape
+    count = K * R * S
+    start, w_strides = _flipped(problem)
+    sums = (count, splits, K, start, w_strides, problem.alpha, problem.beta)
+    grid = blocks(count, THREADS // FINISHERS)
+    second = finish_kernel(problem.x.dtype, acc, (R, S)).prepare(policy.device, grid, (THREADS, 1, 1), sums)
+
+    def direct(stream: int, x: int, y: int, w: int, workspace: int) -> None:
+        first(stream, x, y, workspace)
+        second(stream, workspace, w)
+
+    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
+        direct(stream, inputs[0], inputs[1], outputs[0], workspace)
+
+    return Executable(run, table_bytes(problem, acc, splits), "ieee", "gpu_to_gpu", facts, direct)
+
+
+def _space(problem: ConvProblem, policy: Policy) -> list[DepthwiseConfig]:
+    return space(problem)
+
+
+def _rank(problem: ConvProblem) -> float:
+    """Microseconds, to be held against cuDNN's: hopeful where every engine of its was slower on an H200, else as measured."""
+    if problem.direction == "grad_weights":
+        # two launches, the sums of a block, its taps
+        return 20 + max(problem.flops / 6e6, problem.bytes / (1.6e6 if channels_last(problem) else 4.5e6))
+    if OPERATIONS[problem.op].arrangement:  # one row: a strip ends where it begins
+        filled = 1.6e6 if problem.w.shape[0] > problem.groups else 2.2e6
+        return 2 + problem.bytes / (filled if problem.x.itemsize > 2 else 0.8 * filled)
+    slower = channels_last(problem) and problem.direction == "forward" and max(problem.stride) > 1
+    return 2 + problem.bytes / (1.4e6 if slower else 4.5e6)
+
+
+def kernels() -> Iterator[Kernel]:
+    """Each direction, both layouts, 3x3 and 5x5, strides 1 and 2."""
+    for op, dtype, layout, taps, stride in (
+        ("conv2d", "float32", "", 3, 1),
+        ("conv2d_grad_wrt_inputs", "float16", ":nhwc", 5, 2),
+        ("conv2d_grad_wrt_weights", "float32", "", 3, 1),
+        ("conv2d_grad_wrt_weights", "bfloat16", ":nhwc", 3, 2),
+    ):
+        line = f"{op} x={dtype}:2x64x32x32{layout} w={dtype}:64x1x{taps}x{taps} groups=64 stride={stride},{stride}"
+        problem = ConvProblem.parse(f"{line} pad={taps // 2},{taps // 2},{taps // 2},{taps // 2}")
+        yield kernel(problem.direction, dtype, "float64" if dtype == "float64" else "float32", heuristic(problem))
+    yield finish_kernel("float32", "float32", (3, 3))
+
+
+for _op, _operation in OPERATIONS.items():
+    if _operation.axes == 2:
+        register(Impl(_op, "numba", "numba.depthwise", _supports, _plan, _rank, "ieee", "gpu_to_gpu", space=_space))

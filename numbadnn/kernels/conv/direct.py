@@ -1,0 +1,165 @@
+"""``numba.direct``: the readable reference convolution on the GPU; every case, three directions, fixed summation order.
+
+This file is the host side: it turns a ``ConvProblem`` into the arguments of one of the kernels of ``_conv_kernels``.
+Strides, padding, dilation, groups and unshared filters are run-time arguments, so that a process compiles one kernel per
+direction, number of axes, dtype and index width. Threads are numbered along the memory of what they write (read, for the
+weights' gradient), NCHW or NHWC.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numbadnn.kernels.build.launch import Kernel, blocks
+from numbadnn.kernels.build.plans import one_launch
+from numbadnn.kernels.build.support import LIMIT32, accumulator_of, device_reason, reach_reason
+from numbadnn.ops.conv import OPERATIONS, ConvProblem
+from numbadnn.problem import Policy, Spec
+from numbadnn.registry import Executable, Impl, register
+
+THREADS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class DirectConfig:
+    """``parts`` threads share one element of the weights' gradient (a power of two); 1 in the other directions."""
+
+    parts: int = 1
+    wide: bool = False
+
+
+def heuristic(problem: ConvProblem) -> DirectConfig:
+    """Parts as many as the positions of one image can feed; 64-bit indices where any offset or count needs them."""
+    parts = 1
+    if problem.direction == "grad_weights" and not problem.unshared:
+        positions = math.prod(problem.y.shape[2:])
+        most = 8 if _channels_last(problem.x) else THREADS
+        while parts < most and parts * 2 <= positions:
+            parts *= 2
+    return DirectConfig(parts, is_wide(problem))
+
+
+def is_wide(problem: ConvProblem) -> bool:
+    """Whether any offset or count of elements needs 64 bits."""
+    specs = (problem.x, problem.w, problem.y)
+    reach = max(max(-low, high) for low, high in (s.span for s in specs))
+    return max(reach, *(s.size for s in specs)) >= LIMIT32
+
+
+def space(problem: ConvProblem) -> list[DirectConfig]:
+    """Every configuration worth timing."""
+    best = heuristic(problem)
+    if problem.direction != "grad_weights" or problem.unshared:
+        return [best]
+    return [DirectConfig(1 << i, best.wide) for i in range(9)]
+
+
+def _space(problem: ConvProblem, policy: Policy) -> list[DirectConfig]:
+    return space(problem)
+
+
+def kernel(body: str, axes: int, dtype: str, acc: str, wide: bool) -> Kernel:
+    """The kernel of one direction (a function of ``_conv_kernels``), data type, accumulator and index width."""
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.device import direct as _conv_kernels
+
+        return getattr(_conv_kernels, body)(axes, dtype, acc, wide)
+
+    i = "i64" if wide else "i32"
+    parameters = f"ptr ptr ptr {i} i32 i32 i32*5 i32*5 i32*5 i32*3 i32*3 i32*3 {i}*5 {i} {i}*5 {i}*3 {i}*5"
+    parameters += " f64 f64" if acc == "float64" else " f32 f32"
+    if body in ("grad_weights", "grad_unshared"):
+        parameters += " i32 i32"
+    return Kernel(f"conv{axes}d {body} {dtype} {acc} {i}", parameters, build, THREADS)
+
+
+def _volume(values: tuple[int, ...], ahead: int, fill: int) -> tuple[int, ...]:
+    """``values`` of an array with ``ahead`` axes before the spatial ones, as those of a volume."""
+    return (*values[:ahead], *((fill,) if len(values) - ahead == 2 else ()), *values[ahead:])
+
+
+def arguments(problem: ConvProblem, config: DirectConfig) -> tuple[Any, ...]:
+    """Everything the kernel takes after its three addresses."""
+    axes, w = problem.axes, problem.w
+    w_start, w_strides = 0, (w.strides[0], *w.strides[-axes - 1 :])
+    regions = w.strides[1 : axes + 1] if problem.unshared else (0,) * axes
+    if problem.flip:
+        last = [(n - 1) * s for n, s in zip(problem.taps, w_strides[2:], strict=True)]
+        w_start, w_strides = sum(last), (*w_strides[:2], *(-s for s in w_strides[2:]))
+    written = getattr(problem, problem.output_name)
+    walked = problem.x if problem.direction == "grad_weights" else written
+    padding = tuple(low for low, _ in problem.padding)
+    return (
+        written.size,
+        int(_channels_last(walked)),
+        w.shape[0] // problem.groups,
+        _volume(problem.x.shape, 2, 1),
+        _volume((w.shape[0], *w.shape[-axes - 1 :]), 2, 1),
+        _volume(problem.y.shape, 2, 1),
+        _volume(padding, 0, 0),
+        _volume(problem.stride, 0, 1),
+        _volume(problem.dilation, 0, 1),
+        _volume(problem.x.strides, 2, 0),
+        w_start,
+        _volume(w_strides, 2, 0),
+        _volume(regions, 0, 0),
+        _volume(problem.y.strides, 2, 0),
+        problem.alpha,
+        problem.beta,
+        *((THREADS // config.parts, config.parts) if problem.direction == "grad_weights" else ()),
+    )
+
+
+def grid(problem: ConvProblem, config: DirectConfig) -> tuple[int, int, int]:
+    return blocks(getattr(problem, problem.output_name).size, THREADS // config.parts)
+
+
+def _channels_last(spec: Spec) -> bool:
+    """Whether neighbouring channels lie closer together than neighbouring columns."""
+    return spec.shape[1] > 1 and (spec.shape[-1] == 1 or abs(spec.strides[1]) < abs(spec.strides[-1]))
+
+
+def _supports(problem: ConvProblem, policy: Policy) -> str:
+    if policy.precision == "float16":
+        return "accumulates in float32 or float64, not in float16"
+    if policy.precision == "float32" and problem.x.dtype == "float64":
+        return "accumulates float64 data in float64, not in float32"
+    if policy.algo not in ("auto", "none", "deterministic"):
+        return f"has no algorithm {policy.algo!r}"
+    if max(*problem.x.shape, *problem.w.shape, *problem.y.shape) >= LIMIT32:
+        return "needs fewer than 2**31 images, channels and filters"
+    return reach_reason(problem) or device_reason(policy)
+
+
+def _plan(problem: ConvProblem, policy: Policy, config: DirectConfig | None = None) -> Executable:
+    config = config or heuristic(problem)
+    dtype = problem.output.dtype
+    body = "grad_unshared" if problem.direction == "grad_weights" and problem.unshared else problem.direction
+    chosen = kernel(body, problem.axes, dtype, accumulator_of(dtype, policy), config.wide)
+    launch = chosen.prepare(policy.device, grid(problem, config), (THREADS, 1, 1), arguments(problem, config))
+    return one_launch(chosen, launch, config)
+
+
+def _rank(problem: ConvProblem) -> float:
+    """Microseconds at about 1 TFLOP/s, what direct summation without tiles reaches."""
+    return 5 + problem.flops / 1e6
+
+
+def kernels() -> Iterator[Kernel]:
+    """Each direction with each type and number of axes among them; and 64-bit indices."""
+    for i, body in enumerate(("forward", "grad_inputs", "grad_weights", "grad_unshared")):
+        for j, dtype in enumerate(("float16", "bfloat16", "float32", "float64")):
+            if (i + j) % 2 == 0 or dtype == "float32":
+                axes = 2 if body == "grad_unshared" else 2 + (j + i // 2) % 2
+                yield kernel(body, axes, dtype, "float64" if dtype == "float64" else "float32", False)
+    yield kernel("grad_weights", 3, "float16", "float64", True)
+
+
+for _op in OPERATIONS:
+    register(
+        Impl(_op, "numba", "numba.direct", _supports, _plan, _rank, "ieee", "gpu_to_gpu", complete=True, space=_space)
+    )

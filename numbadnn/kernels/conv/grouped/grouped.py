@@ -1,0 +1,179 @@
+"""``numba.grouped_halves``: convolutions of 16-bit types with few channels a group, in three directions.
+
+Four to 32 channels a group, or an image of up to four: too few for products as large as ``numba.implicit_gemm``'s, and a
+matter of bytes. Each block reads its part of an image once, for all taps, and multiplies in registers and shared memory
+(``_grouped_halves``); a gradient of strides has all its phases from the same part of y. Any stride, dilation and padding
+forward; the sums' order is fixed by the filters' sizes alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, replace
+from typing import Any
+
+from numbadnn.kernels.build.launch import Kernel, blocks
+from numbadnn.kernels.build.plans import one_launch
+from numbadnn.kernels.build.support import LIMIT32, device_reason, float32_reason, reach_reason
+from numbadnn.kernels.conv.grouped import config as configurations
+from numbadnn.kernels.conv.grouped import weights as grouped_halves_weights
+from numbadnn.kernels.conv.grouped.access import CHANNELS, load_width, put_width
+from numbadnn.kernels.conv.grouped.config import GroupedHalvesConfig
+from numbadnn.kernels.conv.grouped.walk import Walk
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy, Spec
+from numbadnn.registry import Executable, Impl, register
+
+PARAMETERS = (
+    "ptr ptr ptr i32 i32*3 i32*2 i32*3 i32*2 i32*2 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 "
+    "i32*2 i32*2 i32*5 i64 i32*3 i64 i32*2 f32 f32"
+)
+
+
+def kernel(dtype: str, config: GroupedHalvesConfig) -> Kernel:
+    """The kernel of these groups; the tile is an argument and no part of it."""
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.grouped.device import grouped as _grouped_halves
+
+        return _grouped_halves.convolve(dtype, config)
+
+    name = f"grouped_halves {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:-1])
+    return Kernel(name, PARAMETERS, build, config.threads, config.resident)
+
+
+def supports(problem: ConvProblem, policy: Policy) -> str:
+    """Why it cannot, "" if it can."""
+    if problem.axes != 2 or problem.unshared:
+        return "needs two spatial axes and shared filters"
+    if problem.x.itemsize != 2:
+        return "needs float16 or bfloat16"
+    if reason := float32_reason(policy) or reach_reason(problem):
+        return reason
+    specs = (problem.x, problem.w, problem.y)
+    if not all(s.size for s in specs):
+        return "needs operands that are not empty"
+    # of one image: what is taken must not depend on how many there are
+    within = (_image(problem.x), problem.w, _image(problem.y))
+    if max(abs(v) for s in within for v in s.span) >= LIMIT32 or max(map(_edge, specs[::2])) >= LIMIT32 // 4:
+        return "needs images, filters and coordinates whose offsets fit 32 bits"
+    if problem.direction == "grad_weights":
+        return grouped_halves_weights.supports(problem, policy) or device_reason(policy)
+    walk = Walk.of(problem)
+    if reason := _channels_reason(walk):
+        return reason
+    if problem.direction == "grad_inputs" and max(problem.stride) > 2:
+        return "has a gradient of the image for strides of 1 and 2"
+    config = configurations.heuristic(problem)
+    if config is None:
+        return "needs fewer taps, or a smaller part of the image for a row of results"
+    if walk.source.shape[0] * math.prod(_counts(walk, config)) >= LIMIT32:
+        return "needs fewer than 2**31 blocks"
+    return device_reason(policy)
+
+
+def _channels_reason(walk: Walk) -> str:
+    few = walk.groups == 1 and 0 < walk.channels <= 4
+    if walk.channels not in CHANNELS and not few:
+        return "needs 4, 8, 16 or 32 channels a group, or an image of at most 4"
+    if (walk.groups > 1 and walk.results % 2) or walk.results > configurations.MOST_RESULTS:
+        return f"needs an even number of results a group, at most {configurations.MOST_RESULTS}"
+    if not load_width(walk) or not put_width(walk, 1):
+        return "needs aligned channels-last images"
+    return ""
+
+
+def _image(spec: Spec) -> Spec:
+    """The first image."""
+    return replace(spec, shape=(1, *spec.shape[1:]))
+
+
+def _edge(spec: Any) -> int:
+    return int(max(spec.shape[2:]))
+
+
+def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
+    """One launch; of the filters' gradient two."""
+    if problem.direction == "grad_weights":
+        return grouped_halves_weights.plan(problem, policy, config)
+    config, walk = config or configurations.heuristic(problem), Walk.of(problem)
+    assert config is not None, "supports() said that one fits"
+    chosen = kernel(problem.x.dtype, config)
+    counts = _counts(walk, config)
+    grid = blocks(-(-walk.source.shape[0] // config.images) * math.prod(counts), 1)
+    scalars = (walk.source.shape[0], counts, *_geometry(problem, walk, config), problem.alpha, problem.beta)
+    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes(walk))
+    return one_launch(chosen, launch, config, "tensor_core", "batch_invariant")
+
+
+def _counts(walk: Walk, config: GroupedHalvesConfig) -> tuple[int, int, int]:
+    """Tiles down and along an image, and bundles of groups."""
+    (height, width), (down, along) = walk.places, config.tile
+    return -(-height // down), -(-width // along), -(-walk.groups // config.groups)
+
+
+def _geometry(problem: ConvProblem, walk: Walk, config: GroupedHalvesConfig) -> tuple[Any, ...]:
+    """What the kernel takes between its blocks and the scaling."""
+    rows, columns, w = walk.rows, walk.columns, problem.w.strides
+    forward = problem.direction == "forward"
+    down, along = w[2:]
+    filters = problem.w.shape[0] // problem.groups
+    shifts = [tuple(low - axis.origin for low in axis.lows) for axis in (rows, columns)]
+    of_filters = (filters * w[0], *((w[0], w[1]) if forward else (w[1], w[0])), rows.turn * down, columns.turn * along)
+    n, _, p, q = walk.result.strides
+    return (
+        *(config.tile, config.halo(walk), walk.source.shape[2:], walk.result.shape[2:], walk.groups, rows.stride),
+        *((rows.apart, columns.apart), (rows.origin, columns.origin), *shifts, rows.counts, columns.counts),
+        (rows.step, columns.step),
+        *(tuple(first * down for first in rows.firsts), tuple(first * along for first in columns.firsts)),
+        *(of_filters, walk.source.strides[0], walk.source.strides[1:], n, (p, q)),
+    )
+
+
+def _space(problem: ConvProblem, policy: Policy) -> list[Any]:
+    if problem.direction == "grad_weights":
+        return list(grouped_halves_weights.configurations.space(problem, policy.workspace_limit))
+    return configurations.space(problem)
+
+
+def rank(problem: ConvProblem) -> float:
+    """Microseconds: two fifths of the speed of a copy; to be held against what was measured of others."""
+    if problem.axes != 2 or problem.unshared:
+        return math.inf
+    if problem.direction == "grad_weights":
+        return grouped_halves_weights.rank(problem)
+    return 8 + max(problem.bytes / 1.8e6, problem.flops / 2e8)
+
+
+def kernels() -> Iterator[Kernel]:
+    """Each number of channels a group, both directions, both orders of the filters, images of few channels."""
+    for line in (
+        "conv2d x=float16:32x128x56x56:nhwc w=float16:128x4x3x3:nhwc pad=1,1,1,1 groups=32",
+        "conv2d x=bfloat16:32x256x56x56:nhwc w=bfloat16:256x8x3x3 pad=1,1,1,1 stride=2,2 groups=32",
+        "conv2d x=float16:32x1024x7x7:nhwc w=float16:1024x32x3x3:nhwc pad=1,1,1,1 groups=32",
+        "conv2d x=float16:32x3x224x224:nhwc w=float16:64x3x7x7:nhwc pad=3,3,3,3 stride=2,2",
+        "conv2d_grad_wrt_inputs x=float16:32x512x28x28:nhwc w=float16:512x16x3x3:nhwc pad=1,1,1,1 stride=2,2 groups=32",
+        "conv2d_grad_wrt_inputs x=bfloat16:32x128x56x56:nhwc w=bfloat16:128x4x3x3:nhwc pad=1,1,1,1 groups=32",
+    ):
+        problem = ConvProblem.parse(line)
+        config = configurations.heuristic(problem)
+        assert config is not None
+        yield kernel(problem.x.dtype, config)
+    yield from grouped_halves_weights.kernels()
+
+
+for _op in ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"):
+    register(
+        Impl(
+            _op,
+            "numba",
+            "numba.grouped_halves",
+            supports,
+            plan,
+            rank,
+            "tensor_core",
+            "run_to_run" if _op == "conv2d_grad_wrt_weights" else "batch_invariant",
+            space=_space,
+        )
+    )

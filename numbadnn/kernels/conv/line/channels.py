@@ -1,0 +1,88 @@
+"""Lines in which each channel stands alone: by how many pieces of 16 bytes a thread; the device code is ``_line_channels``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from numbadnn.kernels.build.launch import Kernel
+from numbadnn.ops.conv import ConvProblem
+
+THREADS = 128
+#: what a thread may have in registers of the steps behind its own, and how many taps are written out
+MOST_BEHIND, MOST_WINDOW_TAPS = 32, 32
+#: so many steps behind are shared by pieces that are neighbours: fewer accesses, though each less well aligned with the others
+MANY_BEHIND = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelConfig:
+    """A thread has ``pieces`` of ``vec`` steps; taps and dilation are frozen, or 0: then it is a multiple of ``vec``.
+
+    ``near``: the pieces are neighbours, not a block apart.
+    """
+
+    vec: int
+    pieces: int
+    taps: int
+    dilation: int
+    near: bool = False
+
+
+def whole(problem: ConvProblem, vec: int) -> bool:
+    """Whether lines are whole aligned pieces of ``vec`` steps, one behind the other in memory."""
+    x, y = problem.x, problem.y
+    if not (
+        x.aligned and y.aligned and x.shape[3] % vec == 0 and problem.stride[1] == x.strides[3] == y.strides[3] == 1
+    ):
+        return False
+    return not any(s.strides[i] % vec for s in (x, y) for i in (0, 1) if s.shape[i] > 1)
+
+
+def first_tap(problem: ConvProblem) -> tuple[int, int]:
+    """Where the first tap lies, and the stride from one to the next."""
+    step = problem.w.strides[3]
+    return ((problem.taps[1] - 1) * step, -step) if problem.flip else (0, step)
+
+
+def heuristic(problem: ConvProblem) -> ChannelConfig | None:
+    """Where each channel has a filter of its own and lines are whole pieces of 16 bytes, None elsewhere."""
+    vec = 16 // problem.x.itemsize
+    if problem.w.shape[:2] != (problem.groups, 1) or not whole(problem, vec):
+        return None
+    taps, dilation = problem.taps[1], problem.dilation[1]
+    if dilation % vec == 0 or taps == 1:
+        return ChannelConfig(vec, 2, 0, 0)
+    if (taps - 1) * dilation > MOST_BEHIND or taps > MOST_WINDOW_TAPS:
+        return None
+    return ChannelConfig(vec, 2, taps, dilation, near=(taps - 1) * dilation >= MANY_BEHIND)
+
+
+def kernel(dtype: str, acc: str, config: ChannelConfig) -> Kernel:
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.line.device import channels as _line_channels
+
+        return _line_channels.forward(dtype, acc, config)
+
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i64*2 i64 i64*2 i64*2"
+    name = f"line_channels {dtype} {acc} " + " ".join(str(int(v)) for v in astuple(config))
+    return Kernel(name, parameters, build, THREADS)
+
+
+def prepare(problem: ConvProblem, device: int, config: ChannelConfig, chosen: Kernel) -> Any:
+    (N, _, _, Q), K = problem.x.shape, problem.w.shape[0]
+    tiles = -(-Q // (THREADS * config.vec * config.pieces))
+    start, s = first_tap(problem)
+    scalars = (
+        *(tiles, K // problem.groups, K, problem.taps[1], Q, problem.padding[1][0], problem.dilation[1]),
+        *(problem.x.strides[:2], start, (problem.w.strides[0], s), problem.y.strides[:2]),
+    )
+    return chosen.prepare(device, (tiles * N * K, 1, 1), (THREADS, 1, 1), scalars)
+
+
+def kernels() -> Iterator[Kernel]:
+    yield kernel("float32", "float32", ChannelConfig(4, 2, 4, 1))
+    yield kernel("float16", "float32", ChannelConfig(8, 2, 0, 0))
+    # pieces that are neighbours are not among these: sm_100's code has a stack frame of 192 bytes (sm_80's and sm_90a's none)
+    yield kernel("float32", "float32", ChannelConfig(4, 2, 32, 1))

@@ -1,0 +1,95 @@
+"""Which lines of 16-bit types go to tensor cores in rows of 8 channels; the device code is ``_line_octets``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.conv.line import halves as line_halves
+from numbadnn.kernels.conv.line.halves import LANES, RUN, SHARED_BYTES, halo_of
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+
+WARPS = 8
+THREADS = LANES * WARPS
+#: rows of 16 bytes that 8 times take in shared memory
+PITCH = 10
+MOST_TAPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class OctetsConfig:
+    """A block has 8 * ``octets`` channels and 16 * ``tiles`` filters, a warp of it ``runs`` of 32 times; ``taps`` are frozen."""
+
+    octets: int
+    tiles: int
+    runs: int
+    taps: int
+    resident: int
+
+    @property
+    def filters(self) -> int:
+        return 16 * self.tiles
+
+    @property
+    def pitch(self) -> int:
+        """Rows of an octet of the filters in shared memory: one more than there are, so that neighbours meet all banks."""
+        return self.filters + 1
+
+    @property
+    def span(self) -> int:
+        """Times of a block."""
+        return WARPS * self.runs * RUN
+
+
+def plane_of(problem: ConvProblem, config: OctetsConfig) -> int:
+    """Bytes of an octet in shared memory: one row more than a multiple of 8, so that neighbours meet all banks."""
+    rows = (config.span // 8 + halo_of(problem)) * PITCH
+    return 16 * (rows + (1 - rows) % 8)
+
+
+def shared_bytes(problem: ConvProblem, config: OctetsConfig) -> int:
+    return config.octets * (plane_of(problem, config) + config.taps * config.pitch * 16)
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> OctetsConfig | None:
+    """16, 32 or 64 channels and few taps; None elsewhere. Filters must lie in memory without gaps."""
+    w, (K, C), S = problem.w, problem.w.shape[:2], problem.taps[1]
+    if C not in (16, 32, 64) or S > MOST_TAPS or line_halves.heuristic(problem, policy) is None:
+        return None
+    if not (w.aligned and w.strides[1:2] + w.strides[3:] == (S, 1) and w.strides[0] % 8 == 0):
+        return None
+    runs = max(1, 8 // (C // 8))
+    config = OctetsConfig(C // 8, min(-(-K // (16 * problem.groups)), 4 // runs), runs, S, 2)
+    return config if shared_bytes(problem, config) <= SHARED_BYTES else None
+
+
+def kernel(dtype: str, config: OctetsConfig) -> Kernel:
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.line.device import octets as _line_octets
+
+        return _line_octets.forward(dtype, config)
+
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i64*2 i64 i32*2 i64*2"
+    name = f"line_octets {dtype} " + " ".join(str(v) for v in astuple(config))
+    return Kernel(name, parameters, build, THREADS, config.resident)
+
+
+def prepare(problem: ConvProblem, device: int, config: OctetsConfig, chosen: Kernel) -> Any:
+    (N, _, _, Q), w, groups = problem.x.shape, problem.w, problem.groups
+    K, S = w.shape[0] // groups, config.taps
+    blocks_of_filters, blocks = -(-K // config.filters), -(-Q // config.span)
+    scalars = (
+        *(blocks_of_filters, blocks, groups, K, Q, problem.padding[1][0], problem.dilation[1], halo_of(problem)),
+        *(plane_of(problem, config), problem.x.strides[:2], w.strides[0], (S - 1, -1) if problem.flip else (0, 1)),
+        problem.y.strides[:2],
+    )
+    grid = (blocks_of_filters * blocks * groups * N, 1, 1)
+    return chosen.prepare(device, grid, (THREADS, 1, 1), scalars, shared_bytes(problem, config))
+
+
+def kernels() -> Iterator[Kernel]:
+    yield kernel("float16", OctetsConfig(8, 4, 1, 3, 2))
+    yield kernel("bfloat16", OctetsConfig(2, 1, 4, 3, 2))

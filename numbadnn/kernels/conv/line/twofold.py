@@ -1,0 +1,180 @@
+"""Which lines of float32 go to tensor cores, as two float16 of a common scale; the device code is ``_line_twofold``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.build.launch import Kernel, reciprocal
+from numbadnn.kernels.build.support import accumulator_of
+from numbadnn.kernels.conv.line.channels import first_tap, whole
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+
+LANES, MULTIPROCESSORS = 32, 132
+#: threads that read; times of a warp; bytes of an element, and of eight channels of a time
+READERS, RUN, SIZE, ROW = 128, 32, 4, 16
+#: blocks of times in shared memory; as many sets of warps take turns with them, so that one multiplies while another writes
+STAGES, SETS = 4, 2
+#: where in shared memory, behind the scales of stages, begin: that of filters, the largest that readers and those who cut
+#: filters found, which filters and group the block has, and filters
+SCALE, EXTREMES, EXTREMES_OF_FILTERS, SHARE, FIRST = 32, 64, 192, 256, 320
+MOST_TAPS, MOST_TURNS = 4, 7
+#: exponents between the largest and the least: of a thousand million normal numbers three are less
+ENOUGH = 30
+#: of a block, on the GPUs of data centres
+SHARED_BYTES = 160 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TwofoldConfig:
+    """Each set has ``high`` * ``wide`` warps, a warp 16 * ``tiles`` filters and ``runs`` of 32 times; ``taps`` are frozen.
+
+    After every ``run`` instructions of a tap their sums are added to the total. A reader asks for 8 channels of ``turns`` times.
+    ``full``: of the 8 * ``octets`` channels none is missing; ``whole``: four neighbouring times are one access.
+    """
+
+    octets: int
+    tiles: int
+    high: int
+    wide: int
+    runs: int
+    taps: int
+    run: int
+    turns: int
+    full: bool
+    whole: bool
+
+    @property
+    def filters(self) -> int:
+        return 16 * self.tiles * self.high
+
+    @property
+    def span(self) -> int:
+        """Times of a stage."""
+        return RUN * self.runs * self.wide
+
+    @property
+    def multipliers(self) -> int:
+        """Threads."""
+        return LANES * SETS * self.high * self.wide
+
+    @property
+    def pitch(self) -> int:
+        """Rows of an octet of the filters at a tap: one more than there are, so that neighbours meet all banks."""
+        return self.filters + 1
+
+    @property
+    def filter_bytes(self) -> int:
+        """Of one half of all filters."""
+        return self.octets * self.taps * self.pitch * ROW
+
+    @property
+    def plane(self) -> int:
+        """Bytes of one half of a stage."""
+        return self.turns * READERS * ROW
+
+    @property
+    def shared_bytes(self) -> int:
+        return -(-(FIRST + 2 * self.filter_bytes) // 128) * 128 + STAGES * 2 * self.plane
+
+
+def halo_of(problem: ConvProblem) -> int:
+    """Times before a block's own: sixteens, which lie in shared memory in another order."""
+    return -(-problem.padding[1][0] // 16) * 16
+
+
+def spread_of(channels: int, taps: int, run: int = 1) -> int:
+    """Exponents from the least number to the largest of a block; 0 where sums are too short to be within their bound.
+
+    What ``_scaled_halves`` is off by leaves room for more: numbers 2^j below the least that are cut to 2 units of 2^-24 are off
+    by 2^j times as much, as filters may be at the same time. ``run``: instructions, of 16 channels, between two additions.
+
+    >>> [spread_of(c, 3) for c in (15, 16, 32, 64)], spread_of(64, 3, run=4)
+    ([0, 28, 31, 33], 31)
+    """
+    k, chunks = channels * taps, -(-channels // 16)
+    spare = k - 34 * min(run, chunks) - 10 - -(-chunks // run) * taps - k / 128
+    return 28 + int(math.log2(spare / 4 + 1)) if spare >= 0 else 0
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> TwofoldConfig | None:
+    """Up to 64 channels, sums long enough, few taps; None elsewhere."""
+    x, y, (K, C), S = problem.x, problem.y, problem.w.shape[:2], problem.taps[1]
+    if x.dtype != "float32" or accumulator_of("float32", policy) != "float32" or not _has_room(policy):
+        return None
+    if policy.determinism not in ("run_to_run", "not_guaranteed"):
+        return None  # how tensor cores round differs from one to the next
+    if not (problem.stride[1] == 1 and x.strides[3] == 1 == y.strides[3]) or S > MOST_TAPS or C > 64:
+        return None
+    K //= problem.groups
+    if not spread_of(C, S) or K < 9:
+        return None
+    return config_of(problem)
+
+
+def config_of(problem: ConvProblem) -> TwofoldConfig | None:
+    """Eight warps, so many filters and times each that a block's times are a few kilobytes of each channel."""
+    (K, C), S = problem.w.shape[:2], problem.taps[1]
+    K //= problem.groups
+    octets = 2 if C <= 16 else 4 if C <= 32 else 8
+    tiles, high, wide, runs = {
+        (8, 16): (1, 1, 2, 1),
+        (8, 32): (1, 2, 2, 1),
+        (4, 16): (1, 1, 4, 1),
+        (4, 32): (2, 1, 4, 1),
+        (2, 16): (1, 1, 4, 2),
+        (2, 32): (2, 1, 4, 1),
+    }.get((octets, 16 if K <= 16 else 32 if K <= 32 else 64), (2, 2, 2, 1))
+    run = max(r for r in (1, 2, 4) if r == 1 or (2 * r <= octets and spread_of(C, S, r) >= ENOUGH))
+    times = RUN * runs * wide + halo_of(problem)
+    turns = -(-times * octets // READERS)
+    config = TwofoldConfig(octets, tiles, high, wide, runs, S, run, turns, 8 * octets == C, bool(whole(problem, 4)))
+    return config if turns <= MOST_TURNS and config.shared_bytes <= SHARED_BYTES else None
+
+
+def _has_room(policy: Policy) -> bool:
+    """Whether blocks may have that much shared memory, as they may on the GPUs whose tensor cores are fast enough, too."""
+    if policy.device < 0 or simulate.active():
+        return True
+    from numbadnn.gpu import driver as _driver
+
+    return _driver.compute_capability(policy.device) in ((8, 0), (9, 0), (10, 0), (10, 3))
+
+
+def kernel(dtype: str, config: TwofoldConfig) -> Kernel:
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.line.device import twofold as _line_twofold
+
+        return _line_twofold.forward(config)
+
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i64*2 i64 i64*3 i64*2 i64*2"
+    name = "line_twofold " + " ".join(str(int(v)) for v in astuple(config))
+    return Kernel(name, parameters, build, config.multipliers + READERS)
+
+
+def prepare(problem: ConvProblem, device: int, config: TwofoldConfig, chosen: Kernel) -> Any:
+    (N, _, _, Q), w = problem.x.shape, problem.w
+    (K, C), S = w.shape[:2], problem.taps[1]
+    K //= problem.groups
+    blocks_of_filters, tiles = -(-K // config.filters), -(-Q // config.span)
+    blocks = min(N * tiles, max(1, MULTIPROCESSORS // (blocks_of_filters * problem.groups)))
+    start, s = first_tap(problem)
+    scalars = (
+        *(tiles, N * tiles, K, C, Q, problem.padding[1][0], problem.dilation[1]),
+        *(halo_of(problem), spread_of(C, S, config.run)),
+        *(problem.x.strides[:2], start, (*w.strides[:2], s), problem.y.strides[:2], reciprocal(tiles)),
+    )
+    threads = config.multipliers + READERS
+    return chosen.prepare(
+        device, (blocks, blocks_of_filters, problem.groups), (threads, 1, 1), scalars, config.shared_bytes
+    )
+
+
+def kernels() -> Iterator[Kernel]:
+    """All channels there and some missing; the one of most sums is tested apart: sm_100's code has a few bytes of stack."""
+    yield kernel("float32", TwofoldConfig(4, 2, 1, 4, 1, 2, 1, 5, True, True))
+    yield kernel("float32", TwofoldConfig(2, 1, 1, 4, 2, 3, 1, 5, False, False))

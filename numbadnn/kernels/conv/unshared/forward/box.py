@@ -1,0 +1,199 @@
+"""Unshared convolutions and gradients of their filters, several positions a block; the device code is ``_unshared_box``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+
+from numbadnn.gpu import driver as _driver
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.plans import one_launch
+from numbadnn.kernels.build.support import accumulator_of
+from numbadnn.kernels.conv.unshared.parts.tile import lots_of, places_of, seen_of, vector
+from numbadnn.kernels.softmax.layout import shared_room
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
+
+#: lanes that go along a filter together; filters whose gradient a block writes at a time
+LANES, EIGHT, ROWS = 32, 8, 32
+MOST_IMAGES = 32
+#: of a block, on the multiprocessors that have the least; warps below which memory is not busy, and of a block
+SHARED_BYTES, ENOUGH_WARPS, MOST_WARPS, ENOUGH_BLOCKS = 99 * 1024, 132 * 8, 8, 100
+
+
+@dataclass(frozen=True, slots=True)
+class BoxConfig:
+    """A block has ``places`` positions, of products as many warps for each; a thread ``filters``, ``vec`` terms at once.
+
+    ``images``: 8, 16 or 32; ``ahead``: turns of four terms under way; ``channels`` in shared memory, ``whole``: these are all.
+    """
+
+    images: int
+    filters: int
+    places: int
+    warps: int
+    vec: int
+    ahead: int
+    resident: int
+    whole: bool
+    channels: int
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.warps
+
+    @property
+    def parts(self) -> int:
+        """Warps of a position, which have different filters."""
+        return self.warps // self.places
+
+    @property
+    def across(self) -> int:
+        """Filters of a warp."""
+        return self.filters * 4 // (self.images // 8)
+
+    @property
+    def pitch(self) -> int:
+        """Words of the sums of a filter."""
+        return self.images + 1
+
+    @property
+    def cell(self) -> int:
+        """Words of a pixel: an odd multiple of 4, so that eight neighbours meet all banks."""
+        return (self.images // 4 | 1) * 4
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
+    """None where other kernels of ``numba.unshared`` are to do it."""
+    w, N = problem.w, problem.x.shape[0]
+    if not problem.unshared or problem.direction == "grad_inputs" or accumulator_of(w.dtype, policy) != "float32":
+        return None
+    if problem.direction == "forward" and policy.determinism not in ("run_to_run", "not_guaranteed"):
+        return None  # the order of the terms depends on how many images there are
+    if N > MOST_IMAGES:
+        return None
+    return _of_weights(problem, policy) if problem.direction == "grad_weights" else _of_products(problem, policy)
+
+
+def _of_products(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
+    """Not where there are few positions: too few warps would ask for filters."""
+    (N, _, _, _), (K, C), Q = (
+        problem.x.shape,
+        (problem.w.shape[0] // problem.groups, problem.w.shape[3]),
+        problem.y.shape[3],
+    )
+    images = max(8, 1 << (N - 1).bit_length())
+    positions = Q * problem.y.shape[2] * problem.groups
+    if positions * -(-K // 16) < ENOUGH_WARPS:
+        return _of_few_positions(problem) if images == 8 else None
+    filters = min(8 if images > 8 else 4, 1 << K.bit_length() - 1)  # no more than there are
+    parts = max(1, min(2, -(-K // (filters * 32 // images))))
+    large = (MOST_WARPS // parts, 2, 1 if images > 8 else 2, SHARED_BYTES)
+    small = (4, 4, 3, SHARED_BYTES // 2)  # of several small blocks some gather while others multiply
+    for most, ahead, resident, limit in (small, large) if images == 8 and parts == 1 else (large,):
+        for places in places_of(Q, most):
+            for channels in (C, *(c for c in (64, 32, 16, 8, 4) if c < C)):
+                vec, whole = vector(problem, channels, 4), channels == C
+                config = BoxConfig(images, filters, places, places * parts, vec, ahead, resident, whole, channels)
+                room = min(
+                    shared_room(policy.device), limit + sums_bytes(config)
+                )  # these beside it, where there is more
+                if vec * problem.w.itemsize >= 4 and shared_bytes(problem, config) <= room:
+                    return config
+    return None
+
+
+def _of_few_positions(problem: ConvProblem) -> BoxConfig | None:
+    """A block a multiprocessor, all of whose warps ask for as much as they can; not where there are fewer."""
+    K, C, (P, Q) = problem.w.shape[0] // problem.groups, problem.w.shape[3], problem.y.shape[2:]
+    if problem.w.dtype != "float32" or not Q:
+        return None
+    filters, places = min(2, K), places_of(Q, MOST_WARPS)[0]
+    parts = max(1, min(10 // places, -(-K // (4 * filters))))
+    config = BoxConfig(8, filters, places, places * parts, vector(problem, C, 4), 3, 1, True, C)
+    enough = -(-Q // places) * P * problem.groups >= ENOUGH_BLOCKS
+    return config if enough and shared_bytes(problem, config) <= SHARED_BYTES else None
+
+
+def _of_weights(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
+    """As many channels as leave room for a second block; of many images more filters for what a thread holds of them."""
+    (N, _, _, _), K, C = problem.x.shape, problem.w.shape[0] // problem.groups, problem.w.shape[3]
+    images, Q = max(8, 1 << (N - 1).bit_length()), problem.y.shape[3]
+    few = images == 8
+    # sm_100's compiler leaves the sums of 16 filters in memory
+    most = 16 if images == MOST_IMAGES and not is_later(policy.device) else 8
+    filters = 4 if few or K <= 4 else min(most, 8 if K <= 8 else 16)
+    found = []
+    for places in (8, 5, 4, 2, 1) if few else (4, 2, 1) if images == MOST_IMAGES else (8, 4, 2, 1):
+        for channels in lots_of(C):
+            vec, warps = vector(problem, channels, 4), places * max(1, round(MOST_WARPS / places))
+            config = BoxConfig(images, filters, places, warps, vec, 1, 2, channels == C, channels)
+            if shared_bytes(problem, config) <= SHARED_BYTES:
+                used = Q / (-(-Q // places) * places)
+                found.append((vec * (used >= 0.9), places, channels, config))
+                break
+    return max(found, key=lambda f: f[:3])[3] if found else None
+
+
+def is_later(device: int) -> bool:
+    """Whether a device is later than Hopper."""
+    return device >= 0 and not simulate.active() and _driver.compute_capability(device) > (9, 0)
+
+
+def room_of(problem: ConvProblem, config: BoxConfig) -> int:
+    """Terms of a block, rounded up."""
+    return -(-config.channels * math.prod(problem.taps) // 32) * 32
+
+
+def shared_bytes(problem: ConvProblem, config: BoxConfig) -> int:
+    box = config.channels * problem.taps[0] * seen_of(problem, (1, config.places))[1] * config.cell
+    tops = config.places * (ROWS * config.images + 4) if problem.direction == "grad_weights" else 0
+    return 4 * (room_of(problem, config) + box + tops) + (0 if tops else sums_bytes(config))
+
+
+def sums_bytes(config: BoxConfig) -> int:
+    """Of products, from where they are written."""
+    return 4 * config.places * config.parts * config.across * config.pitch
+
+
+def kernel(direction: str, dtype: str, config: BoxConfig) -> Kernel:
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.unshared.forward.device import box as _unshared_box
+        from numbadnn.kernels.conv.unshared.forward.device import box_weights as _unshared_box_weights
+
+        return (_unshared_box.forward if direction == "forward" else _unshared_box_weights.weights)(dtype, config)
+
+    first = "" if direction == "forward" else "i32 "
+    parameters = f"ptr ptr ptr {first}i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32 "
+    parameters += "i64*4 i64*3 i64*4 f32 f32"
+    name = f"unshared box {direction} {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:8])
+    return Kernel(name, parameters, build, config.threads, config.resident)
+
+
+def plan(problem: ConvProblem, policy: Policy, config: BoxConfig) -> Executable:
+    chosen = kernel(problem.direction, problem.x.dtype, config)
+    (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
+    across, forward = -(-Q // config.places), problem.direction == "forward"
+    slices = 1 if forward else -(-w.shape[3] // config.channels)
+    scalars = (
+        *(() if forward else (slices,)),
+        *(across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, Q),
+        *(room_of(problem, config), (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
+        *(problem.stride, problem.dilation, int(problem.flip), seen_of(problem, (1, config.places))[1]),
+        *(problem.x.strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
+    )
+    grid = (slices * across * problem.groups * P, 1, 1)
+    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
+    level = "run_to_run" if forward else "gpu_to_gpu"
+    return one_launch(chosen, launch, config, "ieee", level)
+
+
+def kernels() -> Iterator[Kernel]:
+    """Few images and many, 32 bits and 16."""
+    yield kernel("forward", "float32", BoxConfig(8, 4, 4, 8, 4, 2, 2, True, 1))
+    # more than 8 images forward are not among these: sm_100's code has a stack frame of 256 bytes (sm_80's and sm_90a's none)
+    yield kernel("grad_weights", "float32", BoxConfig(8, 4, 8, 8, 4, 1, 2, False, 1))
+    yield kernel("grad_weights", "bfloat16", BoxConfig(32, 8, 4, 8, 2, 1, 2, False, 1))

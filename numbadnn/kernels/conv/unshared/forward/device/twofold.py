@@ -1,0 +1,114 @@
+"""Unshared convolution of 17 to 32 images of float32 on tensor cores: numbers are two float16 of a common scale.
+
+Images are cut before (``_unshared_twofold_turn``), with one scale; filters, each used once, in registers
+(``_unshared_twofold_lanes``), with a scale that a warp keeps as long as it fits. Blocks stay and take one tile of positions after
+another. A warp has a position, 16 filters, and all terms or every second slot of them.
+
+    filters    through a ring of each warp's own, 32 terms of 16 filters of its position a slot
+    images     boxes of some channels that the tile sees, in a few places in shared memory, for all warps
+
+Each slot and box is one copy of a tensor's tile, asked for by warps that do nothing else. A number that cannot be cut is NaN; a
+result that is not finite is summed anew (``_unshared_twofold_plain``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numbadnn.kernels.conv.tiles.device.words import shared_address
+from numbadnn.kernels.conv.unshared.forward.device.twofold_ask import asking
+from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import SUMS
+from numbadnn.kernels.conv.unshared.forward.device.twofold_lanes import filters_row, multiplying
+from numbadnn.kernels.conv.unshared.forward.device.twofold_put import putting
+from numbadnn.kernels.conv.unshared.forward.twofold import (
+    ASKERS,
+    FEWER,
+    INVERSE,
+    LANES,
+    MORE,
+    PIECE,
+    PIXEL,
+    TwofoldConfig,
+    box_at,
+    ring_at,
+)
+from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
+from numbadnn.kernels.conv.unshared.parts.device.boxes import asking_boxes, starting
+from numbadnn.kernels.conv.unshared.parts.device.seen import first_position
+from numbadnn.kernels.lang.access import load
+from numbadnn.kernels.lang.async_copies import meet_of
+from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, f32, i32, u32
+from numbadnn.kernels.lang.hopper import map_address, prefetch_map, set_registers
+from numbadnn.kernels.lang.ptx import block_here, thread_here, wait_for_previous
+
+
+def forward(config: TwofoldConfig) -> Callable[..., None]:
+    """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
+    threads, boxes = LANES * config.warps, config.boxes
+    first_of, meet = first_position(config.tall, config.places), meet_of(threads)
+    w_of, x_of = map_address(0), map_address(1)
+    ask, multiply, put, ask_boxes = asking(config, PIECE), multiplying(config), putting(config), asking_boxes(config, 3)
+    fewer, more, read = set_registers(FEWER, False), set_registers(MORE, True), load("float32", "float32")
+    rings_from, boxes_from, element = ring_at(config), box_at(config), ELEMENT["float32"]
+
+    start_barriers = starting(config)
+
+    def kernel(  # type: ignore[no-untyped-def]
+        w_map, x_map, x, w, space, y, tiles, floor, spread, blocks, groups, N, K, C, channels, P, Q, room, image, taps, padding,
+        stride, dilation, flip, box, x_strides, w_strides, y_strides, alpha, beta,
+    ):  # fmt: skip
+        shared, results = cuda.shared.array(0, WORD), cuda.shared.array(0, element)  # the same memory
+        total = cuda.local.array(SUMS, f32)
+        thread, begin = i32(cuda.threadIdx.x), i32(shared_address(shared))
+        full = i32((begin + 1023) & -1024)
+        start_barriers(full)
+        terms, plane, table = i32(C * taps[0] * taps[1]), i32(box[0] * box[1]), i32(full + boxes_from)
+        to_box, lot = i32(table + 4 * room), i32(channels * plane * PIXEL)
+        if thread == threads:
+            prefetch_map(w_of(w_map))
+            prefetch_map(x_of(x_map))
+        cuda.syncthreads()
+        tile, slot, phases = i32(block_here()), i32(0), i32(0)
+        if thread_here() >= threads:
+            fewer()
+            asker, parity = i32((thread_here() - threads) // LANES), i32(1)
+            if asker == ASKERS and thread % LANES == 0:
+                wait_for_previous()
+                while tile < tiles:
+                    group, p0, q0 = first_of(tile, blocks, groups)
+                    at = (i32(0), i32(q0 * stride[1] - padding[1]), i32(p0 * stride[0] - padding[0]), i32(group * C))
+                    phases = ask_boxes(shared, x_of(x_map), full, to_box, lot, lot, C, channels, at, phases)
+                    tile = i32(tile + i32(cuda.gridDim.x))
+            elif asker < ASKERS:
+                ring, filters = i32(full + rings_from), w_of(w_map)
+                while tile < tiles:
+                    group, p0, q0 = first_of(tile, blocks, groups)
+                    slot, parity = ask(
+                        shared, filters, full, ring, i32(group * K), K, P, Q, p0, q0, terms, i32(0), slot, parity
+                    )  # fmt: skip
+                    tile = i32(tile + i32(cuda.gridDim.x))
+        else:
+            more()
+            for m in range(thread, room, i32(threads)):
+                c, r, s = tap_of(min(i32(m), i32(terms - 1)), taps)
+                part = i32(u32(c) // u32(channels))
+                at = pixel_at(i32(c - part * channels), r, s, plane, taps, dilation, box[1], flip)
+                at = i32(at + i32(u32(part) % u32(boxes)) * (channels * plane))
+                shared[i32(((table - begin) >> 2) + m)] = u32(at * PIXEL)
+            wait_for_previous()
+            back, parity, row = read(space + INVERSE), i32(0), filters_row(i32(thread & 31))
+            meet(i32(1))
+            again = (x, w, C, image, taps, stride, padding, flip, x_strides, w_strides)
+            first = i32(to_box + boxes * lot)
+            while tile < tiles:
+                group, p0, q0 = first_of(tile, blocks, groups)
+                origin = (i32(group * C), i32(p0 * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))
+                state = (slot, parity, phases)
+                slot, parity, phases = multiply(
+                    total, shared, full, table, to_box, back, terms, i32(channels * taps[0] * taps[1]), box, taps, stride, flip,
+                    floor, spread, origin, state,
+                )  # fmt: skip
+                put(results, first, total, row, y, again, (group, p0, q0), (N, K, P, Q), y_strides, (alpha, beta))
+                tile = i32(tile + i32(cuda.gridDim.x))
+
+    return kernel

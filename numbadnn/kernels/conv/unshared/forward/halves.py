@@ -1,0 +1,142 @@
+"""Which unshared convolutions of 16-bit types go to tensor cores, and in what blocks; the device code is ``_unshared_halves``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+
+from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.support import LIMIT32, accumulator_of
+from numbadnn.kernels.conv.unshared.parts.tile import vector
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+
+LANES = 32
+#: filters and terms of what a warp multiplies at once
+ROWS, CHUNK = 16, 32
+MOST_IMAGES, MOST_WARPS, MOST_AHEAD, AHEAD_IN_LOOPS = 32, 8, 6, 4
+#: of a block, on the multiprocessors that have the least
+SHARED_BYTES = 99 * 1024
+#: fewer leave most rows of a product idle
+FEWEST_FILTERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class HalvesConfig:
+    """``across`` warps split the filters, ``along`` warps their terms, of which each asks for ``ahead`` chunks at a time.
+
+    ``vec``: terms of an access to filters; ``room``: terms in shared memory, whole chunks; ``whole``: these are all terms;
+    ``once``: these warps have all filters; ``batch``: images whose elements a thread asks for at a time.
+    """
+
+    images: int
+    vec: int
+    across: int
+    along: int
+    ahead: int
+    room: int
+    whole: bool
+    once: bool
+    batch: int
+    resident: int
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.across * self.along
+
+    @property
+    def tiles(self) -> int:
+        """Products of 8 images."""
+        return max(1, self.images // 8)
+
+    @property
+    def row(self) -> int:
+        """Words of an image in shared memory: an odd number of chunks, so that two rows of a chunk meet all banks."""
+        return (self.room // CHUNK | 1) * (CHUNK // 2)
+
+    @property
+    def zeros(self) -> int:
+        """Where, behind the patches, four words are 0; behind them are the sums."""
+        return self.images * self.row
+
+    @property
+    def shared_bytes(self) -> int:
+        return 4 * (self.zeros + 4 + self.threads * 4 * self.tiles)
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> HalvesConfig | None:
+    """All terms at once where they fit registers and shared memory; None where the threads of ``numba.unshared`` are to do it."""
+    w, terms = problem.w, math.prod(problem.w.shape[3:])
+    if (
+        not problem.unshared
+        or problem.direction != "forward"
+        or w.itemsize != 2
+        or accumulator_of(w.dtype, policy) != "float32"
+    ):
+        return None
+    if policy.determinism not in ("run_to_run", "not_guaranteed"):
+        return None  # how tensor cores round differs from one to the next
+    low, high = problem.x.span
+    vec, per_group = vector(problem, w.shape[3]), w.shape[0] // problem.groups
+    if vec < 2 or per_group < FEWEST_FILTERS or max(high - low, *map(abs, problem.x.strides)) >= LIMIT32:
+        return None
+    images = min(MOST_IMAGES, 1 << (problem.x.shape[0] - 1).bit_length())
+    return configured(images, vec, per_group, terms)
+
+
+def configured(images: int, vec: int, filters: int, terms: int) -> HalvesConfig:
+    """As few warps as ask for all terms at once, each for as many as the next; for fewer where loops keep more in registers."""
+    across, chunks = min(4, -(-filters // ROWS)), -(-terms // CHUNK)
+    for most in (MOST_AHEAD, AHEAD_IN_LOOPS):
+        along = max(1, min(MOST_WARPS // across, -(-chunks // most)))
+        found = filled(images, vec, across, along, min(most, -(-chunks // along)), filters, terms)
+        if found.whole and found.once:
+            break
+    return found
+
+
+def filled(
+    images: int,
+    vec: int,
+    across: int,
+    along: int,
+    ahead: int,
+    filters: int,
+    terms: int,
+    batch: int = 8,
+    warps: int = 16,
+) -> HalvesConfig:
+    """With as much room as these warps take at a time and shared memory has; ``warps`` on a multiprocessor bound registers."""
+    chunks = -(-terms // CHUNK)
+    for room in range(min(chunks, along * ahead), 0, -1):
+        found = HalvesConfig(
+            *(images, vec, across, along, ahead, room * CHUNK, room == chunks, filters <= across * ROWS),
+            *(min(batch, images), max(1, warps // (across * along))),
+        )
+        if found.shared_bytes <= SHARED_BYTES:
+            break
+    return found
+
+
+def rank(problem: ConvProblem) -> float:
+    """Microseconds: memory at two thirds of the speed of a copy, and what is gathered for each image."""
+    gathered = problem.x.shape[0] * math.prod(problem.w.shape[1:]) * problem.groups
+    return 4 + problem.bytes / 2.8e6 + gathered / 4.0e6
+
+
+def kernel(dtype: str, config: HalvesConfig, parameters: str) -> Kernel:
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.unshared.forward.device import halves as _unshared_halves
+
+        return _unshared_halves.forward(dtype, "float32", config)
+
+    name = f"unshared halves {dtype} " + " ".join(str(int(v)) for v in astuple(config))
+    return Kernel(name, parameters, build, config.threads, config.resident)
+
+
+def kernels(parameters: str) -> Iterator[Kernel]:
+    """Few terms and many, of few images and many; several rooms of terms for several turns of filters."""
+    yield kernel("float16", configured(32, 8, 16, 1296), parameters)
+    yield kernel("bfloat16", configured(8, 8, 32, 288), parameters)
+    yield kernel("float16", configured(32, 4, 80, 1600), parameters)

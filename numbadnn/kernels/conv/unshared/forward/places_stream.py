@@ -1,0 +1,182 @@
+"""Unshared convolutions of 16-bit types with more tiles than multiprocessors; the device code is ``_unshared_places_stream``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+from numbadnn.kernels.build import tensormap as _tensormap
+from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.conv.unshared.forward.places_many import PositionsConfig
+from numbadnn.kernels.conv.unshared.forward.places_whole import MULTIPROCESSORS, images_of
+from numbadnn.kernels.conv.unshared.forward.twofold import LONGEST, OTHERS, box_at, shapes_of
+from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
+from numbadnn.kernels.conv.unshared.parts.tile import (
+    LANES,
+    PARAMETERS,
+    blocks_of,
+    scalars,
+    seen_of,
+    tiles_of,
+    vector,
+    wide_of,
+)
+from numbadnn.kernels.conv.unshared.parts.turned import CELL, EIGHT, FETCH
+from numbadnn.kernels.softmax.layout import LARGEST_ROOM
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
+
+#: terms of a slot; filters of a warp
+TERMS, ROWS = 64, 16
+#: registers of a thread that asks, and of one that multiplies
+FEWER, MORE = 40, 104
+#: rows and columns of a tile, of twice 16 filters and of 16
+TILES = {2: ((1, 8), (2, 4)), 1: ((2, 8), (4, 4))}
+#: the share of multiprocessors that have a tile, on average
+ENOUGH_BUSY = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfig(PositionsConfig):
+    """``vec``: neighbouring results of an access.
+
+    A warp's ring has ``depth`` slots of 64 terms; there are places for ``boxes`` of some ``channels``.
+    """
+
+    depth: int
+    boxes: int
+    channels: int
+
+    splits = 1
+
+    @property
+    def warps(self) -> int:
+        """That multiply."""
+        return self.tall * self.places * self.parts
+
+    @property
+    def threads(self) -> int:
+        return LANES * (self.warps + OTHERS)
+
+    @property
+    def planes(self) -> int:
+        return self.images // EIGHT
+
+    @property
+    def apart(self) -> int:
+        """Words of the sums of a position and 16 filters: those of two pieces of a row meet all banks."""
+        return ROWS * self.pitch + 2
+
+
+def box_of(problem: ConvProblem, config: StreamConfig) -> tuple[int, int, int]:
+    """Channels, rows and columns."""
+    return (
+        config.channels,
+        seen_of(problem, (config.tall, config.places))[0],
+        wide_of(problem, (config.tall, config.places)),
+    )
+
+
+def box_bytes(problem: ConvProblem, config: StreamConfig) -> int:
+    return config.planes * math.prod(box_of(problem, config)) * CELL
+
+
+def box_pitch(problem: ConvProblem, config: StreamConfig) -> int:
+    """Bytes from place to place."""
+    return -(-box_bytes(problem, config) // 128) * 128
+
+
+def room_of(problem: ConvProblem) -> int:
+    """Of the table of terms: half a slot that begins before the last one is looked up whole, wherever the first slot begins."""
+    return -(-(math.prod(problem.w.shape[3:]) + TERMS // 2 - 8) // TERMS) * TERMS
+
+
+def shared_bytes(problem: ConvProblem, config: StreamConfig) -> int:
+    """What aligns, barriers and rings; boxes; the table, zeros and sums."""
+    boxes, sums = config.boxes * box_pitch(problem, config), config.warps * config.apart
+    return 1024 + box_at(config) + boxes + CELL + 4 * (TERMS + room_of(problem) + sums)
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> StreamConfig | None:
+    """None where other kernels of ``numba.unshared`` are to do it."""
+    K, C, images = problem.w.shape[0] // problem.groups, problem.w.shape[3], images_of(problem, policy)
+    if not images or not ROWS <= K <= 2 * ROWS or not copied(problem):
+        return None
+    parts = -(-K // ROWS)
+    tile = min(TILES[parts], key=lambda tile: math.prod(tiles_of(problem, tile)))
+    vec = vector_of(problem, tile[1])
+    tiles = math.prod(tiles_of(problem, tile)) * problem.groups
+    # tiles of few filters have more positions: where the last ones leave many without any, others were quicker
+    busy = tiles / (-(-tiles // MULTIPROCESSORS) * MULTIPROCESSORS)
+    if tiles <= MULTIPROCESSORS or (parts == 1 and busy < ENOUGH_BUSY):
+        return None
+    for channels, depth, boxes in shapes_of(C, tiles):
+        config = StreamConfig(images, *tile, parts, vec, depth, boxes, channels)
+        if passes(problem, config):
+            return config
+    return None
+
+
+def copied(problem: ConvProblem) -> bool:
+    """Whether the copy engine can bring the filters: positions follow each other, by whole pieces of 16 bytes."""
+    w = problem.w
+    whole = vector(problem, w.shape[3]) * w.itemsize == CELL and all(0 < s * w.itemsize < 2**40 for s in w.strides[:3])
+    return whole and w.strides[1] == w.strides[2] * w.shape[2]
+
+
+def vector_of(problem: ConvProblem, places: int) -> int:
+    """Neighbouring results of a row that are written at once: 16 bytes of them, or one."""
+    y, vec = problem.y, CELL // problem.y.itemsize
+    rows = y.strides[3] == 1 and not any(s % vec for s in (*y.strides[:3], y.shape[3], places))
+    return vec if rows and y.aligned else 1
+
+
+def passes(problem: ConvProblem, config: StreamConfig) -> bool:
+    """Whether shared memory and a copy hold it, and all boxes that a slot's terms lie in may be there at once."""
+    touched = (TERMS - 2) // (config.channels * math.prod(problem.taps)) + 2
+    if config.boxes < min(touched, problem.w.shape[3] // config.channels):
+        return False
+    channels, tall, wide = box_of(problem, config)
+    return shared_bytes(problem, config) <= LARGEST_ROOM and max(channels, tall, EIGHT * wide) <= LONGEST
+
+
+def kernel(dtype: str, config: StreamConfig) -> Kernel:
+    config = replace(config, channels=1)  # that is an argument
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.unshared.forward.device import places_stream as _unshared_places_stream
+
+        return _unshared_places_stream.forward(dtype, config)
+
+    name = f"unshared places stream {dtype} " + " ".join(str(v) for v in astuple(config)[:-1])
+    return Kernel(name, f"map map ptr i32 i32 i32 i32 {PARAMETERS}", build, config.threads, 1, True)
+
+
+def filters_map(problem: ConvProblem, device: int) -> Any:
+    """Terms, filters, positions; a copy has 64 terms of 16 filters of a position."""
+    w = problem.w
+    extents = (math.prod(w.shape[3:]), w.shape[0], w.shape[1] * w.shape[2])
+    how = extents, (w.itemsize * w.strides[0], w.itemsize * w.strides[2]), (TERMS, ROWS, 1)
+    return _tensormap.described(device, w.dtype, how, fetch=FETCH)
+
+
+def plan(problem: ConvProblem, policy: Policy, config: StreamConfig) -> Executable:
+    chosen, device, box = kernel(problem.x.dtype, config), policy.device, box_of(problem, config)
+    images = unshared_turned.cells_map(problem, config.images, box, device)
+    sizes = box[2], box_pitch(problem, config), box_bytes(problem, config)
+    told, tiles = scalars(problem, config, room_of(problem), problem.x.strides), blocks_of(problem, config)
+    grid, block = (min(tiles, MULTIPROCESSORS), 1, 1), (config.threads, 1, 1)
+    values = (images, filters_map(problem, device), tiles, *sizes, *told)
+    launch = chosen.prepare(device, grid, block, values, shared_bytes(problem, config))
+    facts = {"kernel": chosen.name, "config": config}
+    return unshared_turned.executable(
+        problem, policy, config.images, launch, "tensor_core", "run_to_run", facts, cells=True
+    )
+
+
+def hopper_kernels() -> Iterator[Kernel]:
+    yield kernel("float16", StreamConfig(32, 1, 8, 2, 8, 3, 2, 1))
+    yield kernel("bfloat16", StreamConfig(8, 4, 4, 1, 1, 3, 3, 1))

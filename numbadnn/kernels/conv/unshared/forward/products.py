@@ -1,0 +1,132 @@
+"""Unshared convolutions of 9 to 32 images and many filters with sums in float64; the device code is ``_unshared_products``."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+
+from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.conv.unshared.forward.box_many import many_images
+from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
+from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
+from numbadnn.kernels.conv.unshared.weights.many import QUICK_IN_FLOAT64, capability_of
+from numbadnn.kernels.softmax.layout import shared_room
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
+
+#: PIECE: terms of a slot; BOXES: of pixels in shared memory
+LANES, EIGHT, PIECE, BOXES = 32, 8, 32, 3
+#: positions of a block; multiprocessors, on each of which a block stays
+MOST_PLACES, MULTIPROCESSORS = 8, 132
+#: positions times filters of a warp: fewer keep no memory busy; terms times images of a filter: for fewer start and end outweigh;
+#: filters: fewer leave most columns of a product idle
+ENOUGH_TASKS, ENOUGH_PRODUCTS, FEWEST_FILTERS = 512, 5000, 5
+
+
+@dataclass(frozen=True, slots=True)
+class ProductsConfig:
+    """A block has ``tall`` rows of ``places`` positions at a time, for each ``parts`` warps times ``splits``.
+
+    Parts have ``eights`` times 8 filters each, splits every so many turns, ``steps`` times four terms; ``whole``: of the
+    products. A warp's ring has ``stages`` slots of 32 terms, which ``vec`` at a time are copied to. A box has ``channels``, which
+    divide those of a group.
+    """
+
+    images: int
+    eights: int
+    steps: int
+    tall: int
+    places: int
+    parts: int
+    splits: int
+    vec: int
+    whole: bool
+    stages: int
+    channels: int
+
+    @property
+    def threads(self) -> int:
+        return LANES * (self.tall * self.places * self.parts * self.splits)
+
+    @property
+    def across(self) -> int:
+        """Filters of a warp."""
+        return EIGHT * self.eights
+
+    @property
+    def pitch(self) -> int:
+        """Words of the sums of a filter."""
+        return self.images + 1
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> ProductsConfig | None:
+    """None where other kernels of ``numba.unshared`` are to do it."""
+    w, (P, Q), images = problem.w, problem.y.shape[2:], many_images(problem, policy)
+    K, C = w.shape[0] // problem.groups, w.shape[3]
+    if images is None:
+        return None
+    if capability_of(policy.device) not in QUICK_IN_FLOAT64 or K < FEWEST_FILTERS:
+        return None
+    if math.prod(w.shape[3:]) * images < ENOUGH_PRODUCTS:
+        return None
+    if P * Q * problem.groups * -(-K // 16) < ENOUGH_TASKS:
+        return None
+    eights, whole = min(64 // images, 1 << (-(-K // EIGHT) - 1).bit_length()), capability_of(policy.device) >= (9, 0)
+    places, vec = places_of(Q, 4)[0], vector(problem, C, 4)
+    tall, found = min(P, MOST_PLACES // places), []
+    shared_out = (2, 1) if EIGHT * eights < K else (1, 2)  # a position's filters or terms, by two warps
+    room, area = shared_room(policy.device), math.prod(problem.taps)
+    # no more than have a word of it each, and a number of 32 bits for terms of a filter times channels of a block
+    most = min(C, room // 4, LIMIT32 // max(1, math.prod(w.shape[3:])))
+    for channels in (c for c in range(1, most + 1) if C % c == 0 and (c == C or c * area >= PIECE)):
+        for (parts, splits), stages in itertools.product((shared_out, (1, 1)), (2, 3, 4)):
+            config = ProductsConfig(images, eights, 4, tall, places, parts, splits, vec, whole, stages, channels)
+            # a block waits for its whole ring before its first product: for a quarter of the terms, or two slots
+            asked_first = 4 * stages * splits * PIECE
+            if shared_bytes(problem, config) <= room and (stages == 2 or asked_first <= math.prod(w.shape[3:])):
+                found.append((parts * splits, stages > 2, channels, stages, config))
+    return max(found, key=lambda f: f[:4])[4] if found else None
+
+
+def room_of(problem: ConvProblem, config: ProductsConfig) -> int:
+    """Of the table: the terms of all boxes, and those of a turn again."""
+    return -(-(BOXES * config.channels * math.prod(problem.taps) + 4 * config.steps) // 32) * 32
+
+
+def shared_bytes(problem: ConvProblem, config: ProductsConfig) -> int:
+    """The terms' places, rings, a pixel of zeros, the boxes, where their pixels are, sums."""
+    pixels, warps = config.channels * math.prod(seen_of(problem, (config.tall, config.places))), config.threads // LANES
+    sums = config.tall * config.places * config.parts * config.across * config.pitch * config.splits
+    rings = warps * config.across * config.stages * PIECE
+    return 4 * (
+        room_of(problem, config) + rings + LANES + BOXES * pixels * config.images + (pixels + 1) // 2 * 4 + sums
+    )
+
+
+def kernel(config: ProductsConfig) -> Kernel:
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.unshared.forward.device import products as _unshared_products
+
+        return _unshared_products.forward(config)
+
+    name = "unshared products " + " ".join(str(int(v)) for v in astuple(config)[:10])
+    return Kernel(name, f"ptr ptr ptr i32 {PARAMETERS}", build, config.threads, 1, True)
+
+
+def plan(problem: ConvProblem, policy: Policy, config: ProductsConfig) -> Executable:
+    if problem.w.shape[3] % config.channels:
+        raise ValueError(f"channels: expected a divisor of the {problem.w.shape[3]} of a group, got {config.channels}")
+    chosen, tiles = kernel(config), blocks_of(problem, config)
+    told = scalars(problem, config, room_of(problem, config), unshared_turned.strides(problem.x.shape, config.images))
+    grid, shared = (min(tiles, MULTIPROCESSORS), 1, 1), shared_bytes(problem, config)
+    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), (tiles, *told), shared)
+    facts = {"kernel": chosen.name, "config": config}
+    return unshared_turned.executable(problem, policy, config.images, launch, "ieee", "run_to_run", facts)
+
+
+def kernels() -> Iterator[Kernel]:
+    yield kernel(ProductsConfig(32, 2, 4, 2, 4, 1, 2, 4, False, 3, 2))

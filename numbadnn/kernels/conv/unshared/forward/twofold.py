@@ -1,0 +1,260 @@
+"""Unshared convolutions of 17 to 32 images in float32 on tensor cores; the device code is ``_unshared_twofold``."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+from numbadnn.gpu import driver as _driver
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.build import tensormap as _tensormap
+from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
+from numbadnn.kernels.build.plans import around
+from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, free_order, scalars, seen_of, tiles_of
+from numbadnn.kernels.conv.unshared.parts.turned import FETCH
+from numbadnn.kernels.softmax.layout import LARGEST_ROOM
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy, Spec
+from numbadnn.registry import Executable
+
+LANES, IMAGES, FILTERS, PIECE = 32, 32, 16, 32
+#: warps that ask for filters, all that multiply nothing; bytes of a slot, of a pixel
+ASKERS, OTHERS, SLOT, PIXEL = 2, 4, 2048, 128
+#: registers of a thread that asks, and of one that multiplies
+FEWER, MORE = 32, 112
+#: pixels and threads of a block that turns, blocks of a multiprocessor; accesses by which a thread looks for a large number
+TURNED_PIXELS, TURNERS, TURNING, LOOKS = 64, 256, 4, 2
+#: in the workspace: where the inverse of the images' scale is, and where the images begin
+INVERSE, TURNED = 4000, 4096
+#: boxes of a block's only tile
+BOXES = 4
+#: rows and columns of a tile; terms and positions times filters of a warp: of fewer, start and end outweigh
+TILES, FEWEST_TERMS, ENOUGH_TASKS = ((1, 8), (2, 4)), 128, 512
+#: of an axis of a copy's box; exponents of a block, more of which a float16 that is not 0 cannot tell
+LONGEST, MOST_SPREAD = 256, 39
+HOPPER, MULTIPROCESSORS = (9, 0), 132
+
+
+@dataclass(frozen=True, slots=True)
+class TwofoldConfig:
+    """A block: ``tall`` rows of ``places`` positions, for each ``parts`` times 16 filters or ``splits`` warps that share terms.
+
+    A warp's ring has ``depth`` slots of 32 terms; there are places for ``boxes`` of some ``channels``.
+    """
+
+    tall: int
+    places: int
+    parts: int
+    splits: int
+    depth: int
+    boxes: int
+    channels: int
+
+    @property
+    def warps(self) -> int:
+        return self.tall * self.places * self.parts * self.splits
+
+    @property
+    def threads(self) -> int:
+        return LANES * (self.warps + OTHERS)
+
+    @property
+    def of_turn(self) -> int:
+        """Filters of a block."""
+        return FILTERS * self.parts
+
+    @property
+    def pitch(self) -> int:
+        """Words of the sums of a filter."""
+        return IMAGES * (self.tall * self.places + 1) + 1
+
+
+def ring_at(config: Any) -> int:
+    """Where the rings of the warps begin: behind all barriers."""
+    return -(-16 * (config.warps * config.depth + config.boxes) // 1024) * 1024
+
+
+def box_at(config: Any) -> int:
+    """What follows the rings."""
+    return ring_at(config) + config.warps * config.depth * SLOT
+
+
+def spread_of(k: int) -> int:
+    """Exponents from the least number that may be to the largest of a block; 0 where sums are too short for their bound.
+
+    As ``line_twofold`` has it of two instructions, a slot's, between two additions; and one addition more for each slot, whose
+    scale may be another, and for terms that warps share.
+
+    >>> [spread_of(k) for k in (84, 85, 288, 1296, 25600)]
+    [0, 28, 33, 36, 39]
+    """
+    spare = k - 79 - k / 32 - k / 32 - k / 128
+    return min(MOST_SPREAD, 28 + int(math.log2(spare / 4 + 1))) if spare >= 0 else 0
+
+
+def floor_of(spread: int) -> int:
+    """The least upper half that a filter of the scale may have, as float16, twice in a word.
+
+    >>> hex(floor_of(28)), hex(floor_of(MOST_SPREAD))
+    ('0x8000800', '0x10001')
+    """
+    return (0x0800 >> (spread - 28)) * 0x10001
+
+
+def box_of(problem: ConvProblem, config: TwofoldConfig) -> int:
+    """Bytes of a box."""
+    return config.channels * math.prod(seen_of(problem, (config.tall, config.places))) * PIXEL
+
+
+def room_of(problem: ConvProblem) -> int:
+    """Of the table of terms."""
+    return -(-math.prod(problem.w.shape[3:]) // PIECE) * PIECE
+
+
+def shared_bytes(problem: ConvProblem, config: TwofoldConfig) -> int:
+    boxes, sums = config.boxes * box_of(problem, config), 4 * config.of_turn * config.pitch
+    return 1024 + box_at(config) + 4 * room_of(problem) + boxes + sums
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> TwofoldConfig | None:
+    """None where other kernels of ``numba.unshared`` are to do it."""
+    w, K = problem.w, problem.w.shape[0] // problem.groups
+    if not problem.unshared or problem.direction != "forward" or w.dtype != "float32" or simulate.active():
+        return None
+    if not free_order(problem, policy) or problem.dilation != (1, 1) or not 16 < problem.x.shape[0] <= IMAGES:
+        return None
+    if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
+        return None
+    if not FILTERS <= K <= 2 * FILTERS or math.prod(w.shape[3:]) < FEWEST_TERMS or not _copied(problem):
+        return None
+    if not _dense(problem.x) or space_bytes(problem) > min(policy.workspace_limit, LIMIT32):
+        return None
+    if math.prod(problem.y.shape[2:]) * problem.groups * -(-K // FILTERS) < ENOUGH_TASKS:
+        return None
+    parts, C = -(-K // FILTERS), w.shape[3]
+    tile = min(TILES, key=lambda tile: math.prod(tiles_of(problem, tile)))
+    for channels, depth, boxes in shapes_of(C, math.prod(tiles_of(problem, tile)) * problem.groups):
+        config = TwofoldConfig(*tile, parts, 2 // parts, depth, boxes, channels)
+        if _passes(problem, config):
+            return config
+    return None
+
+
+def shapes_of(C: int, tiles: int) -> Iterator[tuple[int, int, int]]:
+    """Channels of a box, slots of a ring and boxes, the best first.
+
+    Of several tiles what the next one needs is to come while one is multiplied: then a tile has several boxes, and the place of
+    the first is free before its end. Of one tile all boxes have a place, and the first is multiplied while the others come.
+    """
+    lots = [c for c in range(C, 0, -1) if C % c == 0]
+    if tiles > MULTIPROCESSORS:
+        yield from ((c, depth, boxes) for depth in (3, 2) for boxes in (2, 3) for c in lots if c * boxes <= C)
+    else:
+        yield from ((c, depth, BOXES) for depth in (3, 2) for c in lots if c * BOXES == C)
+    for c, depth, boxes in itertools.product(lots, (3, 2), (3, 2)):
+        yield c, depth, min(boxes, C // c)
+
+
+def _passes(problem: ConvProblem, config: TwofoldConfig) -> bool:
+    """Whether shared memory and a copy hold it, and all boxes that a slot's terms lie in may be there at once."""
+    lot = config.channels * math.prod(problem.taps)
+    if config.splits > 1 and lot <= PIECE:
+        return False  # a warp would leave boxes of the others' terms that it has not awaited
+    touched = (PIECE - 2) // lot + 2
+    if config.boxes < min(touched, problem.w.shape[3] // config.channels):
+        return False
+    if shared_bytes(problem, config) > LARGEST_ROOM:
+        return False
+    return max(config.channels, *seen_of(problem, (config.tall, config.places))) <= LONGEST
+
+
+def _copied(problem: ConvProblem) -> bool:
+    """Whether the copy engine can bring the filters: positions follow each other."""
+    w = problem.w
+    _, step_p, step_q = w.strides[:3]
+    fits = w.aligned and all(0 < step * 4 < 2**40 and step % 4 == 0 for step in w.strides[:3])
+    return fits and step_p == step_q * w.shape[2] and math.prod(w.shape[3:]) < LIMIT32
+
+
+def _dense(x: Spec) -> bool:
+    """Whether its numbers follow each other in memory, in whatever order."""
+    return x.span == (0, math.prod(x.shape) - 1) and 0 not in x.strides
+
+
+def space_bytes(problem: ConvProblem) -> int:
+    return TURNED + math.prod(problem.x.shape[1:]) * PIXEL
+
+
+def kernel(config: TwofoldConfig) -> Kernel:
+    config = replace(config, channels=1)  # that is an argument
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.unshared.forward.device import twofold as _unshared_twofold
+
+        return _unshared_twofold.forward(config)
+
+    name = "unshared twofold " + " ".join(str(v) for v in astuple(config)[:6])
+    return Kernel(name, f"map map ptr ptr ptr ptr i32 i32 i32 {PARAMETERS}", build, config.threads, 1, True)
+
+
+def turn_kernel(vec: int) -> Kernel:
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.unshared.forward.device import twofold_turn as _unshared_twofold_turn
+
+        return _unshared_twofold_turn.turn(vec)
+
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i64*2 i64*2 i32*2 i32*2 i32 i32 i64*4"
+    return Kernel(f"unshared twofold turn {vec}", parameters, build, TURNERS, TURNING)
+
+
+def filters_map(problem: ConvProblem, device: int) -> Any:
+    """Terms, filters, positions; a copy has 32 terms of 16 filters of a position."""
+    w = problem.w
+    extents = (math.prod(w.shape[3:]), w.shape[0], w.shape[1] * w.shape[2])
+    how = extents, (4 * w.strides[0], 4 * w.strides[2]), (PIECE, FILTERS, 1)
+    return _tensormap.described(device, "float32", how, fetch=FETCH)
+
+
+def images_map(problem: ConvProblem, config: TwofoldConfig, device: int) -> Any:
+    """Words of a pixel, columns, rows, channels; a copy has a box, with zeros outside the image."""
+    _, C, H, W = problem.x.shape
+    tall, wide = seen_of(problem, (config.tall, config.places))
+    strides = (PIXEL, W * PIXEL, H * W * PIXEL)
+    how = (PIXEL // 4, W, H, C), strides, (PIXEL // 4, wide, tall, config.channels)
+    return _tensormap.described(device, "float32", how, swizzled=False, fetch=FETCH)
+
+
+def plan(problem: ConvProblem, policy: Policy, config: TwofoldConfig) -> Executable:
+    chosen, device = kernel(config), policy.device
+    tiles, spread = blocks_of(problem, config), spread_of(math.prod(problem.w.shape[3:]))
+    told, filters = scalars(problem, config, room_of(problem), problem.x.strides), filters_map(problem, device)
+    block, shared = (config.threads, 1, 1), shared_bytes(problem, config)
+    facts = {"kernel": chosen.name, "config": config}
+    grid = (min(tiles, MULTIPROCESSORS), 1, 1)
+    values = (filters, images_map(problem, config, device), tiles, floor_of(spread), spread, *told)
+    launch = chosen.prepare(device, grid, block, values, shared)
+    turned = f"space+{TURNED}"
+    steps = [(_turning(problem, device, spread), f"x space {turned}"), (launch, f"w {turned} x w space result")]
+    return around(sequence("x w result space", steps), facts, space_bytes(problem), "ieee", "run_to_run")
+
+
+def _turning(problem: ConvProblem, device: int, spread: int) -> Any:
+    """The launch that cuts the images, by the scale of some of their numbers."""
+    x, (N, C, H, W) = problem.x, problem.x.shape
+    vec = 4 if x.aligned and math.prod(x.shape) % 4 == 0 else 1
+    count = math.prod(x.shape) // vec
+    looked = (count, -(-count // (LOOKS * TURNERS)))
+    told = (N, C * H * W, reciprocal(H), reciprocal(W), (H, W), problem.taps, int(problem.flip), spread, x.strides)
+    grid = (min(-(-C * H * W // TURNED_PIXELS), TURNING * MULTIPROCESSORS), 1, 1)
+    return turn_kernel(vec).prepare(device, grid, (TURNERS, 1, 1), (*looked, *told))
+
+
+def hopper_kernels() -> Iterator[Kernel]:
+    yield kernel(TwofoldConfig(1, 8, 2, 1, 3, 3, 1))
+    yield kernel(TwofoldConfig(1, 8, 1, 2, 3, 3, 1))
+    yield turn_kernel(4)
+    yield turn_kernel(1)

@@ -1,0 +1,248 @@
+"""The gradient of an unshared convolution's images with sums in registers, where one more warp does nothing but ask for filters.
+
+Blocks, warps, rows of pixels and groups of rows of positions are those of ``_unshared_inputs_rows``. The asking warp asks for
+whole lines, up to ``depth`` pieces before they are multiplied; every other takes its rows of taps from there, or passes a piece
+by. A piece is some filters of one position, or, where a block has all channels and so the positions of a row follow each other
+in memory (``whole``), of a row of positions. Of many images y's values are turned before, ``unshared_turned``, and copied as
+they are wanted. So that blocks have equally many positions, their tiles may begin and end within a row (``cut``): the tiles of
+a strip of columns, row after row, are 46, 46, ... positions. What a lane multiplies is in ``_unshared_inputs_rows_single`` and
+``.._halves``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numbadnn.kernels.conv.tiles.device.tiles import INT32
+from numbadnn.kernels.conv.tiles.device.words import shared_address
+from numbadnn.kernels.conv.unshared.inputs.device import rows_halves as _unshared_inputs_rows_halves
+from numbadnn.kernels.conv.unshared.inputs.device import rows_single as _unshared_inputs_rows_single
+from numbadnn.kernels.conv.unshared.inputs.device.ask import asking, inside
+from numbadnn.kernels.conv.unshared.inputs.device.rows import box_of
+from numbadnn.kernels.conv.unshared.inputs.device.tile import block_of
+from numbadnn.kernels.conv.unshared.inputs.rows_sizes import FEWER, LANES, RINGS, RowsConfig
+from numbadnn.kernels.lang.async_copies import copy_line, sync_warp
+from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.hopper import (
+    barrier_arrive,
+    barrier_expect,
+    barrier_init,
+    barrier_wait,
+    fence_barriers,
+    set_registers,
+)
+from numbadnn.kernels.lang.ptx import let_next_start, wait_for_previous
+from numbadnn.problem import ITEMSIZE
+
+#: bytes of a sum; of a row of zeros; where in shared memory those begin
+ITEM, ZERO_BYTES, ZEROS = 4, 64, 192
+#: what ``here`` holds: bytes into the ring, where y's values are, a slot's barrier, the parity of the wait for it to be full, and
+#: of the first position of a group of rows: where in memory, as far as it matters, its filters begin, and its number in the tile
+SLOT, TOP, BARRIER, PARITY, START, INDEX = 0, 1, 2, 3, 4, 5
+#: what ``how`` holds: where the warp's filters are in a slot, from one filter to the next, one position to the next, a row of
+#: zeros; columns, filters; from y's values of one column to the next, of one row, one piece; bytes of a slot, the last barrier;
+#: from where filters begin to one row further, one column, one piece; positions of the tile
+OWN, PITCH, LINE, NOTHING, WIDE, FILTERS, TO_COLUMN, TO_ROW, TO_PIECE, SLOT_BYTES, LAST, DOWN, RIGHT, FURTHER, COUNT = (
+    range(15)
+)
+
+
+def _multiply_rows(
+    config: RowsConfig, size: int, multiply_from: Callable[[int], Callable[..., None]]
+) -> Callable[..., None]:
+    """``run(total, shared, here, how, now, r)``: multiply a group of ``now`` rows of positions; ``r``: the warp's tap."""
+    (tall, taps), (down, right), depth, flip = config.taps, config.stride, config.depth, config.flip
+    steps, piece, deep, whole, even = config.steps, config.piece, config.deep, config.whole, config.even
+    within, places, cut = config.within, config.places, config.cut
+
+    @device
+    def begin(here):  # type: ignore[no-untyped-def]
+        barrier_wait(u32(here[BARRIER]), u32(here[PARITY]))
+
+    @device
+    def end(here, how):  # type: ignore[no-untyped-def]
+        sync_warp()
+        if cuda.threadIdx.x % LANES == 0:
+            barrier_arrive(u32(here[BARRIER] + 8 * depth))
+        over = here[BARRIER] == how[LAST]
+        here[SLOT] = i32(0) if over else i32(here[SLOT] + how[SLOT_BYTES])
+        here[BARRIER] = i32(here[BARRIER] - (depth - 1) * 8) if over else i32(here[BARRIER] + 8)
+        here[PARITY] = i32(here[PARITY] ^ 1) if over else here[PARITY]
+
+    def column(q):  # type: ignore[no-untyped-def]
+        """The positions of one column: a loop over columns would leave the sums in memory."""
+        multiply = multiply_from(q * right)
+
+        @device
+        def product(total, shared, here, how, r, s, a):  # type: ignore[no-untyped-def]
+            tap = i32(r - a * down)
+            if deep == 1 or (tap >= 0 and tap < i32(tall)):
+                at_w = i32(how[OWN] + here[SLOT] + (tall - 1 - tap if flip else tap) * (taps * size))
+                start = i32(here[START] + a * how[DOWN] + s * how[FURTHER])
+                if whole:
+                    at_w = i32(at_w + (start & within) + q * how[LINE])
+                else:
+                    at_w = i32(at_w + (start + q * how[RIGHT] & within))
+                at_y = i32(here[TOP] + q * how[TO_COLUMN] + a * how[TO_ROW] + s * how[TO_PIECE])
+                multiply(total, shared, at_w, at_y, how[PITCH], i32(how[FILTERS] - s * piece), how[NOTHING])
+
+        @device
+        def run_whole(total, shared, here, how, now, r, s, a):  # type: ignore[no-untyped-def]
+            if even or q < how[WIDE]:
+                product(total, shared, here, how, r, s, a)
+
+        @device
+        def run_one(total, shared, here, how, now, r, s, a):  # type: ignore[no-untyped-def]
+            if even or q < how[WIDE]:
+                for step in range(steps):
+                    for row in range(now):
+                        if not cut or inside(i32(here[INDEX] + row * places + q), how[COUNT]):
+                            begin(here)
+                            product(total, shared, here, how, r, i32(step), i32(row))
+                            end(here, how)
+
+        return run_whole if whole else run_one
+
+    def from_column(q):  # type: ignore[no-untyped-def]
+        first = column(q)
+        if q + 1 == config.places:
+            return first
+        rest = from_column(q + 1)
+
+        @device
+        def run(total, shared, here, how, now, r, s, a):  # type: ignore[no-untyped-def]
+            first(total, shared, here, how, now, r, s, a)
+            rest(total, shared, here, how, now, r, s, a)
+
+        return run
+
+    columns = from_column(0)
+
+    @device
+    def run(total, shared, here, how, now, r):  # type: ignore[no-untyped-def]
+        if whole:
+            for s in range(i32((how[FILTERS] + piece - 1) // piece)):  # not unrolled: less code is there sooner
+                for a in range(now):
+                    begin(here)
+                    columns(total, shared, here, how, now, r, i32(s), i32(a))
+                    end(here, how)
+        else:
+            columns(total, shared, here, how, now, r, i32(0), i32(0))
+
+    return run
+
+
+def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
+    """space[tile, channel, pixel of the tile's box, n] = sum over the tile's positions and over filters of y * w."""
+    lanes = (_unshared_inputs_rows_single if dtype == "float32" else _unshared_inputs_rows_halves).parts(dtype, config)
+    fill, place, write = lanes.fill, lanes.place, lanes.write
+    size, (tall, taps), places, down = ITEMSIZE[dtype], config.taps, config.places, config.stride[0]
+    depth, kept, columns, piece, deep, high = (
+        *(config.depth, config.kept, config.columns, config.piece, config.deep, config.high),
+    )
+    sums, element = columns * lanes.sums, ELEMENT["float32"] if dtype == "float32" else WORD
+    of_piece, of_channel, warps, turned = lanes.of_piece, tall * taps * size, config.warps, config.turned
+    whole, (box, of_lot, of_pixel), slack = config.whole, box_of(config), config.align if config.within else 0
+    ask, threads, split = asking(size, config), LANES * warps, config.split
+    fewer, more = set_registers(FEWER, False), set_registers(config.registers, True)
+    multiply_rows = _multiply_rows(config, size, lambda column: lanes.multiply(column * lanes.sums))
+
+    def kernel(  # type: ignore[no-untyped-def]
+        y, w, space, slices, groups, N, K, C, channels, tiles_across, tile, output, pitch, y_pitch, box_rows,
+        w_strides, y_strides, count,
+    ):  # fmt: skip
+        let_next_start()
+        shared, total = cuda.shared.array(0, element), cuda.local.array(sums, f32)
+        here, how = cuda.local.array(6, INT32), cuda.local.array(15, INT32)
+        thread = i32(cuda.threadIdx.x)
+        lane, warp = i32(thread % LANES), i32(thread // LANES)
+        # barriers: one for each slot of the ring that is full, then one for each that is empty, and that y's values are there;
+        # zeros; the ring; y's values
+        full = i32(shared_address(shared))
+        there, rings = i32(full + 16 * depth), i32(full + RINGS)
+        number, part, group, p0, q0 = block_of(i32(cuda.blockIdx.x), slices, groups, tiles_across, (1, tile[1]))
+        c0, first = i32(part * channels), i32(p0 * count)  # of the tile in its strip
+        p0 = i32(u32(first) // u32(places))
+        first = i32(first - p0 * places)
+        have, wide = min(channels, i32(C - c0)), min(i32(places), i32(output[1] - q0))
+        rows, slot = min(tile[0], i32(output[0] - p0)), i32(piece * pitch + slack)
+        w = w + (i64(group * K) * w_strides[0] + p0 * w_strides[1] + q0 * w_strides[2]) * size + c0 * of_channel
+        tops = i32(rings + depth * slot)
+        if warp == warps:
+            if lane < depth:
+                barrier_init(u32(full + 8 * lane), u32(1))
+                barrier_init(u32(full + 8 * (depth + lane)), u32(warps))
+            if lane == depth:
+                barrier_init(u32(there), u32(1 if turned else warps))
+            fence_barriers()
+            sync_warp()
+        if thread < ZERO_BYTES // ITEM:
+            shared[i32(ZEROS // ITEM + thread)] = 0
+        if not whole:
+            cuda.syncthreads()
+        if warp >= warps:
+            if split:
+                fewer()
+            if warp == warps:
+                ask(shared, w, full, rings, pitch, i32(have * of_channel), slot, K, rows, wide, first, count, w_strides)
+        else:
+            if split:
+                more()
+            top = y + (i64(group * K) * y_strides[1] + p0 * y_strides[2] + q0 * y_strides[3]) * size
+            if turned:
+                wait_for_previous()
+                across = i32(wide * kept * size)
+                if thread == 0:
+                    barrier_expect(u32(there), u32(rows * K * across))
+                for i in range(
+                    i32(lane * warps + warp), i32(rows * K), threads
+                ):  # a few each warp, which begins one by one
+                    p = i32(u32(i) // u32(K))
+                    source = top + (i64(i - p * K) * y_strides[1] + p * y_strides[2]) * size
+                    copy_line(shared, i32(tops + i * y_pitch), source, across, u32(there))
+            else:
+                fill(shared, tops, y_pitch, top, y_strides, N, K, i32(rows * wide), wide)
+                if whole:
+                    cuda.syncthreads()
+                sync_warp()
+                if lane == 0:
+                    barrier_arrive(u32(there))
+            for i in range(sums):
+                total[i] = f32(0)
+            r, lot = i32(warp % high), i32(warp // high)  # the warp's row of pixels, and which channels
+            own, own_y = place(lot, pitch, have, of_channel)
+            here[SLOT], here[TOP], here[BARRIER], here[PARITY] = i32(0), i32(tops + own_y), full, i32(0)
+            how[OWN], how[PITCH], how[LINE], how[NOTHING] = (
+                i32(rings + own),
+                pitch,
+                i32(have * of_channel),
+                i32(full + ZEROS),
+            )
+            how[WIDE], how[FILTERS], how[SLOT_BYTES], how[LAST] = wide, K, slot, i32(full + (depth - 1) * 8)
+            here[START] = i32(w & 127)
+            how[DOWN], how[RIGHT] = i32(w_strides[1] * size & 127), i32(w_strides[2] * size & 127)
+            how[FURTHER] = i32(piece * w_strides[0] * size & 127)
+            how[TO_COLUMN] = i32(kept * size) if turned else y_pitch
+            how[TO_ROW] = i32(K * y_pitch) if turned else i32(wide * y_pitch)
+            how[TO_PIECE] = i32(piece * y_pitch) if turned else i32(of_piece)
+            line, area = r, i32(box_rows * columns)
+            target = space + i64(box(i32(cuda.blockIdx.x), number, C, c0)) * (area * of_lot)
+            here[INDEX], how[COUNT] = i32(-first), count
+            barrier_wait(u32(there), u32(0))
+            for i in range(0, tile[0], deep):
+                now = min(i32(deep), i32(rows - i))
+                if now > 0:
+                    multiply_rows(total, shared, here, how, now, r)
+                    here[TOP] = i32(here[TOP] + now * how[TO_ROW])
+                    here[START] = i32(here[START] + now * how[DOWN])
+                    here[INDEX] = i32(here[INDEX] + now * places)
+                r = i32(r - deep * down)
+                done = r < 0 or i + deep >= tile[0]
+                if done and line < box_rows:
+                    write(total, target + line * (columns * of_pixel), lot, area, have)
+                for e in range(sums):  # without a branch, past which the sums would change places
+                    total[e] = f32(0) if done else total[e]
+                if r < 0:
+                    r, line = i32(r + high), i32(line + high)
+
+    return kernel

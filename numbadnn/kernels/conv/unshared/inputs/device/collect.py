@@ -1,0 +1,88 @@
+"""The images' gradient from boxes of pixels: to each pixel those that hold it are added, in the order of their tiles.
+
+The kernel starts before the one that writes the boxes has ended: all that does not depend on them is worked out by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numbadnn.kernels.lang.access import load, load_vector, store
+from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64
+from numbadnn.kernels.lang.ptx import quotient, wait_for_previous
+from numbadnn.problem import ITEMSIZE
+
+
+def collect(dtype: str, acc: str, lot: int, parts: int, ahead: int) -> Callable[..., None]:
+    """x[n, c, pixel] = the sum over the tiles whose boxes hold the pixel; a thread has ``parts`` lots of images of one pixel.
+
+    Those are ``apart`` images from each other, so that neighbours' loads are neighbours.
+    """
+    read_lot, read, write = load_vector(acc, lot, acc), load(dtype, acc), store(dtype, acc)
+    A, size, item, sums = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], parts * lot
+    held = ahead * sums
+
+    @device
+    def reaching(at, tiles, move, length):  # type: ignore[no-untyped-def]
+        """(first, last + 1) of the tiles whose boxes hold ``at``; ``move`` is the reciprocal of how far they are apart."""
+        low = i32(0)
+        if at >= length:
+            low = i32(quotient(i32(at - length), move) + 1)
+        return low, min(tiles, i32(quotient(at, move) + 1))
+
+    def kernel(  # type: ignore[no-untyped-def]
+        space, x, first, N, slots, channels, image, tiles, moves, padding, box, by_lots, by_width, by_height, by_down,
+        by_right, x_strides, alpha, beta,
+    ):  # fmt: skip
+        total, got = cuda.local.array(sums, A), cuda.local.array(held, A)
+        i = i32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x)
+        apart, area = i32(slots // parts), i32(box[0] * box[1])
+        lots = i32(apart // lot)
+        rest = quotient(i, by_lots)
+        n0 = i32((i - rest * lots) * lot)
+        line = quotient(rest, by_width)
+        v = i32(rest - line * image[1])
+        c = quotient(line, by_height)
+        h = i32(line - c * image[0])
+        top, left = i32(h + padding[0]), i32(v + padding[1])
+        a0, a1 = reaching(top, tiles[0], by_down, box[0])
+        b0, b1 = reaching(left, tiles[1], by_right, box[1])
+        wide = i32(b1 - b0) if b1 > b0 and c < channels else i32(0)
+        count = i32((a1 - a0) * wide) if a1 > a0 else i32(0)
+        # where the pixel is in the first of these tiles' boxes, and how far from there in the next one
+        right = i64(channels * area - moves[1]) * (slots * item)
+        down = i64(tiles[1] * channels * area - moves[0] * box[1]) * (slots * item) - wide * right
+        pixel = i32((top - a0 * moves[0]) * box[1] + left - b0 * moves[1])
+        at = space + (((i64(a0 * tiles[1] + b0) * channels + c) * area + pixel) * slots + n0) * item
+        target = x + (i64(first + n0) * x_strides[0] + c * x_strides[1] + h * x_strides[2] + v * x_strides[3]) * size
+        images = i32(N - first - n0) if c < channels else i32(0)
+        for e in range(sums):
+            total[e] = A(0)
+        column = i32(0)
+        wait_for_previous()
+        while count > 0:
+            for u in range(ahead):  # all loads, then all sums; the last one again past it, and not used
+                for j in range(parts):
+                    read_lot(got, i32(u * sums + j * lot), at + j * apart * item)
+                if u + 1 < count:
+                    column = i32(column + 1)
+                    at = at + right
+                if column == wide:
+                    column = i32(0)
+                    at = at + down
+            for u in range(ahead):
+                if u < count:
+                    for e in range(sums):
+                        total[e] = A(total[e] + got[u * sums + e])
+            count = i32(count - ahead)
+        for j in range(parts):
+            for e in range(lot):
+                if e < images:
+                    result = A(alpha * total[j * lot + e])
+                    if beta != A(0):
+                        result = A(result + beta * read(target))
+                    write(target, result)
+                target = target + x_strides[0] * size
+            images, target = i32(images - apart), target + (apart - lot) * x_strides[0] * size
+
+    return kernel

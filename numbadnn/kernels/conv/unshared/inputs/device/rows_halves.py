@@ -1,0 +1,193 @@
+"""What a lane of ``_unshared_inputs_rows`` multiplies of 16-bit types: products of tensor cores, 16 images and eight channels.
+
+At a position and a tap of it: the filters are read as they lie, two of a pair by two reads; y's values as the lanes take them.
+Sums leave as the lanes have them: ``_unshared_inputs_rows_collect`` says where they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numbadnn.kernels.conv.tiles.device.halves import load_matrices
+from numbadnn.kernels.conv.tiles.device.tiles import INT32
+from numbadnn.kernels.conv.tiles.device.words import funnel, permute, read_at, write_at
+from numbadnn.kernels.conv.unshared.inputs.rows import Parts
+from numbadnn.kernels.conv.unshared.inputs.rows_sizes import EIGHT, FRAGMENT, LANES, NEAR, ROWS, RowsConfig
+from numbadnn.kernels.lang.access import store_vector
+from numbadnn.kernels.lang.bits import load_bits
+from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.packed import load_words
+
+#: bytes of an element and of a sum
+SIZE, ITEM = 2, 4
+
+
+@device
+def _filter_of(lane, pair):  # type: ignore[no-untyped-def]
+    """The first of a lane's four filters of 16; the others are its ``pair``, 1, 2 or 4 further, and both 8 further."""
+    low, high = (1 if pair != 1 else 2), (4 if pair != 4 else 2)
+    return i32((lane & 1) * low + (lane >> 1 & 1) * high)
+
+
+def _fill(config: RowsConfig) -> Callable[..., None]:
+    """``fill(shared, tops, pitch, y, strides, N, K, places, wide)``: y's values as [position][16 filters][16 images][lane].
+
+    A thread has four filters of all images of a lane, two lanes in turn, neighbours neighbouring positions; the loads of
+    both stand before its stores.
+    """
+    half, write, threads, tiles = load_bits(SIZE), write_at("int32", 4), LANES * config.warps, config.tiles
+    steps, lots = config.steps, -(-config.kept // EIGHT)
+    at_once, each = 2, 4 * lots
+    held_by, pair = at_once * each, config.pair
+
+    @device
+    def fill(shared, tops, pitch, y, strides, N, K, places, wide):  # type: ignore[no-untyped-def]
+        held, words = cuda.local.array(held_by, WORD), cuda.local.array(4, WORD)
+        count = i32(places * steps * LANES)
+        for begin in range(i32(cuda.threadIdx.x), count, at_once * threads):
+            for j in range(at_once):
+                i = min(i32(begin + j * threads), i32(count - 1))
+                rest = i32(u32(i) // u32(places))
+                place, lane, s = i32(i - rest * places), i32(rest % LANES), i32(rest // LANES)
+                down = i32(u32(place) // u32(wide))
+                source = y + (down * strides[2] + (place - down * wide) * strides[3]) * SIZE
+                n, k = i32(lane >> 2), i32(s * ROWS + _filter_of(lane, pair))
+                for f in range(4):
+                    column = source + min(i32(k + f // 2 * 8 + f % 2 * pair), i32(K - 1)) * strides[1] * SIZE
+                    for e in range(lots):
+                        held[j * each + e * 4 + f] = half(column + min(i32(n + 8 * e), i32(N - 1)) * strides[0] * SIZE)
+            for j in range(at_once):
+                i = i32(begin + j * threads)
+                if i < count:
+                    rest = i32(u32(i) // u32(places))
+                    place, lane, s = i32(i - rest * places), i32(rest % LANES), i32(rest // LANES)
+                    n, k = i32(lane >> 2), i32(s * ROWS + _filter_of(lane, pair))
+                    for f in range(4):
+                        for e in range(lots):
+                            if k + f // 2 * 8 + f % 2 * pair >= K or n + 8 * e >= N:
+                                held[j * each + e * 4 + f] = u32(0)
+                    to = i32(tops + place * pitch + s * (tiles * FRAGMENT) + lane * 16)
+                    for m in range(tiles):
+                        for e in range(4):  # two filters of image n, of n + 8, then the later two
+                            at = j * each + (2 * m + e % 2) * 4 + e // 2 * 2
+                            words[e] = u32(held[at] | (held[at + 1] << u32(16))) if 2 * m + e % 2 < lots else u32(0)
+                        write(words, i32(0), shared, i32(to + m * FRAGMENT))
+
+    return fill
+
+
+def _fill_quads(config: RowsConfig) -> Callable[..., None]:
+    """The same of tiles of four columns: a thread has four filters of two images at most, and of each the columns by one access.
+
+    Neighbours have neighbouring rows, which are in one line of memory more often than not.
+    """
+    quad, write, tiles = load_words(2), write_at("int32", 4), config.tiles
+    kept, pair, steps, ragged = config.kept, config.pair, config.steps, config.ragged
+    lots = 2 if kept > EIGHT else 1
+    held_by = 8 * lots
+
+    @device
+    def fill(shared, tops, pitch, y, strides, N, K, places, wide):  # type: ignore[no-untyped-def]
+        held, words = cuda.local.array(held_by, INT32), cuda.local.array(4, INT32)
+        rows = i32(places // 4)
+        i = i32(cuda.threadIdx.x)
+        item = i32(u32(i) // u32(rows))
+        p = i32(i - item * rows)
+        lane, m, s = i32(item % LANES), i32(item // LANES % tiles), i32(item // (LANES * tiles))
+        n, k = i32(16 * m + lane // 4), i32(s * ROWS + _filter_of(lane, pair))
+        for f in range(4):
+            filter_there = i32(k + f // 2 * EIGHT + f % 2 * pair)
+            for e in range(lots):
+                at = (f * lots + e) * 2
+                held[at], held[at + 1] = i32(0), i32(0)
+                if s < steps and n + 8 * e < N and (not ragged or filter_there < K):
+                    source = (n + 8 * e) * strides[0] + filter_there * strides[1] + p * strides[2]
+                    quad(held, i32(at), y + source * SIZE)
+        to = i32(tops + p * 4 * pitch + (s * tiles + m) * FRAGMENT + lane * 16)
+        if s < steps:
+            for column in range(4):
+                both = i32(0x7632 if column % 2 else 0x5410)
+                for e in range(4):  # two filters of image n, of n + 8, then the later two
+                    words[e] = i32(0)
+                    if e % 2 < lots:
+                        at = (e // 2 * 2 * lots + e % 2) * 2 + column // 2
+                        words[e] = permute(held[at], held[at + 2 * lots], both)
+                write(words, i32(0), shared, i32(to + column * pitch))
+
+    return fill
+
+
+def parts(dtype: str, config: RowsConfig) -> Parts:
+    taps, flip, kept, tiles, columns = config.taps[1], config.flip, config.kept, config.tiles, config.columns
+    ragged, pair, turned, of_filter = config.ragged, config.pair, config.turned, config.of_filter
+    read_turned, low, high = load_matrices(True), 1 if config.pair != 1 else 2, 4 if config.pair != 4 else 2
+    of_column, a_words, vec = 4 * tiles, 4 * tiles, 4 if kept > EIGHT else 2
+    line, together, apart = config.line, 2 if kept > EIGHT else 4, 4 // NEAR
+    planes = max(1, kept // 4) * apart
+    words = taps // 2 + 1  # that hold a row of taps, wherever in the first it begins
+    held_by, read_one = 4 * words, read_at("int32", 1)
+    read, multiply_add, store_lane = read_at("int32", 4), product(dtype, ROWS), store_vector("float32", vec, "float32")
+
+    @device
+    def place(lot, pitch, have, of_channel):  # type: ignore[no-untyped-def]
+        lane = i32(cuda.threadIdx.x % LANES)
+        channel = min(i32(lot * EIGHT + (lane >> 2)), i32(have - 1))
+        own_y = i32(lane * 16)
+        if turned:  # the row of a matrix that the lane says: a filter, and 8 images
+            k = i32((lane >> 1 & 1) * low + (lane >> 2 & 1) * high + (lane & 1) * pair + (lane >> 4) * EIGHT)
+            own_y = i32(k * of_filter + (lane >> 3 & 1) * 16)
+        return i32(_filter_of(lane, pair) * pitch + channel * of_channel), own_y
+
+    def multiply(first: int) -> Callable[..., None]:
+        @device
+        def run(total, shared, at_w, at_y, pitch, left, zeros):  # type: ignore[no-untyped-def]
+            a, b, held = cuda.local.array(a_words, INT32), cuda.local.array(2, INT32), cuda.local.array(held_by, INT32)
+            for m in range(tiles):
+                if turned:
+                    read_turned(a, i32(4 * m), shared, i32(at_y + m * 32))
+                else:
+                    read(a, i32(4 * m), shared, i32(at_y + m * FRAGMENT))
+            odd = i32(at_w << 3 & 16)  # bits by which a row of taps begins within a word
+            at_w = i32(at_w & ~3)
+            k = _filter_of(i32(cuda.threadIdx.x % LANES), pair)
+            for f in range(4):
+                further = i32(f // 2 * EIGHT + f % 2 * pair)
+                line = i32(at_w + further * pitch)
+                if ragged:  # what lies in the ring past the last filter is no number of ours, and may be NaN
+                    line = line if k + further < left else zeros
+                for e in range(words):
+                    read_one(held, i32(f * words + e), shared, i32(line + 4 * e))
+            for f in range(4):
+                for e in range(words):
+                    at = f * words + e
+                    held[at] = funnel(held[at], held[at + 1 if e + 1 < words else at], odd)
+            for e in range(taps):
+                t = taps - 1 - e if flip else e
+                both = i32(0x7632 if t % 2 else 0x5410)  # the upper or the lower halves
+                b[0] = permute(held[t // 2], held[words + t // 2], both)
+                b[1] = permute(held[2 * words + t // 2], held[3 * words + t // 2], both)
+                for m in range(tiles):
+                    multiply_add(total, i32(first + e * of_column + 4 * m), a, i32(4 * m), b, i32(0))
+
+        return run
+
+    @device
+    def write(total, space, lot, area, have):  # type: ignore[no-untyped-def]
+        lane = i32(cuda.threadIdx.x % LANES)
+        if lane < 4 * kept:
+            g, t = i32(lane >> 2), i32(lane & 3)
+            plane, at = i32(g // together * apart + t // NEAR), i32(t % NEAR * 16)
+            if kept > EIGHT:  # an image of each half, and the one eight further
+                at = i32(at + g % 2 * (16 * NEAR))
+            elif kept > 1:  # two images of each half
+                at = i32(at + g % 4 // 2 * (16 * NEAR) + g % 2 * 8)
+            else:
+                at = i32(t % NEAR * 8)
+            to = space + i64(lot * planes + plane) * (area * line) + at
+            for m in range(tiles):
+                for v in range(columns):
+                    store_lane(total, i32(v * of_column + 4 * m), to + v * line)
+                to = to + i64(4 * apart * area) * line
+
+    return Parts((_fill_quads if config.quads else _fill)(config), place, multiply, write, of_column, tiles * FRAGMENT)

@@ -1,0 +1,48 @@
+"""Which part of the gradient of an unshared convolution's images a block has, and which a warp of it.
+
+A block has a tile of output positions and some channels of a group; it adds to a box of pixels, which holds all that the tile
+reaches, [channel][row][column]. A warp has ``own`` of the channels alone: no other warp adds to its pixels, and none has to
+wait for it. Its terms (channel, tap) are loaded by whole accesses, so from the last multiple of ``vec`` on: what stands before
+its own is another's.
+"""
+
+from __future__ import annotations
+
+from numbadnn.kernels.lang.cuda import device, i32, u32
+
+#: no pixel of a warp's own
+NONE = 0x7FFFFFFF
+
+
+@device
+def block_of(index, slices, groups, across, tile):  # type: ignore[no-untyped-def]
+    """(number of the tile and group, number of the channels' slice, group, the tile's first row and column)"""
+    number = i32(u32(index) // u32(slices))
+    which = i32(u32(number) // u32(groups))
+    row = i32(u32(which) // u32(across))
+    group, part = i32(number - which * groups), i32(index - number * slices)
+    return number, part, group, i32(row * tile[0]), i32((which - row * across) * tile[1])
+
+
+@device
+def terms_of(warp, own, have, c0, per_channel):  # type: ignore[no-untyped-def]
+    """(first channel of the block's, first term, last one + 1) of a warp; a block has ``have`` channels from ``c0`` on."""
+    mine = min(i32(warp * own), have)
+    return mine, i32((c0 + mine) * per_channel), i32((c0 + min(i32(mine + own), have)) * per_channel)
+
+
+@device
+def tap_of(term, taps):  # type: ignore[no-untyped-def]
+    """(channel, row and column of the filter) of a term"""
+    line = i32(u32(term) // u32(taps[1]))
+    c = i32(u32(line) // u32(taps[0]))
+    return c, i32(line - c * taps[0]), i32(term - line * taps[1])
+
+
+@device
+def pixel_at(c, r, s, area, taps, dilation, wide, flip):  # type: ignore[no-untyped-def]
+    """Where a tap of the box's channel ``c`` is at the first position; a row has ``wide`` pixels, a channel ``area``."""
+    if flip != 0:
+        r = i32(taps[0] - 1 - r)
+        s = i32(taps[1] - 1 - s)
+    return i32(c * area + r * dilation[0] * wide + s * dilation[1])

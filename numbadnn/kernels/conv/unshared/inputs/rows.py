@@ -1,0 +1,175 @@
+"""Which gradients of unshared convolutions' images have their sums in registers, and their plans.
+
+``unshared_inputs`` and ``unshared_inputs_halves`` read, add to and write sums in shared memory for each position and tap; a
+pixel's sum is taken as often as taps reach it. Where that is often, of many images, it is what they spend their time on, and
+sums in registers are quicker. The device code is in ``_unshared_inputs_rows``, and where a warp of its own asks for filters in
+``_unshared_inputs_asked``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, replace
+from typing import Any, NamedTuple
+
+from numbadnn.gpu import driver as _driver
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
+from numbadnn.kernels.build.plans import around
+from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.conv.unshared.inputs.boxes import COLLECTORS, collecting, lot_of
+from numbadnn.kernels.conv.unshared.inputs.rows_config import candidates
+from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
+    RowsConfig,
+    blocks_of,
+    boxes_bytes,
+    pitch_of,
+    shared_bytes,
+    space_bytes,
+    y_pitch_of,
+)
+from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
+from numbadnn.kernels.conv.unshared.parts.tile import free_order, seen_of, tiles_of
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
+
+MOST_IMAGES, MOST_TAPS = 32, 16
+#: taps that reach a pixel times images from which on this is quicker, by bytes of an element; fewer filters leave lanes idle
+OFTEN, FEWEST_FILTERS = {2: 9, 4: 16}, 4
+HOPPER = (9, 0)
+
+
+class Parts(NamedTuple):
+    """How a lane multiplies: device functions, sums of a column that it has, and bytes of y's values of a piece of filters.
+
+    ``fill(shared, tops, pitch, y, strides, N, K, places, wide)`` brings y's values to shared memory, ``pitch`` bytes a position;
+    ``place(lot, pitch, have, of_channel)`` is where a lane of the ``lot``-th warp of a row begins in filters and in y's values;
+    ``multiply(first)`` makes ``run(total, shared, at_w, at_y, pitch, left, zeros)``, which adds to the sums from ``first`` on
+    what a row of taps gives of up to a piece of filters; ``write(total, space, lot, area, have)`` writes a row of pixels.
+    """
+
+    fill: Callable[..., None]
+    place: Callable[..., tuple[Any, Any]]
+    multiply: Callable[[int], Callable[..., None]]
+    write: Callable[..., None]
+    sums: int
+    of_piece: int
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> RowsConfig | None:
+    """The least estimate of what fits; None where sums in shared memory are quicker, or it cannot be done."""
+    w, taps, stride = problem.w, problem.taps, problem.stride
+    if not problem.unshared or problem.direction != "grad_inputs" or w.itemsize > 4 or simulate.active():
+        return None
+    if not free_order(problem, policy):
+        return None  # in which order terms are added depends on the tile, and that on how many images there are
+    if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
+        return None
+    if problem.x.shape[0] > MOST_IMAGES or w.shape[0] // problem.groups < FEWEST_FILTERS or max(taps) > MOST_TAPS:
+        return None
+    if any(step > n for step, n in zip(stride, taps, strict=True)) or problem.dilation != (1, 1):
+        return None
+    if problem.x.shape[0] * math.prod(taps) < OFTEN[w.itemsize] * math.prod(stride):
+        return None
+    found = candidates(problem)
+    best = min(found, key=lambda pair: pair[0])[1] if found else None
+    return best if best and space_bytes(problem, best) <= min(policy.workspace_limit, LIMIT32) else None
+
+
+def kernel(dtype: str, config: RowsConfig) -> Kernel:
+    config = replace(config, pitch=0, count=0, rows=1, channels=1)  # those are arguments
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.unshared.inputs.device import asked as _unshared_inputs_asked
+        from numbadnn.kernels.conv.unshared.inputs.device import rows as _unshared_inputs_rows
+
+        return (_unshared_inputs_asked if config.asked else _unshared_inputs_rows).boxes(dtype, config)
+
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i32 i32 i64*3 i64*4" + (
+        " i32" if config.asked else ""
+    )
+    numbers = (*astuple(config)[:3], *config.taps, config.places, *config.stride, *astuple(config)[6:23])
+    name = f"unshared rows {dtype} " + " ".join(str(int(v)) for v in numbers)
+    return Kernel(name, parameters, build, config.threads, config.resident, config.turned)
+
+
+def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable:
+    """Two launches, the second of which starts before the first has ended, and waits for it; one before them turns y."""
+    dtype, device, w, lot = problem.x.dtype, policy.device, problem.w, lot_of(config.kept, "float32")
+    N, slices, tiles = problem.x.shape[0], -(-w.shape[3] // config.channels), tiles_of(problem, config.tile)
+    first = kernel(dtype, config)
+    y_strides = unshared_turned.strides(problem.y.shape, config.kept) if config.turned else problem.y.strides
+    scalars = (
+        *(slices, problem.groups, N, w.shape[0] // problem.groups, w.shape[3], config.channels, tiles[1], config.tile),
+        *(problem.y.shape[2:], pitch_of(problem, config), y_pitch_of(problem, config)),
+        *(seen_of(problem, config.tile)[0], w.strides[:3], y_strides, *((config.count,) if config.asked else ())),
+    )
+    grid = (blocks_of(problem, config), 1, 1)
+    launch = first.prepare(device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
+    added = (
+        collecting(problem, "float32", device, config.tile, 0, config.kept, lot)
+        if config.own
+        else _collecting(problem, config, device)
+    )
+    steps = [(launch, "y w space"), (added, "space x")]
+    if config.turned:
+        behind = f"space+{boxes_bytes(problem, config)}"
+        turn = unshared_turned.turning((problem.y,), device, config.kept)
+        steps[:1] = [(turn, f"y 0 {behind}"), (launch, f"{behind} w space")]
+    direct = sequence("y w x space", steps)
+
+    facts = {"kernel": first.name, "config": config}
+    arithmetic = "ieee" if config.own else "tensor_core"
+    return around(direct, facts, space_bytes(problem, config), arithmetic, "run_to_run")
+
+
+def collect_kernel(dtype: str, kept: int, ahead: int) -> Kernel:
+    """What adds the boxes of tensor cores, ``ahead`` of them under way."""
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.unshared.inputs.device import rows_collect as _unshared_inputs_rows_collect
+
+        return _unshared_inputs_rows_collect.collect(dtype, kept, ahead)
+
+    parameters = f"ptr ptr {'i32 ' * 8}{'i32*2 ' * 5}{'i64*2 ' * 8}i64*4 f32 f32"
+    return Kernel(f"unshared rows collect {dtype} {kept} {ahead}", parameters, build, COLLECTORS, 6, early=True)
+
+
+def _collecting(problem: ConvProblem, config: RowsConfig, device: int) -> Any:
+    (N, _, H, W), C = problem.x.shape, problem.w.shape[3]
+    (down, right), places = problem.stride, config.places
+    slices, tiles, seen = -(-C // config.channels), tiles_of(problem, config.tile), seen_of(problem, config.tile)
+    units = problem.groups * slices * config.lots
+    scalars = (
+        *(N, C, config.channels, slices, config.lots, units, config.count, places, problem.stride, (H, W), tiles),
+        *(tuple(low for low, _ in problem.padding), seen),
+        *(reciprocal(n) for n in (W, H, config.lots, slices, config.count, places, down, places * right)),
+        *(problem.x.strides, problem.alpha, problem.beta),
+    )
+    boxes = -(-seen[0] // (config.count // places * down)) * -(-seen[1] // (places * right))
+    collect = collect_kernel(problem.x.dtype, config.kept, 4 if boxes <= 4 else 6)
+    # a thread has eight sums, of fewer images than four fewer
+    grid = (-(-(units * -(-config.kept // 4) * H * W * 4) // COLLECTORS), 1, 1)
+    return collect.prepare(device, grid, (COLLECTORS, 1, 1), scalars)
+
+
+def hopper_kernels() -> Iterator[Kernel]:
+    """Many images and one."""
+    nine, three, far = (9, 9), (3, 3), (1, 1)
+    many = RowsConfig(32, 32, 12, nine, 5, far, 4, 5, 16, 3, 1, False, False, 1, True, 0, True)
+    yield kernel("float16", many)
+    yield kernel("float16", replace(many, align=128, cut=True))
+    yield kernel("bfloat16", RowsConfig(16, 8, 12, nine, 7, far, 4, 5, 16, 3, 2, True, True, 1, True))
+    whole = RowsConfig(16, 8, 12, three, 4, far, 1, 4, 16, 2, 2, True, False, 1, False, 0, False, True)
+    yield kernel("float16", replace(whole, even=True, pair=4, align=32, quads=True))
+    yield kernel("float16", replace(whole, images=32, kept=32))
+    yield kernel("float16", replace(whole, images=32, kept=32, even=True, pair=4, align=32, quads=True))
+    yield kernel("bfloat16", RowsConfig(16, 1, 12, three, 4, far, 1, 8, 16, 2, 2, True, True, 1, False))
+    for kept, ahead in ((32, 6), (8, 4), (1, 4)):
+        yield collect_kernel("bfloat16" if kept == 8 else "float16", kept, ahead)
+    yield kernel("float32", RowsConfig(32, 32, 12, nine, 5, far, 4, 5, 8, 6, 2, False, False, 1, True, 8, True))
+    yield kernel("float32", RowsConfig(32, 32, 6, three, 2, far, 1, 3, 16, 3, 2, False, False, 2, False, 16))
+    yield kernel("float32", RowsConfig(8, 8, 6, three, 2, far, 1, 3, 16, 3, 2, False, False, 2, False, 4))
+    yield kernel("float32", RowsConfig(1, 1, 3, three, 4, far, 1, 4, 16, 3, 2, False, False, 1, False, 1))

@@ -1,0 +1,213 @@
+"""Tiles of the kernels that keep the sums of an unshared gradient in registers: which of them fit, and an estimate for each.
+
+``unshared_inputs_rows`` says when they are taken.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from dataclasses import replace
+
+from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
+    COPY,
+    EIGHT,
+    LANES,
+    OTHERS,
+    ROWS,
+    RowsConfig,
+    blocks_of,
+    boxes_bytes,
+    shared_bytes,
+    slot_of,
+)
+from numbadnn.kernels.conv.unshared.parts.tile import seen_of, tiles_of, vector
+from numbadnn.kernels.softmax.layout import LARGEST_ROOM
+from numbadnn.ops.conv import ConvProblem
+
+#: bytes of the rings of a multiprocessor, which keep memory busy
+RING = 112 * 1024
+#: the same of a ring that a warp of its own fills, by bytes of an element, and its fewest pieces: more were slower on an H200
+ASKED_RING, ASKED_DEPTH = {2: 126 * 1024, 4: 84 * 1024}, 4
+MOST_DEPTH, MOST_PLACES, MOST_ROWS, MOST_DEEP = 8, 8, 16, 4
+LEAST_DEPTH, MULTIPROCESSORS, MANY = 5, 132, 16
+#: images from which on y's values are turned before, where a block has many positions
+TURNED = 16
+#: bytes of boxes in a microsecond, written and collected, by bytes of an element
+BOXES = {2: 1.5e6, 4: 1.3e6}
+#: cycles of a warp for a piece that is not for it; microseconds of a line's copy, and by which whole lines are there sooner
+PASSING, COPYING, SOONER = 40, 0.002, 1.0
+
+
+@functools.lru_cache(256)
+def candidates(problem: ConvProblem) -> list[tuple[float, RowsConfig]]:
+    """(estimated microseconds, configuration) of all that fit."""
+    C, (P, Q), once = problem.w.shape[3], problem.y.shape[2:], 16 // problem.w.itemsize
+    downs = sorted({-(-P // -(-P // n)) for n in range(1, MOST_ROWS + 1)})
+    acrosses = sorted({-(-Q // -(-Q // n)) for n in range(1, MOST_PLACES + 1)})
+    found = []
+    for channels in sorted({-(-C // parts) for parts in (1, 2, 4, 8)}):
+        if vector(problem, channels, once) < once:
+            continue  # a line of filters is copied 16 bytes at a time
+        tiles = itertools.product(downs, acrosses)
+        for tile, own, deep in itertools.product(tiles, owns(problem, channels), range(1, MOST_DEEP + 1)):
+            tried = [fitted(problem, tile, channels, own, deep)]
+            packed = channels == C and problem.w.strides[2] == math.prod(problem.w.shape[3:])
+            if packed and deep == 1 and own == 0:
+                tried.append(fitted(problem, tile, channels, own, whole=True))
+            found += [(rank(problem, config), config) for config in tried if config]
+    return found
+
+
+def owns(problem: ConvProblem, channels: int) -> list[int]:
+    """Images of a thread that are tried: those that leave no lanes without a channel; 0 on tensor cores."""
+    if problem.w.itemsize == 2:
+        return [0]
+    images = 1 << (problem.x.shape[0] - 1).bit_length()
+    return [
+        own for own in (1, 2, 4, 8, 16) if own <= images and (own == 1 or LANES * own // images <= max(channels, EIGHT))
+    ]
+
+
+def fitted(
+    problem: ConvProblem, tile: tuple[int, int], channels: int, own: int, deep: int = 1, whole: bool = False
+) -> RowsConfig | None:
+    """With two blocks on a multiprocessor where there are enough and they fit, and a ring of ``RING`` bytes for both."""
+    if deep > tile[0] or (deep > 1 and problem.x.shape[0] <= EIGHT and math.prod(tile) < MANY):
+        return None  # what groups of rows save is less than the passing by costs
+    for resident in (1,) if whole else (2, 1):
+        config = configured(problem, tile, channels, 2, resident, own, deep, whole)
+        if resident == 2 and blocks_of(problem, config) <= MULTIPROCESSORS:
+            continue
+        room = LARGEST_ROOM if resident == 1 else LARGEST_ROOM // 2 - 1024
+        least, ring = 2 if deep == 1 else LEAST_DEPTH, RING
+        if config.asked:
+            least, ring = ASKED_DEPTH, ASKED_RING[problem.w.itemsize]
+        depth = min(MOST_DEPTH, max(least, ring // resident // slot_of(problem, config)))
+        depths = [tile[0] * config.steps] if whole else list(range(2, depth + 1))
+        fits = [c for c in (replace(config, depth=n) for n in depths) if shared_bytes(problem, c) <= room]
+        if fits and fits[-1].depth <= MOST_DEPTH and config.sums + OTHERS <= config.registers:
+            return fits[-1]
+    return None
+
+
+def configured(
+    problem: ConvProblem,
+    tile: tuple[int, int],
+    channels: int,
+    depth: int,
+    resident: int = 1,
+    own: int = 0,
+    deep: int = 1,
+    whole: bool = False,
+) -> RowsConfig:
+    """As many warps as ``channels`` of every row of taps need."""
+    kept, K = 1 << (problem.x.shape[0] - 1).bit_length(), problem.w.shape[0] // problem.groups
+    images, taps = max(16, kept) if own == 0 else kept, (problem.taps[0], problem.taps[1])
+    lots = -(-channels // (EIGHT if own == 0 else LANES * own // images))
+    turns, piece = -(-channels * math.prod(taps) * problem.w.itemsize // (LANES * 16)), ROWS
+    if own and deep > 1:  # so that a ring has some for every row of a group
+        piece = ROWS // 2 if turns < 9 else ROWS // 4
+    stride, flip = (problem.stride[0], problem.stride[1]), bool(problem.flip)
+    many, ragged = math.prod(tile) >= MANY, K % piece > 0
+    shape = (tile[1], stride, deep, depth, piece, turns, -(-K // piece), flip, ragged, resident, many, own)
+    even = problem.y.shape[3] % tile[1] == 0
+    found = RowsConfig(
+        images, kept, 0, taps, *shape, False, whole, even, count=math.prod(tile), rows=tile[0], channels=channels
+    )
+    found = replace(found, warps=found.high * lots)
+    # tensor cores would multiply what lies behind the last filter's values
+    found = replace(found, turned=found.asked and not whole and kept >= TURNED and not (ragged and own == 0))
+    if own:
+        return found
+    items = tile[0] * found.steps * found.tiles
+    quads = whole and tile[1] == 4 and even and vector_of_y(problem) >= 4 and items <= found.warps
+    return laid_out(problem, replace(cut_evenly(problem, found), quads=quads))
+
+
+def cut_evenly(problem: ConvProblem, config: RowsConfig) -> RowsConfig:
+    """With equally many positions in all tiles of a strip of columns, where those are no whole rows of it.
+
+    They reach as many rows of positions as before, and a pixel is in two tiles of a strip at most.
+    """
+    P, down = problem.y.shape[2], tiles_of(problem, config.tile)[0]
+    count = -(-P * config.places // down)
+    rows, seen = 1 + -(-(count - 1) // config.places), seen_of(problem, config.tile)[0]
+    fewest = count // config.places * problem.stride[0]  # rows of pixels from a tile to the next
+    can = config.asked and not config.own and not config.whole and rows <= config.rows and seen <= 2 * fewest
+    return replace(config, count=count, cut=True) if can and count % config.places else config
+
+
+def laid_out(problem: ConvProblem, config: RowsConfig) -> RowsConfig:
+    """With filters where bulk copies bring them quickest: the two ends of one should have up to 128 bytes' place in common.
+
+    That takes a pitch that differs from the filters' distance in memory by a multiple of those; and of such pitches, one by
+    which no more than two lanes meet in a bank of shared memory.
+    """
+    of_channel = math.prod(config.taps) * problem.w.itemsize
+    length = config.channels * of_channel * (config.places if config.whole else 1)
+    apart = problem.w.strides[0] * problem.w.itemsize
+    tried = [(COPY, (length - 16 + 127) // 128 * 128 + 16)]
+    if config.asked:
+        pitches = {align: range(length + (apart - length) % align, length + 129, align) for align in (128, 32)}
+        tried = [(align, pitch) for align in pitches for pitch in pitches[align]] + tried
+    found = ((align, pitch, *spread(pitch, of_channel)) for align, pitch in tried)
+    align, pitch, _, pair = next((f for f in found if f[2] <= 2), (*tried[-1], *spread(tried[-1][1], of_channel)))
+    return replace(config, align=align, pitch=pitch, pair=pair)
+
+
+def vector_of_y(problem: ConvProblem) -> int:
+    """Neighbouring values of y's rows that are one access, wherever a multiple of so many columns begins."""
+    y, vec = problem.y, 4 if problem.y.aligned and problem.y.strides[3] == 1 else 1
+    return vec if not any(stride % vec for stride in y.strides[:3]) else 1
+
+
+@functools.lru_cache(1024)
+def spread(pitch: int, of_channel: int) -> tuple[int, int]:
+    """(lanes of a warp that meet in a bank of shared memory, ``pair``): which filters a lane should have so that few do."""
+
+    def fullest(pair: int) -> int:
+        low, high = sorted({1, 2, 4} - {pair})
+        starts = [(lane % 2 * low + lane // 2 % 2 * high) * pitch + lane // 4 * of_channel for lane in range(LANES)]
+        banks = [start // 4 % 32 for start in starts]
+        return max(banks.count(bank) for bank in banks)
+
+    return min((fullest(pair), pair) for pair in (1, 2, 4))
+
+
+def busiest(config: RowsConfig) -> float:
+    """How many warps multiply for a position on the fullest quarter of a multiprocessor, on average over a group's rows."""
+    lots, quarters = config.warps // config.high, [0, 0, 0, 0]
+    if config.deep == 1:
+        return -(-config.warps * config.resident // 4)
+    for row, a, lot in itertools.product(range(config.high), range(config.deep), range(lots)):
+        quarters[(lot * config.high + row) % 4] += 0 <= row - a * config.stride[0] < config.taps[0]
+    return max(quarters) * config.resident / config.deep
+
+
+def rank(problem: ConvProblem, config: RowsConfig) -> float:
+    """An estimate from an H200: launches, filters or what the fullest quarter of a multiprocessor issues, y's values, boxes."""
+    K, taps, positions = problem.w.shape[0] // problem.groups, config.taps[1], config.count
+    if config.own:
+        position, rate = K * (taps * (config.own + 3) + config.own / 4 + 6) + config.steps * 150, 1.0
+    else:
+        position, rate = config.steps * (taps * (6 + config.tiles) + 140), 0.55
+    blocks, at_once = blocks_of(problem, config), MULTIPROCESSORS * config.resident
+    waves = -(-blocks // at_once)
+    passing = config.warps - config.warps // config.high * config.taps[0]  # warps that a piece is not for
+    cycles = position * busiest(config) + config.steps * PASSING * passing * config.resident / 4
+    own = waves * positions * cycles / (1755 * rate)
+    stream = problem.w.size * problem.w.itemsize / 3.6e6 * (1.3 - 0.3 * blocks / (waves * at_once))
+    loads = waves * positions * K * config.kept / (LANES * config.warps)
+    # of two blocks of threads one's beginning is hidden behind the other's products
+    start = 5.0 if config.own and config.resident == 2 else 6.0
+    if config.whole:
+        start += COPYING * config.rows * K - SOONER
+    return (
+        start
+        + max(own, stream)
+        + 0.1 * min(own, stream)
+        + 0.1 * loads
+        + boxes_bytes(problem, config) / BOXES[problem.w.itemsize]
+    )

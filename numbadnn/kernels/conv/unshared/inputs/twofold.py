@@ -1,0 +1,238 @@
+"""Gradients of unshared convolutions' images in float32, as two float16 (``_scaled_halves``): which tiles fit, their plans.
+
+A block cuts the values of y of its positions itself, a row of them at a time. Filters of more rows than registers hold sums of,
+and rows of positions that no tiles of equal width divide, are ``unshared_inputs_split``'s, whose second kernel adds the boxes
+here as well. The device code is in ``_unshared_inputs_twofold``.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass, replace
+
+from numbadnn.kernels.build.launch import Kernel, sequence
+from numbadnn.kernels.build.plans import around
+from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.conv.unshared.forward.twofold import floor_of, spread_of
+from numbadnn.kernels.conv.unshared.inputs import rows as unshared_inputs_rows
+from numbadnn.kernels.conv.unshared.inputs import rows_config as unshared_inputs_rows_config
+from numbadnn.kernels.conv.unshared.inputs import split as unshared_inputs_split
+from numbadnn.kernels.conv.unshared.inputs import split_config as unshared_inputs_split_config
+from numbadnn.kernels.conv.unshared.inputs.split import AS_QUICK, collecting_boxes
+from numbadnn.kernels.conv.unshared.inputs.split_config import (
+    EIGHT,
+    LANES,
+    MULTIPROCESSORS,
+    PIECE,
+    RINGS,
+    blocks_of,
+    box_of,
+    boxes_bytes,
+    steps_of,
+)
+from numbadnn.kernels.conv.unshared.parts.tile import seen_of, vector
+from numbadnn.kernels.softmax.layout import LARGEST_ROOM
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
+
+#: halves of a number; warps that cut y, of four that multiply nothing; lots of y that each has under way
+HALVES, FILLERS, AHEAD = 2, 2, 3
+#: places of the ring and of y's rows: 16 at most, each has two barriers in front of the ring
+MOST_WARPS, MOST_DEPTH, LEAST_DEPTH, CHUNKS = 16, 10, 3, 4
+#: registers of a thread beside its sums; of one of the warps that multiply nothing
+OTHERS, FEWER = 80, 80
+#: cycles of a quarter of a multiprocessor for a tap of eight channels and what belongs to it, for a column of taps, for a
+#: slot
+TAP, COLUMN_OF_TAPS, PASSING = 75, 100, 60
+#: cycles of a copy of a filter; of a position whose values of y are copied one by one
+COPYING, UNALIGNED = 90, 2000
+
+
+@dataclass(frozen=True, slots=True)
+class InputsTwofoldConfig:
+    """A block has ``places`` neighbouring positions of each of ``rows`` rows, and ``channels`` of a group.
+
+    ``warps`` that multiply, each ``lots`` times eight channels; ``depth`` slots of 16 filters; ``ragged``: the last one has
+    fewer; ``vec`` values of y are a copy; there are places for ``chunks`` times those of a row and 16 filters.
+    """
+
+    images: int
+    warps: int
+    taps: tuple[int, int]
+    stride: tuple[int, int]
+    depth: int
+    flip: bool
+    ragged: bool
+    lots: int
+    places: int
+    vec: int
+    chunks: int = CHUNKS
+    rows: int = 1
+    channels: int = 1
+
+    @property
+    def tiles(self) -> int:
+        """Products that have all images."""
+        return self.images // 16
+
+    @property
+    def of_lot(self) -> int:
+        """Sums of a thread for a pixel of eight channels."""
+        return 4 * self.tiles
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        return self.rows, self.places
+
+    @property
+    def of_y(self) -> int:
+        """Bytes of y's values of a position and 16 filters, and of the inverses of the images' scales."""
+        return HALVES * self.tiles * 512 + 2 * self.images
+
+    @property
+    def raw_bytes(self) -> int:
+        """Of a lot of y: a lane has two images and four filters."""
+        return 8 * LANES * self.places * 4
+
+    @property
+    def padded(self) -> int:
+        """Warps in front of those that ask: registers go to whole groups of four, at least two."""
+        return max(8, -(-self.warps // 4) * 4)
+
+    @property
+    def threads(self) -> int:
+        return LANES * (self.padded + 4)
+
+    @property
+    def begun(self) -> int:
+        """Registers that all threads begin with."""
+        return 512 * 4 // (self.padded + 4) // 8 * 8
+
+    @property
+    def registers(self) -> int:
+        """Of a thread that multiplies: those that ask give theirs to the others."""
+        return min(240, (self.begun * (self.padded + 4) - FEWER * 4) // self.padded // 8 * 8)
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> InputsTwofoldConfig | None:
+    """The least estimate of what fits; None where others are to do it."""
+    found = candidates(problem) if unshared_inputs_split.suits(problem, policy) and _spread(problem) else []
+    if not found:
+        return None
+    us, best = min(found, key=lambda pair: pair[0])
+    if any(us > theirs for theirs in _others(problem, policy)):
+        return None
+    return best if boxes_bytes(problem, best) <= min(policy.workspace_limit, LIMIT32) else None
+
+
+def _others(problem: ConvProblem, policy: Policy) -> Iterator[float]:
+    """Estimates for the other kernels of float32 with sums in registers."""
+    if split := unshared_inputs_split.heuristic(problem, policy):
+        yield unshared_inputs_split_config.rank(problem, split)
+    if rows := unshared_inputs_rows.heuristic(problem, policy):
+        yield AS_QUICK * unshared_inputs_rows_config.rank(problem, rows)
+
+
+@functools.lru_cache(256)
+def candidates(problem: ConvProblem) -> list[tuple[float, InputsTwofoldConfig]]:
+    """(estimated microseconds, configuration) of all that fit."""
+    C, (P, Q), found = problem.w.shape[3], problem.y.shape[2:], []
+    for channels in sorted({-(-C // parts) for parts in (1, 2, 4, 8)}):
+        if vector(problem, channels, 4) < 4:
+            continue  # a line of filters is copied 16 bytes at a time
+        for places in (n for n in range(1, min(Q, MOST_WARPS) + 1) if Q % n == 0):
+            beside = Q // places * problem.groups * -(-C // channels)
+            for rows in {min(P, -(-P * beside // (MULTIPROCESSORS * waves))) for waves in (1, 2, 3)}:
+                tried = (configured(problem, (rows, places), channels, lots) for lots in (1, 2))
+                found += [(rank(problem, config), config) for config in tried if config]
+    return found
+
+
+def configured(
+    problem: ConvProblem, tile: tuple[int, int], channels: int, lots: int, depth: int = 0
+) -> InputsTwofoldConfig | None:
+    """With as many slots as fit, if not said how many."""
+    images, K = max(16, 1 << (problem.x.shape[0] - 1).bit_length()), problem.w.shape[0] // problem.groups
+    warps = seen_of(problem, tile)[1] * -(-channels // (EIGHT * lots))
+    taps, stride, y = (problem.taps[0], problem.taps[1]), (problem.stride[0], problem.stride[1]), problem.y
+    rows = y.aligned and y.strides[3] == 1 and not any(s % 4 for s in (*y.strides[:3], tile[1]))
+    shape = (bool(problem.flip), K % PIECE > 0, lots, tile[1], 4 if rows else 1, CHUNKS, tile[0], channels)
+    config = InputsTwofoldConfig(images, warps, taps, stride, 0, *shape)
+    slot = PIECE * pitch_of(problem, channels)
+    depth = depth or min(MOST_DEPTH, (LARGEST_ROOM - shared_bytes(problem, config)) // slot)
+    fits = warps <= MOST_WARPS and taps[0] * lots * config.of_lot + OTHERS <= min(config.registers, config.begun)
+    return replace(config, depth=depth) if fits and depth >= LEAST_DEPTH else None
+
+
+def pitch_of(problem: ConvProblem, channels: int) -> int:
+    """Bytes from one filter's line in a slot to the next: neighbours begin in other banks, and 32 bytes as they do in memory.
+
+    A copy is the quicker the more its two ends have in common.
+    """
+    length = channels * math.prod(problem.taps) * 4
+    return length + (32 - length) % 128
+
+
+def shared_bytes(problem: ConvProblem, config: InputsTwofoldConfig) -> int:
+    of_y = config.chunks * config.places * config.of_y + FILLERS * AHEAD * config.raw_bytes
+    return RINGS + config.depth * PIECE * pitch_of(problem, config.channels) + of_y
+
+
+def rank(problem: ConvProblem, config: InputsTwofoldConfig) -> float:
+    """An estimate from an H200: launches, what copies of filters, memory or products take, boxes written and added."""
+    taps, steps, blocks = config.taps, steps_of(problem), blocks_of(problem, config)
+    waves, positions = -(-blocks // MULTIPROCESSORS), config.rows * config.places
+    column = taps[0] * config.lots * TAP * config.tiles / 2 + COLUMN_OF_TAPS
+    units = -(-config.channels // (EIGHT * config.lots))
+    multiplying = (taps[1] * units * column + config.warps * PASSING) / 4
+    passed = positions * steps * max(multiplying, PIECE * COPYING) + (UNALIGNED if config.vec == 1 else 0) * positions
+    stream = (problem.w.size + problem.y.size) * 4 / 3.9e6
+    boxes = blocks * math.prod(box_of(problem, config)) * config.channels * config.images * 4
+    return 5 + max(waves * passed / 1755, stream) + boxes / 1.6e6
+
+
+def kernel(config: InputsTwofoldConfig) -> Kernel:
+    config = replace(config, rows=1, channels=1)  # those are arguments
+
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.unshared.inputs.device import twofold as _unshared_inputs_twofold
+
+        return _unshared_inputs_twofold.boxes(config)
+
+    numbers = (config.images, config.warps, *config.taps, *config.stride, *astuple(config)[4:11])
+    name = "unshared inputs twofold " + " ".join(str(int(v)) for v in numbers)
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i32*2 i32 i32 i64*3 i64*4"
+    return Kernel(name, parameters, build, config.threads)
+
+
+def plan(problem: ConvProblem, policy: Policy, config: InputsTwofoldConfig) -> Executable:
+    """Boxes and their sums, which start before those have ended."""
+    first, (C, K), spread = kernel(config), (problem.w.shape[3], problem.w.shape[0] // problem.groups), _spread(problem)
+    scalars = (
+        *(-(-C // config.channels), problem.groups, problem.x.shape[0], K, C, config.channels, config.tile),
+        *(problem.y.shape[2:], pitch_of(problem, config.channels), box_of(problem, config)),
+        *(floor_of(spread), spread, tuple(4 * step for step in problem.w.strides[:3]), problem.y.strides),
+    )
+    grid, block = (blocks_of(problem, config), 1, 1), (config.threads, 1, 1)
+    launch = first.prepare(policy.device, grid, block, scalars, shared_bytes(problem, config))
+    steps = [(launch, "y w space"), (collecting_boxes(problem, policy, config), "space x y w")]
+    facts = {"kernel": first.name, "config": config}
+    return around(sequence("y w x space", steps), facts, boxes_bytes(problem, config), "ieee", "run_to_run")
+
+
+def _spread(problem: ConvProblem) -> int:
+    """Of as many terms as inner pixels have, less what the last filters' products leave empty: each is an addition as well."""
+    K = problem.w.shape[0] // problem.groups
+    reached = math.prod(taps // step for taps, step in zip(problem.taps, problem.stride, strict=True))
+    return spread_of(K * reached - reached * (-(-K // PIECE) - K // PIECE))
+
+
+def hopper_kernels() -> Iterator[Kernel]:
+    """Filters of several sizes, as many images as a product has and twice as many."""
+    far = (1, 1)
+    yield kernel(InputsTwofoldConfig(32, 12, (3, 3), far, 7, False, False, 2, 4, 4))
+    yield kernel(InputsTwofoldConfig(32, 12, (5, 5), far, 5, True, False, 1, 2, 1))
+    yield kernel(InputsTwofoldConfig(16, 9, (7, 7), (2, 2), 6, False, True, 1, 2, 1))

@@ -1,0 +1,131 @@
+"""What the positions of a block see, as numbers of float32: the box of their pixels, and where in it each term is.
+
+The box lies in shared memory, [channel, row of taps, column][image], so that one access gives four images; a term (channel, tap)
+is a place in it, and at the next position the place ``stride`` columns further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from numbadnn.kernels.conv.unshared.forward.box import BoxConfig
+from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
+from numbadnn.kernels.lang.access import load
+from numbadnn.kernels.lang.async_copies import copy_or_zero_at
+from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.problem import ITEMSIZE
+
+
+def fill_box(dtype: str, config: BoxConfig, once: int) -> Callable[..., None]:
+    """``fill(shared, start, x, strides, N, box, corner, down, image)``: 0 outside the image and past the images.
+
+    Of float32 it only begins: ``wait_async`` waits for it. Of other types a thread has ``once`` loads under way.
+    """
+    return _copy_box(config) if dtype == "float32" else _gather_box(dtype, config, once)
+
+
+def _gather_box(dtype: str, config: BoxConfig, once: int) -> Callable[..., None]:
+    """All loads, then all stores: for all that the compiler knows a store might change what is loaded."""
+    read, size, threads, images, cell = (
+        load(dtype, "float32"),
+        ITEMSIZE[dtype],
+        config.threads,
+        config.images,
+        config.cell,
+    )
+    batch = min(once, images)
+    cells = once // batch
+
+    @device
+    def fill(shared, start, x, strides, N, box, corner, down, image):  # type: ignore[no-untyped-def]
+        held, inside = cuda.local.array(once, f32), cuda.local.array(cells, np.bool_)
+        number = i32(box[0] * box[1] * box[2])
+        for i0 in range(i32(cuda.threadIdx.x), number, i32(threads * cells)):
+            for first in range(0, images, batch):
+                for u in range(cells):
+                    i = min(i32(i0 + u * threads), i32(number - 1))
+                    line = i32(u32(i) // u32(box[2]))
+                    c = i32(u32(line) // u32(box[1]))
+                    h, v = i32(corner[0] + (line - c * box[1]) * down), i32(corner[1] + i - line * box[2])
+                    inside[u] = h >= 0 and h < image[0] and v >= 0 and v < image[1]
+                    at = i64(c) * strides[1] + i64(h) * strides[2] + i64(v) * strides[3]
+                    pixel = x + (at if inside[u] else i64(0)) * size
+                    for n in range(batch):
+                        held[u * batch + n] = read(pixel + min(i32(first + n), i32(N - 1)) * strides[0] * size)
+                for u in range(cells):
+                    i = i32(i0 + u * threads)
+                    if i < number:
+                        for n in range(batch):
+                            value = held[u * batch + n] if inside[u] and first + n < N else f32(0)
+                            shared[i32(start + i * cell + first + n)] = value
+
+    return fill
+
+
+def _copy_box(config: BoxConfig) -> Callable[..., None]:
+    """A copy of 4 bytes turns as it goes. Eight neighbouring pixels of four images meet all banks."""
+    quarter, images, cell, copy = config.threads // 4, config.images, config.cell, copy_or_zero_at(4)
+
+    @device
+    def fill(shared, start, x, strides, N, box, corner, down, image):  # type: ignore[no-untyped-def]
+        thread, own = i32(cuda.threadIdx.x >> 2), i32(cuda.threadIdx.x & 3)
+        area, step, four = i32(box[1] * box[2]), i64(strides[0] * 4), i64(strides[0] * 16)
+        c = i32(u32(thread) // u32(area))
+        row = i32(u32(thread - c * area) // u32(box[2]))
+        column = i32(thread - c * area - row * box[2])
+        deep = i32(u32(quarter) // u32(area))  # what lies between two pixels of a thread
+        below = i32(u32(quarter - deep * area) // u32(box[2]))
+        right = i32(quarter - deep * area - below * box[2])
+        to = i32(start + thread * cell + own)
+        for _ in range(thread, i32(box[0] * area), quarter):
+            h, v = i32(corner[0] + row * down), i32(corner[1] + column)
+            inside = h >= 0 and h < image[0] and v >= 0 and v < image[1]
+            at = i64(c) * strides[1] + i64(h) * strides[2] + i64(v) * strides[3]
+            pixel = x + (at if inside else i64(0)) * 4 + own * step
+            for n in range(0, images, 4):
+                copy(shared, i32(to + n), pixel, inside and own + n < N)
+                pixel = pixel + four
+            to = i32(to + quarter * cell)
+            column = i32(column + right)
+            row = i32(row + below)
+            c = i32(c + deep)
+            row = i32(row + 1) if column >= box[2] else row
+            column = i32(column - box[2]) if column >= box[2] else column
+            c = i32(c + 1) if row >= box[1] else c
+            row = i32(row - box[1]) if row >= box[1] else row
+
+    return fill
+
+
+def spots_of(threads: int, cell: int) -> Callable[..., None]:
+    """``fill(table, room, terms, taps, dilation, box, flip, past)``: where in the box each term is, ``past`` behind the last one.
+
+    ``dilation``: rows and columns of the box between taps; ``box``: its rows and columns; a pixel has ``cell`` words.
+    """
+
+    @device
+    def fill(table, room, terms, taps, dilation, box, flip, past):  # type: ignore[no-untyped-def]
+        for m in range(i32(cuda.threadIdx.x), room, threads):
+            c, r, s = tap_of(i32(m), taps)
+            at = pixel_at(c, r, s, i32(box[0] * box[1]), taps, dilation, box[1], flip)
+            table[m] = u32(i32(at * cell) if m < terms else past)
+
+    return fill
+
+
+def pixels_of(threads: int) -> Callable[..., None]:
+    """``fill(table, start, number, box, strides)``: where each pixel of a box lies, for ``threads`` threads to look up."""
+
+    @device
+    def fill(table, start, number, box, strides):  # type: ignore[no-untyped-def]
+        """From its first one on, in bytes, and its row and column."""
+        for i in range(i32(cuda.threadIdx.x), number, threads):
+            line = i32(u32(i) // u32(box[1]))
+            column, c = i32(i - line * box[1]), i32(u32(line) // u32(box[0]))
+            row = i32(line - c * box[0])
+            table[i32(start + 2 * i)] = u32((c * strides[1] + row * strides[2] + column * strides[3]) * 4)
+            table[i32(start + 2 * i + 1)] = u32((row << 16) | column)
+
+    return fill

@@ -1,0 +1,163 @@
+"""What the positions of a block see, of 16-bit types, as tensor cores take it.
+
+A block has some neighbouring positions, and some channels at a time. The box of pixels that these see lies in shared memory as
+rows of 8 images, [8 images][channel, row, column][image]: 16 bytes, what ldmatrix takes as a row of a matrix. A term (channel,
+tap) is a place in the box, and at another position the place as many rows and columns further. A table has these places, for
+lanes that name the rows of four matrices. Where the terms are what is written, 32 of them stand in the order
+
+    matrix i, row 2t + e    is term    8t + 2i + e          a lane of the product then has the 8 neighbouring terms from 8t on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from llvmlite import ir
+
+from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
+from numbadnn.kernels.lang.bits import load_bits
+from numbadnn.kernels.lang.cuda import SIMULATED, WORD, cuda, device, i32, i64, intrinsic, types, u32
+from numbadnn.kernels.lang.llvm import _I32, _slot
+
+#: bytes of an element; images of a row of the box, and its words
+SIZE, EIGHT, ROW = 2, 8, 4
+#: no place in a box
+NONE = u32(0x7FFFFFFF)
+
+
+def first_position(tall: int, places: int) -> Callable[..., tuple[int, int, int]]:
+    """``first(index, across, groups)``: the group of a block, and row and column of the first of its positions."""
+
+    @device
+    def first(index, across, groups):  # type: ignore[no-untyped-def]
+        line = i32(u32(index) // u32(across))
+        row = i32(u32(line) // u32(groups))
+        return i32(line - row * groups), i32(row * tall), i32((index - line * across) * places)
+
+    return first
+
+
+def _write_row() -> Callable[..., None]:
+    if SIMULATED:
+
+        def twin(words, start, shared, at):  # type: ignore[no-untyped-def]
+            shared[at : at + ROW] = words[start : start + ROW]
+
+        return twin
+
+    @intrinsic
+    def write(typingctx, words, start, shared, at):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            kind = ir.VectorType(_I32, ROW)
+            vector = ir.Constant(kind, ir.Undefined)
+            for e in range(ROW):
+                word = builder.load(_slot(context, builder, signature.args[0], args[0], args[1], e))
+                vector = builder.insert_element(vector, word, ir.Constant(_I32, e))
+            target = _slot(context, builder, signature.args[2], args[2], args[3], 0)
+            builder.store(vector, builder.bitcast(target, kind.as_pointer())).align = 4 * ROW
+            return context.get_dummy_value()
+
+        return types.void(words, types.int32, shared, types.int32), codegen
+
+    return write
+
+
+#: ``write_row(words, start, shared, at)``: four words to the shared words[at:], one access
+write_row = _write_row()
+
+
+def _gather(cells: int, rows: int, full: bool) -> Callable[..., None]:
+    """``gather(held, from, kept, to, shared, first, plane, step, N)``: so many rows of images of so many pixels.
+
+    All loads, then all stores: for all that the compiler knows a store might change what is loaded. ``full``: there are all of
+    these images.
+    """
+    half = load_bits(SIZE)
+
+    @device
+    def gather(held, begin, kept, to, shared, first, plane, step, N):  # type: ignore[no-untyped-def]
+        for u in range(cells):
+            at = begin[u] + i64(min(i32(EIGHT * first), i32(N - 1))) * step
+            for n in range(rows * EIGHT):
+                held[u * rows * EIGHT + n] = half(at)
+                at = at + (step if full or EIGHT * first + n + 1 < N else i64(0))
+        for u in range(cells):
+            for r in range(rows):
+                for n in range(ROW):
+                    i, image = (u * rows + r) * EIGHT + 2 * n, i32(EIGHT * (first + r) + 2 * n)
+                    word = u32((held[i] | (held[i + 1] << u32(16))) & kept[u])
+                    if not full:
+                        word = u32(
+                            word & (u32(0xFFFF) if image < N else u32(0))
+                            | word & (u32(0xFFFF0000) if image + 1 < N else u32(0))
+                        )
+                    held[(u * rows + r) * ROW + n] = word
+                if to[u] >= 0:
+                    write_row(held, i32((u * rows + r) * ROW), shared, i32(to[u] + (first + r) * plane))
+
+    return gather
+
+
+def fill_seen(images: int, threads: int) -> Callable[..., None]:
+    """``fill(shared, start, plane, x, strides, N, box, corner, image)``: the box, 0 outside the image and past the images.
+
+    A thread walks (channel, row, column) by additions.
+    """
+    planes = images // EIGHT
+    cells, rows = (2, 1) if planes == 1 else (1, 2)
+    gather_all, gather_some, waiting = _gather(cells, rows, True), _gather(cells, rows, False), cells * rows * EIGHT
+
+    @device
+    def fill(shared, start, plane, x, strides, N, box, corner, image):  # type: ignore[no-untyped-def]
+        held, kept = cuda.local.array(waiting, WORD), cuda.local.array(cells, WORD)
+        begin, to = cuda.local.array(cells, np.int64), cuda.local.array(cells, np.int32)
+        thread, area = i32(cuda.threadIdx.x), i32(box[1] * box[2])
+        number, step = i32(box[0] * area), i64(strides[0] * SIZE)
+        c = i32(u32(thread) // u32(area))
+        row = i32(u32(thread - c * area) // u32(box[2]))
+        column = i32(thread - c * area - row * box[2])
+        deep = i32(u32(threads) // u32(area))  # what lies between two pixels of a thread
+        down = i32(u32(threads - deep * area) // u32(box[2]))
+        right = i32(threads - deep * area - down * box[2])
+        for i0 in range(thread, number, i32(cells * threads)):
+            for u in range(cells):
+                i = i32(i0 + u * threads)
+                h, v = i32(corner[0] + row), i32(corner[1] + column)
+                inside = i < number and h >= 0 and h < image[0] and v >= 0 and v < image[1]
+                at = i64(c) * strides[1] + i64(h) * strides[2] + i64(v) * strides[3]
+                begin[u] = x + (at if inside else i64(0)) * SIZE
+                kept[u] = u32(0xFFFFFFFF) if inside else u32(0)
+                to[u] = i32(start + i * ROW) if i < number else i32(-1)
+                column = i32(column + right)
+                row = i32(row + down)
+                c = i32(c + deep)
+                row = i32(row + 1) if column >= box[2] else row
+                column = i32(column - box[2]) if column >= box[2] else column
+                c = i32(c + 1) if row >= box[1] else c
+                row = i32(row - box[1]) if row >= box[1] else row
+            for first in range(0, planes, rows):
+                if EIGHT * (first + rows) <= N:
+                    gather_all(held, begin, kept, to, shared, i32(first), plane, step, N)
+                else:
+                    gather_some(held, begin, kept, to, shared, i32(first), plane, step, N)
+
+    return fill
+
+
+def fill_spots(threads: int, turned: bool) -> Callable[..., None]:
+    """``fill(table, room, terms, taps, dilation, box, flip)``: bytes from the box's start; ``NONE`` past the end.
+
+    ``turned``: in the order for terms that are written, else as they are.
+    """
+
+    @device
+    def fill(table, room, terms, taps, dilation, box, flip):  # type: ignore[no-untyped-def]
+        for i in range(i32(cuda.threadIdx.x), room, threads):
+            lane = i32(i & 31)
+            m = i32(i - lane + ((lane >> 1) & 3) * 8 + (lane >> 3) * 2 + (lane & 1)) if turned else i32(i)
+            c, r, s = tap_of(m, taps)
+            at = pixel_at(c, r, s, i32(box[1] * box[2]), taps, dilation, box[2], flip)
+            table[i] = u32(i32(at * (4 * ROW))) if m < terms else NONE
+
+    return fill

@@ -1,0 +1,97 @@
+"""A tile of positions of an unshared convolution: how many, what they see of the image, and what their kernels are told."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+from numbadnn.kernels.build.support import accumulator_of
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+
+LANES = 32
+
+
+class Tile(Protocol):
+    """What the configurations of these kernels have in common: rows and columns of positions, channels in shared memory."""
+
+    @property
+    def tall(self) -> int: ...
+    @property
+    def places(self) -> int: ...
+    @property
+    def channels(self) -> int: ...
+
+
+def free_order(problem: ConvProblem, policy: Policy) -> bool:
+    """Whether sums in float32 will do, the order of whose terms may depend on how many images and filters there are."""
+    return accumulator_of(problem.w.dtype, policy) == "float32" and policy.determinism in (
+        "run_to_run",
+        "not_guaranteed",
+    )
+
+
+def places_of(Q: int, most: int) -> list[int]:
+    """Numbers of neighbouring positions of a block, the best first: a row's last block has few idle ones, then the most."""
+    return sorted(range(1, min(most, Q) + 1), key=lambda n: (Q / (-(-Q // n) * n) < 0.9, -n))
+
+
+def seen_of(problem: ConvProblem, positions: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of the padded image that so many rows and columns of positions see."""
+    axes = zip(positions, problem.stride, problem.taps, problem.dilation, strict=True)
+    down, right = ((n - 1) * step + (taps - 1) * apart + 1 for n, step, taps, apart in axes)
+    return down, right
+
+
+def wide_of(problem: ConvProblem, positions: tuple[int, int]) -> int:
+    """Columns of a box: so many that neighbouring terms meet all banks, of filters not flipped and one row of positions."""
+    wide = seen_of(problem, positions)[1]
+    return wide + (problem.taps[1] - wide) % 8 if problem.dilation == (1, 1) else wide
+
+
+def lots_of(channels: int) -> list[int]:
+    """How many of a group's channels a block may have at a time, the most first.
+
+    >>> lots_of(24)
+    [24, 16, 8, 4, 2, 1]
+    """
+    return [channels, *(c for c in (64, 32, 16, 8, 4, 2, 1) if c < channels)]
+
+
+def vector(problem: ConvProblem, channels: int, most: int = 8) -> int:
+    """The most terms of a filter that one access may have, in every filter, from every ``channels``-th channel on."""
+    w = problem.w
+    vec = most if w.aligned else 1
+    while vec > 1 and any(
+        v % vec for v in (math.prod(w.shape[3:]), channels * math.prod(problem.taps), *w.strides[:3])
+    ):
+        vec //= 2
+    return vec
+
+
+def tiles_of(problem: ConvProblem, positions: tuple[int, int]) -> tuple[int, int]:
+    """How many tiles of so many rows and columns of positions there are, down and across."""
+    down, right = (-(-size // n) for size, n in zip(problem.y.shape[2:], positions, strict=True))
+    return down, right
+
+
+def blocks_of(problem: ConvProblem, tile: Tile) -> int:
+    """One for each tile of each group."""
+    return math.prod(tiles_of(problem, (tile.tall, tile.places))) * problem.groups
+
+
+#: the kernels' parameters behind the addresses: what ``scalars`` gives
+PARAMETERS = "i32 " * 9 + "i32*2 " * 5 + "i32 i32*2 i64*4 i64*3 i64*4 f32 f32"
+
+
+def scalars(
+    problem: ConvProblem, tile: Tile, room: int, x_strides: tuple[int, ...], y_strides: tuple[int, ...] = ()
+) -> tuple[Any, ...]:
+    """Counts, the table's ``room``, sizes and steps, strides: those of x and of y as they lie in memory or in the workspace."""
+    (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
+    return (
+        *(-(-Q // tile.places), problem.groups, N, K // problem.groups, w.shape[3], tile.channels, P, Q),
+        *(room, (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
+        *(problem.stride, problem.dilation, int(problem.flip), seen_of(problem, (tile.tall, tile.places))),
+        *(x_strides, w.strides[:3], y_strides or problem.y.strides, problem.alpha, problem.beta),
+    )

@@ -1,0 +1,120 @@
+"""The gradient of a filter for each position, of 16-bit types, on tensor cores: sums over images, each filter written once.
+
+A block has ``tall`` rows of some neighbouring positions and some channels of a group. What they see lies in shared memory
+(``_unshared_seen``), and so does what came of them, as a box of its own whose channels are filters. A warp has one position of
+a row after another: its filters times images stay in registers, and 32 terms at a time pass. The columns of a product are
+chosen so that a lane has 8 neighbouring terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numbadnn.kernels.conv.tiles.device.halves import load_matrices
+from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
+from numbadnn.kernels.conv.tiles.device.words import shared_address
+from numbadnn.kernels.conv.unshared.parts.device.seen import (
+    EIGHT,
+    NONE,
+    ROW,
+    SIZE,
+    fill_seen,
+    fill_spots,
+    first_position,
+)
+from numbadnn.kernels.conv.unshared.weights.halves import LANES, TILE, WeightsHalvesConfig
+from numbadnn.kernels.lang.access import load_vector, store_vector
+from numbadnn.kernels.lang.cuda import WORD, cuda, f32, i32, i64, u32
+from numbadnn.kernels.lang.mma import product
+
+
+def weights(dtype: str, config: WeightsHalvesConfig) -> Callable[..., None]:
+    """w[k,p,q,term] = sum over images n of y[n,k,p,q] * what the term sees in image n at (p,q)."""
+    filters, images, places, parts, vec, tall = (
+        *(config.filters, config.images, config.places, config.parts, config.vec, config.tall),
+    )
+    first_of = first_position(tall, places)
+    fill, place_terms = fill_seen(images, config.threads), fill_spots(config.threads, True)
+    look, multiply_add = load_matrices(False), product(dtype, 16)
+    read, write = load_vector(dtype, vec, "float32"), store_vector(dtype, vec, "float32")
+    tiles, planes, steps, both = filters // 16, images // EIGHT, -(-images // 16), images >= 16
+    sums, factors, words = 16 * tiles, 4 * tiles * steps, 4 * planes
+
+    def kernel(  # type: ignore[no-untyped-def]
+        x, y, w, slices, across, groups, N, K, C, channels, P, Q, room, image, taps, padding, stride, dilation, flip, box,
+        x_strides, w_strides, y_strides, alpha, beta,
+    ):  # fmt: skip
+        shared, halves = cuda.shared.array(0, WORD), cuda.shared.array(0, HALF)  # the same memory
+        total, a = cuda.local.array(sums, f32), cuda.local.array(factors, INT32)
+        seen, b = cuda.local.array(words, INT32), cuda.local.array(2, INT32)
+        result, old = cuda.local.array(8, f32), cuda.local.array(8, f32)
+        thread = i32(cuda.threadIdx.x)
+        lane, warp = i32(thread % LANES), i32(thread // LANES)
+        rest = i32(u32(cuda.blockIdx.x) // u32(slices))
+        c0 = i32((i32(cuda.blockIdx.x) - rest * slices) * channels)
+        group, p0, q0 = first_of(rest, across, groups)
+        have, count, rows = min(channels, i32(C - c0)), min(i32(places), i32(Q - q0)), min(i32(tall), i32(P - p0))
+        area = i32(taps[0] * taps[1])
+        terms = i32(have * area)
+        corner = (i32(p0 * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))
+        place_terms(shared, room, terms, taps, dilation, (have, box[0], box[1]), flip)
+        first, plane = x + i64(group * C + c0) * x_strides[1] * SIZE, i32(channels * box[0] * box[1] * ROW)
+        seen_box = (have, box[0], box[1])
+        fill(shared, room, plane, first, x_strides, N, seen_box, corner, image)
+        tops, top_plane = i32(room + planes * plane), i32(filters * tall * places * ROW)
+        g, t = i32(lane >> 2), i32(lane & 3)
+        place, part = i32(warp % places), i32(warp // places)
+        start = i32(shared_address(shared))
+        own = i32(start + (room + place * stride[1] * ROW) * 4)
+        # matrices of y: filters 0 to 7 and 8 to 15 of eight images, then of the next eight
+        row_of_y = i32((lane & 7) + ((lane >> 3) & 1) * 8)
+        own_y = i32(
+            start + (tops + (lane >> 4 if both else 0) * top_plane + (row_of_y * tall * places + place) * ROW) * 4
+        )
+        for k0 in range(0, K, filters):
+            at_y = y + i64(group * K + k0) * y_strides[1] * SIZE
+            tops_box = (min(i32(filters), i32(K - k0)), tall, places)
+            fill(shared, tops, top_plane, at_y, y_strides, N, tops_box, (p0, q0), (P, Q))
+            cuda.syncthreads()
+            for down in range(rows):
+                for m in range(tiles):
+                    for step in range(steps):
+                        at = i32(own_y + (step * 2 * top_plane + (m * 16 * tall + down) * places * ROW) * 4)
+                        look(a, i32((m * steps + step) * 4), halves, at)
+                        if not both:
+                            a[m * 4 + 2], a[m * 4 + 3] = i32(0), i32(0)
+                base = w + (i64(group * K + k0 + g) * w_strides[0] + c0 * area) * SIZE
+                base = base + ((p0 + down) * w_strides[1] + (q0 + place) * w_strides[2]) * SIZE
+                there = i32(own + down * stride[0] * box[1] * (4 * ROW))
+                for s0 in range(0, terms, parts * TILE):
+                    m0 = i32(s0 + part * TILE)
+                    spot = shared[i32(min(m0, i32(room - TILE)) + lane)]
+                    at = i32(there + (i32(0) if spot == NONE else i32(spot)))  # what is past the end is not written
+                    for n in range(planes):
+                        look(seen, i32(4 * n), halves, i32(at + n * plane * 4))
+                    for i in range(sums):
+                        total[i] = f32(0)
+                    for j in range(4):
+                        for step in range(steps):
+                            b[0] = seen[8 * step + j]
+                            b[1] = seen[8 * step + 4 + j] if both else i32(0)
+                            for m in range(tiles):
+                                multiply_add(total, i32((m * 4 + j) * 4), a, i32((m * steps + step) * 4), b, i32(0))
+                    for m in range(tiles):
+                        for upper in range(2):
+                            for j in range(4):
+                                i = (m * 4 + j) * 4 + 2 * upper
+                                result[2 * j], result[2 * j + 1] = f32(alpha * total[i]), f32(alpha * total[i + 1])
+                            f = i32(m * 16 + upper * 8)
+                            for e in range(0, 8, vec):
+                                term = i32(m0 + 8 * t + e)
+                                target = base + (i64(f) * w_strides[0] + term) * SIZE
+                                if k0 + f + g < K and place < count and term < terms:
+                                    if beta != f32(0):
+                                        read(old, i32(e), target)
+                                        for i in range(vec):
+                                            result[e + i] = f32(result[e + i] + beta * old[e + i])
+                                    write(result, i32(e), target)
+            cuda.syncthreads()
+
+    return kernel

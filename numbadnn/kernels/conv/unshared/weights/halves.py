@@ -1,0 +1,116 @@
+"""Which gradients of unshared filters of 16-bit types go to tensor cores, and in what blocks; ``_unshared_weights_halves``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+
+from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.plans import one_launch
+from numbadnn.kernels.conv.unshared.parts.tile import (
+    PARAMETERS,
+    blocks_of,
+    free_order,
+    lots_of,
+    scalars,
+    seen_of,
+    vector,
+)
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
+
+#: terms that a warp has at once
+LANES, TILE = 32, 32
+MOST_IMAGES, MOST_WARPS = 32, 8
+#: of a block: two fit a multiprocessor, and one the smallest; blocks that fill the GPU
+SHARED_BYTES, ENOUGH_BLOCKS = 99 * 1024, 180
+#: fewer leave most rows of a product idle
+FEWEST_FILTERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsHalvesConfig:
+    """A block has ``places`` positions, ``parts`` warps for each, and ``filters`` (16 or 32) at a time.
+
+    ``vec``: terms of an access.
+    """
+
+    images: int
+    filters: int
+    places: int
+    parts: int
+    vec: int
+    tall: int
+    channels: int
+    resident: int = 2
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.places * self.parts
+
+
+def room_of(problem: ConvProblem, config: WeightsHalvesConfig) -> int:
+    """Terms of a block, whole tiles."""
+    return -(-config.channels * math.prod(problem.taps) // TILE) * TILE
+
+
+def shared_bytes(problem: ConvProblem, config: WeightsHalvesConfig) -> int:
+    box = config.channels * math.prod(seen_of(problem, (config.tall, config.places)))
+    tops = config.tall * config.places * config.filters
+    return 4 * (room_of(problem, config) + (box + tops) * config.images // 2)
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> WeightsHalvesConfig | None:
+    """None where the threads of ``numba.unshared`` are to do it."""
+    w, N, Q = problem.w, problem.x.shape[0], problem.y.shape[3]
+    if not problem.unshared or problem.direction != "grad_weights" or w.itemsize != 2:
+        return None
+    if not free_order(problem, policy):
+        return None  # how tensor cores round differs from one to the next
+    K, C = w.shape[0] // problem.groups, w.shape[3]
+    if N > MOST_IMAGES or K < FEWEST_FILTERS:
+        return None
+    images, filters = max(8, 1 << (N - 1).bit_length()), 16 if K <= 16 else 32
+    rows, few = problem.y.shape[2] * problem.groups, -(-Q // 8) * problem.y.shape[2] * problem.groups < ENOUGH_BLOCKS
+    tall = max(
+        1, min(4, rows, problem.taps[0] // (2 * problem.stride[0]))
+    )  # taps reach over each other: pixels are gathered less often
+    found = []
+    few = few and images == 8
+    for places in (5, 4, 2, 1) if few else (8, 5, 4, 2, 1):
+        for channels in lots_of(C):
+            vec, parts = vector(problem, channels), max(1, round(MOST_WARPS / places))
+            config = WeightsHalvesConfig(images, filters, places, parts, vec, tall, channels)
+            if shared_bytes(problem, config) <= SHARED_BYTES:
+                used = Q / (-(-Q // places) * places)
+                found.append((vec * (used if few else used >= 0.9), channels >= min(C, 8), places, channels, config))
+                break
+    return max(found, key=lambda f: f[:4])[4] if found else None
+
+
+def kernel(dtype: str, config: WeightsHalvesConfig) -> Kernel:
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.unshared.weights.device import halves as _unshared_weights_halves
+
+        return _unshared_weights_halves.weights(dtype, config)
+
+    facts = (*astuple(config)[:6], config.resident)
+    name = f"unshared weights halves {dtype} " + " ".join(str(v) for v in facts)
+    return Kernel(name, f"ptr ptr ptr i32 {PARAMETERS}", build, config.threads, config.resident)
+
+
+def plan(problem: ConvProblem, policy: Policy, config: WeightsHalvesConfig) -> Executable:
+    chosen = kernel(problem.x.dtype, config)
+    slices = -(-problem.w.shape[3] // config.channels)
+    told = (slices, *scalars(problem, config, room_of(problem, config), problem.x.strides))
+    grid = (slices * blocks_of(problem, config), 1, 1)
+    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), told, shared_bytes(problem, config))
+    return one_launch(chosen, launch, config, "tensor_core", "run_to_run")
+
+
+def kernels() -> Iterator[Kernel]:
+    """Few images and many."""
+    yield kernel("float16", WeightsHalvesConfig(8, 32, 8, 1, 8, 1, 1))
+    yield kernel("bfloat16", WeightsHalvesConfig(32, 16, 4, 2, 4, 2, 1))

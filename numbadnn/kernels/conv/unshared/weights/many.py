@@ -1,0 +1,138 @@
+"""Gradients of unshared filters over 9 to 32 images with sums in float64; the device code is ``_unshared_weights_many``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass, replace
+
+from numbadnn.gpu import driver as _driver
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.support import accumulator_of
+from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
+from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
+from numbadnn.kernels.softmax.layout import shared_room
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
+
+#: FILTERS: of a product
+LANES, FILTERS = 32, 16
+#: fewer filters leave most rows of a product idle, fewer images are not worth turning
+FEWEST_FILTERS, FEWEST_IMAGES, MOST_IMAGES = 4, 9, 32
+#: the devices whose tensor cores multiply float64 about as quickly as their other units float32
+QUICK_IN_FLOAT64 = ((8, 0), (9, 0), (10, 0))
+#: of all filters, that turning 16 images is worth while; warps of a multiprocessor
+ENOUGH_BYTES, MOST_WARPS = 1 << 25, 16
+#: of an H200, and terms in whose time a block starts
+MULTIPROCESSORS, START = 132, 64
+#: of a filter that a warp has at once
+TILE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsManyConfig:
+    """A block has ``tall`` rows of ``places`` positions, a warp each, and ``terms`` of at most ``channels`` of a group.
+
+    ``vec``: terms of an access; ``whole``: of the products; ``lots`` of 16 filters are multiplied at a time.
+    """
+
+    images: int
+    tall: int
+    places: int
+    resident: int
+    vec: int
+    whole: bool
+    lots: int
+    channels: int
+    terms: int
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.tall * self.places
+
+
+def heuristic(problem: ConvProblem, policy: Policy) -> WeightsManyConfig | None:
+    """None where other kernels of ``numba.unshared`` are to do it."""
+    w, N, (P, Q) = problem.w, problem.x.shape[0], problem.y.shape[2:]
+    K, C, images = w.shape[0] // problem.groups, w.shape[3], max(16, 1 << (N - 1).bit_length())
+    if not problem.unshared or problem.direction != "grad_weights" or w.dtype == "float64":
+        return None
+    if accumulator_of(w.dtype, policy) != "float32" or not FEWEST_IMAGES <= N <= MOST_IMAGES or not P * Q:
+        return None
+    if policy.determinism not in ("run_to_run", "not_guaranteed"):
+        return None  # how tensor cores round differs from one to the next
+    if w.itemsize == 4 and capability_of(policy.device) not in QUICK_IN_FLOAT64:
+        return None
+    if K < FEWEST_FILTERS or not unshared_turned.fits(problem, policy, images):
+        return None
+    if images < MOST_IMAGES and w.size * w.itemsize < ENOUGH_BYTES:
+        return None
+    tall, places, whole = min(P, w.itemsize), places_of(Q, 4)[0], capability_of(policy.device) >= (9, 0)
+    resident, vec = MOST_WARPS // (tall * places), vector(problem, C, 16 // w.itemsize)
+    lots = 2 if w.itemsize == 2 and K > FILTERS else 1  # of float32 the sums of one are all there are registers for
+    config = WeightsManyConfig(images, tall, places, resident, vec, whole, lots, 0, 0)
+    return sliced(problem, config, shared_room(policy.device) // resident - 1024)
+
+
+def sliced(problem: ConvProblem, config: WeightsManyConfig, most: int) -> WeightsManyConfig | None:
+    """The slices of a filter, in whole ``TILE`` bytes, that are done first; a block may have ``most`` bytes of shared memory.
+
+    Of 32 bytes that hold terms of two blocks memory is read as well, which takes longer than all that is written.
+    """
+    area, tile, tiles = math.prod(problem.taps), TILE // problem.w.itemsize, blocks_of(problem, config)
+    terms, found = math.prod(problem.w.shape[3:]), []
+    fewest = max(1, terms // (area * max(1, most // shared_bytes(problem, replace(config, channels=1)))))
+    for slices in range(fewest, fewest + 16):
+        length = -(-terms // (slices * tile)) * tile
+        channels = min(problem.w.shape[3], (area - math.gcd(area, length) + length - 1) // area + 1)
+        one = replace(config, terms=length, channels=channels)
+        turns = -(-slices * tiles // (MULTIPROCESSORS * config.resident))
+        if shared_bytes(problem, one) <= most:
+            found.append((turns * (length + START), -slices, one))
+    return min(found, key=lambda f: f[:2])[2] if found else None
+
+
+def capability_of(device: int) -> tuple[int, int]:
+    """An H200's where there is no device."""
+    return (9, 0) if device < 0 or simulate.active() else _driver.compute_capability(device)
+
+
+def room_of(problem: ConvProblem, config: WeightsManyConfig) -> int:
+    """Of the table: all terms of the channels, and what a warp reads past the last, one tile ahead."""
+    return (config.channels * math.prod(problem.taps) // 32 + 3) * 32
+
+
+def shared_bytes(problem: ConvProblem, config: WeightsManyConfig) -> int:
+    box = config.channels * math.prod(seen_of(problem, (config.tall, config.places))) * config.images
+    return 4 * room_of(problem, config) + box * problem.x.itemsize
+
+
+def kernel(dtype: str, config: WeightsManyConfig) -> Kernel:
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.unshared.weights.device import many as _unshared_weights_many
+
+        return _unshared_weights_many.weights(dtype, config)
+
+    name = f"unshared weights many {dtype} " + " ".join(str(v) for v in astuple(config)[:7])
+    return Kernel(name, f"ptr ptr ptr i32 i32 {PARAMETERS}", build, config.threads, config.resident, True)
+
+
+def plan(problem: ConvProblem, policy: Policy, config: WeightsManyConfig) -> Executable:
+    chosen = kernel(problem.x.dtype, config)
+    slices = -(-math.prod(problem.w.shape[3:]) // config.terms)
+    turned = (unshared_turned.strides(array.shape, config.images) for array in (problem.x, problem.y))
+    told = scalars(problem, config, room_of(problem, config), *turned)
+    grid = (slices * blocks_of(problem, config), 1, 1)
+    shared = shared_bytes(problem, config)
+    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), (slices, config.terms, *told), shared)
+    facts = {"kernel": chosen.name, "config": config}
+    arithmetic = "ieee" if problem.x.itemsize == 4 else "tensor_core"
+    return unshared_turned.executable(problem, policy, config.images, launch, arithmetic, "run_to_run", facts)
+
+
+def kernels() -> Iterator[Kernel]:
+    """Of float32 what sm_80 has as well."""
+    yield kernel("float32", WeightsManyConfig(32, 2, 4, 2, 4, False, 1, 4, 36))
+    yield kernel("bfloat16", WeightsManyConfig(16, 2, 4, 2, 8, True, 2, 4, 36))

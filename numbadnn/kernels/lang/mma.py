@@ -1,0 +1,170 @@
+"""Tensor-core products of a warp, and writes to shared memory of chosen width, each beside its twin for the simulator.
+
+``product(kind, terms, whole)`` is m16n8k8 for TF32 and float64, m16n8k16 for float64 and 16-bit types: lane l = 4*g + t
+holds a = (g,t), (g+8,t), (g,t+4), (g+8,t+4) ... of A, b = (t,g), (t+4,g) ... of B and c = (g,2t), (g,2t+1), (g+8,2t),
+(g+8,2t+1) of C; of 16-bit types a word is two neighbouring terms, and t counts words. Every thread of the block must take
+part. Needs sm_80.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from numbadnn.kernels.lang.access import _numpy_type
+from numbadnn.kernels.lang.cuda import SIMULATED, f32, f64, i32, intrinsic, types
+from numbadnn.kernels.lang.llvm import _DOUBLE, _FLOAT, _I32, _asm, _slot
+from numbadnn.kernels.lang.warp import _EXCHANGE
+
+_TF32 = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
+_HALVES = {
+    "float16": "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+    "bfloat16": "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+}
+
+
+@functools.cache
+def product(kind: str, terms: int, whole: bool = True) -> Callable[..., None]:
+    """``product(sums, at, a, i, b, j)``: sums[at:at+4] += a[i:] times b[j:], of ``terms`` terms.
+
+    ``kind`` is "tf32", "float64", or "float16" or "bfloat16", whose a and b are words of two. Without ``whole`` float64 is
+    several m8n8k4, which is what sm_80 has; sm_90 has the whole.
+    """
+    if SIMULATED:
+        return functools.partial(_product_twin, kind, terms)
+    real, acc = (_DOUBLE, f64) if kind == "float64" else (_FLOAT, f32)
+    words = terms // 2 if kind in _HALVES else terms  # of a row of A
+
+    @intrinsic
+    def multiply(typingctx, sums, at, a, i, b, j):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def slots(array, count):  # type: ignore[no-untyped-def]
+                kind = signature.args[2 * array]
+                return [_slot(context, builder, kind, args[2 * array], args[2 * array + 1], e) for e in range(count)]
+
+            c_slots = slots(0, 4)
+            c, x, y = (
+                [builder.load(s) for s in found] for found in (c_slots, slots(1, words // 2), slots(2, words // 4))
+            )
+            if kind in _HALVES:
+                c = _multiply(builder, _HALVES[kind], "f", "r", real, c, x, y)
+            elif kind == "tf32":
+                x, y = ([builder.bitcast(v, _I32) for v in values] for values in (x, y))
+                c = _multiply(builder, _TF32, "f", "r", real, c, x, y)
+            elif whole:
+                name = f"mma.sync.aligned.m16n8k{terms}.row.col.f64.f64.f64.f64"
+                c = _multiply(builder, name, "d", "d", real, c, x, y)
+            else:
+                name = "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64"
+                for step in range(terms // 4):
+                    upper = _multiply(builder, name, "d", "d", real, c[:2], [x[2 * step]], [y[step]])
+                    c = upper + _multiply(builder, name, "d", "d", real, c[2:], [x[2 * step + 1]], [y[step]])
+            for slot, value in zip(c_slots, c, strict=True):
+                builder.store(value, slot)
+            return context.get_dummy_value()
+
+        arrays = (sums, types.int32, a, types.int32, b, types.int32)
+        return types.void(*arrays) if sums.dtype == acc else None, codegen
+
+    return multiply
+
+
+def _multiply(builder: Any, name: str, c_code: str, a_code: str, real: Any, c: Any, a: Any, b: Any) -> list[Any]:
+    """One instruction: the new values of c."""
+    n, numbers = len(c), iter(range(2 * len(c) + len(a) + len(b)))
+
+    def group(count: int) -> str:
+        return "{" + ",".join(f"${next(numbers)}" for _ in range(count)) + "}"
+
+    template = f"{name} {group(n)}, {group(len(a))}, {group(len(b))}, {group(n)};"
+    constraints = [f"={c_code}"] * n + [a_code] * (len(a) + len(b)) + [c_code] * n
+    found = _asm(builder, template, ",".join(constraints), ir.LiteralStructType([real] * n), [*a, *b, *c])
+    return [builder.extract_value(found, i) for i in range(n)]
+
+
+def _product_twin(kind: str, terms: int, sums: Any, at: int, a: Any, i: int, b: Any, j: int) -> None:
+    """The simulator has no warps: the 32 threads of one meet here, and the last of them multiplies for all."""
+    import threading
+
+    thread: Any = threading.current_thread()
+    number, pack = thread.thread_id, 1 + (kind in _HALVES)
+    count = terms // pack
+    _EXCHANGE[number] = (a[i : i + count // 2], b[j : j + count // 4], np.array(sums[at : at + 4]))
+    if thread.meet(~(number >> 5), 32):  # groups of 128 have the numbers from 0 on
+        first = number & ~31
+        words = zip(*(_EXCHANGE[first + lane] for lane in range(32)), strict=True)
+        for lane, found in enumerate(_warp_product(kind, terms, *map(np.array, words))):
+            _EXCHANGE[first + lane] = found
+    sums[at : at + 4] = _EXCHANGE[number]
+
+
+def _warp_product(kind: str, terms: int, a: np.ndarray, b: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Every lane's four sums, of every lane's words of the operands and its sums: a term after the other."""
+    halves, acc = kind in _HALVES, np.float64 if kind == "float64" else np.float32
+    if halves:
+        a, b = (words.astype(np.int32).view(_numpy_type(kind)) for words in (a, b))
+    pack = 1 + halves
+    left = a.astype(acc).reshape(8, 4, -1, 2, pack).transpose(3, 0, 2, 1, 4).reshape(16, terms)
+    right = b.astype(acc).reshape(8, 4, -1, pack).transpose(0, 2, 1, 3).reshape(8, terms)
+    total = sums.astype(acc).reshape(8, 4, 2, 2).transpose(2, 0, 1, 3).reshape(16, 8)
+    for k in range(terms):
+        total = total + np.multiply.outer(left[:, k], right[:, k])
+    return total.reshape(2, 8, 4, 2).transpose(1, 2, 0, 3).reshape(32, 4)
+
+
+def _round_tf32() -> Callable[..., Any]:
+    if SIMULATED:
+
+        def twin(value):  # type: ignore[no-untyped-def]
+            bits = np.float32(value).view(np.uint32)  # to nearest, ties away from zero; NaN and infinity stay
+            return (
+                f32(value) if not np.isfinite(value) else ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(f32)
+            )
+
+        return twin
+
+    @intrinsic
+    def rounded(typingctx, value):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return builder.bitcast(_asm(builder, "cvt.rna.tf32.f32 $0, $1;", "=r,f", _I32, list(args)), _FLOAT)
+
+        return types.float32(types.float32), codegen
+
+    return rounded
+
+
+#: a float32 with the precision that TF32 products read
+round_tf32 = _round_tf32()
+
+
+@functools.cache
+def write_shared(count: int) -> Callable[..., None]:
+    """``write_shared(values, start, shared, at)``: shared[at:at+count] = values[start:start+count] of float32, one aligned
+    access."""
+    if SIMULATED:
+
+        def twin(values, start, shared, at):  # type: ignore[no-untyped-def]
+            shared[at : at + count] = values[start : start + count]
+
+        return twin
+
+    @intrinsic
+    def write(typingctx, values, start, shared, at):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            kind = ir.VectorType(_FLOAT, count)
+            vector = ir.Constant(kind, ir.Undefined)
+            for e in range(count):
+                value = builder.load(_slot(context, builder, signature.args[0], args[0], args[1], e))
+                vector = builder.insert_element(vector, value, ir.Constant(_I32, e))
+            target = _slot(context, builder, signature.args[2], args[2], args[3], 0)
+            store = builder.store(vector, builder.bitcast(target, kind.as_pointer()))
+            store.align = 4 * count
+            return context.get_dummy_value()
+
+        return types.void(values, i32, shared, i32), codegen
+
+    return write

@@ -1,0 +1,149 @@
+"""``numba.norm_planes``: channels whose neighbours lie together in memory (NCHW). The host side of ``device/planes.py``."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+from numbadnn.kernels.build.launch import Kernel, blocks
+from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.norm.layout import FARTHEST, Axis, Layout, accumulator, layout_of, uniform_reason
+from numbadnn.ops.norm import TRAIN, NormProblem
+
+#: blocks that a reduction is split into where channels are few: one wave, of four a multiprocessor on 132 of them (gradients
+#: of 16-bit data: three); a second wave that is not full would cost as much as the first
+BLOCKS, FEWER = 528, 396
+
+#: parts that every thread of the walk that writes may join by itself, of data of so many bytes at most: a kernel launched for
+#: it takes two microseconds, and the walk is a few percent slower
+MOST_JOINED, LITTLE = 4, 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlanesConfig:
+    """``threads`` a block, each with ``unroll`` accesses of ``vec`` elements under way."""
+
+    vec: int
+    unroll: int
+    threads: int
+
+
+def reduced_two(layout: Layout) -> tuple[Axis, Axis]:
+    """The axis around the channels and the one inside, either of one element where there is none."""
+    one = Axis(1, tuple(0 for _ in layout.data))
+    unit = Axis(1, tuple(1 for _ in layout.data))
+    if not layout.reduced:
+        return one, unit
+    if len(layout.reduced) == 1:
+        axis = layout.reduced[0]
+        return (one, axis) if all(s == 1 for s in axis.strides) else (axis, unit)
+    return layout.reduced[0], layout.reduced[1]
+
+
+def heuristic(problem: NormProblem) -> PlanesConfig:
+    """The widest access that every plane starts and ends at."""
+    layout = layout_of(problem)
+    outer, inner = reduced_two(layout)
+    numbers = (inner.n, *outer.strides, *layout.kept[0].strides[: len(layout.data)])
+    vec = 16 // problem.x.itemsize
+    while vec > 1 and not (layout.aligned and all(n % vec == 0 for n in numbers)):
+        vec //= 2
+    return PlanesConfig(vec, 4 if vec * problem.x.itemsize == 16 else 8 // min(vec, 2), 256)
+
+
+def reason(problem: NormProblem) -> str:
+    """Why these kernels cannot, "" if they can."""
+    if why := uniform_reason(problem):
+        return why
+    layout = layout_of(problem)
+    _, inner = reduced_two(layout)
+    if len(layout.reduced) > 2 or any(s != 1 for s in inner.strides):
+        return "needs the elements of a channel contiguous in memory, plane by plane"
+    if inner.n == 1 and layout.averaged > 1:
+        return "needs planes of more than one element"
+    if max(layout.averaged + FARTHEST, layout.channels, problem.x.size // 64) >= LIMIT32:
+        return "needs fewer than 2**31 elements a channel"
+    return ""
+
+
+class Planes:
+    """The steps of a problem as (kernel, grid, threads, scalars), and how the workspace is split."""
+
+    def __init__(self, problem: NormProblem, config: PlanesConfig) -> None:
+        self.problem, self.config, layout = problem, config, layout_of(problem)
+        self.acc = accumulator(problem)
+        outer, inner = reduced_two(layout)
+        count = len(layout.data)
+        self.channels = layout.channels
+        self.vectors, self.inner = layout.averaged // config.vec, inner.n // config.vec
+        self.strides, self.c_strides = outer.strides, layout.kept[0].strides[:count]
+        step = config.unroll * config.threads
+        wave = FEWER if problem.op.endswith("_grad") and config.vec > 4 else BLOCKS
+        self.parts = max(1, min(wave // self.channels, self.vectors // (2 * step)))
+        #: whether the walk that writes joins the parts itself
+        little = problem.x.size * problem.x.itemsize <= LITTLE
+        self.joins = problem.op == TRAIN and self.parts <= MOST_JOINED and little
+
+    def _kernel(self, name: str, parameters: str, *more: Any, config: PlanesConfig | None = None) -> Kernel:
+        return planes_kernel(self.problem, name, parameters, self.acc, config or self.config, *more)
+
+    def reduction(self) -> tuple[Any, ...]:
+        """The step that leaves parts in the workspace."""
+        grid, p = blocks(self.channels * self.parts, 1), self.problem
+        sizes = (self.channels, self.parts, self.vectors, self.inner)
+        if p.op.endswith("_grad"):
+            fused = p.op == "batch_normalization_test_grad"
+            epsilon = p.epsilon
+            kernel = self._kernel("sums", SUMS[self.acc], fused)
+            return kernel, grid, self.config.threads, (epsilon, *sizes, self.strides, self.c_strides)
+        kernel = self._kernel("stats", STATS)
+        return kernel, grid, self.config.threads, (*sizes, self.strides[0], self.c_strides[0])
+
+    def application(self) -> tuple[Any, ...]:
+        """The step that writes the result from coefficients, or (inference) from the statistics given."""
+        p, config = self.problem, self.config
+        if config.vec * p.x.itemsize == 16 and not p.op.endswith("_grad") and not self.joins:
+            config = replace(config, unroll=2, threads=128)  # one read and one write: 3 % faster in small blocks
+        chunks = math.ceil(self.vectors / (config.unroll * config.threads))
+        grid, sizes = blocks(self.channels * chunks, 1), (self.channels, self.vectors, self.inner)
+        if p.op.endswith("_grad"):
+            return self._kernel("backward", BACKWARD), grid, config.threads, (*sizes, self.strides, self.c_strides)
+        (x, y), (xc, yc) = self.strides, self.c_strides
+        if self.joins:
+            m, f = p.averaged, p.factor
+            unbiased = m / (m - 1) if m > 1 else 1.0
+            reals = (float(m), p.epsilon, 1 - f, f, f * unbiased)
+            kernel = self._kernel("join_apply", JOIN_APPLY[self.acc], p.running, config=config)
+            return kernel, grid, config.threads, (*reals, self.channels, self.parts, *sizes[1:], x, xc, y, yc)
+        if p.op == "batch_normalization_test":
+            infer = self._kernel("infer", INFER[self.acc], config=config)
+            return infer, grid, config.threads, (p.epsilon, *sizes, x, xc, y, yc)
+        return self._kernel("apply", APPLY, config=config), grid, config.threads, (*sizes, x, xc, y, yc)
+
+
+_EPSILON = {"float32": "f32", "float64": "f64"}
+STATS = "ptr ptr i32 i32 i32 i32 i64 i64"
+APPLY = "ptr ptr ptr i32 i32 i32 i64 i64 i64 i64"
+JOIN_APPLY = {acc: "ptr " * 11 + f"{e} {e} {e} {e} {e} i32 i32 i32 i32 i64 i64 i64 i64" for acc, e in _EPSILON.items()}
+INFER = {acc: f"ptr ptr ptr ptr ptr ptr {e} i32 i32 i32 i64 i64 i64 i64" for acc, e in _EPSILON.items()}
+SUMS = {acc: f"ptr ptr ptr ptr ptr ptr ptr {e} i32 i32 i32 i32 i64*3 i64*3" for acc, e in _EPSILON.items()}
+BACKWARD = "ptr ptr ptr ptr i32 i32 i32 i64*3 i64*3"
+
+
+def planes_kernel(
+    problem: NormProblem, name: str, parameters: str, acc: str, config: PlanesConfig, *more: Any
+) -> Kernel:
+    """The kernel ``name`` of ``device/planes.py`` for a problem's dtypes."""
+    dtype, parameter = problem.x.dtype, problem.gamma.dtype
+
+    def build() -> Callable[..., None]:
+        part = "_grad" if name in ("sums", "backward") else ""
+        module = importlib.import_module(f"numbadnn.kernels.norm.device.planes{part}")
+        return getattr(module, name)(dtype, acc, parameter, config, *more)
+
+    words = " ".join(str(int(v)) for v in (*astuple(config), *more))
+    early = name in ("apply", "join_apply", "backward")
+    return Kernel(f"norm_{name}_planes {dtype} {parameter} {acc} {words}", parameters, build, config.threads, 3, early)

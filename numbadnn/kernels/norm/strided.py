@@ -1,0 +1,82 @@
+"""``numba.norm_strided``: batch normalization over any strides, dtypes and sizes. The host side of ``_norm_strided``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from numbadnn.kernels.build.launch import Kernel, blocks
+from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.norm.layout import Axis, accumulator, layout_of
+from numbadnn.ops.norm import TEST, TRAIN, NormProblem
+
+
+@dataclass(frozen=True, slots=True)
+class StridedConfig:
+    """``lanes`` channels a block, ``parts`` threads each; ranks of the kept and the reduced axes; 64-bit indices or not."""
+
+    kept: int
+    reduced: int
+    wide: bool
+    lanes: int
+    parts: int
+
+
+def heuristic(problem: NormProblem) -> StridedConfig:
+    """256 threads a block, more to a channel the longer it is."""
+    layout = layout_of(problem)
+    reach = max(layout.channels, layout.averaged, *(abs(end) for s in layout.data for end in s.span))
+    parts = 1
+    while parts < 256 and parts * 4 <= layout.averaged:
+        parts *= 2
+    return StridedConfig(len(layout.kept), max(len(layout.reduced), 1), reach >= LIMIT32, 256 // parts, parts)
+
+
+def prepare(problem: NormProblem, config: StridedConfig) -> tuple[Any, ...]:
+    """(kernel, grid, threads, scalars)."""
+    layout, acc = layout_of(problem), accumulator(problem)
+    count = len(layout.data)
+    reduced = layout.reduced or (Axis(1, tuple(0 for _ in layout.data)),)
+    data = [tuple(a.strides[i] for a in axes) for i in range(count) for axes in (layout.kept, reduced)]
+    # parameters in one flat tuple; of a training pass without running averages those stay 0
+    parameters = [tuple(a.strides[count + i] for a in layout.kept) for i in range(len(layout.parameters))]
+    dtypes = [s.dtype for s in (*problem.inputs, *problem.outputs)]
+    if problem.op == TRAIN and not problem.running:
+        nothing = tuple(0 for _ in layout.kept)
+        parameters = [*parameters[:2], nothing, nothing, *parameters[2:], nothing, nothing]
+        dtypes = [*dtypes[:3], *[dtypes[1]] * 2, *dtypes[3:], *[dtypes[1]] * 2]
+    flat = tuple(s for strides in parameters for s in strides)
+    m, f = layout.averaged, problem.factor
+    unbiased = m / (m - 1) if m > 1 else 1.0
+    reals: tuple[float, ...] = (float(m), problem.epsilon)
+    if problem.op == TRAIN:
+        reals = (*reals, 1 - f, f, f * unbiased)
+    elif problem.op == TEST:
+        reals = reals[1:]
+    chosen = kernel(problem.op, tuple(dtypes), acc, problem.running, config)
+    sizes = (layout.channels, m, tuple(a.n for a in layout.kept), tuple(a.n for a in reduced))
+    scalars = (*reals, *sizes, *data, flat)
+    return chosen, blocks(layout.channels, config.lanes), config.lanes * config.parts, scalars
+
+
+def kernel(op: str, dtypes: tuple[str, ...], acc: str, running: bool, config: StridedConfig) -> Kernel:
+    """The kernel of one configuration; ``dtypes`` of every operand, in order."""
+    kept, reduced = config.kept, config.reduced
+    i, real = "i64" if config.wide else "i32", "f64" if acc == "float64" else "f32"
+    data = 3 if op.endswith("_grad") else 2
+    reals = {TRAIN: 5, TEST: 1}.get(op, 2)
+    parameters = (
+        f"{'ptr ' * len(dtypes)}{f'{real} ' * reals}{i} {i} {i}*{kept} {i}*{reduced} "
+        + f"i64*{kept} i64*{reduced} " * data
+        + f"i64*{(len(dtypes) - data) * kept}"
+    )
+    name = op.removeprefix("batch_normalization_").replace("test", "infer")
+
+    def build() -> Callable[..., None]:
+        module = importlib.import_module("numbadnn.kernels.norm.device.strided")
+        return getattr(module, name)(dtypes, acc, running, config)
+
+    words = " ".join(str(int(v)) for v in astuple(config))
+    return Kernel(f"norm_{name}_strided {' '.join(dtypes)} {acc} {int(running)} {words}", parameters, build, 256)

@@ -1,0 +1,85 @@
+"""``numba.pool_strided``: pooling and its gradient on any strides and windows. The host side of ``_pool_strided``."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+from numbadnn.kernels.build.launch import Kernel, blocks
+from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.pool.tiles import KINDS, three
+from numbadnn.ops.pool import PoolProblem
+from numbadnn.problem import ITEMSIZE, Spec
+
+#: a kernel with its grid and its arguments
+Prepared = tuple[Kernel, tuple[int, int, int], tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class StridedConfig:
+    """``op`` pool, choose or pool_grad; ``index``: the float type that holds a number of an element of a window exactly."""
+
+    op: str
+    kind: str
+    channels_last: bool
+    wide: bool
+    index: str
+    threads: int = 256
+
+
+def heuristic(problem: PoolProblem) -> StridedConfig:
+    """Neighbouring threads along channels where those are nearest in memory, 64 bits where 32 are too few."""
+    target = problem.output
+    channels_last = abs(target.strides[1]) < abs(target.strides[-1]) and target.shape[1] > 1
+    padded = math.prod(n + 2 * p for n, p in zip(problem.x.shape[2:], problem.pad, strict=True))
+    most = max(math.prod(problem.x.shape[:2]) * padded, math.prod(problem.window), max(problem.stride) + padded)
+    index = "float32" if math.prod(problem.window) < 2**24 else "float64"
+    return StridedConfig(problem.op, KINDS[problem.mode], channels_last, most >= LIMIT32, index)
+
+
+def workspace_bytes(problem: PoolProblem, config: StridedConfig) -> int:
+    """Room for the number of each window's maximum."""
+    return problem.y.size * ITEMSIZE[config.index] if config.op == "pool_grad" and problem.is_max else 0
+
+
+def prepare(problem: PoolProblem, config: StridedConfig, acc: str) -> list[Prepared]:
+    """Kernels to launch one after the other: (x, y), or for a maximum's gradient (x, numbers); (numbers, dy, dx)."""
+    windows = (three(problem.window, 1), three(problem.stride, 1), three(problem.pad, 0))
+    x, y = five(problem.x), five(problem.y)
+    dtype = problem.x.dtype
+    if config.op == "pool":
+        scalars = (problem.y.size, x[0][2:], y[0], *windows, x[1], y[1])
+        return [(kernel(dtype, acc, config), blocks(problem.y.size, config.threads), scalars)]
+    assert problem.dy is not None and problem.dx is not None
+    steps: list[Prepared] = []
+    if problem.is_max:
+        chosen = replace(config, op="choose")
+        scalars = (problem.y.size, x[0][2:], y[0], *windows, x[1], y[1])
+        steps.append((kernel(dtype, acc, chosen), blocks(problem.y.size, config.threads), scalars))
+    gradient = (problem.x.size, x[0], y[0][2:], *windows, five(problem.dy)[1], five(problem.dx)[1])
+    steps.append((kernel(dtype, acc, config), blocks(problem.x.size, config.threads), gradient))
+    return steps
+
+
+def five(spec: Spec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides with a depth of 1 where there is none."""
+    if len(spec.shape) == 5:
+        return spec.shape, spec.strides
+    return (*spec.shape[:2], 1, *spec.shape[2:]), (*spec.strides[:2], 0, *spec.strides[2:])
+
+
+def kernel(dtype: str, acc: str, config: StridedConfig) -> Kernel:
+    """The kernel of one configuration."""
+
+    def build() -> Callable[..., None]:
+        module = importlib.import_module("numbadnn.kernels.pool.device.strided")
+        return getattr(module, "pool_grad" if config.op == "pool_grad" else "pool")(dtype, acc, config)
+
+    i = "i64" if config.wide else "i32"
+    extents = f"{i}*5 {i}*3" if config.op == "pool_grad" else f"{i}*3 {i}*5"
+    parameters = "ptr " * (3 if config.op == "pool_grad" else 2) + f"i64 {extents} {i}*3 {i}*3 {i}*3 i64*5 i64*5"
+    name = f"pool_strided {dtype} {acc} " + " ".join(str(v) for v in astuple(config))
+    return Kernel(name, parameters, build, config.threads)

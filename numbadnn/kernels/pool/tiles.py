@@ -1,0 +1,325 @@
+"""``numba.pool_tiles``: pooling and its gradient on packed images, held in registers. The host side of ``_pool_tiles``."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from typing import Any, NamedTuple
+
+from numbadnn.kernels.build.launch import Kernel, blocks, reciprocal
+from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.ops.pool import PoolProblem
+from numbadnn.problem import ITEMSIZE, Spec
+
+Three = tuple[int, int, int]
+#: mode of a problem -> kind of a kernel
+KINDS = {
+    "max": "max", "max_deterministic": "max", "sum": "sum",
+    "average_inc_pad": "average_inc", "average_exc_pad": "average_exc",
+}  # fmt: skip
+#: elements of x that a thread may hold: beyond, its registers are all taken
+MOST_HELD = 160
+
+
+class Piece(NamedTuple):
+    """The columns j*step + first ... of a row that tile j reads: ``length``, single up to ``head`` and from ``tail`` on.
+
+    Between lie ``body`` accesses of ``vec`` columns. ``past``: some tile reaches past the end of the row.
+    """
+
+    first: int
+    step: int
+    length: int
+    vec: int
+    past: bool
+
+    @property
+    def head(self) -> int:
+        return min(max(-self.first, 0), self.length) if self.vec > 1 else 0
+
+    @property
+    def body(self) -> int:
+        return min(-(-(self.length - self.head) // self.vec), self.step // self.vec) if self.vec > 1 else 0
+
+    @property
+    def tail(self) -> int:
+        return self.head + self.body * self.vec
+
+    @property
+    def room(self) -> int:
+        """Columns that are written: whole accesses, so that there may be more than ``length``."""
+        return max(self.length, self.tail)
+
+
+@dataclass(frozen=True, slots=True)
+class TilesConfig:
+    """All that a kernel is built for: ``kind`` is max, sum, average_inc or average_exc; see ``_pool_tiles``.
+
+    ``vec`` columns an access of x (and dx), ``vec_y`` of dy; ``lanes`` cells an access where channels are last, else 1.
+    ``whole``: rows of what is written are multiples of a tile's. ``check_rows``: a tile reaches outside the rows; ``past_x``,
+    ``past_y``: past the end of one.
+    """
+
+    op: str
+    kind: str
+    window: Three
+    stride: Three
+    pad: Three
+    vec: int
+    vec_y: int
+    lanes: int
+    rows: int
+    columns: int
+    whole: bool
+    check_rows: bool
+    past_x: bool
+    past_y: bool
+    threads: int
+    resident: int
+
+    def first_window(self, axis: int) -> int:
+        """The first window that reaches a strip of the gradient, from the first whose number the strip has."""
+        return -((self.window[axis] - 1 - self.pad[axis]) // self.stride[axis])
+
+    def last_window(self, axis: int) -> int:
+        many = (1, 1, self.columns)[axis]
+        return (many * self.stride[axis] - 1 + self.pad[axis]) // self.stride[axis]
+
+    @property
+    def window_rows(self) -> int:
+        """Rows of windows that reach a strip."""
+        return self.last_window(1) - self.first_window(1) + 1
+
+    @property
+    def x_rows(self) -> int:
+        """Rows of x that a tile's windows see."""
+        many = self.rows if self.op == "pool" else self.rows + self.window_rows - 1
+        return (many - 1) * self.stride[1] + self.window[1]
+
+    def x_piece(self) -> Piece:
+        first, many = -self.pad[2], self.columns
+        if self.op == "pool_grad":
+            low = self.first_window(2)
+            first, many = low * self.stride[2] - self.pad[2], self.last_window(2) - low + 1
+        count = (many - 1) * self.stride[2] + self.window[2]
+        return Piece(first, self.columns * self.stride[2], count, self.vec, self.past_x)
+
+    def y_piece(self) -> Piece:
+        low = self.first_window(2)
+        return Piece(low, self.columns, self.last_window(2) - low + 1, self.vec_y, self.past_y)
+
+
+class Extents(NamedTuple):
+    """A problem as rank 5: images of D x H x W and O x P x Q elements with ``cells`` together, ``planes`` of them."""
+
+    planes: int
+    cells: int
+    image: Three
+    outputs: Three
+    window: Three
+    stride: Three
+    pad: Three
+
+
+def three(values: tuple[int, ...], missing: int) -> Three:
+    """The numbers of three spatial axes: in 2-D the first is ``missing``."""
+    return tuple([missing] * (3 - len(values)) + list(values))  # type: ignore[return-value]
+
+
+def operands(problem: PoolProblem) -> tuple[Spec, ...]:
+    """What a kernel reads and writes, the output last; the gradient never reads y, and x for max alone."""
+    if problem.op == "pool":
+        return problem.x, problem.y
+    assert problem.dy is not None and problem.dx is not None
+    return (problem.x, problem.dy, problem.dx) if problem.is_max else (problem.dy, problem.dx)
+
+
+def extents(problem: PoolProblem) -> Extents:
+    """The problem as rank 5; channels last, where its operands are."""
+    n, c, *image = problem.x.shape
+    last = not all(s.is_contiguous for s in operands(problem))
+    return Extents(
+        n if last else n * c,
+        c if last else 1,
+        three(tuple(image), 1),
+        three(problem.y.shape[2:], 1),
+        three(problem.window, 1),
+        three(problem.stride, 1),
+        three(problem.pad, 0),
+    )
+
+
+def batch(c: TilesConfig, dtype: str) -> int:
+    """How many rows of x a thread reads at a time, without the gradient: its tile's, or one where registers do not hold them."""
+    return c.x_rows if c.x_rows * c.x_piece().room * c.lanes * ITEMSIZE[dtype] <= 4 * MOST_HELD else 1
+
+
+def heuristic(problem: PoolProblem) -> TilesConfig | None:
+    """The first of ``space``: what was fastest on an H200 for windows of its kind."""
+    found = space(problem)
+    return found[0] if found else None
+
+
+def space(problem: PoolProblem) -> list[TilesConfig]:
+    """Configurations whose tiles fit the registers, the heuristic's first; all give the same bits."""
+    e, size = extents(problem), problem.x.itemsize
+    shapes = _cells(problem, e, size) if e.cells > 1 else _columns(problem, e, size)
+    return [c for c in (_checked(problem, e, *shape) for shape in shapes) if fits(c, problem)]
+
+
+def _rows(problem: PoolProblem, e: Extents, vec: int) -> tuple[int, ...]:
+    """Rows (strips) a thread: more where windows overlap, so that what they share is read once."""
+    forward, dense = problem.op == "pool", e.stride[1] == 1
+    if e.window[1] <= e.stride[1]:
+        return (1,)
+    if not forward and problem.is_max:
+        return (8, 4, 2)
+    if not forward and dense and e.cells == 1:
+        return (8, 4, 2, 1)
+    if forward and e.cells > 1 and problem.x.itemsize == 2 and not problem.is_max:  # columns are what it has more of
+        return (2, 1, 4)
+    return (4, 2, 1) if dense or (forward and e.cells == 1 and vec == 1) else (2, 1, 4)
+
+
+def _cells(problem: PoolProblem, e: Extents, size: int) -> list[tuple[int, ...]]:
+    """(vec, vec_y, lanes, rows, columns) for channels last: 16 bytes of channels a thread, fewer where they do not divide.
+
+    Of 8 bytes it has more columns, of sums in which each of them has a window: then conversions and divisions limit.
+    """
+    aligned, forward = all(s.aligned for s in operands(problem)), problem.op == "pool"
+    many: tuple[int, ...] = (1,)
+    if e.window[2] > e.stride[2] and (forward or not problem.is_max):
+        many = (2, 1) if forward or e.stride[2] == 1 else (1, 2)
+    narrow = len(many) > 1 and e.stride[2] == 1 and not problem.is_max and (size == 2 or not forward)
+    many, sizes = ((4, 2, 1), (8, 16, 4)) if narrow else (many, (16, 8, 4))
+    lanes = [n // size for n in sizes if n > size and e.cells % (n // size) == 0 and aligned]
+    return [(1, 1, n, rows, columns) for columns in many for rows in _rows(problem, e, 1) for n in lanes]
+
+
+def _columns(problem: PoolProblem, e: Extents, size: int) -> list[tuple[int, ...]]:
+    """The same for C order: as many columns a thread as fill 16 bytes of y; in a gradient, of dx.
+
+    The gradient of a maximum takes more where windows overlap: a window at the rim of a tile is looked at twice.
+    """
+    most, sw = 16 // size, e.stride[2]
+    aligned = all(s.aligned for s in operands(problem))
+    if problem.op == "pool":
+        many: tuple[int, ...] = (8, 4, 2, 1) if size == 2 and sw == 1 else (min(4, most), 2, 1)
+    else:
+        many = (max(1, min(4, most // sw)), min(4, most), 2, 1)
+        if problem.is_max and e.window[2] > sw:
+            many = (min(4, most), *many)
+    found: list[tuple[int, ...]] = []
+    for columns in dict.fromkeys(many):
+        vec = math.gcd(most, e.image[2], columns * sw) if aligned else 1
+        if vec > 1 or columns == 1:  # else neighbouring threads would be columns apart
+            vec_y = columns if aligned and e.outputs[2] % columns == 0 and columns & (columns - 1) == 0 else 1
+            found += [(vec, vec_y, 1, rows, columns) for rows in _rows(problem, e, vec)]
+    return found
+
+
+def _checked(
+    problem: PoolProblem, e: Extents, vec: int, vec_y: int, lanes: int, rows: int, columns: int
+) -> TilesConfig:
+    """A configuration with what depends on the extents filled in."""
+    (D, H, W), Q, kind = e.image, e.outputs[2], KINDS[problem.mode]
+    whole = (
+        W % (columns * e.stride[2]) == 0 if problem.op == "pool_grad" else Q % columns == 0 and (lanes > 1 or vec_y > 1)
+    )
+    fixed = (problem.op, kind, e.window, e.stride, e.pad, vec, vec_y, lanes, rows, columns, whole)
+    # fewer threads a block, and a bound on the registers of each, where arithmetic is what limits
+    busy = e.window[1] > e.stride[1] and problem.x.dtype != "float64"
+    threads, resident = (
+        (128, (5 if lanes == 1 else 4) if problem.op == "pool_grad" and kind == "max" else 1) if busy else (256, 1)
+    )
+    c = TilesConfig(*fixed, True, True, True, threads, resident)
+    across, down, deep = tiles(c, e)
+
+    def past(piece: Piece, n: int) -> bool:
+        return (across - 1) * piece.step + piece.first + piece.room > n
+
+    if problem.op == "pool":
+        low, high = -e.pad[1], (down * rows - 1) * e.stride[1] - e.pad[1] + e.window[1]
+        deepest, past_y = (deep - 1) * e.stride[0] - e.pad[0] + e.window[0], False
+        past_x = past(c.x_piece(), W)
+    else:
+        low = c.first_window(1) * e.stride[1] - e.pad[1]
+        high = (down - 1) * rows * e.stride[1] + low + c.x_rows
+        deepest, past_y = (deep - 1) * e.stride[0] + e.window[0], past(c.y_piece(), Q)
+        past_x = past(c.x_piece(), W) if kind == "max" else (Q - 1) * e.stride[2] - e.pad[2] + e.window[2] > W
+    check_rows = low < 0 or e.pad[0] > 0 or high > H or deepest > D
+    return TilesConfig(*fixed, check_rows, past_x, past_y, threads, resident)
+
+
+def tiles(c: TilesConfig, e: Extents) -> Three:
+    """Tiles across, down and deep."""
+    sd, sh, sw = e.stride
+    if c.op == "pool":
+        return -(-e.outputs[2] // c.columns), -(-e.outputs[1] // c.rows), e.outputs[0]
+    return -(-e.image[2] // (c.columns * sw)), -(-e.image[1] // (c.rows * sh)), -(-e.image[0] // sd)
+
+
+def fits(c: TilesConfig, problem: PoolProblem) -> bool:
+    """Whether a thread's registers hold the tile."""
+    (kd, kh, kw), (sd, sh, sw), words = c.window, c.stride, 2 if problem.x.dtype == "float64" else 1
+    if c.op == "pool":
+        if c.rows > 1 and batch(c, problem.x.dtype) == 1:
+            return False
+        held, work = c.x_piece().room + c.rows * c.columns, c.rows * c.columns * kw
+    elif c.kind == "max":
+        held = sd * sh * sw * c.columns + c.y_piece().room * (1 + c.window_rows) + kd * kh * c.x_piece().room
+        work = 2 * c.y_piece().length * kd * kh * kw if c.y_piece().length <= 8 else 1000
+    else:
+        held, work = c.y_piece().room * (c.rows + c.window_rows) + c.columns * sw, sd * sh * sw * c.rows * c.columns
+    return held * c.lanes * words <= MOST_HELD and work * c.lanes <= 256
+
+
+def reason(problem: PoolProblem) -> str:
+    """Why this kernel cannot, "" if it can."""
+    specs = operands(problem)
+    if not (all(s.is_contiguous for s in specs) or all(s.is_channels_last for s in specs)):
+        return "needs operands that are all packed, in C order or channels last"
+    e = extents(problem)
+    if problem.op == "pool_grad" and (e.window[0] > e.stride[0] or e.pad[0]):
+        return "needs windows that do not overlap in depth, and no padding there"
+    if e.cells > 1 and not (e.cells % 2 == 0 and all(s.aligned for s in specs)):
+        return "needs channels last to be aligned, in groups of at least 4 bytes"
+    config = heuristic(problem)
+    if config is None:
+        return "the tiles of a window this large do not fit the registers of a thread"
+    if e.planes * math.prod(tiles(config, e)) * max(1, e.cells // config.lanes) >= LIMIT32:
+        return "needs fewer than 2**31 tiles"
+    return ""
+
+
+def prepare(problem: PoolProblem, c: TilesConfig, acc: str) -> tuple[Kernel, tuple[int, int, int], tuple[Any, ...]]:
+    """Kernel, grid and arguments."""
+    e = extents(problem)
+    across, down, deep = tiles(c, e)
+    groups = e.cells // c.lanes if c.lanes > 1 else 1
+    count = e.planes * deep * down * across * groups
+    many = (groups, across, down, deep)
+    by = tuple(n for divisor in many for n in reciprocal(divisor))
+    scalars: tuple[Any, ...] = (count, by, many, *e.image, e.cells, *e.outputs[1:])
+    if c.op == "pool_grad":
+        scalars += (e.outputs[0],)
+    return kernel(problem.x.dtype, acc, c), blocks(count, c.threads), scalars
+
+
+def kernel(dtype: str, acc: str, config: TilesConfig) -> Kernel:
+    """The kernel of one configuration."""
+    pairs = config.op == "pool" and config.kind == "max" and ITEMSIZE[dtype] == 2 and batch(config, dtype) > 1
+
+    def build() -> Callable[..., None]:
+        stem = "pairs" if pairs else "tiles"
+        if config.op == "pool_grad":
+            stem = "tiles_grad" if config.kind == "max" else "sums_grad"
+        return getattr(importlib.import_module(f"numbadnn.kernels.pool.device.{stem}"), config.op)(dtype, acc, config)
+
+    words = [" ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in astuple(config)]
+    pointers, numbers = (2, 6) if config.op == "pool" else (3, 7)
+    parameters = "ptr " * pointers + "i64 i64*8 i32*4" + " i32" * numbers
+    name = f"pool_{'pairs' if pairs else 'tiles'} {dtype} {acc} {' '.join(words)}"
+    return Kernel(name, parameters, build, config.threads, config.resident)

@@ -1,0 +1,148 @@
+"""How a softmax lies in memory: its kept and its reduced axes, folded, with the strides of every operand.
+
+Channel mode reduces axis 1, instance mode all axes but 0. Axes that follow each other in the memory of all operands
+become one, so that most problems are rows (one reduced axis of unit stride) or channels (one reduced axis, kept
+positions of unit stride inside it), whatever their rank.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import astuple
+from typing import Any, NamedTuple
+
+from numbadnn.gpu import driver as _driver
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.build.launch import Kernel
+from numbadnn.ops.softmax import SoftmaxProblem
+from numbadnn.problem import Spec
+
+
+class Axis(NamedTuple):
+    """One folded axis: its extent and its element stride in each operand (the inputs, then the output)."""
+
+    n: int
+    strides: tuple[int, ...]
+
+
+class Prepared(NamedTuple):
+    """What a launch is made of, besides addresses."""
+
+    kernel: Kernel
+    grid: tuple[int, int, int]
+    threads: int
+    scalars: tuple[Any, ...]
+    shared_bytes: int = 0
+
+
+class Layout(NamedTuple):
+    """Folded kept and reduced axes, the output's smallest stride last; never empty."""
+
+    kept: tuple[Axis, ...]
+    reduced: tuple[Axis, ...]
+
+    @property
+    def rows(self) -> int:
+        return math.prod(a.n for a in self.kept)
+
+    @property
+    def length(self) -> int:
+        return math.prod(a.n for a in self.reduced)
+
+
+def operands(problem: SoftmaxProblem) -> tuple[Spec, ...]:
+    """Inputs in call order, then the output: the order of every kernel's addresses."""
+    return (*problem.inputs, problem.output)
+
+
+def fold(axes: list[Axis]) -> tuple[Axis, ...]:
+    """The same index set on as few axes as can be; axes of one element are dropped."""
+    folded: list[Axis] = []
+    for axis in sorted((a for a in axes if a.n > 1), key=lambda a: -abs(a.strides[-1])):
+        outer = folded[-1] if folded else None
+        if outer and outer.strides == tuple(s * axis.n for s in axis.strides):
+            folded[-1] = Axis(outer.n * axis.n, axis.strides)
+        else:
+            folded.append(axis)
+    return tuple(folded) or (Axis(1, tuple(1 for _ in axes[0].strides)),)
+
+
+def layout_of(problem: SoftmaxProblem) -> Layout:
+    """The folded axes of a problem."""
+    specs = operands(problem)
+    axes = [Axis(n, tuple(s.strides[i] for s in specs)) for i, n in enumerate(specs[0].shape)]
+    reduced = axes[1:2] if problem.mode == "channel" else axes[1:]
+    kept = axes[:1] + (axes[2:] if problem.mode == "channel" else [])
+    return Layout(fold(kept), fold(reduced))
+
+
+def aligned(problem: SoftmaxProblem) -> bool:
+    """Whether every operand starts at a multiple of 16 bytes."""
+    return all(s.aligned for s in operands(problem))
+
+
+def two(axes: tuple[Axis, ...]) -> tuple[Axis, Axis]:
+    """An outer and an inner axis, the outer of one element where there is one axis."""
+    return (Axis(1, tuple(0 for _ in axes[0].strides)), axes[0]) if len(axes) == 1 else (axes[0], axes[1])
+
+
+def room(threads: int, dtype: str, held: int) -> int:
+    """Elements of each of ``held`` operands that a thread of such a block can keep in registers.
+
+    A multiprocessor has 65536 registers of 32 bits, a thread at most 255; some are for the rest.
+    """
+    words = 2 if dtype == "float64" else 1
+    registers = {1024: 24 if words == 2 else 32, 512: 64}.get(threads, 64 if threads > 128 else 128)
+    return registers // (words * held)
+
+
+#: bytes of shared memory that a block may have, by compute capability; others: the least that there is
+SHARED_ROOM = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
+LARGEST_ROOM = 227 * 1024
+DEFAULT_ROOM = 48 * 1024
+
+
+def shared_room(device: int) -> int:
+    """Bytes of shared memory that a block may have on a device; under the simulator the largest there is."""
+    if simulate.active() or device < 0:
+        return LARGEST_ROOM
+    return SHARED_ROOM.get(_driver.compute_capability(device), 99) * 1024
+
+
+def shared_limit(needed: int, static: int, room: int) -> int:
+    """The most bytes that a kernel will ask for where ``needed`` are wanted beside ``static`` ones, at best all of them.
+
+    One of a few numbers, which belong to the kernel's configuration: so a length does not make a kernel of its own.
+    """
+    shares = [min(room, (LARGEST_ROOM + 1024) // blocks - 1024) for blocks in (4, 3, 2, 1)]
+    return next((s - static for s in (DEFAULT_ROOM, *shares) if s >= needed + static), max(shares[-1] - static, 0))
+
+
+def shared_bytes(needed: int, limit: int) -> int:
+    """What a launch asks for: where that is more than any kernel may have, always the whole limit.
+
+    Such a kernel is held to what it was last allowed, so that two of its launches must not ask for different sizes.
+    """
+    return min(needed, limit) if limit <= DEFAULT_ROOM else limit
+
+
+def softmax_kernel(
+    stem: str, op: str, dtype: str, algo: str, config: Any, parameters: str, threads: int, resident: int = 1
+) -> Kernel:
+    """The kernel ``op`` of ``device/<stem>.py`` for one dtype, algorithm and configuration; the addresses are added."""
+    acc = "float64" if dtype == "float64" else "float32"
+    kind = "log" if algo == "log" else "accurate"  # fast and accurate are the same code
+
+    def build() -> Callable[..., None]:
+        module = importlib.import_module(f"numbadnn.kernels.softmax.device.{stem}")
+        return getattr(module, op)(dtype, acc, kind, config)
+
+    name = f"{op}_{stem} {dtype} {kind} " + " ".join(str(int(v)) for v in astuple(config))
+    return Kernel(name, "ptr " * operand_count(op) + parameters, build, threads, resident)
+
+
+def operand_count(op: str) -> int:
+    """x and y, or dy, y and dx."""
+    return 2 if op == "softmax" else 3

@@ -74,11 +74,13 @@ def compiled(body: Callable[..., Any], stamp: str, unkept: Callable[[], None] = 
     return build
 
 
-def digest(paths: Any) -> str:
-    """Of the contents of these files."""
+def digest(paths: Any, root: pathlib.Path | None = None) -> str:
+    """Of the contents of these files and, with ``root``, of their names below it."""
     found = hashlib.sha256()
-    for path in sorted(paths):
-        found.update(pathlib.Path(path).read_bytes())
+    for path in sorted(map(pathlib.Path, paths)):
+        if root:
+            found.update(path.relative_to(root).as_posix().encode() + b"\0")
+        found.update(path.read_bytes() + b"\0")
     return found.hexdigest()
 
 

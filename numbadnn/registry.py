@@ -1,6 +1,6 @@
 """The matrix operation x backend: what can compute what (``Impl``), and what planning gives (``Executable``).
 
-Each backend has one module a family that calls ``register`` at import (``cpu/conv.py``, ``kernels/conv/conv.py``,
+Each backend has one module a family that calls ``register`` at import (``cpu/conv/conv.py``, ``kernels/conv/conv.py``,
 ``cudnn/conv.py``). ``implementations(op)`` imports the modules of a family on first use, so that nothing is loaded that no
 call needs. Importing such a module loads no CUDA and no Numba: that happens in ``plan``.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from numbadnn.problem import Policy
 
 #: backend -> where the module of a family lies that registers it
-MODULES = {"cudnn": "numbadnn.cudnn.{0}", "numba": "numbadnn.kernels.{0}.{0}", "cpu": "numbadnn.cpu.{0}"}
+MODULES = {"cudnn": "numbadnn.cudnn.{0}", "numba": "numbadnn.kernels.{0}.{0}", "cpu": "numbadnn.cpu.{0}.{0}"}
 
 #: operation -> family (the stem of its files)
 FAMILY: dict[str, str] = {

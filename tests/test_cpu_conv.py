@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from numbadnn import cases
-from numbadnn.cpu import conv
+from numbadnn.cpu.conv import conv
 from numbadnn.ops.conv import DIRECTIONS, ConvProblem
 from numbadnn.problem import Policy, Spec, normalised_strides
 from numbadnn.registry import implementations

@@ -7,7 +7,8 @@ import pytest
 from test_cpu_conv import check, laid_out, spec
 
 from numbadnn import reference
-from numbadnn.cpu import _last_plan, conv
+from numbadnn.cpu.conv import conv
+from numbadnn.cpu.conv.last import plan as _last_plan
 from numbadnn.ops.conv import DIRECTIONS, ConvProblem
 from numbadnn.problem import Policy
 
@@ -127,7 +128,7 @@ def test_nothing_around_the_result_is_written(op):
 def test_same_bits_for_any_number_of_threads(name, op, monkeypatch):
     import numba
 
-    from numbadnn.cpu import _last_filters_plan
+    from numbadnn.cpu.conv.last import filters_plan as _last_filters_plan
 
     problem, arrays = problem_of(op, name)
     names, result = DIRECTIONS[op]

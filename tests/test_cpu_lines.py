@@ -9,9 +9,9 @@ import pytest
 from kernel_parts import from_python
 from numba import njit
 
-from numbadnn.cpu import _lines
-from numbadnn.cpu._exp import exp
-from numbadnn.cpu._lines import LANES, RUN, view
+from numbadnn.cpu.lang import lines as _lines
+from numbadnn.cpu.lang.exp import exp
+from numbadnn.cpu.lang.lines import LANES, RUN, view
 
 line_sum, line_dot, line_moments, line_joint, line_largest = map(
     from_python, (_lines.line_sum, _lines.line_dot, _lines.line_moments, _lines.line_joint, _lines.line_largest)

@@ -9,7 +9,7 @@ import pytest
 
 import numbadnn
 from numbadnn import launch
-from numbadnn.cpu import _parallel
+from numbadnn.cpu.lang import parallel as _parallel
 
 Make = Callable[..., Any]
 

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numbadnn.cpu import softmax
+from numbadnn.cpu.softmax import softmax
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy, Spec, normalised_strides
 from numbadnn.registry import implementations

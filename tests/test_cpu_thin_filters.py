@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from test_cpu_conv import check, laid_out, spec
 
-from numbadnn.cpu import conv
-from numbadnn.cpu._thin_filters_plan import few_filters
+from numbadnn.cpu.conv import conv
+from numbadnn.cpu.conv.thin.filters_plan import few_filters
 from numbadnn.ops.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
 

@@ -11,7 +11,9 @@ import threading
 import numpy as np
 import pytest
 
-from numbadnn.cpu import _parallel, conv, softmax
+from numbadnn.cpu.conv import conv
+from numbadnn.cpu.lang import parallel as _parallel
+from numbadnn.cpu.softmax import softmax
 from numbadnn.ops.conv import DIRECTIONS, ConvProblem
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy, Spec
@@ -86,7 +88,8 @@ def test_same_bits_for_any_number_of_threads():
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
 def test_parallel_regions_run():
     """Otherwise the test above compares a serial build with itself."""
-    from numbadnn.cpu import _gather, _parallel
+    from numbadnn.cpu.conv import gather as _gather
+    from numbadnn.cpu.lang import parallel as _parallel
 
     conv_call("conv2d", SHAPES[0])()
     assert _parallel.kernel_of(_gather.gather)._parallel is not None

@@ -11,7 +11,7 @@ TYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "b
 
 
 def fetched(array: np.ndarray, name: str, n: int, offset: int = 0, step: int = 1) -> np.ndarray:
-    from numbadnn.cpu._typed import CODE, fetch
+    from numbadnn.cpu.lang.typed import CODE, fetch
 
     buffer = np.full(n, -7.0)
     from_python(fetch)(buffer, n, array.ctypes.data, offset, step, CODE[name])
@@ -19,7 +19,7 @@ def fetched(array: np.ndarray, name: str, n: int, offset: int = 0, step: int = 1
 
 
 def flushed(values: np.ndarray, name: str) -> np.ndarray:
-    from numbadnn.cpu._typed import CODE, flush
+    from numbadnn.cpu.lang.typed import CODE, flush
 
     out = np.zeros(len(values), TYPES[name])
     from_python(flush)(np.asarray(values, np.float64), len(values), out.ctypes.data, 0, 1, CODE[name])

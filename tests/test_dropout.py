@@ -31,7 +31,7 @@ def test_philox_known_answers(counter, key, words):
 
 
 def test_the_cpus_philox_is_the_references():
-    from numbadnn.cpu._dropout import philox_words
+    from numbadnn.cpu.dropout.loops import philox_words
 
     words = np.zeros(32, np.uint32)
     for seed, first in ((0, 0), (4242, 2**33 + 5), (-1, 2**61 - 3)):

@@ -371,7 +371,7 @@ def test_theanos_old_order_is_not_taken_for_the_later_one():
 def test_results_written_past_the_caches_are_the_same(monkeypatch, dtype, shape, last):
     """Where operands exceed the caches; to addresses that are multiples of a vector's bytes, and to others."""
     from numbadnn import launch
-    from numbadnn.cpu import norm
+    from numbadnn.cpu.norm import norm
 
     def array(first):
         memory = np.full(math.prod(shape) + 40, np.nan, dtype)[first : first + math.prod(shape)]

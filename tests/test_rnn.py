@@ -205,7 +205,7 @@ def test_saturated_gates_and_nan():
 def test_threads_do_not_change_a_bit(monkeypatch):
     block, a = case("rnn_relu", batch=7, dtype="float32")
     alone = block.apply(**a)
-    monkeypatch.setattr("numbadnn.cpu.rnn.THREADS", 2)
+    monkeypatch.setattr("numbadnn.cpu.rnn.rnn.THREADS", 2)
     assert all(np.array_equal(p, q) for p, q in zip(alone, block.apply(**a), strict=True))
 
 

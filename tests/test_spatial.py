@@ -208,7 +208,7 @@ def test_every_result_of_one_batch_is_that_of_its_image():
 
 def test_nothing_is_made_of_fresh_memory(monkeypatch):
     """The CPU's tables come uninitialised: NaN in them must not show."""
-    from numbadnn.cpu import spatial
+    from numbadnn.cpu.spatial import spatial
 
     class Poisoned:
         def __getattr__(self, name):

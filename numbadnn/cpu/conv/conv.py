@@ -1,0 +1,72 @@
+"""Convolutions and gradients on the CPU: which of the Numba kernels compute a problem.
+
+A plan is pure integer geometry: lists of filter taps (slice, row and column they add), of terms of the sum (where in the
+image and in the filters each lies), and of phases (``_gather.py``). Whatever the direction, padding, subsample, dilation,
+flip, groups and strides, they end here; the kernels know only these lists. Groups of few channels (depthwise among them)
+have no product worth making: ``_thin.py`` takes the same lists. Unshared filters have none either (``_unshared.py``). The
+gradient of the filters is ``_filters.py``, of few filters a group ``_thin_filters.py``. Where channels are neighbours in memory
+the products are those of ``_last.py`` and ``_last_filters.py``, whose vectors are channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numbadnn.cpu.conv.filters_plan import plan_filters
+from numbadnn.cpu.conv.gather_plan import gather_terms, plan_gather
+from numbadnn.cpu.conv.last.filters_plan import is_last_filters, plan_last_filters
+from numbadnn.cpu.conv.last.plan import is_last, plan_last
+from numbadnn.cpu.conv.terms import volume
+from numbadnn.cpu.conv.thin.filters_plan import few_filters, plan_few_filters
+from numbadnn.cpu.conv.thin.plan import is_thin, plan_thin
+from numbadnn.cpu.conv.unshared.plan import plan_unshared
+from numbadnn.ops.conv import OPERATIONS, ConvProblem
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable, Impl, register
+
+
+def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
+    """The kernels that suit the problem."""
+    if problem.unshared:
+        return plan_unshared(problem)
+    if problem.direction == "grad_weights":
+        if few_filters(problem):
+            return plan_few_filters(problem)
+        return plan_last_filters(problem) if is_last_filters(problem) else plan_filters(problem)
+    if is_thin(problem):
+        return plan_thin(volume(problem), *gather_terms(volume(problem), (1, 1), 1, planes=False))
+    return plan_last(problem) if is_last(problem) else plan_gather(problem)
+
+
+def supports(problem: ConvProblem, policy: Policy) -> str:
+    """Everything, except what would need another accumulator."""
+    if policy.precision == "float64" and problem.x.dtype != "float64":
+        return f"the CPU kernels accumulate {problem.x.dtype} in float32; convert the arrays to float64 instead"
+    if policy.precision in ("float16", "float32") and problem.x.dtype == "float64":
+        return f"the CPU kernels accumulate float64 in float64, not in {policy.precision}"
+    if policy.precision == "float16":
+        return "the CPU kernels accumulate float16 and bfloat16 in float32"
+    return ""
+
+
+def rank(problem: ConvProblem) -> float:
+    """Microseconds, roughly, at 100 GFLOP/s."""
+    return 20 + problem.flops / 1e5
+
+
+for _op in OPERATIONS:
+    register(
+        Impl(
+            op=_op,
+            backend="cpu",
+            name="cpu.im2col",
+            supports=supports,
+            plan=plan,
+            rank=rank,
+            arithmetic="ieee",
+            determinism="gpu_to_gpu",
+            complete=True,
+        )
+    )
+
+from numbadnn.cpu.conv import corrmm as corrmm  # noqa: E402  registers cpu.corrmm

@@ -1,0 +1,134 @@
+"""Plans for ``_last.py``: convolutions whose channels are neighbours in memory. Integers alone."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from numbadnn.cpu.conv.gather_plan import gather_terms
+from numbadnn.cpu.conv.terms import Terms, scalars, volume
+from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
+from numbadnn.ops.conv import ConvProblem
+from numbadnn.registry import Executable
+
+#: channels of a group, written and read, fewer of which leave most of a vector idle, or are no neighbours
+FEWEST_WRITTEN, FEWEST_READ = 12, 2
+#: of all filters, more of which are not laid out once more: memory that is kept
+MOST_FILTERS = 1 << 25
+#: pixels of a job, and of one with many channels, of which more than so many elements would leave the cache; of fewer
+#: jobs than so many a thread, panels are shared too
+PIXELS, FEW_PIXELS, ENOUGH, JOBS = 448, 64, 1 << 17, 4
+
+
+def is_last(problem: ConvProblem) -> bool:
+    """Whether it is one of these."""
+    read, wide = (problem.y, problem.x) if problem.direction == "grad_inputs" else (problem.x, problem.y)
+    enough = read.shape[1] >= FEWEST_READ * problem.groups and wide.shape[1] >= FEWEST_WRITTEN * problem.groups
+    if problem.direction != "grad_weights" and problem.w.size > MOST_FILTERS:
+        return False
+    return enough and read.strides[1] == 1 == wide.strides[1] and math.prod(problem.outputs[0].shape) > 0
+
+
+def box_of(phases: np.ndarray, seen: np.ndarray, lines: int) -> int:
+    """Pixels that so many lines of output pixels see, at most: they may begin in the middle of an image."""
+    starts = np.minimum(-(-lines // phases[:, 1]) + 1, lines)
+    return int((starts * seen[:, 3] * seen[:, 6] * seen[:, 5]).max())
+
+
+def terms_at(phases: np.ndarray, terms: Terms, seen: np.ndarray, geo: Any, C: int, in_place: bool) -> np.ndarray:
+    """Where each term (tap, channel) of all phases is behind a pixel's place, in elements."""
+    found, every = [np.zeros(0, np.int64)], np.array(terms.taps, np.int64).reshape(-1, 3)
+    for phase, sight in zip(phases, seen, strict=True):
+        taps, row = every[phase[4] : phase[4] + phase[5]], sight[5] * C
+        steps = (geo.src_d, geo.src_h, geo.src_w) if in_place else (sight[6] * row, row, C)
+        at = ((taps if in_place else taps - sight[:3]) * steps).sum(1)
+        found.append((at[:, None] + np.arange(C)).ravel())
+    return np.concatenate(found)
+
+
+def seen_of(phases: np.ndarray, terms: Terms, step: tuple[int, ...], lines: int, columns: int) -> np.ndarray:
+    """Of each phase: first slice, row and column of its taps, how many slices and rows these span, columns and rows of a box."""
+    taps, found = np.array(terms.taps, np.int64).reshape(-1, 3), []
+    for phase in phases:
+        here = taps[phase[4] : phase[4] + phase[5]]
+        low, high = (here.min(0), here.max(0)) if len(here) else (np.zeros(3, np.int64), np.zeros(3, np.int64))
+        slices, rows, wide = (high - low + 1).tolist()
+        most = (min(lines, int(phase[1])) - 1) * step[1] + rows
+        found.append((*low, slices, rows, wide + (min(columns, int(phase[2])) - 1) * step[2], most))
+    return np.array(found, np.int64)
+
+
+def plan_last(problem: ConvProblem) -> Executable:
+    """Forward, or the gradient with respect to the inputs, by ``_last.py``."""
+    from numbadnn.cpu.conv.last import last as _last
+    from numbadnn.cpu.conv.last import pack as _last_pack
+    from numbadnn.cpu.conv.last.box import Layout
+    from numbadnn.cpu.conv.micro import KC, MR, NV
+    from numbadnn.cpu.lang.vector import VECTOR_BYTES
+
+    like = np.empty(1, STORED[problem.x.dtype])
+    acc = 8 if problem.x.dtype == "float64" else 4
+    NR = NV * VECTOR_BYTES // acc
+    problem = volume(problem)
+    geo, terms = gather_terms(problem, (KC, 1), NR, planes=False)
+    lists, forward, w = terms.arrays(), problem.direction == "forward", problem.w
+    phases, C = lists["phases"], (problem.x if forward else problem.y).shape[1] // problem.groups
+    a_channel = w.strides[1] if forward else w.strides[0]
+    most, longest = min(PIXELS, max(FEW_PIXELS, ENOUGH // C)), int(phases[:, 2].max())
+    lines, wide = max(1, most // longest), min(longest, most)
+    seen = seen_of(phases, terms, (geo.step_d, geo.step_h, geo.step_w), lines, wide)
+    inside = is_inside(phases, terms, geo)
+    in_place = inside and problem.x.dtype in ("float32", "float64")
+    column_list = terms_at(phases, terms, seen, geo, C, in_place) * acc
+    tap_major = np.concatenate([offsets.reshape(C, -1).T.ravel() for offsets in terms.a_offsets])
+    box = -(-box_of(phases, seen, lines) * C // NR) * NR
+    pixels = -(-lines * wide // MR) * MR
+    panels = -(-geo.M // NR)
+    layout = Layout(C, a_channel, int(in_place), int(geo.src_w == C), lines, wide, panels, pixels)
+    alpha, beta = scalars(problem)
+    steps = np.arange(KC, dtype=np.int64) * (NR * acc)
+    counts, flops = phases[:, 11] // phases[:, 2], problem.flops
+    packed_size = len(tap_major) * geo.G * panels * NR * acc
+    work = (_last.TOGETHER * NR + (0 if in_place else box) + NR * NR) * acc
+
+    @functools.cache
+    def shared(threads: int) -> Any:
+        """The layout with lines shared out evenly, and panels where there are few jobs of lines."""
+        most = int(counts.max())
+        blocks = -(-most // lines)
+        even = -(-most // (-(-blocks // threads) * threads))
+        jobs = int((-(-counts // even)).sum()) * geo.G * -(-longest // wide)
+        high = max(1, min(panels, panels * jobs // (JOBS * threads)))
+        return layout._replace(lines=even, high=-(-panels // -(-panels // high)))
+
+    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        threads = thread_count(flops)
+        chosen = shared(threads) if threads > 1 else layout
+        memory = scratch(packed_size + threads * (work + pixels * 16))
+        packed = address(memory)
+        base = packed + packed_size
+        places = (
+            memory[packed_size + threads * work :].view(np.int64)[: threads * 2 * pixels].reshape(threads, 2 * pixels)
+        )
+        filters = address(inputs[1])
+        pack(threads, filters, like, geo, chosen, phases, tap_major, packed, base, work)
+        product(
+            threads, address(inputs[0]), filters, address(outputs[0]), packed, column_list, steps, lists["a_offsets"],
+            lists["term_taps"], like, geo, chosen, phases, seen, base, work, places, alpha, beta,
+        )  # fmt: skip
+
+    pack, product = kernel_of(_last_pack.pack_panels), kernel_of(_last.gather_last)
+    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "last", "tile": f"{MR}x{NR}x{KC}"})
+
+
+def is_inside(phases: np.ndarray, terms: Terms, geo: Any) -> bool:
+    """Whether no tap of any phase reaches beyond the image."""
+    extent, step = np.array((geo.D, geo.H, geo.W)), np.array((geo.step_d, geo.step_h, geo.step_w))
+    for phase in phases:
+        taps = np.array(terms.taps[phase[4] : phase[4] + phase[5]], np.int64).reshape(-1, 3)
+        if (taps < 0).any() or ((phase[:3] - 1) * step + taps >= extent).any():
+            return False
+    return True

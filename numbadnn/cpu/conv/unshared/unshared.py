@@ -1,0 +1,174 @@
+"""Convolution with a filter for each position of the output (unshared), and its gradients.
+
+Each filter is met by as many products as there are images, so that reading the filters is the cost and there is no matrix
+worth laying out. A job takes a position (or, for the gradient of the images, some channels of an image), gathers what the
+filter sees into a buffer of its thread, and then goes along the filters' memory. Every sum runs over the terms (channel, tap)
+by vectors and then lanes, over filters or over images, in one order that no number of threads changes. Loading this
+module imports Numba.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from numba import njit, prange
+
+from numbadnn.cpu.lang.elements import accsize, load1, peek, poke, store1
+from numbadnn.cpu.lang.runs import read_run, write_run
+from numbadnn.cpu.lang.vector import fill, lanes, load_acc, multiply_add, store_acc, zeros
+
+
+class Geometry(NamedTuple):
+    """Lengths and strides in elements; a term is a (channel, tap) of a group, ``pitch`` its number rounded up to vectors."""
+
+    N: int
+    G: int
+    C: int  # channels and filters of a group
+    K: int
+    terms: int
+    pitch: int
+    H: int
+    W: int
+    P: int
+    Q: int
+    step_h: int
+    step_w: int
+    x_n: int
+    x_c: int
+    x_h: int
+    x_w: int
+    y_n: int
+    y_k: int
+    y_h: int
+    y_w: int
+    w_k: int
+    w_h: int
+    w_w: int
+    w_step: int  # between neighbouring terms, 0 where that is not one number
+
+
+@njit(nogil=True, error_model="numpy")
+def _seen(here, x, n0, n1, g, p, q, geo, terms, like):
+    """What the filters of group g see at (p, q) of images n0..n1: rows of ``pitch`` from ``here``; 0 on padding."""
+    for m in range(geo.terms):
+        h, v = p * geo.step_h + terms[m, 1], q * geo.step_w + terms[m, 2]
+        inside = 0 <= h < geo.H and 0 <= v < geo.W
+        at = (g * geo.C + terms[m, 0]) * geo.x_c + h * geo.x_h + v * geo.x_w
+        for n in range(n0, n1):
+            poke(here, (n - n0) * geo.pitch + m, load1(x, n * geo.x_n + at, like) if inside else 0.0, like)
+
+
+@njit(nogil=True, error_model="numpy")
+def _filter(here, w, at, m0, m1, geo, terms, like):
+    """Terms m0..m1 of the filter that begins at ``at``."""
+    if geo.w_step == 1:
+        read_run(here, w, at + terms[m0, 3], m1 - m0, 1, like)
+    else:
+        for m in range(m0, m1):
+            poke(here, m - m0, load1(w, at + terms[m, 3], like), like)
+
+
+@njit(nogil=True, error_model="numpy")
+def _dot(a, b, geo, like):
+    """The sum of products of two rows; beyond the terms they are 0."""
+    vl, acc = lanes(like), accsize(like)
+    sums = zeros(like)
+    for m in range(0, geo.pitch, vl):
+        sums = multiply_add(load_acc(a + m * acc, like), load_acc(b + m * acc, like), sums)
+    return sums
+
+
+def forward(x, w, y, like, geo, terms, planes, work, images, alpha, beta, threads):
+    """y; ``images`` are gathered together."""
+    size, acc, vl = planes.shape[1], accsize(like), lanes(like)
+    chunks = (geo.N + images - 1) // images
+    jobs = geo.P * geo.Q * geo.G * chunks
+    for tid in prange(threads):
+        planes[tid, :] = 0
+        here = work + tid * size * acc
+        row = here + images * geo.pitch * acc
+        lane = row + geo.pitch * acc
+        for job in range(jobs * tid // threads, jobs * (tid + 1) // threads):
+            place, g = job // chunks // geo.G, job // chunks % geo.G
+            p, q, n0 = place // geo.Q, place % geo.Q, job % chunks * images
+            n1 = min(n0 + images, geo.N)
+            _seen(here, x, n0, n1, g, p, q, geo, terms, like)
+            for k in range(g * geo.K, (g + 1) * geo.K):
+                _filter(row, w, k * geo.w_k + p * geo.w_h + q * geo.w_w, 0, geo.terms, geo, terms, like)
+                for n in range(n0, n1):
+                    store_acc(lane, _dot(row, here + (n - n0) * geo.pitch * acc, geo, like), like)
+                    total = peek(lane, 0, like)
+                    for i in range(1, vl):
+                        total += peek(lane, i, like)
+                    at = n * geo.y_n + k * geo.y_k + p * geo.y_h + q * geo.y_w
+                    one = alpha * total
+                    if beta != 0:
+                        one += beta * load1(y, at, like)
+                    store1(y, at, one, like)
+
+
+def inputs(x, w, y, like, geo, terms, planes, work, channels, alpha, beta, threads):
+    """x of ``channels`` at a time: each position adds the sum over filters of its own terms."""
+    size, acc, vl = planes.shape[1], accsize(like), lanes(like)
+    taps = geo.terms // geo.C
+    chunks = (geo.C + channels - 1) // channels
+    jobs = geo.N * geo.G * chunks
+    for tid in prange(threads):
+        buffer = planes[tid]
+        here = work + tid * size * acc
+        sums = channels * geo.H * geo.W
+        row = sums + geo.pitch
+        for job in range(jobs * tid // threads, jobs * (tid + 1) // threads):
+            n, g, c0 = job // chunks // geo.G, job // chunks % geo.G, job % chunks * channels
+            c1 = min(c0 + channels, geo.C)
+            m0, m1 = c0 * taps, c1 * taps
+            buffer[:] = 0
+            for p in range(geo.P):
+                for q in range(geo.Q):
+                    buffer[sums : sums + m1 - m0] = 0
+                    for k in range(g * geo.K, (g + 1) * geo.K):
+                        _filter(here + row * acc, w, k * geo.w_k + p * geo.w_h + q * geo.w_w, m0, m1, geo, terms, like)
+                        top = fill(load1(y, n * geo.y_n + k * geo.y_k + p * geo.y_h + q * geo.y_w, like), like)
+                        for m in range(0, m1 - m0, vl):
+                            at = here + (sums + m) * acc
+                            value = load_acc(here + (row + m) * acc, like)
+                            store_acc(at, multiply_add(top, value, load_acc(at, like)), like)
+                    for m in range(m0, m1):
+                        h, v = p * geo.step_h + terms[m, 1], q * geo.step_w + terms[m, 2]
+                        if 0 <= h < geo.H and 0 <= v < geo.W:
+                            buffer[((terms[m, 0] - c0) * geo.H + h) * geo.W + v] += buffer[sums + m - m0]
+            for c in range(c0, c1):
+                for h in range(geo.H):
+                    at = n * geo.x_n + (g * geo.C + c) * geo.x_c + h * geo.x_h
+                    line = here + ((c - c0) * geo.H + h) * geo.W * acc
+                    write_run(line, x, at, geo.W, geo.x_w, alpha, beta, like)
+
+
+def filters(x, w, y, like, geo, terms, planes, work, images, alpha, beta, threads):
+    """w: each filter is a sum over the images alone; ``images`` is their number."""
+    size, acc, vl = planes.shape[1], accsize(like), lanes(like)
+    jobs = geo.P * geo.Q * geo.G
+    for tid in prange(threads):
+        planes[tid, :] = 0
+        here = work + tid * size * acc
+        row = here + images * geo.pitch * acc
+        for job in range(jobs * tid // threads, jobs * (tid + 1) // threads):
+            place, g = job // geo.G, job % geo.G
+            p, q = place // geo.Q, place % geo.Q
+            _seen(here, x, 0, geo.N, g, p, q, geo, terms, like)
+            for k in range(g * geo.K, (g + 1) * geo.K):
+                for m in range(0, geo.pitch, vl):
+                    sums = zeros(like)
+                    for n in range(geo.N):
+                        top = load1(y, n * geo.y_n + k * geo.y_k + p * geo.y_h + q * geo.y_w, like)
+                        sums = multiply_add(fill(top, like), load_acc(here + (n * geo.pitch + m) * acc, like), sums)
+                    store_acc(row + m * acc, sums, like)
+                at = k * geo.w_k + p * geo.w_h + q * geo.w_w
+                if geo.w_step == 1:
+                    write_run(row, w, at + terms[0, 3], geo.terms, 1, alpha, beta, like)
+                else:
+                    for m in range(geo.terms):
+                        one = alpha * peek(row, m, like)
+                        if beta != 0:
+                            one += beta * load1(w, at + terms[m, 3], like)
+                        store1(w, at + terms[m, 3], one, like)

@@ -1,0 +1,178 @@
+"""The one door by which parallel regions are entered.
+
+A kernel here is a plain function whose outer loop is ``for tid in prange(threads)``. It is compiled twice from the same
+source, on first need: parallel, and serial (where ``prange`` is ``range``). ``Kernel.__call__`` picks:
+
+* serial in a forked child: Numba's OpenMP layer kills a process that enters it after a fork;
+* serial for work too small to be worth waking threads;
+* behind a lock where Numba's threading layer is workqueue, which aborts the process on concurrent entry;
+* parallel otherwise, on as many threads as ``numba.get_num_threads()`` says. It is asked, never set.
+
+Both builds give the same bits: kernels split their sums by the problem alone, never by the number of threads.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import pathlib
+import threading
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from numbadnn.arrays.numpy_ import address as address
+from numbadnn.problem import Spec
+
+#: dtype name -> what the kernels see: 16-bit floats travel as their bits (int16 means bfloat16)
+STORED = {"float32": np.float32, "float64": np.float64, "float16": np.uint16, "bfloat16": np.int16}
+#: bytes of a line of memory, and of a run in which those at its ends do not matter
+LINE, LONG = 64, 2048
+#: below this many elementary operations a region runs on the calling thread
+SMALL = 200_000
+
+_entry = threading.Lock()
+_local = threading.local()
+_forked = False
+
+
+def _after_fork() -> None:
+    global _forked, _entry
+    _forked = True
+    _entry = threading.Lock()  # another thread of the parent may have held the old one
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def thread_count(work: int) -> int:
+    """Threads a region of ``work`` elementary operations may use: 1 means the serial build.
+
+    >>> thread_count(10)
+    1
+    """
+    if _forked or work < SMALL:
+        return 1
+    import numba
+
+    return int(numba.get_num_threads())
+
+
+class Kernel:
+    """A function of the form ``body(..., threads)`` and its two builds."""
+
+    def __init__(self, body: Callable[..., None]) -> None:
+        self.body = body
+        self._serial: Any = None
+        self._parallel: Any = None
+
+    def __call__(self, threads: int, *args: Any) -> None:
+        """Run ``body(*args, threads)`` on that many threads, as ``thread_count`` gave them."""
+        if threads == 1:
+            if self._serial is None:
+                self._serial = _compile(self.body, parallel=False)
+            self._serial(*args, 1)
+            return
+        if self._parallel is None:
+            self._parallel = _compile(self.body, parallel=True)
+        if _layer() == "workqueue":
+            with _entry:
+                self._parallel(*args, threads)
+        else:
+            self._parallel(*args, threads)
+
+
+def _compile(body: Callable[..., None], parallel: bool) -> Any:
+    """One build, kept on disk under a name of its own (Numba's cache does not tell parallel from serial)."""
+    from numbadnn._builds import compiled
+
+    copy = FunctionType(body.__code__, body.__globals__, body.__name__, body.__defaults__, body.__closure__)
+    copy.__qualname__ = f"{body.__qualname__}_{'parallel' if parallel else 'serial'}"
+    copy.__module__ = body.__module__
+    # _nrt=False: the arrays are the caller's; to count references to them would cost an atomic addition a slice
+    return compiled(
+        copy, _sources(), _say_nothing_is_kept, parallel=parallel, nogil=True, error_model="numpy", _nrt=False
+    )
+
+
+@functools.cache
+def _say_nothing_is_kept() -> None:
+    from numbadnn.errors import warn
+
+    warn(
+        "each process compiles the CPU's kernels anew, for there is no folder to keep them in: set NUMBA_CACHE_DIR to one"
+    )
+
+
+@functools.cache
+def _sources() -> str:
+    """Digest of every source file of this package: a kernel calls functions of its neighbours."""
+    from numbadnn._builds import digest
+
+    root = pathlib.Path(__file__).parents[1]
+    return digest(root.rglob("*.py"), root)
+
+
+@functools.cache
+def _layer() -> str:
+    """The threading layer in use; starts Numba's threads where nobody has."""
+    import numba
+    from numba.np.ufunc import parallel
+
+    parallel._launch_threads()  # idempotent and locked inside
+    return str(numba.threading_layer())
+
+
+def scratch(nbytes: int) -> np.ndarray:
+    """This Python thread's scratch memory: at least ``nbytes`` bytes from a multiple of 64, contents undefined.
+
+    It is kept and grown, so that a call does not pay for fresh pages; the next call from the same thread reuses it.
+    """
+    buffer = getattr(_local, "buffer", None)
+    if buffer is None or buffer.nbytes < nbytes:
+        _local.buffer = buffer = None  # let the old one go first
+        fresh = np.empty(nbytes + 128, np.uint8)
+        start = -fresh.ctypes.data % 64
+        _local.buffer = buffer = fresh[start : start + -(-nbytes // 64) * 64]
+    return buffer
+
+
+@functools.cache
+def _last_cache() -> int:
+    """Bytes of the last of the caches; 0 where the system does not say."""
+    try:
+        text = pathlib.Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text(encoding="ascii")
+        return int(text.removesuffix("K\n")) << 10
+    except (OSError, ValueError):
+        return 0
+
+
+def past_caches(nbytes: int, run: int) -> bool:
+    """Whether a call that moves so many bytes writes its result past the caches, which hold less; ``run``: side by side.
+
+    Runs must be whole lines of memory, or long: parts of a line that are written both ways cost more than is won, 7.1 ms for 2.0
+    of bilinear upsampling to rows of 224 bytes. That a result begins with a line is looked at in each call (``begins_line``).
+    """
+    return 0 < _last_cache() < nbytes and (run % LINE == 0 or run >= LONG)
+
+
+def pixel_bytes(result: Spec) -> int:
+    """Whole lines that every pixel begins and ends with, in bytes, of a result whose channels are neighbours; else 1."""
+    run = math.gcd(result.shape[1], result.strides[0], *result.strides[2:]) * result.itemsize
+    return 1 if run % LINE else run
+
+
+def begins_line(address: int) -> bool:
+    return address % LINE == 0
+
+
+_kernels: dict[Callable[..., None], Kernel] = {}
+
+
+def kernel_of(body: Callable[..., None]) -> Kernel:
+    """The one Kernel of a body, so that every plan shares its builds."""
+    return _kernels.setdefault(body, Kernel(body))

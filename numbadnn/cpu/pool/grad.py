@@ -1,0 +1,135 @@
+"""The gradient of pooling on strided memory, which gathers what each element of the image is given: jobs, and sums of shares.
+
+Two steps, in the two shapes of loop of ``_pool.py`` (``_pool_grad_rows``, ``_pool_grad_cells``). For a row of windows,
+``windows`` keeps each one's share (dy, divided for averages) and, of a maximum, the number within the window of the element
+that gets it. For a row of the image, ``elements`` then adds up, window by window in order, the shares each element gets, and
+rounds once. The rows of windows are kept in a ring: as many as overlap one row of the image, for a few slices at a time. So x,
+dy and dx pass through memory once, and no two threads write to one element, however the image is cut into bands of rows.
+
+Names as in ``_pool.py``; ``ds``: strides of dx. Loading this module imports Numba.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from numba import njit
+
+from numbadnn.cpu.lang.elements import accsize, itemsize
+from numbadnn.cpu.lang.typed import inner
+from numbadnn.cpu.lang.vector import element, load_acc, zeros
+from numbadnn.cpu.pool.lines import add, fill_line, lowest, set_word, where_number, word
+from numbadnn.cpu.pool.loops import geometry, steps
+
+#: rows of the image that are taken apart before maxima are looked for in them
+ROWS = 4
+
+
+class Layout(NamedTuple):
+    """How a gradient is cut into jobs and scratch memory; ``columns`` to ``rows_over`` are addresses of tables."""
+
+    images: int
+    parts: int  #: of an image: channels, or strips of ``strip`` of the ``channels``
+    strip: int
+    channels: int
+    slices: int  #: bands of ``deep`` slices
+    deep: int
+    bands: int  #: of ``tall`` rows
+    tall: int
+    ring: int  #: bytes of the ring of a thread, of ``cap`` rows of windows for each of some slices
+    cap: int
+    slot: int  #: bytes of a row of windows, half of them numbers and half shares, with room around that holds no share
+    words: int  #: bytes of the lists of a thread
+    held: int  #: bytes of a thread
+    gap: int
+    columns: int
+    spans: int
+    firsts: int
+    phases: int
+    planes_over: int
+    rows_over: int
+    front: int  #: bytes of a line of a row before the row's first column
+    margin: int  #: bytes of a row of windows before the first's number, and before the first's share
+
+
+@njit(nogil=True, inline="always")
+def _layout(a):
+    return Layout(
+        a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15], a[16], a[17],
+        a[18], a[19], a[20], a[21],
+    )  # fmt: skip
+
+
+@njit(nogil=True, inline="always")
+def _band(index, size, n, pad):
+    """Elements of an axis of n that are in a band of ``size``; cut so that windows that do not overlap are not cut."""
+    return max(index * size - pad, 0), min((index + 1) * size - pad, n)
+
+
+@inner
+def _list_rows(rows, kept, lay, low, geo, d, h, p0, p1):
+    """List the rows of windows over row (d, h): each one's address, and the number there of the window's first column."""
+    count = 0
+    for o in range(word(lay.planes_over, 2 * d), word(lay.planes_over, 2 * d + 1) + 1):
+        for p in range(p0, p1 + 1):
+            set_word(rows, 2 * count, kept + ((o - low) * lay.cap + p % lay.cap) * lay.slot)
+            deep, tall = d - o * geo.sd + geo.pd, h - p * geo.sh + geo.ph
+            set_word(rows, 2 * count + 1, (deep * geo.kh + tall) * geo.kw)
+            count += 1
+    return count
+
+
+def thread_of(windows, elements):
+    """The jobs of a thread, by functions for a row of windows and a row of elements."""
+
+    @inner
+    def thread(tid, threads, x, dy, dx, dtype, kind, shape, strides, layout, past, memory):
+        like = element(dtype)
+        geo, xs, ys, ds = geometry(shape), steps(strides[0]), steps(strides[1]), steps(strides[2])
+        lay, size, acc = _layout(layout), itemsize(like), accsize(like)
+        kept = memory + tid * lay.held
+        rows, lines = kept + lay.ring, kept + lay.ring + lay.words
+        fill_line(kept, lay.ring // acc, zeros(like), like)
+        fill_line(lines, (kept + lay.held - lines) // acc, lowest(True, like), like)
+        total = lay.images * lay.parts * lay.slices * lay.bands
+        for job in range(total * tid // threads, total * (tid + 1) // threads):
+            h0, h1 = _band(job % lay.bands, lay.tall, geo.H, geo.ph)
+            d0, d1 = _band(job // lay.bands % lay.slices, lay.deep, geo.D, geo.pd)
+            part = job // (lay.bands * lay.slices)
+            n, c = part // lay.parts, part % lay.parts * lay.strip
+            m = min(lay.strip, lay.channels - c)
+            image, upper = x + (n * xs.n + c * xs.c) * size, dy + (n * ys.n + c * ys.c) * size
+            target = dx + (n * ds.n + c * ds.c) * size
+            low, high = word(lay.planes_over, 2 * d0), word(lay.planes_over, 2 * d1 - 1)
+            done = word(lay.rows_over, 2 * h0)
+            for h in range(h0, h1):
+                p0, p1 = word(lay.rows_over, 2 * h), word(lay.rows_over, 2 * h + 1)
+                for p in range(done, p1 + 1):
+                    for o in range(low, high + 1):
+                        at = kept + ((o - low) * lay.cap + p % lay.cap) * lay.slot
+                        windows(image, upper, kind, geo, xs, ys, lay, o, p, at, rows, lines, m, like)
+                done = max(done, p1 + 1)
+                for d in range(d0, d1):
+                    count = _list_rows(rows, kept, lay, low, geo, d, h, p0, p1)
+                    row = target + (d * ds.d + h * ds.h) * size
+                    elements(row, ds.w, kind, geo, lay, rows, count, lines, m, past, like)
+
+    return thread
+
+
+@njit(nogil=True, inline="always")
+def total_of(terms, count, offset, half, largest, like):
+    """The sum of ``count`` shares at addresses ``terms``, ``offset`` bytes on.
+
+    Shares lie half a slot after the numbers; of maxima only those count whose number is asked for.
+    """
+    total = zeros(like)
+    if largest:
+        for t in range(count):
+            numbers = load_acc(word(terms, 2 * t) + offset, like)
+            share = load_acc(word(terms, 2 * t) + half + offset, like)
+            total = add(total, where_number(numbers, word(terms, 2 * t + 1), share))
+    else:
+        for t in range(count):
+            total = add(total, load_acc(word(terms, 2 * t) + half + offset, like))
+    return total

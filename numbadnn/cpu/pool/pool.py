@@ -1,0 +1,206 @@
+"""pool and pool_grad on the CPU: plans, which choose by what lies closest in memory between the loops of ``_pool.py``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from numbadnn.cpu.lang.parallel import (
+    STORED,
+    address,
+    begins_line,
+    kernel_of,
+    past_caches,
+    pixel_bytes,
+    scratch,
+    thread_count,
+)
+from numbadnn.ops.pool import PoolProblem
+from numbadnn.problem import Policy, Spec
+from numbadnn.registry import Executable, Impl, register
+
+KINDS = {"max": 0, "max_deterministic": 0, "sum": 1, "average_inc_pad": 2, "average_exc_pad": 3}
+#: bytes of the rows of windows that a gradient keeps at once, which stay in the second-level cache
+RING_BYTES = 1 << 18
+#: a gradient is cut into so many jobs where images and channels are fewer, in bands of so many rows of windows at least
+JOBS, BAND = 32, 8
+
+
+def _three(values: tuple[int, ...], missing: int) -> list[int]:
+    return [missing] * (3 - len(values)) + list(values)
+
+
+def _strides(*specs: Spec) -> np.ndarray:
+    """Element strides of N, C, D, H, W, a row for each."""
+    return np.array([[*s.strides[:2], *_three(s.strides[2:], 0)] for s in specs], np.int64)
+
+
+def _up(n: int, multiple: int = 16) -> int:
+    return -(-n // multiple) * multiple
+
+
+def by_cells(problem: PoolProblem) -> bool:
+    """Whether channels are neighbours in the image and in the result."""
+    specs = (problem.x, problem.output)
+    return problem.x.shape[1] >= 4 and all(s.strides[1] == 1 and abs(s.strides[-1]) > 1 for s in specs)
+
+
+def _windows_over(n: int, outputs: int, window: int, stride: int, pad: int) -> np.ndarray:
+    """The first and the last window that each element of an axis is in; the last is before the first where there is none."""
+    u = np.arange(n, dtype=np.int64) + pad
+    return np.stack([np.maximum((u - window) // stride + 1, 0), np.minimum(u // stride, outputs - 1)], 1).copy()
+
+
+class _Geometry:
+    """What both operations' kernels are told: see ``_pool.py``."""
+
+    def __init__(self, problem: PoolProblem) -> None:
+        self.image, self.outputs = _three(problem.x.shape[2:], 1), _three(problem.y.shape[2:], 1)
+        self.window, self.stride = _three(problem.window, 1), _three(problem.stride, 1)
+        self.pad = _three(problem.pad, 0)
+        self.all = np.array([*self.image, *self.outputs, *self.window, *self.stride, *self.pad], np.int64)
+        self.acc: Any = np.dtype(np.float64 if problem.x.dtype == "float64" else np.float32)
+        kind = KINDS[problem.mode]
+        self.like, self.kind = np.empty(1, STORED[problem.x.dtype]), np.int64(kind)
+        W, Q, kw, sw, pw = (axis[2] for axis in (self.image, self.outputs, self.window, self.stride, self.pad))
+        # per window along a row: the columns that count, and the first element inside the image
+        start = np.arange(_up(Q) + 16) * sw - pw
+        inside = np.minimum(start + kw, W) - np.maximum(start, 0)
+        self.spans = (np.maximum({1: 1, 2: kw}.get(kind, inside), 1) * np.ones_like(start)).astype(self.acc)
+        self.firsts = np.maximum(-start, 0).astype(np.int32 if self.acc.itemsize == 4 else np.int64)
+        # lines of a split row: what precedes the image, the image or the windows, and a vector over
+        self.front, self.margin = -(-pw // sw), max((kw - 1 - pw) // sw, 0)
+        self.lines, longest = min(kw, sw), _up(max(-(-W // sw), Q))
+        self.gap = _up(self.front + longest + self.margin) + 16
+        k, s = np.arange(kw, dtype=np.int64), np.arange(sw, dtype=np.int64)
+        #: where element k of window 0 is in the lines
+        self.columns = k % sw * self.gap + self.front + (k - pw) // sw
+        r = (s + pw) % sw
+        #: columns i*sw + s of a row: how many; element r + t*sw of which windows they are, where in a row of windows that is
+        #: for t = 0, and the last t
+        last = np.where(r < kw, (kw - 1 - r) // sw, -1)
+        self.phases = np.stack([(W - s + sw - 1) // sw, r, self.margin - (r - pw) // sw, last], 1).copy()
+        axes = zip(self.image, self.outputs, self.window, self.stride, self.pad, strict=True)
+        self.over = [_windows_over(*axis) for axis in axes][:2]
+
+
+def plan(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
+    """Either operation, by one of the kernels of ``_pool.py`` and ``_pool_grad_*.py``."""
+    run, facts = (_plan_pool if problem.op == "pool" else _plan_grad)(problem)
+    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": facts})
+
+
+def _plan_pool(problem: PoolProblem) -> tuple[Any, str]:
+    from numbadnn.cpu.pool import loops as _pool
+
+    g, (n, c) = _Geometry(problem), problem.x.shape[:2]
+    strides, spans, columns = _strides(problem.x, problem.y), address(g.spans), address(g.columns)
+    work = 4 * (problem.flops + problem.x.size)
+    count = n * g.outputs[0] * g.outputs[1]
+    if by_cells(problem):
+        cells, past = kernel_of(_pool.cells), past_caches(problem.bytes, pixel_bytes(problem.y))
+
+        def run_cells(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+            x, y = address(inputs[0]), address(outputs[0])
+            cells(thread_count(work), x, y, g.like, g.kind, c, count, g.all, strides, spans, past and begins_line(y))
+
+        return run_cells, "cells"
+    rows, held = kernel_of(_pool.rows), (1 + g.lines) * g.gap * g.acc.itemsize
+
+    def run_rows(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        threads = thread_count(work)
+        x, y, memory = address(inputs[0]), address(outputs[0]), address(scratch(held * threads))
+        rows(threads, x, y, g.like, g.kind, c, count * c, g.all, strides, columns, spans, g.gap, memory, held)
+
+    return run_rows, "rows"
+
+
+def _disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> bool:
+    """Whether ``_pool_disjoint.py`` takes it: maxima of windows that neither overlap nor reach into padding, without gaps."""
+    apart = g.kind == 0 and g.window == g.stride and set(g.pad) == {0}
+    inside = all(0 < o * k <= n for o, k, n in zip(g.outputs, g.window, g.image, strict=True))
+    specs = [s for s in (problem.x, problem.dy, problem.dx) if s is not None]
+    near = all(s.strides[1 if cells else -1] == 1 for s in specs) and (cells or g.window[2] == 2)
+    return apart and inside and near
+
+
+def _plan_disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any, str]:
+    from numbadnn.cpu.pool import disjoint as _pool_disjoint
+
+    assert problem.dy is not None and problem.dx is not None
+    kernel = kernel_of(_pool_disjoint.cells_disjoint if cells else _pool_disjoint.pairs_disjoint)
+    (n, c), strides = problem.x.shape[:2], _strides(problem.x, problem.dy, problem.dx)
+    past = cells and past_caches(problem.bytes, pixel_bytes(problem.dx))
+    work, count = 4 * problem.x.size, n * (1 if cells else c) * g.outputs[0] * g.outputs[1]
+
+    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        x, dy, dx = address(inputs[0]), address(inputs[2]), address(outputs[0])
+        kernel(thread_count(work), x, dy, dx, g.like, g.all, strides, count, c, past and begins_line(dx))
+
+    return run, kernel.body.__name__
+
+
+def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
+    from numbadnn.cpu.pool import grad as _pool_grad
+    from numbadnn.cpu.pool import grad_cells as _pool_grad_cells
+    from numbadnn.cpu.pool import grad_rows as _pool_grad_rows
+
+    assert problem.dy is not None and problem.dx is not None
+    g, (n, c), cells = _Geometry(problem), problem.x.shape[:2], by_cells(problem)
+    if _disjoint(problem, g, cells):
+        return _plan_disjoint(problem, g, cells)
+    strides = _strides(problem.x, problem.dy, problem.dx)
+    work, acc = 4 * (problem.flops + problem.x.size), g.acc.itemsize
+    overlap = [min(-(-k // s), o) for k, s, o in zip(g.window, g.stride, g.outputs, strict=True)]
+    # slices that share no window go in bands of their own
+    deep = g.stride[0] if g.stride[0] >= g.window[0] else g.image[0] + g.pad[0]
+    slots = (1 if overlap[0] == 1 else g.outputs[0]) * overlap[1]
+    taken = min(math.prod(g.window[:2]), _pool_grad.ROWS)
+    strip, slot, lines = 1, 2 * g.gap * acc, (2 + g.lines * taken) * g.gap * acc
+    if cells:
+        channel = 2 * g.outputs[2] * acc
+        line = max(16, 64 // problem.x.itemsize)  # whole lines of memory
+        strip, lines = min(_up(c, line), max(line, RING_BYTES // (slots * channel) // line * line)), 0
+        slot = channel * strip
+    parts, slices, padded = -(-c // strip), -(-(g.image[0] + g.pad[0]) // deep), g.image[1] + g.pad[1]
+    bands = max(1, min(-(-JOBS // max(n * parts * slices, 1)), padded // (BAND * g.stride[1])))
+    tall = max(_up(-(-padded // bands), g.stride[1]), _up(g.pad[1] + 1, g.stride[1]))
+    rows_over = overlap[0] * overlap[1]
+    words = _up(16 * max(rows_over * (1 + 2 * -(-g.window[2] // g.stride[2])), taken), 64)
+    held = slots * slot + words + lines
+    layout = np.array(_pool_grad.Layout(
+        images=n, parts=parts, strip=strip, channels=c, slices=slices, deep=deep, bands=-(-padded // tall), tall=tall,
+        ring=slots * slot, cap=overlap[1], slot=slot, words=words, held=held, gap=g.gap, columns=address(g.columns),
+        spans=address(g.spans), firsts=address(g.firsts), phases=address(g.phases),
+        planes_over=address(g.over[0]), rows_over=address(g.over[1]), front=g.front * acc, margin=g.margin * acc,
+    ), np.int64)  # fmt: skip
+    past = cells and past_caches(problem.bytes, pixel_bytes(problem.dx))
+    kernel = kernel_of(_pool_grad_cells.cells_grad if cells else _pool_grad_rows.rows_grad)
+
+    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        threads = thread_count(work)
+        x, dy, dx, memory = (
+            address(inputs[0]),
+            address(inputs[2]),
+            address(outputs[0]),
+            address(scratch(held * threads)),
+        )
+        kernel(threads, x, dy, dx, g.like, g.kind, g.all, strides, layout, past and begins_line(dx), memory)
+
+    return run, kernel.body.__name__
+
+
+def supports(problem: PoolProblem, policy: Policy) -> str:
+    """Everything; sums are kept in float32, for float64 data in float64."""
+    return ""
+
+
+def rank(problem: PoolProblem) -> float:
+    """Microseconds, roughly: memory at 5 GB/s, windows at 1 ns an element."""
+    return 10 + problem.bytes / 5e3 + problem.flops / 2e3
+
+
+for _op in ("pool", "pool_grad"):
+    register(Impl(_op, "cpu", "cpu.pool", supports, plan, rank, "ieee", "gpu_to_gpu", complete=True))

@@ -1,0 +1,297 @@
+"""Recurrent networks on the CPU: one matrix product of each layer for all steps, then a product and a gate kernel a
+step.
+
+Products are NumPy's (BLAS) in float32, in float64 for float64 data; everything else is in ``_rnn.py``. float16 is
+widened on the way in and rounded once on the way out. The reserve holds, in that wider type, each layer's y and each
+cell's gates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numbadnn.cpu.lang.parallel import Kernel, kernel_of
+from numbadnn.ops.rnn import RnnProblem
+from numbadnn.ops.rnn_network import KEPT
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable, Impl, register
+
+NAME = "cpu.rnn"
+#: of a gate kernel. Between two products Numba's threads and those of BLAS would wait for each other, each actively: a
+#: step then takes thirty times as long on two cores
+THREADS = 1
+#: sequences up to which R h is formed as it stands, in float32: h R', the same numbers, has BLAS turn all of R in each step,
+#: which took up to 2.5 times as long; of more sequences to turn the result takes longer
+MOST_TURNED = 64
+
+
+class _Work:
+    """The views of one call: parameters cut out of w, and what a pass keeps of each layer, cut out of one flat
+    array."""
+
+    def __init__(self, problem: RnnProblem, w: np.ndarray, kept: np.ndarray | None) -> None:
+        n = self.network = problem.network
+        self.T, self.N, self.H = problem.steps, problem.batch, n.hidden_size
+        self.problem, self.acc, self.w = problem, w.dtype, w
+        self.rows = n.gates * n.hidden_size
+        self.blocks = n.blocks(problem.input_dim)[0]
+        ends = problem.lengths or (self.T,) * self.N
+        self.ends = np.array(ends, np.int64)
+        self.flat, self.at = kept, 0
+        self.ys: list[np.ndarray] = []
+        self.cells: list[list[np.ndarray]] = []
+        for layer in range(n.num_layers):
+            # without a reserve to be written, two layers' y and one layer's gates are enough
+            fresh = kept is not None or layer < 2
+            self.ys.append(self.take(self.T, self.N, self.H * n.directions) if fresh else self.ys[layer - 2])
+            for _ in range(n.directions):
+                first = kept is not None or not self.cells
+                self.cells.append(self._cell() if first else self.cells[0])
+
+    def take(self, *shape: int) -> np.ndarray:
+        """The next array of the flat one, or a new one."""
+        if self.flat is None:
+            return np.empty(shape, self.acc)
+        size = int(np.prod(shape))
+        self.at += size
+        return self.flat[self.at - size : self.at].reshape(shape)
+
+    def _cell(self) -> list[np.ndarray]:
+        """(gates, c or q): rnn_relu and rnn_tanh keep nothing of them, so theirs is no part of a reserve."""
+        if not KEPT[self.network.rnn_mode]:
+            return [np.empty((self.T, self.N, self.rows), self.acc)]
+        return [self.take(self.T, self.N, self.rows), self.take(self.T, self.N, self.H)]
+
+    def matrices(self, index: int) -> tuple[np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]:
+        """W (None under skip), R, bW, bR of a pseudo-layer."""
+        return cut(self.w, self, index)
+
+    def order(self, index: int) -> tuple[Any, int, int]:
+        """(time steps of a pseudo-layer in its direction, where its part of y begins, the step before t as t +
+        this)."""
+        back = index % self.network.directions == 1
+        return (range(self.T - 1, -1, -1), self.H, 1) if back else (range(self.T), 0, -1)
+
+    def kernel(self, name: str) -> tuple[Kernel, int]:
+        from numbadnn.cpu.rnn import loops as _rnn
+
+        return kernel_of(getattr(_rnn, name)), THREADS
+
+
+def cut(flat: np.ndarray, work: _Work, index: int) -> tuple[np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]:
+    """W (None under skip), R, bW and bR of a pseudo-layer, views of a flat array laid out as w."""
+    n, rows, H = work.network, work.rows, work.H
+    at_w, at_r, at_bw, at_br = work.blocks[index]
+    width = n.in_dim(index // n.directions, work.problem.input_dim)
+    w = flat[at_w : at_w + rows * width].reshape(rows, width) if at_w >= 0 else None
+    return w, flat[at_r : at_r + rows * H].reshape(rows, H), flat[at_bw : at_bw + rows], flat[at_br : at_br + rows]
+
+
+# ---- forward ---------------------------------------------------------------------------------------------------------
+
+
+def _forward(work: _Work, x: np.ndarray, hx: np.ndarray, cx: np.ndarray, hy: Any, cy: Any) -> None:
+    """Fill ``work.ys``, ``work.cells`` and the last states (hy, cy: one array a pseudo-layer is stored into)."""
+    n = work.network
+    for index in range(n.num_layers * n.directions):
+        layer = index // n.directions
+        source = work.ys[layer - 1] if layer else x
+        _input_products(work, index, source)
+        h, c = hx[index].copy(), cx[index].copy()
+        _recurrence(work, index, h, c)
+        hy[index] = h
+        if cy is not None:
+            cy[index] = c
+
+
+def _input_products(work: _Work, index: int, source: np.ndarray) -> None:
+    w = work.matrices(index)[0]
+    gates = work.cells[index][0]
+    if w is None:
+        gates.reshape(work.T, work.N, -1, work.H)[...] = source[:, :, None, :]
+    else:
+        np.matmul(source.reshape(-1, source.shape[2]), w.T, out=gates.reshape(-1, work.rows))
+
+
+def _recurrence(work: _Work, index: int, h: np.ndarray, c: np.ndarray) -> None:
+    """All steps of a pseudo-layer; h and c are the first states, and the last after."""
+    n, H = work.network, work.H
+    _, r, bw, br = work.matrices(index)
+    gates, *more = work.cells[index]
+    y, (times, col, _) = work.ys[index // n.directions], work.order(index)
+    rec, bias = np.empty((work.N, work.rows), work.acc), bw + br
+    turned = np.empty((work.rows, work.N), work.acc) if work.acc == np.float32 and 1 < work.N <= MOST_TURNED else None
+    kernel, threads = work.kernel(f"{n.rnn_mode.split('_')[0]}_step")
+    if n.rnn_mode == "gru":
+        bias[2 * H :] = bw[2 * H :]
+        bias_r = br[2 * H :].copy()
+    for t in times:
+        if turned is None:
+            np.matmul(h, r.T, out=rec)
+        else:
+            rec[...] = np.matmul(r, h.T, out=turned).T
+        if n.rnn_mode == "lstm":
+            kernel(threads, gates, rec, bias, more[0], h, c, y, work.ends, t, col)
+        elif n.rnn_mode == "gru":
+            kernel(threads, gates, rec, bias, bias_r, more[0], h, y, work.ends, t, col)
+        else:
+            kernel(threads, gates, rec, bias, h, y, work.ends, t, col, n.rnn_mode == "rnn_relu")
+
+
+# ---- backward --------------------------------------------------------------------------------------------------------
+
+
+def _backward(
+    work: _Work, x: np.ndarray, hx: np.ndarray, cx: np.ndarray, dy: np.ndarray, dh: np.ndarray, dc: np.ndarray,
+    dw: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """dx; dw is filled; dh and dc, on entry the gradients of the last states, become those of the first."""
+    n = work.network
+    for layer in range(n.num_layers - 1, -1, -1):
+        source = work.ys[layer - 1] if layer else x
+        dx = np.zeros(source.shape, work.acc)
+        for index in range(layer * n.directions, (layer + 1) * n.directions):
+            _recurrence_grad(work, index, hx[index], cx[index], dy, dh[index], dc[index])
+            _products_grad(work, index, source, hx[index], dx, dw)
+        dy = dx
+    return dy
+
+
+def _recurrence_grad(
+    work: _Work, index: int, hx: np.ndarray, cx: np.ndarray, dy: np.ndarray, dh: np.ndarray, dc: np.ndarray
+) -> None:
+    """The gradients under each gate, in place of the gates; dh and dc become those of the first states."""
+    n, H = work.network, work.H
+    r = work.matrices(index)[1]
+    gates, *more = work.cells[index]
+    y, (times, col, step) = work.ys[index // n.directions], work.order(index)
+    kernel, threads = work.kernel(f"{n.rnn_mode.split('_')[0]}_grad")
+    rec, part = np.zeros((2, work.N, H), work.acc)
+    for t in reversed(times):
+        if n.rnn_mode == "lstm":
+            kernel(threads, gates, more[0], cx, dy, dh, rec, dc, work.ends, t, t + step, col)
+        elif n.rnn_mode == "gru":
+            kernel(threads, gates, more[0], y, hx, dy, dh, rec, work.ends, t, t + step, col)
+        else:
+            kernel(threads, gates, y, dy, dh, rec, work.ends, t, col, n.rnn_mode == "rnn_relu")
+        if n.rnn_mode == "gru":
+            np.matmul(gates[t, :, : 2 * H], r[: 2 * H], out=rec)
+            rec += np.matmul(more[0][t], r[2 * H :], out=part)
+        else:
+            np.matmul(gates[t], r, out=rec)
+    dh += rec
+
+
+def _products_grad(work: _Work, index: int, source: np.ndarray, hx: np.ndarray, dx: np.ndarray, dw: np.ndarray) -> None:
+    """dW, dR and the biases' gradients; adds this direction's part of dx."""
+    n, H, rows = work.network, work.H, work.rows
+    w = work.matrices(index)[0]
+    gates, *more = work.cells[index]
+    grad_w, grad_r, grad_bw, grad_br = cut(dw, work, index)
+    below = gates.reshape(-1, rows)
+    if w is None:
+        dx += gates.reshape(work.T, work.N, -1, H).sum(axis=2)
+    else:
+        assert grad_w is not None
+        np.matmul(below.T, source.reshape(len(below), -1), out=grad_w)
+        dx += np.matmul(below, w).reshape(dx.shape)
+    before = _states_before(work, index, hx).reshape(-1, H)
+    grad_bw[...] = below.sum(axis=0)
+    grad_br[...] = grad_bw
+    if n.rnn_mode == "gru":
+        last = more[0].reshape(-1, H)
+        np.matmul(below[:, : 2 * H].T, before, out=grad_r[: 2 * H])
+        np.matmul(last.T, before, out=grad_r[2 * H :])
+        grad_br[2 * H :] = last.sum(axis=0)
+    else:
+        np.matmul(below.T, before, out=grad_r)
+
+
+def _states_before(work: _Work, index: int, hx: np.ndarray) -> np.ndarray:
+    """h at the beginning of each step, 0 past the end of a sequence: the gradients there are 0 too, but 0 times whatever
+    memory held may be NaN."""
+    y, (_, col, step) = work.ys[index // work.network.directions], work.order(index)
+    own, before = y[:, :, col : col + work.H], np.zeros((work.T, work.N, work.H), work.acc)
+    if step < 0:
+        before[1:], before[0] = own[:-1], hx
+    else:
+        before[:-1] = own[1:]
+        before[work.ends - 1, np.arange(work.N)] = hx
+    return before
+
+
+# ---- the executables -------------------------------------------------------------------------------------------------
+
+
+def plan(problem: RnnProblem, policy: Policy, config: Any = None) -> Executable:
+    """Either operation; everything is allocated in the call."""
+    acc = np.dtype("float64" if problem.dtype == "float64" else "float32")
+    results = problem.result_names
+
+    def widened(name: str, given: dict[str, Any], shape: Any) -> np.ndarray:
+        if name not in given:
+            return np.zeros(shape, acc)
+        return np.ascontiguousarray(given[name], acc)
+
+    def forward(inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        given, made = dict(zip(problem.names, inputs, strict=True)), dict(zip(results, outputs, strict=True))
+        w, x, hx = (widened(name, given, ()) for name in ("w", "x", "hx"))
+        work = _Work(problem, w, _as_kept(made["reserve"], acc) if problem.keeps else None)
+        _forward(work, x, hx, widened("cx", given, hx.shape), made["hy"], made.get("cy"))
+        made["y"][...] = work.ys[-1]
+
+    def backward(inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        given, made = dict(zip(problem.names, inputs, strict=True)), dict(zip(results, outputs, strict=True))
+        w, x, hx = (widened(name, given, ()) for name in ("w", "x", "hx"))
+        cx = widened("cx", given, hx.shape)
+        if "reserve" in given:
+            work = _Work(problem, w, _as_kept(given["reserve"], acc))
+        else:
+            work = _Work(problem, w, np.empty(_kept_size(problem), acc))
+            _forward(work, x, hx, cx, np.empty_like(hx), np.empty_like(hx))
+        dy = widened("dy", given, work.ys[-1].shape)
+        dh, dc = (np.array(widened(name, given, hx.shape)) for name in ("dhy", "dcy"))
+        dw = np.empty(w.shape, acc)
+        made["dx"][...] = _backward(work, x, hx, cx, dy, dh, dc, dw)
+        made["dw"][...], made["dhx"][...] = dw, dh
+        if "dcx" in made:
+            made["dcx"][...] = dc
+
+    compute = forward if problem.op == "rnn_forward" else backward
+
+    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        with np.errstate(all="ignore"):  # what is not finite is a result, whatever the caller has NumPy do about it
+            compute(inputs, outputs)
+
+    return Executable(run, facts={"accumulator": str(acc)})
+
+
+def _kept_size(problem: RnnProblem) -> int:
+    n = problem.network
+    cells = n.num_layers * n.directions * problem.steps * problem.batch * n.hidden_size
+    return cells * (KEPT[n.rnn_mode] + 1)
+
+
+def _as_kept(reserve: np.ndarray, acc: Any) -> np.ndarray:
+    """A reserve, which has the data's dtype, as numbers of the accumulator's type."""
+    skip = -(reserve.ctypes.data // reserve.itemsize) % (acc.itemsize // reserve.itemsize)
+    whole = (reserve.size - skip) * reserve.itemsize // acc.itemsize * acc.itemsize // reserve.itemsize
+    return reserve[skip : skip + whole].view(acc)
+
+
+def supports(problem: RnnProblem, policy: Policy) -> str:
+    """Everything, but no other implementation's reserve."""
+    if problem.made_by not in ("", NAME):
+        return f"the reserve was written by {problem.made_by}, which alone can read it"
+    return ""
+
+
+def rank(problem: RnnProblem) -> float:
+    """Microseconds, roughly, at 50 GFLOP/s."""
+    return 20 + problem.flops / 5e4
+
+
+for _op in ("rnn_forward", "rnn_backward"):
+    register(Impl(_op, "cpu", NAME, supports, plan, rank, "ieee", "run_to_run", complete=True))

@@ -1,0 +1,79 @@
+"""The gradient of softmax, dx = y * (dy - sum of dy * y), where neighbours lie side by side: no scratch for what is read.
+
+As in ``_softmax.py``, whose sums these are to the bit: ``rows`` sum over neighbours, ``columns`` for each of a strip of them.
+Blocks are widened in registers (``_blocks``), so that elements of 16 bits cost no pass of their own. Loading this module
+imports Numba.
+"""
+
+from __future__ import annotations
+
+from numba import prange
+
+from numbadnn.cpu.lang.blocks import adder, applier
+from numbadnn.cpu.lang.lines import line_dot, view
+from numbadnn.cpu.lang.past import settle
+from numbadnn.cpu.lang.typed import inner, offset_of
+
+#: terms of a column that are summed before they join the total
+BLOCK = 64
+
+
+def _product(b, y, dy):  # type: ignore[no-untyped-def]
+    return (b.fmul(dy(), y()),)
+
+
+def _gradient(b, y, dy, total):  # type: ignore[no-untyped-def]
+    return b.fmul(y(), b.fsub(dy(), total))
+
+
+_add_products, _apply = adder(_product), applier(_gradient)
+
+
+@inner
+def _at(base, index, shape, strides, first, stored):  # type: ignore[no-untyped-def]
+    """The address of element ``first`` + that of an index into the axes ``shape``."""
+    return base + (first + offset_of(index, shape, strides)) * stored.itemsize
+
+
+def rows(dy, y, dx, count, shape, strides, length, like, stored, past, threads):  # type: ignore[no-untyped-def]
+    """``count`` sums over ``length`` neighbours each."""
+    for tid in prange(threads):
+        for i in range(count * tid // threads, count * (tid + 1) // threads):
+            t, u = _at(dy, i, shape, strides[0], 0, stored), _at(y, i, shape, strides[1], 0, stored)
+            total = like.dtype.type(line_dot(view(t, 0, length, stored), view(u, 0, length, stored), length))
+            _apply(_at(dx, i, shape, strides[2], 0, stored), u, t, (total,), length, stored, past)
+        if past:
+            settle()
+
+
+def columns(  # type: ignore[no-untyped-def]
+    dy, y, dx, count, shape, strides, length, red_shape, red, width, wide, lines, like, stored, past, threads
+):
+    """``count`` x ``width`` sums over ``length`` indices of the axes red_shape, ``wide`` neighbours together."""
+    strips = (width + wide - 1) // wide
+    for tid in prange(threads):
+        part, total = view(lines, 2 * tid * wide, wide, like), view(lines, (2 * tid + 1) * wide, wide, like)
+        for job in range(count * strips * tid // threads, count * strips * (tid + 1) // threads):
+            o, j = job // strips, job % strips * wide
+            starts = (
+                j + offset_of(o, shape, strides[0]),
+                j + offset_of(o, shape, strides[1]),
+                j + offset_of(o, shape, strides[2]),
+            )
+            n = min(wide, width - j)
+            for e in range(n):
+                part[e], total[e] = 0.0, 0.0
+            for i in range(length):
+                t = _at(dy, i, red_shape, red[0], starts[0], stored)
+                u = _at(y, i, red_shape, red[1], starts[1], stored)
+                _add_products(u, t, (), (part,), n, stored)
+                if i % BLOCK == BLOCK - 1 or i == length - 1:
+                    for e in range(n):
+                        total[e] += part[e]
+                        part[e] = 0.0
+            for i in range(length):
+                t = _at(dy, i, red_shape, red[0], starts[0], stored)
+                u = _at(y, i, red_shape, red[1], starts[1], stored)
+                _apply(_at(dx, i, red_shape, red[2], starts[2], stored), u, t, (total,), n, stored, past)
+        if past:
+            settle()

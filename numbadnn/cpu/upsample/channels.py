@@ -1,0 +1,95 @@
+"""Bilinear upsampling and its gradient where channels lie next to each other in memory (NHWC): kernels.
+
+A pixel of the result is a weighted sum of pixels, all of whose channels are taken a vector at a time and summed in
+registers: the result is written once and nothing is kept in between. Loading this module imports Numba.
+"""
+
+from __future__ import annotations
+
+from numba import prange
+
+from numbadnn.cpu.lang.elements import itemsize
+from numbadnn.cpu.lang.past import put, settle
+from numbadnn.cpu.lang.typed import cut, inner
+from numbadnn.cpu.lang.vector import element, fill, four_of, lanes, load, multiply_add, scale, zeros
+
+
+@inner
+def _blend(y, a, b, below, up, down, left, right, first, end, mask, past, like):
+    """Channels of one pixel of the result from those at a and b and the two below them; of weight 0 is not looked at."""
+    zero = zeros(like)
+    for k in range(first, end, lanes(like)):
+        if down == 0 and right == 0:
+            total = load(a, k, mask, zero, like)
+        elif down == 0 or right == 0:
+            other = b if down == 0 else a + below
+            wa, wb = (left, right) if down == 0 else (up, down)
+            total = scale(wa, load(a, k, mask, zero, like))
+            total = multiply_add(fill(wb, like), load(other, k, mask, zero, like), total)
+        else:
+            total = scale(up * left, load(a, k, mask, zero, like))
+            total = multiply_add(fill(up * right, like), load(b, k, mask, zero, like), total)
+            total = multiply_add(fill(down * left, like), load(a + below, k, mask, zero, like), total)
+            total = multiply_add(fill(down * right, like), load(b + below, k, mask, zero, like), total)
+        put(y, k, mask, total, past, like)
+
+
+def forward(x, y, dtype, past, counts, xs, ys, rows, row_weights, columns, column_weights, threads):
+    """y from x. ``counts``: images, channels; strides: image, row, column; ``rows``, ``columns``: both samples of each."""
+    images, channels = counts
+    height, width = rows.shape[1], columns.shape[1]
+    for tid in prange(threads):
+        like, four = element(dtype), four_of(dtype)
+        size, (fours, whole, rest) = itemsize(like), cut(channels, four, like)
+        for job in range(images * height * tid // threads, images * height * (tid + 1) // threads):
+            n, i = job // height, job % height
+            line = x + (n * xs[0] + rows[0, i] * xs[1]) * size
+            below = (rows[1, i] - rows[0, i]) * xs[1] * size
+            up, down = row_weights[0, i], row_weights[1, i]
+            target = y + (n * ys[0] + i * ys[1]) * size
+            for j in range(width):
+                a, b = line + columns[0, j] * xs[2] * size, line + columns[1, j] * xs[2] * size
+                left, right, at = column_weights[0, j], column_weights[1, j], target + j * ys[2] * size
+                _blend(at, a, b, below, up, down, left, right, 0, fours, -1, past, four)
+                _blend(at, a, b, below, up, down, left, right, fours, whole, -1, past, like)
+                _blend(at, a, b, below, up, down, left, right, whole, channels, rest, False, like)
+        if past:
+            settle()
+
+
+@inner
+def _gather(dx, dy, first, end, mask, row_taps, column_taps, strides, tables, past, like):
+    """Channels of one pixel: the sum over its rows and columns of dy."""
+    rows, row_weights, columns, column_weights = tables
+    zero = zeros(like)
+    for k in range(first, end, lanes(like)):
+        total = zero
+        for r in range(row_taps[0], row_taps[1]):
+            line, w = dy + rows[r] * strides[0], row_weights[r]
+            for c in range(column_taps[0], column_taps[1]):
+                value = load(line + columns[c] * strides[1], k, mask, zero, like)
+                total = multiply_add(fill(w * column_weights[c], like), value, total)
+        put(dx, k, mask, total, past, like)
+
+
+def backward(
+    dy, dx, dtype, past, counts, ys, xs, row_starts, rows, row_weights, column_starts, columns, column_weights, threads
+):
+    """dx from dy; counts and strides as in ``forward``. The outputs of sample i are ``starts[i]`` to ``starts[i + 1]``."""
+    images, channels = counts
+    height, width = len(row_starts) - 1, len(column_starts) - 1
+    for tid in prange(threads):
+        like, four = element(dtype), four_of(dtype)
+        size, (fours, whole, rest) = itemsize(like), cut(channels, four, like)
+        strides, tables = (ys[1] * size, ys[2] * size), (rows, row_weights, columns, column_weights)
+        for job in range(images * height * tid // threads, images * height * (tid + 1) // threads):
+            n, i = job // height, job % height
+            source, target = dy + n * ys[0] * size, dx + (n * xs[0] + i * xs[1]) * size
+            row_taps = row_starts[i], row_starts[i + 1]
+            for j in range(width):
+                at, column_taps = target + j * xs[2] * size, (column_starts[j], column_starts[j + 1])
+                _gather(at, source, 0, fours, -1, row_taps, column_taps, strides, tables, past, four)
+                _gather(at, source, fours, whole, -1, row_taps, column_taps, strides, tables, past, like)
+                _gather(at, source, whole, channels, rest, row_taps, column_taps, strides, tables, False, like)
+        if past:
+            settle()

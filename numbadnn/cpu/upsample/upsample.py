@@ -1,0 +1,130 @@
+"""bilinear_upsampling and its gradient on the CPU: tables of samples and weights, and how images are cut into jobs.
+
+Where channels lie next to each other in memory (NHWC) a pixel is taken whole, by ``_upsample_channels``; else each channel
+is a plane of its own, by ``_upsample_planes``. Nothing depends on the number of threads but which of them does a job.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numbadnn.cpu.lang.parallel import (
+    STORED,
+    address,
+    begins_line,
+    kernel_of,
+    past_caches,
+    pixel_bytes,
+    scratch,
+    thread_count,
+)
+from numbadnn.ops.upsample import UpsampleProblem, source
+from numbadnn.problem import Policy, Spec
+from numbadnn.registry import Executable, Impl, register
+
+#: fewer channels than these are planes: 3 are three times faster so
+CHANNELS = 8
+#: jobs that there are at least, if there are rows enough
+JOBS = 16
+
+
+def forward_table(n: int, p: int, q: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """For each output its two samples and their weights, each (2, outputs)."""
+    taps = [source(o, n, p, q) for o in range(-(-n * p // q))]
+    samples = np.array([[i for i, _, _ in taps], [j for _, j, _ in taps]], np.int64)
+    weights = np.array([[(p - f) / p for _, _, f in taps], [f / p for _, _, f in taps]], dtype)
+    return samples, weights
+
+
+def backward_table(n: int, p: int, q: int, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The outputs that take of each sample and their weights; those of sample i are starts[i] to starts[i + 1]."""
+    found: list[list[tuple[int, float]]] = [[] for _ in range(n)]
+    for o in range(-(-n * p // q)):
+        i, j, f = source(o, n, p, q)
+        found[i].append((o, (p - f) / p))
+        if f:
+            found[j].append((o, f / p))
+    starts = np.cumsum([0, *map(len, found)], dtype=np.int64)
+    flat = [entry for entries in found for entry in entries] or [(0, 0.0)]
+    return starts, np.array([o for o, _ in flat], np.int64), np.array([w for _, w in flat], dtype)
+
+
+def _lies_in_channels(problem: UpsampleProblem) -> bool:
+    """Whether the channels of a pixel lie next to each other in both images, and enough of them to fill vectors."""
+    return problem.x.shape[1] >= CHANNELS and problem.x.strides[1] == 1 == problem.y.strides[1]
+
+
+def plan(problem: UpsampleProblem, policy: Policy, config: Any = None) -> Executable:
+    """Tables, and the kernel of the layout and direction."""
+    acc = "float64" if problem.x.dtype == "float64" else "float32"
+    make = forward_table if problem.op == "bilinear_upsampling" else backward_table
+    axes = zip(problem.x.shape[2:], problem.ratio, strict=True)
+    tables = tuple(table for n, (p, q) in axes for table in make(n, p, q, acc))
+    return (_plan_channels if _lies_in_channels(problem) else _plan_planes)(problem, acc, tables)
+
+
+def _strides(spec: Spec, *axes: int) -> np.ndarray:
+    return np.array([spec.strides[axis] for axis in axes], np.int64)
+
+
+def _plan_channels(problem: UpsampleProblem, acc: str, tables: tuple[np.ndarray, ...]) -> Executable:
+    from numbadnn.cpu.upsample import channels as _upsample_channels
+
+    x, work = problem.x, 4 * problem.y.size
+    forward = problem.op == "bilinear_upsampling"
+    kernel = kernel_of(_upsample_channels.forward if forward else _upsample_channels.backward)
+    like, past = np.empty(1, STORED[x.dtype]), past_caches(problem.bytes, pixel_bytes(problem.output))
+    fixed = (
+        np.array(x.shape[:2], np.int64), _strides(problem.inputs[0], 0, 2, 3), _strides(problem.output, 0, 2, 3), *tables,
+    )  # fmt: skip
+
+    def call(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        target = address(outputs[0])
+        kernel(thread_count(work), address(inputs[0]), target, like, past and begins_line(target), *fixed)
+
+    return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "channels"})
+
+
+def _plan_planes(problem: UpsampleProblem, acc: str, tables: tuple[np.ndarray, ...]) -> Executable:
+    from numbadnn.cpu.upsample import planes as _upsample_planes
+
+    x, y, source = problem.x, problem.y, problem.inputs[0]
+    forward = problem.op == "bilinear_upsampling"
+    planes = x.shape[0] * x.shape[1]
+    bands = max(1, min(problem.output.shape[2] // 4, -(-JOBS // planes)))
+    p, q = problem.ratio[1]
+    fixed = (
+        np.empty(1, STORED[x.dtype]), np.array([planes, x.shape[1], bands, source.shape[3]], np.int64),
+        _strides(source, 0, 1, 2, 3), _strides(problem.output, 0, 1, 2, 3), *tables,
+        p if q == 1 else 0, (np.arange(p + 1) / p).astype(acc),
+    )  # fmt: skip
+    past = past_caches(problem.bytes, problem.output.shape[3] * x.itemsize)
+    kernel, work = kernel_of(_upsample_planes.forward if forward else _upsample_planes.backward), 4 * y.size
+    length = -(-max(x.shape[3], y.shape[3]) // 16) * 16
+
+    def call(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        threads = thread_count(work)
+        nbytes = threads * 4 * length * np.dtype(acc).itemsize
+        rows = scratch(nbytes)[:nbytes].view(acc).reshape(threads, 4, length)
+        target = address(outputs[0])
+        kernel(threads, address(inputs[0]), target, *fixed, rows, past and begins_line(target))
+
+    return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "planes"})
+
+
+def supports(problem: UpsampleProblem, policy: Policy) -> str:
+    """Everything: sums are kept in float32, float64 for float64 data."""
+    return ""
+
+
+def rank(problem: UpsampleProblem) -> float:
+    """Microseconds, roughly, at 4 GB/s."""
+    return 10 + problem.bytes / 4e3
+
+
+for _op in ("bilinear_upsampling", "bilinear_upsampling_grad"):
+    register(
+        Impl(_op, "cpu", "cpu.loops", supports, plan, rank, arithmetic="ieee", determinism="gpu_to_gpu", complete=True)
+    )

@@ -17,7 +17,7 @@ from bench_conv import DIRECTIONS, RESNET50, operands, pair
 from harness import geometric_mean, save, table
 
 import numbadnn
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.validate.oracle import Trial
 
 IMAGES = 4

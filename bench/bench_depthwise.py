@@ -16,7 +16,8 @@ from checking import worst_sum
 from harness import copy_gbps, device_ms, rotations, save, table
 
 import numbadnn
-from numbadnn import stored, workers
+from numbadnn.host import files as stored
+from numbadnn.measuring import workers
 
 #: images, channels, side, filter side, stride, dtype, channels last
 CASES = (

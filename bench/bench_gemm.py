@@ -13,7 +13,7 @@ from typing import Any
 from harness import device_ms, save, table
 
 from numbadnn.kernels.gemm.gemm import GemmProblem, arithmetic, plan_gemm
-from numbadnn.validate import compare
+from numbadnn.measuring import compare
 
 #: dtype, precision, (m, n, k), transposed a, transposed b
 CASES = (

@@ -27,7 +27,9 @@ from typing import Any, NamedTuple
 from layers_report import report, write
 
 import numbadnn
-from numbadnn import info, stored, workers
+from numbadnn.call import info
+from numbadnn.host import files as stored
+from numbadnn.measuring import workers
 from numbadnn.cases import networks
 
 CANNOT_RUN = 3

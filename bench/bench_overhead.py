@@ -16,7 +16,8 @@ from typing import Any
 from harness import host_us, save, table
 
 import numbadnn
-from numbadnn import config, launch
+from numbadnn import config
+from numbadnn.call import launch
 from numbadnn.arrays import LIBRARIES, library_of
 
 SOFTMAX = (16, 64)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import numbadnn
-from numbadnn.validate import compare
+from numbadnn.measuring import compare
 
 
 def conv2d(direction: str, layer: tuple[Any, ...], arrays: tuple[Any, Any, Any], call: Callable[[], Any]) -> float:
@@ -62,12 +62,12 @@ def worst_sum(result: Any, exact: Any, magnitude: Any, k: int, arithmetic: str =
 
 def _transformed(call: Callable[[], Any], x: Any, w: Any, g: Any, problem: str, arithmetic: str) -> float:
     """FFT and Winograd have bounds over tiles and images, which validate works out on the CPU."""
-    from numbadnn.ops.conv import ConvProblem
+    from numbadnn.problems.conv import ConvProblem
     from numbadnn.validate.oracle import Trial
 
     parsed = ConvProblem.parse(problem)
     named = {"x": x, "w": w, "y": g}
-    from numbadnn.ops.conv import DIRECTIONS
+    from numbadnn.problems.conv import DIRECTIONS
 
     inputs = tuple(named[name].cpu().numpy() for name in DIRECTIONS[parsed.op][0])
     return Trial(parsed, inputs).compare(call().cpu().numpy(), arithmetic).worst

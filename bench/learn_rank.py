@@ -19,12 +19,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from numbadnn import ranks
+from numbadnn.kept import ranks
 from numbadnn.cases import parse
 from numbadnn.cudnn import _estimate
 from numbadnn.cudnn._forms import forms
 from numbadnn.kernels.conv.tiles import model as implicit_tiles_model
-from numbadnn.ops.conv_routes import ROUTES
+from numbadnn.problems.conv_routes import ROUTES
 from numbadnn.problem import Policy
 from numbadnn.registry import FAMILY, implementations
 

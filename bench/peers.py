@@ -12,8 +12,8 @@ from typing import Any
 
 from checking import worst_sum
 
-from numbadnn import agreement
-from numbadnn.validate.laws.conv import reduction_length
+from numbadnn.measuring import agreement
+from numbadnn.measuring.laws.conv import reduction_length
 
 
 def operands(problem: Any, seed: int = 0) -> tuple[Any, ...]:

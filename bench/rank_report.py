@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 
 from learn_rank import Case, Tables, fastest_us, foretold, taken_us, timed
 
-from numbadnn import config, ranks, select
+from numbadnn import config
+from numbadnn.kept import ranks
+from numbadnn.call import select
 from numbadnn.cases.networks import NETWORKS, layers
 from numbadnn.problem import Policy
 from numbadnn.registry import FAMILY, Impl, implementations

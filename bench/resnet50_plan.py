@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numbadnn
-from numbadnn import info, stored
+from numbadnn.call import info
+from numbadnn.host import files as stored
 from numbadnn.cases import networks
 from numbadnn.kernels.build.cache import source_hash
 

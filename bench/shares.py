@@ -16,7 +16,7 @@ from typing import Any
 from harness import geometric_mean, table
 from layers_report import NOISE, winners
 
-from numbadnn import ranks
+from numbadnn.kept import ranks
 from numbadnn.cases import parse
 
 

@@ -22,7 +22,7 @@ from numbadnn.errors import (
     PlanMissError,
     WorkspaceError,
 )
-from numbadnn.launch import Plan
+from numbadnn.call.launch import Plan
 from numbadnn.ops.conv_derived import (
     causal_conv1d,
     conv2d_transpose,
@@ -76,7 +76,7 @@ from numbadnn.ops.upsample import (
     bilinear_upsampling_grad,
     frac_bilinear_upsampling,
 )
-from numbadnn.planning import cache_info, clear_caches
+from numbadnn.call.planning import cache_info, clear_caches
 
 if TYPE_CHECKING:
     from numbadnn.reference.upsample import bilinear_kernel_1D, bilinear_kernel_2D

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 from numbadnn.config import from_environment
 from numbadnn.errors import NumbaDNNError
-from numbadnn.planning import check_compiler
-from numbadnn.stored import as_json
+from numbadnn.call.planning import check_compiler
+from numbadnn.host.files import as_json
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _info(options: argparse.Namespace) -> int:
-    from numbadnn import info
+    from numbadnn.call import info
 
     print(as_json(info.collect(), indent=1, default=str) if options.json else info.text())
     return 0
@@ -193,11 +193,11 @@ def _explain(options: argparse.Namespace) -> int:
         if options.json:
             raise ValueError("--export: expected no --json beside it, it prints one line a case")
         from numbadnn.cases import find
-        from numbadnn.export import export
+        from numbadnn.commands.export import export
 
         print("\n".join(export(case.problem(), options.export) for case in find(_lines(options.case))))
         return 0
-    from numbadnn.info import explanations
+    from numbadnn.call.info import explanations
 
     found = explanations(_lines(options.case))
     if options.json:
@@ -208,7 +208,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from numbadnn.bench import run
+    from numbadnn.commands.bench import run
     from numbadnn.validate.report import check_writable
 
     if options.json:
@@ -217,7 +217,7 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from numbadnn.tune_cases import run
+    from numbadnn.commands.tune import run
     from numbadnn.validate.report import check_writable
 
     if options.json:

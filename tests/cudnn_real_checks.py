@@ -15,7 +15,7 @@ import pytest
 from numbadnn.cudnn import _descriptors, _find, lib, plan
 from numbadnn.cudnn._enums import Attr, DescriptorType, Type
 from numbadnn.errors import CudnnError
-from numbadnn.ops.conv import DIRECTIONS, ConvProblem
+from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 from numbadnn.problem import Policy, Spec
 
 H200 = {

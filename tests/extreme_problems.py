@@ -9,7 +9,7 @@ from typing import Any
 from numbadnn import cases
 from numbadnn.cases.layouts import DTYPES, operand
 from numbadnn.ops.pool import MODES
-from numbadnn.ops.rnn_network import GATES, Network
+from numbadnn.problems.rnn_network import GATES, Network
 from numbadnn.problem import Spec
 
 SIZES = (

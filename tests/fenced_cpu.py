@@ -13,7 +13,7 @@ import numpy as np
 
 from numbadnn import cases
 from numbadnn.arrays.numpy_ import numpy_dtype
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Spec
 from numbadnn.registry import implementations
 from numbadnn.validate.check import policy_in_force

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.validate.oracle import Trial
 
 failed: list[str] = []

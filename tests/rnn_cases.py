@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from numbadnn import RNNBlock
-from numbadnn.ops.rnn_network import GATES
+from numbadnn.problems.rnn_network import GATES
 
 MODES = tuple(GATES)
 LENGTHS = (4, 1, 3)

@@ -42,7 +42,8 @@ def sanitizer() -> str:
 
 def run_part(part: int, parts: int, seconds: float, ops: list[str], impls: list[str]) -> int:
     """This process's share of the cases, in the process that is watched; how many results were wrong."""
-    from numbadnn import cases, config, select
+    from numbadnn import cases, config
+    from numbadnn.call import select
     from numbadnn.problem import Policy
     from numbadnn.registry import implementations
     from numbadnn.validate.check import Row, Subject, judge

@@ -10,7 +10,7 @@ from reporting import agree, end
 
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.conv.depthwise import rows as depthwise_rows
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 
 #: strides, uneven padding, odd sizes, bands and strips, images and channels that do not come out even, filters in both orders
 CASES = (

@@ -12,7 +12,7 @@ from reporting import agree, end, report
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.conv.grouped import config as configurations
 from numbadnn.kernels.conv.grouped import weights_config as of_weights
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.validate.oracle import Trial
 
 BOTH = ("conv2d", "conv2d_grad_wrt_inputs")

@@ -11,7 +11,7 @@ from numbadnn.kernels.build import simulate
 from numbadnn.kernels.conv.tiles import model
 from numbadnn.kernels.conv.tiles.config import configured
 from numbadnn.kernels.conv.tiles.product import Product
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 
 DIRECTIONS = ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights")

@@ -17,7 +17,7 @@ from numbadnn.kernels.conv.line import tiles as line_tiles
 from numbadnn.kernels.conv.line import twofold as line_twofold
 from numbadnn.kernels.conv.line.halves import with_pieces
 from numbadnn.kernels.conv.line.toeplitz import ToeplitzConfig
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.validate.oracle import Trial
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from numbadnn import agreement
+from numbadnn.measuring import agreement
 
 
 def noise(size: int, dtype: str) -> np.ndarray:

@@ -96,7 +96,7 @@ def test_float64_tells_a_right_result_from_a_wrong_one() -> None:
 
 
 def test_without_a_gpu_it_says_that_it_needs_one() -> None:
-    from numbadnn import info
+    from numbadnn.call import info
 
     if info.gpus():
         pytest.skip("there is a GPU")

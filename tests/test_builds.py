@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from numbadnn._builds import compiled
-from numbadnn._hostcall import kept
+from numbadnn.host.builds import compiled
+from numbadnn.host.hostcall import kept
 
 
 def body(x):

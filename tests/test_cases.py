@@ -11,8 +11,8 @@ import numbadnn
 from numbadnn import cases, dispatch, reference
 from numbadnn.problem import Spec
 from numbadnn.registry import FAMILY
-from numbadnn.validate.data import EXACT, KINDS, buffer, make_arrays, untouched
-from numbadnn.validate.laws import law
+from numbadnn.measuring.data import EXACT, KINDS, buffer, make_arrays, untouched
+from numbadnn.measuring.laws import law
 from numbadnn.validate.oracle import expected
 
 ALL = list(cases.all_cases().values())

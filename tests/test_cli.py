@@ -15,7 +15,11 @@ import numpy as np
 import pytest
 
 from numbadnn import __main__ as command
-from numbadnn import bench, config, info, tune_cases, workers
+from numbadnn import config
+from numbadnn.commands import bench
+from numbadnn.call import info
+from numbadnn.commands import tune as tune_cases
+from numbadnn.measuring import workers
 from numbadnn.errors import NotSupportedError
 from numbadnn.registry import FAMILY, Executable, Impl
 from numbadnn.validate import check, own_data, report

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn import config, stored
+from numbadnn import config
+from numbadnn.host import files as stored
 
 GIVEN = {
     "backend": "cudnn,numba",

@@ -15,15 +15,16 @@ import pytest
 import threadpoolctl
 
 import numbadnn
-from numbadnn import cases, config, reference, select
+from numbadnn import cases, config, reference
+from numbadnn.call import select
 from numbadnn.arrays.numpy_ import numpy_dtype
 from numbadnn.cases import Case
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import FAMILY, implementations
 from numbadnn.validate.check import Row, Subject, judge
-from numbadnn.validate.data import buffer, untouched
+from numbadnn.measuring.data import buffer, untouched
 from numbadnn.validate.execute import targets
-from numbadnn.validate.laws import law
+from numbadnn.measuring.laws import law
 from numbadnn.validate.oracle import Trial
 
 CONTRACT = cases.find(["contract"])

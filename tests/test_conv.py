@@ -311,7 +311,7 @@ def test_unshared_with_groups_dilation_and_uneven_padding(image: Any, border: An
 
 def test_unshared_has_no_place_in_cudnn_and_says_so() -> None:
     from numbadnn.cudnn.conv import static_refusal
-    from numbadnn.ops.conv import ConvProblem
+    from numbadnn.problems.conv import ConvProblem
     from numbadnn.problem import Policy
 
     problem = ConvProblem.parse("conv2d x=float32:1x2x4x4 w=float32:3x3x3x2x2x2")

@@ -10,7 +10,7 @@ from simulated import checks_passed
 import numbadnn
 from numbadnn import reference
 from numbadnn.cpu.conv import corrmm as cpu
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.theano import corrmm as theano
 
 

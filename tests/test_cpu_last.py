@@ -9,7 +9,7 @@ from test_cpu_conv import check, laid_out, spec
 from numbadnn import reference
 from numbadnn.cpu.conv import conv
 from numbadnn.cpu.conv.last import plan as _last_plan
-from numbadnn.ops.conv import DIRECTIONS, ConvProblem
+from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 from numbadnn.problem import Policy
 
 LAST = ("nhwc", "nhwc", "nhwc")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn import launch
+from numbadnn.call import launch
 from numbadnn.cpu.lang import parallel as _parallel
 
 Make = Callable[..., Any]

@@ -8,7 +8,7 @@ from test_cpu_conv import check, laid_out, spec
 
 from numbadnn.cpu.conv import conv
 from numbadnn.cpu.conv.thin.filters_plan import few_filters
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
 
 OP = "conv2d_grad_wrt_weights"

@@ -14,7 +14,7 @@ import pytest
 from numbadnn.cpu.conv import conv
 from numbadnn.cpu.lang import parallel as _parallel
 from numbadnn.cpu.softmax import softmax
-from numbadnn.ops.conv import DIRECTIONS, ConvProblem
+from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy, Spec
 

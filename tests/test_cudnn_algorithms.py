@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import numbadnn
-from numbadnn import cases, config, select
+from numbadnn import cases, config
+from numbadnn.call import select
 from numbadnn.cudnn import _conv_calls, algorithms, lib
 from numbadnn.errors import DeterminismError, NotSupportedError
 from numbadnn.gpu import context as _context

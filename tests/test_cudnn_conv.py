@@ -20,7 +20,7 @@ from numbadnn import reference
 from numbadnn.cudnn import _estimate, _forms, conv, plan
 from numbadnn.cudnn._enums import NumericalNote
 from numbadnn.errors import CudnnError, NotSupportedError
-from numbadnn.ops.conv import DIRECTIONS, ConvProblem
+from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 from numbadnn.problem import Policy, Spec
 
 GPU = Policy(device=0)

@@ -14,7 +14,7 @@ import pytest
 
 from numbadnn import reference
 from numbadnn.cudnn import _forms, conv, softmax
-from numbadnn.ops.conv import DIRECTIONS, ConvProblem
+from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy, Spec
 

@@ -13,7 +13,7 @@ from fake_cudnn import BAD_PARAM, CONTEXT, NOT_SUPPORTED, FakeCudnn, Item, engin
 from numbadnn.cudnn import lib, plan
 from numbadnn.cudnn._enums import Attr, BehaviorNote, DataType, DescriptorType, HeurMode, NumericalNote, Type
 from numbadnn.errors import CudnnError, NumbaDNNError
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
 
 GPU = Policy(device=0)

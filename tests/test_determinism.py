@@ -13,12 +13,13 @@ import pytest
 
 import numbadnn
 from numbadnn import __main__ as command
-from numbadnn import errata, stored
+from numbadnn.kept import errata
+from numbadnn.host import files as stored
 from numbadnn.cases import all_cases, parse
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, FAMILY, Executable, Impl, implementations
 from numbadnn.validate import batches, determinism_report, determinism_rows, levels
-from numbadnn.validate.data import make_arrays
+from numbadnn.measuring.data import make_arrays
 from numbadnn.validate.faults import planted
 
 LINE = "softmax x=float32:6x10 y=float32:6x10 algo=accurate mode=channel"
@@ -91,7 +92,7 @@ def test_what_changes_bits_is_seen_by_its_trial(which: str, level: str) -> None:
 
 
 def test_moved_operands_keep_their_values_strides_and_alignment() -> None:
-    from numbadnn.validate.data import buffer, untouched
+    from numbadnn.measuring.data import buffer, untouched
 
     b = buffer(parse("softmax x=float32:3x4:8,2").inputs[0], 1.5)
     for shift in levels.SHIFTS:

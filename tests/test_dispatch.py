@@ -20,8 +20,10 @@ import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn import info, plan_arguments, planning
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.call import info
+from numbadnn.call import plan_arguments
+from numbadnn.call import planning
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Spec
 

@@ -10,7 +10,7 @@ import pytest
 import numbadnn
 from numbadnn import __main__ as command
 from numbadnn.cases import all_cases, parse
-from numbadnn.export import export
+from numbadnn.commands.export import export
 from numbadnn.validate.oracle import expected
 
 LINES = (

@@ -11,8 +11,8 @@ import numbadnn
 from numbadnn.cases import parse
 from numbadnn.validate import execute, run
 from numbadnn.validate.check import RUNS
-from numbadnn.validate.compare import Comparison
-from numbadnn.validate.data import buffer
+from numbadnn.measuring.compare import Comparison
+from numbadnn.measuring.data import buffer
 from numbadnn.validate.faults import CHECKS, FAULTS, Fault, implementation, planted
 from numbadnn.validate.oracle import Trial
 

@@ -305,7 +305,7 @@ def test_an_error_that_costs_the_context_is_reported_once_with_the_operation(bac
 
 def test_an_error_of_another_library_says_that_the_context_is_lost_and_by_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     """cuDNN and cuda.bindings report what our kernel has done in words of their own."""
-    from numbadnn.arrays import memory
+    from numbadnn.arrays import device as memory
     from numbadnn.cudnn import lib
     from numbadnn.gpu import driver as _driver
 

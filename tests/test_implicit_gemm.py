@@ -7,7 +7,7 @@ from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
-from numbadnn import ranks
+from numbadnn.kept import ranks
 from numbadnn.kernels.build import assemble as _assemble
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.conv.implicit import gemm as host
@@ -15,7 +15,7 @@ from numbadnn.kernels.conv.implicit import layout as implicit_layout
 from numbadnn.kernels.conv.implicit import pixels as implicit_pixels
 from numbadnn.kernels.conv.implicit import pixels_config as implicit_pixels_config
 from numbadnn.kernels.conv.implicit.walk import filter_steps, image_reason
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import implementations
 

@@ -19,7 +19,7 @@ from numbadnn.kernels.softmax.softmax import STEMS
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import ITEMSIZE, Policy, Spec
 from numbadnn.registry import implementations
-from numbadnn.validate.data import make_arrays
+from numbadnn.measuring.data import make_arrays
 
 ROOMS = (LARGEST_ROOM, 163 * 1024, 99 * 1024)
 

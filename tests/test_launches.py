@@ -21,7 +21,8 @@ import pytest
 from fixed_problems import FIXED
 from recorded_cuda import DEVICES, RecordedCuda, held, installed
 
-from numbadnn import cases, config, select
+from numbadnn import cases, config
+from numbadnn.call import select
 from numbadnn.cases.layouts import operand
 from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.launch import Kernel

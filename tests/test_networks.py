@@ -10,7 +10,7 @@ import pytest
 import numbadnn
 from numbadnn import dispatch
 from numbadnn.cases import networks, parse
-from numbadnn.tune_cases import cases_of
+from numbadnn.commands.tune import cases_of
 
 
 def test_resnet50_has_the_arithmetic_it_is_known_for() -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn import config, dispatch, reference, select, theano
+from numbadnn import config, dispatch, reference, theano
+from numbadnn.call import select
 from numbadnn.ops.norm import OPERANDS, NormProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import implementations
@@ -370,7 +371,7 @@ def test_theanos_old_order_is_not_taken_for_the_later_one():
 @pytest.mark.parametrize("last", (False, True))
 def test_results_written_past_the_caches_are_the_same(monkeypatch, dtype, shape, last):
     """Where operands exceed the caches; to addresses that are multiples of a vector's bytes, and to others."""
-    from numbadnn import launch
+    from numbadnn.call import launch
     from numbadnn.cpu.norm import norm
 
     def array(first):

@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 
 import numbadnn
-from numbadnn import cases, config, plan_file, ranks, remembered, select
+from numbadnn import cases, config
+from numbadnn.kept import plan_file
+from numbadnn.kept import ranks
+from numbadnn.call import remembered
+from numbadnn.call import select
 from numbadnn.cases.networks import NETWORKS
 from numbadnn.gpu import driver as _driver
-from numbadnn.ops.conv_routes import DETOUR_US
+from numbadnn.problems.conv_routes import DETOUR_US
 from numbadnn.problem import Policy
 from numbadnn.registry import FAMILY, Impl, implementations
 

@@ -8,7 +8,7 @@ from rnn_cases import LENGTHS, MODES, VARIANTS, case, torch_module, upstream, va
 
 import numbadnn
 from numbadnn import RNNBlock, reference
-from numbadnn.ops.rnn import make
+from numbadnn.problems.rnn import make
 from numbadnn.problem import Spec
 
 # ---- values ----------------------------------------------------------------------------------------------------------

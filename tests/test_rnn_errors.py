@@ -8,8 +8,8 @@ from rnn_cases import case
 
 import numbadnn
 from numbadnn import NotSupportedError, RNNBlock
-from numbadnn.ops.rnn import RnnProblem, make
-from numbadnn.ops.rnn_network import Network
+from numbadnn.problems.rnn import RnnProblem, make
+from numbadnn.problems.rnn_network import Network
 from numbadnn.problem import Spec
 
 

@@ -15,8 +15,8 @@ from numbadnn.cudnn import _rnn_calls
 from numbadnn.cudnn import rnn as cudnn_rnn
 from numbadnn.cudnn._enums import RNNAlgo
 from numbadnn.errors import CudnnError, NotSupportedError
-from numbadnn.ops.rnn import make
-from numbadnn.ops.rnn_network import Network
+from numbadnn.problems.rnn import make
+from numbadnn.problems.rnn_network import Network
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable
 

@@ -10,7 +10,7 @@ from rnn_cases import MODES, case, torch_module
 
 import numbadnn
 from numbadnn import RNNBlock
-from numbadnn.ops.rnn_network import GATES
+from numbadnn.problems.rnn_network import GATES
 
 
 @pytest.mark.parametrize("skip", [False, True])

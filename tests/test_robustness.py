@@ -17,14 +17,15 @@ from own_memory import own_memory
 
 import numbadnn
 from numbadnn import __main__ as command
-from numbadnn import planning, verbose
+from numbadnn.call import planning
+from numbadnn.call import verbose
 from numbadnn.arrays import View
 from numbadnn.cases import parse
 from numbadnn.errors import NotSupportedError
-from numbadnn.launch import Plan, thread
+from numbadnn.call.launch import Plan, thread
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
-from numbadnn.select import Choice
+from numbadnn.call.select import Choice
 
 PROBLEM = parse("softmax x=float32:4x8")
 

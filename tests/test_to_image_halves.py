@@ -7,7 +7,7 @@ from simulated import checks_passed
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.kernels.conv.image import to_image_halves
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 
 POLICY = Policy(device=0)

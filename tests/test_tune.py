@@ -16,7 +16,10 @@ import pytest
 
 import numbadnn
 from numbadnn import __main__ as command
-from numbadnn import choices, ranks, stored, tune
+from numbadnn.kept import choices
+from numbadnn.kept import ranks
+from numbadnn.host import files as stored
+from numbadnn.measuring import tune
 from numbadnn.cases import find, parse
 from numbadnn.errors import NotSupportedError
 from numbadnn.problem import Policy, Spec

@@ -148,7 +148,7 @@ def numba_arrays():
 def jax_arrays():
     import jax
 
-    from numbadnn.arrays import streams
+    from numbadnn.gpu import streams
 
     devices = jax.devices("gpu")
     return (

@@ -18,7 +18,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numbadnn import cases, info, registry
+from numbadnn import cases, registry
+from numbadnn.call import info
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
 from numbadnn.validate import own_data, photographs, report, run, simulator

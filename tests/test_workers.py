@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from numbadnn import workers
+from numbadnn.measuring import workers
 
 
 def double(task: Any, note: workers.Note) -> Any:

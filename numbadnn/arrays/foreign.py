@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.arrays import Library, View, dlpack, element_strides, memory, numpy_, streams
+from numbadnn.arrays import Library, View, dlpack, element_strides, numpy_
+from numbadnn.arrays import device as memory
+from numbadnn.gpu import streams
 from numbadnn.problem import Spec, contiguous_strides
 
 

@@ -12,7 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from numbadnn.arrays import Library, View, dlpack, memory, numpy_, streams
+from numbadnn.arrays import Library, View, dlpack, numpy_
+from numbadnn.arrays import device as memory
+from numbadnn.gpu import streams
 from numbadnn.problem import Spec
 
 

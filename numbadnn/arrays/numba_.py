@@ -12,7 +12,9 @@ from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from numba.cuda.cudadrv.driver import MemoryPointer
 
-from numbadnn.arrays import Library, View, element_strides, memory, streams
+from numbadnn.arrays import Library, View, element_strides
+from numbadnn.arrays import device as memory
+from numbadnn.gpu import streams
 from numbadnn.arrays.numpy_ import numpy_dtype
 from numbadnn.problem import Spec
 

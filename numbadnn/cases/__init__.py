@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numbadnn.registry import FAMILY, problem_class
-from numbadnn.validate.data import make_arrays
+from numbadnn.measuring.data import make_arrays
 
 __all__ = ["Case", "all_cases", "find", "make_arrays", "parse"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from numbadnn import shapes
 from numbadnn.cases import Case
 from numbadnn.cases.layouts import DTYPES, numbers, operand, sizes, table
-from numbadnn.ops.conv import OPERATIONS, ConvProblem, ours, theirs
+from numbadnn.problems.conv import OPERATIONS, ConvProblem, ours, theirs
 from numbadnn.problem import Spec
 
 TWO = ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from numbadnn import shapes
 from numbadnn.cases import Case
-from numbadnn.ops.conv import OPERATIONS, ConvProblem
+from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import Spec, normalised_strides
 
 #: network -> images in a batch, and its layers

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from numbadnn.cases import Case
 from numbadnn.cases.layouts import operand, table
-from numbadnn.ops.rnn import INPUTS, make
-from numbadnn.ops.rnn_network import GATES, Network
+from numbadnn.problems.rnn import INPUTS, make
+from numbadnn.problems.rnn_network import GATES, Network
 from numbadnn.problem import Spec
 
 

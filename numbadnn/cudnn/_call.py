@@ -19,7 +19,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numbadnn._hostcall import call_address, entry_point, kept, load_f64, load_u64, store_u64
+from numbadnn.host.hostcall import call_address, entry_point, kept, load_f64, load_u64, store_u64
 from numbadnn.cudnn import _shim, lib
 
 MOST_WORDS, MOST_REALS, MOST_POINTERS = 18, 2, 8

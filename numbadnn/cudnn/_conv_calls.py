@@ -22,7 +22,7 @@ from numbadnn.cudnn._enums import (
 )
 from numbadnn.cudnn._tensors import ints, made
 from numbadnn.cudnn.lib import Library
-from numbadnn.ops.conv import OPERATIONS
+from numbadnn.problems.conv import OPERATIONS
 from numbadnn.problem import Spec
 
 

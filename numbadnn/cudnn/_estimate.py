@@ -15,7 +15,7 @@ import math
 from numbadnn.cudnn._forms import Form, forms
 from numbadnn.kernels.conv.tiles import model as tiles
 from numbadnn.kernels.conv.tiles.product import Product
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 
 #: multiply-adds counted as two, in units of 1e6 a second; half of what the best engines reach on an H200
 _RATE = {"float16": 3e8, "bfloat16": 3e8, "float32": 2e7, "float64": 2e7}

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from numbadnn.ops.conv import ConvProblem
-from numbadnn.ops.conv_routes import turned
+from numbadnn.problems.conv import ConvProblem
+from numbadnn.problems.conv_routes import turned
 from numbadnn.problem import Spec, channels_last_strides, contiguous_strides
 
 LAYOUTS = {"nchw": contiguous_strides, "nhwc": channels_last_strides}

@@ -26,7 +26,7 @@ from numbadnn.cudnn._enums import (
     WgradMode,
 )
 from numbadnn.kernels.copies.pack import padded
-from numbadnn.ops.rnn import RnnProblem
+from numbadnn.problems.rnn import RnnProblem
 from numbadnn.problem import Policy
 
 PADDED_IO = 1

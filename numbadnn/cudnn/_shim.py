@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from numba import int32
 
-from numbadnn._hostcall import call_address, kept, load_u32, load_u64, store_u64
+from numbadnn.host.hostcall import call_address, kept, load_u32, load_u64, store_u64
 from numbadnn.cudnn._enums import Attr, DescriptorType, Type
 from numbadnn.cudnn.lib import Library
 from numbadnn.errors import NumbaDNNError

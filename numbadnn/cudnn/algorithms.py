@@ -23,7 +23,7 @@ from numbadnn.cudnn._enums import DATA_TYPE, DataType, MathType
 from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms
 from numbadnn.cudnn._tensors import scalars, tensor
 from numbadnn.errors import BackendUnavailableError, CudnnError, DeterminismError, NotSupportedError
-from numbadnn.ops.conv import OPERATIONS
+from numbadnn.problems.conv import OPERATIONS
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
@@ -212,7 +212,7 @@ def _algorithms(
 def plan(problem: Any, policy: Policy, config: Any) -> Executable:
     """Descriptors, scalars and table, bound into one callable; ``time_*`` lets cuDNN run its algorithms here."""
     from numbadnn.cudnn.conv import _with_copies, _without_copies
-    from numbadnn.planning import MAX_CHOICES, remember
+    from numbadnn.call.planning import MAX_CHOICES, remember
 
     timed = policy.algo.startswith("time_")
     ready = _find(problem, policy, timed)

@@ -16,8 +16,8 @@ from typing import Any
 from numbadnn.cudnn import _estimate, _space, lib
 from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms
 from numbadnn.errors import BackendUnavailableError, CudnnError, NotSupportedError
-from numbadnn.ops.conv import OPERATIONS, ConvProblem
-from numbadnn.ops.conv_routes import routed
+from numbadnn.problems.conv import OPERATIONS, ConvProblem
+from numbadnn.problems.conv_routes import routed
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
@@ -171,7 +171,7 @@ def executable(problem: ConvProblem, policy: Policy, prepared: _Prepared) -> Exe
 
 def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Callable[..., None]:
     """(stream, a, b, out, workspace=0) -> None: the plan on three addresses, in the order of the operation's arguments."""
-    from numbadnn._hostcall import entry_point
+    from numbadnn.host.hostcall import entry_point
     from numbadnn.cudnn import _shim
     from numbadnn.cudnn.plan import UID
     from numbadnn.gpu import context as _context

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from numbadnn import errata
+from numbadnn.kept import errata
 from numbadnn.cudnn import _descriptors
 from numbadnn.cudnn._descriptors import Attribute, Descriptor
 from numbadnn.cudnn._enums import (
@@ -32,7 +32,7 @@ from numbadnn.cudnn._enums import (
 )
 from numbadnn.cudnn.lib import Handle, Library
 from numbadnn.errors import CudnnError
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
 
 MODES = (HeurMode.A, HeurMode.B, HeurMode.FALLBACK)

@@ -55,7 +55,7 @@ def aftermath(status: int) -> str:
         return ""
     if _lost_by:
         return f"; the context was lost before, by {_lost_by}: only a new process can use the GPU"
-    from numbadnn.launch import thread
+    from numbadnn.call.launch import thread
 
     plan = thread.last[0]
     _lost_by = f"{plan.impl.name} on {plan.problem}" if plan else "work that was not this library's"

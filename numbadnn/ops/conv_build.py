@@ -16,8 +16,8 @@ import numpy as np
 from numbadnn import config, dispatch, parameters, shapes
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
-from numbadnn.operands import input_spec, output_spec, result_dtype
-from numbadnn.ops.conv import OPERATIONS, ConvProblem, check_channels, check_regions, ours
+from numbadnn.call.operands import input_spec, output_spec, result_dtype
+from numbadnn.problems.conv import OPERATIONS, ConvProblem, check_channels, check_regions, ours
 from numbadnn.problem import Spec
 
 Build = Callable[[list[View], list[View], tuple[Any, ...]], Request]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from numbadnn import dispatch, parameters
-from numbadnn.operands import check_apart, named_view
+from numbadnn.call.operands import check_apart, named_view
 from numbadnn.ops import conv_build as build
 
 

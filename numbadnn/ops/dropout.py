@@ -15,7 +15,7 @@ from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.errors import NotSupportedError
-from numbadnn.operands import output_spec
+from numbadnn.call.operands import output_spec
 from numbadnn.parameters import real
 from numbadnn.problem import Spec, number, operand
 

@@ -14,7 +14,7 @@ from typing import Any
 from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
-from numbadnn.operands import output_spec
+from numbadnn.call.operands import output_spec
 from numbadnn.parameters import real
 from numbadnn.problem import Spec, number, operand, shown
 

@@ -18,7 +18,7 @@ from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.errors import warn
-from numbadnn.operands import output_spec
+from numbadnn.call.operands import output_spec
 from numbadnn.parameters import whole
 from numbadnn.problem import Spec, integers, operand
 

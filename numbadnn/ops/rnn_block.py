@@ -19,12 +19,12 @@ from numbadnn.errors import (
     NotSupportedError,
     PlanMissError,
 )
-from numbadnn.launch import thread
-from numbadnn.operands import named_view
-from numbadnn.ops.rnn import DTYPES, INPUTS
+from numbadnn.call.launch import thread
+from numbadnn.call.operands import named_view
+from numbadnn.problems.rnn import DTYPES, INPUTS
 from numbadnn.ops.rnn_functions import builder, plain_lengths
-from numbadnn.ops.rnn_network import Network
-from numbadnn.select import check_backend
+from numbadnn.problems.rnn_network import Network
+from numbadnn.call.select import check_backend
 
 #: what is raised before an implementation runs: by the checks of the arguments, and by the choice
 _REFUSED = (

@@ -11,8 +11,8 @@ from typing import Any
 from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
-from numbadnn.ops.rnn import INPUTS, RnnProblem, make
-from numbadnn.ops.rnn_network import KEPT, Network
+from numbadnn.problems.rnn import INPUTS, RnnProblem, make
+from numbadnn.problems.rnn_network import KEPT, Network
 
 
 def plain_lengths(lengths: Any) -> tuple[int, ...] | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.ops.rnn_network import GATES, Network
+from numbadnn.problems.rnn_network import GATES, Network
 from numbadnn.parameters import as_int
 
 #: where ONNX's gates stand in our order, as blocks of rows

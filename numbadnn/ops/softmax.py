@@ -8,7 +8,7 @@ from typing import Any
 from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
-from numbadnn.operands import input_spec, output_spec, result_dtype
+from numbadnn.call.operands import input_spec, output_spec, result_dtype
 from numbadnn.problem import Spec, operand
 
 ALGOS = ("fast", "accurate", "log")

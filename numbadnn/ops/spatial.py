@@ -14,7 +14,7 @@ from typing import Any
 from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
-from numbadnn.operands import check_apart, named_view, output_spec
+from numbadnn.call.operands import check_apart, named_view, output_spec
 from numbadnn.parameters import LARGEST, real, whole
 from numbadnn.problem import Spec, operand
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from numbadnn import config as options
 from numbadnn.errors import DeterminismError, NotSupportedError, PlanMissError, Refusal
-from numbadnn.launch import thread
+from numbadnn.call.launch import thread
 
 HINTS = (None, "forward", "forward!", "bprop weights", "bprop inputs")
 #: what implementations that go by a gradient are called

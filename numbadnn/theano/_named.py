@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn import dispatch, operands, parameters, shapes
+from numbadnn import dispatch, parameters, shapes
+from numbadnn.call import operands
 from numbadnn.ops import conv_build
 
 

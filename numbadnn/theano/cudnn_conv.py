@@ -11,7 +11,7 @@ from typing import Any
 
 from numbadnn import parameters, shapes
 from numbadnn.errors import warn
-from numbadnn.operands import named_view
+from numbadnn.call.operands import named_view
 from numbadnn.ops import conv_build
 from numbadnn.theano import _direction, config
 from numbadnn.theano._named import by_axes, check, compute

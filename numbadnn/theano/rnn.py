@@ -10,7 +10,7 @@ from typing import Any
 
 import numbadnn
 from numbadnn.ops.conv_build import truth
-from numbadnn.ops.rnn_network import DIRECTION_MODES, GATES
+from numbadnn.problems.rnn_network import DIRECTION_MODES, GATES
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numbadnn
-from numbadnn.operands import named_view
+from numbadnn.call.operands import named_view
 from numbadnn.ops.conv_build import check_rank
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from numbadnn import config, select
+from numbadnn import config
+from numbadnn.call import select
 from numbadnn.errors import is_lack_of_memory
 from numbadnn.problem import Policy
 from numbadnn.registry import Impl
-from numbadnn.validate.compare import DIRECT
+from numbadnn.measuring.compare import DIRECT
 from numbadnn.validate.execute import execute
-from numbadnn.validate.laws import law
+from numbadnn.measuring.laws import law
 from numbadnn.validate.oracle import Trial
 
 RUNS = 3

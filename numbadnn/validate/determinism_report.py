@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from numbadnn import config, errata, info
+from numbadnn import config
+from numbadnn.kept import errata
+from numbadnn.call import info
 from numbadnn.cases import Case, all_cases, find, parse
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, Impl, implementations
@@ -301,7 +303,7 @@ def child() -> None:
     from contextlib import nullcontext
 
     from numbadnn.gpu.context import ensure_context
-    from numbadnn.validate.data import make_arrays
+    from numbadnn.measuring.data import make_arrays
     from numbadnn.validate.determinism import fingerprint
 
     for line in sys.stdin:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from numbadnn import stored
+from numbadnn.host import files as stored
 from numbadnn.registry import DETERMINISM
 from numbadnn.validate import levels
 

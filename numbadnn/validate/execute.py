@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numbadnn import stored
+from numbadnn.host import files as stored
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
-from numbadnn.validate.data import Buffer, buffer, untouched
+from numbadnn.measuring.data import Buffer, buffer, untouched
 from numbadnn.validate.determinism import fingerprint, same_bits
 
 #: sets of operands that timed runs rotate over on a GPU, so that they are not found in its cache
@@ -121,7 +121,7 @@ class _Device:
     """Device memory by the driver's plain calls, freed together; everything on the legacy default stream."""
 
     def __init__(self, number: int) -> None:
-        from numbadnn.arrays import memory
+        from numbadnn.arrays import device as memory
 
         self.driver, self.check, self.lock = memory.driver(), memory.check, stored.lock_name(number)
         self.owned: list[Any] = []

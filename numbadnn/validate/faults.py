@@ -155,7 +155,7 @@ def implementation(fault: Fault, faulty: bool) -> Impl:
 @contextmanager
 def planted(*impls: Impl) -> Iterator[None]:
     """Register implementations for a while; what the dispatcher chose meanwhile is forgotten."""
-    from numbadnn import planning
+    from numbadnn.call import planning
 
     known = {impl.op: implementations(impl.op) for impl in impls}
     for impl in impls:

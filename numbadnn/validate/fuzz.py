@@ -25,7 +25,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import numbadnn
-from numbadnn import config, select
+from numbadnn import config
+from numbadnn.call import select
 from numbadnn.problem import Policy
 from numbadnn.registry import FAMILY, implementations
 from numbadnn.validate.check import Row, Subject, judge
@@ -202,7 +203,7 @@ def run_once(number: int, examples: int, device: int, over: Callable[[], bool] =
 def main() -> int:
     from contextlib import nullcontext
 
-    from numbadnn import info
+    from numbadnn.call import info
     from numbadnn.gpu.context import ensure_context
 
     parser = argparse.ArgumentParser(

@@ -15,9 +15,9 @@ import numbadnn
 from numbadnn import dispatch
 from numbadnn.cases.layouts import operand
 from numbadnn.ops.dropout import DropoutState
-from numbadnn.ops.rnn_network import GATES, Network
+from numbadnn.problems.rnn_network import GATES, Network
 from numbadnn.problem import ITEMSIZE
-from numbadnn.validate.data import buffer
+from numbadnn.measuring.data import buffer
 
 LAYOUTS = ("", "", "nhwc", "rows", "reversed", "broadcast", "transposed", "steps", ",unaligned", "rows,unaligned")
 

@@ -20,7 +20,7 @@ from numbadnn.errors import NotSupportedError, NumbaDNNError
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
 from numbadnn.validate import batches
-from numbadnn.validate.data import Buffer, buffer, make_arrays
+from numbadnn.measuring.data import Buffer, buffer, make_arrays
 from numbadnn.validate.determinism import fingerprint
 
 RUNS = 5
@@ -66,7 +66,7 @@ def _run_on_gpu(
     poison: int = 0x00,
     stream: int = 0,
 ) -> Arrays:
-    from numbadnn.arrays import memory
+    from numbadnn.arrays import device as memory
 
     d, check = memory.driver(), memory.check
     owned: list[int] = []
@@ -118,7 +118,7 @@ def _busy_cpu(done: threading.Event, running: threading.Event, device: int) -> N
 
 def _busy_gpu(done: threading.Event, running: threading.Event, device: int) -> None:
     """Copies and fills that are several milliseconds long keep the stream full while the host enqueues the next."""
-    from numbadnn.arrays import memory
+    from numbadnn.arrays import device as memory
     from numbadnn.gpu.context import ensure_context
 
     d, check = memory.driver(), memory.check
@@ -223,7 +223,7 @@ def _threads(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @contextmanager
 def _stream() -> Iterator[tuple[str, dict[str, Any]]]:
-    from numbadnn.arrays import memory
+    from numbadnn.arrays import device as memory
 
     d, check = memory.driver(), memory.check
     stream = int(check(d.cuStreamCreate(d.CUstream_flags.CU_STREAM_NON_BLOCKING)))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from numbadnn import reference
-from numbadnn.validate.compare import Bound, Comparison, bounds, compare, compare_exactly, worst
-from numbadnn.validate.data import make_arrays
+from numbadnn.measuring.compare import Bound, Comparison, bounds, compare, compare_exactly, worst
+from numbadnn.measuring.data import make_arrays
 
 
 def expected(problem: Any, inputs: tuple[Any, ...], old: Any = None) -> tuple[np.ndarray, ...]:

@@ -12,7 +12,7 @@ import numbadnn
 from numbadnn.arrays.numpy_ import address, numpy_dtype, strided_empty
 from numbadnn.config import BACKENDS
 from numbadnn.errors import BackendUnavailableError, NotSupportedError
-from numbadnn.info import no_gpu_reason
+from numbadnn.call.info import no_gpu_reason
 from numbadnn.validate import report
 from numbadnn.validate.check import RUNS, Row, speed
 from numbadnn.validate.determinism import fingerprint, same_bits
@@ -122,7 +122,7 @@ def rows(op: str, files: list[str], backend: str | None) -> list[Row]:
 
 def _to_device(array: np.ndarray) -> Any:
     """A packed copy on the first GPU, as an array of no library."""
-    from numbadnn.arrays import memory
+    from numbadnn.arrays import device as memory
     from numbadnn.gpu.context import ensure_context
     from numbadnn.problem import Spec
 
@@ -134,7 +134,7 @@ def _to_device(array: np.ndarray) -> Any:
 
 
 def _to_host(array: Any) -> np.ndarray:
-    from numbadnn.arrays import memory
+    from numbadnn.arrays import device as memory
     from numbadnn.gpu.context import ensure_context
     from numbadnn.problem import Spec
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from numbadnn.cases import parse
 from numbadnn.validate.check import Subject
-from numbadnn.validate.data import buffer
+from numbadnn.measuring.data import buffer
 from numbadnn.validate.oracle import Trial, expected
 
 LUMINANCE = np.array([0.299, 0.587, 0.114])

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from numbadnn import info, stored
+from numbadnn.call import info
+from numbadnn.host import files as stored
 from numbadnn.validate.check import Row
 
 OK, MISMATCH, USAGE, CANNOT_RUN = 0, 1, 2, 3

@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from numbadnn import info, workers
+from numbadnn.call import info
+from numbadnn.measuring import workers
 from numbadnn.cases import Case, find
 from numbadnn.registry import implementations
 from numbadnn.validate import own_data, photographs, report, simulator

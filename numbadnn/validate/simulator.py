@@ -19,7 +19,7 @@ from typing import Any
 from numbadnn.cases import Case, all_cases, find
 from numbadnn.registry import FAMILY, Impl, implementations
 from numbadnn.validate.check import DIRECT, Row
-from numbadnn.validate.laws import law
+from numbadnn.measuring.laws import law
 from numbadnn.validate.oracle import Trial
 
 #: the smallest case whose work is not below this shows more than one product; a second case may cost at most the other

@@ -20,7 +20,7 @@ from numbadnn.cpu.conv.terms import volume
 from numbadnn.cpu.conv.thin.filters_plan import few_filters, plan_few_filters
 from numbadnn.cpu.conv.thin.plan import is_thin, plan_thin
 from numbadnn.cpu.conv.unshared.plan import plan_unshared
-from numbadnn.ops.conv import OPERATIONS, ConvProblem
+from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 

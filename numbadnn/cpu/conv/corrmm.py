@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.ops.conv import OPERATIONS, ConvProblem
+from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy, Spec
 from numbadnn.registry import Executable, Impl, register
 

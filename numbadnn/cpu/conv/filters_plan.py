@@ -19,7 +19,7 @@ from numbadnn.cpu.conv.terms import (
     volume,
 )
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 

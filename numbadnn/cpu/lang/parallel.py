@@ -88,7 +88,7 @@ class Kernel:
 
 def _compile(body: Callable[..., None], parallel: bool) -> Any:
     """One build, kept on disk under a name of its own (Numba's cache does not tell parallel from serial)."""
-    from numbadnn._builds import compiled
+    from numbadnn.host.builds import compiled
 
     copy = FunctionType(body.__code__, body.__globals__, body.__name__, body.__defaults__, body.__closure__)
     copy.__qualname__ = f"{body.__qualname__}_{'parallel' if parallel else 'serial'}"
@@ -111,7 +111,7 @@ def _say_nothing_is_kept() -> None:
 @functools.cache
 def _sources() -> str:
     """Digest of every source file of this package: a kernel calls functions of its neighbours."""
-    from numbadnn._builds import digest
+    from numbadnn.host.builds import digest
 
     root = pathlib.Path(__file__).parents[1]
     return digest(root.rglob("*.py"), root)

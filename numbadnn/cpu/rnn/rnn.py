@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.lang.parallel import Kernel, kernel_of
-from numbadnn.ops.rnn import RnnProblem
-from numbadnn.ops.rnn_network import KEPT
+from numbadnn.problems.rnn import RnnProblem
+from numbadnn.problems.rnn_network import KEPT
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 

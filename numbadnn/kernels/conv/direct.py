@@ -16,7 +16,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of, device_reason, reach_reason
-from numbadnn.ops.conv import OPERATIONS, ConvProblem
+from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
 

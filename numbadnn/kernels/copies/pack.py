@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from numbadnn.kernels.copies.copy import plan_copy
-from numbadnn.ops.rnn import RnnProblem
+from numbadnn.problems.rnn import RnnProblem
 from numbadnn.problem import Spec, contiguous_strides
 from numbadnn.registry import Executable
 

@@ -19,7 +19,7 @@ from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.copies.copy import plan_fill
 from numbadnn.kernels.gemm.gemm import multiprocessors
-from numbadnn.ops.rnn_network import GATES
+from numbadnn.problems.rnn_network import GATES
 from numbadnn.problem import ITEMSIZE, Spec
 
 THREADS, WARPS = 256, 8

@@ -15,7 +15,7 @@ from numbadnn.kernels.rnn import persist as rnn_persist
 from numbadnn.kernels.rnn import steps as rnn_steps
 from numbadnn.kernels.rnn.passes import plan_backward, plan_forward
 from numbadnn.kernels.rnn.sizes import Memory, Sizes, accumulator, kept_memory, space_memory
-from numbadnn.ops.rnn import RnnProblem
+from numbadnn.problems.rnn import RnnProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from numbadnn.kernels.copies.pack import padded
 from numbadnn.kernels.gemm.gemm import GemmProblem, plan_gemm
-from numbadnn.ops.rnn import RnnProblem
-from numbadnn.ops.rnn_network import KEPT
+from numbadnn.problems.rnn import RnnProblem
+from numbadnn.problems.rnn_network import KEPT
 from numbadnn.problem import ITEMSIZE, Policy
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.rnn import persist as rnn_persist
-from numbadnn.ops.rnn_network import GATES
+from numbadnn.problems.rnn_network import GATES
 from numbadnn.problem import ITEMSIZE
 
 TILE, THREADS = 16, 256

@@ -12,7 +12,7 @@ from numbadnn.cpu.conv.gather_plan import gather_terms
 from numbadnn.cpu.conv.last.plan import box_of, is_inside, is_last, seen_of, terms_at
 from numbadnn.cpu.conv.terms import scalars, split_of, tap_list, volume
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numbadnn.cpu.conv.gather_plan import gather_terms
 from numbadnn.cpu.conv.terms import Terms, scalars, volume
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: channels of a group, written and read, fewer of which leave most of a vector idle, or are no neighbours

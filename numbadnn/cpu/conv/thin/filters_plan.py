@@ -9,7 +9,7 @@ import numpy as np
 
 from numbadnn.cpu.conv.terms import scalars, tap_list, volume
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: most filters of a group

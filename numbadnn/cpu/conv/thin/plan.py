@@ -12,7 +12,7 @@ import numpy as np
 
 from numbadnn.cpu.conv.terms import Terms, scalars
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: accumulators of the planes of a job, about: they stay in the second-level cache

@@ -8,7 +8,7 @@ import numpy as np
 
 from numbadnn.cpu.conv.terms import named, scalars, tap_list
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: images whose patches lie together in a buffer of the forward direction

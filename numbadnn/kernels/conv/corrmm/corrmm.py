@@ -28,8 +28,8 @@ from numbadnn.kernels.conv.corrmm.matrices import (
     workspace_bytes,
 )
 from numbadnn.kernels.conv.corrmm.steps import kernels
-from numbadnn.ops.conv import OPERATIONS, ConvProblem
-from numbadnn.ops.conv_routes import routed
+from numbadnn.problems.conv import OPERATIONS, ConvProblem
+from numbadnn.problems.conv_routes import routed
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from numbadnn.kernels.gemm.config import FEW_TILES
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Spec
 
 #: the buffer is kept below this where a group of images is enough to fill the GPU

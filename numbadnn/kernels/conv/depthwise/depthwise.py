@@ -23,7 +23,7 @@ from numbadnn.kernels.conv.depthwise.config import (
     space,
     unit,
 )
-from numbadnn.ops.conv import OPERATIONS, ConvProblem
+from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.registry import Executable, Impl, register
 

@@ -13,7 +13,7 @@ from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import LIMIT32, device_reason, float32_reason
 from numbadnn.kernels.conv.depthwise import depthwise
 from numbadnn.kernels.conv.depthwise.config import pair
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
 

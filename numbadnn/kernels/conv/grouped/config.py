@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from numbadnn.kernels.conv.grouped.access import in_rows, load_width, odd, packed, put_width
 from numbadnn.kernels.conv.grouped.walk import Walk
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 
 #: results of a group: their filters are kept in registers
 MOST_RESULTS = 64

@@ -21,7 +21,7 @@ from numbadnn.kernels.conv.grouped import weights as grouped_halves_weights
 from numbadnn.kernels.conv.grouped.access import CHANNELS, load_width, put_width
 from numbadnn.kernels.conv.grouped.config import GroupedHalvesConfig
 from numbadnn.kernels.conv.grouped.walk import Walk
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl, register
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from numbadnn.kernels.conv.grouped.access import CHANNELS, odd, width
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 
 #: bytes of a unit: what a product reads of a position of x; of a pixel of few channels
 UNIT, PIXEL = 32, 8

@@ -22,7 +22,7 @@ from numbadnn.kernels.build.support import device_reason, reach_reason
 from numbadnn.kernels.conv.implicit import layout as implicit_layout
 from numbadnn.kernels.conv.implicit import pixels as implicit_pixels
 from numbadnn.kernels.conv.implicit import weights as implicit_weights
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 

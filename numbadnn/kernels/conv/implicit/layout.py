@@ -13,7 +13,7 @@ from typing import Any
 
 from numbadnn.kernels.conv.implicit.walk import image_reason
 from numbadnn.kernels.copies.copy import plan_copy
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Spec
 from numbadnn.registry import Executable
 

@@ -34,7 +34,7 @@ from numbadnn.kernels.conv.implicit.walk import (
     rows_step,
     window,
 )
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy, Spec
 from numbadnn.registry import Executable
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from numbadnn.kernels.conv.implicit.walk import Axis, axes_of, filter_steps, image_reason, packed_steps, rows_step
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Spec
 
 MULTIPROCESSORS = 132

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Spec
 
 #: spatial axes -> what the copy engine's windows of them can express: corners from, to, and offsets of a tap up to

@@ -12,7 +12,7 @@ from numbadnn.kernels.build.launch import Kernel, reciprocal
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.line.channels import first_tap, whole
 from numbadnn.kernels.conv.line.twofold import ENOUGH, LANES, MULTIPROCESSORS, SIZE, spread_of
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
 
 #: channels and times of a box, filters of a block

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 
 THREADS = 128
 #: what a thread may have in registers of the steps behind its own, and how many taps are written out

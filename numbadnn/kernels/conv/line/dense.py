@@ -8,7 +8,7 @@ from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.conv.line.channels import THREADS, first_tap, whole
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE
 
 SHARED_BYTES = 32 * 1024

@@ -39,7 +39,7 @@ from numbadnn.kernels.conv.line.octets import OctetsConfig
 from numbadnn.kernels.conv.line.tiles import TilesConfig
 from numbadnn.kernels.conv.line.toeplitz import ToeplitzConfig
 from numbadnn.kernels.conv.line.twofold import TwofoldConfig
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.registry import Executable, Impl, register
 

@@ -9,7 +9,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.conv.line import halves as line_halves
 from numbadnn.kernels.conv.line.halves import LANES, RUN, SHARED_BYTES, halo_of
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 
 WARPS = 8

@@ -9,7 +9,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel, reciprocal
 from numbadnn.kernels.conv.line.channels import first_tap, whole
 from numbadnn.kernels.conv.line.dense import MOST_DENSE_BEHIND, MOST_FROZEN_TAPS, MULTIPROCESSORS
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 
 #: lanes of a warp; steps of a piece, 16 bytes; filters of a thread, and its pieces of steps
 LANES, VEC, FILTERS, PIECES = 32, 4, 8, 2

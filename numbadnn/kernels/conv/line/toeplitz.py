@@ -10,7 +10,7 @@ from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.line.channels import first_tap, whole
 from numbadnn.kernels.conv.line.halves import LANES, MULTIPROCESSORS
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 
 WARPS = 8

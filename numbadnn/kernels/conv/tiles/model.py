@@ -14,7 +14,7 @@ from typing import Any
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.conv.tiles.config import SHARED, ImplicitTilesConfig, configured
 from numbadnn.kernels.conv.tiles.product import Product
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy
 
 MULTIPROCESSORS = 132

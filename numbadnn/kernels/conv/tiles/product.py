@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Spec
 
 

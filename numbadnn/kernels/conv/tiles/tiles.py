@@ -22,7 +22,7 @@ from numbadnn.kernels.build.support import device_reason
 from numbadnn.kernels.conv.tiles import model
 from numbadnn.kernels.conv.tiles.config import ENTRY, ImplicitTilesConfig, configured
 from numbadnn.kernels.conv.tiles.product import Product, in_vectors, three
-from numbadnn.ops.conv import OPERATIONS, ConvProblem
+from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.registry import Executable, Impl, register
 

@@ -14,7 +14,7 @@ from typing import Any
 from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, device, i64
 from numbadnn.kernels.lang.ptx import exponential
-from numbadnn.ops.rnn_network import GATES
+from numbadnn.problems.rnn_network import GATES
 from numbadnn.problem import ITEMSIZE
 
 

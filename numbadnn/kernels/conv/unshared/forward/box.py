@@ -13,7 +13,7 @@ from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.unshared.parts.tile import lots_of, places_of, seen_of, vector
 from numbadnn.kernels.softmax.layout import shared_room
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 

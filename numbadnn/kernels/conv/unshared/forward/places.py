@@ -17,7 +17,7 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     seen_of,
     vector,
 )
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 

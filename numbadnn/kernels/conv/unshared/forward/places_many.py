@@ -19,7 +19,7 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     vector,
 )
 from numbadnn.kernels.softmax.layout import shared_room
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 

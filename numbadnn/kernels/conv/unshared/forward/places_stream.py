@@ -25,7 +25,7 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
 )
 from numbadnn.kernels.conv.unshared.parts.turned import CELL, EIGHT, FETCH
 from numbadnn.kernels.softmax.layout import LARGEST_ROOM
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 

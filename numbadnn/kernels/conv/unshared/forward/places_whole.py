@@ -22,7 +22,7 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     wide_of,
 )
 from numbadnn.kernels.softmax.layout import LARGEST_ROOM
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 

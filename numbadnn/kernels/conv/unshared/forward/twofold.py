@@ -17,7 +17,7 @@ from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, free_order, scalars, seen_of, tiles_of
 from numbadnn.kernels.conv.unshared.parts.turned import FETCH
 from numbadnn.kernels.softmax.layout import LARGEST_ROOM
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable
 

@@ -19,7 +19,7 @@ from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of, tiles_of, vector
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.registry import Executable
 

@@ -13,7 +13,7 @@ from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.conv.unshared.inputs.boxes import collecting, lot_of
 from numbadnn.kernels.conv.unshared.parts.tile import free_order, seen_of, tiles_of, vector
 from numbadnn.kernels.softmax.layout import shared_room
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 

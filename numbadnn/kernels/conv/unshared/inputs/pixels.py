@@ -28,7 +28,7 @@ from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import free_order
 from numbadnn.kernels.conv.unshared.parts.turned import FETCH, lasts
 from numbadnn.kernels.softmax.layout import LARGEST_ROOM
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 

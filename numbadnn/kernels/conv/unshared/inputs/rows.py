@@ -31,7 +31,7 @@ from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
 )
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import free_order, seen_of, tiles_of
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 

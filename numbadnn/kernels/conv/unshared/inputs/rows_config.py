@@ -24,7 +24,7 @@ from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
 )
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of, tiles_of, vector
 from numbadnn.kernels.softmax.layout import LARGEST_ROOM
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 
 #: bytes of the rings of a multiprocessor, which keep memory busy
 RING = 112 * 1024

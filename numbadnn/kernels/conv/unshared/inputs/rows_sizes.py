@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of, tiles_of
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 
 #: channels and filters of a product of tensor cores, bytes of y's values in one
 LANES, EIGHT, ROWS, FRAGMENT = 32, 8, 16, 512

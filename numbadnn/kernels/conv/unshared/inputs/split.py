@@ -42,7 +42,7 @@ from numbadnn.kernels.conv.unshared.inputs.split_config import (
     y_pitch_of,
 )
 from numbadnn.kernels.conv.unshared.parts.tile import free_order
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of, vector
 from numbadnn.kernels.softmax.layout import LARGEST_ROOM
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 
 #: channels of a product, filters of a slot, bytes in front of the ring
 LANES, EIGHT, PIECE, RINGS = 32, 8, 16, 256

@@ -34,7 +34,7 @@ from numbadnn.kernels.conv.unshared.inputs.split_config import (
 )
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of, vector
 from numbadnn.kernels.softmax.layout import LARGEST_ROOM
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 

@@ -6,7 +6,7 @@ import math
 from typing import Any, Protocol
 
 from numbadnn.kernels.build.support import accumulator_of
-from numbadnn.ops.conv import ConvProblem
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
 
 LANES = 32

@@ -1,0 +1,183 @@
+"""Device memory of our own, for libraries that lend none: a stream-ordered pool a device.
+
+Numba's allocator synchronises, and an unknown library offers nothing to call, so their outputs and every workspace not
+taken from PyTorch or CuPy come from one ``cuMemPool`` a device. Memory is freed in the order of the stream it was
+allocated on. ``DeviceArray`` is what an array of an unknown library gets back: it speaks both exchange protocols.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from numbadnn.errors import BackendUnavailableError, CaptureError, NumbaDNNError
+from numbadnn.problem import Spec, contiguous_strides
+
+
+@functools.cache
+def driver() -> Any:
+    """The module cuda.bindings.driver, initialised."""
+    try:
+        from cuda.bindings import driver as module
+
+        status = module.cuInit(0)
+    except Exception as error:  # no cuda-bindings, or no driver that it can find
+        raise BackendUnavailableError(f"arrays on a GPU need CUDA's driver and cuda-bindings: {error}") from error
+    check(status)
+    return module
+
+
+def check(result: tuple[Any, ...]) -> Any:
+    """The value of a driver call, or NumbaDNNError with the driver's name for what went wrong."""
+    status, *values = result
+    if status != 0:
+        from numbadnn.gpu import driver as _driver
+
+        raise NumbaDNNError(f"CUDA driver: {status.name} ({int(status)}){_driver.aftermath(int(status))}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+@functools.cache
+def _pool(device: int) -> Any:
+    """This process's pool on a device; it keeps what was freed, so that a warm call allocates in a microsecond."""
+    d = driver()
+    properties = d.CUmemPoolProps()
+    properties.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = device
+    pool = check(d.cuMemPoolCreate(properties))
+    keep = d.cuuint64_t(2**63)
+    check(d.cuMemPoolSetAttribute(pool, d.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, keep))
+    return pool
+
+
+_override = threading.local()
+
+
+def current_stream(device: int) -> int:
+    """The stream our own allocations belong to: the legacy default one, unless inside ``on_stream``."""
+    return getattr(_override, "stream", 0)
+
+
+@contextmanager
+def on_stream(stream: int, device: int) -> Iterator[None]:
+    """Inside, this thread's allocations of ours belong to ``stream``."""
+    before = getattr(_override, "stream", 0)
+    _override.stream = stream
+    try:
+        yield
+    finally:
+        _override.stream = before
+
+
+#: streams that live as long as the process: what was freed on one may be given out again there without the driver
+lasting_streams = {0}
+_KEPT_BYTES, _KEPT_BLOCKS = 1 << 20, 16
+_kept: dict[tuple[int, int, int], list[int]] = {}
+
+
+class DeviceMemory:
+    """``nbytes`` of device memory on a stream, given back on that stream when the last reference goes.
+
+    Small blocks of a lasting stream are kept, by powers of two, 16 of a size at most: the driver's pool takes two calls of
+    a microsecond each where a kernel takes two.
+    """
+
+    __slots__ = ("__weakref__", "address", "device", "key", "stream")
+
+    def __init__(self, nbytes: int, device: int, stream: int) -> None:
+        self.device, self.stream, self.key, self.address = device, stream, None, 0
+        if nbytes <= _KEPT_BYTES and stream in lasting_streams:
+            size = 1 << max(nbytes - 1, 511).bit_length()
+            self.key = key = (device, stream, size)
+            kept = _kept.get(key)
+            if kept:
+                try:
+                    self.address = kept.pop()
+                    return
+                except IndexError:  # another thread took it
+                    pass
+            nbytes = size
+        self.address = _allocate(nbytes, device, stream)
+
+    def __del__(self) -> None:
+        if not self.address or sys.is_finalizing():
+            return
+        if self.key is not None:
+            kept = _kept.setdefault(self.key, [])
+            if len(kept) < _KEPT_BLOCKS:
+                kept.append(self.address)
+                return
+        from numbadnn.gpu.context import ensure_context
+
+        d = driver()
+        with contextlib.suppress(NumbaDNNError), ensure_context(self.device):  # whose default stream it is
+            if d.cuMemFreeAsync(self.address, self.stream)[0] != 0:
+                d.cuMemFreeAsync(self.address, 0)  # its stream is gone: the default stream waits for everything
+            return
+        d.cuMemFreeAsync(self.address, self.stream)  # in a context that is not ours to change
+
+
+def _allocate(nbytes: int, device: int, stream: int) -> int:
+    """From the pool, in the order of the stream; CaptureError where a CUDA graph would have to own it."""
+    from numbadnn.gpu.context import ensure_context
+
+    d = driver()
+    status, capturing = d.cuStreamIsCapturing(stream)
+    if status == 0 and capturing != d.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE:
+        raise CaptureError(
+            "the stream is being captured and this array library has no allocator that a CUDA graph can own: pass "
+            "out= (and workspace= to a Plan), or use CuPy or PyTorch arrays"
+        )
+    with ensure_context(device):
+        return int(check(d.cuMemAllocFromPoolAsync(nbytes, _pool(device), stream)))
+
+
+class DeviceArray:
+    """A plain device array: ``shape``, ``dtype`` (a name), element ``strides``, ``device`` and its memory.
+
+    Read it with anything that takes ``__cuda_array_interface__`` or ``__dlpack__`` (cupy.from_dlpack, torch.from_dlpack).
+    """
+
+    __slots__ = ("__weakref__", "device", "dtype", "memory", "shape", "strides")
+
+    def __init__(self, spec: Spec, device: int, stream: int) -> None:
+        self.shape, self.strides, self.dtype, self.device = spec.shape, spec.strides, spec.dtype, device
+        self.memory = DeviceMemory(spec.size * spec.itemsize, device, stream)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        from numbadnn.arrays.numpy_ import numpy_dtype
+
+        dtype = numpy_dtype(self.dtype)
+        packed = self.strides == contiguous_strides(self.shape)
+        return {
+            "shape": self.shape,
+            "strides": None if packed else tuple(s * dtype.itemsize for s in self.strides),
+            "typestr": dtype.str,
+            "data": (self.memory.address, False),
+            "stream": self.memory.stream or 1,
+            "version": 3,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.device
+
+    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
+        from numbadnn.arrays import dlpack
+        from numbadnn.gpu import streams
+
+        if stream != -1:  # -1: the consumer asks for no ordering; None: it works on the legacy default stream
+            streams.wait(stream or 0, self.memory.stream, self.device)
+        return dlpack.capsule(self, self.memory.address, self.shape, self.strides, self.dtype, self.device)
+
+
+def scratch(nbytes: int, device: int, stream: int) -> tuple[DeviceMemory, int]:
+    """Workspace from our own pool, ordered on ``stream``."""
+    memory = DeviceMemory(nbytes, device, stream)
+    return memory, memory.address

@@ -1,0 +1,146 @@
+"""``explain``: every candidate for a problem with its state and the reason in words, which one runs, and what decided it.
+
+An ``Explanation`` is data (``as_dict`` for JSON) and, printed, a table. Levels of determinism are those declared, beside them
+what ``numbadnn validate --determinism`` measured on this machine; times are measured (``tune``) or estimated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+from numbadnn.kept import choices
+from numbadnn.kept import errata
+from numbadnn.kept import ranks
+from numbadnn.call import remembered
+from numbadnn.call import select
+from numbadnn.host import files as stored
+from numbadnn.config import BACKENDS, Options
+from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, PlanMissError
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable, Impl
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One line of an explanation; ``state`` is chosen, admitted or refused.
+
+    ``facts`` are engine or configuration, the form or layout computed in and every copy paid. ``measured``: the level of
+    determinism found on this machine, "" where none was looked for. ``timing``: "measured" or "estimated".
+    """
+
+    backend: str
+    impl: str
+    state: str
+    reason: str
+    determinism: str
+    arithmetic: str
+    workspace_bytes: int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    engines: tuple[dict[str, Any], ...] = ()
+    measured: str = ""
+    time_us: float | None = None
+    timing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Every candidate for a problem, which one runs and what decided it. ``print`` shows a table."""
+
+    problem: Any
+    policy: Policy
+    chosen: str
+    decided_by: str
+    candidates: tuple[Candidate, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as JSON has it."""
+        found = {"problem": str(self.problem), "policy": stored.policy_text(self.policy), "device": self.policy.device}
+        rows = [_texts(dataclasses.asdict(c)) for c in self.candidates]
+        return {**found, "chosen": self.chosen, "decided_by": self.decided_by, "candidates": rows}
+
+    def __str__(self) -> str:
+        lines = [str(self.problem), f"runs on {self.chosen or 'nothing'}, decided by {self.decided_by}"]
+        levels = [c.determinism + (f" (measured {c.measured})" if c.measured else "") for c in self.candidates]
+        name_width = max((len(c.impl) for c in self.candidates), default=0)
+        level_width = max(map(len, levels), default=0)
+        for c, level in zip(self.candidates, levels, strict=True):
+            size = "" if c.workspace_bytes is None else f" workspace {c.workspace_bytes}"
+            spent = "" if c.time_us is None else f" {c.time_us:.4g} us {c.timing}"
+            head = f"  {c.state:8} {c.impl:{name_width}} {level:{level_width}} {c.arithmetic:12}"
+            lines.append(f"{head}{size}{spent} {c.reason}".rstrip())
+            lines += [f"           {key}: {value}" for key, value in c.facts.items()]
+            lines += ["           " + " ".join(f"{k}={v}" for k, v in engine.items()) for engine in c.engines]
+        return "\n".join(lines)
+
+
+def _texts(value: Any) -> Any:
+    """The same with everything that JSON has no word for as text."""
+    if isinstance(value, dict):
+        return {str(k): _texts(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_texts(v) for v in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def explain(problem: Any, policy: Policy, options: Options, backend: str | None = None) -> Explanation:
+    """Ask every implementation about a problem; plans the admitted ones (no launch) to know workspace and engine."""
+    if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
+        return Explanation(problem, policy, "empty", "empty", ())
+    select.warn_of_unknown(options.exclude)
+    untuned = options if options.tune != "measure" else options.replace({"tune": "cached"}, {})
+    made: Executable | None = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            choice: select.Choice | None = select.choose(problem, policy, untuned, backend)
+            if choice and choice.remembered:  # as the call does where that cannot be had
+                anew = functools.partial(select.choose, problem, policy, untuned, backend, remembered=False)
+                choice, made = remembered.followed(choice, problem, policy, untuned, anew)
+        decided = choice.decided_by if choice else ""
+    except (NotSupportedError, BackendUnavailableError, DeterminismError, PlanMissError) as error:
+        choice, decided = None, str(error).splitlines()[0]
+    record = choices.lookup(problem, policy, options) or {"fastest": []}
+    times = {entry["impl"]: entry["time_us"] for entry in reversed(record["fastest"])}
+    candidates = [
+        _candidate(i, problem, policy, options, backend, choice, made, times.get(i.name))
+        for i in select.ordered(problem, policy, BACKENDS)
+    ]
+    return Explanation(problem, policy, choice.impl.name if choice else "", decided, tuple(candidates))
+
+
+def _candidate(
+    impl: Impl, problem: Any, policy: Policy, options: Options, backend: str | None, choice: select.Choice | None,
+    made: Executable | None, time_us: float | None,
+) -> Candidate:  # fmt: skip
+    """``made``: the executable of the choice, where there is one already."""
+    chosen = choice is not None and choice.impl.name == impl.name
+    try:
+        reason = select.not_asked(impl, options, backend) or select.refusal(impl, problem, policy, options)
+    except DeterminismError as error:
+        reason = str(error)
+    if chosen and reason:  # admitted without the algorithm that was named, or against a level that nobody asked for
+        policy, reason = dataclasses.replace(policy, algo="auto", determinism="not_guaranteed"), ""
+    measured = errata.measured_level(impl.name, problem, policy, options)
+    if reason:
+        return Candidate(
+            impl.backend, impl.name, "refused", reason, impl.determinism, impl.arithmetic, measured=measured
+        )
+    executable = made if chosen and made else impl.plan(problem, policy, choice.config if chosen and choice else None)
+    return Candidate(
+        impl.backend,
+        impl.name,
+        "chosen" if chosen else "admitted",
+        "",
+        executable.determinism,
+        executable.arithmetic,
+        executable.workspace_bytes,
+        executable.facts,
+        tuple(impl.options(problem, policy)) if impl.options else (),
+        measured,
+        ranks.estimate(impl, problem, policy) if time_us is None else time_us,
+        "estimated" if time_us is None else "measured",
+    )

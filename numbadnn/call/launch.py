@@ -1,0 +1,348 @@
+"""A problem made ready to run in one thread (``Plan``), and the warm call: allocate, launch, return.
+
+What a call does when its plan is known is all here. The common case (new outputs on the GPU, the library's current
+stream) is a closure with everything looked up beforehand, ``Plan.quick``; the rest goes through ``Plan.launch``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from numbadnn import config
+from numbadnn.call import operands
+from numbadnn.call import plan_arguments
+from numbadnn.call import select
+from numbadnn.host import files as stored
+from numbadnn.call import verbose
+from numbadnn.arrays import View, library_of
+from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, is_lack_of_memory
+from numbadnn.problem import Policy, channels_last_strides, contiguous_strides, is_dense
+from numbadnn.registry import Executable, Impl
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.plans: dict[Any, Plan] = {}
+        self.last: list[Plan | None] = [None]  # a list, so that plans of the thread can hold it
+        self.token = object()  # of this thread alone; a thread's number is given to the next one
+        self.misses = 0
+
+
+#: this thread's plans and last call
+thread = _Thread()
+
+
+class Plan:
+    """One problem ready to run in this thread: ``plan(*arrays, out=None, stream=None, workspace=None)``.
+
+    The arrays must have the shapes, strides, dtypes, device and 16-byte alignment it was made for, else ValueError.
+    Holds no array; words (a seed) are those of the call it was made by. ``problem``, ``impl``, ``workspace_bytes`` and
+    ``facts`` say what it is.
+    """
+
+    __slots__ = (
+        "_allocate",
+        "_checks",
+        "_finish",
+        "_library",
+        "_run",
+        "_smaller",
+        "_thread",
+        "_verbose",
+        "careful",
+        "careful_out",
+        "choice",
+        "device",
+        "executable",
+        "made_for",
+        "policy",
+        "problem",
+        "quick",
+        "replan",
+        "reversed",
+        "signatures",
+        "words",
+        "workspace_bytes",
+    )
+
+    def __init__(
+        self, problem: Any, policy: Policy, choice: select.Choice, executable: Executable, views: list[View]
+    ) -> None:
+        self.problem, self.policy, self.choice, self.executable = problem, policy, choice, executable
+        self.device, self.workspace_bytes = policy.device, executable.workspace_bytes
+        self._verbose = config.current().verbose
+        self._run = executable.run
+        if self._verbose in ("exec", "all"):
+            self._run = verbose.timed(executable, self._describe, policy.device)
+        #: makes the Plan of the same problem with less workspace; set where the dispatcher can
+        self.replan: Callable[[int], Plan] | None = None
+        self._smaller: Plan | None = None
+        self._library = views[0].library
+        #: library, device and spec of each array
+        self.made_for = tuple((v.library, v.device, v.spec()) for v in views)
+        #: None where no new array has the strides of the ``out`` that it was made with
+        self._allocate: tuple[Callable[[], Any], ...] | None = None
+        if all(map(is_dense, problem.outputs)):
+            self._allocate = tuple(self._library.allocator(s, policy.device) for s in problem.outputs)
+        self._finish = self._library.finish
+        self._thread = thread.token
+        self.signatures: tuple[Any, ...] = ()
+        self.words: tuple[int, ...] = ()
+        #: whether the function it was made by takes its arrays the other way round than its problem
+        self.reversed = False
+        self._checks = operands.overlap_checker(problem, views)
+        #: arrays that are not packed are looked at again by their library in each call
+        self.careful = any(v.library.check and v.strides not in _packed(v.shape) for v in views)
+        self.careful_out = any(s.strides not in _packed(s.shape) for s in problem.outputs)
+        self.quick = None if self.careful else _quick(self)
+
+    @property
+    def impl(self) -> Impl:
+        return self.choice.impl
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Engine or configuration, and every copy that is paid."""
+        return self.executable.facts
+
+    def launch(
+        self,
+        arrays: tuple[Any, ...],
+        addresses: tuple[Any, ...],
+        targets: tuple[Any, ...],
+        out: Any,
+        stream: Any,
+        words: tuple[int, ...] = (),
+        workspace: int = 0,
+    ) -> Any:
+        """The warm call: allocate, launch, return. ``addresses`` are the inputs', ``targets`` those of ``out``."""
+        library = self._library
+        if stream is not None:
+            return self._launch_on(stream, arrays, addresses, targets, out, words, workspace)
+        if out is None:
+            assert self._allocate is not None  # asked by whoever calls without ``out``
+            results = tuple([make() for make in self._allocate])
+            targets = tuple([library.address(r) for r in results])
+        else:
+            results = out if type(out) is tuple else (out,)
+            self._checks(addresses, targets)
+        if self.device < 0:
+            self._run((*addresses, *words), targets, None, None)
+        else:
+            raw, owner = library.current_stream(self.device), None
+            if self.workspace_bytes and not workspace:
+                try:
+                    owner, workspace = library.scratch(self.workspace_bytes, self.device, raw)
+                except Exception as error:
+                    results = ()  # new ones go back first: the next plan makes its own
+                    return self.smaller(error).launch(arrays, addresses, targets, out, None, words)
+            self._run((*addresses, *words), targets, workspace, raw)
+            del owner  # given back in the order of the stream, after what was just enqueued
+        thread.last[0] = self
+        if self._verbose in ("dispatch", "all"):
+            verbose.say(f"numbadnn: {self.choice.impl.name} {self.problem} ({self.choice.decided_by})")
+        if self._finish is not None and out is None:
+            results = tuple([self._finish(r) for r in results])
+        return results[0] if len(results) == 1 else results
+
+    def _launch_on(
+        self,
+        stream: Any,
+        arrays: tuple[Any, ...],
+        addresses: tuple[Any, ...],
+        targets: tuple[Any, ...],
+        out: Any,
+        words: tuple[int, ...],
+        workspace: int,
+    ) -> Any:
+        """Run on the caller's stream: wait for the data there, and tell the library that its memory is in use."""
+        if self.device < 0:
+            raise ValueError(f"stream: expected None for arrays on the CPU, got {stream!r}")
+        from numbadnn.gpu import streams
+        from numbadnn.gpu.context import ensure_context
+
+        raw, library = streams.handle(stream), self._library
+        current = library.current_stream(self.device)
+        if raw == current:
+            return self.launch(arrays, addresses, targets, out, None, words, workspace)
+        outs = () if out is None else out if type(out) is tuple else (out,)
+        with ensure_context(self.device):
+            capturing = streams.is_capturing(raw)  # there an event of a stream outside the capture would spoil it
+            if not capturing:
+                streams.wait(raw, current, self.device)
+            with library.allocating_on(raw, self.device):
+                result = self.launch(arrays, addresses, targets, out, None, words, workspace)
+            if not capturing:
+                for array in (*arrays, *outs):
+                    library_of(array).record(array, raw, self.device)
+        return result
+
+    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, workspace: Any = None) -> Any:
+        if thread.token is not self._thread:
+            raise NumbaDNNError("this Plan belongs to the thread that made it; make one in each thread")
+        outs = () if out is None else out if isinstance(out, tuple) else (out,)
+        n = len(self.problem.inputs)
+        if len(arrays) != n:
+            raise TypeError(f"expected {n} arrays, as this Plan was made with, got {len(arrays)}")
+        beta: Any = getattr(self.problem, "beta", 0)
+        if out is None and beta:
+            raise ValueError(f"out: expected an array, to which beta={beta:g} is applied, got None")
+        if out is None and self._allocate is None:
+            specs = " ".join(map(str, self.problem.outputs))
+            raise ValueError(f"out: expected an array with the strides that this Plan was made for, {specs}, got None")
+        if out is not None and not outs:
+            raise ValueError("out: expected an array or a tuple of them, got ()")
+        if self.reversed:
+            arrays = arrays[::-1]
+        probed = plan_arguments.probed(self, arrays, outs)
+        addresses, space = tuple(address for address, _ in probed), 0
+        if workspace is not None:
+            space = plan_arguments.workspace_address(workspace, self.workspace_bytes, self.device)
+            if self.device >= 0:
+                known = (*(spec for _, _, spec in self.made_for), *(self.problem.outputs if outs else ()))
+                plan_arguments.check_apart(space, self.workspace_bytes, known, addresses)
+            arrays = (*arrays, workspace)  # in use as long as they are
+        return self.launch(arrays, addresses[:n], addresses[n:], out, stream, self.words, space)
+
+    def smaller(self, error: Exception) -> Plan:
+        """The Plan to use where there is no memory for this one's workspace; ``error`` itself if it is another, or none is.
+
+        It is made once and says in ``decided_by`` what did not fit; this Plan is tried first again by the next call.
+        """
+        if not is_lack_of_memory(error) or self.replan is None:
+            raise error
+        if self._smaller is None:
+            try:
+                found = self.replan(self.workspace_bytes - 1)
+            except NotSupportedError:
+                raise error from None
+            if found.workspace_bytes >= self.workspace_bytes:  # a recurrent layer has one way alone
+                raise error
+            why = f"{self.impl.name} needs a workspace of {self.workspace_bytes} bytes, out of memory"
+            found.choice = dataclasses.replace(
+                found.choice,
+                decided_by=f"{found.choice.decided_by}; {why}",
+                refusals=(*found.choice.refusals, Refusal(self.impl.backend, self.impl.name, why)),
+            )
+            self._smaller = found
+        return self._smaller
+
+    def _again(self, words: tuple[Any, ...]) -> Any:
+        """The warm call of ``quick``'s arguments: addresses, then words."""
+        n = len(self.problem.inputs)
+        return self.quick(*words) if self.quick else self.launch((), words[:n], (), None, None, words[n:])
+
+    def _describe(self, spent: str) -> str:
+        """A line of ``verbose=exec``."""
+        e, c = self.executable, self.choice
+        facts = {"impl": c.impl.name, "backend": c.impl.backend, "device": self.device, "time_us": spent}
+        more = {"workspace": e.workspace_bytes, "arithmetic": e.arithmetic, "determinism": e.determinism}
+        engine = {"config": json.dumps(stored.configuration(e))} if c.impl.space or c.impl.restore else {}
+        return verbose.line({**facts, **more, **engine, "decided_by": c.decided_by, "case": self.problem})
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.problem} by {self.impl.name}, workspace {self.workspace_bytes} bytes>"
+
+    def __copy__(self) -> Plan:
+        """The same in the same thread, whose ``choice`` may be told otherwise."""
+        found = object.__new__(Plan)
+        for name in Plan.__slots__:
+            setattr(found, name, getattr(self, name))
+        return found
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a Plan belongs to the thread and the device that made it and cannot be pickled: make one "
+            "there with numbadnn.plan, or replay the choices with the option plan_file"
+        )
+
+
+def _packed(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The strides of a packed array of this shape, C order and channels last."""
+    return contiguous_strides(shape), channels_last_strides(shape) if len(shape) > 2 else ()
+
+
+def _quick(plan: Plan) -> Callable[..., Any] | None:
+    """``launch`` for the common case, everything looked up beforehand: new outputs on the GPU, the current stream.
+
+    Takes the addresses of the inputs, then the operation's words.
+    """
+    executable, library, device = plan.executable, plan._library, plan.device
+    direct, last = executable.direct, thread.last
+    if device < 0 or plan._verbose != "none" or library.finish or direct is None or plan._allocate is None:
+        return None
+    makes, address_of, stream = plan._allocate, library.address_on_gpu or library.address, library.current_stream
+    make, nbytes, scratch = makes[0], executable.workspace_bytes, library.scratch
+
+    def one(a: int) -> Any:
+        result = make()
+        direct(stream(device), a, address_of(result))
+        last[0] = plan
+        return result
+
+    def two(a: int, b: int) -> Any:
+        result = make()
+        direct(stream(device), a, b, address_of(result))
+        last[0] = plan
+        return result
+
+    # an own kernel: the same with its compiled function called from here
+    shim: Any
+    recover: Any
+    shim, record, recover = getattr(direct, "parts", (None, 0, None))
+
+    def kernel_of_one(a: int) -> Any:
+        result = make()
+        raw, out = stream(device), address_of(result)
+        status = shim(record, raw, a, out, 0)
+        if status:
+            recover(status, record, raw, a, out, 0)
+        last[0] = plan
+        return result
+
+    def kernel_of_two(a: int, b: int) -> Any:
+        result = make()
+        raw, out = stream(device), address_of(result)
+        status = shim(record, raw, a, b, out)
+        if status:
+            recover(status, record, raw, a, b, out)
+        last[0] = plan
+        return result
+
+    def with_workspace(*arguments: int) -> Any:
+        result, raw = make(), stream(device)
+        try:
+            space, workspace = scratch(nbytes, device, raw)
+        except Exception as error:
+            del result
+            return plan.smaller(error)._again(arguments)
+        direct(raw, *arguments, address_of(result), workspace)
+        last[0] = plan
+        return result
+
+    def several(*arguments: int) -> Any:
+        results, raw = tuple([make() for make in makes]), stream(device)
+        try:
+            space, workspace = scratch(nbytes, device, raw) if nbytes else (None, 0)
+        except Exception as error:
+            del results
+            return plan.smaller(error)._again(arguments)
+        addresses = [address_of(r) for r in results]
+        if nbytes:
+            addresses.append(workspace)
+        direct(raw, *arguments, *addresses)
+        last[0] = plan
+        return results if len(results) > 1 else results[0]
+
+    if len(makes) > 1:
+        return several
+    if nbytes:
+        return with_workspace
+    if hasattr(plan.problem, "words"):
+        return several
+    plain = {1: kernel_of_one, 2: kernel_of_two} if shim else {1: one, 2: two}
+    return plain.get(len(plan.problem.inputs), several)

@@ -1,0 +1,168 @@
+"""From a validated problem to a Plan: the choice, shared by the process, then the implementation made ready in one thread.
+
+``make_plan`` asks ``select`` for an implementation, plans it under the device's context and wraps it with whatever casts the
+call needs. A choice, a refusal too, is remembered for the process; a Plan with its buffers and handles belongs to a thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import threading
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+from numbadnn import config
+from numbadnn.kept import choices
+from numbadnn.kept import errata
+from numbadnn.call import operands
+from numbadnn.kept import plan_file
+from numbadnn.call import remembered
+from numbadnn.call import select
+from numbadnn.arrays import View
+from numbadnn.errors import CaptureError, NotSupportedError, NumbaDNNError
+from numbadnn.call.launch import Plan, thread
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
+
+#: distinct problems remembered: plans a thread, choices (and refusals) a process
+MAX_PLANS, MAX_CHOICES = 256, 1024
+
+_choices: OrderedDict[Any, select.Choice | NotSupportedError] = OrderedDict()
+_choices_lock = threading.Lock()
+_left_behind: list[Plan] = []  # by the parent of a forked process
+_cuda_used = False
+_forked_after_cuda = False
+
+
+def check_compiler() -> None:
+    """NumbaDNNError where Numba was told not to compile."""
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        raise NumbaDNNError("NUMBA_DISABLE_JIT is set, but everything here is compiled by Numba; unset it")
+
+
+def make_plan(
+    problem: Any, policy: Policy, options: config.Options, backend: str | None, views: list[View], stream: Any = None
+) -> Plan:
+    """Choose an implementation for a validated problem and make it ready in this thread."""
+    thread.misses += 1
+    check_compiler()
+    if policy.device < 0:
+        choice, executable = _ready(problem, policy, options, backend, views)
+        return Plan(problem, policy, choice, executable, views)
+    global _cuda_used
+    if _forked_after_cuda:
+        raise NumbaDNNError(
+            "this process was forked from one that had used CUDA, which cannot work; start it with the 'spawn' method "
+            "(multiprocessing.set_start_method('spawn'))"
+        )
+    _cuda_used = True
+    from numbadnn.gpu import streams
+    from numbadnn.gpu.context import ensure_context
+    from numbadnn.kernels.build.launch import set_cache_folder
+
+    set_cache_folder(options.cache_dir or None)
+    with ensure_context(policy.device):
+        raw = streams.handle(stream) if stream is not None else views[0].library.current_stream(policy.device) or 0
+        if streams.is_capturing(raw):
+            raise CaptureError("this problem was never run before: call it once before capturing a CUDA graph")
+        choice, executable = _ready(problem, policy, options, backend, views)
+        plan = Plan(problem, policy, choice, executable, views)
+
+    def replan(workspace_limit: int) -> Plan:
+        copied = operands.cast_bytes(problem, views)  # which no choice can save
+        less = dataclasses.replace(policy, workspace_limit=max(0, workspace_limit - copied))
+        return make_plan(problem, less, options, backend, views, stream)
+
+    plan.replan = replan
+    return plan
+
+
+def _ready(
+    problem: Any, policy: Policy, options: config.Options, backend: str | None, views: list[View]
+) -> tuple[select.Choice, Executable]:
+    """The choice for a problem and its executable; what a file remembers and cannot be had any more is chosen anew."""
+    choice = _choice(problem, policy, options, backend)
+    if choice.impl is operands.EMPTY:
+        return choice, operands.with_casts(operands.plan_empty(problem, policy), problem, views, policy.device)
+    choice, executable = remembered.followed(
+        choice, problem, policy, options, lambda: _choice(problem, policy, options, backend, from_files=False)
+    )
+    if options.plan_file:
+        key = plan_file.key_of(problem, policy, select.scope(options, backend))
+        plan_file.record(options.plan_file, key, choice, executable, policy.device)
+    return choice, operands.with_casts(executable, problem, views, policy.device)
+
+
+def _choice(
+    problem: Any, policy: Policy, options: config.Options, backend: str | None, from_files: bool = True
+) -> select.Choice:
+    """The process-wide choice for a problem; a refusal is remembered like a choice."""
+    if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
+        if backend is not None:
+            select.check_named(backend, policy)
+        return select.Choice(operands.EMPTY, "empty")
+    key = (problem, policy, options, backend)
+    with _choices_lock:
+        known = _choices.get(key) if from_files else None
+        if known is not None:
+            _choices.move_to_end(key)
+    if known is None:
+        try:
+            known = select.choose(problem, policy, options, backend, from_files)
+        except NotSupportedError as error:  # a new one: that has the frames of the call, and so its arrays
+            known = NotSupportedError(str(error).splitlines()[0], error.candidates)
+        with _choices_lock:
+            remember(_choices, key, known, MAX_CHOICES)
+    if isinstance(known, NotSupportedError):
+        raise NotSupportedError(str(known).splitlines()[0], known.candidates)
+    return known
+
+
+def remember(cache: dict[Any, Any], key: Any, value: Any, most: int = MAX_PLANS) -> None:
+    """Insert, and drop the oldest beyond ``most``; a plan in use lives on by its references."""
+    cache[key] = value
+    while len(cache) > most:
+        cache.pop(next(iter(cache)))
+
+
+class CacheInfo(NamedTuple):
+    plans: int
+    max_plans: int
+    choices: int
+    max_choices: int
+    misses: int
+
+
+def cache_info() -> CacheInfo:
+    """Plans of this thread, choices of the process, their bounds, and this thread's misses."""
+    return CacheInfo(len(thread.plans), MAX_PLANS, len(_choices), MAX_CHOICES, thread.misses)
+
+
+def clear_caches() -> None:
+    """Forget this thread's plans and the process's choices; the files of choices, plans and errata are read again."""
+    thread.plans.clear()
+    thread.last[0] = None
+    with _choices_lock:
+        _choices.clear()
+    for module in (choices, plan_file, errata):
+        module.forget()
+    if named := sys.modules.get("numbadnn.cudnn.algorithms"):
+        named.forget()
+
+
+def _after_fork() -> None:
+    global _forked_after_cuda, _choices_lock
+    _forked_after_cuda = _cuda_used
+    _choices_lock = threading.Lock()
+    choices._known_lock, plan_file._lock, errata._lock = threading.Lock(), threading.Lock(), threading.Lock()
+    for name, lock in (("numbadnn.tune", "_alone"), ("numbadnn.cudnn.lib", "_LOCK")):  # another thread may have held it
+        if module := sys.modules.get(name):
+            setattr(module, lock, threading.Lock())
+    if _cuda_used:  # they hold handles of the parent's CUDA context, which must not be destroyed here
+        _left_behind.extend(thread.plans.values())
+    thread.plans.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,135 @@
+"""``numbadnn bench``: how long every implementation of a case takes on this machine, the fastest first.
+
+A case is timed with operands in turn that no cache holds (``measure``), each implementation as a call would run it: the chosen
+one with its configuration, the others with what they take by themselves. Nothing is kept and nothing is compared:
+``numbadnn tune`` keeps the fastest, ``numbadnn validate`` compares. On the CPU a named case is its smaller copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from numbadnn import config
+from numbadnn.call import info
+from numbadnn.call import select
+from numbadnn.host import files as stored
+from numbadnn.cases import Case
+from numbadnn.errors import NotSupportedError, NumbaDNNError
+from numbadnn.measuring.stage import stage
+from numbadnn.problem import Policy
+from numbadnn.commands.tune import cases_of
+
+OK, NOTHING_RAN = 0, 3
+#: launches of one implementation: as many as fit into this time, within these bounds
+SPENT_US, FEWEST, MOST = 2e5, 5, 50
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One implementation of one case; ``time_us`` (median) None: it was refused, or failed, for ``reason``."""
+
+    impl: str
+    backend: str
+    chosen: bool
+    time_us: float | None = None
+    least_us: float | None = None
+    reason: str = ""
+
+
+def run(names: list[str], backend: str | None, budget: float | None, json_file: str | None) -> int:
+    """Time, print, and give the exit status; ValueError means wrong usage."""
+    begin, ran = time.perf_counter(), False
+    rows: list[dict[str, Any]] = []
+    if backend and (reason := info.absent(backend)):
+        print(f"backend {backend} cannot be used here: {reason}")
+        return NOTHING_RAN
+    device = 0 if info.gpus() and backend != "cpu" else -1
+    cases = cases_of(names)
+    problems = [case.problem(small=device < 0) for case in cases]
+    for problem in problems:
+        if any(spec.size == 0 for spec in (*problem.inputs, *problem.outputs)):
+            raise ValueError(f"expected operands with elements, to time something, got {problem}")
+    try:
+        for number, (case, problem) in enumerate(zip(cases, problems, strict=True)):
+            if budget is not None and time.perf_counter() - begin > budget:
+                print(f"{len(cases) - number} cases left out: the budget of {budget:g} s was spent")
+                break
+            try:
+                timings = _timed_on(device, case, problem, backend)
+            except (NumbaDNNError, MemoryError, ValueError) as error:  # which must not end the others
+                why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                print(f"{problem}\n  {why}", flush=True)
+                rows.append({"case": case.name, "problem": str(problem), "timings": [], "reason": why})
+                continue
+            print("\n".join(_lines(problem, timings)), flush=True)
+            ran = ran or any(t.time_us is not None for t in timings)
+            rows.append({"case": case.name, "problem": str(problem), "timings": [asdict(t) for t in timings]})
+    finally:  # a run that is ended has its file, as far as it is
+        if json_file:
+            facts = {"device": stored.device_name(device), "versions": stored.versions(device), "cases": rows}
+            Path(json_file).write_text(stored.as_json({"format": "numbadnn-bench-1", **facts}, indent=1) + "\n")
+    if ran:
+        return OK
+    print("nothing that was asked for can run here" if rows else "nothing was begun")
+    return NOTHING_RAN
+
+
+def _timed_on(device: int, case: Case, problem: Any, backend: str | None) -> list[Timing]:
+    from numbadnn.gpu.context import ensure_context
+    from numbadnn.kernels.build.launch import set_cache_folder
+    from numbadnn.validate.check import policy_in_force
+
+    policy = policy_in_force(case.op, device)
+    if device < 0:
+        return timings_of(problem, policy, backend)
+    set_cache_folder(config.current().cache_dir or None)
+    with ensure_context(device):
+        return timings_of(problem, policy, backend)
+
+
+def timings_of(problem: Any, policy: Policy, backend: str | None = None) -> list[Timing]:
+    """Every implementation on the device under the options in force, the fastest first, those refused last."""
+    options, choice = config.current(), None
+    with contextlib.suppress(NotSupportedError):
+        choice = select.choose(problem, policy, options.replace({"tune": "cached"}, {}), backend)
+    found = []
+    here = (backend,) if backend else tuple(b for b in config.BACKENDS if not select.unavailable(b, policy.device))
+    with stage(problem, policy) as place:
+        for impl in select.ordered(problem, policy, here):
+            chosen = choice is not None and choice.impl.name == impl.name
+            row = Timing(impl.name, impl.backend, chosen, reason=select.refusal(impl, problem, policy, options))
+            if not row.reason:
+                try:
+                    executable = impl.plan(problem, policy, choice.config if chosen and choice else None)
+                    times = _times(place, executable)
+                    row = Timing(impl.name, impl.backend, chosen, statistics.median(times), min(times))
+                except (NumbaDNNError, MemoryError) as error:
+                    row = Timing(impl.name, impl.backend, chosen, reason=(str(error).splitlines() or ["no memory"])[0])
+            found.append(row)
+    return sorted(found, key=lambda t: (t.time_us is None, t.time_us or 0.0))
+
+
+def _times(place: Any, executable: Any) -> list[float]:
+    """Launches in microseconds; the first, which may compile, is not counted."""
+    place.times(executable, 1)
+    (once,) = place.times(executable, 1)
+    found: list[float] = place.times(executable, int(min(MOST, max(FEWEST, SPENT_US / max(once, 1.0)))))
+    return found
+
+
+def _lines(problem: Any, timings: list[Timing]) -> list[str]:
+    lines = [str(problem)]
+    for t in timings:
+        if t.time_us is None or t.least_us is None:
+            lines.append(f"  {t.impl:32} {t.reason}")
+            continue
+        speed = f"{problem.flops / t.time_us / 1e3:9.1f} GFLOP/s {problem.bytes / t.time_us / 1e3:8.1f} GB/s"
+        lines.append(
+            f"  {t.impl:32} {t.time_us:11.2f} us (least {t.least_us:.2f}) {speed}{'  chosen' if t.chosen else ''}"
+        )
+    return lines

@@ -1,0 +1,74 @@
+"""Streams: what ``stream=`` may be, and ordering one stream after another without stopping the host."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from numbadnn.arrays.device import check, driver, lasting_streams
+
+
+def handle(stream: Any) -> int:
+    """The raw CUstream of anything that names a stream.
+
+    An int, an object with ``__cuda_stream__``, a CuPy stream (``ptr``), a PyTorch stream (``cuda_stream``) or a Numba
+    stream (``handle``). Raises TypeError for anything else.
+    """
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        return int((protocol() if callable(protocol) else protocol)[1])
+    for name in ("cuda_stream", "ptr", "handle"):
+        value = getattr(stream, name, None)
+        if value is not None:
+            return int(getattr(value, "value", value) or 0)
+    raise TypeError(
+        f"stream: expected None, an int, an object with __cuda_stream__, or a CuPy, PyTorch or Numba stream, "
+        f"got {type(stream).__module__}.{type(stream).__qualname__}"
+    )
+
+
+class Raw:
+    """A raw handle as an object with ``__cuda_stream__``, for libraries that take one."""
+
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._stream
+
+
+def wait(waiting: int, first: int, device: int) -> None:
+    """Work enqueued on ``waiting`` from now on runs after the work enqueued on ``first`` until now."""
+    if waiting == first:
+        return
+    from numbadnn.gpu.context import ensure_context
+
+    d = driver()
+    with ensure_context(device):  # events belong to the context they are made in, and so does the default stream
+        event = check(d.cuEventCreate(d.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        try:
+            check(d.cuEventRecord(event, first))
+            check(d.cuStreamWaitEvent(waiting, event, 0))
+        finally:
+            d.cuEventDestroy(event)  # destroyed once complete: it may still be pending
+
+
+def is_capturing(stream: int) -> bool:
+    """Whether a CUDA graph is being captured on this stream."""
+    d = driver()
+    status, state = d.cuStreamIsCapturing(stream)
+    return status == 0 and state != d.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+
+
+@functools.cache
+def own(device: int) -> int:
+    """Our stream on a device, for libraries that say nothing of theirs (JAX): non-blocking, never destroyed."""
+    from numbadnn.gpu.context import ensure_context
+
+    d = driver()
+    with ensure_context(device):
+        stream = int(check(d.cuStreamCreate(d.CUstream_flags.CU_STREAM_NON_BLOCKING)))
+    lasting_streams.add(stream)
+    return stream

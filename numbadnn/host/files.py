@@ -1,0 +1,283 @@
+"""JSON files that outlive a process: choices, plans, errata. Data only, written whole or not at all, never executed.
+
+A file is one object with the name of its format. ``read`` checks all of it before anything is used: what is damaged, of
+another format or not the user's own is reported once and ignored. ``update`` reads, changes and replaces it under a lock, so
+that several processes may add to one file; a damaged file is kept beside the new one as ``NAME.damaged``, and what is no file of
+this kind at all (a folder, another program's file that an option names by mistake) is left as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import math
+import os
+import platform
+import re
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from numbadnn.errors import BackendUnavailableError, warn
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
+
+Document = dict[str, Any]
+
+
+def cache_folder(cache_dir: str = "") -> Path:
+    """The option ``cache_dir``, or the user's cache folder."""
+    if cache_dir:
+        return Path(cache_dir).absolute()
+    named = os.environ.get("XDG_CACHE_HOME", "")  # a relative one is to be ignored, by its specification
+    base = named if os.path.isabs(named) else os.path.join(os.path.expanduser("~"), ".cache")
+    # of a user without a home nothing is kept: a folder below no folder is neither found nor made
+    return Path(base if os.path.isabs(base) else os.devnull, "numbadnn")
+
+
+def read(path: Path, form: str, private: bool = True) -> Document | None:
+    """The document at ``path``; None where there is none, or (reported once) none that can be used.
+
+    ``private``: it must belong to this user and be writable by nobody else.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            status = os.fstat(file.fileno())
+            if private and hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & stat.S_IWOTH):
+                return _ignored(path, "it belongs to another user or everybody may write it")
+            document = json.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        return _ignored(path, f"it is damaged: {error}")
+    if not isinstance(document, dict) or document.get("format") != form:
+        found = document.get("format") if isinstance(document, dict) else type(document).__name__
+        return _ignored(path, f"expected the format {form!r}, got {found!r}")
+    return document
+
+
+_reported: set[tuple[str, str]] = set()
+
+
+def report(path: Path | str, why: str) -> None:
+    """Say once a process what is wrong with a file."""
+    if (str(path), why) not in _reported:
+        _reported.add((str(path), why))
+        warn(f"{path} is ignored: {why}")
+
+
+def _ignored(path: Path, why: str) -> Document | None:
+    report(path, why)
+    return None
+
+
+def update(
+    path: Path,
+    form: str,
+    change: Callable[[Document], None],
+    private: bool = True,
+    whole: Callable[[Document], bool] = bool,
+) -> Document:
+    """Read, change and replace a file, under a lock; the document as written.
+
+    One of this format that is not ``whole`` is set aside like one that cannot be read, not added to. OSError where the disk
+    refuses, or where a user's path (not ``private``) leads to something that is not ours to replace.
+    """
+    path = Path(os.path.realpath(path))  # a link is followed, not replaced
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with lock_folder(path.parent):
+        document = read(path, form, private)
+        if document is None or not whole(document):
+            _set_aside(path, form, private)
+            document = {"format": form}
+        change(document)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(document, file, indent=1)
+                file.write("\n")
+            if not private:
+                os.chmod(temporary, 0o644)  # a file to be committed is not the user's secret
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    return document
+
+
+def _set_aside(path: Path, form: str, private: bool) -> None:
+    """Rename what could not be read, under a name that is free, and say so; OSError for what is not ours to rename."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise OSError(f"{path} is not a regular file")
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if not private and text.strip() not in ("", "{}") and form not in text:
+        raise OSError(f"{path} is another program's file, and left as it is")
+    names = (path.with_name(f"{path.name}.damaged{'.' * (n > 0)}{n or ''}") for n in itertools.count())
+    kept = next(name for name in names if not name.exists())
+    os.replace(path, kept)
+    report(path, f"what it held is kept in {kept}")
+
+
+@contextlib.contextmanager
+def _flock(path: Path, flags: int) -> Iterator[None]:
+    """Hold a lock that other processes and threads wait for; nothing where the system has no file locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    file = os.open(path, flags, 0o600)
+    _held.add(file)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        _held.discard(file)
+        os.close(file)
+
+
+#: descriptors of locks; a forked child has them too, and would wait for itself
+_held: set[int] = set()
+
+
+def _after_fork() -> None:
+    while _held:
+        os.close(_held.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def lock_folder(path: Path) -> contextlib.AbstractContextManager[None]:
+    """One writer at a time in a folder: the folder itself is what is locked."""
+    return _flock(path, os.O_RDONLY)
+
+
+def lock_file(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Hold a lock of this user's."""
+    return _flock(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0))
+
+
+@functools.cache
+def lock_name(device: int) -> Path:
+    """The lock of whoever measures on a device: in the temporary folder, one a user."""
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    return Path(tempfile.gettempdir(), f"numbadnn-{user}-{file_name(device).removesuffix('.json')}-{device}.lock")
+
+
+def as_json(document: Any, **options: Any) -> str:
+    """As JSON, which has no word for what is not finite: that is null.
+
+    >>> as_json({"worst": float("inf")})
+    '{"worst": null}'
+    """
+    return json.dumps(_finite(document), allow_nan=False, **options)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def plain(value: Any) -> Any:
+    """A configuration as JSON has it: dataclasses as objects, tuples as lists, keys as text.
+
+    >>> plain({"engine": 3, "knobs": {2: 1}})
+    {'engine': 3, 'knobs': {'2': 1}}
+    """
+    import dataclasses
+
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    return json.loads(json.dumps(value))
+
+
+def means(stored: Any, config: Any) -> bool:
+    """Whether ``config`` is what a file stores; a field that came later than the file has its default.
+
+    >>> from numbadnn.kernels.implicit_weights import WeightsConfig
+    >>> means({"m": 128, "n": 64, "stages": 4, "splits": 2, "terms": 128}, WeightsConfig(128, 64, 4, 2, 128, y_boxes=False))
+    True
+    """
+    import dataclasses
+
+    own = plain(config)
+    if not isinstance(stored, dict) or not dataclasses.is_dataclass(config):
+        return bool(own == stored)
+    later = {f.name: plain(f.default) for f in dataclasses.fields(config) if f.default is not dataclasses.MISSING}
+    return bool(own == {**later, **stored})
+
+
+def configuration(executable: Executable) -> Any:
+    """The configuration that gives this executable again, as JSON has it; None where there is nothing to choose."""
+    facts = executable.facts
+    if "engine" in facts:
+        return plain({name: facts[name] for name in ("form", "engine", "knobs") if name in facts})
+    return plain(facts.get("config"))
+
+
+@functools.cache
+def device_name(device: int) -> str:
+    """The GPU's name; for -1 the CPU's and its number of threads."""
+    if device >= 0:
+        from numbadnn.call import info
+
+        known = info.gpus()
+        return str(known[device]["name"]) if device < len(known) else f"CUDA device {device}"
+    model = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        if found := re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text()):
+            model = found[1]
+    return f"{model}, {os.cpu_count()} threads"
+
+
+def file_name(device: int) -> str:
+    """The name of a device's file.
+
+    >>> file_name(-1).endswith(".json")
+    True
+    """
+    return re.sub(r"\W+", "_", device_name(device)).strip("_").lower() + ".json"
+
+
+@functools.cache
+def versions(device: int) -> str:
+    """What a measurement is only good for, in one line: cuDNN on a GPU, Numba and numbadnn."""
+    import importlib.metadata as metadata
+
+    from numbadnn import __version__
+
+    found = []
+    if device >= 0:
+        from numbadnn.cudnn import lib
+
+        try:
+            found.append(f"cudnn={lib.load().version}")
+        except BackendUnavailableError:
+            found.append("cudnn=-1")
+    for name in ("numba", "numba-cuda") if device >= 0 else ("numba",):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.append(f"{name}={metadata.version(name)}")
+    found.append(f"numbadnn={__version__}")
+    return " ".join(found)
+
+
+def policy_text(policy: Policy) -> str:
+    """The rules in force, without the device's number.
+
+    >>> policy_text(Policy())
+    'determinism=run_to_run fp32_precision=ieee precision=as_input_f32 algo=auto workspace_limit=1073741824'
+    """
+    names = ("determinism", "fp32_precision", "precision", "algo", "workspace_limit")
+    return " ".join(f"{name}={getattr(policy, name)}" for name in names)

@@ -1,0 +1,244 @@
+"""What runs untuned, learned from measurements: ``heuristics.json``, made by bench/learn_rank.py.
+
+``operations``: in a class of convolutions (dtype, layout, dense or depthwise) an implementation takes ``ratio`` times what
+the fastest takes where its own ``rank`` is no more than memory and arithmetic must take, and ``excess ** slope`` times that
+where it is ``excess`` times as much, but not less than its rank over BELIEVED. Where the table says nothing, the rank itself
+stands. ``engines``: of each engine of cuDNN's graph API, in nested classes of one operation, how many times the fastest it
+takes within an implementation: where cuDNN's heuristics name first what was much slower, the engine that was fastest is
+taken instead. ``layers``: the fastest of those very problems that were measured and for which all this says something slower.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from numbadnn.errors import BackendUnavailableError
+from numbadnn.problem import Policy
+from numbadnn.registry import FAMILY, Impl
+
+TABLE, FORMAT = Path(__file__).with_name("heuristics.json"), "numbadnn-heuristics-4"
+
+#: an engine replaces what the heuristics name, which the table calls "own", only where it was this much faster
+MARGIN, OWN = 1.05, "own"
+
+#: floors up to here, in microseconds, are of small and middle problems: launches decide the first, memory latency the second
+SMALL_US, MIDDLE_US = 6.0, 30.0
+
+#: below this floor there is next to nothing but a launch, and no class of real layers says anything about it
+TINY_US = 3.2
+
+#: what was not measured in a class is held to take at least so many times the fastest of it
+UNKNOWN = 1.25
+
+#: a class is not believed where it says a time so many times shorter than the implementation's own estimate
+BELIEVED = 2.5
+
+#: under tf32, measured on ResNet-50's layers (bench_conv): operations a microsecond of cuDNN's engines, and what share of its
+#: time under ieee numba.implicit_tiles takes; on an image neither gains much
+TF32_RATE, TF32_TILES = 1e8, 0.65
+NO_TF32 = ("unshared", "depthwise", "image")
+
+#: of the row of a class: times ``floor_us``
+FASTEST = "fastest"
+
+Rows = dict[str, dict[str, Any]]  # class -> FASTEST -> times the floor, implementation -> [ratio, slope]
+Engines = dict[str, dict[str, float]]  # class -> implementation and engine -> times the fastest
+
+
+@functools.cache
+def table() -> dict[str, Any]:
+    """architecture -> "operations" -> family -> Rows, "engines" -> operation -> Engines, "layers" -> problem -> ``known``."""
+    found = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+    return found["architectures"] if found.get("format") == FORMAT else {}
+
+
+@functools.cache
+def architecture(device: int) -> str:
+    """``sm_90`` for a GPU of compute capability 9.0, "cpu" for -1, "" for a device that is not there."""
+    if device < 0:
+        return "cpu"
+    from numbadnn.gpu import driver as _driver
+
+    try:
+        return "sm_{}{}".format(*_driver.compute_capability(device))
+    except BackendUnavailableError:
+        return ""
+
+
+def class_of(problem: Any) -> str:
+    """The class of a convolution in ``operations``; "" for what has none: the own ranks decide.
+
+    Those of 16 bits have none: own kernels and cuDNN's are so near one another that what is added to memory and arithmetic
+    decides, which the ranks know of each problem and no class does. Directions, axes and groups of a dense convolution are
+    one matrix product and one class, so that what is known of one serves the others. Those of a depthwise one are computed
+    in three ways.
+
+    >>> from numbadnn.cases import parse
+    >>> class_of(parse("conv2d x=float32:8x64x99x99:nhwc w=float32:4x64x1x1:nhwc"))
+    'float32 nhwc dense'
+    """
+    from numbadnn.problems.conv import OPERATIONS
+
+    kind = kind_of(problem)
+    if kind in ("", "unshared") or OPERATIONS[problem.op].arrangement or floor_us(problem) < TINY_US:
+        return ""
+    if problem.inputs[0].itemsize == 2:
+        return ""
+    dtype, layout = problem.inputs[0].dtype, problem.inputs[0].layout or "nchw"
+    form = f"depthwise {problem.direction}" if kind.startswith("depthwise") else "dense"
+    return f"{dtype} {layout} {form}"
+
+
+def keys_of(problem: Any) -> tuple[str, ...]:
+    """The classes of a problem in ``engines``, the finest first; () for what has none.
+
+    >>> from numbadnn.cases import parse
+    >>> keys_of(parse("conv2d x=float16:8x64x99x99:nhwc w=float16:4x64x1x1:nhwc stride=2,2"))
+    ('float16 nhwc 1x1/2 small', 'float16 nhwc 1x1/2', 'float16 nhwc')
+    """
+    kind, floor = kind_of(problem), floor_us(problem)
+    if not kind or floor < TINY_US:
+        return ()
+    dtype, layout = problem.inputs[0].dtype, problem.inputs[0].layout or "nchw"
+    size = "small" if floor < SMALL_US else "middle" if floor < MIDDLE_US else "large"
+    return f"{dtype} {layout} {kind} {size}", f"{dtype} {layout} {kind}", f"{dtype} {layout}"
+
+
+def kind_of(problem: Any) -> str:
+    """What decides which way of computing a convolution is fast: unshared, depthwise, grouped or the filter; the stride.
+
+    "" for all other operations.
+    """
+    taps = getattr(problem, "taps", None)
+    if taps is None:
+        return ""
+    step = f"/{max(problem.stride)}" if max(problem.stride) > 1 else ""
+    if problem.unshared:
+        return "unshared"
+    if problem.groups > 1:
+        return ("depthwise" if problem.groups == problem.x.shape[1] else "grouped") + step
+    if problem.x.shape[1] <= 4:
+        return "image" + step  # so few channels that they fill no vector
+    return ("1x1" if max(taps) == 1 else "3x3" if max(taps) <= 3 else "larger") + step
+
+
+def floor_us(problem: Any) -> float:
+    """Microseconds that a launch and the memory or the arithmetic of an H200 take at least."""
+    rate = 8e8 if problem.inputs[0].itemsize == 2 else 6e7  # operations a microsecond
+    return 3.0 + max(problem.bytes / 4.2e6, problem.flops / rate)
+
+
+def _rows(which: str, name: str, device: int) -> dict[str, Any]:
+    known = table()
+    return known.get(architecture(device), {}).get(which, {}).get(name, {}) if known else {}
+
+
+def excess(impl: Impl, problem: Any, own_us: float) -> float:
+    """How many times the floor an implementation's own estimate is, 1 at least; a detour's without what keeps it behind."""
+    from numbadnn.problems.conv_routes import DETOUR_US, ROUTES
+
+    detour = DETOUR_US if impl.name.endswith(tuple(ROUTES)) else 0.0
+    return max(1.0, (own_us - detour) / floor_us(problem))
+
+
+def estimate_by(rows: Rows, impl: Impl, problem: Any) -> float:
+    """Microseconds by the class of the problem, else the implementation's own estimate.
+
+    Where others were measured and this one was not, it is not believed to be faster than all of them.
+    """
+    row, own = rows.get(class_of(problem)) if rows else None, impl.rank(problem)
+    if row is None or own == math.inf:
+        return own
+    fastest = floor_us(problem) * row[FASTEST]
+    if impl.name not in row:
+        return max(own, UNKNOWN * fastest)
+    ratio, slope = row[impl.name]
+    beyond = excess(impl, problem, own)
+    return max(fastest * ratio * beyond**slope, floor_us(problem) * beyond / BELIEVED)
+
+
+def estimate(impl: Impl, problem: Any, policy: Policy, usable: bool = True) -> float:
+    """Microseconds that an implementation takes untuned, estimated; what it foretells itself, where ``usable``, comes first."""
+    if impl.foretell and usable and policy.device >= 0 and (told := impl.foretell(problem, policy)) is not None:
+        return told
+    us = estimate_by(_rows("operations", FAMILY[problem.op], policy.device), impl, problem)
+    return _under_tf32(impl, problem, us) if policy.fp32_precision == "tf32" else us
+
+
+def _under_tf32(impl: Impl, problem: Any, ieee_us: float) -> float:
+    """Microseconds on tensor cores: no table was learned under tf32, and what is true of ieee's is not true there."""
+    kind = kind_of(problem)
+    if not kind or kind.startswith(NO_TF32) or problem.x.dtype != "float32":
+        return ieee_us
+    if impl.name == "numba.implicit_tiles":
+        return TF32_TILES * ieee_us
+    if impl.backend != "cudnn":
+        return ieee_us
+    from numbadnn.problems.conv_routes import DETOUR_US
+
+    behind = 0.0 if impl.name == "cudnn.graph" else DETOUR_US
+    return behind + 6 + max(problem.bytes / 3e6, problem.flops / TF32_RATE)
+
+
+def engine_name(config: dict[str, Any]) -> str:
+    """What the table calls an engine.
+
+    >>> engine_name({"form": "nhwc", "engine": 62, "knobs": {}})
+    'nhwc 62'
+    """
+    return f"{config['form']} {config['engine']}"
+
+
+def merged(rows: Engines, problem: Any, impl: str) -> dict[str, float]:
+    """ "form engine" -> times the fastest, of one implementation, each from the finest class that knows it; and OWN.
+
+    The widest class is left out: which engine is fast depends on the filter.
+    """
+    found: dict[str, float] = {}
+    for key in keys_of(problem)[:-1] if rows else ():
+        for name, ratio in rows.get(key, {}).items():
+            head, _, engine = name.partition(" ")
+            if head == impl:
+                found.setdefault(engine, ratio)
+    return found
+
+
+def preferred(listed: list[dict[str, Any]], ratios: dict[str, float]) -> dict[str, Any] | None:
+    """The configuration to take instead of what the implementation takes by itself, None to leave it: of the best engine.
+
+    >>> preferred([{"form": "nchw", "engine": 2}, {"form": "nchw", "engine": 74}], {"own": 1.5, "nchw 2": 3.3, "nchw 74": 1.1})
+    {'form': 'nchw', 'engine': 74}
+    """
+    known = [c for c in listed if engine_name(c) in ratios]
+    if not known or OWN not in ratios:
+        return None
+    best = min(known, key=lambda c: ratios[engine_name(c)])
+    return best if ratios[engine_name(best)] * MARGIN < ratios[OWN] else None
+
+
+def as_measured(policy: Policy, levels: tuple[str, ...] = ("run_to_run",)) -> bool:
+    """Whether arithmetic, level and algorithm are the default ones, as everything was measured, or the level one of these."""
+    return policy.fp32_precision == "ieee" and policy.determinism in levels and policy.algo == "auto"
+
+
+def known(problem: Any, policy: Policy) -> dict[str, Any] | None:
+    """{"impl", "config", "time_us"}: what was the fastest of this very problem, where the estimates say otherwise.
+
+    Where nothing is guaranteed it is better than an estimate, too. Of cuDNN's also "made_with", the version.
+    """
+    tables, applies = table(), as_measured(policy, ("run_to_run", "not_guaranteed"))
+    layers = tables.get(architecture(policy.device), {}).get("layers", {}) if tables and applies else {}
+    return layers.get(str(problem)) if layers else None
+
+
+def configuration(impl: Impl, problem: Any, policy: Policy) -> Any:
+    """The configuration that was learned to be better than the implementation's own choice; None: leave it to it."""
+    if not as_measured(policy):
+        return None
+    ratios = merged(_rows("engines", problem.op, policy.device), problem, impl.name)
+    listed = [c for c in impl.space(problem, policy) if c is not None] if ratios and impl.space else []
+    return preferred(listed, ratios)

@@ -1,0 +1,46 @@
+"""Softmax: rows of normal numbers, rows of numbers far apart, and the reference's derived bound; the gradient is a sum."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from numbadnn import reference
+from numbadnn.measuring.compare import NORMAL, UNIT, Float64, accumulator
+from numbadnn.measuring.data import EXACT, integers
+
+WORK = "GB/s"
+
+
+def values(problem: Any, rng: np.random.Generator, kind: str) -> list[np.ndarray]:
+    """Normal numbers, thirty times that ("wide"), or integers whose sums are exact (the gradient alone, not of the log)."""
+    shape = problem.y.shape
+    if kind == "integers":
+        if not exact_integers(problem):
+            raise ValueError(f"kind: {problem.op} with algo={problem.algo} is no sum, it has no exact integers")
+        n = math.prod(shape[1:]) if problem.mode == "instance" else shape[1]
+        return integers([shape, shape], EXACT[problem.y.dtype] // 16, n, rng)
+    x = rng.standard_normal(shape) * (30 if kind == "wide" else 1)
+    if problem.op == "softmax":
+        return [x]
+    return [rng.standard_normal(shape), reference.softmax(x, problem.algo, problem.mode)]
+
+
+def extra_kinds(problem: Any) -> tuple[str, ...]:
+    """Numbers far apart, for what must subtract the maximum."""
+    return () if problem.algo == "fast" else ("wide",)
+
+
+def exact_integers(problem: Any) -> bool:
+    return bool(problem.op == "softmax_grad" and problem.algo != "log")
+
+
+def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> tuple[Float64, ...]:
+    if arithmetic != "ieee":
+        raise ValueError(f"arithmetic: expected ieee for {problem.op}, got {arithmetic!r}")
+    dtype = accumulator(problem.output.dtype)
+    u, tiny = UNIT[dtype], NORMAL[dtype]
+    e = getattr(reference, f"{problem.op}_bound")(*inputs, problem.algo, problem.mode, u, 0.0, tiny)
+    return (e * (1 + 2.0**-53 / u),)

@@ -28,9 +28,9 @@ from layers_report import report, write
 
 import numbadnn
 from numbadnn.call import info
+from numbadnn.cases import networks
 from numbadnn.host import files as stored
 from numbadnn.measuring import workers
-from numbadnn.cases import networks
 
 CANNOT_RUN = 3
 #: name -> dtype and the option fp32_precision

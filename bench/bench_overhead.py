@@ -17,8 +17,8 @@ from harness import host_us, save, table
 
 import numbadnn
 from numbadnn import config
-from numbadnn.call import launch
 from numbadnn.arrays import LIBRARIES, library_of
+from numbadnn.call import launch
 
 SOFTMAX = (16, 64)
 IMAGE, FILTERS = (1, 8, 8, 8), (8, 8, 3, 3)

@@ -17,8 +17,8 @@ from typing import Any
 from harness import copy_gbps, device_ms, rotations, save, table
 
 import numbadnn
-from numbadnn.ops.pool import PoolProblem
 from numbadnn.problem import Spec
+from numbadnn.problems.pool import PoolProblem
 from numbadnn.validate.oracle import Trial
 
 #: image (of float32; float16 has twice the batch), window, stride, pad, mode

@@ -86,8 +86,8 @@ def measure(shape: tuple[int, ...], points: tuple[int, int], dtype: str, last: b
 
 def worst(name: str, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> float:
     """|error| / bound over the first image."""
-    from numbadnn.ops.spatial import OPERANDS, SpatialProblem
     from numbadnn.problem import Spec
+    from numbadnn.problems.spatial import OPERANDS, SpatialProblem
     from numbadnn.validate.oracle import Trial
 
     arrays = [a[:1].contiguous().cpu().numpy() for a in (*inputs, *outputs)]

@@ -64,8 +64,8 @@ def measure(shape: tuple[int, ...], ratio: int, dtype: str, last: bool) -> Itera
 
 def worst(name: str, operand: Any, result: Any, ratio: int) -> float:
     """|error| / bound over the first channels of the first image."""
-    from numbadnn.ops.upsample import UpsampleProblem
     from numbadnn.problem import Spec
+    from numbadnn.problems.upsample import UpsampleProblem
     from numbadnn.validate.oracle import Trial
 
     first, got = (a[:1, :8].contiguous().cpu().numpy() for a in (operand, result))

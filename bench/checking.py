@@ -77,8 +77,8 @@ def softmax(op: str, function: Callable[..., Any], arrays: tuple[Any, ...]) -> f
     """The worst |error| / bound over sampled rows; inf where any element of the result is not finite."""
     import torch
 
-    from numbadnn.ops.softmax import SoftmaxProblem
     from numbadnn.problem import Spec
+    from numbadnn.problems.softmax import SoftmaxProblem
     from numbadnn.validate.oracle import Trial
 
     result = function(*arrays)

@@ -19,13 +19,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from numbadnn.kept import ranks
 from numbadnn.cases import parse
 from numbadnn.cudnn import _estimate
 from numbadnn.cudnn._forms import forms
+from numbadnn.kept import ranks
 from numbadnn.kernels.conv.tiles import model as implicit_tiles_model
-from numbadnn.problems.conv_routes import ROUTES
 from numbadnn.problem import Policy
+from numbadnn.problems.conv_routes import ROUTES
 from numbadnn.registry import FAMILY, implementations
 
 #: a class of n cases is taken n / (n + PRIOR) at its own word; beside it are so many imagined ones that say ranks.UNKNOWN

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from learn_rank import Case, Tables, fastest_us, foretold, taken_us, timed
 
 from numbadnn import config
-from numbadnn.kept import ranks
 from numbadnn.call import select
 from numbadnn.cases.networks import NETWORKS, layers
+from numbadnn.kept import ranks
 from numbadnn.problem import Policy
 from numbadnn.registry import FAMILY, Impl, implementations
 

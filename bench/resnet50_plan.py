@@ -20,8 +20,8 @@ from typing import Any
 
 import numbadnn
 from numbadnn.call import info
-from numbadnn.host import files as stored
 from numbadnn.cases import networks
+from numbadnn.host import files as stored
 from numbadnn.kernels.build.cache import source_hash
 
 NETWORK, FORMAT = "resnet50", "numbadnn-hashes-1"

@@ -16,8 +16,8 @@ from typing import Any
 from harness import geometric_mean, table
 from layers_report import NOISE, winners
 
-from numbadnn.kept import ranks
 from numbadnn.cases import parse
+from numbadnn.kept import ranks
 
 
 def best_of(case: dict[str, Any]) -> dict[str, float]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from numbadnn.call.launch import Plan
+from numbadnn.call.planning import cache_info, clear_caches
 from numbadnn.config import using
 from numbadnn.dispatch import explain, last_call, plan
 from numbadnn.errors import (
@@ -22,7 +24,6 @@ from numbadnn.errors import (
     PlanMissError,
     WorkspaceError,
 )
-from numbadnn.call.launch import Plan
 from numbadnn.ops.conv_derived import (
     causal_conv1d,
     conv2d_transpose,
@@ -76,7 +77,6 @@ from numbadnn.ops.upsample import (
     bilinear_upsampling_grad,
     frac_bilinear_upsampling,
 )
-from numbadnn.call.planning import cache_info, clear_caches
 
 if TYPE_CHECKING:
     from numbadnn.reference.upsample import bilinear_kernel_1D, bilinear_kernel_2D

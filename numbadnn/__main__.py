@@ -15,9 +15,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from numbadnn.call.planning import check_compiler
 from numbadnn.config import from_environment
 from numbadnn.errors import NumbaDNNError
-from numbadnn.call.planning import check_compiler
 from numbadnn.host.files import as_json
 
 

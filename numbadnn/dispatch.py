@@ -16,10 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbadnn import config
-from numbadnn.call import explanation
-from numbadnn.call import operands
-from numbadnn.call import select
 from numbadnn.arrays import LIBRARIES, PROBES, library_of
+from numbadnn.call import explanation, operands, select
 from numbadnn.call.launch import Plan, thread
 from numbadnn.call.planning import make_plan, remember
 from numbadnn.problem import Policy

@@ -105,8 +105,8 @@ class Impl:
 
 
 def problem_class(op: str) -> Any:
-    """The Problem of an operation: ``PROBLEM`` of its module in ops/."""
-    return importlib.import_module(f"numbadnn.ops.{FAMILY[op]}").PROBLEM
+    """The Problem of an operation: ``PROBLEM`` of its module in problems/."""
+    return importlib.import_module(f"numbadnn.problems.{FAMILY[op]}").PROBLEM
 
 
 _IMPLS: dict[str, list[Impl]] = {}

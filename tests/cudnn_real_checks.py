@@ -15,8 +15,8 @@ import pytest
 from numbadnn.cudnn import _descriptors, _find, lib, plan
 from numbadnn.cudnn._enums import Attr, DescriptorType, Type
 from numbadnn.errors import CudnnError
-from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 
 H200 = {
     "deviceName": "NVIDIA H200", "deviceVer": 900, "driverVer": 13000, "cudaDeviceId": 0,

@@ -8,9 +8,9 @@ from typing import Any
 
 from numbadnn import cases
 from numbadnn.cases.layouts import DTYPES, operand
-from numbadnn.ops.pool import MODES
-from numbadnn.problems.rnn_network import GATES, Network
 from numbadnn.problem import Spec
+from numbadnn.problems.pool import MODES
+from numbadnn.problems.rnn_network import GATES, Network
 
 SIZES = (
     *(

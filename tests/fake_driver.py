@@ -30,7 +30,7 @@ class FakeDriver:
         return 0
 
     def _launch_ex(self, config: int, function: int, parameters: int, extra: int) -> int:
-        """As ``_launch``, and behind the stream (its one attribute, that attribute's value)."""
+        """As ``build/launch.py``, and behind the stream (its one attribute, that attribute's value)."""
         shape = struct.unpack("7I", ctypes.string_at(config, 28))
         stream, attributes, count = struct.unpack("QQI", ctypes.string_at(config + 32, 20))
         assert count == 1

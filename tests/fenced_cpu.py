@@ -13,8 +13,8 @@ import numpy as np
 
 from numbadnn import cases
 from numbadnn.arrays.numpy_ import numpy_dtype
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Spec
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import implementations
 from numbadnn.validate.check import policy_in_force
 from numbadnn.validate.execute import words

@@ -18,9 +18,9 @@ from numbadnn.kernels.conv.implicit.walk import Boxes, Window, filter_steps, pac
 from numbadnn.kernels.lang import access as _access
 from numbadnn.kernels.lang import hopper_twins as _hopper_twins
 from numbadnn.kernels.lang.cuda import f32
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.measuring import compare
 from numbadnn.measuring.data import buffer, untouched
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.validate.execute import targets
 from numbadnn.validate.oracle import Trial
 

@@ -11,8 +11,8 @@ from numbadnn.kernels.build import simulate
 from numbadnn.kernels.conv.tiles import model
 from numbadnn.kernels.conv.tiles.config import configured
 from numbadnn.kernels.conv.tiles.product import Product
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 
 DIRECTIONS = ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights")
 LINES = (  # tails and uneven padding; strides, phases without taps, groups, vectors; backwards in float64; copies of positions

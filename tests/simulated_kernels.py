@@ -13,12 +13,12 @@ from reporting import end, report
 from numbadnn import cases
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.copies import copy
-from numbadnn.problems.conv import DIRECTIONS, ConvProblem
-from numbadnn.ops.softmax import SoftmaxProblem
-from numbadnn.problem import Policy, Spec
-from numbadnn.registry import FAMILY, implementations
 from numbadnn.measuring.data import buffer
 from numbadnn.measuring.laws import law
+from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import DIRECTIONS, ConvProblem
+from numbadnn.problems.softmax import SoftmaxProblem
+from numbadnn.registry import FAMILY, implementations
 from numbadnn.validate.oracle import Trial
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")

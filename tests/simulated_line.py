@@ -17,8 +17,8 @@ from numbadnn.kernels.conv.line import tiles as line_tiles
 from numbadnn.kernels.conv.line import twofold as line_twofold
 from numbadnn.kernels.conv.line.halves import with_pieces
 from numbadnn.kernels.conv.line.toeplitz import ToeplitzConfig
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.validate.oracle import Trial
 
 KINDS = (("float16", "integers"), ("bfloat16", "random"))

@@ -33,8 +33,8 @@ from numbadnn.kernels.conv.unshared.inputs.rows_config import configured, cut_ev
 from numbadnn.kernels.conv.unshared.inputs.split_config import configured as split_configured
 from numbadnn.kernels.conv.unshared.weights.halves import WeightsHalvesConfig
 from numbadnn.kernels.conv.unshared.weights.many import WeightsManyConfig
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.validate.oracle import Trial
 
 KINDS = ("extremes", "integers", "random")

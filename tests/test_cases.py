@@ -9,10 +9,10 @@ import pytest
 
 import numbadnn
 from numbadnn import cases, dispatch, reference
-from numbadnn.problem import Spec
-from numbadnn.registry import FAMILY
 from numbadnn.measuring.data import EXACT, KINDS, buffer, make_arrays, untouched
 from numbadnn.measuring.laws import law
+from numbadnn.problem import Spec
+from numbadnn.registry import FAMILY
 from numbadnn.validate.oracle import expected
 
 ALL = list(cases.all_cases().values())

@@ -16,11 +16,11 @@ import pytest
 
 from numbadnn import __main__ as command
 from numbadnn import config
-from numbadnn.commands import bench
 from numbadnn.call import info
+from numbadnn.commands import bench
 from numbadnn.commands import tune as tune_cases
-from numbadnn.measuring import workers
 from numbadnn.errors import NotSupportedError
+from numbadnn.measuring import workers
 from numbadnn.registry import FAMILY, Executable, Impl
 from numbadnn.validate import check, own_data, report
 from numbadnn.validate import run as run_

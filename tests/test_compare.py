@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from numbadnn import cases, reference
-from numbadnn.validate import determinism
 from numbadnn.measuring import compare
 from numbadnn.measuring.compare import UNIT, Bound
+from numbadnn.validate import determinism
 from numbadnn.validate.oracle import Trial
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}

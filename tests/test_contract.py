@@ -16,15 +16,15 @@ import threadpoolctl
 
 import numbadnn
 from numbadnn import cases, config, reference
-from numbadnn.call import select
 from numbadnn.arrays.numpy_ import numpy_dtype
+from numbadnn.call import select
 from numbadnn.cases import Case
+from numbadnn.measuring.data import buffer, untouched
+from numbadnn.measuring.laws import law
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import FAMILY, implementations
 from numbadnn.validate.check import Row, Subject, judge
-from numbadnn.measuring.data import buffer, untouched
 from numbadnn.validate.execute import targets
-from numbadnn.measuring.laws import law
 from numbadnn.validate.oracle import Trial
 
 CONTRACT = cases.find(["contract"])

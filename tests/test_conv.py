@@ -311,8 +311,8 @@ def test_unshared_with_groups_dilation_and_uneven_padding(image: Any, border: An
 
 def test_unshared_has_no_place_in_cudnn_and_says_so() -> None:
     from numbadnn.cudnn.conv import static_refusal
-    from numbadnn.problems.conv import ConvProblem
     from numbadnn.problem import Policy
+    from numbadnn.problems.conv import ConvProblem
 
     problem = ConvProblem.parse("conv2d x=float32:1x2x4x4 w=float32:3x3x3x2x2x2")
     assert "no unshared convolution" in static_refusal(problem, Policy(device=0))

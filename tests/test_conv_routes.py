@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from numbadnn import reference
+from numbadnn.measuring.data import Buffer, buffer
+from numbadnn.problem import Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.problems.conv_routes import ROUTES, by_inputs, by_weights
-from numbadnn.problem import Spec
 from numbadnn.registry import implementations
-from numbadnn.measuring.data import Buffer, buffer
 from numbadnn.validate.oracle import Trial
 
 SHAPES = (

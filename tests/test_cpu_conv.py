@@ -8,8 +8,8 @@ import pytest
 
 from numbadnn import cases
 from numbadnn.cpu.conv import conv
-from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 from numbadnn.problem import Policy, Spec, normalised_strides
+from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 from numbadnn.registry import implementations
 from numbadnn.validate.check import Row, Subject, judge
 from numbadnn.validate.oracle import Trial

@@ -9,8 +9,8 @@ from test_cpu_conv import check, laid_out, spec
 from numbadnn import reference
 from numbadnn.cpu.conv import conv
 from numbadnn.cpu.conv.last import plan as _last_plan
-from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 
 LAST = ("nhwc", "nhwc", "nhwc")
 CASES = {

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from numbadnn.cpu.softmax import softmax
-from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy, Spec, normalised_strides
+from numbadnn.problems.softmax import SoftmaxProblem
 from numbadnn.registry import implementations
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}

@@ -8,8 +8,8 @@ from test_cpu_conv import check, laid_out, spec
 
 from numbadnn.cpu.conv import conv
 from numbadnn.cpu.conv.thin.filters_plan import few_filters
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import ConvProblem
 
 OP = "conv2d_grad_wrt_weights"
 NHWC = ("nhwc", "", "nhwc")

@@ -14,9 +14,9 @@ import pytest
 from numbadnn.cpu.conv import conv
 from numbadnn.cpu.lang import parallel as _parallel
 from numbadnn.cpu.softmax import softmax
-from numbadnn.problems.conv import DIRECTIONS, ConvProblem
-from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import DIRECTIONS, ConvProblem
+from numbadnn.problems.softmax import SoftmaxProblem
 
 SHAPES = [
     {"x": (4, 40, 14, 14), "w": (70, 40, 3, 3), "y": (4, 70, 14, 14)},

@@ -20,8 +20,8 @@ from numbadnn import reference
 from numbadnn.cudnn import _estimate, _forms, conv, plan
 from numbadnn.cudnn._enums import NumericalNote
 from numbadnn.errors import CudnnError, NotSupportedError
-from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 
 GPU = Policy(device=0)
 NUMPY = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}

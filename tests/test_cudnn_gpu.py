@@ -14,9 +14,9 @@ import pytest
 
 from numbadnn import reference
 from numbadnn.cudnn import _forms, conv, softmax
-from numbadnn.problems.conv import DIRECTIONS, ConvProblem
-from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import DIRECTIONS, ConvProblem
+from numbadnn.problems.softmax import SoftmaxProblem
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

@@ -13,8 +13,8 @@ from fake_cudnn import BAD_PARAM, CONTEXT, NOT_SUPPORTED, FakeCudnn, Item, engin
 from numbadnn.cudnn import lib, plan
 from numbadnn.cudnn._enums import Attr, BehaviorNote, DataType, DescriptorType, HeurMode, NumericalNote, Type
 from numbadnn.errors import CudnnError, NumbaDNNError
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import ConvProblem
 
 GPU = Policy(device=0)
 A, K, T, N = Attr, DescriptorType, Type, NumericalNote

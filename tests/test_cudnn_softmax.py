@@ -12,8 +12,8 @@ from fake_cudnn import FakeCudnn, view
 from numbadnn import reference
 from numbadnn.cudnn import softmax
 from numbadnn.errors import CudnnError
-from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.softmax import SoftmaxProblem
 
 GPU = Policy(device=0)
 NUMPY = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}

@@ -9,8 +9,8 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.kernels.conv.depthwise import depthwise
 from numbadnn.kernels.conv.depthwise.config import Tile
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import implementations
 
 POLICY = Policy(device=0)

@@ -9,8 +9,8 @@ from simulated import checks_passed
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.kernels.conv.depthwise import rows as depthwise_rows
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 
 POLICY = Policy(device=0)
 OP = "conv2d_grad_wrt_weights"

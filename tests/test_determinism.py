@@ -13,13 +13,13 @@ import pytest
 
 import numbadnn
 from numbadnn import __main__ as command
-from numbadnn.kept import errata
-from numbadnn.host import files as stored
 from numbadnn.cases import all_cases, parse
+from numbadnn.host import files as stored
+from numbadnn.kept import errata
+from numbadnn.measuring.data import make_arrays
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, FAMILY, Executable, Impl, implementations
 from numbadnn.validate import batches, determinism_report, determinism_rows, levels
-from numbadnn.measuring.data import make_arrays
 from numbadnn.validate.faults import planted
 
 LINE = "softmax x=float32:6x10 y=float32:6x10 algo=accurate mode=channel"

@@ -20,12 +20,10 @@ import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn.call import info
-from numbadnn.call import plan_arguments
-from numbadnn.call import planning
-from numbadnn.problems.conv import ConvProblem
-from numbadnn.ops.softmax import SoftmaxProblem
+from numbadnn.call import info, plan_arguments, planning
 from numbadnn.problem import Spec
+from numbadnn.problems.conv import ConvProblem
+from numbadnn.problems.softmax import SoftmaxProblem
 
 RANDOM = np.random.default_rng(1)
 

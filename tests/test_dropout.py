@@ -7,7 +7,7 @@ import pytest
 
 import numbadnn
 from numbadnn import reference
-from numbadnn.ops.dropout import DropoutProblem, DropoutState
+from numbadnn.problems.dropout import DropoutProblem, DropoutState
 
 #: counter, key, words: the known answers of Random123 1.14 (kat_vectors, philox4x32 with 10 rounds)
 KNOWN = (

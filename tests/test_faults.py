@@ -9,10 +9,10 @@ import pytest
 
 import numbadnn
 from numbadnn.cases import parse
-from numbadnn.validate import execute, run
-from numbadnn.validate.check import RUNS
 from numbadnn.measuring.compare import Comparison
 from numbadnn.measuring.data import buffer
+from numbadnn.validate import execute, run
+from numbadnn.validate.check import RUNS
 from numbadnn.validate.faults import CHECKS, FAULTS, Fault, implementation, planted
 from numbadnn.validate.oracle import Trial
 

@@ -7,8 +7,8 @@ from simulated import checks_passed
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.kernels.conv.image import first_layer
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 
 POLICY = Policy(device=0)
 LAYER = "conv2d x=float16:2x3x64x64:nhwc w=float16:64x3x7x7:nhwc pad=3,3,3,3 stride=2,2"

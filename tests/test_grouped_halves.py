@@ -12,8 +12,8 @@ from numbadnn.kernels.conv.grouped import config as configurations
 from numbadnn.kernels.conv.grouped import grouped as grouped_halves
 from numbadnn.kernels.conv.grouped import weights_config as of_weights
 from numbadnn.kernels.conv.grouped.walk import Walk, axis
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import implementations
 
 POLICY = Policy(device=0)

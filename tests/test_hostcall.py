@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 from numba import float32, float64, int32, int64, njit
 
-from numbadnn.host.hostcall import address_of, call_address, call_address_64, load_u32, load_u64, store_f32, store_f64, store_u32, store_u64
+from numbadnn.host.hostcall import (
+    address_of,
+    call_address,
+    call_address_64,
+    load_u32,
+    load_u64,
+    store_f32,
+    store_f64,
+    store_u32,
+    store_u64,
+)
 
 LIBC = ctypes.CDLL(None)
 

@@ -15,8 +15,8 @@ from numbadnn.kernels.conv.implicit import layout as implicit_layout
 from numbadnn.kernels.conv.implicit import pixels as implicit_pixels
 from numbadnn.kernels.conv.implicit import pixels_config as implicit_pixels_config
 from numbadnn.kernels.conv.implicit.walk import filter_steps, image_reason
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import implementations
 
 POLICY = Policy(device=0)

@@ -14,8 +14,8 @@ from numbadnn.kernels.conv.tiles import model
 from numbadnn.kernels.conv.tiles import tiles as implicit_tiles
 from numbadnn.kernels.conv.tiles.config import SHARED, Reading, configured
 from numbadnn.kernels.conv.tiles.product import Product
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import implementations
 
 POLICY = Policy(device=0)

@@ -29,7 +29,7 @@ from numbadnn.kernels.conv.unshared.forward.products import ProductsConfig
 from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many
 from numbadnn.kernels.conv.unshared.weights.many import WeightsManyConfig
 from numbadnn.kernels.pool import walk as pool_walk
-from numbadnn.ops.pool import PoolProblem
+from numbadnn.problems.pool import PoolProblem
 
 ARCHITECTURES = ((8, 0, ""), (9, 0, "a"), (10, 0, ""))
 PTXAS = _assemble.find_ptxas()

@@ -16,10 +16,10 @@ from numbadnn.kernels.softmax import softmax
 from numbadnn.kernels.softmax import tiles as softmax_tiles
 from numbadnn.kernels.softmax.layout import DEFAULT_ROOM, LARGEST_ROOM, shared_limit
 from numbadnn.kernels.softmax.softmax import STEMS
-from numbadnn.ops.softmax import SoftmaxProblem
-from numbadnn.problem import ITEMSIZE, Policy, Spec
-from numbadnn.registry import implementations
 from numbadnn.measuring.data import make_arrays
+from numbadnn.problem import ITEMSIZE, Policy, Spec
+from numbadnn.problems.softmax import SoftmaxProblem
+from numbadnn.registry import implementations
 
 ROOMS = (LARGEST_ROOM, 163 * 1024, 99 * 1024)
 

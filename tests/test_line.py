@@ -16,8 +16,8 @@ from numbadnn.kernels.conv.line import line
 from numbadnn.kernels.conv.line import octets as line_octets
 from numbadnn.kernels.conv.line import tiles as line_tiles
 from numbadnn.kernels.conv.line import twofold as line_twofold
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import implementations
 from numbadnn.validate.execute import execute
 from numbadnn.validate.oracle import Trial

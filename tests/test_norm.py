@@ -9,8 +9,8 @@ import pytest
 import numbadnn
 from numbadnn import config, dispatch, reference, theano
 from numbadnn.call import select
-from numbadnn.ops.norm import OPERANDS, NormProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.norm import OPERANDS, NormProblem
 from numbadnn.registry import implementations
 
 GPU = pytest.param(0, id="gpu", marks=pytest.mark.gpu)

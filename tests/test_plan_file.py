@@ -16,9 +16,9 @@ import pytest
 from test_tune import SPACE, Tile, tiled
 
 import numbadnn
-from numbadnn.kept import plan_file
 from numbadnn.call import select
 from numbadnn.host import files as stored
+from numbadnn.kept import plan_file
 from numbadnn.registry import Executable, Impl
 from numbadnn.validate.faults import planted
 

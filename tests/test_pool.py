@@ -15,8 +15,8 @@ import numbadnn
 from numbadnn import reference
 from numbadnn.cudnn import pool as cudnn_pool
 from numbadnn.cudnn._enums import DataType
-from numbadnn.ops.pool import MODES, PoolProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.pool import MODES, PoolProblem
 
 RNG = np.random.default_rng(4)
 

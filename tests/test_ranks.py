@@ -11,14 +11,12 @@ import pytest
 
 import numbadnn
 from numbadnn import cases, config
-from numbadnn.kept import plan_file
-from numbadnn.kept import ranks
-from numbadnn.call import remembered
-from numbadnn.call import select
+from numbadnn.call import remembered, select
 from numbadnn.cases.networks import NETWORKS
 from numbadnn.gpu import driver as _driver
-from numbadnn.problems.conv_routes import DETOUR_US
+from numbadnn.kept import plan_file, ranks
 from numbadnn.problem import Policy
+from numbadnn.problems.conv_routes import DETOUR_US
 from numbadnn.registry import FAMILY, Impl, implementations
 
 BENCH = Path(__file__).parents[1] / "bench"

@@ -8,8 +8,8 @@ from rnn_cases import LENGTHS, MODES, VARIANTS, case, torch_module, upstream, va
 
 import numbadnn
 from numbadnn import RNNBlock, reference
-from numbadnn.problems.rnn import make
 from numbadnn.problem import Spec
+from numbadnn.problems.rnn import make
 
 # ---- values ----------------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from rnn_cases import case
 
 import numbadnn
 from numbadnn import NotSupportedError, RNNBlock
+from numbadnn.problem import Spec
 from numbadnn.problems.rnn import RnnProblem, make
 from numbadnn.problems.rnn_network import Network
-from numbadnn.problem import Spec
 
 
 @pytest.mark.parametrize(("change", "error", "says"), [

@@ -15,9 +15,9 @@ from numbadnn.cudnn import _rnn_calls
 from numbadnn.cudnn import rnn as cudnn_rnn
 from numbadnn.cudnn._enums import RNNAlgo
 from numbadnn.errors import CudnnError, NotSupportedError
+from numbadnn.problem import Policy, Spec
 from numbadnn.problems.rnn import make
 from numbadnn.problems.rnn_network import Network
-from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable
 
 ROOT = Path(__file__).parent.parent

@@ -17,15 +17,14 @@ from own_memory import own_memory
 
 import numbadnn
 from numbadnn import __main__ as command
-from numbadnn.call import planning
-from numbadnn.call import verbose
 from numbadnn.arrays import View
+from numbadnn.call import planning, verbose
+from numbadnn.call.launch import Plan, thread
+from numbadnn.call.select import Choice
 from numbadnn.cases import parse
 from numbadnn.errors import NotSupportedError
-from numbadnn.call.launch import Plan, thread
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
-from numbadnn.call.select import Choice
 
 PROBLEM = parse("softmax x=float32:4x8")
 

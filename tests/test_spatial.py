@@ -312,7 +312,7 @@ def test_other_bad_input():
 def test_records_of_a_slice_are_counted_in_32_bits():
     """Of images whose points together are 2**31 and more some are taken at a time, however much memory there may be."""
     from numbadnn.kernels.spatial.spatial import images_a_slice
-    from numbadnn.ops.spatial import SpatialProblem
+    from numbadnn.problems.spatial import SpatialProblem
 
     def problem(n, h, w):
         shapes = f"img=float16:{n}x1x8x8 grid=float32:{n}x{h}x{w}x2 dy=float16:{n}x1x{h}x{w}"

@@ -7,8 +7,8 @@ from simulated import checks_passed
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.kernels.conv.image import to_image
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import implementations
 
 POLICY = Policy(device=0)

@@ -7,8 +7,8 @@ from simulated import checks_passed
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
 from numbadnn.kernels.conv.image import to_image_halves
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 
 POLICY = Policy(device=0)
 INPUTS, FORWARD = "conv2d_grad_wrt_inputs", "conv2d"

@@ -16,12 +16,11 @@ import pytest
 
 import numbadnn
 from numbadnn import __main__ as command
-from numbadnn.kept import choices
-from numbadnn.kept import ranks
-from numbadnn.host import files as stored
-from numbadnn.measuring import tune
 from numbadnn.cases import find, parse
 from numbadnn.errors import NotSupportedError
+from numbadnn.host import files as stored
+from numbadnn.kept import choices, ranks
+from numbadnn.measuring import tune
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl
 from numbadnn.validate.faults import planted
@@ -421,7 +420,9 @@ def test_one_process_measures_at_a_time(tmp_path: Path) -> None:
     import sys
 
     path = tmp_path / "lock"
-    code = "import sys, pathlib, numbadnn.stored as s\nwith s.lock_file(pathlib.Path(sys.argv[1])): print('have it')"
+    code = (
+        "import sys, pathlib, numbadnn.host.files as s\nwith s.lock_file(pathlib.Path(sys.argv[1])): print('have it')"
+    )
     with stored.lock_file(path):
         other = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
         with pytest.raises(subprocess.TimeoutExpired):

@@ -43,8 +43,8 @@ from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.weights import halves as unshared_weights_halves
 from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many
 from numbadnn.kernels.conv.unshared.weights.many import WeightsManyConfig
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 
 
 @pytest.mark.slow(20)

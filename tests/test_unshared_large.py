@@ -4,8 +4,8 @@ import pytest
 from large_problems import IMAGES, UNSHARED
 from simulated_unshared import with_extremes
 
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import implementations
 from numbadnn.validate.check import Subject, check
 

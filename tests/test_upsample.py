@@ -10,8 +10,8 @@ import pytest
 
 import numbadnn
 from numbadnn import reference
-from numbadnn.ops.upsample import UpsampleProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.upsample import UpsampleProblem
 from numbadnn.registry import implementations
 from numbadnn.validate.execute import execute
 
@@ -243,7 +243,7 @@ def test_a_result_that_no_memory_holds_is_refused_at_once(monkeypatch):
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("numbadnn.operands.np.empty", refuse)
+        patch.setattr("numbadnn.call.operands.np.empty", refuse)
         with pytest.raises(
             MemoryError, match=r"out: .*\(1, 1, 400000, 400000\) takes 640000000000 bytes, which this machine"
         ):

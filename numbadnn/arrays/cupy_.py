@@ -10,8 +10,8 @@ from typing import Any
 import cupy
 
 from numbadnn.arrays import Library, View, element_strides
-from numbadnn.gpu import streams
 from numbadnn.arrays.numpy_ import numpy_dtype
+from numbadnn.gpu import streams
 from numbadnn.problem import Spec
 
 

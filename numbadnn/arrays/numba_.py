@@ -14,8 +14,8 @@ from numba.cuda.cudadrv.driver import MemoryPointer
 
 from numbadnn.arrays import Library, View, element_strides
 from numbadnn.arrays import device as memory
-from numbadnn.gpu import streams
 from numbadnn.arrays.numpy_ import numpy_dtype
+from numbadnn.gpu import streams
 from numbadnn.problem import Spec
 
 

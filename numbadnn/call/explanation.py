@@ -12,14 +12,11 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
-from numbadnn.kept import choices
-from numbadnn.kept import errata
-from numbadnn.kept import ranks
-from numbadnn.call import remembered
-from numbadnn.call import select
-from numbadnn.host import files as stored
+from numbadnn.call import remembered, select
 from numbadnn.config import BACKENDS, Options
 from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, PlanMissError
+from numbadnn.host import files as stored
+from numbadnn.kept import choices, errata, ranks
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
 

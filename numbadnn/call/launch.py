@@ -13,13 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn import config
-from numbadnn.call import operands
-from numbadnn.call import plan_arguments
-from numbadnn.call import select
-from numbadnn.host import files as stored
-from numbadnn.call import verbose
 from numbadnn.arrays import View, library_of
+from numbadnn.call import operands, plan_arguments, select, verbose
 from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, is_lack_of_memory
+from numbadnn.host import files as stored
 from numbadnn.problem import Policy, channels_last_strides, contiguous_strides, is_dense
 from numbadnn.registry import Executable, Impl
 

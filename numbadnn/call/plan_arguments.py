@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from numbadnn.call import operands
 from numbadnn.arrays import library_of, view_of
+from numbadnn.call import operands
 from numbadnn.errors import WorkspaceError
 from numbadnn.problem import Spec, contiguous_strides, normalised_strides
 

@@ -14,15 +14,11 @@ from collections import OrderedDict
 from typing import Any, NamedTuple
 
 from numbadnn import config
-from numbadnn.kept import choices
-from numbadnn.kept import errata
-from numbadnn.call import operands
-from numbadnn.kept import plan_file
-from numbadnn.call import remembered
-from numbadnn.call import select
 from numbadnn.arrays import View
-from numbadnn.errors import CaptureError, NotSupportedError, NumbaDNNError
+from numbadnn.call import operands, remembered, select
 from numbadnn.call.launch import Plan, thread
+from numbadnn.errors import CaptureError, NotSupportedError, NumbaDNNError
+from numbadnn.kept import choices, errata, plan_file
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 
@@ -157,7 +153,10 @@ def _after_fork() -> None:
     _forked_after_cuda = _cuda_used
     _choices_lock = threading.Lock()
     choices._known_lock, plan_file._lock, errata._lock = threading.Lock(), threading.Lock(), threading.Lock()
-    for name, lock in (("numbadnn.tune", "_alone"), ("numbadnn.cudnn.lib", "_LOCK")):  # another thread may have held it
+    for name, lock in (
+        ("numbadnn.measuring.tune", "_alone"),
+        ("numbadnn.cudnn.lib", "_LOCK"),
+    ):  # another thread may have held it
         if module := sys.modules.get(name):
             setattr(module, lock, threading.Lock())
     if _cuda_used:  # they hold handles of the parent's CUDA context, which must not be destroyed here

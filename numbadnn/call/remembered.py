@@ -10,14 +10,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kept import choices
-from numbadnn.kept import plan_file
-from numbadnn.kept import ranks
 from numbadnn.call import select
-from numbadnn.host import files as stored
-from numbadnn.measuring import tune
 from numbadnn.config import Options
 from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, is_lack_of_memory, warn
+from numbadnn.host import files as stored
+from numbadnn.kept import choices, plan_file, ranks
+from numbadnn.measuring import tune
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, implementations
 

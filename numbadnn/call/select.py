@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numbadnn.kept import errata
-from numbadnn.kept import ranks
 from numbadnn.config import BACKENDS, Options, current
 from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, Refusal, warn
+from numbadnn.kept import errata, ranks
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, FAMILY, Impl, implementations
 

@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from numbadnn.registry import FAMILY, problem_class
 from numbadnn.measuring.data import make_arrays
+from numbadnn.registry import FAMILY, problem_class
 
 __all__ = ["Case", "all_cases", "find", "make_arrays", "parse"]
 

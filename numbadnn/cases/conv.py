@@ -11,8 +11,8 @@ from typing import Any
 from numbadnn import shapes
 from numbadnn.cases import Case
 from numbadnn.cases.layouts import DTYPES, numbers, operand, sizes, table
-from numbadnn.problems.conv import OPERATIONS, ConvProblem, ours, theirs
 from numbadnn.problem import Spec
+from numbadnn.problems.conv import OPERATIONS, ConvProblem, ours, theirs
 
 TWO = ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights")
 THREE = ("conv3d", "conv3d_grad_wrt_inputs", "conv3d_grad_wrt_weights")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from numbadnn.cases import Case
 from numbadnn.cases.layouts import DTYPES, operand, sizes, table
-from numbadnn.ops.dropout import DropoutProblem
+from numbadnn.problems.dropout import DropoutProblem
 
 #: name, shape, probability, layout
 _CONTRACT = """

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from numbadnn import shapes
 from numbadnn.cases import Case
-from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import Spec, normalised_strides
+from numbadnn.problems.conv import OPERATIONS, ConvProblem
 
 #: network -> images in a batch, and its layers
 NETWORKS = {

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from numbadnn.cases import Case
 from numbadnn.cases.layouts import DTYPES, operand, sizes, table
-from numbadnn.ops.norm import _LIKE_X, OPERANDS, TRAIN, NormProblem, parameter_shape
 from numbadnn.problem import Spec
+from numbadnn.problems.norm import LIKE_X, OPERANDS, TRAIN, NormProblem, parameter_shape
 
 
 def cases() -> Iterator[Case]:
@@ -56,7 +56,7 @@ def _line(op: str, mode: str, dtype: str, shape: tuple[int, ...], f: dict[str, s
 
     def spec(name: str) -> Spec:
         is_output = name in outputs
-        if name in _LIKE_X:
+        if name in LIKE_X:
             return operand(dtype, shape, f.get("layout", ""), is_output)
         return operand(f.get("gamma", dtype), small, f.get("parameters", ""), is_output)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from numbadnn.cases import Case
 from numbadnn.cases.layouts import DTYPES, operand, sizes, table
-from numbadnn.ops.pool import MODES, PoolProblem
 from numbadnn.problem import Spec
+from numbadnn.problems.pool import MODES, PoolProblem
 
 
 def cases() -> Iterator[Case]:

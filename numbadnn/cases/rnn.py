@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from numbadnn.cases import Case
 from numbadnn.cases.layouts import operand, table
+from numbadnn.problem import Spec
 from numbadnn.problems.rnn import INPUTS, make
 from numbadnn.problems.rnn_network import GATES, Network
-from numbadnn.problem import Spec
 
 
 def cases() -> Iterator[Case]:

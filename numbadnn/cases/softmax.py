@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from numbadnn.cases import Case
 from numbadnn.cases.layouts import DTYPES, operand, sizes, table
-from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Spec
+from numbadnn.problems.softmax import SoftmaxProblem
 
 
 def cases() -> Iterator[Case]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from numbadnn.cases import Case
 from numbadnn.cases.layouts import DTYPES, operand, sizes, table
-from numbadnn.ops.spatial import OPERANDS, SpatialProblem
 from numbadnn.problem import Spec
+from numbadnn.problems.spatial import OPERANDS, SpatialProblem
 
 OTHERS = ("float16", "bfloat16", "float64")
 

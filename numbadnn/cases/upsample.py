@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from numbadnn.cases import Case
 from numbadnn.cases.layouts import DTYPES, operand, sizes, table
-from numbadnn.ops.upsample import UpsampleProblem, output_shape
+from numbadnn.problems.upsample import UpsampleProblem, output_shape
 
 OPS = ("bilinear_upsampling", "bilinear_upsampling_grad")
 

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from numbadnn import config
-from numbadnn.call import info
-from numbadnn.call import select
-from numbadnn.host import files as stored
+from numbadnn.call import info, select
 from numbadnn.cases import Case
+from numbadnn.commands.tune import cases_of
 from numbadnn.errors import NotSupportedError, NumbaDNNError
+from numbadnn.host import files as stored
 from numbadnn.measuring.stage import stage
 from numbadnn.problem import Policy
-from numbadnn.commands.tune import cases_of
 
 OK, NOTHING_RAN = 0, 3
 #: launches of one implementation: as many as fit into this time, within these bounds

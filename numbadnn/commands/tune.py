@@ -18,14 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from numbadnn import config
-from numbadnn.kept import choices
-from numbadnn.call import info
-from numbadnn.call import select
-from numbadnn.host import files as stored
-from numbadnn.measuring import tune
-from numbadnn.measuring import workers
+from numbadnn.call import info, select
 from numbadnn.cases import Case, find
 from numbadnn.errors import NotSupportedError
+from numbadnn.host import files as stored
+from numbadnn.kept import choices
+from numbadnn.measuring import tune, workers
 from numbadnn.registry import implementations
 
 OK, NOTHING_RAN = 0, 3

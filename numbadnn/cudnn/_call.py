@@ -19,8 +19,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numbadnn.host.hostcall import call_address, entry_point, kept, load_f64, load_u64, store_u64
 from numbadnn.cudnn import _shim, lib
+from numbadnn.host.hostcall import call_address, entry_point, kept, load_f64, load_u64, store_u64
 
 MOST_WORDS, MOST_REALS, MOST_POINTERS = 18, 2, 8
 

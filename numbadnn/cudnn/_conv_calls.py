@@ -22,8 +22,8 @@ from numbadnn.cudnn._enums import (
 )
 from numbadnn.cudnn._tensors import ints, made
 from numbadnn.cudnn.lib import Library
-from numbadnn.problems.conv import OPERATIONS
 from numbadnn.problem import Spec
+from numbadnn.problems.conv import OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from numbadnn.problem import Spec, channels_last_strides, contiguous_strides
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.problems.conv_routes import turned
-from numbadnn.problem import Spec, channels_last_strides, contiguous_strides
 
 LAYOUTS = {"nchw": contiguous_strides, "nhwc": channels_last_strides}
 BUFFER_ALIGNMENT = 256

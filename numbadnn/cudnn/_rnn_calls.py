@@ -26,8 +26,8 @@ from numbadnn.cudnn._enums import (
     WgradMode,
 )
 from numbadnn.kernels.copies.pack import padded
-from numbadnn.problems.rnn import RnnProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.rnn import RnnProblem
 
 PADDED_IO = 1
 #: the lengths on the device: cuDNN 9 takes those of the descriptors and NULL here (tested with 9.19, different lengths)

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 
 from numba import int32
 
-from numbadnn.host.hostcall import call_address, kept, load_u32, load_u64, store_u64
 from numbadnn.cudnn._enums import Attr, DescriptorType, Type
 from numbadnn.cudnn.lib import Library
 from numbadnn.errors import NumbaDNNError
+from numbadnn.host.hostcall import call_address, kept, load_u32, load_u64, store_u64
 
 WRONG_CONTEXT, CAPTURED = -1, -2
 

@@ -23,8 +23,8 @@ from numbadnn.cudnn._enums import DATA_TYPE, DataType, MathType
 from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms
 from numbadnn.cudnn._tensors import scalars, tensor
 from numbadnn.errors import BackendUnavailableError, CudnnError, DeterminismError, NotSupportedError
-from numbadnn.problems.conv import OPERATIONS
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import OPERATIONS
 from numbadnn.registry import Executable, Impl, register
 
 RUNTIME = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
@@ -211,8 +211,8 @@ def _algorithms(
 
 def plan(problem: Any, policy: Policy, config: Any) -> Executable:
     """Descriptors, scalars and table, bound into one callable; ``time_*`` lets cuDNN run its algorithms here."""
-    from numbadnn.cudnn.conv import _with_copies, _without_copies
     from numbadnn.call.planning import MAX_CHOICES, remember
+    from numbadnn.cudnn.conv import _with_copies, _without_copies
 
     timed = policy.algo.startswith("time_")
     ready = _find(problem, policy, timed)

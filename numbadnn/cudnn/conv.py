@@ -16,9 +16,9 @@ from typing import Any
 from numbadnn.cudnn import _estimate, _space, lib
 from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms
 from numbadnn.errors import BackendUnavailableError, CudnnError, NotSupportedError
+from numbadnn.problem import Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problems.conv_routes import routed
-from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
 Step = Callable[[int, int, int], None]
@@ -171,11 +171,11 @@ def executable(problem: ConvProblem, policy: Policy, prepared: _Prepared) -> Exe
 
 def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Callable[..., None]:
     """(stream, a, b, out, workspace=0) -> None: the plan on three addresses, in the order of the operation's arguments."""
-    from numbadnn.host.hostcall import entry_point
     from numbadnn.cudnn import _shim
     from numbadnn.cudnn.plan import UID
     from numbadnn.gpu import context as _context
     from numbadnn.gpu import driver as _driver
+    from numbadnn.host.hostcall import entry_point
 
     inputs, output = problem.input_names, problem.output_name
     library, handle, descriptor = prepared.library, prepared.handle, prepared.candidate.plan

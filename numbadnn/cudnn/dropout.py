@@ -12,8 +12,8 @@ from typing import Any
 
 from numbadnn.cudnn import lib
 from numbadnn.cudnn._tensors import made, tensor
-from numbadnn.ops.dropout import DropoutProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.dropout import DropoutProblem
 from numbadnn.registry import Executable, Impl, register
 
 _ALIGN = 256

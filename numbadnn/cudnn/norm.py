@@ -14,8 +14,8 @@ from typing import Any
 from numbadnn.cudnn import lib
 from numbadnn.cudnn._enums import BatchNormMode
 from numbadnn.cudnn._tensors import scalars, tensor
-from numbadnn.ops.norm import TEST, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.norm import TEST, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.registry import Executable, Impl, register
 
 _INT_MAX = 2**31 - 1

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from numbadnn.kept import errata
 from numbadnn.cudnn import _descriptors
 from numbadnn.cudnn._descriptors import Attribute, Descriptor
 from numbadnn.cudnn._enums import (
@@ -32,8 +31,9 @@ from numbadnn.cudnn._enums import (
 )
 from numbadnn.cudnn.lib import Handle, Library
 from numbadnn.errors import CudnnError
-from numbadnn.problems.conv import ConvProblem
+from numbadnn.kept import errata
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import ConvProblem
 
 MODES = (HeurMode.A, HeurMode.B, HeurMode.FALLBACK)
 

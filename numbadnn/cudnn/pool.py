@@ -11,8 +11,8 @@ from typing import Any
 from numbadnn.cudnn import lib
 from numbadnn.cudnn._enums import NanPropagation, PoolingMode
 from numbadnn.cudnn._tensors import ints, made, scalars, tensor
-from numbadnn.ops.pool import PoolProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.pool import PoolProblem
 from numbadnn.registry import Executable, Impl, register
 
 _INT_MAX = 2**31 - 1

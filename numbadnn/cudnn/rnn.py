@@ -19,8 +19,8 @@ from numbadnn.cudnn._enums import ForwardMode, RNNAlgo
 from numbadnn.cudnn._rnn_calls import Calls, describe, math_type
 from numbadnn.errors import CudnnError, NotSupportedError
 from numbadnn.kernels.copies.pack import plan_packed
-from numbadnn.problems.rnn import RnnProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.rnn import RnnProblem
 from numbadnn.registry import Executable, Impl, register
 
 NAME = "cudnn.rnn"

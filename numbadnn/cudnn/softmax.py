@@ -14,8 +14,8 @@ from typing import Any
 from numbadnn.cudnn import lib
 from numbadnn.cudnn._enums import SoftmaxAlgorithm, SoftmaxMode
 from numbadnn.cudnn._tensors import scalars, tensor
-from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.softmax import SoftmaxProblem
 from numbadnn.registry import Executable, Impl, register
 
 _INT_MAX = 2**31 - 1

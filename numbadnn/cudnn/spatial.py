@@ -13,8 +13,8 @@ from typing import Any
 from numbadnn.cudnn import lib
 from numbadnn.cudnn._enums import DATA_TYPE, SamplerType
 from numbadnn.cudnn._tensors import ints, made, scalars, tensor
-from numbadnn.ops.spatial import OPERANDS, SpatialProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.spatial import OPERANDS, SpatialProblem
 from numbadnn.registry import Executable, Impl, register
 
 _INT_MAX = 2**31 - 1

@@ -1,6 +1,6 @@
 """The CUDA driver library through ctypes: loaded once, every status checked, errors with their name and text.
 
-Only what planning needs; the launch itself goes by address through ``_shim``. Loading it creates no context.
+Only what planning needs; the launch itself goes by address through ``build/shim.py``. Loading it creates no context.
 """
 
 from __future__ import annotations

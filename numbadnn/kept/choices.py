@@ -13,10 +13,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from numbadnn.host import files as stored
 from numbadnn.config import Options
-from numbadnn.problem import Policy
+from numbadnn.host import files as stored
 from numbadnn.measuring.tune import KEPT, Outcome
+from numbadnn.problem import Policy
 
 FORMAT = "numbadnn-choices-1"
 

@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from numbadnn.host import files as stored
 from numbadnn.errors import PlanMissError
+from numbadnn.host import files as stored
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, Executable
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from numbadnn.host import files as stored
 from numbadnn.measuring.agreement import pieces, sampled
-from numbadnn.problem import Policy
-from numbadnn.registry import Executable
 from numbadnn.measuring.data import Buffer, buffer, make_arrays
 from numbadnn.measuring.laws import law
+from numbadnn.problem import Policy
+from numbadnn.registry import Executable
 
 CPU_CACHE, MOST_SETS, MOST_BYTES = 64 << 20, 64, 2 << 30
 BLOCK_BYTES, BLOCKS = 256 << 20, 6

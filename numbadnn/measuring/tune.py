@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from numbadnn.host import files as stored
 from numbadnn.errors import CudnnError, NotSupportedError, NumbaDNNError
+from numbadnn.host import files as stored
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
 

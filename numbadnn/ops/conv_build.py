@@ -15,10 +15,10 @@ import numpy as np
 
 from numbadnn import config, dispatch, parameters, shapes
 from numbadnn.arrays import View
-from numbadnn.dispatch import Request
 from numbadnn.call.operands import input_spec, output_spec, result_dtype
-from numbadnn.problems.conv import OPERATIONS, ConvProblem, check_channels, check_regions, ours
+from numbadnn.dispatch import Request
 from numbadnn.problem import Spec
+from numbadnn.problems.conv import OPERATIONS, ConvProblem, check_channels, check_regions, ours
 
 Build = Callable[[list[View], list[View], tuple[Any, ...]], Request]
 

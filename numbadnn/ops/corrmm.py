@@ -12,8 +12,8 @@ from typing import Any
 
 from numbadnn import config, dispatch, parameters, shapes
 from numbadnn.arrays import View
-from numbadnn.dispatch import Request
 from numbadnn.call.launch import Plan
+from numbadnn.dispatch import Request
 from numbadnn.ops import conv_build
 
 Build = Callable[[list[View], list[View], tuple[Any, ...]], Request]

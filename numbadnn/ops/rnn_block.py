@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 
 from numbadnn import dispatch
+from numbadnn.call.launch import thread
+from numbadnn.call.operands import named_view
+from numbadnn.call.select import check_backend
 from numbadnn.errors import (
     BackendUnavailableError,
     CaptureError,
@@ -19,12 +22,9 @@ from numbadnn.errors import (
     NotSupportedError,
     PlanMissError,
 )
-from numbadnn.call.launch import thread
-from numbadnn.call.operands import named_view
-from numbadnn.problems.rnn import DTYPES, INPUTS
 from numbadnn.ops.rnn_functions import builder, plain_lengths
+from numbadnn.problems.rnn import DTYPES, INPUTS
 from numbadnn.problems.rnn_network import Network
-from numbadnn.call.select import check_backend
 
 #: what is raised before an implementation runs: by the checks of the arguments, and by the choice
 _REFUSED = (

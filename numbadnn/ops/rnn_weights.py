@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.problems.rnn_network import GATES, Network
 from numbadnn.parameters import as_int
+from numbadnn.problems.rnn_network import GATES, Network
 
 #: where ONNX's gates stand in our order, as blocks of rows
 ONNX_GATES = {"rnn_relu": (0,), "rnn_tanh": (0,), "lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}

@@ -1,173 +1,22 @@
-"""The spatial transformer: the sampling grid of an affine map, bilinear sampling at a grid, and their gradients.
+"""The spatial transformer (grid of an affine map, bilinear sampling, their gradients): the public functions.
 
-Four operations, one problem: which operands an operation has stands in ``OPERANDS``. ``spatialtf`` is the grid, then the
-sampler. Grid and image may differ in dtype (a float32 grid of a float16 image keeps the positions exact); whatever is
-computed from both is computed in float64 if either is float64, else in float32.
+``problems/spatial.py`` holds what they ask for.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from numbadnn import dispatch
 from numbadnn.arrays import View
-from numbadnn.dispatch import Request
 from numbadnn.call.operands import check_apart, named_view, output_spec
+from numbadnn.dispatch import Request
 from numbadnn.parameters import LARGEST, real, whole
-from numbadnn.problem import Spec, operand
-
-#: operation -> names of its inputs and of its outputs
-OPERANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "spatialtf_grid": (("theta",), ("grid",)),
-    "spatialtf_grid_grad": (("dgrid",), ("dtheta",)),
-    "spatialtf_sampler": (("img", "grid"), ("y",)),
-    "spatialtf_sampler_grad": (("img", "grid", "dy"), ("dimg", "dgrid")),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class SpatialProblem:
-    """One of the operations of ``OPERANDS``; the operands it does not have are None.
-
-    theta, dtheta (N, 2, 3); grid, dgrid (N, H', W', 2); img, dimg (N, C, H, W); y, dy (N, C, H', W').
-    """
-
-    op: str
-    theta: Spec | None = None
-    img: Spec | None = None
-    grid: Spec | None = None
-    y: Spec | None = None
-    dy: Spec | None = None
-    dtheta: Spec | None = None
-    dimg: Spec | None = None
-    dgrid: Spec | None = None
-
-    @property
-    def inputs(self) -> tuple[Spec, ...]:
-        return tuple(getattr(self, name) for name in OPERANDS[self.op][0])
-
-    @property
-    def outputs(self) -> tuple[Spec, ...]:
-        return tuple(getattr(self, name) for name in OPERANDS[self.op][1])
-
-    @property
-    def output(self) -> Spec:
-        return self.outputs[0]
-
-    @property
-    def accumulator(self) -> str:
-        """What sums are kept in on every backend."""
-        return "float64" if any(s.dtype == "float64" for s in self.inputs) else "float32"
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        if self.op != "spatialtf_grid":
-            return {}
-        n, h, w, _ = self.output.shape
-        return {"out_dims": (n, 1, h, w)}
-
-    @property
-    def flops(self) -> int:
-        per_point = {
-            "spatialtf_grid": 8,
-            "spatialtf_grid_grad": 12,
-            "spatialtf_sampler": 8,
-            "spatialtf_sampler_grad": 24,
-        }
-        return per_point[self.op] * max(s.size for s in (*self.inputs, *self.outputs))
-
-    @property
-    def bytes(self) -> int:
-        return sum(s.size * s.itemsize for s in (*self.inputs, *self.outputs))
-
-    def __str__(self) -> str:
-        names = (*OPERANDS[self.op][0], *OPERANDS[self.op][1])
-        return " ".join([self.op, *(f"{name}={getattr(self, name)}" for name in names)])
-
-    @staticmethod
-    def parse(text: str) -> SpatialProblem:
-        """The inverse of ``str``; gradients may be left out of a line: they are packed like what they are gradients of.
-
-        >>> str(SpatialProblem.parse("spatialtf_grid_grad dgrid=float32:1x4x5x2"))
-        'spatialtf_grid_grad dgrid=float32:1x4x5x2 dtheta=float32:1x2x3'
-        """
-        op, *words = text.split()
-        fields = dict(word.split("=", 1) for word in words if "=" in word)
-        if op not in OPERANDS or len(fields) != len(words):
-            raise ValueError(f"expected one of {', '.join(OPERANDS)} and its operands as name=SPEC, got {text!r}")
-        inputs, outputs = OPERANDS[op]
-        specs = {name: operand(value, result=name in outputs) for name, value in fields.items()}
-        if not set(specs) <= {*inputs, *outputs} or not {*inputs} <= set(specs):
-            raise ValueError(f"expected {op} with {', '.join(inputs)} (and {', '.join(outputs)}), got {text!r}")
-        if op == "spatialtf_grid" and "grid" not in specs:
-            raise ValueError(f"expected {op} with grid=SPEC, which says how many points, got {text!r}")
-        shapes = _shapes(op, {name: spec.shape for name, spec in specs.items()})
-        for name in outputs:
-            like = specs[_LIKE.get(name, inputs[0])]
-            packed = Spec.of(like.dtype, shapes[name], like.layout if name in ("y", "dimg") else "")
-            specs.setdefault(name, packed)
-        for name, spec in specs.items():
-            if spec.shape != shapes[name]:
-                raise ValueError(f"{name}: expected shape {shapes[name]}, got {spec.shape}")
-        if op == "spatialtf_sampler_grad":
-            _check_dy(specs["img"].dtype, specs["dy"].dtype)
-        return SpatialProblem(op, **specs)
-
-
-PROBLEM = SpatialProblem
-
-#: output -> the input whose dtype it has
-_LIKE = {"grid": "theta", "dtheta": "dgrid", "y": "img", "dimg": "img", "dgrid": "grid"}
-
+from numbadnn.problem import Spec
+from numbadnn.problems.spatial import SpatialProblem, check_dy, check_rank, shapes_of
 
 # ---- checking --------------------------------------------------------------------------------------------------------
-
-
-def _rank(name: str, shape: tuple[int, ...], rank: int, axes: str) -> None:
-    if len(shape) != rank:
-        raise ValueError(f"{name}: expected {rank} dimensions {axes}, got {len(shape)} (shape {shape})")
-
-
-def _check_grid(name: str, shape: tuple[int, ...]) -> None:
-    _rank(name, shape, 4, "(N, H', W', 2)")
-    if shape[3] != 2:
-        raise ValueError(f"{name}: expected a last axis of 2 (x, y), got shape {shape}")
-    if 0 in shape[1:]:
-        raise ValueError(f"{name}: expected at least one point an image, got shape {shape}")
-
-
-def _shapes(op: str, known: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The shapes of all operands from those of the inputs (and of the grid where it is made), checked."""
-    if op == "spatialtf_grid":
-        _check_grid("grid", known["grid"])
-        n = known["grid"][0]
-        if known["theta"] != (n, 2, 3):
-            raise ValueError(f"theta: expected shape ({n}, 2, 3), got {known['theta']}")
-        return {"theta": known["theta"], "grid": known["grid"]}
-    if op == "spatialtf_grid_grad":
-        _check_grid("dgrid", known["dgrid"])
-        return {"dgrid": known["dgrid"], "dtheta": (known["dgrid"][0], 2, 3)}
-    img, grid = known["img"], known["grid"]
-    _rank("img", img, 4, "(N, C, H, W)")
-    if 0 in img[1:]:
-        raise ValueError(f"img: expected at least one channel and one pixel, got shape {img}")
-    _check_grid("grid", grid)
-    if grid[0] != img[0]:
-        raise ValueError(f"grid: expected {img[0]} images, as img has, got shape {grid}")
-    y = (*img[:2], *grid[1:3])
-    if op == "spatialtf_sampler":
-        return {"img": img, "grid": grid, "y": y}
-    if known["dy"] != y:
-        raise ValueError(f"dy: expected shape {y}, got {known['dy']}")
-    return {"img": img, "grid": grid, "dy": y, "dimg": img, "dgrid": grid}
-
-
-def _check_dy(img: str, dy: str) -> None:
-    """TypeError where ``dy`` has not the image's dtype, as which it is read."""
-    if dy != img:
-        raise TypeError(f"dy: expected img's dtype {img}, got {dy}")
 
 
 def _outs(out_views: list[View], count: int) -> list[View | None]:
@@ -190,7 +39,7 @@ def _build_grid(views: list[View], out_views: list[View], params: tuple[Any, ...
         raise ValueError(f"out_dims: expected four integers (N, C, H, W), got {dims!r}") from None
     if n < 0 or h < 1 or w < 1:
         raise ValueError(f"out_dims: expected sizes of at least 1, got {dims!r}")
-    _shapes("spatialtf_grid", {"theta": theta.shape, "grid": (n, h, w, 2)})
+    shapes_of("spatialtf_grid", {"theta": theta.shape, "grid": (n, h, w, 2)})
     grid = _packed((n, h, w, 2), theta.dtype, theta, out)
     return Request(SpatialProblem("spatialtf_grid", theta=theta.spec(), grid=grid))
 
@@ -198,7 +47,7 @@ def _build_grid(views: list[View], out_views: list[View], params: tuple[Any, ...
 @dispatch.operation("dgrid")
 def _build_grid_grad(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     (dgrid,), (out,) = views, _outs(out_views, 1)
-    shapes = _shapes("spatialtf_grid_grad", {"dgrid": dgrid.shape})
+    shapes = shapes_of("spatialtf_grid_grad", {"dgrid": dgrid.shape})
     dtheta = _packed(shapes["dtheta"], dgrid.dtype, dgrid, out)
     return Request(SpatialProblem("spatialtf_grid_grad", dgrid=dgrid.spec(), dtheta=dtheta))
 
@@ -206,7 +55,7 @@ def _build_grid_grad(views: list[View], out_views: list[View], params: tuple[Any
 @dispatch.operation("img", "grid")
 def _build_sampler(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     (img, grid), (out,) = views, _outs(out_views, 1)
-    shapes = _shapes("spatialtf_sampler", {"img": img.shape, "grid": grid.shape})
+    shapes = shapes_of("spatialtf_sampler", {"img": img.shape, "grid": grid.shape})
     y = output_spec(shapes["y"], img.dtype, img, out)
     return Request(SpatialProblem("spatialtf_sampler", img=img.spec(), grid=grid.spec(), y=y))
 
@@ -214,8 +63,8 @@ def _build_sampler(views: list[View], out_views: list[View], params: tuple[Any, 
 @dispatch.operation("img", "grid", "dy")
 def _build_sampler_grad(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     (img, grid, dy), (out_img, out_grid) = views, _outs(out_views, 2)
-    _shapes("spatialtf_sampler_grad", {"img": img.shape, "grid": grid.shape, "dy": dy.shape})
-    _check_dy(img.dtype, dy.dtype)
+    shapes_of("spatialtf_sampler_grad", {"img": img.shape, "grid": grid.shape, "dy": dy.shape})
+    check_dy(img.dtype, dy.dtype)
     dimg = output_spec(img.shape, img.dtype, img, out_img)
     dgrid = _packed(grid.shape, grid.dtype, grid, out_grid)
     specs = {"img": img.spec(), "grid": grid.spec(), "dy": dy.spec()}
@@ -324,7 +173,7 @@ def spatialtf(
     try:
         n, c, h, w = img.shape
     except (AttributeError, ValueError, TypeError):
-        _rank("img", named_view(img, "img").shape, 4, "(N, C, H, W)")
+        check_rank("img", named_view(img, "img").shape, 4, "(N, C, H, W)")
         raise
     if not (h and w):
         raise ValueError(f"img: expected rows and columns of at least 1, got shape {tuple(img.shape)}")

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import Policy, Spec, normalised_strides
+from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.registry import Executable, Impl
 
 

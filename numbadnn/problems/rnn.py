@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from numbadnn.problems.rnn_network import Network
 from numbadnn.problem import Spec, contiguous_strides, integer, integers, operand
+from numbadnn.problems.rnn_network import Network
 
 DTYPES = ("float16", "float32", "float64")
 #: the inputs of each operation; those after hx may be absent

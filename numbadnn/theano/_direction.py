@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn import config as options
-from numbadnn.errors import DeterminismError, NotSupportedError, PlanMissError, Refusal
 from numbadnn.call.launch import thread
+from numbadnn.errors import DeterminismError, NotSupportedError, PlanMissError, Refusal
 
 HINTS = (None, "forward", "forward!", "bprop weights", "bprop inputs")
 #: what implementations that go by a gradient are called

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from numbadnn import parameters, shapes
-from numbadnn.errors import warn
 from numbadnn.call.operands import named_view
+from numbadnn.errors import warn
 from numbadnn.ops import conv_build
 from numbadnn.theano import _direction, config
 from numbadnn.theano._named import by_axes, check, compute

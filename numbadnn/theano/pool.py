@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numbadnn
-from numbadnn.ops.pool import MODES, check_windows, mode_of, parameters
+from numbadnn.ops.pool import mode_of, parameters
+from numbadnn.problems.pool import MODES, check_windows
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.library import DnnBase
 

@@ -8,11 +8,11 @@ from typing import Any
 from numbadnn import config
 from numbadnn.call import select
 from numbadnn.errors import is_lack_of_memory
+from numbadnn.measuring.compare import DIRECT
+from numbadnn.measuring.laws import law
 from numbadnn.problem import Policy
 from numbadnn.registry import Impl
-from numbadnn.measuring.compare import DIRECT
 from numbadnn.validate.execute import execute
-from numbadnn.measuring.laws import law
 from numbadnn.validate.oracle import Trial
 
 RUNS = 3

@@ -19,9 +19,9 @@ from functools import partial
 from typing import Any
 
 from numbadnn import config
-from numbadnn.kept import errata
 from numbadnn.call import info
 from numbadnn.cases import Case, all_cases, find, parse
+from numbadnn.kept import errata
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, Impl, implementations
 from numbadnn.validate import levels

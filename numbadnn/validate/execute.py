@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbadnn.host import files as stored
+from numbadnn.measuring.data import Buffer, buffer, untouched
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
-from numbadnn.measuring.data import Buffer, buffer, untouched
 from numbadnn.validate.determinism import fingerprint, same_bits
 
 #: sets of operands that timed runs rotate over on a GPU, so that they are not found in its cache

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import numbadnn
 from numbadnn import dispatch
 from numbadnn.cases.layouts import operand
-from numbadnn.ops.dropout import DropoutState
-from numbadnn.problems.rnn_network import GATES, Network
-from numbadnn.problem import ITEMSIZE
 from numbadnn.measuring.data import buffer
+from numbadnn.problem import ITEMSIZE
+from numbadnn.problems.dropout import DropoutState
+from numbadnn.problems.rnn_network import GATES, Network
 
 LAYOUTS = ("", "", "nhwc", "rows", "reversed", "broadcast", "transposed", "steps", ",unaligned", "rows,unaligned")
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from numbadnn.errors import NotSupportedError, NumbaDNNError
+from numbadnn.measuring.data import Buffer, buffer, make_arrays
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
 from numbadnn.validate import batches
-from numbadnn.measuring.data import Buffer, buffer, make_arrays
 from numbadnn.validate.determinism import fingerprint
 
 RUNS = 5

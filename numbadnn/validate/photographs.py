@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from numbadnn.cases import parse
-from numbadnn.validate.check import Subject
 from numbadnn.measuring.data import buffer
+from numbadnn.validate.check import Subject
 from numbadnn.validate.oracle import Trial, expected
 
 LUMINANCE = np.array([0.299, 0.587, 0.114])

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from numbadnn.call import info
-from numbadnn.measuring import workers
 from numbadnn.cases import Case, find
+from numbadnn.measuring import workers
 from numbadnn.registry import implementations
 from numbadnn.validate import own_data, photographs, report, simulator
 from numbadnn.validate.check import Row, Subject, check, policy_in_force

@@ -17,9 +17,9 @@ import sys
 from typing import Any
 
 from numbadnn.cases import Case, all_cases, find
+from numbadnn.measuring.laws import law
 from numbadnn.registry import FAMILY, Impl, implementations
 from numbadnn.validate.check import DIRECT, Row
-from numbadnn.measuring.laws import law
 from numbadnn.validate.oracle import Trial
 
 #: the smallest case whose work is not below this shows more than one product; a second case may cost at most the other

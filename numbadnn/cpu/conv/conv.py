@@ -1,11 +1,12 @@
 """Convolutions and gradients on the CPU: which of the Numba kernels compute a problem.
 
 A plan is pure integer geometry: lists of filter taps (slice, row and column they add), of terms of the sum (where in the
-image and in the filters each lies), and of phases (``_gather.py``). Whatever the direction, padding, subsample, dilation,
+image and in the filters each lies), and of phases (``gather.py``). Whatever the direction, padding, subsample, dilation,
 flip, groups and strides, they end here; the kernels know only these lists. Groups of few channels (depthwise among them)
-have no product worth making: ``_thin.py`` takes the same lists. Unshared filters have none either (``_unshared.py``). The
-gradient of the filters is ``_filters.py``, of few filters a group ``_thin_filters.py``. Where channels are neighbours in memory
-the products are those of ``_last.py`` and ``_last_filters.py``, whose vectors are channels.
+have no product worth making: ``conv/thin/thin.py`` takes the same lists. Unshared filters have none either
+(``conv/unshared/unshared.py``). The gradient of the filters is ``filters.py``, of few filters a group
+``conv/thin/filters.py``. Where channels are neighbours in memory the products are those of ``conv/last/last.py`` and
+``conv/last/filters.py``, whose vectors are channels.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from numbadnn.cpu.conv.terms import volume
 from numbadnn.cpu.conv.thin.filters_plan import few_filters, plan_few_filters
 from numbadnn.cpu.conv.thin.plan import is_thin, plan_thin
 from numbadnn.cpu.conv.unshared.plan import plan_unshared
-from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
 

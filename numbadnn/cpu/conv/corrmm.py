@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy, Spec
+from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
 

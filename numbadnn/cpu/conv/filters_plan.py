@@ -1,4 +1,4 @@
-"""Plans for ``_filters.py``: the parts of a sum over pixels, and the planes that its rows lie in. Integers alone."""
+"""Plans for ``filters.py``: the parts of a sum over pixels, and the planes that its rows lie in. Integers alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _longest(pixels: int, block: int, planes: Planes, grid: Any) -> int:
 
 
 def parts_of(problem: ConvProblem, vl: int) -> tuple[Any, int]:
-    """Geometry of ``_filters.py``, of volumes, with no planes; and the elements of a part's tiles. ``vl``: lanes of a vector."""
+    """Geometry of ``filters.py``, of volumes, with no planes; and the elements of a part's tiles. ``vl``: lanes of a vector."""
     from numbadnn.cpu.conv import filters as _filters
     from numbadnn.cpu.conv.micro import KC, MR, NV
 
@@ -81,7 +81,7 @@ def parts_of(problem: ConvProblem, vl: int) -> tuple[Any, int]:
 
 
 def plan_filters(problem: ConvProblem) -> Executable:
-    """The gradient with respect to the weights by ``_filters.py``."""
+    """The gradient with respect to the weights by ``filters.py``."""
     from numbadnn.cpu.conv import filters as _filters
     from numbadnn.cpu.conv.micro import KC, MR, NV
     from numbadnn.cpu.lang.vector import VECTOR_BYTES

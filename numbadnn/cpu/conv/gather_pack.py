@@ -1,4 +1,4 @@
-"""The filters of ``_gather.py`` as panels: rows of terms, MR of them side by side. Loading this module imports Numba."""
+"""The filters of ``gather.py`` as panels: rows of terms, MR of them side by side. Loading this module imports Numba."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans for ``_gather.py``: lists of taps, terms and phases, and where filters and images are laid out. Integers alone."""
+"""Plans for ``gather.py``: lists of taps, terms and phases, and where filters and images are laid out. Integers alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numbadnn.registry import Executable
 
 
 def gather_terms(problem: ConvProblem, block: tuple[int, int], rows: int, planes: bool) -> tuple[Any, Terms]:
-    """Geometry and lists of ``_gather.py``, of volumes: the forward direction or the gradient with respect to the inputs.
+    """Geometry and lists of ``gather.py``, of volumes: the forward direction or the gradient with respect to the inputs.
 
     ``planes``: whether images are laid out, or every term is.
     """
@@ -81,7 +81,7 @@ PLANES_WIDE = 32
 
 
 def plan_gather(problem: ConvProblem) -> Executable:
-    """Forward, or the gradient with respect to the inputs, by ``_gather.py``."""
+    """Forward, or the gradient with respect to the inputs, by ``gather.py``."""
     from numbadnn.cpu.conv import gather as _gather
     from numbadnn.cpu.conv import gather_pack as _gather_pack
     from numbadnn.cpu.conv.micro import KC, MR, NV, ROW

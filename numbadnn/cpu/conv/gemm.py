@@ -2,7 +2,7 @@
 
 ``segments`` describes a stretch of pixels of an image under one filter tap as short runs of memory, one list a vector;
 ``pack`` copies rows of the Toeplitz matrix by these lists into a buffer of the size of a cache, converting the type on
-the way; ``unpack`` does the reverse for the result. Between them stands ``microkernel`` (``_micro.py``), a register
+the way; ``unpack`` does the reverse for the result. Between them stands ``microkernel`` (``micro.py``), a register
 tile of MR x NR over KC terms. This is the structure of BLIS (Van Zee and van de Geijn, 2015) with the packing reading
 straight from the image.
 

@@ -1,7 +1,7 @@
 """The gradient of the images where filters are infinite: no product with a position outside y, for there is none.
 
-The products of ``_gather.py`` and ``_last.py`` meet zeros there, and zero times infinity is NaN. (Forward they are the image's
-padding and part of the sum.) Loading this module imports Numba.
+The products of ``gather.py`` and ``conv/last/last.py`` meet zeros there, and zero times infinity is NaN. (Forward they
+are the image's padding and part of the sum.) Loading this module imports Numba.
 """
 
 from __future__ import annotations

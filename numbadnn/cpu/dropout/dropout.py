@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.lang.parallel import address, kernel_of, scratch, thread_count
-from numbadnn.ops.dropout import DropoutProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.dropout import DropoutProblem
 from numbadnn.registry import Executable, Impl, register
 
 

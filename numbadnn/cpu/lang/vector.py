@@ -1,7 +1,7 @@
 """Vectors for Numba's CPU compiler: masked loads and stores, and what is done with them.
 
 Numba has no vector type, but an ``@intrinsic`` may emit LLVM IR, and LLVM has one on every machine. ``Vec`` is such a value as a
-Numba variable; each function below is one operation on it. Memory and ``like`` are as in ``_elements``.
+Numba variable; each function below is one operation on it. Memory and ``like`` are as in ``elements.py``.
 
 Sums are never reassociated; ``multiply_add`` is fused exactly where the machine has an FMA instruction. Loading this module
 imports Numba: only plans do it.

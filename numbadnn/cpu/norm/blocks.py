@@ -1,4 +1,4 @@
-"""What batch normalization makes of an element: formulas for ``_blocks``.
+"""What batch normalization makes of an element: formulas for ``lang/blocks.py``.
 
 ``apply_line``: out = (x - m) * a + b, dy * a + (x - m) * b + c, or dy * a, where ``m``, ``a``, ``b`` and ``c`` are numbers (a run
 of one channel) or lines (a channel for each element). ``add_moments`` and ``add_sums`` add what each element gives to lines.

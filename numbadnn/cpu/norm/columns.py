@@ -1,4 +1,4 @@
-"""Batch normalization where neighbours belong to channels of their own (NHWC, per-activation); see ``_norm.py``."""
+"""Batch normalization where neighbours belong to channels of their own (NHWC, per-activation); see ``loops.py``."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Three steps, each in two shapes of loop. ``moments`` and ``sums`` reduce pieces of the channels: (count, mean, M2), or the sums
 that gradients need; their pieces follow from the problem alone and are joined in order, so that no thread count changes a
-bit. ``apply`` then walks the elements once more. In ``_norm_rows`` a run of neighbouring elements belongs to one channel
-(NCHW), in ``_norm_columns`` to as many channels as it is long (NHWC, per-activation): there a line holds as many rows as fit,
+bit. ``apply`` then walks the elements once more. In ``rows.py`` a run of neighbouring elements belongs to one channel
+(NCHW), in ``columns.py`` to as many channels as it is long (NHWC, per-activation): there a line holds as many rows as fit,
 and what is a number a channel is repeated for each, so that every loop is as long as a line.
 
 Elements are taken from memory itself where it holds what a line would, whole runs at once; results go to a line that is no
@@ -11,9 +11,10 @@ operand's, as a loop that may overwrite what it reads is not vectorised. Element
 float32 or float64, before they are squared: around the mean of the first line of a piece, or the mean given, so that a
 large mean costs nothing. Sums of lines are added in float64.
 
-``kept``, ``outer``, ``red`` and ``step`` hold one element stride for each operand; dtypes are numbers, see ``_typed``. Each
-thread has LINES lines at ``lines``, of like's type. ``direct``: all operands have neighbours, of the type of the array
-``stored``, which are widened and rounded in registers and need no line. Loading this module imports Numba.
+``kept``, ``outer``, ``red`` and ``step`` hold one element stride for each operand; dtypes are numbers, see
+``lang/typed.py``. Each thread has LINES lines at ``lines``, of like's type. ``direct``: all operands have neighbours,
+of the type of the array ``stored``, which are widened and rounded in registers and need no line. Loading this module
+imports Numba.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Batch normalization and its gradients on the CPU: plans, which sort the axes into those averaged over and those kept.
 
-``_norm_table.py`` does what is a number a channel, in float64, the kernels of ``_norm.py`` what is a number an element. Axes
+``table.py`` does what is a number a channel, in float64, the kernels of ``loops.py`` what is a number an element. Axes
 that all operands walk at one step are merged; then the axis closest in memory decides whether a run of neighbours is one
 channel's (rows) or crosses channels (columns).
 """
@@ -16,13 +16,13 @@ import numpy as np
 
 from numbadnn.cpu.lang.axes import Axis, lists, merged, reach
 from numbadnn.cpu.lang.parallel import STORED, address, begins_line, kernel_of, past_caches, scratch, thread_count
-from numbadnn.ops.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.registry import Executable, Impl, register
 
 #: pieces that all channels are reduced in together, at least
 PIECES = 64
-#: channels that ``_norm.py`` takes together in columns, and lines of as many elements that a piece there has at least
+#: channels that ``loops.py`` takes together in columns, and lines of as many elements that a piece there has at least
 STRIP, LINES = 1024, 64
 
 
@@ -74,7 +74,7 @@ def _codes(*specs: Spec) -> np.ndarray:
 
 
 class _Steps:
-    """The kernels (``_norm.py``) of one problem, as functions of addresses."""
+    """The kernels (``loops.py``) of one problem, as functions of addresses."""
 
     def __init__(self, problem: NormProblem, way: Walk, double: bool) -> None:
         """``double``: lines are of float64."""

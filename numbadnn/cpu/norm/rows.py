@@ -1,4 +1,4 @@
-"""Batch normalization where a run of neighbours belongs to one channel (NCHW); what each kernel does says ``_norm.py``."""
+"""Batch normalization where a run of neighbours belongs to one channel (NCHW); what each kernel does says ``loops.py``."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Each element is in one window, so that the vector of windows (``pairs``: along a row, two columns each) or of channels
 (``cells``) that looks for its maxima has them in registers when it writes the gradient of the very elements that it read:
-what ``_pool_grad.py`` keeps in a ring between its two steps is not needed. What no window reaches is 0. Names as there.
+what ``grad.py`` keeps in a ring between its two steps is not needed. What no window reaches is 0. Names as there.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The gradient of pooling on strided memory, which gathers what each element of the image is given: jobs, and sums of shares.
 
-Two steps, in the two shapes of loop of ``_pool.py`` (``_pool_grad_rows``, ``_pool_grad_cells``). For a row of windows,
+Two steps, in the two shapes of loop of ``loops.py`` (``grad_rows.py``, ``grad_cells.py``). For a row of windows,
 ``windows`` keeps each one's share (dy, divided for averages) and, of a maximum, the number within the window of the element
 that gets it. For a row of the image, ``elements`` then adds up, window by window in order, the shares each element gets, and
 rounds once. The rows of windows are kept in a ring: as many as overlap one row of the image, for a few slices at a time. So x,
 dy and dx pass through memory once, and no two threads write to one element, however the image is cut into bands of rows.
 
-Names as in ``_pool.py``; ``ds``: strides of dx. Loading this module imports Numba.
+Names as in ``loops.py``; ``ds``: strides of dx. Loading this module imports Numba.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The gradient of pooling where channels are neighbours: a vector of channels at a time (``_pool_grad``)."""
+"""The gradient of pooling where channels are neighbours: a vector of channels at a time (``grad.py``)."""
 
 from __future__ import annotations
 

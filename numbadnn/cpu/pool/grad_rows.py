@@ -1,6 +1,6 @@
-"""The gradient of pooling along rows of columns at any step: a vector of windows, or of elements, at a time (``_pool_grad``).
+"""The gradient of pooling along rows of columns at any step: a vector of windows, or of elements, at a time (``grad.py``).
 
-Rows of the image are taken apart into lines (``_pool_lines``); the sums of two phases of columns are put together again where
+Rows of the image are taken apart into lines (``lines.py``); the sums of two phases of columns are put together again where
 neighbours in memory are every second column's.
 """
 

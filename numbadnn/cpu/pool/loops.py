@@ -1,7 +1,7 @@
 """Pooling on strided memory: kernels. Sums are kept in float32, for float64 data in float64.
 
 Two shapes of loop. ``cells``: channels are neighbours; a window is reduced for a vector of channels at once. ``rows``:
-anything else, best where columns are neighbours; each row of the image is split into lines (``_pool_lines.py``), in which
+anything else, best where columns are neighbours; each row of the image is split into lines (``lines.py``), in which
 an element of all windows along it is a run, and a vector of windows is reduced at once.
 
 ``kind``: 0 maximum, 1 sum, 2 average over the whole window, 3 over what is inside the image. ``shape`` holds the numbers

@@ -1,4 +1,4 @@
-"""pool and pool_grad on the CPU: plans, which choose by what lies closest in memory between the loops of ``_pool.py``."""
+"""pool and pool_grad on the CPU: plans, which choose by what lies closest in memory between the loops of ``loops.py``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from numbadnn.cpu.lang.parallel import (
     scratch,
     thread_count,
 )
-from numbadnn.ops.pool import PoolProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.pool import PoolProblem
 from numbadnn.registry import Executable, Impl, register
 
 KINDS = {"max": 0, "max_deterministic": 0, "sum": 1, "average_inc_pad": 2, "average_exc_pad": 3}
@@ -54,7 +54,7 @@ def _windows_over(n: int, outputs: int, window: int, stride: int, pad: int) -> n
 
 
 class _Geometry:
-    """What both operations' kernels are told: see ``_pool.py``."""
+    """What both operations' kernels are told: see ``loops.py``."""
 
     def __init__(self, problem: PoolProblem) -> None:
         self.image, self.outputs = _three(problem.x.shape[2:], 1), _three(problem.y.shape[2:], 1)
@@ -87,7 +87,7 @@ class _Geometry:
 
 
 def plan(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
-    """Either operation, by one of the kernels of ``_pool.py`` and ``_pool_grad_*.py``."""
+    """Either operation, by one of the kernels of ``loops.py`` and ``_pool_grad_*.py``."""
     run, facts = (_plan_pool if problem.op == "pool" else _plan_grad)(problem)
     return Executable(run, determinism="gpu_to_gpu", facts={"kernel": facts})
 
@@ -118,7 +118,7 @@ def _plan_pool(problem: PoolProblem) -> tuple[Any, str]:
 
 
 def _disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> bool:
-    """Whether ``_pool_disjoint.py`` takes it: maxima of windows that neither overlap nor reach into padding, without gaps."""
+    """Whether ``disjoint.py`` takes it: maxima of windows that neither overlap nor reach into padding, without gaps."""
     apart = g.kind == 0 and g.window == g.stride and set(g.pad) == {0}
     inside = all(0 < o * k <= n for o, k, n in zip(g.outputs, g.window, g.image, strict=True))
     specs = [s for s in (problem.x, problem.dy, problem.dx) if s is not None]

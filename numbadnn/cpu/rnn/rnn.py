@@ -1,7 +1,7 @@
 """Recurrent networks on the CPU: one matrix product of each layer for all steps, then a product and a gate kernel a
 step.
 
-Products are NumPy's (BLAS) in float32, in float64 for float64 data; everything else is in ``_rnn.py``. float16 is
+Products are NumPy's (BLAS) in float32, in float64 for float64 data; everything else is in ``loops.py``. float16 is
 widened on the way in and rounded once on the way out. The reserve holds, in that wider type, each layer's y and each
 cell's gates.
 """
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.lang.parallel import Kernel, kernel_of
+from numbadnn.problem import Policy
 from numbadnn.problems.rnn import RnnProblem
 from numbadnn.problems.rnn_network import KEPT
-from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
 NAME = "cpu.rnn"

@@ -1,7 +1,7 @@
 """The gradient of softmax, dx = y * (dy - sum of dy * y), where neighbours lie side by side: no scratch for what is read.
 
-As in ``_softmax.py``, whose sums these are to the bit: ``rows`` sum over neighbours, ``columns`` for each of a strip of them.
-Blocks are widened in registers (``_blocks``), so that elements of 16 bits cost no pass of their own. Loading this module
+As in ``loops.py``, whose sums these are to the bit: ``rows`` sum over neighbours, ``columns`` for each of a strip of them.
+Blocks are widened in registers (``lang/blocks.py``), so that elements of 16 bits cost no pass of their own. Loading this module
 imports Numba.
 """
 

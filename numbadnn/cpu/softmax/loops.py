@@ -8,7 +8,7 @@ Sums are taken in blocks, in an order that follows from the length alone, so tha
 count changes a bit. Scratch is at ``lines``, of like's type, float32 or float64: what everything is computed in.
 
 ``kind``: 0 softmax, 1 log-softmax, 2 gradient of softmax, 3 gradient of log-softmax. ``a`` is x, or dy; ``b`` is x, or
-the forward output; ``code`` is their dtype's number, see ``_typed``. Loading this module imports Numba.
+the forward output; ``code`` is their dtype's number, see ``lang/typed.py``. Loading this module imports Numba.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """softmax and softmax_grad on the CPU: plans, which sort the axes into those summed over and those kept.
 
 Axes that all operands walk at one step are merged; then the axis closest in memory decides between the two loops of
-``_softmax.py``: over rows, or over strips of columns. ``fast`` subtracts the maximum as ``accurate`` does.
+``loops.py``: over rows, or over strips of columns. ``fast`` subtracts the maximum as ``accurate`` does.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from numbadnn.cpu.lang.parallel import (
     scratch,
     thread_count,
 )
-from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.softmax import SoftmaxProblem
 from numbadnn.registry import Executable, Impl, register
 
 #: elements of short rows that are taken together; a single row up to ROW is kept whole
@@ -67,7 +67,7 @@ def walk(problem: SoftmaxProblem) -> Walk:
 
 
 def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executable:
-    """Either operation, by one of the kernels of ``_softmax.py`` or ``_softmax_gradient.py``."""
+    """Either operation, by one of the kernels of ``loops.py`` or ``gradient.py``."""
     from numbadnn.cpu.lang.typed import CODE
     from numbadnn.cpu.softmax import gradient as _softmax_gradient
     from numbadnn.cpu.softmax import loops as _softmax

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, thread_count
-from numbadnn.ops.spatial import OPERANDS, SpatialProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.spatial import OPERANDS, SpatialProblem
 from numbadnn.registry import Executable, Impl, register
 
 #: accumulators of the gradient in the image that one job holds, about: 4 MB where channels lie next to each other, else 1 MB

@@ -1,7 +1,7 @@
 """bilinear_upsampling and its gradient on the CPU: tables of samples and weights, and how images are cut into jobs.
 
-Where channels lie next to each other in memory (NHWC) a pixel is taken whole, by ``_upsample_channels``; else each channel
-is a plane of its own, by ``_upsample_planes``. Nothing depends on the number of threads but which of them does a job.
+Where channels lie next to each other in memory (NHWC) a pixel is taken whole, by ``channels.py``; else each channel
+is a plane of its own, by ``planes.py``. Nothing depends on the number of threads but which of them does a job.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from numbadnn.cpu.lang.parallel import (
     scratch,
     thread_count,
 )
-from numbadnn.ops.upsample import UpsampleProblem, source
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.upsample import UpsampleProblem, source
 from numbadnn.registry import Executable, Impl, register
 
 #: fewer channels than these are planes: 3 are three times faster so

@@ -3,8 +3,8 @@
 Our kernels are hundreds of small functions written into one (``inline="always"``): thousands of statements in hundreds of
 blocks. numba-cuda 0.30 looks at all of them for every variable, copies a function's names with every block of it, repeats
 the frontend for each call of the same function, finds what is alive after every pass, and types and lowers each ``a + b``
-as if it had never seen one. Inside ``quick()`` the parts that repeat are replaced: what is inlined in ``_compile_inline``, the
-passes in ``_compile_passes``, the tables that remember here. Another version of numba-cuda is left as it is, and slower.
+as if it had never seen one. Inside ``quick()`` the parts that repeat are replaced: what is inlined in ``compile_inline.py``, the
+passes in ``compile_passes.py``, the tables that remember here. Another version of numba-cuda is left as it is, and slower.
 """
 
 from __future__ import annotations

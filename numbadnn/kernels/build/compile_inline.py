@@ -1,4 +1,4 @@
-"""Inlining of numba-cuda 0.30, each function read once and copied cheaply (see ``_compile``).
+"""Inlining of numba-cuda 0.30, each function read once and copied cheaply (see ``compile.py``).
 
 Numba ran its frontend for each call of a function, copied what came out twice, and looked through the copy for each of
 renaming, moving labels and replacing arguments. Here the frontend runs once for each function that a kernel calls, and one

@@ -2,7 +2,7 @@
 
 ``Kernel`` names a function to be compiled: function -> PTX -> machine code (kept on disk) -> loaded once a process.
 ``Kernel.prepare`` fixes everything but the addresses and the stream, and gives a ``Launch``: one call is then one compiled host
-function (``_shim``), about 2.5 us where Numba's own launch takes 33. A ``Launch`` belongs to one thread: its argument
+function (``shim.py``), about 2.5 us where Numba's own launch takes 33. A ``Launch`` belongs to one thread: its argument
 buffer is rewritten by each call while the GIL is dropped.
 
 >>> launch = kernel.prepare(device, grid=(64, 1, 1), block=(256, 1, 1), scalars=(n, strides))    # doctest: +SKIP
@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from numbadnn.errors import NumbaDNNError
-from numbadnn.kernels.build import cache as _cache
 from numbadnn.gpu import driver as _driver
+from numbadnn.gpu.context import ensure_context, primary_context
+from numbadnn.kernels.build import cache as _cache
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.assemble import assemble, toolchain
-from numbadnn.gpu.context import ensure_context, primary_context
 from numbadnn.kernels.build.prepared import Launch, driver_addresses, pack, sequence
 
 _MAX_SHARED_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -63,9 +63,10 @@ class Kernel:
     """One specialisation of a kernel.
 
     ``name`` says everything that its code depends on besides the sources, and is its identity. ``parameters`` is text as
-    in ``_cuda``; the addresses come first. ``build()`` gives the Python function; it is only called to compile. One that is
-    ``early`` starts before the kernel before it on the stream has ended, where a GPU can (Hopper's programmatic dependent
-    launch): it calls ``wait_for_previous`` before it touches what that one writes, or anything else does that may still run.
+    in ``lang/cuda.py``; the addresses come first. ``build()`` gives the Python function; it is only called to compile.
+    One that is ``early`` starts before the kernel before it on the stream has ended, where a GPU can (Hopper's
+    programmatic dependent launch): it calls ``wait_for_previous`` before it touches what that one writes, or anything
+    else does that may still run.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """A kernel with everything fixed but its addresses, which one compiled host call launches.
 
-``pack`` lays the parameters out as the driver reads them; a ``Launch`` is that buffer and the record that ``_shim`` calls the
+``pack`` lays the parameters out as the driver reads them; a ``Launch`` is that buffer and the record that ``shim.py`` calls the
 driver with; a ``sequence`` is several of them in one call.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from numbadnn.gpu import driver as _driver
-from numbadnn.kernels.build import simulate
 from numbadnn.gpu.context import ensure_context
+from numbadnn.kernels.build import simulate
 
 _FORMATS = {"ptr": "q", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
 _MAP_BYTES, _MAP_ALIGN = 128, 64

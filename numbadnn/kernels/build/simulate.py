@@ -87,8 +87,8 @@ def run(problem: Any, arrays: tuple[Any, ...], name: str = "", policy: Policy | 
     if not active():
         raise RuntimeError("expected a process started with NUMBA_ENABLE_CUDASIM=1")
     from numbadnn.kernels.lang import access as _access
-    from numbadnn.registry import implementations
     from numbadnn.measuring.data import buffer, untouched
+    from numbadnn.registry import implementations
     from numbadnn.validate.execute import targets, words
 
     candidates = [i for i in implementations(problem.op) if i.backend == "numba" and name in ("", i.name)]

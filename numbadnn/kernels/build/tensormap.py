@@ -13,8 +13,8 @@ import re
 from typing import Any
 
 from numbadnn.gpu import driver as _driver
-from numbadnn.kernels.build import simulate
 from numbadnn.gpu.context import ensure_context
+from numbadnn.kernels.build import simulate
 
 #: CUtensorMapDataType; "tf32" is float32 in memory, rounded by the copy
 DATA_TYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9, "tf32": 11}

@@ -1,6 +1,6 @@
 """``numba.direct``: the readable reference convolution on the GPU; every case, three directions, fixed summation order.
 
-This file is the host side: it turns a ``ConvProblem`` into the arguments of one of the kernels of ``_conv_kernels``.
+This file is the host side: it turns a ``ConvProblem`` into the arguments of one of the kernels of ``device/direct.py``.
 Strides, padding, dilation, groups and unshared filters are run-time arguments, so that a process compiles one kernel per
 direction, number of axes, dtype and index width. Threads are numbered along the memory of what they write (read, for the
 weights' gradient), NCHW or NHWC.
@@ -16,8 +16,8 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of, device_reason, reach_reason
-from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
 THREADS = 256
@@ -62,7 +62,7 @@ def _space(problem: ConvProblem, policy: Policy) -> list[DirectConfig]:
 
 
 def kernel(body: str, axes: int, dtype: str, acc: str, wide: bool) -> Kernel:
-    """The kernel of one direction (a function of ``_conv_kernels``), data type, accumulator and index width."""
+    """The kernel of one direction (a function of ``device/direct.py``), data type, accumulator and index width."""
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels.conv.device import direct as _conv_kernels

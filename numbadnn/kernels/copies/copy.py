@@ -2,7 +2,7 @@
 
 Each ``plan_`` function prepares one launch for one device and thread and returns a function of addresses and a stream. Axes
 that lie together in memory are folded into one, and where all is aligned a copy moves 16 bytes a thread. A change of layout,
-where what lies together in the source does not in the destination, goes through tiles in shared memory (``_turn_kernels``).
+where what lies together in the source does not in the destination, goes through tiles in shared memory (``device/turn.py``).
 
 >>> pad = plan_copy(x, padded, offset=(0, 0, 1, 1), device=0)           # doctest: +SKIP
 >>> pad(x_address, padded_address, stream)                              # doctest: +SKIP
@@ -145,7 +145,7 @@ def _turned(axes: list[Axis]) -> list[Axis]:
 
 
 def turn_kernel(size: int, pairs: bool) -> Kernel:
-    """The kernel of ``_turn_kernels`` for elements of ``size`` bytes, or for pairs of two bytes each."""
+    """The kernel of ``device/turn.py`` for elements of ``size`` bytes, or for pairs of two bytes each."""
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels.copies.device import turn as _turn_kernels

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from numbadnn.kernels.copies.copy import plan_copy
-from numbadnn.problems.rnn import RnnProblem
 from numbadnn.problem import Spec, contiguous_strides
+from numbadnn.problems.rnn import RnnProblem
 from numbadnn.registry import Executable
 
 ALIGN = 256

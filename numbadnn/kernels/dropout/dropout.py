@@ -14,8 +14,8 @@ from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LIMIT32, device_reason
-from numbadnn.ops.dropout import DropoutProblem
 from numbadnn.problem import ITEMSIZE, Policy, Spec
+from numbadnn.problems.dropout import DropoutProblem
 from numbadnn.registry import Executable, Impl, register
 
 THREADS = 256

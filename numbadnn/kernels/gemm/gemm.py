@@ -1,9 +1,9 @@
 """C = alpha * A * B + beta * C on the GPU, for other kernels to stand on: any sizes, strides, batch, a fixed order of sums.
 
-``plan_gemm(problem, device)`` gives an Executable on raw addresses. Three kernels: ``_gemm_wgmma`` for float16, bfloat16 and
-TF32 on Hopper, fed by TMA; ``_gemm_async`` for float32 and float64, by fused multiply-adds or by warp-wide tensor-core
-instructions (TF32, float64), fed by asynchronous copies; ``_gemm_tiles`` for 16-bit types elsewhere, which TF32 holds exactly.
-Sums are kept in float32, those of float64 in float64.
+``plan_gemm(problem, device)`` gives an Executable on raw addresses. Three kernels: ``device/wgmma.py`` for float16, bfloat16 and
+TF32 on Hopper, fed by TMA; ``device/async_.py`` for float32 and float64, by fused multiply-adds or by warp-wide tensor-core
+instructions (TF32, float64), fed by asynchronous copies; ``device/tiles.py`` for 16-bit types elsewhere, which TF32
+holds exactly. Sums are kept in float32, those of float64 in float64.
 
 >>> launch = plan_gemm(GemmProblem.of(64, 32, 16, "float32"), device=0)       # doctest: +SKIP
 >>> launch.direct(stream, a_address, b_address, c_address)                      # doctest: +SKIP

@@ -1,7 +1,7 @@
 """The door to numba.cuda: types, compilation to PTX, intrinsics, and whether the CUDA simulator stands in for it.
 
 Kernels are written against these names, so that another compiler with the same model (numba-cuda's successor has
-another import name) is one file's work; ``_compile`` makes the compiler faster, no more. Under the simulator
+another import name) is one file's work; ``build/compile.py`` makes the compiler faster, no more. Under the simulator
 (``NUMBA_ENABLE_CUDASIM=1``) kernels run as plain Python: the integer types then check their range, so that an index that
 would wrap on the GPU raises there. Importing this module imports Numba: do it inside functions. A kernel's parameters
 are written as text, so that a kernel whose binary is on disk needs no compiler: ``"ptr ptr i32*4 f32"`` is two addresses,

@@ -1,7 +1,7 @@
 """Hopper's instructions as functions: barriers in shared memory, the tensor copy engine (TMA), and wgmma.
 
 Shared memory is addressed by 32-bit numbers, from ``shared_start()`` on. Each instruction has a twin in
-``_hopper_twins`` for the CUDA simulator, which moves real bytes: the same kernel source runs there. Needs sm_90a.
+``hopper_twins.py`` for the CUDA simulator, which moves real bytes: the same kernel source runs there. Needs sm_90a.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the instructions of ``_hopper`` do, in Python, under the CUDA simulator: bytes of shared memory, phases, tiles.
+"""What the instructions of ``hopper.py`` do, in Python, under the CUDA simulator: bytes of shared memory, phases, tiles.
 
 A block's shared memory and barriers hang on the simulator's manager of the block. Copies are complete when they are
 asked for, which a kernel may rely on no less than on their being late; where all wait on barriers that are never completed,

@@ -10,7 +10,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.norm.layout import FARTHEST, Axis, accumulator, layout_of, uniform_reason
-from numbadnn.ops.norm import NormProblem
+from numbadnn.problems.norm import NormProblem
 
 #: blocks that a reduction is split into: one wave, of three or (16-bit data) two a multiprocessor on 132 of them
 BLOCKS, FEWER = 396, 264

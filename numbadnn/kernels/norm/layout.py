@@ -10,8 +10,8 @@ import functools
 import math
 from typing import NamedTuple
 
-from numbadnn.ops.norm import NormProblem
 from numbadnn.problem import Spec
+from numbadnn.problems.norm import NormProblem
 
 #: more elements of a channel (or rows) than all blocks take at a time: indices go as far beyond the last
 FARTHEST = 1 << 22

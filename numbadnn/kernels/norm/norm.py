@@ -19,8 +19,8 @@ from numbadnn.kernels.norm import columns as norm_columns
 from numbadnn.kernels.norm import planes as norm_planes
 from numbadnn.kernels.norm import strided as norm_strided
 from numbadnn.kernels.norm.layout import accumulator
-from numbadnn.ops.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.problem import ITEMSIZE, Policy
+from numbadnn.problems.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.registry import Executable, Impl, register
 
 #: channels a block of the kernels in ``device/finish.py``, and parts that a thread of theirs fetches at once

@@ -11,7 +11,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.norm.layout import FARTHEST, Axis, Layout, accumulator, layout_of, uniform_reason
-from numbadnn.ops.norm import TRAIN, NormProblem
+from numbadnn.problems.norm import TRAIN, NormProblem
 
 #: blocks that a reduction is split into where channels are few: one wave, of four a multiprocessor on 132 of them (gradients
 #: of 16-bit data: three); a second wave that is not full would cost as much as the first

@@ -1,4 +1,4 @@
-"""``numba.norm_strided``: batch normalization over any strides, dtypes and sizes. The host side of ``_norm_strided``."""
+"""``numba.norm_strided``: batch normalization over any strides, dtypes and sizes. The host side of ``device/strided.py``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.norm.layout import Axis, accumulator, layout_of
-from numbadnn.ops.norm import TEST, TRAIN, NormProblem
+from numbadnn.problems.norm import TEST, TRAIN, NormProblem
 
 
 @dataclass(frozen=True, slots=True)

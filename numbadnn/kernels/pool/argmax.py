@@ -1,4 +1,4 @@
-"""``numba.pool_argmax``: the gradient of max pooling whose windows overlap. The host side of ``_pool_argmax``."""
+"""``numba.pool_argmax``: the gradient of max pooling whose windows overlap. The host side of ``device/argmax.py``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.pool import walk as pool_walk
 from numbadnn.kernels.pool.tiles import Piece
 from numbadnn.kernels.pool.walk import WalkConfig
-from numbadnn.ops.pool import PoolProblem
 from numbadnn.problem import ITEMSIZE
+from numbadnn.problems.pool import PoolProblem
 
 Two = tuple[int, int]
 #: bytes of codes a block may keep

@@ -22,8 +22,8 @@ from numbadnn.kernels.pool import argmax as pool_argmax
 from numbadnn.kernels.pool import strided as pool_strided
 from numbadnn.kernels.pool import tiles as pool_tiles
 from numbadnn.kernels.pool import walk as pool_walk
-from numbadnn.ops.pool import PoolProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.pool import PoolProblem
 from numbadnn.registry import Executable, Impl, register
 
 OPS = ("pool", "pool_grad")

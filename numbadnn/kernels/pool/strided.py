@@ -1,4 +1,4 @@
-"""``numba.pool_strided``: pooling and its gradient on any strides and windows. The host side of ``_pool_strided``."""
+"""``numba.pool_strided``: pooling and its gradient on any strides and windows. The host side of ``device/strided.py``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.pool.tiles import KINDS, three
-from numbadnn.ops.pool import PoolProblem
 from numbadnn.problem import ITEMSIZE, Spec
+from numbadnn.problems.pool import PoolProblem
 
 #: a kernel with its grid and its arguments
 Prepared = tuple[Kernel, tuple[int, int, int], tuple[Any, ...]]

@@ -1,4 +1,4 @@
-"""``numba.pool_tiles``: pooling and its gradient on packed images, held in registers. The host side of ``_pool_tiles``."""
+"""``numba.pool_tiles``: pooling and its gradient on packed images, held in registers. The host side of ``device/tiles.py``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from numbadnn.kernels.build.launch import Kernel, blocks, reciprocal
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.ops.pool import PoolProblem
 from numbadnn.problem import ITEMSIZE, Spec
+from numbadnn.problems.pool import PoolProblem
 
 Three = tuple[int, int, int]
 #: mode of a problem -> kind of a kernel
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TilesConfig:
-    """All that a kernel is built for: ``kind`` is max, sum, average_inc or average_exc; see ``_pool_tiles``.
+    """All that a kernel is built for: ``kind`` is max, sum, average_inc or average_exc; see ``device/tiles.py``.
 
     ``vec`` columns an access of x (and dx), ``vec_y`` of dy; ``lanes`` cells an access where channels are last, else 1.
     ``whole``: rows of what is written are multiples of a tile's. ``check_rows``: a tile reaches outside the rows; ``past_x``,

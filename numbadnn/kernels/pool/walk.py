@@ -1,4 +1,4 @@
-"""The gradient of overlapping maxima by threads that each keep all they need: the host side of ``_pool_walk``."""
+"""The gradient of overlapping maxima by threads that each keep all they need: the host side of ``device/walk.py``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
-from numbadnn.ops.pool import PoolProblem
+from numbadnn.problems.pool import PoolProblem
 
 Two = tuple[int, int]
 THREADS = 128
@@ -74,8 +74,8 @@ class WalkConfig:
 
     A thread takes ``spread`` cells (of ``stride`` columns) side by side, ``lanes`` channels of them, and walks down ``drop``
     strips, of ``stride`` rows each. ``most``, ``vec_dx``: columns an access of x and dy, of dx. ``ahead``: the next strip is read
-    before this one is used. ``paired``: two 16-bit numbers go together (``_pool_walk_pairs``). The extents of an image, ``cells``
-    channels together, are frozen too.
+    before this one is used. ``paired``: two 16-bit numbers go together (``device/walk_pairs.py``). The extents of an
+    image, ``cells`` channels together, are frozen too.
     """
 
     window: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""All steps of a recurrent layer in one launch: the host side of ``_rnn_persist``, and when it is worth it.
+"""All steps of a recurrent layer in one launch: the host side of ``device/persist.py``, and when it is worth it.
 
 The blocks of a launch wait for each other, so all of them must be on the GPU at once: the launch is cooperative, and no
 larger than the number of multiprocessors. More sequences than fit go one launch after another.
@@ -19,8 +19,8 @@ from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.copies.copy import plan_fill
 from numbadnn.kernels.gemm.gemm import multiprocessors
-from numbadnn.problems.rnn_network import GATES
 from numbadnn.problem import ITEMSIZE, Spec
+from numbadnn.problems.rnn_network import GATES
 
 THREADS, WARPS = 256, 8
 #: counters of a launch, one for each tile of sequences, and the bytes between them

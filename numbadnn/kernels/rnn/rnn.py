@@ -15,8 +15,8 @@ from numbadnn.kernels.rnn import persist as rnn_persist
 from numbadnn.kernels.rnn import steps as rnn_steps
 from numbadnn.kernels.rnn.passes import plan_backward, plan_forward
 from numbadnn.kernels.rnn.sizes import Memory, Sizes, accumulator, kept_memory, space_memory
-from numbadnn.problems.rnn import RnnProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.rnn import RnnProblem
 from numbadnn.registry import Executable, Impl, register
 
 NAME = "numba.rnn"

@@ -12,9 +12,9 @@ from typing import Any
 
 from numbadnn.kernels.copies.pack import padded
 from numbadnn.kernels.gemm.gemm import GemmProblem, plan_gemm
+from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.rnn import RnnProblem
 from numbadnn.problems.rnn_network import KEPT
-from numbadnn.problem import ITEMSIZE, Policy
 
 
 def accumulator(dtype: str) -> str:

@@ -1,5 +1,5 @@
 """The steps of a recurrent layer: all in one launch where ``rnn_persist`` takes them, else one launch a step of
-``_rnn_step``."""
+``device/step.py``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.rnn import persist as rnn_persist
-from numbadnn.problems.rnn_network import GATES
 from numbadnn.problem import ITEMSIZE
+from numbadnn.problems.rnn_network import GATES
 
 TILE, THREADS = 16, 256
 #: lengths that one launch carries as parameters
@@ -32,7 +32,7 @@ _PARAMETERS = {
 
 @functools.cache
 def kernel(what: str, mode: str, dtype: str, has_lengths: bool = False) -> Kernel:
-    """One of the kernels of ``_rnn_step`` and ``_rnn_around`` for a mode and a type."""
+    """One of the kernels of ``device/step.py`` and ``device/around.py`` for a mode and a type."""
     acc = "float64" if dtype == "float64" else "float32"
 
     def build() -> Callable[..., None]:

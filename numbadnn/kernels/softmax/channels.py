@@ -1,4 +1,4 @@
-"""``numba.softmax_channels``: softmax across NCHW channels, held in registers. The host side of ``_softmax_channels``."""
+"""``numba.softmax_channels``: softmax across NCHW channels, held in registers. The host side of ``device/channels.py``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.softmax.layout import Prepared, aligned, layout_of, operand_count, room, softmax_kernel, two
-from numbadnn.ops.softmax import SoftmaxProblem
+from numbadnn.problems.softmax import SoftmaxProblem
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelsConfig:
-    """``lanes`` threads of ``vec`` positions x ``parts`` threads of ``count`` channels; see ``_softmax_channels``."""
+    """``lanes`` threads of ``vec`` positions x ``parts`` threads of ``count`` channels; see ``device/channels.py``."""
 
     vec: int
     lanes: int

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Spec
+from numbadnn.problems.softmax import SoftmaxProblem
 
 
 class Axis(NamedTuple):

@@ -1,4 +1,4 @@
-"""``numba.softmax_long``: softmax of long rows along memory, in shared memory. The host side of ``_softmax_long``."""
+"""``numba.softmax_long``: softmax of long rows along memory, in shared memory. The host side of ``device/long.py``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numbadnn.kernels.softmax.layout import (
     softmax_kernel,
     two,
 )
-from numbadnn.ops.softmax import SoftmaxProblem
+from numbadnn.problems.softmax import SoftmaxProblem
 
 LENGTH_LIMIT = 2**30
 STATIC = 2 * 32 * 8  # of the reductions

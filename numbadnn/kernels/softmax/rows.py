@@ -1,4 +1,4 @@
-"""``numba.softmax_rows``: softmax of rows along memory, held in registers. The host side of ``_softmax_rows``."""
+"""``numba.softmax_rows``: softmax of rows along memory, held in registers. The host side of ``device/rows.py``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numbadnn.kernels.softmax.layout import (
     softmax_kernel,
     two,
 )
-from numbadnn.ops.softmax import SoftmaxProblem
+from numbadnn.problems.softmax import SoftmaxProblem
 
 #: bytes of shared memory for the sums of every warp
 STATIC = 256

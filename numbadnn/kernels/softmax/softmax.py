@@ -24,8 +24,8 @@ from numbadnn.kernels.softmax import rows as softmax_rows
 from numbadnn.kernels.softmax import strided as softmax_strided
 from numbadnn.kernels.softmax import tiles as softmax_tiles
 from numbadnn.kernels.softmax.layout import shared_room
-from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import ITEMSIZE, Policy, Spec
+from numbadnn.problems.softmax import SoftmaxProblem
 from numbadnn.registry import Executable, Impl, register
 
 OPS = ("softmax", "softmax_grad")

@@ -1,4 +1,4 @@
-"""``numba.softmax_strided``: softmax over any strides, rows of any length. The host side of ``_softmax_strided``."""
+"""``numba.softmax_strided``: softmax over any strides, rows of any length. The host side of ``device/strided.py``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.softmax.layout import Axis, Prepared, layout_of, operand_count, operands, softmax_kernel
-from numbadnn.ops.softmax import SoftmaxProblem
+from numbadnn.problems.softmax import SoftmaxProblem
 
 
 @dataclass(frozen=True, slots=True)
 class StridedConfig:
-    """``lanes`` rows x ``parts`` threads a row, axes the kernel is built for; see ``_softmax_strided``."""
+    """``lanes`` rows x ``parts`` threads a row, axes the kernel is built for; see ``device/strided.py``."""
 
     kept: int
     reduced: int

@@ -1,4 +1,4 @@
-"""``numba.softmax_tiles``: softmax across many NCHW channels, in shared memory. The host side of ``_softmax_tiles``."""
+"""``numba.softmax_tiles``: softmax across many NCHW channels, in shared memory. The host side of ``device/tiles.py``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numbadnn.kernels.softmax.layout import (
     softmax_kernel,
     two,
 )
-from numbadnn.ops.softmax import SoftmaxProblem
+from numbadnn.problems.softmax import SoftmaxProblem
 
 
 @dataclass(frozen=True, slots=True)

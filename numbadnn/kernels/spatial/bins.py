@@ -1,6 +1,6 @@
 """Configurations of the kernels that sort points into the cells of an image, and what their launches are made of.
 
-The host side of ``_spatial_bins`` and ``_spatial_stripe``, and where the bins lie in the workspace.
+The host side of ``device/bins.py`` and ``device/stripe.py``, and where the bins lie in the workspace.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from numbadnn.kernels.build.launch import reciprocal
 from numbadnn.kernels.spatial.layout import THREADS, Step, halves, real, step
-from numbadnn.ops.spatial import SpatialProblem
 from numbadnn.problem import ITEMSIZE, Spec
+from numbadnn.problems.spatial import SpatialProblem
 
 #: threads of the kernel that makes all bins at once
 STRIPE_THREADS = 1024

@@ -1,6 +1,6 @@
 """Configurations of the kernels that make the sampler's gradients, and what their launches are made of.
 
-The host side of ``_spatial_gather*`` and ``_spatial_slope``: the gradient in the image gathers from bins of points
+The host side of ``_spatial_gather*`` and ``device/slope.py``: the gradient in the image gathers from bins of points
 (``spatial_bins``); that in the grid has a pass of its own, or is made by ``finish`` of the dots that the gather leaves.
 """
 
@@ -26,7 +26,7 @@ from numbadnn.kernels.spatial.layout import (
     tiles,
     vectors_of,
 )
-from numbadnn.ops.spatial import SpatialProblem
+from numbadnn.problems.spatial import SpatialProblem
 
 #: records of a pixel that are noted in shared memory; a grid as fine as the image has four a pixel on average
 HELD = 8

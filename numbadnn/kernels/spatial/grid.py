@@ -1,6 +1,6 @@
 """Configurations of the kernels that make a grid of theta and theta's gradient, and what their launches are made of.
 
-The host side of ``_spatial_grid``.
+The host side of ``device/grid.py``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.spatial.layout import THREADS, Step, step
-from numbadnn.ops.spatial import SpatialProblem
+from numbadnn.problems.spatial import SpatialProblem
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from numbadnn.kernels.build.launch import Kernel, blocks, reciprocal
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.ops.spatial import SpatialProblem
 from numbadnn.problem import Spec
+from numbadnn.problems.spatial import SpatialProblem
 
 THREADS = 256
 

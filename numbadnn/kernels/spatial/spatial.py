@@ -2,9 +2,9 @@
 
 ``numba.spatial_planes`` takes any strides and dtypes; ``numba.spatial_channels`` takes NHWC images some channels at a time,
 ``numba.spatial_staged`` NCHW images by way of shared memory. The gradient in the image gathers: points are sorted into the
-cells of the image once for all channels (``_spatial_bins``), then each pixel sums over the cells around it
-(``_spatial_gather``). ``channels`` and ``staged`` make the gradient in the grid of the same reads; ``planes`` has a pass of its
-own for it (``_spatial_slope``). What follows the bins starts early: its first instructions run while they end. The images of a
+cells of the image once for all channels (``device/bins.py``), then each pixel sums over the cells around it
+(``device/gather.py``). ``channels`` and ``staged`` make the gradient in the grid of the same reads; ``planes`` has a pass of its
+own for it (``device/slope.py``). What follows the bins starts early: its first instructions run while they end. The images of a
 batch are done in as many slices as the workspace limit asks for.
 """
 
@@ -20,8 +20,8 @@ from numbadnn.kernels.build.support import LIMIT32, device_reason
 from numbadnn.kernels.spatial import gradients, grid, layout
 from numbadnn.kernels.spatial.bins import workspace_of
 from numbadnn.kernels.spatial.layout import Step
-from numbadnn.ops.spatial import OPERANDS, SpatialProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.spatial import OPERANDS, SpatialProblem
 from numbadnn.registry import Executable, Impl, register
 
 #: stem -> bytes a microsecond that the sampler moves on an H200

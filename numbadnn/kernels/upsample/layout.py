@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.ops.upsample import UpsampleProblem
 from numbadnn.problem import Spec
+from numbadnn.problems.upsample import UpsampleProblem
 
 #: the largest whole ratio with kernels of its own
 MOST = 4

@@ -14,8 +14,8 @@ from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import device_reason
 from numbadnn.kernels.upsample import layout
-from numbadnn.ops.upsample import UpsampleProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.upsample import UpsampleProblem
 from numbadnn.registry import Executable, Impl, register
 
 OPS = ("bilinear_upsampling", "bilinear_upsampling_grad")

@@ -19,4 +19,4 @@ from numbadnn.registry import FAMILY
 
 def law(op: str) -> ModuleType:
     """The module of an operation's family."""
-    return importlib.import_module(f"numbadnn.validate.laws.{FAMILY[op]}")
+    return importlib.import_module(f"numbadnn.measuring.laws.{FAMILY[op]}")

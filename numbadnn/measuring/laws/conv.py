@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 
 from numbadnn import reference
-from numbadnn.measuring.compare import NORMAL, TENSOR_CORE_LENGTH, TENSOR_CORE_UNIT, TF32, UNIT, Float64, accumulator, gamma
+from numbadnn.measuring.compare import (
+    NORMAL,
+    TENSOR_CORE_LENGTH,
+    TENSOR_CORE_UNIT,
+    TF32,
+    UNIT,
+    Float64,
+    accumulator,
+    gamma,
+)
 from numbadnn.measuring.data import EXACT, integers, normal
 
 WORK = "GFLOP/s"

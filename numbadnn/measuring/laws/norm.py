@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from numbadnn import reference
-from numbadnn.ops.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
-from numbadnn.reference import norm
 from numbadnn.measuring.compare import NORMAL, UNIT, Float64
+from numbadnn.problems.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
+from numbadnn.reference import norm
 
 WORK = "GB/s"
 

@@ -1,7 +1,8 @@
 """The gradient of the filters where channels are neighbours in memory, as a blocked product over pixels.
 
-As ``_filters.py``, whose parts, tiles and end it has; but rows of A are (tap, channel), so that those of a panel lie together at
-each pixel, and neither x nor y is turned: pixels are read where they lie or in a box (``_last_box.py``), and B is copied.
+As ``conv/filters.py``, whose parts, tiles and end it has; but rows of A are (tap, channel), so that those of a panel
+lie together at each pixel, and neither x nor y is turned: pixels are read where they lie or in a box (``box.py``), and
+B is copied.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plans for ``_last_filters.py``: gradients of filters whose channels are neighbours in memory. Integers alone."""
+"""Plans for ``filters.py``: gradients of filters whose channels are neighbours in memory. Integers alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_last_filters(problem: ConvProblem) -> bool:
 
 
 def plan_last_filters(problem: ConvProblem) -> Executable:
-    """The gradient with respect to the weights by ``_last_filters.py``."""
+    """The gradient with respect to the weights by ``filters.py``."""
     from numbadnn.cpu.conv import filters as _filters
     from numbadnn.cpu.conv.last import filters as _last_filters
     from numbadnn.cpu.conv.last.box import Image, Layout

@@ -1,6 +1,6 @@
 """Convolutions of images whose channels are neighbours in memory, forward and with respect to the inputs, as one blocked product.
 
-``_gather.py`` has pixels side by side in a vector; here these are the output's channels, and pixels are what is broadcast:
+``conv/gather.py`` has pixels side by side in a vector; here these are the output's channels, and pixels are what is broadcast:
 
     out[pixel, m] = sum over k = (tap, channel) of image[pixel's place + place_k] * filters[k, m]
 
@@ -112,7 +112,7 @@ def gather_last(
     src, filters, out, packed, columns, steps, offsets, term_taps, like, geo, layout, phases, seen, work, work_size, places,
     alpha, beta, threads,
 ):  # fmt: skip
-    """The product, in jobs of some lines and some panels; ``seen``: of each phase, see ``_last_plan``."""
+    """The product, in jobs of some lines and some panels; ``seen``: of each phase, see ``plan.py``."""
     NR = NV * lanes(like)
     panels = (geo.M + NR - 1) // NR
     for tid in prange(threads):

@@ -1,4 +1,4 @@
-"""The filters of ``_last.py`` as panels: rows of terms, NR channels of the output side by side. Importing it imports Numba."""
+"""The filters of ``last.py`` as panels: rows of terms, NR channels of the output side by side. Importing it imports Numba."""
 
 from __future__ import annotations
 

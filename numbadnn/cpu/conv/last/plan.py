@@ -1,4 +1,4 @@
-"""Plans for ``_last.py``: convolutions whose channels are neighbours in memory. Integers alone."""
+"""Plans for ``last.py``: convolutions whose channels are neighbours in memory. Integers alone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def seen_of(phases: np.ndarray, terms: Terms, step: tuple[int, ...], lines: int,
 
 
 def plan_last(problem: ConvProblem) -> Executable:
-    """Forward, or the gradient with respect to the inputs, by ``_last.py``."""
+    """Forward, or the gradient with respect to the inputs, by ``last.py``."""
     from numbadnn.cpu.conv.last import last as _last
     from numbadnn.cpu.conv.last import pack as _last_pack
     from numbadnn.cpu.conv.last.box import Layout

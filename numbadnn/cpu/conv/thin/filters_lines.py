@@ -1,4 +1,4 @@
-"""Planes of images laid out as reals, for ``_thin_filters.py``: lines of a pitch, with borders of zeros.
+"""Planes of images laid out as reals, for ``filters.py``: lines of a pitch, with borders of zeros.
 
 A line is of elements of one channel, or of vectors of neighbouring channels; channels that are neighbours in memory are turned
 to lines of their own by squares. Lines are written by whole vectors, the last of a line before the first of the next.

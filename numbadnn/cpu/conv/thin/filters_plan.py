@@ -1,4 +1,4 @@
-"""The plan of the gradient with respect to the filters of groups that have few (``_thin_filters.py``): integers alone."""
+"""The plan of the gradient with respect to the filters of groups that have few (``filters.py``): integers alone."""
 
 from __future__ import annotations
 

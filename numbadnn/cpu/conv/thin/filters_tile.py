@@ -1,4 +1,4 @@
-"""The kernel in registers of ``_thin_filters.py``, as LLVM IR: sums of products of some runs of y and some of x.
+"""The kernel in registers of ``filters.py``, as LLVM IR: sums of products of some runs of y and some of x.
 
 Nothing is broadcast and nothing joined but at a run's end: lanes are pixels of one channel, or channels of one pixel. Loading
 this module imports Numba.

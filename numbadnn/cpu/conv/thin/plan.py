@@ -1,4 +1,4 @@
-"""Plans for ``_thin.py``: where the terms lie in padded planes, and how many rows and groups a job takes.
+"""Plans for ``thin.py``: where the terms lie in padded planes, and how many rows and groups a job takes.
 
 No Numba until a plan is made.
 """
@@ -41,7 +41,7 @@ def _up(n: int, multiple: int) -> int:
 
 
 def plan_thin(problem: ConvProblem, dense: Any, terms: Terms) -> Executable:
-    """Forward, or the gradient with respect to the inputs; ``dense``, ``terms``: as for ``_gather.py``."""
+    """Forward, or the gradient with respect to the inputs; ``dense``, ``terms``: as for ``conv/gather.py``."""
     from numbadnn.cpu.conv.thin import thin as _thin
     from numbadnn.cpu.conv.thin.table import LANES, LINES, TURNED, Geometry
     from numbadnn.cpu.conv.thin.tile import WIDTHS

@@ -1,4 +1,4 @@
-"""What the kernels of ``_thin.py`` know of a problem: one table of 64-bit integers, read where they are used by their names.
+"""What the kernels of ``thin.py`` know of a problem: one table of 64-bit integers, read where they are used by their names.
 
 Loading this module imports Numba.
 """

@@ -1,9 +1,9 @@
 """Convolution over groups of few channels, and its gradient with respect to the image: sums straight from padded planes.
 
-Both are the sum of ``_gather.py``, phases included, with too few rows to fill a matrix product. A job takes a band of rows of
+Both are the sum of ``conv/gather.py``, phases included, with too few rows to fill a matrix product. A job takes a band of rows of
 some groups of one image. It lays their channels out, converted, as planes with zeros around, apart by row and column modulo
 the subsample. There a term (channel, tap) is an offset, and a run of sums, over the ends of rows too, reads a run of
-memory: register tiles (``_thin_tile.py``) go along it, and what they sum between two rows is not stored. It goes by a few
+memory: register tiles (``tile.py``) go along it, and what they sum between two rows is not stored. It goes by a few
 rows at a time, so that memory is waited for while others are summed. Where channels are neighbours in memory they are
 turned on the way in and out; single ones (depthwise) stay in the lanes of vectors.
 

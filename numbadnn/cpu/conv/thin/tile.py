@@ -1,4 +1,4 @@
-"""The register tiles of ``_thin.py``, as LLVM IR: sums of some rows by some vectors, while the terms go by.
+"""The register tiles of ``thin.py``, as LLVM IR: sums of some rows by some vectors, while the terms go by.
 
 The images of the terms lie in a padded buffer, so that a term is an offset into it and the pixels of a vector are
 neighbours. Loading this module imports Numba.

@@ -1,4 +1,4 @@
-"""Plans for ``_unshared.py``: where a filter's terms lie, and what a thread gathers. Integers alone."""
+"""Plans for ``unshared.py``: where a filter's terms lie, and what a thread gathers. Integers alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMAGES_TOGETHER = 32
 
 
 def plan_unshared(problem: ConvProblem) -> Executable:
-    """Any direction, by ``_unshared.py``."""
+    """Any direction, by ``unshared.py``."""
     from numbadnn.cpu.conv.unshared import unshared as _unshared
     from numbadnn.cpu.lang.vector import VECTOR_BYTES
 

@@ -28,9 +28,9 @@ from numbadnn.kernels.conv.corrmm.matrices import (
     workspace_bytes,
 )
 from numbadnn.kernels.conv.corrmm.steps import kernels
+from numbadnn.problem import Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problems.conv_routes import routed
-from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, register
 
 __all__ = ["ENOUGH_BYTES", "CorrmmConfig", "heuristic", "kernels", "space", "workspace_bytes"]

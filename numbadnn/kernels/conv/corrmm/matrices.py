@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from numbadnn.kernels.gemm.config import FEW_TILES
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Spec
+from numbadnn.problems.conv import ConvProblem
 
 #: the buffer is kept below this where a group of images is enough to fill the GPU
 ENOUGH_BYTES = 256 << 20

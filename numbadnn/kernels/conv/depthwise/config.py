@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Spec
+from numbadnn.problems.conv import ConvProblem
 
 THREADS = 128
 #: threads that fill a GPU, fewer of those with more than MUCH elements; blocks that fill 132 multiprocessors twice over

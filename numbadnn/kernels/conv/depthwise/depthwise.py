@@ -23,8 +23,8 @@ from numbadnn.kernels.conv.depthwise.config import (
     space,
     unit,
 )
-from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy
+from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
 MOST_TAPS = 7  # along an axis

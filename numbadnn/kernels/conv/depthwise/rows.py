@@ -1,4 +1,4 @@
-"""``numba.depthwise_rows``: the gradient of depthwise filters in 16 bits, channels last. The host side of ``_depthwise_rows``.
+"""``numba.depthwise_rows``: the gradient of depthwise filters in 16 bits, channels last. The host side of ``device/rows.py``.
 
 Its sums are those of ``numba.depthwise`` in another order: first of a block's strip, then of the blocks, by the same kernel.
 """
@@ -13,8 +13,8 @@ from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import LIMIT32, device_reason, float32_reason
 from numbadnn.kernels.conv.depthwise import depthwise
 from numbadnn.kernels.conv.depthwise.config import pair
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
 #: channels of a block; columns of dy of a thread; pieces of 16 bytes, and words, of a pixel

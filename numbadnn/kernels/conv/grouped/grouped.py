@@ -2,7 +2,7 @@
 
 Four to 32 channels a group, or an image of up to four: too few for products as large as ``numba.implicit_gemm``'s, and a
 matter of bytes. Each block reads its part of an image once, for all taps, and multiplies in registers and shared memory
-(``_grouped_halves``); a gradient of strides has all its phases from the same part of y. Any stride, dilation and padding
+(``device/grouped.py``); a gradient of strides has all its phases from the same part of y. Any stride, dilation and padding
 forward; the sums' order is fixed by the filters' sizes alone.
 """
 
@@ -21,8 +21,8 @@ from numbadnn.kernels.conv.grouped import weights as grouped_halves_weights
 from numbadnn.kernels.conv.grouped.access import CHANNELS, load_width, put_width
 from numbadnn.kernels.conv.grouped.config import GroupedHalvesConfig
 from numbadnn.kernels.conv.grouped.walk import Walk
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
 PARAMETERS = (

@@ -13,8 +13,8 @@ from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.grouped import weights_config as configurations
 from numbadnn.kernels.conv.grouped.access import CHANNELS
 from numbadnn.kernels.conv.grouped.weights_config import GroupedWeightsConfig, partial_bytes, tiles_of
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, normalised_strides
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 PARAMETERS = (

@@ -3,7 +3,7 @@
 Channels last, such an image has too few channels for an operand of a matrix product, and gathering them pixel by pixel costs
 more than the product. Here pixels have room for four channels in shared memory, so that two of them are 16 bytes, and a stride
 of two moves a window by one pair: the pairs of neighbouring positions are neighbours, which ldmatrix reads as they lie
-(``_first_layer``). The sums' order is fixed by the filters' sizes alone.
+(``device/first_layer.py``). The sums' order is fixed by the filters' sizes alone.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import astuple, dataclass, replace
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, device_reason, float32_reason
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
 #: results of a warp; registers of its filters are two for each of EIGHTS and step of 16 terms

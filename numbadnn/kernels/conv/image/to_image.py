@@ -2,7 +2,7 @@
 
 The gradient with respect to a network's first image, a transposed convolution that draws one, a last layer: a matrix product
 has too few columns to be worth gathering an operand for. Each thread has a small patch of the result in all channels, and reads
-the many channels of the other image from shared memory (``_to_image``). Both directions are one sum,
+the many channels of the other image from shared memory (``device/to_image.py``). Both directions are one sum,
 ``out[n,c,h,w] = sum over k,r,s of source[n, k, (h+top-r)/down, (w+left-s)/across] * filters[k,c,r,s]``, where the
 divisions are even. Its order depends on neither the sizes of the images nor the GPU.
 """
@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, device_reason
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
 #: threads of a block, next to each other and below each other; rows of the result of each, and columns a stride

@@ -3,8 +3,8 @@
 The sum of ``numba.to_image`` on tensor cores: positions of the source, channels last, are the rows of products whose terms are
 its channels and whose columns are the image's. With a stride of two, positions of the result that leave the same remainders are a
 phase, which meets its own taps; all phases of two neighbouring rows are summed from what a warp reads of the source once
-(``_to_image_halves``). Each warp has 16 channels of the source; the order of the sums depends on neither the images' sizes nor
-the GPU.
+(``device/to_image_halves.py``). Each warp has 16 channels of the source; the order of the sums depends on neither the
+images' sizes nor the GPU.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, device_reason, float32_reason
 from numbadnn.kernels.conv.image.to_image import MOST_CHANNELS, MOST_TAPS, Sum, met
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
 #: channels of the source that a warp has; rows of positions that it sums at a time

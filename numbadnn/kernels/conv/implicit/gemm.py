@@ -5,7 +5,7 @@ wgmma multiplies them with the filters (``implicit_pixels``: forward, gradient w
 (``implicit_weights``: gradient with respect to the filters). Sums are kept in float32. Filters that the copy engine
 cannot read where they are (channels not next to each other) are rearranged into the workspace first, and so are images
 (``implicit_layout``). Partial sums of ``splits`` are added in a fixed order by a second kernel. Two or three spatial axes: the
-kernels are made for the number; on three the copy engine's windows reach less far (``_implicit_walk``).
+kernels are made for the number; on three the copy engine's windows reach less far (``walk.py``).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from numbadnn.kernels.build.support import device_reason, reach_reason
 from numbadnn.kernels.conv.implicit import layout as implicit_layout
 from numbadnn.kernels.conv.implicit import pixels as implicit_pixels
 from numbadnn.kernels.conv.implicit import weights as implicit_weights
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
 DIRECTIONS = {

@@ -13,8 +13,8 @@ from typing import Any
 
 from numbadnn.kernels.conv.implicit.walk import image_reason
 from numbadnn.kernels.copies.copy import plan_copy
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Spec
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: microseconds of a copy's launch, and the bytes that it reads and writes in one, on an H200

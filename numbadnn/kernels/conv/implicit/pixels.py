@@ -34,8 +34,8 @@ from numbadnn.kernels.conv.implicit.walk import (
     rows_step,
     window,
 )
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy, Spec
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 THREADS = 256

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from numbadnn.kernels.conv.implicit.walk import Axis, axes_of, filter_steps, image_reason, packed_steps, rows_step
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Spec
+from numbadnn.problems.conv import ConvProblem
 
 MULTIPROCESSORS = 132
 #: of a multiprocessor; each block takes one more KB of it than it asks for

@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Spec
+from numbadnn.problems.conv import ConvProblem
 
 #: spatial axes -> what the copy engine's windows of them can express: corners from, to, and offsets of a tap up to
 LIMITS = {2: (-128, 127, 255), 3: (-16, 15, 31)}

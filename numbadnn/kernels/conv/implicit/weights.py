@@ -21,8 +21,8 @@ from numbadnn.kernels.conv.implicit.walk import (
     rows_step,
     window,
 )
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 MULTIPROCESSORS = 132

@@ -1,4 +1,4 @@
-"""Which lines of float32 Hopper's copy engine reads and wgmma multiplies; the device code is ``_line_boxes``."""
+"""Which lines of float32 Hopper's copy engine reads and wgmma multiplies; the device code is ``device/boxes.py``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numbadnn.kernels.build.launch import Kernel, reciprocal
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.line.channels import first_tap, whole
 from numbadnn.kernels.conv.line.twofold import ENOUGH, LANES, MULTIPROCESSORS, SIZE, spread_of
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import ConvProblem
 
 #: channels and times of a box, filters of a block
 CHANNELS, BOX, FILTERS = 64, 64, 64

@@ -1,4 +1,5 @@
-"""Lines in which each channel stands alone: by how many pieces of 16 bytes a thread; the device code is ``_line_channels``."""
+"""Lines in which each channel stands alone: by how many pieces of 16 bytes a thread; the device code is
+``device/channels.py``."""
 
 from __future__ import annotations
 

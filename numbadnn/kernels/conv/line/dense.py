@@ -1,4 +1,4 @@
-"""Lines of many channels or many filters: how many steps and filters a thread; the device code is ``_line_dense``."""
+"""Lines of many channels or many filters: how many steps and filters a thread; the device code is ``device/dense.py``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.conv.line.channels import THREADS, first_tap, whole
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE
+from numbadnn.problems.conv import ConvProblem
 
 SHARED_BYTES = 32 * 1024
 MOST_FROZEN_TAPS = 4

@@ -1,4 +1,4 @@
-"""Which lines of 16-bit types go to tensor cores, and in what blocks; the device code is ``_line_halves``."""
+"""Which lines of 16-bit types go to tensor cores, and in what blocks; the device code is ``device/halves.py``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.line.channels import first_tap, whole
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 
 #: times that a warp has at once
 LANES, RUN = 32, 32

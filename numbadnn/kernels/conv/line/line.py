@@ -3,7 +3,7 @@
 Lines of whole pieces of 16 bytes have kernels of their own: ``line_channels`` where each channel stands alone, ``line_tiles``
 and ``line_dense`` for many, and on tensor cores, of 16-bit types, ``line_toeplitz`` for the one, ``line_octets`` and
 ``line_halves`` for the other, of float32 ``line_twofold`` and, on Hopper, ``line_boxes``; all others, at any strides, that in
-``_line_kernels``.
+``device/kernels.py``.
 Steps and filters of a thread, and few taps, are frozen into a kernel, all else is an argument.
 """
 
@@ -39,8 +39,8 @@ from numbadnn.kernels.conv.line.octets import OctetsConfig
 from numbadnn.kernels.conv.line.tiles import TilesConfig
 from numbadnn.kernels.conv.line.toeplitz import ToeplitzConfig
 from numbadnn.kernels.conv.line.twofold import TwofoldConfig
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
 

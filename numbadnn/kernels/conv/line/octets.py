@@ -1,4 +1,4 @@
-"""Which lines of 16-bit types go to tensor cores in rows of 8 channels; the device code is ``_line_octets``."""
+"""Which lines of 16-bit types go to tensor cores in rows of 8 channels; the device code is ``device/octets.py``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.conv.line import halves as line_halves
 from numbadnn.kernels.conv.line.halves import LANES, RUN, SHARED_BYTES, halo_of
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 
 WARPS = 8
 THREADS = LANES * WARPS

@@ -1,4 +1,4 @@
-"""Lines of many channels and many filters in float32: tiles of blocks and threads; the device code is ``_line_tiles``."""
+"""Lines of many channels and many filters in float32: tiles of blocks and threads; the device code is ``device/tiles.py``."""
 
 from __future__ import annotations
 

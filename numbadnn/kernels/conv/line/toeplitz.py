@@ -1,4 +1,4 @@
-"""Which lines of 16-bit types, each channel by itself, go to tensor cores; the device code is ``_line_toeplitz``."""
+"""Which lines of 16-bit types, each channel by itself, go to tensor cores; the device code is ``device/toeplitz.py``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.line.channels import first_tap, whole
 from numbadnn.kernels.conv.line.halves import LANES, MULTIPROCESSORS
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 
 WARPS = 8
 #: times of a stretch, and of a warp's 16 at a time; words of two taps: what is needed of 63 + 32 diagonals

@@ -1,4 +1,4 @@
-"""Which lines of float32 go to tensor cores, as two float16 of a common scale; the device code is ``_line_twofold``."""
+"""Which lines of float32 go to tensor cores, as two float16 of a common scale; the device code is ``device/twofold.py``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel, reciprocal
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.line.channels import first_tap, whole
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 
 LANES, MULTIPROCESSORS = 32, 132
 #: threads that read; times of a warp; bytes of an element, and of eight channels of a time
@@ -90,8 +90,9 @@ def halo_of(problem: ConvProblem) -> int:
 def spread_of(channels: int, taps: int, run: int = 1) -> int:
     """Exponents from the least number to the largest of a block; 0 where sums are too short to be within their bound.
 
-    What ``_scaled_halves`` is off by leaves room for more: numbers 2^j below the least that are cut to 2 units of 2^-24 are off
-    by 2^j times as much, as filters may be at the same time. ``run``: instructions, of 16 channels, between two additions.
+    What ``lang/scaled_halves.py`` is off by leaves room for more: numbers 2^j below the least that are cut to 2 units
+    of 2^-24 are off by 2^j times as much, as filters may be at the same time. ``run``: instructions, of 16 channels,
+    between two additions.
 
     >>> [spread_of(c, 3) for c in (15, 16, 32, 64)], spread_of(64, 3, run=4)
     ([0, 28, 31, 33], 31)

@@ -14,8 +14,8 @@ from typing import Any
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.conv.tiles.config import SHARED, ImplicitTilesConfig, configured
 from numbadnn.kernels.conv.tiles.product import Product
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy
+from numbadnn.problems.conv import ConvProblem
 
 MULTIPROCESSORS = 132
 #: (m, n, k, tall, wide, blocks a multiprocessor), and how much more time an element takes than one of the first:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Spec
+from numbadnn.problems.conv import ConvProblem
 
 
 class Product:

@@ -1,7 +1,7 @@
 """``numba.implicit_tiles``: convolution as a matrix product that gathers its first operand itself, in float32 and float64.
 
-Three directions are one kernel (``_implicit_tiles``): a small first launch writes tables of where things lie and what
-is padding (``_implicit_tiles_tables``), so the kernel knows no stride, dilation, padding or flip. float32 under ieee is
+Three directions are one kernel (``device/tiles.py``): a small first launch writes tables of where things lie and what
+is padding (``device/tables.py``), so the kernel knows no stride, dilation, padding or flip. float32 under ieee is
 multiplied by fused multiply-adds, TF32 and float64 by tensor-core instructions of a warp. Where there are too few
 tiles for the GPU the terms are split among blocks, and a last launch adds their sums in a fixed order.
 
@@ -22,8 +22,8 @@ from numbadnn.kernels.build.support import device_reason
 from numbadnn.kernels.conv.tiles import model
 from numbadnn.kernels.conv.tiles.config import ENTRY, ImplicitTilesConfig, configured
 from numbadnn.kernels.conv.tiles.product import Product, in_vectors, three
-from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy
+from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
 #: of a coordinate: twice as much is what the tables add for a tap that is not there

@@ -1,14 +1,15 @@
 """``numba.unshared``: unshared convolutions and the gradient of their filters, each filter read or written once.
 
-The device code is in ``_unshared_kernels`` and ``_unshared_weights``. Images and filters of a block are frozen into a kernel, all
-else is an argument; a filter's terms must lie together in memory, in whatever order the other axes. ``unshared_inputs`` has
-the gradient of the images, ``unshared_inputs_rows`` with its sums in registers, ``unshared_inputs_split`` and
-``unshared_inputs_twofold`` that of many float32 images on tensor cores, ``unshared_inputs_pixels`` that of many 16-bit images
-without boxes, ``unshared_halves`` forward products of 16-bit types on tensor cores. Those have one position a block; up to 32
-images it is quicker to have several, which see the same pixels: ``unshared_box``, and on tensor cores
-``unshared_places`` and ``unshared_weights_halves``; with images turned before, ``unshared_places_whole``, and for many of them
-``unshared_box_many``, ``unshared_twofold``, ``unshared_products``, ``unshared_places_many``, ``unshared_places_ring``,
-``unshared_places_stream`` and ``unshared_weights_many``.
+The device code is in ``conv/unshared/forward/device/plain.py`` and ``conv/unshared/weights/device/plain.py``. Images
+and filters of a block are frozen into a kernel, all else is an argument; a filter's terms must lie together in memory,
+in whatever order the other axes. ``unshared_inputs`` has the gradient of the images, ``unshared_inputs_rows`` with its
+sums in registers, ``unshared_inputs_split`` and ``unshared_inputs_twofold`` that of many float32 images on tensor
+cores, ``unshared_inputs_pixels`` that of many 16-bit images without boxes, ``unshared_halves`` forward products of
+16-bit types on tensor cores. Those have one position a block; up to 32 images it is quicker to have several, which see
+the same pixels: ``unshared_box``, and on tensor cores ``unshared_places`` and ``unshared_weights_halves``; with images
+turned before, ``unshared_places_whole``, and for many of them ``unshared_box_many``, ``unshared_twofold``,
+``unshared_products``, ``unshared_places_many``, ``unshared_places_ring``, ``unshared_places_stream`` and
+``unshared_weights_many``.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import vector
 from numbadnn.kernels.conv.unshared.weights import halves as unshared_weights_halves
 from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy, contiguous_strides
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
 LANES, MOST_WARPS = 32, 4

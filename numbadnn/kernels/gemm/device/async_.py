@@ -2,7 +2,7 @@
 
 Float32 by fused multiply-adds or TF32, float64 by tensor cores. A ring of ``stages`` pairs of tiles is filled by asynchronous
 copies (16 bytes each, or single numbers where sizes or strides are odd) while the oldest pair is multiplied
-(``_gemm_inner``); a block waits once a pair. What does not exist is filled with zeros. Terms are added in the order of k.
+(``device/inner.py``); a block waits once a pair. What does not exist is filled with zeros. Terms are added in the order of k.
 """
 
 from __future__ import annotations

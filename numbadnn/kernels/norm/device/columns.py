@@ -2,7 +2,7 @@
 
 Blocks are (group of channels, some batches of rows), groups next to each other: every ``parts``-th batch where they reduce, so
 that all together walk memory from end to end, neighbouring *batches* where they write. The walk that writes goes backwards and
-finds in the L2 cache what was read last. Workspace: see ``_norm_finish``.
+finds in the L2 cache what was read last. Workspace: see ``device/finish.py``.
 """
 
 from __future__ import annotations

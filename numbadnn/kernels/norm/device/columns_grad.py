@@ -1,4 +1,4 @@
-"""The gradient of batch normalization where neighbours in memory are channels: rows and threads as in ``_norm_columns``."""
+"""The gradient of batch normalization where neighbours in memory are channels: rows and threads as in ``device/columns.py``."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The vectors of a channel are numbered across its planes, in *chunks* of as many as a block has under way: one a block where it
 writes, every ``parts``-th where it reduces. Blocks next to each other take different channels of the same images, so that all
 together walk memory from end to end; the walk that writes goes backwards and finds in the L2 cache what was read last.
-Workspace: see ``_norm_finish``.
+Workspace: see ``device/finish.py``.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def apply(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callabl
 def join_apply(dtype: str, acc: str, parameter: str, config: PlanesConfig, running: bool) -> Callable[..., None]:
     """As ``apply``, but every thread joins its channel's few parts itself while its elements are on the way.
 
-    That saves the launch of ``_norm_finish``'s kernel; the first thread of a channel writes the statistics.
+    That saves the launch of ``device/finish.py``'s kernel; the first thread of a channel writes the statistics.
     """
     vec, unroll, threads = config.vec, config.unroll, config.threads
     A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll

@@ -1,4 +1,4 @@
-"""The gradient of batch normalization where neighbours in memory belong to one channel: walks as in ``_norm_planes``."""
+"""The gradient of batch normalization where neighbours in memory belong to one channel: walks as in ``device/planes.py``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The first half of ``_pool_argmax``: a thread walks down some columns of windows and leaves the place of each one's maximum.
+"""The first half of ``device/argmax.py``: a thread walks down some columns of windows and leaves the place of each one's maximum.
 
-Codes count from the last element of a window: larger is earlier. 16-bit numbers are compared as keys (``_pool_keys``) that
+Codes count from the last element of a window: larger is earlier. 16-bit numbers are compared as keys (``device/keys.py``) that
 hold their code; others as they are, from the last element on, so that the last to be at least the best so far is the first
 of equals, and a NaN, always taken, stays until an earlier one is.
 """

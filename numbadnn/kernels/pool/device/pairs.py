@@ -1,9 +1,9 @@
 """Max pooling of packed images of 16-bit numbers, by tiles, two numbers in each instruction.
 
-As ``_pool_tiles``, but numbers stay as they lie in memory, two in a word, and one instruction has the maxima of both: first of
-what stands in one column, row by row, then of neighbouring columns. Where channels are last, both halves of a word always go
-the same way; in C order they are neighbouring columns, and one permutation of bytes brings together what two windows that lie
-side by side see at the same place.
+As ``device/tiles.py``, but numbers stay as they lie in memory, two in a word, and one instruction has the maxima of
+both: first of what stands in one column, row by row, then of neighbouring columns. Where channels are last, both halves
+of a word always go the same way; in C order they are neighbouring columns, and one permutation of bytes brings together
+what two windows that lie side by side see at the same place.
 """
 
 from __future__ import annotations

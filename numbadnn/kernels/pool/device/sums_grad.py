@@ -2,7 +2,7 @@
 
 A thread makes ``rows`` strips of the image, each ``columns`` strides wide and one high, of the windows' rows that reach them,
 which it reads all at once. A row of the image adds up the rows of windows that see it first, then the columns of their sum.
-Windows outside the output give nothing. See ``_pool_tiles`` for the layout of images.
+Windows outside the output give nothing. See ``device/tiles.py`` for the layout of images.
 """
 
 from __future__ import annotations

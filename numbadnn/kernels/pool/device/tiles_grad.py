@@ -4,7 +4,7 @@ A thread walks down ``rows`` strips of the image, each ``columns`` strides wide 
 of windows comes into reach: from x it is found which element each of them chose, and that and the windows' gradients are kept
 while strips below still need them. That costs arithmetic at the rims of the tile, and saves the memory
 that indices would take. Windows outside the output give nothing; no atomics, one order of summation.
-See ``_pool_tiles`` for the layout of images.
+See ``device/tiles.py`` for the layout of images.
 """
 
 from __future__ import annotations

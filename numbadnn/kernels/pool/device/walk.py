@@ -1,7 +1,7 @@
 """The gradient of max pooling whose windows overlap: each thread walks down some columns, with all that it needs in registers.
 
 At each step one more row of windows is complete: the thread finds their maxima, adds dy to the first element of each window
-that equals its maximum (``_pool_chain``), and writes the rows that no later window sees. Windows at the rim of its columns
+that equals its maximum (``device/chain.py``), and writes the rows that no later window sees. Windows at the rim of its columns
 are looked at by two threads, those above its first row by the thread above, too. Nothing is shared and there are no
 atomics; an element adds up its windows in row-major order.
 

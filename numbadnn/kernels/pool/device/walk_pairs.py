@@ -1,8 +1,8 @@
 """The gradient of overlapping maxima of 16-bit numbers, two of them in each instruction.
 
-As ``_pool_walk``, but numbers stay words (``_pool_pairs_chain``, ``_pool_pairs_words``): where channels are last, of two channels
-each; in C order of two planes, which one thread reads and writes side by side. Of an odd number of planes the last thread's two
-are the same.
+As ``device/walk.py``, but numbers stay words (``device/pairs_chain.py``, ``device/pairs_words.py``): where channels are
+last, of two channels each; in C order of two planes, which one thread reads and writes side by side. Of an odd number
+of planes the last thread's two are the same.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from typing import Any
 from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, device, i64
 from numbadnn.kernels.lang.ptx import exponential
-from numbadnn.problems.rnn_network import GATES
 from numbadnn.problem import ITEMSIZE
+from numbadnn.problems.rnn_network import GATES
 
 
 def places(mode: str) -> int:

@@ -1,4 +1,4 @@
-"""The gradients of all steps of a recurrent layer in one launch: what ``_rnn_persist`` is to the forward steps.
+"""The gradients of all steps of a recurrent layer in one launch: what ``device/persist.py`` is to the forward steps.
 
 Each step a block fetches the gradients under all gates of its sequences, multiplies with its part of R, and one thread a
 unit and sequence applies the cell's gradient; what is carried stays in that thread.
@@ -17,8 +17,8 @@ from numbadnn.kernels.rnn.device.products import WARPS, products
 from numbadnn.kernels.rnn.device.ptx import arrive, await_count, load_halves, send
 from numbadnn.kernels.rnn.device.step import _end
 from numbadnn.kernels.rnn.persist import Persist
-from numbadnn.problems.rnn_network import GATES, KEPT
 from numbadnn.problem import ITEMSIZE
+from numbadnn.problems.rnn_network import GATES, KEPT
 
 
 def kernel_of(config: Persist) -> Callable[..., None]:

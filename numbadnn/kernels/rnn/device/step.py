@@ -14,8 +14,8 @@ from typing import Any
 from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64
 from numbadnn.kernels.rnn.device.cells import before, cell, cell_grad, memory, places
-from numbadnn.problems.rnn_network import GATES, KEPT
 from numbadnn.problem import ITEMSIZE
+from numbadnn.problems.rnn_network import GATES, KEPT
 
 TILE, PITCH = 16, 17
 

@@ -5,7 +5,7 @@ Every cell (row -1 ... H-1, column -1 ... W-1) gets a stretch of records; the st
 turns the counts of a row into places, ``place`` lists each cell's points and their records in any order, and ``sort`` puts a
 point's record behind those of the smaller ones. Two records of a cell are put in order by whoever reads them: nothing is
 sorted unless some cell has three. Where a row's stretch lies may differ from run to run; what stands in it may not.
-Images of few points need one launch: ``_spatial_stripe``.
+Images of few points need one launch: ``device/stripe.py``.
 A record is (number of the point in its image, u, v, the point's row). The workspace begins with the cursor and whether some
 cell has three points; ``parts`` says where starts, ranks, lists and records begin in it.
 """

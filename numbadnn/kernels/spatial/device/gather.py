@@ -1,8 +1,8 @@
 """The gradient of the sampler in the image: each pixel sums ``weight * dy`` over the records of the four cells around it.
 
 Cells in the order above left, above right, below left, below right; points in theirs: the order of every sum is fixed.
-``planes``: a pixel and some channels a thread, for any strides. ``_spatial_gather_channels`` (NHWC) and
-``_spatial_gather_staged`` (NCHW) make of the same records both gradients in one pass.
+``planes``: a pixel and some channels a thread, for any strides. ``device/gather_channels.py`` (NHWC) and
+``device/gather_staged.py`` (NCHW) make of the same records both gradients in one pass.
 """
 
 from __future__ import annotations

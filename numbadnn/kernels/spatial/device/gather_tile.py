@@ -1,6 +1,6 @@
 """A tile of pixels, or a part of one, whose sums of ``weight * dy`` and dots of ``pixel * dy`` are made in shared memory.
 
-The box of dy that the tile needs comes there some channels ahead (``_spatial_box``), and the tile's own pixels with it. What
+The box of dy that the tile needs comes there some channels ahead (``device/box.py``), and the tile's own pixels with it. What
 each pixel sums is found once for all channels and kept in registers: where in the box each of its records lies, and the
 weight; what it has fewer than others is read from a cell that holds 0. An element of dy then serves twice: ``weight * dy`` goes
 to the pixel's gradient, ``pixel * dy`` to the record's dot.

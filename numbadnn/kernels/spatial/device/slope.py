@@ -2,7 +2,7 @@
 
 Four sums of ``dy * pixel`` over the channels, one for each pixel around the point, make both slopes. ``planes``: ``parts``
 threads share a point's channels and meet in shared memory. ``finish``: the sums, called dots, are those that the gradient in
-the image has left (``_spatial_gather_channels``, ``_spatial_gather_staged``).
+the image has left (``device/gather_channels.py``, ``device/gather_staged.py``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The sampler where neighbouring points lie near each other, by way of shared memory.
 
 A block takes a tile of points and walks over channels; the box of the image around the points is copied some channels ahead
-(``_spatial_box``). What counts for nothing is read from a cell that holds 0: nothing is tested on the way. Where the box is
+(``device/box.py``). What counts for nothing is read from a cell that holds 0: nothing is tested on the way. Where the box is
 too large, pixels are read where they lie: slower, the same sums.
 """
 

@@ -1,6 +1,6 @@
 """Convolution of few channels a group in 16-bit types: products of a warp whose terms are the taps and channels of one group.
 
-A block brings the part of an image that its results meet into shared memory once (``_grouped_halves_fill``), all channels of
+A block brings the part of an image that its results meet into shared memory once (``device/fill.py``), all channels of
 some groups; each of its warps keeps the filters of one group in registers and multiplies them with 16 positions after the
 other. The rows of a product are positions, so a lane reads where its position and its tap are: ldmatrix gives 8 channels of
 one tap, groups of 4 channels are read tap by tap, one to a lane. Nothing of another group is read: terms that no tap has

@@ -11,7 +11,7 @@ A block brings tile after tile of both images into shared memory, all channels o
 so both operands are read transposed. Groups of one bundle are multiplied all with all, and what has a filter of one with
 channels of another is not written: products are cheap here, bytes are not. Terms that no result has are zeros on both sides,
 so infinities stay where they are. What a share of the tiles gives is written as float32 sums, (share, filter, tap, channel),
-which ``_grouped_halves_total`` adds in their order.
+which ``device/total.py`` adds in their order.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ multiply it with wgmma, each half of the pixels, their sums in registers. A stag
 arrived), empty (both groups are done with it). A block stays on its multiprocessor and takes one tile after another;
 neighbouring blocks have the same pixels. With ``splits`` the terms of a tile are shared out, and what is written are
 float32 sums, for another kernel to add. Filters that fit beside the ring (``resident``: in so many boxes) are copied
-once, and stay: a block then has one column of tiles. Pixels and taps are walked as ``_implicit_walk`` says; where every
+once, and stay: a block then has one column of tiles. Pixels and taps are walked as ``walk.py`` says; where every
 pixel is read by one tap (``plain``) there is nothing to walk, and they are copied as rows of a matrix. Where a tile has few
 steps, two smaller blocks share a multiprocessor, and one multiplies while the other writes.
 """

@@ -7,7 +7,7 @@
     channels     each chunk at its own tap
 
 Pixels are what both operands have in rows of memory, so wgmma reads both transposed. Blocks, rings and barriers are as in
-``_implicit_pixels``. The pixels are shared out among ``splits``; what is written are float32 sums,
+``device/pixels.py``. The pixels are shared out among ``splits``; what is written are float32 sums,
 (split, group, tap, channel in chunks of 64, filter), which ``total`` adds in the order of the splits and writes as filters.
 Where nothing is shared out the sums are the filters: they are turned in shared memory, and the copy engine writes them.
 """

@@ -1,4 +1,4 @@
-"""Convolution along a line of float32 by wgmma: numbers are two float16 of a common scale (``_scaled_halves``).
+"""Convolution along a line of float32 by wgmma: numbers are two float16 of a common scale (``lang/scaled_halves.py``).
 
 A block has its filters, and behind them its times' boxes (64 channels of 64 times), brought by the copy engine, as many as
 shared memory has room for at once. Four groups of four warps cut the filters together; then each takes a box, and does all with
@@ -15,7 +15,7 @@ Eight times of an octet, wherever they begin, are 128 bytes one behind the other
 further on, whatever the dilation. Filters lie in rows of 8 channels, too: [half][tap][octet][filter].
 
 Times that have numbers too small for their scale, or one that is not finite, say so, as filters do; then a warp looks which of
-its results these concern, and computes them anew as plain sums (``_line_twofold_plain``).
+its results these concern, and computes them anew as plain sums (``device/twofold_plain.py``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ``_line_boxes`` multiplies, cut into two float16 of a common scale: filters, once, and each box in its place."""
+"""What ``device/boxes.py`` multiplies, cut into two float16 of a common scale: filters, once, and each box in its place."""
 
 from __future__ import annotations
 

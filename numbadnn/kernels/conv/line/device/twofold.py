@@ -1,4 +1,4 @@
-"""Convolution along a line of float32 on tensor cores: numbers are two float16 of a common scale (``_scaled_halves``).
+"""Convolution along a line of float32 on tensor cores: numbers are two float16 of a common scale (``lang/scaled_halves.py``).
 
 Four warps read lines and cut them, two sets of warps multiply, a stage each by turns; a block goes from times to times:
 
@@ -15,7 +15,7 @@ that eight lanes meet all banks at every tap, time 8a + 4b + 2c + d of 16 is row
 places from row to row. Filters lie in shared memory in rows of 8 channels too, [octet][tap][filter].
 
 Times that have numbers too small for their scale, or one that is not finite, say so, as filters do; then a warp looks which of
-its results these concern, and computes them anew as plain sums (``_line_twofold_plain``).
+its results these concern, and computes them anew as plain sums (``device/twofold_plain.py``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What lines on tensor cores (``_line_twofold``) multiply, cut: a reader's rows of eight channels, and the filters.
+"""What lines on tensor cores (``device/twofold.py``) multiply, cut: a reader's rows of eight channels, and the filters.
 
 A reader has 8 channels of some times; readers tell each other what the largest is, cut all they have by the scale of that, and
 have asked for the same of the next block before. The filters of a block have one scale, too.

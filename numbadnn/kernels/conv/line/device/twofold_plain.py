@@ -1,4 +1,4 @@
-"""Lines on tensor cores (``_line_twofold``): what these cannot compute, as plain sums."""
+"""Lines on tensor cores (``device/twofold.py``): what these cannot compute, as plain sums."""
 
 from __future__ import annotations
 

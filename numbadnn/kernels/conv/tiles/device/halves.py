@@ -1,6 +1,6 @@
 """Products of 16-bit numbers by a warp: ldmatrix from shared memory, mma.sync with sums in float32.
 
-``multiply(sums, shared, a_at, b_at)`` is that of ``_implicit_tiles_sums``. A tile lies in shared memory as its operand
+``multiply(sums, shared, a_at, b_at)`` is that of ``device/sums.py``. A tile lies in shared memory as its operand
 does in global memory: [unit][term] where terms are neighbours, else [term][unit], which ldmatrix transposes. One
 ldmatrix gives a thread four pairs of neighbouring terms: of 16 rows and 16 terms of a, or of 16 columns of b.
 """

@@ -1,4 +1,4 @@
-"""What a block of ``_implicit_tiles`` does with a pair of tiles in shared memory: every thread or warp adds its products.
+"""What a block of ``device/tiles.py`` does with a pair of tiles in shared memory: every thread or warp adds its products.
 
 Tiles lie as [term][row] and [term][column], or as [row][term] where terms were read in vectors.
 ``multiply(sums, shared, a_at, b_at)`` takes their addresses; all it reads lies at constants from a thread's own place,

@@ -2,14 +2,14 @@
 
 A block has a tile of rows x columns of the result in registers and walks the terms of its sums, ``k`` at a time, through
 a ring of ``stages`` buffers in shared memory, filled by asynchronous copies. Where an element lies, and whether it is
-padding, two tables say (``_implicit_tiles_tables``): an offset and a set of bits for each row, kept in registers, and
+padding, two tables say (``device/tables.py``): an offset and a set of bits for each row, kept in registers, and
 for each term, which travel through the ring one turn ahead of the data.
 
     terms  | t0 t1 ... |        b[t, column] = other[offset(t) + column * step]
            v           v        a[row, t]    = image[offset(row) + offset(t)], 0 where bits(row) & bits(t)
     ring   [ a | b ] [ a | b ] [ a | b ]  ->  sums[row, column] += a[row, t] * b[t, column]   ->  out
 
-Threads multiply as in ``_gemm_tiles``: by fused multiply-adds, or warp by warp on tensor cores. With ``splits`` the
+Threads multiply as in ``gemm/device/tiles.py``: by fused multiply-adds, or warp by warp on tensor cores. With ``splits`` the
 terms are shared among blocks whose partial sums ``total`` adds in a fixed order. Every sum runs in the order of terms.
 """
 

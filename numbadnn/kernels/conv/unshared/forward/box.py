@@ -1,4 +1,4 @@
-"""Unshared convolutions and gradients of their filters, several positions a block; the device code is ``_unshared_box``."""
+"""Unshared convolutions and gradients of their filters, several positions a block; the device code is ``device/box.py``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.unshared.parts.tile import lots_of, places_of, seen_of, vector
 from numbadnn.kernels.softmax.layout import shared_room
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: lanes that go along a filter together; filters whose gradient a block writes at a time

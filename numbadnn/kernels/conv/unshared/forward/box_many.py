@@ -1,4 +1,4 @@
-"""Unshared convolutions of 9 to 32 images with sums in float32; the device code is ``_unshared_box_many``."""
+"""Unshared convolutions of 9 to 32 images with sums in float32; the device code is ``device/box_many.py``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     vector,
 )
 from numbadnn.kernels.softmax.layout import shared_room
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 LANES, EIGHT, PIECE, ALONG = 32, 8, 32, 4

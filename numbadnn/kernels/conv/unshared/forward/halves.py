@@ -1,4 +1,4 @@
-"""Which unshared convolutions of 16-bit types go to tensor cores, and in what blocks; the device code is ``_unshared_halves``."""
+"""Which unshared convolutions of 16-bit types go to tensor cores, and in what blocks; the device code is ``device/halves.py``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import astuple, dataclass
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of
 from numbadnn.kernels.conv.unshared.parts.tile import vector
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 
 LANES = 32
 #: filters and terms of what a warp multiplies at once

@@ -1,4 +1,4 @@
-"""Which unshared convolutions of 16-bit types have several positions a block; the device code is ``_unshared_places``."""
+"""Which unshared convolutions of 16-bit types have several positions a block; the device code is ``device/places.py``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     seen_of,
     vector,
 )
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 LANES, CHUNK = 32, 32

@@ -1,4 +1,4 @@
-"""Which unshared convolutions of 16-bit types have a warp for each position; the device code is ``_unshared_places_many``."""
+"""Which unshared convolutions of 16-bit types have a warp for each position; the device code is ``device/places_many.py``."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     vector,
 )
 from numbadnn.kernels.softmax.layout import shared_room
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 LANES, ROWS, CHUNK = 32, 16, 32

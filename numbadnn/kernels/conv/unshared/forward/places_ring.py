@@ -1,4 +1,4 @@
-"""Which unshared convolutions of many images have filters in shared memory; the device code is ``_unshared_places_ring``."""
+"""Which unshared convolutions of many images have filters in shared memory; the device code is ``device/places_ring.py``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from numbadnn.kernels.conv.unshared.forward.places_many import (
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, scalars, seen_of, vector
 from numbadnn.kernels.softmax.layout import shared_room
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: terms of a slot, its bytes, and slots after which all warps meet

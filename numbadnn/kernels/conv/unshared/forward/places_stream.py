@@ -1,4 +1,4 @@
-"""Unshared convolutions of 16-bit types with more tiles than multiprocessors; the device code is ``_unshared_places_stream``."""
+"""Unshared convolutions of 16-bit types with more tiles than multiprocessors; the device code is ``device/places_stream.py``."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
 )
 from numbadnn.kernels.conv.unshared.parts.turned import CELL, EIGHT, FETCH
 from numbadnn.kernels.softmax.layout import LARGEST_ROOM
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: terms of a slot; filters of a warp

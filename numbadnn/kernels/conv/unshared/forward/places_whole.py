@@ -1,4 +1,4 @@
-"""Unshared convolutions of 16-bit types whose tiles fit shared memory with all their filters; see ``_unshared_places_whole``."""
+"""Unshared convolutions of 16-bit types whose tiles fit shared memory with all their filters; see ``device/places_whole.py``."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     wide_of,
 )
 from numbadnn.kernels.softmax.layout import LARGEST_ROOM
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: terms that a warp multiplies at a time; images of a cell, its bytes

@@ -1,4 +1,4 @@
-"""Unshared convolutions of 9 to 32 images and many filters with sums in float64; the device code is ``_unshared_products``."""
+"""Unshared convolutions of 9 to 32 images and many filters with sums in float64; the device code is ``device/products.py``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
 from numbadnn.kernels.conv.unshared.weights.many import QUICK_IN_FLOAT64, capability_of
 from numbadnn.kernels.softmax.layout import shared_room
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: PIECE: terms of a slot; BOXES: of pixels in shared memory

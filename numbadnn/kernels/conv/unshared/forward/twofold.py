@@ -1,4 +1,4 @@
-"""Unshared convolutions of 17 to 32 images in float32 on tensor cores; the device code is ``_unshared_twofold``."""
+"""Unshared convolutions of 17 to 32 images in float32 on tensor cores; the device code is ``device/twofold.py``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, free_order, scalars, seen_of, tiles_of
 from numbadnn.kernels.conv.unshared.parts.turned import FETCH
 from numbadnn.kernels.softmax.layout import LARGEST_ROOM
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 LANES, IMAGES, FILTERS, PIECE = 32, 32, 16, 32

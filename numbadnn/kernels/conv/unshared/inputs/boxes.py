@@ -1,6 +1,6 @@
 """``numba.unshared`` with respect to the images: sums of tiles of positions, and their sum; the filters are read once.
 
-The device code is in ``_unshared_inputs`` and ``_unshared_inputs_collect``. A larger tile leaves less between the two kernels,
+The device code is in ``device/boxes.py`` and ``device/collect.py``. A larger tile leaves less between the two kernels,
 and fewer warps to ask for filters: ``heuristic`` weighs them. The second kernel starts before the first has ended, and waits
 for it. Extra memory: the tiles' boxes of pixels in the accumulator's type, of as many images at a time as the workspace limit
 admits.
@@ -19,8 +19,8 @@ from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of, tiles_of, vector
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import ITEMSIZE, Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 LANES, MULTIPROCESSORS = 32, 132

@@ -1,4 +1,4 @@
-"""Which gradients of unshared convolutions' images go to tensor cores; the device code is ``_unshared_inputs_halves``."""
+"""Which gradients of unshared convolutions' images go to tensor cores; the device code is ``device/halves.py``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.conv.unshared.inputs.boxes import collecting, lot_of
 from numbadnn.kernels.conv.unshared.parts.tile import free_order, seen_of, tiles_of, vector
 from numbadnn.kernels.softmax.layout import shared_room
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: terms that a warp has at once

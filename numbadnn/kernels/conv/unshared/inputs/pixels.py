@@ -1,4 +1,4 @@
-"""Gradients of unshared convolutions' images of 16-bit types, a tile of pixels a block; see ``_unshared_inputs_pixels``.
+"""Gradients of unshared convolutions' images of 16-bit types, a tile of pixels a block; see ``device/pixels.py``.
 
 ``unshared_inputs_rows`` and ``unshared_inputs_halves`` give a block positions, and add in a second kernel what several of them
 have of a pixel. Here a block has pixels, and reads the filters of all positions that reach them: those at a tile's edge several
@@ -28,8 +28,8 @@ from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import free_order
 from numbadnn.kernels.conv.unshared.parts.turned import FETCH, lasts
 from numbadnn.kernels.softmax.layout import LARGEST_ROOM
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: channels and filters of a product of tensor cores; bytes of an element; rows of positions of y in shared memory
@@ -102,7 +102,7 @@ class PixelsConfig:
 
     @property
     def lanes(self) -> RowsConfig:
-        """What a lane multiplies, as ``_unshared_inputs_rows_halves`` takes it."""
+        """What a lane multiplies, as ``device/rows_halves.py`` takes it."""
         pair = spread(self.pitch, math.prod(self.taps) * SIZE)[1]
         shape = (self.positions, (1, 1), 1, self.depth, ROWS, 1, self.steps, self.flip, False, 1, True, 0, True)
         return RowsConfig(self.kept, self.kept, self.warps, self.taps, *shape, pair=pair)

@@ -2,8 +2,8 @@
 
 ``unshared_inputs`` and ``unshared_inputs_halves`` read, add to and write sums in shared memory for each position and tap; a
 pixel's sum is taken as often as taps reach it. Where that is often, of many images, it is what they spend their time on, and
-sums in registers are quicker. The device code is in ``_unshared_inputs_rows``, and where a warp of its own asks for filters in
-``_unshared_inputs_asked``.
+sums in registers are quicker. The device code is in ``device/rows.py``, and where a warp of its own asks for filters in
+``device/asked.py``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
 )
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import free_order, seen_of, tiles_of
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 MOST_IMAGES, MOST_TAPS = 32, 16

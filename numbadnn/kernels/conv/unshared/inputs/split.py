@@ -1,6 +1,6 @@
 """Gradients of unshared convolutions' images in float32 on tensor cores, of 9 to 32 images: when they are taken, their plans.
 
-The device code is in ``_unshared_inputs_split``; which tiles fit, and which is the best, in ``unshared_inputs_split_config``.
+The device code is in ``device/split.py``; which tiles fit, and which is the best, in ``unshared_inputs_split_config``.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from numbadnn.kernels.conv.unshared.inputs.split_config import (
     y_pitch_of,
 )
 from numbadnn.kernels.conv.unshared.parts.tile import free_order
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 FEWEST_IMAGES, MOST_IMAGES, FEWEST_FILTERS, FEWEST_TERMS, MOST_TAPS = 9, 32, 4, 64, 16

@@ -1,8 +1,9 @@
-"""Gradients of unshared convolutions' images in float32, as two float16 (``_scaled_halves``): which tiles fit, their plans.
+"""Gradients of unshared convolutions' images in float32, as two float16 (``lang/scaled_halves.py``): which tiles fit,
+their plans.
 
 A block cuts the values of y of its positions itself, a row of them at a time. Filters of more rows than registers hold sums of,
 and rows of positions that no tiles of equal width divide, are ``unshared_inputs_split``'s, whose second kernel adds the boxes
-here as well. The device code is in ``_unshared_inputs_twofold``.
+here as well. The device code is in ``device/twofold.py``.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from numbadnn.kernels.conv.unshared.inputs.split_config import (
 )
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of, vector
 from numbadnn.kernels.softmax.layout import LARGEST_ROOM
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: halves of a number; warps that cut y, of four that multiply nothing; lots of y that each has under way

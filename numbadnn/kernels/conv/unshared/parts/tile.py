@@ -6,8 +6,8 @@ import math
 from typing import Any, Protocol
 
 from numbadnn.kernels.build.support import accumulator_of
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 
 LANES = 32
 

@@ -1,4 +1,4 @@
-"""Images turned for unshared convolutions, [channel, row, column][image] in the workspace; see ``_unshared_turned``.
+"""Images turned for unshared convolutions, [channel, row, column][image] in the workspace; see ``device/turned.py``.
 
 The boxes of blocks overlap, so a pixel is read several times. As it lies in memory its images are far apart, and each is a read
 of its own; turned once, 16 bytes of them are one asynchronous copy. In cells, [eight images][channel, row, column][image], a
@@ -15,8 +15,8 @@ from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy, Spec
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: of a block that turns

@@ -1,4 +1,4 @@
-"""Which gradients of unshared filters of 16-bit types go to tensor cores, and in what blocks; ``_unshared_weights_halves``."""
+"""Which gradients of unshared filters of 16-bit types go to tensor cores, and in what blocks; ``device/halves.py``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     seen_of,
     vector,
 )
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: terms that a warp has at once

@@ -1,4 +1,4 @@
-"""Gradients of unshared filters over 9 to 32 images with sums in float64; the device code is ``_unshared_weights_many``."""
+"""Gradients of unshared filters over 9 to 32 images with sums in float64; the device code is ``device/many.py``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
 from numbadnn.kernels.softmax.layout import shared_room
-from numbadnn.problems.conv import ConvProblem
 from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
 #: FILTERS: of a product

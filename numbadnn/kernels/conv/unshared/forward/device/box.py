@@ -1,9 +1,10 @@
 """Unshared convolutions with sums in float32, several positions a block: what they see is read once for all of them.
 
 A block has some neighbouring positions of a row and ``channels`` channels of a group at a time, and what they see in shared
-memory (``_unshared_box_fill``). Eight lanes go along the terms of a filter, four at a time, straight from memory, and ask for the
-next ones before they multiply; each has ``filters`` x 8 sums. The four eights of a warp have different filters, or different
-images where these are more. The sums meet in shared memory, from where neighbouring positions are written together.
+memory (``conv/unshared/parts/device/box_fill.py``). Eight lanes go along the terms of a filter, four at a time,
+straight from memory, and ask for the next ones before they multiply; each has ``filters`` x 8 sums. The four eights of
+a warp have different filters, or different images where these are more. The sums meet in shared memory, from where
+neighbouring positions are written together.
 """
 
 from __future__ import annotations

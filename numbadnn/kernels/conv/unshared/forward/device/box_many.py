@@ -1,7 +1,8 @@
 """Unshared convolution of many images with sums in float32, several positions a block: a small product of matrices for each.
 
 What the positions see lies in shared memory, [channel, row, column][image], some channels at a time: the next are copied while
-these are multiplied. A warp has a position, and its filters come through a ring of its own (``_unshared_ring``):
+these are multiplied. A warp has a position, and its filters come through a ring of its own
+(``conv/unshared/parts/device/ring.py``):
 
     lane = (share of the terms, images, filters)     8 images x ``filters`` sums a thread, four neighbouring terms a turn
 

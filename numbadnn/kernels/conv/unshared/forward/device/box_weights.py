@@ -1,8 +1,8 @@
 """The gradient of a filter for each position, with sums in float32, several positions a block.
 
-What the positions see lies in shared memory (``_unshared_box_fill``), and so does what came of them, [position][filter][image]. A
-thread has four terms of a position and ``filters`` filters: where images are few all their pixels stay in registers, else four
-images at a time.
+What the positions see lies in shared memory (``conv/unshared/parts/device/box_fill.py``), and so does what came of
+them, [position][filter][image]. A thread has four terms of a position and ``filters`` filters: where images are few all
+their pixels stay in registers, else four images at a time.
 """
 
 from __future__ import annotations

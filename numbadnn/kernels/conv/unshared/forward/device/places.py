@@ -1,10 +1,10 @@
 """Unshared convolution of 16-bit types on tensor cores, several positions a block: what they see is gathered once for all.
 
-A block has ``tall`` rows of some neighbouring positions, and what they see (``_unshared_seen``) in shared memory, all channels or
-some at a time. A warp has one position of a row after another, or a share of its terms, and reads filters straight into the
-registers of a product, ``ahead`` chunks of 32 terms before it needs them, those of the next row among them: a lane has 8
-neighbouring terms of two filters. Sums of what a block has no room for at once, and of warps that share a position, meet in
-shared memory, in order.
+A block has ``tall`` rows of some neighbouring positions, and what they see (``conv/unshared/parts/device/seen.py``) in
+shared memory, all channels or some at a time. A warp has one position of a row after another, or a share of its terms,
+and reads filters straight into the registers of a product, ``ahead`` chunks of 32 terms before it needs them, those of
+the next row among them: a lane has 8 neighbouring terms of two filters. Sums of what a block has no room for at once,
+and of warps that share a position, meet in shared memory, in order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Unshared convolution of many images of 16-bit types on tensor cores: a warp for each position and 16 filters.
 
-What the positions of a block see lies in shared memory (``_unshared_seen``), all channels or some at a time: the next are
-copied while these are multiplied. Filters go from memory straight into the registers of a product, ``ahead`` chunks of 32
-terms before they are needed: a lane has 8 neighbouring terms of two filters. The sums stay in registers to the end.
+What the positions of a block see lies in shared memory (``conv/unshared/parts/device/seen.py``), all channels or some
+at a time: the next are copied while these are multiplied. Filters go from memory straight into the registers of a
+product, ``ahead`` chunks of 32 terms before they are needed: a lane has 8 neighbouring terms of two filters. The sums
+stay in registers to the end.
 """
 
 from __future__ import annotations

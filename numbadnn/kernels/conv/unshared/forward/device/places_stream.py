@@ -1,7 +1,8 @@
 """Unshared convolution of 16-bit types, tile after tile of positions a block: what the next needs comes while one is multiplied.
 
     filters    through a ring of each warp's own, 64 terms of 16 filters of its position a slot
-    images     turned before, in cells (``_unshared_turned``): boxes of some channels that the tile sees, in a few places
+    images     turned before, in cells (``conv/unshared/parts/device/turned.py``): boxes of some channels that the tile
+    sees, in a few places
 
 Each slot and box is one copy of a tensor's tile, asked for by warps that do nothing else, so that memory is never idle between
 tiles. A warp has a position and 16 filters. Both factors are loaded as matrices: pieces of filters are exchanged by the copy

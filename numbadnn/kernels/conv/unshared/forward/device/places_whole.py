@@ -1,7 +1,8 @@
 """Unshared convolution of 16-bit types, a tile of positions a block, all of whose filters have a place when it begins.
 
     filters    [filter][position][term]: of a filter some of the tile's positions are one copy, told to one of a few barriers
-    images     turned before (``_unshared_turned``): the box of pixels that the tile sees, in planes of eight images
+    images     turned before (``conv/unshared/parts/device/turned.py``): the box of pixels that the tile sees, in planes
+    of eight images
 
 Shared memory holds all of them at once, so that nothing is waited for but memory. A warp has a position and 16 filters; its sums
 stay in registers to the end. Both factors are loaded as matrices: terms of a filter, whose rows meet all banks, and of a term's

@@ -3,7 +3,7 @@
 Products of float32 are exact in float64, which tensor cores sum as quickly as other units sum float32, 2048 an instruction
 where those have 32; a sum is rounded once. What the positions see lies in shared memory, [channel, row, column][image], some
 channels in each of three boxes: the next is copied while what is there is multiplied. A warp has a position, some filters, and
-all their terms or every second turn, 16 of them; these come through a ring of its own (``_unshared_ring``):
+all their terms or every second turn, 16 of them; these come through a ring of its own (``conv/unshared/parts/device/ring.py``):
 
     lane 4 g + t, step j of a turn    images ``own`` g ... ``own`` (g + 1) of term 4 j + t, and that term of filters g, g + 8 ...
 

@@ -1,14 +1,14 @@
 """Unshared convolution of 17 to 32 images of float32 on tensor cores: numbers are two float16 of a common scale.
 
-Images are cut before (``_unshared_twofold_turn``), with one scale; filters, each used once, in registers
-(``_unshared_twofold_lanes``), with a scale that a warp keeps as long as it fits. Blocks stay and take one tile of positions after
+Images are cut before (``device/twofold_turn.py``), with one scale; filters, each used once, in registers
+(``device/twofold_lanes.py``), with a scale that a warp keeps as long as it fits. Blocks stay and take one tile of positions after
 another. A warp has a position, 16 filters, and all terms or every second slot of them.
 
     filters    through a ring of each warp's own, 32 terms of 16 filters of its position a slot
     images     boxes of some channels that the tile sees, in a few places in shared memory, for all warps
 
 Each slot and box is one copy of a tensor's tile, asked for by warps that do nothing else. A number that cannot be cut is NaN; a
-result that is not finite is summed anew (``_unshared_twofold_plain``).
+result that is not finite is summed anew (``device/twofold_plain.py``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Filters of ``_unshared_twofold`` and ``_unshared_places_stream`` on their way to rings: a few lanes ask, each for one warp
+"""Filters of ``device/twofold.py`` and ``device/places_stream.py`` on their way to rings: a few lanes ask, each for one warp
 that multiplies."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Numbers of ``_unshared_twofold`` in halves (``_scaled_halves``): eight images of a pixel, and a slot of filters in registers.
+"""Numbers of ``device/twofold.py`` in halves (``lang/scaled_halves.py``): eight images of a pixel, and a slot of
+filters in registers.
 
 Filters have a scale that a warp keeps: their halves show whether it fits, at two instructions a pair. Where one number is 0, too
 large, or so small that little is left of it, the slot is looked through and cut anew with a scale of its own.

@@ -1,4 +1,4 @@
-"""Sums of ``_unshared_twofold`` from its lanes to the output, by way of shared memory: neighbours write neighbouring positions.
+"""Sums of ``device/twofold.py`` from its lanes to the output, by way of shared memory: neighbours write neighbouring positions.
 
 There they lie as [filter][image][position]; images and filters are an odd number of words apart, so that lanes meet most banks.
 The warps of 16 filters wait for each other alone: while some write, others multiply.

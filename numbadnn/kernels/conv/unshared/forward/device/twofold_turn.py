@@ -1,4 +1,4 @@
-"""Images cut before ``_unshared_twofold``, by one scale: [channel, row, column][half][image], 128 bytes a pixel.
+"""Images cut before ``device/twofold.py``, by one scale: [channel, row, column][half][image], 128 bytes a pixel.
 
     x  ->  halves of 64 pixels in shared memory  ->  space
 

@@ -1,4 +1,4 @@
-"""The warp that asks for filters of the gradient of an unshared convolution's images, ``_unshared_inputs_asked``.
+"""The warp that asks for filters of the gradient of an unshared convolution's images, ``device/asked.py``.
 
 A copy is the quicker the more its two ends have in common, up to their place within 128 bytes: filters begin in shared memory as
 they do in memory, as far as banks allow.

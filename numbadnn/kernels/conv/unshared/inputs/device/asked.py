@@ -1,11 +1,11 @@
 """The gradient of an unshared convolution's images with sums in registers, where one more warp does nothing but ask for filters.
 
-Blocks, warps, rows of pixels and groups of rows of positions are those of ``_unshared_inputs_rows``. The asking warp asks for
+Blocks, warps, rows of pixels and groups of rows of positions are those of ``device/rows.py``. The asking warp asks for
 whole lines, up to ``depth`` pieces before they are multiplied; every other takes its rows of taps from there, or passes a piece
 by. A piece is some filters of one position, or, where a block has all channels and so the positions of a row follow each other
 in memory (``whole``), of a row of positions. Of many images y's values are turned before, ``unshared_turned``, and copied as
 they are wanted. So that blocks have equally many positions, their tiles may begin and end within a row (``cut``): the tiles of
-a strip of columns, row after row, are 46, 46, ... positions. What a lane multiplies is in ``_unshared_inputs_rows_single`` and
+a strip of columns, row after row, are 46, 46, ... positions. What a lane multiplies is in ``device/rows_single.py`` and
 ``.._halves``.
 """
 

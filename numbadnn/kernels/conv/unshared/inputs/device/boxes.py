@@ -4,7 +4,7 @@ A block has a tile of output positions, some channels of a group and ``images`` 
 over the filters what each (channel, tap) receives, in registers, while the next filters are under way, and adds that to a box
 of the image in shared memory, which holds every pixel that the tile reaches. A warp has some of the channels alone, and waits
 for no other. Boxes of neighbouring tiles overlap: they go to a workspace, [tile][channel][pixel][image], where
-``_unshared_inputs_collect`` adds to each pixel those that hold it.
+``device/collect.py`` adds to each pixel those that hold it.
 """
 
 from __future__ import annotations

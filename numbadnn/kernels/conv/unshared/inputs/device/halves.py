@@ -1,6 +1,6 @@
 """The gradient of an unshared convolution's images of 16-bit types on tensor cores: each filter read once, sums in boxes.
 
-A block has a tile of output positions and some channels of a group, as in ``_unshared_inputs``; a warp has ``own`` of these
+A block has a tile of output positions and some channels of a group, as in ``device/boxes.py``; a warp has ``own`` of these
 channels alone: it adds to pixels that no other warp has, and so waits for none. For one position after another it multiplies
 filters, [filter][term], with what came of them, [filter][image], and adds that to a box of pixels in shared memory. Whole lines
 of the filters come by asynchronous copies, ``depth`` positions before they are multiplied, into a ring of the warp's own:

@@ -11,7 +11,7 @@ so that both sides of an edge read the filters there at the same time. A warp ha
     filters    through a ring, a slot for all of a position and the block's channels: one copy of a tensor's tile
     y          turned before (``unshared_turned``), a row of positions at a time, a line of each filter
 
-Warps that ask for these do nothing else. What a lane multiplies is in ``_unshared_inputs_rows_halves``.
+Warps that ask for these do nothing else. What a lane multiplies is in ``device/rows_halves.py``.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ down its rows of positions:
     warp             0  1  2  0  1  2     those in row 1 rows 1 to 3: warp 0 goes on with row 3
 
 Which sums a position and a tap of a row add to is known when the kernel is made. A warp whose row no later position reaches
-writes it to the workspace, where the boxes of neighbouring blocks are added: ``_unshared_inputs_collect`` and, as tensor cores
-leave them, ``_unshared_inputs_rows_collect``.
+writes it to the workspace, where the boxes of neighbouring blocks are added: ``device/collect.py`` and, as tensor cores
+leave them, ``device/rows_collect.py``.
 
 Where a quarter of a multiprocessor would have more of these warps than another, rows of positions are taken several at a time:
 nine rows of taps are nine warps, but four rows of positions reach twelve rows of pixels, and each quarter adds to nine:
@@ -18,7 +18,7 @@ nine rows of taps are nine warps, but four rows of positions reach twelve rows o
 
 Filters come to shared memory by asynchronous copies that every warp begins some of, ``depth - 1`` pieces of them before they
 are multiplied and whole lines at a time; every warp takes its rows of taps from there, or passes a piece by. What a lane
-multiplies is in ``_unshared_inputs_rows_single`` and ``.._halves``.
+multiplies is in ``device/rows_single.py`` and ``.._halves``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a lane of ``_unshared_inputs_rows`` multiplies in float32: one channel of ``own`` images."""
+"""What a lane of ``device/rows.py`` multiplies in float32: one channel of ``own`` images."""
 
 from __future__ import annotations
 

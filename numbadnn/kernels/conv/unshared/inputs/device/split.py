@@ -8,9 +8,9 @@ one row of the pixels that the positions reach. It adds to as many columns of pi
                    [.  .  .]
 
 Filters come to shared memory through a ring, 16 of one position a slot; three warps do nothing but ask for them, others take
-their rows of taps from a slot, or pass it by. y's values are cut into bfloat16 before (``_unshared_inputs_split_turn``) and come
+their rows of taps from a slot, or pass it by. y's values are cut into bfloat16 before (``device/split_turn.py``) and come
 through the ring as well, asked for by one more warp; of few positions the block cuts them itself. A column that saw a number
-which cannot be cut is written as NaN: ``_unshared_inputs_split_collect`` adds the boxes, and sums anew what is not finite.
+which cannot be cut is written as NaN: ``device/split_collect.py`` adds the boxes, and sums anew what is not finite.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The images' gradient from the boxes of ``_unshared_inputs_split``: to each pixel those that hold it are added, in their order.
+"""The images' gradient from the boxes of ``device/split.py``: to each pixel those that hold it are added, in their order.
 
 Strips of rows of positions follow each other, and blocks have as many columns each: what a block has of a strip is box number
 strip + block, which begins with the first pixel that these columns reach. A block has 32 pixels, neighbours in x, of a few
@@ -7,7 +7,7 @@ pixel and some strips, while the kernel that writes the boxes has not ended.
 
     which [pixel][boxes]  ->  a thread: four images of a pixel  ->  sums [image][pixel] of a channel  ->  lines of x
 
-What is not finite is summed anew (``_unshared_inputs_plain``).
+What is not finite is summed anew (``device/plain.py``).
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""What a lane of ``_unshared_inputs_split`` multiplies: 16 filters at a position and a row of its taps, eight channels.
+"""What a lane of ``device/split.py`` multiplies: 16 filters at a position and a row of its taps, eight channels.
 
     A  images by filters     lane 4 g + t: ``own`` images from ``own`` g on, of filters 2 t, 2 t + 1 and both 8 further
     B  filters by channels   those filters' taps of channel g
     C  images by channels    lane 4 g + t: those images of channels 2 t and 2 t + 1, for each tap of the row another
 
-y's values lie in shared memory cut into bfloat16 (``_split``), as lanes take them; filters as they are, cut in registers. A tap's
-16 products are summed by themselves, the least first, and then added, rounded, to the column's total.
+y's values lie in shared memory cut into bfloat16 (``lang/split.py``), as lanes take them; filters as they are, cut in
+registers. A tap's 16 products are summed by themselves, the least first, and then added, rounded, to the column's
+total.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""y for ``_unshared_inputs_split``, cut into bfloat16: of a position and 16 filters what a warp's lanes take, as they take it.
+"""y for ``device/split.py``, cut into bfloat16: of a position and 16 filters what a warp's lanes take, as they take it.
 
     y  [image][filter][position]  ->  8 positions in shared memory  ->  space [group][position][16 filters][word][lane]
 

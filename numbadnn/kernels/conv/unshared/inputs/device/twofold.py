@@ -6,9 +6,9 @@ when a row of positions is done, the first of them is written and the sums move 
 are given out first, so that every quarter of a multiprocessor has as much to do.
 
     filters    through a ring, 16 of one position a slot, asked for by a warp that does nothing else
-    y          cut into two float16 by other such warps, of 16 filters and a row at a time (``_unshared_inputs_twofold_fill``)
+    y          cut into two float16 by other such warps, of 16 filters and a row at a time (``device/twofold_fill.py``)
 
-so that memory is never idle. Numbers that cannot be cut are NaN: ``_unshared_inputs_split_collect`` adds the boxes, and sums anew
+so that memory is never idle. Numbers that cannot be cut are NaN: ``device/split_collect.py`` adds the boxes, and sums anew
 what is not finite.
 """
 

@@ -1,4 +1,4 @@
-"""y's values for ``_unshared_inputs_twofold``, cut into two float16 in shared memory as its lanes multiply them.
+"""y's values for ``device/twofold.py``, cut into two float16 in shared memory as its lanes multiply them.
 
     position, 16 filters:   [upper, lower half][16 images][lane][two pairs of filters][two images]
                             [two images] the inverses of their scales, each that of an image's 16 filters here, as bfloat16

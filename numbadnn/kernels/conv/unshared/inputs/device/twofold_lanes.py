@@ -1,4 +1,4 @@
-"""What a lane of ``_unshared_inputs_twofold`` multiplies: 16 filters at a position, a column of its taps, lots of eight channels.
+"""What a lane of ``device/twofold.py`` multiplies: 16 filters at a position, a column of its taps, lots of eight channels.
 
     A  images by filters     lane 4 g + t: ``own`` images from ``own`` g on, of filters t, t + 4, t + 8 and t + 12
     B  filters by channels   those filters' taps of channel g
@@ -6,9 +6,9 @@
 
 Which filters are a lane's is the same in A and B, and all the same to the sums: these meet all banks of shared memory.
 
-Both are two float16 of a common scale (``_scaled_halves``): of y, in shared memory as lanes take them, an image's 16 filters at a
-position have one; of filters, cut in registers, what a warp keeps as long as it fits. A tap's 16 products are summed by
-themselves, the least first, and then added, rounded, to the total.
+Both are two float16 of a common scale (``lang/scaled_halves.py``): of y, in shared memory as lanes take them, an
+image's 16 filters at a position have one; of filters, cut in registers, what a warp keeps as long as it fits. A tap's
+16 products are summed by themselves, the least first, and then added, rounded, to the total.
 """
 
 from __future__ import annotations

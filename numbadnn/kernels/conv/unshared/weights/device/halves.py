@@ -1,9 +1,9 @@
 """The gradient of a filter for each position, of 16-bit types, on tensor cores: sums over images, each filter written once.
 
 A block has ``tall`` rows of some neighbouring positions and some channels of a group. What they see lies in shared memory
-(``_unshared_seen``), and so does what came of them, as a box of its own whose channels are filters. A warp has one position of
-a row after another: its filters times images stay in registers, and 32 terms at a time pass. The columns of a product are
-chosen so that a lane has 8 neighbouring terms.
+(``conv/unshared/parts/device/seen.py``), and so does what came of them, as a box of its own whose channels are filters.
+A warp has one position of a row after another: its filters times images stay in registers, and 32 terms at a time pass.
+The columns of a product are chosen so that a lane has 8 neighbouring terms.
 """
 
 from __future__ import annotations

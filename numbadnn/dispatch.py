@@ -20,6 +20,7 @@ from numbadnn.arrays import LIBRARIES, PROBES, library_of
 from numbadnn.launch import Plan, thread
 from numbadnn.planning import make_plan, remember
 from numbadnn.problem import Policy
+from numbadnn.registry import Summation
 
 
 class Request(NamedTuple):
@@ -295,6 +296,7 @@ class LastCall(NamedTuple):
     workspace_bytes: int
     facts: dict[str, Any]
     refusals: tuple[Any, ...]
+    summation: Summation
 
 
 def last_call() -> LastCall | None:
@@ -305,5 +307,5 @@ def last_call() -> LastCall | None:
     e, c = p.executable, p.choice
     return LastCall(
         c.impl.name, c.impl.backend, str(p.problem), c.decided_by, c.fallback, e.determinism, e.arithmetic,
-        e.workspace_bytes, e.facts, c.refusals,
+        e.workspace_bytes, e.facts, c.refusals, e.summation,
     )  # fmt: skip

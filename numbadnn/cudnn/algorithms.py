@@ -25,7 +25,7 @@ from numbadnn.cudnn._tensors import scalars, tensor
 from numbadnn.errors import BackendUnavailableError, CudnnError, DeterminismError, NotSupportedError
 from numbadnn.ops.conv import OPERATIONS
 from numbadnn.problem import Policy
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 RUNTIME = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
 
@@ -239,6 +239,7 @@ def plan(problem: Any, policy: Policy, config: Any) -> Executable:
         determinism="run_to_run" if ready.algorithm in call.deterministic else "not_guaranteed",
         facts=facts,
         direct=None if form.buffers else issue,
+        summation=SEQUENCE,
     )
 
 

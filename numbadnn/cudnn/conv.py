@@ -19,7 +19,7 @@ from numbadnn.errors import BackendUnavailableError, CudnnError, NotSupportedErr
 from numbadnn.ops.conv import OPERATIONS, ConvProblem
 from numbadnn.ops.conv_routes import routed
 from numbadnn.problem import Policy
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 Step = Callable[[int, int, int], None]
 
@@ -166,6 +166,7 @@ def executable(problem: ConvProblem, policy: Policy, prepared: _Prepared) -> Exe
         determinism="not_guaranteed" if "NONDETERMINISTIC" in candidate.notes else "run_to_run",
         facts=facts,
         direct=None if form.buffers else issue,
+        summation=SEQUENCE,
     )
 
 

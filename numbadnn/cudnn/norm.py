@@ -16,7 +16,7 @@ from numbadnn.cudnn._enums import BatchNormMode
 from numbadnn.cudnn._tensors import scalars, tensor
 from numbadnn.ops.norm import TEST, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.problem import Policy, Spec
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 _INT_MAX = 2**31 - 1
 _FUNCTIONS = {
@@ -86,7 +86,7 @@ def plan(problem: NormProblem, policy: Policy, config: Any) -> Executable:
     facts: dict[str, Any] = {"folded": "x".join(map(str, shape)), "copies": [], "cudnn": library.version}
     if problem.running:
         facts["copies"] = ["running_mean", "running_var"]
-    return Executable(run=run, facts=facts, direct=direct)
+    return Executable(run=run, facts=facts, direct=direct, summation=SEQUENCE)
 
 
 def _arguments(problem: NormProblem, one: int, zero: int, data: int, parameters: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from numbadnn.cudnn._enums import NanPropagation, PoolingMode
 from numbadnn.cudnn._tensors import ints, made, scalars, tensor
 from numbadnn.ops.pool import PoolProblem
 from numbadnn.problem import Policy
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 _INT_MAX = 2**31 - 1
 MODES = {
@@ -73,7 +73,7 @@ def plan(problem: PoolProblem, policy: Policy, config: Any) -> Executable:
     facts: dict[str, Any] = {"mode": problem.mode, "copies": [], "cudnn": library.version}
     if problem.is_max:
         facts["not finite"] = "a window of nothing but -inf gives the lowest finite number"
-    return Executable(run=run, facts=facts, direct=issue)
+    return Executable(run=run, facts=facts, direct=issue, summation=SEQUENCE)
 
 
 def rank(problem: PoolProblem) -> float:

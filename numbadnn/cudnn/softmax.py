@@ -16,7 +16,7 @@ from numbadnn.cudnn._enums import SoftmaxAlgorithm, SoftmaxMode
 from numbadnn.cudnn._tensors import scalars, tensor
 from numbadnn.ops.softmax import SoftmaxProblem
 from numbadnn.problem import Policy, Spec
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 _INT_MAX = 2**31 - 1
 Folded = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
@@ -105,7 +105,7 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any) -> Executable:
     facts["cudnn"] = library.version
     if forward and problem.algo != "fast":
         facts["not finite"] = "a row of nothing but -inf gives 0 (log: -inf), not NaN"
-    return Executable(run=run, facts=facts, direct=issue)
+    return Executable(run=run, facts=facts, direct=issue, summation=SEQUENCE)
 
 
 def rank(problem: SoftmaxProblem) -> float:

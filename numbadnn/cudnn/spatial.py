@@ -15,7 +15,7 @@ from numbadnn.cudnn._enums import DATA_TYPE, SamplerType
 from numbadnn.cudnn._tensors import ints, made, scalars, tensor
 from numbadnn.ops.spatial import OPERANDS, SpatialProblem
 from numbadnn.problem import Policy, Spec
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 _INT_MAX = 2**31 - 1
 FUNCTIONS = {
@@ -100,7 +100,7 @@ def plan(problem: SpatialProblem, policy: Policy, config: Any) -> Executable:
         issue(stream or 0, *inputs, *outputs)
 
     facts: dict[str, Any] = {"call": FUNCTIONS[problem.op], "copies": [], "cudnn": library.version}
-    return Executable(run=run, determinism=_promise(problem.op), facts=facts, direct=issue)
+    return Executable(run=run, determinism=_promise(problem.op), facts=facts, direct=issue, summation=SEQUENCE)
 
 
 def _arguments(op: str, one: int, zero: int, t: list[int]) -> tuple[int, ...]:

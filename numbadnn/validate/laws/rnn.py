@@ -17,6 +17,7 @@ from numbadnn.validate.compare import (
     TENSOR_CORE_UNIT,
     TF32,
     UNIT,
+    Depth,
     Float64,
     accumulator,
 )
@@ -80,10 +81,15 @@ def _sparse(problem: Any, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate(flat)
 
 
-def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> tuple[Float64, ...]:
+def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str, depth: Depth) -> tuple[Float64, ...]:
     """States, gates and their gradients may be kept in the data's type; products are those of the arithmetic."""
     dtype = accumulator(problem.dtype)
-    rounding = {"unit": UNIT[dtype], "store": UNIT[problem.dtype], "tiny": SUBNORMAL[problem.dtype]}
+    rounding: dict[str, Any] = {
+        "depth": depth,
+        "unit": UNIT[dtype],
+        "store": UNIT[problem.dtype],
+        "tiny": SUBNORMAL[problem.dtype],
+    }
     if arithmetic in ("tensor_core", "tf32"):
         rounding |= {"unit": TENSOR_CORE_UNIT, "stretch": TENSOR_CORE_LENGTH}
     if arithmetic == "tf32":

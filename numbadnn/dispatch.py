@@ -21,6 +21,7 @@ from numbadnn.call import explanation, operands, select
 from numbadnn.call.launch import Plan, thread
 from numbadnn.call.planning import make_plan, remember
 from numbadnn.problem import Policy
+from numbadnn.registry import Summation
 
 
 class Request(NamedTuple):
@@ -296,6 +297,7 @@ class LastCall(NamedTuple):
     workspace_bytes: int
     facts: dict[str, Any]
     refusals: tuple[Any, ...]
+    summation: Summation
 
 
 def last_call() -> LastCall | None:
@@ -306,5 +308,5 @@ def last_call() -> LastCall | None:
     e, c = p.executable, p.choice
     return LastCall(
         c.impl.name, c.impl.backend, str(p.problem), c.decided_by, c.fallback, e.determinism, e.arithmetic,
-        e.workspace_bytes, e.facts, c.refusals,
+        e.workspace_bytes, e.facts, c.refusals, e.summation,
     )  # fmt: skip

@@ -42,6 +42,12 @@ class CudnnError(NumbaDNNError):
         super().__init__(message)
         self.status = status
 
+    @property
+    def refuses(self) -> bool:
+        """Whether it is an answer, while a plan is made: a bad parameter (2xxx), "not supported" (3xxx), or that cuDNN fails over
+        what was asked (4000 to 4002). Lack of memory is none: it would be remembered."""
+        return self.status // 1000 in (2, 3) or 4000 <= self.status <= 4002
+
 
 class WorkspaceError(NumbaDNNError):
     """The workspace a plan needs is larger than what was given or allowed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +53,46 @@ FAMILY: dict[str, str] = {
 DETERMINISM = ("not_guaranteed", "run_to_run", "batch_invariant", "gpu_to_gpu")
 
 
+@dataclass(frozen=True, slots=True)
+class Summation:
+    """How an implementation adds the terms of a long sum; the bounds of ``compare`` follow from it.
+
+    Terms are dealt to ``lanes`` (threads, vector lanes), whose sums are added pairwise in the end. A lane adds ``chains[0]``
+    terms one after the other, then as many such sums as ``chains[1]`` says, and so on. What ``chains`` leave over is added
+    in ``rest``: "pairwise", in "sequence", or "compensated" (what each addition rounds off is kept, and added too).
+    """
+
+    chains: tuple[int, ...] = ()
+    rest: str = "pairwise"
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rest not in ("pairwise", "sequence", "compensated"):
+            raise ValueError(f"rest: expected pairwise, sequence or compensated, got {self.rest!r}")
+        if self.lanes < 1 or min(self.chains, default=1) < 1:
+            raise ValueError(f"chains, lanes: expected positive numbers, got {self.chains} and {self.lanes}")
+
+    def depth(self, terms: float) -> float:
+        """The most roundings that one of so many terms passes through, its own (as a product) among them: k of gamma_k.
+
+        >>> SEQUENCE.depth(1000), BLOCKED.depth(1000), BLOCKED.depth(10**9)
+        (1000, 258, 278)
+        """
+        left, depth = max(math.ceil(terms / self.lanes), 1), 1 + math.ceil(math.log2(self.lanes))
+        for chain in self.chains:
+            depth += min(left, chain) - 1
+            left = math.ceil(left / chain)
+        if self.rest == "pairwise":
+            return depth + math.ceil(math.log2(left))
+        return depth + (min(left - 1, 2) if self.rest == "compensated" else left - 1)
+
+
+#: one term after the other, or an order that nobody knows
+SEQUENCE = Summation((), "sequence")
+#: blocks of 256 terms, whose sums are added pairwise: what an implementation that declares nothing is held to
+BLOCKED = Summation((256,))
+
+
 @dataclass(slots=True)
 class Executable:
     """A problem made ready on one device for one thread.
@@ -69,6 +110,8 @@ class Executable:
     facts: dict[str, Any] = field(default_factory=dict)
     #: the same as ``run`` for the hot path of a GPU call: direct(stream, *inputs, *words, *outputs), then workspace if any
     direct: Callable[..., None] | None = None
+    #: how its long sums are added: what its results may be off by follows from this
+    summation: Summation = BLOCKED
 
 
 @dataclass(frozen=True, slots=True)

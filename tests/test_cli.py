@@ -76,7 +76,7 @@ def test_an_option_of_the_environment_that_is_none_is_wrong_usage(words: tuple[s
 
 
 def test_info_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from numbadnn import info; o = info.options()['workspace_limit']; print(o['value'], o['origin'])"
+    code = "from numbadnn.call import info; o = info.options()['workspace_limit']; print(o['value'], o['origin'])"
     monkeypatch.setenv("NUMBADNN_WORKSPACE_LIMIT", "3MiB")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split(None, 1) == ["3145728", "environment NUMBADNN_WORKSPACE_LIMIT\n"]

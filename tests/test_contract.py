@@ -131,7 +131,7 @@ def test_cpu_public_function(case: Case) -> None:
     assert all(map(untouched, outs))
     last = numbadnn.last_call()
     assert last is not None and last.problem == str(problem)
-    found = trial.compare(results, last.arithmetic)
+    found = trial.compare(results, last.arithmetic, last.summation)
     assert found.ok, str(found)
 
 
@@ -243,7 +243,7 @@ def test_gpu_public_function(case: Case, library: str) -> None:
             continue  # a mask of its own: test_dropout looks at its distribution
         assert last is not None and last.problem == str(problem)
         host = tuple(arrays.get(r, spec) for r, spec in zip(results, problem.outputs, strict=True))
-        found = trial.compare(host, last.arithmetic)
+        found = trial.compare(host, last.arithmetic, last.summation)
         assert found.ok, f"{last.impl} {last.facts}: {found}"
 
 

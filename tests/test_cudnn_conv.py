@@ -17,8 +17,8 @@ import pytest
 from fake_cudnn import EXECUTION_FAILED, FakeCudnn, engine, view
 
 from numbadnn import reference
-from numbadnn.cudnn import _estimate, _forms, conv, plan
-from numbadnn.cudnn._enums import NumericalNote
+from numbadnn.cudnn import _descriptors, _estimate, _forms, algorithms, conv, plan
+from numbadnn.cudnn._enums import DescriptorType, NumericalNote
 from numbadnn.errors import CudnnError, NotSupportedError
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import DIRECTIONS, ConvProblem
@@ -394,3 +394,52 @@ def test_what_a_limit_leaves_to_an_engine_is_what_it_takes_with_the_copies_behin
         f for f in _forms.forms(ConvProblem.parse("conv2d x=float32:2x3x5x5 w=float32:4x3x3x3")) if not f.buffers
     )
     assert plain.room(1001) == 1001
+
+
+@pytest.mark.parametrize("op", DIRECTIONS)
+def test_a_step_between_the_taps_of_one_tap_is_not_cudnns_business(fake, op):
+    """cuDNN 9.19 failed over a dilation of 2**31 where the filter has one tap, which reads the same pixels for any."""
+    shapes = (2, 4, 7, 8), (6, 4, 1, 2), (2, 6, 7, 4)
+    specs = [Spec.of("float32", s) for s in shapes]
+    problem = ConvProblem(op, *specs, ((0, 0), (0, 0)), (1, 1), (2**33, 4))
+    told = next(_forms.forms(problem)).problem
+    assert told.dilation == (1, 4)
+    result, old, inputs, _ = compute(problem)
+    same = ConvProblem(op, *specs, ((0, 0), (0, 0)), (1, 1), (1, 4))
+    np.testing.assert_array_equal(result.astype(np.float64), expected(same, inputs, old))
+
+
+@pytest.mark.parametrize(("taps", "pads", "stride", "dilation", "says"), [
+    (2, (2**31, 0), 1, 2**31, "padded image has 2147483652"), (2, (2**30, 2**30), 1, 2**31 - 1, "image has"),
+    (1, (0, 0), 2**31, 1, "stride has"), (2, (1000, 1000), 1, 1000, ""),
+])  # fmt: skip
+def test_what_cudnn_cannot_count_is_refused(fake, taps, pads, stride, dilation, says):
+    """Plans for it are built; they fail with CUDNN_STATUS_INTERNAL_ERROR where they run."""
+    rows = (4 + sum(pads) - ((taps - 1) * dilation + 1)) // stride + 1
+    specs = [Spec.of("float32", s) for s in ((1, 2, 4, 5), (3, 2, taps, 1), (1, 3, rows, 5))]
+    problem = ConvProblem("conv2d", *specs, (pads, (0, 0)), (stride, 1), (dilation, 1))
+    for refused in (conv.supports(problem, GPU), algorithms._static_refusal(problem, Policy(device=0, algo="none"))):
+        assert says in refused if says else refused == ""
+
+
+@pytest.mark.parametrize("status", [2000, 3000, 4000, 4002])
+def test_a_question_that_cudnn_fails_over_is_a_refusal(fake, monkeypatch, status):
+    make = _descriptors.make
+
+    def failing(library, kind, attributes):
+        if kind == DescriptorType.ENGINEHEUR:
+            raise CudnnError(f"ENGINEHEUR: {status}", status)
+        return make(library, kind, attributes)
+
+    monkeypatch.setattr(_descriptors, "make", failing)
+    refused = conv.supports(problem_of(), GPU)
+    assert "has no admissible engine" in refused and (status == 3000 or f"ENGINEHEUR: {status}" in refused)
+
+
+def test_lack_of_memory_while_cudnn_is_asked_is_no_refusal(fake, monkeypatch):
+    def failing(library, kind, attributes):
+        raise CudnnError("host allocation", 4003)
+
+    monkeypatch.setattr(_descriptors, "make", failing)
+    with pytest.raises(CudnnError, match="host allocation"):
+        conv.supports(problem_of(), GPU)

@@ -76,6 +76,50 @@ def test_reading_the_memory_map(tmp_path):
     assert _find.directories(str(maps)) == ["/a b", "/other"]
 
 
+def test_a_mapped_name_need_not_be_utf8(tmp_path):
+    maps = tmp_path / "maps"
+    head = b"7f00-7f01 r-xp 0000 08:01 123   "
+    maps.write_bytes(
+        b"\n".join([head + b"/caf\xe9.bin", head + b"/b\xfcro/libcudnn.so.9", head + b"/a\x0b/libcudnn_ops.so.9"])
+    )
+    assert _find.mapped(str(maps)) == [os.fsdecode(b"/b\xfcro/libcudnn.so.9")]
+    assert len(_find.mapped(str(maps), every=True)) == 2
+
+
+@needs_wheel
+def test_a_library_below_a_folder_that_is_not_utf8(tmp_path):
+    """It is found, loaded and named, while a file of such a name is mapped; the command line shows what it can of the name."""
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    other = folder + b".bin"
+    os.symlink(os.fsencode(WHEEL[0].parent), folder)
+    with open(other, "wb") as file:
+        file.write(bytes(4096))
+    code = (
+        "import mmap, sys, numbadnn\nfrom numbadnn.__main__ import main\n"
+        "file = open(sys.argv[1], 'rb')\n"
+        "kept = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)\n"
+        "assert numbadnn.cudnn.available() and numbadnn.cudnn.version(raises=False) >= 90000\n"
+        "main(['info'])"
+    )
+    environment = {"LD_LIBRARY_PATH": os.fsdecode(folder), "PYTHONUTF8": "1"}
+    hidden = "import numbadnn.cudnn._find as f\nf.wheel_folders = lambda: []\n"
+    printed = in_a_process(hidden + code, os.fsdecode(other), **environment)
+    assert f"LD_LIBRARY_PATH: {tmp_path}/caf\\udce9: version 9" in printed
+
+
+def test_installed_below_a_folder_that_is_not_utf8(tmp_path):
+    """Numba cannot keep builds of such sources where NUMBA_CACHE_DIR says; they serve their process."""
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.mkdir(folder)
+    os.symlink(os.path.dirname(os.fsencode(config.__file__)), folder + b"/numbadnn")
+    code = (
+        "import numbadnn.cudnn._call as c, os\nassert b'caf\\xe9' in os.fsencode(c.__file__)\n"
+        "print(len(c.call_c.signatures))"
+    )
+    where = {"PYTHONPATH": os.fsdecode(folder), "PYTHONSAFEPATH": "1", "NUMBA_CACHE_DIR": str(tmp_path / "n")}
+    assert in_a_process(code, **where) == "1"
+
+
 def test_absent_everywhere_is_a_reason_with_the_trail(fresh, tmp_path):
     fresh.setattr(_find, "SONAME", "libcudnn_that_does_not_exist.so.9")
     fresh.setenv("LD_LIBRARY_PATH", str(tmp_path))
@@ -193,10 +237,14 @@ def test_version_is_compared_with_the_header_beside_the_library(fresh, tmp_path,
 # ---- the real library; a process of its own, for what is loaded cannot be unloaded -----------------------------------
 
 
-def in_a_process(code, **environment):
+def in_a_process(code, *arguments, **environment):
     kept = {k: v for k, v in os.environ.items() if k not in ("NUMBADNN_CUDNN_LIBRARY", "LD_LIBRARY_PATH")}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**kept, **environment}, check=False
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        env={**kept, **environment},
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from fake_cudnn import FakeCudnn, view
 
-from numbadnn import reference
+from numbadnn import cases, reference
 from numbadnn.cudnn import softmax
 from numbadnn.errors import CudnnError
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.softmax import SoftmaxProblem
+from numbadnn.registry import implementations
 
 GPU = Policy(device=0)
 NUMPY = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
@@ -138,3 +139,21 @@ def test_another_context_is_entered_for_the_call(fake):
     executable.run((source[0],), (target[0],), None, 0)
     assert target[2].tolist() == [[0.5, 0.5]]
     assert fake.context == 1
+
+
+@pytest.mark.parametrize(("line", "says"), [
+    ("batch_normalization_train x=float32:880802x2x1x1 mode=spatial", "takes up to 880801 images here, got 880802"),
+    ("batch_normalization_train_grad x=float32:131071x2 mode=per-activation", "up to 131070 images"),
+    ("batch_normalization_test x=float32:65536x2x3x1 mode=spatial", "up to 65535 images"),
+    ("batch_normalization_test x=float32:262137x2x1x1 mode=per-activation", "up to 262136 images"),
+    ("batch_normalization_test x=float32:65535x2x3x1 mode=spatial", ""),
+    ("spatialtf_sampler img=float32:1x1025x3x4 grid=float32:1x5x6x2", "up to 1024 channels, got 1025"),
+    ("spatialtf_sampler img=float32:1x1024x3x4 grid=float32:1x5x6x2", ""),
+    ("softmax x=float32:2x3:2147483646,1 y=float32:2x3:2147483646,1", "spans more than 2"),
+])  # fmt: skip
+def test_sizes_that_cudnn_is_known_to_refuse(line, says):
+    """The limits that PyTorch keeps to with cuDNN; "not supported" at execution is too late for another backend."""
+    problem = cases.parse(line)
+    (impl,) = (i for i in implementations(problem.op) if i.backend == "cudnn")
+    refused = impl.supports(problem, GPU)
+    assert says in refused if says else refused == ""

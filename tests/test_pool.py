@@ -13,8 +13,10 @@ from fake_cudnn import FakeCudnn, view
 
 import numbadnn
 from numbadnn import reference
+from numbadnn.cudnn import _tensors
 from numbadnn.cudnn import pool as cudnn_pool
 from numbadnn.cudnn._enums import DataType
+from numbadnn.errors import NotSupportedError
 from numbadnn.problem import Policy
 from numbadnn.problems.pool import MODES, PoolProblem
 
@@ -459,6 +461,33 @@ def test_what_cudnn_is_called_with(monkeypatch, text):
     np.testing.assert_allclose(
         array("dx"), reference.pool_grad(array("x"), array("y"), array("dy"), *arguments), **close
     )
+
+
+WIDE = "x=float32:2x3x4x5:500,100,10,1 y=float32:2x3x2x2:nhwc"
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    (f"{WIDE} dy=float32:2x3x2x2:nhwc dx=float32:2x3x4x5", "same strides in x and dx, got \\(500"),
+    (f"{WIDE} dy=float32:2x3x2x2 dx=float32:2x3x4x5:500,100,10,1", "same strides in y and dy, got \\(12"),
+    ("x=float32:1x3x4x5:999,20,5,1 dx=float32:1x3x4x5:60,20,5,1 dy=float32:1x3x2x2:7,4,2,1", ""),  # strides that nothing reads
+])  # fmt: skip
+@pytest.mark.parametrize("mode", ["max", "average_inc_pad"])
+def test_cudnns_gradient_needs_pairs_of_the_same_strides(monkeypatch, text, says, mode):
+    """cudnnPoolingBackward documents CUDNN_STATUS_BAD_PARAM for others; what is admitted is described to it as it asks."""
+    fake, problem = PoolingFake().install(monkeypatch), PoolProblem.parse(f"pool_grad {text} window=2x2 mode={mode}")
+    refused = cudnn_pool.supports(problem, Policy(device=0))
+    assert re.search(says, refused) if says else refused == ""
+    if not says:
+        executable = cudnn_pool.plan(problem, Policy(device=0), None)
+        told = [item.four[2] for item in fake.items.values() if hasattr(item, "four")]
+        assert told[0] == told[3] and told[1] == told[2] and executable
+
+
+def test_what_ctypes_would_cut_to_32_bits_is_refused():
+    problem = PoolProblem.parse("pool x=float32:1x1x4x4 window=2x2 stride=4294967297x1")
+    assert "above 2**31" in cudnn_pool.supports(problem, Policy(device=0))
+    with pytest.raises(NotSupportedError, match="32 bits"):
+        _tensors.ints((1, 2**32 + 1))
 
 
 @pytest.mark.parametrize(("text", "policy", "says"), [

@@ -212,7 +212,9 @@ def test_fork_while_another_thread_writes_the_plan_file_computes(tmp_path: Path)
     """The child has no such thread, but had its locks, and waited for them for ever."""
     code = (
         "import os, signal, numpy as np, numbadnn\n"
-        "from numbadnn import choices, errata, plan_file, stored, tune\n"
+        "from numbadnn.host import files as stored\n"
+        "from numbadnn.kept import choices, errata, plan_file\n"
+        "from numbadnn.measuring import tune\n"
         "from numbadnn.cudnn import lib\n"
         "x = np.ones((4, 5), 'float32'); numbadnn.softmax(x)\n"
         f"with stored.lock_folder({str(tmp_path)!r}), plan_file._lock, choices._known_lock, errata._lock, "

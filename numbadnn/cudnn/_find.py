@@ -23,11 +23,11 @@ _ANY = re.compile(r"libcudnn(_\w+)?\.so(\.\d+)*$")
 def mapped(maps: str = MAPS, every: bool = False) -> list[str]:
     """Paths of libcudnn in this process's memory; ``every``: its sub-libraries too."""
     try:
-        lines = Path(maps).read_text().splitlines()
+        lines = Path(maps).read_bytes().split(b"\n")  # a name may hold any byte but this
     except OSError:
         return []
-    # address perms offset dev inode path; the path may hold spaces
-    paths = {fields[5] for line in lines if len(fields := line.split(None, 5)) == 6}
+    # address perms offset dev inode path; the path may hold spaces, and need not be UTF-8
+    paths = {os.fsdecode(fields[5]) for line in lines if len(fields := line.split(None, 5)) == 6}
     pattern = _ANY if every else _MAIN
     return sorted(p for p in paths if pattern.match(os.path.basename(p)))
 

@@ -18,6 +18,8 @@ from numbadnn.problem import Spec, channels_last_strides, contiguous_strides
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.problems.conv_routes import turned
 
+#: cuDNN's engines count a padded axis and the steps of a filter in 32 bits
+INT_MAX = 2**31 - 1
 LAYOUTS = {"nchw": contiguous_strides, "nhwc": channels_last_strides}
 BUFFER_ALIGNMENT = 256
 
@@ -74,6 +76,19 @@ class Form:
         return lines
 
 
+def uncountable(problem: ConvProblem) -> str:
+    """Why cuDNN's engines cannot count this problem's axes ("" = they can): plans are built, and fail where they run.
+
+    A dilated filter reaches no further than the padded image.
+    """
+    spatial = problem.x.shape[2:]
+    padded = [n + low + high for n, (low, high) in zip(spatial, problem.padding, strict=True)]
+    for what, values in (("padded image", padded), ("stride", problem.stride)):
+        if max(values) > INT_MAX:
+            return f"cuDNN counts in 32 bits, a {what} has {max(values)} on an axis"
+    return ""
+
+
 def forms(problem: ConvProblem) -> Iterator[Form]:
     """The forms to try, cheapest copies first: layouts, then true convolution before a turned filter."""
     flips = problem.flip and any(n > 1 for n in problem.taps)
@@ -111,8 +126,10 @@ def form(problem: ConvProblem, layout: str, convolve: bool, turn: bool, align: b
         if reasons:
             buffers.append(Buffer(name, outer, outer_offset, operands[name], shift, ", ".join(reasons)))
     padding = tuple((min(pair), min(pair)) for pair in problem.padding)
+    dilation = tuple(1 if taps == 1 else step for taps, step in zip(problem.taps, problem.dilation, strict=True))
     name = "-".join([layout, *(["turned"] if turn else []), *(["aligned"] if align else [])])
-    return Form(name, dataclasses.replace(problem, **operands, padding=padding, flip=convolve), tuple(buffers))
+    asked = dataclasses.replace(problem, **operands, padding=padding, dilation=dilation, flip=convolve)
+    return Form(name, asked, tuple(buffers))
 
 
 def fits(spec: Spec, layout: str) -> bool:

@@ -28,7 +28,7 @@ def space(problem: Any, policy: Policy) -> list[Any]:
             try:
                 offered = list(graphs.configurations(library, graphs.graph(library, handle, form.problem)))
             except CudnnError as error:
-                if error.status // 1000 not in (2, 3):  # neither a bad parameter nor "not supported"
+                if not error.refuses:
                     raise
                 continue
             for candidate in offered:

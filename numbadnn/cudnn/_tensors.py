@@ -10,6 +10,11 @@ from typing import Any
 
 from numbadnn.cudnn._enums import DATA_TYPE
 from numbadnn.cudnn.lib import Library
+from numbadnn.errors import NotSupportedError
+from numbadnn.problem import Spec, normalised_strides
+
+#: the C calls take sizes, strides and parameters as C ints
+INT_MAX = 2**31 - 1
 
 
 def scalars(dtype: str, alpha: float = 1.0, beta: float = 0.0) -> tuple[int, int, Any]:
@@ -29,7 +34,24 @@ def made(library: Library, kind: str) -> Any:
 
 
 def ints(values: Sequence[int]) -> ctypes.Array[ctypes.c_int]:
+    """As C ints; NotSupportedError for what ctypes would cut to 32 bits without a word."""
+    if any(abs(v) > INT_MAX for v in values):
+        raise NotSupportedError(f"cuDNN's C calls count in 32 bits, got {tuple(values)}")
     return (ctypes.c_int * len(values))(*values)
+
+
+def uncountable(operands: Sequence[Spec], *numbers: Sequence[int]) -> str:
+    """Why the C calls cannot count what these operands span, or these parameters ("" = they can)."""
+    if any(spec.span[1] >= INT_MAX for spec in operands):
+        return "an operand spans more than 2**31 elements, cuDNN counts strides in 32 bits"
+    if any(abs(v) > INT_MAX for values in numbers for v in values):
+        return "a parameter is above 2**31, cuDNN counts in 32 bits"
+    return ""
+
+
+def strides_of(spec: Spec) -> tuple[int, ...]:
+    """What a descriptor is told: an axis of size 1 has the same stride in all operands whose other strides are the same."""
+    return normalised_strides(spec.shape, spec.strides)
 
 
 def tensor(library: Library, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> Any:

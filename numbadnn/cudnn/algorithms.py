@@ -20,12 +20,12 @@ from numbadnn import config as options
 from numbadnn.cudnn import _estimate, lib
 from numbadnn.cudnn._conv_calls import FORWARD, Call, call_of, convolution, filters, ranked, workspace_bytes
 from numbadnn.cudnn._enums import DATA_TYPE, DataType, MathType
-from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms
+from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms, uncountable
 from numbadnn.cudnn._tensors import scalars, tensor
 from numbadnn.errors import BackendUnavailableError, CudnnError, DeterminismError, NotSupportedError
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import OPERATIONS
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 RUNTIME = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
 
@@ -95,7 +95,7 @@ def _static_refusal(problem: Any, policy: Policy) -> str:
         return UNKNOWN
     if problem.unshared:
         return "cuDNN has no unshared convolution: its filters are the same at every position of the output"
-    return compute_type(problem, policy)[1]
+    return compute_type(problem, policy)[1] or uncountable(problem)
 
 
 def _rounds(call: Call, problem: Any, algorithm: int) -> bool:
@@ -181,8 +181,10 @@ def _unsupported(passed: list[str], form: str) -> Iterator[None]:
     try:
         yield
     except CudnnError as error:
-        if error.status // 1000 not in (2, 3):  # neither a bad parameter nor "not supported"
+        if not error.refuses:
             raise
+        passed.append(f"{form}: {error}")
+    except NotSupportedError as error:  # strides and sizes beyond 32 bits
         passed.append(f"{form}: {error}")
 
 
@@ -239,6 +241,7 @@ def plan(problem: Any, policy: Policy, config: Any) -> Executable:
         determinism="run_to_run" if ready.algorithm in call.deterministic else "not_guaranteed",
         facts=facts,
         direct=None if form.buffers else issue,
+        summation=SEQUENCE,
     )
 
 

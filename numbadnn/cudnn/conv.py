@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from numbadnn.cudnn import _estimate, _space, lib
-from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms
+from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms, uncountable
 from numbadnn.errors import BackendUnavailableError, CudnnError, NotSupportedError
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problems.conv_routes import routed
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 Step = Callable[[int, int, int], None]
 
@@ -76,7 +76,7 @@ def static_refusal(problem: ConvProblem, policy: Policy) -> str:
         return f"cuDNN rounds the convolution to {dtype} before it adds beta * out, which rounds twice"
     if policy.determinism not in ("run_to_run", "not_guaranteed"):
         return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
-    return ""
+    return uncountable(problem)
 
 
 def prepare(problem: ConvProblem, policy: Policy, config: dict[str, Any] | None) -> _Prepared:
@@ -84,7 +84,6 @@ def prepare(problem: ConvProblem, policy: Policy, config: dict[str, Any] | None)
 
     ``config`` {"form", "engine", "knobs"} names one (as ``candidates`` lists them) instead of asking the heuristics.
     """
-    from numbadnn.cudnn import plan
     from numbadnn.gpu.context import ensure_context
 
     library = lib.load()
@@ -97,24 +96,33 @@ def prepare(problem: ConvProblem, policy: Policy, config: dict[str, Any] | None)
                 passed.append(f"{form.name}: copies of {form.buffer_bytes} bytes, {policy.workspace_limit} are allowed")
                 continue
             try:
-                graph = plan.graph(library, handle, form.problem)
+                chosen, others = _candidates(library, handle, form, problem, policy, config, limit)
             except CudnnError as error:
-                if error.status // 1000 not in (2, 3):  # neither a bad parameter nor "not supported"
+                if not error.refuses:
                     raise
                 passed.append(f"{form.name}: {error}")
                 continue
-            if config:
-                found = _named(library, graph, config)
-                found.refusal = plan.refusal(found, problem, policy)
-                others = [found]
-                chosen = found if not found.refusal and plan.finalise(library, handle, found, limit) else None
-            else:
-                chosen, others = plan.first_admissible(library, handle, graph, form.problem, policy, limit)
             if chosen is not None:
                 lib.check_single_folder()
                 return _Prepared(library, handle, form, chosen)
             passed += [f"{form.name}: engine {c.engine}: {c.refusal}" for c in others] or [f"{form.name}: no engine"]
     raise NotSupportedError(f"cuDNN {library.version} has no admissible engine: {_summary(passed)}")
+
+
+def _candidates(
+    library: lib.Library, handle: lib.Handle, form: Form, problem: ConvProblem, policy: Policy,
+    config: dict[str, Any] | None, limit: int,
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    """The engine of a form that may run, None if there is none, and those that were passed over."""
+    from numbadnn.cudnn import plan
+
+    graph = plan.graph(library, handle, form.problem)
+    if not config:
+        return plan.first_admissible(library, handle, graph, form.problem, policy, limit)
+    found = _named(library, graph, config)
+    found.refusal = plan.refusal(found, problem, policy)
+    built = not found.refusal and plan.finalise(library, handle, found, limit)
+    return (found if built else None), [found]
 
 
 def _named(library: lib.Library, graph: Any, config: dict[str, Any]) -> Any:
@@ -124,7 +132,7 @@ def _named(library: lib.Library, graph: Any, config: dict[str, Any]) -> Any:
     try:
         return plan.configuration(library, graph, config["engine"], config.get("knobs") or {})
     except CudnnError as error:
-        if error.status // 1000 not in (2, 3):
+        if not error.refuses:
             raise
         raise NotSupportedError(f"cuDNN {library.version} has no engine {config['engine']} so: {error}") from error
 
@@ -166,6 +174,7 @@ def executable(problem: ConvProblem, policy: Policy, prepared: _Prepared) -> Exe
         determinism="not_guaranteed" if "NONDETERMINISTIC" in candidate.notes else "run_to_run",
         facts=facts,
         direct=None if form.buffers else issue,
+        summation=SEQUENCE,
     )
 
 

@@ -13,12 +13,18 @@ from typing import Any
 
 from numbadnn.cudnn import lib
 from numbadnn.cudnn._enums import BatchNormMode
-from numbadnn.cudnn._tensors import scalars, tensor
+from numbadnn.cudnn._tensors import INT_MAX, scalars, tensor
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.norm import TEST, TRAIN, TRAIN_GRAD, NormProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
-_INT_MAX = 2**31 - 1
+#: (trains, mode) -> the most images that PyTorch gives cuDNN's batch normalization, which has "not supported" beyond
+MOST_IMAGES = {
+    (True, "spatial"): 880801,
+    (False, "spatial"): 65535,
+    (True, "per-activation"): 131070,
+    (False, "per-activation"): 262136,
+}
 _FUNCTIONS = {
     TRAIN: "cudnnBatchNormalizationForwardTraining",
     TEST: "cudnnBatchNormalizationForwardInference",
@@ -51,8 +57,10 @@ def supports(problem: NormProblem, policy: Policy) -> str:
         return "cuDNN's batch normalization gets arrays packed in C order, or channels last in spatial mode"
     if any(not s.is_contiguous for s in parameters):
         return "cuDNN's batch normalization needs parameters packed in C order"
-    if x.size > _INT_MAX:
+    if x.size >= INT_MAX:
         return "an operand has more than 2**31 elements, cuDNN's descriptor counts in 32 bits"
+    if x.shape[0] > (most := MOST_IMAGES[problem.op != TEST, problem.mode]):
+        return f"cuDNN's batch normalization takes up to {most} images here, got {x.shape[0]}"
     return ""
 
 
@@ -86,7 +94,7 @@ def plan(problem: NormProblem, policy: Policy, config: Any) -> Executable:
     facts: dict[str, Any] = {"folded": "x".join(map(str, shape)), "copies": [], "cudnn": library.version}
     if problem.running:
         facts["copies"] = ["running_mean", "running_var"]
-    return Executable(run=run, facts=facts, direct=direct)
+    return Executable(run=run, facts=facts, direct=direct, summation=SEQUENCE)
 
 
 def _arguments(problem: NormProblem, one: int, zero: int, data: int, parameters: int) -> tuple[int, ...]:

@@ -167,8 +167,11 @@ def graph(library: Library, handle: Handle, problem: ConvProblem) -> Descriptor:
 
 
 def configurations(library: Library, operation_graph: Descriptor) -> Iterator[Candidate]:
-    """Every engine configuration, in the order of the heuristics, each (engine, knobs) once; nothing is finalised."""
-    seen = set()
+    """Every engine configuration, in the order of the heuristics, each (engine, knobs) once; nothing is finalised.
+
+    CudnnError where no mode offers any and one failed over the question.
+    """
+    seen, failed = set(), None
     for mode in MODES:
         try:
             heuristic = _descriptors.make(
@@ -183,8 +186,9 @@ def configurations(library: Library, operation_graph: Descriptor) -> Iterator[Ca
                 library, heuristic, Attr.ENGINEHEUR_RESULTS, DescriptorType.ENGINECFG
             )
         except CudnnError as error:
-            if error.status // 1000 != 3:  # only "not supported" means that this mode has nothing to say
+            if not error.refuses:
                 raise
+            failed = error if error.status // 1000 != 3 else failed  # "not supported": this mode has nothing to say
             continue
         for config in configs:
             config.keep = (operation_graph,)
@@ -193,6 +197,8 @@ def configurations(library: Library, operation_graph: Descriptor) -> Iterator[Ca
             if identity not in seen:
                 seen.add(identity)
                 yield candidate
+    if failed is not None and not seen:
+        raise failed
 
 
 def describe(library: Library, config: Descriptor, heuristic: str) -> Candidate:

@@ -10,12 +10,11 @@ from typing import Any
 
 from numbadnn.cudnn import lib
 from numbadnn.cudnn._enums import NanPropagation, PoolingMode
-from numbadnn.cudnn._tensors import ints, made, scalars, tensor
+from numbadnn.cudnn._tensors import ints, made, scalars, strides_of, tensor, uncountable
 from numbadnn.problem import Policy
 from numbadnn.problems.pool import PoolProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
-_INT_MAX = 2**31 - 1
 MODES = {
     "max": PoolingMode.MAX,
     "max_deterministic": PoolingMode.MAX_DETERMINISTIC,
@@ -35,8 +34,13 @@ def supports(problem: PoolProblem, policy: Policy) -> str:
         return f"cuDNN's pooling computes {dtype} data in its own accumulator, not in {policy.precision}"
     if any(s <= 0 for spec in operands for n, s in zip(spec.shape, spec.strides, strict=True) if n > 1):
         return "cuDNN's pooling takes positive strides only"
-    if any(spec.span[1] > _INT_MAX for spec in operands):
-        return "an operand spans more than 2**31 elements, cuDNN's pooling counts strides in 32 bits"
+    if too_large := uncountable(operands, problem.window, problem.pad, problem.stride):
+        return too_large
+    if problem.op == "pool_grad":  # CUDNN_STATUS_BAD_PARAM, as cudnnPoolingBackward documents it
+        for a, b in (("x", "dx"), ("y", "dy")):
+            strides = [strides_of(getattr(problem, name)) for name in (a, b)]
+            if strides[0] != strides[1]:
+                return f"cuDNN's pooling needs the same strides in {a} and {b}, got {strides[0]} and {strides[1]}"
     return ""
 
 
@@ -55,7 +59,7 @@ def plan(problem: PoolProblem, policy: Policy, config: Any) -> Executable:
     from numbadnn.cudnn._call import prepare
 
     library = lib.load()
-    tensors = [tensor(library, s.dtype, s.shape, s.strides) for s in (*problem.inputs, problem.output)]
+    tensors = [tensor(library, s.dtype, s.shape, strides_of(s)) for s in (*problem.inputs, problem.output)]
     pooling, t = _pooling(library, problem), [d.value for d in tensors]
     one, zero, memory = scalars(problem.x.dtype)
     words: tuple[int, ...]
@@ -73,7 +77,7 @@ def plan(problem: PoolProblem, policy: Policy, config: Any) -> Executable:
     facts: dict[str, Any] = {"mode": problem.mode, "copies": [], "cudnn": library.version}
     if problem.is_max:
         facts["not finite"] = "a window of nothing but -inf gives the lowest finite number"
-    return Executable(run=run, facts=facts, direct=issue)
+    return Executable(run=run, facts=facts, direct=issue, summation=SEQUENCE)
 
 
 def rank(problem: PoolProblem) -> float:

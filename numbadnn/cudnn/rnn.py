@@ -21,7 +21,7 @@ from numbadnn.errors import CudnnError, NotSupportedError
 from numbadnn.kernels.copies.pack import plan_packed
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.rnn import RnnProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 NAME = "cudnn.rnn"
 #: hidden sizes from which the persistent algorithms' functions stay within the bound of IEEE float32 (0.3 of it there)
@@ -226,7 +226,8 @@ def _plan(problem: RnnProblem, policy: Policy, algorithm: RNNAlgo) -> Executable
             if calls.converts:
                 calls.gather(a["dw"], dw, stream)
 
-    return Executable(run, workspace_bytes=calls.workspace_bytes, facts=_facts(calls, problem, policy, algorithm))
+    facts = _facts(calls, problem, policy, algorithm)
+    return Executable(run, workspace_bytes=calls.workspace_bytes, facts=facts, summation=SEQUENCE)
 
 
 def _facts(calls: Calls, problem: RnnProblem, policy: Policy, algorithm: RNNAlgo) -> dict[str, Any]:

@@ -13,12 +13,11 @@ from typing import Any
 
 from numbadnn.cudnn import lib
 from numbadnn.cudnn._enums import SoftmaxAlgorithm, SoftmaxMode
-from numbadnn.cudnn._tensors import scalars, tensor
+from numbadnn.cudnn._tensors import scalars, strides_of, tensor, uncountable
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.softmax import SoftmaxProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
-_INT_MAX = 2**31 - 1
 Folded = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 
@@ -38,8 +37,8 @@ def supports(problem: SoftmaxProblem, policy: Policy) -> str:
         return f"cuDNN's softmax rounds twice to {dtype}: up to 1.6 of the bound (cuDNN 9.19, H200)"
     if any(s <= 0 for spec in operands for n, s in zip(spec.shape, spec.strides, strict=True) if n > 1):
         return "cuDNN's softmax takes positive strides only"
-    if any(spec.span[1] > _INT_MAX for spec in operands):
-        return "an operand spans more than 2**31 elements, cuDNN's softmax counts strides in 32 bits"
+    if too_large := uncountable(operands):
+        return too_large
     shape, strides = fold(problem.mode, operands)
     if len(shape) > 4:
         return f"the strides fold to {len(shape)} axes, cuDNN's softmax takes 4"
@@ -57,7 +56,7 @@ def fold(mode: str, operands: tuple[Spec, ...]) -> Folded:
     kept = 2 if mode == "channel" else 1
     shape = operands[0].shape
     dims = list(shape[:kept])
-    strides = [list(spec.strides[:kept]) for spec in operands]
+    strides = [list(strides_of(spec)[:kept]) for spec in operands]
     merging = False
     for axis in range(kept, len(shape)):
         n = shape[axis]
@@ -105,7 +104,7 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any) -> Executable:
     facts["cudnn"] = library.version
     if forward and problem.algo != "fast":
         facts["not finite"] = "a row of nothing but -inf gives 0 (log: -inf), not NaN"
-    return Executable(run=run, facts=facts, direct=issue)
+    return Executable(run=run, facts=facts, direct=issue, summation=SEQUENCE)
 
 
 def rank(problem: SoftmaxProblem) -> float:

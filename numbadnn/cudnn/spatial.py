@@ -12,12 +12,13 @@ from typing import Any
 
 from numbadnn.cudnn import lib
 from numbadnn.cudnn._enums import DATA_TYPE, SamplerType
-from numbadnn.cudnn._tensors import ints, made, scalars, tensor
+from numbadnn.cudnn._tensors import ints, made, scalars, strides_of, tensor, uncountable
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.spatial import OPERANDS, SpatialProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
-_INT_MAX = 2**31 - 1
+#: the most channels that PyTorch gives cuDNN's sampler, which has "not supported" beyond
+MOST_CHANNELS = 1024
 FUNCTIONS = {
     "spatialtf_grid": "cudnnSpatialTfGridGeneratorForward",
     "spatialtf_grid_grad": "cudnnSpatialTfGridGeneratorBackward",
@@ -54,11 +55,13 @@ def supports(problem: SpatialProblem, policy: Policy) -> str:
     images = _images(problem)
     if any(s <= 0 for spec in images for n, s in zip(spec.shape, spec.strides, strict=True) if n > 1):
         return "cuDNN's spatial transformer takes positive strides only"
-    if any(spec.span[1] > _INT_MAX for spec in specs):
-        return "an operand spans more than 2**31 elements, cuDNN counts strides in 32 bits"
+    if too_large := uncountable(specs):
+        return too_large
+    if images and images[0].shape[1] > MOST_CHANNELS:
+        return f"cuDNN's sampler takes up to {MOST_CHANNELS} channels, got {images[0].shape[1]}"
     if not images and any(1 in spec.shape[1:3] for spec in specs if spec.shape[-1] == 2):
         return "cuDNN's coordinate on an axis of one point is not 0 (cuDNN 9.19, H200)"
-    if problem.img is not None and problem.dimg is not None and problem.img.strides != problem.dimg.strides:
+    if problem.img is not None and problem.dimg is not None and strides_of(problem.img) != strides_of(problem.dimg):
         return "cuDNN's spatial transformer gets one descriptor here for an image and its gradient"
     return ""
 
@@ -89,7 +92,7 @@ def plan(problem: SpatialProblem, policy: Policy, config: Any) -> Executable:
         grid = problem.grid or problem.dgrid
         assert grid is not None
         shape = (grid.shape[0], 1, *grid.shape[1:3])
-    tensors = [tensor(library, dtype, s.shape, s.strides) for s in images[:2]]
+    tensors = [tensor(library, dtype, s.shape, strides_of(s)) for s in images[:2]]
     transformer = _transformer(library, dtype, shape)
     one, zero, memory = scalars(dtype)
     words = _arguments(problem.op, one, zero, [t.value for t in tensors])
@@ -100,7 +103,7 @@ def plan(problem: SpatialProblem, policy: Policy, config: Any) -> Executable:
         issue(stream or 0, *inputs, *outputs)
 
     facts: dict[str, Any] = {"call": FUNCTIONS[problem.op], "copies": [], "cudnn": library.version}
-    return Executable(run=run, determinism=_promise(problem.op), facts=facts, direct=issue)
+    return Executable(run=run, determinism=_promise(problem.op), facts=facts, direct=issue, summation=SEQUENCE)
 
 
 def _arguments(op: str, one: int, zero: int, t: list[int]) -> tuple[int, ...]:

@@ -60,8 +60,8 @@ def compiled(body: Callable[..., Any], stamp: str, unkept: Callable[[], None] = 
     """
     try:
         build = njit(**options, cache=True)(body)
-    except RuntimeError as error:
-        if "cannot cache" not in str(error):
+    except (RuntimeError, UnicodeEncodeError) as error:  # NUMBA_CACHE_DIR takes no source whose path is not UTF-8
+        if isinstance(error, RuntimeError) and "cannot cache" not in str(error):
             raise
         unkept()
         return njit(**options)(body)

@@ -4,18 +4,21 @@ A result is the rounding, to the output's type, of something computed in an accu
 
     |result - exact| <= e + u_out * (|exact| + e) + tiny,        e = what the accumulator may be off by (``Bound``)
 
-with u_out the unit roundoff of the output's type and tiny half its smallest subnormal. For a sum of k products, u the
-accumulator's unit roundoff, gamma_k = k*u / (1 - k*u) and M = |alpha| * sum|x||w| + |beta||out|:
+with u_out the unit roundoff of the output's type and tiny half its smallest subnormal. For a sum of products, u the
+accumulator's unit roundoff, gamma_d = d*u / (1 - d*u) and M = |alpha| * sum|x||w| + |beta||out|:
 
-    ieee          e = gamma_k * M, any order of summation, with or without fused multiply-add (Higham, ch. 3). With alpha or
-                  beta three roundings more: the scalar's own, the product's, the sum's.
+    ieee          e = gamma_d * M, with or without fused multiply-add (Higham, ch. 3 and 4), d the most roundings that a product
+                  passes through in the tree that the implementation declares (``registry.Summation``): k for a sum of k that
+                  is added in any order, 256 + log2(k/256) for one in blocks of 256 whose sums are added pairwise. With
+                  alpha or beta three roundings more: the scalar's own, the product's, the sum's.
     tensor_core   the same with TENSOR_CORE: operands are aligned to the largest of a block and cut off, not rounded, so
-                  a unit is 2^-23; and blocks of at least four products cut their sum and its carry too, hence 1.5 * k.
+                  a unit is 2^-23; and blocks of at least four products cut their sum and its carry too, hence 1.5 * d.
     tf32          as tensor_core, and each factor is first rounded to 11 bits: 2 * 2^-11 + 2^-22 of M.
-    half          sums kept in float16, where it was asked for: (exp(1.5 * k * 2^-10) - 1) * M.
+    half          sums kept in float16, where it was asked for: (exp(1.5 * d * 2^-10) - 1) * M.
     fft, winograd norms over image or tile instead of M (``transforms.py``).
 
-The reference computes in float64 and is off by the same formula with u = 2^-53; that is added, and counts for float64 alone.
+The reference computes in float64 and is off by the same formula with u = 2^-53 and d = k; that is added, and counts for
+float64 alone.
 Softmax is no sum of products; its bound stands with its derivation beside its reference.
 """
 
@@ -29,7 +32,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from numbadnn.registry import BLOCKED, SEQUENCE, Summation
+
 Float64 = NDArray[np.float64]
+#: of so many terms, the most roundings that one passes through (``Summation.depth``)
+Depth = Callable[[float], float]
 
 #: unit roundoff, smallest subnormal and smallest normal number of each type, and the largest exponent
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -57,6 +64,15 @@ def accumulator(dtype: str) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
+def with_ours(bound: Callable[..., Any], dtype: str, depth: Depth) -> tuple[Float64, ...]:
+    """``bound(unit=, depth=)`` of an accumulator, and the reference's own error by the same bound, in any order."""
+    if dtype != "float64":  # where a unit more of float64 says it
+        both = [bound(unit=UNIT[dtype] + UNIT["float64"], depth=depth)]
+    else:
+        both = [bound(unit=UNIT["float64"], depth=d) for d in (depth, SEQUENCE.depth)]
+    return tuple(sum(parts) for parts in zip(*(b if isinstance(b, tuple) else (b,) for b in both), strict=True))
+
+
 @dataclass(frozen=True)
 class Bound:
     """``accumulated``: the largest error of each element before it is rounded to ``dtype``, the output's type."""
@@ -77,12 +93,14 @@ class Bound:
         return (2.0 - UNIT[self.dtype]) * 2.0 ** EXPONENT[self.dtype]
 
 
-def bounds(problem: Any, inputs: tuple[Any, ...], old: Any = None, arithmetic: str = "ieee") -> tuple[Bound, ...]:
-    """The bound on each element of each result of ``problem`` on these inputs, for an implementation of this arithmetic."""
+def bounds(
+    problem: Any, inputs: tuple[Any, ...], old: Any = None, arithmetic: str = "ieee", summation: Summation = BLOCKED
+) -> tuple[Bound, ...]:
+    """The bound on each element of each result of ``problem`` on these inputs, for what an implementation declares."""
     from numbadnn.measuring.laws import law
 
     with np.errstate(invalid="ignore", over="ignore"):
-        errors = law(problem.op).errors(problem, inputs, old, arithmetic)
+        errors = law(problem.op).errors(problem, inputs, old, arithmetic, summation.depth)
     return tuple(Bound(e, spec.dtype) for e, spec in zip(errors, problem.outputs, strict=True))
 
 

@@ -16,12 +16,15 @@ The mean and invstd that train_grad gets are used as they are, right or not.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Float64 = NDArray[np.float64]
+#: of so many terms, the most roundings that one passes through
+Depth = Callable[[float], float]
 
 
 def _float64(name: str, value: Any) -> Float64:
@@ -152,7 +155,8 @@ def batch_normalization_test_grad(
 # ---- bounds ----------------------------------------------------------------------------------------------------------
 # Standard error analysis to first order, products of small errors kept where they may matter. u is the unit of the
 # accumulator, gamma(k) = k*u / (1 - k*u). Sums are taken in blocks, by threads or by lanes, so that no chain of additions is
-# longer than k = min(m, 64 + 4 sqrt m): an implementation that adds 10^6 numbers one after the other is not good enough.
+# longer than k = min(m, 64 + 4 sqrt m), or than the implementation declares (``depth(m)``): one that adds 10^6 numbers one after
+# the other is not good enough.
 #
 # Means are sums, or Chan's updates mean += (other - mean) * share, whose five roundings are each at most 2u max|x| * share
 # or u max|x|: gamma(6k) * X either way, X = max|x| of the channel. The variance comes from two passes around a mean that is off
@@ -161,8 +165,8 @@ def batch_normalization_test_grad(
 # former. Squares, sums and the division add gamma(2k + 8) * V. E[x^2] - E[x]^2 would add u X^2, and is caught by that.
 
 
-def chain(m: int) -> float:
-    """The longest chain of additions in a sum of m terms."""
+def chain(m: float) -> float:
+    """The longest chain of additions in a sum of m terms, whatever an implementation declares."""
     return min(float(m), 64 + 4 * math.sqrt(m))
 
 
@@ -191,6 +195,7 @@ def train_bound(
     factor: float,
     unit: float,
     tiny: float,
+    depth: Depth = chain,
 ) -> tuple[Float64, ...]:
     """The largest |computed - exact| of each result of ``batch_normalization_train`` before it is rounded to its dtype.
 
@@ -201,7 +206,7 @@ def train_bound(
     axes = _axes(mode, x)
     m = _count(x, axes)
     mean, var = _moments(x, axes)
-    k, levels = chain(m), 1 + math.log2(m)
+    k, levels = min(chain(m), depth(m)), 1 + math.log2(m)
     e_mean = _gamma(6 * k, unit) * np.abs(x).max(axis=axes, keepdims=True) + tiny
     e_var = _gamma(2 * k + 8, unit) * var + 2 * e_mean * np.sqrt(var * levels) + e_mean**2 * levels + tiny
     e_invstd, most = _inverse_root_error(var, e_var, epsilon, unit)
@@ -221,7 +226,16 @@ def train_bound(
 
 
 def inference_bound(
-    inputs: Any, gamma: Any, beta: Any, mean: Any, var: Any, mode: str, epsilon: float, unit: float, tiny: float
+    inputs: Any,
+    gamma: Any,
+    beta: Any,
+    mean: Any,
+    var: Any,
+    mode: str,
+    epsilon: float,
+    unit: float,
+    tiny: float,
+    depth: Depth = chain,
 ) -> tuple[Float64]:
     """As ``train_bound`` for given statistics: eight roundings of |(x - mean) / s * gamma| + |beta|."""
     x, gamma, beta, mean, var = (_float64("inputs", v) for v in (inputs, gamma, beta, mean, var))
@@ -229,15 +243,26 @@ def inference_bound(
     return (_gamma(8, unit) * (product + np.abs(beta)) + tiny,)
 
 
-def _sum_errors(d: Float64, dy: Float64, axes: tuple[int, ...], unit: float, tiny: float) -> list[Float64]:
+def _sum_errors(
+    d: Float64, dy: Float64, axes: tuple[int, ...], unit: float, tiny: float, depth: Depth
+) -> list[Float64]:
     """Errors of sum(dy), sum(dy * d) and sum(d), where d = x - mean is rounded once."""
-    k = chain(_count(dy, axes))
+    m = _count(dy, axes)
+    k = min(chain(m), depth(m))
     sizes = (np.abs(v).sum(axis=axes, keepdims=True) for v in (dy, dy * d, d))
     return [_gamma(k + extra, unit) * size + tiny for extra, size in zip((0, 2, 1), sizes, strict=True)]
 
 
 def train_grad_bound(
-    inputs: Any, dy: Any, gamma: Any, mean: Any, invstd: Any, mode: str, unit: float, tiny: float
+    inputs: Any,
+    dy: Any,
+    gamma: Any,
+    mean: Any,
+    invstd: Any,
+    mode: str,
+    unit: float,
+    tiny: float,
+    depth: Depth = chain,
 ) -> tuple[Float64, Float64, Float64]:
     """As ``train_bound`` for its gradient.
 
@@ -247,7 +272,7 @@ def train_grad_bound(
     """
     d, dy, gamma, i, axes = _gradient_operands(inputs, dy, gamma, mean, invstd, mode)
     m = _count(dy, axes)
-    e1, e2, e3 = _sum_errors(d, dy, axes, unit, tiny)
+    e1, e2, e3 = _sum_errors(d, dy, axes, unit, tiny, depth)
     s1, s2, s3 = (v.sum(axis=axes, keepdims=True) for v in (dy, dy * d, d))
     q, t, e_t = np.abs(d - s3 / m), np.abs(s2) / m * i * i, e2 / m * i * i
     terms = np.abs(dy) + np.abs(s1) / m + (np.abs(d) + np.abs(s3) / m) * (t + e_t)
@@ -256,11 +281,20 @@ def train_grad_bound(
 
 
 def inference_grad_bound(
-    inputs: Any, dy: Any, gamma: Any, mean: Any, var: Any, mode: str, epsilon: float, unit: float, tiny: float
+    inputs: Any,
+    dy: Any,
+    gamma: Any,
+    mean: Any,
+    var: Any,
+    mode: str,
+    epsilon: float,
+    unit: float,
+    tiny: float,
+    depth: Depth = chain,
 ) -> tuple[Float64, Float64, Float64, Float64, Float64]:
     """As ``train_bound`` for the gradient of ``batch_normalization_test``: the sums' errors, and eight roundings."""
     d, dy, gamma, var, axes = _gradient_operands(inputs, dy, gamma, mean, var, mode)
-    e1, e2, _ = _sum_errors(d, dy, axes, unit, tiny)
+    e1, e2, _ = _sum_errors(d, dy, axes, unit, tiny, depth)
     s, few = np.sqrt(var + epsilon), _gamma(8, unit)
     s1, s2 = (np.abs(v.sum(axis=axes, keepdims=True)) for v in (dy, dy * d))
     g, cube = np.abs(gamma), 2 * (var + epsilon) * s

@@ -14,6 +14,7 @@ too; where that is short there are more samples, since the signs of two equal er
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +30,8 @@ SAMPLES, ENOUGH = 6, 48
 
 @dataclass(frozen=True)
 class _Rounding:
-    """``unit``: roundoff of sums, which count ``stretch`` times their length; ``factor``: what a product is off by
-    besides.
+    """``unit``: roundoff of sums, ``depth(k)``: the roundings that one of k terms passes through, each counted ``stretch``
+    times; ``factor``: what a product is off by besides.
 
     ``store`` and ``tiny``: roundoff and smallest subnormal of what states, gates and their gradients are kept in.
     """
@@ -40,9 +41,10 @@ class _Rounding:
     tiny: float = 0.0
     factor: float = 0.0
     stretch: float = 1.0
+    depth: Callable[[float], float] = float
 
     def gamma(self, k: int) -> float:
-        ku = self.stretch * k * self.unit
+        ku = self.stretch * self.depth(k) * self.unit
         if ku >= 1:
             raise ValueError(f"unit: expected sums shorter than {1 / self.unit:g}, got {k} terms")
         return ku / (1 - ku) + self.factor
@@ -124,7 +126,7 @@ def _apart(a: Float64, samples: int) -> Float64:
 
 
 def rnn_forward_bound(
-    *arrays: Any, rounding: dict[str, float], lengths: Any = None, **network: Any
+    *arrays: Any, rounding: dict[str, Any], lengths: Any = None, **network: Any
 ) -> tuple[Float64, ...]:
     """The largest |computed - exact| of each result of ``rnn_forward``, as derived above.
 
@@ -139,7 +141,7 @@ def rnn_forward_bound(
 
 
 def rnn_backward_bound(
-    *arrays: Any, given: Any, rounding: dict[str, float], lengths: Any = None, **network: Any
+    *arrays: Any, given: Any, rounding: dict[str, Any], lengths: Any = None, **network: Any
 ) -> tuple[Float64, ...]:
     """The same for ``rnn_backward``; the last axis of dw is that of each matrix and bias vector in it."""
     exact_dw, *exact = gradients(Exact(), _network(**network), lengths, given, *arrays)

@@ -16,6 +16,7 @@ all NaN, and so is a row of nothing but -inf.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -107,20 +108,30 @@ def _gamma(k: float, unit: float) -> float:
     return k * unit / (1 - k * unit)
 
 
-def softmax_bound(x: Any, algo: str, mode: str, unit: float, out_unit: float, tiny: float = 0.0) -> Float64:
-    """The largest |computed - exact| of each element of ``softmax`` on exact inputs ``x``, in any order of summation.
+def softmax_bound(
+    x: Any,
+    algo: str,
+    mode: str,
+    unit: float,
+    out_unit: float,
+    tiny: float = 0.0,
+    depth: Callable[[float], float] = float,
+) -> Float64:
+    """The largest |computed - exact| of each element of ``softmax`` on exact inputs ``x``.
+
+    ``depth(n)``: the roundings that one of n terms of a sum passes through; n in any order of summation.
 
     ``unit`` and ``out_unit`` are unit roundoffs (2^-24 for float32) of the accumulator and of the output; ``tiny`` is
     the smallest normal number of the coarser of the two, for results that underflow. With d = x - max (for ``fast``,
-    which may not subtract, the larger of |d| and |x|), p = softmax(x), n the length of a row, the numerator is off by
-    the factor a_i = 2|d_i|u + 8u, the sum by gamma_n + sum p_j a_j =: b, so y by (a_i + b + 2u) * y, and the logarithm
+    which may not subtract, the larger of |d| and |x|), p = softmax(x), n the depth of a row's sum, the numerator is off
+    by the factor a_i = 2|d_i|u + 8u, the sum by gamma_n + sum p_j a_j =: b, so y by (a_i + b + 2u) * y, and the logarithm
     by u*(|d_i| + |y_i| + 8*max(1, |log sum|)) + b.
     """
     x = _float64("x", x)
     axes = _axes(algo, mode, x.ndim)
     if x.size == 0:
         return x
-    n, p = _length(x, axes), softmax(x, "accurate", mode)
+    n, p = depth(_length(x, axes)), softmax(x, "accurate", mode)
     with np.errstate(invalid="ignore"):
         d = np.abs(x - x.max(axis=axes, keepdims=True))
     if algo == "fast":
@@ -138,7 +149,14 @@ def softmax_bound(x: Any, algo: str, mode: str, unit: float, out_unit: float, ti
 
 
 def softmax_grad_bound(
-    dy: Any, sm: Any, algo: str, mode: str, unit: float, out_unit: float, tiny: float = 0.0
+    dy: Any,
+    sm: Any,
+    algo: str,
+    mode: str,
+    unit: float,
+    out_unit: float,
+    tiny: float = 0.0,
+    depth: Callable[[float], float] = float,
 ) -> Float64:
     """The largest |computed - exact| of each element of ``softmax_grad`` on exact inputs; see ``softmax_bound``.
 
@@ -147,7 +165,7 @@ def softmax_grad_bound(
     """
     dy, sm = _pair(dy, sm)
     axes = _axes(algo, mode, sm.ndim)
-    n, dx = _length(sm, axes), np.abs(softmax_grad(dy, sm, algo, mode))
+    n, dx = depth(_length(sm, axes)), np.abs(softmax_grad(dy, sm, algo, mode))
     if algo == "log":
         total, size = (v.sum(axis=axes, keepdims=True) for v in (dy, np.abs(dy)))
         finite = np.where(np.isneginf(sm), 0.0, np.abs(sm))

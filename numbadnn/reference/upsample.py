@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -168,21 +169,25 @@ def bilinear_upsampling_grad(output_grad: Any, input_shape: Any, ratio: Any = No
 
 
 # ---- bound -----------------------------------------------------------------------------------------------------------
-# A weight is f/p, in the accumulator f * (1/p): off by 2u. Along one axis a result is a sum of L products: gamma_{L+3} of
-# the sum of magnitudes, in any order; along both axes the lengths add up. L is 2 forwards, else the most outputs of a sample.
+# A weight is f/p, in the accumulator f * (1/p): off by 2u. Along one axis a result is a sum of L products: gamma_{d+3} of
+# the sum of magnitudes, d = L in any order; along both axes the lengths add up. L is 2 forwards, else the most outputs of
+# a sample.
 
 
-def bilinear_upsampling_bound(operand: Any, unit: float, input_shape: Any = None, frac_ratio: Any = None) -> Float64:
+def bilinear_upsampling_bound(
+    operand: Any, unit: float, input_shape: Any = None, frac_ratio: Any = None, depth: Callable[[float], float] = float
+) -> Float64:
     """The largest |computed - exact| of each element; with ``input_shape`` of the gradient, without it of the forward.
 
-    ``operand`` is the input of either, ``unit`` the accumulator's unit roundoff.
+    ``operand`` is the input of either, ``unit`` the accumulator's unit roundoff, ``depth(L)`` the roundings that one of L
+    terms passes through.
     """
     fractions = _fractions(None, frac_ratio)
     if input_shape is None:
-        k, magnitude = 10, bilinear_upsampling(np.abs(np.asarray(operand, np.float64)), frac_ratio=frac_ratio)
+        k, magnitude = 10.0, bilinear_upsampling(np.abs(np.asarray(operand, np.float64)), frac_ratio=frac_ratio)
     else:
         magnitude = bilinear_upsampling_grad(np.abs(np.asarray(operand, np.float64)), input_shape, None, frac_ratio)
-        k = sum(3 + _most(n, pq) for n, pq in zip(input_shape[2:], fractions, strict=True))
+        k = sum(3.0 + depth(_most(n, pq)) for n, pq in zip(input_shape[2:], fractions, strict=True))
     return k * unit / (1 - k * unit) * magnitude
 
 

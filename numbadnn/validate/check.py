@@ -94,7 +94,7 @@ def judge(row: Row, impl: Impl, subject: Subject, policy: Policy, timed: bool) -
     trial, problem = subject.trial, subject.problem
     outcome = execute(impl, problem, policy, trial.inputs, trial.old, RUNS, timed)
     arithmetic = outcome.executable.arithmetic
-    found = trial.compare(outcome.results, arithmetic)
+    found = trial.compare(outcome.results, arithmetic, outcome.executable.summation)
     row.arithmetic, row.worst, row.where, row.ulp = arithmetic, found.worst, found.where, found.ulp
     row.same_bits = outcome.same_bits
     row.facts = {k: str(v) for k, v in outcome.executable.facts.items()}

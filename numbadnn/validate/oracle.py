@@ -10,6 +10,7 @@ import numpy as np
 from numbadnn import reference
 from numbadnn.measuring.compare import Bound, Comparison, bounds, compare, compare_exactly, worst
 from numbadnn.measuring.data import make_arrays
+from numbadnn.registry import BLOCKED, Summation
 
 
 def expected(problem: Any, inputs: tuple[Any, ...], old: Any = None) -> tuple[np.ndarray, ...]:
@@ -26,7 +27,7 @@ class Trial:
 
     def __init__(self, problem: Any, inputs: tuple[Any, ...], old: Any = None) -> None:
         self.problem, self.inputs, self.old = problem, inputs, old
-        self._bounds: dict[str, tuple[Bound, ...]] = {}
+        self._bounds: dict[tuple[str, Summation], tuple[Bound, ...]] = {}
 
     @staticmethod
     def of(problem: Any, seed: int = 0, kind: str = "random") -> Trial:
@@ -43,14 +44,15 @@ class Trial:
         """The first output's values."""
         return self.values[0]
 
-    def bounds(self, arithmetic: str) -> tuple[Bound, ...]:
-        if arithmetic not in self._bounds:
-            self._bounds[arithmetic] = bounds(self.problem, self.inputs, self.old, arithmetic)
-        return self._bounds[arithmetic]
+    def bounds(self, arithmetic: str, summation: Summation = BLOCKED) -> tuple[Bound, ...]:
+        declared = (arithmetic, summation)
+        if declared not in self._bounds:
+            self._bounds[declared] = bounds(self.problem, self.inputs, self.old, *declared)
+        return self._bounds[declared]
 
-    def compare(self, results: Any, arithmetic: str) -> Comparison:
-        """The results of an implementation of this arithmetic (a tuple, or the only one), held against the reference."""
-        triples = zip(_tuple(results), self.values, self.bounds(arithmetic), strict=True)
+    def compare(self, results: Any, arithmetic: str, summation: Summation = BLOCKED) -> Comparison:
+        """The results (a tuple, or the only one) of an implementation that declares this, held against the reference."""
+        triples = zip(_tuple(results), self.values, self.bounds(arithmetic, summation), strict=True)
         return worst([compare(*triple) for triple in triples])
 
     def compare_exactly(self, results: Any) -> Comparison:

@@ -5,7 +5,8 @@ A module a family, by its stem:
     values(problem, rng, kind)      one array an input (and then the old output, where beta is not 0)
     extra_kinds(problem)            kinds of data besides "random" and "integers" that the contract runs
     exact_integers(problem)         whether kind "integers" must come out to the bit
-    errors(problem, inputs, old, arithmetic)    for each output, the largest error of each element before the last rounding
+    errors(problem, inputs, old, arithmetic, depth)     for each output, the largest error of each element before the last
+                                    rounding; ``depth(k)``: the roundings that one of k terms passes through
     WORK                            what a speed is counted in: GFLOP/s or GB/s
 """
 

@@ -13,6 +13,7 @@ from numbadnn.measuring.compare import (
     TENSOR_CORE_UNIT,
     TF32,
     UNIT,
+    Depth,
     Float64,
     accumulator,
     gamma,
@@ -56,8 +57,8 @@ def reduction_length(problem: Any) -> int:
     return reference.conv2d_reduction_length(op, problem.w.shape, problem.y.shape, problem.groups)
 
 
-def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> tuple[Float64, ...]:
-    return (_error(problem, inputs, old, arithmetic),)
+def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str, depth: Depth) -> tuple[Float64, ...]:
+    return (_error(problem, inputs, old, arithmetic, depth),)
 
 
 _kept: list[tuple[Any, Any, Any, Float64]] = []
@@ -78,23 +79,24 @@ def _magnitude(problem: Any, inputs: tuple[Any, ...], old: Any) -> Float64:
     return m
 
 
-def _error(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> Float64:
+def _error(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str, depth: Depth) -> Float64:
     from numbadnn.measuring import transforms
 
     dtype = accumulator(problem.output.dtype)
     u = UNIT[dtype]
     k = reduction_length(problem)
+    d = depth(k)
     m = _magnitude(problem, inputs, old)
     scaling = 0 if problem.alpha == 1 and problem.beta == 0 else 3
     if arithmetic == "ieee":
-        e = gamma(k + scaling, u) * m
+        e = gamma(d + scaling, u) * m
     elif arithmetic in ("tensor_core", "tf32"):
-        e = gamma(TENSOR_CORE_LENGTH * k + scaling, TENSOR_CORE_UNIT) * m
+        e = gamma(TENSOR_CORE_LENGTH * d + scaling, TENSOR_CORE_UNIT) * m
         if arithmetic == "tf32":
             e += TF32 * m
     elif arithmetic == "half":
-        # (1 + u)^k - 1 is below exp(k * u) - 1 for a sum of any length; cut off, not rounded, as on tensor cores
-        e = np.expm1((TENSOR_CORE_LENGTH * k + scaling) * 2 * UNIT["float16"]) * m
+        # (1 + u)^d - 1 is below exp(d * u) - 1 for a sum of any depth; cut off, not rounded, as on tensor cores
+        e = np.expm1((TENSOR_CORE_LENGTH * d + scaling) * 2 * UNIT["float16"]) * m
     elif arithmetic in ("fft", "winograd"):
         e = abs(problem.alpha) * getattr(transforms, arithmetic)(problem, inputs, u) + gamma(3, u) * m
     else:

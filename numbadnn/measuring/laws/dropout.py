@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.measuring.compare import NORMAL, UNIT, Float64, accumulator
+from numbadnn.measuring.compare import NORMAL, UNIT, Depth, Float64, accumulator
 from numbadnn.measuring.data import normal
 
 WORK = "GB/s"
@@ -27,7 +27,7 @@ def exact_integers(problem: Any) -> bool:
     return problem.p in (0.0, 0.5, 0.75, 1.0)
 
 
-def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> tuple[Float64, ...]:
+def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str, depth: Depth) -> tuple[Float64, ...]:
     """x / (1 - p) may be computed as x times the rounded inverse: the inverse's rounding and the product's, 1 - p in float64."""
     if arithmetic != "ieee":
         raise ValueError(f"arithmetic: expected ieee for {problem.op}, got {arithmetic!r}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn import reference
-from numbadnn.measuring.compare import NORMAL, UNIT, Float64
+from numbadnn.measuring.compare import NORMAL, UNIT, Depth, Float64
 from numbadnn.problems.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.reference import norm
 
@@ -86,7 +86,9 @@ def accumulator(problem: NormProblem) -> str:
     return "float64" if any(s.dtype == "float64" for s in (*problem.inputs, *problem.outputs)) else "float32"
 
 
-def errors(problem: NormProblem, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> tuple[Float64, ...]:
+def errors(
+    problem: NormProblem, inputs: tuple[Any, ...], old: Any, arithmetic: str, depth: Depth
+) -> tuple[Float64, ...]:
     """The bounds beside the reference, and the reference's own error by the same bounds."""
     if arithmetic != "ieee":
         raise ValueError(f"arithmetic: expected ieee for {problem.op}, got {arithmetic!r}")
@@ -100,6 +102,6 @@ def errors(problem: NormProblem, inputs: tuple[Any, ...], old: Any, arithmetic: 
     arrays = inputs
     if problem.op == TRAIN:
         arrays, more = (*inputs[:3], *(inputs[3:] or (None, None))), (epsilon, problem.factor)
-    theirs_and_ours = ((UNIT[dtype], NORMAL[dtype]), (UNIT["float64"], 0.0))
-    both = [function(*arrays, mode, *more, unit, tiny) for unit, tiny in theirs_and_ours]
+    theirs_and_ours = ((UNIT[dtype], NORMAL[dtype], depth), (UNIT["float64"], 0.0, norm.chain))
+    both = [function(*arrays, mode, *more, unit, tiny, d) for unit, tiny, d in theirs_and_ours]
     return tuple(theirs + ours for theirs, ours in zip(*both, strict=True))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn import reference
-from numbadnn.measuring.compare import NORMAL, UNIT, Float64, accumulator, gamma
+from numbadnn.measuring.compare import NORMAL, UNIT, Depth, Float64, accumulator, gamma
 from numbadnn.measuring.data import EXACT, integers
 
 WORK = "GB/s"
@@ -63,10 +63,10 @@ def _overlap(problem: Any) -> int:
     return math.prod(-(-w // s) for w, s in zip(problem.window, problem.stride, strict=True))
 
 
-def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> tuple[Float64, ...]:
-    """Of k terms: any order of summation is off by gamma_(k-1) of the sum of magnitudes, a division before or after by u.
+def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str, depth: Depth) -> tuple[Float64, ...]:
+    """Of k terms: additions are off by gamma_(d-1) of the sum of magnitudes, d = ``depth(k)``, a division before or after by u.
 
-    A product with the rounded inverse instead costs one u more: gamma_(k+1) in all. A maximum takes one element as it is.
+    A product with the rounded inverse instead costs one u more: gamma_(d+1) in all. A maximum takes one element as it is.
     """
     if arithmetic != "ieee":
         raise ValueError(f"arithmetic: expected ieee for {problem.op}, got {arithmetic!r}")
@@ -80,4 +80,4 @@ def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> 
         k = _overlap(problem)
         if problem.is_max and k == 1:
             return (np.zeros_like(m),)
-    return ((gamma(k + 1, u) + gamma(k + 1, 2.0**-53)) * m + (k + 1) * NORMAL[dtype],)
+    return ((gamma(depth(k) + 1, u) + gamma(k + 1, 2.0**-53)) * m + (k + 1) * NORMAL[dtype],)

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 
 from numbadnn import reference
-from numbadnn.measuring.compare import SUBNORMAL, TENSOR_CORE_LENGTH, TENSOR_CORE_UNIT, TF32, UNIT, Float64, accumulator
+from numbadnn.measuring.compare import (
+    SUBNORMAL,
+    TENSOR_CORE_LENGTH,
+    TENSOR_CORE_UNIT,
+    TF32,
+    UNIT,
+    Depth,
+    Float64,
+    accumulator,
+)
 from numbadnn.measuring.data import EXACT
 
 WORK = "GFLOP/s"
@@ -72,10 +81,15 @@ def _sparse(problem: Any, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate(flat)
 
 
-def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> tuple[Float64, ...]:
+def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str, depth: Depth) -> tuple[Float64, ...]:
     """States, gates and their gradients may be kept in the data's type; products are those of the arithmetic."""
     dtype = accumulator(problem.dtype)
-    rounding = {"unit": UNIT[dtype], "store": UNIT[problem.dtype], "tiny": SUBNORMAL[problem.dtype]}
+    rounding: dict[str, Any] = {
+        "depth": depth,
+        "unit": UNIT[dtype],
+        "store": UNIT[problem.dtype],
+        "tiny": SUBNORMAL[problem.dtype],
+    }
     if arithmetic in ("tensor_core", "tf32"):
         rounding |= {"unit": TENSOR_CORE_UNIT, "stretch": TENSOR_CORE_LENGTH}
     if arithmetic == "tf32":

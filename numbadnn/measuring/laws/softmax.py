@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from numbadnn import reference
-from numbadnn.measuring.compare import NORMAL, UNIT, Float64, accumulator
+from numbadnn.measuring.compare import NORMAL, Depth, Float64, accumulator, with_ours
 from numbadnn.measuring.data import EXACT, integers
 
 WORK = "GB/s"
@@ -37,10 +38,9 @@ def exact_integers(problem: Any) -> bool:
     return bool(problem.op == "softmax_grad" and problem.algo != "log")
 
 
-def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> tuple[Float64, ...]:
+def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str, depth: Depth) -> tuple[Float64, ...]:
     if arithmetic != "ieee":
         raise ValueError(f"arithmetic: expected ieee for {problem.op}, got {arithmetic!r}")
     dtype = accumulator(problem.output.dtype)
-    u, tiny = UNIT[dtype], NORMAL[dtype]
-    e = getattr(reference, f"{problem.op}_bound")(*inputs, problem.algo, problem.mode, u, 0.0, tiny)
-    return (e * (1 + 2.0**-53 / u),)
+    bound = partial(getattr(reference, f"{problem.op}_bound"), *inputs, problem.algo, problem.mode, out_unit=0.0)
+    return with_ours(partial(bound, tiny=NORMAL[dtype]), dtype, depth)

@@ -7,12 +7,13 @@ between them, where every weight is exact.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from numbadnn import reference
-from numbadnn.measuring.compare import NORMAL, UNIT, Float64
+from numbadnn.measuring.compare import NORMAL, Depth, Float64, with_ours
 
 WORK = "GB/s"
 
@@ -64,11 +65,10 @@ def exact_integers(problem: Any) -> bool:
     return all(n <= 33 and (n - 1) & (n - 2) == 0 for n in sizes if n > 1)
 
 
-def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> tuple[Float64, ...]:
+def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str, depth: Depth) -> tuple[Float64, ...]:
     if arithmetic != "ieee":
         raise ValueError(f"arithmetic: expected ieee for {problem.op}, got {arithmetic!r}")
-    unit = UNIT[problem.accumulator] + 2.0**-53  # the reference's own
-    found = getattr(reference, f"{problem.op}_bound")(*inputs, **problem.keywords, unit=unit)
-    bounds = found if isinstance(found, tuple) else (found,)
+    bound = partial(getattr(reference, f"{problem.op}_bound"), *inputs, **problem.keywords)
+    bounds = with_ours(bound, problem.accumulator, depth)
     # products below the smallest normal number may be flushed to zero
     return tuple(e + 64 * NORMAL[problem.accumulator] for e in bounds)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from numbadnn import reference
-from numbadnn.measuring.compare import NORMAL, UNIT, Float64, accumulator
+from numbadnn.measuring.compare import NORMAL, Depth, Float64, accumulator, with_ours
 
 WORK = "GB/s"
 
@@ -35,13 +36,11 @@ def exact_integers(problem: Any) -> bool:
     return all(n & (n - 1) == 0 for n in p) and 16 * (p[0] * p[1]) ** 2 < 2**24
 
 
-def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str) -> tuple[Float64, ...]:
+def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str, depth: Depth) -> tuple[Float64, ...]:
     if arithmetic != "ieee":
         raise ValueError(f"arithmetic: expected ieee for {problem.op}, got {arithmetic!r}")
     dtype = accumulator(problem.output.dtype)
     keywords = problem.keywords
-    unit = UNIT[dtype] + 2.0**-53  # the reference's own
-    found = reference.bilinear_upsampling_bound(
-        inputs[0], unit, input_shape=keywords.get("input_shape"), frac_ratio=keywords["frac_ratio"]
-    )
+    given = {"input_shape": keywords.get("input_shape"), "frac_ratio": keywords["frac_ratio"]}
+    (found,) = with_ours(partial(reference.bilinear_upsampling_bound, inputs[0], **given), dtype, depth)
     return (found + 64 * NORMAL[dtype],)

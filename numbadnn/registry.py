@@ -145,6 +145,8 @@ class Impl:
     foretell: Callable[[Any, Policy], float | None] | None = None
     #: microseconds that a warm call keeps the host, beyond what every call does: what a small problem takes
     host_us: float = 0.0
+    #: reserve_bytes(problem, device) -> what it writes of a forward pass for the gradient, of operations that keep a reserve
+    reserve_bytes: Callable[[Any, int], int] | None = None
 
 
 def problem_class(op: str) -> Any:

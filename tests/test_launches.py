@@ -128,6 +128,21 @@ def test_what_cuda_refuses_is_found(wrong: dict[str, Any], at: int, message: str
             assert held(cuda, executable, SimpleNamespace(inputs=(x,), outputs=(y,)), H200) == 1
 
 
+def test_a_first_launch_that_starts_early_is_found() -> None:
+    early = Kernel("an early kernel", "ptr ptr i32", lambda: lambda: None, 1024, early=True)
+    x, y = Spec.of("float32", (1000,)), Spec.of("float32", (7,))
+    with installed() as cuda:
+        plain, behind = (kernel.prepare(H200, **PLAIN) for kernel in (KERNEL, early))
+        for launches in ((plain, behind), (behind, plain)):
+
+            def run(inputs: Any, outputs: Any, space: Any, stream: Any, launches: Any = launches) -> None:
+                for launch in launches:
+                    launch(stream, inputs[0], outputs[0])
+
+            with nullcontext() if launches[0] is plain else pytest.raises(AssertionError, match="starts early"):
+                assert held(cuda, Executable(run), SimpleNamespace(inputs=(x,), outputs=(y,)), H200) == 2
+
+
 @pytest.mark.parametrize(
     ("extents", "strides", "box", "message"),
     [

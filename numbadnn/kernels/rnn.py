@@ -11,7 +11,7 @@ from typing import Any
 from numbadnn.kernels import rnn_persist, rnn_steps
 from numbadnn.kernels._launch import Kernel
 from numbadnn.kernels._support import LIMIT32, device_reason
-from numbadnn.kernels.rnn_pack import padded, plan_packed
+from numbadnn.kernels.rnn_pack import plan_packed
 from numbadnn.kernels.rnn_passes import plan_backward, plan_forward
 from numbadnn.kernels.rnn_sizes import Memory, Sizes, accumulator, kept_memory, space_memory
 from numbadnn.ops.rnn import RnnProblem
@@ -49,6 +49,7 @@ def _plan(problem: RnnProblem, policy: Policy) -> Executable:
     s, backward = Sizes.of(problem, policy), problem.op == "rnn_backward"
     alone = backward and "reserve" not in problem.names
     kept = kept_memory(s, whole=backward or problem.keeps)
+    problem.check_reserve(kept.nbytes)
     space, outer = space_memory(s) if backward else Memory(), Memory()
     space.take("steps", rnn_persist.scratch_bytes(s))
     space.take("lengths", s.batch * 4 if problem.lengths else 0)
@@ -68,7 +69,7 @@ def _plan(problem: RnnProblem, policy: Policy) -> Executable:
         scratch = workspace + outer.at["space"]
         table = scratch + space.at["lengths"]
         lengths(stream, table)
-        memory = workspace + outer.at["kept"] if "kept" in outer.at else padded(a["reserve"])
+        memory = workspace + outer.at["kept"] if "kept" in outer.at else a["reserve"]
         y = workspace + outer.at["y"] if alone else a["y"]
         cx = a.get("cx", 0)
         if forward is not None:
@@ -86,6 +87,11 @@ def _plan(problem: RnnProblem, policy: Policy) -> Executable:
     return Executable(run, workspace_bytes=outer.nbytes, facts=facts)
 
 
+def reserve_bytes(problem: RnnProblem, device: int) -> int:
+    """What a forward pass keeps, laid out as the passes read and write it."""
+    return kept_memory(Sizes.of(problem, Policy(device)), whole=True).nbytes
+
+
 def rank(problem: RnnProblem) -> float:
     """Microseconds, roughly, as measured on an H200; a step costs less where all are in one launch."""
     n = problem.network
@@ -101,7 +107,9 @@ def rank(problem: RnnProblem) -> float:
 
 
 for _op in ("rnn_forward", "rnn_backward"):
-    register(Impl(_op, "numba", NAME, supports, plan, rank, "ieee", "run_to_run", complete=True))
+    register(
+        Impl(_op, "numba", NAME, supports, plan, rank, "ieee", "run_to_run", complete=True, reserve_bytes=reserve_bytes)
+    )
 
 
 def kernels() -> Iterator[Kernel]:

@@ -9,6 +9,7 @@ from numbadnn import config, select
 from numbadnn.errors import is_lack_of_memory
 from numbadnn.problem import Policy
 from numbadnn.registry import Impl
+from numbadnn.validate import reserve
 from numbadnn.validate.compare import DIRECT
 from numbadnn.validate.execute import execute
 from numbadnn.validate.laws import law
@@ -103,6 +104,8 @@ def judge(row: Row, impl: Impl, subject: Subject, policy: Policy, timed: bool) -
     wrong += [outcome.damage] if outcome.damage else []
     if not outcome.same_bits and outcome.executable.determinism != "not_guaranteed":
         wrong.append(f"declares {outcome.executable.determinism}, but {RUNS} runs gave different bits")
+    if problem.op == "rnn_backward" and "reserve" not in problem.names:
+        wrong += reserve.hold(impl, trial, policy, RUNS)
     if subject.integers is not None and arithmetic in DIRECT:
         whole = execute(impl, problem, policy, subject.integers.inputs, subject.integers.old, 1)
         exactly = subject.integers.compare_exactly(whole.results)

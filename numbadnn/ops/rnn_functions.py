@@ -36,7 +36,7 @@ def reserve_size(problem: RnnProblem, device: int) -> int:
     """Elements of a reserve that any implementation on this device can use: each says what it writes."""
     here = [i for i in implementations("rnn_forward") if (i.backend == "cpu") == (device < 0)]
     nbytes = max(i.reserve_bytes(problem, device) for i in here if i.reserve_bytes)
-    return -(-nbytes // problem.inputs[0].itemsize)
+    return max(1, -(-nbytes // problem.inputs[0].itemsize))  # an empty batch has one too
 
 
 @functools.cache

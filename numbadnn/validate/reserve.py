@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from numbadnn.ops.rnn import RnnProblem, make
+from numbadnn.ops.rnn import INPUTS, RnnProblem, make
 from numbadnn.ops.rnn_functions import reserve_size
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Impl, implementations
@@ -17,8 +17,8 @@ from numbadnn.validate.oracle import Trial
 
 def forward_of(problem: RnnProblem, device: int) -> RnnProblem:
     """The forward pass of an ``rnn_backward`` problem that leaves the reserve which ``RNNBlock`` would have it write."""
-    names = [n for n in ("w", "x", "hx", "cx") if n in problem.names]
-    specs = {n: problem.spec(n) for n in names}
+    given = zip(problem.names, problem.inputs, strict=True)
+    specs: dict[str, Spec] = {name: spec for name, spec in given if name in INPUTS["rnn_forward"]}
     plain = make("rnn_forward", problem.network, specs, problem.lengths)
     return make("rnn_forward", problem.network, specs, problem.lengths, reserve_size(plain, device))
 

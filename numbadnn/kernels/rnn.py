@@ -52,7 +52,7 @@ def _plan(problem: RnnProblem, policy: Policy) -> Executable:
     problem.check_reserve(kept.nbytes)
     space, outer = space_memory(s) if backward else Memory(), Memory()
     space.take("steps", rnn_persist.scratch_bytes(s))
-    space.take("lengths", s.batch * 4 if problem.lengths else 0)
+    space.take("lengths", s.batch * 4)
     outer.take("space", space.nbytes)
     if alone or not (backward or problem.keeps):
         outer.take("kept", kept.nbytes)

@@ -16,7 +16,7 @@ from numbadnn import choices, errata, ranks, remembered, select, stored
 from numbadnn.config import BACKENDS, Options
 from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, PlanMissError
 from numbadnn.problem import Policy
-from numbadnn.registry import Executable, Impl
+from numbadnn.registry import Executable, Impl, accuracy_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class Candidate:
     measured: str = ""
     time_us: float | None = None
     timing: str = ""
+    #: elementwise or normwise, as its arithmetic has it
+    accuracy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Explanation:
         for c, level in zip(self.candidates, levels, strict=True):
             size = "" if c.workspace_bytes is None else f" workspace {c.workspace_bytes}"
             spent = "" if c.time_us is None else f" {c.time_us:.4g} us {c.timing}"
-            head = f"  {c.state:8} {c.impl:{name_width}} {level:{level_width}} {c.arithmetic:12}"
+            head = f"  {c.state:8} {c.impl:{name_width}} {level:{level_width}} {c.arithmetic:12} {c.accuracy:11}"
             lines.append(f"{head}{size}{spent} {c.reason}".rstrip())
             lines += [f"           {key}: {value}" for key, value in c.facts.items()]
             lines += ["           " + " ".join(f"{k}={v}" for k, v in engine.items()) for engine in c.engines]
@@ -122,7 +124,14 @@ def _candidate(
     measured = errata.measured_level(impl.name, problem, policy, options)
     if reason:
         return Candidate(
-            impl.backend, impl.name, "refused", reason, impl.determinism, impl.arithmetic, measured=measured
+            impl.backend,
+            impl.name,
+            "refused",
+            reason,
+            impl.determinism,
+            impl.arithmetic,
+            measured=measured,
+            accuracy=accuracy_of(impl.arithmetic),
         )
     executable = made if chosen and made else impl.plan(problem, policy, choice.config if chosen and choice else None)
     return Candidate(
@@ -138,4 +147,5 @@ def _candidate(
         measured,
         ranks.estimate(impl, problem, policy) if time_us is None else time_us,
         "estimated" if time_us is None else "measured",
+        executable.accuracy,
     )

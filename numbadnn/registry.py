@@ -52,6 +52,18 @@ FAMILY: dict[str, str] = {
 #: from the weakest to the strongest promise
 DETERMINISM = ("not_guaranteed", "run_to_run", "batch_invariant", "gpu_to_gpu")
 
+#: arithmetic that sums transforms of a tile or an image: an error there is as large as the largest number, not as the element
+TRANSFORMS = ("fft", "winograd")
+
+
+def accuracy_of(arithmetic: str) -> str:
+    """What the option ``accuracy`` calls results of an arithmetic.
+
+    >>> accuracy_of("tensor_core"), accuracy_of("winograd")
+    ('elementwise', 'normwise')
+    """
+    return "normwise" if arithmetic in TRANSFORMS else "elementwise"
+
 
 @dataclass(frozen=True, slots=True)
 class Summation:
@@ -112,6 +124,11 @@ class Executable:
     direct: Callable[..., None] | None = None
     #: how its long sums are added: what its results may be off by follows from this
     summation: Summation = BLOCKED
+
+    @property
+    def accuracy(self) -> str:
+        """elementwise or normwise, as its arithmetic has it."""
+        return accuracy_of(self.arithmetic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ def policy_in_force(op: str, device: int) -> Policy:
         options.precision,
         getattr(options, algo_option(op), "auto"),
         options.workspace_limit,
+        options.accuracy,
     )
 
 

@@ -108,6 +108,7 @@ OPTIONS: dict[str, Option] = {
                     ("not_guaranteed", "run_to_run", "batch_invariant", "gpu_to_gpu"),
                 ),
                 ("fp32_precision", "ieee", ("ieee", "tf32")),
+                ("accuracy", "normwise", ("elementwise", "normwise")),
                 ("precision", "as_input_f32", ("as_input_f32", "as_input", "float16", "float32", "float64")),
                 ("algo_fwd", "auto", ("auto", "none", "small", "large", *_FFT, *_RUNTIME)),
                 ("algo_bwd_data", "auto", ("auto", "none", "deterministic", *_FFT, *_RUNTIME)),
@@ -144,6 +145,7 @@ class Options:
     fallback: str
     determinism: str
     fp32_precision: str
+    accuracy: str
     precision: str
     algo_fwd: str
     algo_bwd_data: str

@@ -25,12 +25,13 @@ from numbadnn.registry import Summation
 
 
 class Request(NamedTuple):
-    """What an operation's builder returns: its validated problem and the call's own algorithm and precision."""
+    """What an operation's builder returns: its validated problem and the call's own algorithm, precision and accuracy."""
 
     problem: Any
     algo: str | None = None
     precision: str | None = None
     algo_option: str = ""
+    accuracy: str | None = None
 
 
 #: builder -> the names of its array arguments, for errors
@@ -229,6 +230,7 @@ def _policy(request: Request, device: int, options: config.Options) -> Policy:
         precision=request.precision or options.precision,
         algo=algo,
         workspace_limit=options.workspace_limit,
+        accuracy=request.accuracy or options.accuracy,
     )
 
 
@@ -298,6 +300,7 @@ class LastCall(NamedTuple):
     facts: dict[str, Any]
     refusals: tuple[Any, ...]
     summation: Summation
+    accuracy: str
 
 
 def last_call() -> LastCall | None:
@@ -308,5 +311,5 @@ def last_call() -> LastCall | None:
     e, c = p.executable, p.choice
     return LastCall(
         c.impl.name, c.impl.backend, str(p.problem), c.decided_by, c.fallback, e.determinism, e.arithmetic,
-        e.workspace_bytes, e.facts, c.refusals, e.summation,
+        e.workspace_bytes, e.facts, c.refusals, e.summation, e.accuracy,
     )  # fmt: skip

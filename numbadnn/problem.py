@@ -204,3 +204,4 @@ class Policy:
     precision: str = "as_input_f32"
     algo: str = "auto"
     workspace_limit: int = 1 << 30
+    accuracy: str = "normwise"

@@ -52,6 +52,18 @@ FAMILY: dict[str, str] = {
 #: from the weakest to the strongest promise
 DETERMINISM = ("not_guaranteed", "run_to_run", "batch_invariant", "gpu_to_gpu")
 
+#: arithmetic that sums transforms of a tile or an image: an error there is as large as the largest number, not as the element
+TRANSFORMS = ("fft", "winograd")
+
+
+def accuracy_of(arithmetic: str) -> str:
+    """What the option ``accuracy`` calls results of an arithmetic.
+
+    >>> accuracy_of("tensor_core"), accuracy_of("winograd")
+    ('elementwise', 'normwise')
+    """
+    return "normwise" if arithmetic in TRANSFORMS else "elementwise"
+
 
 @dataclass(frozen=True, slots=True)
 class Summation:
@@ -113,6 +125,11 @@ class Executable:
     #: how its long sums are added: what its results may be off by follows from this
     summation: Summation = BLOCKED
 
+    @property
+    def accuracy(self) -> str:
+        """elementwise or normwise, as its arithmetic has it."""
+        return accuracy_of(self.arithmetic)
+
 
 @dataclass(frozen=True, slots=True)
 class Impl:
@@ -145,6 +162,8 @@ class Impl:
     foretell: Callable[[Any, Policy], float | None] | None = None
     #: microseconds that a warm call keeps the host, beyond what every call does: what a small problem takes
     host_us: float = 0.0
+    #: reserve_bytes(problem, device) -> what it writes of a forward pass for the gradient, of operations that keep a reserve
+    reserve_bytes: Callable[[Any, int], int] | None = None
 
 
 def problem_class(op: str) -> Any:

@@ -128,6 +128,16 @@ def test_heuristics_offer_tf32_first_for_float32_and_the_rules_leave_it_out(h200
     assert plan.arithmetic(chosen, problem) == "tf32"
 
 
+@pytest.mark.parametrize("op", DIRECTIONS)
+def test_elementwise_has_engines_and_none_that_transforms(h200, op):
+    problem = problem_of(op, "float32", n=32, c=64, k=64, size=56)
+    kinds = {}
+    for accuracy in ("normwise", "elementwise"):
+        admitted = [c for c in plan.candidates(h200, NO_HANDLE, problem, Policy(0, accuracy=accuracy)) if not c.refusal]
+        kinds[accuracy] = {plan.arithmetic(c, problem) for c in admitted}
+    assert kinds["normwise"] - kinds["elementwise"] <= {"fft", "winograd"} and kinds["elementwise"] == {"ieee"}
+
+
 def test_a_configuration_comes_back_by_its_numbers(h200):
     problem = problem_of("conv2d_grad_wrt_weights", "float16", "nhwc", n=32, c=64, k=64, size=28)
     built = [c for c in plan.candidates(h200, NO_HANDLE, problem, GPU) if not c.refusal and c.knobs]

@@ -22,6 +22,7 @@ GIVEN = {
     "fallback": "error",
     "determinism": "gpu_to_gpu",
     "fp32_precision": "tf32",
+    "accuracy": "elementwise",
     "precision": "float64",
     "algo_fwd": "winograd",
     "algo_bwd_data": "deterministic",

@@ -253,3 +253,23 @@ def test_on_shape_change_chooses_once_for_each_shape(algo: str) -> None:
         y = numbadnn.conv2d(x, w, algo=algo, backend="cudnn", filter_flip=False)
         assert torch.allclose(y, torch.nn.functional.conv2d(x, w), atol=1e-3)
     assert numbadnn.cache_info().misses - misses == len(set(sizes))
+
+
+@pytest.mark.parametrize("direction", _conv_calls.CALLS)
+def test_elementwise_leaves_out_the_algorithms_that_transform(direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    op = next(op for op, o in algorithms.OPERATIONS.items() if o.direction == direction and op.startswith("conv2d"))
+    call, problem = _conv_calls.CALLS[direction], problem_of(op)
+    refused = {algo for algo in call.algorithms if "asks for elementwise" in reason(op, algo, accuracy="elementwise")}
+    assert refused == {algo for algo in call.algorithms if "fft" in algo or "winograd" in algo} != set()
+    assert "asks for elementwise" in reason(op, "time_once", accuracy="elementwise")
+    assert reason(op, "guess_once", accuracy="elementwise") == "" == reason(op, "fft")
+    # what cuDNN ranks is filtered, and so is what was kept of another call
+    ranking = [SimpleNamespace(algo=int(a), determinism=1) for a in call.algorithms.values()]
+    monkeypatch.setattr(algorithms, "ranked", lambda *more: ranking)
+    monkeypatch.setattr(algorithms, "_ONCE", {(op, "guess_once"): int(call.algorithms["fft"])})
+    found = {}
+    for accuracy in ("normwise", "elementwise"):
+        policy = Policy(0, "not_guaranteed", algo="guess_once", accuracy=accuracy)
+        found[accuracy] = set(algorithms._algorithms(None, 0, call, problem, policy, (), False))  # type: ignore[arg-type]
+    transforms = {int(call.algorithms[algo]) for algo in refused}
+    assert found["normwise"] - found["elementwise"] == transforms and found["elementwise"]

@@ -185,6 +185,20 @@ def test_what_is_foretold_runs(op):
     assert any(told is not None for told in found.values()), "cuDNN names no engine by FFT or Winograd for any of these"
 
 
+@pytest.mark.parametrize("op", ["conv2d", "conv2d_grad_wrt_inputs"])
+def test_elementwise_leaves_out_every_engine_that_transforms(op):
+    kinds = {"normwise": set(), "elementwise": set()}
+    for channels in (64, 128, 512):
+        problem = problem_of(op, "float32", n=32, c=channels, k=channels, size=3584 // channels)
+        for accuracy, found in kinds.items():
+            policy = Policy(device=0, accuracy=accuracy)
+            configs = admitted(problem, next(_forms.forms(problem)), policy)
+            found |= {conv.plan(problem, policy, config).arithmetic for config in configs}
+        assert conv.foretell(problem, policy) is None
+    assert kinds["elementwise"] == {"ieee"}
+    assert kinds["normwise"] & {"fft", "winograd"}, "cuDNN names no engine by FFT or Winograd for any of these"
+
+
 def test_three_spatial_axes():
     shapes = (2, 8, 5, 6, 7), (4, 8, 3, 3, 3), (2, 4, 5, 6, 7)
     specs = [Spec.of("float32", s) for s in shapes]

@@ -15,6 +15,7 @@ from numbadnn.cudnn._enums import Attr, BehaviorNote, DataType, DescriptorType, 
 from numbadnn.errors import CudnnError, NumbaDNNError
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
+from numbadnn.registry import accuracy_of
 
 GPU = Policy(device=0)
 A, K, T, N = Attr, DescriptorType, Type, NumericalNote
@@ -331,3 +332,28 @@ def test_an_engine_that_hides_its_transform_is_classed_by_what_was_measured():
     candidate = plan.Candidate("A", number, {}, (), (), None)
     assert plan.arithmetic(candidate, problem_of(op, dtype)) == "winograd"
     assert plan.arithmetic(candidate, problem_of("conv2d", dtype)) == "ieee"
+
+
+@pytest.mark.parametrize(("notes", "knobs"), [
+    ((N.FFT,), {}), ((N.WINOGRAD,), {}), ((N.WINOGRAD_TILE_6x6,), {}), ((), {plan.WINO_TILE: 2}),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_elementwise_leaves_out_what_transforms(fake, notes, knobs, dtype):
+    fake.engines = [engine(1, notes=notes, knobs=knobs), engine(2)]
+    library, handle = fake.library, lib.handle(fake.library, 0)
+    for accuracy, wanted in (("normwise", 1), ("elementwise", 2)):
+        policy = Policy(0, accuracy=accuracy)
+        problem = problem_of(dtype=dtype)
+        chosen, passed = plan.first_admissible(
+            library, handle, plan.graph(library, handle, problem), problem, policy, 100
+        )
+        assert chosen.engine == wanted and accuracy_of(plan.arithmetic(chosen, problem)) == accuracy
+        assert all("the option accuracy asks for elementwise" in c.refusal for c in passed)
+
+
+def test_elementwise_leaves_out_what_hides_its_transform(fake):
+    direction, dtype, number = next(iter(plan.UNNOTED_WINOGRAD))
+    candidate = plan.Candidate("A", number, {}, (), (), None)
+    problem = problem_of(direction, dtype)
+    assert "winograd" in plan.refusal(candidate, problem, Policy(0, accuracy="elementwise"))
+    assert plan.refusal(candidate, problem, GPU) == ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import inspect
+import json
 import pickle
 import subprocess
 import sys
@@ -21,9 +23,13 @@ import pytest
 
 import numbadnn
 from numbadnn.call import info, plan_arguments, planning
-from numbadnn.problem import Spec
+from numbadnn.host import files as stored
+from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.problems.softmax import SoftmaxProblem
+from numbadnn.registry import Executable, Impl
+from numbadnn.validate.faults import planted
+from numbadnn.validate.oracle import expected
 
 RANDOM = np.random.default_rng(1)
 
@@ -516,3 +522,55 @@ def test_what_a_plan_and_a_reserve_are_shows() -> None:
     assert repr(reserve) == f"<Reserve of {block!r}>"
     block.backward(reserve, y)
     assert repr(reserve) == f"<Reserve of {block!r}, used>"
+
+
+# ---- accuracy --------------------------------------------------------------------------------------------------------
+
+
+def transforming() -> Impl:
+    """A convolution on the CPU that declares to compute by transforms, and is the first to be asked."""
+
+    def plan(problem: Any, policy: Policy, config: Any) -> Executable:
+        def run(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
+            outputs[0][...] = expected(problem, inputs)[0]
+
+        return Executable(run, arithmetic="fft")
+
+    return Impl("conv2d", "cpu", "cpu.transforming", lambda p, q: "", plan, lambda p: 0.0, arithmetic="fft")
+
+
+def test_accuracy_by_call_by_using_and_in_what_is_kept(tmp_path: Path) -> None:
+    x, w = np.ones((1, 2, 5, 5), np.float32), np.ones((3, 2, 3, 3), np.float32)
+    path = tmp_path / "plans.json"
+    with planted(transforming()), numbadnn.using(plan_file=str(path)):
+        ran = []
+        for keywords, options in (
+            ({}, {}), ({"accuracy": "elementwise"}, {}), ({}, {"accuracy": "elementwise"}),
+            ({"accuracy": "normwise"}, {"accuracy": "elementwise"}),
+        ):  # fmt: skip
+            with numbadnn.using(**options):
+                numbadnn.conv2d(x, w, **keywords)
+                last = numbadnn.last_call()
+                assert last is not None
+                ran.append((last.impl == "cpu.transforming", last.accuracy))
+                explained = numbadnn.explain(numbadnn.conv2d, x, w, **keywords)
+                ours = next(c for c in explained.candidates if c.impl == "cpu.transforming")
+                assert (explained.chosen, ours.accuracy) == (last.impl, "normwise") and " normwise" in str(explained)
+                wanted = "" if ran[-1][0] else "computes by fft, the option accuracy asks for elementwise"
+                assert ours.reason == wanted
+        assert ran == [(True, "normwise"), (False, "elementwise"), (False, "elementwise"), (True, "normwise")]
+        policies = {entry["policy"]: entry["impl"] for entry in json.loads(path.read_text())["plans"]}
+    assert len(policies) == 2 and [
+        k for k, v in policies.items() if "accuracy=elementwise" in k and v != "cpu.transforming"
+    ]
+    assert stored.policy_text(Policy()) in policies, "files of before know the default"
+
+
+@pytest.mark.parametrize("name", [n for n in numbadnn.__all__ if n.startswith(("conv", "separable", "causal"))])
+def test_every_convolution_takes_accuracy(name: str) -> None:
+    assert inspect.signature(getattr(numbadnn, name)).parameters["accuracy"].default is None
+
+
+def test_an_accuracy_that_is_none_is_named() -> None:
+    with pytest.raises(ValueError, match="accuracy: expected one of elementwise, normwise, got 'exact'"):
+        numbadnn.conv2d(X, W, accuracy="exact")

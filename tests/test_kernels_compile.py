@@ -75,6 +75,7 @@ def test_compiles_without_spills(kernel: Kernel) -> None:
     for arch, ptx in zip(ARCHITECTURES, codes(kernel), strict=True):
         assert f".target {arch_name(arch)}" in ptx
         assert f".entry {kernel.entry}(" in ptx
+        assert "griddepcontrol.wait" in ptx or not kernel.early or arch < (9,), "starts early and never waits"
         made = _assemble.by_ptxas(ptx, arch_name(arch), PTXAS)
         assert made.image.startswith(b"\x7fELF")
         assert kernel.entry in made.log, made.log

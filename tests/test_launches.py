@@ -12,6 +12,7 @@ import random
 import struct
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,10 @@ from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.copies.copy import plan_copy, plan_fill, plan_scale
 from numbadnn.kernels.gemm.gemm import GemmProblem, plan_gemm, space
 from numbadnn.problem import ITEMSIZE, Policy, Spec
+from numbadnn.problems.rnn import make
+from numbadnn.problems.rnn_network import GATES, Network
 from numbadnn.registry import FAMILY, Executable, Impl, implementations
+from numbadnn.validate.reserve import backward_of, forward_of
 
 pytest.importorskip("numba_cuda")
 
@@ -127,6 +131,50 @@ def test_what_cuda_refuses_is_found(wrong: dict[str, Any], at: int, message: str
             launch = KERNEL.prepare(H200, **{**PLAIN, **wrong})
             executable = Executable(lambda inputs, outputs, space, stream: launch(stream, inputs[0] + at, outputs[0]))
             assert held(cuda, executable, SimpleNamespace(inputs=(x,), outputs=(y,)), H200) == 1
+
+
+def test_what_networks_keep_lies_in_their_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and backward by way of a reserve, small networks of several layers: every piece is somebody's memory."""
+    monkeypatch.setattr(
+        "numbadnn.cudnn.available", lambda: False
+    )  # its reserve may be larger, and is asked of a device
+    draw, of = random.Random(0), Spec.of
+    (impl,) = (i for i in implementations("rnn_backward") if i.backend == "numba")
+    (first,) = (i for i in implementations("rnn_forward") if i.backend == "numba")
+    with installed() as cuda:
+        for _ in range(150):
+            n = Network(
+                draw.choice((1, 2, 3, 5, 17, 32, 33)), draw.randint(1, 4), draw.choice(list(GATES)),
+                direction_mode=draw.choice(("unidirectional", "bidirectional")),
+            )  # fmt: skip
+            (steps, batch, width), dtype = (draw.randint(1, 5) for _ in range(3)), draw.choice(("float16", "float32"))
+            state, output = (n.num_layers * n.directions, batch, n.hidden_size), n.hidden_size * n.directions
+            shapes = {"w": (n.blocks(width)[1],), "x": (steps, batch, width), "hx": state, "dy": (steps, batch, output)}
+            problem = make("rnn_backward", n, {name: of(dtype, shape) for name, shape in shapes.items()})
+            forward = forward_of(problem, H200)
+            for one, asked in ((first, forward), (impl, backward_of(problem, forward, impl.name))):
+                try:
+                    held(cuda, one.plan(asked, Policy(device=H200), None), asked, H200)
+                except AssertionError as error:
+                    raise AssertionError(f"{asked}: {error}") from None
+        short = replace(forward, outputs=(*forward.outputs[:-1], of(dtype, (forward.outputs[-1].size - 1,))))
+        with pytest.raises(ValueError, match="reserve: expected at least"):
+            first.plan(short, Policy(device=H200), None)
+
+
+def test_a_first_launch_that_starts_early_is_found() -> None:
+    early = Kernel("an early kernel", "ptr ptr i32", lambda: lambda: None, 1024, early=True)
+    x, y = Spec.of("float32", (1000,)), Spec.of("float32", (7,))
+    with installed() as cuda:
+        plain, behind = (kernel.prepare(H200, **PLAIN) for kernel in (KERNEL, early))
+        for launches in ((plain, behind), (behind, plain)):
+
+            def run(inputs: Any, outputs: Any, space: Any, stream: Any, launches: Any = launches) -> None:
+                for launch in launches:
+                    launch(stream, inputs[0], outputs[0])
+
+            with nullcontext() if launches[0] is plain else pytest.raises(AssertionError, match="starts early"):
+                assert held(cuda, Executable(run), SimpleNamespace(inputs=(x,), outputs=(y,)), H200) == 2
 
 
 @pytest.mark.parametrize(

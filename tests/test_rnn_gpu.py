@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from numbadnn import RNNBlock
@@ -163,9 +164,32 @@ for text in (
 """
 
 
-@pytest.mark.parametrize("script", [PRODUCT, BARRIER], ids=["tensor core", "barrier"])
+#: what a pass keeps of several layers, each piece by itself in memory: the simulator raises where one is past the reserve
+RESERVE = """
+from numbadnn.cases import parse
+from numbadnn.kernels import simulate
+from numbadnn.validate.oracle import Trial
+from numbadnn.validate.reserve import backward_of, forward_of
+
+for text in (
+    "rnn_backward w=float32:36 x=float32:1x1x2 hx=float32:2x1x1 dy=float32:1x1x1 mode=lstm hidden=1 layers=2",
+    "rnn_backward w=float32:54 x=float32:1x1x1 hx=float32:4x1x1 dy=float32:1x1x2 mode=gru hidden=1 layers=2"
+    " direction=bidirectional",
+    "rnn_backward w=float16:17 x=float16:2x1x2 hx=float16:4x1x1 dhy=float16:4x1x1 mode=rnn_relu hidden=1 layers=4",
+):
+    problem = parse(text)
+    trial, forward = Trial.of(problem), forward_of(problem, 0)
+    given = dict(zip(problem.names, trial.inputs))
+    y, *_, kept = simulate.run(forward, [given[name] for name in forward.names])
+    found = simulate.run(backward_of(problem, forward, "numba.rnn"), (*trial.inputs, y, kept))
+    assert trial.compare(found, "ieee").ok, text
+"""
+
+
+@pytest.mark.parametrize("script", [PRODUCT, BARRIER, RESERVE], ids=["tensor core", "barrier", "reserve"])
 def test_what_no_case_of_the_simulator_reaches(script):
-    """The twin of the tensor core's product; steps that meet at a barrier: small states are passed on without one."""
+    """The twin of the tensor core's product; steps that meet at a barrier (small states are passed on without one);
+    gradients by way of a reserve."""
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
@@ -226,3 +250,38 @@ def test_a_captured_graph_does_it_again(backend, dtype):
     torch.cuda.synchronize()
     for again, plain in zip(captured, passes(), strict=True):
         assert torch.equal(again, plain)
+
+
+#: (H, T, N, inputs): launches of a microsecond, pieces of a reserve of some bytes; units of no warp, of one and a bit
+SMALL_NETWORKS = (
+    (1, 1, 1, 2), (2, 2, 2, 5), (3, 4, 1, 2), (4, 2, 2, 4), (8, 3, 4, 7), (17, 3, 4, 2), (32, 3, 3, 8), (33, 3, 1, 1)
+)  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["cudnn", "numba"])
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+@pytest.mark.parametrize("layers", [1, 2, 3, 4])
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_layers_by_way_of_a_reserve(mode, layers, direction, backend):
+    """As the CPU has them, with the same bits each time, also where memory was used by others in between."""
+    torch = pytest.importorskip("torch")
+    rng, d, cells = np.random.default_rng(layers), 1 + (direction == "bidirectional"), 1 + (mode == "lstm")
+    names = ("y", "hy", "cy")[: 1 + cells] + ("dw", "dx", "dhx", "dcx")[: 2 + cells]
+    for hidden, steps, batch, width in SMALL_NETWORKS:
+        arguments = ("float32", hidden, layers, mode, "linear", direction)
+        cpu, gpu = (RNNBlock(*arguments, backend=name) for name in ("cpu", backend))
+        states, output = [(layers * d, batch, hidden)] * cells, (steps, batch, hidden * d)
+        shapes = (cpu.get_param_size([batch, width]),), (steps, batch, width), *states, output, *states
+        arrays = [rng.standard_normal(shape).astype("float32") / 2 for shape in shapes]
+        outputs, reserve = cpu.forward(*arrays[: 2 + cells])
+        wanted, runs = [*outputs, *cpu.backward(reserve, *arrays[2 + cells :])], []
+        given = [torch.from_numpy(a).cuda() for a in arrays]
+        for _ in range(3):
+            outputs, reserve = gpu.forward(*given[: 2 + cells])
+            others = [torch.full((n,), float("nan"), device="cuda") for n in (64, 128, 512, 4096)]
+            runs.append([*outputs, *gpu.backward(reserve, *given[2 + cells :])])
+            assert all(bool(other.isnan().all()) for other in others), "memory of others was written"
+        for name, want, *got in zip(names, wanted, *runs, strict=True):
+            np.testing.assert_allclose(got[0].cpu(), want, rtol=1e-3, atol=1e-3, err_msg=f"{name} of {gpu}, {output}")
+            assert all(torch.equal(again, got[0]) for again in got[1:]), f"other bits of {name} of {gpu}, {output}"

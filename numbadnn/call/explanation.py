@@ -18,7 +18,7 @@ from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSuppor
 from numbadnn.host import files as stored
 from numbadnn.kept import choices, errata, ranks
 from numbadnn.problem import Policy
-from numbadnn.registry import Executable, Impl
+from numbadnn.registry import Executable, Impl, accuracy_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,8 @@ class Candidate:
     measured: str = ""
     time_us: float | None = None
     timing: str = ""
+    #: elementwise or normwise, as its arithmetic has it
+    accuracy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Explanation:
         for c, level in zip(self.candidates, levels, strict=True):
             size = "" if c.workspace_bytes is None else f" workspace {c.workspace_bytes}"
             spent = "" if c.time_us is None else f" {c.time_us:.4g} us {c.timing}"
-            head = f"  {c.state:8} {c.impl:{name_width}} {level:{level_width}} {c.arithmetic:12}"
+            head = f"  {c.state:8} {c.impl:{name_width}} {level:{level_width}} {c.arithmetic:12} {c.accuracy:11}"
             lines.append(f"{head}{size}{spent} {c.reason}".rstrip())
             lines += [f"           {key}: {value}" for key, value in c.facts.items()]
             lines += ["           " + " ".join(f"{k}={v}" for k, v in engine.items()) for engine in c.engines]
@@ -124,7 +126,14 @@ def _candidate(
     measured = errata.measured_level(impl.name, problem, policy, options)
     if reason:
         return Candidate(
-            impl.backend, impl.name, "refused", reason, impl.determinism, impl.arithmetic, measured=measured
+            impl.backend,
+            impl.name,
+            "refused",
+            reason,
+            impl.determinism,
+            impl.arithmetic,
+            measured=measured,
+            accuracy=accuracy_of(impl.arithmetic),
         )
     executable = made if chosen and made else impl.plan(problem, policy, choice.config if chosen and choice else None)
     return Candidate(
@@ -140,4 +149,5 @@ def _candidate(
         measured,
         ranks.estimate(impl, problem, policy) if time_us is None else time_us,
         "estimated" if time_us is None else "measured",
+        executable.accuracy,
     )

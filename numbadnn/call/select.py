@@ -20,7 +20,7 @@ from numbadnn.config import BACKENDS, Options, current
 from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, Refusal, warn
 from numbadnn.kept import errata, ranks
 from numbadnn.problem import Policy
-from numbadnn.registry import DETERMINISM, FAMILY, Impl, implementations
+from numbadnn.registry import DETERMINISM, FAMILY, Impl, accuracy_of, implementations
 
 #: algorithm names that say how to choose, not what
 CHOOSING_ALGOS = ("auto", "guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
@@ -85,6 +85,8 @@ def refusal(
         return f"has no algorithm named {policy.algo!r}; the names are cuDNN's"
     if DETERMINISM.index(impl.determinism) < DETERMINISM.index(policy.determinism):
         return f"promises {impl.determinism}, the option determinism asks for {policy.determinism}"
+    if policy.accuracy == "elementwise" and accuracy_of(impl.arithmetic) != "elementwise":
+        return f"computes by {impl.arithmetic}, the option accuracy asks for elementwise"
     found = errata.against(impl.name, problem, policy, options)
     if not found and engine is not None:
         found = errata.against(impl.name, problem, policy, options, engine)

@@ -154,7 +154,7 @@ class Calls:
         self.driver, self.workspace_bytes = _driver.library(), 0
         self.at: dict[str, int] = {}
         size = problem.inputs[0].size * problem.inputs[0].itemsize
-        self.converts = self.d.stretches != [(0, 0, size)]
+        self.converts = self.d.stretches != [(0, 0, size)] or self.d.weights != size  # all of its space is written
         self.reserve("work", self.d.workspace)
         if problem.steps and self.d.weights and self.converts:
             self.reserve("w", self.d.weights)

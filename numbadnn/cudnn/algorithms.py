@@ -25,7 +25,7 @@ from numbadnn.cudnn._tensors import scalars, tensor
 from numbadnn.errors import BackendUnavailableError, CudnnError, DeterminismError, NotSupportedError
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import OPERATIONS
-from numbadnn.registry import SEQUENCE, Executable, Impl, register
+from numbadnn.registry import SEQUENCE, TRANSFORMS, Executable, Impl, register
 
 RUNTIME = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
 
@@ -88,9 +88,13 @@ def _static_refusal(problem: Any, policy: Policy) -> str:
             return f"has no algorithm {policy.algo!r} in this direction, but {', '.join(call.algorithms)}"
         if len(problem.stride) == 3 and policy.algo not in call.in_3d:
             return f"cuDNN's algorithm {policy.algo!r} has two spatial axes, {problem.op} has three"
+        if policy.accuracy == "elementwise" and _transforms(call, call.algorithms[policy.algo]):
+            return f"cuDNN's algorithm {policy.algo!r} transforms, the option accuracy asks for elementwise"
         _check_determinism(call.algorithms[policy.algo] in call.deterministic, policy)
         if _rounds(call, problem, call.algorithms[policy.algo]):
             return f"cuDNN's algorithm {policy.algo!r} {ROUNDED}"
+    elif policy.accuracy == "elementwise" and policy.algo.startswith("time_"):
+        return "what cuDNN times may transform whatever its name, the option accuracy asks for elementwise"
     if problem.x.dtype == "bfloat16":
         return UNKNOWN
     if problem.unshared:
@@ -101,6 +105,10 @@ def _static_refusal(problem: Any, policy: Policy) -> str:
 def _rounds(call: Call, problem: Any, algorithm: int) -> bool:
     """The gradients' algorithm 0 adds to its result by atomic operations, in the result's type."""
     return algorithm == 0 and call is not FORWARD and problem.x.dtype == "float16"
+
+
+def _transforms(call: Call, algorithm: int) -> bool:
+    return any(n.startswith(TRANSFORMS) and a == algorithm for n, a in call.algorithms.items())
 
 
 def _check_determinism(deterministic: bool, policy: Policy) -> None:
@@ -202,10 +210,15 @@ def _algorithms(
         yield int(call.algorithms[policy.algo])
         return
     free, kept = policy.determinism == "not_guaranteed", _kept(problem, policy)[1]
+    elementwise = policy.accuracy == "elementwise"
+
+    def may(algorithm: int) -> bool:
+        return not _rounds(call, problem, algorithm) and not (elementwise and _transforms(call, algorithm))
+
     # it may have been chosen under another level, or for another type
-    if kept is not None and (free or kept in call.deterministic) and not _rounds(call, problem, kept):
+    if kept is not None and (free or kept in call.deterministic) and may(kept):
         yield kept
-    found = [p for p in ranked(library, handle, call, descriptors, timed) if not _rounds(call, problem, p.algo)]
+    found = [p for p in ranked(library, handle, call, descriptors, timed) if may(p.algo)]
     yield from (
         p.algo for p in found if p.algo != kept and (free or (p.determinism == 1 and p.algo in call.deterministic))
     )

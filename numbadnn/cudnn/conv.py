@@ -19,7 +19,7 @@ from numbadnn.errors import BackendUnavailableError, CudnnError, NotSupportedErr
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problems.conv_routes import routed
-from numbadnn.registry import SEQUENCE, Executable, Impl, register
+from numbadnn.registry import SEQUENCE, TRANSFORMS, Executable, Impl, register
 
 Step = Callable[[int, int, int], None]
 
@@ -303,7 +303,7 @@ def foretell(problem: ConvProblem, policy: Policy) -> float | None:
         return None
     prepared = _LAST.prepared
     assert prepared is not None
-    if arithmetic(prepared.candidate, prepared.form.problem) not in ("fft", "winograd"):
+    if arithmetic(prepared.candidate, prepared.form.problem) not in TRANSFORMS:
         return None
     return _estimate.transformed(problem) + _estimate.copies(prepared.form)
 

@@ -34,11 +34,14 @@ from numbadnn.errors import CudnnError
 from numbadnn.kept import errata
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
+from numbadnn.registry import TRANSFORMS
 
 MODES = (HeurMode.A, HeurMode.B, HeurMode.FALLBACK)
 
 #: more than cuDNN has kinds of knobs
 MOST_KNOBS = 64
+#: CUDNN_KNOB_TYPE_WINO_TILE, which an engine has that transforms tiles
+WINO_TILE = 10
 
 #: (operation, dtype, engine) -> what ``tests/test_cudnn_gpu.py`` found on an H200 with cuDNN 9.19, largest |error| / bound.
 #: Their notes do not tell. Held against every release until a run shows otherwise: another engine costs little.
@@ -271,6 +274,8 @@ def refusal(candidate: Candidate, problem: ConvProblem, policy: Policy) -> str:
             return f"REDUCED_PRECISION_REDUCTION: sums in less than precision={policy.precision} asks for"
     if "NONDETERMINISTIC" in notes and policy.determinism != "not_guaranteed":
         return f"NONDETERMINISTIC: the option determinism asks for {policy.determinism}"
+    if policy.accuracy == "elementwise" and (kind := arithmetic(candidate, problem)) in TRANSFORMS:
+        return f"{kind}: errors as large as a tile's or an image's, the option accuracy asks for elementwise"
     for note in ("REQUIRES_FILTER_INT8x32_REORDER", "REQUIRES_BIAS_INT8x32_REORDER"):
         if note in candidate.behavior:
             return f"{note}: not for floating point"
@@ -339,7 +344,7 @@ def arithmetic(candidate: Candidate, problem: ConvProblem) -> str:
         return "winograd"
     if "FFT" in candidate.notes:
         return "fft"
-    if any(note.startswith("WINOGRAD") for note in candidate.notes):
+    if WINO_TILE in candidate.knobs or any(note.startswith("WINOGRAD") for note in candidate.notes):
         return "winograd"
     if dtype in ("float16", "bfloat16"):
         return "tensor_core"

@@ -143,8 +143,9 @@ def _sizes(problem: RnnProblem, policy: Policy, algorithm: RNNAlgo) -> tuple[int
 def reserve_bytes(problem: RnnProblem, device: int) -> int:
     """The size of cuDNN's reserve under any algorithm for a forward problem, 0 where cuDNN cannot be used."""
     from numbadnn import cudnn
+    from numbadnn.kernels.build import simulate
 
-    if not cudnn.available():
+    if simulate.active() or not cudnn.available():
         return 0
     kept = replace(problem, outputs=(*problem.outputs, Spec.of(problem.dtype, (1,))))  # a forward pass that keeps
     sizes = [0]
@@ -190,7 +191,6 @@ def _plan(problem: RnnProblem, policy: Policy, algorithm: RNNAlgo) -> Executable
     backward, names = problem.op == "rnn_backward", (*problem.names, *problem.result_names)
     calls = Calls(problem, policy, _training(problem), algorithm)
     n, itemsize = problem.network, problem.inputs[0].itemsize
-    nbytes = {name: s.size * s.itemsize for name, s in zip(names, (*problem.inputs, *problem.outputs), strict=True)}
     y_bytes = problem.steps * problem.batch * n.hidden_size * n.directions * itemsize
     alone = backward and "reserve" not in problem.names
     if alone:
@@ -200,8 +200,7 @@ def _plan(problem: RnnProblem, policy: Policy, algorithm: RNNAlgo) -> Executable
         calls.reserve("dy", y_bytes)
     if backward and calls.converts:
         calls.reserve("dw", calls.d.weights)
-    if problem.keeps and nbytes["reserve"] < calls.d.reserve:
-        raise ValueError(f"reserve: expected at least {calls.d.reserve} bytes, got {nbytes['reserve']}")
+    problem.check_reserve(calls.d.reserve)
     mode = ForwardMode.TRAINING if problem.keeps else ForwardMode.INFERENCE
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: int, stream: int) -> None:
@@ -258,4 +257,9 @@ def rank(problem: RnnProblem) -> float:
 
 
 for _op in ("rnn_forward", "rnn_backward"):
-    register(Impl(_op, "cudnn", NAME, supports, plan, rank, "ieee", "run_to_run", space=space, restore=restore))
+    register(
+        Impl(
+            _op, "cudnn", NAME, supports, plan, rank, "ieee", "run_to_run", space=space, restore=restore,
+            reserve_bytes=reserve_bytes,
+        )
+    )  # fmt: skip

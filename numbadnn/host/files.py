@@ -274,10 +274,11 @@ def versions(device: int) -> str:
 
 
 def policy_text(policy: Policy) -> str:
-    """The rules in force, without the device's number.
+    """The rules in force, without the device's number; one that came later is named where it is not the default.
 
     >>> policy_text(Policy())
     'determinism=run_to_run fp32_precision=ieee precision=as_input_f32 algo=auto workspace_limit=1073741824'
     """
     names = ("determinism", "fp32_precision", "precision", "algo", "workspace_limit")
-    return " ".join(f"{name}={getattr(policy, name)}" for name in names)
+    later = () if policy.accuracy == "normwise" else ("accuracy",)
+    return " ".join(f"{name}={getattr(policy, name)}" for name in (*names, *later))

@@ -38,6 +38,7 @@ class Parameters(NamedTuple):
     beta: Any
     algo: Any
     precision: Any
+    accuracy: Any = None
 
     @staticmethod
     def of(params: tuple[Any, ...]) -> Parameters:
@@ -96,9 +97,10 @@ _ALGO_OPTION = {"forward": "algo_fwd", "grad_inputs": "algo_bwd_data", "grad_wei
 
 
 def request(problem: ConvProblem, p: Parameters) -> Request:
-    """The problem with the call's own algorithm and precision."""
+    """The problem with the call's own algorithm, precision and accuracy."""
     option = _ALGO_OPTION[problem.direction]
-    return Request(problem, named("algo", option, p.algo), named("precision", "precision", p.precision), option)
+    own = (named("algo", option, p.algo), named("precision", "precision", p.precision), option)
+    return Request(problem, *own, named("accuracy", "accuracy", p.accuracy))
 
 
 def groups_of(value: Any, name: str = "num_groups") -> int:

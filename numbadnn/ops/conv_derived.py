@@ -26,6 +26,7 @@ def conv2d_transpose(
     *,
     algo: str | None = None,
     precision: str | None = None,
+    accuracy: str | None = None,
     backend: str | None = None,
     out: Any = None,
     stream: Any = None,
@@ -49,7 +50,7 @@ def conv2d_transpose(
     """
     params = (
         output_shape, filter_shape, border_mode, input_dilation, filter_flip, filter_dilation, num_groups, unshared, 1.0, 0.0,
-        algo, precision,
+        algo, precision, accuracy,
     )  # fmt: skip
     return dispatch.call2(build.conv2d_transpose, input, filters, params, backend, out, stream)
 
@@ -67,6 +68,7 @@ def conv3d_transpose(
     *,
     algo: str | None = None,
     precision: str | None = None,
+    accuracy: str | None = None,
     backend: str | None = None,
     out: Any = None,
     stream: Any = None,
@@ -83,7 +85,7 @@ def conv3d_transpose(
     """
     params = (
         output_shape, filter_shape, border_mode, input_dilation, filter_flip, filter_dilation, num_groups, False, 1.0, 0.0, algo,
-        precision,
+        precision, accuracy,
     )  # fmt: skip
     return dispatch.call2(build.conv3d_transpose, input, filters, params, backend, out, stream)
 
@@ -101,6 +103,7 @@ def causal_conv1d(
     *,
     algo: str | None = None,
     precision: str | None = None,
+    accuracy: str | None = None,
     backend: str | None = None,
     out: Any = None,
     stream: Any = None,
@@ -121,7 +124,7 @@ def causal_conv1d(
     """
     params = (
         input_shape, filter_shape, None, subsample, filter_flip, filter_dilation, num_groups, unshared, 1.0, 0.0,
-        algo, precision,
+        algo, precision, accuracy,
     )  # fmt: skip
     return dispatch.call2(build.causal, input, filters, params, backend, out, stream)
 
@@ -135,6 +138,7 @@ def conv3d2d(
     *,
     algo: str | None = None,
     precision: str | None = None,
+    accuracy: str | None = None,
     backend: str | None = None,
     out: Any = None,
     stream: Any = None,
@@ -152,7 +156,7 @@ def conv3d2d(
     array([16., 16.], dtype=float32)
     """
     params = (
-        signals_shape, filters_shape, border_mode, None, True, None, 1, False, 1.0, 0.0, algo, precision
+        signals_shape, filters_shape, border_mode, None, True, None, 1, False, 1.0, 0.0, algo, precision, accuracy
     )  # fmt: skip
     return dispatch.call2(build.frames, signals, filters, params, backend, out, stream)
 
@@ -172,6 +176,7 @@ def separable_conv2d(
     *,
     algo: str | None = None,
     precision: str | None = None,
+    accuracy: str | None = None,
     backend: str | None = None,
     out: Any = None,
     stream: Any = None,
@@ -194,7 +199,7 @@ def separable_conv2d(
     params = border_mode, subsample, filter_flip, filter_dilation, num_channels
     hints = input_shape, depthwise_filter_shape, pointwise_filter_shape
     return _separable(
-        2, input, depthwise_filters, pointwise_filters, hints, params, (algo, precision), backend, out, stream
+        2, input, depthwise_filters, pointwise_filters, hints, params, (algo, precision, accuracy), backend, out, stream
     )
 
 
@@ -213,6 +218,7 @@ def separable_conv3d(
     *,
     algo: str | None = None,
     precision: str | None = None,
+    accuracy: str | None = None,
     backend: str | None = None,
     out: Any = None,
     stream: Any = None,
@@ -230,7 +236,7 @@ def separable_conv3d(
     params = border_mode, subsample, filter_flip, filter_dilation, num_channels
     hints = input_shape, depthwise_filter_shape, pointwise_filter_shape
     return _separable(
-        3, input, depthwise_filters, pointwise_filters, hints, params, (algo, precision), backend, out, stream
+        3, input, depthwise_filters, pointwise_filters, hints, params, (algo, precision, accuracy), backend, out, stream
     )
 
 
@@ -244,12 +250,12 @@ def _separable(
     pointwise_filters: Any,
     hints: tuple[Any, Any, Any],
     params: tuple[Any, Any, Any, Any, Any],
-    how: tuple[Any, Any],
+    how: tuple[Any, Any, Any],
     backend: Any,
     out: Any,
     stream: Any,
 ) -> Any:
-    """``params``: border_mode, subsample, filter_flip, filter_dilation, num_channels; ``how``: algo, precision."""
+    """``params``: border_mode, subsample, filter_flip, filter_dilation, num_channels; ``how``: algo, precision, accuracy."""
     flip, channels = params[2], params[4]
     _check_separable(axes, input, depthwise_filters, pointwise_filters, channels, backend, out)
     depthwise, pointwise = _BUILDS[axes]

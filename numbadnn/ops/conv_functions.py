@@ -27,6 +27,7 @@ def conv2d(
     beta: float = 0.0,
     algo: str | None = None,
     precision: str | None = None,
+    accuracy: str | None = None,
     backend: str | None = None,
     out: Any = None,
     stream: Any = None,
@@ -39,8 +40,8 @@ def conv2d(
     P = floor((H + top + bottom - ((R-1)*dh + 1)) / sh) + 1. With ``filter_flip=False`` the filter is not rotated
     (cross-correlation). ``border_mode``: 'valid' (no padding), 'full' (dilated window - 1), 'half' (dilated window // 2),
     an integer, a pair, or a pair of (before, after) pairs. ``unshared=True``: a filter for each position of the output,
-    (K, P, Q, C/num_groups, R, S). float16, bfloat16, float32, float64; mixed dtypes upcast. ``algo`` and ``precision`` as
-    the options algo_fwd and precision. Source: spec/semantics.md 1.2, 1.3.
+    (K, P, Q, C/num_groups, R, S). float16, bfloat16, float32, float64; mixed dtypes upcast. ``algo``, ``precision``
+    and ``accuracy`` as the options algo_fwd, precision and accuracy. Source: spec/semantics.md 1.2, 1.3.
 
     Raises ValueError for shapes or parameters that do not fit, TypeError for other arrays (and for unshared filters that have
     not six axes), NotSupportedError when no implementation that the options admit can do it.
@@ -53,7 +54,7 @@ def conv2d(
     """
     params = (
         input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared, alpha, beta, algo,
-        precision,
+        precision, accuracy,
     )  # fmt: skip
     return dispatch.call2(build.conv2d, input, filters, params, backend, out, stream)
 
@@ -74,6 +75,7 @@ def conv2d_grad_wrt_inputs(
     beta: float = 0.0,
     algo: str | None = None,
     precision: str | None = None,
+    accuracy: str | None = None,
     backend: str | None = None,
     out: Any = None,
     stream: Any = None,
@@ -93,7 +95,7 @@ def conv2d_grad_wrt_inputs(
     """
     params = (
         input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared, alpha, beta, algo,
-        precision,
+        precision, accuracy,
     )  # fmt: skip
     return dispatch.call2(build.conv2d_grad_wrt_inputs, output_grad, filters, params, backend, out, stream)
 
@@ -114,6 +116,7 @@ def conv2d_grad_wrt_weights(
     beta: float = 0.0,
     algo: str | None = None,
     precision: str | None = None,
+    accuracy: str | None = None,
     backend: str | None = None,
     out: Any = None,
     stream: Any = None,
@@ -133,7 +136,7 @@ def conv2d_grad_wrt_weights(
     """
     params = (
         filter_shape, input_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared, alpha, beta, algo,
-        precision,
+        precision, accuracy,
     )  # fmt: skip
     return dispatch.call2(build.conv2d_grad_wrt_weights, input, output_grad, params, backend, out, stream)
 
@@ -153,6 +156,7 @@ def conv3d(
     beta: float = 0.0,
     algo: str | None = None,
     precision: str | None = None,
+    accuracy: str | None = None,
     backend: str | None = None,
     out: Any = None,
     stream: Any = None,
@@ -173,7 +177,7 @@ def conv3d(
     """
     params = (
         input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, False, alpha, beta, algo,
-        precision,
+        precision, accuracy,
     )  # fmt: skip
     return dispatch.call2(build.conv3d, input, filters, params, backend, out, stream)
 
@@ -193,6 +197,7 @@ def conv3d_grad_wrt_inputs(
     beta: float = 0.0,
     algo: str | None = None,
     precision: str | None = None,
+    accuracy: str | None = None,
     backend: str | None = None,
     out: Any = None,
     stream: Any = None,
@@ -210,7 +215,7 @@ def conv3d_grad_wrt_inputs(
     """
     params = (
         input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, False, alpha, beta, algo,
-        precision,
+        precision, accuracy,
     )  # fmt: skip
     return dispatch.call2(build.conv3d_grad_wrt_inputs, output_grad, filters, params, backend, out, stream)
 
@@ -230,6 +235,7 @@ def conv3d_grad_wrt_weights(
     beta: float = 0.0,
     algo: str | None = None,
     precision: str | None = None,
+    accuracy: str | None = None,
     backend: str | None = None,
     out: Any = None,
     stream: Any = None,
@@ -247,6 +253,6 @@ def conv3d_grad_wrt_weights(
     """
     params = (
         filter_shape, input_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, False, alpha, beta, algo,
-        precision,
+        precision, accuracy,
     )  # fmt: skip
     return dispatch.call2(build.conv3d_grad_wrt_weights, input, output_grad, params, backend, out, stream)

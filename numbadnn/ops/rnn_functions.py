@@ -12,7 +12,8 @@ from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
 from numbadnn.problems.rnn import INPUTS, RnnProblem, make
-from numbadnn.problems.rnn_network import KEPT, Network
+from numbadnn.problems.rnn_network import Network
+from numbadnn.registry import implementations
 
 
 def plain_lengths(lengths: Any) -> tuple[int, ...] | None:
@@ -32,19 +33,10 @@ def plain_lengths(lengths: Any) -> tuple[int, ...] | None:
 
 
 def reserve_size(problem: RnnProblem, device: int) -> int:
-    """Elements of a reserve that any implementation on this device can use.
-
-    Ours keep a cell's gates and every layer's y in the accumulator's type; cuDNN is asked.
-    """
-    n = problem.network
-    wide = 2 if problem.dtype == "float16" else 1
-    cells = n.num_layers * n.directions * problem.steps * problem.batch * n.hidden_size
-    elements = wide * cells * (KEPT[n.rnn_mode] + 1) + 64
-    if device >= 0:
-        from numbadnn.cudnn import rnn
-
-        elements = max(elements, -(-rnn.reserve_bytes(problem, device) // problem.inputs[0].itemsize))
-    return elements
+    """Elements of a reserve that any implementation on this device can use: each says what it writes."""
+    here = [i for i in implementations("rnn_forward") if (i.backend == "cpu") == (device < 0)]
+    nbytes = max(i.reserve_bytes(problem, device) for i in here if i.reserve_bytes)
+    return max(1, -(-nbytes // problem.inputs[0].itemsize))  # an empty batch has one too
 
 
 @functools.cache

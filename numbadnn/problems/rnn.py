@@ -82,6 +82,17 @@ class RnnProblem:
         return len(self.outputs) - self.keeps
 
     @property
+    def spent(self) -> tuple[int, ...]:
+        """The inputs that a run may change, by number: a reserve serves once."""
+        return (self.names.index("reserve"),) if "reserve" in self.names else ()
+
+    def check_reserve(self, nbytes: int) -> None:
+        """ValueError for a reserve, read or to be written, of less than what an implementation has there."""
+        spec = self.spec("reserve")
+        if spec is not None and spec.size * spec.itemsize < nbytes:
+            raise ValueError(f"reserve: expected at least {nbytes} bytes, got {spec.size * spec.itemsize}")
+
+    @property
     def flops(self) -> int:
         """The products' multiplications and additions: two passes' worth more for the gradients, three if both are
         run."""

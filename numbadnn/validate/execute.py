@@ -22,6 +22,8 @@ from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
 from numbadnn.validate.determinism import fingerprint, same_bits
 
+#: bytes before and after a workspace on a GPU that must stay as they are
+FENCE = 4096
 #: sets of operands that timed runs rotate over on a GPU, so that they are not found in its cache
 ROTATIONS = 4
 
@@ -54,7 +56,7 @@ def execute(
                 outputs = placed.run_once()
                 results.append(tuple(b.array for b in outputs))
                 damage = damage or _damage([], [], outputs)
-            damage = damage or _damage(before, placed.inputs(), [])
+            damage = damage or _damage(before, placed.inputs(), [], getattr(problem, "spent", ())) or placed.workspace()
             time_us = placed.measure() if timed else 0.0
     return Outcome(results[0], same_bits(results), damage, executable, time_us)
 
@@ -77,20 +79,25 @@ def _context(device: int) -> Any:
     return ensure_context(device)
 
 
-def _damage(before: list[str], inputs: list[Buffer], outputs: list[Buffer]) -> str:
-    for number, (was, b) in enumerate(zip(before, inputs, strict=True), 1):
-        if fingerprint(b.memory) != was:
-            return f"input {number} (or memory around it) was changed"
+def _damage(before: list[str], inputs: list[Buffer], outputs: list[Buffer], spent: tuple[int, ...] = ()) -> str:
+    """``spent``: inputs that may change, though not the memory around them."""
+    for number, (was, b) in enumerate(zip(before, inputs, strict=True)):
+        if not untouched(b) if number in spent else fingerprint(b.memory) != was:
+            return f"input {number + 1} (or memory around it) was changed"
     wrong = [str(number) for number, b in enumerate(outputs, 1) if not untouched(b)]
     return f"memory around output {', '.join(wrong)} was written" if wrong else ""
 
 
 class Placed(NamedTuple):
-    """Operands where an implementation can use them: run it once for its outputs, see its inputs again, time it."""
+    """Operands where an implementation can use them: run it once for its outputs, see its inputs again, time it.
+
+    ``workspace()`` says what was written around the workspace ("" = nothing).
+    """
 
     run_once: Callable[[], list[Buffer]]
     inputs: Callable[[], list[Buffer]]
     measure: Callable[[], float]
+    workspace: Callable[[], str]
 
 
 @contextlib.contextmanager
@@ -111,7 +118,7 @@ def _on_cpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any
             times.append((time.perf_counter() - start) * 1e6)
         return statistics.median(times)
 
-    yield Placed(run_once, lambda: inputs, measure)
+    yield Placed(run_once, lambda: inputs, measure, str)
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
@@ -153,6 +160,20 @@ class _Device:
         self.check(self.driver.cuMemcpyDtoH(fresh.memory.ctypes.data, address, b.memory.nbytes))
         return fresh
 
+    def fenced(self, nbytes: int) -> tuple[int, Callable[[], str]]:
+        """(address of that much memory between fences, what says whether the fences were written)."""
+        base, fence = self.allocate(nbytes + 2 * FENCE), np.empty(FENCE, np.uint8)
+        self.check(self.driver.cuMemsetD8(base, 0xFF, nbytes + 2 * FENCE))
+
+        def damage() -> str:
+            for start in (base, base + FENCE + nbytes):
+                self.check(self.driver.cuMemcpyDtoH(fence.ctypes.data, start, FENCE))
+                if not (fence == 0xFF).all():
+                    return "memory around the workspace was written"
+            return ""
+
+        return base + FENCE, damage
+
     def free(self) -> None:
         for pointer in self.owned:
             self.driver.cuMemFree(pointer)
@@ -162,7 +183,7 @@ class _Device:
 def _on_gpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any, number: int) -> Iterator[Placed]:
     device = _Device(number)
     try:
-        workspace = device.allocate(executable.workspace_bytes)
+        workspace, fences = device.fenced(executable.workspace_bytes)
         outputs = targets(problem, old)
         bases, outs = [device.put(b) for b in inputs], [device.put(b) for b in outputs]
         arguments = (*(base + b.offset for base, b in zip(bases, inputs, strict=True)), *words(problem))
@@ -185,7 +206,7 @@ def _on_gpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any
             operands = list(zip((*inputs, *outputs), (*bases, *outs), strict=True))
             return _measure(device, executable, problem, operands, workspace)
 
-        yield Placed(run_once, after, measure)
+        yield Placed(run_once, after, measure, fences)
     finally:
         device.free()
 

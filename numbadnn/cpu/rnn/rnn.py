@@ -227,8 +227,9 @@ def _states_before(work: _Work, index: int, hx: np.ndarray) -> np.ndarray:
 
 def plan(problem: RnnProblem, policy: Policy, config: Any = None) -> Executable:
     """Either operation; everything is allocated in the call."""
-    acc = np.dtype("float64" if problem.dtype == "float64" else "float32")
+    acc = _accumulator(problem)
     results = problem.result_names
+    problem.check_reserve(reserve_bytes(problem, -1))
 
     def widened(name: str, given: dict[str, Any], shape: Any) -> np.ndarray:
         if name not in given:
@@ -274,6 +275,16 @@ def _kept_size(problem: RnnProblem) -> int:
     return cells * (KEPT[n.rnn_mode] + 1)
 
 
+def _accumulator(problem: RnnProblem) -> Any:
+    return np.dtype("float64" if problem.dtype == "float64" else "float32")
+
+
+def reserve_bytes(problem: RnnProblem, device: int) -> int:
+    """What a forward pass keeps, wherever in memory a reserve begins."""
+    wide = _accumulator(problem).itemsize
+    return _kept_size(problem) * wide + wide - problem.inputs[0].itemsize
+
+
 def _as_kept(reserve: np.ndarray, acc: Any) -> np.ndarray:
     """A reserve, which has the data's dtype, as numbers of the accumulator's type."""
     skip = -(reserve.ctypes.data // reserve.itemsize) % (acc.itemsize // reserve.itemsize)
@@ -294,4 +305,6 @@ def rank(problem: RnnProblem) -> float:
 
 
 for _op in ("rnn_forward", "rnn_backward"):
-    register(Impl(_op, "cpu", NAME, supports, plan, rank, "ieee", "run_to_run", complete=True))
+    register(
+        Impl(_op, "cpu", NAME, supports, plan, rank, "ieee", "run_to_run", complete=True, reserve_bytes=reserve_bytes)
+    )

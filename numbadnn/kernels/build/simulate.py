@@ -99,10 +99,10 @@ def run(problem: Any, arrays: tuple[Any, ...], name: str = "", policy: Policy | 
     outputs = targets(problem, old)
     executable = candidates[0].plan(problem, policy or Policy(device=0), config)
     workspace = np.full(executable.workspace_bytes + 256, 0xFF, np.uint8)  # NaN in every type
-    start = workspace.ctypes.data
-    _access.MEMORY[:] = [*map(_range, (*inputs, *outputs)), (start, start + workspace.size)]
+    start = workspace.ctypes.data + -workspace.ctypes.data % 256
+    _access.MEMORY[:] = [*map(_range, (*inputs, *outputs)), (start, start + executable.workspace_bytes)]
     arguments = (*(b.array.ctypes.data for b in inputs), *words(problem))
-    executable.run(arguments, tuple(b.array.ctypes.data for b in outputs), start + -start % 256, 0)
+    executable.run(arguments, tuple(b.array.ctypes.data for b in outputs), start, 0)
     if not all(map(untouched, outputs)):
         raise IndexError(f"{candidates[0].name} wrote into the gaps of an output")
     return tuple(b.array for b in outputs)

@@ -10,7 +10,7 @@ from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import LIMIT32, device_reason
-from numbadnn.kernels.copies.pack import padded, plan_packed
+from numbadnn.kernels.copies.pack import plan_packed
 from numbadnn.kernels.rnn import persist as rnn_persist
 from numbadnn.kernels.rnn import steps as rnn_steps
 from numbadnn.kernels.rnn.passes import plan_backward, plan_forward
@@ -50,9 +50,10 @@ def _plan(problem: RnnProblem, policy: Policy) -> Executable:
     s, backward = Sizes.of(problem, policy), problem.op == "rnn_backward"
     alone = backward and "reserve" not in problem.names
     kept = kept_memory(s, whole=backward or problem.keeps)
+    problem.check_reserve(kept.nbytes)
     space, outer = space_memory(s) if backward else Memory(), Memory()
     space.take("steps", rnn_persist.scratch_bytes(s))
-    space.take("lengths", s.batch * 4 if problem.lengths else 0)
+    space.take("lengths", s.batch * 4)
     outer.take("space", space.nbytes)
     if alone or not (backward or problem.keeps):
         outer.take("kept", kept.nbytes)
@@ -69,7 +70,7 @@ def _plan(problem: RnnProblem, policy: Policy) -> Executable:
         scratch = workspace + outer.at["space"]
         table = scratch + space.at["lengths"]
         lengths(stream, table)
-        memory = workspace + outer.at["kept"] if "kept" in outer.at else padded(a["reserve"])
+        memory = workspace + outer.at["kept"] if "kept" in outer.at else a["reserve"]
         y = workspace + outer.at["y"] if alone else a["y"]
         cx = a.get("cx", 0)
         if forward is not None:
@@ -87,6 +88,11 @@ def _plan(problem: RnnProblem, policy: Policy) -> Executable:
     return Executable(run, workspace_bytes=outer.nbytes, facts=facts)
 
 
+def reserve_bytes(problem: RnnProblem, device: int) -> int:
+    """What a forward pass keeps, laid out as the passes read and write it."""
+    return kept_memory(Sizes.of(problem, Policy(device)), whole=True).nbytes
+
+
 def rank(problem: RnnProblem) -> float:
     """Microseconds, roughly, as measured on an H200; a step costs less where all are in one launch."""
     n = problem.network
@@ -102,7 +108,9 @@ def rank(problem: RnnProblem) -> float:
 
 
 for _op in ("rnn_forward", "rnn_backward"):
-    register(Impl(_op, "numba", NAME, supports, plan, rank, "ieee", "run_to_run", complete=True))
+    register(
+        Impl(_op, "numba", NAME, supports, plan, rank, "ieee", "run_to_run", complete=True, reserve_bytes=reserve_bytes)
+    )
 
 
 def kernels() -> Iterator[Kernel]:

@@ -14,25 +14,25 @@ from numbadnn.kernels.conv.unshared.forward import box_many as unshared_box_many
 from numbadnn.kernels.conv.unshared.forward import places_stream as unshared_places_stream
 from numbadnn.kernels.conv.unshared.forward import products as unshared_products
 from numbadnn.kernels.conv.unshared.forward import twofold as unshared_twofold
-from numbadnn.kernels.conv.unshared.forward.box import BoxConfig
-from numbadnn.kernels.conv.unshared.forward.box_many import ManyConfig
-from numbadnn.kernels.conv.unshared.forward.halves import HalvesConfig
-from numbadnn.kernels.conv.unshared.forward.places import PlacesConfig
-from numbadnn.kernels.conv.unshared.forward.places_many import PlacesManyConfig
-from numbadnn.kernels.conv.unshared.forward.places_ring import RingConfig
-from numbadnn.kernels.conv.unshared.forward.places_stream import StreamConfig
-from numbadnn.kernels.conv.unshared.forward.places_whole import WholeConfig
-from numbadnn.kernels.conv.unshared.forward.products import ProductsConfig
-from numbadnn.kernels.conv.unshared.forward.twofold import TwofoldConfig
+from numbadnn.kernels.conv.unshared.forward.box_config import BoxConfig
+from numbadnn.kernels.conv.unshared.forward.box_many_config import ManyConfig
+from numbadnn.kernels.conv.unshared.forward.halves_config import HalvesConfig
+from numbadnn.kernels.conv.unshared.forward.places_config import PlacesConfig
+from numbadnn.kernels.conv.unshared.forward.places_many_config import PlacesManyConfig
+from numbadnn.kernels.conv.unshared.forward.places_ring_config import RingConfig
+from numbadnn.kernels.conv.unshared.forward.places_stream_config import StreamConfig
+from numbadnn.kernels.conv.unshared.forward.places_whole_config import WholeConfig
+from numbadnn.kernels.conv.unshared.forward.products_config import ProductsConfig
+from numbadnn.kernels.conv.unshared.forward.twofold_config import TwofoldConfig
 from numbadnn.kernels.conv.unshared.inputs import pixels as unshared_inputs_pixels
 from numbadnn.kernels.conv.unshared.inputs import split as unshared_inputs_split
 from numbadnn.kernels.conv.unshared.inputs import twofold as unshared_inputs_twofold
-from numbadnn.kernels.conv.unshared.inputs.boxes import BoxesConfig
-from numbadnn.kernels.conv.unshared.inputs.halves import InputsHalvesConfig
+from numbadnn.kernels.conv.unshared.inputs.boxes_config import BoxesConfig
+from numbadnn.kernels.conv.unshared.inputs.halves_config import InputsHalvesConfig
 from numbadnn.kernels.conv.unshared.inputs.rows_config import configured, cut_evenly, laid_out
 from numbadnn.kernels.conv.unshared.inputs.split_config import configured as split_configured
-from numbadnn.kernels.conv.unshared.weights.halves import WeightsHalvesConfig
-from numbadnn.kernels.conv.unshared.weights.many import WeightsManyConfig
+from numbadnn.kernels.conv.unshared.weights.halves_config import WeightsHalvesConfig
+from numbadnn.kernels.conv.unshared.weights.many_config import WeightsManyConfig
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.validate.oracle import Trial

@@ -22,10 +22,10 @@ from numbadnn.kernels.conv.unshared.forward import places_stream as unshared_pla
 from numbadnn.kernels.conv.unshared.forward import places_whole as unshared_places_whole
 from numbadnn.kernels.conv.unshared.forward import products as unshared_products
 from numbadnn.kernels.conv.unshared.forward import twofold as unshared_twofold
-from numbadnn.kernels.conv.unshared.forward.box_many import ManyConfig
-from numbadnn.kernels.conv.unshared.forward.places_ring import RingConfig
-from numbadnn.kernels.conv.unshared.forward.products import ProductsConfig
-from numbadnn.kernels.conv.unshared.forward.twofold import TwofoldConfig
+from numbadnn.kernels.conv.unshared.forward.box_many_config import ManyConfig
+from numbadnn.kernels.conv.unshared.forward.places_ring_config import RingConfig
+from numbadnn.kernels.conv.unshared.forward.products_config import ProductsConfig
+from numbadnn.kernels.conv.unshared.forward.twofold_config import TwofoldConfig
 from numbadnn.kernels.conv.unshared.inputs import boxes as unshared_inputs
 from numbadnn.kernels.conv.unshared.inputs import halves as unshared_inputs_halves
 from numbadnn.kernels.conv.unshared.inputs import pixels as unshared_inputs_pixels
@@ -34,15 +34,15 @@ from numbadnn.kernels.conv.unshared.inputs import rows_sizes as unshared_inputs_
 from numbadnn.kernels.conv.unshared.inputs import split as unshared_inputs_split
 from numbadnn.kernels.conv.unshared.inputs import split_config as unshared_inputs_split_config
 from numbadnn.kernels.conv.unshared.inputs import twofold as unshared_inputs_twofold
-from numbadnn.kernels.conv.unshared.inputs.pixels import PixelsConfig
+from numbadnn.kernels.conv.unshared.inputs.pixels_config import PixelsConfig
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import RowsConfig
 from numbadnn.kernels.conv.unshared.inputs.split_config import SplitConfig
-from numbadnn.kernels.conv.unshared.inputs.twofold import InputsTwofoldConfig
+from numbadnn.kernels.conv.unshared.inputs.twofold_config import InputsTwofoldConfig
 from numbadnn.kernels.conv.unshared.parts import tile as unshared_tile
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.weights import halves as unshared_weights_halves
 from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many
-from numbadnn.kernels.conv.unshared.weights.many import WeightsManyConfig
+from numbadnn.kernels.conv.unshared.weights.many_config import WeightsManyConfig
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.softmax.layout import (
     LARGEST_ROOM,
@@ -16,20 +14,11 @@ from numbadnn.kernels.softmax.layout import (
     softmax_kernel,
     two,
 )
+from numbadnn.kernels.softmax.long_config import LongConfig
 from numbadnn.problems.softmax import SoftmaxProblem
 
 LENGTH_LIMIT = 2**30
 STATIC = 2 * 32 * 8  # of the reductions
-
-
-@dataclass(frozen=True, slots=True)
-class LongConfig:
-    """A block of ``threads``, each ``ahead`` pieces of ``vec`` elements at a time; at most ``shared`` bytes of a row kept."""
-
-    threads: int
-    vec: int
-    ahead: int
-    shared: int = 0
 
 
 def _share(problem: SoftmaxProblem, vec: int, room: int) -> int:

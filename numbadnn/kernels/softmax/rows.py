@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LIMIT32
@@ -16,27 +16,11 @@ from numbadnn.kernels.softmax.layout import (
     softmax_kernel,
     two,
 )
+from numbadnn.kernels.softmax.rows_config import RowsConfig
 from numbadnn.problems.softmax import SoftmaxProblem
 
 #: bytes of shared memory for the sums of every warp
 STATIC = 256
-
-
-@dataclass(frozen=True, slots=True)
-class RowsConfig:
-    """``lanes`` threads a row, ``vectors`` pieces of ``vec`` elements a thread; ``stash``: dy in shared memory.
-
-    ``resident`` blocks share a multiprocessor: one computes while the other waits for memory.
-    """
-
-    lanes: int
-    vectors: int
-    vec: int
-    peel: bool
-    nested: bool
-    threads: int
-    stash: bool = False
-    resident: int = 1
 
 
 def heuristic(problem: SoftmaxProblem) -> RowsConfig | None:

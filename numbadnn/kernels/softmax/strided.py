@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.softmax.layout import Axis, Prepared, layout_of, operand_count, operands, softmax_kernel
+from numbadnn.kernels.softmax.strided_config import StridedConfig
 from numbadnn.problems.softmax import SoftmaxProblem
-
-
-@dataclass(frozen=True, slots=True)
-class StridedConfig:
-    """``lanes`` rows x ``parts`` threads a row, axes the kernel is built for; see ``device/strided.py``."""
-
-    kept: int
-    reduced: int
-    wide: bool
-    lanes: int
-    parts: int
 
 
 def heuristic(problem: SoftmaxProblem) -> StridedConfig:

@@ -13,6 +13,7 @@ from numbadnn.problem import Spec
 from numbadnn.problems.conv import ConvProblem
 
 THREADS = 128
+FINISHERS = 16  # threads that share an element of the weights' gradient in the second sum
 #: threads that fill a GPU, fewer of those with more than MUCH elements; blocks that fill 132 multiprocessors twice over
 ENOUGH_THREADS, ENOUGH_LARGE, MUCH, ENOUGH_BLOCKS = 1 << 17, 1 << 15, 8, 2 * 132 * 8
 

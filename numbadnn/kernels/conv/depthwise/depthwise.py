@@ -15,6 +15,7 @@ from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of, device_reason
 from numbadnn.kernels.conv.depthwise.config import (
+    FINISHERS,
     THREADS,
     DepthwiseConfig,
     channels_last,
@@ -28,7 +29,6 @@ from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
 MOST_TAPS = 7  # along an axis
-FINISHERS = 16  # threads that share an element of the weights' gradient in the second sum
 
 
 def kernel(direction: str, dtype: str, acc: str, config: DepthwiseConfig) -> Kernel:

@@ -7,68 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import LIMIT32, device_reason, float32_reason
 from numbadnn.kernels.conv.depthwise import depthwise
 from numbadnn.kernels.conv.depthwise.config import pair
+from numbadnn.kernels.conv.depthwise.rows_config import CHANNELS, COLUMNS, RowsConfig
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
-#: channels of a block; columns of dy of a thread; pieces of 16 bytes, and words, of a pixel
-CHANNELS, COLUMNS, PIECES, WORDS = 32, 4, 4, 16
 MOST_GROUPS, MOST_THREADS, MOST_TAPS = 16, 256, 5
 #: bytes of shared memory that every GPU of sm_80 and later gives a block; a ring that leaves too few blocks; all of an H200's
 SHARED, LARGE, ALL_SHARED = 99 << 10, 56 << 10, 227 << 10
 #: what an H200 has of multiprocessors, and blocks on each as far as registers go
 MULTIPROCESSORS, MOST_RESIDENT = 132, 3
 PARAMETERS = "ptr ptr ptr i32*2 i32*2 i32*2 i32*2 i32 i32*2 i32*3 i32*3"
-
-
-@dataclass(frozen=True, slots=True)
-class RowsConfig:
-    """A block takes ``groups`` x four columns of ``images`` images, ``rows`` of them; ``ahead`` steps are under way.
-
-    ``even``: no thread has columns or images that do not exist.
-    """
-
-    taps: tuple[int, int]
-    stride: tuple[int, int]
-    groups: int
-    images: int
-    ahead: int
-    rows: int
-    even: bool
-
-    @property
-    def threads(self) -> int:
-        return 16 * self.groups * self.images
-
-    @property
-    def x_pixels(self) -> int:
-        """Columns of x that a row of a block's columns meets."""
-        return (self.groups * COLUMNS - 1) * self.stride[1] + self.taps[1]
-
-    @property
-    def x_line(self) -> int:
-        """Words of a row of one image, with the gaps between threads' columns."""
-        return (self.x_pixels + -(-self.x_pixels // (COLUMNS * self.stride[1]))) * WORDS
-
-    @property
-    def y_line(self) -> int:
-        return self.groups * (COLUMNS + 1) * WORDS
-
-    @property
-    def ring(self) -> int:
-        return self.taps[0] + self.stride[0] * self.ahead
-
-    @property
-    def shared_bytes(self) -> int:
-        """The rings; in the end, a row of the taps of every thread."""
-        rings = self.images * (self.ring * self.x_line + (self.ahead + 1) * self.y_line)
-        return 4 * max(rings, 2 * self.taps[1] * self.threads)
 
 
 def heuristic(problem: ConvProblem) -> RowsConfig:

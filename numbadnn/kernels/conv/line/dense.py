@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.kernels.conv.line.channels import THREADS, first_tap, whole
+from numbadnn.kernels.conv.line.channels import first_tap, whole
+from numbadnn.kernels.conv.line.channels_config import THREADS
+from numbadnn.kernels.conv.line.dense_config import DenseConfig
 from numbadnn.problem import ITEMSIZE
 from numbadnn.problems.conv import ConvProblem
 
@@ -20,36 +22,6 @@ MULTIPROCESSORS = 132
 MOST_DENSE_BEHIND, MOST_SUMS, MOST_SEEN, ENOUGH_BLOCKS = 12, 64, 32, 3 * MULTIPROCESSORS
 #: so many terms keep the multiprocessors at their products, and twice the sums a thread cost less than they save
 LONG, MOST_OF_LONG, ENOUGH_OF_LONG = 128, 128, MULTIPROCESSORS * 3 // 2
-
-
-@dataclass(frozen=True, slots=True)
-class DenseConfig:
-    """A thread has ``pieces`` of ``vec`` steps for ``filters``; ``room``: numbers in shared memory.
-
-    ``taps`` 0: an argument; ``dilation`` 0: a multiple of ``vec``, else it is frozen as the taps are.
-    """
-
-    vec: int
-    pieces: int
-    filters: int
-    taps: int
-    dilation: int
-    room: int
-
-    @property
-    def behind(self) -> int:
-        """Steps before the own ones that a frozen dilation reaches."""
-        return (self.taps - 1) * self.dilation
-
-    @property
-    def looks(self) -> int:
-        """Pieces read a turn for each piece of results."""
-        return -(-self.behind // self.vec) + 1 if self.dilation else max(self.taps, 1)
-
-    @property
-    def shift(self) -> int:
-        """Where in these the first tap of the first step lies."""
-        return -self.behind % self.vec
 
 
 def heuristic(problem: ConvProblem, acc: str = "float32") -> DenseConfig | None:

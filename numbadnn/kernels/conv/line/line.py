@@ -24,21 +24,16 @@ from numbadnn.kernels.conv.line import octets as line_octets
 from numbadnn.kernels.conv.line import tiles as line_tiles
 from numbadnn.kernels.conv.line import toeplitz as line_toeplitz
 from numbadnn.kernels.conv.line import twofold as line_twofold
-from numbadnn.kernels.conv.line.boxes import BoxesConfig
-from numbadnn.kernels.conv.line.channels import THREADS, ChannelConfig, first_tap
-from numbadnn.kernels.conv.line.dense import (
-    MOST_FROZEN_TAPS,
-    MULTIPROCESSORS,
-    SHARED_BYTES,
-    DenseConfig,
-    filters_of,
-    room_of,
-)
-from numbadnn.kernels.conv.line.halves import LineHalvesConfig
-from numbadnn.kernels.conv.line.octets import OctetsConfig
-from numbadnn.kernels.conv.line.tiles import TilesConfig
+from numbadnn.kernels.conv.line.boxes_config import BoxesConfig
+from numbadnn.kernels.conv.line.channels import first_tap
+from numbadnn.kernels.conv.line.channels_config import THREADS, ChannelConfig
+from numbadnn.kernels.conv.line.dense import MOST_FROZEN_TAPS, MULTIPROCESSORS, SHARED_BYTES, filters_of, room_of
+from numbadnn.kernels.conv.line.dense_config import DenseConfig
+from numbadnn.kernels.conv.line.halves_config import LineHalvesConfig
+from numbadnn.kernels.conv.line.octets_config import OctetsConfig
+from numbadnn.kernels.conv.line.tiles_config import TilesConfig
 from numbadnn.kernels.conv.line.toeplitz import ToeplitzConfig
-from numbadnn.kernels.conv.line.twofold import TwofoldConfig
+from numbadnn.kernels.conv.line.twofold_config import TwofoldConfig
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable, Impl, register

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from numbadnn.kernels.conv.tiles.product import Product, packed
 from numbadnn.problem import Spec
 
+#: threads of the small kernels: of those that make tables, of those that add shares up
+TABLE_THREADS, TOTAL_THREADS = 256, 128
 #: bytes of a table's entry; of shared memory that every GPU gives a block, of sm_80 and later
 ENTRY, SHARED = 16, 99 << 10
 #: terms an access of TF32 and float64 may have: more (4, 2) have run in the simulator, and on a GPU in one direction alone

@@ -20,7 +20,7 @@ from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel, blocks, load_together, sequence
 from numbadnn.kernels.build.support import device_reason
 from numbadnn.kernels.conv.tiles import model
-from numbadnn.kernels.conv.tiles.config import ENTRY, ImplicitTilesConfig, configured
+from numbadnn.kernels.conv.tiles.config import ENTRY, TABLE_THREADS, TOTAL_THREADS, ImplicitTilesConfig, configured
 from numbadnn.kernels.conv.tiles.product import Product, in_vectors, three
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
@@ -30,8 +30,6 @@ from numbadnn.registry import Executable, Impl, register
 LIMIT = 1 << 29
 #: one bit a tap of each axis, and one more
 MOST_TAPS = 31
-#: threads of the small kernels
-TABLE_THREADS, TOTAL_THREADS = 256, 128
 #: elements that keep 132 multiprocessors busy with a thread each
 FEW_ELEMENTS = 132 * 2048
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
@@ -42,40 +42,19 @@ from numbadnn.kernels.conv.unshared.inputs import split_config as unshared_input
 from numbadnn.kernels.conv.unshared.inputs import twofold as unshared_inputs_twofold
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import vector
+from numbadnn.kernels.conv.unshared.unshared_config import LANES, MOST_WARPS, UnsharedConfig
 from numbadnn.kernels.conv.unshared.weights import halves as unshared_weights_halves
 from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many
 from numbadnn.problem import ITEMSIZE, Policy, contiguous_strides
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
-LANES, MOST_WARPS = 32, 4
 #: blocks that fill a GPU
 ENOUGH_BLOCKS = 4 * 132
 #: of a block; four fit a multiprocessor
 SHARED_BYTES = 47 * 1024
 #: images of a block at a time: forward, with 4 filters, a thread has this times 4 sums
 MOST_IMAGES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class UnsharedConfig:
-    """``images`` x ``filters`` sums a thread; ``room``: terms in shared memory; ``vec``: terms of an access.
-
-    For the filters' gradient ``filters`` x ``vec`` sums a thread; ``span``: filters of a block at a time where images pass some
-    at a time, 0 where a block has them all.
-    """
-
-    images: int
-    filters: int
-    room: int
-    vec: int
-    warps: int
-    resident: int = 4
-    span: int = 0
-
-    @property
-    def threads(self) -> int:
-        return LANES * self.warps
 
 
 def heuristic(problem: ConvProblem, acc: str = "float32") -> UnsharedConfig:

@@ -18,7 +18,7 @@ from numbadnn.kernels.rnn.device.cells import before, cell, memory, places
 from numbadnn.kernels.rnn.device.products import WARPS, products
 from numbadnn.kernels.rnn.device.ptx import arrive, await_count, load_word, receive, send
 from numbadnn.kernels.rnn.device.step import _end
-from numbadnn.kernels.rnn.persist import COUNTER_BYTES, COUNTERS, Persist
+from numbadnn.kernels.rnn.persist_config import COUNTER_BYTES, COUNTERS, Persist
 from numbadnn.problem import ITEMSIZE
 from numbadnn.problems.rnn_network import GATES, KEPT
 

@@ -16,7 +16,7 @@ from numbadnn.kernels.rnn.device.persist import gather, mailbox
 from numbadnn.kernels.rnn.device.products import WARPS, products
 from numbadnn.kernels.rnn.device.ptx import arrive, await_count, load_halves, send
 from numbadnn.kernels.rnn.device.step import _end
-from numbadnn.kernels.rnn.persist import Persist
+from numbadnn.kernels.rnn.persist_config import Persist
 from numbadnn.problem import ITEMSIZE
 from numbadnn.problems.rnn_network import GATES, KEPT
 

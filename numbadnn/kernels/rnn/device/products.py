@@ -11,7 +11,7 @@ from typing import Any
 from numbadnn.kernels.lang.access import load_shared
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32
 from numbadnn.kernels.lang.mma import product
-from numbadnn.kernels.rnn.persist import Persist
+from numbadnn.kernels.rnn.persist_config import Persist
 
 WARPS = 8
 

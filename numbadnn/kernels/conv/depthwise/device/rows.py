@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels.conv.depthwise.rows import CHANNELS, COLUMNS, PIECES, WORDS, RowsConfig
+from numbadnn.kernels.conv.depthwise.rows_config import CHANNELS, COLUMNS, PIECES, WORDS, RowsConfig
 from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address
 from numbadnn.kernels.lang.access import store
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, wait_async_but

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.depthwise.config import DepthwiseConfig
-from numbadnn.kernels.conv.depthwise.depthwise import FINISHERS
+from numbadnn.kernels.conv.depthwise.config import FINISHERS, DepthwiseConfig
 from numbadnn.kernels.conv.depthwise.device.kernels import THREADS, _types
 from numbadnn.kernels.conv.depthwise.device.tiles import fetch
 from numbadnn.kernels.lang import reduce as _reduce

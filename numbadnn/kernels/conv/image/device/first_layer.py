@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from numbadnn.kernels.conv.image.first_layer import EIGHTS, RESULTS, ZEROS, FirstLayerConfig
+from numbadnn.kernels.conv.image.first_layer_config import EIGHTS, RESULTS, ZEROS, FirstLayerConfig
 from numbadnn.kernels.conv.line.device.channels import in_turn
 from numbadnn.kernels.conv.tiles.device.halves import load_matrices
 from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32

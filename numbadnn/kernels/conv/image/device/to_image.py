@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from numbadnn.kernels.conv.image.to_image import ACROSS, COLUMNS, DOWN, THREADS, ToImageConfig
+from numbadnn.kernels.conv.image.to_image_config import ACROSS, COLUMNS, DOWN, THREADS, ToImageConfig
 from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address
 from numbadnn.kernels.lang.access import load, store, store_vector
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, wait_async_but

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.image.to_image_halves import ROWS, TERMS, ToImageHalvesConfig
+from numbadnn.kernels.conv.image.to_image_halves_config import ROWS, TERMS, ToImageHalvesConfig
 from numbadnn.kernels.conv.line.device.channels import in_turn
 from numbadnn.kernels.conv.tiles.device.halves import load_matrices
 from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.boxes import (
+from numbadnn.kernels.conv.line.boxes_config import (
     BOX,
     BOX_BYTES,
     EXTREMES,
@@ -16,7 +16,7 @@ from numbadnn.kernels.conv.line.boxes import (
     BoxesConfig,
 )
 from numbadnn.kernels.conv.line.device.channels import in_turn
-from numbadnn.kernels.conv.line.twofold import LANES, SIZE
+from numbadnn.kernels.conv.line.twofold_config import LANES, SIZE
 from numbadnn.kernels.lang import hopper
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.line.device.channels import in_turn
-from numbadnn.kernels.conv.line.halves import LANES, RUN
-from numbadnn.kernels.conv.line.octets import PITCH, THREADS, OctetsConfig
+from numbadnn.kernels.conv.line.halves_config import LANES, RUN
+from numbadnn.kernels.conv.line.octets_config import PITCH, THREADS, OctetsConfig
 from numbadnn.kernels.conv.tiles.device.halves import load_matrices
 from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
 from numbadnn.kernels.conv.tiles.device.words import shared_address, write_at

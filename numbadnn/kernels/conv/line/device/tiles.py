@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.line.device.channels import in_turn
-from numbadnn.kernels.conv.line.tiles import CHANNELS, FILTERS, LANES, PIECES, VEC, TilesConfig
+from numbadnn.kernels.conv.line.tiles_config import CHANNELS, FILTERS, LANES, PIECES, VEC, TilesConfig
 from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.async_copies import copy_or_zero, wait_async

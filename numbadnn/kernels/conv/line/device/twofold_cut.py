@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels.conv.depthwise.device.rows import INT32
 from numbadnn.kernels.conv.line.device.channels import in_turn
-from numbadnn.kernels.conv.line.twofold import (
+from numbadnn.kernels.conv.line.twofold_config import (
     EXTREMES,
     EXTREMES_OF_FILTERS,
     LANES,

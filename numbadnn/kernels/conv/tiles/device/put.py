@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels.conv.tiles.config import ENTRY, ImplicitTilesConfig
+from numbadnn.kernels.conv.tiles.config import ENTRY, TOTAL_THREADS, ImplicitTilesConfig
 from numbadnn.kernels.conv.tiles.device.tables import LAST_BIT
 from numbadnn.kernels.conv.tiles.device.words import fetch_words, write_at
-from numbadnn.kernels.conv.tiles.tiles import TOTAL_THREADS
 from numbadnn.kernels.lang import reduce as _reduce
 from numbadnn.kernels.lang.access import load, store, store_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32

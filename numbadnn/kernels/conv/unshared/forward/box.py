@@ -4,66 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import accumulator_of
+from numbadnn.kernels.conv.unshared.forward.box_config import ROWS, BoxConfig
 from numbadnn.kernels.conv.unshared.parts.tile import lots_of, places_of, seen_of, vector
 from numbadnn.kernels.softmax.layout import shared_room
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-#: lanes that go along a filter together; filters whose gradient a block writes at a time
-LANES, EIGHT, ROWS = 32, 8, 32
 MOST_IMAGES = 32
 #: of a block, on the multiprocessors that have the least; warps below which memory is not busy, and of a block
 SHARED_BYTES, ENOUGH_WARPS, MOST_WARPS, ENOUGH_BLOCKS = 99 * 1024, 132 * 8, 8, 100
-
-
-@dataclass(frozen=True, slots=True)
-class BoxConfig:
-    """A block has ``places`` positions, of products as many warps for each; a thread ``filters``, ``vec`` terms at once.
-
-    ``images``: 8, 16 or 32; ``ahead``: turns of four terms under way; ``channels`` in shared memory, ``whole``: these are all.
-    """
-
-    images: int
-    filters: int
-    places: int
-    warps: int
-    vec: int
-    ahead: int
-    resident: int
-    whole: bool
-    channels: int
-
-    @property
-    def threads(self) -> int:
-        return LANES * self.warps
-
-    @property
-    def parts(self) -> int:
-        """Warps of a position, which have different filters."""
-        return self.warps // self.places
-
-    @property
-    def across(self) -> int:
-        """Filters of a warp."""
-        return self.filters * 4 // (self.images // 8)
-
-    @property
-    def pitch(self) -> int:
-        """Words of the sums of a filter."""
-        return self.images + 1
-
-    @property
-    def cell(self) -> int:
-        """Words of a pixel: an odd multiple of 4, so that eight neighbours meet all banks."""
-        return (self.images // 4 | 1) * 4
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> BoxConfig | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.conv.unshared.forward.box_many_config import ALONG, EIGHT, LANES, PIECE, ManyConfig
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import (
     PARAMETERS,
@@ -24,52 +25,8 @@ from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-LANES, EIGHT, PIECE, ALONG = 32, 8, 32, 4
 #: warps of a block, and fewer than keep memory busy; multiprocessors, on each of which a block stays
 MOST_IMAGES, MOST_WARPS, ENOUGH_WARPS, MULTIPROCESSORS = 32, 8, 132 * 8, 132
-
-
-@dataclass(frozen=True, slots=True)
-class ManyConfig:
-    """A block has ``tall`` rows of ``places`` positions at a time, ``parts`` warps for each; a thread 8 images of ``filters``.
-
-    Four lanes split the terms, four at a time each; a warp's ring has ``stages`` slots of 32 terms, which ``vec`` at a time are
-    copied to; ``channels`` in shared memory, which divide those of a group, as the places of terms are found once.
-    """
-
-    images: int
-    filters: int
-    tall: int
-    places: int
-    parts: int
-    vec: int
-    stages: int
-    resident: int
-    channels: int
-
-    @property
-    def threads(self) -> int:
-        return LANES * self.tall * self.places * self.parts
-
-    @property
-    def apart(self) -> int:
-        """Lanes that have different filters of the same terms and images."""
-        return LANES * EIGHT // (ALONG * self.images)
-
-    @property
-    def across(self) -> int:
-        """Filters of a warp."""
-        return self.filters * self.apart
-
-    @property
-    def cell(self) -> int:
-        """Words of a pixel."""
-        return self.images if self.images == 32 else self.images + 4
-
-    @property
-    def pitch(self) -> int:
-        """Words of the sums of a filter."""
-        return self.images + 1
 
 
 def many_images(problem: ConvProblem, policy: Policy) -> int | None:

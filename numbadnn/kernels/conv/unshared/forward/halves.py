@@ -4,65 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of
+from numbadnn.kernels.conv.unshared.forward.halves_config import CHUNK, ROWS, HalvesConfig
 from numbadnn.kernels.conv.unshared.parts.tile import vector
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 
-LANES = 32
-#: filters and terms of what a warp multiplies at once
-ROWS, CHUNK = 16, 32
 MOST_IMAGES, MOST_WARPS, MOST_AHEAD, AHEAD_IN_LOOPS = 32, 8, 6, 4
 #: of a block, on the multiprocessors that have the least
 SHARED_BYTES = 99 * 1024
 #: fewer leave most rows of a product idle
 FEWEST_FILTERS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class HalvesConfig:
-    """``across`` warps split the filters, ``along`` warps their terms, of which each asks for ``ahead`` chunks at a time.
-
-    ``vec``: terms of an access to filters; ``room``: terms in shared memory, whole chunks; ``whole``: these are all terms;
-    ``once``: these warps have all filters; ``batch``: images whose elements a thread asks for at a time.
-    """
-
-    images: int
-    vec: int
-    across: int
-    along: int
-    ahead: int
-    room: int
-    whole: bool
-    once: bool
-    batch: int
-    resident: int
-
-    @property
-    def threads(self) -> int:
-        return LANES * self.across * self.along
-
-    @property
-    def tiles(self) -> int:
-        """Products of 8 images."""
-        return max(1, self.images // 8)
-
-    @property
-    def row(self) -> int:
-        """Words of an image in shared memory: an odd number of chunks, so that two rows of a chunk meet all banks."""
-        return (self.room // CHUNK | 1) * (CHUNK // 2)
-
-    @property
-    def zeros(self) -> int:
-        """Where, behind the patches, four words are 0; behind them are the sums."""
-        return self.images * self.row
-
-    @property
-    def shared_bytes(self) -> int:
-        return 4 * (self.zeros + 4 + self.threads * 4 * self.tiles)
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> HalvesConfig | None:

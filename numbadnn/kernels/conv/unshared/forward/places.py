@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
+from numbadnn.kernels.conv.unshared.forward.places_config import CHUNK, PlacesConfig
 from numbadnn.kernels.conv.unshared.parts.tile import (
     PARAMETERS,
     blocks_of,
@@ -21,7 +22,6 @@ from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-LANES, CHUNK = 32, 32
 #: for fewer images a block for each position is quicker
 FEWEST_IMAGES, MOST_IMAGES = 4, 32
 #: of a block, on the multiprocessors that have the least
@@ -30,34 +30,6 @@ SHARED_BYTES = 99 * 1024
 FEWEST_FILTERS = 4
 #: a warp has one: fewer do not keep memory busy
 ENOUGH_POSITIONS, ENOUGH_BLOCKS, MOST_PLACES = 132 * 7, 180, 8
-
-
-@dataclass(frozen=True, slots=True)
-class PlacesConfig:
-    """A block has ``places`` positions, ``parts`` warps for each; ``filters`` (16 or 32) at a time; ``vec``: terms of an access.
-
-    ``ahead``: chunks of 32 terms under way; ``channels`` in shared memory, ``whole``: these are all.
-    """
-
-    images: int
-    filters: int
-    places: int
-    parts: int
-    vec: int
-    ahead: int
-    resident: int
-    whole: bool
-    tall: int
-    channels: int
-
-    @property
-    def threads(self) -> int:
-        return LANES * self.places * self.parts
-
-    @property
-    def pitch(self) -> int:
-        """Words of the sums of a filter: neighbouring filters then meet different banks."""
-        return self.images if self.images == 8 else self.images + 8
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> PlacesConfig | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.conv.unshared.forward.places_many_config import CHUNK, ROWS, PlacesManyConfig
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import (
     PARAMETERS,
@@ -23,7 +24,6 @@ from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-LANES, ROWS, CHUNK = 32, 16, 32
 #: for fewer images a block for each position is quicker; fewer filters leave most rows of a product idle
 FEWEST_IMAGES, MOST_IMAGES, FEWEST_FILTERS, MOST_FILTERS = 4, 32, 4, 64
 #: warps of a block; positions and blocks that keep memory busy, and positions of a block where there are few
@@ -32,47 +32,6 @@ MOST_WARPS, ENOUGH_POSITIONS, ENOUGH_BLOCKS, MOST_PLACES = 16, 132 * 7, 100, 8
 MOST_AHEAD, FEW_WARPS, FEWER_AHEAD = 13, 8, 8
 #: warps of a block of many images where a multiprocessor has one block in all: a second would begin when most have nothing to do
 LARGEST, MULTIPROCESSORS = 25, 132
-
-
-@dataclass(frozen=True, slots=True)
-class PositionsConfig:
-    """A block has ``tall`` rows of ``places`` positions, ``parts`` warps for each, which have 16 filters each.
-
-    ``vec``: terms of an access.
-    """
-
-    images: int
-    tall: int
-    places: int
-    parts: int
-    vec: int
-
-    @property
-    def threads(self) -> int:
-        return LANES * self.tall * self.places * self.parts
-
-    @property
-    def pitch(self) -> int:
-        """Words of the sums of a filter."""
-        return self.images + 4
-
-    @property
-    def place_pitch(self) -> int:
-        """Words of the sums of a position."""
-        return self.parts * ROWS * self.pitch + 1
-
-
-@dataclass(frozen=True, slots=True)
-class PlacesManyConfig(PositionsConfig):
-    """``ahead``: chunks of 32 terms under way; ``channels`` in shared memory, ``whole``: all.
-
-    They divide those of a group, as the places of terms are found once.
-    """
-
-    ahead: int
-    resident: int
-    whole: bool
-    channels: int
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> PlacesManyConfig | None:

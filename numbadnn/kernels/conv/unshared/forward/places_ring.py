@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.conv.unshared.forward import places_many as unshared_places_many
-from numbadnn.kernels.conv.unshared.forward.places_many import (
-    LANES,
-    MOST_IMAGES,
-    MULTIPROCESSORS,
-    ROWS,
-    PositionsConfig,
-)
+from numbadnn.kernels.conv.unshared.forward.places_many import MOST_IMAGES, MULTIPROCESSORS
+from numbadnn.kernels.conv.unshared.forward.places_many_config import LANES
+from numbadnn.kernels.conv.unshared.forward.places_ring_config import LAP, SLOT_BYTES, STAGES, TERMS, RingConfig
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, scalars, seen_of, vector
 from numbadnn.kernels.softmax.layout import shared_room
@@ -22,23 +18,10 @@ from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-#: terms of a slot, its bytes, and slots after which all warps meet
-TERMS, SLOT_BYTES, LAP = 64, 64 * 2 * ROWS, 3
-#: slots of a warp, the best first, and no more than of a lap; the first ones are asked for before pixels; bytes of a filter
-#: that come to the L2 cache together
-STAGES, EARLY, FETCH = (3, 2), 1, 128
 #: words of 8 images of a pixel
 PIXEL_WORDS = 4
 #: of pixels of a block, with more of which its multiprocessor has too little L1 cache for filters under way
 MOST_PIXEL_BYTES = 128 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class RingConfig(PositionsConfig):
-    """``stages``: slots of a warp; ``channels`` in shared memory at a time."""
-
-    stages: int
-    channels: int
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> RingConfig | None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from typing import Any
 
 from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.kernels.conv.unshared.forward.places_many import PositionsConfig
+from numbadnn.kernels.conv.unshared.forward.places_stream_config import ROWS, TERMS, StreamConfig
 from numbadnn.kernels.conv.unshared.forward.places_whole import MULTIPROCESSORS, images_of
-from numbadnn.kernels.conv.unshared.forward.twofold import LONGEST, OTHERS, box_at, shapes_of
+from numbadnn.kernels.conv.unshared.forward.twofold import LONGEST, shapes_of
+from numbadnn.kernels.conv.unshared.forward.twofold_config import box_at
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import (
-    LANES,
     PARAMETERS,
     blocks_of,
     scalars,
@@ -29,46 +29,10 @@ from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-#: terms of a slot; filters of a warp
-TERMS, ROWS = 64, 16
-#: registers of a thread that asks, and of one that multiplies
-FEWER, MORE = 40, 104
 #: rows and columns of a tile, of twice 16 filters and of 16
 TILES = {2: ((1, 8), (2, 4)), 1: ((2, 8), (4, 4))}
 #: the share of multiprocessors that have a tile, on average
 ENOUGH_BUSY = 0.85
-
-
-@dataclass(frozen=True, slots=True)
-class StreamConfig(PositionsConfig):
-    """``vec``: neighbouring results of an access.
-
-    A warp's ring has ``depth`` slots of 64 terms; there are places for ``boxes`` of some ``channels``.
-    """
-
-    depth: int
-    boxes: int
-    channels: int
-
-    splits = 1
-
-    @property
-    def warps(self) -> int:
-        """That multiply."""
-        return self.tall * self.places * self.parts
-
-    @property
-    def threads(self) -> int:
-        return LANES * (self.warps + OTHERS)
-
-    @property
-    def planes(self) -> int:
-        return self.images // EIGHT
-
-    @property
-    def apart(self) -> int:
-        """Words of the sums of a position and 16 filters: those of two pieces of a row meet all banks."""
-        return ROWS * self.pitch + 2
 
 
 def box_of(problem: ConvProblem, config: StreamConfig) -> tuple[int, int, int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 
 from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.kernels.conv.unshared.forward.places_many import LANES, ROWS, PositionsConfig
+from numbadnn.kernels.conv.unshared.forward.places_many_config import ROWS
+from numbadnn.kernels.conv.unshared.forward.places_whole_config import BARRIERS, CELL, PIECE, WholeConfig
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import (
     PARAMETERS,
@@ -26,39 +27,10 @@ from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-#: terms that a warp multiplies at a time; images of a cell, its bytes
-PIECE, EIGHT, CELL = 32, 8, 16
-#: parts in which a tile's filters come, at most; how many are under way; bytes of their barriers
-SHARES, UNDER_WAY, BARRIERS = 4, 2, 32
 #: rows and columns of a tile
 TILES = ((1, 8), (2, 4))
 #: nearly one tile for each multiprocessor: of more the next would be asked for when one is done; fewer terms were not measured
 MOST_IMAGES, FEWEST_TERMS, HOPPER, ENOUGH_TILES, MULTIPROCESSORS = 32, 128, (9, 0), 96, 132
-
-
-@dataclass(frozen=True, slots=True)
-class WholeConfig(PositionsConfig):
-    """``vec``: neighbouring results of an access; ``channels``: of a group."""
-
-    channels: int
-
-    @property
-    def warps(self) -> int:
-        """That multiply; one more asks for filters."""
-        return self.tall * self.places * self.parts
-
-    @property
-    def shares(self) -> int:
-        """Parts in which a tile's filters come, of whose positions each has as many; few images are soon there beside them."""
-        return min(SHARES if self.images > EIGHT else UNDER_WAY, self.tall * self.places)
-
-    @property
-    def threads(self) -> int:
-        return LANES * (self.warps + 1)
-
-    @property
-    def planes(self) -> int:
-        return self.images // EIGHT
 
 
 def plane_words(problem: ConvProblem, config: WholeConfig) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.forward.box_many import many_images
+from numbadnn.kernels.conv.unshared.forward.products_config import BOXES, EIGHT, LANES, PIECE, ProductsConfig
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
 from numbadnn.kernels.conv.unshared.weights.many import QUICK_IN_FLOAT64, capability_of
@@ -18,49 +19,11 @@ from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-#: PIECE: terms of a slot; BOXES: of pixels in shared memory
-LANES, EIGHT, PIECE, BOXES = 32, 8, 32, 3
 #: positions of a block; multiprocessors, on each of which a block stays
 MOST_PLACES, MULTIPROCESSORS = 8, 132
 #: positions times filters of a warp: fewer keep no memory busy; terms times images of a filter: for fewer start and end outweigh;
 #: filters: fewer leave most columns of a product idle
 ENOUGH_TASKS, ENOUGH_PRODUCTS, FEWEST_FILTERS = 512, 5000, 5
-
-
-@dataclass(frozen=True, slots=True)
-class ProductsConfig:
-    """A block has ``tall`` rows of ``places`` positions at a time, for each ``parts`` warps times ``splits``.
-
-    Parts have ``eights`` times 8 filters each, splits every so many turns, ``steps`` times four terms; ``whole``: of the
-    products. A warp's ring has ``stages`` slots of 32 terms, which ``vec`` at a time are copied to. A box has ``channels``, which
-    divide those of a group.
-    """
-
-    images: int
-    eights: int
-    steps: int
-    tall: int
-    places: int
-    parts: int
-    splits: int
-    vec: int
-    whole: bool
-    stages: int
-    channels: int
-
-    @property
-    def threads(self) -> int:
-        return LANES * (self.tall * self.places * self.parts * self.splits)
-
-    @property
-    def across(self) -> int:
-        """Filters of a warp."""
-        return EIGHT * self.eights
-
-    @property
-    def pitch(self) -> int:
-        """Words of the sums of a filter."""
-        return self.images + 1
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> ProductsConfig | None:

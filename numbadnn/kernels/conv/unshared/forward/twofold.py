@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from typing import Any
 
 from numbadnn.gpu import driver as _driver
@@ -14,6 +14,21 @@ from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.conv.unshared.forward.twofold_config import FEWER as FEWER
+from numbadnn.kernels.conv.unshared.forward.twofold_config import (
+    FILTERS,
+    IMAGES,
+    LOOKS,
+    PIECE,
+    PIXEL,
+    TURNED,
+    TURNED_PIXELS,
+    TURNERS,
+    TURNING,
+    TwofoldConfig,
+    box_at,
+)
+from numbadnn.kernels.conv.unshared.forward.twofold_config import MORE as MORE
 from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, free_order, scalars, seen_of, tiles_of
 from numbadnn.kernels.conv.unshared.parts.turned import FETCH
 from numbadnn.kernels.softmax.layout import LARGEST_ROOM
@@ -21,15 +36,6 @@ from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-LANES, IMAGES, FILTERS, PIECE = 32, 32, 16, 32
-#: warps that ask for filters, all that multiply nothing; bytes of a slot, of a pixel
-ASKERS, OTHERS, SLOT, PIXEL = 2, 4, 2048, 128
-#: registers of a thread that asks, and of one that multiplies
-FEWER, MORE = 32, 112
-#: pixels and threads of a block that turns, blocks of a multiprocessor; accesses by which a thread looks for a large number
-TURNED_PIXELS, TURNERS, TURNING, LOOKS = 64, 256, 4, 2
-#: in the workspace: where the inverse of the images' scale is, and where the images begin
-INVERSE, TURNED = 4000, 4096
 #: boxes of a block's only tile
 BOXES = 4
 #: rows and columns of a tile; terms and positions times filters of a warp: of fewer, start and end outweigh
@@ -37,50 +43,6 @@ TILES, FEWEST_TERMS, ENOUGH_TASKS = ((1, 8), (2, 4)), 128, 512
 #: of an axis of a copy's box; exponents of a block, more of which a float16 that is not 0 cannot tell
 LONGEST, MOST_SPREAD = 256, 39
 HOPPER, MULTIPROCESSORS = (9, 0), 132
-
-
-@dataclass(frozen=True, slots=True)
-class TwofoldConfig:
-    """A block: ``tall`` rows of ``places`` positions, for each ``parts`` times 16 filters or ``splits`` warps that share terms.
-
-    A warp's ring has ``depth`` slots of 32 terms; there are places for ``boxes`` of some ``channels``.
-    """
-
-    tall: int
-    places: int
-    parts: int
-    splits: int
-    depth: int
-    boxes: int
-    channels: int
-
-    @property
-    def warps(self) -> int:
-        return self.tall * self.places * self.parts * self.splits
-
-    @property
-    def threads(self) -> int:
-        return LANES * (self.warps + OTHERS)
-
-    @property
-    def of_turn(self) -> int:
-        """Filters of a block."""
-        return FILTERS * self.parts
-
-    @property
-    def pitch(self) -> int:
-        """Words of the sums of a filter."""
-        return IMAGES * (self.tall * self.places + 1) + 1
-
-
-def ring_at(config: Any) -> int:
-    """Where the rings of the warps begin: behind all barriers."""
-    return -(-16 * (config.warps * config.depth + config.boxes) // 1024) * 1024
-
-
-def box_at(config: Any) -> int:
-    """What follows the rings."""
-    return ring_at(config) + config.warps * config.depth * SLOT
 
 
 def spread_of(k: int) -> int:

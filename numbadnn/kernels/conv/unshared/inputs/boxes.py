@@ -12,18 +12,18 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of
+from numbadnn.kernels.conv.unshared.inputs.boxes_config import LANES, MULTIPROCESSORS, BoxesConfig, lot_of
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of, tiles_of, vector
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-LANES, MULTIPROCESSORS = 32, 132
 #: of a block, without opting in for more; of a multiprocessor
 SHARED_BYTES, ALL_SHARED = 47 * 1024, 220 * 1024
 #: threads of the second kernel's blocks
@@ -33,31 +33,6 @@ TABLE_BYTES = 8 * 1024
 TILES = (1, 2, 3, 4, 6, 8, 16)
 #: images that a configuration is chosen for where the bits of one may not depend on the number of all
 FIXED_IMAGES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class BoxesConfig:
-    """``images`` x ``vec`` sums a thread, ``ahead`` loads under way; shared: ``cells`` pixels, ``terms``, ``depth`` rows of y.
-
-    A block has ``tile`` positions and ``channels`` channels of a group, a warp ``own`` of these.
-    """
-
-    images: int
-    vec: int
-    ahead: int
-    warps: int
-    cells: int
-    terms: int
-    depth: int
-    even: bool
-    tile: tuple[int, int] = (1, 1)
-    channels: int = 1
-    own: int = 1
-
-
-def lot_of(images: int, acc: str) -> int:
-    """Images of one access of 16 bytes."""
-    return min(images, 16 // ITEMSIZE[acc])
 
 
 def resident_of(config: BoxesConfig, acc: str) -> int:

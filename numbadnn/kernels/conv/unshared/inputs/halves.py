@@ -6,19 +6,19 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 
 from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.plans import around
-from numbadnn.kernels.conv.unshared.inputs.boxes import collecting, lot_of
+from numbadnn.kernels.conv.unshared.inputs.boxes import collecting
+from numbadnn.kernels.conv.unshared.inputs.boxes_config import lot_of
+from numbadnn.kernels.conv.unshared.inputs.halves_config import TILE, InputsHalvesConfig
 from numbadnn.kernels.conv.unshared.parts.tile import free_order, seen_of, tiles_of, vector
 from numbadnn.kernels.softmax.layout import shared_room
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-#: terms that a warp has at once
-LANES, TILE = 32, 64
 #: of a multiprocessor
 ALL_SHARED, MULTIPROCESSORS = 227 * 1024, 132
 MOST_IMAGES, MOST_STEPS, MOST_ROUNDS, MOST_RESIDENT, MOST_AHEAD = 32, 4, 4, 4, 4
@@ -28,31 +28,6 @@ OWN = (1, 2, 3, 4, 6, 8)
 FEWEST_FILTERS = 4
 #: words of a piece of 16 filters in shared memory
 SLOT = 16 * 36
-
-
-@dataclass(frozen=True, slots=True)
-class InputsHalvesConfig:
-    """A warp has ``rounds`` times 64 terms of a position, of 16 times ``steps`` filters; ``vec``: terms of an access.
-
-    ``depth``: positions under way; ``kept``: images that leave a block. A block has ``tile`` positions and ``channels``
-    channels of a group, of which a warp has ``own``.
-    """
-
-    images: int
-    kept: int
-    warps: int
-    rounds: int
-    steps: int
-    vec: int
-    depth: int
-    resident: int
-    tile: tuple[int, int] = (1, 1)
-    channels: int = 1
-    own: int = 1
-
-    @property
-    def threads(self) -> int:
-        return LANES * self.warps
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> InputsHalvesConfig | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from typing import Any
 
 from numbadnn.gpu import driver as _driver
@@ -22,8 +22,7 @@ from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.forward.places_stream import copied
 from numbadnn.kernels.conv.unshared.inputs import rows as unshared_inputs_rows
 from numbadnn.kernels.conv.unshared.inputs import rows_config as unshared_inputs_rows_config
-from numbadnn.kernels.conv.unshared.inputs.rows_config import spread
-from numbadnn.kernels.conv.unshared.inputs.rows_sizes import RowsConfig
+from numbadnn.kernels.conv.unshared.inputs.pixels_config import ROWS, SIZE, Y_ROWS, PixelsConfig, ring_at
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import free_order
 from numbadnn.kernels.conv.unshared.parts.turned import FETCH, lasts
@@ -32,8 +31,6 @@ from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-#: channels and filters of a product of tensor cores; bytes of an element; rows of positions of y in shared memory
-LANES, EIGHT, ROWS, SIZE, Y_ROWS = 32, 8, 16, 2, 2
 #: bytes of the ring: with more the block does not fit beside those that turn y, and was slower
 RING, LEAST_DEPTH, LONGEST = 112 * 1024, 4, 256
 HOPPER, MULTIPROCESSORS = (9, 0), 132
@@ -43,74 +40,6 @@ FEWEST_WARPS, MOST_WARPS, TALLS, WIDE, CHANNELS = 6, 9, (2, 4, 6, 8, 16), 8, 16
 #: of an estimate, fitted to 13 problems on an H200: microseconds, and those of a megabyte that is read, and of y and x; and
 #: by how much the other kernels are quicker than theirs
 START, READ, TURNED, AS_QUICK = 7.5, 0.128, 1.08, 0.75
-
-
-@dataclass(frozen=True, slots=True)
-class PixelsConfig:
-    """A block has ``tall`` rows of ``wide`` pixels and ``channels`` channels of a group, of ``kept`` images.
-
-    ``steps`` times 16 filters a group; ``depth`` slots of the ring. ``lasting``: the L2 cache gives up x last, whose pieces would
-    meet the filters on their way to memory.
-    """
-
-    kept: int
-    taps: tuple[int, int]
-    wide: int
-    channels: int
-    steps: int
-    depth: int
-    flip: bool
-    lasting: bool
-    tall: int = 0
-
-    @property
-    def of_pixel(self) -> int:
-        """Sums of a lane for a pixel."""
-        return self.kept // 16 * 4
-
-    @property
-    def sums(self) -> int:
-        """Of a lane: those past both ends of a row of pixels are other blocks'."""
-        return (self.wide + 2 * (self.taps[1] - 1)) * self.of_pixel
-
-    @property
-    def positions(self) -> int:
-        """Of a row that reach the block's pixels."""
-        return self.wide + self.taps[1] - 1
-
-    @property
-    def warps(self) -> int:
-        return self.taps[0] * self.channels // EIGHT
-
-    @property
-    def threads(self) -> int:
-        """One warp more asks for filters, and one for y."""
-        return LANES * (self.warps + 2)
-
-    @property
-    def pitch(self) -> int:
-        """Bytes from a filter to the next."""
-        return self.channels * math.prod(self.taps) * SIZE
-
-    @property
-    def slot(self) -> int:
-        return -(-self.steps * ROWS * self.pitch // 128) * 128
-
-    @property
-    def y_row(self) -> int:
-        return self.steps * ROWS * self.lanes.of_filter
-
-    @property
-    def lanes(self) -> RowsConfig:
-        """What a lane multiplies, as ``device/rows_halves.py`` takes it."""
-        pair = spread(self.pitch, math.prod(self.taps) * SIZE)[1]
-        shape = (self.positions, (1, 1), 1, self.depth, ROWS, 1, self.steps, self.flip, False, 1, True, 0, True)
-        return RowsConfig(self.kept, self.kept, self.warps, self.taps, *shape, pair=pair)
-
-
-def ring_at(config: PixelsConfig) -> int:
-    """Where the ring begins: behind all barriers."""
-    return -(-16 * (config.depth + Y_ROWS) // 128) * 128
 
 
 def shared_bytes(config: PixelsConfig) -> int:

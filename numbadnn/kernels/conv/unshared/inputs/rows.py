@@ -11,14 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.kernels.conv.unshared.inputs.boxes import COLLECTORS, collecting, lot_of
+from numbadnn.kernels.conv.unshared.inputs.boxes import COLLECTORS, collecting
+from numbadnn.kernels.conv.unshared.inputs.boxes_config import lot_of
 from numbadnn.kernels.conv.unshared.inputs.rows_config import candidates
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
     RowsConfig,
@@ -39,23 +40,6 @@ MOST_IMAGES, MOST_TAPS = 32, 16
 #: taps that reach a pixel times images from which on this is quicker, by bytes of an element; fewer filters leave lanes idle
 OFTEN, FEWEST_FILTERS = {2: 9, 4: 16}, 4
 HOPPER = (9, 0)
-
-
-class Parts(NamedTuple):
-    """How a lane multiplies: device functions, sums of a column that it has, and bytes of y's values of a piece of filters.
-
-    ``fill(shared, tops, pitch, y, strides, N, K, places, wide)`` brings y's values to shared memory, ``pitch`` bytes a position;
-    ``place(lot, pitch, have, of_channel)`` is where a lane of the ``lot``-th warp of a row begins in filters and in y's values;
-    ``multiply(first)`` makes ``run(total, shared, at_w, at_y, pitch, left, zeros)``, which adds to the sums from ``first`` on
-    what a row of taps gives of up to a piece of filters; ``write(total, space, lot, area, have)`` writes a row of pixels.
-    """
-
-    fill: Callable[..., None]
-    place: Callable[..., tuple[Any, Any]]
-    multiply: Callable[[int], Callable[..., None]]
-    write: Callable[..., None]
-    sums: int
-    of_piece: int
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> RowsConfig | None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
     COPY,
@@ -38,6 +40,23 @@ TURNED = 16
 BOXES = {2: 1.5e6, 4: 1.3e6}
 #: cycles of a warp for a piece that is not for it; microseconds of a line's copy, and by which whole lines are there sooner
 PASSING, COPYING, SOONER = 40, 0.002, 1.0
+
+
+class Parts(NamedTuple):
+    """How a lane multiplies: device functions, sums of a column that it has, and bytes of y's values of a piece of filters.
+
+    ``fill(shared, tops, pitch, y, strides, N, K, places, wide)`` brings y's values to shared memory, ``pitch`` bytes a position;
+    ``place(lot, pitch, have, of_channel)`` is where a lane of the ``lot``-th warp of a row begins in filters and in y's values;
+    ``multiply(first)`` makes ``run(total, shared, at_w, at_y, pitch, left, zeros)``, which adds to the sums from ``first`` on
+    what a row of taps gives of up to a piece of filters; ``write(total, space, lot, area, have)`` writes a row of pixels.
+    """
+
+    fill: Callable[..., None]
+    place: Callable[..., tuple[Any, Any]]
+    multiply: Callable[[int], Callable[..., None]]
+    write: Callable[..., None]
+    sums: int
+    of_piece: int
 
 
 @functools.lru_cache(256)

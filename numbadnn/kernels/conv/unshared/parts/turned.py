@@ -15,12 +15,11 @@ from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.conv.unshared.parts.turned_config import PIXELS, THREADS
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-#: of a block that turns
-PIXELS, THREADS = 64, 256
 #: images of a cell of 16-bit types, its bytes
 EIGHT, CELL = 8, 16
 #: bytes that come to the L2 cache together for copies of tiles: the other half of 256 would be given up before it is asked for

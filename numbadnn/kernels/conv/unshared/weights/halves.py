@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
@@ -17,38 +17,16 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     seen_of,
     vector,
 )
+from numbadnn.kernels.conv.unshared.weights.halves_config import TILE, WeightsHalvesConfig
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-#: terms that a warp has at once
-LANES, TILE = 32, 32
 MOST_IMAGES, MOST_WARPS = 32, 8
 #: of a block: two fit a multiprocessor, and one the smallest; blocks that fill the GPU
 SHARED_BYTES, ENOUGH_BLOCKS = 99 * 1024, 180
 #: fewer leave most rows of a product idle
 FEWEST_FILTERS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsHalvesConfig:
-    """A block has ``places`` positions, ``parts`` warps for each, and ``filters`` (16 or 32) at a time.
-
-    ``vec``: terms of an access.
-    """
-
-    images: int
-    filters: int
-    places: int
-    parts: int
-    vec: int
-    tall: int
-    channels: int
-    resident: int = 2
-
-    @property
-    def threads(self) -> int:
-        return LANES * self.places * self.parts
 
 
 def room_of(problem: ConvProblem, config: WeightsHalvesConfig) -> int:

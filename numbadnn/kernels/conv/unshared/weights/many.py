@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 
 from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
@@ -12,13 +12,12 @@ from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
+from numbadnn.kernels.conv.unshared.weights.many_config import FILTERS, WeightsManyConfig
 from numbadnn.kernels.softmax.layout import shared_room
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-#: FILTERS: of a product
-LANES, FILTERS = 32, 16
 #: fewer filters leave most rows of a product idle, fewer images are not worth turning
 FEWEST_FILTERS, FEWEST_IMAGES, MOST_IMAGES = 4, 9, 32
 #: the devices whose tensor cores multiply float64 about as quickly as their other units float32
@@ -29,28 +28,6 @@ ENOUGH_BYTES, MOST_WARPS = 1 << 25, 16
 MULTIPROCESSORS, START = 132, 64
 #: of a filter that a warp has at once
 TILE = 64
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsManyConfig:
-    """A block has ``tall`` rows of ``places`` positions, a warp each, and ``terms`` of at most ``channels`` of a group.
-
-    ``vec``: terms of an access; ``whole``: of the products; ``lots`` of 16 filters are multiplied at a time.
-    """
-
-    images: int
-    tall: int
-    places: int
-    resident: int
-    vec: int
-    whole: bool
-    lots: int
-    channels: int
-    terms: int
-
-    @property
-    def threads(self) -> int:
-        return LANES * self.tall * self.places
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> WeightsManyConfig | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.forward.box import EIGHT, LANES, BoxConfig
+from numbadnn.kernels.conv.unshared.forward.box_config import EIGHT, LANES, BoxConfig
 from numbadnn.kernels.conv.unshared.forward.device.halves import _look_at_words
 from numbadnn.kernels.conv.unshared.forward.device.plain import _fold
 from numbadnn.kernels.conv.unshared.parts.device.box_fill import fill_box, spots_of

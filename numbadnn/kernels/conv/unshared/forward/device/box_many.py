@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels.conv.tiles.device.tiles import INT32
 from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address
-from numbadnn.kernels.conv.unshared.forward.box_many import ALONG, EIGHT, LANES, PIECE, ManyConfig
+from numbadnn.kernels.conv.unshared.forward.box_many_config import ALONG, EIGHT, LANES, PIECE, ManyConfig
 from numbadnn.kernels.conv.unshared.forward.device.box import fold_lanes
 from numbadnn.kernels.conv.unshared.parts.device.box_fill import pixels_of, spots_of
 from numbadnn.kernels.conv.unshared.parts.device.ring import after, ask_for

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels.conv.unshared.forward.halves import CHUNK, LANES, ROWS, HalvesConfig
+from numbadnn.kernels.conv.unshared.forward.halves_config import CHUNK, LANES, ROWS, HalvesConfig
 from numbadnn.kernels.conv.unshared.inputs.device.tile import tap_of
 from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.bits import load_bits

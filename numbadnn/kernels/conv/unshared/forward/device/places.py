@@ -14,7 +14,7 @@ from collections.abc import Callable
 from numbadnn.kernels.conv.tiles.device.halves import load_matrices
 from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
 from numbadnn.kernels.conv.tiles.device.words import shared_address
-from numbadnn.kernels.conv.unshared.forward.places import CHUNK, LANES, PlacesConfig
+from numbadnn.kernels.conv.unshared.forward.places_config import CHUNK, LANES, PlacesConfig
 from numbadnn.kernels.conv.unshared.parts.device.seen import (
     EIGHT,
     NONE,

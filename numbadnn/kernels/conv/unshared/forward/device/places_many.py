@@ -13,7 +13,7 @@ from collections.abc import Callable
 from numbadnn.kernels.conv.tiles.device.halves import load_matrices
 from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
 from numbadnn.kernels.conv.tiles.device.words import shared_address
-from numbadnn.kernels.conv.unshared.forward.places_many import CHUNK, LANES, ROWS, PlacesManyConfig
+from numbadnn.kernels.conv.unshared.forward.places_many_config import CHUNK, LANES, ROWS, PlacesManyConfig
 from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, ROW, SIZE, fill_spots, first_position
 from numbadnn.kernels.conv.unshared.parts.device.turned import copy_box
 from numbadnn.kernels.lang.access import load, store

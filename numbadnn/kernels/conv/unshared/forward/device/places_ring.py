@@ -24,16 +24,8 @@ from numbadnn.kernels.conv.tiles.device.halves import load_matrices
 from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
 from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.forward.device.places_many import written_sums
-from numbadnn.kernels.conv.unshared.forward.places_ring import (
-    EARLY,
-    FETCH,
-    LANES,
-    LAP,
-    ROWS,
-    SLOT_BYTES,
-    TERMS,
-    RingConfig,
-)
+from numbadnn.kernels.conv.unshared.forward.places_many_config import LANES, ROWS
+from numbadnn.kernels.conv.unshared.forward.places_ring_config import EARLY, FETCH, LAP, SLOT_BYTES, TERMS, RingConfig
 from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
 from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, ROW, SIZE, first_position
 from numbadnn.kernels.conv.unshared.parts.device.turned import copy_box_apart

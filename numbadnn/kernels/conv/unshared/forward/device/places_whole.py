@@ -17,8 +17,8 @@ from numbadnn.kernels.conv.tiles.device.halves import load_matrices
 from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
 from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.forward.device.places_many import written_sums
-from numbadnn.kernels.conv.unshared.forward.places_many import LANES, ROWS
-from numbadnn.kernels.conv.unshared.forward.places_whole import BARRIERS, CELL, PIECE, UNDER_WAY, WholeConfig
+from numbadnn.kernels.conv.unshared.forward.places_many_config import LANES, ROWS
+from numbadnn.kernels.conv.unshared.forward.places_whole_config import BARRIERS, CELL, PIECE, UNDER_WAY, WholeConfig
 from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, ROW, SIZE, fill_spots, first_position
 from numbadnn.kernels.conv.unshared.parts.device.turned import carry_box
 from numbadnn.kernels.lang.access import load_vector, store_vector

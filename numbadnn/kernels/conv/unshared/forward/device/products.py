@@ -18,7 +18,7 @@ from collections.abc import Callable
 from numbadnn.kernels.conv.tiles.device.tiles import INT32
 from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address
 from numbadnn.kernels.conv.unshared.forward.device.products_box import copies_of
-from numbadnn.kernels.conv.unshared.forward.products import BOXES, EIGHT, LANES, PIECE, ProductsConfig
+from numbadnn.kernels.conv.unshared.forward.products_config import BOXES, EIGHT, LANES, PIECE, ProductsConfig
 from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
 from numbadnn.kernels.conv.unshared.parts.device.ring import after, ask_for
 from numbadnn.kernels.conv.unshared.parts.device.seen import first_position

@@ -10,7 +10,7 @@ from typing import Any
 
 from numbadnn.kernels.conv.tiles.device.tiles import INT32
 from numbadnn.kernels.conv.tiles.device.words import read_at
-from numbadnn.kernels.conv.unshared.forward.products import ProductsConfig
+from numbadnn.kernels.conv.unshared.forward.products_config import ProductsConfig
 from numbadnn.kernels.conv.unshared.parts.device.box_fill import pixels_of
 from numbadnn.kernels.conv.unshared.parts.device.seen import first_position
 from numbadnn.kernels.lang.async_copies import copy_or_zero

@@ -20,7 +20,7 @@ from numbadnn.kernels.conv.unshared.forward.device.twofold_ask import asking
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import SUMS
 from numbadnn.kernels.conv.unshared.forward.device.twofold_lanes import filters_row, multiplying
 from numbadnn.kernels.conv.unshared.forward.device.twofold_put import putting
-from numbadnn.kernels.conv.unshared.forward.twofold import (
+from numbadnn.kernels.conv.unshared.forward.twofold_config import (
     ASKERS,
     FEWER,
     INVERSE,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.conv.unshared.forward.device.twofold_put import first_filter
-from numbadnn.kernels.conv.unshared.forward.twofold import ASKERS, LANES, SLOT
+from numbadnn.kernels.conv.unshared.forward.twofold_config import ASKERS, LANES, SLOT
 from numbadnn.kernels.lang.async_copies import copy_tile
 from numbadnn.kernels.lang.cuda import device, i32, u32
 from numbadnn.kernels.lang.hopper import barrier_expect, barrier_wait

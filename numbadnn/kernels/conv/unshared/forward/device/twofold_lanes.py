@@ -16,7 +16,7 @@ from numbadnn.kernels.conv.tiles.device.halves import load_matrices
 from numbadnn.kernels.conv.tiles.device.tiles import INT32
 from numbadnn.kernels.conv.tiles.device.words import read_at
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import NUMBERS, ONE, SUMS, cut, cut_anew
-from numbadnn.kernels.conv.unshared.forward.twofold import PIECE, PIXEL, SLOT, TwofoldConfig, ring_at
+from numbadnn.kernels.conv.unshared.forward.twofold_config import PIECE, PIXEL, SLOT, TwofoldConfig, ring_at
 from numbadnn.kernels.conv.unshared.parts.device.boxes import awaiting
 from numbadnn.kernels.lang.async_copies import sync_warp
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32, u32

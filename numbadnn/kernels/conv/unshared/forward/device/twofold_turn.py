@@ -15,7 +15,7 @@ from collections.abc import Callable
 from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address, write_at
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import EIGHT, ONE, cut_images, usual
 from numbadnn.kernels.conv.unshared.forward.device.twofold_lanes import key_of
-from numbadnn.kernels.conv.unshared.forward.twofold import INVERSE, LANES, LOOKS, PIXEL, TURNED_PIXELS, TURNERS
+from numbadnn.kernels.conv.unshared.forward.twofold_config import INVERSE, LANES, LOOKS, PIXEL, TURNED_PIXELS, TURNERS
 from numbadnn.kernels.lang.async_copies import meet_of
 from numbadnn.kernels.lang.bits import load_bits, store_bits
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32

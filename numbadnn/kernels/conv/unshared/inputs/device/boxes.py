@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.conv.unshared.forward.device.plain import look_at
-from numbadnn.kernels.conv.unshared.inputs.boxes import LANES, BoxesConfig, lot_of
+from numbadnn.kernels.conv.unshared.inputs.boxes_config import LANES, BoxesConfig, lot_of
 from numbadnn.kernels.conv.unshared.inputs.device.tile import NONE, block_of, pixel_at, tap_of, terms_of
 from numbadnn.kernels.lang.access import load, load_vector, store_vector
 from numbadnn.kernels.lang.async_copies import sync_warp

@@ -20,7 +20,7 @@ from numbadnn.kernels.conv.tiles.device.halves import load_matrices
 from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
 from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address, write_at
 from numbadnn.kernels.conv.unshared.inputs.device.tile import NONE, block_of, pixel_at, tap_of, terms_of
-from numbadnn.kernels.conv.unshared.inputs.halves import LANES, TILE, InputsHalvesConfig
+from numbadnn.kernels.conv.unshared.inputs.halves_config import LANES, TILE, InputsHalvesConfig
 from numbadnn.kernels.conv.unshared.parts.device.filters import PITCH, ROWS, SLOT
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, sync_warp, wait_async_but

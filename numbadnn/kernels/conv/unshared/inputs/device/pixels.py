@@ -21,8 +21,8 @@ from collections.abc import Callable
 from numbadnn.kernels.conv.tiles.device.tiles import INT32
 from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.inputs.device import rows_halves as _unshared_inputs_rows_halves
-from numbadnn.kernels.conv.unshared.inputs.pixels import EIGHT, LANES, ROWS, SIZE, Y_ROWS, PixelsConfig, ring_at
-from numbadnn.kernels.conv.unshared.inputs.rows import Parts
+from numbadnn.kernels.conv.unshared.inputs.pixels_config import EIGHT, LANES, ROWS, SIZE, Y_ROWS, PixelsConfig, ring_at
+from numbadnn.kernels.conv.unshared.inputs.rows_config import Parts
 from numbadnn.kernels.lang.access import load_vector, store_vector
 from numbadnn.kernels.lang.async_copies import copy_if, copy_tile, sync_warp
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32, i64, u32

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from numbadnn.kernels.conv.tiles.device.halves import load_matrices
 from numbadnn.kernels.conv.tiles.device.tiles import INT32
 from numbadnn.kernels.conv.tiles.device.words import funnel, permute, read_at, write_at
-from numbadnn.kernels.conv.unshared.inputs.rows import Parts
+from numbadnn.kernels.conv.unshared.inputs.rows_config import Parts
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import EIGHT, FRAGMENT, LANES, NEAR, ROWS, RowsConfig
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.bits import load_bits

@@ -24,7 +24,7 @@ from numbadnn.kernels.conv.unshared.inputs.device.split import SIZE, share_of
 from numbadnn.kernels.conv.unshared.inputs.device.twofold_fill import filling
 from numbadnn.kernels.conv.unshared.inputs.device.twofold_lanes import lanes_of
 from numbadnn.kernels.conv.unshared.inputs.split_config import EIGHT, LANES, PIECE, RINGS
-from numbadnn.kernels.conv.unshared.inputs.twofold import AHEAD, FEWER, FILLERS, InputsTwofoldConfig
+from numbadnn.kernels.conv.unshared.inputs.twofold_config import AHEAD, FEWER, FILLERS, InputsTwofoldConfig
 from numbadnn.kernels.lang.async_copies import copy_line, sync_warp
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.hopper import (

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from numbadnn.kernels.conv.tiles.device.words import read_at, write_at
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import NOT_A_NUMBER, unusable
 from numbadnn.kernels.conv.unshared.inputs.split_config import LANES, PIECE
-from numbadnn.kernels.conv.unshared.inputs.twofold import AHEAD, FILLERS, HALVES, InputsTwofoldConfig
+from numbadnn.kernels.conv.unshared.inputs.twofold_config import AHEAD, FILLERS, HALVES, InputsTwofoldConfig
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, sync_warp, wait_async_but
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.hopper import barrier_arrive, barrier_wait

@@ -21,7 +21,7 @@ from numbadnn.kernels.conv.tiles.device.tiles import INT32
 from numbadnn.kernels.conv.tiles.device.words import read_at
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import as_float, cutting
 from numbadnn.kernels.conv.unshared.inputs.split_config import EIGHT, LANES
-from numbadnn.kernels.conv.unshared.inputs.twofold import HALVES, InputsTwofoldConfig
+from numbadnn.kernels.conv.unshared.inputs.twofold_config import HALVES, InputsTwofoldConfig
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32
 from numbadnn.kernels.lang.mma import product

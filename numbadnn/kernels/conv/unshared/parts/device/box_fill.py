@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from numbadnn.kernels.conv.unshared.forward.box import BoxConfig
+from numbadnn.kernels.conv.unshared.forward.box_config import BoxConfig
 from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
 from numbadnn.kernels.lang.access import load
 from numbadnn.kernels.lang.async_copies import copy_or_zero_at

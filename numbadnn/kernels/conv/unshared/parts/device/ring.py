@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.forward.box_many import PIECE
+from numbadnn.kernels.conv.unshared.forward.box_many_config import PIECE
 from numbadnn.kernels.lang.async_copies import copy_or_zero
 from numbadnn.kernels.lang.cuda import cuda, device, i32
 

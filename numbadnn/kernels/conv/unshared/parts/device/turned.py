@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.parts.device.seen import write_row
-from numbadnn.kernels.conv.unshared.parts.turned import PIXELS, THREADS
+from numbadnn.kernels.conv.unshared.parts.turned_config import PIXELS, THREADS
 from numbadnn.kernels.lang.async_copies import copy_or_zero
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32

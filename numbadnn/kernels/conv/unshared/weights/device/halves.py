@@ -22,7 +22,7 @@ from numbadnn.kernels.conv.unshared.parts.device.seen import (
     fill_spots,
     first_position,
 )
-from numbadnn.kernels.conv.unshared.weights.halves import LANES, TILE, WeightsHalvesConfig
+from numbadnn.kernels.conv.unshared.weights.halves_config import LANES, TILE, WeightsHalvesConfig
 from numbadnn.kernels.lang.access import load_vector, store_vector
 from numbadnn.kernels.lang.cuda import WORD, cuda, f32, i32, i64, u32
 from numbadnn.kernels.lang.mma import product

@@ -1,0 +1,50 @@
+"""The configuration of ``box.py``, and what the host and the device both know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: lanes that go along a filter together; filters whose gradient a block writes at a time
+LANES, EIGHT, ROWS = 32, 8, 32
+
+
+@dataclass(frozen=True, slots=True)
+class BoxConfig:
+    """A block has ``places`` positions, of products as many warps for each; a thread ``filters``, ``vec`` terms at once.
+
+    ``images``: 8, 16 or 32; ``ahead``: turns of four terms under way; ``channels`` in shared memory, ``whole``: these are all.
+    """
+
+    images: int
+    filters: int
+    places: int
+    warps: int
+    vec: int
+    ahead: int
+    resident: int
+    whole: bool
+    channels: int
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.warps
+
+    @property
+    def parts(self) -> int:
+        """Warps of a position, which have different filters."""
+        return self.warps // self.places
+
+    @property
+    def across(self) -> int:
+        """Filters of a warp."""
+        return self.filters * 4 // (self.images // 8)
+
+    @property
+    def pitch(self) -> int:
+        """Words of the sums of a filter."""
+        return self.images + 1
+
+    @property
+    def cell(self) -> int:
+        """Words of a pixel: an odd multiple of 4, so that eight neighbours meet all banks."""
+        return (self.images // 4 | 1) * 4

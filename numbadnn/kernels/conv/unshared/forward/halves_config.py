@@ -1,0 +1,52 @@
+"""The configuration of ``halves.py``, and what the host and the device both know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LANES = 32
+#: filters and terms of what a warp multiplies at once
+ROWS, CHUNK = 16, 32
+
+
+@dataclass(frozen=True, slots=True)
+class HalvesConfig:
+    """``across`` warps split the filters, ``along`` warps their terms, of which each asks for ``ahead`` chunks at a time.
+
+    ``vec``: terms of an access to filters; ``room``: terms in shared memory, whole chunks; ``whole``: these are all terms;
+    ``once``: these warps have all filters; ``batch``: images whose elements a thread asks for at a time.
+    """
+
+    images: int
+    vec: int
+    across: int
+    along: int
+    ahead: int
+    room: int
+    whole: bool
+    once: bool
+    batch: int
+    resident: int
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.across * self.along
+
+    @property
+    def tiles(self) -> int:
+        """Products of 8 images."""
+        return max(1, self.images // 8)
+
+    @property
+    def row(self) -> int:
+        """Words of an image in shared memory: an odd number of chunks, so that two rows of a chunk meet all banks."""
+        return (self.room // CHUNK | 1) * (CHUNK // 2)
+
+    @property
+    def zeros(self) -> int:
+        """Where, behind the patches, four words are 0; behind them are the sums."""
+        return self.images * self.row
+
+    @property
+    def shared_bytes(self) -> int:
+        return 4 * (self.zeros + 4 + self.threads * 4 * self.tiles)

@@ -1,0 +1,49 @@
+"""The configuration of ``places_stream.py``, and what the host and the device both know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numbadnn.kernels.conv.unshared.forward.places_many_config import PositionsConfig
+from numbadnn.kernels.conv.unshared.forward.twofold_config import OTHERS
+from numbadnn.kernels.conv.unshared.parts.tile import (
+    LANES,
+)
+from numbadnn.kernels.conv.unshared.parts.turned import EIGHT
+
+#: terms of a slot; filters of a warp
+TERMS, ROWS = 64, 16
+#: registers of a thread that asks, and of one that multiplies
+FEWER, MORE = 40, 104
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfig(PositionsConfig):
+    """``vec``: neighbouring results of an access.
+
+    A warp's ring has ``depth`` slots of 64 terms; there are places for ``boxes`` of some ``channels``.
+    """
+
+    depth: int
+    boxes: int
+    channels: int
+
+    splits = 1
+
+    @property
+    def warps(self) -> int:
+        """That multiply."""
+        return self.tall * self.places * self.parts
+
+    @property
+    def threads(self) -> int:
+        return LANES * (self.warps + OTHERS)
+
+    @property
+    def planes(self) -> int:
+        return self.images // EIGHT
+
+    @property
+    def apart(self) -> int:
+        """Words of the sums of a position and 16 filters: those of two pieces of a row meet all banks."""
+        return ROWS * self.pitch + 2

@@ -1,0 +1,34 @@
+"""The configuration of ``boxes.py``, and what the host and the device both know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numbadnn.problem import ITEMSIZE
+
+LANES, MULTIPROCESSORS = 32, 132
+
+
+@dataclass(frozen=True, slots=True)
+class BoxesConfig:
+    """``images`` x ``vec`` sums a thread, ``ahead`` loads under way; shared: ``cells`` pixels, ``terms``, ``depth`` rows of y.
+
+    A block has ``tile`` positions and ``channels`` channels of a group, a warp ``own`` of these.
+    """
+
+    images: int
+    vec: int
+    ahead: int
+    warps: int
+    cells: int
+    terms: int
+    depth: int
+    even: bool
+    tile: tuple[int, int] = (1, 1)
+    channels: int = 1
+    own: int = 1
+
+
+def lot_of(images: int, acc: str) -> int:
+    """Images of one access of 16 bytes."""
+    return min(images, 16 // ITEMSIZE[acc])

@@ -1,0 +1,28 @@
+"""The configuration of ``unshared.py``, and what the host and the device both know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LANES, MOST_WARPS = 32, 4
+
+
+@dataclass(frozen=True, slots=True)
+class UnsharedConfig:
+    """``images`` x ``filters`` sums a thread; ``room``: terms in shared memory; ``vec``: terms of an access.
+
+    For the filters' gradient ``filters`` x ``vec`` sums a thread; ``span``: filters of a block at a time where images pass some
+    at a time, 0 where a block has them all.
+    """
+
+    images: int
+    filters: int
+    room: int
+    vec: int
+    warps: int
+    resident: int = 4
+    span: int = 0
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.warps

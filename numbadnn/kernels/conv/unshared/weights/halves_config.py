@@ -1,0 +1,29 @@
+"""The configuration of ``halves.py``, and what the host and the device both know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: terms that a warp has at once
+LANES, TILE = 32, 32
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsHalvesConfig:
+    """A block has ``places`` positions, ``parts`` warps for each, and ``filters`` (16 or 32) at a time.
+
+    ``vec``: terms of an access.
+    """
+
+    images: int
+    filters: int
+    places: int
+    parts: int
+    vec: int
+    tall: int
+    channels: int
+    resident: int = 2
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.places * self.parts

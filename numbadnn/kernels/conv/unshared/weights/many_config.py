@@ -1,0 +1,30 @@
+"""The configuration of ``many.py``, and what the host and the device both know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: FILTERS: of a product
+LANES, FILTERS = 32, 16
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsManyConfig:
+    """A block has ``tall`` rows of ``places`` positions, a warp each, and ``terms`` of at most ``channels`` of a group.
+
+    ``vec``: terms of an access; ``whole``: of the products; ``lots`` of 16 filters are multiplied at a time.
+    """
+
+    images: int
+    tall: int
+    places: int
+    resident: int
+    vec: int
+    whole: bool
+    lots: int
+    channels: int
+    terms: int
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.tall * self.places

@@ -150,10 +150,11 @@ assert np.array_equal(C, A.astype(np.float32) @ B.T.astype(np.float32)), C
 
 BARRIER = """
 from numbadnn.cases import parse
-from numbadnn.kernels import rnn_persist, simulate
+from numbadnn.kernels.build import simulate
+from numbadnn.kernels.rnn import persist
 from numbadnn.validate.oracle import Trial
 
-rnn_persist.EAGER_TILES = ()
+persist.EAGER_TILES = ()
 for text in (
     "rnn_forward w=float32:4608 x=float32:2x2x2 hx=float32:1x2x32 mode=lstm hidden=32 layers=1",
     "rnn_backward w=float32:3456 x=float32:2x2x2 hx=float32:1x2x32 dy=float32:2x2x32 mode=gru hidden=32 layers=1",
@@ -167,7 +168,7 @@ for text in (
 #: what a pass keeps of several layers, each piece by itself in memory: the simulator raises where one is past the reserve
 RESERVE = """
 from numbadnn.cases import parse
-from numbadnn.kernels import simulate
+from numbadnn.kernels.build import simulate
 from numbadnn.validate.oracle import Trial
 from numbadnn.validate.reserve import backward_of, forward_of
 

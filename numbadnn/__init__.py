@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from numbadnn._version import __version__ as __version__
 from numbadnn.call.launch import Plan
 from numbadnn.call.planning import cache_info, clear_caches
 from numbadnn.config import using
@@ -80,8 +81,6 @@ from numbadnn.ops.upsample import (
 
 if TYPE_CHECKING:
     from numbadnn.reference.upsample import bilinear_kernel_1D, bilinear_kernel_2D
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BackendUnavailableError",

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from numbadnn.kernels.build.machine import DEFAULT_ROOM, LARGEST_ROOM
 from numbadnn.kernels.softmax import channels as softmax_channels
 from numbadnn.kernels.softmax import long as softmax_long
 from numbadnn.kernels.softmax import rows as softmax_rows
 from numbadnn.kernels.softmax import softmax
 from numbadnn.kernels.softmax import tiles as softmax_tiles
-from numbadnn.kernels.softmax.layout import DEFAULT_ROOM, LARGEST_ROOM, shared_limit
+from numbadnn.kernels.softmax.layout import shared_limit
 from numbadnn.kernels.softmax.softmax import STEMS
 from numbadnn.measuring.data import make_arrays
 from numbadnn.problem import ITEMSIZE, Policy, Spec

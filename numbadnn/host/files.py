@@ -256,7 +256,7 @@ def versions(device: int) -> str:
     """What a measurement is only good for, in one line: cuDNN on a GPU, Numba and numbadnn."""
     import importlib.metadata as metadata
 
-    from numbadnn import __version__
+    from numbadnn._version import __version__
 
     found = []
     if device >= 0:

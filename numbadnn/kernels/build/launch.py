@@ -87,7 +87,7 @@ class Kernel:
         return self._renamed(self._lowered(arch)(), arch)
 
     def _lowered(self, arch: tuple[int, int, str]) -> Callable[[], str]:
-        from numbadnn.kernels.lang.cuda import lowered
+        from numbadnn.kernels.build.lower import lowered
 
         return lowered(self.build, self.parameters, arch, self.threads, self.resident)
 

@@ -15,17 +15,13 @@ from typing import Any
 from numbadnn.gpu import driver as _driver
 from numbadnn.gpu.context import ensure_context
 from numbadnn.kernels.build import simulate
+from numbadnn.kernels.lang.hopper import placeholder
 
 #: CUtensorMapDataType; "tf32" is float32 in memory, rounded by the copy
 DATA_TYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9, "tf32": 11}
 _SWIZZLE_128B = 3
 #: CUtensorMapL2promotion by bytes
 _L2_PROMOTION = {128: 2, 256: 3}
-
-
-def placeholder(index: int) -> str:
-    """What stands for the ``index``-th descriptor's parameter in the text of an instruction."""
-    return f"NUMBADNN_MAP_{index}"
 
 
 def by_value(ptx: str, parameters: str) -> str:

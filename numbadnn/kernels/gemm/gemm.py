@@ -11,8 +11,6 @@ holds exactly. Sums are kept in float32, those of float64 in float64.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from typing import Any
@@ -21,6 +19,7 @@ from numbadnn.errors import NotSupportedError
 from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.machine import multiprocessors
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.gemm.config import (
     FEW_TILES,
@@ -123,15 +122,6 @@ def hopper_kernels() -> Iterator[Kernel]:
 
 
 # ---- plans
-
-
-@functools.cache
-def multiprocessors(device: int) -> int:
-    """How many a device has."""
-    handle, count = ctypes.c_int(), ctypes.c_int()
-    _driver.call("cuDeviceGet", ctypes.byref(handle), ctypes.c_int(device))
-    _driver.call("cuDeviceGetAttribute", ctypes.byref(count), ctypes.c_int(16), handle)
-    return count.value
 
 
 def plan_gemm(problem: GemmProblem, device: int, config: Config | None = None) -> Executable:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels.build.tensormap import placeholder
 from numbadnn.kernels.lang.cuda import SIMULATED, f32, f64, i32, i64, intrinsic, types, u32, u64
 from numbadnn.kernels.lang.llvm import _asm
 
@@ -337,3 +336,8 @@ keep_word = _or_twin("keep_word", "st.shared.b32 [$0], $1;", (), (u32, u32))
 keep_pair = _or_twin("keep_pair", "st.shared.v2.b32 [$0], {$1, $2};", (), (u32, f32, f32))
 #: ``as_float(word)``: the float32 of these bits
 as_float = _or_twin("as_float", "mov.b32 $0, $1;", (f32,), (u32,), True)
+
+
+def placeholder(index: int) -> str:
+    """What stands for the ``index``-th descriptor's parameter in the text of an instruction."""
+    return f"NUMBADNN_MAP_{index}"

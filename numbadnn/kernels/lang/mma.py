@@ -168,3 +168,43 @@ def write_shared(count: int) -> Callable[..., None]:
         return types.void(values, i32, shared, i32), codegen
 
     return write
+
+
+@functools.cache
+def load_matrices(transposed: bool) -> Callable[..., None]:
+    """``load_matrices(words, start, shared, address)``: four 8 x 8 matrices, the rows of the i-th at lanes 8i to 8i+7."""
+    if SIMULATED:
+        return functools.partial(_load_twin, transposed)
+    name = "ldmatrix.sync.aligned.m8n8.x4" + (".trans" if transposed else "") + ".shared.b16"
+
+    @intrinsic
+    def load(typingctx, words, start, shared, address):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            kind = ir.LiteralStructType([_I32] * 4)
+            # memory is read: the compiler must not move it past a barrier
+            constraints = "=r,=r,=r,=r,r,~{memory}"
+            found = _asm(builder, f"{name} {{$0,$1,$2,$3}}, [$4];", constraints, kind, [args[3]], pure=False)
+            for e in range(4):
+                target = _slot(context, builder, signature.args[0], args[0], args[1], e)
+                builder.store(builder.extract_value(found, e), target)
+            return context.get_dummy_value()
+
+        return types.void(words, i32, shared, i32), codegen
+
+    return load
+
+
+def _load_twin(transposed: bool, words: Any, start: int, shared: Any, address: int) -> None:
+    import threading
+
+    thread: Any = threading.current_thread()
+    number = thread.thread_id
+    _EXCHANGE[number] = address // 2
+    if thread.meet(~(number >> 5), 32):  # the last of the warp reads for all
+        first = number & ~31
+        rows = np.array([_EXCHANGE[first + lane] for lane in range(32)]).reshape(4, 8, 1)
+        tiles = np.asarray(shared.view(np.uint16)[rows + np.arange(8)], np.uint16)
+        tiles = np.ascontiguousarray(tiles.swapaxes(1, 2) if transposed else tiles)
+        for lane, found in enumerate(tiles.view(np.int32).reshape(4, 32).T):
+            _EXCHANGE[first + lane] = found
+    words[start : start + 4] = _EXCHANGE[number]

@@ -16,8 +16,8 @@ from numbadnn.gpu import driver as _driver
 from numbadnn.gpu.context import ensure_context
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.machine import multiprocessors
 from numbadnn.kernels.copies.copy import plan_fill
-from numbadnn.kernels.gemm.gemm import multiprocessors
 from numbadnn.kernels.rnn.persist_config import COUNTER_BYTES, COUNTERS, THREADS, Persist
 from numbadnn.problem import Spec
 from numbadnn.problems.rnn_network import GATES

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
-from numbadnn.gpu import driver as _driver
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.machine import DEFAULT_ROOM, LARGEST_ROOM
 from numbadnn.problem import Spec
 from numbadnn.problems.softmax import SoftmaxProblem
 
@@ -96,19 +95,6 @@ def room(threads: int, dtype: str, held: int) -> int:
     words = 2 if dtype == "float64" else 1
     registers = {1024: 24 if words == 2 else 32, 512: 64}.get(threads, 64 if threads > 128 else 128)
     return registers // (words * held)
-
-
-#: bytes of shared memory that a block may have, by compute capability; others: the least that there is
-SHARED_ROOM = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
-LARGEST_ROOM = 227 * 1024
-DEFAULT_ROOM = 48 * 1024
-
-
-def shared_room(device: int) -> int:
-    """Bytes of shared memory that a block may have on a device; under the simulator the largest there is."""
-    if simulate.active() or device < 0:
-        return LARGEST_ROOM
-    return SHARED_ROOM.get(_driver.compute_capability(device), 99) * 1024
 
 
 def shared_limit(needed: int, static: int, room: int) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.softmax.layout import (
-    LARGEST_ROOM,
     Prepared,
     aligned,
     layout_of,

@@ -5,17 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from numbadnn.kernels.build.launch import Kernel, blocks
+from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.kernels.softmax.layout import (
-    LARGEST_ROOM,
-    Prepared,
-    aligned,
-    layout_of,
-    operand_count,
-    room,
-    softmax_kernel,
-    two,
-)
+from numbadnn.kernels.softmax.layout import Prepared, aligned, layout_of, operand_count, room, softmax_kernel, two
 from numbadnn.kernels.softmax.rows_config import RowsConfig
 from numbadnn.problems.softmax import SoftmaxProblem
 

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import device_reason
 from numbadnn.kernels.softmax import channels as softmax_channels
@@ -23,7 +24,6 @@ from numbadnn.kernels.softmax import long as softmax_long
 from numbadnn.kernels.softmax import rows as softmax_rows
 from numbadnn.kernels.softmax import strided as softmax_strided
 from numbadnn.kernels.softmax import tiles as softmax_tiles
-from numbadnn.kernels.softmax.layout import shared_room
 from numbadnn.problem import ITEMSIZE, Policy, Spec
 from numbadnn.problems.softmax import SoftmaxProblem
 from numbadnn.registry import Executable, Impl, register

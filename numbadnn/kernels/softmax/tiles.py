@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from numbadnn.kernels.build.launch import Kernel, blocks
+from numbadnn.kernels.build.machine import DEFAULT_ROOM, LARGEST_ROOM
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.softmax.layout import (
-    DEFAULT_ROOM,
-    LARGEST_ROOM,
     Prepared,
     aligned,
     layout_of,

@@ -182,8 +182,8 @@ def blocks_of(config: PixelsConfig, columns: int, count: int, slots: int) -> int
 def _main(p: Product, config: PixelsConfig, device: int) -> Any:
     from numbadnn.gpu.context import ensure_context
     from numbadnn.kernels.build import tensormap as _tensormap
+    from numbadnn.kernels.build.machine import multiprocessors
     from numbadnn.kernels.conv.implicit.device import pixels as _implicit_pixels
-    from numbadnn.kernels.gemm.gemm import multiprocessors
 
     dtype = p.source.dtype
     kind = "tf32" if dtype == "float32" else dtype

@@ -245,8 +245,8 @@ def plan(problem: ConvProblem, policy: Policy, config: WeightsConfig | None = No
     """Two launches, and the partial sums between them as workspace; one where the copy engine writes the filters."""
     from numbadnn.gpu.context import ensure_context
     from numbadnn.kernels.build import tensormap as _tensormap
+    from numbadnn.kernels.build.machine import multiprocessors
     from numbadnn.kernels.conv.implicit.device import weights as _implicit_weights
-    from numbadnn.kernels.gemm.gemm import multiprocessors
 
     config, device = config or space(problem, policy.workspace_limit)[0], policy.device
     with ensure_context(device):

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from numbadnn.kernels.conv.depthwise.rows_config import CHANNELS, COLUMNS, PIECES, WORDS, RowsConfig
-from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address
 from numbadnn.kernels.lang.access import store
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, wait_async_but
 from numbadnn.kernels.lang.cuda import ELEMENT, SIMULATED, WORD, cuda, device, f32, i32, i64, types, u32
 from numbadnn.kernels.lang.packed import widen
+from numbadnn.kernels.lang.words import read_at, shared_address
 
 INT32 = np.int32 if SIMULATED else types.int32
 SIZE = 2

@@ -14,12 +14,10 @@ from collections.abc import Callable
 from numbadnn.kernels.conv.grouped.config import ZEROS, GroupedHalvesConfig
 from numbadnn.kernels.conv.grouped.device.fill import column_slot, fill_filters, fill_image, gather_image
 from numbadnn.kernels.conv.grouped.device.put import add_old_results, keep_results, put_results, tables
-from numbadnn.kernels.conv.tiles.device.halves import load_matrices
-from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
-from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address
 from numbadnn.kernels.lang.async_copies import wait_async
-from numbadnn.kernels.lang.cuda import SIMULATED, WORD, cuda, device, f32, i32, i64, u32
-from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.cuda import HALF, INT32, SIMULATED, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.mma import load_matrices, product
+from numbadnn.kernels.lang.words import read_at, shared_address
 
 SIZE = 2
 

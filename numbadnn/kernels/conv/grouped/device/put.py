@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 from numbadnn.kernels.conv.grouped.config import GroupedHalvesConfig
 from numbadnn.kernels.conv.grouped.device.fill import write_at
-from numbadnn.kernels.conv.tiles.device.tiles import INT32
-from numbadnn.kernels.conv.tiles.device.words import read_at, write_pair, write_words
 from numbadnn.kernels.lang.access import load
 from numbadnn.kernels.lang.bits import store_bits
-from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.cuda import INT32, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.hopper import pack
+from numbadnn.kernels.lang.words import read_at, write_pair, write_words
 
 SIZE = 2
 

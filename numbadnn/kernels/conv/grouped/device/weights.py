@@ -23,13 +23,11 @@ from numbadnn.kernels.conv.grouped.device.fill import column_slot, fill_image, w
 from numbadnn.kernels.conv.grouped.device.weights_fill import gather_few, table_of
 from numbadnn.kernels.conv.grouped.weights_config import UNIT, ZEROS, GroupedWeightsConfig
 from numbadnn.kernels.conv.implicit.device.index import share
-from numbadnn.kernels.conv.tiles.device.halves import load_matrices
-from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
-from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address
 from numbadnn.kernels.lang.access import load, store, store_vector
 from numbadnn.kernels.lang.async_copies import commit_async, wait_async_but
-from numbadnn.kernels.lang.cuda import ELEMENT, SIMULATED, WORD, cuda, device, f32, i32, i64, u32
-from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, SIMULATED, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.mma import load_matrices, product
+from numbadnn.kernels.lang.words import read_at, shared_address
 
 SIZE = 2
 

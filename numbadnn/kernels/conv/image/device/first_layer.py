@@ -16,15 +16,12 @@ from collections.abc import Callable
 import numpy as np
 
 from numbadnn.kernels.conv.image.first_layer_config import EIGHTS, RESULTS, ZEROS, FirstLayerConfig
-from numbadnn.kernels.conv.line.device.channels import in_turn
-from numbadnn.kernels.conv.tiles.device.halves import load_matrices
-from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
-from numbadnn.kernels.conv.tiles.device.words import shared_address, write_at
 from numbadnn.kernels.lang.access import load
 from numbadnn.kernels.lang.bits import load_bits
-from numbadnn.kernels.lang.cuda import SIMULATED, WORD, cuda, device, f32, i32, i64, types, u32, u64
+from numbadnn.kernels.lang.cuda import HALF, INT32, SIMULATED, WORD, cuda, device, f32, i32, i64, types, u32, u64
 from numbadnn.kernels.lang.hopper import pack, store_words
-from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.mma import load_matrices, product
+from numbadnn.kernels.lang.words import in_turn, shared_address, write_at
 
 SIZE = 2
 #: groups of four pixels that a thread asks memory for at a time

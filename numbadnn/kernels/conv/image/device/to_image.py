@@ -18,10 +18,10 @@ from collections.abc import Callable
 import numpy as np
 
 from numbadnn.kernels.conv.image.to_image_config import ACROSS, COLUMNS, DOWN, THREADS, ToImageConfig
-from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address
 from numbadnn.kernels.lang.access import load, store, store_vector
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, wait_async_but
 from numbadnn.kernels.lang.cuda import ELEMENT, SIMULATED, cuda, device, f32, i32, i64, types, u32
+from numbadnn.kernels.lang.words import read_at, shared_address
 
 SIZE = 4
 INT32 = np.dtype("int32") if SIMULATED else types.int32

@@ -15,15 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.image.to_image_halves_config import ROWS, TERMS, ToImageHalvesConfig
-from numbadnn.kernels.conv.line.device.channels import in_turn
-from numbadnn.kernels.conv.tiles.device.halves import load_matrices
-from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
-from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address, write_at
 from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.async_copies import copy_or_zero, wait_async
 from numbadnn.kernels.lang.bits import load_bits
-from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
-from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.mma import load_matrices, product
+from numbadnn.kernels.lang.words import in_turn, read_at, shared_address, write_at
 
 SIZE, FLOAT = 2, ELEMENT["float32"]
 

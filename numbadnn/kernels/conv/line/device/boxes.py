@@ -38,7 +38,6 @@ from numbadnn.kernels.conv.line.boxes_config import (
     BoxesConfig,
 )
 from numbadnn.kernels.conv.line.device.boxes_cut import boxes, filters
-from numbadnn.kernels.conv.line.device.channels import in_turn
 from numbadnn.kernels.conv.line.device.twofold_plain import plain_sums
 from numbadnn.kernels.conv.line.twofold_config import LANES, SIZE
 from numbadnn.kernels.lang import hopper
@@ -46,6 +45,7 @@ from numbadnn.kernels.lang.async_copies import arrive_of, meet_of
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64, u32, u64
 from numbadnn.kernels.lang.ptx import quotient
 from numbadnn.kernels.lang.scaled_halves import APART
+from numbadnn.kernels.lang.words import in_turn
 
 
 def _descriptor(octet: int) -> int:

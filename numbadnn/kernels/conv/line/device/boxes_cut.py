@@ -15,13 +15,13 @@ from numbadnn.kernels.conv.line.boxes_config import (
     THREADS,
     BoxesConfig,
 )
-from numbadnn.kernels.conv.line.device.channels import in_turn
 from numbadnn.kernels.conv.line.twofold_config import LANES, SIZE
 from numbadnn.kernels.lang import hopper
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.scaled_halves import NOTHING, common_scale, extremes, halve_pair, widest
 from numbadnn.kernels.lang.warp import largest_of_warp
+from numbadnn.kernels.lang.words import in_turn
 
 
 def _largest(count: int) -> Callable[..., tuple[int, int]]:

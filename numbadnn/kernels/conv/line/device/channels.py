@@ -14,6 +14,7 @@ from typing import Any
 from numbadnn.kernels.conv.line.channels_config import THREADS, ChannelConfig
 from numbadnn.kernels.lang.access import load, load_shared, load_vector, store_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.words import in_turn
 from numbadnn.problem import ITEMSIZE
 
 #: taps that a thread multiplies with at once; more than these a block reads once, into shared memory
@@ -131,21 +132,6 @@ def _windows(dtype: str, acc: str, config: ChannelConfig) -> Callable[..., None]
         multiply_all(window, total, table, 0)
 
     return add_shared if shared else add
-
-
-def in_turn(steps: list[Any]) -> Callable[..., None]:
-    """Functions of four arguments called one after the other: a loop that the compiler leaves would put arrays in memory."""
-
-    def after(first: Any, second: Any) -> Callable[..., None]:
-        @device
-        def both(a, b, c, d):  # type: ignore[no-untyped-def]
-            first(a, b, c, d)
-            second(a, b, c, d)
-
-        return both
-
-    half = len(steps) // 2  # not one within the other: their names would grow
-    return after(in_turn(steps[:half]), in_turn(steps[half:])) if half else steps[0]
 
 
 def forward(dtype: str, acc: str, config: ChannelConfig) -> Callable[..., None]:

@@ -14,9 +14,9 @@ from typing import Any
 
 from numbadnn.kernels.conv.line.channels_config import THREADS
 from numbadnn.kernels.conv.line.dense_config import DenseConfig
-from numbadnn.kernels.conv.line.device.channels import in_turn
 from numbadnn.kernels.lang.access import load, load_shared, load_vector, prefetch, store_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.words import in_turn
 from numbadnn.problem import ITEMSIZE
 
 #: elements of the filters that a thread reads before it stores them, at most

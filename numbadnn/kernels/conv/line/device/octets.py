@@ -15,16 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.device.channels import in_turn
 from numbadnn.kernels.conv.line.halves_config import LANES, RUN
 from numbadnn.kernels.conv.line.octets_config import PITCH, THREADS, OctetsConfig
-from numbadnn.kernels.conv.tiles.device.halves import load_matrices
-from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
-from numbadnn.kernels.conv.tiles.device.words import shared_address, write_at
 from numbadnn.kernels.lang.access import store_vector
-from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32, i64, u32
-from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.cuda import HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.packed import load_words
+from numbadnn.kernels.lang.words import in_turn, shared_address, write_at
 
 #: bytes of an element, and of a row
 SIZE, ROW = 2, 16

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.device.channels import in_turn
 from numbadnn.kernels.conv.line.tiles_config import CHANNELS, FILTERS, LANES, PIECES, VEC, TilesConfig
-from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.async_copies import copy_or_zero, wait_async
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32, i64
 from numbadnn.kernels.lang.ptx import quotient
+from numbadnn.kernels.lang.words import in_turn, read_at, shared_address
 
 #: bytes of an element, and of a piece
 SIZE, PIECE = 4, 16

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.device.channels import in_turn
 from numbadnn.kernels.conv.line.halves_config import LANES
 from numbadnn.kernels.conv.line.toeplitz_config import DIAGONALS, STRETCH, TIMES, WARPS
 from numbadnn.kernels.lang.access import load, store_vector
@@ -24,6 +23,7 @@ from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.mma import product
 from numbadnn.kernels.lang.packed import load_words
+from numbadnn.kernels.lang.words import in_turn
 
 SIZE = 2
 #: words of a lane: of each of A and B

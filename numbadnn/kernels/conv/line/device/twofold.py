@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.device.channels import in_turn
 from numbadnn.kernels.conv.line.device.twofold_cut import EMPTY, FULL, OF_MULTIPLIERS, filters, key_of, readers
 from numbadnn.kernels.conv.line.device.twofold_plain import plain_sums
 from numbadnn.kernels.conv.line.twofold_config import (
@@ -38,15 +37,13 @@ from numbadnn.kernels.conv.line.twofold_config import (
     STAGES,
     TwofoldConfig,
 )
-from numbadnn.kernels.conv.tiles.device.halves import load_matrices
-from numbadnn.kernels.conv.tiles.device.tiles import HALF
-from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.lang.access import store, store_vector
 from numbadnn.kernels.lang.async_copies import arrive_of, meet_of, sync_warp
-from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
-from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.cuda import ELEMENT, HALF, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.ptx import quotient, thread_here
 from numbadnn.kernels.lang.scaled_halves import APART
+from numbadnn.kernels.lang.words import in_turn, shared_address
 
 #: the type of an element
 FLOAT = ELEMENT["float32"]

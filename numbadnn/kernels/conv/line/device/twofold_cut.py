@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.depthwise.device.rows import INT32
-from numbadnn.kernels.conv.line.device.channels import in_turn
 from numbadnn.kernels.conv.line.twofold_config import (
     EXTREMES,
     EXTREMES_OF_FILTERS,
@@ -22,7 +21,6 @@ from numbadnn.kernels.conv.line.twofold_config import (
     STAGES,
     TwofoldConfig,
 )
-from numbadnn.kernels.conv.tiles.device.words import write_at
 from numbadnn.kernels.lang.async_copies import arrive_of, meet_of
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32
@@ -30,6 +28,7 @@ from numbadnn.kernels.lang.hopper import ADDRESS
 from numbadnn.kernels.lang.ptx import quotient
 from numbadnn.kernels.lang.scaled_halves import NOTHING, common_scale, extremes, halve_pair, widest
 from numbadnn.kernels.lang.warp import largest_of_warp
+from numbadnn.kernels.lang.words import in_turn, write_at
 
 #: barriers: of stages that are full, that are empty; the readers' and the multipliers' own
 FULL, EMPTY, OF_READERS, OF_MULTIPLIERS = 1, 1 + STAGES, 1 + 2 * STAGES, 2 + 2 * STAGES

@@ -15,10 +15,10 @@ import numpy as np
 
 from numbadnn.kernels.conv.tiles.config import ENTRY, TOTAL_THREADS, ImplicitTilesConfig
 from numbadnn.kernels.conv.tiles.device.tables import LAST_BIT
-from numbadnn.kernels.conv.tiles.device.words import fetch_words, write_at
 from numbadnn.kernels.lang import reduce as _reduce
 from numbadnn.kernels.lang.access import load, store, store_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.words import fetch_words, write_at
 from numbadnn.problem import ITEMSIZE
 
 INT32 = np.int32

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.conv.tiles.config import ImplicitTilesConfig, Reading
-from numbadnn.kernels.conv.tiles.device.words import read_at
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, u32
 from numbadnn.kernels.lang.mma import product, round_tf32
+from numbadnn.kernels.lang.words import read_at
 from numbadnn.problem import ITEMSIZE
 
 

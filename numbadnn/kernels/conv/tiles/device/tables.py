@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels.conv.tiles.device.words import write_pair, write_words
 from numbadnn.kernels.lang.cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.words import write_pair, write_words
 
 THREADS = 256
 #: what a tap adds that the phase has not: no coordinate is that large

@@ -18,20 +18,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from numbadnn.kernels.conv.tiles.config import ENTRY, ImplicitTilesConfig, Reading, shares, tile_elements
 from numbadnn.kernels.conv.tiles.device.halves import by_halves
 from numbadnn.kernels.conv.tiles.device.put import put_tile
 from numbadnn.kernels.conv.tiles.device.sums import by_threads, by_warps, thread_place, warp_place
-from numbadnn.kernels.conv.tiles.device.words import copy_entry, fetch_words, read_at, shared_address
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, wait_async, wait_async_but
-from numbadnn.kernels.lang.cuda import ACCUMULATOR, ELEMENT, SIMULATED, WORD, cuda, device, i32, i64, types, u32
+from numbadnn.kernels.lang.cuda import (
+    ACCUMULATOR,
+    ELEMENT,
+    HALF,
+    INT32,
+    WORD,
+    cuda,
+    device,
+    i32,
+    i64,
+    u32,
+)
+from numbadnn.kernels.lang.words import copy_entry, fetch_words, read_at, shared_address
 from numbadnn.problem import ITEMSIZE
-
-INT32 = np.int32
-#: the element type of a shared array of 16-bit numbers, whose bits alone matter
-HALF = np.dtype("uint16") if SIMULATED else types.uint16
 
 
 def _place(config: ImplicitTilesConfig, reading: Reading, extent: int) -> Any:

@@ -9,11 +9,11 @@ from dataclasses import astuple
 from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.unshared.forward.box_config import ROWS, BoxConfig
 from numbadnn.kernels.conv.unshared.parts.tile import lots_of, places_of, seen_of, vector
-from numbadnn.kernels.softmax.layout import shared_room
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable

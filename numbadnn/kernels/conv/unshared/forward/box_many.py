@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple
 
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.forward.box_many_config import ALONG, EIGHT, LANES, PIECE, ManyConfig
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
@@ -20,7 +21,6 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     seen_of,
     vector,
 )
-from numbadnn.kernels.softmax.layout import shared_room
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple
 
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.conv.unshared.forward.places_many_config import CHUNK, ROWS, PlacesManyConfig
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import (
@@ -19,7 +20,6 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     tiles_of,
     vector,
 )
-from numbadnn.kernels.softmax.layout import shared_room
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable

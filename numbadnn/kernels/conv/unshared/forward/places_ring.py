@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple
 
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.conv.unshared.forward import places_many as unshared_places_many
 from numbadnn.kernels.conv.unshared.forward.places_many import MOST_IMAGES, MULTIPROCESSORS
 from numbadnn.kernels.conv.unshared.forward.places_many_config import LANES
 from numbadnn.kernels.conv.unshared.forward.places_ring_config import LAP, SLOT_BYTES, STAGES, TERMS, RingConfig
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, scalars, seen_of, vector
-from numbadnn.kernels.softmax.layout import shared_room
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable

@@ -9,6 +9,7 @@ from typing import Any
 
 from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import ROWS, TERMS, StreamConfig
 from numbadnn.kernels.conv.unshared.forward.places_whole import MULTIPROCESSORS, images_of
 from numbadnn.kernels.conv.unshared.forward.twofold import LONGEST, shapes_of
@@ -24,7 +25,6 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     wide_of,
 )
 from numbadnn.kernels.conv.unshared.parts.turned import CELL, EIGHT, FETCH
-from numbadnn.kernels.softmax.layout import LARGEST_ROOM
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable

@@ -9,6 +9,7 @@ from dataclasses import astuple, replace
 from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.conv.unshared.forward.places_many_config import ROWS
 from numbadnn.kernels.conv.unshared.forward.places_whole_config import BARRIERS, CELL, PIECE, WholeConfig
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
@@ -22,7 +23,6 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     vector,
     wide_of,
 )
-from numbadnn.kernels.softmax.layout import LARGEST_ROOM
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable

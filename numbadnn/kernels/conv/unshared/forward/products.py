@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple
 
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.forward.box_many import many_images
 from numbadnn.kernels.conv.unshared.forward.products_config import BOXES, EIGHT, LANES, PIECE, ProductsConfig
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
 from numbadnn.kernels.conv.unshared.weights.many import QUICK_IN_FLOAT64, capability_of
-from numbadnn.kernels.softmax.layout import shared_room
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable

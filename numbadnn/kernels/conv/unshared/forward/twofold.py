@@ -12,6 +12,7 @@ from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
+from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.forward.twofold_config import FEWER as FEWER
@@ -31,7 +32,6 @@ from numbadnn.kernels.conv.unshared.forward.twofold_config import (
 from numbadnn.kernels.conv.unshared.forward.twofold_config import MORE as MORE
 from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, free_order, scalars, seen_of, tiles_of
 from numbadnn.kernels.conv.unshared.parts.turned import FETCH
-from numbadnn.kernels.softmax.layout import LARGEST_ROOM
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
 
 from numbadnn.kernels.build.launch import Kernel, sequence
+from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.conv.unshared.inputs.boxes import collecting
 from numbadnn.kernels.conv.unshared.inputs.boxes_config import lot_of
 from numbadnn.kernels.conv.unshared.inputs.halves_config import TILE, InputsHalvesConfig
 from numbadnn.kernels.conv.unshared.parts.tile import free_order, seen_of, tiles_of, vector
-from numbadnn.kernels.softmax.layout import shared_room
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable

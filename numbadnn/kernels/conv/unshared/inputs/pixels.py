@@ -17,6 +17,7 @@ from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.launch import Kernel, sequence
+from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.forward.places_stream import copied
@@ -26,7 +27,6 @@ from numbadnn.kernels.conv.unshared.inputs.pixels_config import ROWS, SIZE, Y_RO
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import free_order
 from numbadnn.kernels.conv.unshared.parts.turned import FETCH, lasts
-from numbadnn.kernels.softmax.layout import LARGEST_ROOM
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
     COPY,
     EIGHT,
@@ -25,7 +26,6 @@ from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
     slot_of,
 )
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of, tiles_of, vector
-from numbadnn.kernels.softmax.layout import LARGEST_ROOM
 from numbadnn.problems.conv import ConvProblem
 
 #: bytes of the rings of a multiprocessor, which keep memory busy

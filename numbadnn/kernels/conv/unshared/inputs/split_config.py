@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of, vector
-from numbadnn.kernels.softmax.layout import LARGEST_ROOM
 from numbadnn.problems.conv import ConvProblem
 
 #: channels of a product, filters of a slot, bytes in front of the ring

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
 
 from numbadnn.kernels.build.launch import Kernel, sequence
+from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.forward.twofold import floor_of, spread_of
@@ -44,7 +45,6 @@ from numbadnn.kernels.conv.unshared.inputs.twofold_config import (
 )
 from numbadnn.kernels.conv.unshared.inputs.twofold_config import FEWER as FEWER
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of, vector
-from numbadnn.kernels.softmax.layout import LARGEST_ROOM
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable

@@ -9,11 +9,11 @@ from dataclasses import astuple, replace
 from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
 from numbadnn.kernels.conv.unshared.weights.many_config import FILTERS, WeightsManyConfig
-from numbadnn.kernels.softmax.layout import shared_room
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.tiles import INT32
-from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address
 from numbadnn.kernels.conv.unshared.forward.box_many_config import ALONG, EIGHT, LANES, PIECE, ManyConfig
 from numbadnn.kernels.conv.unshared.forward.device.box import fold_lanes
 from numbadnn.kernels.conv.unshared.parts.device.box_fill import pixels_of, spots_of
@@ -24,8 +22,9 @@ from numbadnn.kernels.conv.unshared.parts.device.ring import after, ask_for
 from numbadnn.kernels.conv.unshared.parts.device.seen import first_position
 from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, sync_warp, wait_async, wait_async_but
-from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, device, f32, i32, i64
+from numbadnn.kernels.lang.cuda import ELEMENT, INT32, WORD, cuda, device, f32, i32, i64
 from numbadnn.kernels.lang.ptx import wait_for_previous
+from numbadnn.kernels.lang.words import read_at, shared_address
 
 
 def forward(config: ManyConfig) -> Callable[..., None]:

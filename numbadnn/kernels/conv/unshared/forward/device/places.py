@@ -11,9 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.halves import load_matrices
-from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
-from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.forward.places_config import CHUNK, LANES, PlacesConfig
 from numbadnn.kernels.conv.unshared.parts.device.seen import (
     EIGHT,
@@ -25,9 +22,10 @@ from numbadnn.kernels.conv.unshared.parts.device.seen import (
     first_position,
 )
 from numbadnn.kernels.lang.access import load, store
-from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
-from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.packed import load_words
+from numbadnn.kernels.lang.words import shared_address
 
 
 def _ask(config: PlacesConfig) -> Callable[..., None]:

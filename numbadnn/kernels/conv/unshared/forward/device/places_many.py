@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.halves import load_matrices
-from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
-from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.forward.places_many_config import CHUNK, LANES, ROWS, PlacesManyConfig
 from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, ROW, SIZE, fill_spots, first_position
 from numbadnn.kernels.conv.unshared.parts.device.turned import copy_box
 from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.async_copies import wait_async
-from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
-from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.packed import load_words
 from numbadnn.kernels.lang.ptx import wait_for_previous
+from numbadnn.kernels.lang.words import shared_address
 
 
 def _ask(vec: int) -> Callable[..., None]:

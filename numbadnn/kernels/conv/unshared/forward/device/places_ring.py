@@ -20,9 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.halves import load_matrices
-from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
-from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.forward.device.places_many import written_sums
 from numbadnn.kernels.conv.unshared.forward.places_many_config import LANES, ROWS
 from numbadnn.kernels.conv.unshared.forward.places_ring_config import EARLY, FETCH, LAP, SLOT_BYTES, TERMS, RingConfig
@@ -30,9 +27,10 @@ from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
 from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, ROW, SIZE, first_position
 from numbadnn.kernels.conv.unshared.parts.device.turned import copy_box_apart
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, sync_warp, wait_async_but
-from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
-from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.ptx import wait_for_previous
+from numbadnn.kernels.lang.words import shared_address
 
 
 def _fill_spots(threads: int) -> Callable[..., None]:

@@ -13,9 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.halves import load_matrices
-from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
-from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.forward.device.twofold_ask import asking, terms_before
 from numbadnn.kernels.conv.unshared.forward.device.twofold_put import first_filter
 from numbadnn.kernels.conv.unshared.forward.places_many_config import LANES
@@ -27,10 +24,11 @@ from numbadnn.kernels.conv.unshared.parts.device.boxes import asking_boxes, awai
 from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, SIZE, first_position
 from numbadnn.kernels.lang.access import load_vector, store_vector
 from numbadnn.kernels.lang.async_copies import meet_of, sync_warp
-from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.hopper import barrier_arrive, barrier_wait, map_address, prefetch_map, set_registers
-from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.ptx import block_here, thread_here, wait_for_previous
+from numbadnn.kernels.lang.words import shared_address
 
 
 def _fill_table(threads: int, boxes: int) -> Callable[..., None]:

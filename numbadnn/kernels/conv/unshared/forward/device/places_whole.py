@@ -13,9 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.halves import load_matrices
-from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
-from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.forward.device.places_many import written_sums
 from numbadnn.kernels.conv.unshared.forward.places_many_config import LANES, ROWS
 from numbadnn.kernels.conv.unshared.forward.places_whole_config import BARRIERS, CELL, PIECE, UNDER_WAY, WholeConfig
@@ -23,10 +20,11 @@ from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, ROW, S
 from numbadnn.kernels.conv.unshared.parts.device.turned import carry_box
 from numbadnn.kernels.lang.access import load_vector, store_vector
 from numbadnn.kernels.lang.async_copies import copy_line, meet_of, sync_warp
-from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.hopper import barrier_expect, barrier_init, barrier_wait, fence_barriers
-from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.ptx import wait_for_previous
+from numbadnn.kernels.lang.words import shared_address
 
 #: pieces of pixels that a thread has under way
 ONCE = 9

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.tiles import INT32
-from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address
 from numbadnn.kernels.conv.unshared.forward.device.products_box import copies_of
 from numbadnn.kernels.conv.unshared.forward.products_config import BOXES, EIGHT, LANES, PIECE, ProductsConfig
 from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
@@ -24,9 +22,10 @@ from numbadnn.kernels.conv.unshared.parts.device.ring import after, ask_for
 from numbadnn.kernels.conv.unshared.parts.device.seen import first_position
 from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.async_copies import commit_async, sync_warp, wait_async_but
-from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, device, f32, f64, i32, i64, u32
+from numbadnn.kernels.lang.cuda import ELEMENT, INT32, WORD, cuda, device, f32, f64, i32, i64, u32
 from numbadnn.kernels.lang.mma import product
 from numbadnn.kernels.lang.ptx import thread_here, wait_for_previous
+from numbadnn.kernels.lang.words import read_at, shared_address
 
 
 def _looks(config: ProductsConfig) -> tuple[Callable[..., None], Callable[..., None]]:

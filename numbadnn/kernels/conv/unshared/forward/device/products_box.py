@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels.conv.tiles.device.tiles import INT32
-from numbadnn.kernels.conv.tiles.device.words import read_at
 from numbadnn.kernels.conv.unshared.forward.products_config import ProductsConfig
 from numbadnn.kernels.conv.unshared.parts.device.box_fill import pixels_of
 from numbadnn.kernels.conv.unshared.parts.device.seen import first_position
 from numbadnn.kernels.lang.async_copies import copy_or_zero
-from numbadnn.kernels.lang.cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.cuda import INT32, cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.ptx import thread_here
+from numbadnn.kernels.lang.words import read_at
 
 
 def copies_of(config: ProductsConfig) -> tuple[Callable[..., None], Callable[..., Any], Callable[..., None]]:

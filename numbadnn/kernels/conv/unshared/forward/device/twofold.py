@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.forward.device.twofold_ask import asking
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import SUMS
 from numbadnn.kernels.conv.unshared.forward.device.twofold_lanes import filters_row, multiplying
@@ -40,6 +39,7 @@ from numbadnn.kernels.lang.async_copies import meet_of
 from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, f32, i32, u32
 from numbadnn.kernels.lang.hopper import map_address, prefetch_map, set_registers
 from numbadnn.kernels.lang.ptx import block_here, thread_here, wait_for_previous
+from numbadnn.kernels.lang.words import shared_address
 
 
 def forward(config: TwofoldConfig) -> Callable[..., None]:

@@ -12,19 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.halves import load_matrices
-from numbadnn.kernels.conv.tiles.device.tiles import INT32
-from numbadnn.kernels.conv.tiles.device.words import read_at
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import NUMBERS, ONE, SUMS, cut, cut_anew
 from numbadnn.kernels.conv.unshared.forward.twofold_config import PIECE, PIXEL, SLOT, TwofoldConfig, ring_at
 from numbadnn.kernels.conv.unshared.parts.device.boxes import awaiting
 from numbadnn.kernels.lang.async_copies import sync_warp
-from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32, u32
+from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, f32, i32, u32
 from numbadnn.kernels.lang.hopper import barrier_arrive, barrier_wait
-from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.ptx import thread_here
 from numbadnn.kernels.lang.scaled_halves import APART
 from numbadnn.kernels.lang.warp import some_of_warp
+from numbadnn.kernels.lang.words import read_at
 
 _read_pair, _read_spot, _load_images = read_at("int32", 2), read_at("int32", 1), load_matrices(True)
 _multiply_add = product("float16", 16)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.words import read_at, write_at
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import SUMS
 from numbadnn.kernels.conv.unshared.forward.device.twofold_plain import summed
 from numbadnn.kernels.conv.unshared.forward.twofold_config import FILTERS, IMAGES, LANES, TwofoldConfig
@@ -16,6 +15,7 @@ from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.async_copies import meet_of
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64
 from numbadnn.kernels.lang.ptx import LOWEST, thread_here
+from numbadnn.kernels.lang.words import read_at, write_at
 
 #: bytes of an element
 SIZE = 4

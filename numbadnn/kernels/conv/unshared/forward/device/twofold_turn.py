@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address, write_at
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import EIGHT, ONE, cut_images, usual
 from numbadnn.kernels.conv.unshared.forward.device.twofold_lanes import key_of
 from numbadnn.kernels.conv.unshared.forward.twofold_config import INVERSE, LANES, LOOKS, PIXEL, TURNED_PIXELS, TURNERS
@@ -23,6 +22,7 @@ from numbadnn.kernels.lang.packed import load_words, store_words
 from numbadnn.kernels.lang.ptx import let_next_start, quotient
 from numbadnn.kernels.lang.scaled_halves import common_scale
 from numbadnn.kernels.lang.warp import largest_of_warp
+from numbadnn.kernels.lang.words import read_at, shared_address, write_at
 
 #: bytes of an element; that there may be a number as small as can be, as ``extremes`` says it
 SIZE, LEAST = 4, 0x7FFFFFFE

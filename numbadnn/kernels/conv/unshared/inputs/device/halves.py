@@ -16,18 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.halves import load_matrices
-from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
-from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address, write_at
 from numbadnn.kernels.conv.unshared.inputs.device.tile import NONE, block_of, pixel_at, tap_of, terms_of
 from numbadnn.kernels.conv.unshared.inputs.halves_config import LANES, TILE, InputsHalvesConfig
 from numbadnn.kernels.conv.unshared.parts.device.filters import PITCH, ROWS, SLOT
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, sync_warp, wait_async_but
 from numbadnn.kernels.lang.bits import load_bits
-from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
-from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.ptx import let_next_start
+from numbadnn.kernels.lang.words import read_at, shared_address, write_at
 
 #: bytes of an element, of a word and sum, and of eight sums; images of a product
 SIZE, ITEM, EIGHT, CELL = 2, 4, 8, 32

@@ -18,14 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.tiles import INT32
-from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.inputs.device import rows_halves as _unshared_inputs_rows_halves
 from numbadnn.kernels.conv.unshared.inputs.pixels_config import EIGHT, LANES, ROWS, SIZE, Y_ROWS, PixelsConfig, ring_at
 from numbadnn.kernels.conv.unshared.inputs.rows_config import Parts
 from numbadnn.kernels.lang.access import load_vector, store_vector
 from numbadnn.kernels.lang.async_copies import copy_if, copy_tile, sync_warp
-from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.hopper import (
     barrier_arrive,
     barrier_expect,
@@ -37,6 +35,7 @@ from numbadnn.kernels.lang.hopper import (
     prefetch_map,
 )
 from numbadnn.kernels.lang.ptx import wait_for_previous
+from numbadnn.kernels.lang.words import shared_address
 
 #: what ``here`` holds: the next slot, the parity of the wait for it, the next place of a row of y, and of that one
 SLOT, PARITY, PLACE, Y_PARITY = range(4)

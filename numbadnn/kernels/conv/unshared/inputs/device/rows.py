@@ -25,17 +25,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.tiles import INT32
-from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.inputs.device import rows_halves as _unshared_inputs_rows_halves
 from numbadnn.kernels.conv.unshared.inputs.device import rows_single as _unshared_inputs_rows_single
 from numbadnn.kernels.conv.unshared.inputs.device.tile import block_of
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import EIGHT, LANES, RINGS, RowsConfig
 from numbadnn.kernels.gemm.device.tiles import INT64
 from numbadnn.kernels.lang.async_copies import copy_if, sync_warp
-from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.cuda import ELEMENT, INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.hopper import barrier_arrive, barrier_follow, barrier_init, barrier_wait, fence_barriers
 from numbadnn.kernels.lang.ptx import let_next_start
+from numbadnn.kernels.lang.words import shared_address
 from numbadnn.problem import ITEMSIZE
 
 #: bytes of a sum; of a row of zeros; where in shared memory those begin

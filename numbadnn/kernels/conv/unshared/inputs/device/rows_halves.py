@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.halves import load_matrices
-from numbadnn.kernels.conv.tiles.device.tiles import INT32
-from numbadnn.kernels.conv.tiles.device.words import funnel, permute, read_at, write_at
 from numbadnn.kernels.conv.unshared.inputs.rows_config import Parts
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import EIGHT, FRAGMENT, LANES, NEAR, ROWS, RowsConfig
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.bits import load_bits
-from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32
-from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.packed import load_words
+from numbadnn.kernels.lang.words import funnel, permute, read_at, write_at
 
 #: bytes of an element and of a sum
 SIZE, ITEM = 2, 4

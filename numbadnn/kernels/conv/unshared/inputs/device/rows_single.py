@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.words import read_at, write_at
 from numbadnn.kernels.conv.unshared.inputs.rows_config import Parts
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import LANES, RowsConfig
 from numbadnn.kernels.lang.access import load, store_vector
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.words import read_at, write_at
 
 #: bytes of an element; images of an access, and that a thread asks for at once
 SIZE, FOUR, SIXTEEN = 4, 4, 16

@@ -17,13 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.tiles import INT32
-from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.inputs.device.split_lanes import lanes_of
 from numbadnn.kernels.conv.unshared.inputs.device.split_turn import fill
 from numbadnn.kernels.conv.unshared.inputs.split_config import EIGHT, FEWER, LANES, PIECE, RINGS, SplitConfig
 from numbadnn.kernels.lang.async_copies import copy_line, sync_warp
-from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.hopper import (
     barrier_arrive,
     barrier_expect,
@@ -34,6 +32,7 @@ from numbadnn.kernels.lang.hopper import (
 )
 from numbadnn.kernels.lang.ptx import block_here, let_next_start, thread_here, wait_for_previous
 from numbadnn.kernels.lang.warp import some_of_warp
+from numbadnn.kernels.lang.words import shared_address
 
 #: bytes of an element
 SIZE = 4

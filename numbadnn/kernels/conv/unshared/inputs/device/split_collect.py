@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.tiles import INT32
-from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address, write_at
 from numbadnn.kernels.conv.unshared.inputs.device.plain import mended
 from numbadnn.kernels.conv.unshared.inputs.split_config import AHEAD, COLLECTED, LANES, LINE, LOT
 from numbadnn.kernels.lang.access import forget, load, store
-from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.cuda import ELEMENT, INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.packed import load_where
 from numbadnn.kernels.lang.ptx import LOWEST, block_here, quotient, thread_here, wait_for_previous
+from numbadnn.kernels.lang.words import read_at, shared_address, write_at
 
 #: bytes of an element; warps that look for boxes
 SIZE, LOOKING = 4, 4

@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from numbadnn.kernels.conv.tiles.device.tiles import INT32
-from numbadnn.kernels.conv.tiles.device.words import read_at
 from numbadnn.kernels.conv.unshared.inputs.split_config import EIGHT, LANES, WORDS, SplitConfig
 from numbadnn.kernels.lang.access import store_vector
-from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32, u32
+from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, f32, i32, u32
 from numbadnn.kernels.lang.split import LEFT, multiply_split
 from numbadnn.kernels.lang.split import split_pair as cut
+from numbadnn.kernels.lang.words import read_at
 
 #: bytes of an element; words that a number is cut into; filters that a lane has of a piece
 SIZE, FILTERS = 4, 4

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address, write_at
 from numbadnn.kernels.conv.unshared.inputs.split_config import LANES, PIECE, PIXELS, TURNERS, WORDS, SplitConfig
 from numbadnn.kernels.lang.async_copies import sync_warp
 from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32
@@ -18,6 +17,7 @@ from numbadnn.kernels.lang.packed import load_where, store_words
 from numbadnn.kernels.lang.ptx import let_next_start, quotient
 from numbadnn.kernels.lang.split import LEFT
 from numbadnn.kernels.lang.split import split_pair as cut
+from numbadnn.kernels.lang.words import read_at, shared_address, write_at
 
 #: bytes of an element; what says that a number could not be cut; loads of lanes under way where a block cuts
 SIZE, NOT_A_PAIR, AHEAD = 4, 0x7FFF7FFF, 3

@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels.conv.tiles.device.tiles import INT32
-from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import ONE
 from numbadnn.kernels.conv.unshared.inputs.device.split import SIZE, share_of
 from numbadnn.kernels.conv.unshared.inputs.device.twofold_fill import filling
@@ -26,7 +24,7 @@ from numbadnn.kernels.conv.unshared.inputs.device.twofold_lanes import lanes_of
 from numbadnn.kernels.conv.unshared.inputs.split_config import EIGHT, LANES, PIECE, RINGS
 from numbadnn.kernels.conv.unshared.inputs.twofold_config import AHEAD, FEWER, FILLERS, InputsTwofoldConfig
 from numbadnn.kernels.lang.async_copies import copy_line, sync_warp
-from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.hopper import (
     barrier_arrive,
     barrier_expect,
@@ -36,6 +34,7 @@ from numbadnn.kernels.lang.hopper import (
     set_registers,
 )
 from numbadnn.kernels.lang.ptx import let_next_start, thread_here
+from numbadnn.kernels.lang.words import shared_address
 
 #: what ``here`` holds: where the slot is, its barrier, the parity of the wait for it to be full
 SLOT, BARRIER, PARITY = 0, 1, 2

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.words import read_at, write_at
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import NOT_A_NUMBER, unusable
 from numbadnn.kernels.conv.unshared.inputs.split_config import LANES, PIECE
 from numbadnn.kernels.conv.unshared.inputs.twofold_config import AHEAD, FILLERS, HALVES, InputsTwofoldConfig
@@ -22,6 +21,7 @@ from numbadnn.kernels.lang.hopper import barrier_arrive, barrier_wait
 from numbadnn.kernels.lang.ptx import thread_here
 from numbadnn.kernels.lang.scaled_halves import NOTHING, common_scale, extremes, halve_pair, widest
 from numbadnn.kernels.lang.warp import largest_of_four
+from numbadnn.kernels.lang.words import read_at, write_at
 
 #: bytes of an element; filters that a lane has of a piece, images
 SIZE, FILTERS, PAIR = 4, 4, 2

@@ -17,16 +17,15 @@ import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from numbadnn.kernels.conv.tiles.device.tiles import INT32
-from numbadnn.kernels.conv.tiles.device.words import read_at
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import as_float, cutting
 from numbadnn.kernels.conv.unshared.inputs.split_config import EIGHT, LANES
 from numbadnn.kernels.conv.unshared.inputs.twofold_config import HALVES, InputsTwofoldConfig
 from numbadnn.kernels.lang.access import store_vector
-from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32
+from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, f32, i32
 from numbadnn.kernels.lang.mma import product
 from numbadnn.kernels.lang.scaled_halves import APART
 from numbadnn.kernels.lang.warp import some_of_warp
+from numbadnn.kernels.lang.words import read_at
 
 #: bytes of an element; filters that a lane has of a piece; taps that are cut together, at most
 SIZE, FILTERS, TOGETHER = 4, 4, 4

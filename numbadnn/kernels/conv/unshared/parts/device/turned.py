@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.parts.device.seen import write_row
 from numbadnn.kernels.conv.unshared.parts.turned_config import PIXELS, THREADS
 from numbadnn.kernels.lang.async_copies import copy_or_zero
@@ -17,6 +16,7 @@ from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.packed import load_words, store_words
 from numbadnn.kernels.lang.ptx import let_next_start
+from numbadnn.kernels.lang.words import shared_address
 
 
 def turn(size: int, images: int, vec: int, cells: bool = False, lasting: bool = False) -> Callable[..., None]:

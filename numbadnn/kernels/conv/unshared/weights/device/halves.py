@@ -10,9 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.halves import load_matrices
-from numbadnn.kernels.conv.tiles.device.tiles import HALF, INT32
-from numbadnn.kernels.conv.tiles.device.words import shared_address
 from numbadnn.kernels.conv.unshared.parts.device.seen import (
     EIGHT,
     NONE,
@@ -24,8 +21,9 @@ from numbadnn.kernels.conv.unshared.parts.device.seen import (
 )
 from numbadnn.kernels.conv.unshared.weights.halves_config import LANES, TILE, WeightsHalvesConfig
 from numbadnn.kernels.lang.access import load_vector, store_vector
-from numbadnn.kernels.lang.cuda import WORD, cuda, f32, i32, i64, u32
-from numbadnn.kernels.lang.mma import product
+from numbadnn.kernels.lang.cuda import HALF, INT32, WORD, cuda, f32, i32, i64, u32
+from numbadnn.kernels.lang.mma import load_matrices, product
+from numbadnn.kernels.lang.words import shared_address
 
 
 def weights(dtype: str, config: WeightsHalvesConfig) -> Callable[..., None]:

@@ -15,18 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.tiles.device.tiles import INT32
-from numbadnn.kernels.conv.tiles.device.words import read_at, shared_address
 from numbadnn.kernels.conv.unshared.parts.device.box_fill import spots_of
 from numbadnn.kernels.conv.unshared.parts.device.seen import first_position
 from numbadnn.kernels.conv.unshared.parts.device.turned import copy_box
 from numbadnn.kernels.conv.unshared.weights.many_config import FILTERS, LANES, WeightsManyConfig
 from numbadnn.kernels.lang.access import load_vector, store_vector
 from numbadnn.kernels.lang.async_copies import wait_async
-from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, f64, i32, i64, u32
+from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, f32, f64, i32, i64, u32
 from numbadnn.kernels.lang.mma import product
 from numbadnn.kernels.lang.packed import load_words
 from numbadnn.kernels.lang.ptx import wait_for_previous
+from numbadnn.kernels.lang.words import read_at, shared_address
 from numbadnn.problem import ITEMSIZE
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels.lang.access import _bytes_at
-from numbadnn.kernels.lang.cuda import SIMULATED, i32, intrinsic, types
+from numbadnn.kernels.lang.cuda import SIMULATED, device, i32, intrinsic, types
 from numbadnn.kernels.lang.hopper import instruction
 from numbadnn.kernels.lang.llvm import _DOUBLE, _FLOAT, _I32, _asm, _pointer, _slot
 from numbadnn.problem import ITEMSIZE
@@ -221,3 +221,18 @@ def _copy_entry() -> Callable[..., None]:
 
 #: ``copy_entry(words, to, address)``: begin to copy 16 bytes of a table
 copy_entry = _copy_entry()
+
+
+def in_turn(steps: list[Any]) -> Callable[..., None]:
+    """Functions of four arguments called one after the other: a loop that the compiler leaves would put arrays in memory."""
+
+    def after(first: Any, second: Any) -> Callable[..., None]:
+        @device
+        def both(a, b, c, d):  # type: ignore[no-untyped-def]
+            first(a, b, c, d)
+            second(a, b, c, d)
+
+        return both
+
+    half = len(steps) // 2  # not one within the other: their names would grow
+    return after(in_turn(steps[:half]), in_turn(steps[half:])) if half else steps[0]

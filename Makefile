@@ -31,7 +31,8 @@ test: $(call stamp,cli test)
 gpu-test: $(call stamp,cli test)
 	$(BIN)/python -m pytest -m gpu -n auto --maxprocesses 8 --maxschedchunk 3 $(ARGS)
 
-# random problems and random garbage, until the time is over: make fuzz ARGS="--seconds 600 --seed 7"
+# random problems and random garbage, until the time is over: make fuzz ARGS="--seconds 600 --seed 7"; each problem several
+# times on every implementation of a backend: make fuzz ARGS="--backend numba"
 fuzz: $(call stamp,cli test)
 	$(BIN)/python -m numbadnn.validate.fuzz $(ARGS)
 

@@ -280,7 +280,7 @@ def test_the_simulator_runs_beside_the_cases() -> None:
 
 
 def test_as_many_processes_as_have_a_core_and_memory_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(run, "_cores", lambda: 16)
+    monkeypatch.setattr(run, "cores", lambda: 16)
     monkeypatch.setattr(run, "CONTAINER_BYTES", tmp_path / "memory.max")
     monkeypatch.setattr(run.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 128 << 18}.get, raising=False)
     for gpus, fit in (((), 1), (({"memory_bytes": 140 << 30},), 16), (({"memory_bytes": 9 << 30},), 2)):

@@ -103,7 +103,7 @@ def fitting() -> int:
     gpus = info.gpus()
     if not gpus:
         return 1
-    limits = [_cores(), gpus[0]["memory_bytes"] // GPU_BYTES]
+    limits = [cores(), gpus[0]["memory_bytes"] // GPU_BYTES]
     if hasattr(os, "sysconf"):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // HOST_BYTES)
     with contextlib.suppress(OSError, ValueError):  # what a container may have; "max" is no number
@@ -111,7 +111,7 @@ def fitting() -> int:
     return int(max(1, min(limits)))
 
 
-def _cores() -> int:
+def cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -262,7 +262,7 @@ def in_processes(todo: list[Job], budget: float | None, start: float, processes:
 
     tasks = [(number, job, threads) for number, job in enumerate(todo)]
     late = f"the budget of {budget:g} s was spent" if budget is not None else ""
-    with report.progress(len(todo)) as advance, _blas_threads(threads):
+    with report.progress(len(todo)) as advance, blas_threads(threads):
         try:
             for (number, job, _), rows in workers.each(tasks, _work, processes, over):
                 if isinstance(rows, workers.Ended):
@@ -275,7 +275,7 @@ def in_processes(todo: list[Job], budget: float | None, start: float, processes:
 
 
 @contextlib.contextmanager
-def _blas_threads(count: int) -> Iterator[None]:
+def blas_threads(count: int) -> Iterator[None]:
     """Processes started meanwhile multiply matrices with so many threads each, unless the environment says otherwise."""
     given = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = given or str(count)

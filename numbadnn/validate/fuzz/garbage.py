@@ -1,21 +1,16 @@
-"""Random problems on every implementation against the reference, and random garbage that must raise cleanly.
+"""Random calls by Hypothesis, which makes a failure small: good ones against the reference, and garbage that must raise cleanly.
 
-``fuzz_problems`` draws a call of a public function (shapes, strides, alignment, dtypes, options); every implementation for the
-device is held to the contract on the problem that the function makes of it. ``garbage()`` draws a good call and spoils one
-argument: it must work, or raise ValueError, TypeError or one of the library's own errors that names an argument or shows the
-value, and leave the arrays as they were. ``python -m numbadnn.validate.fuzz --seconds 60 --seed 0`` (``make fuzz``) runs both
-until the time is over.
+``calls()`` draws a call of a public function; every implementation for the device is held to the contract on the problem that
+the function makes of it. ``garbage()`` draws a good call and spoils one argument: it must work, or raise ValueError, TypeError
+or one of the library's own errors that names an argument or shows the value, and leave the arrays as they were.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import inspect
 import math
 import re
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -31,12 +26,11 @@ from numbadnn.problem import Policy
 from numbadnn.registry import FAMILY, implementations
 from numbadnn.validate.check import Row, Subject, judge
 from numbadnn.validate.determinism import fingerprint
-from numbadnn.validate.fuzz_problems import Call, calls, composed, problem_of
+from numbadnn.validate.fuzz.draws import COMPOSED, Call, composed, draw, problem_of
+from numbadnn.validate.fuzz.picks import Drawn
 from numbadnn.validate.oracle import Trial
 
 BACKENDS = {-1: ("cpu",), 0: ("numba", "cudnn")}
-#: functions of two operations
-COMPOSED = ("spatialtf", "separable_conv2d", "separable_conv3d")
 #: what is drawn
 COVERED = {
     *FAMILY, "corr_mm", "corr_mm_grad_inputs", "corr_mm_grad_weights", "corr3d_mm", "corr3d_mm_grad_inputs",
@@ -44,6 +38,12 @@ COVERED = {
 }  # fmt: skip
 #: more multiplications than this take the NumPy reference too long
 MOST_WORK = 2_000_000
+
+
+@st.composite
+def calls(draw_one: Any) -> Call:
+    """A call of a function of any family."""
+    return draw(Drawn(draw_one))
 
 
 def hold(call: Call, device: int) -> int:
@@ -106,12 +106,12 @@ class Spoiled(NamedTuple):
 
 
 @st.composite
-def garbage(draw: Any) -> Spoiled:
-    call = draw(calls())
+def garbage(draw_one: Any) -> Spoiled:
+    call = draw_one(calls())
     parameters = inspect.signature(getattr(numbadnn, call.function)).parameters.values()
     named = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} | set(call.keywords)
     places = [*range(len(call.arrays) + len(call.others)), *sorted(named)]
-    return Spoiled(call, draw(st.sampled_from(places)), draw(st.integers(0, len(GARBAGE) - 1)))
+    return Spoiled(call, draw_one(st.sampled_from(places)), draw_one(st.integers(0, len(GARBAGE) - 1)))
 
 
 def survive(spoiled: Spoiled) -> bool:
@@ -150,7 +150,7 @@ def _says(message: str, bad: Any) -> bool:
     return shown or bool(_argument_names().search(message))
 
 
-# ---- the command -----------------------------------------------------------------------------------------------------
+# ---- rounds -----------------------------------------------------------------------------------------------------
 
 
 def run_once(number: int, examples: int, device: int, over: Callable[[], bool] = lambda: False) -> dict[str, int]:
@@ -198,40 +198,3 @@ def run_once(number: int, examples: int, device: int, over: Callable[[], bool] =
     problems()
     spoil()
     return counts
-
-
-def main() -> int:
-    from contextlib import nullcontext
-
-    from numbadnn.call import info
-    from numbadnn.gpu.context import ensure_context
-
-    parser = argparse.ArgumentParser(
-        prog="fuzz", description="Random problems and random garbage until the time is over."
-    )
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=0, help="the first seed; every round takes the next")
-    parser.add_argument("--examples", type=int, default=100, help="problems, and spoiled calls, a round")
-    options = parser.parse_args()
-    begin, number = time.perf_counter(), options.seed
-    total = dict.fromkeys(("problems", "runs", "spoiled", "raised"), 0)
-
-    def over() -> bool:
-        return time.perf_counter() - begin > options.seconds
-
-    device = 0 if info.gpus() else -1
-    with ensure_context(0) if device == 0 else nullcontext():
-        while not over():
-            try:
-                found = run_once(number, options.examples, device, over)
-            except AssertionError as error:
-                print(f"seed {number}: {error}")
-                return 1
-            total = {name: total[name] + found[name] for name in total}
-            number += 1
-    print(f"seeds {options.seed} to {number - 1}: " + ", ".join(f"{count} {name}" for name, count in total.items()))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

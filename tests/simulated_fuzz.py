@@ -1,0 +1,39 @@
+"""Random problems in the CUDA simulator, through all that a GPU has: its memory, its streams, the public functions."""
+
+import pytest
+from host_driver import install
+from reporting import end, report
+
+from numbadnn.kernels.lang import access
+from numbadnn.registry import FAMILY
+from numbadnn.validate.fuzz import places, rounds
+
+#: what the simulator computes in a moment
+QUICK = ("softmax", "pool", "norm", "dropout", "upsample")
+
+
+def everywhere() -> list[tuple[int, int]]:
+    return [(0, 1 << 64)]
+
+
+def main() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        install(patch)
+        patch.setattr(access, "MEMORY", everywhere())
+        patch.setattr(places, "on_simulator", lambda *a: places.gpu(0)(*a))
+        patch.setattr(rounds, "CHUNK", 1)
+        for backend in ("numba", "auto"):
+            done: set[str] = set()
+            for number in range(300):
+                problem = rounds.drawn(3, number)
+                if problem is None or FAMILY[problem.op] not in QUICK or problem.op in done:
+                    continue
+                done.add(problem.op)
+                tally = rounds.run(rounds.Task(backend, 0, 3, number, number + 1))
+                right = sum(count for (_, _, kind), count in tally.verdicts.items() if kind == "right")
+                report(f"{backend} {problem}", not tally.findings and right > 0, "\n".join(map(str, tally.findings)))
+            report(f"{backend} every operation of {', '.join(QUICK)}", len(done) == 12, sorted(done))
+    end()
+
+
+main()

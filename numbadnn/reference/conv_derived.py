@@ -6,17 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.reference.conv import (
-    Float64,
-    _agree,
-    _count,
-    _float64,
-    _forward,
-    _grad_inputs,
-    _grad_weights,
-    _Parameters,
-    conv2d,
-)
+from numbadnn.reference.conv import _forward, _grad_inputs, _grad_weights, conv2d
+from numbadnn.reference.conv_geometry import Float64, _agree, _count, _float64, _Parameters
 
 ONES = (1, 1, 1)
 

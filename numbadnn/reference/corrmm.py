@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numbadnn.reference.conv import (
-    Float64,
-    Sizes,
-    _count,
-    _counts,
-    _float64,
-    _forward,
-    _grad_inputs,
-    _grad_weights,
-    _padding,
-    _Parameters,
-)
+from numbadnn.reference.conv import _forward, _grad_inputs, _grad_weights
+from numbadnn.reference.conv_geometry import Float64, Sizes, _count, _counts, _float64, _padding, _Parameters
 
 ONES = (1, 1, 1)
 

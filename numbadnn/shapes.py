@@ -18,133 +18,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from numbadnn.parameters import as_int, listed, positive_ints, whole
+from numbadnn.parameters import as_int
+from numbadnn.shape_arguments import (
+    axis_modes,
+    axis_padding,
+    kernel_shape_of,
+    known_ints,
+    shape_of,
+    size_or_none,
+    step_or_none,
+)
 
-Pair = tuple[int, int]
 Shape = Sequence[int | None]
 T = TypeVar("T")
-
-BORDER_NAMES = ("valid", "full", "half")
-
-
-# ---- arguments -------------------------------------------------------------------------------------------------------
-
-
-def _known_ints(name: str, values: Any, length: int) -> tuple[int | None, ...]:
-    """A tuple of ``length`` integers >= 1, where an entry may be None, which is not known."""
-    if not isinstance(values, (tuple, list)):
-        return positive_ints(name, values, length)
-    checked = positive_ints(name, [1 if v is None else v for v in values], length)
-    return tuple(None if v is None else n for v, n in zip(values, checked, strict=True))
-
-
-def _size(name: str, value: Any) -> int | None:
-    """A size that may be None, or be negative, as what was computed may; ValueError for what is no integer."""
-    try:
-        return None if value is None else whole(value)
-    except TypeError:
-        raise ValueError(f"{name}: expected an integer or None, got {value!r}") from None
-
-
-def _step(name: str, value: Any) -> int | None:
-    """A stride or dilation that may be None."""
-    return None if value is None else as_int(name, value, 1)
-
-
-def _shape(name: str, values: Any) -> tuple[int | None, ...]:
-    """A shape whose entries may be None, from a sequence or vector; else ValueError."""
-    given = listed(values)
-    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
-        raise ValueError(f"{name}: expected a tuple of integers or None, got {values!r}")
-    return tuple(_size(name, v) for v in given)
-
-
-def _kernel_shape(values: Any, convdim: int) -> tuple[int | None, ...]:
-    """The shape of a kernel of so many spatial axes, shared or unshared; else ValueError."""
-    kernel = _shape("kernel_shape", values)
-    if len(kernel) not in (convdim + 2, 2 * convdim + 2):
-        raise ValueError(
-            f"kernel_shape: expected {convdim + 2} entries, or {2 * convdim + 2} (unshared), got {tuple(kernel)}"
-        )
-    return kernel
-
-
-def _axis_modes(border_mode: Any, convdim: int) -> tuple[Any, ...]:
-    """One border mode for each axis: a name or an integer stands for every axis, a tuple has one entry an axis."""
-    if border_mode is None:
-        return (None,) * convdim
-    if isinstance(border_mode, str):
-        if border_mode not in BORDER_NAMES:
-            raise ValueError(
-                f"invalid border_mode {border_mode!r}: expected 'valid', 'full', 'half', an integer or a tuple of "
-                f"length {convdim} of integers or pairs of integers"
-            )
-        return (border_mode,) * convdim
-    if isinstance(border_mode, tuple):
-        if len(border_mode) != convdim:
-            raise ValueError(f"invalid border_mode {border_mode!r}, which must be a tuple of length {convdim}")
-        for mode in border_mode:
-            if isinstance(mode, str):
-                raise ValueError(f"invalid border_mode {border_mode!r}: expected integers or pairs, got {mode!r}")
-        return border_mode
-    if isinstance(border_mode, list):
-        raise ValueError(f"invalid border_mode {border_mode!r}: expected a name, an integer or a tuple, got a list")
-    return (as_int("border_mode", border_mode, 0),) * convdim
-
-
-def _axis_padding(mode: Any, dilated: int) -> Pair:
-    """Zeros added on the left and on the right of one axis; ``dilated`` is the extent of the dilated kernel."""
-    if isinstance(mode, str) and mode in BORDER_NAMES:
-        pad = {"valid": 0, "full": dilated - 1, "half": dilated // 2}[mode]
-        return pad, pad
-    if isinstance(mode, tuple):
-        if len(mode) != 2:
-            raise ValueError(f"invalid border_mode: expected a pair (left, right) for one axis, got {mode!r}")
-        return as_int("border_mode", mode[0], 0), as_int("border_mode", mode[1], 0)
-    if isinstance(mode, str):
-        raise ValueError(f"invalid border_mode {mode!r}: expected 'valid', 'full', 'half', an integer or a pair")
-    pad = as_int("border_mode", mode, 0)
-    return pad, pad
-
-
-def padding_pairs(border_mode: Any, kernel_shape: Sequence[int], dilation: Any = None) -> tuple[Pair, ...]:
-    """The zeros added before and after each spatial axis, ``((left, right), ...)``.
-
-    ``kernel_shape`` are the spatial sizes of the kernel *before* dilation. ValueError for a list, an unknown name, a
-    negative number, a tuple that has not one entry (integer or pair) for each axis.
-
-    >>> padding_pairs("half", (3, 4), (2, 1))
-    ((2, 2), (2, 2))
-    >>> padding_pairs((1, (0, 2)), (3, 3))
-    ((1, 1), (0, 2))
-    """
-    convdim = len(kernel_shape)
-    if border_mode is None:
-        raise ValueError("border_mode: expected 'valid', 'full', 'half', an integer or a tuple, got None")
-    sizes = positive_ints("kernel shape", tuple(kernel_shape), convdim)
-    steps = (1,) * convdim if dilation is None else positive_ints("filter_dilation", dilation, convdim)
-    modes = _axis_modes(border_mode, convdim)
-    return tuple(_axis_padding(m, (k - 1) * d + 1) for m, k, d in zip(modes, sizes, steps, strict=True))
-
-
-def border_mode_to_pad(mode: Any, convdim: int, kshp: Sequence[int]) -> tuple[Pair, ...]:
-    """The padding of each axis as ``convdim`` pairs, ``kshp`` being the kernel's sizes *already dilated*.
-
-    As in Theano a bare integer is refused (ValueError), although its documents allow it: give a tuple, or call
-    ``padding_pairs``. A tuple of another length is a ValueError, an entry that is no pair a NotImplementedError.
-
-    >>> border_mode_to_pad("full", 2, (3, 5))
-    ((2, 2), (4, 4))
-    """
-    if not isinstance(mode, tuple | str):
-        raise ValueError(
-            f"invalid border_mode {mode!r}: expected 'valid', 'full', 'half' or a tuple of length {convdim}"
-        )
-    sizes = positive_ints("kshp", kshp, as_int("convdim", convdim, 1))
-    modes = _axis_modes(mode, len(sizes))
-    if any(isinstance(m, tuple) and len(m) != 2 for m in modes):
-        raise NotImplementedError(f"border_mode: expected integers or pairs of integers, got {mode!r}")
-    return tuple(_axis_padding(m, k) for m, k in zip(modes, sizes, strict=True))
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
@@ -160,12 +46,12 @@ def get_conv_shape_1axis(
     >>> get_conv_shape_1axis(12, 5, "half", 1, 2)
     12
     """
-    i, k = _size("image_shape", image_shape), _size("kernel_shape", kernel_shape)
-    s, d = _step("subsample", subsample), _step("dilation", dilation)
+    i, k = size_or_none("image_shape", image_shape), size_or_none("kernel_shape", kernel_shape)
+    s, d = step_or_none("subsample", subsample), step_or_none("dilation", dilation)
     if i is None or k is None or border_mode is None or s is None or d is None:
         return None
     dilated = (k - 1) * d + 1
-    left, right = _axis_padding(border_mode, dilated)
+    left, right = axis_padding(border_mode, dilated)
     return (i + left + right - dilated) // s + 1
 
 
@@ -180,9 +66,9 @@ def get_conv_output_shape(
     >>> get_conv_output_shape((3, 2, 12, 9), (4, 2, 5, 6), "half", (1, 2), (2, 1))
     (3, 4, 12, 5)
     """
-    image = _shape("image_shape", image_shape)
+    image = shape_of("image_shape", image_shape)
     axes = _axes("image_shape", image, border_mode, subsample, filter_dilation)
-    kernel = _kernel_shape(kernel_shape, len(axes))
+    kernel = kernel_shape_of(kernel_shape, len(axes))
     sizes = zip(image[2:], kernel[-len(axes) :], axes, strict=True)
     return (image[0], kernel[0], *(get_conv_shape_1axis(i, k, *axis) for i, k, axis in sizes))
 
@@ -194,9 +80,9 @@ def _axes(
     convdim = len(shape) - 2
     if convdim < 1:
         raise ValueError(f"{name}: expected (batch, channels, sizes...), got {tuple(shape)!r}")
-    steps = _known_ints("filter_dilation", (1,) * convdim if filter_dilation is None else filter_dilation, convdim)
-    modes = _axis_modes(border_mode, convdim)
-    return list(zip(modes, _known_ints("subsample", subsample, convdim), steps, strict=True))
+    steps = known_ints("filter_dilation", (1,) * convdim if filter_dilation is None else filter_dilation, convdim)
+    modes = axis_modes(border_mode, convdim)
+    return list(zip(modes, known_ints("subsample", subsample, convdim), steps, strict=True))
 
 
 def conv_flops(
@@ -214,9 +100,9 @@ def conv_flops(
     >>> conv_flops((1, 64, 56, 56), (64, 64, 3, 3), "half")
     231211008
     """
-    image = _known("image_shape", _shape("image_shape", image_shape))
+    image = _known("image_shape", shape_of("image_shape", image_shape))
     convdim = len(image) - 2
-    kernel = _known("kernel_shape", _kernel_shape(kernel_shape, convdim))
+    kernel = _known("kernel_shape", kernel_shape_of(kernel_shape, convdim))
     stride, groups = (1,) * convdim if subsample is None else subsample, as_int("num_groups", num_groups, 1)
     channels = groups * kernel[-convdim - 1]
     if channels != image[1]:
@@ -256,11 +142,11 @@ def get_conv_gradweights_shape_1axis(
     >>> get_conv_gradweights_shape_1axis(12, 8, "valid", 1, 2)
     3
     """
-    i, o = _size("image_shape", image_shape), _size("top_shape", top_shape)
-    s, d = _step("subsample", subsample), _step("dilation", dilation)
+    i, o = size_or_none("image_shape", image_shape), size_or_none("top_shape", top_shape)
+    s, d = step_or_none("subsample", subsample), step_or_none("dilation", dilation)
     if i is None or o is None or border_mode is None or s is None or d is None:
         return None
-    left, right = _axis_padding(border_mode, 1)  # a name other than full and half does not depend on the kernel
+    left, right = axis_padding(border_mode, 1)  # a name other than full and half does not depend on the kernel
     if s != 1 or border_mode == "half":
         return None
     reach = o - i if border_mode == "full" else i + left + right - o
@@ -289,7 +175,7 @@ def get_conv_gradweights_shape(
     >>> get_conv_gradweights_shape((3, 4, 9, 9), (3, 6, 5, 4), "valid", (1, 1), num_groups=2)
     (6, 2, 5, 6)
     """
-    image, top = _shape("image_shape", image_shape), _shape("top_shape", top_shape)
+    image, top = shape_of("image_shape", image_shape), shape_of("top_shape", top_shape)
     axes = _axes("image_shape", image, border_mode, subsample, filter_dilation)
     groups = as_int("num_groups", num_groups, 1)
     if unshared and len(axes) != 2:
@@ -315,12 +201,12 @@ def get_conv_gradinputs_shape_1axis(
     >>> get_conv_gradinputs_shape_1axis(3, 8, "valid", 1, 2)
     12
     """
-    k, o = _size("kernel_shape", kernel_shape), _size("top_shape", top_shape)
-    s, d = _step("subsample", subsample), _step("dilation", dilation)
+    k, o = size_or_none("kernel_shape", kernel_shape), size_or_none("top_shape", top_shape)
+    s, d = step_or_none("subsample", subsample), step_or_none("dilation", dilation)
     if k is None or o is None or border_mode is None or s is None or d is None:
         return None
     dilated = (k - 1) * d + 1
-    left, right = _axis_padding(border_mode, dilated)
+    left, right = axis_padding(border_mode, dilated)
     return o + dilated - 1 - left - right if s == 1 else None
 
 
@@ -340,9 +226,9 @@ def get_conv_gradinputs_shape(
     >>> get_conv_gradinputs_shape((6, 2, 5, 6), (3, 6, 5, 4), "valid", (1, 1), num_groups=2)
     (3, 4, 9, 9)
     """
-    top = _shape("top_shape", top_shape)
+    top = shape_of("top_shape", top_shape)
     axes = _axes("top_shape", top, border_mode, subsample, filter_dilation)
-    kernel = _kernel_shape(kernel_shape, len(axes))
+    kernel = kernel_shape_of(kernel_shape, len(axes))
     channels = kernel[-len(axes) - 1]
     groups = as_int("num_groups", num_groups, 1)
     sizes = zip(kernel[-len(axes) :], top[2:], axes, strict=True)
@@ -367,7 +253,7 @@ def check_conv_gradinputs_shape(
     True
     """
     image, kernel, output = (
-        _shape(name, shape)
+        shape_of(name, shape)
         for name, shape in (
             ("image_shape", image_shape),
             ("kernel_shape", kernel_shape),
@@ -393,7 +279,7 @@ def assert_conv_shape(shape: Shape) -> tuple[Any, ...]:
     >>> assert_conv_shape((0, 4, 1, 1))
     (0, 4, 1, 1)
     """
-    sizes = _shape("shape", shape)
+    sizes = shape_of("shape", shape)
     for axis, size in enumerate(sizes):
         if size is not None and (size < 0 or (axis >= 2 and size == 0)):
             bound = "< 0" if axis < 2 else "<= 0"
@@ -412,7 +298,7 @@ def assert_shape(x: T, expected_shape: Shape | None, msg: str = "Unexpected shap
     """
     if expected_shape is None:
         return x
-    expected_shape = _shape("expected_shape", expected_shape)
+    expected_shape = shape_of("expected_shape", expected_shape)
     if all(e is None for e in expected_shape):
         return x
     if not hasattr(x, "shape"):

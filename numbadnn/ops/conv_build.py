@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numbadnn import config, dispatch, parameters, shapes
+from numbadnn import config, dispatch, parameters, shape_arguments, shapes
 from numbadnn.arrays import View
 from numbadnn.call.operands import input_spec, output_spec, result_dtype
 from numbadnn.dispatch import Request
@@ -320,9 +320,9 @@ def _frames_padding(border_mode: Any, kernel: tuple[int, ...]) -> tuple[tuple[in
     modes = (border_mode,) * 3 if isinstance(border_mode, str) else border_mode
     if isinstance(modes, tuple) and "same" in modes:
         raise NotImplementedError(f"border_mode: 'same' is not implemented, use 'half', got {border_mode!r}")
-    if not isinstance(modes, tuple) or len(modes) != 3 or any(m not in shapes.BORDER_NAMES for m in modes):
+    if not isinstance(modes, tuple) or len(modes) != 3 or any(m not in shape_arguments.BORDER_NAMES for m in modes):
         raise ValueError(
-            f"border_mode: expected one of {', '.join(shapes.BORDER_NAMES)}, or a tuple of three of them (time, rows, "
+            f"border_mode: expected one of {', '.join(shape_arguments.BORDER_NAMES)}, or a tuple of three of them (time, rows, "
             f"columns), got {border_mode!r}"
         )
     pairs = (shapes.padding_pairs(m, (k,)) for m, k in zip(modes, kernel, strict=True))

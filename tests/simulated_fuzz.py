@@ -4,12 +4,18 @@ import pytest
 from host_driver import install
 from reporting import end, report
 
+from numbadnn import cases
 from numbadnn.kernels.lang import access
 from numbadnn.registry import FAMILY
-from numbadnn.validate.fuzz import places, rounds
+from numbadnn.validate.fuzz import places, rounds, trials
 
 #: what the simulator computes in a moment
 QUICK = ("softmax", "pool", "norm", "dropout", "upsample")
+#: a destination that new arrays would not be like; and one that is not dense
+LINES = (
+    "dropout x=float32:2x3x4x4:nhwc y=float32:2x3x4x4 p=0.5",
+    "dropout x=float32:4x4 y=float32:4x4:16,2 p=0.5",
+)
 
 
 def everywhere() -> list[tuple[int, int]]:
@@ -32,6 +38,11 @@ def main() -> None:
                 tally = rounds.run(rounds.Task(backend, 0, 3, number, number + 1))
                 right = sum(count for (_, _, kind), count in tally.verdicts.items() if kind == "right")
                 report(f"{backend} {problem}", not tally.findings and right > 0, "\n".join(map(str, tally.findings)))
+            for line in LINES:
+                (found,) = (
+                    v for v in trials.examine(trials.Subject(cases.parse(line), 2), backend, 0) if v.kind != "refused"
+                )
+                report(f"{backend} {line}", found.kind == "right", found)
             report(f"{backend} every operation of {', '.join(QUICK)}", len(done) == 12, sorted(done))
     end()
 

@@ -67,6 +67,23 @@ def test_what_is_right_passes(line: str) -> None:
     assert row.exact is (True if line.startswith("conv") else None)
 
 
+def test_how_often_each_was_run_is_said() -> None:
+    rows = [judged(), judged(None, SOFTMAX), Row("a", "i", "p", "refused", "takes no Tuesdays")]
+    assert {row.runs for row in rows} == {3, 0}
+    assert "  3 runs, same bits: 2 results\n" in report.summary(rows, 1.0) + "\n"
+    rows[1].same_bits = False
+    assert "  3 runs, same bits: 1 results; other bits: 1\n" in report.summary(rows, 1.0)
+
+
+def test_networks_of_several_layers_are_validated() -> None:
+    problems = [case.problem() for case in cases.find(["validate"]) if case.op.startswith("rnn_")]
+    for op in ("rnn_forward", "rnn_backward"):
+        networks = [p.network for p in problems if p.op == op]
+        assert {1, 2, 3, 4} <= {n.num_layers for n in networks}
+        assert {n.rnn_mode for n in networks if n.num_layers > 1} >= {"lstm", "gru", "rnn_tanh"}
+        assert any(n.num_layers == 3 and n.directions == 2 for n in networks)
+
+
 @pytest.mark.parametrize("line", (CONV, SOFTMAX))
 def test_one_element_beyond_the_bound_is_a_mismatch(line: str) -> None:
     problem = cases.parse(line)

@@ -113,13 +113,28 @@ characters/gru  gru      T=1000 N=8 in=128 hidden=128 layers=1       small=T=40,
 elman/tanh      rnn_tanh T=200 N=64 in=256 hidden=256 layers=1       small=T=20,N=8,hidden=64
 """
 
+#: several layers, whose launches follow one another: steps of a launch each, and all steps in one
+_STACKED = """
+stacked/lstm3-both  lstm     T=20 N=16 in=40 hidden=100 layers=3 both  small=T=5,N=3,hidden=10
+stacked/gru2-step   gru      T=1  N=1  in=2  hidden=1   layers=2       small=T=1
+stacked/gru4        gru      T=30 N=8  in=17 hidden=33  layers=4       small=T=4,N=2,hidden=9
+stacked/lstm2-256   lstm     T=25 N=64 in=64 hidden=256 layers=2 both  small=T=4,N=4,hidden=32
+stacked/tanh3       rnn_tanh T=50 N=2  in=8  hidden=17  layers=3 both  small=T=6
+"""
+
 
 def _in_use() -> Iterator[Case]:
-    for name, words, fields in table(_IN_USE):
+    """Networks, and stacks of layers, which are not timed: what they show is that launches follow one another."""
+    yield from _networks(_IN_USE, frozenset({"validate", "bench"}), ("float32", "float16"))
+    yield from _networks(_STACKED, frozenset({"validate"}), ("float32", "float64"))
+
+
+def _networks(lines: str, tags: frozenset[str], dtypes: tuple[str, ...]) -> Iterator[Case]:
+    for name, words, fields in table(lines):
         mode, flags = words[0], words[1:]
         changes = [word.partition("=") for word in fields.pop("small").split(",")]
         small = {**fields, **{key: value for key, _, value in changes}}
         for op, short in (("rnn_forward", "forward"), ("rnn_backward", "backward")):
-            for dtype in ("float32", "float16"):
+            for dtype in dtypes:
                 full, less = (_problem(op, dtype, mode, flags, {**f, "grads": "dy"}) for f in (fields, small))
-                yield Case(f"{name}/{short}/{dtype}", full, frozenset({"validate", "bench"}), less)
+                yield Case(f"{name}/{short}/{dtype}", full, tags, less)

@@ -42,7 +42,10 @@ def policy_in_force(op: str, device: int) -> Policy:
 
 @dataclass
 class Row:
-    """``status``: ok, mismatch, refused, error, skipped or "not run". ``exact``: integers to the bit (None: not a direct sum)."""
+    """``status``: ok, mismatch, refused, error, skipped or "not run". ``exact``: integers to the bit (None: not a direct sum).
+
+    ``same_bits``: of all ``runs``.
+    """
 
     case: str
     impl: str
@@ -54,6 +57,7 @@ class Row:
     ulp: int | None = None
     exact: bool | None = None
     same_bits: bool | None = None
+    runs: int = 0
     arithmetic: str = ""
     time_us: float = 0.0
     speed: float = 0.0
@@ -98,7 +102,7 @@ def judge(row: Row, impl: Impl, subject: Subject, policy: Policy, timed: bool) -
     arithmetic = outcome.executable.arithmetic
     found = trial.compare(outcome.results, arithmetic, outcome.executable.summation)
     row.arithmetic, row.worst, row.where, row.ulp = arithmetic, found.worst, found.where, found.ulp
-    row.same_bits = outcome.same_bits
+    row.same_bits, row.runs = outcome.same_bits, RUNS
     row.facts = {k: str(v) for k, v in outcome.executable.facts.items()}
     row.time_us = outcome.time_us
     row.speed, row.speed_unit = speed(problem, outcome.time_us)

@@ -89,6 +89,7 @@ def check(op: str, arrays: tuple[np.ndarray, ...], backend: str) -> Row:
     row.impl, row.arithmetic, row.problem = last.impl, last.arithmetic, last.problem
     found = Trial(plan.problem, arrays).compare(results[0], last.arithmetic, last.summation)
     row.worst, row.where, row.ulp, row.same_bits = found.worst, found.where, found.ulp, same_bits(results)
+    row.runs = RUNS
     row.time_us = min(times) if backend == "cpu" else 0.0  # copying back is no part of a kernel's time
     row.speed, row.speed_unit = speed(plan.problem, row.time_us)
     wrong = [] if found.ok else [str(found)]

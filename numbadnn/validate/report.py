@@ -78,7 +78,7 @@ def summary(rows: list[Row], seconds: float, total: int = 0) -> str:
     text = (
         ", ".join(f"{counts[status]} {word}" for status, word in words.items() if counts[status]) or "nothing was run"
     )
-    lines = [f"{text}; {seconds:.0f} s"]
+    lines = [f"{text}; {seconds:.0f} s", *_repeated(rows)]
     why = collections.Counter(
         (row.status, row.reason.splitlines()[0]) for row in rows if row.status in ("refused", "skipped", NOT_RUN)
     )
@@ -90,6 +90,17 @@ def summary(rows: list[Row], seconds: float, total: int = 0) -> str:
     if left_out(rows):
         lines.append(f"incomplete: {left_out(rows)} of {total} not run")
     return "\n".join(lines)
+
+
+def _repeated(rows: list[Row]) -> list[str]:
+    """How many results were computed several times, and whether their bits were the same."""
+    runs = sorted({row.runs for row in rows if row.runs})
+    found = collections.Counter((row.runs, row.same_bits) for row in rows if row.runs)
+    return [
+        f"  {n} runs, same bits: {found[n, True]} results"
+        + (f"; other bits: {found[n, False]}" if found[n, False] else "")
+        for n in runs
+    ]
 
 
 def details(rows: list[Row]) -> str:

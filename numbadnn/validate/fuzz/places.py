@@ -176,8 +176,8 @@ class Gpu:
         """Copy new arrays to where results are looked for; what was not written there stays NaN."""
         results = results if isinstance(results, tuple) else (results,)
         for array, spec, room, b in zip(results, problem.outputs, rooms, outputs, strict=True):
-            if (tuple(array.shape), array.dtype, tuple(array.strides)) != (spec.shape, spec.dtype, spec.strides):
-                raise AssertionError(f"expected a result {spec}, got {array.dtype} {array.shape} {array.strides}")
+            if (tuple(array.shape), array.dtype) != (spec.shape, spec.dtype):
+                raise AssertionError(f"expected a result {spec}, got {array.dtype} {array.shape}")
             nbytes = (spec.span[1] + 1) * spec.itemsize
             self.check(self.driver.cuMemcpyDtoDAsync(room + b.offset, array.memory.address, nbytes, stream))
 

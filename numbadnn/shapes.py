@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from numbadnn.parameters import as_int
+from numbadnn.parameters import as_int, positive_ints
 from numbadnn.shape_arguments import (
     axis_modes,
     axis_padding,
@@ -31,6 +31,49 @@ from numbadnn.shape_arguments import (
 
 Shape = Sequence[int | None]
 T = TypeVar("T")
+
+
+# ---- padding ---------------------------------------------------------------------------------------------------------
+
+
+def padding_pairs(border_mode: Any, kernel_shape: Sequence[int], dilation: Any = None) -> tuple[Pair, ...]:
+    """The zeros added before and after each spatial axis, ``((left, right), ...)``.
+
+    ``kernel_shape`` are the spatial sizes of the kernel *before* dilation. ValueError for a list, an unknown name, a
+    negative number, a tuple that has not one entry (integer or pair) for each axis.
+
+    >>> padding_pairs("half", (3, 4), (2, 1))
+    ((2, 2), (2, 2))
+    >>> padding_pairs((1, (0, 2)), (3, 3))
+    ((1, 1), (0, 2))
+    """
+    convdim = len(kernel_shape)
+    if border_mode is None:
+        raise ValueError("border_mode: expected 'valid', 'full', 'half', an integer or a tuple, got None")
+    sizes = positive_ints("kernel shape", tuple(kernel_shape), convdim)
+    steps = (1,) * convdim if dilation is None else positive_ints("filter_dilation", dilation, convdim)
+    modes = axis_modes(border_mode, convdim)
+    return tuple(axis_padding(m, (k - 1) * d + 1) for m, k, d in zip(modes, sizes, steps, strict=True))
+
+
+def border_mode_to_pad(mode: Any, convdim: int, kshp: Sequence[int]) -> tuple[Pair, ...]:
+    """The padding of each axis as ``convdim`` pairs, ``kshp`` being the kernel's sizes *already dilated*.
+
+    As in Theano a bare integer is refused (ValueError), although its documents allow it: give a tuple, or call
+    ``padding_pairs``. A tuple of another length is a ValueError, an entry that is no pair a NotImplementedError.
+
+    >>> border_mode_to_pad("full", 2, (3, 5))
+    ((2, 2), (4, 4))
+    """
+    if not isinstance(mode, tuple | str):
+        raise ValueError(
+            f"invalid border_mode {mode!r}: expected 'valid', 'full', 'half' or a tuple of length {convdim}"
+        )
+    sizes = positive_ints("kshp", kshp, as_int("convdim", convdim, 1))
+    modes = axis_modes(mode, len(sizes))
+    if any(isinstance(m, tuple) and len(m) != 2 for m in modes):
+        raise NotImplementedError(f"border_mode: expected integers or pairs of integers, got {mode!r}")
+    return tuple(axis_padding(m, k) for m, k in zip(modes, sizes, strict=True))
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import numpy as np
 
 from numbadnn.parameters import as_int, positive_ints
 from numbadnn.shape_arguments import (
+    Pair,
     axis_modes,
     axis_padding,
     kernel_shape_of,

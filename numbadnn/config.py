@@ -249,14 +249,23 @@ def using(**options: Any) -> Iterator[Options]:
         for name, value in options.items()
     }
     inner = _set_by(current(), values)  # before anything is set: a wrong value of the environment raises here
-    _blocks.set((*_blocks.get(), values))
-    _using.set(inner)
     try:
-        yield current()
-    finally:  # which need not be the innermost: a generator's block may end within one that began later
-        left = tuple(block for block in _blocks.get() if block is not values)
-        _blocks.set(left)
-        _using.set(functools.reduce(_set_by, left, from_environment()) if left else None)
+        try:
+            _blocks.set((*_blocks.get(), values))
+            _using.set(inner)
+            yield inner
+        finally:
+            _end(values)
+    except BaseException:  # once more: it may be Ctrl-C, in the end itself
+        _end(values)
+        raise
+
+
+def _end(values: dict[str, Any]) -> None:
+    """End a block, which need not be the innermost: a generator's may end within one that began later."""
+    left = tuple(block for block in _blocks.get() if block is not values)
+    _using.set(functools.reduce(_set_by, left, from_environment()) if left else None)
+    _blocks.set(left)
 
 
 def _set_by(options: Options, values: dict[str, Any]) -> Options:

@@ -57,8 +57,12 @@ def ensure_context(device: int) -> Iterator[int]:
             f"expected the primary context of CUDA device {device} on this thread, got context {before:#x} that is no "
             "device's primary context (made with cuCtxCreate); pop it before the call"
         )
-    _driver.call("cuCtxSetCurrent", wanted)
     try:
-        yield wanted
-    finally:
+        try:
+            _driver.call("cuCtxSetCurrent", wanted)
+            yield wanted
+        finally:
+            _driver.call("cuCtxSetCurrent", before)
+    except BaseException:  # once more: it may be Ctrl-C, in the end itself
         _driver.call("cuCtxSetCurrent", before)
+        raise

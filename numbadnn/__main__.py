@@ -21,6 +21,9 @@ from numbadnn.config import from_environment
 from numbadnn.errors import NumbaDNNError
 from numbadnn.host.files import as_json
 
+#: ``--jobs`` at most: more is a slip of the hand
+MOST_PROCESSES = 1024
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="numbadnn", description="Deep-learning primitives on any array.")
@@ -116,6 +119,8 @@ def _file(text: str) -> str:
 def _processes(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number of processes, at least 1, got {text}")
+    if int(text) > MOST_PROCESSES:
+        raise argparse.ArgumentTypeError(f"expected {MOST_PROCESSES} processes at most, got {text}")
     return int(text)
 
 

@@ -247,7 +247,7 @@ class Intercepted(BaseException):
 
 def intercept(wanted: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     backend = kwargs.pop("backend", None)
-    if _takes_backend(function):
+    if _takes_backend(function) and not isinstance(function, type):  # RNNBlock: what it computes is its methods'
         try:
             function(*args, **kwargs, backend=Intercept(wanted, backend))
         except Intercepted as caught:

@@ -168,6 +168,7 @@ def test_an_empty_file_of_data_is_wrong_usage(tmp_path: Path, capsys: pytest.Cap
         (("validate", "--determinism", "--jobs", "0"), "at least 1, got 0"),
         (("validate", "--determinism", "--jobs", "-3"), "at least 1, got -3"),
         (("tune", "--jobs", "two"), "at least 1, got two"),
+        (("tune", "--jobs", "9" * 20), "1024 processes at most, got 999"),
         (("validate", "softmax", "--jobs", "0"), "at least 1, got 0"),
         (("validate", "--compare", "a", "b", "--backend", "cpu"), "two files, got --backend too"),
         (("validate", "--determinism", "--data", "x.npy"), "--determinism: expected cases"),

@@ -127,15 +127,18 @@ def explanations(names: list[str]) -> list[Any]:
 
     from numbadnn import cases
     from numbadnn.call import explanation
+    from numbadnn.call.operands import check_memory
     from numbadnn.gpu.context import ensure_context
     from numbadnn.validate.check import policy_in_force
 
     device = 0 if gpus() else -1
     with ensure_context(0) if gpus() else nullcontext():
-        return [
-            explanation.explain(case.problem(), policy_in_force(case.op, device), config.current())
-            for case in cases.find(names)
-        ]
+        found = []
+        for case in cases.find(names):
+            problem = case.problem()
+            check_memory(problem.outputs, device)
+            found.append(explanation.explain(problem, policy_in_force(case.op, device), config.current()))
+        return found
 
 
 def collect() -> dict[str, Any]:

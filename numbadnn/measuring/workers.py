@@ -8,6 +8,7 @@ ended its process comes back with what it was at, and is tried again in a fresh 
 from __future__ import annotations
 
 import multiprocessing
+import operator
 import queue
 import signal
 import threading
@@ -56,7 +57,7 @@ def each(
             process.end()
             results.put(None)
 
-    processes = [_Process(work) for _ in range(jobs)]
+    processes = [_Process(work) for _ in range(min(jobs, operator.length_hint(tasks, jobs)))]
     threads = [threading.Thread(target=follow, args=(process,)) for process in processes]
     for thread in threads:
         thread.start()

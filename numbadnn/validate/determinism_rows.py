@@ -148,7 +148,7 @@ def read_report(file: str) -> tuple[dict[str, Any], dict[tuple[str, str, str], R
         found = {row.key: row for row in rows}
         if lacking := [name for name in ("device", "versions", "date") if name not in document]:
             raise KeyError(*lacking)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"--compare: {file} is no report of validate --determinism --json: {type(error).__name__}: {error}"
         ) from None

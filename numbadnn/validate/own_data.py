@@ -42,10 +42,14 @@ def load(op: str, files: list[str]) -> tuple[np.ndarray, ...]:
     for file in files:
         try:
             array = np.load(Path(file), allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise ValueError(f"--data: {file} is not a .npy file: {error}") from None
         except OSError as error:
             raise ValueError(f"--data: cannot read {file}: {error.strerror}") from None
+        except MemoryError as error:
+            raise MemoryError(f"--data: {file}: {error}") from None
+        except (
+            Exception
+        ) as error:  # whatever NumPy, or zipfile or tokenize below it, makes of a file that is something else
+            raise ValueError(f"--data: {file} is not a .npy file: {error}") from None
         if not isinstance(array, np.ndarray):
             raise ValueError(f"--data: expected a .npy file with one array, got {file}")
         arrays.append(array.view(numpy_dtype("bfloat16")) if array.dtype.str == "|V2" else array)

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -68,8 +68,8 @@ def current_stream(device: int) -> int:
 def on_stream(stream: int, device: int) -> Iterator[None]:
     """Inside, this thread's allocations of ours belong to ``stream``."""
     before = getattr(_override, "stream", 0)
-    _override.stream = stream
     try:
+        _override.stream = stream
         yield
     finally:
         _override.stream = before
@@ -105,8 +105,9 @@ class DeviceMemory:
             nbytes = size
         self.address = _allocate(nbytes, device, stream)
 
-    def __del__(self) -> None:
-        if not self.address or sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # kept as a default: at interpreter exit this module's names may be gone before the last block of memory
+        if not self.address or is_finalizing():
             return
         if self.key is not None:
             kept = _kept.setdefault(self.key, [])

@@ -5,6 +5,8 @@ Wrong arguments are plain ``ValueError`` / ``TypeError``; everything else derive
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import warnings
 from typing import NamedTuple
@@ -70,9 +72,31 @@ def is_lack_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "OUT_OF_MEMORY" in str(error)
 
 
+#: what a process is short of now, and may have again in a moment
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether there was no descriptor or no memory: the same may succeed in a moment, so it is raised and not remembered.
+
+    >>> is_passing(OSError(errno.EMFILE, "")), is_passing(OSError(errno.EACCES, ""))
+    (True, False)
+    """
+    if isinstance(error, MemoryError):
+        return True
+    if getattr(error, "errno", None) in _SHORT:
+        return True
+    texts = (*map(os.strerror, _SHORT), "failed to map segment")  # of the loader's errors, which have no number
+    return isinstance(error, (ImportError, OSError)) and any(text in str(error) for text in texts)
+
+
 def warn(text: str, category: type[Warning] = RuntimeWarning) -> None:
     """A warning at the line of the user's that led here: the first one outside this package."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "numbadnn":
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, category, stacklevel=level)
+    try:
+        warnings.warn(text, category, stacklevel=level)
+    except ValueError:  # no filter's: the standard error is closed, where it would be shown
+        if not getattr(sys.stderr, "closed", False):
+            raise

@@ -10,10 +10,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from numbadnn.host.undisturbed import load_numba, undisturbed
 from numbadnn.problem import Policy
 
 #: backend -> where the module of a family lies that registers it
@@ -171,16 +173,35 @@ def problem_class(op: str) -> Any:
     return importlib.import_module(f"numbadnn.problems.{FAMILY[op]}").PROBLEM
 
 
+def plan(impl: Impl, problem: Any, policy: Policy, config: Any) -> Executable:
+    """``impl.plan``, which may import and compile, as a whole: nothing breaks it off half way."""
+    load_numba()
+    with undisturbed():
+        return impl.plan(problem, policy, config)
+
+
 _IMPLS: dict[str, list[Impl]] = {}
 _LOADED: set[str] = set()
+#: (op, name) -> the names of the module that registered it
+_BY: dict[tuple[str, str], dict[str, Any]] = {}
 
 
 def register(impl: Impl) -> Impl:
-    """Add an implementation; its (op, name) is unique."""
-    known = _IMPLS.setdefault(impl.op, [])
-    if any(i.name == impl.name for i in known):
-        raise ValueError(f"implementation {impl.name!r} of {impl.op!r} is registered twice")
-    known.append(impl)
+    """Add an implementation; its (op, name) is unique.
+
+    A module that is imported again, after something broke its import off, puts its own in the place of what it had registered.
+    """
+    known, by = _IMPLS.setdefault(impl.op, []), sys._getframe(1).f_globals
+    for place, other in enumerate(known):
+        if other.name == impl.name:
+            before = _BY[impl.op, impl.name]
+            if before is by or before["__name__"] != by["__name__"]:
+                raise ValueError(f"implementation {impl.name!r} of {impl.op!r} is registered twice")
+            known[place] = impl
+            break
+    else:
+        known.append(impl)
+    _BY[impl.op, impl.name] = by
     return impl
 
 
@@ -188,8 +209,9 @@ def implementations(op: str) -> list[Impl]:
     """Every implementation of ``op``, all backends, in order of registration."""
     family = FAMILY[op]
     if family not in _LOADED:
-        for pattern in MODULES.values():
-            if importlib.util.find_spec(pattern.format(family)):
-                importlib.import_module(pattern.format(family))
+        with undisturbed():
+            for pattern in MODULES.values():
+                if importlib.util.find_spec(pattern.format(family)):
+                    importlib.import_module(pattern.format(family))
         _LOADED.add(family)
     return _IMPLS.get(op, [])

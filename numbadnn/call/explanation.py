@@ -18,7 +18,7 @@ from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSuppor
 from numbadnn.host import files as stored
 from numbadnn.kept import choices, errata, ranks
 from numbadnn.problem import Policy
-from numbadnn.registry import Executable, Impl, accuracy_of
+from numbadnn.registry import Executable, Impl, accuracy_of, plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def _candidate(
             measured=measured,
             accuracy=accuracy_of(impl.arithmetic),
         )
-    executable = made if chosen and made else impl.plan(problem, policy, choice.config if chosen and choice else None)
+    executable = made if chosen and made else plan(impl, problem, policy, choice.config if chosen and choice else None)
     return Candidate(
         impl.backend,
         impl.name,

@@ -7,10 +7,9 @@ call needs. A choice, a refusal too, is remembered for the process; a Plan with 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import sys
-import threading
-from collections import OrderedDict
 from typing import Any, NamedTuple
 
 from numbadnn import config
@@ -25,8 +24,10 @@ from numbadnn.registry import Executable
 #: distinct problems remembered: plans a thread, choices (and refusals) a process
 MAX_PLANS, MAX_CHOICES = 256, 1024
 
-_choices: OrderedDict[Any, select.Choice | NotSupportedError] = OrderedDict()
-_choices_lock = threading.Lock()
+#: a problem -> [its choice or refusal, when it was last asked for]. No lock: a problem is hashed and compared by Python code, in
+#: which another call may come, of a signal's handler or a ``__del__``; each step is one operation of a dictionary instead
+_choices: dict[Any, list[Any]] = {}
+_turn = itertools.count()
 _left_behind: list[Plan] = []  # by the parent of a forked process
 _cuda_used = False
 _forked_after_cuda = False
@@ -100,17 +101,17 @@ def _choice(
             select.check_named(backend, policy)
         return select.Choice(operands.EMPTY, "empty")
     key = (problem, policy, options, backend)
-    with _choices_lock:
-        known = _choices.get(key) if from_files else None
-        if known is not None:
-            _choices.move_to_end(key)
-    if known is None:
+    found = _choices.get(key) if from_files else None
+    if found is not None:
+        known, found[1] = found[0], next(_turn)
+    else:
         try:
             known = select.choose(problem, policy, options, backend, from_files)
         except NotSupportedError as error:  # a new one: that has the frames of the call, and so its arrays
             known = NotSupportedError(str(error).splitlines()[0], error.candidates)
-        with _choices_lock:
-            remember(_choices, key, known, MAX_CHOICES)
+        _choices[key] = [known, next(_turn)]
+        while len(_choices) > MAX_CHOICES:
+            _choices.pop(min(list(_choices.items()), key=lambda item: item[1][1])[0], None)
     if isinstance(known, NotSupportedError):
         raise NotSupportedError(str(known).splitlines()[0], known.candidates)
     return known
@@ -119,8 +120,9 @@ def _choice(
 def remember(cache: dict[Any, Any], key: Any, value: Any, most: int = MAX_PLANS) -> None:
     """Insert, and drop the oldest beyond ``most``; a plan in use lives on by its references."""
     cache[key] = value
-    while len(cache) > most:
-        cache.pop(next(iter(cache)))
+    if len(cache) > most:
+        for old in list(cache)[: len(cache) - most]:
+            cache.pop(old, None)  # it may be gone: see ``_choices``
 
 
 class CacheInfo(NamedTuple):
@@ -140,8 +142,7 @@ def clear_caches() -> None:
     """Forget this thread's plans and the process's choices; the files of choices, plans and errata are read again."""
     thread.plans.clear()
     thread.last[0] = None
-    with _choices_lock:
-        _choices.clear()
+    _choices.clear()
     for module in (choices, plan_file, errata):
         module.forget()
     if named := sys.modules.get("numbadnn.cudnn.algorithms"):
@@ -149,16 +150,11 @@ def clear_caches() -> None:
 
 
 def _after_fork() -> None:
-    global _forked_after_cuda, _choices_lock
+    global _forked_after_cuda
     _forked_after_cuda = _cuda_used
-    _choices_lock = threading.Lock()
-    choices._known_lock, plan_file._lock, errata._lock = threading.Lock(), threading.Lock(), threading.Lock()
-    for name, lock in (
-        ("numbadnn.measuring.tune", "_alone"),
-        ("numbadnn.cudnn.lib", "_LOCK"),
-    ):  # another thread may have held it
+    for name in ("numbadnn.measuring.tune", "numbadnn.cudnn.lib"):  # another thread may have held its lock
         if module := sys.modules.get(name):
-            setattr(module, lock, threading.Lock())
+            module.new_lock()
     if _cuda_used:  # they hold handles of the parent's CUDA context, which must not be destroyed here
         _left_behind.extend(thread.plans.values())
     thread.plans.clear()

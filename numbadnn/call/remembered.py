@@ -17,7 +17,7 @@ from numbadnn.host import files as stored
 from numbadnn.kept import choices, plan_file, ranks
 from numbadnn.measuring import tune
 from numbadnn.problem import Policy
-from numbadnn.registry import Executable, Impl, implementations
+from numbadnn.registry import Executable, Impl, implementations, plan
 
 
 def restored(
@@ -131,7 +131,7 @@ def followed(
     PlanMissError where the plan file is strict.
     """
     try:
-        return choice, choice.impl.plan(problem, policy, choice.config)
+        return choice, plan(choice.impl, problem, policy, choice.config)
     except NotSupportedError as error:
         if not choice.remembered:
             raise
@@ -139,13 +139,15 @@ def followed(
             raise plan_file.miss(options.plan_file, problem, f"cannot be followed ({error}) for") from None
         choice = anew()
         choice = dataclasses.replace(choice, decided_by=f"{choice.decided_by}; not as remembered: {error}")
-        return choice, choice.impl.plan(problem, policy, choice.config)
+        return choice, plan(choice.impl, problem, policy, choice.config)
 
 
 def measured(
     problem: Any, policy: Policy, options: Options, backend: str | None, chosen: select.Choice
 ) -> select.Choice:
-    """The fastest of all that the rank might have chosen from; ``chosen`` where nothing can be measured."""
+    """The fastest of all that the rank might have chosen from; ``chosen`` where nothing can be measured now."""
+    if tune.measuring():
+        return chosen
     group = next(g for g in select.groups(options, backend) if chosen.impl.backend in g)
     admitted = [i for i in select.ordered(problem, policy, group) if not select.refusal(i, problem, policy, options)]
     names = select.names_of(problem, policy, options, group)

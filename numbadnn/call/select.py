@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from numbadnn.config import BACKENDS, Options, current
-from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, Refusal, warn
+from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, Refusal, is_passing, warn
+from numbadnn.host.undisturbed import load_numba
 from numbadnn.kept import errata, ranks
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, FAMILY, Impl, accuracy_of, implementations
@@ -55,8 +56,10 @@ def unavailable(backend: str, device: int) -> str:
         state = cudnn.available()
         return "" if state else state.reason
     try:
-        import numba.cuda  # noqa: F401
+        load_numba(cuda=True)
     except Exception as error:  # an import can fail in many ways; each is a reason
+        if is_passing(error):
+            raise
         return f"numba-cuda cannot be imported: {error}"
     return ""
 

@@ -10,18 +10,12 @@ and, last, the case, which ``numbadnn explain``, ``validate``, ``bench`` and ``t
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from numbadnn.host.stderr import say as say
 from numbadnn.registry import Executable
-
-
-def say(text: str) -> None:
-    """Print a line of the log; nowhere, where there is no standard error."""
-    if sys.stderr is not None:
-        print(text, file=sys.stderr, flush=True)
 
 
 def timed(executable: Executable, describe: Callable[[str], str], device: int) -> Callable[..., None]:

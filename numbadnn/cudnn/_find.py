@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from numbadnn.errors import is_passing
+
 SONAME = "libcudnn.so.9"
 MAPS = "/proc/self/maps"
 _MAIN = re.compile(r"libcudnn\.so(\.\d+)*$")
@@ -24,7 +26,9 @@ def mapped(maps: str = MAPS, every: bool = False) -> list[str]:
     """Paths of libcudnn in this process's memory; ``every``: its sub-libraries too."""
     try:
         lines = Path(maps).read_bytes().split(b"\n")  # a name may hold any byte but this
-    except OSError:
+    except OSError as error:
+        if is_passing(error):
+            raise  # a second libcudnn might be loaded beside what is not seen
         return []
     # address perms offset dev inode path; the path may hold spaces, and need not be UTF-8
     paths = {os.fsdecode(fields[5]) for line in lines if len(fields := line.split(None, 5)) == 6}

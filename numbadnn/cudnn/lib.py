@@ -17,7 +17,7 @@ from typing import Any
 from numbadnn import config
 from numbadnn.cudnn import _find
 from numbadnn.cudnn._prototypes import PROTOTYPES
-from numbadnn.errors import BackendUnavailableError, CudnnError
+from numbadnn.errors import BackendUnavailableError, CudnnError, is_passing
 
 MAJOR = 9
 #: thousands of the statuses that a failed execution has
@@ -71,10 +71,16 @@ class Library:
         return self.addresses[name]
 
 
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()  # a call may come in the middle of another
 _LOADED: Library | None = None
 #: path, or None for a search -> why there is none, and the libcudnn that were mapped then
 _FAILED: dict[str | None, tuple[str, list[str]]] = {}
+
+
+def new_lock() -> None:
+    """In a forked child: another thread may have held the old one."""
+    global _LOCK
+    _LOCK = threading.RLock()
 
 
 def _option() -> str | None:
@@ -106,10 +112,13 @@ def load(explicit: str | None = None) -> Library:
         if explicit in _FAILED and _FAILED[explicit][1] == mapped:  # another library may have brought one since
             raise BackendUnavailableError(_FAILED[explicit][0])
         try:
-            _LOADED = search(explicit)
+            found = search(explicit)
         except BackendUnavailableError as error:
+            if is_passing(OSError(str(error))):
+                raise OSError(str(error)) from None
             _FAILED[explicit] = str(error), mapped
             raise
+        _LOADED = _LOADED or found
         return _LOADED
 
 

@@ -9,7 +9,7 @@ import ctypes
 import functools
 from typing import Any
 
-from numbadnn.errors import BackendUnavailableError, NumbaDNNError
+from numbadnn.errors import BackendUnavailableError, NumbaDNNError, is_passing
 
 
 @functools.cache
@@ -18,6 +18,8 @@ def library() -> ctypes.CDLL:
     try:
         lib = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
+        if is_passing(error):
+            raise
         raise BackendUnavailableError(f"the NVIDIA driver library cannot be loaded: {error}") from None
     status = lib.cuInit(0)
     if status:

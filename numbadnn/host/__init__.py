@@ -1,0 +1,1 @@
+"""What the host keeps and needs: files, builds of host functions, work that nothing may break off."""

@@ -24,10 +24,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from numba import njit
-from numba.core.compiler_lock import global_compiler_lock
-
 from numbadnn.host import files as stored
+from numbadnn.host.undisturbed import load_numba, undisturbed
+
+load_numba()
+from numba import njit  # noqa: E402
+from numba.core.compiler_lock import global_compiler_lock  # noqa: E402
 
 _holder = 0  # the thread that forks now
 
@@ -64,13 +66,25 @@ def compiled(body: Callable[..., Any], stamp: str, unkept: Callable[[], None] = 
         if isinstance(error, RuntimeError) and "cannot cache" not in str(error):
             raise
         unkept()
-        return njit(**options)(body)
+        return _undisturbed(njit(**options)(body))
     cache: Any = getattr(build, "_cache", None)
     file: Any = getattr(cache, "_cache_file", None)
     if hasattr(file, "_source_stamp"):
         file._source_stamp = stamp
         file.load, file.save = partial(_load, file, file.load), partial(_save, file, file.save)
         cache.save_overload = partial(_save_if_there_is_room, cache.save_overload)
+    return _undisturbed(build)
+
+
+def _undisturbed(build: Any) -> Any:
+    """The same, compiled or loaded from disk as a whole; a call that it is ready for does not come here."""
+    make = build._compile_for_args
+
+    def whole(*args: Any, **kwargs: Any) -> Any:
+        with undisturbed():
+            return make(*args, **kwargs)
+
+    build._compile_for_args = whole
     return build
 
 

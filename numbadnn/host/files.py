@@ -9,6 +9,7 @@ this kind at all (a folder, another program's file that an option names by mista
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import itertools
 import json
@@ -18,11 +19,12 @@ import platform
 import re
 import stat
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from numbadnn.errors import BackendUnavailableError, warn
+from numbadnn.errors import BackendUnavailableError, is_passing, warn
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 
@@ -32,11 +34,27 @@ Document = dict[str, Any]
 def cache_folder(cache_dir: str = "") -> Path:
     """The option ``cache_dir``, or the user's cache folder."""
     if cache_dir:
-        return Path(cache_dir).absolute()
+        return absolute(cache_dir)
     named = os.environ.get("XDG_CACHE_HOME", "")  # a relative one is to be ignored, by its specification
     base = named if os.path.isabs(named) else os.path.join(os.path.expanduser("~"), ".cache")
     # of a user without a home nothing is kept: a folder below no folder is neither found nor made
     return Path(base if os.path.isabs(base) else os.devnull, "numbadnn")
+
+
+class InUse(OSError):
+    """A lock that this thread holds already: a call came in the middle of another that writes."""
+
+
+class NotRegular(OSError):
+    """What is no file to be read and replaced: a folder, a device, a pipe."""
+
+
+def absolute(path: str) -> Path:
+    """As the working folder is now; as it is where that was deleted, in which there is nothing."""
+    try:
+        return Path(path).absolute()
+    except OSError:
+        return Path(path)
 
 
 def read(path: Path, form: str, private: bool = True) -> Document | None:
@@ -45,19 +63,33 @@ def read(path: Path, form: str, private: bool = True) -> Document | None:
     ``private``: it must belong to this user and be writable by nobody else.
     """
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return _ignored(path, NOT_REGULAR)
             if private and hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & stat.S_IWOTH):
                 return _ignored(path, "it belongs to another user or everybody may write it")
             document = json.load(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except IsADirectoryError:
+        return _ignored(path, NOT_REGULAR)
     except (OSError, ValueError, RecursionError) as error:
+        if is_passing(error):
+            raise  # what it holds is in force, and would be left out for as long as the process lives
         return _ignored(path, f"it is damaged: {error}")
     if not isinstance(document, dict) or document.get("format") != form:
         found = document.get("format") if isinstance(document, dict) else type(document).__name__
         return _ignored(path, f"expected the format {form!r}, got {found!r}")
     return document
+
+
+NOT_REGULAR = "it is not a regular file"
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a pipe that nobody writes to as well."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 _reported: set[tuple[str, str]] = set()
@@ -68,6 +100,11 @@ def report(path: Path | str, why: str) -> None:
     if (str(path), why) not in _reported:
         _reported.add((str(path), why))
         warn(f"{path} is ignored: {why}")
+
+
+def report_unwritten(path: Path, error: OSError) -> None:
+    """Say once that a file could not be written; nothing more of what was not read either."""
+    report(path, NOT_REGULAR if isinstance(error, NotRegular) else f"it cannot be written: {error}")
 
 
 def _ignored(path: Path, why: str) -> Document | None:
@@ -88,6 +125,8 @@ def update(
     refuses, or where a user's path (not ``private``) leads to something that is not ours to replace.
     """
     path = Path(os.path.realpath(path))  # a link is followed, not replaced
+    if path.exists() and not path.is_file():
+        raise NotRegular(f"{path} is not a regular file")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with lock_folder(path.parent):
         document = read(path, form, private)
@@ -114,8 +153,6 @@ def _set_aside(path: Path, form: str, private: bool) -> None:
     """Rename what could not be read, under a name that is free, and say so; OSError for what is not ours to rename."""
     if not path.exists():
         return
-    if not path.is_file():
-        raise OSError(f"{path} is not a regular file")
     text = path.read_text(encoding="utf-8", errors="replace")
     if not private and text.strip() not in ("", "{}") and form not in text:
         raise OSError(f"{path} is another program's file, and left as it is")
@@ -134,22 +171,26 @@ def _flock(path: Path, flags: int) -> Iterator[None]:
         yield
         return
     file = os.open(path, flags, 0o600)
-    _held.add(file)
     try:
+        status = os.fstat(file)
+        mine = threading.get_ident(), status.st_dev, status.st_ino
+        if mine in _held.values():
+            raise InUse(errno.EDEADLK, "this thread holds the lock already", str(path))
+        _held[file] = mine
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
     finally:
-        _held.discard(file)
+        _held.pop(file, None)
         os.close(file)
 
 
-#: descriptors of locks; a forked child has them too, and would wait for itself
-_held: set[int] = set()
+#: descriptors of locks, and who holds which; a forked child has them too, and would wait for itself
+_held: dict[int, tuple[int, int, int]] = {}
 
 
 def _after_fork() -> None:
     while _held:
-        os.close(_held.pop())
+        os.close(_held.popitem()[0])
 
 
 if hasattr(os, "register_at_fork"):
@@ -236,7 +277,7 @@ def device_name(device: int) -> str:
         known = info.gpus()
         return str(known[device]["name"]) if device < len(known) else f"CUDA device {device}"
     model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(FileNotFoundError, PermissionError):
         if found := re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text()):
             model = found[1]
     return f"{model}, {os.cpu_count()} threads"

@@ -26,6 +26,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from numbadnn.host.builds import compiled, digest
+from numbadnn.host.undisturbed import undisturbed
 
 
 def kept(signature: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -33,8 +34,9 @@ def kept(signature: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def build(body: Callable[..., Any]) -> Any:
         made = compiled(body, digest({__file__, body.__code__.co_filename}), nogil=True, **options)
-        made.compile(signature)
-        made.disable_compile()
+        with undisturbed():
+            made.compile(signature)
+            made.disable_compile()
         return made
 
     return build

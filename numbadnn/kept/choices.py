@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from numbadnn.problem import Policy
 
 FORMAT = "numbadnn-choices-1"
 
+#: without a lock: a call may come in the middle of another, and two that read one file find the same
 _known: dict[Path, dict[str, Any] | None] = {}
-_known_lock = threading.Lock()
 
 
 def path_of(options: Options, device: int) -> Path:
@@ -34,11 +33,9 @@ def lookup(problem: Any, policy: Policy, options: Options) -> dict[str, Any] | N
     if not _known and not os.path.isdir(stored.cache_folder(options.cache_dir) / "choices"):
         return None
     path = path_of(options, policy.device)
-    with _known_lock:
-        if path not in _known:
-            _known[path] = _read(path, policy.device)
-        document = _known[path]
-    found = (document or {}).get("choices", {}).get(stored.versions(policy.device), {}).get(str(problem), {})
+    if path not in _known:
+        _known.setdefault(path, _read(path, policy.device))
+    found = (_known.get(path) or {}).get("choices", {}).get(stored.versions(policy.device), {}).get(str(problem), {})
     record = found.get(stored.policy_text(policy))
     if record is not None and not _is_record(record):
         stored.report(path, f"the entry of {problem} is damaged")
@@ -107,19 +104,17 @@ def store(outcome: Outcome, options: Options) -> Path | None:
         problems = document["choices"].setdefault(stored.versions(device), {})
         problems.setdefault(str(outcome.problem), {})[stored.policy_text(outcome.policy)] = record
 
-    with _known_lock:
-        try:
-            _known[path] = stored.update(path, FORMAT, change)
-        except OSError as error:  # the choice holds for this process all the same
-            stored.report(path, f"it cannot be written: {error}")
-            memory = _known.get(path) or {}
-            change(memory)
-            _known[path] = memory
-            return None
+    try:
+        _known[path] = stored.update(path, FORMAT, change)
+    except OSError as error:  # the choice holds for this process all the same
+        stored.report_unwritten(path, error)
+        memory = _known.get(path) or {}
+        change(memory)
+        _known[path] = memory
+        return None
     return path
 
 
 def forget() -> None:
     """Read the files again when they are next asked."""
-    with _known_lock:
-        _known.clear()
+    _known.clear()

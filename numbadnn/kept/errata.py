@@ -8,7 +8,6 @@ declaration; one found ``wrong`` is not used at all. ``levels`` in the same file
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,14 @@ from numbadnn.registry import DETERMINISM
 FORMAT = "numbadnn-errata-1"
 WRONG = "wrong"
 
+#: without a lock: a call may come in the middle of another, and two that read one file find the same
 _known: dict[Path, dict[str, Any]] = {}
-_lock = threading.Lock()
 
 
 def path_of(options: config.Options, device: int) -> Path:
     """The file in force for a device."""
     if options.errata_file:
-        return Path(options.errata_file).absolute()
+        return stored.absolute(options.errata_file)
     return stored.cache_folder(options.cache_dir) / "errata" / stored.file_name(device)
 
 
@@ -35,14 +34,14 @@ def _document(options: config.Options, device: int) -> dict[str, Any]:
     if not options.errata_file and not os.path.isdir(stored.cache_folder(options.cache_dir) / "errata"):
         return {}
     path = path_of(options, device)
-    with _lock:
-        if path not in _known:
-            found = stored.read(path, FORMAT, private=not options.errata_file) or {}
-            if not _is_whole(found):
-                stored.report(path, "an entry lacks its implementation, operation, dtype, level or evidence")
-                found = {}
-            _known[path] = found
-        return _known[path]
+    known = _known.get(path)
+    if known is None:
+        known = stored.read(path, FORMAT, private=not options.errata_file) or {}
+        if not _is_whole(known):
+            stored.report(path, "an entry lacks its implementation, operation, dtype, level or evidence")
+            known = {}
+        known = _known.setdefault(path, known)
+    return known
 
 
 def _is_whole(document: stored.Document) -> bool:
@@ -93,13 +92,10 @@ def store(options: config.Options, device: int, entries: list[dict[str, Any]], l
         document["entries"] = [*kept, *entries]
         document["levels"] = {**document.get("levels", {}), **levels}
 
-    document = stored.update(path, FORMAT, change, private=not options.errata_file, whole=_is_whole)
-    with _lock:
-        _known[path] = document
+    _known[path] = stored.update(path, FORMAT, change, private=not options.errata_file, whole=_is_whole)
     return path
 
 
 def forget() -> None:
     """Read the files again when they are next asked."""
-    with _lock:
-        _known.clear()
+    _known.clear()

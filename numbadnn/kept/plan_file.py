@@ -7,7 +7,6 @@ whose entry cannot be had here, into ``PlanMissError``. The file holds no time a
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ FORMAT = "numbadnn-plans-1"
 Key = tuple[str, str, str, str]
 Entry = dict[str, Any]
 
+#: without a lock: a call may come in the middle of another, and two that read one file find the same
 _known: dict[Path, dict[Key, Entry]] = {}
-_lock = threading.Lock()
 
 
 def key_of(problem: Any, policy: Policy, scope: str) -> Key:
@@ -31,14 +30,14 @@ def key_of(problem: Any, policy: Policy, scope: str) -> Key:
 
 def lookup(path: str, key: Key) -> Entry | None:
     """The entry of a key, None where the file has none."""
-    return _entries(Path(path).absolute()).get(key)
+    return _entries(stored.absolute(path)).get(key)
 
 
 def _entries(path: Path) -> dict[Key, Entry]:
-    with _lock:
-        if path not in _known:
-            _known[path] = _checked(path, stored.read(path, FORMAT, private=False))
-        return _known[path]
+    known = _known.get(path)
+    if known is None:
+        known = _known.setdefault(path, _checked(path, stored.read(path, FORMAT, private=False)))
+    return known
 
 
 NAMES = ("on", "problem", "policy", "scope")
@@ -91,7 +90,7 @@ def miss(path: str, problem: Any, why: str) -> PlanMissError:
 
 def record(path: str, key: Key, choice: Any, executable: Executable, device: int) -> None:
     """Write down what runs for a key that the file does not know yet; reported where the disk refuses."""
-    place = Path(path).absolute()
+    place = stored.absolute(path)
     entries = _entries(place)
     if key in entries:
         return
@@ -104,20 +103,26 @@ def record(path: str, key: Key, choice: Any, executable: Executable, device: int
         "workspace_bytes": executable.workspace_bytes,
         "made_with": stored.versions(device),
     }
-    with _lock:
-        entries[key] = entry
+    entries[key] = entry
 
     def change(document: stored.Document) -> None:
         theirs = _checked(place, document) if "plans" in document else {}
         document["plans"] = [both[k] for both in ({**theirs, **entries},) for k in sorted(both)]
 
+    written = 0
     try:
-        stored.update(place, FORMAT, change, private=False, whole=_is_whole)
+        while written < len(entries):  # a call that came in the middle of this one has left its own to be written
+            written = len(entries)
+            stored.update(place, FORMAT, change, private=False, whole=_is_whole)
+    except stored.InUse:
+        pass
     except OSError as error:
-        stored.report(place, f"it cannot be written: {error}")
+        stored.report_unwritten(place, error)
+    except BaseException:
+        entries.pop(key, None)  # broken off: the next call writes it
+        raise
 
 
 def forget() -> None:
     """Read the files again when they are next asked."""
-    with _lock:
-        _known.clear()
+    _known.clear()

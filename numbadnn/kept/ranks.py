@@ -11,12 +11,12 @@ taken instead. ``layers``: the fastest of those very problems that were measured
 from __future__ import annotations
 
 import functools
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from numbadnn.errors import BackendUnavailableError
+from numbadnn.host import files as stored
 from numbadnn.problem import Policy
 from numbadnn.registry import FAMILY, Impl
 
@@ -52,8 +52,8 @@ Engines = dict[str, dict[str, float]]  # class -> implementation and engine -> t
 @functools.cache
 def table() -> dict[str, Any]:
     """architecture -> "operations" -> family -> Rows, "engines" -> operation -> Engines, "layers" -> problem -> ``known``."""
-    found = json.loads(TABLE.read_text()) if TABLE.exists() else {}
-    return found["architectures"] if found.get("format") == FORMAT else {}
+    found = stored.read(TABLE, FORMAT, private=False) or {}
+    return found.get("architectures", {})  # type: ignore[no-any-return]
 
 
 @functools.cache

@@ -6,7 +6,7 @@ holds the results of those near the best against one another and sorts them. Wha
 
 from __future__ import annotations
 
-import sys
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,8 +15,9 @@ from typing import Any
 
 from numbadnn.errors import CudnnError, NotSupportedError, NumbaDNNError
 from numbadnn.host import files as stored
+from numbadnn.host import stderr
 from numbadnn.problem import Policy
-from numbadnn.registry import Executable, Impl
+from numbadnn.registry import Executable, Impl, plan
 
 #: seconds for the configurations of one problem: after them no further candidate is planned
 SECONDS = 12.0
@@ -76,6 +77,31 @@ class Outcome:
 
 
 _alone = threading.Lock()
+_by = 0  # the thread that measures
+
+
+def new_lock() -> None:
+    """In a forked child: another thread may have held the old one."""
+    global _alone, _by
+    _alone, _by = threading.Lock(), 0
+
+
+def measuring() -> bool:
+    """Whether this thread measures: a call came in the middle of it, and would wait for itself."""
+    return _by == threading.get_ident()
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    global _by
+    if measuring():
+        raise NumbaDNNError("a measurement cannot be made in the middle of another one of the same thread")
+    with _alone:
+        _by = threading.get_ident()
+        try:
+            yield
+        finally:
+            _by = 0
 
 
 def measure(
@@ -97,7 +123,7 @@ def measure(
 
     begin = time.perf_counter()
     outcome = Outcome(problem, policy, [], sorted(considered))
-    with _alone, stage(problem, policy) as place:
+    with _one_at_a_time(), stage(problem, policy) as place:
         judge, others = _Judge(place), False
         ready: list[tuple[Measured, Executable]] = []
         end = PATIENCE * seconds
@@ -154,7 +180,7 @@ class _Way:
             self.real = {str(stored.plain(c)): c for c in space if c is not None}
             self.left = [stored.plain(c) for c in self.real.values()]
         try:
-            executable = self.impl.plan(self.problem, self.policy, self.real.get(str(plain)))
+            executable = plan(self.impl, self.problem, self.policy, self.real.get(str(plain)))
         except (NotSupportedError, CudnnError, ValueError) as error:
             candidate.reason = str(error).splitlines()[0]
             return
@@ -303,11 +329,7 @@ def prefer_untuned(outcome: Outcome) -> None:
 
 def to_stderr(problem: Any) -> Callable[[str], None]:
     """Progress on one line of a terminal; elsewhere one line at the beginning."""
-    if sys.stderr is None:
-        return lambda text: None
-    if sys.stderr.isatty():
-        return lambda text: print(
-            f"\r\033[Knumbadnn: measuring {problem}: {text}"[:160], end="", file=sys.stderr, flush=True
-        )
-    print(f"numbadnn: measuring {problem}", file=sys.stderr, flush=True)
+    if stderr.on_terminal():
+        return lambda text: stderr.say(f"\r\033[Knumbadnn: measuring {problem}: {text}"[:160], end="")
+    stderr.say(f"numbadnn: measuring {problem}")
     return lambda text: None

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn.arrays.numpy_ import address as address
+from numbadnn.errors import is_passing
 from numbadnn.problem import Spec
 
 #: dtype name -> what the kernels see: 16-bit floats travel as their bits (int16 means bfloat16)
@@ -34,7 +35,7 @@ LINE, LONG = 64, 2048
 #: below this many elementary operations a region runs on the calling thread
 SMALL = 200_000
 
-_entry = threading.Lock()
+_entry = threading.RLock()  # a call may come in the middle of another, while Numba compiles that one
 _local = threading.local()
 _forked = False
 
@@ -42,7 +43,7 @@ _forked = False
 def _after_fork() -> None:
     global _forked, _entry
     _forked = True
-    _entry = threading.Lock()  # another thread of the parent may have held the old one
+    _entry = threading.RLock()  # another thread of the parent may have held the old one
 
 
 if hasattr(os, "register_at_fork"):
@@ -147,7 +148,9 @@ def _last_cache() -> int:
     try:
         text = pathlib.Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text(encoding="ascii")
         return int(text.removesuffix("K\n")) << 10
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if is_passing(error):
+            raise
         return 0
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import inspect
 import threading
 from collections.abc import Iterator
@@ -19,10 +18,12 @@ from typing import Any
 
 import numba_cuda
 
+from numbadnn.host.undisturbed import undisturbed
+
 _KNOWN = "0.30."
 _one_thread = threading.RLock()
-_counting = threading.Lock()
-_inside, _collecting = 0, False
+_counting = threading.RLock()  # what is forgotten may have a ``__del__`` that calls
+_inside, _quick = 0, 0
 _call_types: dict[Any, Any] = {}
 _without_array: set[Any] = set()
 
@@ -30,12 +31,17 @@ _without_array: set[Any] = set()
 @contextlib.contextmanager
 def quick() -> Iterator[None]:
     """Inside, Numba compiles kernels faster; other threads wait."""
-    with _one_thread:
-        if numba_cuda.__version__.startswith(_KNOWN):
+    global _quick
+    with undisturbed(), _one_thread:
+        if not numba_cuda.__version__.startswith(_KNOWN) or _quick:
+            yield
+            return
+        _quick += 1
+        try:
             with together(), _replaced():
                 yield
-        else:
-            yield
+        finally:
+            _quick -= 1
 
 
 @contextlib.contextmanager
@@ -44,21 +50,17 @@ def together() -> Iterator[None]:
 
     A tenth of the time went into looking for cycles among statements that are all in use.
     """
-    global _inside, _collecting
-    with _counting:
-        if not _inside:
-            _collecting = gc.isenabled()
-            gc.disable()
-        _inside += 1
-    try:
-        yield
-    finally:
+    global _inside
+    with undisturbed():
         with _counting:
-            _inside -= 1
-            if not _inside:
-                _call_types.clear()  # it keeps all that it was asked with
-                if _collecting:
-                    gc.enable()
+            _inside += 1
+        try:
+            yield
+        finally:
+            with _counting:
+                _inside -= 1
+                if not _inside:
+                    _call_types.clear()  # it keeps all that it was asked with
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from typing import Any
 from numbadnn.errors import NumbaDNNError
 from numbadnn.gpu import driver as _driver
 from numbadnn.gpu.context import ensure_context, primary_context
+from numbadnn.host.undisturbed import undisturbed
 from numbadnn.kernels.build import cache as _cache
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.assemble import assemble, toolchain
@@ -36,7 +37,7 @@ _EARLY_DRIVER = 12030  # the first that captures such launches in graphs
 #: the folder of compiled kernels; None: the user's cache folder. ``set_cache_folder`` changes it.
 _folder: Path | None = None
 _loaded: dict[tuple[Kernel, tuple[int, int, str]], int] = {}
-_loading = threading.Lock()
+_loading = threading.RLock()  # a call may come in the middle of another
 #: (CUkernel, device) -> bytes of dynamic shared memory that a block may have
 _allowed: dict[tuple[int, int], int] = {}
 
@@ -129,7 +130,7 @@ class Kernel:
     def load(self, device: int) -> int:
         """The CUkernel of this kernel, loaded for every device of this architecture the first time it is asked for."""
         arch = arch_of(_driver.compute_capability(device))
-        with _loading:
+        with undisturbed(), _loading:
             handle = _loaded.get((self, arch))
             if handle is None:
                 handle = _loaded[self, arch] = _load(self.binary(arch))
@@ -180,7 +181,7 @@ def load_together(device: int, *kernels: Kernel) -> None:
     if simulate.active():
         return
     arch = arch_of(_driver.compute_capability(device))
-    with ensure_context(device), _loading:
+    with ensure_context(device), undisturbed(), _loading:
         binaries = {kernel: kernel._stored(arch) for kernel in kernels if (kernel, arch) not in _loaded}
         fresh = [kernel for kernel, binary in binaries.items() if binary is None]
         if fresh:

@@ -21,7 +21,7 @@ import numpy as np
 from numbadnn.kernels.lang.cuda import namespaces
 
 #: ``cuda`` is one launch's at a time
-_one_at_a_time = threading.Lock()
+_one_at_a_time = threading.RLock()
 
 
 def _all_meet() -> bool:

@@ -88,7 +88,7 @@ _I32 = ir.IntType(32)
 #: the element type of a shared array of them
 INTEGER = np.dtype("int32") if SIMULATED else types.int32
 INTEGER64 = np.dtype("int64") if SIMULATED else types.int64
-_atom = threading.Lock()  # the simulator's threads are threads
+_atom = threading.RLock()  # the simulator's threads are threads
 
 
 def _twin_read(address: Any) -> int:

@@ -1,0 +1,198 @@
+"""Work that nothing may break off half way: what imports, loads or compiles with Numba, and what registers implementations.
+
+Numba cannot go on from the middle: an exception that a signal handler raises inside it leaves half of its modules, or of its
+tables, and every later call fails. Inside ``undisturbed()``
+
+* no handler of a signal runs (Ctrl-C above all): what came is handed on at the end, and nothing is lost;
+* no garbage is collected, so that no ``__del__``, weakref or gc callback of the user's runs in its middle;
+* there is room on the stack: RecursionError comes at the beginning or not at all.
+
+It nests, costs microseconds and is entered on cold paths alone. ``load_numba`` imports all of Numba or nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+#: frames that an import, a compilation or a plan may need below its caller; twice what was seen
+NEEDED = 400
+
+
+class _Mine(threading.local):
+    depth = 0
+
+
+_mine = _Mine()
+#: signal -> its handler, while that is put aside; only the main thread handles signals
+_aside: dict[int, Callable[..., Any]] = {}
+_came: list[int] = []
+_counting = threading.RLock()
+_inside, _collecting = 0, False  # threads; whether garbage was collected before the first
+
+
+class undisturbed:
+    """Inside, neither a signal's handler nor the garbage collector runs in this thread; see the module."""
+
+    def __enter__(self) -> None:
+        if _mine.depth:
+            _mine.depth += 1
+            return
+        _check_room()
+        _mine.depth = 1
+        try:
+            _collect_nothing()
+            if threading.current_thread() is threading.main_thread():
+                _put_aside()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        _mine.depth -= 1
+        if _mine.depth:
+            return
+        try:
+            if _aside and threading.current_thread() is threading.main_thread():
+                _put_back()
+        finally:
+            _collect_again()
+        _hand_on()
+
+
+def _check_room() -> None:
+    """RecursionError, while nothing is begun, where the caller is too deep for what may follow."""
+    limit, depth, frame = sys.getrecursionlimit(), 0, sys._getframe()
+    while frame is not None:
+        depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
+    if depth + NEEDED > limit:
+        raise RecursionError(
+            f"the first call of a problem needs {NEEDED} frames of the stack, {max(0, limit - depth)} of {limit} are left: "
+            "make it where less of the program is waiting, or raise sys.setrecursionlimit"
+        )
+
+
+def _note(number: int, frame: object) -> None:
+    if number not in _came:
+        _came.append(number)
+
+
+def _put_aside() -> None:
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        if callable(handler) and handler is not _note:
+            with contextlib.suppress(ValueError):  # another interpreter than the first handles no signals
+                _aside[number] = handler
+                signal.signal(number, _note)
+
+
+def _put_back() -> None:
+    """The handlers as they were; one of them may run, and raise, before the last is back."""
+    while _aside:
+        number, handler = next(iter(_aside.items()))
+        try:
+            if signal.getsignal(number) is _note:  # else somebody has set another inside
+                signal.signal(number, handler)
+        finally:
+            del _aside[number]
+            if _aside:
+                _put_back()
+
+
+def _hand_on() -> None:
+    """What came goes to its handlers; one that raises does not keep the others from theirs."""
+    if _came and threading.current_thread() is threading.main_thread():
+        number = _came.pop(0)
+        try:
+            signal.raise_signal(number)
+        finally:
+            _hand_on()
+
+
+def _collect_nothing() -> None:
+    global _inside, _collecting
+    with _counting:
+        if not _inside:
+            _collecting = gc.isenabled()
+            gc.disable()
+        _inside += 1
+
+
+def _collect_again() -> None:
+    global _inside
+    with _counting:
+        _inside -= 1
+        if not _inside and _collecting:
+            gc.enable()
+
+
+def _after_fork() -> None:
+    """The child has this thread alone: what another one had put aside is put back."""
+    global _counting, _inside
+    _counting = threading.RLock()
+    others = _inside > bool(_mine.depth)
+    _inside = int(bool(_mine.depth))
+    if not _mine.depth:
+        _came.clear()
+        _put_back()
+        if others and _collecting:
+            gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+#: packages that are imported as one
+_NUMBA = ("numba", "numba_cuda", "llvmlite")
+_whole: set[str] = set()
+
+
+def load_numba(cuda: bool = False) -> None:
+    """Import Numba, and what it imports when it first compiles, all or nothing: a failed import can be repeated."""
+    name = "numba.cuda" if cuda else "numba"
+    if name in _whole:
+        return
+    with undisturbed():
+        if cuda:
+            load_numba()
+        before = set(sys.modules)
+        try:
+            importlib.import_module(name)
+            if not cuda:
+                _load_tables()
+        except BaseException:
+            _forget(set(sys.modules) - before)
+            raise
+    _whole.add(name)
+
+
+def _load_tables() -> None:
+    """Numba's tables of functions and types, which it fills when it first compiles, and cannot go on to fill."""
+    from numba.core.registry import cpu_target
+
+    kept = set(vars(cpu_target))
+    try:
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
+    except BaseException:
+        for name in set(vars(cpu_target)) - kept:
+            delattr(cpu_target, name)
+        raise
+
+
+def _forget(names: set[str]) -> None:
+    """Take half of a package out again, so that the next import begins anew."""
+    for name in names:
+        package, _, rest = name.partition(".")
+        if package in _NUMBA and (module := sys.modules.pop(name, None)):
+            parent, _, last = name.rpartition(".")
+            if rest and getattr(sys.modules.get(parent), last, None) is module:
+                delattr(sys.modules[parent], last)

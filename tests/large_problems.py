@@ -1,5 +1,10 @@
 """Problems that reach kernels for which those of the contract are too small, by the kind of configuration that shows it."""
 
+from typing import Any
+
+from numbadnn.problem import Policy
+from numbadnn.registry import Impl, implementations
+
 IMAGES, FILTERS = "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"
 #: of numba.unshared: (kind of configuration, problem)
 UNSHARED = (
@@ -62,3 +67,15 @@ OTHERS = (
     ),
     ("numba.pool_argmax", "ArgmaxConfig", "pool_grad x=float32:4x16x64x64:nhwc window=7x7 stride=3x3 mode=max"),
 )
+
+
+def first(family: str, problem: Any, policy: Policy) -> Impl:
+    """The implementation whose name begins with ``family`` that would be chosen for a problem."""
+    found = sorted((i for i in implementations(problem.op) if i.name.startswith(family)), key=lambda i: i.rank(problem))
+    return next(i for i in found if not i.supports(problem, policy))
+
+
+def first_config(members: Any, problem: Any, policy: Policy) -> Any:
+    """The configuration of the first kernel of a wing that takes a problem."""
+    taking = (m for m in members if problem.op in m.ops)
+    return next(c for m in taking if (c := m.heuristic(problem, policy)) is not None)

@@ -73,7 +73,9 @@ def check(problem: ConvProblem, kind: str, config: Any, arithmetic: str = "tenso
     if kind == "far apart":
         x, w = trial.inputs
         x[0, 0, :8], x[:, :, 30:36], x[0, 1, 20], w[3, 1, 0] = 1e-30, 1e-38, 3e38, 1e-20
-    got = simulate.run(problem, trial.inputs, "numba.line", Policy(device=0), config)
+    stem = type(config).__module__.removesuffix("_config").rsplit(".", 1)[1]
+    name = "numba.line" if stem == "plain" else f"numba.line_{stem}"
+    got = simulate.run(problem, trial.inputs, name, Policy(device=0), config)
     found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, arithmetic)
     print("ok  " if found.ok else "FAIL", problem, found, flush=True)
     return bool(found.ok)

@@ -267,12 +267,20 @@ def with_infinities(problem: ConvProblem) -> Trial:
     return trial
 
 
+def name_of(config: Any) -> str:
+    """The implementation that a configuration belongs to: it is called as the file, with its folder unless that is forward."""
+    folder, stem = type(config).__module__.removesuffix("_config").rsplit(".", 2)[1:]
+    if stem in ("plain", "boxes"):
+        return "numba.unshared"
+    return f"numba.unshared_{'' if folder == 'forward' else folder + '_'}{stem}"
+
+
 def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: str) -> bool:
     problem, policy = ConvProblem.parse(f"{op} {text.format(t=dtype)}"), Policy(device=0)
     odd = {"extremes": with_extremes, "infinities": with_infinities}.get(kind)
     trial = odd(problem) if odd else Trial.of(problem, kind=kind)
     arrays = (*trial.inputs, *(() if trial.old is None else (trial.old,)))
-    got = simulate.run(problem, arrays, "numba.unshared", policy, config)
+    got = simulate.run(problem, arrays, name_of(config), policy, config)
     found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, arithmetic)
     print("ok  " if found.ok else "FAIL", problem, found, flush=True)
     return bool(found.ok)

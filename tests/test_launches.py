@@ -98,8 +98,8 @@ def _in_turn(count: int) -> Callable[[int], list[Policy]]:
 )
 def test_kernels_of_larger_problems(name: str, kind: str, line: str) -> None:
     problem = cases.parse(line)
-    (impl,) = (i for i in implementations(problem.op) if i.name == name)
     with installed():
+        impl = large_problems.first(name, problem, Policy(device=H200))
         assert type(impl.plan(problem, Policy(device=H200)).facts["config"]).__name__ == kind
     _holds([line], lambda _: POLICIES)
 

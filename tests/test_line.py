@@ -8,6 +8,8 @@ from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
+from large_problems import first, first_config
+
 import numbadnn
 from numbadnn.kernels.build import assemble as _assemble
 from numbadnn.kernels.conv.line import boxes as line_boxes
@@ -18,7 +20,6 @@ from numbadnn.kernels.conv.line import tiles as line_tiles
 from numbadnn.kernels.conv.line import twofold as line_twofold
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import implementations
 from numbadnn.validate.execute import execute
 from numbadnn.validate.oracle import Trial
 
@@ -43,7 +44,7 @@ def test_what_tensor_cores_take_fits_shared_memory(c: int, k: int, s: int, d: in
 @pytest.mark.parametrize(("c", "k", "s", "d"), [(16, 16, 3, 4), (32, 48, 2, 512), (64, 64, 3, 1), (64, 128, 4, 2)])
 def test_rows_of_8_channels_fit_shared_memory(c: int, k: int, s: int, d: int) -> None:
     problem = ConvProblem.parse(LINE.format(c=c, k=k, s=s, d=d, past=(s - 1) * d))
-    config = line.heuristic(problem, Policy())
+    config = first_config(line.MEMBERS, problem, Policy())
     assert isinstance(config, line_octets.OctetsConfig)
     assert line_octets.shared_bytes(problem, config) <= line_octets.SHARED_BYTES
     assert line_octets.plane_of(problem, config) % 128 == 16
@@ -73,7 +74,7 @@ def test_rows_of_8_channels_fit_shared_memory(c: int, k: int, s: int, d: int) ->
     ],
 )
 def test_which_kernel_takes_a_line(problem: str, kind: str) -> None:
-    assert type(line.heuristic(ConvProblem.parse(problem), Policy())).__name__ == kind
+    assert type(first_config(line.MEMBERS, ConvProblem.parse(problem), Policy())).__name__ == kind
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 64), (8, 64), (8, 48)])
@@ -157,8 +158,8 @@ def test_what_they_do_not_take() -> None:
 @pytest.mark.parametrize("determinism", ["gpu_to_gpu", "batch_invariant"])
 def test_float32_stays_with_plain_sums_where_every_gpu_must_agree(determinism: str) -> None:
     problem = ConvProblem.parse(TILES.format(c=64, k=64, s=3, d=1, past=2))
-    assert isinstance(line.heuristic(problem, Policy()), line.TENSOR_CORES)
-    assert isinstance(line.heuristic(problem, Policy(determinism=determinism)), line_tiles.TilesConfig)
+    assert not isinstance(first_config(line.MEMBERS, problem, Policy()), line_tiles.TilesConfig)
+    assert isinstance(first_config(line.MEMBERS, problem, Policy(determinism=determinism)), line_tiles.TilesConfig)
 
 
 @pytest.mark.gpu
@@ -185,7 +186,7 @@ def test_float32_on_tensor_cores_is_within_the_bound_of_plain_sums(text: str, ki
         w[3, 1, 0], w[5] = 1e-20, w[5] * 1e-30
     elif kind == "not finite":
         x[0, 0, 3], x[-1, -1, -9], w[7, 1, 1], w[8, 0, 0] = np.nan, np.inf, -np.inf, np.nan
-    [impl] = [i for i in implementations("causal_conv1d") if i.name == "numba.line"]
+    impl = first("numba.line", problem, Policy(device=0))
     found = execute(impl, problem, Policy(device=0), trial.inputs)
     assert isinstance(found.executable.facts["config"], line_twofold.TwofoldConfig | line_boxes.BoxesConfig)
     assert found.same_bits and not found.damage

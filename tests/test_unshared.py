@@ -9,9 +9,11 @@ from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 
+from large_problems import first_config
+
 from numbadnn.kernels.build import assemble as _assemble
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.kernels.conv.unshared import unshared
+from numbadnn.kernels.conv.unshared import plain, unshared
 from numbadnn.kernels.conv.unshared.forward import box as unshared_box
 from numbadnn.kernels.conv.unshared.forward import box_many as unshared_box_many
 from numbadnn.kernels.conv.unshared.forward import halves as unshared_halves
@@ -40,11 +42,18 @@ from numbadnn.kernels.conv.unshared.inputs.split_config import SplitConfig
 from numbadnn.kernels.conv.unshared.inputs.twofold_config import InputsTwofoldConfig
 from numbadnn.kernels.conv.unshared.parts import tile as unshared_tile
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
+from numbadnn.kernels.conv.unshared.plain_config import UnsharedConfig
 from numbadnn.kernels.conv.unshared.weights import halves as unshared_weights_halves
 from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many
 from numbadnn.kernels.conv.unshared.weights.many_config import WeightsManyConfig
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
+
+
+def several_places(problem: ConvProblem, policy: Policy) -> Any:
+    """The configuration of the first kernel that takes a problem; None where a block of it has one position."""
+    found = first_config(unshared.MEMBERS, problem, policy)
+    return None if isinstance(found, UnsharedConfig | unshared_halves.HalvesConfig) else found
 
 
 @pytest.mark.slow(20)
@@ -92,19 +101,19 @@ def test_several_positions_of_a_block_fit_shared_memory(
         for op in ("conv2d", "conv2d_grad_wrt_weights"):
             forward, limit = op == "conv2d", room if op == "conv2d" or images > 8 else 99 * 1024
             problem = ConvProblem.parse(f"{op} {sizes.format(t='float32', n=images)}")
-            single = unshared.several_places(problem, Policy())
+            single = several_places(problem, Policy())
             assert isinstance(single, ProductsConfig | WeightsManyConfig if images > 8 else unshared_box.BoxConfig)
-            module = sys.modules[type(single).__module__]
+            module = sys.modules[type(single).__module__.removesuffix("_config")]
             assert module.shared_bytes(problem, single) <= limit
-            fixed = unshared.several_places(problem, Policy(determinism="gpu_to_gpu"))
+            fixed = several_places(problem, Policy(determinism="gpu_to_gpu"))
             assert fixed == (None if forward else single if images <= 8 else unshared_box.heuristic(problem, Policy()))
             half = ConvProblem.parse(f"{op} {sizes.format(t='float16', n=images)}")
-            found = unshared.several_places(half, Policy())
+            found = several_places(half, Policy())
             if forward and images < unshared_places.FEWEST_IMAGES:
                 assert found is None
             elif forward:
                 assert isinstance(found, unshared_places_many.PlacesManyConfig | RingConfig)
-                assert sys.modules[type(found).__module__].shared_bytes(half, found) <= limit
+                assert sys.modules[type(found).__module__.removesuffix("_config")].shared_bytes(half, found) <= limit
             else:
                 module = unshared_weights_many if images > 8 else unshared_weights_halves
                 assert isinstance(
@@ -117,9 +126,9 @@ def test_several_positions_of_a_block_fit_shared_memory(
 def test_without_a_workspace_images_are_read_as_they_lie(images: int) -> None:
     policy, sizes = Policy(workspace_limit=1024), "x={t}:{n}x16x63x63 w={t}:16x55x55x16x9x9"
     for op in ("conv2d", "conv2d_grad_wrt_weights"):
-        single = unshared.several_places(ConvProblem.parse(f"{op} {sizes.format(t='float32', n=images)}"), policy)
+        single = several_places(ConvProblem.parse(f"{op} {sizes.format(t='float32', n=images)}"), policy)
         assert isinstance(single, unshared_box.BoxConfig)
-    found = unshared.several_places(ConvProblem.parse(f"conv2d {sizes.format(t='float16', n=images)}"), policy)
+    found = several_places(ConvProblem.parse(f"conv2d {sizes.format(t='float16', n=images)}"), policy)
     assert isinstance(found, unshared_places.PlacesConfig)
 
 
@@ -136,22 +145,20 @@ def test_few_filters_and_slow_float64_keep_to_single_products(monkeypatch: pytes
     sizes, half = "x=float32:32x16x63x63 w=float32:{k}x55x55x16x9x9", (8, 6)
     monkeypatch.setattr(unshared_twofold, "heuristic", lambda problem, policy: None)
     for filters, kind in ((4, ManyConfig), (5, ProductsConfig)):
-        assert isinstance(
-            unshared.several_places(ConvProblem.parse(f"conv2d {sizes.format(k=filters)}"), Policy()), kind
-        )
+        assert isinstance(several_places(ConvProblem.parse(f"conv2d {sizes.format(k=filters)}"), Policy()), kind)
     monkeypatch.setattr(unshared_products, "capability_of", lambda device: half)
-    found = unshared.several_places(ConvProblem.parse(f"conv2d {sizes.format(k=16)}"), Policy())
+    found = several_places(ConvProblem.parse(f"conv2d {sizes.format(k=16)}"), Policy())
     assert isinstance(found, ManyConfig)
 
 
 def test_few_positions_have_a_block_a_multiprocessor() -> None:
     sizes = "conv2d x={t}:8x16x55x55 w={t}:16x25x25x16x7x7 stride=2,2"
-    single = unshared.several_places(ConvProblem.parse(sizes.format(t="float32")), Policy())
+    single = several_places(ConvProblem.parse(sizes.format(t="float32")), Policy())
     assert isinstance(single, unshared_box.BoxConfig)
     assert (single.places, single.warps, single.ahead, single.resident) == (5, 10, 3, 1)
     for images in (8, 32):
         problem = ConvProblem.parse(sizes.replace("x={t}:8", f"x={{t}}:{images}").format(t="float16"))
-        found = unshared.several_places(problem, Policy())
+        found = several_places(problem, Policy())
         assert isinstance(found, unshared_places_many.PlacesManyConfig)
         assert (found.tall, found.places, found.ahead) == (1, 5, 13)
 
@@ -162,10 +169,10 @@ def test_filters_come_through_a_ring_where_pixels_take_most_of_shared_memory(mon
     for module in (unshared_places_stream, unshared_places_whole):
         monkeypatch.setattr(module, "heuristic", lambda problem, policy: None)
     large, small = "w=float16:16x55x55x16x9x9", "w=float16:32x32x32x32x3x3"
-    found = unshared.several_places(ConvProblem.parse(f"conv2d x=float16:32x16x63x63 {large}"), Policy())
+    found = several_places(ConvProblem.parse(f"conv2d x=float16:32x16x63x63 {large}"), Policy())
     assert found == RingConfig(32, 5, 5, 1, 8, 3, 6)
     for sizes in (f"x=float16:8x16x63x63 {large}", f"x=float16:32x32x34x34 {small}"):
-        found = unshared.several_places(ConvProblem.parse(f"conv2d {sizes}"), Policy())
+        found = several_places(ConvProblem.parse(f"conv2d {sizes}"), Policy())
         assert isinstance(found, unshared_places_many.PlacesManyConfig)
 
 
@@ -343,7 +350,7 @@ def test_which_gradients_of_images_are_without_boxes() -> None:
     def found(sizes: str, **asked: Any) -> PixelsConfig | None:
         problem = ConvProblem.parse(f"conv2d_grad_wrt_inputs {sizes}")
         config = unshared_inputs_pixels.heuristic(problem, Policy(**asked))
-        chosen = isinstance(unshared.kernel_of_images(problem, Policy(**asked)), PixelsConfig)
+        chosen = isinstance(first_config(unshared.MEMBERS, problem, Policy(**asked)), PixelsConfig)
         assert chosen == (config is not None)
         return config
 
@@ -485,7 +492,7 @@ def test_bits_of_an_image_do_not_depend_on_how_many_there_are_where_that_is_prom
         text = f"{op} x=float32:{images}x16x63x63 w=float32:16x55x55x16x9x9"
         asked = unshared_inputs.typical(ConvProblem.parse(text), policy)
         if op == "conv2d":
-            return (unshared.heuristic(asked).room,)
+            return (plain.heuristic(asked).room,)
         config = unshared_inputs.heuristic(asked)
         assert config is not None
         return config.tile, config.channels, config.vec

@@ -1,12 +1,11 @@
 """``numba.unshared`` on a GPU where kernels of many positions and images take over: other cases are too small for them."""
 
 import pytest
-from large_problems import IMAGES, UNSHARED
+from large_problems import IMAGES, UNSHARED, first
 from simulated_unshared import with_extremes
 
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import implementations
 from numbadnn.validate.check import Subject, check
 
 
@@ -14,7 +13,7 @@ from numbadnn.validate.check import Subject, check
 @pytest.mark.parametrize(("kind", "text"), UNSHARED)
 def test_what_larger_kernels_compute(kind: str, text: str) -> None:
     problem = ConvProblem.parse(text)
-    (impl,) = (i for i in implementations(problem.op) if i.name == "numba.unshared")
+    impl = first("numba.unshared", problem, Policy(device=0))
     row = check(impl, Subject(text, problem), Policy(device=0), timed=False)
     assert row.status == "ok", row.reason
     assert row.same_bits
@@ -25,7 +24,7 @@ def test_what_larger_kernels_compute(kind: str, text: str) -> None:
 @pytest.mark.parametrize(("op", "kind"), [(IMAGES, "SplitConfig"), ("conv2d", "TwofoldConfig")])
 def test_what_tensor_cores_cannot_multiply_is_as_it_would_be_without_them(op: str, kind: str) -> None:
     problem = ConvProblem.parse(f"{op} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9 alpha=-2")
-    (impl,) = (i for i in implementations(problem.op) if i.name == "numba.unshared")
+    impl = first("numba.unshared", problem, Policy(device=0))
     row = check(impl, Subject("extremes", problem, with_extremes(problem)), Policy(device=0), timed=False)
     assert row.status == "ok", row.reason
     assert row.facts["config"].startswith(kind), row.facts

@@ -62,6 +62,16 @@ def room_of(terms: int, filters: int) -> int:
     return max(256, 1 << (terms * filters - 1).bit_length())
 
 
+def estimate(problem: ConvProblem, config: DenseConfig) -> float:
+    """Microseconds on an H200: memory, or the products of whole blocks, of which a multiprocessor has one at least."""
+    (N, _, _, Q), (K, C), taps = problem.x.shape, problem.w.shape[:2], problem.taps[1]
+    span, groups = THREADS * config.vec * config.pieces, problem.groups
+    blocks = N * groups * -(-Q // span) * -(-K // (groups * config.filters))
+    products = max(blocks, MULTIPROCESSORS) * span * config.filters * C * taps
+    many_sums = config.vec * config.pieces * config.filters > MOST_SUMS
+    return 4 + max(problem.bytes / 3.0e6, 2 * products / (3.6e7 if many_sums else 2.4e7))
+
+
 def kernel(dtype: str, acc: str, config: DenseConfig) -> Kernel:
     """Many channels, or many filters."""
 

@@ -57,6 +57,12 @@ def blocks_of(problem: ConvProblem, config: TilesConfig) -> int:
     return -(-K // config.high) * -(-Q // config.wide) * problem.groups * N
 
 
+def estimate(problem: ConvProblem, config: TilesConfig) -> float:
+    """Microseconds on an H200: memory, and the products of whole blocks, of which a GPU has ENOUGH_BLOCKS at least."""
+    blocks, terms = max(blocks_of(problem, config), ENOUGH_BLOCKS), problem.w.shape[1] * problem.taps[1]
+    return 4 + problem.bytes / 8e6 + 2 * blocks * config.high * config.wide * terms / 4.6e7
+
+
 def kernel(dtype: str, acc: str, config: TilesConfig) -> Kernel:
     def build() -> Callable[..., None]:
         from numbadnn.kernels.conv.line.device import tiles as _line_tiles

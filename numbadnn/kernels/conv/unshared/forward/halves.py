@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple
 
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of
+from numbadnn.kernels.conv.unshared import plain
 from numbadnn.kernels.conv.unshared.forward.halves_config import CHUNK, ROWS, HalvesConfig
 from numbadnn.kernels.conv.unshared.parts.tile import vector
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
+from numbadnn.registry import Executable
 
 MOST_IMAGES, MOST_WARPS, MOST_AHEAD, AHEAD_IN_LOOPS = 32, 8, 6, 4
 #: of a block, on the multiprocessors that have the least
@@ -74,24 +77,34 @@ def filled(
     return found
 
 
-def rank(problem: ConvProblem) -> float:
-    """Microseconds: memory at two thirds of the speed of a copy, and what is gathered for each image."""
+def estimate(problem: ConvProblem, config: HalvesConfig) -> float:
+    """Microseconds on an H200: memory at two thirds of the speed of a copy, and what is gathered for each image."""
     gathered = problem.x.shape[0] * math.prod(problem.w.shape[1:]) * problem.groups
     return 4 + problem.bytes / 2.8e6 + gathered / 4.0e6
 
 
-def kernel(dtype: str, config: HalvesConfig, parameters: str) -> Kernel:
+def plan(problem: ConvProblem, policy: Policy, config: HalvesConfig) -> Executable:
+    """One launch; a block has one position and some images."""
+    chosen = kernel(problem.x.dtype, config)
+    chunks = -(-problem.x.shape[0] // config.images)
+    grid = (math.prod(problem.y.shape[2:]) * problem.groups * chunks, 1, 1)
+    values, shared = plain.scalars(problem, chunks), config.shared_bytes
+    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), values, shared)
+    return one_launch(chosen, launch, config, "tensor_core", "run_to_run")
+
+
+def kernel(dtype: str, config: HalvesConfig) -> Kernel:
     def build() -> Callable[..., None]:
         from numbadnn.kernels.conv.unshared.forward.device import halves as _unshared_halves
 
         return _unshared_halves.forward(dtype, "float32", config)
 
     name = f"unshared halves {dtype} " + " ".join(str(int(v)) for v in astuple(config))
-    return Kernel(name, parameters, build, config.threads, config.resident)
+    return Kernel(name, plain.parameters("float32"), build, config.threads, config.resident)
 
 
-def kernels(parameters: str) -> Iterator[Kernel]:
+def kernels() -> Iterator[Kernel]:
     """Few terms and many, of few images and many; several rooms of terms for several turns of filters."""
-    yield kernel("float16", configured(32, 8, 16, 1296), parameters)
-    yield kernel("bfloat16", configured(8, 8, 32, 288), parameters)
-    yield kernel("float16", configured(32, 4, 80, 1600), parameters)
+    yield kernel("float16", configured(32, 8, 16, 1296))
+    yield kernel("bfloat16", configured(8, 8, 32, 288))
+    yield kernel("float16", configured(32, 4, 80, 1600))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.conv.unshared.inputs.device.tile import tap_of
-from numbadnn.kernels.conv.unshared.unshared_config import LANES, UnsharedConfig
+from numbadnn.kernels.conv.unshared.plain_config import LANES, UnsharedConfig
 from numbadnn.kernels.lang.access import load, load_shared, store
 from numbadnn.kernels.lang.async_copies import copy_async, wait_async
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, WORD, cuda, device, i32, i64, u32

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.conv.unshared.forward.device.plain import gather_patches, look_at
-from numbadnn.kernels.conv.unshared.unshared_config import LANES, UnsharedConfig
+from numbadnn.kernels.conv.unshared.plain_config import LANES, UnsharedConfig
 from numbadnn.kernels.lang.access import load, load_vector, store_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32
 from numbadnn.problem import ITEMSIZE

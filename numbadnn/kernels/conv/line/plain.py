@@ -1,0 +1,107 @@
+"""``numba.line``: causal_conv1d by tiles of steps and filters, at any strides, on plain threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.plans import one_launch
+from numbadnn.kernels.build.support import LIMIT32, accumulator_of, device_reason, reach_reason
+from numbadnn.kernels.conv.line.channels import first_tap
+from numbadnn.kernels.conv.line.channels_config import THREADS
+from numbadnn.kernels.conv.line.dense import MOST_FROZEN_TAPS, SHARED_BYTES, filters_of, room_of
+from numbadnn.problem import ITEMSIZE, Policy
+from numbadnn.problems.conv import ConvProblem
+from numbadnn.registry import Executable
+
+
+@dataclass(frozen=True, slots=True)
+class LineConfig:
+    """``steps`` x ``filters`` sums a thread; ``taps`` frozen (0: an argument); ``room``: numbers in shared memory.
+
+    ``packed``: the steps that a thread reads, and those that it writes, are neighbours of its neighbours' in memory.
+    """
+
+    steps: int
+    filters: int
+    taps: int
+    room: int
+    packed: bool = False
+
+
+def heuristic(problem: ConvProblem, acc: str = "float32") -> LineConfig:
+    """Tiles at any strides: the fewer filters, the more steps."""
+    K, (C, taps) = problem.w.shape[0] // problem.groups, (problem.w.shape[1], problem.taps[1])
+    filters = filters_of(K, C * taps, acc)
+    steps = 8 if filters == 1 else 4
+    frozen = taps if taps <= MOST_FROZEN_TAPS else 0
+    packed = problem.x.strides[3] * problem.stride[1] == 1 == problem.y.strides[3]
+    return LineConfig(steps, filters, frozen, room_of(C * taps, filters), packed)
+
+
+def kernel(dtype: str, acc: str, config: LineConfig) -> Kernel:
+    def build() -> Callable[..., None]:
+        from numbadnn.kernels.conv.line.device import kernels as _line_kernels
+
+        return _line_kernels.forward(dtype, acc, *astuple(config))
+
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i64*3 i64 i64*3 i64*3"
+    name = f"line {dtype} {acc} " + " ".join(str(int(v)) for v in astuple(config))
+    return Kernel(name, parameters, build, THREADS)
+
+
+def supports(problem: ConvProblem, policy: Policy) -> str:
+    """Why no kernel for lines takes a problem ("" = some do)."""
+    if problem.unshared:
+        return "needs one filter for all positions (not unshared)"
+    if (
+        room_of(problem.w.shape[1] * problem.taps[1], 1) * ITEMSIZE[accumulator_of(problem.x.dtype, policy)]
+        > SHARED_BYTES
+    ):
+        return f"needs a filter of at most {SHARED_BYTES} bytes"
+    if policy.precision == "float16":
+        return "accumulates in float32 or float64, not in float16"
+    if policy.precision == "float32" and problem.x.dtype == "float64":
+        return "accumulates float64 data in float64, not in float32"
+    if reason := reach_reason(problem):
+        return reason
+    reach = problem.x.shape[3] * max(problem.stride) + problem.padding[1][0] + THREADS * 8
+    if max(reach, problem.y.size) >= LIMIT32:
+        return "needs lines of fewer than 2**31 steps"
+    return device_reason(policy)
+
+
+def plan(problem: ConvProblem, policy: Policy, config: LineConfig) -> Executable:
+    """One launch."""
+    chosen = kernel(problem.x.dtype, accumulator_of(problem.x.dtype, policy), config)
+    return one_launch(chosen, _prepare(problem, policy.device, config, chosen), config)
+
+
+def estimate(problem: ConvProblem, config: LineConfig) -> float:
+    """Microseconds on an H200."""
+    return 3 + max(problem.bytes / 2.2e6, problem.flops / 1.2e7)
+
+
+def _prepare(problem: ConvProblem, device: int, config: LineConfig, chosen: Kernel) -> Any:
+    (N, _, _, _), (_, K, _, Q), w = problem.x.shape, problem.y.shape, problem.w
+    K //= problem.groups
+    tiles, blocks_of_filters = -(-Q // (THREADS * config.steps)), -(-K // config.filters)
+    k, c = w.strides[:2]
+    start, s = first_tap(problem)
+    scalars = (
+        *(blocks_of_filters, tiles, problem.groups, K, w.shape[1], problem.taps[1], Q),
+        *(problem.padding[1][0], problem.stride[1], problem.dilation[1]),
+        *((*problem.x.strides[:2], problem.x.strides[3]), start, (k, c, s)),
+        (*problem.y.strides[:2], problem.y.strides[3]),
+    )
+    grid = (blocks_of_filters * tiles * problem.groups * N, 1, 1)
+    return chosen.prepare(device, grid, (THREADS, 1, 1), scalars)
+
+
+def kernels() -> Iterator[Kernel]:
+    """Few filters and many, frozen taps and not, each dtype among them."""
+    yield kernel("float32", "float32", LineConfig(8, 1, 4, 256, True))
+    yield kernel("bfloat16", "float32", LineConfig(4, 8, 0, 1024))
+    yield kernel("float64", "float64", LineConfig(4, 4, 3, 256))

@@ -36,7 +36,7 @@ from numbadnn.kernels.conv.line.toeplitz import ToeplitzConfig
 from numbadnn.kernels.conv.line.twofold_config import TwofoldConfig
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,9 @@ def _plan(problem: ConvProblem, policy: Policy, config: Config | None = None) ->
     arithmetic = "ieee" if problem.x.dtype == "float32" else "tensor_core"
     if isinstance(config, BoxesConfig):
         direct = sequence("x w y", [(launch, "x y x w y")])
-        return around(direct, {"kernel": chosen.name, "config": config}, 0, "ieee", "run_to_run")
-    return one_launch(chosen, launch, config, *((arithmetic, "run_to_run") if on_tensor_cores else ()))
+        return around(direct, {"kernel": chosen.name, "config": config}, 0, "ieee", "run_to_run", SEQUENCE)
+    declared = (arithmetic, "run_to_run") if on_tensor_cores else ("ieee", "gpu_to_gpu")
+    return one_launch(chosen, launch, config, *declared, SEQUENCE)
 
 
 def _prepare(problem: ConvProblem, device: int, config: LineConfig, chosen: Kernel) -> Any:

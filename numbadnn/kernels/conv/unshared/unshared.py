@@ -47,7 +47,7 @@ from numbadnn.kernels.conv.unshared.weights import halves as unshared_weights_ha
 from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many
 from numbadnn.problem import ITEMSIZE, Policy, contiguous_strides
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 #: blocks that fill a GPU
 ENOUGH_BLOCKS = 4 * 132
@@ -219,7 +219,7 @@ def _plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executabl
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared)
     fixed = not forward or typical is not problem
     arithmetic, level = "tensor_core" if halves else "ieee", "gpu_to_gpu" if fixed and not halves else "run_to_run"
-    return one_launch(chosen, launch, config, arithmetic, level)
+    return one_launch(chosen, launch, config, arithmetic, level, SEQUENCE)
 
 
 def _rank(problem: ConvProblem) -> float:

@@ -115,8 +115,9 @@ class Kernel:
 
     def _file(self, arch: tuple[int, int, str]) -> tuple[Path, str]:
         """The folder and the key."""
-        parts = (toolchain(), self.name, self.parameters, str(self.threads), arch_name(arch))
-        return _folder or _cache.default_folder(), _cache.key_of(_cache.source_hash(), *parts)
+        bounds = f"{self.threads} {self.resident}"
+        parts = (toolchain(), self.name, self.parameters, bounds, arch_name(arch))
+        return _folder or _cache.default_folder(), _cache.key_of(*parts)
 
     def _stored(self, arch: tuple[int, int, str]) -> _cache.Binary | None:
         return _cache.read(*self._file(arch))

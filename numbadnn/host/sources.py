@@ -28,8 +28,6 @@ _NOT_OF_CODE = re.compile(
     r"|ALWAYS_WARN|HIGHLIGHT|FUNCTION_CACHE|CACHE_|TRACE$|CHROME_|ANNOTATE|HTML|DIFF_IR|PARALLEL_DIAG|THREADING_|NUM_THREADS"
     r"|NUMBA_(DEFAULT_)?NUM_THREADS|GDB_|LLVM_PASS_TIMINGS|RUNNING_UNDER|ENABLE_(PROFILING|SYS_MONITORING|CUDASIM)|DISABLE_CUDA)"
 )
-#: those of numba-cuda that programs set
-_SET_BY_PROGRAMS = ("CUDA_DEBUGINFO_DEFAULT", "OPT", "BOUNDSCHECK", "DEBUG_JIT")
 
 
 @functools.cache
@@ -137,10 +135,9 @@ def _of_numba(value: Any, one: Callable[[Any], str]) -> str:
 
 
 def flags(cuda: bool = False) -> str:
-    """Numba's settings that machine code depends on: of its module, and for ``cuda`` of that of numba-cuda too.
+    """Numba's settings that machine code depends on; ``cuda``: that of kernels too.
 
-    numba-cuda is not imported for this. Until it is, what it will read is in the environment; afterwards a program may have
-    set its values otherwise than Numba's.
+    numba-cuda, which adds settings to Numba's, is not imported for this: what it will read is in the environment.
     """
     from numbadnn.host.undisturbed import load_numba
 
@@ -148,13 +145,8 @@ def flags(cuda: bool = False) -> str:
     from numba.core import config
 
     config.reload_config()
-    found = {name: repr(value) for name, value in vars(config).items() if _of_code(name, cuda)}
+    found = {name: repr(value) for name, value in vars(config).items() if name.isupper() and "CUDA" not in name}
     if cuda:
-        found |= {n: text for n, text in os.environ.items() if n.startswith("NUMBA_") and _of_code(n[6:], cuda)}
-        own = vars(sys.modules.get("numba.cuda.core.config", config))
-        found |= {f"numba.cuda {n}": repr(own[n]) for n in _SET_BY_PROGRAMS if own.get(n) != getattr(config, n, None)}
-    return " ".join(f"{name}={value}" for name, value in sorted(found.items()))
-
-
-def _of_code(name: str, cuda: bool) -> bool:
-    return name.isupper() and not _NOT_OF_CODE.match(name) and (cuda or "CUDA" not in name)
+        found["CUDA_DEBUGINFO_DEFAULT"] = repr(config.CUDA_DEBUGINFO_DEFAULT)
+        found |= {name[6:]: text for name, text in os.environ.items() if name.startswith("NUMBA_CUDA")}
+    return " ".join(f"{name}={value}" for name, value in sorted(found.items()) if not _NOT_OF_CODE.match(name))

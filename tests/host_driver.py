@@ -46,16 +46,18 @@ class HostDriver:
     def cuMemFreeAsync(self, address: int, stream: int) -> tuple[int]:
         return self.cuMemFree(address)
 
-    def _copy(self, to: int, source: int, nbytes: int, stream: int) -> tuple[int]:
+    def _copy(self, to: int, source: int, nbytes: int, stream: int = 0) -> tuple[int]:
         self.busy += stream > 1
         ctypes.memmove(to, source, nbytes)
         return (0,)
 
-    cuMemcpyHtoDAsync = cuMemcpyDtoDAsync = cuMemcpyDtoHAsync = _copy
+    cuMemcpyHtoDAsync = cuMemcpyDtoDAsync = cuMemcpyDtoHAsync = cuMemcpyHtoD = cuMemcpyDtoH = _copy
 
-    def cuMemsetD8Async(self, address: int, value: int, nbytes: int, stream: int) -> tuple[int]:
+    def cuMemsetD8Async(self, address: int, value: int, nbytes: int, stream: int = 0) -> tuple[int]:
         ctypes.memset(address, value, nbytes)
         return (0,)
+
+    cuMemsetD8 = cuMemsetD8Async
 
     def cuStreamSynchronize(self, stream: int) -> tuple[int]:
         return (0,)

@@ -11,6 +11,7 @@ from typing import Any
 
 from numbadnn import config
 from numbadnn.errors import BackendUnavailableError, NumbaDNNError
+from numbadnn.host import files
 from numbadnn.registry import FAMILY, implementations
 
 PACKAGES = (
@@ -102,6 +103,13 @@ def cudnn() -> dict[str, Any]:
     return {"available": True, "version": library.version, "path": library.path, "trail": trail}
 
 
+def kept() -> dict[str, str]:
+    """Where compiled kernels are kept, or why they are not."""
+    folders = {"cpu": files.builds_folder(), "cuda": files.cache_folder(config.current().cache_dir) / "kernels"}
+    reasons = {name: files.unusable(folder) for name, folder in folders.items()}
+    return {name: f"nowhere: {reasons[name]}" if reasons[name] else str(folder) for name, folder in folders.items()}
+
+
 def options() -> dict[str, dict[str, Any]]:
     """Every option's effective value, where it came from and what it may be."""
     current = config.current()
@@ -151,6 +159,7 @@ def collect() -> dict[str, Any]:
         "gpus": list(gpus()),
         "no_gpu_reason": no_gpu_reason(),
         "cudnn": cudnn(),
+        "kept": kept(),
         "options": options(),
         "operations": operations(),
     }
@@ -173,6 +182,7 @@ def text(facts: dict[str, Any] | None = None) -> str:
         lines += [f"  {found['version']} at {found['path']}", *(f"    {line}" for line in found["trail"])]
     else:
         lines += [f"  {line}" for line in found["reason"].splitlines()]
+    lines += ["", "Compiled kernels are kept in", *(f"  {name:6} {where}" for name, where in facts["kept"].items())]
     lines += ["", "Options"]
     width = max(len(option["origin"]) for option in facts["options"].values())
     for name, option in facts["options"].items():

@@ -1,36 +1,46 @@
 """What Numba compiles for the host, kept on disk: found again by the next process, or compiled again.
 
-Numba keeps a build in two files, an index of types and the machine code of one. Left to itself it
+Numba's own cache of ``@njit(cache=True)`` is not used, because it
 
-* raises what reading a damaged file raises, and leaves the file as it is;
-* believes machine code whose damage the pickle does not notice, and code that lies under the name of another build, as an
-  interrupted process leaves it behind;
-* lets two processes that read the index at once give two builds one name;
-* raises where the disk refuses to write.
+* names functions by a counter of the process. An inner function of a factory (``applier.<locals>.apply [abi:v342]``) then has
+  other bodies in the builds of other processes, and a process that loads two such builds runs one body for both;
+* goes on using code that was compiled under debugging flags, or from sources that it cannot see;
+* unpickles what lies in a folder that others may write to;
+* raises what reading a damaged file raises, and believes code that lies under the name of another build.
 
-Here a build carries the sources and the types it was made for and a digest, one process writes at a time, and whatever is
-wrong with a file is a build that is not there: it is compiled and kept in its place. Importing this module imports Numba.
+Here a build is one file (``private``) under a key of all that it is made of: code, types, options, flags, machine and
+versions. Its functions have names that hold the key, or names that no other build sees. Importing this module imports Numba.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import pathlib
 import pickle
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from numbadnn.host import files as stored
+import numpy as np
+
+from numbadnn.host import files, private, sources
 from numbadnn.host.undisturbed import load_numba, undisturbed
 
 load_numba()
+import llvmlite  # noqa: E402
+import numba  # noqa: E402
 from numba import njit  # noqa: E402
+from numba.core.compiler import Compiler, CompileResult  # noqa: E402
 from numba.core.compiler_lock import global_compiler_lock  # noqa: E402
+from numba.core.environment import Environment, lookup_environment  # noqa: E402
+from numba.core.serialize import dumps  # noqa: E402
+from numba.core.sigutils import normalize_signature  # noqa: E402
 
+_FORMAT = "numbadnn-build-1"
+_VERSIONS = f"{_FORMAT} {sys.version} numba={numba.__version__} llvmlite={llvmlite.__version__} numpy={np.__version__}"
 _holder = 0  # the thread that forks now
 
 
@@ -55,24 +65,22 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
-def compiled(body: Callable[..., Any], stamp: str, unkept: Callable[[], None] = lambda: None, **options: Any) -> Any:
-    """``njit(**options)(body)`` kept on disk; ``stamp``: of all sources that it is made of.
+def compiled(
+    body: Callable[..., Any], stamp: str, unkept: Callable[[str], None] = lambda why: None, **options: Any
+) -> Any:
+    """``njit(**options)(body)`` kept on disk; ``stamp``: of all modules that it is made of.
 
-    Calls ``unkept`` where Numba finds no folder that it may write to: the build then serves this process alone.
+    Calls ``unkept(why)`` where it is not kept, so that the build serves this process alone.
     """
-    try:
-        build = njit(**options, cache=True)(body)
-    except (RuntimeError, UnicodeEncodeError) as error:  # NUMBA_CACHE_DIR takes no source whose path is not UTF-8
-        if isinstance(error, RuntimeError) and "cannot cache" not in str(error):
-            raise
-        unkept()
+    if numba.config.DISABLE_JIT:
+        return body
+    place = files.builds_folder()
+    if why := files.unusable(place) or ("" if stamp else "the library's code cannot be read"):
+        unkept(why)
         return _undisturbed(njit(**options)(body))
-    cache: Any = getattr(build, "_cache", None)
-    file: Any = getattr(cache, "_cache_file", None)
-    if hasattr(file, "_source_stamp"):
-        file._source_stamp = stamp
-        file.load, file.save = partial(_load, file, file.load), partial(_save, file, file.save)
-        cache.save_overload = partial(_save_if_there_is_room, cache.save_overload)
+    kept = Kept(body, stamp, options, place)
+    build = njit(**options, pipeline_class=kept.pipeline())(body)
+    build._cache = kept
     return _undisturbed(build)
 
 
@@ -88,43 +96,91 @@ def _undisturbed(build: Any) -> Any:
     return build
 
 
-def digest(paths: Any, root: pathlib.Path | None = None) -> str:
-    """Of the contents of these files and, with ``root``, of their names below it."""
-    found = hashlib.sha256()
-    for path in sorted(map(pathlib.Path, paths)):
-        if root:
-            found.update(path.relative_to(root).as_posix().encode() + b"\0")
-        found.update(path.read_bytes() + b"\0")
-    return found.hexdigest()
+class Kept:
+    """The builds of one function, one for each signature: what a dispatcher asks of Numba's cache."""
 
+    def __init__(self, body: Callable[..., Any], stamp: str, options: dict[str, Any], place: Path) -> None:
+        self.cache_path = str(place)
+        self._environments: list[Environment] = []
+        self._made_of = "\0".join([_VERSIONS, stamp, sources.content([body, options])])
 
-def _load(file: Any, load: Callable[[Any], Any], key: Any) -> Any:
-    """The build of ``key``; None where there is none, or what is there is not that."""
-    try:
-        stamp, made_for, sha256, image = load(key)
-        if (stamp, made_for, sha256) == (file._source_stamp, key, hashlib.sha256(image).digest()):
-            return pickle.loads(image)
-    except Exception:  # whatever a file that holds something else may raise
-        return None
-    return None
+    def key(self, signature: Any, codegen: Any) -> str:
+        """Of all that a build is made of; the name of its file and a part of its functions' names."""
+        arguments, result = normalize_signature(signature)
+        parts = [self._made_of, str(arguments), str(result), str(codegen.magic_tuple()), sources.flags()]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
 
-
-def _save(file: Any, save: Callable[[Any, Any], None], key: Any, data: Any) -> None:
-    """Keep a build, while no other process keeps one in this folder; an index that cannot be read is begun anew."""
-    image = file._dump(data)
-    entry = (file._source_stamp, key, hashlib.sha256(image).digest(), image)
-    index = pathlib.Path(file._index_path)
-    with stored.lock_folder(index.parent):
+    def load_overload(self, signature: Any, context: Any) -> CompileResult | None:
+        """The build of a signature; None where there is none, or what is there is not that."""
+        context.refresh()
+        key = self.key(signature, context.codegen())
+        found = private.read(self._file(key), _FORMAT, key)
         try:
-            save(key, entry)
-        except OSError:
-            raise
-        except Exception:
-            index.unlink(missing_ok=True)
-            save(key, entry)
+            return found and CompileResult._rebuild(context, *pickle.loads(found[1]))
+        except Exception:  # whatever a file that holds something else may raise
+            return None
+
+    def save_overload(self, signature: Any, build: CompileResult) -> None:
+        """Keep a build; where the disk refuses, it serves this process all the same."""
+        if build.lifted or build.library.has_dynamic_globals or not all(e.can_cache() for e in self._environments):
+            return  # it reads what only this process has
+        key = self.key(signature, build.codegen)
+        image = dumps(build._replace(type_annotation="")._reduce())
+        private.write(self._file(key), _FORMAT, key, image, function=build.fndesc.qualname)
+
+    def _file(self, key: str) -> Path:
+        return Path(self.cache_path, f"{key}.build")
+
+    def enable(self) -> None:
+        """Always is."""
+
+    disable = flush = enable
+
+    def pipeline(self) -> type[Compiler]:
+        """A compiler that names what it makes by the key."""
+        kept = self
+
+        class Named(Compiler):  # type: ignore[misc]
+            def _compile_bytecode(self) -> Any:
+                state = self.state
+                codegen, function = state.targetctx.codegen(), state.func_id
+                key = kept.key(state.args if state.return_type is None else state.return_type(*state.args), codegen)
+                function.unique_id, function.unique_name = key, f"{function.func_qualname}${key}"
+                state.library = library = codegen.create_library(function.func_qualname)
+                library.enable_object_caching()
+                environments: list[Environment] = []
+                library._optimize_final_module = partial(
+                    _hide, library, library._optimize_final_module, key, environments
+                )
+                made = super()._compile_bytecode()
+                for environment in environments:
+                    codegen.set_env(environment.env_name, environment)
+                kept._environments += environments  # which Numba holds by weak references
+                return made
+
+        return Named
 
 
-def _save_if_there_is_room(save: Callable[[Any, Any], None], signature: Any, build: Any) -> None:
-    """Keep a build; where the disk refuses, it serves this process all the same."""
-    with contextlib.suppress(OSError):
-        save(signature, build)
+def _hide(library: Any, optimize: Callable[[], None], key: str, environments: list[Environment]) -> None:
+    """Optimise a build; then no other build sees what it calls: other processes number functions of its names otherwise.
+
+    Done before, LLVM would inline what it does not otherwise. ``environments``: of Python's objects that functions read, under
+    other names.
+    """
+    optimize()
+    module = library._final_module
+    for number, value in enumerate([*module.functions, *module.global_variables]):
+        if value.is_declaration or value.linkage.name in ("internal", "private") or key in value.name:
+            continue
+        if environment := lookup_environment(value.name):
+            value.name += f".{key}"
+            environments.append(_named(environment, value.name))
+        elif not value.name.startswith("numba.dynamic.globals"):  # by which Numba knows that addresses are in it
+            value.name, value.linkage = f"{key}.{number}", "internal"
+
+
+def _named(environment: Environment, name: str) -> Environment:
+    """The same objects under another name."""
+    made = Environment(environment.globals)
+    made.consts[:], made.env_name = environment.consts, name
+    return Environment._memo.setdefault(name, made)

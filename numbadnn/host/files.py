@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import hashlib
 import itertools
 import json
 import math
@@ -24,7 +25,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from numbadnn import config
 from numbadnn.errors import BackendUnavailableError, is_passing, warn
+from numbadnn.host.private import usable
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
 
@@ -55,6 +58,23 @@ def absolute(path: str) -> Path:
         return Path(path).absolute()
     except OSError:
         return Path(path)
+
+
+def builds_folder() -> Path:
+    """Where the CPU's kernels are kept: below the option ``cache_dir``, ``NUMBA_CACHE_DIR`` or the user's cache folder."""
+    chosen, of_numba = config.current().cache_dir, os.environ.get("NUMBA_CACHE_DIR")
+    if of_numba and not chosen:  # which several users share, often
+        return absolute(of_numba) / f"numbadnn-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    return cache_folder(chosen) / "builds"
+
+
+def unusable(folder: Path) -> str:
+    """Why nothing that is executed is kept in a folder, or ""."""
+    if usable(folder, create=True):
+        return ""
+    if folder.is_relative_to(os.devnull):
+        return "this user has no home folder"
+    return f"{folder} cannot be made, or is no folder of this user with mode 0700"
 
 
 def read(path: Path, form: str, private: bool = True) -> Document | None:
@@ -164,13 +184,14 @@ def _set_aside(path: Path, form: str, private: bool) -> None:
 
 @contextlib.contextmanager
 def _flock(path: Path, flags: int) -> Iterator[None]:
-    """Hold a lock that other processes and threads wait for; nothing where the system has no file locks."""
+    """Hold a lock that other processes and threads wait for; nothing where the system has none, or refuses it."""
     try:
         import fcntl
-    except ImportError:
+
+        file = os.open(path, flags, 0o600)
+    except (ImportError, OSError):
         yield
         return
-    file = os.open(path, flags, 0o600)
     try:
         status = os.fstat(file)
         mine = threading.get_ident(), status.st_dev, status.st_ino
@@ -198,20 +219,29 @@ if hasattr(os, "register_at_fork"):
 
 
 def lock_folder(path: Path) -> contextlib.AbstractContextManager[None]:
-    """One writer at a time in a folder: the folder itself is what is locked."""
-    return _flock(path, os.O_RDONLY)
+    """One writer of this user's at a time in a folder; a lock in the folder itself others might hold for ever."""
+    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:16]
+    return lock_file(_locks() / f"folder-{name}.lock")
 
 
 def lock_file(path: Path) -> contextlib.AbstractContextManager[None]:
-    """Hold a lock of this user's."""
+    """Hold a lock of this user's; nothing where its folder is not this user's alone, or cannot be made."""
+    if not usable(path.parent, create=True):
+        return contextlib.nullcontext()
     return _flock(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0))
 
 
-@functools.cache
 def lock_name(device: int) -> Path:
-    """The lock of whoever measures on a device: in the temporary folder, one a user."""
-    user = os.getuid() if hasattr(os, "getuid") else "user"
-    return Path(tempfile.gettempdir(), f"numbadnn-{user}-{file_name(device).removesuffix('.json')}-{device}.lock")
+    """The lock of whoever measures on a device of this machine: one a user."""
+    return _locks() / f"{platform.node()}-{file_name(device).removesuffix('.json')}-{device}.lock"
+
+
+def _locks() -> Path:
+    """The folder of this user's locks: below the cache folder that all processes share; without a home, below ``cache_dir``."""
+    shared = cache_folder()
+    if shared.is_relative_to(os.devnull):
+        shared = cache_folder(config.current().cache_dir)
+    return shared / "locks"
 
 
 def as_json(document: Any, **options: Any) -> str:

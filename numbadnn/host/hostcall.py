@@ -25,7 +25,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from numbadnn.host.builds import compiled, digest
+from numbadnn.host import sources
+from numbadnn.host.builds import compiled
 from numbadnn.host.undisturbed import undisturbed
 
 
@@ -33,7 +34,7 @@ def kept(signature: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """``@njit`` of one signature that holds no GIL and is kept on disk, as long as this file and its own are what they are."""
 
     def build(body: Callable[..., Any]) -> Any:
-        made = compiled(body, digest({__file__, body.__code__.co_filename}), nogil=True, **options)
+        made = compiled(body, sources.modules(__name__, body.__module__), nogil=True, **options)
         with undisturbed():
             made.compile(signature)
             made.disable_compile()

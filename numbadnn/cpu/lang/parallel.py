@@ -19,7 +19,6 @@ import os
 import pathlib
 import threading
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -88,34 +87,20 @@ class Kernel:
 
 
 def _compile(body: Callable[..., None], parallel: bool) -> Any:
-    """One build, kept on disk under a name of its own (Numba's cache does not tell parallel from serial)."""
+    """One build, kept on disk."""
+    from numbadnn.host import sources
     from numbadnn.host.builds import compiled
 
-    copy = FunctionType(body.__code__, body.__globals__, body.__name__, body.__defaults__, body.__closure__)
-    copy.__qualname__ = f"{body.__qualname__}_{'parallel' if parallel else 'serial'}"
-    copy.__module__ = body.__module__
     # _nrt=False: the arrays are the caller's; to count references to them would cost an atomic addition a slice
-    return compiled(
-        copy, _sources(), _say_nothing_is_kept, parallel=parallel, nogil=True, error_model="numpy", _nrt=False
-    )
+    options = {"parallel": parallel, "nogil": True, "error_model": "numpy", "_nrt": False}
+    return compiled(body, sources.package("numbadnn.cpu"), _say_nothing_is_kept, **options)  # it calls its neighbours
 
 
 @functools.cache
-def _say_nothing_is_kept() -> None:
+def _say_nothing_is_kept(why: str) -> None:
     from numbadnn.errors import warn
 
-    warn(
-        "each process compiles the CPU's kernels anew, for there is no folder to keep them in: set NUMBA_CACHE_DIR to one"
-    )
-
-
-@functools.cache
-def _sources() -> str:
-    """Digest of every source file of this package: a kernel calls functions of its neighbours."""
-    from numbadnn.host.builds import digest
-
-    root = pathlib.Path(__file__).parents[1]
-    return digest(root.rglob("*.py"), root)
+    warn(f"each process compiles the CPU's kernels anew, for {why}: set NUMBADNN_CACHE_DIR to a folder of your own")
 
 
 @functools.cache

@@ -1,26 +1,17 @@
-"""Compiled kernels on disk: one file each, in a folder that only its owner can touch, checked when read.
+"""Compiled kernels on disk: one file each (``private``), found by a key of all that the kernel was made from.
 
-A file is one line of JSON (format, key, kernel, entry point, architecture, assembler, SHA-256) and then the binary. It is
-used only if the line is whole, its key is the one asked for and the binary has that SHA-256; anything else is a miss,
-and is compiled and written again. Writing goes to a temporary name and is renamed, so that a reader never sees half a
-file. A folder that belongs to someone else or that others may write or read is not used: machine code is loaded from it.
+Its line of facts names the kernel, the entry point, the architecture and the assembler.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
-import json
-import os
-import stat
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from numbadnn.host import files as stored
+from numbadnn.host import files, private, sources
 
-_FORMAT = "numbadnn-kernel-1"
+_FORMAT = "numbadnn-kernel-2"
 
 
 class Binary(NamedTuple):
@@ -31,68 +22,31 @@ class Binary(NamedTuple):
     by: str
 
 
-@functools.cache
 def source_hash() -> str:
-    """A hash of every kernel source: any edit makes every stored binary a miss."""
-    digest = hashlib.sha256()
-    root = Path(__file__).parents[1]
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+    """A hash of every kernel source, "" where they cannot be read: any edit makes every stored binary a miss."""
+    return sources.package("numbadnn.kernels")
 
 
 def key_of(*parts: str) -> str:
-    """The cache key of what a binary was made from."""
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    """The cache key of what a binary was made from, besides the sources and Numba's flags; "" without sources."""
+    made_of = [source_hash(), sources.flags(cuda=True), *parts]
+    return hashlib.sha256("\0".join(made_of).encode()).hexdigest() if made_of[0] else ""
 
 
 def default_folder() -> Path:
     """``~/.cache/numbadnn/kernels`` or where XDG_CACHE_HOME says."""
-    return stored.cache_folder() / "kernels"
-
-
-def usable(folder: Path, create: bool = False) -> bool:
-    """Whether ``folder`` is a real folder of this user with mode 0700 (made so if ``create`` and it is missing)."""
-    if create:
-        with contextlib.suppress(OSError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        status = os.lstat(folder)
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700
+    return files.cache_folder() / "kernels"
 
 
 def read(folder: Path, key: str) -> Binary | None:
     """The stored binary of ``key``, None where there is none that can be trusted."""
-    if not usable(folder):
+    found = private.read(folder / f"{key}.kernel", _FORMAT, key) if key else None
+    if found is None or not {"entry", "assembler"} <= found[0].keys():
         return None
-    try:
-        first, image = (folder / f"{key}.kernel").read_bytes().split(b"\n", 1)
-        head = json.loads(first)
-        wanted = {"format": _FORMAT, "key": key, "sha256": hashlib.sha256(image).hexdigest()}
-        if any(head.get(name) != value for name, value in wanted.items()):
-            return None
-        return Binary(image, str(head["entry"]), str(head["assembler"]))
-    except (OSError, ValueError, KeyError, AttributeError):
-        return None
+    return Binary(found[1], str(found[0]["entry"]), str(found[0]["assembler"]))
 
 
 def write(folder: Path, key: str, binary: Binary, **facts: str) -> bool:
     """Store a binary; False where the folder may not be used or the disk refuses (the kernel works all the same)."""
-    if not usable(folder, create=True):
-        return False
-    head = {"format": _FORMAT, "key": key, "sha256": hashlib.sha256(binary.image).hexdigest()}
-    head |= {"entry": binary.entry, "assembler": binary.by, **facts}
-    try:
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(json.dumps(head).encode() + b"\n" + binary.image)
-            os.replace(temporary, folder / f"{key}.kernel")
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError:
-        return False
-    return True
+    facts |= {"entry": binary.entry, "assembler": binary.by}
+    return bool(key) and private.write(folder / f"{key}.kernel", _FORMAT, key, binary.image, **facts)

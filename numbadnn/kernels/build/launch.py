@@ -34,6 +34,8 @@ from numbadnn.kernels.build.prepared import Launch, driver_addresses, pack, sequ
 _MAX_SHARED_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _EARLY_DRIVER = 12030  # the first that captures such launches in graphs
 
+_COUNTED = re.compile(r"\b_ZN\w*B\d+v\d+\w*|\b_cudapy_smem_\d+")
+
 #: the folder of compiled kernels; None: the user's cache folder. ``set_cache_folder`` changes it.
 _folder: Path | None = None
 _loaded: dict[tuple[Kernel, tuple[int, int, str]], int] = {}
@@ -84,7 +86,7 @@ class Kernel:
         return hash(self.name)
 
     def ptx(self, arch: tuple[int, int, str]) -> str:
-        """The kernel as PTX, its entry point renamed to something a profiler can show."""
+        """The kernel as PTX, the same in any process, its entry point renamed to something a profiler can show."""
         return self._renamed(self._lowered(arch)(), arch)
 
     def _lowered(self, arch: tuple[int, int, str]) -> Callable[[], str]:
@@ -96,7 +98,10 @@ class Kernel:
         found = re.search(r"\.entry\s+(\w+)", text)
         if not found:
             raise NumbaDNNError(f"no entry point in the PTX of {self.name}")
-        text = text.replace(found[1], self.entry)
+        names: dict[str, str] = {}  # instead of those that count what the process compiled before
+        text = _COUNTED.sub(
+            lambda name: names.setdefault(name[0], f"{self.entry}_{len(names)}"), text.replace(found[1], self.entry)
+        )
         if arch < (9,):
             text = re.sub(r"griddepcontrol\.\w+;", "", text)
         if "map" in self.parameters.split():
@@ -115,8 +120,9 @@ class Kernel:
 
     def _file(self, arch: tuple[int, int, str]) -> tuple[Path, str]:
         """The folder and the key."""
-        parts = (toolchain(), self.name, self.parameters, str(self.threads), arch_name(arch))
-        return _folder or _cache.default_folder(), _cache.key_of(_cache.source_hash(), *parts)
+        bounds = f"{self.threads} {self.resident}"
+        parts = (toolchain(), self.name, self.parameters, bounds, arch_name(arch))
+        return _folder or _cache.default_folder(), _cache.key_of(*parts)
 
     def _stored(self, arch: tuple[int, int, str]) -> _cache.Binary | None:
         return _cache.read(*self._file(arch))

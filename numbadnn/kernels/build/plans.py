@@ -7,7 +7,7 @@ from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, Launch
 from numbadnn.kernels.build.simulate import SimulatedLaunch
-from numbadnn.registry import Executable
+from numbadnn.registry import BLOCKED, Executable, Summation
 
 
 def one_launch(
@@ -16,13 +16,16 @@ def one_launch(
     config: Any,
     arithmetic: str = "ieee",
     determinism: str = "gpu_to_gpu",
+    summation: Summation = BLOCKED,
 ) -> Executable:
     """The plan whose launch takes the inputs in their order, then the result."""
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
         launch(stream, *inputs, outputs[0])
 
-    return Executable(run, 0, arithmetic, determinism, {"kernel": kernel.name, "config": config}, launch.direct)
+    return Executable(
+        run, 0, arithmetic, determinism, {"kernel": kernel.name, "config": config}, launch.direct, summation
+    )
 
 
 def around(
@@ -31,10 +34,16 @@ def around(
     nbytes: int = 0,
     arithmetic: str = "ieee",
     determinism: str = "gpu_to_gpu",
+    summation: Summation = BLOCKED,
 ) -> Executable:
     """The plan of a function (stream, *inputs, *outputs[, workspace of ``nbytes``])."""
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
         direct(stream, *inputs, *outputs, *((workspace,) if nbytes else ()))
 
-    return Executable(run, nbytes, arithmetic, determinism, facts, direct)
+    return Executable(run, nbytes, arithmetic, determinism, facts, direct, summation)
+
+
+def in_turn(terms: int, shares: int = 1) -> Summation:
+    """A sum of ``terms`` in equal shares, each added one term after the other, and then one share after the other."""
+    return Summation((max(1, -(-terms // shares)),), "sequence")

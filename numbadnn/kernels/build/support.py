@@ -10,6 +10,8 @@ from numbadnn.kernels.build import simulate
 from numbadnn.problem import Policy
 
 LIMIT32 = 2**31 - 2048  # below it, an index of 32 bits plus a block of threads does not wrap
+#: terms that a thread adds one after the other; longer sums keep account of what each addition rounds off (lang/long_sums.py)
+LEAF = 256
 
 
 def device_reason(policy: Policy) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.plans import one_launch
-from numbadnn.kernels.build.support import LIMIT32, accumulator_of, device_reason, reach_reason
+from numbadnn.kernels.build.support import LEAF, LIMIT32, accumulator_of, device_reason, reach_reason
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.registry import Executable, Impl, register
@@ -25,10 +25,14 @@ THREADS = 256
 
 @dataclass(frozen=True, slots=True)
 class DirectConfig:
-    """``parts`` threads share one element of the weights' gradient (a power of two); 1 in the other directions."""
+    """``parts`` threads share one element of the weights' gradient (a power of two); 1 in the other directions.
+
+    ``long``: a thread adds up more than LEAF terms, with account of what it rounds off.
+    """
 
     parts: int = 1
     wide: bool = False
+    long: bool = False
 
 
 def heuristic(problem: ConvProblem) -> DirectConfig:
@@ -39,7 +43,16 @@ def heuristic(problem: ConvProblem) -> DirectConfig:
         most = 8 if _channels_last(problem.x) else THREADS
         while parts < most and parts * 2 <= positions:
             parts *= 2
-    return DirectConfig(parts, is_wide(problem))
+    return DirectConfig(parts, is_wide(problem), _is_long(problem, parts))
+
+
+def _is_long(problem: ConvProblem, parts: int) -> bool:
+    """Whether a thread adds up so many terms that their roundings show."""
+    taps, filters = math.prod(problem.taps), problem.w.shape[0] // problem.groups
+    channels, positions = problem.x.shape[1] // problem.groups, math.prod(problem.y.shape[2:])
+    if problem.direction == "grad_weights":
+        return problem.y.shape[0] * (1 if problem.unshared else -(-positions // parts)) > LEAF
+    return (channels if problem.direction == "forward" else filters) * taps > LEAF
 
 
 def is_wide(problem: ConvProblem) -> bool:
@@ -54,27 +67,27 @@ def space(problem: ConvProblem) -> list[DirectConfig]:
     best = heuristic(problem)
     if problem.direction != "grad_weights" or problem.unshared:
         return [best]
-    return [DirectConfig(1 << i, best.wide) for i in range(9)]
+    return [DirectConfig(1 << i, best.wide, _is_long(problem, 1 << i)) for i in range(9)]
 
 
 def _space(problem: ConvProblem, policy: Policy) -> list[DirectConfig]:
     return space(problem)
 
 
-def kernel(body: str, axes: int, dtype: str, acc: str, wide: bool) -> Kernel:
+def kernel(body: str, axes: int, dtype: str, acc: str, wide: bool, long: bool = False) -> Kernel:
     """The kernel of one direction (a function of ``device/direct.py``), data type, accumulator and index width."""
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels.conv.device import direct as _conv_kernels
 
-        return getattr(_conv_kernels, body)(axes, dtype, acc, wide)
+        return getattr(_conv_kernels, body)(axes, dtype, acc, wide, long)
 
     i = "i64" if wide else "i32"
     parameters = f"ptr ptr ptr {i} i32 i32 i32*5 i32*5 i32*5 i32*3 i32*3 i32*3 {i}*5 {i} {i}*5 {i}*3 {i}*5"
     parameters += " f64 f64" if acc == "float64" else " f32 f32"
     if body in ("grad_weights", "grad_unshared"):
         parameters += " i32 i32"
-    return Kernel(f"conv{axes}d {body} {dtype} {acc} {i}", parameters, build, THREADS)
+    return Kernel(f"conv{axes}d {body} {dtype} {acc} {i}{' long' * long}", parameters, build, THREADS)
 
 
 def _volume(values: tuple[int, ...], ahead: int, fill: int) -> tuple[int, ...]:
@@ -139,7 +152,7 @@ def _plan(problem: ConvProblem, policy: Policy, config: DirectConfig | None = No
     config = config or heuristic(problem)
     dtype = problem.output.dtype
     body = "grad_unshared" if problem.direction == "grad_weights" and problem.unshared else problem.direction
-    chosen = kernel(body, problem.axes, dtype, accumulator_of(dtype, policy), config.wide)
+    chosen = kernel(body, problem.axes, dtype, accumulator_of(dtype, policy), config.wide, config.long)
     launch = chosen.prepare(policy.device, grid(problem, config), (THREADS, 1, 1), arguments(problem, config))
     return one_launch(chosen, launch, config)
 
@@ -157,6 +170,8 @@ def kernels() -> Iterator[Kernel]:
                 axes = 2 if body == "grad_unshared" else 2 + (j + i // 2) % 2
                 yield kernel(body, axes, dtype, "float64" if dtype == "float64" else "float32", False)
     yield kernel("grad_weights", 3, "float16", "float64", True)
+    for body in ("forward", "grad_inputs", "grad_weights", "grad_unshared"):
+        yield kernel(body, 2, "float32", "float32", False, True)
 
 
 for _op in OPERATIONS:

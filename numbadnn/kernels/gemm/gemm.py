@@ -33,7 +33,7 @@ from numbadnn.kernels.gemm.config import (
 )
 from numbadnn.kernels.gemm.problem import AsyncConfig, Config, GemmProblem, Operand, TilesConfig, WgmmaConfig
 from numbadnn.problem import ITEMSIZE
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 __all__ = [
     "FEW_TILES",
@@ -148,7 +148,7 @@ def plan_gemm(problem: GemmProblem, device: int, config: Config | None = None) -
         direct(stream, inputs[0], inputs[1], outputs[0])
 
     facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, 0, arithmetic(problem), "run_to_run", facts, direct)
+    return Executable(run, 0, arithmetic(problem), "run_to_run", facts, direct, SEQUENCE)
 
 
 def arithmetic(problem: GemmProblem) -> str:

@@ -80,7 +80,7 @@ class Columns:
         if p.op.endswith("_grad"):
             fused = p.op == "batch_normalization_test_grad"
             return self._kernel("sums", SUMS[self.acc], fused), grid, threads, (p.epsilon, *sizes, self.strides)
-        return self._kernel("stats", STATS), grid, threads, (*sizes, self.strides[0])
+        return self._kernel("stats", STATS[self.acc]), grid, threads, (p.epsilon, *sizes, self.strides[0])
 
     def application(self) -> tuple[Any, ...]:
         """The step that writes the result from coefficients, or (inference) from the statistics given."""
@@ -107,7 +107,7 @@ class Columns:
 
 
 _EPSILON = {"float32": "f32", "float64": "f64"}
-STATS = "ptr ptr i32 i32 i32 i32 i64"
+STATS = {acc: f"ptr ptr {e} i32 i32 i32 i32 i64" for acc, e in _EPSILON.items()}
 APPLY = "ptr ptr ptr i32 i32 i32 i32 i64*2"
 INFER = {acc: f"ptr ptr ptr ptr ptr ptr {e} i32 i32 i32 i32 i64*2" for acc, e in _EPSILON.items()}
 SUMS = {acc: f"ptr ptr ptr ptr ptr ptr ptr {e} i32 i32 i32 i32 i64*3" for acc, e in _EPSILON.items()}

@@ -21,7 +21,7 @@ from numbadnn.kernels.norm import strided as norm_strided
 from numbadnn.kernels.norm.layout import accumulator
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import Executable, Impl, Summation, register
 
 #: channels a block of the kernels in ``device/finish.py``, and parts that a thread of theirs fetches at once
 LANES, AHEAD = 8, 4
@@ -110,15 +110,18 @@ def _plan_steps(problem: NormProblem, policy: Policy, steps: Any) -> Executable:
         direct = sequence(names, launches)
 
     facts = {"kernel": type(steps).__name__.lower(), "config": steps.config, "parts": getattr(steps, "parts", 1)}
-    return around(direct, facts, nbytes)
+    threads = steps.config.rows if isinstance(steps, norm_columns.Columns) else steps.config.threads  # a channel's
+    added = Summation((), "sequence", threads * getattr(steps, "parts", 1))
+    return around(direct, facts, nbytes, summation=added)
 
 
 def _workspace(problem: NormProblem, steps: Any) -> tuple[int, int]:
-    """Where the coefficients lie behind the parts, and bytes in all."""
+    """Where the coefficients lie behind the parts, and bytes in all: of training with a root for each part."""
     if problem.op == TEST:
         return 0, 0
     channel = steps.channels * ITEMSIZE[accumulator(problem)]
-    return (3 * steps.parts + 1) * channel, (3 * steps.parts + 5) * channel
+    rows = 3 * steps.parts + 5 + (steps.parts if problem.op == TRAIN else 0)
+    return (3 * steps.parts + 1) * channel, rows * channel
 
 
 def _precision_reason(problem: NormProblem, policy: Policy) -> str:
@@ -152,7 +155,8 @@ def _register_strided(op: str) -> None:
         return _precision_reason(problem, policy) or device_reason(policy)
 
     def plan(problem: NormProblem, policy: Policy, config: Any = None) -> Executable:
-        kernel, grid, threads, scalars = norm_strided.prepare(problem, config or norm_strided.heuristic(problem))
+        config = config or norm_strided.heuristic(problem)
+        kernel, grid, threads, scalars = norm_strided.prepare(problem, config)
         launch = kernel.prepare(policy.device, grid, (threads, 1, 1), scalars)
         direct = launch.direct
         if op == TRAIN and not problem.running:
@@ -164,7 +168,8 @@ def _register_strided(op: str) -> None:
         def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
             direct(stream, *inputs, *outputs)
 
-        return Executable(run, determinism="gpu_to_gpu", facts={"kernel": kernel.name}, direct=direct)
+        facts, added = {"kernel": kernel.name}, Summation((), "sequence", config.parts)
+        return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=direct, summation=added)
 
     def rank(problem: NormProblem) -> float:
         return 4 + problem.bytes / 2e5

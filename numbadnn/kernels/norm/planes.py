@@ -99,8 +99,8 @@ class Planes:
             epsilon = p.epsilon
             kernel = self._kernel("sums", SUMS[self.acc], fused)
             return kernel, grid, self.config.threads, (epsilon, *sizes, self.strides, self.c_strides)
-        kernel = self._kernel("stats", STATS)
-        return kernel, grid, self.config.threads, (*sizes, self.strides[0], self.c_strides[0])
+        kernel = self._kernel("stats", STATS[self.acc])
+        return kernel, grid, self.config.threads, (p.epsilon, *sizes, self.strides[0], self.c_strides[0])
 
     def application(self) -> tuple[Any, ...]:
         """The step that writes the result from coefficients, or (inference) from the statistics given."""
@@ -125,7 +125,7 @@ class Planes:
 
 
 _EPSILON = {"float32": "f32", "float64": "f64"}
-STATS = "ptr ptr i32 i32 i32 i32 i64 i64"
+STATS = {acc: f"ptr ptr {e} i32 i32 i32 i32 i64 i64" for acc, e in _EPSILON.items()}
 APPLY = "ptr ptr ptr i32 i32 i32 i64 i64 i64 i64"
 JOIN_APPLY = {acc: "ptr " * 11 + f"{e} {e} {e} {e} {e} i32 i32 i32 i32 i64 i64 i64 i64" for acc, e in _EPSILON.items()}
 INFER = {acc: f"ptr ptr ptr ptr ptr ptr {e} i32 i32 i32 i64 i64 i64 i64" for acc, e in _EPSILON.items()}

@@ -24,7 +24,7 @@ from numbadnn.kernels.pool import tiles as pool_tiles
 from numbadnn.kernels.pool import walk as pool_walk
 from numbadnn.problem import Policy
 from numbadnn.problems.pool import PoolProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import BLOCKED, Executable, Impl, Summation, register
 
 OPS = ("pool", "pool_grad")
 
@@ -44,7 +44,10 @@ def plan_tiles(problem: PoolProblem, policy: Policy, config: Any = None) -> Exec
         go(stream, x, dy, dx)
 
     facts = {"kernel": kernel.name, "config": config}
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=go if problem.op == "pool" else gradient)
+    direct = go if problem.op == "pool" else gradient
+    depth, rows, columns = config.window
+    added = Summation((depth * rows, columns), "sequence")
+    return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=direct, summation=added)
 
 
 def plan_argmax(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
@@ -84,7 +87,8 @@ def plan_strided(problem: PoolProblem, policy: Policy, config: Any = None) -> Ex
         launches[-1](stream, numbers, inputs[2], outputs[0])
 
     facts = {"kernel": steps[-1][0].name, "config": config}
-    return Executable(run, workspace_bytes=nbytes, determinism="gpu_to_gpu", facts=facts)
+    added = Summation((), "compensated") if config.long else BLOCKED
+    return Executable(run, workspace_bytes=nbytes, determinism="gpu_to_gpu", facts=facts, summation=added)
 
 
 def _reach_reason(problem: PoolProblem) -> str:
@@ -160,7 +164,12 @@ def kernels() -> Iterator[Kernel]:
         if config:
             acc = "float64" if problem.x.dtype == "float64" else "float32"
             yield pool_tiles.prepare(problem, config, acc)[0]
-    for line in ("pool x=float32:1x1x4x4 window=2x2 mode=average_exc_pad", "pool_grad x=float16:1x1x4x4 window=2x2"):
+    for line in (
+        "pool x=float32:1x1x4x4 window=2x2 mode=average_exc_pad",
+        "pool_grad x=float16:1x1x4x4 window=2x2",
+        "pool x=float32:1x1x40x40 window=40x40 mode=average_exc_pad",  # a long sum
+        "pool_grad x=float16:1x1x40x40 window=20x20 stride=1x1",
+    ):
         problem = PoolProblem.parse(line)
         for kernel, _, _ in pool_strided.prepare(problem, pool_strided.heuristic(problem), "float32"):
             yield kernel

@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
-from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.build.support import LEAF, LIMIT32
 from numbadnn.kernels.pool.tiles import KINDS, three
 from numbadnn.problem import ITEMSIZE, Spec
 from numbadnn.problems.pool import PoolProblem
@@ -20,7 +20,10 @@ Prepared = tuple[Kernel, tuple[int, int, int], tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class StridedConfig:
-    """``op`` pool, choose or pool_grad; ``index``: the float type that holds a number of an element of a window exactly."""
+    """``op`` pool, choose or pool_grad; ``index``: the float type that holds a number of an element of a window exactly.
+
+    ``long``: sums have more than LEAF terms, so that roundings are kept account of.
+    """
 
     op: str
     kind: str
@@ -28,6 +31,7 @@ class StridedConfig:
     wide: bool
     index: str
     threads: int = 256
+    long: bool = False
 
 
 def heuristic(problem: PoolProblem) -> StridedConfig:
@@ -37,7 +41,16 @@ def heuristic(problem: PoolProblem) -> StridedConfig:
     padded = math.prod(n + 2 * p for n, p in zip(problem.x.shape[2:], problem.pad, strict=True))
     most = max(math.prod(problem.x.shape[:2]) * padded, math.prod(problem.window), max(problem.stride) + padded)
     index = "float32" if math.prod(problem.window) < 2**24 else "float64"
-    return StridedConfig(problem.op, KINDS[problem.mode], channels_last, most >= LIMIT32, index)
+    long = _terms(problem) > LEAF
+    return StridedConfig(problem.op, KINDS[problem.mode], channels_last, most >= LIMIT32, index, long=long)
+
+
+def _terms(problem: PoolProblem) -> int:
+    """How many numbers a sum has: the elements of a window, or the windows that see an element; a maximum is no sum."""
+    if problem.op == "pool":
+        return 1 if problem.is_max else math.prod(problem.window)
+    seen = (-(-size // step) for size, step in zip(problem.window, problem.stride, strict=True))
+    return math.prod(map(min, seen, problem.y.shape[2:]))
 
 
 def workspace_bytes(problem: PoolProblem, config: StridedConfig) -> int:
@@ -56,7 +69,7 @@ def prepare(problem: PoolProblem, config: StridedConfig, acc: str) -> list[Prepa
     assert problem.dy is not None and problem.dx is not None
     steps: list[Prepared] = []
     if problem.is_max:
-        chosen = replace(config, op="choose")
+        chosen = replace(config, op="choose", long=False)
         scalars = (problem.y.size, x[0][2:], y[0], *windows, x[1], y[1])
         steps.append((kernel(dtype, acc, chosen), blocks(problem.y.size, config.threads), scalars))
     gradient = (problem.x.size, x[0], y[0][2:], *windows, five(problem.dy)[1], five(problem.dx)[1])
@@ -81,5 +94,5 @@ def kernel(dtype: str, acc: str, config: StridedConfig) -> Kernel:
     i = "i64" if config.wide else "i32"
     extents = f"{i}*5 {i}*3" if config.op == "pool_grad" else f"{i}*3 {i}*5"
     parameters = "ptr " * (3 if config.op == "pool_grad" else 2) + f"i64 {extents} {i}*3 {i}*3 {i}*3 i64*5 i64*5"
-    name = f"pool_strided {dtype} {acc} " + " ".join(str(v) for v in astuple(config))
+    name = f"pool_strided {dtype} {acc} " + " ".join(str(v) for v in astuple(config)[:-1]) + " long" * config.long
     return Kernel(name, parameters, build, config.threads)

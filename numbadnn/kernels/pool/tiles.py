@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
 from numbadnn.kernels.build.launch import Kernel, blocks, reciprocal
-from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.build.support import LEAF, LIMIT32
 from numbadnn.problem import ITEMSIZE, Spec
 from numbadnn.problems.pool import PoolProblem
 
@@ -282,6 +282,8 @@ def reason(problem: PoolProblem) -> str:
     if not (all(s.is_contiguous for s in specs) or all(s.is_channels_last for s in specs)):
         return "needs operands that are all packed, in C order or channels last"
     e = extents(problem)
+    if problem.op == "pool" and not problem.is_max and e.window[0] * e.window[1] > LEAF:
+        return f"adds up to {LEAF} rows of a window one after the other"
     if problem.op == "pool_grad" and (e.window[0] > e.stride[0] or e.pad[0]):
         return "needs windows that do not overlap in depth, and no padding there"
     if e.cells > 1 and not (e.cells % 2 == 0 and all(s.aligned for s in specs)):

@@ -17,7 +17,7 @@ from numbadnn.kernels.rnn.passes import plan_backward, plan_forward
 from numbadnn.kernels.rnn.sizes import Memory, Sizes, accumulator, kept_memory, space_memory
 from numbadnn.problem import Policy
 from numbadnn.problems.rnn import RnnProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 NAME = "numba.rnn"
 #: blocks of a step lie along the grid's second axis
@@ -85,7 +85,7 @@ def _plan(problem: RnnProblem, policy: Policy) -> Executable:
             )  # fmt: skip
 
     facts: dict[str, Any] = {"steps": rnn_steps.describe(s, backward), "copies": []}
-    return Executable(run, workspace_bytes=outer.nbytes, facts=facts)
+    return Executable(run, workspace_bytes=outer.nbytes, facts=facts, summation=SEQUENCE)
 
 
 def reserve_bytes(problem: RnnProblem, device: int) -> int:

@@ -26,7 +26,7 @@ from numbadnn.kernels.softmax import strided as softmax_strided
 from numbadnn.kernels.softmax import tiles as softmax_tiles
 from numbadnn.problem import ITEMSIZE, Policy, Spec
 from numbadnn.problems.softmax import SoftmaxProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import BLOCKED, Executable, Impl, Summation, register
 
 OPS = ("softmax", "softmax_grad")
 STEMS: dict[str, ModuleType] = {
@@ -56,7 +56,8 @@ def _register(op: str, stem: str, module: ModuleType) -> None:
         kernel, grid, threads, scalars, shared_bytes = module.prepare(problem, config)
         launch = kernel.prepare(policy.device, grid, (threads, 1, 1), scalars, shared_bytes)
         level = "gpu_to_gpu" if getattr(config, "vec", 1) == 1 else "run_to_run"
-        return one_launch(kernel, launch, config, determinism=level)
+        added = Summation((), "sequence", config.parts) if hasattr(config, "parts") else BLOCKED
+        return one_launch(kernel, launch, config, determinism=level, summation=added)
 
     def rank(problem: SoftmaxProblem) -> float:
         return 2 + problem.bytes / module.speed(problem)

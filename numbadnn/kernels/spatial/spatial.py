@@ -16,13 +16,13 @@ from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.plans import around
-from numbadnn.kernels.build.support import LIMIT32, device_reason
+from numbadnn.kernels.build.support import LEAF, LIMIT32, device_reason
 from numbadnn.kernels.spatial import gradients, grid, layout
 from numbadnn.kernels.spatial.bins import workspace_of
 from numbadnn.kernels.spatial.layout import Step
 from numbadnn.problem import Policy
 from numbadnn.problems.spatial import OPERANDS, SpatialProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import Executable, Impl, Summation, register
 
 #: stem -> bytes a microsecond that the sampler moves on an H200
 SPEED = {"planes": 2.4e6, "channels": 3.2e6, "staged": 2.8e6}
@@ -89,8 +89,9 @@ def _plan_gradients(stem: str) -> Callable[..., Executable]:
         gather = bins[each].steps[-1 if stem == "planes" else -2]
         direct = sequence("img grid dy dimg dgrid space", launches)
         return around(
-            direct, {"kernel": gather.kernel.name, "launches": len(launches)}, max(b.nbytes for b in bins.values())
-        )
+            direct, {"kernel": gather.kernel.name, "launches": len(launches)}, max(b.nbytes for b in bins.values()),
+            summation=Summation((max(LEAF, problem.img.shape[1]),), "compensated"),  # points; channels, one by one
+        )  # fmt: skip
 
     return plan
 

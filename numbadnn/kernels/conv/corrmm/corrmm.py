@@ -31,7 +31,7 @@ from numbadnn.kernels.conv.corrmm.steps import kernels
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problems.conv_routes import routed
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 __all__ = ["ENOUGH_BYTES", "CorrmmConfig", "heuristic", "kernels", "space", "workspace_bytes"]
 
@@ -82,7 +82,7 @@ def _plan(problem: ConvProblem, policy: Policy, config: CorrmmConfig | None = No
     def direct(stream: int, first: int, second: int, out: int, workspace: int) -> None:
         run((first, second), (out,), workspace, stream)
 
-    return Executable(run, m.workspace(config.images), arithmetic, "run_to_run", facts, direct)
+    return Executable(run, m.workspace(config.images), arithmetic, "run_to_run", facts, direct, SEQUENCE)
 
 
 def _rank(problem: ConvProblem) -> float:

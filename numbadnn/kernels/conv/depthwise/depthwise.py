@@ -12,7 +12,7 @@ from dataclasses import astuple
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
-from numbadnn.kernels.build.plans import one_launch
+from numbadnn.kernels.build.plans import in_turn, one_launch
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of, device_reason
 from numbadnn.kernels.conv.depthwise.config import (
     FINISHERS,
@@ -26,7 +26,7 @@ from numbadnn.kernels.conv.depthwise.config import (
 )
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 MOST_TAPS = 7  # along an axis
 
@@ -130,7 +130,7 @@ def _plan(problem: ConvProblem, policy: Policy, config: DepthwiseConfig | None =
         *(problem.alpha, problem.beta),
     )
     launch = chosen.prepare(policy.device, blocks(count, THREADS), (THREADS, 1, 1), scalars)
-    return one_launch(chosen, launch, config)
+    return one_launch(chosen, launch, config, summation=SEQUENCE)
 
 
 def _plan_weights(problem: ConvProblem, policy: Policy, config: DepthwiseConfig, acc: str) -> Executable:
@@ -153,6 +153,7 @@ def with_finish(
 ) -> Executable:
     """A gradient of filters: ``first(stream, x, y, table)``, then the sums over the table's splits into the filters."""
     K, _, R, S = problem.w.shape
+    P, Q = problem.y.shape[2:]
     count = K * R * S
     start, w_strides = _flipped(problem)
     sums = (count, splits, K, start, w_strides, problem.alpha, problem.beta)
@@ -166,7 +167,8 @@ def with_finish(
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
         direct(stream, inputs[0], inputs[1], outputs[0], workspace)
 
-    return Executable(run, table_bytes(problem, acc, splits), "ieee", "gpu_to_gpu", facts, direct)
+    added = in_turn(problem.y.shape[0] * P * Q, splits)
+    return Executable(run, table_bytes(problem, acc, splits), "ieee", "gpu_to_gpu", facts, direct, added)
 
 
 def _space(problem: ConvProblem, policy: Policy) -> list[DepthwiseConfig]:

@@ -23,7 +23,7 @@ from numbadnn.kernels.conv.grouped.config import GroupedHalvesConfig
 from numbadnn.kernels.conv.grouped.walk import Walk
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 PARAMETERS = (
     "ptr ptr ptr i32 i32*3 i32*2 i32*3 i32*2 i32*2 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 "
@@ -104,7 +104,7 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
     grid = blocks(-(-walk.source.shape[0] // config.images) * math.prod(counts), 1)
     scalars = (walk.source.shape[0], counts, *_geometry(problem, walk, config), problem.alpha, problem.beta)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes(walk))
-    return one_launch(chosen, launch, config, "tensor_core", "batch_invariant")
+    return one_launch(chosen, launch, config, "tensor_core", "batch_invariant", SEQUENCE)
 
 
 def _counts(walk: Walk, config: GroupedHalvesConfig) -> tuple[int, int, int]:

@@ -15,7 +15,7 @@ from numbadnn.kernels.conv.grouped.access import CHANNELS
 from numbadnn.kernels.conv.grouped.weights_config import GroupedWeightsConfig, partial_bytes, tiles_of
 from numbadnn.problem import Policy, normalised_strides
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 PARAMETERS = (
     "ptr ptr ptr i32 i32 i32*3 i32*2 i32*3 i32*2 i32*2 i32 i32 i32*2 i32 i32*4 i32*2 i32*2 i32*2 i32*2 i32 i64 i32*3 i64 i32*3 "
@@ -119,12 +119,12 @@ def plan(problem: ConvProblem, policy: Policy, config: GroupedWeightsConfig | No
     scalars = arguments(problem, config)
     main = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes(problem))
     if config.direct:
-        return one_launch(chosen, main, config, "tensor_core", "run_to_run")
+        return one_launch(chosen, main, config, "tensor_core", "run_to_run", SEQUENCE)
     second = total_launch(problem, config.splits, policy.device)
     direct = sequence("x y w space", [(main, "x y space"), (second, "space w")])
 
     facts = {"kernel": chosen.name, "config": config}
-    return around(direct, facts, config.splits * partial_bytes(problem), "tensor_core", "run_to_run")
+    return around(direct, facts, config.splits * partial_bytes(problem), "tensor_core", "run_to_run", SEQUENCE)
 
 
 def rank(problem: ConvProblem) -> float:

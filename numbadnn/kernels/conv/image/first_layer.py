@@ -18,7 +18,7 @@ from numbadnn.kernels.build.support import LIMIT32, device_reason, float32_reaso
 from numbadnn.kernels.conv.image.first_layer_config import RESULTS, FirstLayerConfig
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 MOST_STEPS, MOST_CHANNELS = 16, 4
 #: of a block, on the multiprocessors that have the least; of all blocks of an H200's, and how many it has
@@ -139,7 +139,7 @@ def plan(problem: ConvProblem, policy: Policy, config: FirstLayerConfig | None =
     )
     grid = (min(count, _together(config)), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes)
-    return one_launch(chosen, launch, config, "tensor_core", "batch_invariant")
+    return one_launch(chosen, launch, config, "tensor_core", "batch_invariant", SEQUENCE)
 
 
 def _space(problem: ConvProblem, policy: Policy) -> list[FirstLayerConfig]:

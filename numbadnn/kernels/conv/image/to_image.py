@@ -19,7 +19,7 @@ from numbadnn.kernels.build.support import LIMIT32, device_reason
 from numbadnn.kernels.conv.image.to_image_config import ACROSS, DOWN, THREADS, ToImageConfig, _pair
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 MOST_CHANNELS, MOST_TAPS = 4, 7
 #: bytes of shared memory that every GPU of sm_80 and later gives a block
@@ -126,7 +126,7 @@ def plan(problem: ConvProblem, policy: Policy, config: ToImageConfig | None = No
         *(problem.alpha, problem.beta),
     )
     launch = chosen.prepare(policy.device, blocks(N * high * wide, 1), (THREADS, 1, 1), scalars, config.shared_bytes)
-    return one_launch(chosen, launch, config)
+    return one_launch(chosen, launch, config, summation=SEQUENCE)
 
 
 def rank(problem: ConvProblem) -> float:

@@ -20,7 +20,7 @@ from numbadnn.kernels.conv.image.to_image import MOST_CHANNELS, MOST_TAPS, Sum
 from numbadnn.kernels.conv.image.to_image_halves_config import ROWS, TERMS, ToImageHalvesConfig
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 WARPS = 4
 #: of a block, on the multiprocessors that have the least; of all blocks of an H200's, and how many it has
@@ -114,7 +114,7 @@ def plan(problem: ConvProblem, policy: Policy, config: ToImageHalvesConfig | Non
     )
     grid = (min(count, MULTIPROCESSORS * together), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes)
-    return one_launch(chosen, launch, config, "tensor_core", "batch_invariant")
+    return one_launch(chosen, launch, config, "tensor_core", "batch_invariant", SEQUENCE)
 
 
 def _space(problem: ConvProblem, policy: Policy) -> list[ToImageHalvesConfig]:

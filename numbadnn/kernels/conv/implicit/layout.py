@@ -99,4 +99,6 @@ def around(problem: ConvProblem, executable: Executable, device: int) -> Executa
             step(workspace + at, outside[slot], stream)
 
     facts = {**executable.facts, "copies": copies}
-    return Executable(run, position, executable.arithmetic, executable.determinism, facts)
+    return Executable(
+        run, position, executable.arithmetic, executable.determinism, facts, summation=executable.summation
+    )

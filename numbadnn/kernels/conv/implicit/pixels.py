@@ -36,7 +36,7 @@ from numbadnn.kernels.conv.implicit.walk import (
 )
 from numbadnn.problem import ITEMSIZE, Policy, Spec
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 THREADS = 256
 
@@ -237,7 +237,7 @@ def plan(problem: ConvProblem, policy: Policy, config: PixelsConfig | None = Non
             steps.append((total_launch(p.target, problem, config.splits, device), f"space+{packed} out"))
         direct = sequence("image w out space", steps)
 
-    return around(direct, facts, nbytes, "tf32" if p.item == 4 else "tensor_core", "run_to_run")
+    return around(direct, facts, nbytes, "tf32" if p.item == 4 else "tensor_core", "run_to_run", SEQUENCE)
 
 
 def rank(problem: ConvProblem) -> float:

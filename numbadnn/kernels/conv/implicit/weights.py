@@ -23,7 +23,7 @@ from numbadnn.kernels.conv.implicit.walk import (
 )
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 MULTIPROCESSORS = 132
 SHARED_BYTES = 227 * 1024
@@ -264,7 +264,7 @@ def plan(problem: ConvProblem, policy: Policy, config: WeightsConfig | None = No
         nbytes, second = config.splits * partial_bytes(problem), total_launch(problem, config.splits, device)
         direct = sequence("x y w space", [(main, "x y space"), (second, "space w")])
 
-    return around(direct, {"kernel": chosen.name, "config": config}, nbytes, "tensor_core", "run_to_run")
+    return around(direct, {"kernel": chosen.name, "config": config}, nbytes, "tensor_core", "run_to_run", SEQUENCE)
 
 
 def rank(problem: ConvProblem) -> float:

@@ -16,7 +16,7 @@ from numbadnn.kernels.conv.line import boxes, channels, dense, halves, octets, p
 from numbadnn.kernels.conv.members import Member, register_members
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 OPS = ("causal_conv1d",)
 
@@ -31,7 +31,7 @@ def _on_tensor_cores(module: Any) -> Callable[[ConvProblem, Policy, Any], Execut
         chosen = module.kernel(problem.x.dtype, config)
         arithmetic = "ieee" if problem.x.dtype == "float32" else "tensor_core"
         launch = module.prepare(problem, policy.device, config, chosen)
-        return one_launch(chosen, launch, config, arithmetic, "run_to_run")
+        return one_launch(chosen, launch, config, arithmetic, "run_to_run", SEQUENCE)
 
     return plan
 
@@ -39,7 +39,8 @@ def _on_tensor_cores(module: Any) -> Callable[[ConvProblem, Policy, Any], Execut
 def _on_threads(module: Any) -> Callable[[ConvProblem, Policy, Any], Executable]:
     def plan(problem: ConvProblem, policy: Policy, config: Any) -> Executable:
         chosen = module.kernel(problem.x.dtype, accumulator_of(problem.x.dtype, policy), config)
-        return one_launch(chosen, module.prepare(problem, policy.device, config, chosen), config)
+        launch = module.prepare(problem, policy.device, config, chosen)
+        return one_launch(chosen, launch, config, summation=SEQUENCE)
 
     return plan
 
@@ -48,7 +49,7 @@ def _plan_boxes(problem: ConvProblem, policy: Policy, config: Any) -> Executable
     chosen = boxes.kernel(problem.x.dtype, config)
     launch = boxes.prepare(problem, policy.device, config, chosen)
     direct = sequence("x w y", [(launch, "x y x w y")])
-    return around(direct, {"kernel": chosen.name, "config": config}, 0, "ieee", "run_to_run")
+    return around(direct, {"kernel": chosen.name, "config": config}, 0, "ieee", "run_to_run", SEQUENCE)
 
 
 def _by_accumulator(module: Any) -> Callable[[ConvProblem, Policy], Any]:

@@ -14,7 +14,7 @@ from numbadnn.kernels.conv.line.channels_config import THREADS
 from numbadnn.kernels.conv.line.dense import MOST_FROZEN_TAPS, SHARED_BYTES, filters_of, room_of
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
 def plan(problem: ConvProblem, policy: Policy, config: LineConfig) -> Executable:
     """One launch."""
     chosen = kernel(problem.x.dtype, accumulator_of(problem.x.dtype, policy), config)
-    return one_launch(chosen, _prepare(problem, policy.device, config, chosen), config)
+    return one_launch(chosen, _prepare(problem, policy.device, config, chosen), config, summation=SEQUENCE)
 
 
 def estimate(problem: ConvProblem, config: LineConfig) -> float:

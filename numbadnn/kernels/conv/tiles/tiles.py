@@ -24,7 +24,7 @@ from numbadnn.kernels.conv.tiles.config import ENTRY, TABLE_THREADS, TOTAL_THREA
 from numbadnn.kernels.conv.tiles.product import Product, in_vectors, three
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 #: of a coordinate: twice as much is what the tables add for a tap that is not there
 LIMIT = 1 << 29
@@ -251,7 +251,7 @@ def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | No
     if config.warps and dtype == "float32":
         arithmetic = "tf32"
     facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, memory.end, arithmetic, "run_to_run", facts, direct)
+    return Executable(run, memory.end, arithmetic, "run_to_run", facts, direct, SEQUENCE)
 
 
 def _geometry(p: Product, config: ImplicitTilesConfig) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from numbadnn.kernels.conv.unshared.parts.tile import vector
 from numbadnn.kernels.conv.unshared.plain_config import LANES, MOST_WARPS, UnsharedConfig
 from numbadnn.problem import ITEMSIZE, Policy, contiguous_strides
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 #: blocks that fill a GPU
 ENOUGH_BLOCKS = 4 * 132
@@ -123,7 +123,7 @@ def plan(problem: ConvProblem, policy: Policy, config: UnsharedConfig) -> Execut
     chunks = max(1, min(chunks, ENOUGH_BLOCKS // positions))
     launch = chosen.prepare(policy.device, (positions * chunks, 1, 1), (config.threads, 1, 1), scalars(problem, chunks))
     fixed = not forward or boxes.typical(problem, policy) is not problem
-    return one_launch(chosen, launch, config, "ieee", "gpu_to_gpu" if fixed else "run_to_run")
+    return one_launch(chosen, launch, config, "ieee", "gpu_to_gpu" if fixed else "run_to_run", SEQUENCE)
 
 
 def scalars(problem: ConvProblem, chunks: int) -> tuple[Any, ...]:

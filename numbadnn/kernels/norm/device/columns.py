@@ -53,16 +53,50 @@ def row_reader(acc: str, vec: int) -> Any:
 
 
 def stats(dtype: str, acc: str, parameter: str, config: ColumnsConfig) -> Callable[..., None]:
-    """workspace[0:3, part, channel] = count, mean and M2 of a part, relative to workspace[3 * parts, channel], its origin."""
+    """workspace[0:3, part, channel] = count, mean and M2 of a part, relative to workspace[3 * parts, channel], its origin.
+
+    A part whose M2 is lost is walked once more, with its deviations multiplied; see ``device/finish.py``.
+    """
     vec, unroll, lanes, rows = config.vec, config.unroll, config.lanes, config.rows
     A, size, unit, held, threads = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll, lanes * rows
     read_vector, write, locate = load_vector(dtype, vec, acc), store(acc, acc), locator(config)
     join_parts, table_size, share = _norm_parts.join_parts(acc, lanes, rows, vec), vec * threads, 1.0 / unroll
-    batch = unroll * rows
+    batch, scale_of = unroll * rows, _norm_parts.scaler(acc)
 
-    def kernel(x, space, channels, groups, parts, count, stride):  # type: ignore[no-untyped-def]
+    @device
+    def again(  # type: ignore[no-untyped-def]
+        counts, means, squares, scale, origin, base, thread, lane, first, step, count, stride
+    ):
+        """The joined means and M2 of the rows first, ... of every ``step``: of channels whose scale is not 1."""
+        values, mean, m2 = cuda.local.array(vec, A), cuda.local.array(vec, A), cuda.local.array(vec, A)
+        kept, n = cuda.local.array(vec, A), A(0)
+        for e in range(vec):
+            kept[e] = means[i32(e * threads + lane)]
+            mean[e], m2[e] = A(0), A(0)
+        cuda.syncthreads()
+        for start in range(first, count, step):
+            for r in range(start, min(i32(start + batch), count), i32(rows)):
+                read_vector(values, i32(0), base + i64(r) * stride * size)
+                n = A(n + A(1))
+                for e in range(vec):
+                    v = A(A(values[e] * scale[e]) - A(origin[e] * scale[e]))
+                    delta = A(v - mean[e])
+                    mean[e] = A(mean[e] + delta / n)
+                    m2[e] = A(m2[e] + delta * A(v - mean[e]))
+        counts[thread] = n
+        for e in range(vec):
+            means[i32(e * threads + thread)] = mean[e]
+            squares[i32(e * threads + thread)] = m2[e]
+        join_parts(counts, means, squares)
+        if thread == lane:
+            for e in range(vec):
+                if scale[e] == A(1):
+                    means[i32(e * threads + lane)] = kept[e]
+
+    def kernel(x, space, epsilon, channels, groups, parts, count, stride):  # type: ignore[no-untyped-def]
         values = cuda.local.array(held, A)
         origin, mean, m2 = cuda.local.array(vec, A), cuda.local.array(vec, A), cuda.local.array(vec, A)
+        scale, found = cuda.local.array(vec, A), cuda.local.array(vec, A)
         counts = cuda.shared.array(threads, A)
         means = cuda.shared.array(table_size, A)
         squares = cuda.shared.array(table_size, A)
@@ -114,13 +148,25 @@ def stats(dtype: str, acc: str, parameter: str, config: ColumnsConfig) -> Callab
             means[i32(e * threads + thread)] = mean[e]
             squares[i32(e * threads + thread)] = m2[e]
         join_parts(counts, means, squares)
+        lane, lost = i32(thread - mine * lanes), i32(0)
+        for e in range(vec):
+            found[e] = squares[i32(e * threads + lane)]
+            scale[e] = scale_of(counts[lane], found[e], epsilon)
+            lost = i32(1) if scale[e] != A(1) else lost
+        if cuda.syncthreads_or(lost) != 0:
+            r = i32(part * batch + mine)
+            again(counts, means, squares, scale, origin, base, thread, lane, r, i32(parts * batch), count, stride)
         if mine == 0 and live:
             step = i64(parts) * channels * unit
             for e in range(vec):
                 at = space + (i64(part) * channels + first + e) * unit
                 write(at, counts[thread])
-                write(at + step, means[i32(e * threads + thread)])
-                write(at + 2 * step, squares[i32(e * threads + thread)])
+                write(at + step, A(means[i32(e * threads + thread)] / scale[e]))
+                write(at + 2 * step, found[e])
+                if scale[e] != A(1):
+                    around = A(squares[i32(e * threads + thread)] / counts[thread])
+                    root = A(A(square_root(around)) / scale[e])
+                    write(at + 3 * step + 5 * (i64(channels) * unit), root)
                 if part == 0:
                     write(at + 3 * step, origin[e])
 

@@ -90,7 +90,7 @@ def sums(dtype: str, acc: str, parameter: str, config: ColumnsConfig, fused: boo
 
 
 def backward(dtype: str, acc: str, parameter: str, config: ColumnsConfig) -> Callable[..., None]:
-    """dx = a * dy + (b * (x - m) + c) with the four rows of coefficients that the sums gave, backwards through memory."""
+    """dx = a * (dy + (b * (x - m) + c)) with the four rows of coefficients that the sums gave, backwards through memory."""
     vec, unroll, rows = config.vec, config.unroll, config.rows
     A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
     read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
@@ -118,7 +118,7 @@ def backward(dtype: str, acc: str, parameter: str, config: ColumnsConfig) -> Cal
                 fetch(c, at + 3 * row)
             for i in range(held):
                 e = i & (vec - 1)
-                slopes[i] = A(slopes[i] * a[e] + A(A(values[i] - m[e]) * b[e] + c[e]))
+                slopes[i] = A(A(slopes[i] + A(A(values[i] - m[e]) * b[e] + c[e])) * a[e])
             for u in range(unroll):
                 if live and j + u * rows < count:
                     write_vector(slopes, i32(u * vec), dx_base + i64(i32(j + u * rows)) * strides[2] * size)

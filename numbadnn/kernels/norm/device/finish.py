@@ -1,8 +1,9 @@
 """What a batch normalization computes once a channel: the parts of its reduction joined, statistics, gradients, coefficients.
 
 The workspace, in the accumulator's type, each row as long as there are channels: 3 * parts rows of parts (counts, means, M2; or
-three sums), the origin that means are relative to, and last the four rows of coefficients of the walk that follows. A block takes
-LANES channels, ``shares`` threads each.
+three sums), the origin that means are relative to, and the four rows of coefficients of the walk that follows. Last, of training,
+come parts rows of roots of M2 / count, for parts whose M2 the type does not hold. A block takes LANES channels, ``shares``
+threads each.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def statistics(acc: str, parameter: str, running: bool, shares: int) -> Callable
     A, unit, size = ACCUMULATOR[acc], ITEMSIZE[acc], ITEMSIZE[parameter]
     fetch, put, read, write = load(acc, acc), store(acc, acc), load(parameter, acc), store(parameter, acc)
     both, join_parts = _norm_parts.join(acc), _norm_parts.join_parts(acc, LANES, shares)
+    inverse_deviation = _norm_parts.inverse_deviation(acc)
     threads = LANES * shares
 
     def kernel(  # type: ignore[no-untyped-def]
@@ -63,9 +65,7 @@ def statistics(acc: str, parameter: str, running: bool, shares: int) -> Callable
         squares[thread] = m2
         join_parts(counts, means, squares)
         if mine == 0 and live:
-            r = means[thread]
-            var = A(squares[thread] / averaged)
-            inverse = A(A(1) / A(square_root(A(var + epsilon))))
+            r, var, inverse = inverse_deviation(means[thread], squares[thread], at, row, step, parts, averaged, epsilon)
             write(mean + p, A(k + r))
             write(invstd + p, inverse)
             if running:
@@ -81,7 +81,10 @@ def statistics(acc: str, parameter: str, running: bool, shares: int) -> Callable
 
 
 def gradients(acc: str, parameter: str, train: bool, shares: int) -> Callable[..., None]:
-    """dgamma, dbeta, of given statistics dmean and dvar; of training coefficients m, a, b, c of dx = a * dy + b * (x - m) + c."""
+    """dgamma, dbeta, of given statistics dmean and dvar; of training coefficients m, a, b, c.
+
+    dx = a * (dy + b * (x - m) + c): b is of the size of 1 / (x - m), which float32 holds where its square it does not.
+    """
     A, unit, size = ACCUMULATOR[acc], ITEMSIZE[acc], ITEMSIZE[parameter]
     fetch, put, read, write = load(acc, acc), store(acc, acc), load(parameter, acc), store(parameter, acc)
     add_parts = _norm_parts.add_parts(acc, LANES, shares, 3)
@@ -123,14 +126,14 @@ def gradients(acc: str, parameter: str, train: bool, shares: int) -> Callable[..
             write(dgamma + p, A(s2 * inverse))
             write(dbeta + p, s1)
             if train:
-                b = A(-a * A(A(inverse * inverse) * A(s2 / averaged)))
+                b = A(-inverse * A(inverse * A(s2 / averaged)))
                 table = at + 3 * step + row
                 put(table, centre)
                 put(table + row, a)
                 put(table + 2 * row, b)
-                put(table + 3 * row, A(-a * A(s1 / averaged) - b * A(s3 / averaged)))
+                put(table + 3 * row, A(-A(s1 / averaged) - b * A(s3 / averaged)))
             else:
                 write(dmean + p, A(-s1 * a))
-                write(dvar + p, A(A(-s2 * a) * A(A(inverse * inverse) * A(0.5))))
+                write(dvar + p, A(A(A(-s2 * inverse) * a) * A(inverse * A(0.5))))
 
     return kernel

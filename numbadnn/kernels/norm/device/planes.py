@@ -70,15 +70,19 @@ def chunk(dtype: str, acc: str, config: PlanesConfig) -> tuple[Any, Any]:
 
 
 def stats(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callable[..., None]:
-    """workspace[0:3, part, channel] = count, mean and M2 of a part, relative to workspace[3 * parts, channel], its origin."""
+    """workspace[0:3, part, channel] = count, mean and M2 of a part, relative to workspace[3 * parts, channel], its origin.
+
+    A part whose M2 is lost is walked once more, with its deviations multiplied; see ``device/finish.py``.
+    """
     vec, unroll, threads = config.vec, config.unroll, config.threads
     A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
     read, read_vector, write = load(dtype, acc), load_vector(dtype, vec, acc), store(acc, acc)
     begin, step, place = walk(size, vec, threads)
     many, one, both = _norm_parts.batch(acc, held), _norm_parts.batch(acc, vec), _norm_parts.join(acc)
     join_parts, chunk = _norm_parts.join_parts(acc, 1, threads), unroll * threads
+    scale_of = _norm_parts.scaler(acc)
 
-    def kernel(x, space, channels, parts, vectors, inner, stride, c_stride):  # type: ignore[no-untyped-def]
+    def kernel(x, space, epsilon, channels, parts, vectors, inner, stride, c_stride):  # type: ignore[no-untyped-def]
         values = cuda.local.array(held, A)
         counts = cuda.shared.array(threads, A)
         means = cuda.shared.array(threads, A)
@@ -113,11 +117,29 @@ def stats(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callabl
                     n, mean, m2 = both(n, mean, m2, A(vec), centre, around)
         counts[thread], means[thread], squares[thread] = n, mean, m2
         join_parts(counts, means, squares)
+        found = squares[0]
+        scale = scale_of(counts[0], found, epsilon)
+        if scale != A(1):
+            cuda.syncthreads()  # all have seen that
+            n, mean, m2 = A(0), A(0), A(0)
+            for first in range(i32(part * chunk + thread), vectors, i32(parts * chunk)):
+                for j in range(first, min(i32(first + chunk), vectors), i32(threads)):
+                    plane, at = begin(j, inner)
+                    read_vector(values, i32(0), place(base, plane, at, stride))
+                    for i in range(vec):
+                        values[i] = A(values[i] * scale)
+                    centre, around = one(values, 0, A(origin * scale))
+                    n, mean, m2 = both(n, mean, m2, A(vec), centre, around)
+            counts[thread], means[thread], squares[thread] = n, mean, m2
+            join_parts(counts, means, squares)
         if thread == 0:
             target, table = space + (i64(part) * channels + channel) * unit, i64(parts) * channels * unit
             write(target, counts[0])
-            write(target + table, means[0])
-            write(target + 2 * table, squares[0])
+            write(target + table, A(means[0] / scale))
+            write(target + 2 * table, found)
+            if scale != A(1):
+                root = A(A(square_root(A(squares[0] / counts[0]))) / scale)
+                write(target + 3 * table + 5 * (i64(channels) * unit), root)
             if part == 0:
                 write(target + 3 * table, origin)
 
@@ -162,7 +184,7 @@ def join_apply(dtype: str, acc: str, parameter: str, config: PlanesConfig, runni
     A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
     read_part, (begin, _, _), (fetch, put) = load(acc, acc), walk(size, vec, threads), chunk(dtype, acc, config)
     read, write, own_size = load(parameter, acc), store(parameter, acc), ITEMSIZE[parameter]
-    both = _norm_parts.join(acc)
+    both, inverse_deviation = _norm_parts.join(acc), _norm_parts.inverse_deviation(acc)
 
     def kernel(  # type: ignore[no-untyped-def]
         x, space, gamma, beta, old_mean, old_var, y, mean, invstd, new_mean, new_var,
@@ -187,8 +209,8 @@ def join_apply(dtype: str, acc: str, parameter: str, config: PlanesConfig, runni
         for _ in range(parts):
             n, r, m2 = both(n, r, m2, read_part(of_part), read_part(of_part + table), read_part(of_part + 2 * table))
             of_part = of_part + row
-        var = A(m2 / averaged)
-        inverse = A(A(1) / A(square_root(A(var + epsilon))))
+        at_channel = space + i64(channel) * unit
+        r, var, inverse = inverse_deviation(r, m2, at_channel, row, table, parts, averaged, epsilon)
         a, b = A(read(gamma + own) * inverse), read(beta + own)
         if number == 0 and cuda.threadIdx.x == 0:
             write(mean + own, A(k + r))

@@ -87,7 +87,7 @@ def sums(dtype: str, acc: str, parameter: str, config: PlanesConfig, fused: bool
 
 
 def backward(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callable[..., None]:
-    """dx = a * dy + (b * (x - m) + c) with the four rows of coefficients that the sums gave, backwards through memory."""
+    """dx = a * (dy + (b * (x - m) + c)) with the four rows of coefficients that the sums gave, backwards through memory."""
     vec, unroll, threads = config.vec, config.unroll, config.threads
     A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
     read, (begin, step, place) = load(acc, acc), walk(size, vec, threads)
@@ -116,7 +116,7 @@ def backward(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Call
         m, a = read(at_channel), read(at_channel + row)
         b, c = read(at_channel + 2 * row), read(at_channel + 3 * row)
         for i in range(held):
-            slopes[i] = A(slopes[i] * a + A(A(values[i] - m) * b + c))
+            slopes[i] = A(A(slopes[i] + A(A(values[i] - m) * b + c)) * a)
         put(slopes, dx_base, strides[2], first, at_first, last, inner, over, rest)
 
     return kernel

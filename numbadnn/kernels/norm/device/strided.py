@@ -76,7 +76,24 @@ def train(dtypes: tuple[str, ...], acc: str, running: bool, config: StridedConfi
     put_mean, put_invstd, put_new_mean, put_new_var = (
         _parameter(dtypes[6 + i], acc, kept, 4 + i, kept_at, True) for i in range(4)
     )
-    join_parts = _norm_parts.join_parts(acc, lanes, parts)
+    join_parts, scale_of = _norm_parts.join_parts(acc, lanes, parts), _norm_parts.scaler(acc)
+
+    @device
+    def moments(  # type: ignore[no-untyped-def]
+        counts, means, squares, thread, part, x_base, scale, length, reduced_n, x_reduced
+    ):
+        """The channel's count, mean and M2 of deviations from its first number, times ``scale``."""
+        k, n, centre, m2 = A(read(x_base) * scale), A(0), A(0), A(0)
+        for j in range(ix(part), ix(length), ix(parts)):
+            v = A(A(read(x_base + at(j, reduced_n, x_reduced, 0) * x_size) * scale) - k)
+            n = A(n + A(1))
+            delta = A(v - centre)
+            centre = A(centre + delta / n)
+            m2 = A(m2 + delta * A(v - centre))
+        counts[thread] = n
+        means[thread] = centre
+        squares[thread] = m2
+        join_parts(counts, means, squares)
 
     def kernel(  # type: ignore[no-untyped-def]
         x, gamma, beta, old_mean, old_var, y, mean, invstd, new_mean, new_var,
@@ -89,21 +106,15 @@ def train(dtypes: tuple[str, ...], acc: str, running: bool, config: StridedConfi
         thread, part, c, live = locate(channels)
         x_base = x + kept_at(c, kept_n, x_kept, 0) * x_size
         y_base = y + kept_at(c, kept_n, y_kept, 0) * y_size
-        k = read(x_base)
-        n, centre, m2 = A(0), A(0), A(0)
-        for j in range(ix(part), ix(length), ix(parts)):
-            v = A(read(x_base + at(j, reduced_n, x_reduced, 0) * x_size) - k)
-            n = A(n + A(1))
-            delta = A(v - centre)
-            centre = A(centre + delta / n)
-            m2 = A(m2 + delta * A(v - centre))
-        counts[thread] = n
-        means[thread] = centre
-        squares[thread] = m2
-        join_parts(counts, means, squares)
+        k, scale = read(x_base), A(1)
         lane = i32(thread - part * lanes)
-        r, var = means[lane], A(squares[lane] / averaged)
-        inverse = A(A(1) / A(square_root(A(var + epsilon))))
+        moments(counts, means, squares, thread, part, x_base, scale, length, reduced_n, x_reduced)
+        scale = scale_of(averaged, squares[lane], epsilon)
+        if cuda.syncthreads_or(i32(1) if scale != A(1) else i32(0)) != 0:
+            moments(counts, means, squares, thread, part, x_base, scale, length, reduced_n, x_reduced)
+        r, var = A(means[lane] / scale), A(squares[lane] / averaged)
+        inverse = A(A(scale) / A(square_root(A(var + A(A(epsilon * scale) * scale)))))
+        var = A(A(var / scale) / scale)
         if part == 0 and live:
             put_mean(mean, c, kept_n, strides, A(k + r))
             put_invstd(invstd, c, kept_n, strides, inverse)
@@ -185,21 +196,21 @@ def _gradient(dtypes: tuple[str, ...], acc: str, train_pass: bool, config: Strid
         s1, s2, s3 = totals[lane], totals[i32(lane + threads)], totals[i32(lane + 2 * threads)]
         a, b, shift = A(gamma_of(gamma, c, kept_n, strides) * inverse), A(0), A(0)
         if train_pass:
-            b = A(-a * A(A(inverse * inverse) * A(s2 / averaged)))
-            shift = A(-a * A(s1 / averaged) - b * A(s3 / averaged))
+            b = A(-inverse * A(inverse * A(s2 / averaged)))
+            shift = A(-A(s1 / averaged) - b * A(s3 / averaged))
         if part == 0 and live:
             put_dgamma(dgamma, c, kept_n, strides, A(s2 * inverse))
             put_dbeta(dbeta, c, kept_n, strides, s1)
             if not train_pass:
                 put_dmean(dmean, c, kept_n, strides, A(-s1 * a))
-                put_dvar(dvar, c, kept_n, strides, A(A(-s2 * a) * A(A(inverse * inverse) * A(0.5))))
+                put_dvar(dvar, c, kept_n, strides, A(A(A(-s2 * inverse) * a) * A(inverse * A(0.5))))
         if live:
             for j in range(ix(part), ix(length), ix(parts)):
-                result = A(read_dy(dy_base + at(j, reduced_n, dy_reduced, 0) * dy_size) * a)
+                result = read_dy(dy_base + at(j, reduced_n, dy_reduced, 0) * dy_size)
                 if train_pass:
                     d = A(read(x_base + at(j, reduced_n, x_reduced, 0) * x_size) - k)
                     result = A(result + A(d * b + shift))
-                write(dx_base + at(j, reduced_n, dx_reduced, 0) * dx_size, result)
+                write(dx_base + at(j, reduced_n, dx_reduced, 0) * dx_size, A(result * a))
 
     return body
 

@@ -2,7 +2,7 @@
 
 Every array is rank 5 (images, channels, depth, rows, columns). The gradient of a maximum takes two steps: the number of each
 window's first maximum is written down, then each element of the image asks the windows that see it. So that work grows
-with the window and not with its square; gather form, one order of summation.
+with the window and not with its square; gather form, one order of summation. Sums of very many terms are compensated.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32, u64
+from numbadnn.kernels.lang.long_sums import compensated
 from numbadnn.kernels.pool.strided import StridedConfig
 from numbadnn.problem import ITEMSIZE
 
@@ -81,6 +82,7 @@ def pool(dtype: str, acc: str, config: StridedConfig) -> Callable[..., None]:
     read, write, put = load(dtype, acc), store(dtype, acc), store(config.index, config.index)
     unravel, window = _unravel(config), _window(config)
     N, number_size = ACCUMULATOR[config.index], ITEMSIZE[config.index]
+    (add, close), long = compensated(acc), config.long
 
     def kernel(x, y, count, n, y_n, ws, stride, pad, x_s, y_s):  # type: ignore[no-untyped-def]
         i = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
@@ -90,7 +92,7 @@ def pool(dtype: str, acc: str, config: StridedConfig) -> Callable[..., None]:
         d0, d1, d_start = window(o, ws[0], stride[0], pad[0], n[0])
         h0, h1, h_start = window(p, ws[1], stride[1], pad[1], n[1])
         w0, w1, w_start = window(q, ws[2], stride[2], pad[2], n[2])
-        total, found = A(-INFINITY) if kind == "max" else A(0), i64(-1)
+        total, found, lost = A(-INFINITY) if kind == "max" else A(0), i64(-1), A(0)
         base = x + (i64(image) * x_s[0] + i64(c) * x_s[1]) * size
         for d in range(d0, d1):
             for h in range(h0, h1):
@@ -101,8 +103,12 @@ def pool(dtype: str, acc: str, config: StridedConfig) -> Callable[..., None]:
                         if found < 0 or value > total or (value != value and total == total):
                             total = value
                             found = i64(((i64(d) - d_start) * ws[1] + (h - h_start)) * ws[2] + (w - w_start))
+                    elif long:
+                        total, lost = add(total, lost, value)
                     else:
                         total = A(total + value)
+        if long:
+            total = close(total, lost)
         if kind == "average_inc":
             total = A(total / A(ws[0] * ws[1] * ws[2]))
         if kind == "average_exc":
@@ -129,6 +135,7 @@ def pool_grad(dtype: str, acc: str, config: StridedConfig) -> Callable[..., None
     read, write, number = load(dtype, acc), store(dtype, acc), load(config.index, config.index)
     unravel, windows_of, window = _unravel(config), _windows_of(config), _window(config)
     number_size, N = ITEMSIZE[config.index], ACCUMULATOR[config.index]
+    (add, close), long = compensated(acc), config.long
 
     def kernel(numbers, dy, dx, count, x_n, n_out, ws, stride, pad, dy_s, dx_s):  # type: ignore[no-untyped-def]
         i = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
@@ -138,7 +145,7 @@ def pool_grad(dtype: str, acc: str, config: StridedConfig) -> Callable[..., None
         o0, o1 = windows_of(d, ws[0], stride[0], pad[0], n_out[0])
         p0, p1 = windows_of(h, ws[1], stride[1], pad[1], n_out[1])
         q0, q1 = windows_of(w, ws[2], stride[2], pad[2], n_out[2])
-        total = A(0)
+        total, lost = A(0), A(0)
         base = dy + (i64(image) * dy_s[0] + i64(c) * dy_s[1]) * size
         for o in range(o0, o1):
             d_first, d_end, d_start = window(o, ws[0], stride[0], pad[0], x_n[2])
@@ -149,17 +156,22 @@ def pool_grad(dtype: str, acc: str, config: StridedConfig) -> Callable[..., None
                 for q in range(q0, q1):
                     w_first, w_end, w_start = window(q, ws[2], stride[2], pad[2], x_n[4])
                     share = read(line + i64(q) * dy_s[4] * size)
+                    gives = True
                     if kind == "max":
                         own = ((i64(d) - d_start) * ws[1] + (h - h_start)) * ws[2] + (w - w_start)
-                        if number(numbers + (at + q) * number_size) == N(own):
-                            total = A(total + share)
+                        gives = number(numbers + (at + q) * number_size) == N(own)
                     elif kind == "average_inc":
-                        total = A(total + A(share / A(ws[0] * ws[1] * ws[2])))
+                        share = A(share / A(ws[0] * ws[1] * ws[2]))
                     elif kind == "average_exc":
                         cells = ix((d_end - d_first) * (h_end - h_first) * (w_end - w_first))
-                        total = A(total + A(share / A(cells)))
-                    else:
-                        total = A(total + share)
+                        share = A(share / A(cells))
+                    if gives:
+                        if long:
+                            total, lost = add(total, lost, share)
+                        else:
+                            total = A(total + share)
+        if long:
+            total = close(total, lost)
         at = i64(image) * dx_s[0] + i64(c) * dx_s[1] + i64(d) * dx_s[2] + i64(h) * dx_s[3] + i64(w) * dx_s[4]
         write(dx + at * size, total)
 

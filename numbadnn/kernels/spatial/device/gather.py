@@ -1,6 +1,7 @@
 """The gradient of the sampler in the image: each pixel sums ``weight * dy`` over the records of the four cells around it.
 
-Cells in the order above left, above right, below left, below right; points in theirs: the order of every sum is fixed.
+Cells in the order above left, above right, below left, below right; points in theirs: the order of every sum is fixed. Where
+more than LEAF points crowd around a pixel, account is kept of what the additions round off.
 ``planes``: a pixel and some channels a thread, for any strides. ``device/gather_channels.py`` (NHWC) and
 ``device/gather_staged.py`` (NCHW) make of the same records both gradients in one pass.
 """
@@ -11,12 +12,10 @@ from collections.abc import Callable
 
 from numbadnn.kernels.lang.access import load, load_vector, store
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.long_sums import LEAF, compensated
 from numbadnn.kernels.spatial.device import point as _spatial_point
 from numbadnn.kernels.spatial.gradients import GatherConfig, StagedGatherConfig
 from numbadnn.problem import ITEMSIZE
-
-#: loads of planes that are under way at once
-UNDER_WAY = 16
 
 
 def offset_by_point(config: GatherConfig | StagedGatherConfig):  # type: ignore[no-untyped-def]
@@ -105,8 +104,10 @@ def records_of_pixel(acc: str, held: int, config: GatherConfig | StagedGatherCon
             if pair < 4:
                 read(record, i32(2), records + i64(where) * size + 16)
             left = where < (middle_below if below else middle)
-            weights[k], numbers[k], lines[k] = weight_of(record, left, below), i32(record[0]), i32(record[3])
-            places[k] = u32(place_of(record, left, below, points))
+            present = k < count  # else there may be no record at all: what was read is no number then
+            weights[k] = weight_of(record, left, below)
+            numbers[k], lines[k] = i32(record[0]) if present else i32(0), i32(record[3]) if present else i32(0)
+            places[k] = u32(place_of(record, left, below, points)) if present else u32(0)
             if not ordered:
                 start = (first_below if left else middle_below) if below else (first if left else middle)
                 end = (middle_below if left else last_below) if below else (middle if left else last)
@@ -146,18 +147,20 @@ def dot_place():  # type: ignore[no-untyped-def]
 
 
 def walk_of(  # type: ignore[no-untyped-def]
-    dtype: str, acc: str, held: int, config: GatherConfig | StagedGatherConfig, dots: bool = False
+    dtype: str, acc: str, held: int, config: GatherConfig | StagedGatherConfig, crowded: int, dots: bool = False
 ):
-    """``walk``: dimg of one pixel in up to ``held`` channels: what a record says serves them all, the next is on its way.
+    """``walk -> count``: dimg of one pixel in up to ``held`` channels: what a record says serves all, the next is on its way.
 
+    ``sums`` and ``values`` are local arrays of ``held``. A sum of more than LEAF records, for which ``values`` has what was
+    rounded off, is made for up to ``crowded`` channels: ``count`` says of how many.
     ``dots``: the sums of ``pixel * dy`` over these channels as well, written where ``fresh``, else added to what lies there.
     """
     A, record_size, size = ACCUMULATOR[acc], 4 * ITEMSIZE[config.record], ITEMSIZE[dtype]
     dot_size, place_of = ITEMSIZE[acc], dot_place()
-    batch = min(held, UNDER_WAY)
     read, write, integer = load(dtype, acc), store(dtype, acc), _spatial_point.read_integer()
     read_dot, write_dot = load(acc, acc), store(acc, acc)
     fetch, weight_of, ordered = records_of(acc, config), weight_by_side(acc), order_of(config)
+    add, close = compensated(acc)
 
     @device
     def walk(  # type: ignore[no-untyped-def]
@@ -174,7 +177,11 @@ def walk_of(  # type: ignore[no-untyped-def]
         upper = i32(last - first)  # records of the two cells above; those below follow
         total = i32(upper + last_below - first_below)
         first_below = i32(first_below - upper)
-        next_at, next_weight, next_dot = image, A(0), dot
+        next_at, next_weight, next_dot, long = image, A(0), dot, total > LEAF
+        for q in range(crowded):
+            values[q] = A(0)
+        if crowded < held and long:
+            count = i32(min(count, i32(crowded)))
         for k in range(-1, total):
             at, weight, place = next_at, next_weight, next_dot
             if k + 1 < total:
@@ -189,16 +196,24 @@ def walk_of(  # type: ignore[no-untyped-def]
                     next_dot = dot + place_of(record, left, below, points) * dot_size
             if weight != 0 or (dots and k >= 0):
                 part = A(0)
-                if count == held:
-                    for start_of_batch in range(0, held, batch):
-                        for q in range(batch):
-                            values[q] = read(at)
+                if long:
+                    for q in range(crowded):
+                        if q < count:
+                            value = read(at)
                             at += step
-                        for q in range(batch):
                             if dots:
-                                part = A(part + own[start_of_batch + q] * values[q])
-                            total_of = A(sums[start_of_batch + q] + weight * values[q])
-                            sums[start_of_batch + q] = total_of if weight != 0 else sums[start_of_batch + q]
+                                part = A(part + own[q] * value)
+                            if weight != 0:
+                                sums[q], values[q] = add(sums[q], values[q], weight * value)
+                elif count == held:
+                    for q in range(held):
+                        values[q] = read(at)
+                        at += step
+                    for q in range(held):
+                        if dots:
+                            part = A(part + own[q] * values[q])
+                        total_of = A(sums[q] + weight * values[q])
+                        sums[q] = total_of if weight != 0 else sums[q]
                 else:
                     for q in range(held):
                         if q < count:
@@ -212,8 +227,11 @@ def walk_of(  # type: ignore[no-untyped-def]
                     write_dot(place, part if fresh else A(part + read_dot(place)))
         for q in range(held):
             if q < count:
+                if long and q < crowded:
+                    sums[q] = close(sums[q], values[q])
                 write(target, sums[q])
                 target += next_target
+        return count
 
     return walk
 
@@ -221,15 +239,18 @@ def walk_of(  # type: ignore[no-untyped-def]
 def planes(dtype: str, acc: str, config: GatherConfig) -> Callable[..., None]:
     """Any strides; ``config.channels`` channels a thread."""
     A, R, size = ACCUMULATOR[acc], ACCUMULATOR[config.record], ITEMSIZE[dtype]
-    held, batch = config.channels, min(config.channels, UNDER_WAY)
-    locate, walk = _spatial_point.tile(config.columns, config.rows), walk_of(dtype, acc, config.channels, config)
+    held = config.channels
+    locate, walk = (
+        _spatial_point.tile(config.columns, config.rows),
+        walk_of(dtype, acc, config.channels, config, config.channels),
+    )
 
     def kernel(  # type: ignore[no-untyped-def]
         dy, dimg, work, parts, across, down, chunks, channels, height, width, out_width, ys, xs
     ):
         record = cuda.local.array(4, R)
         sums = cuda.local.array(held, A)
-        values = cuda.local.array(batch, A)
+        values = cuda.local.array(held, A)
         column, row, chunk, n = locate(i32(cuda.threadIdx.x), i32(cuda.blockIdx.x), across, down, chunks)
         if column >= width or row >= height:
             return

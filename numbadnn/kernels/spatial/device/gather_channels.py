@@ -17,6 +17,7 @@ from typing import Any
 
 from numbadnn.kernels.lang.access import store, store_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, WORD, cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.long_sums import compensated
 from numbadnn.kernels.lang.packed import load_words, widen
 from numbadnn.kernels.lang.ptx import let_next_start, wait_for_previous
 from numbadnn.kernels.lang.warp import shuffle_xor
@@ -65,7 +66,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
     """dimg and dots; ``config.share`` threads a pixel, ``config.channels`` neighbouring channels in one access.
 
     First a thread a pixel notes the first ``HELD`` of its records in shared memory, then some of no weight up to whole
-    batches. What a pixel has beyond those is read where it lies.
+    batches. What a pixel has beyond those is read where it lies; it may be very many, so that their sum is compensated.
     """
     A, R, size, record_size = ACCUMULATOR[acc], ACCUMULATOR[config.record], ITEMSIZE[dtype], 4 * ITEMSIZE[config.record]
     vec, threads, pixels, columns = config.channels, config.threads, config.columns * config.rows, config.columns
@@ -78,7 +79,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
     locate, fetch, weight_of = _spatial_point.tile(columns, config.rows), records_of(acc, config), weight_by_side(acc)
     find, look, offset_of = starts_of_pixel(), records_of_pixel(acc, HELD, config), offset_by_point(config)
     place_of, meet = dot_place(), _meet(acc, share)
-    swap, levels = shuffle_xor(acc), share.bit_length() - 1
+    swap, levels, (add, close) = shuffle_xor(acc), share.bit_length() - 1, compensated(acc)
     room, held_words = HELD * pixels, BATCH * words
     each, alone = max(HELD // share, 1), max(share // HELD, 1)  # dots a lane gets, and lanes that get the same
 
@@ -126,7 +127,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
         starts, pairs = cuda.local.array(6, INTEGER), cuda.local.array(HELD, INTEGER)
         noted_weights, dot_places = cuda.local.array(HELD, A), cuda.local.array(HELD, WORD)
         lines, numbers = cuda.local.array(HELD, INTEGER), cuda.local.array(HELD, INTEGER)
-        sums, own = cuda.local.array(vec, A), cuda.local.array(vec, A)
+        sums, own, lost = cuda.local.array(vec, A), cuda.local.array(vec, A), cuda.local.array(vec, A)
         values, dots = cuda.local.array(vec, A), cuda.local.array(HELD, A)
         raw = cuda.local.array(held_words, WORD)
         records, points = work + parts[3], i64(out_height) * out_width
@@ -185,6 +186,8 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
                     batch(0, noted, pixel, line, offsets, weights, raw, values, own, sums, dots)
                     pair(4, noted, pixel, line, offsets, weights, raw, values, own, sums, dots)
                     pair(6, noted, pixel, line, offsets, weights, raw, values, own, sums, dots)
+                    for e in range(vec):
+                        lost[e] = A(0)
                     for far in range(noted, count):
                         offset, weight, _ = beyond(
                             far,
@@ -200,7 +203,9 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
                             read(raw, i32(0), line + offset * size)
                             convert(values, i32(0), raw, i32(0))
                             for e in range(vec):
-                                sums[e] = A(sums[e] + weight * values[e])
+                                sums[e], lost[e] = add(sums[e], lost[e], weight * values[e])
+                    for e in range(vec):
+                        sums[e] = close(sums[e], lost[e])
                     put(sums, i32(0), to + i64(k) * nbytes)
             meet(dots, lane)
             if lane & (alone - 1) == 0:

@@ -36,7 +36,7 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
     few, columns, flags = config.few, config.columns, config.pieces + 1  # one more: what no pixel needs
     in_few, in_many = tile_of(dtype, acc, config, few), tile_of(dtype, acc, config, config.held)
     in_parts = parts_of_tile(dtype, acc, config)
-    walk = walk_of(dtype, acc, WALKED, config, dots=True)
+    walk = walk_of(dtype, acc, WALKED, config, 1, dots=True)
 
     def kernel(  # type: ignore[no-untyped-def]
         img, dy, dimg, work, dot, parts, across, down, channels, height, width, out_height, out_width, xs, ys, ds
@@ -88,14 +88,16 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
         for p in range(many):
             if i32(p) < live:
                 line_own = img + (n * xs[0] + (row + p * down_step) * xs[2] + column * xs[3]) * size
-                for c in range(0, channels, WALKED):
+                c = i32(0)
+                while c < channels:
                     count = i32(min(i32(channels - c), i32(WALKED)))
                     for q in range(WALKED):
                         own[q] = read(line_own + (c + q) * next_x) if q < count else A(0)
-                    walk(
+                    count = walk(
                         record, walked, values, line + c * next_y, target + p * row_step + c * next_d, records,
                         entry + (p * down_step) * next_entry, next_entry, count, out_width, ys, next_y, next_d, own,
                         dot, c == 0, points,
                     )  # fmt: skip
+                    c = i32(c + count)
 
     return kernel

@@ -8,6 +8,7 @@ from typing import Any
 from numbadnn.kernels.lang import reduce as _reduce
 from numbadnn.kernels.lang.access import load, store, store_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.long_sums import compensated
 from numbadnn.kernels.spatial.grid import GridConfig, ThetaConfig
 from numbadnn.problem import ITEMSIZE
 
@@ -105,18 +106,18 @@ def finish(dtype: str, acc: str, config: ThetaConfig) -> Callable[..., None]:
     """dtheta of an image a block: the sums of its chunks, eight lanes (of which six are used) by 32 parts."""
     A, size, wide = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc]
     fetch, write = load(acc, acc), store(dtype, acc)
-    sum_of_parts = _reduce.over_parts(_reduce.add(acc), 8, 32)
+    sum_of_parts, (add, close) = _reduce.over_parts(_reduce.add(acc), 8, 32), compensated(acc)
 
     def kernel(sums, dtheta, chunks, ts):  # type: ignore[no-untyped-def]
         table = cuda.shared.array(256, A)
         n, thread = i32(cuda.blockIdx.x), i32(cuda.threadIdx.x)
         part = i32(thread >> 3)
         k = i32(thread & 7)
-        total = A(0)
+        total, lost = A(0), A(0)
         if k < 6:
             for chunk in range(part, chunks, 32):
-                total = A(total + fetch(sums + ((i64(n) * chunks + chunk) * 6 + k) * wide))
-        table[thread] = total
+                total, lost = add(total, lost, fetch(sums + ((i64(n) * chunks + chunk) * 6 + k) * wide))
+        table[thread] = close(total, lost)
         sum_of_parts(table)
         if thread < 6:
             write(dtheta + (n * ts[0] + (thread // 3) * ts[1] + (thread % 3) * ts[2]) * size, table[thread])

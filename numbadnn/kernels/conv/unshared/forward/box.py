@@ -16,7 +16,7 @@ from numbadnn.kernels.conv.unshared.forward.box_config import ROWS, BoxConfig
 from numbadnn.kernels.conv.unshared.parts.tile import lots_of, places_of, seen_of, vector
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 MOST_IMAGES = 32
 #: of a block, on the multiprocessors that have the least; warps below which memory is not busy, and of a block
@@ -145,7 +145,7 @@ def plan(problem: ConvProblem, policy: Policy, config: BoxConfig) -> Executable:
     grid = (slices * across * problem.groups * P, 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
     level = "run_to_run" if forward else "gpu_to_gpu"
-    return one_launch(chosen, launch, config, "ieee", level)
+    return one_launch(chosen, launch, config, "ieee", level, SEQUENCE)
 
 
 def kernels() -> Iterator[Kernel]:

@@ -14,7 +14,7 @@ from numbadnn.kernels.conv.unshared.forward.halves_config import CHUNK, ROWS, Ha
 from numbadnn.kernels.conv.unshared.parts.tile import vector
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 MOST_IMAGES, MOST_WARPS, MOST_AHEAD, AHEAD_IN_LOOPS = 32, 8, 6, 4
 #: of a block, on the multiprocessors that have the least
@@ -90,7 +90,7 @@ def plan(problem: ConvProblem, policy: Policy, config: HalvesConfig) -> Executab
     grid = (math.prod(problem.y.shape[2:]) * problem.groups * chunks, 1, 1)
     values, shared = plain.scalars(problem, chunks), config.shared_bytes
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), values, shared)
-    return one_launch(chosen, launch, config, "tensor_core", "run_to_run")
+    return one_launch(chosen, launch, config, "tensor_core", "run_to_run", SEQUENCE)
 
 
 def kernel(dtype: str, config: HalvesConfig) -> Kernel:

@@ -20,7 +20,7 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
 )
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 #: for fewer images a block for each position is quicker
 FEWEST_IMAGES, MOST_IMAGES = 4, 32
@@ -87,7 +87,7 @@ def plan(problem: ConvProblem, policy: Policy, config: PlacesConfig) -> Executab
     told = scalars(problem, config, room_of(problem, config), problem.x.strides)
     grid = (blocks_of(problem, config), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), told, shared_bytes(problem, config))
-    return one_launch(chosen, launch, config, "tensor_core", "run_to_run")
+    return one_launch(chosen, launch, config, "tensor_core", "run_to_run", SEQUENCE)
 
 
 def kernels() -> Iterator[Kernel]:

@@ -34,7 +34,7 @@ from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, fre
 from numbadnn.kernels.conv.unshared.parts.turned import FETCH
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 #: boxes of a block's only tile
 BOXES = 4
@@ -201,7 +201,7 @@ def plan(problem: ConvProblem, policy: Policy, config: TwofoldConfig) -> Executa
     launch = chosen.prepare(device, grid, block, values, shared)
     turned = f"space+{TURNED}"
     steps = [(_turning(problem, device, spread), f"x space {turned}"), (launch, f"w {turned} x w space result")]
-    return around(sequence("x w result space", steps), facts, space_bytes(problem), "ieee", "run_to_run")
+    return around(sequence("x w result space", steps), facts, space_bytes(problem), "ieee", "run_to_run", SEQUENCE)
 
 
 def _turning(problem: ConvProblem, device: int, spread: int) -> Any:

@@ -22,7 +22,7 @@ from numbadnn.kernels.conv.unshared.inputs.boxes_config import LANES, MULTIPROCE
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of, tiles_of, vector
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 #: of a block, without opting in for more; of a multiprocessor
 SHARED_BYTES, ALL_SHARED = 47 * 1024, 220 * 1024
@@ -219,7 +219,7 @@ def plan(problem: ConvProblem, policy: Policy, config: BoxesConfig | None = None
 
     facts = {"kernel": first.name, "config": chosen}
     level = "run_to_run" if asked is problem else "gpu_to_gpu"
-    return around(direct, facts, chunks * chunk_bytes, determinism=level)
+    return around(direct, facts, chunks * chunk_bytes, determinism=level, summation=SEQUENCE)
 
 
 def _boxes_arguments(

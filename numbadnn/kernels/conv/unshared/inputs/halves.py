@@ -17,7 +17,7 @@ from numbadnn.kernels.conv.unshared.inputs.halves_config import TILE, InputsHalv
 from numbadnn.kernels.conv.unshared.parts.tile import free_order, seen_of, tiles_of, vector
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 #: of a multiprocessor
 ALL_SHARED, MULTIPROCESSORS = 227 * 1024, 132
@@ -166,7 +166,7 @@ def plan(problem: ConvProblem, policy: Policy, config: InputsHalvesConfig) -> Ex
     direct = sequence("y w x space", [(launch, "y w space"), (added, "space x")])
 
     facts = {"kernel": first.name, "config": config}
-    return around(direct, facts, space_bytes(problem, config), "tensor_core", "run_to_run")
+    return around(direct, facts, space_bytes(problem, config), "tensor_core", "run_to_run", SEQUENCE)
 
 
 def kernels() -> Iterator[Kernel]:

@@ -29,7 +29,7 @@ from numbadnn.kernels.conv.unshared.parts.tile import free_order
 from numbadnn.kernels.conv.unshared.parts.turned import FETCH, lasts
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 #: bytes of the ring: with more the block does not fit beside those that turn y, and was slower
 RING, LEAST_DEPTH, LONGEST = 112 * 1024, 4, 256
@@ -147,7 +147,7 @@ def plan(problem: ConvProblem, policy: Policy, config: PixelsConfig) -> Executab
     turn = unshared_turned.turning((problem.y,), device, config.kept)
     direct = sequence("y w x space", [(turn, "y 0 space"), (launch, "w space x")])
     facts = {"kernel": chosen.name, "config": config}
-    return around(direct, facts, space_bytes(problem, config), "tensor_core", "run_to_run")
+    return around(direct, facts, space_bytes(problem, config), "tensor_core", "run_to_run", SEQUENCE)
 
 
 def hopper_kernels() -> Iterator[Kernel]:

@@ -34,7 +34,7 @@ from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import free_order, seen_of, tiles_of
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 MOST_IMAGES, MOST_TAPS = 32, 16
 #: taps that reach a pixel times images from which on this is quicker, by bytes of an element; fewer filters leave lanes idle
@@ -106,7 +106,7 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
 
     facts = {"kernel": first.name, "config": config}
     arithmetic = "ieee" if config.own else "tensor_core"
-    return around(direct, facts, space_bytes(problem, config), arithmetic, "run_to_run")
+    return around(direct, facts, space_bytes(problem, config), arithmetic, "run_to_run", SEQUENCE)
 
 
 def collect_kernel(dtype: str, kept: int, ahead: int) -> Kernel:

@@ -44,7 +44,7 @@ from numbadnn.kernels.conv.unshared.inputs.split_config import (
 from numbadnn.kernels.conv.unshared.parts.tile import free_order
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 FEWEST_IMAGES, MOST_IMAGES, FEWEST_FILTERS, FEWEST_TERMS, MOST_TAPS = 9, 32, 4, 64, 16
 HOPPER = (9, 0)
@@ -153,7 +153,7 @@ def plan(problem: ConvProblem, policy: Policy, config: SplitConfig) -> Executabl
     direct = sequence("y w x space", steps)
 
     facts = {"kernel": first.name, "config": config}
-    return around(direct, facts, space_bytes(problem, config), "ieee", "run_to_run")
+    return around(direct, facts, space_bytes(problem, config), "ieee", "run_to_run", SEQUENCE)
 
 
 def _turning(problem: ConvProblem, policy: Policy, config: SplitConfig) -> Any:

@@ -47,7 +47,7 @@ from numbadnn.kernels.conv.unshared.inputs.twofold_config import FEWER as FEWER
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of, vector
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 #: cycles of a quarter of a multiprocessor for a tap of eight channels and what belongs to it, for a column of taps, for a
 #: slot
@@ -159,7 +159,7 @@ def plan(problem: ConvProblem, policy: Policy, config: InputsTwofoldConfig) -> E
     launch = first.prepare(policy.device, grid, block, scalars, shared_bytes(problem, config))
     steps = [(launch, "y w space"), (collecting_boxes(problem, policy, config), "space x y w")]
     facts = {"kernel": first.name, "config": config}
-    return around(sequence("y w x space", steps), facts, boxes_bytes(problem, config), "ieee", "run_to_run")
+    return around(sequence("y w x space", steps), facts, boxes_bytes(problem, config), "ieee", "run_to_run", SEQUENCE)
 
 
 def _spread(problem: ConvProblem) -> int:

@@ -18,7 +18,7 @@ from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.parts.turned_config import PIXELS, THREADS
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 #: images of a cell of 16-bit types, its bytes
 EIGHT, CELL = 8, 16
@@ -125,7 +125,7 @@ def executable(
     taken = f"space space+{first * images * size} result" if len(arrays) > 1 else "space other result"
     direct = sequence("x other result space", [(turn, "x other space"), (launch, taken)])
 
-    return around(direct, facts, space_bytes(problem, images), arithmetic, level)
+    return around(direct, facts, space_bytes(problem, images), arithmetic, level, SEQUENCE)
 
 
 def _as_one_row(array: Spec) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
 from numbadnn.kernels.conv.unshared.weights.halves_config import TILE, WeightsHalvesConfig
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 MOST_IMAGES, MOST_WARPS = 32, 8
 #: of a block: two fit a multiprocessor, and one the smallest; blocks that fill the GPU
@@ -85,7 +85,7 @@ def plan(problem: ConvProblem, policy: Policy, config: WeightsHalvesConfig) -> E
     told = (slices, *scalars(problem, config, room_of(problem, config), problem.x.strides))
     grid = (slices * blocks_of(problem, config), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), told, shared_bytes(problem, config))
-    return one_launch(chosen, launch, config, "tensor_core", "run_to_run")
+    return one_launch(chosen, launch, config, "tensor_core", "run_to_run", SEQUENCE)
 
 
 def kernels() -> Iterator[Kernel]:

@@ -480,6 +480,17 @@ def test_an_install_path_that_is_not_utf_8(tmp_path: Path) -> None:
     assert done.stdout == "udcff/numbadnn/__init__.py'"[-24:] + " 0.25 8.0\n", done.stderr
 
 
+def test_registering_every_implementation_imports_no_numba() -> None:
+    """Without numba-cuda, which the CPU does not need, no convolution could be computed; with it, each first call waited."""
+    code = (
+        "import sys; sys.modules['numba'] = sys.modules['numba_cuda'] = sys.modules['cuda'] = None\n"
+        "from numbadnn.registry import FAMILY, implementations\n"
+        "print(all(implementations(op) for op in FAMILY))\n"
+    )
+    done = fresh(code)
+    assert done.stdout == "True\n", done.stderr
+
+
 # ---- frozen by PyInstaller -------------------------------------------------------------------------------------------
 
 

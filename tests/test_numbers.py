@@ -31,9 +31,9 @@ def test_numbers_under_the_simulator(part: str, checks: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize(("n", "longest"), [(32, 1 << 14), (256, 1 << 15), (4096, 1 << 15)])
+@pytest.mark.parametrize(("n", "longest"), [(32, 1 << 14), (256, 1 << 15), (1024, 1 << 15)])
 def test_no_block_adds_very_many_terms_of_a_gradient_of_filters(dtype: str, n: int, longest: int) -> None:
-    """One after the other 3 million are off by several percent; the partial sums of more blocks are few numbers beside that."""
+    """One after the other 800,000 are off by several percent; the partial sums of more blocks are few numbers beside that."""
     problem = cases.parse(f"conv2d_grad_wrt_weights x={dtype}:{n}x512x28x28 w={dtype}:512x512x3x3 pad=1,1,1,1")
     product = Product(problem)
     if dtype == "float32":

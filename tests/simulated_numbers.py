@@ -4,6 +4,7 @@ Expected values are closed forms or the reference; test_numbers.py starts it. Ne
 """
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 from reporting import end, report
@@ -25,6 +26,8 @@ def own(problem):
 
 def long_sums() -> None:
     """Of constants, whose roundings all go one way: a running sum of so many is off by more than 1e-6."""
+    from numbadnn.kernels.norm import strided as norm
+    from numbadnn.kernels.softmax import strided as softmax
 
     def near(line, name, got, right):
         error = abs(float(got) / right - 1)
@@ -41,6 +44,33 @@ def long_sums() -> None:
         problem = cases.parse(line)
         arrays = [np.full(spec.shape, 0.1, "f4") for spec in problem.inputs]
         near(line, name, simulate.run(problem, arrays, name)[0].max(), right)
+    n, mixed = 3000, np.full((1, 3000), np.log(0.1), "f4")
+    mixed[0, 0] = 0
+    for line, arrays, right in (
+        ("softmax x=float32:1x3000", (mixed,), 1 / (1 + (n - 1) * TENTH)),
+        (
+            "softmax_grad dy=float32:1x3000 algo=log",
+            (np.full((1, n), 0.1, "f4"), np.zeros((1, n), "f4")),
+            -(n - 1) * TENTH,
+        ),
+    ):
+        problem = cases.parse(line)
+        config = replace(softmax.heuristic(problem), lanes=128, parts=1)
+        near(
+            line,
+            "numba.softmax_strided",
+            simulate.run(problem, arrays, "numba.softmax_strided", config=config)[0][0, 0],
+            right,
+        )
+    small = " ".join(f"{name}=float32:1x1x1x1" for name in ("gamma", "mean", "invstd"))
+    problem = cases.parse(
+        f"batch_normalization_train_grad x=float32:30x1x10x10 dy=float32:30x1x10x10 {small} mode=spatial"
+    )
+    x, one = np.zeros((30, 1, 10, 10), "f4"), np.ones((1, 1, 1, 1), "f4")
+    config = replace(norm.heuristic(problem), lanes=256, parts=1)
+    got = simulate.run(problem, (x, x + np.float32(0.1), one, -one, one), "numba.norm_strided", config=config)
+    near(str(problem), "numba.norm_strided", got[1].item(), n * TENTH)
+    near(str(problem), "numba.norm_strided", got[2].item(), n * TENTH)
     for stem, channels, layout in (("planes", 4, ""), ("channels", 4, ":nhwc"), ("staged", 16, "")):
         line = f"spatialtf_sampler_grad img=float32:1x{channels}x2x16{layout} grid=float32:1x26x24x2"
         problem = cases.parse(f"{line} dy=float32:1x{channels}x26x24{layout}")

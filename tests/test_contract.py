@@ -79,7 +79,7 @@ def memory_was_nan(monkeypatch: pytest.MonkeyPatch) -> None:
         def made(*args: Any, **keywords: Any) -> np.ndarray:
             array = make(*args, **keywords)
             if not array.dtype.hasobject:
-                array.reshape(-1, copy=False).view(np.uint8)[...] = 255
+                array.ravel(order="K").view(np.uint8)[...] = 255  # no copy: a new array is packed
             return array
 
         return made

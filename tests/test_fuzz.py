@@ -28,6 +28,7 @@ from numbadnn.registry import Executable, Impl
 from numbadnn.validate.faults import FAULTS, implementation, planted
 from numbadnn.validate.fuzz import draws, places, rounds, trials
 from numbadnn.validate.fuzz import garbage as fuzz
+from numbadnn.validate.fuzz.__main__ import document
 from numbadnn.validate.fuzz.__main__ import main as fuzz_main
 from numbadnn.validate.fuzz.picks import Drawn, Seeded
 
@@ -294,6 +295,7 @@ def test_a_refusal_has_a_reason_and_none_where_everything_is_taken(complete: boo
     assert [(v.kind, v.text) for v in found if v.impl == impl.name] == [(kind, reason)]
 
 
+@pytest.mark.slow(10)
 def test_what_is_counted_written_and_shown(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command on the CPU with a fault in one of its calls: exit status 1, a line that shows it again, and a file."""
     one = cases.parse(SOFTMAX)
@@ -330,6 +332,17 @@ def test_what_is_counted_written_and_shown(tmp_path: Path, capsys: Any, monkeypa
     assert "cpu.planted: wrong" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", command)
     assert fuzz_main() == 0
+
+
+def test_a_file_keeps_the_most_frequent_reasons_and_some_findings() -> None:
+    total = rounds.Tally()
+    for number in range(8):
+        total.refusals["softmax", "cpu.a", f"reason {number}"] = 10 - number
+    total.findings = [rounds.Finding("cpu", "wrong", "softmax", "cpu.a", SOFTMAX, n, 1, {}, "") for n in range(501)]
+    found = document(total, {"seed": 3})
+    kept = found["reasons"]["softmax"]["cpu.a"]
+    assert kept == {"reason 0": 10, "reason 1": 9, "reason 2": 8, "reason 3": 7, "reason 4": 6, "other reasons": 12}
+    assert (len(found["findings"]), found["findings_left_out"], found["seed"]) == (500, 1, 3)
 
 
 def test_a_process_that_ends_is_a_finding_and_the_rest_is_done() -> None:

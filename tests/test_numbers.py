@@ -14,6 +14,11 @@ from simulated import checks_passed
 import numbadnn
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
+from numbadnn import cases
+from numbadnn.kernels.conv.implicit import weights
+from numbadnn.kernels.conv.tiles import model
+from numbadnn.kernels.conv.tiles.product import Product
+
 TENTH = float(np.float32(0.1))
 
 
@@ -23,6 +28,19 @@ TENTH = float(np.float32(0.1))
 )
 def test_numbers_under_the_simulator(part: str, checks: int) -> None:
     assert checks_passed("numbers", part) >= checks
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("n", "longest"), [(32, 1 << 14), (256, 1 << 15), (1024, 1 << 15)])
+def test_no_block_adds_very_many_terms_of_a_gradient_of_filters(dtype: str, n: int, longest: int) -> None:
+    """One after the other 800,000 are off by several percent; the partial sums of more blocks are few numbers beside that."""
+    problem = cases.parse(f"conv2d_grad_wrt_weights x={dtype}:{n}x512x28x28 w={dtype}:512x512x3x3 pad=1,1,1,1")
+    product = Product(problem)
+    if dtype == "float32":
+        _, _, splits = model.estimated(product, False)[0]
+        assert product.terms / splits <= longest
+    else:
+        assert all(product.terms / config.splits <= 4 * longest for config in weights.space(problem))
 
 
 def on_gpu(array: np.ndarray, last: bool = False) -> Any:

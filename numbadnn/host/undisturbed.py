@@ -12,6 +12,7 @@ It nests, costs microseconds and is entered on cold paths alone. ``load_numba`` 
 
 from __future__ import annotations
 
+import _signal  # what ``signal`` makes of it, names for numbers, takes ten times as long
 import contextlib
 import gc
 import importlib
@@ -31,6 +32,7 @@ class _Mine(threading.local):
 
 
 _mine = _Mine()
+_SIGNALS = tuple(map(int, signal.valid_signals()))
 #: signal -> its handler, while that is put aside; only the main thread handles signals
 _aside: dict[int, Callable[..., Any]] = {}
 _came: list[int] = []
@@ -85,12 +87,12 @@ def _note(number: int, frame: object) -> None:
 
 
 def _put_aside() -> None:
-    for number in signal.valid_signals():
-        handler = signal.getsignal(number)
+    for number in _SIGNALS:
+        handler = _signal.getsignal(number)
         if callable(handler) and handler is not _note:
             with contextlib.suppress(ValueError):  # another interpreter than the first handles no signals
                 _aside[number] = handler
-                signal.signal(number, _note)
+                _signal.signal(number, _note)
 
 
 def _put_back() -> None:
@@ -98,8 +100,8 @@ def _put_back() -> None:
     while _aside:
         number, handler = next(iter(_aside.items()))
         try:
-            if signal.getsignal(number) is _note:  # else somebody has set another inside
-                signal.signal(number, handler)
+            if _signal.getsignal(number) is _note:  # else somebody has set another inside
+                _signal.signal(number, handler)
         finally:
             del _aside[number]
             if _aside:

@@ -12,6 +12,9 @@ from numbadnn.problem import Policy
 LIMIT32 = 2**31 - 2048  # below it, an index of 32 bits plus a block of threads does not wrap
 #: terms that a thread adds one after the other; longer sums keep account of what each addition rounds off (lang/long_sums.py)
 LEAF = 256
+#: the same of a product's tiles, on threads and on tensor cores, which have no registers to spare: longer ones are shared out to
+#: more blocks, whose partial sums cost less than a hundredth of the products
+LONGEST, LONGEST_MMA = 1 << 15, 1 << 17
 
 
 def device_reason(policy: Policy) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 from numbadnn.gpu import driver as _driver
 from numbadnn.gpu.context import ensure_context
 from numbadnn.kernels.build import simulate
-from numbadnn.kernels.lang.hopper import placeholder
 
 #: CUtensorMapDataType; "tf32" is float32 in memory, rounded by the copy
 DATA_TYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9, "tf32": 11}
@@ -26,6 +25,10 @@ _L2_PROMOTION = {128: 2, 256: 3}
 
 def by_value(ptx: str, parameters: str) -> str:
     """The PTX with each ``map`` of ``parameters`` as one 64-byte aligned parameter, and placeholders replaced by its name."""
+    from numbadnn.kernels.lang.hopper import (
+        placeholder,
+    )  # with Numba, which a host module imports no sooner than it compiles
+
     head = re.search(r"\.entry\s+\w+\s*\((.*?)\)", ptx, re.DOTALL)
     if not head:
         raise ValueError("expected an entry point with parameters")

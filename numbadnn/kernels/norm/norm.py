@@ -14,7 +14,7 @@ from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks, sequence
 from numbadnn.kernels.build.plans import around
-from numbadnn.kernels.build.support import device_reason
+from numbadnn.kernels.build.support import LEAF, device_reason
 from numbadnn.kernels.norm import columns as norm_columns
 from numbadnn.kernels.norm import planes as norm_planes
 from numbadnn.kernels.norm import strided as norm_strided
@@ -169,6 +169,8 @@ def _register_strided(op: str) -> None:
             direct(stream, *inputs, *outputs)
 
         facts, added = {"kernel": kernel.name}, Summation((), "sequence", config.parts)
+        if op.endswith("_grad"):
+            added = Summation((LEAF,), "compensated", config.parts)
         return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=direct, summation=added)
 
     def rank(problem: NormProblem) -> float:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
-from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.build.support import LEAF, LIMIT32
 from numbadnn.kernels.norm.layout import Axis, accumulator, layout_of
 from numbadnn.problems.norm import TEST, TRAIN, NormProblem
 
 
 @dataclass(frozen=True, slots=True)
 class StridedConfig:
-    """``lanes`` channels a block, ``parts`` threads each; ranks of the kept and the reduced axes; 64-bit indices or not."""
+    """``lanes`` channels a block, ``parts`` threads each; ranks of the kept and the reduced axes; 64-bit indices or not.
+
+    ``long``, which follows from the problem: a thread adds more than LEAF terms, with account of what it rounds off.
+    """
 
     kept: int
     reduced: int
     wide: bool
     lanes: int
     parts: int
+    long: bool = False
 
 
 def heuristic(problem: NormProblem) -> StridedConfig:
@@ -37,6 +41,7 @@ def heuristic(problem: NormProblem) -> StridedConfig:
 def prepare(problem: NormProblem, config: StridedConfig) -> tuple[Any, ...]:
     """(kernel, grid, threads, scalars)."""
     layout, acc = layout_of(problem), accumulator(problem)
+    config = replace(config, long=layout.averaged > LEAF * config.parts)
     count = len(layout.data)
     reduced = layout.reduced or (Axis(1, tuple(0 for _ in layout.data)),)
     data = [tuple(a.strides[i] for a in axes) for i in range(count) for axes in (layout.kept, reduced)]

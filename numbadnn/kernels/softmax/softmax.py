@@ -18,7 +18,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.build.plans import one_launch
-from numbadnn.kernels.build.support import device_reason
+from numbadnn.kernels.build.support import LEAF, device_reason
 from numbadnn.kernels.softmax import channels as softmax_channels
 from numbadnn.kernels.softmax import long as softmax_long
 from numbadnn.kernels.softmax import rows as softmax_rows
@@ -56,7 +56,11 @@ def _register(op: str, stem: str, module: ModuleType) -> None:
         kernel, grid, threads, scalars, shared_bytes = module.prepare(problem, config)
         launch = kernel.prepare(policy.device, grid, (threads, 1, 1), scalars, shared_bytes)
         level = "gpu_to_gpu" if getattr(config, "vec", 1) == 1 else "run_to_run"
-        added = Summation((), "sequence", config.parts) if hasattr(config, "parts") else BLOCKED
+        added = BLOCKED
+        if module is softmax_strided:
+            added = Summation((LEAF,), "compensated", config.parts)
+        elif hasattr(config, "parts"):
+            added = Summation((), "sequence", config.parts)
         return one_launch(kernel, launch, config, determinism=level, summation=added)
 
     def rank(problem: SoftmaxProblem) -> float:

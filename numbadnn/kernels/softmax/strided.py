@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
-from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.build.support import LEAF, LIMIT32
 from numbadnn.kernels.softmax.layout import Axis, Prepared, layout_of, operand_count, operands, softmax_kernel
 from numbadnn.kernels.softmax.strided_config import StridedConfig
 from numbadnn.problems.softmax import SoftmaxProblem
@@ -50,6 +50,7 @@ def prepare(problem: SoftmaxProblem, config: StridedConfig) -> Prepared:
     scalars: list[Any] = [layout.rows, layout.length, tuple(a.n for a in kept), tuple(a.n for a in reduced)]
     for i in range(operand_count(problem.op)):
         scalars += [tuple(a.strides[i] for a in kept), tuple(a.strides[i] for a in reduced)]
+    config = replace(config, long=layout.length > LEAF * config.parts)
     chosen = kernel(problem.op, problem.y.dtype, problem.algo, config)
     return Prepared(chosen, blocks(layout.rows, config.lanes), config.lanes * config.parts, tuple(scalars))
 

@@ -16,6 +16,8 @@ from numbadnn.validate import report, run
 from numbadnn.validate.fuzz import rounds, trials
 
 COUNTED = ("right", "wrong", "other bits", "CudnnError", "error", "ended", "refused", "skipped")
+#: reasons of an implementation's refusals that a file keeps, the most frequent ones, and findings in full
+REASONS, FINDINGS = 5, 500
 
 
 def arguments() -> argparse.Namespace:
@@ -114,10 +116,11 @@ def document(total: rounds.Tally, facts: dict[str, Any]) -> dict[str, Any]:
     counts: dict[str, dict[str, dict[str, int]]] = {}
     for (op, impl, kind), count in sorted(total.verdicts.items()):
         counts.setdefault(op, {}).setdefault(impl, {})[kind] = count
-    reasons = [
-        {"op": op, "impl": impl, "reason": reason, "count": count}
-        for (op, impl, reason), count in total.refusals.most_common()
-    ]
+    reasons: dict[str, dict[str, dict[str, int]]] = {}
+    for (op, impl, reason), count in total.refusals.most_common():
+        known = reasons.setdefault(op, {}).setdefault(impl, {})
+        name = reason if len(known) < REASONS else "other reasons"
+        known[name] = known.get(name, 0) + count
     return {
         "format": 1,
         **facts,
@@ -127,7 +130,8 @@ def document(total: rounds.Tally, facts: dict[str, Any]) -> dict[str, Any]:
         "all": {kind: sum(n for (_, _, k), n in total.verdicts.items() if k == kind) for kind in COUNTED},
         "verdicts": counts,
         "reasons": reasons,
-        "findings": [finding._asdict() for finding in total.findings],
+        "findings": [finding._asdict() for finding in total.findings[:FINDINGS]],
+        "findings_left_out": max(0, len(total.findings) - FINDINGS),
         "environment": info.collect(),
     }
 

@@ -8,8 +8,8 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, sequence
-from numbadnn.kernels.build.plans import around
-from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.build.plans import around, in_turn
+from numbadnn.kernels.build.support import LIMIT32, LONGEST_MMA
 from numbadnn.kernels.conv.implicit.walk import (
     Boxes,
     Window,
@@ -23,7 +23,7 @@ from numbadnn.kernels.conv.implicit.walk import (
 )
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import SEQUENCE, Executable
+from numbadnn.registry import Executable
 
 MULTIPROCESSORS = 132
 SHARED_BYTES = 227 * 1024
@@ -91,13 +91,14 @@ def _microseconds(problem: ConvProblem, m: int, n: int, splits: int) -> float:
 
 def _candidates(problem: ConvProblem, limit: int) -> Iterator[tuple[int, int, int]]:
     steps, width = steps_of(problem), problem.y.shape[1] // problem.groups
+    fewest = max(1, min(-(-64 * steps // LONGEST_MMA), limit // (2 * partial_bytes(problem))))
     for m, n in STEPS:
         if n > 64 and n >= 2 * width:
             continue
         tiles = math.prod(_tiles(problem, m, n))
         filling = {max(1, waves * MULTIPROCESSORS // tiles) for waves in (1, 2, 3)}
-        for splits in sorted({1, 2, *filling}):
-            if splits <= max(1, steps // 4) and splits * partial_bytes(problem) <= limit:
+        for splits in sorted({fewest, 1, 2, *filling}):
+            if fewest <= splits <= max(1, steps // 4) and splits * partial_bytes(problem) <= limit:
                 yield m, n, splits
 
 
@@ -264,7 +265,8 @@ def plan(problem: ConvProblem, policy: Policy, config: WeightsConfig | None = No
         nbytes, second = config.splits * partial_bytes(problem), total_launch(problem, config.splits, device)
         direct = sequence("x y w space", [(main, "x y space"), (second, "space w")])
 
-    return around(direct, {"kernel": chosen.name, "config": config}, nbytes, "tensor_core", "run_to_run", SEQUENCE)
+    added = in_turn(64 * steps_of(problem), config.splits)
+    return around(direct, {"kernel": chosen.name, "config": config}, nbytes, "tensor_core", "run_to_run", added)
 
 
 def rank(problem: ConvProblem) -> float:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from numbadnn.kernels.build import simulate
+from numbadnn.kernels.build.support import LONGEST, LONGEST_MMA
 from numbadnn.kernels.conv.tiles.config import SHARED, ImplicitTilesConfig, configured
 from numbadnn.kernels.conv.tiles.product import Product
 from numbadnn.problem import ITEMSIZE, Policy
@@ -107,21 +108,27 @@ def _time(p: Product, shape: tuple[int, ...], factor: float, splits: int) -> flo
     return rounds_us + taken * resident * m * n * k * blocks * factor / SPEED[p.problem.x.itemsize] + summed
 
 
-def best_splits(p: Product, shape: tuple[int, ...], factor: float = 1.0) -> int:
-    """How many blocks best share the terms of a tile: such that they come out even on the multiprocessors."""
-    m, n, k, _, _, resident = shape
+def best_splits(p: Product, shape: tuple[int, ...], factor: float = 1.0, room: int = 1 << 29) -> int:
+    """How many blocks best share the terms of a tile: such that they come out even on the multiprocessors.
+
+    As many at least as keep a block's sums short, of partial sums that fit ``room``.
+    """
+    m, n, k, tall, wide, resident = shape
     tiles = p.tiles(m, n)
     most = max(1, min(-(-p.terms // k) // FEW_BLOCKS, 65535 // p.groups))
-    options = {1, *(MULTIPROCESSORS * turns // tiles for turns in range(1, 3 * resident + 1))}
-    return min((s for s in options if 1 <= s <= most), key=lambda s: (_time(p, shape, factor, s), s))
+    longest = LONGEST if tall * wide <= THREAD_SHARE else LONGEST_MMA
+    each = p.met * p.rows * p.columns * p.groups * ITEMSIZE[p.accumulator]
+    fewest = max(1, min(-(-p.terms // longest), most, room // each)) if p.accumulator == "float32" else 1
+    options = {fewest, *(MULTIPROCESSORS * turns // tiles for turns in range(1, 3 * resident + 1))}
+    return min((s for s in options if fewest <= s <= most), key=lambda s: (_time(p, shape, factor, s), s))
 
 
-def estimated(p: Product, tf32: bool) -> list[tuple[float, tuple[int, ...], int]]:
+def estimated(p: Product, tf32: bool, room: int = 1 << 29) -> list[tuple[float, tuple[int, ...], int]]:
     """(microseconds, tiles, splits) of each tile, the fastest first."""
     found = []
     for shape, factors in candidates(p.problem.x.dtype, tf32):
         factor = factors[2 * p.weights + p.channels_last]
-        splits = best_splits(p, shape, factor)
+        splits = best_splits(p, shape, factor, room)
         found.append((_time(p, shape, factor, splits), shape, splits))
     return sorted(found)
 
@@ -129,14 +136,14 @@ def estimated(p: Product, tf32: bool) -> list[tuple[float, tuple[int, ...], int]
 def heuristic(problem: ConvProblem, policy: Policy, terms: int = 8) -> ImplicitTilesConfig:
     """The configuration that should be fastest."""
     p, tf32 = Product(problem), is_tf32(problem, policy)
-    _, shape, splits = estimated(p, tf32)[0]
+    _, shape, splits = estimated(p, tf32, policy.workspace_limit // 2)[0]
     return configured(p, shape, tf32, splits, terms=terms)
 
 
 def space(problem: ConvProblem, policy: Policy, terms: int = 8) -> list[ImplicitTilesConfig]:
     """Every configuration worth timing, the heuristic's first."""
     p, tf32 = Product(problem), is_tf32(problem, policy)
-    ordered = estimated(p, tf32)
+    ordered = estimated(p, tf32, policy.workspace_limit // 2)
     found = [configured(p, shape, tf32, splits, terms=terms) for _, shape, splits in ordered]
     for _, shape, splits in ordered[:2]:
         for other in (max(1, splits // 2), splits + 1, 2 * splits):

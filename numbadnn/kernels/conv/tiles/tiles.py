@@ -18,13 +18,14 @@ from typing import Any
 from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel, blocks, load_together, sequence
+from numbadnn.kernels.build.plans import in_turn
 from numbadnn.kernels.build.support import device_reason
 from numbadnn.kernels.conv.tiles import model
 from numbadnn.kernels.conv.tiles.config import ENTRY, TABLE_THREADS, TOTAL_THREADS, ImplicitTilesConfig, configured
 from numbadnn.kernels.conv.tiles.product import Product, in_vectors, three
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
-from numbadnn.registry import SEQUENCE, Executable, Impl, register
+from numbadnn.registry import Executable, Impl, register
 
 #: of a coordinate: twice as much is what the tables add for a tap that is not there
 LIMIT = 1 << 29
@@ -251,7 +252,7 @@ def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | No
     if config.warps and dtype == "float32":
         arithmetic = "tf32"
     facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, memory.end, arithmetic, "run_to_run", facts, direct, SEQUENCE)
+    return Executable(run, memory.end, arithmetic, "run_to_run", facts, direct, in_turn(p.terms, splits))
 
 
 def _geometry(p: Product, config: ImplicitTilesConfig) -> tuple[Any, ...]:

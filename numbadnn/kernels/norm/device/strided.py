@@ -12,6 +12,7 @@ from typing import Any
 
 from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32, u64
+from numbadnn.kernels.lang.long_sums import compensated
 from numbadnn.kernels.norm.device import parts as _norm_parts
 from numbadnn.kernels.norm.device.parts import square_root
 from numbadnn.kernels.norm.strided import StridedConfig
@@ -168,7 +169,7 @@ def _gradient(dtypes: tuple[str, ...], acc: str, train_pass: bool, config: Strid
     gamma_of, mean_of, spread_of = (_parameter(dtypes[2 + i], acc, kept, i, kept_at) for i in range(3))
     outputs = [_parameter(d, acc, kept, 3 + i, kept_at, True) for i, d in enumerate(dtypes[6:])]
     put_dgamma, put_dbeta, put_dmean, put_dvar = (outputs * 2)[:4]
-    add_parts = _norm_parts.add_parts(acc, lanes, parts, 3)
+    add_parts, long, (add, close) = _norm_parts.add_parts(acc, lanes, parts, 3), config.long, compensated(acc)
 
     @device
     def body(  # type: ignore[no-untyped-def]
@@ -184,10 +185,18 @@ def _gradient(dtypes: tuple[str, ...], acc: str, train_pass: bool, config: Strid
         if not train_pass:
             inverse = A(A(1) / A(square_root(A(inverse + epsilon))))
         s1, s2, s3 = A(0), A(0), A(0)
+        lost1, lost2, lost3 = A(0), A(0), A(0)
         for j in range(ix(part), ix(length), ix(parts)):
             d = A(read(x_base + at(j, reduced_n, x_reduced, 0) * x_size) - k)
             g = read_dy(dy_base + at(j, reduced_n, dy_reduced, 0) * dy_size)
-            s1, s2, s3 = A(s1 + g), A(s2 + g * d), A(s3 + d)
+            if long:
+                s1, lost1 = add(s1, lost1, g)
+                s2, lost2 = add(s2, lost2, A(g * d))
+                s3, lost3 = add(s3, lost3, d)
+            else:
+                s1, s2, s3 = A(s1 + g), A(s2 + g * d), A(s3 + d)
+        if long:
+            s1, s2, s3 = close(s1, lost1), close(s2, lost2), close(s3, lost3)
         totals[thread] = s1
         totals[i32(thread + threads)] = s2
         totals[i32(thread + 2 * threads)] = s3

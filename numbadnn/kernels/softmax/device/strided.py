@@ -14,6 +14,7 @@ from typing import Any
 from numbadnn.kernels.lang import reduce as _reduce
 from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32, u64
+from numbadnn.kernels.lang.long_sums import compensated
 from numbadnn.kernels.lang.ptx import exponential, log, maximum
 from numbadnn.kernels.softmax.strided_config import StridedConfig
 from numbadnn.problem import ITEMSIZE
@@ -40,7 +41,8 @@ def _offset(rank: int, wide: bool) -> Any:
 
 def softmax(dtype: str, acc: str, algo: str, config: StridedConfig) -> Callable[..., None]:
     """y = exp(x - max) / sum exp(x - max), or its logarithm."""
-    kept, reduced, wide, lanes, parts = astuple(config)
+    kept, reduced, wide, lanes, parts, long = astuple(config)
+    add, close = compensated(acc)
     A, size, logarithm, threads = ACCUMULATOR[acc], ITEMSIZE[dtype], algo == "log", lanes * parts
     read, write, exp, larger, ix = (
         load(dtype, acc),
@@ -70,10 +72,14 @@ def softmax(dtype: str, acc: str, algo: str, config: StridedConfig) -> Callable[
         maxima[thread] = largest
         maximum_of_parts(maxima)
         largest = maxima[lane]
-        total = A(0)
+        total, lost = A(0), A(0)
         for j in range(ix(part), ix(length), ix(parts)):
-            total = A(total + exp(A(read(x_row + at(j, reduced_n, x_reduced) * size) - largest)))
-        sums[thread] = total
+            term = exp(A(read(x_row + at(j, reduced_n, x_reduced) * size) - largest))
+            if long:
+                total, lost = add(total, lost, term)
+            else:
+                total = A(total + term)
+        sums[thread] = close(total, lost) if long else total
         sum_of_parts(sums)
         total = sums[lane]
         scale = A(log(total)) if logarithm else A(A(1) / total)
@@ -87,7 +93,8 @@ def softmax(dtype: str, acc: str, algo: str, config: StridedConfig) -> Callable[
 
 def softmax_grad(dtype: str, acc: str, algo: str, config: StridedConfig) -> Callable[..., None]:
     """dx = y * (dy - sum dy * y), or dy - exp(y) * sum dy for the logarithm."""
-    kept, reduced, wide, lanes, parts = astuple(config)
+    kept, reduced, wide, lanes, parts, long = astuple(config)
+    add, close = compensated(acc)
     A, size, logarithm, threads = ACCUMULATOR[acc], ITEMSIZE[dtype], algo == "log", lanes * parts
     read, write, exp, ix = load(dtype, acc), store(dtype, acc), exponential(dtype), i64 if wide else i32
     row_at, at = _offset(kept, wide), _offset(reduced, wide)
@@ -106,14 +113,16 @@ def softmax_grad(dtype: str, acc: str, algo: str, config: StridedConfig) -> Call
         dy_row = dy + row_at(row, kept_n, dy_kept) * size
         y_row = y + row_at(row, kept_n, y_kept) * size
         dx_row = dx + row_at(row, kept_n, dx_kept) * size
-        total = A(0)
+        total, lost = A(0), A(0)
         for j in range(ix(part), ix(length), ix(parts)):
-            slope = read(dy_row + at(j, reduced_n, dy_reduced) * size)
-            if logarithm:
-                total = A(total + slope)
+            term = read(dy_row + at(j, reduced_n, dy_reduced) * size)
+            if not logarithm:
+                term = term * read(y_row + at(j, reduced_n, y_reduced) * size)
+            if long:
+                total, lost = add(total, lost, term)
             else:
-                total = A(total + slope * read(y_row + at(j, reduced_n, y_reduced) * size))
-        sums[thread] = total
+                total = A(total + term)
+        sums[thread] = close(total, lost) if long else total
         sum_of_parts(sums)
         total = sums[lane]
         for j in range(ix(part), ix(length), ix(parts)):

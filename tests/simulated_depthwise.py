@@ -9,9 +9,9 @@ from typing import Any
 
 from reporting import agree, end
 
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.conv.corrmm import corrmm as corrmm_host
 from numbadnn.problems.conv import ConvProblem
+from numbadnn.validate import simulate
 
 DIRECTIONS = ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights")
 DEPTHWISE = (  # vectors and edges, strides, multipliers, both layouts, every type, taps that are not square

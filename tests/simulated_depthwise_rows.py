@@ -8,9 +8,9 @@ from typing import Any
 
 from reporting import agree, end
 
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.conv.depthwise import rows as depthwise_rows
 from numbadnn.problems.conv import ConvProblem
+from numbadnn.validate import simulate
 
 #: strides, uneven padding, odd sizes, bands and strips, images and channels that do not come out even, filters in both orders
 CASES = (

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 from reporting import agree, end, report
 
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.conv.image import first_layer
 from numbadnn.problems.conv import ConvProblem
+from numbadnn.validate import simulate
 from numbadnn.validate.oracle import Trial
 
 #: windows that begin and end at odd and even pixels, uneven padding, few rows, several tiles, one to four channels

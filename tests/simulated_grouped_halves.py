@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from reporting import agree, end, report
 
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.conv.grouped import config as configurations
 from numbadnn.kernels.conv.grouped import weights_config as of_weights
 from numbadnn.problems.conv import ConvProblem
+from numbadnn.validate import simulate
 from numbadnn.validate.oracle import Trial
 
 BOTH = ("conv2d", "conv2d_grad_wrt_inputs")

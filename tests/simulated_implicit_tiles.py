@@ -7,12 +7,12 @@ from typing import Any
 
 from reporting import agree, end
 
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.conv.tiles import model
 from numbadnn.kernels.conv.tiles.config import configured
 from numbadnn.kernels.conv.tiles.product import Product
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
+from numbadnn.validate import simulate
 
 DIRECTIONS = ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights")
 LINES = (  # tails and uneven padding; strides, phases without taps, groups, vectors; backwards in float64; copies of positions

@@ -11,7 +11,6 @@ import numpy as np
 from reporting import end, report
 
 from numbadnn import cases
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.copies import copy
 from numbadnn.measuring.data import buffer
 from numbadnn.measuring.laws import law
@@ -19,6 +18,7 @@ from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 from numbadnn.problems.softmax import SoftmaxProblem
 from numbadnn.registry import FAMILY, implementations
+from numbadnn.validate import simulate
 from numbadnn.validate.oracle import Trial
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.conv.line import boxes as line_boxes
 from numbadnn.kernels.conv.line import dense as line_dense
 from numbadnn.kernels.conv.line import halves as line_halves
@@ -19,6 +18,7 @@ from numbadnn.kernels.conv.line.halves import with_pieces
 from numbadnn.kernels.conv.line.toeplitz import ToeplitzConfig
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
+from numbadnn.validate import simulate
 from numbadnn.validate.oracle import Trial
 
 KINDS = (("float16", "integers"), ("bfloat16", "random"))

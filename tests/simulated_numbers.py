@@ -10,9 +10,9 @@ import numpy as np
 from reporting import end, report
 
 from numbadnn import cases
-from numbadnn.kernels.build import simulate
 from numbadnn.problem import Policy
 from numbadnn.registry import implementations
+from numbadnn.validate import simulate
 from numbadnn.validate.oracle import Trial
 
 TENTH = float(np.float32(0.1))

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 
 from numbadnn import reference
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.spatial import bins as spatial_bins
 from numbadnn.problems.spatial import SpatialProblem
+from numbadnn.validate import simulate
 from numbadnn.validate.oracle import Trial
 
 #: problem, implementation, how much of the image the points reach over

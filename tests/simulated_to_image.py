@@ -5,7 +5,7 @@ Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1
 
 from reporting import agree, end
 
-from numbadnn.kernels.build import simulate
+from numbadnn.validate import simulate
 
 INPUTS, FORWARD = "conv2d_grad_wrt_inputs", "conv2d"
 #: both layouts, strides, uneven padding, odd sizes, several blocks, chunks that are not full, flipped filters

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 from reporting import agree, end, report
 
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.conv.image import to_image_halves
 from numbadnn.problems.conv import ConvProblem
+from numbadnn.validate import simulate
 from numbadnn.validate.oracle import Trial
 
 INPUTS, FORWARD = "conv2d_grad_wrt_inputs", "conv2d"

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.conv.unshared.forward import box_many as unshared_box_many
 from numbadnn.kernels.conv.unshared.forward import places_stream as unshared_places_stream
 from numbadnn.kernels.conv.unshared.forward import products as unshared_products
@@ -35,6 +34,7 @@ from numbadnn.kernels.conv.unshared.weights.halves_config import WeightsHalvesCo
 from numbadnn.kernels.conv.unshared.weights.many_config import WeightsManyConfig
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
+from numbadnn.validate import simulate
 from numbadnn.validate.oracle import Trial
 
 KINDS = ("extremes", "integers", "random")

@@ -42,7 +42,7 @@ def test_threads_take_turns() -> None:
 
 
 def test_simulate_refuses_outside_the_simulator() -> None:
-    from numbadnn.kernels.build import simulate
+    from numbadnn.validate import simulate
 
     with pytest.raises(RuntimeError, match="NUMBA_ENABLE_CUDASIM"):
         simulate.run(None, ())

@@ -150,7 +150,7 @@ assert np.array_equal(C, A.astype(np.float32) @ B.T.astype(np.float32)), C
 
 BARRIER = """
 from numbadnn.cases import parse
-from numbadnn.kernels.build import simulate
+from numbadnn.validate import simulate
 from numbadnn.kernels.rnn import persist
 from numbadnn.validate.oracle import Trial
 
@@ -168,7 +168,7 @@ for text in (
 #: what a pass keeps of several layers, each piece by itself in memory: the simulator raises where one is past the reserve
 RESERVE = """
 from numbadnn.cases import parse
-from numbadnn.kernels.build import simulate
+from numbadnn.validate import simulate
 from numbadnn.validate.oracle import Trial
 from numbadnn.validate.reserve import backward_of, forward_of
 

@@ -20,6 +20,7 @@ from numbadnn.cases import find, parse
 from numbadnn.errors import NotSupportedError
 from numbadnn.host import files as stored
 from numbadnn.kept import choices, ranks
+from numbadnn.kept.outcome import Measured, Outcome
 from numbadnn.measuring import tune
 from numbadnn.problem import Policy, Spec
 from numbadnn.registry import Executable, Impl
@@ -282,8 +283,8 @@ def test_a_candidate_that_fails_is_left_out_with_its_reason() -> None:
 
 def test_what_would_run_untuned_comes_first_where_nothing_is_faster_by_more_than_noise() -> None:
     def order(*times: float) -> list[float | None]:
-        candidates = [tune.Measured("cpu.tiled", "cpu", None, t == 10.0, t) for t in times]
-        outcome = tune.Outcome(None, Policy(), candidates, [])
+        candidates = [Measured("cpu.tiled", "cpu", None, t == 10.0, t) for t in times]
+        outcome = Outcome(None, Policy(), candidates, [])
         tune.prefer_untuned(outcome)
         return [c.time_us for c in outcome.candidates]
 

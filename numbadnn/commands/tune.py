@@ -23,11 +23,12 @@ from numbadnn.cases import Case, find
 from numbadnn.errors import NotSupportedError
 from numbadnn.host import files as stored
 from numbadnn.kept import choices
+from numbadnn.kept.outcome import Measured, Outcome
 from numbadnn.measuring import tune, workers
 from numbadnn.registry import implementations
 
 OK, NOTHING_RAN = 0, 3
-Result = tuple[Case, tune.Outcome | None, str, list[str]]  # a case, what was found, the choice file, what to print
+Result = tuple[Case, Outcome | None, str, list[str]]  # a case, what was found, the choice file, what to print
 
 
 def run(
@@ -142,7 +143,7 @@ def worked(task: Task, at: Callable[[str], None] = lambda name: None) -> Result:
 
 def tune_case(
     task: Task, say: Callable[[str], None] = print, at: Callable[[str], None] = lambda name: None
-) -> tune.Outcome | None:
+) -> Outcome | None:
     """All candidates of one case; None where nothing can compute it. Without a GPU it is the smaller copy of the case."""
     from numbadnn.validate.check import policy_in_force
 
@@ -160,7 +161,7 @@ def tune_case(
     asked = select.names_of(problem, policy, options, config.BACKENDS)
     outcome = tune.measure(problem, policy, admitted, asked, task.seconds, _progress(task.case.name), at)
     backends = {i.name: i.backend for i in implementations(problem.op)}
-    outcome.candidates += [tune.Measured(name, backends[name], None, True, reason=why) for name, why in without.items()]
+    outcome.candidates += [Measured(name, backends[name], None, True, reason=why) for name, why in without.items()]
     return outcome
 
 
@@ -170,7 +171,7 @@ def _progress(what: str) -> Any:
     return lambda text: print(f"\r\033[K{what}: {text}"[:160], end="", file=sys.stderr, flush=True)
 
 
-def untuned_us(outcome: tune.Outcome) -> float | None:
+def untuned_us(outcome: Outcome) -> float | None:
     """The time of what would run without the choice file: the first in rank, as it is by itself."""
     timed = {c.impl: c.time_us for c in outcome.timed if c.heuristic}
     ranked = [i.name for i in select.ordered(outcome.problem, outcome.policy, config.BACKENDS)]
@@ -183,7 +184,7 @@ def _clear() -> None:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def _line(name: str, outcome: tune.Outcome) -> str:
+def _line(name: str, outcome: Outcome) -> str:
     best = outcome.timed[0]
     assert best.time_us is not None
     untuned = untuned_us(outcome) or best.time_us
@@ -197,7 +198,7 @@ def _line(name: str, outcome: tune.Outcome) -> str:
     )
 
 
-def _write(file: str, outcomes: list[tuple[str, tune.Outcome]], device: int, seconds: float) -> None:
+def _write(file: str, outcomes: list[tuple[str, Outcome]], device: int, seconds: float) -> None:
     rows = []
     for name, outcome in outcomes:
         row = {"case": name, "problem": str(outcome.problem), "policy": stored.policy_text(outcome.policy)}

@@ -14,7 +14,7 @@ from typing import Any
 
 from numbadnn.config import Options
 from numbadnn.host import files as stored
-from numbadnn.measuring.tune import KEPT, Outcome
+from numbadnn.kept.outcome import KEPT, Outcome
 from numbadnn.problem import Policy
 
 FORMAT = "numbadnn-choices-1"

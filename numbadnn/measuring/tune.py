@@ -10,12 +10,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from numbadnn.errors import CudnnError, NotSupportedError, NumbaDNNError
 from numbadnn.host import files as stored
 from numbadnn.host import stderr
+from numbadnn.kept.outcome import KEPT, NEAR, Measured, Outcome
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, plan
 
@@ -27,53 +27,8 @@ PATIENCE = 3.0
 FIRST_LAUNCHES, FINAL_LAUNCHES, ROUNDS, FINAL, FINALISTS = 5, 16, 3, 1.2, 6
 #: what took so many times the best in two launches is not timed more closely
 HOPELESS = 3.0
-#: whether it agrees is looked at, at the latest in the end, of what is within this factor of the best, of the KEPT fastest and of
-#: the fastest of each implementation
-NEAR, KEPT = 1.5, 6
 #: within this factor of the fastest, what the heuristic names first wins
 TIE = 1.005
-
-
-@dataclass(slots=True)
-class Measured:
-    """One candidate; ``time_us`` None: left out for ``reason``. ``heuristic``: what its implementation takes untuned.
-
-    ``agreed``: it was held against the others; what is far from the best may not have been. ``number``: its place in the
-    implementation's own list.
-    """
-
-    impl: str
-    backend: str
-    config: Any
-    heuristic: bool
-    time_us: float | None = None
-    reason: str = ""
-    arithmetic: str = ""
-    workspace_bytes: int = 0
-    agreed: bool = False
-    number: int = -1
-
-    def as_dict(self) -> dict[str, Any]:
-        names = ("impl", "config", "time_us", "workspace_bytes", "arithmetic", "heuristic")
-        found = {name: getattr(self, name) for name in names}
-        return {**found, "time_us": None if self.time_us is None else round(self.time_us, 3)}
-
-
-@dataclass(slots=True)
-class Outcome:
-    """All candidates, the timed ones first, the fastest first of all; ``considered``: every implementation asked."""
-
-    problem: Any
-    policy: Policy
-    candidates: list[Measured]
-    considered: list[str]
-    seconds: float = 0.0
-    unfinished: int = 0
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def timed(self) -> list[Measured]:
-        return [c for c in self.candidates if c.time_us is not None]
 
 
 _alone = threading.Lock()

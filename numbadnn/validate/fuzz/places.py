@@ -52,12 +52,17 @@ def starter(executable: Executable, problem: Any) -> Start:
     return start
 
 
-def _damage(inputs: list[Buffer], before: list[bytes], outputs: list[Buffer]) -> str:
+def _damage(problem: Any, inputs: list[Buffer], before: list[bytes], outputs: list[Buffer]) -> str:
     """What was written of memory that this process sees, and must not be; ``before``: what the inputs were."""
-    for number, (b, was) in enumerate(zip(inputs, before, strict=True), 1):
-        if b.memory.tobytes() != was:
-            return f"input {number} (or memory around it) was changed"
+    for number, (b, was) in enumerate(zip(inputs, before, strict=True)):
+        if not (untouched(b) if number in _spent(problem) else b.memory.tobytes() == was):
+            return f"input {number + 1} (or memory around it) was changed"
     return next((f"memory around output {n} was written" for n, b in enumerate(outputs, 1) if not untouched(b)), "")
+
+
+def _spent(problem: Any) -> tuple[int, ...]:
+    """The inputs that serve once, by number."""
+    return getattr(problem, "spent", ())
 
 
 # ---- the CPU ---------------------------------------------------------------------------------------------------------
@@ -85,7 +90,7 @@ def on_cpu(start: Start, problem: Any, inputs: Any, old: Any, workspace_bytes: i
         else:
             made = start(*arguments)
         results.append(tuple(b.array for b in outs) if made is None else made)
-        damage = damage or _damage(ins, before, outs if made is None else [])
+        damage = damage or _damage(problem, ins, before, outs if made is None else [])
     return Ran(results, damage)
 
 
@@ -170,7 +175,7 @@ class Gpu:
         check(d.cuMemcpyDtoHAsync(self.back.ctypes.data, self.room, size, stream))
         check(d.cuStreamSynchronize(stream))
         del made
-        return self._read(operands, offsets, end, many)
+        return self._read(problem, operands, offsets, end)
 
     def _collect(self, results: Any, problem: Any, rooms: list[int], outputs: list[Buffer], stream: int) -> None:
         """Copy new arrays to where results are looked for; what was not written there stays NaN."""
@@ -181,22 +186,23 @@ class Gpu:
             nbytes = (spec.span[1] + 1) * spec.itemsize
             self.check(self.driver.cuMemcpyDtoDAsync(room + b.offset, array.memory.address, nbytes, stream))
 
-    def _read(self, operands: list[list[Buffer]], offsets: list[list[int]], end: int, many: int) -> Ran:
+    def _read(self, problem: Any, operands: list[list[Buffer]], offsets: list[list[int]], end: int) -> Ran:
         """The results, and whether anything else was written: inputs, what lies between operands, and the guards."""
-        results, damage = [], ""
+        results, damage, many = [], "", len(problem.inputs)
         for turn, (buffers, places) in enumerate(zip(operands, offsets, strict=True)):
             found = []
             for number, (b, place) in enumerate(zip(buffers, places, strict=True)):
                 at = slice(place, place + b.memory.nbytes)
-                if number < many:
+                if number < many and number not in _spent(problem):
                     if not np.array_equal(self.back[at], self.host[at]):
                         damage = damage or f"input {number + 1} (or memory around it) was changed"
                     continue
                 fresh = buffer(b.spec)
                 fresh.memory.view(np.uint8)[...] = self.back[at]
+                name = f"output {number + 1 - many}" if number >= many else f"input {number + 1}"
                 if not untouched(fresh):
-                    damage = damage or f"memory around output {number + 1 - many} was written"
-                found.append(fresh.array)
+                    damage = damage or f"memory around {name} was written"
+                found += [fresh.array] if number >= many else []
             results.append(tuple(found))
             guards = self.back[end + 2 * turn * GUARD : end + 2 * (turn + 1) * GUARD]
             if turn != len(POISON) - 1 and np.any(guards != POISON[min(turn, len(POISON) - 1)]):
@@ -243,7 +249,7 @@ def on_simulator(start: Start, problem: Any, inputs: Any, old: Any, workspace_by
     access.MEMORY[:] = [*map(_reach, (*ins, *outs)), (at, at + workspace_bytes)]
     before = [b.memory.tobytes() for b in ins]
     start([b.array.ctypes.data for b in ins], [b.array.ctypes.data for b in outs], at, 0)
-    return Ran([tuple(b.array for b in outs)], _damage(ins, before, outs))
+    return Ran([tuple(b.array for b in outs)], _damage(problem, ins, before, outs))
 
 
 def _reach(operand: Buffer) -> tuple[int, int]:

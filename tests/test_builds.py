@@ -22,6 +22,7 @@ from numbadnn.host import builds, private, sources
 from numbadnn.host import files as stored
 from numbadnn.host.builds import compiled
 from numbadnn.host.hostcall import kept
+from numbadnn.kernels.build import cache
 
 
 def body(x):
@@ -207,6 +208,13 @@ def test_locks_lie_where_nobody_else_can_hold_them(tmp_path: Path, monkeypatch: 
     lock.mkdir()
     with stored.lock_file(lock):
         pass
+
+
+def test_the_page_on_security_names_what_is_executed() -> None:
+    page = (Path(__file__).parent.parent / "SECURITY.md").read_text()
+    assert builds._FORMAT in page and cache._FORMAT in page
+    for folder in ("builds", "kernels", "locks", "choices", "errata"):
+        assert f"`{folder}`" in page
 
 
 # ---- names

@@ -237,11 +237,9 @@ def lock_name(device: int) -> Path:
 
 
 def _locks() -> Path:
-    """The folder of this user's locks: below the cache folder that all processes share; without a home, below ``cache_dir``."""
-    shared = cache_folder()
-    if shared.is_relative_to(os.devnull):
-        shared = cache_folder(config.current().cache_dir)
-    return shared / "locks"
+    """The folder of this user's locks: below the cache folder that all processes share, or ``cache_dir`` where there is none."""
+    shared, own = cache_folder() / "locks", cache_folder(config.current().cache_dir) / "locks"
+    return shared if usable(shared, create=True) else own
 
 
 def as_json(document: Any, **options: Any) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.metadata
+import json
 import os
 import platform
+import subprocess
+import sys
 from typing import Any
 
 from numbadnn import config
@@ -33,7 +36,39 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def gpus() -> tuple[dict[str, Any], ...]:
-    """Name, compute capability and memory of every GPU that CUDA shows this process; makes no context."""
+    """Name, compute capability and memory of every GPU that CUDA shows this process; makes no context.
+
+    A process in which nobody has used CUDA stays so, and may still be forked: another one asks.
+    """
+    from numbadnn.gpu import driver as _driver
+
+    try:
+        if not _driver.is_initialised() and (found := _asked_elsewhere()) is not None:
+            return found
+    except BackendUnavailableError:
+        return ()
+    return _asked()
+
+
+def _asked_elsewhere() -> tuple[dict[str, Any], ...] | None:
+    """What a process of its own says; None where none can be had (a program that is no Python interpreter)."""
+    code = "import json; from numbadnn.call import info; print(json.dumps(info._asked()))"
+    if not sys.executable or getattr(sys, "frozen", False):
+        return None
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+        return tuple(json.loads(done.stdout.splitlines()[-1]))
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+
+
+def _asked() -> tuple[dict[str, Any], ...]:
     from numbadnn.gpu import driver as _driver
 
     try:
@@ -85,8 +120,8 @@ def driver_version() -> str:
 
     number = ctypes.c_int()
     try:
-        _driver.call("cuDriverGetVersion", ctypes.byref(number))
-    except (BackendUnavailableError, NumbaDNNError):
+        _driver.loaded().cuDriverGetVersion(ctypes.byref(number))
+    except BackendUnavailableError:
         return ""
     return f"{number.value // 1000}.{number.value % 1000 // 10}"
 

@@ -49,11 +49,10 @@ def make_plan(
         choice, executable = _ready(problem, policy, options, backend, views)
         return Plan(problem, policy, choice, executable, views)
     global _cuda_used
+    from numbadnn.gpu import driver as _driver
+
     if _forked_after_cuda:
-        raise NumbaDNNError(
-            "this process was forked from one that had used CUDA, which cannot work; start it with the 'spawn' method "
-            "(multiprocessing.set_start_method('spawn'))"
-        )
+        raise NumbaDNNError(_driver.SPAWN)
     _cuda_used = True
     from numbadnn.gpu import streams
     from numbadnn.gpu.context import ensure_context
@@ -145,13 +144,16 @@ def clear_caches() -> None:
     _choices.clear()
     for module in (choices, plan_file, errata):
         module.forget()
+    if streams := sys.modules.get("numbadnn.gpu.streams"):
+        streams.let_go()
     if named := sys.modules.get("numbadnn.cudnn.algorithms"):
         named.forget()
 
 
 def _after_fork() -> None:
     global _forked_after_cuda
-    _forked_after_cuda = _cuda_used
+    driver = sys.modules.get("numbadnn.gpu.driver")  # planning alone initialises CUDA, and so does a fuller ``info``
+    _forked_after_cuda = _cuda_used or bool(driver and driver.library.cache_info().currsize)
     for name in ("numbadnn.measuring.tune", "numbadnn.cudnn.lib"):  # another thread may have held its lock
         if module := sys.modules.get(name):
             module.new_lock()

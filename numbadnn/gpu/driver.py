@@ -13,14 +13,26 @@ from numbadnn.errors import BackendUnavailableError, NumbaDNNError, is_passing
 
 
 @functools.cache
-def library() -> ctypes.CDLL:
-    """libcuda, initialised; BackendUnavailableError where there is no driver or no device."""
+def loaded() -> ctypes.CDLL:
+    """libcuda as it is; BackendUnavailableError where there is none. A process that only loaded it may still be forked."""
     try:
-        lib = ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         if is_passing(error):
             raise
         raise BackendUnavailableError(f"the NVIDIA driver library cannot be loaded: {error}") from None
+
+
+def is_initialised() -> bool:
+    """Whether anybody in this process has initialised CUDA, after which a forked child cannot use it."""
+    count = ctypes.c_int()
+    return loaded().cuDeviceGetCount(ctypes.byref(count)) != NOT_INITIALISED
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """libcuda, initialised; BackendUnavailableError where there is no driver or no device."""
+    lib = loaded()
     status = lib.cuInit(0)
     if status:
         raise BackendUnavailableError(f"the NVIDIA driver does not start: {describe(status, lib)}")
@@ -39,6 +51,11 @@ def describe(status: int, lib: Any = None) -> str:
     return f"{name} ({sentence})" if name else f"CUDA driver status {status}"
 
 
+NOT_INITIALISED = 3
+SPAWN = (
+    "this process was forked from one that had used CUDA, which cannot work; start it with the 'spawn' method "
+    "(multiprocessing.set_start_method('spawn'))"
+)
 #: after these nothing runs in the context any more; CUDA reports them late, with whatever is called next
 LOST = {700, 702, 710, 714, 715, 716, 717, 718, 719}
 _lost_by = ""
@@ -53,6 +70,8 @@ def check(status: int, doing: str) -> None:
 def aftermath(status: int) -> str:
     """For an error that has cost the context: what this thread enqueued last, which caused it; only named the first time."""
     global _lost_by
+    if status == NOT_INITIALISED and library.cache_info().currsize:  # it was, in the parent
+        return f"; {SPAWN}"
     if status not in LOST:
         return ""
     if _lost_by:

@@ -179,6 +179,39 @@ def test_kernels_run_where_no_folder_can_keep_them(tmp_path):
         _parallel._compile(_nothing, parallel=False)(1)
 
 
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
+@pytest.mark.parametrize("first", ["pool", "openmp"])
+def test_pytorchs_number_of_threads_stays(first):
+    """Numba's OpenMP layer sets that of the thread that starts it, and both use one library."""
+    pytest.importorskip("torch")
+    body = """
+    import torch
+    torch.get_num_threads()
+    torch.set_num_threads(1)
+    import numba, numbadnn, numbadnn.theano
+    if FIRST == "pool":
+        numbadnn.pool(np.random.rand(4, 32, 96, 96).astype("f4"), (2, 2), stride=(2, 2))
+    else:
+        assert numbadnn.theano.config.openmp
+    assert torch.get_num_threads() == 1
+
+    @numba.njit(parallel=True)
+    def which(found):
+        for i in numba.prange(len(found)):
+            total = 0.0
+            for k in range(3_000_000):
+                total += 1 / (k + 1)
+            found[i] = numba.get_thread_id() + (total < 0)
+
+    found = np.zeros(64, np.int64)
+    which(found)
+    assert numba.get_num_threads() > 1 and len(set(found)) > 1 and torch.get_num_threads() == 1
+    print("done")
+    """
+    done = run_script(f"FIRST = {first!r}\n" + textwrap.dedent(body))
+    assert done.returncode == 0 and done.stdout == "done\n", done.stderr
+
+
 def test_importing_the_backend_loads_no_compiler():
     body = "assert not {'numba', 'scipy', 'llvmlite'} & set(sys.modules), 'loaded at import'\nprint('done')"
     done = run_script(body)

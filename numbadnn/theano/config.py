@@ -167,12 +167,18 @@ class _Module(types.ModuleType):
         """Whether the CPU backend uses more than one thread; setting it sets Numba's number of threads."""
         import numba
 
+        from numbadnn.cpu.lang.parallel import start_threads
+
+        start_threads()
         return int(numba.get_num_threads()) > 1
 
     @openmp.setter
     def openmp(self, value: Any) -> None:
         import numba
 
+        from numbadnn.cpu.lang.parallel import start_threads
+
+        start_threads()
         numba.set_num_threads(numba.config.NUMBA_NUM_THREADS if value else 1)
 
 

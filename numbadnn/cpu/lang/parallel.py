@@ -13,7 +13,9 @@ Both builds give the same bits: kernels split their sums by the problem alone, n
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import importlib
 import math
 import os
 import pathlib
@@ -57,6 +59,7 @@ def thread_count(work: int) -> int:
     """
     if _forked or work < SMALL:
         return 1
+    start_threads()
     import numba
 
     return int(numba.get_num_threads())
@@ -107,10 +110,32 @@ def _say_nothing_is_kept(why: str) -> None:
 def _layer() -> str:
     """The threading layer in use; starts Numba's threads where nobody has."""
     import numba
+
+    start_threads()
+    return str(numba.threading_layer())
+
+
+@functools.cache
+def start_threads() -> None:
+    """Start Numba's threads where nobody has. With OpenMP Numba sets this thread's number of threads, which PyTorch and others
+    go by where they share the library: it is set back."""
     from numba.np.ufunc import parallel
 
+    openmp = _openmp()
+    before = openmp.omp_get_max_threads() if openmp else 0
     parallel._launch_threads()  # idempotent and locked inside
-    return str(numba.threading_layer())
+    if openmp:
+        openmp.omp_set_num_threads(before)
+
+
+def _openmp() -> ctypes.CDLL | None:
+    """The OpenMP that Numba's layer is bound to, if any: one that everybody in the process sees comes before its own."""
+    try:
+        omppool = importlib.import_module("numba.np.ufunc.omppool")
+    except ImportError:
+        return None
+    libraries = map(ctypes.CDLL, (None, omppool.__file__))
+    return next((library for library in libraries if hasattr(library, "omp_set_num_threads")), None)
 
 
 def scratch(nbytes: int) -> np.ndarray:

@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from numbadnn._version import __version__ as __version__
+from numbadnn.arrays.untraced import leave_out
 from numbadnn.call.launch import Plan
 from numbadnn.call.planning import cache_info, clear_caches
 from numbadnn.config import using
@@ -144,6 +145,8 @@ __all__ = [
     "spatialtf_sampler_grad",
     "using",
 ]
+
+leave_out([globals().get(name) for name in __all__])
 
 _MODULES = ("reference", "cudnn", "shapes", "theano", "validate")
 _OF_REFERENCE = ("bilinear_kernel_1D", "bilinear_kernel_2D")

@@ -17,6 +17,7 @@ import numpy as np
 
 from numbadnn import config
 from numbadnn.arrays import LIBRARIES, PROBES, library_of
+from numbadnn.arrays.untraced import leave_out
 from numbadnn.call import explanation, operands, select
 from numbadnn.call.launch import Plan, thread
 from numbadnn.call.planning import make_plan, remember
@@ -121,6 +122,8 @@ def call_any(
     n = len(arrays)
     return plan.launch(arrays, addresses[:n], addresses[n:], out, stream, words)
 
+
+leave_out((call1, call2, call_any))
 
 #: what looking a call up may raise: a type seen for the first time, an unhashable parameter, an array that its library
 #: refuses; the cold path finds out which, and raises with the argument's name

@@ -18,6 +18,8 @@ import importlib
 import pkgutil
 from typing import Any
 
+from numbadnn.arrays.untraced import leave_out
+
 #: modules of the specification; the others are families of names
 _MODULES = ("abstract_conv", "config", "conv", "conv3d2d", "dnn", "nnet")
 _names: dict[str, str] = {}
@@ -30,7 +32,9 @@ def _gathered() -> dict[str, str]:
         for module in pkgutil.iter_modules(__path__):
             if module.name.startswith("_") or module.name in _MODULES:
                 continue
-            for name in importlib.import_module(f"{__name__}.{module.name}").__all__:
+            family = importlib.import_module(f"{__name__}.{module.name}")
+            leave_out(vars(family).values())
+            for name in family.__all__:
                 if name == module.name or found.setdefault(name, module.name) != module.name:
                     raise ImportError(f"{name} of {module.name} is a module here, or the name of another's")
         for name in importlib.import_module(f"{__name__}.abstract_conv").__all__:

@@ -82,7 +82,7 @@ def test_dlpack_capsules_can_be_read_and_made() -> None:
     assert tensor.strides == (120, 60, 5, 1) and tensor.address == X.ctypes.data
     alive = len(dlpack._alive)
     capsule = dlpack.capsule(X, X.ctypes.data, X.shape, (120, 30, 5, 1), "float32", 3)
-    assert dlpack.read(capsule) == ("float32", X.shape, (120, 30, 5, 1), 3, X.ctypes.data)
+    assert dlpack.read(capsule) == ("float32", X.shape, (120, 30, 5, 1), 3, X.ctypes.data, False)
     del capsule  # nobody took it: its destructor lets go of the owner
     assert len(dlpack._alive) == alive
 
@@ -195,6 +195,14 @@ def test_tensors_whose_meaning_would_be_lost_are_refused() -> None:
         with pytest.raises(TypeError, match="x: expected a tensor with memory of its own: that of this one was freed"):
             numbadnn.softmax(freed)
     assert numbadnn.softmax(torch.ones(0, 3)).shape == (0, 3)
+    nothing = torch._efficientzerotensor((2, 1000))  # forward mode makes them
+    for call in (
+        lambda: numbadnn.softmax(nothing),
+        lambda: numbadnn.softmax_grad(torch.ones(2, 1000), nothing),
+        lambda: numbadnn.softmax(torch.ones(2, 1000), out=nothing),
+    ):
+        with pytest.raises(TypeError, match="expected a tensor with memory of its own: this one is zeros"):
+            call()
 
 
 def test_tensors_with_a_tangent_or_traced_are_refused() -> None:
@@ -208,10 +216,62 @@ def test_tensors_with_a_tangent_or_traced_are_refused() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", torch.jit.TracerWarning)
         kept = numbadnn.plan(numbadnn.softmax, plain)
-        with pytest.raises(TypeError, match=r"expected a tensor outside torch\.jit\.trace"):
+        with pytest.raises(TypeError, match=r"expected a tensor outside torch\.jit\.trace, .* use numbadnn.torch"):
             torch.jit.trace(numbadnn.softmax, torch.randn(3, 4))
         with pytest.raises(TypeError, match=r"expected a tensor outside torch\.jit\.trace"):
             torch.jit.trace(lambda x: kept(x), torch.randn(3, 4))
+
+
+def test_what_pytorch_traces_or_transforms_is_refused() -> None:
+    """A graph without what numbadnn computed returned memory that nobody had written; functionalize read such memory."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x = torch.randn(3, 4)
+    kept = numbadnn.plan(numbadnn.softmax, x)
+
+    class Module(torch.nn.Module):
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            return numbadnn.softmax(a)
+
+    def into(a: torch.Tensor) -> torch.Tensor:
+        return numbadnn.softmax(a, out=torch.empty(3, 4))
+
+    def of_a_constant(a: torch.Tensor) -> torch.Tensor:
+        return (a * numbadnn.softmax(x)).sum()
+
+    for function in (lambda a: numbadnn.softmax(a), lambda a: kept(a), into):
+        for options in ({}, {"pre_dispatch": True}, {"tracing_mode": "fake"}, {"tracing_mode": "symbolic"}):
+            with pytest.raises(TypeError, match="use numbadnn.torch's functions there"):
+                make_fx(function, **options)(x)
+        with pytest.raises(TypeError, match="outside the transforms of torch.func .* use numbadnn.torch"):
+            torch.func.functionalize(function)(x)
+    with pytest.raises(TypeError, match="outside the transforms of torch.func .* use numbadnn.torch"):
+        torch.func.grad(of_a_constant)(x)
+    with pytest.raises(TypeError, match="use numbadnn.torch"):
+        torch.export.export(Module(), (x,), strict=False)
+    for lenient in (False, True):
+        with (
+            FakeTensorMode(allow_non_fake_inputs=lenient),
+            pytest.raises(TypeError, match="outside .*fake tensor modes.* use numbadnn.torch"),
+        ):
+            numbadnn.softmax(x)
+    assert torch.equal(numbadnn.softmax(x), kept(x))
+
+
+def test_modes_that_return_what_was_computed_are_none_of_our_business() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    x = torch.randn(3, 4)
+    wanted = numbadnn.softmax(x)
+    with FlopCounterMode(display=False):
+        assert torch.equal(numbadnn.softmax(x), wanted)
+    with torch.inference_mode():
+        out = torch.empty(3, 4)
+        assert torch.equal(numbadnn.softmax(x), wanted) and numbadnn.softmax(x, out=out) is out
+    assert torch.equal(numbadnn.softmax(x, out=out), wanted)  # a tensor of inference mode has no version counter
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(numbadnn.softmax(x), wanted)  # of the dtype of its input, as is said for every operation
 
 
 def test_tensor_subclasses_are_refused_by_name() -> None:
@@ -219,12 +279,18 @@ def test_tensor_subclasses_are_refused_by_name() -> None:
 
     with FakeTensorMode() as mode:
         fake = mode.from_tensor(torch.ones(2, 4, 6, 5))
-    with pytest.raises(TypeError, match=r"input: expected a plain torch.Tensor, got the subclass .*FakeTensor"):
+    with pytest.raises(TypeError, match=r"input: .* got the FakeTensor of a trace, .* use numbadnn.torch"):
         numbadnn.conv2d(fake, torch.from_numpy(W))
+
+    class Own(torch.Tensor):
+        pass
+
+    with pytest.raises(TypeError, match=r"input: expected a plain torch.Tensor, got the subclass .*Own"):
+        numbadnn.conv2d(torch.ones(2, 4, 6, 5).as_subclass(Own), torch.from_numpy(W))
 
 
 def test_a_tensor_inside_vmap_is_refused() -> None:
-    with pytest.raises(TypeError, match="img: expected a tensor with memory of its own: inside torch.vmap"):
+    with pytest.raises(TypeError, match="img: expected a tensor outside the transforms of torch.func"):
         torch.vmap(lambda x: numbadnn.pool(x, (2, 2)))(torch.ones(3, 1, 1, 4, 4))
 
 

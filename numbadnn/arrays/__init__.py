@@ -33,10 +33,25 @@ class View(NamedTuple):
     @property
     def pointer(self) -> int:
         """Where the first element is, on the CPU too."""
-        return self.address if isinstance(self.address, int) else int(self.address.ctypes.data)
+        return int(self.address) if isinstance(self.address, int) else int(self.address.ctypes.data)
 
     def spec(self) -> Spec:
         return Spec(self.dtype, self.shape, normalised_strides(self.shape, self.strides), self.pointer % 16 == 0)
+
+
+class Borrowed(int):
+    """An address and what its memory lives by: an exported capsule may own a copy that nobody else knows of.
+
+    ``stream`` is the one on which its owner works, None where it does not say.
+    """
+
+    owner: Any
+    stream: int | None
+
+    def __new__(cls, address: int, owner: Any, stream: int | None = None) -> Borrowed:
+        found = super().__new__(cls, address)
+        found.owner, found.stream = owner, stream
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,11 +63,15 @@ class Library:
     allocator(spec, device) -> make, where make() gives a new array of that spec.
     current_stream(device) -> raw handle of the stream the library would use now.
     allocating_on(stream, device): context manager under which allocations belong to that stream.
-    record(array, stream, device): the array's memory must not be reused before the work now on that stream is done.
+    record(pairs, stream, device): the memory of these arrays, (array, address) each, must not be reused before the work now
+    on that stream is done. Called where that is not the library's current stream, and after each launch if ``outside``:
+    the owners of its arrays work elsewhere and know nothing of our streams.
     scratch(nbytes, device, stream) -> (owner, address): workspace ordered on that stream.
     check(array) raises where an array with a known signature may still not be taken as it is (None: never); called for
     arrays that are not packed.
-    finish(array) turns what ``allocator`` made into what the user gets (JAX); None where they are the same.
+    written(array): the library is told that a destination of the user's is being written (None: it does not ask).
+    finish(results, arrays) turns what ``allocator`` made for a call with these arrays into what the user gets (JAX); None
+    where they are the same.
     """
 
     name: str
@@ -62,12 +81,14 @@ class Library:
     allocator: Callable[[Spec, int], Callable[[], Any]]
     current_stream: Callable[[int], int]
     allocating_on: Callable[[int, int], AbstractContextManager[Any]]
-    record: Callable[[Any, int, int], None]
+    record: Callable[[list[tuple[Any, Any]], int, int], None]
     scratch: Callable[[int, int, int], tuple[Any, int]]
-    finish: Callable[[Any], Any] | None = None
+    finish: Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]] | None = None
+    outside: bool = False
     address_on_gpu: Callable[[Any], int] | None = None
     takes_out: bool = True
     check: Callable[[Any], None] | None = None
+    written: Callable[[Any], None] | None = None
 
 
 #: exact array type -> its Library, and its ``probe`` for the hot path; filled as types are first seen

@@ -67,7 +67,7 @@ LIBRARY = Library(
     allocator=_allocator,
     current_stream=lambda device: cupy.cuda.get_current_stream(device).ptr,
     allocating_on=_allocating_on,
-    record=lambda array, stream, device: streams.wait(cupy.cuda.get_current_stream(device).ptr, stream, device),
+    record=lambda pairs, stream, device: streams.wait(cupy.cuda.get_current_stream(device).ptr, stream, device),
     scratch=_scratch,
 )
 

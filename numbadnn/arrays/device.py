@@ -65,14 +65,24 @@ def current_stream(device: int) -> int:
 
 
 @contextmanager
-def on_stream(stream: int, device: int) -> Iterator[None]:
-    """Inside, this thread's allocations of ours belong to ``stream``."""
-    before = getattr(_override, "stream", 0)
+def on_stream(stream: int, device: int, home: int = 0) -> Iterator[None]:
+    """Inside, this thread's allocations of ours belong to ``stream``; from then on to ``home``, which waits for it.
+
+    A stream of the caller's may go before the memory does, and what reads a result later works in the order of ``home``.
+    """
+    from numbadnn.gpu import streams
+
+    before, made = getattr(_override, "stream", 0), getattr(_override, "made", None)
+    new: list[DeviceMemory] = []
     try:
-        _override.stream = stream
+        _override.stream, _override.made = stream, new
         yield
     finally:
-        _override.stream = before
+        _override.stream, _override.made = before, made
+        if new and stream != home:
+            streams.wait(home, stream, device)
+            for memory in new:
+                memory.stream, memory.key = home, None
 
 
 #: streams that live as long as the process: what was freed on one may be given out again there without the driver
@@ -85,13 +95,16 @@ class DeviceMemory:
     """``nbytes`` of device memory on a stream, given back on that stream when the last reference goes.
 
     Small blocks of a lasting stream are kept, by powers of two, 16 of a size at most: the driver's pool takes two calls of
-    a microsecond each where a kernel takes two.
+    a microsecond each where a kernel takes two. ``readers`` are streams on which others were told that they may read.
     """
 
-    __slots__ = ("__weakref__", "address", "device", "key", "stream")
+    __slots__ = ("__weakref__", "address", "device", "key", "readers", "stream")
 
     def __init__(self, nbytes: int, device: int, stream: int) -> None:
         self.device, self.stream, self.key, self.address = device, stream, None, 0
+        self.readers: tuple[int, ...] = ()
+        if stream and (made := getattr(_override, "made", None)) is not None:
+            made.append(self)
         if nbytes <= _KEPT_BYTES and stream in lasting_streams:
             size = 1 << max(nbytes - 1, 511).bit_length()
             self.key = key = (device, stream, size)
@@ -109,6 +122,12 @@ class DeviceMemory:
         # kept as a default: at interpreter exit this module's names may be gone before the last block of memory
         if not self.address or is_finalizing():
             return
+        if self.readers:
+            from numbadnn.gpu import streams
+
+            for reader in self.readers:
+                with contextlib.suppress(NumbaDNNError):  # its stream is gone
+                    streams.wait(self.stream, reader, self.device)
         if self.key is not None:
             kept = _kept.setdefault(self.key, [])
             if len(kept) < _KEPT_BLOCKS:
@@ -122,6 +141,9 @@ class DeviceMemory:
                 d.cuMemFreeAsync(self.address, 0)  # its stream is gone: the default stream waits for everything
             return
         d.cuMemFreeAsync(self.address, self.stream)  # in a context that is not ours to change
+
+    def __reduce__(self) -> Any:
+        raise TypeError("device memory has one owner and cannot be copied or pickled: copy the array that lies in it")
 
 
 def _allocate(nbytes: int, device: int, stream: int) -> int:
@@ -169,13 +191,43 @@ class DeviceArray:
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, self.device
 
-    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
+    def __dlpack__(
+        self, *, stream: int | None = None, dl_device: Any = None, copy: bool | None = None, **_: Any
+    ) -> Any:
+        """``stream``: None for the legacy default one, -1 for no ordering."""
         from numbadnn.arrays import dlpack
         from numbadnn.gpu import streams
 
-        if stream != -1:  # -1: the consumer asks for no ordering; None: it works on the legacy default stream
+        if dl_device is not None and tuple(map(int, dl_device)) != self.__dlpack_device__():
+            raise BufferError(f"expected DLPack device {self.__dlpack_device__()}, where the array is, got {dl_device}")
+        if copy:
+            return self.__copy__().__dlpack__(stream=stream)
+        if stream != -1:
             streams.wait(stream or 0, self.memory.stream, self.device)
+            if stream is not None and stream not in (0, 1, self.memory.stream, *self.memory.readers):
+                self.memory.readers += (stream,)
         return dlpack.capsule(self, self.memory.address, self.shape, self.strides, self.dtype, self.device)
+
+    def __copy__(self) -> DeviceArray:
+        """Its elements in new memory, in the order of the stream."""
+        from numbadnn.gpu.context import ensure_context
+
+        spec, d = Spec(self.dtype, self.shape, self.strides), driver()
+        found = DeviceArray(spec, self.device, self.memory.stream)
+        if nbytes := spec.size * spec.itemsize:
+            with ensure_context(self.device):
+                status = d.cuMemcpyDtoDAsync(found.memory.address, self.memory.address, nbytes, self.memory.stream)
+            check(status)
+        return found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DeviceArray:
+        return self.__copy__()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a DeviceArray lies in GPU memory of this process and cannot be pickled: pickle a copy on the host, "
+            "cupy.from_dlpack(array).get() or torch.from_dlpack(array).cpu()"
+        )
 
 
 def scratch(nbytes: int, device: int, stream: int) -> tuple[DeviceMemory, int]:

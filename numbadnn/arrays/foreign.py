@@ -1,6 +1,7 @@
 """Objects of libraries we do not know, by ``__cuda_array_interface__`` (version 2 or 3) or ``__dlpack__``.
 
-On the GPU the result is a ``numbadnn.arrays.memory.DeviceArray``, which speaks both; on the CPU a NumPy array.
+On the GPU the result is a ``numbadnn.arrays.memory.DeviceArray``, which speaks both; on the CPU a NumPy array. What was
+exported is held until the work that reads it is done: it may be a copy, and its owner knows nothing of our streams.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.arrays import Library, View, dlpack, element_strides, numpy_
+from numbadnn.arrays import Borrowed, Library, View, dlpack, element_strides, numpy_
 from numbadnn.arrays import device as memory
 from numbadnn.gpu import streams
 from numbadnn.problem import Spec, contiguous_strides
@@ -34,7 +35,7 @@ def _from_interface(array: Any) -> View:
     stream = interface.get("stream")
     if stream is not None:
         streams.wait(memory.current_stream(device), int(stream), device)
-    return View(LIBRARY, name, shape, strides, device, address, bool(readonly))
+    return View(LIBRARY, name, shape, strides, device, Borrowed(address, (array, interface), stream), bool(readonly))
 
 
 def _device_of(address: int) -> int:
@@ -51,8 +52,10 @@ def _view(array: Any) -> View:
     kind, device = array.__dlpack_device__()
     if kind in (1, 3):
         return numpy_.describe(np.from_dlpack(array), LIBRARY)
-    tensor = dlpack.read(array.__dlpack__(stream=memory.current_stream(device) or 1))
-    return View(LIBRARY, tensor.dtype, tensor.shape, tensor.strides, tensor.device, tensor.address)
+    capsule = dlpack.exported(array, memory.current_stream(device) or 1)
+    tensor = dlpack.read(capsule)
+    address = Borrowed(tensor.address, (array, capsule))
+    return View(LIBRARY, tensor.dtype, tensor.shape, tensor.strides, tensor.device, address, tensor.readonly)
 
 
 def _probe(array: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -71,6 +74,15 @@ def _address(array: Any) -> Any:
     return array.memory.address if isinstance(array, memory.DeviceArray) else array
 
 
+def _record(pairs: list[tuple[Any, Any]], stream: int, device: int) -> None:
+    streams.wait(0, stream, device)
+    for array, address in pairs:
+        if (working := getattr(address, "stream", None)) is not None:
+            streams.wait(int(working), stream, device)
+        if not isinstance(array, memory.DeviceArray):  # ours go back in the order of the stream that has just been told
+            streams.hold((array, getattr(address, "owner", None)), stream, device)
+
+
 LIBRARY = Library(
     name="foreign",
     probe=_probe,
@@ -79,6 +91,7 @@ LIBRARY = Library(
     allocator=_allocator,
     current_stream=memory.current_stream,
     allocating_on=memory.on_stream,
-    record=lambda array, stream, device: streams.wait(0, stream, device),
+    record=_record,
     scratch=memory.scratch,
+    outside=True,
 )

@@ -1,18 +1,22 @@
 """JAX arrays: immutable, so every result is a new array and ``out=`` is refused; tracers and deleted arrays are too.
 
 Inputs come through ``__dlpack__(stream=ours)``, which makes our stream wait for them; on the GPU results are our memory,
-handed over by DLPack with a deleter.
+handed over by DLPack with a deleter. XLA reuses the memory of an array that is deleted or donated in the order of its own
+stream, of which it tells nobody: each call has it wait for ours. (An exported capsule that is kept instead would make a donation
+an error.)
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
 import numpy as np
 
-from numbadnn.arrays import Library, View, dlpack, numpy_
+from numbadnn.arrays import Borrowed, Library, View, dlpack, numpy_
 from numbadnn.arrays import device as memory
 from numbadnn.gpu import streams
 from numbadnn.problem import Spec
@@ -27,8 +31,9 @@ def _view(array: Any) -> View:
     if next(iter(devices)).platform == "cpu":
         return numpy_.describe(np.asarray(array), LIBRARY)
     ordinal = next(iter(devices)).local_hardware_id
-    tensor = dlpack.read(array.__dlpack__(stream=streams.own(ordinal)))
-    return View(LIBRARY, tensor.dtype, tensor.shape, tensor.strides, ordinal, tensor.address)
+    capsule = array.__dlpack__(stream=streams.own(ordinal))
+    tensor = dlpack.read(capsule)
+    return View(LIBRARY, tensor.dtype, tensor.shape, tensor.strides, ordinal, Borrowed(tensor.address, capsule))
 
 
 def _probe(array: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -50,10 +55,54 @@ def _address(array: Any) -> Any:
     return array.memory.address if isinstance(array, memory.DeviceArray) else array
 
 
-def _finish(array: Any) -> Any:
-    if isinstance(array, memory.DeviceArray):
-        return jax.dlpack.from_dlpack(array)
-    return jax.device_put(np.ascontiguousarray(array), jax.devices("cpu")[0])
+class _Now:
+    """A number in GPU memory for which XLA must wait until the work that is now on a stream is done."""
+
+    def __init__(self, owner: memory.DeviceMemory, stream: int) -> None:
+        self._owner, self._stream = owner, stream
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self._owner.device
+
+    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
+        streams.wait(stream or 0, self._stream, self._owner.device)
+        return dlpack.capsule(self._owner, self._owner.address, (1,), (1,), "float32", self._owner.device)
+
+
+@functools.cache
+def _number(device: int) -> memory.DeviceMemory:
+    return memory.DeviceMemory(4, device, 0)
+
+
+#: a computation; XLA runs those of a device one after the other, on the stream in whose order memory is given out again
+_any_work = jax.jit(lambda number: number + 1)
+
+
+def _record(pairs: list[tuple[Any, Any]], stream: int, device: int) -> None:
+    """Whatever XLA is asked to do from now on, it does after the work that is now on ``stream``."""
+    streams.wait(streams.own(device), stream, device)
+    _any_work(jax.dlpack.from_dlpack(_Now(_number(device), stream)))
+
+
+def _finish(results: tuple[Any, ...], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """As JAX's, where the first JAX array is: on its device, of the dtype that was computed."""
+    first = next(array for array in arrays if isinstance(array, jax.Array))
+    with _wide(results):
+        if isinstance(results[0], memory.DeviceArray):
+            return tuple(map(jax.dlpack.from_dlpack, results))
+        (device,) = first.devices()
+        if first.committed:
+            return tuple(jax.device_put(np.ascontiguousarray(result), device) for result in results)
+        with jax.default_device(device):  # not tied to it, as the argument is not
+            return tuple(jax.device_put(np.ascontiguousarray(result)) for result in results)
+
+
+def _wide(results: tuple[Any, ...]) -> AbstractContextManager[Any]:
+    """Within, JAX takes float64 as it is, which else becomes float32 unless 64 bits are enabled."""
+    if jax.config.jax_enable_x64 or all(str(result.dtype) != "float64" for result in results):
+        return nullcontext()
+    enable = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    return enable(True)  # type: ignore[no-any-return]
 
 
 LIBRARY = Library(
@@ -63,9 +112,10 @@ LIBRARY = Library(
     address=_address,
     allocator=_allocator,
     current_stream=_current_stream,
-    allocating_on=memory.on_stream,
-    record=lambda array, stream, device: streams.wait(streams.own(device), stream, device),
+    allocating_on=lambda stream, device: memory.on_stream(stream, device, streams.own(device)),
+    record=_record,
     scratch=memory.scratch,
+    outside=True,
     finish=_finish,
     takes_out=False,
 )

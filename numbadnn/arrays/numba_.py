@@ -79,7 +79,7 @@ LIBRARY = Library(
     allocator=_allocator,
     current_stream=memory.current_stream,
     allocating_on=memory.on_stream,
-    record=lambda array, stream, device: streams.wait(0, stream, device),
+    record=lambda pairs, stream, device: streams.wait(0, stream, device),
     scratch=memory.scratch,
 )
 

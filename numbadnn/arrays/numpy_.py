@@ -96,7 +96,7 @@ LIBRARY = Library(
     allocator=allocator,
     current_stream=lambda device: 0,
     allocating_on=lambda stream, device: nullcontext(),
-    record=lambda array, stream, device: None,
+    record=lambda pairs, stream, device: None,
     scratch=lambda nbytes, device, stream: (None, 0),
 )
 

@@ -1,8 +1,8 @@
 """PyTorch tensors, on the CPU and on CUDA devices; results are plain tensors from PyTorch's own allocator.
 
 A tensor that requires grad while grad mode is on is refused (its gradient would be lost silently), and so are one with a
-tangent, conjugate and negative views, sparse, fake and wrapped tensors, tensors that are traced, and those whose memory was
-freed.
+tangent, conjugate and negative views, sparse, fake and wrapped tensors, those without memory, and any tensor while PyTorch
+traces or transforms what is called: its graph would lack what numbadnn computes. Destinations are told to autograd.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ _TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
 #: the raw handle of a device's current stream; a CPU-only build has no such function, and no CUDA tensors
 _current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
 
-_tracing: Callable[[], Any] = torch._C._get_tracing_state
+_tracing: Callable[[], bool] = torch._C._is_tracing
+#: what make_fx, torch.export, torch.func and functionalization leave behind while they run: modes and transforms in force
+_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_transform: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
+_before_dispatch: list[Any] = getattr(
+    getattr(torch._ops, "_mode_stack_state_for_pre_dispatch", None), "_ModeStackStateForPreDispatch__infra_modes", []
+)
+_NOTHING = [None] * len(_before_dispatch)
 #: addresses from here on are no place in a storage that was freed and begins at 0
 LOW = 2**36
 
@@ -42,8 +49,10 @@ def _check(tensor: torch.Tensor) -> None:
         raise TypeError(
             "expected a tensor without a pending conjugation or negation; call .resolve_conj().resolve_neg()"
         )
-    if _tracing() is not None:
-        raise TypeError("expected a tensor outside torch.jit.trace, whose graph would lack what numbadnn computes")
+    if tracer := _tracer():
+        raise TypeError(
+            f"expected a tensor outside {tracer}, which would lack what numbadnn computes: use numbadnn.torch's functions there"
+        )
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
         raise TypeError(
             "expected a tensor without a tangent: numbadnn computes none, so that of the result would be lost; pass "
@@ -57,12 +66,34 @@ def _check(tensor: torch.Tensor) -> None:
         ) from error
 
 
+def _tracer() -> str:
+    """What of PyTorch's follows the operations of this thread and would lack ours, "" if nothing does.
+
+    Modes of a user's own (to count operations) may be in force: they see less, but what they return is right.
+    """
+    if _tracing():
+        return "torch.jit.trace"
+    if _transform() is not None:
+        return "the transforms of torch.func (torch.vmap, torch.func.grad, functionalize)"
+    keys = torch._C._TorchDispatchModeKey
+    kinds = (keys.PROXY, keys.FUNCTIONAL, keys.FAKE)
+    if _before_dispatch != _NOTHING or any(torch._C._get_dispatch_mode(key) is not None for key in kinds):
+        return "make_fx, torch.export and fake tensor modes"
+    return ""
+
+
 def _check_memory(tensor: torch.Tensor) -> None:
     """Not part of ``_check``, which parameters go through in each call."""
+    if not tensor.numel() or tensor.is_meta:
+        return
     last = tensor.storage_offset() + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    if tensor.numel() and not tensor.is_meta and (last + 1) * tensor.itemsize > tensor.untyped_storage().nbytes():
+    if (last + 1) * tensor.itemsize > tensor.untyped_storage().nbytes():
         raise TypeError(
             "expected a tensor with memory of its own: that of this one was freed (untyped_storage().resize_)"
+        )
+    if not tensor.data_ptr():  # torch._efficientzerotensor, which forward mode makes
+        raise TypeError(
+            "expected a tensor with memory of its own: this one is zeros that lie nowhere; pass tensor.clone()"
         )
 
 
@@ -83,7 +114,14 @@ def _probe(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
     """Hot. A layout other than strided raises in stride(); a pending negation (of an imaginary part, never packed) is
     looked for by ``check``."""
     address = tensor.data_ptr()
-    if tensor.requires_grad or forward_ad._current_level >= 0 or _tracing() is not None:
+    if (
+        tensor.requires_grad
+        or forward_ad._current_level >= 0
+        or _modes()
+        or _tracing()
+        or _transform() is not None
+        or _before_dispatch != _NOTHING
+    ):
         _check(tensor)
     if address < LOW:
         _check_memory(tensor)
@@ -151,8 +189,24 @@ def _allocating_on(stream: int, device: int) -> AbstractContextManager[Any]:
     return torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device))
 
 
-def _record(tensor: torch.Tensor, stream: int, device: int) -> None:
-    tensor.record_stream(torch.cuda.ExternalStream(stream, device=device))
+def _record(pairs: list[tuple[Any, Any]], stream: int, device: int) -> None:
+    on = torch.cuda.ExternalStream(stream, device=device)
+    for tensor, _ in pairs:
+        tensor.record_stream(on)
+
+
+def _written(tensor: torch.Tensor) -> None:
+    """Autograd then refuses to go back through what had saved the tensor, and those that share its memory."""
+    _increment_version((tensor,))
+
+
+def _increment(tensors: tuple[torch.Tensor, ...]) -> None:
+    for tensor in tensors:
+        torch.autograd.graph.increment_version(tensor)
+
+
+#: what torch.autograd.graph.increment_version calls, at half its time, 0.09 us
+_increment_version: Callable[[tuple[torch.Tensor, ...]], None] = getattr(torch._C, "_increment_version", _increment)
 
 
 def _scratch(nbytes: int, device: int, stream: int) -> tuple[torch.Tensor, int]:
@@ -172,10 +226,16 @@ LIBRARY = Library(
     scratch=_scratch,
     address_on_gpu=torch.Tensor.data_ptr,
     check=_check,
+    written=_written,
 )
 
 
 def library_for(kind: type, array: Any, argument: str) -> Library:
+    if kind.__module__.startswith("torch._subclasses"):  # FakeTensor, FunctionalTensor
+        raise TypeError(
+            f"{argument}: expected a tensor with memory of its own, got the {kind.__qualname__} of a trace, whose graph "
+            "would lack what numbadnn computes: use numbadnn.torch's functions there"
+        )
     if kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         raise TypeError(
             f"{argument}: expected a plain torch.Tensor, got the subclass {kind.__module__}.{kind.__qualname__}, "

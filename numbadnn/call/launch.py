@@ -10,10 +10,12 @@ import dataclasses
 import json
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import zip_longest
 from typing import Any
 
 from numbadnn import config
-from numbadnn.arrays import View, library_of
+from numbadnn.arrays import LIBRARIES, View, library_of
 from numbadnn.call import operands, plan_arguments, select, verbose
 from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, is_lack_of_memory
 from numbadnn.host import files as stored
@@ -46,6 +48,7 @@ class Plan:
         "_checks",
         "_finish",
         "_library",
+        "_outside",
         "_run",
         "_smaller",
         "_thread",
@@ -79,6 +82,8 @@ class Plan:
         self.replan: Callable[[int], Plan] | None = None
         self._smaller: Plan | None = None
         self._library = views[0].library
+        #: whether arrays are there whose library does not work in the order of the stream that this runs on
+        self._outside = self.device >= 0 and any(v.library is not self._library or v.library.outside for v in views)
         #: library, device and spec of each array
         self.made_for = tuple((v.library, v.device, v.spec()) for v in views)
         #: None where no new array has the strides of the ``out`` that it was made with
@@ -95,7 +100,7 @@ class Plan:
         #: arrays that are not packed are looked at again by their library in each call
         self.careful = any(v.library.check and v.strides not in _packed(v.shape) for v in views)
         self.careful_out = any(s.strides not in _packed(s.shape) for s in problem.outputs)
-        self.quick = None if self.careful else _quick(self)
+        self.quick = None if self.careful or self._outside else _quick(self)
 
     @property
     def impl(self) -> Impl:
@@ -115,10 +120,14 @@ class Plan:
         stream: Any,
         words: tuple[int, ...] = (),
         workspace: int = 0,
+        ordered: bool = False,
     ) -> Any:
-        """The warm call: allocate, launch, return. ``addresses`` are the inputs', ``targets`` those of ``out``."""
+        """The warm call: allocate, launch, return. ``addresses`` are the inputs', ``targets`` those of ``out``.
+
+        ``ordered``: the library's current stream already waits for the data, and is waited for afterwards.
+        """
         library = self._library
-        if stream is not None:
+        if not ordered and (stream is not None or self._outside or (out is not None and self._elsewhere(out))):
             return self._launch_on(stream, arrays, addresses, targets, out, words, workspace)
         if out is None:
             assert self._allocate is not None  # asked by whoever calls without ``out``
@@ -127,6 +136,10 @@ class Plan:
         else:
             results = out if type(out) is tuple else (out,)
             self._checks(addresses, targets)
+            for result in results:
+                written = LIBRARIES[type(result)].written
+                if written is not None:
+                    written(result)
         if self.device < 0:
             self._run((*addresses, *words), targets, None, None)
         else:
@@ -136,14 +149,14 @@ class Plan:
                     owner, workspace = library.scratch(self.workspace_bytes, self.device, raw)
                 except Exception as error:
                     results = ()  # new ones go back first: the next plan makes its own
-                    return self.smaller(error).launch(arrays, addresses, targets, out, None, words)
+                    return self.smaller(error).launch(arrays, addresses, targets, out, None, words, 0, ordered)
             self._run((*addresses, *words), targets, workspace, raw)
             del owner  # given back in the order of the stream, after what was just enqueued
         thread.last[0] = self
         if self._verbose in ("dispatch", "all"):
             verbose.say(f"numbadnn: {self.choice.impl.name} {self.problem} ({self.choice.decided_by})")
         if self._finish is not None and out is None:
-            results = tuple([self._finish(r) for r in results])
+            results = self._finish(results, arrays)
         return results[0] if len(results) == 1 else results
 
     def _launch_on(
@@ -156,27 +169,47 @@ class Plan:
         words: tuple[int, ...],
         workspace: int,
     ) -> Any:
-        """Run on the caller's stream: wait for the data there, and tell the library that its memory is in use."""
+        """Run on the caller's stream, or where arrays of several libraries meet: wait there for the data of each, and have
+        each library wait, or keep its memory, until this is done."""
         if self.device < 0:
             raise ValueError(f"stream: expected None for arrays on the CPU, got {stream!r}")
         from numbadnn.gpu import streams
         from numbadnn.gpu.context import ensure_context
 
-        raw, library = streams.handle(stream), self._library
-        current = library.current_stream(self.device)
-        if raw == current:
-            return self.launch(arrays, addresses, targets, out, None, words, workspace)
+        device, library = self.device, self._library
+        current = library.current_stream(device)
+        raw = current if stream is None else streams.handle(stream)
         outs = () if out is None else out if type(out) is tuple else (out,)
-        with ensure_context(self.device):
+        pairs = [*zip_longest(arrays, addresses), *zip(outs, targets, strict=True)]  # a workspace has no address
+        taking_part: dict[Any, list[tuple[Any, Any]]] = {library: []}
+        for array, address in pairs:
+            taking_part.setdefault(library_of(array), []).append((array, address))
+        if raw == current and len(taking_part) == 1 and not library.outside:
+            return self.launch(arrays, addresses, targets, out, None, words, workspace, True)
+        streams_of = {each: each.current_stream(device) for each in taking_part}
+        plain = tuple(map(int, addresses))
+        with ensure_context(device):
             capturing = streams.is_capturing(raw)  # there an event of a stream outside the capture would spoil it
             if not capturing:
-                streams.wait(raw, current, self.device)
-            with library.allocating_on(raw, self.device):
-                result = self.launch(arrays, addresses, targets, out, None, words, workspace)
-            if not capturing:
-                for array in (*arrays, *outs):
-                    library_of(array).record(array, raw, self.device)
+                for working in streams_of.values():
+                    streams.wait(raw, working, device)
+            with nullcontext() if raw == current else library.allocating_on(raw, device):
+                result = self.launch(arrays, plain, tuple(map(int, targets)), out, None, words, workspace, True)
+            for each, theirs in taking_part.items():
+                if capturing:
+                    streams.keep(theirs if each.outside else ())
+                elif each.outside or streams_of[each] != raw:
+                    if stream is None:  # nobody asked for another stream: all is as if each had worked on its own
+                        streams.wait(streams_of[each], raw, device)
+                    each.record(theirs, raw, device)
         return result
+
+    def _elsewhere(self, out: Any) -> bool:
+        """Whether destinations on a GPU are another library's than the inputs, or of one that works elsewhere."""
+        outs = out if type(out) is tuple else (out,)
+        return self.device >= 0 and any(
+            LIBRARIES[type(o)] is not self._library or LIBRARIES[type(o)].outside for o in outs
+        )
 
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, workspace: Any = None) -> Any:
         if thread.token is not self._thread:
@@ -203,6 +236,8 @@ class Plan:
                 known = (*(spec for _, _, spec in self.made_for), *(self.problem.outputs if outs else ()))
                 plan_arguments.check_apart(space, self.workspace_bytes, known, addresses)
             arrays = (*arrays, workspace)  # in use as long as they are
+            if (written := library_of(workspace).written) is not None:
+                written(workspace)
         return self.launch(arrays, addresses[:n], addresses[n:], out, stream, self.words, space)
 
     def smaller(self, error: Exception) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 from typing import Any
 
@@ -39,9 +40,13 @@ class Raw:
         return 0, self._stream
 
 
+#: the default stream's two handles
+LEGACY = (0, 1)
+
+
 def wait(waiting: int, first: int, device: int) -> None:
     """Work enqueued on ``waiting`` from now on runs after the work enqueued on ``first`` until now."""
-    if waiting == first:
+    if waiting == first or (waiting in LEGACY and first in LEGACY):
         return
     from numbadnn.gpu.context import ensure_context
 
@@ -53,6 +58,48 @@ def wait(waiting: int, first: int, device: int) -> None:
             check(d.cuStreamWaitEvent(waiting, event, 0))
         finally:
             d.cuEventDestroy(event)  # destroyed once complete: it may still be pending
+
+
+#: (event, owner) of work that may still read or write what the owner keeps; the oldest first
+_held: collections.deque[tuple[Any, Any]] = collections.deque()
+#: what CUDA graphs were captured with
+_captured: list[Any] = []
+
+
+def hold(owner: Any, stream: int, device: int) -> None:
+    """Keep ``owner`` until the work now on ``stream`` is done.
+
+    Nobody waits for that. It is looked at in the next call of this kind and in ``numbadnn.clear_caches()``, as PyTorch's
+    allocator looks at what was recorded when it is asked for memory.
+    """
+    from numbadnn.gpu.context import ensure_context
+
+    d = driver()
+    with ensure_context(device):
+        let_go()
+        event = check(d.cuEventCreate(d.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        check(d.cuEventRecord(event, stream))
+    _held.append((event, owner))
+
+
+def let_go() -> None:
+    """Drop what was held for work that is done. An owner's end may lead back here, and other threads may be here too."""
+    while _held:
+        try:
+            event, owner = _held.popleft()
+        except IndexError:
+            return
+        d = driver()
+        if d.cuEventQuery(event)[0] == d.CUresult.CUDA_ERROR_NOT_READY:
+            _held.appendleft((event, owner))
+            return
+        d.cuEventDestroy(event)
+        del owner
+
+
+def keep(owner: Any) -> None:
+    """Keep ``owner`` as long as the process lives: a CUDA graph that was captured with it may be replayed at any time."""
+    _captured.append(owner)
 
 
 def is_capturing(stream: int) -> bool:

@@ -100,7 +100,7 @@ def test_a_line_written_by_hand_is_the_problem_of_the_call(
 
 def test_names_are_op_or_network_and_distinct_problems() -> None:
     assert len({case.name for case in ALL}) == len(ALL)
-    assert all(case.tags <= {"contract", "simulate", "validate", "bench"} and case.tags for case in ALL)
+    assert all(case.tags <= {"contract", "simulate", "validate", "bench", "edge"} and case.tags for case in ALL)
 
 
 def test_contract_covers_what_the_operations_offer() -> None:

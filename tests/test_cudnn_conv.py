@@ -17,9 +17,10 @@ import pytest
 from fake_cudnn import EXECUTION_FAILED, FakeCudnn, engine, view
 
 from numbadnn import reference
-from numbadnn.cudnn import _descriptors, _estimate, _forms, algorithms, conv, plan
+from numbadnn.cudnn import _descriptors, _estimate, _forms, algorithms, conv
 from numbadnn.cudnn._enums import DescriptorType, NumericalNote
 from numbadnn.errors import CudnnError, NotSupportedError
+from numbadnn.kept import shipped_errata
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 
@@ -261,11 +262,19 @@ def test_16_bit_beta_is_refused_because_it_rounds_twice(fake, dtype):
 
 
 def test_an_engine_measured_wrong_is_refused_with_the_evidence(fake):
-    op, dtype, number = next(iter(plan.ERRATA))
-    fake.engines = [engine(number), engine(4)]
-    listed = conv.options(problem_of(op, dtype), GPU)
-    refused = {o["engine"]: o["refusal"] for o in listed}
-    assert "measured wrong" in refused[number] and not refused[4]
+    """Of the shipped errata, for the versions that have it."""
+    ops = {"forward": "conv2d", "grad_inputs": "conv2d_grad_wrt_inputs", "grad_weights": "conv2d_grad_wrt_weights"}
+    known = [e for e in shipped_errata.entries() if e.effect == "refused"]
+    assert len(known) >= 5
+    for entry in known:
+        (direction,), dtypes = entry.where["direction"], entry.where["dtype"]
+        for dtype in dtypes:
+            fake.engines = [engine(entry.engine), engine(4)]
+            refused = {o["engine"]: o["refusal"] for o in conv.options(problem_of(ops[direction], dtype), GPU)}
+            assert f"measured wrong: {entry.id}" in refused[entry.engine] and not refused[4]
+        fake.library.version = 80900  # before cuDNN 9: nobody knows
+        assert not any(o["refusal"] for o in conv.options(problem_of(ops[direction], dtype), GPU))
+        fake.library.version = 91900
 
 
 def test_a_plan_used_under_capture_is_kept_for_good(fake):

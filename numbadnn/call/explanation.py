@@ -118,7 +118,9 @@ def _candidate(
     """``made``: the executable of the choice, where there is one already."""
     chosen = choice is not None and choice.impl.name == impl.name
     try:
-        reason = select.not_asked(impl, options, backend) or select.refusal(impl, problem, policy, options)
+        asked = select.is_named(impl, options, backend)
+        reason = select.not_asked(impl, options, backend)
+        reason = reason or select.refusal(impl, problem, policy, options, named=asked)
     except DeterminismError as error:
         reason = str(error)
     if chosen and reason:  # admitted without the algorithm that was named, or against a level that nobody asked for
@@ -136,6 +138,7 @@ def _candidate(
             accuracy=accuracy_of(impl.arithmetic),
         )
     executable = made if chosen and made else plan(impl, problem, policy, choice.config if chosen and choice else None)
+    select.note_erratum(impl, problem, executable)
     return Candidate(
         impl.backend,
         impl.name,

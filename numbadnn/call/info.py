@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import importlib.metadata
 import json
@@ -15,6 +16,7 @@ from typing import Any
 from numbadnn import config
 from numbadnn.errors import BackendUnavailableError, NumbaDNNError
 from numbadnn.host import files
+from numbadnn.kept import shipped_errata
 from numbadnn.registry import FAMILY, implementations
 
 PACKAGES = (
@@ -145,6 +147,18 @@ def kept() -> dict[str, str]:
     return {name: f"nowhere: {reasons[name]}" if reasons[name] else str(folder) for name, folder in folders.items()}
 
 
+def errata() -> list[dict[str, Any]]:
+    """What the package knows against the cuDNN that is loaded; where there is none, against any."""
+    from numbadnn.cudnn import lib
+
+    try:
+        version = lib.load().version
+    except BackendUnavailableError:
+        version = None
+    known = [e for e in shipped_errata.entries() if version is None or e.holds(version)]
+    return [dataclasses.asdict(e) | {"conditions": e.conditions} for e in known]
+
+
 def options() -> dict[str, dict[str, Any]]:
     """Every option's effective value, where it came from and what it may be."""
     current = config.current()
@@ -195,6 +209,7 @@ def collect() -> dict[str, Any]:
         "no_gpu_reason": no_gpu_reason(),
         "cudnn": cudnn(),
         "kept": kept(),
+        "errata": errata(),
         "options": options(),
         "operations": operations(),
     }
@@ -218,6 +233,8 @@ def text(facts: dict[str, Any] | None = None) -> str:
     else:
         lines += [f"  {line}" for line in found["reason"].splitlines()]
     lines += ["", "Compiled kernels are kept in", *(f"  {name:6} {where}" for name, where in facts["kept"].items())]
+    lines += ["", "Known errata of cuDNN (docs/errata.md)"]
+    lines += [f"  {e['effect']:8} {e['id']}: {e['conditions']}: {e['says']}" for e in facts["errata"]]
     lines += ["", "Options"]
     width = max(len(option["origin"]) for option in facts["options"].values())
     for name, option in facts["options"].items():

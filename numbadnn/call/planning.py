@@ -85,6 +85,7 @@ def _ready(
     choice, executable = remembered.followed(
         choice, problem, policy, options, lambda: _choice(problem, policy, options, backend, from_files=False)
     )
+    select.note_erratum(choice.impl, problem, executable)
     if options.plan_file:
         key = plan_file.key_of(problem, policy, select.scope(options, backend))
         plan_file.record(options.plan_file, key, choice, executable, policy.device)

@@ -21,7 +21,12 @@ from numbadnn.registry import Executable, Impl, implementations, plan
 
 
 def restored(
-    entry: dict[str, Any], problem: Any, policy: Policy, options: Options, backends: tuple[str, ...]
+    entry: dict[str, Any],
+    problem: Any,
+    policy: Policy,
+    options: Options,
+    backends: tuple[str, ...],
+    backend: str | None,
 ) -> tuple[Impl, Any] | str:
     """The implementation and configuration that a file names, or why they may not be used."""
     named = [i for i in implementations(problem.op) if i.name == entry["impl"]]
@@ -32,7 +37,8 @@ def restored(
         return f"{impl.name} is not of the backends asked for"
     engine = config.get("engine") if isinstance(config, dict) else None
     own = config is not None and impl.restore is not None
-    reason = select.refusal(impl, problem, policy, options, supports=not own, engine=engine)
+    asked = select.is_named(impl, options, backend)
+    reason = select.refusal(impl, problem, policy, options, supports=not own, engine=engine, named=asked)
     if reason or config is None:
         return reason or (impl, None)
     try:
@@ -80,13 +86,13 @@ def _as_recorded(
     backends = tuple(b for group in select.groups(options, backend) for b in group)
     wins = select.algorithm_wins(policy, options)
     reason = plan_file.stale(entry, policy.device) or ("" if wins else plan_file.weaker(entry, policy))
-    found = reason or restored(entry, problem, policy, options, backends)
+    found = reason or restored(entry, problem, policy, options, backends, backend)
     if wins and isinstance(found, str) and found.startswith("promises "):
         free = dataclasses.replace(policy, determinism="not_guaranteed")
-        found = restored(entry, problem, free, options, backends)
+        found = restored(entry, problem, free, options, backends, backend)
     if isinstance(found, str) and not reason and backend is None and policy.algo != "auto":
         plain = dataclasses.replace(policy, algo="auto")
-        return restored(entry, problem, plain, options, backends), f"; {select.no_algorithm(policy)}"
+        return restored(entry, problem, plain, options, backends, backend), f"; {select.no_algorithm(policy)}"
     return found, ""
 
 
@@ -101,7 +107,7 @@ def tuned(problem: Any, policy: Policy, options: Options, backend: str | None) -
     if not set(select.names_of(problem, policy, options, first)) <= set(record["considered"]):
         return None
     for entry in record["fastest"]:
-        found = restored(entry, problem, policy, options, first)
+        found = restored(entry, problem, policy, options, first, backend)
         if not isinstance(found, str):
             impl, config = found
             return select.Choice(
@@ -116,7 +122,7 @@ def known(
     """The fastest of this very problem by the measurements that the package comes with, where the rank chose another."""
     entry = None if chosen.fallback else ranks.known(problem, policy)
     group = next(g for g in select.groups(options, backend) if chosen.impl.backend in g)
-    found = restored(entry, problem, policy, options, group) if entry else ""
+    found = restored(entry, problem, policy, options, group, backend) if entry else ""
     if entry is None or isinstance(found, str) or plan_file.stale(entry, policy.device):
         return None
     decided = f"{chosen.decided_by}, of a known layer: {entry['time_us']:.4g} us"
@@ -149,7 +155,11 @@ def measured(
     if tune.measuring():
         return chosen
     group = next(g for g in select.groups(options, backend) if chosen.impl.backend in g)
-    admitted = [i for i in select.ordered(problem, policy, group) if not select.refusal(i, problem, policy, options)]
+    admitted = [
+        i
+        for i in select.ordered(problem, policy, group)
+        if not select.refusal(i, problem, policy, options, named=select.is_named(i, options, backend))
+    ]
     names = select.names_of(problem, policy, options, group)
     try:
         outcome = tune.measure(problem, policy, admitted, names, say=tune.to_stderr(problem))
@@ -164,7 +174,7 @@ def measured(
         return chosen
     choices.store(outcome, options)
     best = outcome.timed[0]
-    found = restored(best.as_dict(), problem, policy, options, group)
+    found = restored(best.as_dict(), problem, policy, options, group, backend)
     if isinstance(found, str):
         raise NumbaDNNError(f"{best.impl} {best.config} was measured but cannot be planned again: {found}")
     decided = f"measured, {best.time_us:.4g} us, the fastest of {len(outcome.timed)}"

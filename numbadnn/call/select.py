@@ -19,9 +19,9 @@ from typing import Any
 from numbadnn.config import BACKENDS, Options, current
 from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, Refusal, is_passing, warn
 from numbadnn.host.undisturbed import load_numba
-from numbadnn.kept import errata, ranks
+from numbadnn.kept import errata, ranks, shipped_errata
 from numbadnn.problem import Policy
-from numbadnn.registry import DETERMINISM, FAMILY, Impl, accuracy_of, implementations
+from numbadnn.registry import DETERMINISM, FAMILY, Executable, Impl, accuracy_of, implementations
 
 #: algorithm names that say how to choose, not what
 CHOOSING_ALGOS = ("auto", "guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
@@ -75,11 +75,18 @@ def left_out(impl: Impl, options: Options) -> str:
 
 
 def refusal(
-    impl: Impl, problem: Any, policy: Policy, options: Options, supports: bool = True, engine: int | None = None
+    impl: Impl,
+    problem: Any,
+    policy: Policy,
+    options: Options,
+    supports: bool = True,
+    engine: int | None = None,
+    named: bool = True,
 ) -> str:
     """Why this implementation may not compute this problem under these options ("" = it may).
 
-    ``supports`` False: all but what it says itself. ``engine``: one engine of it, which the errata may name.
+    ``supports`` False: all but what it says itself. ``engine``: one engine of it, which the errata may name. ``named`` False:
+    nobody asked for it, so what is known to be wrong on some data is reason enough.
     """
     missing = left_out(impl, options) or unavailable(impl.backend, policy.device)
     if missing:
@@ -93,9 +100,36 @@ def refusal(
     found = errata.against(impl.name, problem, policy, options)
     if not found and engine is not None:
         found = errata.against(impl.name, problem, policy, options, engine)
+    if not found and not named and (known := erratum("avoided", impl, problem)):
+        found = f"wrong on some data, so it runs where backend={impl.backend!r} is named: {known}"
     if found:
         return found
     return impl.supports(problem, policy) if supports else ""
+
+
+def erratum(effect: str, impl: Impl, problem: Any) -> shipped_errata.Erratum | None:
+    """What the package knows of this effect against an implementation of the cuDNN that is loaded."""
+    if impl.backend != "cudnn":
+        return None
+    from numbadnn.cudnn import lib
+
+    return shipped_errata.find(effect, impl.name, problem, lib.load().version)
+
+
+def note_erratum(impl: Impl, problem: Any, executable: Executable) -> None:
+    """Say what is known in the facts of an executable, which explain and last_call show."""
+    known = erratum("avoided", impl, problem)
+    if known is None and executable.accuracy == "normwise":
+        known = erratum("normwise", impl, problem)
+    if known is not None:
+        executable.facts["erratum"] = str(known)
+
+
+def is_named(impl: Impl, options: Options, backend: str | None) -> bool:
+    """Whether somebody asked for this implementation or its backend."""
+    if backend is not None:
+        return impl.backend == backend
+    return impl.backend in options.backend or bool(options.only)
 
 
 def algorithm_wins(policy: Policy, options: Options) -> bool:
@@ -245,7 +279,8 @@ def _by_rank(problem: Any, policy: Policy, options: Options, backend: str | None
     named = options.backend if backend is None else ()
     for group in groups(options, backend):
         for impl in ordered(problem, policy, group):
-            reason = refusal(impl, problem, policy, options)
+            asked = is_named(impl, options, backend)
+            reason = refusal(impl, problem, policy, options, named=asked)
             if reason:
                 refusals.append(Refusal(impl.backend, impl.name, reason))
                 continue

@@ -2,7 +2,8 @@
 
 A case is a name and the text of a problem (``str(problem)``, which parses back). Tags say who reads it: ``contract``, small
 and full of edges; ``simulate``, a few tiny ones for the CUDA simulator; ``validate`` and ``bench``, layers of networks in
-use, full size, with a smaller copy of the same layer (``small``) for machines without a GPU.
+use, full size, with a smaller copy of the same layer (``small``) for machines without a GPU; ``edge``, small ones on data at the
+edge of what numbers can say (``data``, a kind of its family's laws).
 
 >>> find(["softmax/attention/float16"])[0].text
 'softmax x=float16:32768x512 y=float16:32768x512 algo=accurate mode=channel'
@@ -27,12 +28,16 @@ __all__ = ["Case", "all_cases", "find", "make_arrays", "parse"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A name, a problem as text, who reads it; ``small`` is the same layer made smaller ("" = it is small already)."""
+    """A name, a problem as text, who reads it; ``small`` is the same layer made smaller ("" = it is small already).
+
+    ``data`` is the kind of its data.
+    """
 
     name: str
     text: str
     tags: frozenset[str]
     small: str = ""
+    data: str = "random"
 
     @property
     def op(self) -> str:
@@ -40,6 +45,11 @@ class Case:
 
     def problem(self, small: bool = False) -> Any:
         return parse(self.small if small and self.small else self.text)
+
+
+def edge(name: str, text: str, data: str, small: str = "") -> Case:
+    """A case on data of this kind, which ``validate`` runs too."""
+    return Case(name, text, frozenset({"edge", "validate"}), small, data)
 
 
 def parse(text: str) -> Any:

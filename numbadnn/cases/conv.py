@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from numbadnn import shapes
-from numbadnn.cases import Case
+from numbadnn.cases import Case, edge
 from numbadnn.cases.layouts import DTYPES, numbers, operand, sizes, table
 from numbadnn.problem import Spec
 from numbadnn.problems.conv import OPERATIONS, ConvProblem, ours, theirs
@@ -19,13 +19,28 @@ THREE = ("conv3d", "conv3d_grad_wrt_inputs", "conv3d_grad_wrt_weights")
 
 
 def cases() -> Iterator[Case]:
-    """The contract, then layers."""
+    """The contract, layers, then images of one large number."""
     yield from _contract(TWO, _CONTRACT)
     yield from _contract(TWO, _UNSHARED)
     yield from _contract(THREE, _VOLUMES)
     yield from _contract(("causal_conv1d",), _CAUSAL)
     yield from _contract(("conv3d2d",), _FRAMES)
     yield from _layers()
+    yield from _spikes()
+
+
+def _spikes() -> Iterator[Case]:
+    """Where a transform spreads a number over its tile or image, it shows: everything else is 0."""
+    for op in TWO:
+        for dtype, layout in (("float32", ""), ("float32", ":nhwc"), ("bfloat16", ":nhwc"), ("float16", ":nhwc")):
+            for taps, pad in ((3, 1), (5, 2)):
+                full, small = (
+                    f"{op} x={dtype}:{n}x{c}x{side}x{side}{layout} w={dtype}:{c}x{c}x{taps}x{taps}{layout} "
+                    f"pad={pad},{pad},{pad},{pad} flip=0"
+                    for n, c, side in ((32, 64, 56), (2, 64, 12))
+                )
+                name = f"{op}/spike-{taps}x{taps}{layout.replace(':', '-')}/{dtype}"
+                yield edge(name, str(ConvProblem.parse(full)), "spike", str(ConvProblem.parse(small)))
 
 
 # ---- the contract: convolutions --------------------------------------------------------------------------------------

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from numbadnn.cases import Case
+from numbadnn.cases import Case, edge
 from numbadnn.cases.layouts import DTYPES, operand, sizes, table
 from numbadnn.problem import Spec
 from numbadnn.problems.norm import LIKE_X, OPERANDS, TRAIN, NormProblem, parameter_shape
 
 
 def cases() -> Iterator[Case]:
-    """The contract, running averages, then layers."""
+    """The contract, running averages, layers, then channels of one large value."""
     yield from _contract()
     yield from _running()
     yield from _in_use()
+    for dtype in DTYPES:
+        for name, shape, layout in (
+            ("", (10, 5, 10, 10), ""),
+            ("-nhwc", (4, 16, 8, 7), "nhwc"),
+            ("-many", (3000, 2, 1, 1), ""),
+        ):
+            fields = {"layout": layout, "gamma": "float64" if dtype == "float64" else "float32", "epsilon": "1e-5"}
+            text = _line(TRAIN, "spatial", dtype, shape, fields)
+            yield edge(f"{TRAIN}/constant{name}/{dtype}", text, "constant")
 
 
 #: name, shape, modes (s spatial, p per-activation), layout of x and what has its shape, layout and dtype of the parameters

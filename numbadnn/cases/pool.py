@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from numbadnn.cases import Case
+from numbadnn.cases import Case, edge
 from numbadnn.cases.layouts import DTYPES, operand, sizes, table
 from numbadnn.problem import Spec
 from numbadnn.problems.pool import MODES, PoolProblem
 
 
 def cases() -> Iterator[Case]:
-    """The contract, a few for the simulator, then layers in use."""
+    """The contract, a few for the simulator, layers in use, then windows of nothing but -inf."""
     yield from _contract()
     yield from _simulated()
     yield from _in_use()
+    for dtype in DTYPES:
+        for layout in ("", "nhwc"):
+            text = str(_problem("pool", dtype, (2, 8, 9, 8), layout, "3x3", "2x2", "1x1", "max"))
+            yield edge(f"pool/lowest{'-' + layout if layout else ''}/{dtype}", text, "lowest")
 
 
 #: name, x, window, stride, pad; two modes each in turn (max always), two dtypes, both operations

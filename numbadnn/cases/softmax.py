@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from numbadnn.cases import Case
+from numbadnn.cases import Case, edge
 from numbadnn.cases.layouts import DTYPES, operand, sizes, table
 from numbadnn.problem import Spec
 from numbadnn.problems.softmax import SoftmaxProblem
 
 
 def cases() -> Iterator[Case]:
-    """The contract, then shapes in use."""
+    """The contract, shapes in use, then equal large logits."""
     yield from _contract()
     yield from _in_use()
+    for dtype in DTYPES:
+        for algo, shape in (("log", (6, 1000)), ("accurate", (6, 1000)), ("log", (6, 17, 3, 2))):
+            name = f"softmax/equal/{algo}-{len(shape)}d/{dtype}"
+            yield edge(name, _softmax("softmax", shape, dtype, "", algo, "channel"), "equal")
 
 
 # ---- the contract: softmax -------------------------------------------------------------------------------------------

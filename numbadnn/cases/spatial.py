@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from numbadnn.cases import Case
+from numbadnn.cases import Case, edge
 from numbadnn.cases.layouts import DTYPES, operand, sizes, table
 from numbadnn.problem import Spec
 from numbadnn.problems.spatial import OPERANDS, SpatialProblem
@@ -13,9 +13,14 @@ OTHERS = ("float16", "bfloat16", "float64")
 
 
 def cases() -> Iterator[Case]:
-    """The contract, then networks."""
+    """The contract, networks, then coordinates that are no numbers."""
     yield from _contract()
     yield from _layers()
+    for op in ("spatialtf_sampler", "spatialtf_sampler_grad"):
+        for dtype in DTYPES:
+            for layout in ("", "nhwc"):
+                name = f"{op}/nan{'-' + layout if layout else ''}/{dtype}"
+                yield edge(name, _text(op, dtype, (2, 8, 5, 9), (4, 6), {"img": layout}), "nan")
 
 
 #: name, image, size of the grid; a layout for all images, one for the grid; dtypes "*" = all four, else float32 and one more

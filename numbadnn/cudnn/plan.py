@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from numbadnn.cudnn import _descriptors
+from numbadnn.cudnn import _descriptors, lib
 from numbadnn.cudnn._descriptors import Attribute, Descriptor
 from numbadnn.cudnn._enums import (
     DATA_TYPE,
@@ -31,7 +31,7 @@ from numbadnn.cudnn._enums import (
 )
 from numbadnn.cudnn.lib import Handle, Library
 from numbadnn.errors import CudnnError
-from numbadnn.kept import errata
+from numbadnn.kept import errata, shipped_errata
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import TRANSFORMS
@@ -42,17 +42,6 @@ MODES = (HeurMode.A, HeurMode.B, HeurMode.FALLBACK)
 MOST_KNOBS = 64
 #: CUDNN_KNOB_TYPE_WINO_TILE, which an engine has that transforms tiles
 WINO_TILE = 10
-
-#: (operation, dtype, engine) -> what ``tests/test_cudnn_gpu.py`` found on an H200 with cuDNN 9.19, largest |error| / bound.
-#: Their notes do not tell. Held against every release until a run shows otherwise: another engine costs little.
-ERRATA = {
-    ("conv2d", "float16", 6): "Winograd on padding wider than the window, 1045",
-    ("conv2d_grad_wrt_inputs", "float16", 78): "NCHW correlation, 8573",
-    ("conv2d_grad_wrt_weights", "float16", 70): "NCHW correlation and 1x1, 2694",
-    ("conv2d_grad_wrt_weights", "float16", 61): "depthwise partial sums are rounded to float16, 1.4",
-    ("conv2d_grad_wrt_weights", "bfloat16", 61): "depthwise partial sums are rounded to bfloat16, as in float16",
-    ("conv2d_grad_wrt_weights", "bfloat16", 47): "partial sums are rounded to bfloat16, 16",
-}
 
 #: float32 engines whose notes say nothing, but that change small integers, which a direct sum would not (cuDNN 9.19, H200)
 UNNOTED_WINOGRAD = {("conv2d_grad_wrt_weights", "float32", 17)}
@@ -258,9 +247,8 @@ def configuration(library: Library, operation_graph: Descriptor, engine: int, kn
 def refusal(candidate: Candidate, problem: ConvProblem, policy: Policy) -> str:
     """Why the rules in force leave this engine out ("" = they do not)."""
     notes, dtype = candidate.notes, problem.x.dtype
-    measured = ERRATA.get((_IN_2D[problem.direction], dtype, candidate.engine))
-    if measured:
-        return f"measured wrong (cuDNN 9.19, H200): {measured}"
+    if measured := shipped_errata.find("refused", "cudnn.graph", problem, lib.load().version, candidate.engine):
+        return f"measured wrong: {measured}"
     if found := errata.against_engine(problem, policy, candidate.engine):
         return found
     if dtype == "float32" and policy.fp32_precision != "tf32":

@@ -22,6 +22,10 @@ GUARD_BYTES = 128
 EXACT = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**24}
 
 
+#: a large number of each type, whose sums of a few do not overflow it
+LARGE = {"float16": 2.0**14, "bfloat16": 1e30, "float32": 1e30, "float64": 1e30}
+
+
 class Buffer(NamedTuple):
     """One operand in its own memory: ``memory`` is all of it (1-D), ``array`` the operand, ``offset`` its first byte."""
 
@@ -78,7 +82,7 @@ def make_arrays(problem: Any, seed: int = 0, kind: str = "random") -> tuple[tupl
     from numbadnn.measuring.laws import law
 
     family = law(problem.op)
-    kinds = (*KINDS, *family.extra_kinds(problem))
+    kinds = (*KINDS, *family.extra_kinds(problem), *family.EDGES.get(problem.op, ()))
     if kind not in kinds:
         raise ValueError(f"kind: expected one of {', '.join(kinds)}, got {kind!r}")
     values = family.values(problem, np.random.default_rng(seed), kind)

@@ -11,7 +11,7 @@ from numbadnn.errors import is_lack_of_memory
 from numbadnn.measuring.compare import DIRECT
 from numbadnn.measuring.laws import law
 from numbadnn.problem import Policy
-from numbadnn.registry import Impl
+from numbadnn.registry import Impl, accuracy_of
 from numbadnn.validate import reserve
 from numbadnn.validate.execute import execute
 from numbadnn.validate.oracle import Trial
@@ -42,8 +42,9 @@ def policy_in_force(op: str, device: int) -> Policy:
 
 @dataclass
 class Row:
-    """``status``: ok, mismatch, refused, error, skipped or "not run". ``exact``: integers to the bit (None: not a direct sum).
+    """``status``: ok, mismatch, erratum, refused, error, skipped or "not run". ``exact``: integers to the bit.
 
+    None in ``exact``: no direct sum. "erratum": a mismatch that the shipped errata foretell, on data of the kind that shows it.
     ``same_bits``: of all ``runs``.
     """
 
@@ -117,8 +118,17 @@ def judge(row: Row, impl: Impl, subject: Subject, policy: Policy, timed: bool) -
         exactly = subject.integers.compare_exactly(whole.results)
         row.exact = exactly.ok
         wrong += [] if exactly.ok else [f"small integers: {exactly}"]
+    if accuracy_of(arithmetic) == "normwise":
+        plain = "tensor_core" if problem.output.itemsize == 2 else "ieee"
+        row.facts["elementwise"] = f"{trial.compare(outcome.results, plain).worst:.3g} of the bound of {plain}"
     if wrong:
         row.status, row.reason = "mismatch", "; ".join(wrong)
+    known = select.erratum("avoided", impl, problem)
+    if known is not None and known.data == trial.kind:
+        if wrong:
+            row.status, row.reason = "erratum", f"{known}: {row.reason}"
+        else:
+            row.facts["erratum"] = f"{known.id} does not show here"
     return row
 
 

@@ -25,14 +25,15 @@ def expected(problem: Any, inputs: tuple[Any, ...], old: Any = None) -> tuple[np
 class Trial:
     """One problem with one set of inputs: the reference and the bounds are worked out once, for every implementation."""
 
-    def __init__(self, problem: Any, inputs: tuple[Any, ...], old: Any = None) -> None:
-        self.problem, self.inputs, self.old = problem, inputs, old
+    def __init__(self, problem: Any, inputs: tuple[Any, ...], old: Any = None, kind: str = "") -> None:
+        """``kind``: of the data, where ``make_arrays`` made them."""
+        self.problem, self.inputs, self.old, self.kind = problem, inputs, old, kind
         self._bounds: dict[tuple[str, Summation], tuple[Bound, ...]] = {}
 
     @staticmethod
     def of(problem: Any, seed: int = 0, kind: str = "random") -> Trial:
         """Inputs as ``make_arrays`` makes them."""
-        return Trial(problem, *make_arrays(problem, seed, kind))
+        return Trial(problem, *make_arrays(problem, seed, kind), kind)
 
     @functools.cached_property
     def values(self) -> tuple[np.ndarray, ...]:

@@ -37,7 +37,7 @@ def exit_status(rows: list[Row]) -> int:
         return MISMATCH
     if any(row.reason == BY_CTRL_C for row in rows):
         return INTERRUPTED
-    return OK if "ok" in found else CANNOT_RUN
+    return OK if found & {"ok", "erratum"} else CANNOT_RUN
 
 
 def left_out(rows: list[Row]) -> int:
@@ -61,7 +61,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 def shown(rows: list[Row]) -> list[Row]:
     """Refusals are counted, not listed."""
-    return [row for row in rows if row.status in ("ok", "mismatch", "error")]
+    return [row for row in rows if row.status in ("ok", "mismatch", "erratum", "error")]
 
 
 def summary(rows: list[Row], seconds: float, total: int = 0) -> str:
@@ -70,6 +70,7 @@ def summary(rows: list[Row], seconds: float, total: int = 0) -> str:
     words = {
         "ok": "agree",
         "mismatch": "DISAGREE",
+        "erratum": "show a known erratum",
         "error": "failed with an error",
         "refused": "refused",
         "skipped": "skipped",
@@ -104,8 +105,8 @@ def _repeated(rows: list[Row]) -> list[str]:
 
 
 def details(rows: list[Row]) -> str:
-    """Every mismatch and error with its problem line, which ``validate`` takes back as an argument."""
-    wrong = [row for row in rows if row.status in ("mismatch", "error")]
+    """Every mismatch, known erratum and error with its problem line, which ``validate`` takes back as an argument."""
+    wrong = [row for row in rows if row.status in ("mismatch", "erratum", "error")]
     return "\n".join(f"{row.status}: {row.case} on {row.impl}\n  {row.reason}\n  {row.problem}" for row in wrong)
 
 

@@ -25,6 +25,7 @@ from numbadnn.measuring import workers
 from numbadnn.registry import implementations
 from numbadnn.validate import own_data, photographs, report, simulator
 from numbadnn.validate.check import Row, Subject, check, policy_in_force
+from numbadnn.validate.oracle import Trial
 
 PHOTOGRAPH_SIDE, PHOTOGRAPH_SIDE_ON_GPU = 128, 512
 
@@ -165,7 +166,9 @@ def _cases(names: list[str]) -> list[Case]:
 
 
 def _check_case(case: Case, small: bool, backend: str | None) -> list[Row]:
-    return check_all(Subject(case.name, case.problem(small)), backend)
+    problem = case.problem(small)
+    trial = None if case.data == "random" else Trial.of(problem, 0, case.data)
+    return check_all(Subject(case.name, problem, trial), backend)
 
 
 def _check_photographs(name: str, side: int, backend: str | None) -> list[Row]:

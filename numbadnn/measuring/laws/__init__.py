@@ -4,6 +4,7 @@ A module a family, by its stem:
 
     values(problem, rng, kind)      one array an input (and then the old output, where beta is not 0)
     extra_kinds(problem)            kinds of data besides "random" and "integers" that the contract runs
+    EDGES                           operation -> kinds of data at the edge of what numbers can say, for cases tagged ``edge``
     exact_integers(problem)         whether kind "integers" must come out to the bit
     errors(problem, inputs, old, arithmetic, depth)     for each output, the largest error of each element before the last
                                     rounding; ``depth(k)``: the roundings that one of k terms passes through

@@ -22,13 +22,25 @@ from numbadnn.measuring.data import EXACT, integers, normal
 
 WORK = "GFLOP/s"
 
+#: operation -> kinds of data at the edge of what numbers can say
+EDGES = {f"conv2d{d}": ("spike",) for d in ("", "_grad_wrt_inputs", "_grad_wrt_weights")}
+
+#: the one large number of data of kind "spike", where that is not 1e10
+SPIKE = {"float16": 2.0**10}
+
 
 def values(problem: Any, rng: np.random.Generator, kind: str) -> list[np.ndarray]:
-    """Inputs, then the old output where beta is not 0; integers such that every partial sum in any order is exact."""
+    """Inputs, then the old output where beta is not 0; integers such that every partial sum in any order is exact.
+
+    "spike": the first input is 0 but for one large number in its first image.
+    """
     if kind == "integers":
         arrays = _small_integers(problem, rng)
     else:
         arrays = [normal(s, rng) for s in problem.inputs]
+    if kind == "spike":
+        arrays[0] = np.zeros(problem.inputs[0].shape)
+        arrays[0][(0, 0, *[-1] * problem.axes)] = SPIKE.get(problem.output.dtype, 1e10)
     if problem.beta:
         arrays.append(rng.integers(-2, 3, problem.output.shape) if kind == "integers" else normal(problem.output, rng))
     return arrays

@@ -10,6 +10,7 @@ from numbadnn.measuring.compare import NORMAL, UNIT, Depth, Float64, accumulator
 from numbadnn.measuring.data import normal
 
 WORK = "GB/s"
+EDGES: dict[str, tuple[str, ...]] = {}
 
 
 def values(problem: Any, rng: np.random.Generator, kind: str) -> list[np.ndarray]:

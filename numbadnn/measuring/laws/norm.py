@@ -17,12 +17,21 @@ from numbadnn.reference import norm
 
 WORK = "GB/s"
 
+#: operation -> kinds of data at the edge of what numbers can say
+EDGES = {TRAIN: ("constant",)}
+
+#: the largest value of a channel in data of kind "constant"
+LARGEST = {"float16": 6e4, "bfloat16": 1e10, "float32": 1e10, "float64": 1e10}
+
 #: the mean of a channel in data of kind "offset", in standard deviations
 OFFSET = 1e4
 
 
 def values(problem: NormProblem, rng: np.random.Generator, kind: str) -> list[np.ndarray]:
-    """One array an input. train_grad gets the statistics that a forward call would have given it."""
+    """One array an input. train_grad gets the statistics that a forward call would have given it.
+
+    "constant": a channel holds one value, small or large.
+    """
     if kind == "integers":
         return _integers(problem, rng)
     shape, small = problem.x.shape, problem.gamma.shape
@@ -36,6 +45,8 @@ def values(problem: NormProblem, rng: np.random.Generator, kind: str) -> list[np
         "running_mean": rng.standard_normal(small),
         "running_var": rng.uniform(0.5, 2.0, small),
     }
+    if kind == "constant":
+        made["x"] = np.broadcast_to(np.resize((0.1, 100.0, LARGEST[problem.x.dtype], -3.3e4), small), shape)
     if problem.op == TRAIN_GRAD:
         one = np.ones(small)
         _, made["mean"], made["invstd"] = reference.batch_normalization_train(
@@ -104,4 +115,17 @@ def errors(
         arrays, more = (*inputs[:3], *(inputs[3:] or (None, None))), (epsilon, problem.factor)
     theirs_and_ours = ((UNIT[dtype], NORMAL[dtype], depth), (UNIT["float64"], 0.0, norm.chain))
     both = [function(*arrays, mode, *more, unit, tiny, d) for unit, tiny, d in theirs_and_ours]
-    return tuple(theirs + ours for theirs, ours in zip(*both, strict=True))
+    found = [theirs + ours for theirs, ours in zip(*both, strict=True)]
+    if problem.op == TRAIN:
+        found[0] = _of_constants(problem, inputs, found[0])
+    return tuple(found)
+
+
+def _of_constants(problem: NormProblem, inputs: tuple[Any, ...], bound: Float64) -> Float64:
+    """Where a channel holds one value, its deviation is 0 and the result beta, however large the value: to 2^-10.
+
+    The bound of a mean says less of large values: half a unit of 1e10 is 512, a hundred thousand after the division.
+    """
+    x, beta = np.asarray(inputs[0], np.float64), np.abs(np.asarray(inputs[2], np.float64))
+    constant = np.ptp(x, axis=problem.axes, keepdims=True) == 0
+    return np.where(constant, np.minimum(bound, 2.0**-10 * (1 + beta)), bound)

@@ -13,12 +13,15 @@ from numbadnn.measuring.data import EXACT, integers
 
 WORK = "GB/s"
 
+#: operation -> kinds of data at the edge of what numbers can say
+EDGES = {"pool": ("lowest",)}
+
 
 def values(problem: Any, rng: np.random.Generator, kind: str) -> list[np.ndarray]:
     """x; for the gradient also the forward output and dy.
 
-    "ties": x from three values; "nan": one element in eight is NaN; "integers": for the gradient of an average, multiples of
-    the divisor.
+    "ties": x from three values; "nan": one element in eight is NaN; "lowest": nine in ten are -inf, so that whole windows are;
+    "integers": for the gradient of an average, multiples of the divisor.
     """
     x = rng.standard_normal(problem.x.shape)
     dy = rng.standard_normal(problem.y.shape)
@@ -29,6 +32,8 @@ def values(problem: Any, rng: np.random.Generator, kind: str) -> list[np.ndarray
             dy = rng.integers(-2, 3, dy.shape) * float(n)
     elif kind == "ties":
         x = rng.choice([-1.0, 0.0, 1.0], problem.x.shape)
+    elif kind == "lowest":
+        x[rng.random(x.shape) < 0.9] = -np.inf
     elif kind == "nan":
         x[rng.random(x.shape) < 0.125] = np.nan
     if problem.op == "pool":

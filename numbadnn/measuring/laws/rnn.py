@@ -24,6 +24,7 @@ from numbadnn.measuring.compare import (
 from numbadnn.measuring.data import EXACT
 
 WORK = "GFLOP/s"
+EDGES: dict[str, tuple[str, ...]] = {}
 
 
 def values(problem: Any, rng: np.random.Generator, kind: str) -> list[np.ndarray]:

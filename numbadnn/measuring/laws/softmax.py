@@ -10,14 +10,23 @@ import numpy as np
 
 from numbadnn import reference
 from numbadnn.measuring.compare import NORMAL, Depth, Float64, accumulator, with_ours
-from numbadnn.measuring.data import EXACT, integers
+from numbadnn.measuring.data import EXACT, LARGE, integers
 
 WORK = "GB/s"
 
+#: operation -> kinds of data at the edge of what numbers can say
+EDGES = {"softmax": ("equal",)}
+
 
 def values(problem: Any, rng: np.random.Generator, kind: str) -> list[np.ndarray]:
-    """Normal numbers, thirty times that ("wide"), or integers whose sums are exact (the gradient alone, not of the log)."""
+    """Normal numbers, thirty times that ("wide"), or integers whose sums are exact (the gradient alone, not of the log).
+
+    "equal": each image's logits are one number, up to the largest that half of the type's range holds.
+    """
     shape = problem.y.shape
+    if kind == "equal":
+        sizes = np.geomspace(1.0, LARGE[problem.y.dtype], shape[0]) * np.resize((1, -1), shape[0])
+        return [np.broadcast_to(sizes.reshape(-1, *(1,) * (len(shape) - 1)), shape)]
     if kind == "integers":
         if not exact_integers(problem):
             raise ValueError(f"kind: {problem.op} with algo={problem.algo} is no sum, it has no exact integers")

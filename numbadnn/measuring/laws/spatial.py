@@ -2,7 +2,7 @@
 
 "random": points all over the image and beyond its borders. "identity": points on the pixels themselves, where a position may
 be rounded to either side. "heap": all points of an image within one pixel's cell. "integers": points on pixels and half-way
-between them, where every weight is exact.
+between them, where every weight is exact. "nan": coordinates that are no numbers among random ones.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from numbadnn import reference
 from numbadnn.measuring.compare import NORMAL, Depth, Float64, with_ours
 
 WORK = "GB/s"
+
+#: operation -> kinds of data at the edge of what numbers can say
+EDGES = {"spatialtf_sampler": ("nan",), "spatialtf_sampler_grad": ("nan",)}
 
 
 def values(problem: Any, rng: np.random.Generator, kind: str) -> list[np.ndarray]:
@@ -50,6 +53,8 @@ def _points(problem: Any, rng: np.random.Generator, kind: str) -> np.ndarray:
             position = size // 2 + rng.uniform(0.1, 0.9, (n, height, width))
         else:
             position = rng.uniform(-1.6, size + 0.6, (n, height, width))
+        if kind == "nan":
+            position = np.where(rng.random(position.shape) < 0.25, np.nan, position)
         axes.append(position * 2 / (size - 1) - 1 if size > 1 else rng.uniform(-1, 1, position.shape))
     return np.stack(axes, axis=-1)
 

@@ -11,6 +11,7 @@ from numbadnn import reference
 from numbadnn.measuring.compare import NORMAL, Depth, Float64, accumulator, with_ours
 
 WORK = "GB/s"
+EDGES: dict[str, tuple[str, ...]] = {}
 
 
 def values(problem: Any, rng: np.random.Generator, kind: str) -> list[np.ndarray]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 
+import cudnn_sweep
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ from numbadnn.cudnn import _forms, conv, softmax
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 from numbadnn.problems.softmax import SoftmaxProblem
+from numbadnn.registry import FAMILY
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -197,6 +199,14 @@ def test_elementwise_leaves_out_every_engine_that_transforms(op):
         assert conv.foretell(problem, policy) is None
     assert kinds["elementwise"] == {"ieee"}
     assert kinds["normwise"] & {"fft", "winograd"}, "cuDNN names no engine by FFT or Winograd for any of these"
+
+
+@pytest.mark.parametrize("op", [op for op in FAMILY if cudnn_sweep.impls_of(op)])
+def test_what_is_admitted_the_library_never_refuses(op):
+    """Layouts, dtypes, sizes and dilations in a random order, for a few seconds; ``cudnn_sweep.py`` runs longer."""
+    counts, failures = cudnn_sweep.sweep(op, 6.0, seed=1)
+    assert not failures, "\n".join(failures)
+    assert sum(n for (*_, result), n in counts.items() if result == "") > 0
 
 
 def test_three_spatial_axes():

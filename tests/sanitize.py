@@ -93,7 +93,7 @@ def run_one(candidate: Any, unwritten: bool) -> str:
 
     problem, policy, memory = candidate.problem, Policy(device=0), Exactly()
     (impl,) = (i for i in implementations(problem.op) if i.name == candidate.impl)
-    if reason := impl.supports(problem, policy):
+    if candidate.config is None and (reason := impl.supports(problem, policy)):
         return f"refused: {reason}"
     trial = Trial.of(problem, 1)
     executable = impl.plan(problem, policy, candidate.config)

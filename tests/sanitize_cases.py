@@ -38,7 +38,7 @@ _NUMBER = re.compile(r"-?\d|True|False|i32|i64")
 
 
 class Candidate(NamedTuple):
-    """A problem, who is to compute it, and in which configuration (None: its own choice)."""
+    """A problem, who is to compute it, and in which configuration (None: its own choice, if it takes the problem)."""
 
     line: str
     impl: str
@@ -54,7 +54,9 @@ def candidates() -> Iterator[Candidate]:
     single, turned, halves = (simulated_unshared.SINGLE, simulated_unshared.TURNED, simulated_unshared.SEVERAL)
     listed = [(c, "float32") for c in (*single, *turned)] + [(c, t) for c in halves for t in ("float16", "bfloat16")]
     for (op, text, config), dtype in listed:
-        yield Candidate(str(cases.parse(f"{op} {text.format(t=dtype)}")), "numba.unshared", config)
+        if config is not None:
+            line = str(cases.parse(f"{op} {text.format(t=dtype)}"))
+            yield Candidate(line, simulated_unshared.name_of(config), config)
     for line in (*MORE, *(case.text for case in cases.find(["contract"]))):
         for impl in implementations(line.split()[0]):
             if impl.backend == "numba":
@@ -81,7 +83,7 @@ def launched(candidate: Candidate, policy: Policy) -> set[str]:
     """The kernels that a candidate's plan loads, where ``needed`` looks on; none where it is refused."""
     (impl,) = (i for i in implementations(candidate.line.split()[0]) if i.name == candidate.impl)
     problem = candidate.problem
-    if impl.supports(problem, policy):
+    if candidate.config is None and impl.supports(problem, policy):
         return set()
     _loaded.clear()
     impl.plan(problem, policy, candidate.config)

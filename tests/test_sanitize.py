@@ -15,7 +15,7 @@ import sanitize_cases
 from simulated import checks_passed
 
 #: in types that no problem chooses them for
-WITHOUT_A_PROBLEM = {"implicit_tiles bfloat16", "unshared grad_weights bfloat16", "unshared grad_weights float32"}
+WITHOUT_A_PROBLEM = {"implicit_tiles bfloat16"}
 
 #: in the place of compute-sanitizer: problem 3 spoils its process, 5 is wrong, and 8 reads what is not its own
 WATCHER = """#!{python}
@@ -39,7 +39,7 @@ def test_every_kernel_is_launched_by_a_problem() -> None:
     assert set(missing) <= WITHOUT_A_PROBLEM
     assert 100 < len(numbers) < 500
     impls = {c.impl for n, c in enumerate(sanitize_cases.candidates()) if n in set(numbers)}
-    assert {"numba.unshared", "numba.line", "numba.rnn", "numba.implicit_gemm", "numba.pool_argmax"} <= impls
+    assert {"numba.unshared", "numba.unshared_places_ring", "numba.line", "numba.rnn", "numba.implicit_gemm"} <= impls
 
 
 @pytest.mark.parametrize(

@@ -51,4 +51,5 @@ def main() -> None:
     end()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -30,4 +30,5 @@ def main() -> None:
     end()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -237,6 +237,31 @@ def test_a_moment_of_trouble_in_a_first_call_leaves_later_calls_right(tmp_path: 
     assert done.stdout == "True\n", done.stderr
 
 
+def test_tables_that_were_not_filled_to_the_end_are_filled_anew() -> None:
+    class Context:
+        def refresh(self) -> None:
+            filled.append(self)
+            if len(filled) == 2:
+                raise MemoryError
+
+    class Target:
+        _known = None
+
+        @property
+        def typing_context(self) -> Context:
+            self._known = self._known or Context()  # as Numba's: made when it is first asked for
+            return self._known
+
+        target_context = typing_context
+
+    filled: list[Context] = []
+    target = Target()
+    with pytest.raises(MemoryError):
+        held.fill_tables(target)
+    held.fill_tables(target)
+    assert len(filled) == 4 and filled[0] is filled[1] is not filled[2] is filled[3]
+
+
 def test_a_module_that_is_imported_again_registers_in_its_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_IMPLS", {})
     monkeypatch.setattr(registry, "_BY", {})

@@ -152,15 +152,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-#: packages that are imported as one
-_NUMBA = ("numba", "numba_cuda", "llvmlite")
-_whole: set[str] = set()
+#: what is imported as one: its packages
+_WHOLE = {"numba": ("numba", "llvmlite"), "numba.cuda": ("numba.cuda", "numba_cuda")}
+_loaded: set[str] = set()
 
 
 def load_numba(cuda: bool = False) -> None:
     """Import Numba, and what it imports when it first compiles, all or nothing: a failed import can be repeated."""
     name = "numba.cuda" if cuda else "numba"
-    if name in _whole:
+    if name in _loaded:
         return
     with undisturbed():
         if cuda:
@@ -169,32 +169,35 @@ def load_numba(cuda: bool = False) -> None:
         try:
             importlib.import_module(name)
             if not cuda:
-                _load_tables()
+                fill_tables(importlib.import_module("numba.core.registry").cpu_target)
         except BaseException:
-            _forget(set(sys.modules) - before)
+            if name not in before:  # else somebody has what was imported before
+                _forget(set(sys.modules) - before, _WHOLE[name])
             raise
-    _whole.add(name)
+    _loaded.add(name)
 
 
-def _load_tables() -> None:
-    """Numba's tables of functions and types, which it fills when it first compiles, and cannot go on to fill."""
-    from numba.core.registry import cpu_target
+def fill_tables(target: Any) -> None:
+    """Have Numba fill its tables of a target's functions and types as a whole, for it cannot go on where it was broken off.
 
-    kept = set(vars(cpu_target))
-    try:
-        cpu_target.typing_context.refresh()
-        cpu_target.target_context.refresh()
-    except BaseException:
-        for name in set(vars(cpu_target)) - kept:
-            delattr(cpu_target, name)
-        raise
+    It does so when it first compiles for the target.
+    """
+    kept = dict(vars(target))
+    with undisturbed():
+        try:
+            target.typing_context.refresh()
+            target.target_context.refresh()
+        except BaseException:
+            vars(target).clear()
+            vars(target).update(kept)
+            raise
 
 
-def _forget(names: set[str]) -> None:
+def _forget(names: set[str], packages: tuple[str, ...]) -> None:
     """Take half of a package out again, so that the next import begins anew."""
     for name in names:
-        package, _, rest = name.partition(".")
-        if package in _NUMBA and (module := sys.modules.pop(name, None)):
+        if f"{name}.".startswith(tuple(f"{package}." for package in packages)):
+            module = sys.modules.pop(name)
             parent, _, last = name.rpartition(".")
-            if rest and getattr(sys.modules.get(parent), last, None) is module:
+            if parent in sys.modules and getattr(sys.modules[parent], last, None) is module:
                 delattr(sys.modules[parent], last)

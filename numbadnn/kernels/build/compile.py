@@ -18,7 +18,7 @@ from typing import Any
 
 import numba_cuda
 
-from numbadnn.host.undisturbed import undisturbed
+from numbadnn.host.undisturbed import fill_tables, undisturbed
 
 _KNOWN = "0.30."
 _one_thread = threading.RLock()
@@ -32,7 +32,10 @@ _without_array: set[Any] = set()
 def quick() -> Iterator[None]:
     """Inside, Numba compiles kernels faster; other threads wait."""
     global _quick
+    from numba.cuda.descriptor import cuda_target
+
     with undisturbed(), _one_thread:
+        fill_tables(cuda_target)
         if not numba_cuda.__version__.startswith(_KNOWN) or _quick:
             yield
             return

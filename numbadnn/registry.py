@@ -105,6 +105,8 @@ class Summation:
 SEQUENCE = Summation((), "sequence")
 #: blocks of 256 terms, whose sums are added pairwise: what an implementation that declares nothing is held to
 BLOCKED = Summation((256,))
+#: chains of 128 terms, whose sums are added with what each addition loses, or in float64 for float32
+COMPENSATED = Summation((128,), "compensated")
 
 
 @dataclass(slots=True)

@@ -53,15 +53,25 @@ def check_out(outs: tuple[Any, ...], views: list[View], name: str = "out") -> li
     return out_views
 
 
+#: of arrays whose axes reach over each other, those of up to so many elements are looked at one by one
+FEW_ELEMENTS = 1 << 20
+
+
 def _overlaps_itself(view: View) -> bool:
     if 0 in view.shape:  # whatever its strides: NumPy's are often 0
         return False
-    reach = 0
-    for stride, n in sorted((abs(s), n) for s, n in zip(view.strides, view.shape, strict=True) if n > 1):
-        if stride <= reach:
-            return True
+    axes = sorted((abs(s), n) for s, n in zip(view.strides, view.shape, strict=True) if n > 1)
+    reach, apart = 0, True
+    for stride, n in axes:
+        apart = apart and stride > reach
         reach += stride * (n - 1)
-    return False
+    count = math.prod(n for _, n in axes)
+    if apart or not axes or axes[0][0] == 0 or count > min(FEW_ELEMENTS, reach + 1):
+        return not apart
+    places = np.zeros(1, np.int64)
+    for stride, n in axes:
+        places = (places[:, None] + stride * np.arange(n)).ravel()
+    return len(np.unique(places)) < count
 
 
 def result_dtype(views: list[View]) -> str:

@@ -13,7 +13,7 @@ from numbadnn.arrays import View
 from numbadnn.call.operands import check_apart, named_view, output_spec
 from numbadnn.dispatch import Request
 from numbadnn.parameters import LARGEST, real, whole
-from numbadnn.problem import Spec
+from numbadnn.problem import ITEMSIZE, Spec
 from numbadnn.problems.spatial import SpatialProblem, check_dy, check_rank, shapes_of
 
 # ---- checking --------------------------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ def _packed(shape: tuple[int, ...], dtype: str, first: View, out_view: View | No
 
 @dispatch.operation("theta")
 def _build_grid(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
-    (theta,), (dims,), (out,) = views, params, _outs(out_views, 1)
+    (theta,), (dims, wide), (out,) = views, params, _outs(out_views, 1)
     try:
         n, _, h, w = (whole(d) for d in dims)
     except (TypeError, ValueError):
@@ -40,7 +40,8 @@ def _build_grid(views: list[View], out_views: list[View], params: tuple[Any, ...
     if n < 0 or h < 1 or w < 1:
         raise ValueError(f"out_dims: expected sizes of at least 1, got {dims!r}")
     shapes_of("spatialtf_grid", {"theta": theta.shape, "grid": (n, h, w, 2)})
-    grid = _packed((n, h, w, 2), theta.dtype, theta, out)
+    dtype = "float32" if wide and ITEMSIZE[theta.dtype] == 2 else theta.dtype
+    grid = _packed((n, h, w, 2), dtype, theta, out)
     return Request(SpatialProblem("spatialtf_grid", theta=theta.spec(), grid=grid))
 
 
@@ -92,7 +93,7 @@ def spatialtf_grid(
            [ 1.,  0.]])
     """
     dims = out_dims if type(out_dims) is tuple else _sizes(out_dims)
-    return dispatch.call1(_build_grid, theta, (dims,), backend, out, stream)
+    return dispatch.call1(_build_grid, theta, (dims, False), backend, out, stream)
 
 
 def spatialtf_grid_grad(dgrid: Any, *, backend: str | None = None, out: Any = None, stream: Any = None) -> Any:
@@ -156,7 +157,8 @@ def spatialtf(
     """Spatial transformer: images (N, C, H, W) sampled where the affine maps ``theta`` (N, 2, 3) send the output's points.
 
     ``spatialtf_sampler(img, spatialtf_grid(theta, (N, C, ceil(H * scale_height), ceil(W * scale_width))))``: the grid in
-    between has theta's dtype. Result: img's dtype, layout and library. Source: Jaderberg et al. 2015; spec/semantics.md 1.9.
+    between has theta's dtype, or float32 for one of 16 bits, in which points would lie pixels away. Result: img's dtype,
+    layout and library. Source: Jaderberg et al. 2015; spec/semantics.md 1.9.
 
     Raises ValueError for wrong ranks or shapes, images without pixels, scales that are not positive; TypeError for other dtypes.
 
@@ -181,7 +183,7 @@ def spatialtf(
         h, w = _scaled("scale_height", h, scale_height), _scaled("scale_width", w, scale_width)
     if out is not None:  # the sampler, which writes, knows nothing of theta
         check_apart(out if isinstance(out, tuple) else (out,), [named_view(theta, "theta")])
-    grid = dispatch.call1(_build_grid, theta, ((n, c, h, w),), backend, None, stream)
+    grid = dispatch.call1(_build_grid, theta, ((n, c, h, w), True), backend, None, stream)
     return dispatch.call2(_build_sampler, img, grid, (), backend, out, stream)
 
 

@@ -11,13 +11,14 @@ have no product worth making: ``conv/thin/thin.py`` takes the same lists. Unshar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from numbadnn.cpu.conv.filters_plan import plan_filters
 from numbadnn.cpu.conv.gather_plan import gather_terms, plan_gather
 from numbadnn.cpu.conv.last.filters_plan import is_last_filters, plan_last_filters
 from numbadnn.cpu.conv.last.plan import is_last, plan_last
-from numbadnn.cpu.conv.terms import volume
+from numbadnn.cpu.conv.terms import fill_unreached, volume
 from numbadnn.cpu.conv.thin.filters_plan import few_filters, plan_few_filters
 from numbadnn.cpu.conv.thin.plan import is_thin, plan_thin
 from numbadnn.cpu.conv.unshared.plan import plan_unshared
@@ -31,12 +32,23 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
     if problem.unshared:
         return plan_unshared(problem)
     if problem.direction == "grad_weights":
-        if few_filters(problem):
-            return plan_few_filters(problem)
-        return plan_last_filters(problem) if is_last_filters(problem) else plan_filters(problem)
+        made = plan_few_filters(problem) if few_filters(problem) else None
+        return made or (plan_last_filters(problem) if is_last_filters(problem) else plan_filters(problem))
+    made = None
     if is_thin(problem):
-        return plan_thin(volume(problem), *gather_terms(volume(problem), (1, 1), 1, planes=False))
-    return plan_last(problem) if is_last(problem) else plan_gather(problem)
+        made = plan_thin(volume(problem), *gather_terms(volume(problem), (1, 1), 1, planes=False))
+    made = made or (plan_last(problem) if is_last(problem) else plan_gather(problem))
+    if (fill := fill_unreached(volume(problem))) is not None:
+        made.run = _then(made.run, fill)
+    return made
+
+
+def _then(run: Callable[..., None], fill: Callable[[Any], None]) -> Callable[..., None]:
+    def run_and_fill(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        run(inputs, outputs, workspace, stream)
+        fill(outputs[0])
+
+    return run_and_fill
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from numbadnn.problem import ITEMSIZE, Policy, Spec
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 
 def _computed(problem: ConvProblem) -> Any:
@@ -164,7 +164,7 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
         with np.errstate(all="ignore"):  # what is not finite is a result, whatever the caller has NumPy do about it
             compute(problem, views["x"], views["w"], views["y"])
 
-    return Executable(run, facts={"toeplitz_bytes": toeplitz_bytes(problem)})
+    return Executable(run, facts={"toeplitz_bytes": toeplitz_bytes(problem)}, summation=SEQUENCE)
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from numba import njit, prange
 
 from numbadnn.cpu.conv.gemm import pack, segments
-from numbadnn.cpu.conv.micro import KC, MR, NV, listed_kernel, transpose
+from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, carried_tile, carry_tile, listed_kernel, transpose
 from numbadnn.cpu.lang.elements import accsize, itemsize, load1, peek, store1
 from numbadnn.cpu.lang.vector import lanes, load, load_acc, prefetch_line, scale, scale_add, store, store_acc, zeros
 
@@ -212,7 +212,7 @@ def _part(
     a_block = small + vl * KC * acc
     pixels, y_count, count = count[:KC], count[KC : KC + stretch], count[KC + stretch :]
     y_table, table = table[: 2 * geo.limit * stretch], table[2 * geo.limit * stretch :]
-    channels = geo.M // geo.T
+    channels, room = geo.M // geo.T, carry_room(geo, like)
     for j in range(j0, j1, KC):
         end = min(j + KC, j1)
         for v in range(stretch):
@@ -283,6 +283,9 @@ def _part(
                         for k in range(0, end - j, 64 // acc):
                             prefetch_line(later + pixels[k], 0, like)
                 for column in range(column0, column1):
+                    tile, number = tiles + (panel * columns + column) * MR * NR * acc, (j - j0) // KC
+                    if number > 0 and number % BLOCKS == 0:
+                        carry_tile(tile, room, MR * NR, number, like)
                     listed_kernel(
                         source,
                         rows.ctypes.data + panel * MR * 8,
@@ -290,14 +293,23 @@ def _part(
                         b_block + (column - column0) * KC * NR * acc,
                         places,
                         end - j,
-                        tiles + (panel * columns + column) * MR * NR * acc,
-                        j - j0,
+                        tile,
+                        number % BLOCKS,
                         like,
                     )
+                    if end == j1 and number >= BLOCKS:
+                        carried_tile(tile, room, MR * NR, like)
             if geo.splits == 1 and end == j1:  # while the tiles are in the caches
                 m0, m1 = mc * MR, min(mc_end * MR, geo.M)
                 for k in range(column0 * NR, min(column1 * NR, geo.K), vl):
                     finish_vector(w, like, geo, w_offsets, tiles, small, g, k, m0, m1, alpha, beta)
+
+
+@njit(nogil=True)
+def carry_room(geo, like):
+    """Bytes from a tile to what has been carried of it: all tiles of all parts."""
+    NR = NV * lanes(like)
+    return geo.splits * geo.G * ((geo.M + MR - 1) // MR) * ((geo.K + NR - 1) // NR) * MR * NR * accsize(like)
 
 
 def product(

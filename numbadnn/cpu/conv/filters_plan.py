@@ -81,9 +81,9 @@ def parts_of(problem: ConvProblem, vl: int) -> tuple[Any, int]:
 
 
 def plan_filters(problem: ConvProblem) -> Executable:
-    """The gradient with respect to the weights by ``filters.py``."""
+    """The gradient with respect to the weights by ``_filters.py``."""
     from numbadnn.cpu.conv import filters as _filters
-    from numbadnn.cpu.conv.micro import KC, MR, NV
+    from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, SUMS
     from numbadnn.cpu.lang.vector import VECTOR_BYTES
 
     like = np.empty(1, STORED[problem.x.dtype])
@@ -118,14 +118,17 @@ def plan_filters(problem: ConvProblem) -> Executable:
     counts, table = lists + KC, lists * 2 * geo.limit
     block = min(Cg, (_filters.MC_PANELS * MR - 2) // T + 2) * len(taps) * geo.plane
 
+    # of long sums there are three: the tiles, what they carry and what that loses
+    room = geo.splits * tile_elements * acc * (3 if geo.split > BLOCKS * KC else 1)
+
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(flops)
         wide, high = split_of(columns, panels, G * splits, threads, 512 // (NV * 16), 2.0, 0.25)
         work = ((wide * NV + 1) * vl * KC + block) * acc
-        memory = scratch(splits * tile_elements * acc + threads * (work + (counts + table) * 8))
+        memory = scratch(room + threads * (work + (counts + table) * 8))
         tiles = address(memory)
-        base = tiles + splits * tile_elements * acc
-        rest = memory[splits * tile_elements * acc + threads * work :].view(np.int64)
+        base = tiles + room
+        rest = memory[room + threads * work :].view(np.int64)
         count = rest[: threads * counts].reshape(threads, counts)
         tables = rest[threads * counts : threads * (counts + table)].reshape(threads, table)
         product(
@@ -151,4 +154,5 @@ def plan_filters(problem: ConvProblem) -> Executable:
         if splits > 1:
             finish(threads, address(outputs[0]), like, geo, w_offsets, tiles, base, work, alpha, beta)
 
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "filters", "tile": f"{MR}x{NV * vl}x{KC}"})
+    facts = {"kernel": "filters", "tile": f"{MR}x{NV * vl}x{KC}"}
+    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=SUMS)

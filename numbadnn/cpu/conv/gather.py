@@ -22,7 +22,7 @@ from numba import njit, prange
 
 from numbadnn.cpu.conv.gather_pack import pack_rows
 from numbadnn.cpu.conv.gemm import pack, segments, unpack
-from numbadnn.cpu.conv.micro import KC, MR, NV, ROW, microkernel, narrow_kernel
+from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, ROW, carried_tile, carry_tile, microkernel, narrow_kernel
 from numbadnn.cpu.conv.outside import finite, sum_inside
 from numbadnn.cpu.lang.elements import accsize, itemsize
 from numbadnn.cpu.lang.vector import lanes, store_acc, zeros
@@ -172,6 +172,7 @@ def _stretch(
     # a column of panels of B at a time, which stays in the first-level cache, where a row of panels of A stays in the second
     by_column = geo.plane == 0 and tap_count > 1 and panel1 - panel0 <= MC_PANELS
     together = 1 if by_column else columns
+    laid_first, laid_end = -1, -1
     for kb in range(max(blocks, 1)):
         k0 = kb * KC
         depth = min(KC, k_count - k0)
@@ -184,24 +185,28 @@ def _stretch(
             where, b_first, b_step = places + (k_first + k0) * 8, b_block - first * geo.plane * acc, NR * acc
         all_a = packed + (phase[9] + (g * blocks + kb) * panels * MR * ROW) * acc
         for column0 in range(0, columns, together):
-            pack(
-                b_block,
-                row_step,
-                group,
-                group_step,
-                source,
-                geo.src_c,
-                tap_count,
-                first,
-                end,
-                NV if by_column else laid,
-                laid,
-                count[column0 * NV :],
-                table[2 * column0 * NV * limit :],
-                limit,
-                src_step,
-                like,
-            )
+            if (
+                not geo.plane or first != laid_first or end != laid_end
+            ):  # a channel of many taps has planes for several blocks
+                laid_first, laid_end = first, end
+                pack(
+                    b_block,
+                    row_step,
+                    group,
+                    group_step,
+                    source,
+                    geo.src_c,
+                    tap_count,
+                    first,
+                    end,
+                    NV if by_column else laid,
+                    laid,
+                    count[column0 * NV :],
+                    table[2 * column0 * NV * limit :],
+                    limit,
+                    src_step,
+                    like,
+                )
             for mc in range(panel0, panel1, MC_PANELS):
                 a_block, a_step, a_where = all_a + mc * MR * ROW * acc, ROW * acc, a_places
                 if geo.in_place:
@@ -230,13 +235,18 @@ def _stretch(
                         tile = tiles
                         if blocks > 1:
                             tile += ((panel - panel0) * columns + column) * tile_size
+                        room = (panel1 - panel0) * columns * tile_size
+                        if kb > 0 and kb % BLOCKS == 0:
+                            carry_tile(tile, room, MR * NR, kb, like)
                         if depth > 0 and narrow:
-                            narrow_kernel(a, a_step, a_where, b, where, depth, tile, kb, like)
+                            narrow_kernel(a, a_step, a_where, b, where, depth, tile, kb % BLOCKS, like)
                         elif depth > 0:
-                            microkernel(a, a_step, a_where, b, where, depth, tile, kb, like)
+                            microkernel(a, a_step, a_where, b, where, depth, tile, kb % BLOCKS, like)
                         else:
                             for v in range(MR * NV):
                                 store_acc(tile + v * vl * acc, zeros(like), like)
+                        if last and blocks > BLOCKS:
+                            carried_tile(tile, room, MR * NR, like)
                         a_rows = min(MR, M - panel * MR)
                         if last and geo.outside and not finite(tile, a_rows, like):
                             first_tap = k_first // (k_count // terms)

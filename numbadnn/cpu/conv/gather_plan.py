@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 from typing import Any
 
 import numpy as np
 
-from numbadnn.cpu.conv.terms import Terms, flattened, named, scalars, split_of, tap_list, volume
+from numbadnn.cpu.conv.terms import Terms, flattened, named, phases_of, scalars, split_of, tap_list, volume
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
@@ -59,13 +60,14 @@ def gather_terms(problem: ConvProblem, block: tuple[int, int], rows: int, planes
     if forward:
         terms.add_phase(tuple(out), 0, taps, C, w_c, G * -(-M // rows), block)
         return geo, terms
-    outside = False
-    for first in itertools.product(*(range(min(s, n)) for s, n in zip(apart, image, strict=True))):
+    outside, of_phase = False, collections.defaultdict(list)
+    for *places, offset in taps:
+        of_phase[tuple(place % s for place, s in zip(places, apart, strict=True))].append((*places, offset))
+    for first in itertools.product(*phases_of(problem)):
         here = []
-        for *places, offset in taps:
-            behind = [(a - place) for a, place in zip(first, places, strict=True)]
-            if not any(d % s for d, s in zip(behind, apart, strict=True)):
-                here.append((*(d // s for d, s in zip(behind, apart, strict=True)), offset))
+        for *places, offset in of_phase.get(first, ()):
+            behind = zip(first, places, apart, strict=True)
+            here.append((*((a - place) // s for a, place, s in behind), offset))
         grid = tuple(-(-(n - a) // s) for n, a, s in zip(image, first, apart, strict=True))
         at = sum(a * between for a, between in zip(first, out_steps, strict=True))
         terms.add_phase(grid, at, here, C, w_c, G * -(-M // rows), block)
@@ -81,10 +83,10 @@ PLANES_WIDE = 32
 
 
 def plan_gather(problem: ConvProblem) -> Executable:
-    """Forward, or the gradient with respect to the inputs, by ``gather.py``."""
+    """Forward, or the gradient with respect to the inputs, by ``_gather.py``."""
     from numbadnn.cpu.conv import gather as _gather
     from numbadnn.cpu.conv import gather_pack as _gather_pack
-    from numbadnn.cpu.conv.micro import KC, MR, NV, ROW
+    from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, ROW, SUMS
     from numbadnn.cpu.lang.vector import VECTOR_BYTES
 
     like = np.empty(1, STORED[problem.x.dtype])
@@ -132,7 +134,7 @@ def plan_gather(problem: ConvProblem) -> Executable:
         """Columns and rows of tiles of a job; bytes that a thread works in, and its counts of runs."""
         wide, high = split_of(columns, panels, jobs, threads, widest)
         stretch = wide * NV
-        tiles = high * wide if deepest > KC else 1
+        tiles = high * wide * (3 if deepest > BLOCKS * KC else 1) if deepest > KC else 1
         block = geo.block or _gather.COLUMN * stretch * vl
         work = (block + (_gather.MC_PANELS + 3) * MR * ROW + max(tiles * MR * NV, vl) * vl) * acc
         return wide, high, work, (most_taps + 1) * (stretch + -(-reach // vl))
@@ -175,4 +177,5 @@ def plan_gather(problem: ConvProblem) -> Executable:
         )
 
     _pack_filters, _gather_run = kernel_of(_gather_pack.pack_filters), kernel_of(_gather.gather)
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "gather", "tile": f"{MR}x{NV * vl}x{KC}"})
+    facts = {"kernel": "gather", "tile": f"{MR}x{NV * vl}x{KC}"}
+    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=SUMS)

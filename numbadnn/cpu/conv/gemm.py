@@ -120,8 +120,9 @@ def pack(
                 column += group_step * accsize(like)
         return
     for v0 in range(0, vectors, group):
-        for t in range(T):
-            c0, c1 = (k0 - t + T - 1) // T, (k1 - t + T - 1) // T
+        for k in range(k0, min(k0 + T, k1)):
+            c0, t = divmod(k, T)
+            c1 = (k1 - t + T - 1) // T
             for v in range(v0, min(v0 + group, vectors)):
                 row = t * lists + v
                 out = target + (

@@ -8,19 +8,24 @@ registers while A is broadcast and B streams from the first-level cache. It reac
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from numbadnn.cpu.lang.elements import I32, I64, X86_512, at, broadcast, known, splat
-from numbadnn.cpu.lang.vector import vec_of
+from numbadnn.cpu.lang.elements import I32, I64, X86_512, accsize, at, broadcast, known, splat
+from numbadnn.cpu.lang.vector import carry, lanes, load_acc, made_good, store_acc, vec_of, zeros
+from numbadnn.registry import Summation
 
 #: rows and vectors of the register tile: MR*NV accumulators, NV vectors of B and one broadcast must fit the registers
 MR, NV = (8, 2) if X86_512 else (6, 2)
 #: longest run of the contraction in one micro-kernel call: a KC x NR panel of B stays in the first-level cache
 KC = 256
+#: how sums of products are added
+SUMS = Summation((KC, 64), "compensated")
 #: accumulators between packed rows of A: more than KC, so that rows do not all start in one set of the cache
 ROW = KC + 16
+#: so many blocks of KC are added to a tile one after the other; a longer sum carries their sums (``carry_tile``)
+BLOCKS = 64
 
 
 @intrinsic
@@ -102,6 +107,30 @@ def _kernel(width: int, listed: bool):  # type: ignore[no-untyped-def]
             return types.void(*[types.int64] * 8, like), codegen
 
     return intrinsic(microkernel)
+
+
+@njit(nogil=True)
+def carry_tile(tile, room, n, number, like):
+    """Add a tile's n accumulators to those that lie ``room`` bytes further, and what that loses to those as far again.
+
+    ``number``: of the block of KC that is next; the first time they are put there.
+    """
+    for here in range(tile, tile + n * accsize(like), lanes(like) * accsize(like)):
+        part = load_acc(here, like)
+        if number == BLOCKS:
+            total, low = part, zeros(like)
+        else:
+            total, low = carry(load_acc(here + room, like), load_acc(here + 2 * room, like), part)
+        store_acc(here + room, total, like)
+        store_acc(here + 2 * room, low, like)
+
+
+@njit(nogil=True)
+def carried_tile(tile, room, n, like):
+    """Make a tile the sum of what has been carried and of what it holds."""
+    for here in range(tile, tile + n * accsize(like), lanes(like) * accsize(like)):
+        total, low = carry(load_acc(here + room, like), load_acc(here + 2 * room, like), load_acc(here, like))
+        store_acc(here, made_good(total, low), like)
 
 
 #: (a, rows, columns, b, places, depth, tile, add, like):

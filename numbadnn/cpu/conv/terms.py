@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -39,8 +39,9 @@ def planes_of(grid: tuple[int, ...], step: tuple[int, ...], taps: Sequence[tuple
         (down, row), (right, column) = divmod(r - top, step[1]), divmod(s - left, step[2])
         found.append(((t, top + row, left + column), down, right))
     planes = list(dict.fromkeys(plane for plane, _, _ in found))
+    number = {plane: i for i, plane in enumerate(planes)}
     pitch = Q + max((right for *_, right in found), default=0)
-    terms = [(planes.index(plane), down * pitch + right) for plane, down, right in found]
+    terms = [(number[plane], down * pitch + right) for plane, down, right in found]
     rows = P + max((down for _, down, _ in found), default=0)
     return Planes(planes, terms, rows, pitch, max((shift for _, shift in terms), default=0))
 
@@ -175,6 +176,55 @@ def tap_list(problem: ConvProblem) -> list[tuple[int, ...]]:
         for n, dilation, (low, _), stride in axes
     ]
     return [(*(at for at, _ in tap), sum(offset for _, offset in tap)) for tap in itertools.product(*places)]
+
+
+#: more phases than these are not all computed by the kernels: where no tap reaches, ``fill_unreached`` does
+MANY_PHASES = 64
+
+
+def phases_of(problem: ConvProblem) -> list[list[int]]:
+    """Of the gradient with respect to the inputs: for each axis, the places modulo the stride whose pixels are computed.
+
+    These are all, or where that makes many phases, those that a tap reaches; at least one.
+    """
+    axes = list(zip(problem.x.shape[-problem.axes :], problem.stride, strict=True))
+    if math.prod(min(s, n) for n, s in axes) <= MANY_PHASES:
+        return [list(range(min(s, n))) for n, s in axes]
+    found = []
+    for (n, s), taps, dilation, (low, _) in zip(axes, problem.taps, problem.dilation, problem.padding, strict=True):
+        reached = {(i * dilation - low) % s for i in range(taps)}  # flipped or not
+        found.append(sorted(a for a in reached if a < n) or [0])
+    return found
+
+
+def fill_unreached(problem: ConvProblem) -> Callable[[Any], None] | None:
+    """A function that sets what the kernels leave of the gradient with respect to the inputs; None where that is nothing.
+
+    No tap reaches such a pixel: it is alpha * 0 + beta * out.
+    """
+    if problem.direction != "grad_inputs":
+        return None
+    reached, axes = phases_of(problem), range(problem.axes)
+    extents = problem.x.shape[-problem.axes :]
+    inside = [np.isin(np.arange(n) % s, at) for n, s, at in zip(extents, problem.stride, reached, strict=True)]
+    if all(where.all() for where in inside):
+        return None
+    places = []  # each pixel once: the first of its axes on which nothing is reached
+    for axis in axes:
+        masks = [inside[a] if a < axis else ~inside[a] if a == axis else np.ones(extents[a], bool) for a in axes]
+        places.append(tuple(np.flatnonzero(mask) for mask in masks))
+    spec, (alpha, beta) = problem.x, scalars(problem)
+
+    def fill(out: Any) -> None:
+        array = np.lib.stride_tricks.as_strided(out, spec.shape, [s * out.itemsize for s in spec.strides])
+        for image in np.ndindex(*spec.shape[:2]):
+            for at in places:
+                where = (*image, *np.ix_(*at))
+                with np.errstate(all="ignore"):
+                    nothing = alpha * alpha.dtype.type(0)
+                    array[where] = nothing + beta * array[where].astype(alpha.dtype) if beta else nothing
+
+    return fill
 
 
 def flattened(problem: ConvProblem) -> ConvProblem:

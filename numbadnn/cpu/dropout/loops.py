@@ -33,6 +33,12 @@ def _philox(counter, k0, k1):  # type: ignore[no-untyped-def]
     return c0, c1, c2, c3
 
 
+@njit(nogil=True, error_model="numpy", inline="always")
+def _counter(number):  # type: ignore[no-untyped-def]
+    """The counter of an element; its number, with an offset of up to 2**63, is one of 64 bits without a sign."""
+    return np.uint64(number) >> np.uint64(2)
+
+
 @njit(nogil=True, error_model="numpy")
 def philox_words(words, blocks, first, seed):  # type: ignore[no-untyped-def]
     """words[4 * b : 4 * b + 4] = Philox4x32-10 of the counter first + b under the key seed, for b < blocks."""
@@ -54,7 +60,7 @@ def drop(
             n = min(CHUNK, length - i)
             number = offset + run * length + i
             skip = number & 3
-            philox_words(words, (skip + n + 3) >> 2, number >> 2, seed)
+            philox_words(words, (skip + n + 3) >> 2, _counter(number), seed)
             fetch(t, n, source, offset_of(run, shape, strides[0]) + i * steps[0], steps[0], codes[0])
             for j in range(n):
                 t[j] = t[j] * scale if np.int64(words[skip + j]) >= threshold else 0.0
@@ -67,7 +73,7 @@ def _words_across(words, blocks, number, pitch, width, seed):  # type: ignore[no
     low_key, high_key = np.uint64(seed) & _LOW, np.uint64(seed) >> _32
     for b in range(blocks):
         for k in range(width):
-            c0, c1, c2, c3 = _philox(np.uint64((number + k * pitch) >> 2) + np.uint64(b), low_key, high_key)
+            c0, c1, c2, c3 = _philox(_counter(number + k * pitch) + np.uint64(b), low_key, high_key)
             words[4 * b, k], words[4 * b + 1, k], words[4 * b + 2, k], words[4 * b + 3, k] = c0, c1, c2, c3
 
 

@@ -50,11 +50,14 @@ def widen(b, value, dtype):  # type: ignore[no-untyped-def]
     bits = b.zext(value, wide)
     if dtype == types.int16:
         return b.bitcast(b.shl(bits, splat(wide, 16)), real)
-    # float16: move exponent and mantissa into place, rebias by an exact multiplication (subnormals become normal)
+    # float16: move exponent and mantissa into place and rebias. A subnormal is converted as the integer that it is: in
+    # place it would be a subnormal of float32, which is 0 on a thread that flushes such
     magnitude = b.and_(bits, splat(wide, 0x7FFF))
-    scaled = b.fmul(b.bitcast(b.shl(magnitude, splat(wide, 13)), real), splat(real, 2.0**112))
+    normal = b.add(b.shl(magnitude, splat(wide, 13)), splat(wide, (127 - 15) << 23))
+    small = b.fmul(b.sitofp(magnitude, real), splat(real, 2.0**-24))
+    out = b.select(b.icmp_unsigned("<", magnitude, splat(wide, 0x400)), b.bitcast(small, wide), normal)
     special = b.icmp_unsigned(">=", magnitude, splat(wide, 0x7C00))
-    out = b.or_(b.bitcast(scaled, wide), b.select(special, splat(wide, 0x7F800000), splat(wide, 0)))
+    out = b.or_(out, b.select(special, splat(wide, 0x7F800000), splat(wide, 0)))
     sign = b.shl(b.and_(bits, splat(wide, 0x8000)), splat(wide, 16))
     return b.bitcast(b.or_(out, sign), real)
 

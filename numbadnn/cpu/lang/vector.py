@@ -10,7 +10,7 @@ imports Numba: only plans do it.
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
@@ -296,6 +296,49 @@ def scale(typingctx, alpha, value):  # type: ignore[no-untyped-def]
 
     if isinstance(value, Vec):
         return value(value.dtype, value), codegen
+
+
+@intrinsic
+def add(typingctx, x, y):  # type: ignore[no-untyped-def]
+    """x + y for vectors or numbers."""
+    if isinstance(x, Vec | types.Float) and x == y:
+        return x(x, y), lambda cx, b, sig, args: b.fadd(*args)
+
+
+@intrinsic
+def lost(typingctx, x, y, total):  # type: ignore[no-untyped-def]
+    """What ``total``, x + y rounded, lacks of the exact sum: exactly that (Knuth's TwoSum); NaN where it is not finite."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        x, y, total = args
+        other = b.fsub(total, x)
+        return b.fadd(b.fsub(x, b.fsub(total, other)), b.fsub(y, other))
+
+    if isinstance(x, Vec | types.Float) and x == y == total:
+        return x(x, x, x), codegen
+
+
+@intrinsic
+def made_good(typingctx, total, low):  # type: ignore[no-untyped-def]
+    """total + low, what it lost; a total that was infinite on the way lost nothing that is a number, and stays as it is."""
+
+    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+        total, low = args
+        return b.select(b.fcmp_ordered("ord", low, low), b.fadd(total, low), total)
+
+    if isinstance(total, Vec | types.Float) and total == low:
+        return total(total, low), codegen
+
+
+@njit(nogil=True, inline="always")
+def carry(total, low, part):
+    """The total and what it lost, of vectors or numbers, once ``part`` is added: any number of parts is off by two roundings."""
+    new = add(total, part)
+    return new, add(low, lost(total, part, new))
+
+
+#: a sum of more terms is added in chains of so many, whose sums are added with what each addition loses (``lost``)
+CHAIN = 128
 
 
 @intrinsic

@@ -18,7 +18,7 @@ from numbadnn.cpu.lang.axes import Axis, lists, merged, reach
 from numbadnn.cpu.lang.parallel import STORED, address, begins_line, kernel_of, past_caches, scratch, thread_count
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import COMPENSATED, Executable, Impl, Summation, register
 
 #: pieces that all channels are reduced in together, at least
 PIECES = 64
@@ -195,7 +195,9 @@ def plan(problem: NormProblem, policy: Policy, config: Any = None) -> Executable
     double = any(s.dtype == "float64" for s in (*problem.inputs, *problem.outputs))
     run = build(problem, [_Steps(problem, way, wide) for wide in sorted({double, True})], way)
     facts = {"kernel": "columns" if way.columns else "rows", "pieces": way.parts}
-    return Executable(run, determinism="gpu_to_gpu", facts=facts)
+    # lines of 64 rows or lanes, whose sums are added in float64
+    summation = Summation((64,), "sequence") if double else COMPENSATED
+    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=summation)
 
 
 def supports(problem: NormProblem, policy: Policy) -> str:

@@ -90,7 +90,10 @@ def train(known, found, codes, shape, strides, pieces, epsilon, factor, table, l
             more, delta = pieces[part, 0, c], pieces[part, 1, c] - mean
             fresh = count + more
             around += pieces[part, 2, c] + delta * delta * (count * more / fresh)
-            mean, count = mean + delta * (more / fresh), fresh
+            joined = mean + delta * (more / fresh)
+            if not abs(joined) < math.inf:  # a mean that is infinite: delta has its sign, or is NaN
+                joined = mean * (count / fresh) + pieces[part, 1, c] * (more / fresh)
+            mean, count = joined, fresh
         table[0, c], table[3, c] = mean, around / count
         if like.itemsize == 4 and not ((epsilon >= SMALL or around >= SMALL * count) and around < math.inf):
             lost[0] = 1

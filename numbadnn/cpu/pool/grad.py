@@ -17,8 +17,14 @@ from numba import njit
 
 from numbadnn.cpu.lang.elements import accsize, itemsize
 from numbadnn.cpu.lang.typed import inner
-from numbadnn.cpu.lang.vector import element, load_acc, zeros
-from numbadnn.cpu.pool.lines import add, fill_line, lowest, set_word, where_number, word
+from numbadnn.cpu.lang.vector import CHAIN, add, carry, element, load_acc, made_good, zeros
+from numbadnn.cpu.pool.lines import (
+    fill_line,
+    lowest,
+    set_word,
+    where_number,
+    word,
+)
 from numbadnn.cpu.pool.loops import geometry, steps
 
 #: rows of the image that are taken apart before maxima are looked for in them
@@ -118,7 +124,7 @@ def thread_of(windows, elements):
 
 
 @njit(nogil=True, inline="always")
-def total_of(terms, count, offset, half, largest, like):
+def _chain_of(terms, count, offset, half, largest, like):
     """The sum of ``count`` shares at addresses ``terms``, ``offset`` bytes on.
 
     Shares lie half a slot after the numbers; of maxima only those count whose number is asked for.
@@ -133,3 +139,21 @@ def total_of(terms, count, offset, half, largest, like):
         for t in range(count):
             total = add(total, load_acc(word(terms, 2 * t) + half + offset, like))
     return total
+
+
+@inner
+def _long_total_of(terms, count, offset, half, largest, like):
+    """As ``_chain_of``, of more terms than a chain has."""
+    total, missing = zeros(like), zeros(like)
+    for first in range(0, count, CHAIN):
+        part = _chain_of(terms + 16 * first, min(CHAIN, count - first), offset, half, largest, like)
+        total, missing = carry(total, missing, part)
+    return made_good(total, missing)
+
+
+@njit(nogil=True, inline="always")
+def total_of(terms, count, offset, half, largest, like):
+    """As ``_chain_of``, of any number of terms."""
+    if count > CHAIN:
+        return _long_total_of(terms, count, offset, half, largest, like)
+    return _chain_of(terms, count, offset, half, largest, like)

@@ -68,7 +68,6 @@ def _shuffle(index: Callable[[int, int], int]) -> Any:
 
 #: max(value, most), NaN where either is: of equals and of NaNs the second operand, as ``number_of_larger`` numbers them
 larger = _of_two(lambda b, value, most: b.select(_better(b, value, most), value, most))
-add = _of_two(lambda b, x, y: b.fadd(x, y))
 divide = _of_two(lambda b, x, y: b.fdiv(x, y))
 #: x0 x2 x4 ... y0 y2 ..., x1 x3 ... y1 y3 ..., and back: x0 y0 x1 y1 ..., its second half
 evens, odds = _shuffle(lambda i, n: 2 * i), _shuffle(lambda i, n: 2 * i + 1)

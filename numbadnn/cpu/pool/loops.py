@@ -18,8 +18,30 @@ from numba import njit, prange
 from numbadnn.cpu.lang.elements import accsize, itemsize, peek
 from numbadnn.cpu.lang.past import put, settle
 from numbadnn.cpu.lang.typed import cut, inner
-from numbadnn.cpu.lang.vector import element, fill, four_of, lanes, load, load_acc, store_acc, zeros
-from numbadnn.cpu.pool.lines import add, divide, divide_line, fill_line, flush, larger, lowest, split, word
+from numbadnn.cpu.lang.vector import (
+    CHAIN,
+    add,
+    carry,
+    element,
+    fill,
+    four_of,
+    lanes,
+    load,
+    load_acc,
+    made_good,
+    store_acc,
+    zeros,
+)
+from numbadnn.cpu.pool.lines import (
+    divide,
+    divide_line,
+    fill_line,
+    flush,
+    larger,
+    lowest,
+    split,
+    word,
+)
 
 
 class Geometry(NamedTuple):
@@ -92,13 +114,40 @@ def _join(best, lines, columns, kw, n, start, largest, like):
 
 
 @inner
+def _join_long(best, low, lines, columns, kw, n, start, like):
+    """As ``_join`` for a sum of many terms; ``low``: what the additions have lost."""
+    size = accsize(like)
+    for i in range(0, n, lanes(like)):
+        total, missing = zeros(like), zeros(like)
+        if not start:
+            total, missing = load_acc(best + i * size, like), load_acc(low + i * size, like)
+        for first in range(0, kw, CHAIN):
+            part = zeros(like)
+            for k in range(first, min(first + CHAIN, kw)):
+                part = add(part, load_acc(lines + (word(columns, k) + i) * size, like))
+            total, missing = carry(total, missing, part)
+        store_acc(best + i * size, total, like)
+        store_acc(low + i * size, missing, like)
+
+
+@inner
+def _make_good(best, low, n, like):
+    """Add to n sums what they lost."""
+    for i in range(0, n, lanes(like)):
+        at = i * accsize(like)
+        store_acc(best + at, made_good(load_acc(best + at, like), load_acc(low + at, like)), like)
+
+
+@inner
 def _rows_of_thread(
     tid, threads, x, y, dtype, kind, channels, count, shape, strides, columns, spans, gap, memory, held
 ):
     like = element(dtype)
     geo, xs, ys = geometry(shape), steps(strides[0]), steps(strides[1])
     best = memory + tid * held
-    lines, size, front = best + gap * accsize(like), itemsize(like), (geo.pw + geo.sw - 1) // geo.sw * accsize(like)
+    low = best + gap * accsize(like)
+    lines, size, front = low + gap * accsize(like), itemsize(like), (geo.pw + geo.sw - 1) // geo.sw * accsize(like)
+    long = kind != 0 and geo.kd * geo.kh * geo.kw > CHAIN
     fill_line(lines, min(geo.kw, geo.sw) * gap, lowest(kind == 0, like), like)
     for job in range(count * tid // threads, count * (tid + 1) // threads):
         p, o, c, n = (
@@ -114,7 +163,13 @@ def _rows_of_thread(
             for h in range(h0, h1):
                 row = base + (d * xs.d + h * xs.h) * size
                 split(lines + front, gap, min(geo.kw, geo.sw), geo.W, geo.sw, geo.pw, row, xs.w, like)
-                _join(best, lines, columns, geo.kw, geo.Q, (d == d0) & (h == h0), kind == 0, like)
+                start = (d == d0) & (h == h0)
+                if long:
+                    _join_long(best, low, lines, columns, geo.kw, geo.Q, start, like)
+                else:
+                    _join(best, lines, columns, geo.kw, geo.Q, start, kind == 0, like)
+        if long:
+            _make_good(best, low, geo.Q, like)
         if kind >= 2:
             divide_line(best, geo.Q, spans, rows_counted(kind, geo, (d1 - d0) * (h1 - h0)), like)
         flush(best, geo.Q, y + (n * ys.n + c * ys.c + o * ys.d + p * ys.h) * size, ys.w, like)
@@ -129,9 +184,27 @@ def rows(x, y, like, kind, channels, count, shape, strides, columns, spans, gap,
 
 
 @inner
+def _sum_long(cell, xs, deep, tall, wide, mask, like):
+    """The sum of a window of many elements, for a vector of channels: a chain along each row."""
+    size, total, missing = itemsize(like), zeros(like), zeros(like)
+    for d in range(deep):
+        for h in range(tall):
+            at = cell + (d * xs.d + h * xs.h) * size
+            for first in range(0, wide, CHAIN):
+                part = zeros(like)
+                for _ in range(first, min(first + CHAIN, wide)):
+                    part = add(part, load(at, 0, mask, zeros(like), like))
+                    at += xs.w * size
+                total, missing = carry(total, missing, part)
+    return made_good(total, missing)
+
+
+@inner
 def _reduce(cell, xs, deep, tall, wide, mask, largest, like):
     """A window of deep x tall x wide elements from address ``cell`` on, for a vector of channels."""
     size, total = itemsize(like), lowest(largest, like)
+    if not largest and deep * tall * wide > CHAIN:
+        return _sum_long(cell, xs, deep, tall, wide, mask, like)
     for d in range(deep):
         for h in range(tall):
             at = cell + (d * xs.d + h * xs.h) * size

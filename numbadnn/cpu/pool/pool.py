@@ -19,7 +19,7 @@ from numbadnn.cpu.lang.parallel import (
 )
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.pool import PoolProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import COMPENSATED, Executable, Impl, register
 
 KINDS = {"max": 0, "max_deterministic": 0, "sum": 1, "average_inc_pad": 2, "average_exc_pad": 3}
 #: bytes of the rows of windows that a gradient keeps at once, which stay in the second-level cache
@@ -89,7 +89,7 @@ class _Geometry:
 def plan(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
     """Either operation, by one of the kernels of ``loops.py`` and ``_pool_grad_*.py``."""
     run, facts = (_plan_pool if problem.op == "pool" else _plan_grad)(problem)
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": facts})
+    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": facts}, summation=COMPENSATED)
 
 
 def _plan_pool(problem: PoolProblem) -> tuple[Any, str]:
@@ -107,7 +107,7 @@ def _plan_pool(problem: PoolProblem) -> tuple[Any, str]:
             cells(thread_count(work), x, y, g.like, g.kind, c, count, g.all, strides, spans, past and begins_line(y))
 
         return run_cells, "cells"
-    rows, held = kernel_of(_pool.rows), (1 + g.lines) * g.gap * g.acc.itemsize
+    rows, held = kernel_of(_pool.rows), (2 + g.lines) * g.gap * g.acc.itemsize
 
     def run_rows(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(work)

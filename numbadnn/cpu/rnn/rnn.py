@@ -16,7 +16,7 @@ from numbadnn.cpu.lang.parallel import Kernel, kernel_of
 from numbadnn.problem import Policy
 from numbadnn.problems.rnn import RnnProblem
 from numbadnn.problems.rnn_network import KEPT
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 NAME = "cpu.rnn"
 #: of a gate kernel. Between two products Numba's threads and those of BLAS would wait for each other, each actively: a
@@ -266,7 +266,7 @@ def plan(problem: RnnProblem, policy: Policy, config: Any = None) -> Executable:
         with np.errstate(all="ignore"):  # what is not finite is a result, whatever the caller has NumPy do about it
             compute(inputs, outputs)
 
-    return Executable(run, facts={"accumulator": str(acc)})
+    return Executable(run, facts={"accumulator": str(acc)}, summation=SEQUENCE)
 
 
 def _kept_size(problem: RnnProblem) -> int:

@@ -13,6 +13,7 @@ from numbadnn.cpu.lang.blocks import adder, applier
 from numbadnn.cpu.lang.lines import line_dot, view
 from numbadnn.cpu.lang.past import settle
 from numbadnn.cpu.lang.typed import inner, offset_of
+from numbadnn.cpu.lang.vector import carry, made_good
 
 #: terms of a column that are summed before they join the total
 BLOCK = 64
@@ -52,7 +53,8 @@ def columns(  # type: ignore[no-untyped-def]
     """``count`` x ``width`` sums over ``length`` indices of the axes red_shape, ``wide`` neighbours together."""
     strips = (width + wide - 1) // wide
     for tid in prange(threads):
-        part, total = view(lines, 2 * tid * wide, wide, like), view(lines, (2 * tid + 1) * wide, wide, like)
+        part, total = view(lines, 3 * tid * wide, wide, like), view(lines, (3 * tid + 1) * wide, wide, like)
+        low = view(lines, (3 * tid + 2) * wide, wide, like)
         for job in range(count * strips * tid // threads, count * strips * (tid + 1) // threads):
             o, j = job // strips, job % strips * wide
             starts = (
@@ -62,15 +64,17 @@ def columns(  # type: ignore[no-untyped-def]
             )
             n = min(wide, width - j)
             for e in range(n):
-                part[e], total[e] = 0.0, 0.0
+                part[e], total[e], low[e] = 0.0, 0.0, 0.0
             for i in range(length):
                 t = _at(dy, i, red_shape, red[0], starts[0], stored)
                 u = _at(y, i, red_shape, red[1], starts[1], stored)
                 _add_products(u, t, (), (part,), n, stored)
                 if i % BLOCK == BLOCK - 1 or i == length - 1:
                     for e in range(n):
-                        total[e] += part[e]
+                        total[e], low[e] = carry(total[e], low[e], part[e])
                         part[e] = 0.0
+            for e in range(n):
+                total[e] = made_good(total[e], low[e])
             for i in range(length):
                 t = _at(dy, i, red_shape, red[0], starts[0], stored)
                 u = _at(y, i, red_shape, red[1], starts[1], stored)

@@ -31,6 +31,7 @@ from numbadnn.cpu.lang.lines import (
 )
 from numbadnn.cpu.lang.past import settle
 from numbadnn.cpu.lang.typed import fetch, flush, inner, offset_of
+from numbadnn.cpu.lang.vector import carry, made_good
 
 #: terms of a column that are summed before they join the total
 BLOCK = 64
@@ -93,7 +94,7 @@ def _long_row(a, b, out, code, kind, length, steps, starts, red_shape, red, chun
     m, total, lost = t.dtype.type(-np.inf), 0.0, 0.0
     for phase in range(0 if kind < 2 else 1, 3):
         if phase == 2:
-            total += lost
+            total = made_good(total, lost)
         for o in range(outer):
             at_a = starts[0] + offset_of(o, red_shape, red[0])
             at_b = starts[1] + offset_of(o, red_shape, red[1])
@@ -109,9 +110,7 @@ def _long_row(a, b, out, code, kind, length, steps, starts, red_shape, red, chun
                     continue
                 part = _row_total(kind, t, u, result, n, m) if phase == 1 or kind == 0 else 0.0
                 if phase == 1:
-                    fresh = total + part  # compensated (Neumaier)
-                    lost += (total - fresh) + part if abs(total) >= abs(part) else (part - fresh) + total
-                    total = fresh
+                    total, lost = carry(total, lost, float(part))
                 else:
                     _row_result(kind, t, u, result, n, m, total)
                     flush(result, n, out, at_out + i * steps[2], steps[2], code)
@@ -180,17 +179,21 @@ def _line_result(kind, n, t, u, m, total, result):  # type: ignore[no-untyped-de
 def _strip(a, b, out, code, kind, n, steps, starts, length, red_shape, red, wide, kept, table, like, past):  # type: ignore[no-untyped-def]
     """``n`` neighbouring sums, ``steps`` apart, each over the ``length`` indices of the axes red_shape.
 
-    ``table`` holds lines of ``wide`` elements: four of scratch, then those of a and of b: all (``kept``), or one of either.
+    ``table`` holds lines of ``wide`` elements: five of scratch, then those of a and of b: all (``kept``), or one of either.
     """
     result, m = view(table, 0, wide, like), view(table, wide, wide, like)
     part, total = view(table, 2 * wide, wide, like), view(table, 3 * wide, wide, like)
-    b_lines = 4 + (length if kept else 1)
+    low, a_lines = view(table, 4 * wide, wide, like), 5
+    b_lines = a_lines + (length if kept else 1)
     direct = kind >= 2 and in_place(steps[0], code, like) and steps[1] == 1 and steps[2] == 1
     for j in range(n):
-        m[j], part[j], total[j] = -np.inf, 0.0, 0.0
+        m[j], part[j], total[j], low[j] = -np.inf, 0.0, 0.0, 0.0
     for phase in range(0 if kind < 2 else 1, 3):
         for i in range(length):
-            t, u = view(table, (4 + i * kept) * wide, wide, like), view(table, (b_lines + i * kept) * wide, wide, like)
+            t, u = (
+                view(table, (a_lines + i * kept) * wide, wide, like),
+                view(table, (b_lines + i * kept) * wide, wide, like),
+            )
             if direct:
                 t = view(a, starts[0] + offset_of(i, red_shape, red[0]), n, like)
                 u = view(b, starts[1] + offset_of(i, red_shape, red[1]), n, like)
@@ -206,7 +209,7 @@ def _strip(a, b, out, code, kind, n, steps, starts, length, red_shape, red, wide
                 _add_line(kind, n, t, u, m, part)
                 if i % BLOCK == BLOCK - 1 or i == length - 1:
                     for j in range(n):
-                        total[j] += part[j]
+                        total[j], low[j] = carry(total[j], low[j], part[j])
                         part[j] = 0.0
             else:
                 if kind == 0 and not kept:
@@ -214,6 +217,9 @@ def _strip(a, b, out, code, kind, n, steps, starts, length, red_shape, red, wide
                 _line_result(kind, n, t, u, m, total, result)
                 if not direct:
                     flush(result, n, out, starts[2] + offset_of(i, red_shape, red[2]), steps[2], code, past)
+        if phase == 1:
+            for j in range(n):
+                total[j] = made_good(total[j], low[j])
         if phase == 1 and kind < 2:
             for j in range(n):
                 total[j] = math.log(total[j]) if kind == 1 else 1.0 / total[j]

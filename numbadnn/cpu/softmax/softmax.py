@@ -25,7 +25,7 @@ from numbadnn.cpu.lang.parallel import (
 )
 from numbadnn.problem import Policy
 from numbadnn.problems.softmax import SoftmaxProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import COMPENSATED, Executable, Impl, register
 
 #: elements of short rows that are taken together; a single row up to ROW is kept whole
 CHUNK, ROW = 2048, 32768
@@ -81,7 +81,7 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executa
     strip = min(STRIP, max(LEAST_STRIP, TABLE // max(kept_lines, 1) // 16 * 16))
     if kind == 2 and way.steps == (1, 1, 1) and (way.across or (len(way.red[0]) == 0 and way.length <= ROW)):
         kernels: Any = _softmax_gradient
-        height, wide = 2 if way.across else 0, strip
+        height, wide = 3 if way.across else 0, strip
         sizes: tuple[Any, ...] = (way.length, *way.red, way.across, strip) if way.across else (way.length,)
         head: tuple[Any, ...] = ()
         tail: tuple[Any, ...] = (like, np.empty(1, STORED[dtype]))
@@ -89,7 +89,7 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executa
         kernels, head, tail = _softmax, (np.int64(CODE[dtype]), np.int64(kind)), (like,)
         if way.across:
             whole = kept_lines * strip <= TABLE
-            height, wide = 4 + (kept_lines if whole else 2), strip
+            height, wide = 5 + (kept_lines if whole else 2), strip
             sizes = (way.length, *way.red, way.across, way.steps, strip, int(whole), height)
         else:
             height, wide = 3, way.length if CHUNK < way.length <= ROW else CHUNK
@@ -104,7 +104,8 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executa
         ends, now = (address(inputs[0]), address(inputs[-1]), out), past and begins_line(out)
         kernel(threads, *ends, *head, *given, *lines, *tail, now)
 
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "columns" if way.across else "rows"})
+    facts = {"kernel": "columns" if way.across else "rows"}
+    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=COMPENSATED)
 
 
 def supports(problem: SoftmaxProblem, policy: Policy) -> str:

@@ -15,7 +15,7 @@ from numba import prange
 
 from numbadnn.cpu.lang.elements import itemsize, load1, store1
 from numbadnn.cpu.lang.typed import flush_as, inner
-from numbadnn.cpu.lang.vector import lanes
+from numbadnn.cpu.lang.vector import CHAIN, carry, lanes, made_good
 from numbadnn.cpu.spatial.channels import sample, slope, spread
 from numbadnn.cpu.spatial.planes import sample_plane, slope_plane, whole_blocks
 
@@ -53,6 +53,44 @@ def _corners(grid, place, first, count, width, image, steps, strides, offsets, w
             inside[corner, k] = within
             weights[corner, k] = weight if within else 0
             offsets[corner, k] = r * steps[0] + c * steps[1] if within else 0
+
+
+@inner
+def _carry(values, upper, low, first, n, begin):
+    """Add n sums to what ``upper`` and ``low`` hold, or, where they ``begin``, put them there; then the sums are 0."""
+    for k in range(first, first + n):
+        if begin:
+            upper[k], low[k] = values[k], 0
+        else:
+            upper[k], low[k] = carry(upper[k], low[k], values[k])
+        values[k] = 0
+
+
+@inner
+def _made_good(values, upper, low, first, n):
+    """The sums, of what was carried and what has come since."""
+    for k in range(first, first + n):
+        total, missing = carry(upper[k], low[k], values[k])
+        values[k] = made_good(total, missing)
+
+
+@inner
+def _relieve(offsets, count, plane, upper, low, met, carried, pitch, width, unit):
+    """Of pixels that many points have met, carry the sums.
+
+    ``met`` counts the points by the last of their pixels, each ``unit`` elements of a plane having a place. A pixel takes part
+    in points of four such; so it adds up no more than four times CHAIN / 2 terms, and those of a tile, before they are carried.
+    """
+    for k in range(count):
+        last = max(offsets[0, k], offsets[1, k], offsets[2, k], offsets[3, k])
+        number = met[last // unit] + 1
+        met[last // unit] = number
+        if number >= CHAIN // 2:
+            met[last // unit] = 0
+            for pixel in (last, last - pitch, last - width * pitch, last - (width + 1) * pitch):
+                if pixel >= 0:
+                    _carry(plane, upper, low, pixel, pitch, carried[pixel // unit] == 0)
+                    carried[pixel // unit] = 1
 
 
 def sampler(
@@ -100,7 +138,9 @@ def slopes(
     tiles = (points + TILE - 1) // TILE
     for tid in prange(threads):
         size, grid_size = itemsize(like), itemsize(place)
-        o, w, ins, t, s = offsets[tid], weights[tid], inside[tid], targets[tid], sums[tid]
+        block = CHAIN * (lanes(like) if runs else 1)  # channels that are added one after the other
+        o, w, ins, t = offsets[tid], weights[tid], inside[tid], targets[tid]
+        s, upper, low = sums[tid, 0], sums[tid, 1], sums[tid, 2]
         for job in range(n * tiles * tid // threads, n * tiles * (tid + 1) // threads):
             image, first = job // tiles, job % tiles * TILE
             count = min(TILE, points - first)
@@ -112,14 +152,24 @@ def slopes(
                 for corner in range(4):
                     s[corner, k] = 0
             source, slope_at = img + image * xs[0] * size, dy + image * ys[0] * size
-            if runs:
-                for k in range(count):
-                    slope(source, slope_at + t[k] * size, like, channels, k, o, ins, s)
-            else:
+            if not runs:
                 whole_blocks(flags[tid], count, lanes(like), ins, pairs)
-                for c in range(channels):
-                    a, b = source + c * xs[1] * size, slope_at + c * ys[1] * size
-                    slope_plane(a, xs[2] * size, b, like, count, t, o, ins, s, flags[tid])
+            for start in range(0, channels, block):
+                end = min(start + block, channels)
+                if runs:
+                    for k in range(count):
+                        a, b = source + start * size, slope_at + (t[k] + start) * size
+                        slope(a, b, like, end - start, k, o, ins, s)
+                else:
+                    for c in range(start, end):
+                        a, b = source + c * xs[1] * size, slope_at + c * ys[1] * size
+                        slope_plane(a, xs[2] * size, b, like, count, t, o, ins, s, flags[tid])
+                if channels > block:
+                    for corner in range(4):
+                        if end < channels:
+                            _carry(s[corner], upper[corner], low[corner], 0, count, start == 0)
+                        else:
+                            _made_good(s[corner], upper[corner], low[corner], 0, count)
             for k in range(count):
                 u, v, nothing = uv[tid, 0, k], uv[tid, 1, k], uv[tid, 2, k]
                 right = (1 - v) * (s[1, k] - s[0, k]) + v * (s[3, k] - s[2, k])
@@ -131,18 +181,20 @@ def slopes(
 
 
 def pixels(
-    grid, dy, dimg, like, place, sizes, runs, chunk, gs, ys, xs, offsets, weights, inside, uv, targets, planes, lines, threads
+    grid, dy, dimg, like, place, sizes, runs, chunk, gs, ys, xs,
+    offsets, weights, inside, uv, targets, planes, counts, lines, threads,
 ):  # fmt: skip
     """dimg from grid and dy. A job is ``chunk`` channels of an image, whose accumulators are ``planes`` of the thread.
 
-    ``lines`` hold a tile of dy with the channels of a point together.
+    ``lines`` hold a tile of dy with the channels of a point together; the other planes and ``counts`` are ``_relieve``'s.
     """
     n, channels, height, width, out_height, out_width = sizes
     points, area = out_height * out_width, height * width
     chunks = (channels + chunk - 1) // chunk
     for tid in prange(threads):
         size, grid_size = itemsize(like), itemsize(place)
-        o, w, ins, t, plane = offsets[tid], weights[tid], inside[tid], targets[tid], planes[tid]
+        o, w, ins, t = offsets[tid], weights[tid], inside[tid], targets[tid]
+        plane, upper, low, met, carried = planes[tid, 0], planes[tid, 1], planes[tid, 2], counts[tid, 0], counts[tid, 1]
         base, line_at, step = np.int64(plane.ctypes.data), np.int64(lines[tid].ctypes.data), lanes(like)
         accumulator = itemsize(plane)
         for job in range(n * chunks * tid // threads, n * chunks * (tid + 1) // threads):
@@ -150,6 +202,7 @@ def pixels(
             some = min(chunk, channels - start)
             pitch = (some + step - 1) // step * step
             plane[: area * pitch] = 0
+            met[: area * pitch // step], carried[: area * pitch // step] = 0, 0
             slope_at = dy + (image * ys[0] + start * ys[1]) * size
             for first in range(0, points, TILE):
                 count = min(TILE, points - first)
@@ -169,6 +222,10 @@ def pixels(
                         _turn(line[c:], slope_at + c * ys[1] * size, like, count, t, pitch)
                     for k in range(count):
                         spread(line_at + k * pitch * accumulator, line, pitch, k, o, w, base)
+                _relieve(o, count, plane, upper, low, met, carried, pitch, width, step)
+            for pixel in range(0, area * pitch, pitch):
+                if carried[pixel // step] != 0:
+                    _made_good(plane, upper, low, pixel, pitch)
             target = dimg + (image * xs[0] + start * xs[1]) * size
             _put(plane, target, like, some, (height, width), pitch, runs, xs, lines[tid])
 
@@ -204,47 +261,51 @@ def _put(plane, target, like, channels, image, pitch, runs, xs, line):
 # ---- the grid --------------------------------------------------------------------------------------------------------
 
 
-def make_grid(theta, grid, like, sizes, across, down, ts, gs, threads):
+def make_grid(theta, grid, like, place, sizes, across, down, ts, gs, threads):
     """grid[n, i, j] = theta[n] @ (across[j], down[i], 1); ``sizes``: N, H', W'."""
     n, height, width = sizes
     for tid in prange(threads):
-        size = itemsize(like)
+        size, grid_size = itemsize(like), itemsize(place)
         for line in range(n * height * tid // threads, n * height * (tid + 1) // threads):
             image, i = line // height, line % height
             for r in range(2):
                 t = theta + (image * ts[0] + r * ts[1]) * size
                 a, b, c = load1(t, 0, like), load1(t, ts[2], like), load1(t, 2 * ts[2], like)
-                at = grid + (image * gs[0] + i * gs[1] + r * gs[3]) * size
+                at = grid + (image * gs[0] + i * gs[1] + r * gs[3]) * grid_size
                 y = b * down[i]
                 for j in range(width):
-                    store1(at, j * gs[2], a * across[j] + y + c, like)
+                    store1(at, j * gs[2], a * across[j] + y + c, place)
 
 
 def sum_grid(dgrid, dtheta, like, sizes, across, down, gs, ts, partial, threads):
-    """dtheta[n] = sum over points of dgrid x (across[j], down[i], 1): sums of each row, then of the rows in their order."""
+    """dtheta[n] = sum over points of dgrid x (across[j], down[i], 1): sums of pieces of each row, then of those in order."""
     n, height, width = sizes
     for tid in prange(threads):
         size = itemsize(like)
         sums, plain = partial[tid, 0], partial[tid, 1]
         for job in range(2 * n * tid // threads, 2 * n * (tid + 1) // threads):
             image, r = job // 2, job % 2
-            a, b, c = across[0] * 0, across[0] * 0, across[0] * 0
+            zero = across.dtype.type(0)
+            a, b, c, low_a, low_b, low_c = zero, zero, zero, zero, zero, zero
             for i in range(height):
                 at = dgrid + (image * gs[0] + i * gs[1] + r * gs[3]) * size
-                sums[:] = 0
-                plain[:] = 0
-                for first in range(0, width, LANES):
-                    for lane in range(min(LANES, width - first)):
-                        g = load1(at, (first + lane) * gs[2], like)
-                        sums[lane] += g * across[first + lane]
-                        plain[lane] += g
-                row, total = sums[0], plain[0]
-                for lane in range(1, LANES):
-                    row += sums[lane]
-                    total += plain[lane]
-                a += row
-                b += total * down[i]
-                c += total
+                for start in range(0, width, CHAIN * LANES):
+                    sums[:] = 0
+                    plain[:] = 0
+                    end = min(start + CHAIN * LANES, width)
+                    for first in range(start, end, LANES):
+                        for lane in range(min(LANES, end - first)):
+                            g = load1(at, (first + lane) * gs[2], like)
+                            sums[lane] += g * across[first + lane]
+                            plain[lane] += g
+                    row, total = sums[0], plain[0]
+                    for lane in range(1, LANES):
+                        row += sums[lane]
+                        total += plain[lane]
+                    a, low_a = carry(a, low_a, row)
+                    b, low_b = carry(b, low_b, total * down[i])
+                    c, low_c = carry(c, low_c, total)
+            a, b, c = made_good(a, low_a), made_good(b, low_b), made_good(c, low_c)
             at = dtheta + (image * ts[0] + r * ts[1]) * size
             store1(at, 0, a, like)
             store1(at, ts[2], b, like)

@@ -10,10 +10,12 @@ import numpy as np
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, thread_count
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.spatial import OPERANDS, SpatialProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import Executable, Impl, Summation, register
 
 #: accumulators of the gradient in the image that one job holds, about: 4 MB where channels lie next to each other, else 1 MB
 RUNS, PLANES = 1 << 20, 1 << 18
+#: chains of so many terms at most (``_spatial._relieve``), which longer sums add with what each addition loses
+SUMS = Summation((512,), "compensated")
 
 
 def _ends(size: int, acc: str) -> np.ndarray:
@@ -40,7 +42,7 @@ def plan(problem: SpatialProblem, policy: Policy, config: Any = None) -> Executa
 
 
 def _executable(call: Callable[..., None]) -> Executable:
-    return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "loops"})
+    return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "loops"}, summation=SUMS)
 
 
 def _plan_grid(problem: SpatialProblem) -> Executable:
@@ -49,7 +51,7 @@ def _plan_grid(problem: SpatialProblem) -> Executable:
     theta, grid = problem.inputs[0], problem.output
     n, h, w, _ = grid.shape
     ends = _ends(w, problem.accumulator), _ends(h, problem.accumulator)
-    fixed = (_like(theta), np.array((n, h, w), np.int64), *ends, _strides(theta), _strides(grid))
+    fixed = (_like(theta), _like(grid), np.array((n, h, w), np.int64), *ends, _strides(theta), _strides(grid))
     kernel, work = kernel_of(_spatial.make_grid), 4 * grid.size
 
     def call(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
@@ -134,12 +136,15 @@ def _plan_gradients(problem: SpatialProblem) -> Executable:
         threads = thread_count(s.work)
         img, grid, dy, to_img, to_grid = map(address, (*inputs, *outputs))
         tables = s.tables(threads)
-        sums, flags = np.empty((threads, 4, _spatial.TILE), s.acc), np.empty((threads, _spatial.TILE), np.bool_)
+        sums, flags = np.empty((threads, 3, 4, _spatial.TILE), s.acc), np.empty((threads, _spatial.TILE), np.bool_)
         both = (*s.likes, s.sizes, s.runs)
         slopes(threads, img, grid, dy, to_grid, *both, s.pairs, x, g, y, dgrid, *tables, sums, flags)
-        planes = np.empty((threads, chunk * h * w), s.acc)
+        planes, counts = (
+            np.empty((threads, 3, chunk * h * w), s.acc),
+            np.empty((threads, 2, chunk * h * w // 2), np.int32),
+        )
         lines = np.empty((threads, chunk * _spatial.TILE), s.acc)
-        pixels(threads, grid, dy, to_img, *both, chunk, g, y, dimg, *tables, planes, lines)
+        pixels(threads, grid, dy, to_img, *both, chunk, g, y, dimg, *tables, planes, counts, lines)
 
     return _executable(call)
 

@@ -11,7 +11,19 @@ from numba import prange
 from numbadnn.cpu.lang.elements import itemsize
 from numbadnn.cpu.lang.past import put, settle
 from numbadnn.cpu.lang.typed import cut, inner
-from numbadnn.cpu.lang.vector import element, fill, four_of, lanes, load, multiply_add, scale, zeros
+from numbadnn.cpu.lang.vector import (
+    CHAIN,
+    carry,
+    element,
+    fill,
+    four_of,
+    lanes,
+    load,
+    made_good,
+    multiply_add,
+    scale,
+    zeros,
+)
 
 
 @inner
@@ -61,15 +73,23 @@ def forward(x, y, dtype, past, counts, xs, ys, rows, row_weights, columns, colum
 def _gather(dx, dy, first, end, mask, row_taps, column_taps, strides, tables, past, like):
     """Channels of one pixel: the sum over its rows and columns of dy."""
     rows, row_weights, columns, column_weights = tables
-    zero = zeros(like)
+    zero, long = zeros(like), (row_taps[1] - row_taps[0]) * (column_taps[1] - column_taps[0]) > CHAIN
     for k in range(first, end, lanes(like)):
-        total = zero
+        total, missing = zero, zero
         for r in range(row_taps[0], row_taps[1]):
             line, w = dy + rows[r] * strides[0], row_weights[r]
+            if long:
+                for start in range(column_taps[0], column_taps[1], CHAIN):
+                    part = zero
+                    for c in range(start, min(start + CHAIN, column_taps[1])):
+                        value = load(line + columns[c] * strides[1], k, mask, zero, like)
+                        part = multiply_add(fill(w * column_weights[c], like), value, part)
+                    total, missing = carry(total, missing, part)
+                continue
             for c in range(column_taps[0], column_taps[1]):
                 value = load(line + columns[c] * strides[1], k, mask, zero, like)
                 total = multiply_add(fill(w * column_weights[c], like), value, total)
-        put(dx, k, mask, total, past, like)
+        put(dx, k, mask, made_good(total, missing) if long else total, past, like)
 
 
 def backward(

@@ -13,6 +13,7 @@ from numba import prange
 from numbadnn.cpu.lang.elements import itemsize
 from numbadnn.cpu.lang.past import settle
 from numbadnn.cpu.lang.typed import fetch_as, flush_as, inner
+from numbadnn.cpu.lang.vector import CHAIN, carry, made_good
 
 
 @inner
@@ -138,10 +139,13 @@ def _narrow(total, narrow, starts, outputs, weights, whole, phases):
         _narrow_whole(total, narrow, len(starts) - 1, whole, phases)
     else:
         for i in range(len(starts) - 1):
-            value = weights[0] * 0
-            for t in range(starts[i], starts[i + 1]):
-                value += weights[t] * total[outputs[t]]
-            narrow[i] = value
+            value, missing = weights[0] * 0, weights[0] * 0
+            for start in range(starts[i], starts[i + 1], CHAIN):
+                part = weights[0] * 0
+                for t in range(start, min(start + CHAIN, starts[i + 1])):
+                    part += weights[t] * total[outputs[t]]
+                value, missing = carry(value, missing, part)
+            narrow[i] = made_good(value, missing)
 
 
 def backward(
@@ -154,17 +158,27 @@ def backward(
     for tid in prange(threads):
         size = itemsize(like)
         row, narrow, total = scratch[tid, 0], scratch[tid, 1], scratch[tid, 2]
+        upper, low = scratch[tid, 3], scratch[tid, 4]
         for job in range(planes * bands * tid // threads, planes * bands * (tid + 1) // threads):
             plane, band = job // bands, job % bands
             source, target = _base(dy, plane, channels, dy_strides, size), _base(dx, plane, channels, dx_strides, size)
             for i in range(height * band // bands, height * (band + 1) // bands):
+                first, end = row_starts[i], row_starts[i + 1]
                 for k in range(width):
-                    total[k] = 0
-                for t in range(row_starts[i], row_starts[i + 1]):
+                    total[k], upper[k], low[k] = 0, 0, 0
+                for t in range(first, end):
                     fetch_as(row, width, source + rows[t] * dy_strides[2] * size, dy_strides[3], like)
                     w = row_weights[t]
                     for k in range(width):
                         total[k] += w * row[k]
+                    if end - first > CHAIN and (t - first) % CHAIN == CHAIN - 1:
+                        for k in range(width):
+                            upper[k], low[k] = carry(upper[k], low[k], total[k])
+                            total[k] = 0
+                if end - first > CHAIN:
+                    for k in range(width):
+                        value, missing = carry(upper[k], low[k], total[k])
+                        total[k] = made_good(value, missing)
                 _narrow(total, narrow, column_starts, columns, column_weights, whole, phases)
                 flush_as(narrow, outputs, target + i * dx_strides[2] * size, dx_strides[3], like, past)
         if past:

@@ -6,6 +6,7 @@ is a plane of its own, by ``planes.py``. Nothing depends on the number of thread
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -21,34 +22,52 @@ from numbadnn.cpu.lang.parallel import (
     thread_count,
 )
 from numbadnn.problem import Policy, Spec
-from numbadnn.problems.upsample import UpsampleProblem, source
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.problems.upsample import UpsampleProblem
+from numbadnn.registry import COMPENSATED, Executable, Impl, register
 
 #: fewer channels than these are planes: 3 are three times faster so
 CHANNELS = 8
 #: jobs that there are at least, if there are rows enough
 JOBS = 16
+#: the largest whole ratio whose gradient adds up along a row without tables, in one chain
+WHOLE = 64
 
 
 def forward_table(n: int, p: int, q: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """For each output its two samples and their weights, each (2, outputs)."""
-    taps = [source(o, n, p, q) for o in range(-(-n * p // q))]
-    samples = np.array([[i for i, _, _ in taps], [j for _, j, _ in taps]], np.int64)
-    weights = np.array([[(p - f) / p for _, _, f in taps], [f / p for _, _, f in taps]], dtype)
-    return samples, weights
+    first, second, f = _sources(n, p, q)
+    return np.stack([first, second]), np.stack([(p - f) / p, f / p]).astype(dtype)
 
 
 def backward_table(n: int, p: int, q: int, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The outputs that take of each sample and their weights; those of sample i are starts[i] to starts[i + 1]."""
-    found: list[list[tuple[int, float]]] = [[] for _ in range(n)]
-    for o in range(-(-n * p // q)):
-        i, j, f = source(o, n, p, q)
-        found[i].append((o, (p - f) / p))
-        if f:
-            found[j].append((o, f / p))
-    starts = np.cumsum([0, *map(len, found)], dtype=np.int64)
-    flat = [entry for entries in found for entry in entries] or [(0, 0.0)]
-    return starts, np.array([o for o, _ in flat], np.int64), np.array([w for _, w in flat], dtype)
+    first, second, f = _sources(n, p, q)
+    outputs, both = np.arange(len(f)), f > 0
+    samples = np.concatenate([first, second[both]])
+    taken, weights = np.concatenate([outputs, outputs[both]]), np.concatenate([(p - f) / p, (f / p)[both]])
+    order = np.lexsort((taken, samples))
+    starts = np.concatenate([[0], np.cumsum(np.bincount(samples, minlength=n))]).astype(np.int64)
+    return starts, taken[order], weights[order].astype(dtype)
+
+
+def _sources(n: int, p: int, q: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``source`` of every output of an axis."""
+    place = np.clip(np.arange(-(-n * p // q), dtype=np.int64) * q - (p - 1) // 2, 0, (n - 1) * p)
+    first, f = np.divmod(place, p)
+    return first, np.minimum(first + 1, n - 1), f
+
+
+class _Tables:
+    """The tables of both axes, made when they are first asked for: planning must not take what the call will."""
+
+    def __init__(self, problem: UpsampleProblem, acc: str) -> None:
+        self._problem, self._acc = problem, acc
+
+    @functools.cached_property
+    def all(self) -> tuple[np.ndarray, ...]:
+        make = forward_table if self._problem.op == "bilinear_upsampling" else backward_table
+        axes = zip(self._problem.x.shape[2:], self._problem.ratio, strict=True)
+        return tuple(table for n, (p, q) in axes for table in make(n, p, q, self._acc))
 
 
 def _lies_in_channels(problem: UpsampleProblem) -> bool:
@@ -59,17 +78,14 @@ def _lies_in_channels(problem: UpsampleProblem) -> bool:
 def plan(problem: UpsampleProblem, policy: Policy, config: Any = None) -> Executable:
     """Tables, and the kernel of the layout and direction."""
     acc = "float64" if problem.x.dtype == "float64" else "float32"
-    make = forward_table if problem.op == "bilinear_upsampling" else backward_table
-    axes = zip(problem.x.shape[2:], problem.ratio, strict=True)
-    tables = tuple(table for n, (p, q) in axes for table in make(n, p, q, acc))
-    return (_plan_channels if _lies_in_channels(problem) else _plan_planes)(problem, acc, tables)
+    return (_plan_channels if _lies_in_channels(problem) else _plan_planes)(problem, acc, _Tables(problem, acc))
 
 
 def _strides(spec: Spec, *axes: int) -> np.ndarray:
     return np.array([spec.strides[axis] for axis in axes], np.int64)
 
 
-def _plan_channels(problem: UpsampleProblem, acc: str, tables: tuple[np.ndarray, ...]) -> Executable:
+def _plan_channels(problem: UpsampleProblem, acc: str, tables: _Tables) -> Executable:
     from numbadnn.cpu.upsample import channels as _upsample_channels
 
     x, work = problem.x, 4 * problem.y.size
@@ -77,17 +93,17 @@ def _plan_channels(problem: UpsampleProblem, acc: str, tables: tuple[np.ndarray,
     kernel = kernel_of(_upsample_channels.forward if forward else _upsample_channels.backward)
     like, past = np.empty(1, STORED[x.dtype]), past_caches(problem.bytes, pixel_bytes(problem.output))
     fixed = (
-        np.array(x.shape[:2], np.int64), _strides(problem.inputs[0], 0, 2, 3), _strides(problem.output, 0, 2, 3), *tables,
+        np.array(x.shape[:2], np.int64), _strides(problem.inputs[0], 0, 2, 3), _strides(problem.output, 0, 2, 3),
     )  # fmt: skip
 
     def call(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         target = address(outputs[0])
-        kernel(thread_count(work), address(inputs[0]), target, like, past and begins_line(target), *fixed)
+        kernel(thread_count(work), address(inputs[0]), target, like, past and begins_line(target), *fixed, *tables.all)
 
-    return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "channels"})
+    return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "channels"}, summation=COMPENSATED)
 
 
-def _plan_planes(problem: UpsampleProblem, acc: str, tables: tuple[np.ndarray, ...]) -> Executable:
+def _plan_planes(problem: UpsampleProblem, acc: str, tables: _Tables) -> Executable:
     from numbadnn.cpu.upsample import planes as _upsample_planes
 
     x, y, source = problem.x, problem.y, problem.inputs[0]
@@ -95,10 +111,10 @@ def _plan_planes(problem: UpsampleProblem, acc: str, tables: tuple[np.ndarray, .
     planes = x.shape[0] * x.shape[1]
     bands = max(1, min(problem.output.shape[2] // 4, -(-JOBS // planes)))
     p, q = problem.ratio[1]
+    whole = p if q == 1 and (forward or p <= WHOLE) else 0
     fixed = (
         np.empty(1, STORED[x.dtype]), np.array([planes, x.shape[1], bands, source.shape[3]], np.int64),
-        _strides(source, 0, 1, 2, 3), _strides(problem.output, 0, 1, 2, 3), *tables,
-        p if q == 1 else 0, (np.arange(p + 1) / p).astype(acc),
+        _strides(source, 0, 1, 2, 3), _strides(problem.output, 0, 1, 2, 3),
     )  # fmt: skip
     past = past_caches(problem.bytes, problem.output.shape[3] * x.itemsize)
     kernel, work = kernel_of(_upsample_planes.forward if forward else _upsample_planes.backward), 4 * y.size
@@ -106,12 +122,14 @@ def _plan_planes(problem: UpsampleProblem, acc: str, tables: tuple[np.ndarray, .
 
     def call(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(work)
-        nbytes = threads * 4 * length * np.dtype(acc).itemsize
-        rows = scratch(nbytes)[:nbytes].view(acc).reshape(threads, 4, length)
-        target = address(outputs[0])
-        kernel(threads, address(inputs[0]), target, *fixed, rows, past and begins_line(target))
+        nbytes = threads * 6 * length * np.dtype(acc).itemsize
+        rows = scratch(nbytes)[:nbytes].view(acc).reshape(threads, 6, length)
+        target, phases = address(outputs[0]), (np.arange(whole + 1) / max(whole, 1)).astype(acc)
+        kernel(
+            threads, address(inputs[0]), target, *fixed, *tables.all, whole, phases, rows, past and begins_line(target)
+        )
 
-    return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "planes"})
+    return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "planes"}, summation=COMPENSATED)
 
 
 def supports(problem: UpsampleProblem, policy: Policy) -> str:

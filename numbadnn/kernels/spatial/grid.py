@@ -43,7 +43,7 @@ def grid_step(problem: SpatialProblem) -> Step:
     total = n * h * (w // points)
     config = GridConfig(points, total >= LIMIT32)
     scalars = (total, w // points, h, w, theta.strides, grid.strides)
-    types = (theta.dtype, problem.accumulator)
+    types = (theta.dtype, grid.dtype, problem.accumulator)
     parameters = "ptr:2 i64:2 i32:2 i64*3 i64*4"
     return step("grid", "grid", config, types, parameters, -(-total // config.threads), scalars)
 

@@ -137,6 +137,7 @@ def kernels() -> Iterator[Kernel]:
     """A representative set: every kernel once, float32 and float16, packed and not."""
     forward = SpatialProblem.parse("spatialtf_grid theta=float32:2x2x3 grid=float32:2x8x8x2")
     yield grid.grid_step(forward).kernel
+    yield grid.grid_step(SpatialProblem.parse("spatialtf_grid theta=float16:2x2x3 grid=float32:2x8x8x2")).kernel
     first, last, _ = grid.theta_steps(SpatialProblem.parse("spatialtf_grid_grad dgrid=float16:1x100x100x2"))
     assert last is not None
     yield from (first.kernel, last.kernel)

@@ -69,22 +69,30 @@ def _lay_row(target, image, h, low, wide, geo, layout, like):
 
 
 @njit(nogil=True, error_model="numpy")
-def lay_box(box, source, place, lines, columns, phase, seen, geo, layout, like):
-    """The rows that some columns of lines see, each image's slice by itself, and where each pixel lies in it."""
+def lay_box(box, source, place, lines, columns, phase, seen, lows, geo, layout, like):
+    """The boxes (``_last_plan.Sight``) that some columns of lines see, and where each pixel lies in each of them."""
+    for k in range(seen[1]):
+        at = box + k * seen[2] * layout.channels * accsize(like)
+        _lay_one(at, source, place, lines, columns, phase, seen, lows[seen[0] + k], geo, layout, like)
+
+
+@njit(nogil=True, error_model="numpy")
+def _lay_one(box, source, place, lines, columns, phase, seen, first, geo, layout, like):
+    """The rows that some columns of lines see from ``first`` on, each image's slice by itself."""
     O, P = phase[0], phase[1]
     C, acc, item = layout.channels, accsize(like), itemsize(like)
     line, pixel, at, row = lines[0], 0, 0, seen[5] * C
-    low = seen[2] + columns[0] * geo.step_w
+    low = first[2] + columns[0] * geo.step_w
     while line < lines[1]:
         slices, p = divmod(line, P)
         n, o = divmod(slices, O)
         count = min(P - p, lines[1] - line)
         rows = (count - 1) * geo.step_h + seen[4]
         for d in range(seen[3]):
-            depth = o * geo.step_d + seen[0] + d
+            depth = o * geo.step_d + first[0] + d
             image = source + (n * geo.src_n + depth * geo.src_d) * item
             for r in range(rows):
-                h = p * geo.step_h + seen[1] + r if 0 <= depth < geo.D else -1
+                h = p * geo.step_h + first[1] + r if 0 <= depth < geo.D else -1
                 _lay_row(box + (at + (d * seen[6] + r) * row) * acc, image, h, low, seen[5], geo, layout, like)
         for i in range(count):
             for q in range(columns[1] - columns[0]):

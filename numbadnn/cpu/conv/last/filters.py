@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from numba import njit, prange
 
-from numbadnn.cpu.conv.filters import MC_PANELS, finish_vector
+from numbadnn.cpu.conv.filters import MC_PANELS, carry_room, finish_vector
 from numbadnn.cpu.conv.last.box import lay_box, places_of
-from numbadnn.cpu.conv.micro import KC, MR, NV, listed_kernel
+from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, carried_tile, carry_tile, listed_kernel
 from numbadnn.cpu.lang.elements import accsize, itemsize
 from numbadnn.cpu.lang.vector import lanes, load, store_acc, zeros
 
@@ -30,8 +30,8 @@ def _copy_y(target, y, pixels, k0, k1, like):
 
 @njit(nogil=True, error_model="numpy")
 def _part(
-    x, y, w, steps, rows, like, geo, image, layout, phase, seen, w_offsets, tiles, work, place, g, j0, j1, panels, columns,
-    alpha, beta,
+    x, y, w, steps, rows, like, geo, image, layout, phase, seen, lows, w_offsets, tiles, work, place, g, j0, j1, panels,
+    columns, alpha, beta,
 ):  # fmt: skip
     """Pixels j0..j1 of group g, for some panels of (tap, channel) and columns of filters."""
     vl, acc, item = lanes(like), accsize(like), itemsize(like)
@@ -41,6 +41,7 @@ def _part(
     small = b_block + (columns[1] - columns[0]) * KC * NR * acc
     box = small + 2 * vl * vl * acc
     source, results = x + g * geo.x_group * item, y + g * geo.y_group * item
+    room = carry_room(geo, like)
     here, targets = place[: layout.pixels], place[layout.pixels :]
     for j in range(j0, j1, KC):
         end = min(j + KC, j1)
@@ -52,13 +53,16 @@ def _part(
             places_of(here, lines, (0, geo.Q), phase, strides, acc)
         else:
             base = box
-            lay_box(box, source, here, lines, (0, geo.Q), phase, seen, image, layout, like)
+            lay_box(box, source, here, lines, (0, geo.Q), phase, seen, lows, image, layout, like)
         first = j - lines[0] * geo.Q
         _copy_y(b_block, results, targets[first : first + end - j], columns[0] * NR, min(columns[1] * NR, geo.K), like)
         for mc in range(panels[0], panels[1], MC_PANELS):
             last = min(mc + MC_PANELS, panels[1])
             for panel in range(mc, last):
                 for column in range(columns[0], columns[1]):
+                    tile, number = tiles + (panel * every + column) * MR * NR * acc, (j - j0) // KC
+                    if number > 0 and number % BLOCKS == 0:
+                        carry_tile(tile, room, MR * NR, number, like)
                     listed_kernel(
                         base,
                         rows.ctypes.data + panel * MR * 8,
@@ -66,10 +70,12 @@ def _part(
                         b_block + (column - columns[0]) * KC * NR * acc,
                         steps.ctypes.data,
                         end - j,
-                        tiles + (panel * every + column) * MR * NR * acc,
-                        j - j0,
+                        tile,
+                        number % BLOCKS,
                         like,
                     )
+                    if end == j1 and number >= BLOCKS:
+                        carried_tile(tile, room, MR * NR, like)
             if geo.splits == 1 and end == j1:  # while the tiles are in the caches
                 for k in range(columns[0] * NR, min(columns[1] * NR, geo.K), vl):
                     m1 = min(last * MR, geo.M)
@@ -77,8 +83,8 @@ def _part(
 
 
 def product_last(
-    x, y, w, steps, rows, like, geo, image, layout, phases, seen, w_offsets, tiles, split, work, work_size, places, alpha, beta,
-    threads,
+    x, y, w, steps, rows, like, geo, image, layout, phases, seen, lows, w_offsets, tiles, split, work, work_size, places, alpha,
+    beta, threads,
 ):  # fmt: skip
     """As ``_filters.product``; ``split`` = (columns, panels) a job."""
     NR = NV * lanes(like)
@@ -103,6 +109,7 @@ def product_last(
                                 layout,
                                 phases[0],
                                 seen[0],
+                                lows,
                                 w_offsets,
                                 target,
                                 work + tid * work_size,

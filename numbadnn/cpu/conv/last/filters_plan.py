@@ -9,7 +9,7 @@ import numpy as np
 
 from numbadnn.cpu.conv.filters_plan import parts_of
 from numbadnn.cpu.conv.gather_plan import gather_terms
-from numbadnn.cpu.conv.last.plan import box_of, is_inside, is_last, seen_of, terms_at
+from numbadnn.cpu.conv.last.plan import is_inside, is_last, seen_of, terms_at
 from numbadnn.cpu.conv.terms import scalars, split_of, tap_list, volume
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
@@ -24,11 +24,11 @@ def is_last_filters(problem: ConvProblem) -> bool:
 
 
 def plan_last_filters(problem: ConvProblem) -> Executable:
-    """The gradient with respect to the weights by ``filters.py``."""
+    """The gradient with respect to the weights by ``_last_filters.py``."""
     from numbadnn.cpu.conv import filters as _filters
     from numbadnn.cpu.conv.last import filters as _last_filters
     from numbadnn.cpu.conv.last.box import Image, Layout
-    from numbadnn.cpu.conv.micro import KC, MR, NV
+    from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, SUMS
     from numbadnn.cpu.lang.vector import VECTOR_BYTES
 
     like = np.empty(1, STORED[problem.x.dtype])
@@ -45,7 +45,7 @@ def plan_last_filters(problem: ConvProblem) -> Executable:
     rows = np.append(rows, np.full(-geo.M % MR, rows[-1]))
     taps = np.array([offset for *_, offset in tap_list(problem)], np.int64)
     w_offsets = (taps[:, None] + np.arange(C) * w.strides[1]).ravel()
-    box = 0 if in_place else -(-box_of(phases, seen, lines) * C // vl) * vl + vl
+    box = 0 if in_place else -(-seen.pixels * C // vl) * vl + vl
     pixels = lines * geo.Q
     image = Image(*(getattr(view, name) for name in Image._fields))
     layout = Layout(C, 0, int(in_place), int(view.src_w == C), lines, geo.Q, 0, pixels)
@@ -54,21 +54,25 @@ def plan_last_filters(problem: ConvProblem) -> Executable:
     alpha, beta = scalars(problem)
     product, finish = kernel_of(_last_filters.product_last), kernel_of(_filters.finish)
 
+    # of long sums there are three: the tiles, what they carry and what that loses
+    room = geo.splits * tile_elements * acc * (3 if geo.split > BLOCKS * KC else 1)
+
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(flops)
         wide, high = split_of(columns, panels, geo.G * geo.splits, threads, 512 // (NV * 16), 1.0, 0.25)
         work = (wide * KC * NV * vl + 2 * vl * vl + box) * acc
-        memory = scratch(geo.splits * tile_elements * acc + threads * (work + pixels * 16))
+        memory = scratch(room + threads * (work + pixels * 16))
         tiles = address(memory)
-        base = tiles + geo.splits * tile_elements * acc
-        places = memory[geo.splits * tile_elements * acc + threads * work :].view(np.int64)
+        base = tiles + room
+        places = memory[room + threads * work :].view(np.int64)
         places = places[: threads * 2 * pixels].reshape(threads, 2 * pixels)
         x, y, out = address(inputs[0]), address(inputs[1]), address(outputs[0])
         product(
-            threads, x, y, out, steps, rows, like, geo, image, layout, phases, seen, w_offsets, tiles, (wide, high), base, work,
-            places, alpha, beta,
+            threads, x, y, out, steps, rows, like, geo, image, layout, phases, seen.boxes, seen.lows, w_offsets, tiles,
+            (wide, high), base, work, places, alpha, beta,
         )  # fmt: skip
         if geo.splits > 1:
             finish(threads, out, like, geo, w_offsets, tiles, base, work, alpha, beta)
 
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "last filters", "tile": f"{MR}x{NV * vl}x{KC}"})
+    facts = {"kernel": "last filters", "tile": f"{MR}x{NV * vl}x{KC}"}
+    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=SUMS)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from numba import njit, prange
 
 from numbadnn.cpu.conv.last.box import lay_box, places_of, zero_run
-from numbadnn.cpu.conv.micro import KC, MR, NV, listed_kernel
+from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, carried_tile, carry_tile, listed_kernel
 from numbadnn.cpu.conv.outside import finite, sum_inside
 from numbadnn.cpu.lang.elements import accsize, itemsize
 from numbadnn.cpu.lang.vector import lanes, load, load_acc, scale, scale_add, store, zeros
@@ -43,15 +43,15 @@ def _write(tiles, target, places, m0, m1, alpha, beta, like):
 
 @njit(nogil=True, error_model="numpy")
 def _job(
-    src, filters, out, packed, columns, steps, offsets, term_taps, like, geo, layout, phase, seen, work, place, g, lines, span,
-    panels, alpha, beta,
+    src, filters, out, packed, columns, steps, offsets, term_taps, like, geo, layout, phase, seen, lows, work, place, g, lines,
+    span, panels, alpha, beta,
 ):  # fmt: skip
     """Columns ``span`` of lines of a phase, some panels of group g."""
     vl, acc, item = lanes(like), accsize(like), itemsize(like)
     NR = NV * vl
     first, depth, terms = phase[7], phase[8], phase[6]
     source, filters = src + g * geo.src_group * item, filters + g * geo.a_group * item
-    tiles = work
+    tiles, room = work, TOGETHER * NR * acc
     base = source
     targets = place[layout.pixels :]
     count = places_of(targets, lines, span, phase, (geo.out_n, geo.out_d, geo.out_h, geo.out_w), item)
@@ -59,8 +59,8 @@ def _job(
         strides = (geo.src_n, geo.step_d * geo.src_d, geo.step_h * geo.src_h, geo.step_w * geo.src_w)
         places_of(place, lines, span, phase, strides, acc)
     else:
-        base = tiles + TOGETHER * NR * acc
-        lay_box(base, source, place, lines, span, phase, seen, geo, layout, like)
+        base = tiles + 3 * room
+        lay_box(base, source, place, lines, span, phase, seen, lows, geo, layout, like)
     for i in range(count, (count + MR - 1) // MR * MR):
         place[i] = place[count - 1]
     every = (geo.M + NR - 1) // NR
@@ -71,6 +71,8 @@ def _job(
             b = packed + ((first * geo.G + g * depth) * every + panel * depth) * NR * acc
             for k in range(0, depth, KC):
                 for i in range(pixel, stop, MR):
+                    if k > 0 and k // KC % BLOCKS == 0:
+                        carry_tile(tiles + (i - pixel) * NR * acc, room, MR * NR, k // KC, like)
                     listed_kernel(
                         base,
                         place.ctypes.data + i * 8,
@@ -79,9 +81,11 @@ def _job(
                         steps.ctypes.data,
                         min(KC, depth - k),
                         tiles + (i - pixel) * NR * acc,
-                        k,
+                        k // KC % BLOCKS,
                         like,
                     )
+            for i in range(pixel, stop if depth > BLOCKS * KC else pixel, MR):
+                carried_tile(tiles + (i - pixel) * NR * acc, room, MR * NR, like)
             if depth == 0:
                 zero_run(tiles, TOGETHER * NR, like)
             m0 = panel * NR
@@ -109,7 +113,7 @@ def _job(
 
 
 def gather_last(
-    src, filters, out, packed, columns, steps, offsets, term_taps, like, geo, layout, phases, seen, work, work_size, places,
+    src, filters, out, packed, columns, steps, offsets, term_taps, like, geo, layout, phases, seen, lows, work, work_size, places,
     alpha, beta, threads,
 ):  # fmt: skip
     """The product, in jobs of some lines and some panels; ``seen``: of each phase, see ``plan.py``."""
@@ -139,6 +143,7 @@ def gather_last(
                                     layout,
                                     phases[f],
                                     seen[f],
+                                    lows,
                                     work + tid * work_size,
                                     places[tid],
                                     g,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,41 +33,79 @@ def is_last(problem: ConvProblem) -> bool:
     return enough and read.strides[1] == 1 == wide.strides[1] and math.prod(problem.outputs[0].shape) > 0
 
 
-def box_of(phases: np.ndarray, seen: np.ndarray, lines: int) -> int:
-    """Pixels that so many lines of output pixels see, at most: they may begin in the middle of an image."""
-    starts = np.minimum(-(-lines // phases[:, 1]) + 1, lines)
-    return int((starts * seen[:, 3] * seen[:, 6] * seen[:, 5]).max())
+class Sight(NamedTuple):
+    """What some lines of output pixels see, phase by phase: boxes, one for the taps that lie near each other.
+
+    ``boxes``, a row a phase: the first of its boxes and their number, pixels of one, slices and rows that the taps of one span,
+    columns and rows of one. ``lows``: first slice, row and column of each box's taps. ``places``: of each tap, its box's number
+    in the phase, and slice, row and column in it.
+    """
+
+    boxes: np.ndarray
+    lows: np.ndarray
+    places: np.ndarray
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of all boxes of a phase, at most."""
+        return int((self.boxes[:, 1] * self.boxes[:, 2]).max())
 
 
-def terms_at(phases: np.ndarray, terms: Terms, seen: np.ndarray, geo: Any, C: int, in_place: bool) -> np.ndarray:
+def seen_of(phases: np.ndarray, terms: Terms, step: tuple[int, ...], lines: int, columns: int) -> Sight:
+    """Boxes of ``lines`` lines of at most ``columns`` pixels, ``step`` apart in the image."""
+    taps = np.array(terms.taps, np.int64).reshape(-1, 3)
+    boxes: list[tuple[int, ...]] = []
+    lows: list[tuple[int, ...]] = []
+    places: list[np.ndarray] = []
+    for phase in phases:
+        here = taps[phase[4] : phase[4] + phase[5]]
+        high, wide = min(lines, int(phase[1])), min(columns, int(phase[2]))
+        span = (1, (high - 1) * step[1] + 1, (wide - 1) * step[2] + 1)
+        found = [_near(here[:, axis], span[axis]) for axis in range(3)]
+        numbers = [number for _, number, _ in found]
+        first = [low for low, _, _ in found]
+        slices, rows, columns_seen = (extent for _, _, extent in found)
+        most = span[1] - 1 + rows
+        starts = min(-(-lines // int(phase[1])) + 1, lines)
+        pixels = starts * slices * most * (columns_seen + span[2] - 1)
+        boxes.append((len(lows), math.prod(map(len, first)), pixels, slices, rows, columns_seen + span[2] - 1, most))
+        lows += list(itertools.product(*(low.tolist() for low in first)))
+        number = (numbers[0] * len(first[1]) + numbers[1]) * len(first[2]) + numbers[2]
+        places += [number, *(here[:, axis] - first[axis][numbers[axis]] for axis in range(3))]
+    joined = [np.concatenate(places[i::4]) for i in range(4)]
+    return Sight(np.array(boxes, np.int64), np.array(lows, np.int64).reshape(-1, 3), np.stack(joined, 1))
+
+
+def _near(places: np.ndarray, span: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Places on one axis in groups that lie more than ``span`` apart: firsts, each place's group, the most that one extends."""
+    if not len(places):
+        return np.zeros(1, np.int64), np.zeros(0, np.int64), 1
+    every = np.unique(places)
+    begins = np.append(True, np.diff(every) > span)
+    first = every[begins]
+    group = np.searchsorted(first, places, side="right") - 1
+    return first, group, int((places - first[group]).max()) + 1
+
+
+def terms_at(phases: np.ndarray, terms: Terms, seen: Sight, geo: Any, C: int, in_place: bool) -> np.ndarray:
     """Where each term (tap, channel) of all phases is behind a pixel's place, in elements."""
     found, every = [np.zeros(0, np.int64)], np.array(terms.taps, np.int64).reshape(-1, 3)
-    for phase, sight in zip(phases, seen, strict=True):
-        taps, row = every[phase[4] : phase[4] + phase[5]], sight[5] * C
-        steps = (geo.src_d, geo.src_h, geo.src_w) if in_place else (sight[6] * row, row, C)
-        at = ((taps if in_place else taps - sight[:3]) * steps).sum(1)
+    for phase, box in zip(phases, seen.boxes, strict=True):
+        here, row = slice(phase[4], phase[4] + phase[5]), box[5] * C
+        if in_place:
+            at = (every[here] * (geo.src_d, geo.src_h, geo.src_w)).sum(1)
+        else:
+            at = (seen.places[here] * (box[2] * C, box[6] * row, row, C)).sum(1)
         found.append((at[:, None] + np.arange(C)).ravel())
     return np.concatenate(found)
 
 
-def seen_of(phases: np.ndarray, terms: Terms, step: tuple[int, ...], lines: int, columns: int) -> np.ndarray:
-    """Of each phase: first slice, row and column of its taps, how many slices and rows these span, columns and rows of a box."""
-    taps, found = np.array(terms.taps, np.int64).reshape(-1, 3), []
-    for phase in phases:
-        here = taps[phase[4] : phase[4] + phase[5]]
-        low, high = (here.min(0), here.max(0)) if len(here) else (np.zeros(3, np.int64), np.zeros(3, np.int64))
-        slices, rows, wide = (high - low + 1).tolist()
-        most = (min(lines, int(phase[1])) - 1) * step[1] + rows
-        found.append((*low, slices, rows, wide + (min(columns, int(phase[2])) - 1) * step[2], most))
-    return np.array(found, np.int64)
-
-
 def plan_last(problem: ConvProblem) -> Executable:
-    """Forward, or the gradient with respect to the inputs, by ``last.py``."""
+    """Forward, or the gradient with respect to the inputs, by ``_last.py``."""
     from numbadnn.cpu.conv.last import last as _last
     from numbadnn.cpu.conv.last import pack as _last_pack
     from numbadnn.cpu.conv.last.box import Layout
-    from numbadnn.cpu.conv.micro import KC, MR, NV
+    from numbadnn.cpu.conv.micro import KC, MR, NV, SUMS
     from numbadnn.cpu.lang.vector import VECTOR_BYTES
 
     like = np.empty(1, STORED[problem.x.dtype])
@@ -78,21 +117,22 @@ def plan_last(problem: ConvProblem) -> Executable:
     phases, C = lists["phases"], (problem.x if forward else problem.y).shape[1] // problem.groups
     a_channel = w.strides[1] if forward else w.strides[0]
     most, longest = min(PIXELS, max(FEW_PIXELS, ENOUGH // C)), int(phases[:, 2].max())
-    lines, wide = max(1, most // longest), min(longest, most)
+    counts = phases[:, 11] // phases[:, 2]
+    lines, wide = min(max(1, most // longest), int(counts.max())), min(longest, most)
     seen = seen_of(phases, terms, (geo.step_d, geo.step_h, geo.step_w), lines, wide)
     inside = is_inside(phases, terms, geo)
     in_place = inside and problem.x.dtype in ("float32", "float64")
     column_list = terms_at(phases, terms, seen, geo, C, in_place) * acc
     tap_major = np.concatenate([offsets.reshape(C, -1).T.ravel() for offsets in terms.a_offsets])
-    box = -(-box_of(phases, seen, lines) * C // NR) * NR
+    box = -(-seen.pixels * C // NR) * NR
     pixels = -(-lines * wide // MR) * MR
     panels = -(-geo.M // NR)
     layout = Layout(C, a_channel, int(in_place), int(geo.src_w == C), lines, wide, panels, pixels)
     alpha, beta = scalars(problem)
     steps = np.arange(KC, dtype=np.int64) * (NR * acc)
-    counts, flops = phases[:, 11] // phases[:, 2], problem.flops
+    flops = problem.flops
     packed_size = len(tap_major) * geo.G * panels * NR * acc
-    work = (_last.TOGETHER * NR + (0 if in_place else box) + NR * NR) * acc
+    work = (3 * _last.TOGETHER * NR + (0 if in_place else box) + NR * NR) * acc
 
     @functools.cache
     def shared(threads: int) -> Any:
@@ -117,11 +157,12 @@ def plan_last(problem: ConvProblem) -> Executable:
         pack(threads, filters, like, geo, chosen, phases, tap_major, packed, base, work)
         product(
             threads, address(inputs[0]), filters, address(outputs[0]), packed, column_list, steps, lists["a_offsets"],
-            lists["term_taps"], like, geo, chosen, phases, seen, base, work, places, alpha, beta,
+            lists["term_taps"], like, geo, chosen, phases, seen.boxes, seen.lows, base, work, places, alpha, beta,
         )  # fmt: skip
 
     pack, product = kernel_of(_last_pack.pack_panels), kernel_of(_last.gather_last)
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "last", "tile": f"{MR}x{NR}x{KC}"})
+    facts = {"kernel": "last", "tile": f"{MR}x{NR}x{KC}"}
+    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=SUMS)
 
 
 def is_inside(phases: np.ndarray, terms: Terms, geo: Any) -> bool:

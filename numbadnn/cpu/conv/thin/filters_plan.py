@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.conv.terms import scalars, tap_list, volume
+from numbadnn.cpu.conv.thin.plan import MOST_SCRATCH
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import Executable, Summation
 
 #: most filters of a group
 MOST_FILTERS = 16
@@ -48,7 +49,7 @@ def _masks(rows: int, columns: int, pitch: int, lanes: int) -> np.ndarray:
     return inside.reshape(-1, lanes) @ (1 << np.arange(lanes, dtype=np.int64))
 
 
-def plan_few_filters(problem: ConvProblem) -> Executable:
+def plan_few_filters(problem: ConvProblem) -> Executable | None:
     """The gradient with respect to the weights, of few filters a group."""
     from numbadnn.cpu.conv.thin import filters as _thin_filters
     from numbadnn.cpu.conv.thin.filters_tile import ACROSS, MASKED, MASKING, TILES
@@ -110,6 +111,9 @@ def plan_few_filters(problem: ConvProblem) -> Executable:
     x_room = together * C * x_size
     y_room = 0 if in_place else (together * K + tile_y) * y_size
 
+    if (x_room + y_room) * acc > MOST_SCRATCH:
+        return None
+
     offsets = []
     for c in range(C):
         for t, r, s, _ in taps:
@@ -168,4 +172,5 @@ def plan_few_filters(problem: ConvProblem) -> Executable:
         if partial:
             finish(threads, target, like, geo, w_offsets, more, alpha, beta)
 
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "thin filters", "tile": f"{tile_y}x{tile_x}"})
+    facts, lanes = {"kernel": "thin filters", "tile": f"{tile_y}x{tile_x}"}, (1 if across else vl) * parts
+    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=Summation((), "sequence", lanes))

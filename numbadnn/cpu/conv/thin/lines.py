@@ -8,8 +8,8 @@ from __future__ import annotations
 from numbadnn.cpu.conv.micro import transpose
 from numbadnn.cpu.lang.elements import accsize, itemsize, load1, peek, poke, store1
 from numbadnn.cpu.lang.typed import inner
-from numbadnn.cpu.lang.vector import lanes, load, load_acc, load_even, scale, store, store_acc, store_even, zeros
-from numbadnn.cpu.pool.lines import add, evens
+from numbadnn.cpu.lang.vector import add, lanes, load, load_acc, load_even, scale, store, store_acc, store_even, zeros
+from numbadnn.cpu.pool.lines import evens
 
 #: the even bits of a word: lanes of ``load_even`` and ``store_even``
 EVEN = 0x55555555

@@ -13,7 +13,7 @@ import numpy as np
 from numbadnn.cpu.conv.terms import Terms, scalars
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 #: accumulators of the planes of a job, about: they stay in the second-level cache
 PLANES = 1 << 14
@@ -25,6 +25,8 @@ LANE_VECTORS, LANE_ROWS = 16, 4
 OVERHEAD, MOST = 16, 8
 #: most channels of a thin group, and accumulators of a row of its planes
 THIN, WIDEST = 32, 1 << 18
+#: bytes of a thread's planes, at most
+MOST_SCRATCH = 1 << 26
 
 
 def is_thin(problem: ConvProblem) -> bool:
@@ -40,8 +42,11 @@ def _up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 
 
-def plan_thin(problem: ConvProblem, dense: Any, terms: Terms) -> Executable:
-    """Forward, or the gradient with respect to the inputs; ``dense``, ``terms``: as for ``conv/gather.py``."""
+def plan_thin(problem: ConvProblem, dense: Any, terms: Terms) -> Executable | None:
+    """Forward, or the gradient with respect to the inputs; ``dense``, ``terms``: as for ``_gather.py``.
+
+    None where taps lie so far apart that planes would take more than MOST_SCRATCH.
+    """
     from numbadnn.cpu.conv.thin import thin as _thin
     from numbadnn.cpu.conv.thin.table import LANES, LINES, TURNED, Geometry
     from numbadnn.cpu.conv.thin.tile import WIDTHS
@@ -94,6 +99,8 @@ def plan_thin(problem: ConvProblem, dense: Any, terms: Terms) -> Executable:
     band = max(-(-P // bands), 1)
     plane = _up(((band + reach) * pitch + max(left, reach_w)) * unit + vl, vl)
     plane += vl if plane // vl % 2 == 0 else 0  # an odd number of vectors: planes do not begin in one set of the cache
+    if buffers * per_channel * plane * acc > MOST_SCRATCH:
+        return None
     where = (which.ravel() * len(planes) + kind.ravel()) * plane + (row // step_h * pitch + column // step_w) * unit
 
     phases, terms_of = _phases(terms, grids, C, together * M, unit)
@@ -167,7 +174,7 @@ def plan_thin(problem: ConvProblem, dense: Any, terms: Terms) -> Executable:
         x, filters, y = address(inputs[0]), address(inputs[1]), address(outputs[0])
         kernel(threads, x, filters, y, like, address(table), memory, alpha, beta)
 
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "thin"})
+    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "thin"}, summation=SEQUENCE)
 
 
 def _phases(

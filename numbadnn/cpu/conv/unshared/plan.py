@@ -9,7 +9,7 @@ import numpy as np
 from numbadnn.cpu.conv.terms import named, scalars, tap_list
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.registry import Executable
+from numbadnn.registry import SEQUENCE, Executable
 
 #: images whose patches lie together in a buffer of the forward direction
 IMAGES_TOGETHER = 32
@@ -64,4 +64,4 @@ def plan_unshared(problem: ConvProblem) -> Executable:
         rows = planes.view(real).reshape(threads, size)
         kernel(threads, *addresses, like, geo, terms, rows, address(planes), together, alpha, beta)
 
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "unshared"})
+    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "unshared"}, summation=SEQUENCE)

@@ -24,12 +24,12 @@ def _end(acc: str) -> Any:
     return end
 
 
-def grid(dtype: str, acc: str, config: GridConfig) -> Callable[..., None]:
+def grid(dtype: str, out_dtype: str, acc: str, config: GridConfig) -> Callable[..., None]:
     """``points`` neighbouring points a thread; more than one only where grid is packed, and then in one access."""
     points, threads, wide = config.points, config.threads, config.wide
-    A, size, end = ACCUMULATOR[acc], ITEMSIZE[dtype], _end(acc)
-    read, write, values = load(dtype, acc), store(dtype, acc), 2 * points
-    put = store_vector(dtype, values, acc)
+    A, size, out_size, end = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[out_dtype], _end(acc)
+    read, write, values = load(dtype, acc), store(out_dtype, acc), 2 * points
+    put = store_vector(out_dtype, values, acc)
 
     def kernel(theta, out, total, groups, height, width, ts, gs):  # type: ignore[no-untyped-def]
         result = cuda.local.array(values, A)
@@ -52,12 +52,12 @@ def grid(dtype: str, acc: str, config: GridConfig) -> Callable[..., None]:
             x = end(i32(first + e), width)
             result[2 * e] = A(A(t[0] * x + t[1] * y) + t[2])
             result[2 * e + 1] = A(A(t[3] * x + t[4] * y) + t[5])
-        at = out + (n * gs[0] + i * gs[1] + first * gs[2]) * size
+        at = out + (n * gs[0] + i * gs[1] + first * gs[2]) * out_size
         if points > 1:
             put(result, i32(0), at)
         else:
             write(at, result[0])
-            write(at + gs[3] * size, result[1])
+            write(at + gs[3] * out_size, result[1])
 
     return kernel
 

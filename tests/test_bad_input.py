@@ -259,3 +259,13 @@ def test_words_for_truth_values_are_refused() -> None:
     for equal in (np.True_, 1, 1.0):  # equal keys: what is remembered for one is taken for the others
         numbadnn.clear_caches()
         assert np.array_equal(numbadnn.conv2d(X, W, filter_flip=equal), expected)
+
+
+def test_a_destination_whose_elements_interleave_but_do_not_overlap() -> None:
+    memory = np.full(8, np.nan, "f4")
+    out = np.lib.stride_tricks.as_strided(memory, (3, 2), (8, 12))  # elements 0 3, 2 5, 4 7
+    numbadnn.softmax(np.zeros((3, 2), "f4"), out=out)
+    np.testing.assert_array_equal(memory, [0.5, np.nan, 0.5, 0.5, 0.5, 0.5, np.nan, 0.5])
+    twice = np.lib.stride_tricks.as_strided(memory, (3, 2), (8, 8))
+    with pytest.raises(ValueError, match="out: expected an array whose elements do not overlap"):
+        numbadnn.softmax(np.zeros((3, 2), "f4"), out=twice)

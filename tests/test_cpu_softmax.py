@@ -6,6 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import numbadnn
+from numbadnn import reference
 from numbadnn.cpu.softmax import softmax
 from numbadnn.problem import Policy, Spec, normalised_strides
 from numbadnn.problems.softmax import SoftmaxProblem
@@ -153,3 +155,18 @@ def test_registered():
     ):
         (impl,) = (i for i in implementations(op) if i.backend == "cpu")
         assert impl.supports(problem, Policy()) == ""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("algo", ["accurate", "log"])
+def test_one_infinite_gradient_whatever_the_strides(dtype, algo):
+    sm = numbadnn.softmax(np.zeros((1, 2, 3, 4), dtype), algo, "instance")
+    dy = np.ones((1, 2, 3, 4), dtype)
+    dy[0, 1, 2, 3] = np.inf
+    with np.errstate(invalid="ignore"):
+        want = reference.softmax_grad(dy, sm, algo, "instance")
+    for axes in ((0, 1, 2, 3), (0, 1, 3, 2), (0, 3, 2, 1), (0, 2, 3, 1)):
+        other = np.ascontiguousarray(dy.transpose(axes)).transpose(np.argsort(axes))
+        got = numbadnn.softmax_grad(other, sm, algo, "instance")
+        np.testing.assert_array_equal(np.isneginf(got), np.isneginf(want))
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))

@@ -216,3 +216,12 @@ def test_cudnns_own_dropout():
     assert abs(kept - 0.7) < 5 * np.sqrt(0.21 / x.numel())
     np.testing.assert_allclose(y[y != 0].cpu(), 1 / 0.7, rtol=1e-6)
     assert not torch.equal(numbadnn.dropout(x, 0.3, 5, backend="cudnn")[0], y)
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_numbers_past_2_to_the_63_are_counters_without_a_sign(order):
+    offset, shape, p = 2**63 - 9, (20, 4, 5), 0.5
+    x = np.ones(shape, "f4", order=order)
+    want = reference.dropout(x, p, 7, offset)
+    y, state = numbadnn.dropout(x, p, 7, offset=offset)
+    assert np.array_equal(y, want) and np.array_equal(numbadnn.dropout_grad(x, state), want)

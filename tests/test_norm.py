@@ -415,3 +415,20 @@ def test_the_cpu_holds_deviations_whose_squares_float32_does_not(size, epsilon, 
     expected += reference.batch_normalization_train_grad(*arrays)
     for got, right in zip(found, expected, strict=True):
         np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6 * np.abs(right).max())
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (0, 2, 3, 1), (1, 0, 2, 3)])
+def test_the_mean_of_a_channel_with_an_infinity(axes, value):
+    """In whatever pieces a channel is cut: infinite, as the definition says; with both infinities NaN."""
+    x = np.random.default_rng(0).standard_normal((4, 5, 6, 7)).astype("f4")
+    one = np.ones((1, 5, 1, 1), "f4")
+    for image, other in ((0, None), (3, None), (1, 2)):
+        special = x.copy()
+        special[image, 2, 0, 0] = value
+        if other is not None:
+            special[other, 2, 1, 1] = -value
+        laid = np.ascontiguousarray(special.transpose(axes)).transpose(np.argsort(axes))
+        got = numbadnn.batch_normalization_train(laid, one, one, "spatial")[1].ravel()
+        assert np.isnan(got[2]) if other is not None else got[2] == value
+        assert np.isfinite(np.delete(got, 2)).all()

@@ -117,7 +117,7 @@ LONG = (
     "spatialtf_grid_grad dgrid=float32:1x300x300x2",
     "softmax x=float32:1x20000",
     "softmax_grad dy=float32:1x20000x8 y=float32:1x20000x8",
-    "bilinear_upsampling_grad y=float32:1x1x400x400 ratio=200",
+    "bilinear_upsampling_grad x=float32:1x1x2x2 ratio=200",
     "conv2d x=float32:1x30000x2x2 w=float32:4x30000x1x1",
     "conv2d x=float32:1x30000x2x2:nhwc w=float32:16x30000x1x1",
     "conv2d_grad_wrt_weights x=float32:2x4x200x200 w=float32:4x4x1x1 y=float32:2x4x200x200",

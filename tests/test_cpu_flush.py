@@ -66,6 +66,7 @@ def small(*shape: int, last: bool = False) -> np.ndarray:
 def calls() -> dict[str, Callable[[], Any]]:
     theta, one = np.tile(np.array([[1, 0, 0], [0, 1, 0]], np.float16), (2, 1, 1)), np.ones((1, 3, 1, 1), np.float16)
     w, grid = RNG.standard_normal((5, 3, 3, 3)).astype("f2"), RNG.uniform(-1, 1, (2, 5, 5, 2)).astype("f2")
+    slope = RNG.standard_normal((2, 5, 7, 8)).astype("f2")
     found: dict[str, Callable[[], Any]] = {}
     for last in (False, True):
         x, dy, y = (small(2, 3, 9, 10, last=last), small(2, 5, 7, 8, last=last), small(2, 3, 9, 10, last=last))
@@ -80,10 +81,10 @@ def calls() -> dict[str, Callable[[], Any]]:
             f"upsampling {last}": lambda x=x: numbadnn.bilinear_upsampling(x, 2),
             f"upsampling many {last}": lambda x=deep: numbadnn.bilinear_upsampling(x, 3),
             f"spatialtf {last}": lambda x=x: numbadnn.spatialtf(x, theta),
-            f"sampler_grad {last}": lambda x=x: numbadnn.spatialtf_sampler_grad(x, grid, x[:, :, :5, :5]),
+            f"sampler_grad {last}": lambda x=x: numbadnn.spatialtf_sampler_grad(x, grid, x[:, :, :5, :5])[0],
             f"conv2d {last}": lambda x=x: numbadnn.conv2d(x, w),
             f"inputs {last}": lambda dy=dy: numbadnn.conv2d_grad_wrt_inputs(dy, w, (2, 3, 9, 10)),
-            f"weights {last}": lambda x=x, dy=dy: numbadnn.conv2d_grad_wrt_weights(x, dy, (5, 3, 3, 3)),
+            f"weights {last}": lambda x=x: numbadnn.conv2d_grad_wrt_weights(x, slope, (5, 3, 3, 3)),
             f"depthwise {last}": lambda x=x: numbadnn.conv2d(x, w[:3, :1], num_groups=3),
             f"norm {last}": lambda x=x: numbadnn.batch_normalization_train(x, one, 0 * one, "spatial")[0],
             f"mean {last}": lambda x=x: numbadnn.batch_normalization_train(x, one, 0 * one, "spatial")[1],
@@ -105,6 +106,5 @@ def test_flushing_changes_no_float16(name: str, register: Callable[[int], None])
         flushed = CALLS[name]()
     finally:
         register(USUAL)
-    for one, other in zip(*(r if isinstance(r, tuple) else (r,) for r in (usual, flushed)), strict=True):
-        np.testing.assert_array_equal(other.view(np.uint16), one.view(np.uint16))
-        assert np.count_nonzero(one) > one.size / 4
+    np.testing.assert_array_equal(flushed.view(np.uint16), usual.view(np.uint16))
+    assert np.count_nonzero(usual) > usual.size / 8

@@ -196,8 +196,10 @@ class Plan:
             with nullcontext() if raw == current else library.allocating_on(raw, device):
                 result = self.launch(arrays, plain, tuple(map(int, targets)), out, None, words, workspace, True)
             for each, theirs in taking_part.items():
-                if capturing:
-                    streams.keep(theirs if each.outside else ())
+                if capturing and each.outside:
+                    streams.keep(theirs)
+                elif capturing:
+                    continue
                 elif each.outside or streams_of[each] != raw:
                     if stream is None:  # nobody asked for another stream: all is as if each had worked on its own
                         streams.wait(streams_of[each], raw, device)

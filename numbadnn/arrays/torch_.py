@@ -75,6 +75,8 @@ def _tracer() -> str:
         return "torch.jit.trace"
     if _transform() is not None:
         return "the transforms of torch.func (torch.vmap, torch.func.grad, functionalize)"
+    if not _modes() and _before_dispatch == _NOTHING:
+        return ""
     keys = torch._C._TorchDispatchModeKey
     kinds = (keys.PROXY, keys.FUNCTIONAL, keys.FAKE)
     if _before_dispatch != _NOTHING or any(torch._C._get_dispatch_mode(key) is not None for key in kinds):

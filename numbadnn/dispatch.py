@@ -20,7 +20,8 @@ from numbadnn.arrays import LIBRARIES, PROBES, library_of
 from numbadnn.arrays.untraced import leave_out
 from numbadnn.call import explanation, operands, select
 from numbadnn.call.launch import Plan, thread
-from numbadnn.call.planning import make_plan, remember
+from numbadnn.call.planning import make_plan
+from numbadnn.host.bounded import remember
 from numbadnn.problem import Policy
 from numbadnn.registry import Summation
 

@@ -22,7 +22,8 @@ import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn.call import info, plan_arguments, planning
+from numbadnn.call import info, plan_arguments
+from numbadnn.host import bounded
 from numbadnn.host import files as stored
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
@@ -321,10 +322,10 @@ def test_a_plan_is_not_pickled() -> None:
 def test_the_caches_are_bounded_and_can_be_cleared() -> None:
     numbadnn.clear_caches()
     w = np.ones((1, 1, 1, 1), np.float32)
-    for n in range(1, planning.MAX_PLANS + 20):
+    for n in range(1, bounded.MAX_PLANS + 20):
         numbadnn.conv2d(np.ones((1, 1, 1, n), np.float32), w)
     info = numbadnn.cache_info()
-    assert info.plans == planning.MAX_PLANS and info.choices <= planning.MAX_CHOICES
+    assert info.plans == bounded.MAX_PLANS and info.choices <= bounded.MAX_CHOICES
     misses = info.misses
     numbadnn.conv2d(np.ones((1, 1, 1, n), np.float32), w)
     assert numbadnn.cache_info().misses == misses

@@ -18,11 +18,12 @@ from own_memory import own_memory
 import numbadnn
 from numbadnn import __main__ as command
 from numbadnn.arrays import View
-from numbadnn.call import planning, verbose
+from numbadnn.call import verbose
 from numbadnn.call.launch import Plan, thread
 from numbadnn.call.select import Choice
 from numbadnn.cases import parse
 from numbadnn.errors import NotSupportedError
+from numbadnn.host import bounded
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
 
@@ -317,7 +318,7 @@ def test_twenty_thousand_shapes_do_not_grow_memory() -> None:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             used.append(own_memory())
-    assert used[1] - used[0] <= 8 << 20 and numbadnn.cache_info().plans <= planning.MAX_PLANS
+    assert used[1] - used[0] <= 8 << 20 and numbadnn.cache_info().plans <= bounded.MAX_PLANS
 
 
 @pytest.mark.gpu

@@ -18,6 +18,7 @@ from numbadnn import config
 from numbadnn.arrays import LIBRARIES, View, library_of
 from numbadnn.call import operands, plan_arguments, select, verbose
 from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, is_lack_of_memory
+from numbadnn.gpu import driver
 from numbadnn.host import files as stored
 from numbadnn.problem import Policy, channels_last_strides, contiguous_strides, is_dense
 from numbadnn.registry import Executable, Impl
@@ -33,6 +34,14 @@ class _Thread(threading.local):
 
 #: this thread's plans and last call
 thread = _Thread()
+
+
+def _last_call() -> str:
+    plan = thread.last[0]
+    return f"{plan.impl.name} on {plan.problem}" if plan else ""
+
+
+driver.blame = _last_call
 
 
 class Plan:

@@ -17,12 +17,10 @@ from numbadnn.arrays import View
 from numbadnn.call import operands, remembered, select
 from numbadnn.call.launch import Plan, thread
 from numbadnn.errors import CaptureError, NotSupportedError, NumbaDNNError
+from numbadnn.host.bounded import MAX_CHOICES, MAX_PLANS
 from numbadnn.kept import choices, errata, plan_file
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
-
-#: distinct problems remembered: plans a thread, choices (and refusals) a process
-MAX_PLANS, MAX_CHOICES = 256, 1024
 
 #: a problem -> [its choice or refusal, when it was last asked for]. No lock: a problem is hashed and compared by Python code, in
 #: which another call may come, of a signal's handler or a ``__del__``; each step is one operation of a dictionary instead
@@ -115,14 +113,6 @@ def _choice(
     if isinstance(known, NotSupportedError):
         raise NotSupportedError(str(known).splitlines()[0], known.candidates)
     return known
-
-
-def remember(cache: dict[Any, Any], key: Any, value: Any, most: int = MAX_PLANS) -> None:
-    """Insert, and drop the oldest beyond ``most``; a plan in use lives on by its references."""
-    cache[key] = value
-    if len(cache) > most:
-        for old in list(cache)[: len(cache) - most]:
-            cache.pop(old, None)  # it may be gone: see ``_choices``
 
 
 class CacheInfo(NamedTuple):

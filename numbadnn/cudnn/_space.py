@@ -40,7 +40,7 @@ def space(problem: Any, policy: Policy) -> list[Any]:
 
 def restore(problem: Any, policy: Policy, stored: Any) -> Any:
     """A stored configuration, checked to be one; NotSupportedError for what it or the problem may not be."""
-    from numbadnn.cudnn.conv import static_refusal
+    from numbadnn.cudnn._around import static_refusal
 
     if reason := static_refusal(problem, policy):
         raise NotSupportedError(reason)

@@ -226,8 +226,8 @@ def _algorithms(
 
 def plan(problem: Any, policy: Policy, config: Any) -> Executable:
     """Descriptors, scalars and table, bound into one callable; ``time_*`` lets cuDNN run its algorithms here."""
-    from numbadnn.call.planning import MAX_CHOICES, remember
-    from numbadnn.cudnn.conv import _with_copies, _without_copies
+    from numbadnn.cudnn._around import with_copies, without_copies
+    from numbadnn.host.bounded import MAX_CHOICES, remember
 
     timed = policy.algo.startswith("time_")
     ready = _find(problem, policy, timed)
@@ -240,7 +240,7 @@ def plan(problem: Any, policy: Policy, config: Any) -> Executable:
             ready = _find(problem, policy, timed)
     call, form = call_of(problem.op), ready.form
     issue = _issue(problem, policy.device, ready)
-    run = _with_copies(form, issue, ready.workspace, policy.device) if form.buffers else _without_copies(issue)
+    run = with_copies(form, issue, ready.workspace, policy.device) if form.buffers else without_copies(issue)
     name = next((n for n, a in call.algorithms.items() if a == ready.algorithm), str(ready.algorithm))
     facts = {
         "form": form.name, "algorithm": name, "number": ready.algorithm, "math": ready.math.name, "copies": form.copies,

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from numbadnn.cudnn import _estimate, _space, lib
-from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms, uncountable
+from numbadnn.cudnn._around import aligned, static_refusal, with_copies, without_copies
+from numbadnn.cudnn._forms import Form, forms
 from numbadnn.errors import BackendUnavailableError, CudnnError, NotSupportedError
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problems.conv_routes import routed
 from numbadnn.registry import SEQUENCE, TRANSFORMS, Executable, Impl, register
-
-Step = Callable[[int, int, int], None]
 
 
 @dataclass(slots=True)
@@ -57,26 +56,6 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
         return f"cuDNN cannot be used: {error}"
     _LAST.key = (problem, policy)
     return ""
-
-
-def static_refusal(problem: ConvProblem, policy: Policy) -> str:
-    """Refusals that need no device."""
-    if problem.unshared:
-        return "cuDNN has no unshared convolution: its filters are the same at every position of the output"
-    if policy.algo != "auto":
-        return f"the graph API picks engines by heuristics; it has no algorithm named {policy.algo!r}"
-    dtype, precision = problem.x.dtype, policy.precision
-    if precision == "float16" or precision not in ("as_input_f32", "as_input", "float32", "float64"):
-        return f"cuDNN's graphs compute 16-bit data in float32, precision={precision!r} asks for something else"
-    if precision == "float64" and dtype != "float64":
-        return f"cuDNN does not compute {dtype} data in float64"
-    if precision == "float32" and dtype == "float64":
-        return "cuDNN does not compute float64 data in float32"
-    if problem.beta and dtype in ("float16", "bfloat16"):
-        return f"cuDNN rounds the convolution to {dtype} before it adds beta * out, which rounds twice"
-    if policy.determinism not in ("run_to_run", "not_guaranteed"):
-        return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
-    return uncountable(problem)
 
 
 def prepare(problem: ConvProblem, policy: Policy, config: dict[str, Any] | None) -> _Prepared:
@@ -165,11 +144,11 @@ def executable(problem: ConvProblem, policy: Policy, prepared: _Prepared) -> Exe
 
     form, candidate = prepared.form, prepared.candidate
     issue = _engine_call(problem, policy.device, prepared)
-    run = _with_copies(form, issue, candidate.workspace, policy.device) if form.buffers else _without_copies(issue)
+    run = with_copies(form, issue, candidate.workspace, policy.device) if form.buffers else without_copies(issue)
     facts = {"form": form.name, **candidate.facts(), "copies": form.copies, "cudnn": prepared.library.version}
     return Executable(
         run=run,
-        workspace_bytes=_aligned(candidate.workspace) + form.buffer_bytes if form.buffers else candidate.workspace,
+        workspace_bytes=aligned(candidate.workspace) + form.buffer_bytes if form.buffers else candidate.workspace,
         arithmetic=arithmetic(candidate, problem),
         determinism="not_guaranteed" if "NONDETERMINISTIC" in candidate.notes else "run_to_run",
         facts=facts,
@@ -209,50 +188,6 @@ def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Call
             _shim.recover(library, code, device, what, _keep, execute, table, workspace, a, b, out, stream)
 
     return issue
-
-
-def _without_copies(issue: Callable[..., None]) -> Callable[..., None]:
-    def run(inputs: tuple[int, int], outputs: tuple[int], workspace: int | None, stream: int | None) -> None:
-        issue(stream or 0, inputs[0], inputs[1], outputs[0], workspace or 0)
-
-    return run
-
-
-def _aligned(n: int) -> int:
-    return -(-n // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
-
-
-def _with_copies(form: Form, issue: Callable[..., None], engine_bytes: int, device: int) -> Callable[..., None]:
-    """The engine's workspace comes first, then the buffers; copies in, the engine, the copy out."""
-    from numbadnn.kernels.copies.copy import plan_copy
-
-    (first, second), output = form.problem.input_names, form.problem.output_name
-    order = {first: 0, second: 1, output: 2}
-    before: list[tuple[Step, int, int, int]] = []
-    after: list[tuple[Step, int, int, int]] = []
-    places: dict[int, int] = {}
-    position = _aligned(engine_bytes)
-    for b in form.buffers:
-        slot = order[b.name]
-        places[slot] = position
-        if b.name != output or form.problem.beta:
-            before.append((plan_copy(b.outer, b.inner, b.shift, device), slot, b.outer_offset, position))
-        if b.name == output:
-            back = tuple(-s for s in b.shift)
-            after.append((plan_copy(b.inner, b.outer, back, device), slot, b.outer_offset, position))
-        position += b.nbytes
-
-    def run(inputs: tuple[int, int], outputs: tuple[int], workspace: int | None, stream: int | None) -> None:
-        base, raw = workspace or 0, stream or 0
-        outside = (inputs[0], inputs[1], outputs[0])
-        for step, slot, offset, at in before:
-            step(outside[slot] + offset, base + at, raw)
-        inside = [base + places[i] if i in places else outside[i] for i in range(3)]
-        issue(raw, *inside, base)
-        for step, slot, offset, at in after:
-            step(base + at, outside[slot] + offset, raw)
-
-    return run
 
 
 def options(problem: ConvProblem, policy: Policy) -> list[dict[str, Any]]:

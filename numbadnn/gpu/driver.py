@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from numbadnn.errors import BackendUnavailableError, NumbaDNNError, is_passing
@@ -61,6 +62,14 @@ LOST = {700, 702, 710, 714, 715, 716, 717, 718, 719}
 _lost_by = ""
 
 
+def _nobody() -> str:
+    return ""
+
+
+#: what this thread enqueued last, in words ("" = nothing); call.launch sets it
+blame: Callable[[], str] = _nobody
+
+
 def check(status: int, doing: str) -> None:
     """NumbaDNNError unless ``status`` is 0."""
     if status:
@@ -76,10 +85,7 @@ def aftermath(status: int) -> str:
         return ""
     if _lost_by:
         return f"; the context was lost before, by {_lost_by}: only a new process can use the GPU"
-    from numbadnn.call.launch import thread
-
-    plan = thread.last[0]
-    _lost_by = f"{plan.impl.name} on {plan.problem}" if plan else "work that was not this library's"
+    _lost_by = blame() or "work that was not this library's"
     return f"; the kernel that failed was enqueued before: the last call of this thread was {_lost_by}"
 
 

@@ -1,0 +1,75 @@
+"""What is around an engine: refusals that need no device, copies of operands before it and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, uncountable
+from numbadnn.problem import Policy
+from numbadnn.problems.conv import ConvProblem
+
+Step = Callable[[int, int, int], None]
+
+
+def static_refusal(problem: ConvProblem, policy: Policy) -> str:
+    """Refusals that need no device."""
+    if problem.unshared:
+        return "cuDNN has no unshared convolution: its filters are the same at every position of the output"
+    if policy.algo != "auto":
+        return f"the graph API picks engines by heuristics; it has no algorithm named {policy.algo!r}"
+    dtype, precision = problem.x.dtype, policy.precision
+    if precision == "float16" or precision not in ("as_input_f32", "as_input", "float32", "float64"):
+        return f"cuDNN's graphs compute 16-bit data in float32, precision={precision!r} asks for something else"
+    if precision == "float64" and dtype != "float64":
+        return f"cuDNN does not compute {dtype} data in float64"
+    if precision == "float32" and dtype == "float64":
+        return "cuDNN does not compute float64 data in float32"
+    if problem.beta and dtype in ("float16", "bfloat16"):
+        return f"cuDNN rounds the convolution to {dtype} before it adds beta * out, which rounds twice"
+    if policy.determinism not in ("run_to_run", "not_guaranteed"):
+        return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
+    return uncountable(problem)
+
+
+def without_copies(issue: Callable[..., None]) -> Callable[..., None]:
+    def run(inputs: tuple[int, int], outputs: tuple[int], workspace: int | None, stream: int | None) -> None:
+        issue(stream or 0, inputs[0], inputs[1], outputs[0], workspace or 0)
+
+    return run
+
+
+def aligned(n: int) -> int:
+    return -(-n // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
+
+
+def with_copies(form: Form, issue: Callable[..., None], engine_bytes: int, device: int) -> Callable[..., None]:
+    """The engine's workspace comes first, then the buffers; copies in, the engine, the copy out."""
+    from numbadnn.kernels.copies.copy import plan_copy
+
+    (first, second), output = form.problem.input_names, form.problem.output_name
+    order = {first: 0, second: 1, output: 2}
+    before: list[tuple[Step, int, int, int]] = []
+    after: list[tuple[Step, int, int, int]] = []
+    places: dict[int, int] = {}
+    position = aligned(engine_bytes)
+    for b in form.buffers:
+        slot = order[b.name]
+        places[slot] = position
+        if b.name != output or form.problem.beta:
+            before.append((plan_copy(b.outer, b.inner, b.shift, device), slot, b.outer_offset, position))
+        if b.name == output:
+            back = tuple(-s for s in b.shift)
+            after.append((plan_copy(b.inner, b.outer, back, device), slot, b.outer_offset, position))
+        position += b.nbytes
+
+    def run(inputs: tuple[int, int], outputs: tuple[int], workspace: int | None, stream: int | None) -> None:
+        base, raw = workspace or 0, stream or 0
+        outside = (inputs[0], inputs[1], outputs[0])
+        for step, slot, offset, at in before:
+            step(outside[slot] + offset, base + at, raw)
+        inside = [base + places[i] if i in places else outside[i] for i in range(3)]
+        issue(raw, *inside, base)
+        for step, slot, offset, at in after:
+            step(base + at, outside[slot] + offset, raw)
+
+    return run

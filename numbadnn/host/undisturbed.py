@@ -169,7 +169,9 @@ def load_numba(cuda: bool = False) -> None:
         try:
             importlib.import_module(name)
             if not cuda:
-                fill_tables(importlib.import_module("numba.core.registry").cpu_target)
+                from numba.core.registry import cpu_target
+
+                fill_tables(cpu_target)
         except BaseException:
             if name not in before:  # else somebody has what was imported before
                 _forget(set(sys.modules) - before, _WHOLE[name])

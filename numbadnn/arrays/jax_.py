@@ -102,7 +102,7 @@ def _wide(results: tuple[Any, ...]) -> AbstractContextManager[Any]:
     if jax.config.jax_enable_x64 or all(str(result.dtype) != "float64" for result in results):
         return nullcontext()
     enable = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
-    return enable(True)  # type: ignore[no-any-return]
+    return enable(True)
 
 
 LIBRARY = Library(

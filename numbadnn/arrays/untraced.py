@@ -49,4 +49,4 @@ class _BeforeCompiler:
 
 
 if _COMPILER not in sys.modules:
-    sys.meta_path.insert(0, _BeforeCompiler())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _BeforeCompiler())

@@ -85,7 +85,7 @@ def table_of(
 
 
 @kept("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
-def call_c(table, p0, p1, p2, p3, p4, p5, p6, p7):  # type: ignore[no-untyped-def]
+def call_c(table, p0, p1, p2, p3, p4, p5, p6, p7):
     """0, WRONG_CONTEXT, or step * 2**32 + status as in ``_shim.STEPS``."""
     code = _shim._check_context(table)
     if code != 0:

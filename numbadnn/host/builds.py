@@ -140,7 +140,7 @@ class Kept:
         """A compiler that names what it makes by the key."""
         kept = self
 
-        class Named(Compiler):  # type: ignore[misc]
+        class Named(Compiler):
             def _compile_bytecode(self) -> Any:
                 state = self.state
                 codegen, function = state.targetctx.codegen(), state.func_id

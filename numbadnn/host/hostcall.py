@@ -46,14 +46,14 @@ def kept(signature: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
 def _caller(result: Any) -> Callable[..., Any]:
     """An intrinsic that calls the C function at ``address`` with ``args`` and returns ``result``."""
 
-    def call(typingctx, address, *args):  # type: ignore[no-untyped-def]
+    def call(typingctx, address, *args):
         if not isinstance(address, types.Integer) or not all(isinstance(a, types.Number) for a in args):
             return None
         # a literal is a plain 64-bit integer here; anything else goes to C as it is typed
         plain = tuple(types.unliteral(a) for a in args)  # type: ignore[attr-defined]
         signature = result(types.uintp, types.StarArgTuple(plain))  # type: ignore[attr-defined]
 
-        def codegen(context, builder, sig, values):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, sig, values):
             target, packed = values
             c_types = [context.get_value_type(a) for a in plain]
             c_args = [builder.extract_value(packed, i) for i in range(len(plain))]
@@ -68,8 +68,8 @@ def _caller(result: Any) -> Callable[..., Any]:
 def _storer(kind: Any) -> Callable[..., Any]:
     """An intrinsic that writes ``value`` at ``address`` as ``kind``."""
 
-    def store(typingctx, address, value):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, sig, values):  # type: ignore[no-untyped-def]
+    def store(typingctx, address, value):
+        def codegen(context, builder, sig, values):
             pointer = builder.inttoptr(values[0], context.get_value_type(kind).as_pointer())
             builder.store(values[1], pointer)
             return context.get_dummy_value()
@@ -82,8 +82,8 @@ def _storer(kind: Any) -> Callable[..., Any]:
 def _loader(kind: Any) -> Callable[..., Any]:
     """An intrinsic that reads a ``kind`` at ``address``."""
 
-    def load(typingctx, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, sig, values):  # type: ignore[no-untyped-def]
+    def load(typingctx, address):
+        def codegen(context, builder, sig, values):
             return builder.load(builder.inttoptr(values[0], context.get_value_type(kind).as_pointer()))
 
         return kind(types.uintp), codegen
@@ -105,7 +105,7 @@ load_f64 = _loader(types.float64)
 def entry_point(function: Any) -> Callable[..., int]:
     """The compiled function of a ``@njit`` with one signature, without the dispatcher, which costs a tenth of a microsecond."""
     (signature,) = function.signatures
-    return function.overloads[signature].entry_point  # type: ignore[no-any-return]
+    return function.overloads[signature].entry_point
 
 
 def address_of(library: ctypes.CDLL, name: str) -> int:

@@ -53,7 +53,7 @@ Engines = dict[str, dict[str, float]]  # class -> implementation and engine -> t
 def table() -> dict[str, Any]:
     """architecture -> "operations" -> family -> Rows, "engines" -> operation -> Engines, "layers" -> problem -> ``known``."""
     found = stored.read(TABLE, FORMAT, private=False) or {}
-    return found.get("architectures", {})  # type: ignore[no-any-return]
+    return found.get("architectures", {})
 
 
 @functools.cache

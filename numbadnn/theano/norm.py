@@ -57,7 +57,7 @@ def dnn_batch_normalization_train(
     """
     _check_epsilon(epsilon)
     with cudnn_first():
-        return numbadnn.batch_normalization_train(  # type: ignore[no-any-return]
+        return numbadnn.batch_normalization_train(
             inputs, gamma, beta, mode, epsilon, running_average_factor, running_mean, running_var
         )
 
@@ -181,6 +181,4 @@ class GpuDnnBatchNormGrad(GpuDnnBatchNormBase):
     ) -> tuple[Any, Any, Any]:
         epsilon = _check_epsilon(self.epsilon if epsilon is None else epsilon)
         with cudnn_first():
-            return numbadnn.batch_normalization_train_grad(  # type: ignore[no-any-return]
-                x, dy, scale, x_mean, x_invstd, self.mode, epsilon
-            )
+            return numbadnn.batch_normalization_train_grad(x, dy, scale, x_mean, x_invstd, self.mode, epsilon)

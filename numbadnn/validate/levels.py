@@ -37,7 +37,7 @@ def moved(b: Buffer, shift: int) -> Buffer:
     memory = room[start : start + b.memory.nbytes].view(b.memory.dtype)
     memory[...] = b.memory
     strides = tuple(s * memory.itemsize for s in b.spec.strides)
-    array = np.ndarray(b.spec.shape, memory.dtype, memory, b.offset, strides)  # type: ignore[call-overload]
+    array = np.ndarray(b.spec.shape, memory.dtype, memory, b.offset, strides)
     return Buffer(b.spec, memory, array, b.offset)
 
 

@@ -157,7 +157,7 @@ def _row(case: Case, impl: Impl, trial: Trial, integers: Trial | None) -> Row:
 
 
 def _judge(row: Row, impl: Impl, trial: Trial, integers: Trial | None) -> None:
-    from numbadnn.kernels.build import simulate as kernels
+    from numbadnn.validate import simulate as kernels
 
     def run(t: Trial) -> Any:
         return kernels.run(t.problem, t.inputs if t.old is None else (*t.inputs, t.old), impl.name)

@@ -29,10 +29,10 @@ BLOCKS = 64
 
 
 @intrinsic
-def transpose(typingctx, source, source_step, target, target_step, like):  # type: ignore[no-untyped-def]
+def transpose(typingctx, source, source_step, target, target_step, like):
     """Transpose a square of accumulators, a vector's lanes wide: steps are elements between rows."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         source, source_step, target, target_step, _ = args
         n = vec.lanes
         ty = cx.get_value_type(vec)
@@ -60,8 +60,8 @@ def transpose(typingctx, source, source_step, target, target_step, like):  # typ
 def _kernel(width: int, listed: bool):  # type: ignore[no-untyped-def]
     """The micro-kernel of MR rows by ``width`` vectors; ``listed``: whether rows of a lie anywhere."""
 
-    def microkernel(typingctx, a, rows, columns, b, places, depth, tile, add, like):  # type: ignore[no-untyped-def]
-        def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def microkernel(typingctx, a, rows, columns, b, places, depth, tile, add, like):
+        def codegen(cx, b, sig, args):
             a, a_rows, a_columns, panel, places, depth, tile, add, _ = args
             ty = cx.get_value_type(vec)
             real, n, size = ty.element, vec.lanes, vec.dtype.bitwidth // 8

@@ -22,7 +22,7 @@ _LOW, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 @njit(nogil=True, error_model="numpy", inline="always")  # a call that LLVM inlines itself would not be vectorised
-def _philox(counter, k0, k1):  # type: ignore[no-untyped-def]
+def _philox(counter, k0, k1):
     """The four words of Philox4x32-10 of a counter under a key."""
     c0, c1, c2, c3 = counter & _LOW, counter >> _32, np.uint64(0), np.uint64(0)
     for _ in range(10):
@@ -34,13 +34,13 @@ def _philox(counter, k0, k1):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy", inline="always")
-def _counter(number):  # type: ignore[no-untyped-def]
+def _counter(number):
     """The counter of an element; its number, with an offset of up to 2**63, is one of 64 bits without a sign."""
     return np.uint64(number) >> np.uint64(2)
 
 
 @njit(nogil=True, error_model="numpy")
-def philox_words(words, blocks, first, seed):  # type: ignore[no-untyped-def]
+def philox_words(words, blocks, first, seed):
     """words[4 * b : 4 * b + 4] = Philox4x32-10 of the counter first + b under the key seed, for b < blocks."""
     low_key, high_key = np.uint64(seed) & _LOW, np.uint64(seed) >> _32
     for b in range(blocks):
@@ -50,7 +50,7 @@ def philox_words(words, blocks, first, seed):  # type: ignore[no-untyped-def]
 
 def drop(
     source, target, codes, seed, offset, threshold, scale, runs, shape, strides, length, steps, buffers, bits, threads
-):  # type: ignore[no-untyped-def]
+):
     """target = source * scale where the word of the element's number + ``offset`` is at least ``threshold``, else 0."""
     chunks = (length + CHUNK - 1) // CHUNK
     for tid in prange(threads):
@@ -68,7 +68,7 @@ def drop(
 
 
 @njit(nogil=True, error_model="numpy")
-def _words_across(words, blocks, number, pitch, width, seed):  # type: ignore[no-untyped-def]
+def _words_across(words, blocks, number, pitch, width, seed):
     """words[4 * b : 4 * b + 4, k] = Philox of the counter (number + k * pitch) div 4 + b."""
     low_key, high_key = np.uint64(seed) & _LOW, np.uint64(seed) >> _32
     for b in range(blocks):
@@ -94,7 +94,7 @@ def drop_across(
     buffers,
     bits,
     threads,
-):  # type: ignore[no-untyped-def]
+):
     """As ``drop``, for an axis of step 1 in both arrays: ``lane`` = its length, and how far apart its neighbours' numbers are.
 
     ``strides`` has a third row: what an index is worth in an element's number.

@@ -30,23 +30,23 @@ from numbadnn.cpu.lang.past import nontemporal
 from numbadnn.cpu.lang.typed import inner
 
 
-def _elements(dtype, lanes):  # type: ignore[no-untyped-def]
+def _elements(dtype, lanes):
     return ir.VectorType(IR[dtype], lanes) if lanes > 1 else IR[dtype]
 
 
-def _load(b, address, i, like, lanes):  # type: ignore[no-untyped-def]
+def _load(b, address, i, like, lanes):
     """The elements i to i + lanes at an address, widened."""
     place = at(b, address, _elements(like.dtype, lanes), i)
     prefetch(b, place, like, 0)
     return widen(b, b.load(place, align=like.dtype.bitwidth // 8), like.dtype)
 
 
-def _of_line(cx, b, array, ty, i, lanes):  # type: ignore[no-untyped-def]
+def _of_line(cx, b, array, ty, i, lanes):
     """Pointer to the elements i to i + lanes of a line."""
     return b.bitcast(b.gep(cx.make_array(ty)(cx, b, array).data, [i]), _elements(ty.dtype, lanes).as_pointer())
 
 
-def _values(cx, b, given, ty, i, lanes):  # type: ignore[no-untyped-def]
+def _values(cx, b, given, ty, i, lanes):
     """Coefficients of the elements i to i + lanes; ``ty``: of the tuple of them."""
     found = []
     for k, one in enumerate(ty.types):
@@ -65,11 +65,11 @@ def _fit(given, like) -> bool:  # type: ignore[no-untyped-def]
     return isinstance(given, types.BaseTuple) and all(t == acc or (line(t) and t.dtype == acc) for t in given.types)
 
 
-def _mapping(formula, lanes, past):  # type: ignore[no-untyped-def]
+def _mapping(formula, lanes, past):
     """An intrinsic: elements i to i + lanes at ``out``; ``past`` the caches, to multiples of whole vectors."""
 
-    def mapped(typingctx, out, x, y, i, given, like):  # type: ignore[no-untyped-def]
-        def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def mapped(typingctx, out, x, y, i, given, like):
+        def codegen(cx, b, sig, args):
             loads = [lambda k=k: _load(b, args[k], args[3], like, lanes) for k in (1, 2)]
             value = formula(b, *loads, *_values(cx, b, args[4], given, args[3], lanes))
             place, size = at(b, args[0], _elements(like.dtype, lanes), args[3]), like.dtype.bitwidth // 8
@@ -86,11 +86,11 @@ def _mapping(formula, lanes, past):  # type: ignore[no-untyped-def]
     return intrinsic(mapped)
 
 
-def _adding(formula, lanes):  # type: ignore[no-untyped-def]
+def _adding(formula, lanes):
     """An intrinsic: to each line of ``s`` its number of those that the formula makes is added, elements i to i + lanes."""
 
-    def added(typingctx, x, y, i, given, s, like):  # type: ignore[no-untyped-def]
-        def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def added(typingctx, x, y, i, given, s, like):
+        def codegen(cx, b, sig, args):
             loads = [lambda k=k: _load(b, args[k], args[2], like, lanes) for k in (0, 1)]
             values = formula(b, *loads, *_values(cx, b, args[3], given, args[2], lanes))
             for k, (value, ty) in enumerate(zip(values, s.types, strict=True)):
@@ -105,12 +105,12 @@ def _adding(formula, lanes):  # type: ignore[no-untyped-def]
     return intrinsic(added)
 
 
-def adder(formula):  # type: ignore[no-untyped-def]
+def adder(formula):
     """A function that adds what the formula, a tuple, makes of n neighbouring elements of like's type to the lines ``s``."""
     block, one = _adding(formula, BLOCK), _adding(formula, 1)
 
     @inner
-    def add(x, y, given, s, n, like):  # type: ignore[no-untyped-def]
+    def add(x, y, given, s, n, like):
         whole = n // BLOCK * BLOCK
         for i in range(0, whole, BLOCK):
             block(x, y, i, given, s, like)
@@ -120,7 +120,7 @@ def adder(formula):  # type: ignore[no-untyped-def]
     return add
 
 
-def applier(formula):  # type: ignore[no-untyped-def]
+def applier(formula):
     """A function that stores what the formula makes of n neighbouring elements: ``past`` the caches, where that can be."""
     block, block_past, one = (
         _mapping(formula, BLOCK, False),
@@ -129,7 +129,7 @@ def applier(formula):  # type: ignore[no-untyped-def]
     )
 
     @inner
-    def apply(out, x, y, given, n, like, past):  # type: ignore[no-untyped-def]
+    def apply(out, x, y, given, n, like, past):
         past = past and out % itemsize(like) == 0
         head = min(n, -out % LINE // itemsize(like)) if past else 0
         whole = head + (n - head) // BLOCK * BLOCK

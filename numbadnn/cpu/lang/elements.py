@@ -22,7 +22,7 @@ I1, I16, I32, I64 = (ir.IntType(n) for n in (1, 16, 32, 64))
 IR = {types.float32: ir.FloatType(), types.float64: ir.DoubleType(), types.uint16: I16, types.int16: I16}
 
 
-def acc_type(dtype):  # type: ignore[no-untyped-def]
+def acc_type(dtype):
     """The type sums of ``dtype`` are kept in."""
     return types.float64 if dtype == types.float64 else types.float32
 
@@ -31,16 +31,16 @@ def known(like) -> bool:  # type: ignore[no-untyped-def]
     return isinstance(like, types.Array) and like.dtype in IR
 
 
-def splat(ty, value):  # type: ignore[no-untyped-def]
+def splat(ty, value):
     return ir.Constant(ty, [value] * ty.count) if isinstance(ty, ir.VectorType) else ir.Constant(ty, value)
 
 
-def _as(ty, element):  # type: ignore[no-untyped-def]
+def _as(ty, element):
     """``element``, or the vector of it with as many lanes as ``ty``."""
     return ir.VectorType(element, ty.count) if isinstance(ty, ir.VectorType) else element
 
 
-def widen(b, value, dtype):  # type: ignore[no-untyped-def]
+def widen(b, value, dtype):
     """Stored bits -> accumulator, exactly; scalar or vector."""
     if dtype not in (types.uint16, types.int16):
         return value
@@ -62,7 +62,7 @@ def widen(b, value, dtype):  # type: ignore[no-untyped-def]
     return b.bitcast(b.or_(out, sign), real)
 
 
-def narrow(b, value, dtype):  # type: ignore[no-untyped-def]
+def narrow(b, value, dtype):
     """Accumulator -> stored bits, to nearest even; scalar or vector."""
     if dtype not in (types.uint16, types.int16):
         return value
@@ -70,7 +70,7 @@ def narrow(b, value, dtype):  # type: ignore[no-untyped-def]
     if dtype == types.uint16 and F16C:
         return b.bitcast(b.fptrunc(value, _as(value.type, ir.HalfType())), half)
 
-    def c(n):  # type: ignore[no-untyped-def]
+    def c(n):
         return splat(wide, n)
 
     bits = b.bitcast(value, wide)
@@ -90,7 +90,7 @@ def narrow(b, value, dtype):  # type: ignore[no-untyped-def]
     return b.trunc(b.or_(out, b.lshr(b.and_(bits, c(0x80000000)), c(16))), half)
 
 
-def at(b, address, ty, offset=None):  # type: ignore[no-untyped-def]
+def at(b, address, ty, offset=None):
     """Pointer to ``ty`` at ``address``, plus ``offset`` elements."""
     if offset is not None:
         element = ty.element if isinstance(ty, ir.VectorType) else ty
@@ -114,24 +114,24 @@ def masked(b, which: str, ty, arguments):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def itemsize(typingctx, like):  # type: ignore[no-untyped-def]
+def itemsize(typingctx, like):
     """Bytes of one stored element."""
     if known(like):
         return types.int64(like), lambda cx, b, sig, args: ir.Constant(I64, like.dtype.bitwidth // 8)
 
 
 @intrinsic
-def accsize(typingctx, like):  # type: ignore[no-untyped-def]
+def accsize(typingctx, like):
     """Bytes of one accumulator."""
     if known(like):
         return types.int64(like), lambda cx, b, sig, args: ir.Constant(I64, acc_type(like.dtype).bitwidth // 8)
 
 
 @intrinsic
-def load1(typingctx, address, offset, like):  # type: ignore[no-untyped-def]
+def load1(typingctx, address, offset, like):
     """The element at ``address`` + ``offset`` elements, widened."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         ty = IR[like.dtype]
         return widen(b, b.load(at(b, args[0], ty, args[1]), align=like.dtype.bitwidth // 8), like.dtype)
 
@@ -140,10 +140,10 @@ def load1(typingctx, address, offset, like):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def store1(typingctx, address, offset, value, like):  # type: ignore[no-untyped-def]
+def store1(typingctx, address, offset, value, like):
     """Round ``value`` and store it at ``address`` + ``offset`` elements."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         ty = IR[like.dtype]
         b.store(narrow(b, args[2], like.dtype), at(b, args[0], ty, args[1]), align=like.dtype.bitwidth // 8)
         return cx.get_dummy_value()
@@ -160,14 +160,14 @@ def line(buffer) -> bool:  # type: ignore[no-untyped-def]
     return isinstance(buffer, types.Array) and buffer.layout == "C" and buffer.dtype in (types.float32, types.float64)
 
 
-def _convert(b, value, ty):  # type: ignore[no-untyped-def]
+def _convert(b, value, ty):
     """A vector of reals as another of as many."""
     if value.type == ty:
         return value
     return b.fpext(value, ty) if isinstance(ty.element, ir.DoubleType) else b.fptrunc(value, ty)
 
 
-def _blocks(cx, b, sig, args):  # type: ignore[no-untyped-def]
+def _blocks(cx, b, sig, args):
     """Pointers to BLOCK elements of the buffer and in memory, from number ``start`` on, of (buffer, start, address, like)."""
     buffer, _, _, like = sig.args
     data = cx.make_array(buffer)(cx, b, args[0]).data
@@ -175,7 +175,7 @@ def _blocks(cx, b, sig, args):  # type: ignore[no-untyped-def]
     return b.bitcast(b.gep(data, [args[1]]), real.as_pointer()), at(b, args[2], ty, args[1])
 
 
-def prefetch(b, here, like, write):  # type: ignore[no-untyped-def]
+def prefetch(b, here, like, write):
     """Let the 16-bit elements of the next line come while the reals of this one are worked on."""
     if like.dtype.bitwidth == 16:
         ahead = b.gep(b.bitcast(here, I16.as_pointer()), [ir.Constant(I64, AHEAD)])
@@ -185,10 +185,10 @@ def prefetch(b, here, like, write):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def widen_block(typingctx, buffer, start, address, like):  # type: ignore[no-untyped-def]
+def widen_block(typingctx, buffer, start, address, like):
     """buffer[start : start + BLOCK] = the elements from ``address`` + ``start`` elements on, as the buffer's type."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         there, here = _blocks(cx, b, sig, args)
         prefetch(b, here, like, 0)
         value = widen(b, b.load(here, align=like.dtype.bitwidth // 8), like.dtype)
@@ -200,11 +200,11 @@ def widen_block(typingctx, buffer, start, address, like):  # type: ignore[no-unt
         return types.void(buffer, types.int64, types.int64, like), codegen
 
 
-def narrowing(store):  # type: ignore[no-untyped-def]
+def narrowing(store):
     """The reverse of ``widen_block``: BLOCK elements are rounded and given to ``store``, with where they go."""
 
-    def narrow_block(typingctx, buffer, start, address, like):  # type: ignore[no-untyped-def]
-        def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def narrow_block(typingctx, buffer, start, address, like):
+        def codegen(cx, b, sig, args):
             there, here = _blocks(cx, b, sig, args)
             value = b.load(there, align=_bytes(there.type.pointee.element))
             value = _convert(b, value, ir.VectorType(IR[acc_type(like.dtype)], BLOCK))
@@ -217,7 +217,7 @@ def narrowing(store):  # type: ignore[no-untyped-def]
     return intrinsic(narrow_block)
 
 
-def store_block(b, value, place, like):  # type: ignore[no-untyped-def]
+def store_block(b, value, place, like):
     prefetch(b, place, like, 1)
     b.store(value, place, align=like.dtype.bitwidth // 8)
 
@@ -226,10 +226,10 @@ narrow_block = narrowing(store_block)
 
 
 @intrinsic
-def peek(typingctx, address, index, like):  # type: ignore[no-untyped-def]
+def peek(typingctx, address, index, like):
     """The accumulator number ``index`` at ``address``."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         return b.load(at(b, args[0], IR[acc_type(like.dtype)], args[1]))
 
     if known(like):
@@ -237,10 +237,10 @@ def peek(typingctx, address, index, like):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def poke(typingctx, address, index, value, like):  # type: ignore[no-untyped-def]
+def poke(typingctx, address, index, value, like):
     """Set the accumulator number ``index`` at ``address``."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         b.store(args[2], at(b, args[0], IR[acc_type(like.dtype)], args[1]))
         return cx.get_dummy_value()
 
@@ -248,7 +248,7 @@ def poke(typingctx, address, index, value, like):  # type: ignore[no-untyped-def
         return types.void(types.int64, types.int64, acc_type(like.dtype), like), codegen
 
 
-def broadcast(b, scalar, ty):  # type: ignore[no-untyped-def]
+def broadcast(b, scalar, ty):
     one = b.insert_element(ir.Constant(ty, ir.Undefined), scalar, ir.Constant(I32, 0))
     return b.shuffle_vector(
         one, ir.Constant(ty, ir.Undefined), ir.Constant(ir.VectorType(I32, ty.count), [0] * ty.count)

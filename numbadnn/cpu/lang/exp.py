@@ -21,7 +21,7 @@ _D0, _D2, _D3, _D4, _D5, _D6, _D7 = (np.float32(c) for c in (1.0, *_INVERSE_FACT
 
 
 @njit(nogil=True, inline="always")
-def _exp_64(x):  # type: ignore[no-untyped-def]
+def _exp_64(x):
     x = -760.0 if x < -760.0 else x
     t = fma(x, _LOG2E, _ROUND)
     n = t - _ROUND
@@ -38,12 +38,12 @@ def _exp_64(x):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, inline="always")
-def _power_64(n):  # type: ignore[no-untyped-def]
+def _power_64(n):
     return np.int64((n + 1023) << 52).view(np.float64)
 
 
 @njit(nogil=True, inline="always")
-def _exp_32(x):  # type: ignore[no-untyped-def]
+def _exp_32(x):
     x = _LEAST_32 if x < _LEAST_32 else x
     t = fma(x, _LOG2E_32, _ROUND_32)
     n = t - _ROUND_32
@@ -56,21 +56,21 @@ def _exp_32(x):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, inline="always")
-def _power_32(n):  # type: ignore[no-untyped-def]
+def _power_32(n):
     return np.int32(np.int32(n + np.int32(127)) << np.int32(23)).view(np.float32)
 
 
-def exp(x):  # type: ignore[no-untyped-def]
+def exp(x):
     """exp(x) for x <= 0 or NaN, within 1.5 units in the last place of float64 (float32: 2 units); for kernels alone."""
     raise NotImplementedError("expected a call from compiled code")
 
 
 @overload(exp)
-def _exp_of(x):  # type: ignore[no-untyped-def]
-    def of_32(x):  # type: ignore[no-untyped-def]
+def _exp_of(x):
+    def of_32(x):
         return _exp_32(x)
 
-    def of_64(x):  # type: ignore[no-untyped-def]
+    def of_64(x):
         return _exp_64(x)
 
     return of_32 if x == types.float32 else of_64

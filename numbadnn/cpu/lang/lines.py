@@ -24,10 +24,10 @@ LANES, RUN = 32, 2048
 
 
 @intrinsic
-def view(typingctx, address, start, n, like):  # type: ignore[no-untyped-def]
+def view(typingctx, address, start, n, like):
     """The n elements from number ``start`` on at ``address``, as an array of like's type that owns nothing."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         array = cx.make_array(sig.return_type)(cx, b)
         size = ir.Constant(I64, like.dtype.bitwidth // 8)
         data = b.inttoptr(b.add(args[0], b.mul(args[1], size)), array.data.type)
@@ -38,7 +38,7 @@ def view(typingctx, address, start, n, like):  # type: ignore[no-untyped-def]
         return types.Array(like.dtype, 1, "C")(types.int64, types.int64, types.int64, like), codegen
 
 
-def halved(b, value, join):  # type: ignore[no-untyped-def]
+def halved(b, value, join):
     """All lanes of a vector joined into one, by halves."""
     n = value.type.count
     while n > 1:
@@ -49,33 +49,33 @@ def halved(b, value, join):  # type: ignore[no-untyped-def]
     return b.extract_element(value, ir.Constant(I32, 0))
 
 
-def plus(b, one, other):  # type: ignore[no-untyped-def]
+def plus(b, one, other):
     return b.fadd(one, other)
 
 
-def _larger(b, one, other):  # type: ignore[no-untyped-def]
+def _larger(b, one, other):
     return b.select(b.fcmp_ordered(">", one, other), one, other)
 
 
-def _first(b, count):  # type: ignore[no-untyped-def]
+def _first(b, count):
     """A mask of the first ``count`` lanes."""
     lanes = ir.VectorType(I32, LANES)
     return b.icmp_signed("<", ir.Constant(lanes, list(range(LANES))), broadcast(b, b.trunc(count, I32), lanes))
 
 
-def _reduction(count, terms, join=plus, empty=0.0):  # type: ignore[no-untyped-def]
+def _reduction(count, terms, join=plus, empty=0.0):
     """An intrinsic: the ``count`` values that ``terms`` makes of x, y and a centre, each joined over x[start : start + n].
 
     x and y: lines, or stored elements of 16 bits, which are widened.
     """
 
-    def reduce(typingctx, x, y, centre, start, n):  # type: ignore[no-untyped-def]
-        def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def reduce(typingctx, x, y, centre, start, n):
+        def codegen(cx, b, sig, args):
             stored, ty = (ir.VectorType(IR[t], LANES) for t in (x.dtype, acc))
             lines = [cx.make_array(sig.args[i])(cx, b, args[i]).data for i in (0, 1)]
             totals = [cgutils.alloca_once_value(b, splat(ty, empty)) for _ in range(count)]
 
-            def add(at, load, keep):  # type: ignore[no-untyped-def]
+            def add(at, load, keep):
                 blocks = [load(b.bitcast(b.gep(line, [b.add(args[3], at)]), stored.as_pointer())) for line in lines]
                 values = [widen(b, block, x.dtype) for block in blocks]
                 for total, value in zip(totals, terms(b, *values, broadcast(b, args[2], ty)), strict=True):
@@ -109,13 +109,13 @@ _joint_of = _reduction(3, lambda b, x, y, c: [y, b.fmul(y, d := b.fsub(x, c)), d
 
 
 @inner
-def line_largest(x, n):  # type: ignore[no-untyped-def]
+def line_largest(x, n):
     """Maximum of x[:n]; with a NaN among them NaN, or another element."""
     return _largest_of(x, x, x.dtype.type(0.0), 0, n)[0]
 
 
 @inner
-def line_sum(x, n):  # type: ignore[no-untyped-def]
+def line_sum(x, n):
     """Sum of x[:n], in float64."""
     total = 0.0
     for i in range(0, n, RUN):
@@ -124,7 +124,7 @@ def line_sum(x, n):  # type: ignore[no-untyped-def]
 
 
 @inner
-def line_dot(x, y, n):  # type: ignore[no-untyped-def]
+def line_dot(x, y, n):
     """Sum of x[:n] * y[:n], in float64."""
     total = 0.0
     for i in range(0, n, RUN):
@@ -133,7 +133,7 @@ def line_dot(x, y, n):  # type: ignore[no-untyped-def]
 
 
 @inner
-def line_moments(x, centre, n):  # type: ignore[no-untyped-def]
+def line_moments(x, centre, n):
     """Sums of d = x[:n] - centre and of d * d, in float64."""
     s1, s2 = 0.0, 0.0
     for i in range(0, n, RUN):
@@ -143,7 +143,7 @@ def line_moments(x, centre, n):  # type: ignore[no-untyped-def]
 
 
 @inner
-def line_joint(x, y, centre, n):  # type: ignore[no-untyped-def]
+def line_joint(x, y, centre, n):
     """Sums of y[:n], of y * d and of d = x[:n] - centre, in float64."""
     s1, s2, s3 = 0.0, 0.0, 0.0
     for i in range(0, n, RUN):
@@ -153,7 +153,7 @@ def line_joint(x, y, centre, n):  # type: ignore[no-untyped-def]
 
 
 @inner
-def fetch_rows(line, like, n, rows, base, start, first, shape, strides, step, code):  # type: ignore[no-untyped-def]
+def fetch_rows(line, like, n, rows, base, start, first, shape, strides, step, code):
     """At ``line``, ``rows`` times n elements of row first + r of the axes ``shape``; in one run where rows follow each other."""
     if len(shape) == 1 and step == 1 and strides[0] == n:
         fetch(view(line, 0, rows * n, like), rows * n, base, start + first * n, 1, code)
@@ -163,7 +163,7 @@ def fetch_rows(line, like, n, rows, base, start, first, shape, strides, step, co
 
 
 @inner
-def flush_rows(line, like, n, rows, base, start, first, shape, strides, step, code):  # type: ignore[no-untyped-def]
+def flush_rows(line, like, n, rows, base, start, first, shape, strides, step, code):
     """The reverse of ``fetch_rows``."""
     if len(shape) == 1 and step == 1 and strides[0] == n:
         flush(view(line, 0, rows * n, like), rows * n, base, start + first * n, 1, code)
@@ -173,13 +173,13 @@ def flush_rows(line, like, n, rows, base, start, first, shape, strides, step, co
 
 
 @inner
-def in_place(step, code, like):  # type: ignore[no-untyped-def]
+def in_place(step, code, like):
     """Whether memory itself holds runs as lines of like's type."""
     return code == (0 if like.itemsize == 4 else 1) and step == 1
 
 
 @inner
-def memory_rows(line, like, n, rows, base, start, first, shape, strides, step, code):  # type: ignore[no-untyped-def]
+def memory_rows(line, like, n, rows, base, start, first, shape, strides, step, code):
     """Where memory itself holds what ``fetch_rows`` would put at ``line``, as the same type; ``line`` if it does not."""
     if in_place(step, code, like) and (rows == 1 or (len(shape) == 1 and strides[0] == n)):
         return base + (start + offset_of(first, shape, strides)) * like.itemsize
@@ -187,7 +187,7 @@ def memory_rows(line, like, n, rows, base, start, first, shape, strides, step, c
 
 
 @inner
-def source_rows(line, like, n, rows, base, start, first, shape, strides, step, code):  # type: ignore[no-untyped-def]
+def source_rows(line, like, n, rows, base, start, first, shape, strides, step, code):
     """As ``fetch_rows``, and the address: ``line``, or memory itself, to be read only and no further than asked for."""
     found = memory_rows(line, like, n, rows, base, start, first, shape, strides, step, code)
     if found == line:

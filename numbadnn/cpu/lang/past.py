@@ -15,17 +15,17 @@ from numbadnn.cpu.lang.parallel import LINE
 from numbadnn.cpu.lang.vector import store_lanes, vec_of
 
 
-def nontemporal(b, value, place, nbytes):  # type: ignore[no-untyped-def]
+def nontemporal(b, value, place, nbytes):
     """Store a vector of so many bytes past the caches."""
     stored = b.store(value, place, align=min(LINE, nbytes))
     stored.set_metadata("nontemporal", b.module.add_metadata([ir.Constant(I32, 1)]))
 
 
 @intrinsic
-def put(typingctx, address, offset, mask, value, past, like):  # type: ignore[no-untyped-def]
+def put(typingctx, address, offset, mask, value, past, like):
     """As ``store``; all lanes past the caches where ``past`` is true."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         address, offset, mask, value, past, _ = args
         with b.if_else(past) as (then, otherwise):
             with then:
@@ -48,10 +48,10 @@ narrow_block_past = narrowing(
 
 
 @intrinsic
-def settle(typingctx):  # type: ignore[no-untyped-def]
+def settle(typingctx):
     """Let what was stored past the caches be there for every thread."""
 
-    def codegen(cx, builder, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, builder, sig, args):
         builder.fence("seq_cst")
         return cx.get_dummy_value()
 

@@ -8,7 +8,7 @@ from numbadnn.cpu.lang.vector import lanes, load, load_acc, scale, scale_add, st
 
 
 @inner
-def read_run(target, base, offset, n, step, like):  # type: ignore[no-untyped-def]
+def read_run(target, base, offset, n, step, like):
     """n elements, ``step`` apart, into accumulators; nothing past them is touched."""
     vl, acc = lanes(like), accsize(like)
     if step == 1:
@@ -22,7 +22,7 @@ def read_run(target, base, offset, n, step, like):  # type: ignore[no-untyped-de
 
 
 @inner
-def write_run(source, base, offset, n, step, alpha, beta, like):  # type: ignore[no-untyped-def]
+def write_run(source, base, offset, n, step, alpha, beta, like):
     """n elements, ``step`` apart: alpha * source + beta * what is there."""
     vl, acc = lanes(like), accsize(like)
     if step == 1:

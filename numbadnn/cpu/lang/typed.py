@@ -23,7 +23,7 @@ _F32, _F64, _F16, _BF16 = (np.empty(1, t) for t in (np.float32, np.float64, np.u
 
 
 @inner
-def offset_of(index, shape, strides):  # type: ignore[no-untyped-def]
+def offset_of(index, shape, strides):
     """Element offset of a flat index into the axes ``shape``."""
     if len(shape) == 0:
         return 0
@@ -35,14 +35,14 @@ def offset_of(index, shape, strides):  # type: ignore[no-untyped-def]
 
 
 @inner
-def cut(n, four, like):  # type: ignore[no-untyped-def]
+def cut(n, four, like):
     """n neighbours as four vectors at a time, vectors and the rest: where the first end, where the second, a mask of the last."""
     whole = n // lanes(like) * lanes(like)
     return n // lanes(four) * lanes(four), whole, (1 << n - whole) - 1
 
 
 @inner
-def fetch_run(buffer, n, base, like):  # type: ignore[no-untyped-def]
+def fetch_run(buffer, n, base, like):
     """buffer[:n] = the n elements from address ``base`` on; ``buffer`` of float32 or float64."""
     whole = n // BLOCK * BLOCK
     for i in range(0, whole, BLOCK):
@@ -52,7 +52,7 @@ def fetch_run(buffer, n, base, like):  # type: ignore[no-untyped-def]
 
 
 @inner
-def flush_run(buffer, n, base, like, past=False):  # type: ignore[no-untyped-def]
+def flush_run(buffer, n, base, like, past=False):
     """The reverse of ``fetch_run``: n elements are rounded and stored; ``past`` the caches, where that can be."""
     past = past and base % itemsize(like) == 0
     head = min(n, -base % LINE // itemsize(like)) if past else 0
@@ -70,7 +70,7 @@ def flush_run(buffer, n, base, like, past=False):  # type: ignore[no-untyped-def
 
 
 @inner
-def fetch_as(buffer, n, base, step, like):  # type: ignore[no-untyped-def]
+def fetch_as(buffer, n, base, step, like):
     """buffer[:n] = the n elements, ``step`` apart, from address ``base`` on."""
     if step == 1:
         fetch_run(buffer, n, base, like)
@@ -80,7 +80,7 @@ def fetch_as(buffer, n, base, step, like):  # type: ignore[no-untyped-def]
 
 
 @inner
-def flush_as(buffer, n, base, step, like, past=False):  # type: ignore[no-untyped-def]
+def flush_as(buffer, n, base, step, like, past=False):
     """The reverse of ``fetch_as``."""
     if step == 1:
         flush_run(buffer, n, base, like, past)
@@ -90,7 +90,7 @@ def flush_as(buffer, n, base, step, like, past=False):  # type: ignore[no-untype
 
 
 @inner
-def fetch(buffer, n, base, offset, step, code):  # type: ignore[no-untyped-def]
+def fetch(buffer, n, base, offset, step, code):
     """buffer[:n] = the n elements, ``step`` apart, from element ``offset`` of ``base`` on."""
     if code == 0:
         fetch_as(buffer, n, base + offset * 4, step, _F32)
@@ -103,7 +103,7 @@ def fetch(buffer, n, base, offset, step, code):  # type: ignore[no-untyped-def]
 
 
 @inner
-def flush(buffer, n, base, offset, step, code, past=False):  # type: ignore[no-untyped-def]
+def flush(buffer, n, base, offset, step, code, past=False):
     """The reverse of ``fetch``: n elements are rounded and stored."""
     if code == 0:
         flush_as(buffer, n, base + offset * 4, step, _F32, past)

@@ -49,7 +49,7 @@ class _VecModel(models.PrimitiveModel):
         super().__init__(dmm, fe_type, ir.VectorType(IR[fe_type.dtype], fe_type.lanes))
 
 
-def vec_of(like):  # type: ignore[no-untyped-def]
+def vec_of(like):
     """The vector of accumulators that ``like`` asks for: one of the machine's, or as long as an ``Element`` says."""
     return Vec(acc_type(like.dtype), getattr(like, "times", 1))
 
@@ -69,7 +69,7 @@ class Element(types.Array):
         super().__init__(dtype, 1, "C", name=f"Element({dtype}, {times})")
 
     @property
-    def key(self):  # type: ignore[no-untyped-def]
+    def key(self):
         # what types are compared by; an array's own lacks ``times``
         return self.dtype, self.times
 
@@ -78,7 +78,7 @@ register_model(Element)(models.OpaqueModel)
 
 
 def _element(times: int):  # type: ignore[no-untyped-def]
-    def element(typingctx, like):  # type: ignore[no-untyped-def]
+    def element(typingctx, like):
         if known(like):
             return Element(like.dtype, times)(like), lambda cx, b, sig, args: cx.get_dummy_value()
 
@@ -90,14 +90,14 @@ element, four_of = _element(1), _element(4)
 
 
 @intrinsic
-def lanes(typingctx, like):  # type: ignore[no-untyped-def]
+def lanes(typingctx, like):
     """Accumulators of a vector."""
     if known(like):
         return types.int64(like), lambda cx, b, sig, args: ir.Constant(I64, vec_of(like).lanes)
 
 
 @intrinsic
-def zeros(typingctx, like):  # type: ignore[no-untyped-def]
+def zeros(typingctx, like):
     """A vector of zeros of like's accumulator type."""
     if known(like):
         vec = vec_of(like)
@@ -105,10 +105,10 @@ def zeros(typingctx, like):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def load(typingctx, address, offset, mask, otherwise, like):  # type: ignore[no-untyped-def]
+def load(typingctx, address, offset, mask, otherwise, like):
     """Lanes whose bit in ``mask`` is set from consecutive elements, the rest from ``otherwise``; no other is touched."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         address, offset, mask, otherwise, _ = args
         n = vec.lanes
         ty = ir.VectorType(IR[like.dtype], n)
@@ -123,10 +123,10 @@ def load(typingctx, address, offset, mask, otherwise, like):  # type: ignore[no-
 
 
 @intrinsic
-def load_places(typingctx, address, places, mask, like):  # type: ignore[no-untyped-def]
+def load_places(typingctx, address, places, mask, like):
     """Lanes whose bit in ``mask`` is set from elements anywhere, the rest 0: lane i's is number ``places[i]`` (64-bit)."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         address, places, mask, _ = args
         n, size = vec.lanes, like.dtype.bitwidth // 8
         ty, wide = ir.VectorType(IR[like.dtype], n), ir.VectorType(I64, n)
@@ -145,10 +145,10 @@ def load_places(typingctx, address, places, mask, like):  # type: ignore[no-unty
 
 
 @intrinsic
-def load_even(typingctx, address, offset, mask, otherwise, like):  # type: ignore[no-untyped-def]
+def load_even(typingctx, address, offset, mask, otherwise, like):
     """As ``load`` from every second element; bit 2*i of ``mask`` stands for lane i."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         address, offset, mask, otherwise, _ = args
         n = vec.lanes
         ty = ir.VectorType(IR[like.dtype], n)
@@ -169,7 +169,7 @@ def load_even(typingctx, address, offset, mask, otherwise, like):  # type: ignor
         return vec(types.int64, types.int64, types.int64, vec, like), codegen
 
 
-def store_lanes(b, address, offset, mask, value, dtype):  # type: ignore[no-untyped-def]
+def store_lanes(b, address, offset, mask, value, dtype):
     """Store the lanes whose bit in ``mask`` is set, rounded to a stored type, to consecutive elements."""
     ty, align = ir.VectorType(IR[dtype], value.type.count), ir.Constant(I32, dtype.bitwidth // 8)
     where = at(b, address, ty, offset)
@@ -177,10 +177,10 @@ def store_lanes(b, address, offset, mask, value, dtype):  # type: ignore[no-unty
 
 
 @intrinsic
-def store(typingctx, address, offset, mask, value, like):  # type: ignore[no-untyped-def]
+def store(typingctx, address, offset, mask, value, like):
     """Store the lanes whose bit in ``mask`` is set, rounded to like's type, to consecutive elements."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         address, offset, mask, value, _ = args
         store_lanes(b, address, offset, mask, value, like.dtype)
         return cx.get_dummy_value()
@@ -191,10 +191,10 @@ def store(typingctx, address, offset, mask, value, like):  # type: ignore[no-unt
 
 
 @intrinsic
-def store_even(typingctx, address, offset, mask, value, like):  # type: ignore[no-untyped-def]
+def store_even(typingctx, address, offset, mask, value, like):
     """As ``store`` to every second element; bit 2*i of ``mask`` stands for lane i."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         address, offset, mask, value, _ = args
         n = vec.lanes
         ty = ir.VectorType(IR[like.dtype], n)
@@ -213,10 +213,10 @@ def store_even(typingctx, address, offset, mask, value, like):  # type: ignore[n
 
 
 @intrinsic
-def prefetch_line(typingctx, address, offset, like):  # type: ignore[no-untyped-def]
+def prefetch_line(typingctx, address, offset, like):
     """Let the line of memory come that an element lies in, which is read soon; harmless where there is none."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         here = b.bitcast(at(b, args[0], IR[like.dtype], args[1]), ir.IntType(8).as_pointer())
         fnty = ir.FunctionType(ir.VoidType(), [here.type, I32, I32, I32])
         fn = cgutils.get_or_insert_function(b.module, fnty, "llvm.prefetch.p0")
@@ -230,16 +230,16 @@ def prefetch_line(typingctx, address, offset, like):  # type: ignore[no-untyped-
 def _plain(name: str):  # type: ignore[no-untyped-def]
     """The whole vector at ``address`` of accumulators: aligned to an accumulator only."""
 
-    def load_acc(typingctx, address, like):  # type: ignore[no-untyped-def]
-        def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def load_acc(typingctx, address, like):
+        def codegen(cx, b, sig, args):
             return b.load(at(b, args[0], cx.get_value_type(vec)), align=vec.dtype.bitwidth // 8)
 
         if known(like):
             vec = vec_of(like)
             return vec(types.int64, like), codegen
 
-    def store_acc(typingctx, address, value, like):  # type: ignore[no-untyped-def]
-        def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def store_acc(typingctx, address, value, like):
+        def codegen(cx, b, sig, args):
             b.store(args[1], at(b, args[0], cx.get_value_type(vec)), align=vec.dtype.bitwidth // 8)
             return cx.get_dummy_value()
 
@@ -254,7 +254,7 @@ load_acc, store_acc = _plain("load"), _plain("store")
 
 
 @intrinsic
-def fill(typingctx, value, like):  # type: ignore[no-untyped-def]
+def fill(typingctx, value, like):
     """A vector whose lanes are all ``value``."""
     if known(like):
         vec = vec_of(like)
@@ -262,11 +262,11 @@ def fill(typingctx, value, like):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def multiply_add(typingctx, x, y, z):  # type: ignore[no-untyped-def]
+def multiply_add(typingctx, x, y, z):
     """x * y + z for vectors or numbers, fused where the machine has the instruction."""
     vector = isinstance(x, Vec)
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         ty, real = args[0].type, x.dtype if vector else x
         name = f"llvm.fmuladd.{f'v{ty.count}' if vector else ''}f{real.bitwidth}"
         return b.call(cgutils.get_or_insert_function(b.module, ir.FunctionType(ty, [ty, ty, ty]), name), args)
@@ -276,10 +276,10 @@ def multiply_add(typingctx, x, y, z):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def scale_add(typingctx, alpha, value, beta, old):  # type: ignore[no-untyped-def]
+def scale_add(typingctx, alpha, value, beta, old):
     """alpha * value + beta * old for vectors, each operation rounded."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         alpha, value, beta, old = args
         return b.fadd(b.fmul(broadcast(b, alpha, value.type), value), b.fmul(broadcast(b, beta, value.type), old))
 
@@ -288,10 +288,10 @@ def scale_add(typingctx, alpha, value, beta, old):  # type: ignore[no-untyped-de
 
 
 @intrinsic
-def scale(typingctx, alpha, value):  # type: ignore[no-untyped-def]
+def scale(typingctx, alpha, value):
     """alpha * value for a vector."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         return b.fmul(broadcast(b, args[0], args[1].type), args[1])
 
     if isinstance(value, Vec):
@@ -299,17 +299,17 @@ def scale(typingctx, alpha, value):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def add(typingctx, x, y):  # type: ignore[no-untyped-def]
+def add(typingctx, x, y):
     """x + y for vectors or numbers."""
     if isinstance(x, Vec | types.Float) and x == y:
         return x(x, y), lambda cx, b, sig, args: b.fadd(*args)
 
 
 @intrinsic
-def lost(typingctx, x, y, total):  # type: ignore[no-untyped-def]
+def lost(typingctx, x, y, total):
     """What ``total``, x + y rounded, lacks of the exact sum: exactly that (Knuth's TwoSum); NaN where it is not finite."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         x, y, total = args
         other = b.fsub(total, x)
         return b.fadd(b.fsub(x, b.fsub(total, other)), b.fsub(y, other))
@@ -319,10 +319,10 @@ def lost(typingctx, x, y, total):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def made_good(typingctx, total, low):  # type: ignore[no-untyped-def]
+def made_good(typingctx, total, low):
     """total + low, what it lost; a total that was infinite on the way lost nothing that is a number, and stays as it is."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         total, low = args
         return b.select(b.fcmp_ordered("ord", low, low), b.fadd(total, low), total)
 
@@ -342,10 +342,10 @@ CHAIN = 128
 
 
 @intrinsic
-def has_nan(typingctx, value):  # type: ignore[no-untyped-def]
+def has_nan(typingctx, value):
     """Whether any lane is NaN."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         lanes = b.fcmp_unordered("uno", args[0], args[0])
         return b.icmp_unsigned("!=", b.bitcast(lanes, ir.IntType(value.lanes)), ir.Constant(ir.IntType(value.lanes), 0))
 

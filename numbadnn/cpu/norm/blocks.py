@@ -11,25 +11,25 @@ from numbadnn.cpu.lang.blocks import adder, applier
 from numbadnn.cpu.lang.typed import inner
 
 
-def _forward(builder, x, dy, m, a, b, c):  # type: ignore[no-untyped-def]
+def _forward(builder, x, dy, m, a, b, c):
     return builder.fadd(builder.fmul(builder.fsub(x(), m), a), b)
 
 
-def _gradient(builder, x, dy, m, a, b, c):  # type: ignore[no-untyped-def]
+def _gradient(builder, x, dy, m, a, b, c):
     around = builder.fadd(builder.fmul(builder.fsub(x(), m), b), c)
     return builder.fadd(builder.fmul(dy(), a), around)
 
 
-def _scaled(builder, x, dy, m, a, b, c):  # type: ignore[no-untyped-def]
+def _scaled(builder, x, dy, m, a, b, c):
     return builder.fmul(dy(), a)
 
 
-def _moments(builder, x, dy, centre):  # type: ignore[no-untyped-def]
+def _moments(builder, x, dy, centre):
     d = builder.fsub(x(), centre)
     return d, builder.fmul(d, d)
 
 
-def _sums(builder, x, dy, centre):  # type: ignore[no-untyped-def]
+def _sums(builder, x, dy, centre):
     v, d = dy(), builder.fsub(x(), centre)
     return v, builder.fmul(v, d), d
 
@@ -40,7 +40,7 @@ _apply_forward, _apply_gradient, _apply_scaled = applier(_forward), applier(_gra
 
 
 @inner
-def apply_line(kind, out, x, dy, given, n, like, past):  # type: ignore[no-untyped-def]
+def apply_line(kind, out, x, dy, given, n, like, past):
     """n neighbouring elements of like's type: kinds 0, 1 and 2 of the formulas above; ``past`` the caches, where that can be."""
     if kind == 0:
         _apply_forward(out, x, dy, given, n, like, past)

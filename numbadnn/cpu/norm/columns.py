@@ -15,7 +15,7 @@ BLOCK, TOGETHER = 64, 16
 
 
 @inner
-def _repeat(t, values, n, rows):  # type: ignore[no-untyped-def]
+def _repeat(t, values, n, rows):
     """t = the n values, ``rows`` times."""
     for r in range(rows):
         for j in range(n):
@@ -23,7 +23,7 @@ def _repeat(t, values, n, rows):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _fold(t, n, rows, totals, at):  # type: ignore[no-untyped-def]
+def _fold(t, n, rows, totals, at):
     """totals[at : at + n] += the rows of t; t = 0."""
     for r in range(rows):
         for j in range(n):
@@ -32,7 +32,7 @@ def _fold(t, n, rows, totals, at):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _piece(job, strips, parts, width, total):  # type: ignore[no-untyped-def]
+def _piece(job, strips, parts, width, total):
     """A job's part, outer index, first column, columns and first channel, and which rows it takes."""
     part, strip, o = job // strips % parts, job % strips, job // strips // parts
     j0 = strip * LINE
@@ -40,7 +40,7 @@ def _piece(job, strips, parts, width, total):  # type: ignore[no-untyped-def]
     return part, o, j0, min(LINE, width - j0), o * width + j0, first, end
 
 
-def moments(  # type: ignore[no-untyped-def]
+def moments(
     x, code, outers, outer_n, outer, width, step, red_n, red, parts, result, lines, like, direct, stored, threads
 ):
     """As ``moments`` of rows: ``outers`` x ``width`` channels, the last lying ``step`` apart."""
@@ -75,7 +75,7 @@ def moments(  # type: ignore[no-untyped-def]
 
 
 @inner
-def _start(t, s1, s2, centre, n, rows, result, at):  # type: ignore[no-untyped-def]
+def _start(t, s1, s2, centre, n, rows, result, at):
     """Sums of 0, and the means of the first line's rows to centre around."""
     for j in range(rows * n):
         s1[j], s2[j] = t[j], 0.0
@@ -88,7 +88,7 @@ def _start(t, s1, s2, centre, n, rows, result, at):  # type: ignore[no-untyped-d
             centre[r * n + j] = centre[j]
 
 
-def sums(  # type: ignore[no-untyped-def]
+def sums(
     x, dy, codes, mean, outers, outer_n, outer, width, step, red_n, red, parts,
     result, lines, like, direct, stored, threads,
 ):  # fmt: skip
@@ -125,7 +125,7 @@ def sums(  # type: ignore[no-untyped-def]
                     _fold(s3, n, group, result[part, 2], at)
 
 
-def apply(  # type: ignore[no-untyped-def]
+def apply(
     x, dy, out, codes, coefficients, kind, outers, outer_n, outer, width, step, red_n, red,
     lines, like, direct, stored, past, threads,
 ):  # fmt: skip

@@ -26,7 +26,7 @@ LINE, LINES, PITCH = 1024, 7, 1088
 
 
 @inner
-def product(shape):  # type: ignore[no-untyped-def]
+def product(shape):
     total = 1
     for n in shape:
         total *= n
@@ -34,23 +34,23 @@ def product(shape):  # type: ignore[no-untyped-def]
 
 
 @inner
-def share(total, parts, part):  # type: ignore[no-untyped-def]
+def share(total, parts, part):
     return total * part // parts, total * (part + 1) // parts
 
 
 @inner
-def line_at(lines, tid, number, like):  # type: ignore[no-untyped-def]
+def line_at(lines, tid, number, like):
     """Address of one of a thread's lines."""
     return lines + (tid * LINES + number) * PITCH * like.itemsize
 
 
 @inner
-def finite(value):  # type: ignore[no-untyped-def]
+def finite(value):
     """The value to centre around: 0 for one that would turn all else into NaN."""
     return value if abs(value) < float("inf") else 0.0
 
 
 @inner
-def element(base, offset, stored):  # type: ignore[no-untyped-def]
+def element(base, offset, stored):
     """The address of an element."""
     return base + offset * stored.itemsize

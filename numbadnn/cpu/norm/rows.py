@@ -12,7 +12,7 @@ from numbadnn.cpu.norm.loops import LINE, element, finite, line_at, product, sha
 
 
 @inner
-def _moments(t, n, begun, centre):  # type: ignore[no-untyped-def]
+def _moments(t, n, begun, centre):
     """Sums of d and d * d of n neighbours, and the centre: the mean of the first of them where none is known yet."""
     if not begun:
         first = min(LINE, n)
@@ -21,7 +21,7 @@ def _moments(t, n, begun, centre):  # type: ignore[no-untyped-def]
     return more, squares, centre
 
 
-def moments(  # type: ignore[no-untyped-def]
+def moments(
     x, code, channels, kept_n, kept, outer_n, outer, length, step, parts, result, lines, like, direct, stored, threads
 ):
     """result[part, :, channel] = count, mean, M2 of a piece of the channel's runs."""
@@ -52,7 +52,7 @@ def moments(  # type: ignore[no-untyped-def]
             result[part, 2, channel] = s2 - s1 * (s1 / count)
 
 
-def sums(  # type: ignore[no-untyped-def]
+def sums(
     x, dy, codes, mean, channels, kept_n, kept, outer_n, outer, length, step, parts,
     result, lines, like, direct, stored, threads,
 ):  # fmt: skip
@@ -87,7 +87,7 @@ def sums(  # type: ignore[no-untyped-def]
             result[part, 0, channel], result[part, 1, channel], result[part, 2, channel] = s1, s2, s3
 
 
-def apply(  # type: ignore[no-untyped-def]
+def apply(
     x, dy, out, codes, coefficients, kind, channels, kept_n, kept, outer_n, outer, length, step,
     lines, like, direct, stored, past, threads,
 ):  # fmt: skip

@@ -23,11 +23,11 @@ ROWS = 6
 SMALL, LEAST, MOST = 2.0**-100, 2.0**-60, 2.0**50
 
 
-def _by_runs(move):  # type: ignore[no-untyped-def]
+def _by_runs(move):
     """Row rows[k] <-> parameter k of all channels, for as many as there are addresses."""
 
     @inner
-    def run(table, rows, addresses, codes, shape, strides):  # type: ignore[no-untyped-def]
+    def run(table, rows, addresses, codes, shape, strides):
         n = shape[-1]
         for k in range(len(addresses)):
             for c in range(0, table.shape[1], n):
@@ -41,25 +41,25 @@ _read, _write = _by_runs(fetch), _by_runs(flush)
 
 
 @inner
-def _low(mean, like):  # type: ignore[no-untyped-def]
+def _low(mean, like):
     """What the type of ``like`` loses of a mean: 0 where that is no finite number."""
     high = float(like.dtype.type(mean))
     return mean - high if abs(high) < math.inf else 0.0
 
 
 @inner
-def _held(value, like):  # type: ignore[no-untyped-def]
+def _held(value, like):
     """Whether it is a finite number in the type of ``like``."""
     return abs(like.dtype.type(value)) < math.inf
 
 
-def read(addresses, codes, shape, strides, rows, table, threads):  # type: ignore[no-untyped-def]
+def read(addresses, codes, shape, strides, rows, table, threads):
     """Row rows[k] = parameter k."""
     _read(table, rows, addresses, codes, shape, strides)
 
 
 @inner
-def _forward(table, epsilon, like, lost):  # type: ignore[no-untyped-def]
+def _forward(table, epsilon, like, lost):
     """Of mean (row 0), gamma, beta and variance: the coefficients; row 3 becomes invstd."""
     for c in range(table.shape[1]):
         table[3, c] = 1.0 / math.sqrt(table[3, c] + epsilon)
@@ -71,13 +71,13 @@ def _forward(table, epsilon, like, lost):  # type: ignore[no-untyped-def]
             table[2, c] -= low * table[1, c]
 
 
-def test(addresses, codes, shape, strides, epsilon, table, like, lost, threads):  # type: ignore[no-untyped-def]
+def test(addresses, codes, shape, strides, epsilon, table, like, lost, threads):
     """Of gamma, beta, mean and variance: the coefficients of kind 0."""
     _read(table, (1, 2, 0, 3), addresses, codes, shape, strides)
     _forward(table, epsilon, like, lost)
 
 
-def train(known, found, codes, shape, strides, pieces, epsilon, factor, table, like, lost, threads):  # type: ignore[no-untyped-def]
+def train(known, found, codes, shape, strides, pieces, epsilon, factor, table, like, lost, threads):
     """The same of the pieces' moments, joined in order; ``known``: where gamma, beta (and running averages) are.
 
     Writes mean and invstd (and fresh running averages) to ``found``; types and strides are of known, then of found.
@@ -105,9 +105,7 @@ def train(known, found, codes, shape, strides, pieces, epsilon, factor, table, l
         _write(table, (0, 3, 4, 5), found, codes[inputs:], shape, strides[inputs:])
 
 
-def gradient(  # type: ignore[no-untyped-def]
-    addresses, codes, shape, strides, pieces, averaged, of_training, epsilon, table, like, lost, threads
-):
+def gradient(addresses, codes, shape, strides, pieces, averaged, of_training, epsilon, table, like, lost, threads):
     """The coefficients of kind 1 (of training) or 2, of mean (row 0), gamma (4), invstd or variance (5) and the pieces' sums.
 
     Writes the gradients of gamma and beta, then those of mean and variance where these are inputs.

@@ -46,7 +46,7 @@ def _bits(b: Any, number: Any, ty: Any) -> Any:
 def _of_two(build: Callable[..., Any]) -> Any:
     """The operation on two vectors that ``build`` emits."""
 
-    def operation(typingctx, x, y):  # type: ignore[no-untyped-def]
+    def operation(typingctx, x, y):
         if isinstance(x, Vec) and x == y:
             return x(x, y), lambda cx, b, sig, args: build(b, *args)
 
@@ -75,20 +75,20 @@ low_pairs, high_pairs = _shuffle(lambda i, n: i // 2 + i % 2 * n), _shuffle(lamb
 
 
 @intrinsic
-def word(typingctx, address, index):  # type: ignore[no-untyped-def]
+def word(typingctx, address, index):
     """The 64-bit integer number ``index`` at ``address``: tables are read by address, as arrays are counted when passed on."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         return b.load(at(b, args[0], I64, args[1]))
 
     return types.int64(types.int64, types.int64), codegen
 
 
 @intrinsic
-def set_word(typingctx, address, index, value):  # type: ignore[no-untyped-def]
+def set_word(typingctx, address, index, value):
     """Set the 64-bit integer number ``index`` at ``address``."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         b.store(args[2], at(b, args[0], I64, args[1]))
         return cx.get_dummy_value()
 
@@ -96,10 +96,10 @@ def set_word(typingctx, address, index, value):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def number_of_larger(typingctx, value, most, number, numbers):  # type: ignore[no-untyped-def]
+def number_of_larger(typingctx, value, most, number, numbers):
     """``number`` in the lanes where ``larger(value, most)`` is ``value``, else ``numbers``."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         value, most, number, numbers = args
         mine = b.bitcast(_bits(b, number, _integers(value.type)), value.type)
         return b.select(_better(b, value, most), mine, numbers)
@@ -109,10 +109,10 @@ def number_of_larger(typingctx, value, most, number, numbers):  # type: ignore[n
 
 
 @intrinsic
-def raised(typingctx, numbers, number):  # type: ignore[no-untyped-def]
+def raised(typingctx, numbers, number):
     """``numbers`` + ``number``, as integers."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         ty = _integers(args[0].type)
         return b.bitcast(b.add(b.bitcast(args[0], ty), _bits(b, args[1], ty)), args[0].type)
 
@@ -121,10 +121,10 @@ def raised(typingctx, numbers, number):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def where_number(typingctx, numbers, number, value):  # type: ignore[no-untyped-def]
+def where_number(typingctx, numbers, number, value):
     """``value`` in the lanes of ``number``, else 0."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         numbers, number, value = args
         ty = _integers(value.type)
         same = b.icmp_unsigned("==", b.bitcast(numbers, ty), _bits(b, number, ty))
@@ -135,10 +135,10 @@ def where_number(typingctx, numbers, number, value):  # type: ignore[no-untyped-
 
 
 @intrinsic
-def lowest(typingctx, largest, like):  # type: ignore[no-untyped-def]
+def lowest(typingctx, largest, like):
     """What a reduction starts from: a vector of -inf for a maximum, of 0 for a sum."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         ty = cx.get_value_type(vec)
         return b.select(args[0], splat(ty, float("-inf")), splat(ty, 0.0))
 

@@ -19,11 +19,11 @@ from numbadnn.cpu.lang.vector import carry, made_good
 BLOCK = 64
 
 
-def _product(b, y, dy):  # type: ignore[no-untyped-def]
+def _product(b, y, dy):
     return (b.fmul(dy(), y()),)
 
 
-def _gradient(b, y, dy, total):  # type: ignore[no-untyped-def]
+def _gradient(b, y, dy, total):
     return b.fmul(y(), b.fsub(dy(), total))
 
 
@@ -31,12 +31,12 @@ _add_products, _apply = adder(_product), applier(_gradient)
 
 
 @inner
-def _at(base, index, shape, strides, first, stored):  # type: ignore[no-untyped-def]
+def _at(base, index, shape, strides, first, stored):
     """The address of element ``first`` + that of an index into the axes ``shape``."""
     return base + (first + offset_of(index, shape, strides)) * stored.itemsize
 
 
-def rows(dy, y, dx, count, shape, strides, length, like, stored, past, threads):  # type: ignore[no-untyped-def]
+def rows(dy, y, dx, count, shape, strides, length, like, stored, past, threads):
     """``count`` sums over ``length`` neighbours each."""
     for tid in prange(threads):
         for i in range(count * tid // threads, count * (tid + 1) // threads):
@@ -47,9 +47,7 @@ def rows(dy, y, dx, count, shape, strides, length, like, stored, past, threads):
             settle()
 
 
-def columns(  # type: ignore[no-untyped-def]
-    dy, y, dx, count, shape, strides, length, red_shape, red, width, wide, lines, like, stored, past, threads
-):
+def columns(dy, y, dx, count, shape, strides, length, red_shape, red, width, wide, lines, like, stored, past, threads):
     """``count`` x ``width`` sums over ``length`` indices of the axes red_shape, ``wide`` neighbours together."""
     strips = (width + wide - 1) // wide
     for tid in prange(threads):

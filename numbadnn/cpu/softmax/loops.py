@@ -38,7 +38,7 @@ BLOCK = 64
 
 
 @inner
-def _row_total(kind, t, u, result, n, m):  # type: ignore[no-untyped-def]
+def _row_total(kind, t, u, result, n, m):
     """What n elements of a row add to its sum; of kinds 0 and 1 the powers are left in ``result``."""
     if kind < 2:
         for j in range(n):
@@ -50,7 +50,7 @@ def _row_total(kind, t, u, result, n, m):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _row_result(kind, t, u, result, n, m, total):  # type: ignore[no-untyped-def]
+def _row_result(kind, t, u, result, n, m, total):
     """result[:n] = the results; of kind 0 it holds the powers."""
     factor = t.dtype.type(1.0 / total if kind == 0 else math.log(total) if kind == 1 else total)
     if kind == 0:
@@ -68,7 +68,7 @@ def _row_result(kind, t, u, result, n, m, total):  # type: ignore[no-untyped-def
 
 
 @inner
-def _short_rows(a, b, out, code, kind, first, rows, shape, strides, n, steps, line, pitch, like):  # type: ignore[no-untyped-def]
+def _short_rows(a, b, out, code, kind, first, rows, shape, strides, n, steps, line, pitch, like):
     """``rows`` rows of n elements, from number ``first`` on, which fit each of three lines of scratch ``pitch`` bytes apart."""
     place, fresh = (out, 0, first, shape, strides[2], steps[2], code), line + 2 * pitch
     t_line = source_rows(line, like, n, rows, a, 0, first, shape, strides[0], steps[0], code)
@@ -86,7 +86,7 @@ def _short_rows(a, b, out, code, kind, first, rows, shape, strides, n, steps, li
 
 
 @inner
-def _long_row(a, b, out, code, kind, length, steps, starts, red_shape, red, chunk, t, u, result):  # type: ignore[no-untyped-def]
+def _long_row(a, b, out, code, kind, length, steps, starts, red_shape, red, chunk, t, u, result):
     """One sum over ``length`` elements: an inner run of them at a constant step, at each index of the axes red_shape."""
     outer = 1
     for n in red_shape:
@@ -118,7 +118,7 @@ def _long_row(a, b, out, code, kind, length, steps, starts, red_shape, red, chun
 
 def rows(
     a, b, out, code, kind, count, shape, strides, red_shape, red, length, steps, chunk, lines, like, past, threads
-):  # type: ignore[no-untyped-def]
+):
     """``count`` sums, indexed by the axes ``shape``; ``strides``, ``red`` and ``steps`` hold one entry an operand."""
     group = chunk // max(length, 1) if len(red_shape) == 0 else 0
     pitch = chunk * like.itemsize
@@ -141,7 +141,7 @@ def rows(
 
 
 @inner
-def _add_line(kind, n, t, u, m, part):  # type: ignore[no-untyped-def]
+def _add_line(kind, n, t, u, m, part):
     """One line's terms join the partial sums; of kind 0 the powers take the elements' place."""
     if kind == 0:
         for j in range(n):
@@ -159,7 +159,7 @@ def _add_line(kind, n, t, u, m, part):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _line_result(kind, n, t, u, m, total, result):  # type: ignore[no-untyped-def]
+def _line_result(kind, n, t, u, m, total, result):
     """One line's results; ``total`` is the sum, its inverse (kind 0) or its logarithm (1)."""
     if kind == 0:
         for j in range(n):
@@ -176,7 +176,7 @@ def _line_result(kind, n, t, u, m, total, result):  # type: ignore[no-untyped-de
 
 
 @inner
-def _strip(a, b, out, code, kind, n, steps, starts, length, red_shape, red, wide, kept, table, like, past):  # type: ignore[no-untyped-def]
+def _strip(a, b, out, code, kind, n, steps, starts, length, red_shape, red, wide, kept, table, like, past):
     """``n`` neighbouring sums, ``steps`` apart, each over the ``length`` indices of the axes red_shape.
 
     ``table`` holds lines of ``wide`` elements: five of scratch, then those of a and of b: all (``kept``), or one of either.
@@ -225,7 +225,7 @@ def _strip(a, b, out, code, kind, n, steps, starts, length, red_shape, red, wide
                 total[j] = math.log(total[j]) if kind == 1 else 1.0 / total[j]
 
 
-def columns(  # type: ignore[no-untyped-def]
+def columns(
     a,
     b,
     out,

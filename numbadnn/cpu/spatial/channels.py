@@ -14,7 +14,7 @@ from numbadnn.cpu.lang.vector import Vec, fill, lanes, load, load_acc, multiply_
 
 
 @intrinsic
-def _total(typingctx, vector):  # type: ignore[no-untyped-def]
+def _total(typingctx, vector):
     """The sum of a vector's lanes: halves are added until one is left."""
     if isinstance(vector, Vec):
         return vector.dtype(vector), lambda cx, b, sig, args: halved(b, args[0], plus)

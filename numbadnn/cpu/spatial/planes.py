@@ -18,13 +18,13 @@ from numbadnn.cpu.lang.vector import lanes, load, load_acc, multiply_add, store,
 
 
 @intrinsic
-def _corner_pixels(typingctx, address, below, places, like):  # type: ignore[no-untyped-def]
+def _corner_pixels(typingctx, address, below, places, like):
     """The elements at ``address`` + offset, those after them, and both ``below`` bytes further; offsets from ``places`` on.
 
     Pairs are loaded one by one: x86's gather instructions are slower.
     """
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         n, bits = vec.lanes, like.dtype.bitwidth
         pair, sides = ir.IntType(2 * bits), []
         found = [ir.Constant(ir.VectorType(pair, n), ir.Undefined)] * 2

@@ -23,7 +23,7 @@ STREAM = 32
 
 
 @kept("int64(int64, int64)", inline="always")
-def _check(record, stream):  # type: ignore[no-untyped-def]
+def _check(record, stream):
     status = call_address(load_u64(record + GET_CURRENT), record + CURRENT)
     if status != 0:
         return types.int64(status)
@@ -33,7 +33,7 @@ def _check(record, stream):  # type: ignore[no-untyped-def]
 
 
 @kept("int64(int64, int64)", inline="always")
-def _launch(record, stream):  # type: ignore[no-untyped-def]
+def _launch(record, stream):
     config = load_u64(record + CONFIG)
     if config != 0:  # cuLaunchKernelEx
         store_u64(config + STREAM, stream)
@@ -58,7 +58,7 @@ def _launch(record, stream):  # type: ignore[no-untyped-def]
 
 
 @kept("int64(int64, int64, int64, int64, int64)")
-def launch_shim(record, stream, a0, a1, a2):  # type: ignore[no-untyped-def]
+def launch_shim(record, stream, a0, a1, a2):
     """Up to three addresses."""
     status = _check(record, stream)
     if status != 0:
@@ -74,7 +74,7 @@ def launch_shim(record, stream, a0, a1, a2):  # type: ignore[no-untyped-def]
 
 
 @kept("int64(int64, int64, UniTuple(int64, 12))")
-def launch_shim_of_many(record, stream, words):  # type: ignore[no-untyped-def]
+def launch_shim_of_many(record, stream, words):
     """Up to twelve, each to its own place; those beyond the kernel's own are not written."""
     status = _check(record, stream)
     if status != 0:
@@ -85,7 +85,7 @@ def launch_shim_of_many(record, stream, words):  # type: ignore[no-untyped-def]
 
 
 @kept("int64(int64, int64, UniTuple(int64, 12))")
-def launch_sequence(steps, stream, words):  # type: ignore[no-untyped-def]
+def launch_sequence(steps, stream, words):
     """Several launches, one behind the other; ``_prepared.sequence`` lays the table out."""
     at = types.int64(steps + 8)
     for step in range(load_u64(steps)):

@@ -56,8 +56,8 @@ def load(dtype: str, acc: str) -> Callable[..., Any]:
         return lambda address: ACCUMULATOR[acc](_read(dtype, address, 1)[0])
 
     @intrinsic
-    def load_element(typingctx, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def load_element(typingctx, address):
+        def codegen(context, builder, signature, args):
             bits = builder.load(_pointer(builder, args[0], ir.IntType(8 * ITEMSIZE[dtype])))
             return _widen(builder, bits, dtype, acc)
 
@@ -73,8 +73,8 @@ def store(dtype: str, acc: str) -> Callable[..., None]:
         return lambda address, value: _write(dtype, address, ACCUMULATOR[acc](value))
 
     @intrinsic
-    def store_element(typingctx, address, value):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def store_element(typingctx, address, value):
+        def codegen(context, builder, signature, args):
             bits = _narrow(builder, args[1], dtype, acc)
             builder.store(bits, _pointer(builder, args[0], bits.type))
             return context.get_dummy_value()
@@ -89,14 +89,14 @@ def load_vector(dtype: str, count: int, acc: str) -> Callable[..., None]:
     """``load_vector(values, start, address)``: ``count`` elements in one aligned access into values[start:]."""
     if SIMULATED:
 
-        def twin(values, start, address):  # type: ignore[no-untyped-def]
+        def twin(values, start, address):
             values[start : start + count] = _read(dtype, address, count)
 
         return twin
 
     @intrinsic
-    def load_elements(typingctx, values, start, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def load_elements(typingctx, values, start, address):
+        def codegen(context, builder, signature, args):
             word = ir.IntType(8 * min(ITEMSIZE[dtype] * count, max(ITEMSIZE[dtype], 4)))
             words = ir.VectorType(word, ITEMSIZE[dtype] * count * 8 // word.width)
             vector = builder.load(_pointer(builder, args[2], words))
@@ -140,8 +140,8 @@ def store_vector(dtype: str, count: int, acc: str, given_up: str = "") -> Callab
         return lambda values, start, address: _write(dtype, address, values[start : start + count])
 
     @intrinsic
-    def store_elements(typingctx, values, start, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def store_elements(typingctx, values, start, address):
+        def codegen(context, builder, signature, args):
             got = [_slot(context, builder, signature.args[0], args[0], args[1], i) for i in range(count)]
             words = _packed(builder, [builder.load(g) for g in got], dtype, acc)
             store_together(builder, args[2], words, given_up)
@@ -157,14 +157,14 @@ def copy_bytes(size: int) -> Callable[..., None]:
     """``copy_bytes(destination, source)``: ``size`` (2, 4, 8 or 16) aligned bytes, whatever they mean."""
     if SIMULATED:
 
-        def twin(destination, source):  # type: ignore[no-untyped-def]
+        def twin(destination, source):
             _bytes_at(int(destination), size)[:] = bytes(_bytes_at(int(source), size))
 
         return twin
 
     @intrinsic
-    def copy(typingctx, destination, source):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def copy(typingctx, destination, source):
+        def codegen(context, builder, signature, args):
             kind = _unit(size)
             value = builder.load(_pointer(builder, args[1], kind))
             value.align = size
@@ -181,14 +181,14 @@ def zero_bytes(size: int) -> Callable[..., None]:
     """``zero_bytes(destination)``: ``size`` (2, 4, 8 or 16) aligned bytes become 0."""
     if SIMULATED:
 
-        def twin(destination):  # type: ignore[no-untyped-def]
+        def twin(destination):
             _bytes_at(int(destination), size)[:] = bytes(size)
 
         return twin
 
     @intrinsic
-    def zero(typingctx, destination):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def zero(typingctx, destination):
+        def codegen(context, builder, signature, args):
             kind = _unit(size)
             builder.store(ir.Constant(kind, None), _pointer(builder, args[0], kind)).align = size
             return context.get_dummy_value()
@@ -204,8 +204,8 @@ def _of_line(template: str, constraints: str, twin: Callable[[Any], None]) -> Ca
         return twin
 
     @intrinsic
-    def instruction(typingctx, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def instruction(typingctx, address):
+        def codegen(context, builder, signature, args):
             _asm(builder, template, constraints, ir.VoidType(), list(args), pure=False)
             return context.get_dummy_value()
 
@@ -234,15 +234,15 @@ def load_shared(dtype: str, count: int, acc: str) -> Callable[..., None]:
     size = ITEMSIZE[dtype] * count
     if SIMULATED:
 
-        def twin(values, start, words, at):  # type: ignore[no-untyped-def]
+        def twin(values, start, words, at):
             raw = np.ascontiguousarray(words[at : at + size // 4])
             values[start : start + count] = raw.view(_numpy_type(dtype))
 
         return twin
 
     @intrinsic
-    def load_elements(typingctx, values, start, words, at):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def load_elements(typingctx, values, start, words, at):
+        def codegen(context, builder, signature, args):
             word = ir.IntType(8 * max(ITEMSIZE[dtype], 4))
             kind = ir.VectorType(word, size * 8 // word.width)
             slot = _slot(context, builder, signature.args[2], args[2], args[3], 0)

@@ -27,7 +27,7 @@ def copy_async(size: int) -> Callable[..., None]:
     """``copy_async(words, start, address)``: begin to copy ``size`` (4, 8 or 16) aligned bytes to the shared words[start:]."""
     if SIMULATED:
 
-        def twin(words, start, address):  # type: ignore[no-untyped-def]
+        def twin(words, start, address):
             words[start : start + size // 4] = np.frombuffer(bytes(_bytes_at(int(address), size)), np.uint32)
 
         return twin
@@ -35,8 +35,8 @@ def copy_async(size: int) -> Callable[..., None]:
     template = f"{{.reg .u64 to; cvta.to.shared.u64 to, $0; {_instruction(size)} [to], [$1], {size};}}"
 
     @intrinsic
-    def copy(typingctx, words, start, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def copy(typingctx, words, start, address):
+        def codegen(context, builder, signature, args):
             to = builder.ptrtoint(_slot(context, builder, signature.args[0], args[0], args[1], 0), ir.IntType(64))
             _asm(builder, template, "l,l,~{memory}", ir.VoidType(), [to, args[2]], pure=False)
             return context.get_dummy_value()
@@ -53,14 +53,14 @@ def copy_or_zero(size: int, fetch: int = 0) -> Callable[..., None]:
     come to the L2 cache at once, for others that will ask; 0: as it does unasked."""
     if SIMULATED:
 
-        def twin(shared, to, address, there):  # type: ignore[no-untyped-def]
+        def twin(shared, to, address, there):
             _copy_twin(size, shared, to // shared.itemsize, address, there)
 
         return twin
 
     @intrinsic
-    def copy(typingctx, shared, to, address, there):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def copy(typingctx, shared, to, address, there):
+        def codegen(context, builder, signature, args):
             _, to, address, there = args
             _copy_or_zero(builder, size, to, address, there, fetch)
             return context.get_dummy_value()
@@ -77,8 +77,8 @@ def copy_or_zero_at(size: int) -> Callable[..., None]:
         return functools.partial(_copy_twin, size)
 
     @intrinsic
-    def copy(typingctx, shared, start, address, there):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def copy(typingctx, shared, start, address, there):
+        def codegen(context, builder, signature, args):
             place = _slot(context, builder, signature.args[0], args[0], args[1], 0)
             place = builder.addrspacecast(place, ir.PointerType(place.type.pointee, 3))
             to = builder.trunc(builder.ptrtoint(place, ir.IntType(64)), _I32)
@@ -93,15 +93,15 @@ def copy_or_zero_at(size: int) -> Callable[..., None]:
 def _copy_if() -> Callable[..., None]:
     if SIMULATED:
 
-        def twin(wanted, shared, to, address):  # type: ignore[no-untyped-def]
+        def twin(wanted, shared, to, address):
             if wanted:
                 _copy_twin(16, shared, to // shared.itemsize, address, True)
 
         return twin
 
     @intrinsic
-    def copy(typingctx, wanted, shared, to, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def copy(typingctx, wanted, shared, to, address):
+        def codegen(context, builder, signature, args):
             # no cache hint: with one, assemblers of CUDA 12.9 and 13.0 made an illegal instruction of a copy at an offset
             template = f"{{.reg .pred p; setp.ne.u32 p, $0, 0; @p {_instruction(16)} [$1], [$2], 16;}}"
             values = [builder.zext(args[0], _I32), *args[2:]]
@@ -121,7 +121,7 @@ def _copy_line() -> Callable[..., None]:
     if SIMULATED:
         from numbadnn.kernels.lang import hopper_twins as _hopper_twins
 
-        def twin(shared, to, address, size, barrier):  # type: ignore[no-untyped-def]
+        def twin(shared, to, address, size, barrier):
             for start in range(0, int(size), 16):
                 _copy_twin(16, shared, (to + start) // shared.itemsize, address + start, True)
             _hopper_twins.arrived(int(barrier), int(size))
@@ -132,8 +132,8 @@ def _copy_line() -> Callable[..., None]:
     template = f"{{{ONCE} {name} [$0], [$1], $2, [$3], once;}}"
 
     @intrinsic
-    def copy(typingctx, shared, to, address, size, barrier):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def copy(typingctx, shared, to, address, size, barrier):
+        def codegen(context, builder, signature, args):
             _asm(builder, template, "r,l,r,r,~{memory}", ir.VoidType(), list(args[1:]), pure=False)
             return context.get_dummy_value()
 
@@ -151,7 +151,7 @@ def _copy_tile(axes: int, once: bool = False) -> Callable[..., None]:
     if SIMULATED:
         from numbadnn.kernels.lang import hopper_twins as _hopper_twins
 
-        def twin(shared, to, tensor, at, barrier):  # type: ignore[no-untyped-def]
+        def twin(shared, to, tensor, at, barrier):
             data = _hopper_twins.tile_of(tensor, at)
             shared[to // shared.itemsize :][: data.size // shared.itemsize] = data.view(shared.dtype)
             _hopper_twins.arrived(int(barrier), data.size)
@@ -166,8 +166,8 @@ def _copy_tile(axes: int, once: bool = False) -> Callable[..., None]:
     codes = ",".join(["r", "l", *"r" * axes, "r", "~{memory}"])
 
     @intrinsic
-    def copy(typingctx, shared, to, tensor, at, barrier):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def copy(typingctx, shared, to, tensor, at, barrier):
+        def codegen(context, builder, signature, args):
             _, to, tensor, at, barrier = args
             place = [builder.extract_value(at, i) for i in range(axes)]
             _asm(builder, template, codes, ir.VoidType(), [to, tensor, *place, barrier], pure=False)
@@ -197,8 +197,8 @@ def _copy_twin(size: int, shared: Any, start: int, address: int, there: bool) ->
 
 def _async(instruction: str) -> Callable[[], None]:
     @intrinsic
-    def run(typingctx):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def run(typingctx):
+        def codegen(context, builder, signature, args):
             _asm(builder, instruction, "~{memory}", ir.VoidType(), [], pure=False)
             return context.get_dummy_value()
 
@@ -238,8 +238,8 @@ def _barrier(name: str, count: int) -> Callable[[int], None]:
         return lambda barrier: getattr(threading.current_thread(), name)((1 << 16) + barrier, count)
 
     @intrinsic
-    def run(typingctx, barrier):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def run(typingctx, barrier):
+        def codegen(context, builder, signature, args):
             instruction = {"meet": "bar.sync", "arrive": "bar.arrive"}[name]
             _asm(builder, f"{instruction} $0, {count};", "r,~{memory}", ir.VoidType(), list(args), pure=False)
             return context.get_dummy_value()

@@ -31,8 +31,8 @@ def load_bits(size: int) -> Callable[..., Any]:
         return lambda address: held(np.frombuffer(bytes(_bytes_at(int(address), size)), _TYPES[size])[0])
 
     @intrinsic
-    def load(typingctx, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def load(typingctx, address):
+        def codegen(context, builder, signature, args):
             bits = builder.load(_pointer(builder, args[0], ir.IntType(8 * size)))
             return builder.zext(bits, ir.IntType(32)) if size == 2 else bits
 
@@ -46,15 +46,15 @@ def store_bits(size: int) -> Callable[..., None]:
     """``store_bits(address, bits)``: ``size`` aligned bytes, of two the lower half of the register."""
     if SIMULATED:
 
-        def twin(address, bits):  # type: ignore[no-untyped-def]
+        def twin(address, bits):
             kept = np.uint64(bits) & np.uint64((1 << 8 * size) - 1)
             _bytes_at(int(address), size)[:] = kept.astype(_TYPES[size]).tobytes()
 
         return twin
 
     @intrinsic
-    def store(typingctx, address, bits):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def store(typingctx, address, bits):
+        def codegen(context, builder, signature, args):
             kind = ir.IntType(8 * size)
             builder.store(builder.trunc(args[1], kind) if size == 2 else args[1], _pointer(builder, args[0], kind))
             return context.get_dummy_value()

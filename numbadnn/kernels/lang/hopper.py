@@ -46,63 +46,63 @@ def instruction(
 
 
 def _of_0(signature: Any, codegen: Any) -> Any:
-    def call(typingctx):  # type: ignore[no-untyped-def]
+    def call(typingctx):
         return signature, codegen
 
     return intrinsic(call)
 
 
 def _of_1(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a):  # type: ignore[no-untyped-def]
+    def call(typingctx, a):
         return signature, codegen
 
     return intrinsic(call)
 
 
 def _of_2(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a, b):  # type: ignore[no-untyped-def]
+    def call(typingctx, a, b):
         return signature, codegen
 
     return intrinsic(call)
 
 
 def _of_3(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+    def call(typingctx, a, b, c):
         return signature, codegen
 
     return intrinsic(call)
 
 
 def _of_4(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a, b, c, d):  # type: ignore[no-untyped-def]
+    def call(typingctx, a, b, c, d):
         return signature, codegen
 
     return intrinsic(call)
 
 
 def _of_5(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a, b, c, d, e):  # type: ignore[no-untyped-def]
+    def call(typingctx, a, b, c, d, e):
         return signature, codegen
 
     return intrinsic(call)
 
 
 def _of_6(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a, b, c, d, e, f):  # type: ignore[no-untyped-def]
+    def call(typingctx, a, b, c, d, e, f):
         return signature, codegen
 
     return intrinsic(call)
 
 
 def _of_9(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a, b, c, d, e, f, g, h, i):  # type: ignore[no-untyped-def]
+    def call(typingctx, a, b, c, d, e, f, g, h, i):
         return signature, codegen
 
     return intrinsic(call)
 
 
 def _of_11(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a, b, c, d, e, f, g, h, i, j, k):  # type: ignore[no-untyped-def]
+    def call(typingctx, a, b, c, d, e, f, g, h, i, j, k):
         return signature, codegen
 
     return intrinsic(call)
@@ -125,8 +125,8 @@ def _shared_start() -> Any:
         return twins.shared_start
 
     @intrinsic
-    def shared_start(typingctx):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def shared_start(typingctx):
+        def codegen(context, builder, signature, args):
             found = builder.module.globals.get("numbadnn_shared")
             if found is None:
                 kind = ir.ArrayType(ir.IntType(8), 0)
@@ -178,8 +178,8 @@ def map_address(index: int) -> Any:
     template = f"{{.reg .b64 at; mov.b64 at, {placeholder(index)}; cvta.param.u64 $0, at;}}"
 
     @intrinsic
-    def address(typingctx, words):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def address(typingctx, words):
+        def codegen(context, builder, signature, args):
             return _asm(builder, template, "=l", ir.IntType(64), [])
 
         return types.uint64(words), codegen
@@ -273,8 +273,8 @@ def wgmma(dtype: str, n: int, a_by_rows: bool, b_by_rows: bool, at: int = 0, fre
     constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["l", "l", "~{memory}"])
 
     @intrinsic
-    def multiply(typingctx, sums, a, b):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def multiply(typingctx, sums, a, b):
+        def codegen(context, builder, signature, args):
             array = context.make_array(signature.args[0])(context, builder, args[0])
             slots = [builder.gep(array.data, [ir.Constant(ir.IntType(64), at + i)]) for i in range(count)]
             result = ir.LiteralStructType([ir.FloatType()] * count)

@@ -22,13 +22,13 @@ def compensated(acc: str) -> tuple[Any, Any]:
     A = ACCUMULATOR[acc]
 
     @device
-    def add(total, lost, term):  # type: ignore[no-untyped-def]
+    def add(total, lost, term):
         fresh = A(total + term)
         change = A(fresh - total)
         return fresh, A(lost + A(A(total - A(fresh - change)) + A(term - change)))
 
     @device
-    def close(total, lost):  # type: ignore[no-untyped-def]
+    def close(total, lost):
         return A(total + lost) if A(lost - lost) == A(0) else total
 
     return add, close

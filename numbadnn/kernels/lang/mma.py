@@ -40,9 +40,9 @@ def product(kind: str, terms: int, whole: bool = True) -> Callable[..., None]:
     words = terms // 2 if kind in _HALVES else terms  # of a row of A
 
     @intrinsic
-    def multiply(typingctx, sums, at, a, i, b, j):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            def slots(array, count):  # type: ignore[no-untyped-def]
+    def multiply(typingctx, sums, at, a, i, b, j):
+        def codegen(context, builder, signature, args):
+            def slots(array, count):
                 kind = signature.args[2 * array]
                 return [_slot(context, builder, kind, args[2 * array], args[2 * array + 1], e) for e in range(count)]
 
@@ -119,7 +119,7 @@ def _warp_product(kind: str, terms: int, a: np.ndarray, b: np.ndarray, sums: np.
 def _round_tf32() -> Callable[..., Any]:
     if SIMULATED:
 
-        def twin(value):  # type: ignore[no-untyped-def]
+        def twin(value):
             bits = np.float32(value).view(np.uint32)  # to nearest, ties away from zero; NaN and infinity stay
             return (
                 f32(value) if not np.isfinite(value) else ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(f32)
@@ -128,8 +128,8 @@ def _round_tf32() -> Callable[..., Any]:
         return twin
 
     @intrinsic
-    def rounded(typingctx, value):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def rounded(typingctx, value):
+        def codegen(context, builder, signature, args):
             return builder.bitcast(_asm(builder, "cvt.rna.tf32.f32 $0, $1;", "=r,f", _I32, list(args)), _FLOAT)
 
         return types.float32(types.float32), codegen
@@ -147,14 +147,14 @@ def write_shared(count: int) -> Callable[..., None]:
     access."""
     if SIMULATED:
 
-        def twin(values, start, shared, at):  # type: ignore[no-untyped-def]
+        def twin(values, start, shared, at):
             shared[at : at + count] = values[start : start + count]
 
         return twin
 
     @intrinsic
-    def write(typingctx, values, start, shared, at):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def write(typingctx, values, start, shared, at):
+        def codegen(context, builder, signature, args):
             kind = ir.VectorType(_FLOAT, count)
             vector = ir.Constant(kind, ir.Undefined)
             for e in range(count):
@@ -178,8 +178,8 @@ def load_matrices(transposed: bool) -> Callable[..., None]:
     name = "ldmatrix.sync.aligned.m8n8.x4" + (".trans" if transposed else "") + ".shared.b16"
 
     @intrinsic
-    def load(typingctx, words, start, shared, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def load(typingctx, words, start, shared, address):
+        def codegen(context, builder, signature, args):
             kind = ir.LiteralStructType([_I32] * 4)
             # memory is read: the compiler must not move it past a barrier
             constraints = "=r,=r,=r,=r,r,~{memory}"

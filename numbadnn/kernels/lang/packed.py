@@ -23,14 +23,14 @@ def load_words(count: int) -> Callable[..., None]:
     """``load_words(words, start, address)``: ``count`` (1, 2 or 4) aligned 32-bit words into words[start:]."""
     if SIMULATED:
 
-        def twin(words, start, address):  # type: ignore[no-untyped-def]
+        def twin(words, start, address):
             words[start : start + count] = np.frombuffer(bytes(_bytes_at(int(address), 4 * count)), np.uint32)
 
         return twin
 
     @intrinsic
-    def load(typingctx, words, start, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def load(typingctx, words, start, address):
+        def codegen(context, builder, signature, args):
             kind = ir.VectorType(_I32, count) if count > 1 else _I32
             value = builder.load(_pointer(builder, args[2], kind))
             value.align = 4 * count
@@ -49,14 +49,14 @@ def store_words(count: int, given_up: str = "") -> Callable[..., None]:
     """``store_words(words, start, address)``: words[start : start + count] in one aligned access; see ``HINTS``."""
     if SIMULATED:
 
-        def twin(words, start, address):  # type: ignore[no-untyped-def]
+        def twin(words, start, address):
             _bytes_at(int(address), 4 * count)[:] = words[start : start + count].tobytes()
 
         return twin
 
     @intrinsic
-    def store(typingctx, words, start, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def store(typingctx, words, start, address):
+        def codegen(context, builder, signature, args):
             got = [builder.load(_slot(context, builder, signature.args[0], args[0], args[1], i)) for i in range(count)]
             store_together(builder, args[2], got, given_up)
             return context.get_dummy_value()
@@ -72,15 +72,15 @@ def widen(dtype: str, count: int, acc: str) -> Callable[..., None]:
     size = ITEMSIZE[dtype]
     if SIMULATED:
 
-        def twin(values, start, words, at):  # type: ignore[no-untyped-def]
+        def twin(values, start, words, at):
             raw = np.ascontiguousarray(words[at : at + size * count // 4])
             values[start : start + count] = raw.view(_numpy_type(dtype))
 
         return twin
 
     @intrinsic
-    def convert(typingctx, values, start, words, at):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def convert(typingctx, values, start, words, at):
+        def codegen(context, builder, signature, args):
             here = [
                 builder.load(_slot(context, builder, signature.args[2], args[2], args[3], i))
                 for i in range(size * count // 4)
@@ -113,7 +113,7 @@ def load_where(dtype: str, count: int, acc: str, fill: float) -> Callable[..., N
     size = ITEMSIZE[dtype]
     if SIMULATED:
 
-        def twin(values, start, address, there):  # type: ignore[no-untyped-def]
+        def twin(values, start, address, there):
             values[start : start + count] = _read(dtype, address, count) if there else ACCUMULATOR[acc](fill)
 
         return twin
@@ -130,8 +130,8 @@ def load_where(dtype: str, count: int, acc: str, fill: float) -> Callable[..., N
     constraints = ",".join([{16: "=&h", 32: "=&r", 64: "=&l"}[bits]] * held + ["l", "r"])
 
     @intrinsic
-    def load(typingctx, values, start, address, there):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def load(typingctx, values, start, address, there):
+        def codegen(context, builder, signature, args):
             flag = builder.zext(args[3], _I32)
             result = word if held == 1 else ir.LiteralStructType([word] * held)
             got = _asm(builder, template, constraints, result, [args[2], flag])

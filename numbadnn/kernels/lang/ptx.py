@@ -22,8 +22,8 @@ LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308}
 
 def _unary(template: str, constraints: str) -> Callable[..., Any]:
     @intrinsic
-    def instruction(typingctx, x):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def instruction(typingctx, x):
+        def codegen(context, builder, signature, args):
             return _asm(builder, template, constraints, _FLOAT, list(args))
 
         return types.float32(types.float32), codegen
@@ -33,8 +33,8 @@ def _unary(template: str, constraints: str) -> Callable[..., Any]:
 
 def _binary(template: str, constraints: str) -> Callable[..., Any]:
     @intrinsic
-    def instruction(typingctx, x, y):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def instruction(typingctx, x, y):
+        def codegen(context, builder, signature, args):
             return _asm(builder, template, constraints, _FLOAT, list(args))
 
         return types.float32(types.float32, types.float32), codegen
@@ -47,8 +47,8 @@ def _high_product() -> Callable[..., Any]:
         return lambda a, b: (int(a) * int(b)) >> 32
 
     @intrinsic
-    def multiply(typingctx, a, b):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def multiply(typingctx, a, b):
+        def codegen(context, builder, signature, args):
             return _asm(builder, "mul.hi.u32 $0, $1, $2;", "=r,r,r", _I32, list(args))
 
         return types.uint32(types.uint32, types.uint32), codegen
@@ -61,7 +61,7 @@ high_product = _high_product()
 
 
 @device
-def quotient(number, by):  # type: ignore[no-untyped-def]
+def quotient(number, by):
     """number // divisor, ``by`` is its ``reciprocal``: a tenth of the instructions of a division."""
     return i32(high_product(u32(2 * u32(number)), u32(by[0])) >> u32(by[1]))
 
@@ -79,8 +79,8 @@ def _divided() -> Callable[..., Any]:
     )
 
     @intrinsic
-    def divide(typingctx, value, n, part):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def divide(typingctx, value, n, part):
+        def codegen(context, builder, signature, args):
             return _asm(builder, template, "=&f,f,f,f", _FLOAT, list(args))
 
         return types.float32(types.float32, types.float32, types.float32), codegen
@@ -111,7 +111,7 @@ def exponential(dtype: str) -> Callable[..., Any]:
         return exp
 
     @device
-    def power(x):  # type: ignore[no-untyped-def]
+    def power(x):
         return exp2(f32(x * f32(_LOG2E)))
 
     return power
@@ -121,7 +121,7 @@ _maximum_f32 = np.maximum if SIMULATED else _binary("max.NaN.f32 $0, $1, $2;", "
 
 
 @device
-def _maximum_f64(a, b):  # type: ignore[no-untyped-def]
+def _maximum_f64(a, b):
     return a if a > b or a != a else b
 
 
@@ -136,8 +136,8 @@ def _fence(template: str) -> Callable[[], None]:
         return lambda: None
 
     @intrinsic
-    def instruction(typingctx):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def instruction(typingctx):
+        def codegen(context, builder, signature, args):
             assembly = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), template, "~{memory}", side_effect=True)
             builder.call(assembly, [], attrs=("convergent",))
             return context.get_dummy_value()
@@ -158,8 +158,8 @@ def _here(register: str, twin: Callable[[Any], Any]) -> Callable[[], Any]:
         return lambda: twin(threading.current_thread())
 
     @intrinsic
-    def read(typingctx):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def read(typingctx):
+        def codegen(context, builder, signature, args):
             template = f"mov.u32 $0, %{register};"
             assembly = ir.InlineAsm(ir.FunctionType(_I32, []), template, "=r", side_effect=True)
             return builder.call(assembly, [])

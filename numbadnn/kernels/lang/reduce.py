@@ -20,7 +20,7 @@ def add(acc: str) -> Callable[..., Any]:
     A = ACCUMULATOR[acc]
 
     @device
-    def sum_of_two(a, b):  # type: ignore[no-untyped-def]
+    def sum_of_two(a, b):
         return A(a + b)
 
     return sum_of_two
@@ -33,7 +33,7 @@ def over_lanes(acc: str, combine: Callable[..., Any], lanes: int, neutral: float
     levels = min(lanes, 32).bit_length() - 1
 
     @device
-    def reduce(value, scratch):  # type: ignore[no-untyped-def]
+    def reduce(value, scratch):
         for level in range(levels):
             value = combine(value, swap(value, i32(1 << (levels - 1 - level))))
         if warps > 1:
@@ -58,7 +58,7 @@ def over_parts(combine: Callable[..., Any], lanes: int, parts: int, each: int = 
     threads = lanes * parts
 
     @device
-    def reduce(table):  # type: ignore[no-untyped-def]
+    def reduce(table):
         thread = i32(cuda.threadIdx.x)
         step = i32(parts // 2)
         while step > 0:
@@ -80,7 +80,7 @@ def over_warp(acc: str, combine: Callable[..., Any], lanes: int) -> Callable[...
     levels = len(masks)
 
     @device
-    def reduce(value):  # type: ignore[no-untyped-def]
+    def reduce(value):
         for level in range(levels):
             value = combine(value, swap(value, i32(16 >> level)))
         return value
@@ -115,7 +115,7 @@ def over_warps(acc: str, threads: int, lanes: int, each: int, relative_to: Any =
     maximum_of_column, sum_of_column = over_lanes(acc, larger, warps, 0.0), over_lanes(acc, add(acc), warps, 0.0)
 
     @device
-    def meet(largest, total, maxima, sums):  # type: ignore[no-untyped-def]
+    def meet(largest, total, maxima, sums):
         thread = i32(cuda.threadIdx.x)
         warp, lane = i32(thread >> 5), i32(thread & 31)
         if lane < lanes:

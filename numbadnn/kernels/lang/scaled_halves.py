@@ -43,20 +43,20 @@ _ROUNDS_UP = 0x7FE000
 
 
 @device
-def widest(word, top, low):  # type: ignore[no-untyped-def]
+def widest(word, top, low):
     """``top``, the largest of magnitudes twice, and ``low``, the least but 0 twice less 1, once a float32's bits were seen."""
     magnitude = u32(word << u32(1))
     return max(top, magnitude), min(low, u32((magnitude + u32(0xFFFFFFFF)) & u32(0xFFFFFFFF)))
 
 
 @device
-def extremes(top, low):  # type: ignore[no-untyped-def]
+def extremes(top, low):
     """(largest magnitude, 2^31 - the least that is not 0, or 0): of several the greater ones are those of all."""
     return i32(top >> 1), i32(0x7FFFFFFF - (low >> 1))
 
 
 @device
-def common_scale(top, low, spread):  # type: ignore[no-untyped-def]
+def common_scale(top, low, spread):
     """(scale, its inverse, limit) as bits, of a block whose ``extremes`` are given.
 
     Magnitudes from 1 to ``limit`` are none to be multiplied like this: 0 if there are none, all if the largest is infinite, NaN,
@@ -92,8 +92,8 @@ def _halve_pair() -> Callable[..., None]:
         return _asm(builder, "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", _I32, pair)
 
     @intrinsic
-    def halve(typingctx, words, at, step, x0, x1, scale):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def halve(typingctx, words, at, step, x0, x1, scale):
+        def codegen(context, builder, signature, args):
             by = builder.bitcast(args[5], _FLOAT)
             pair = [builder.fmul(builder.bitcast(x, _FLOAT), by) for x in args[3:5]]
             upper = narrow(builder, pair)

@@ -68,8 +68,8 @@ def _split_pair() -> Callable[..., Any]:
         return builder.bitcast(_asm(builder, "sub.rn.f32 $0, $1, $2;", "=f,f,f", _FLOAT, [whole, upper]), _I32)
 
     @intrinsic
-    def split(typingctx, words, at, step, x0, x1):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def split(typingctx, words, at, step, x0, x1):
+        def codegen(context, builder, signature, args):
             rest = [builder.bitcast(x, _I32) for x in args[3:]]
             for part in range(3):
                 if part:
@@ -96,7 +96,7 @@ def multiply_split(sums_apart: int, a_step: int, b_step: int) -> Callable[..., N
     multiply_add = product("bfloat16", 16)
 
     @device
-    def multiply(sums, at, a, i, b, j):  # type: ignore[no-untyped-def]
+    def multiply(sums, at, a, i, b, j):
         small = i32(at + sums_apart)
         for p in range(3):
             multiply_add(sums, small, a, i32(i + p * a_step), b, i32(j + (2 - p) * b_step))

@@ -26,8 +26,8 @@ def shuffle_xor(acc: str) -> Callable[..., Any]:
         constraints = "=d,d,r"
 
     @intrinsic
-    def shuffle(typingctx, value, mask):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def shuffle(typingctx, value, mask):
+        def codegen(context, builder, signature, args):
             kind = context.get_value_type(ACCUMULATOR[acc])
             return _asm(builder, template, constraints, kind, list(args), pure=False)
 
@@ -52,7 +52,7 @@ def _shuffle_twin(value: Any, mask: int) -> Any:
 def _agreed_twin(join: Callable[[Iterable[Any]], Any], lanes: int = 32) -> Callable[[Any], Any]:
     """The warp's threads meet; each joins the words of the ``lanes`` neighbours that it is one of."""
 
-    def twin(word):  # type: ignore[no-untyped-def]
+    def twin(word):
         thread: Any = threading.current_thread()
         number = thread.thread_id
         _EXCHANGE[number] = word
@@ -70,8 +70,8 @@ def _agreed(operation: str, kind: Any, join: Callable[[Iterable[Any]], Any]) -> 
         return _agreed_twin(join)
 
     @intrinsic
-    def agree(typingctx, word):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def agree(typingctx, word):
+        def codegen(context, builder, signature, args):
             return _asm(builder, f"redux.sync.{operation} $0, $1, -1;", "=r,r", _I32, list(args), pure=False)
 
         return kind(kind), codegen
@@ -92,8 +92,8 @@ def _largest_of_four() -> Callable[..., Any]:
     template = f"{{.reg .b32 other; mov.b32 $0, $1; {step.format(1)} {step.format(2)}}}"
 
     @intrinsic
-    def agree(typingctx, value):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def agree(typingctx, value):
+        def codegen(context, builder, signature, args):
             return _asm(builder, template, "=&r,r", _I32, list(args), pure=False)
 
         return i32(i32), codegen

@@ -21,14 +21,14 @@ _ENTRY = ir.VectorType(_I32, 4)
 def _write_words() -> Callable[..., None]:
     if SIMULATED:
 
-        def twin(address, a, b, c, d):  # type: ignore[no-untyped-def]
+        def twin(address, a, b, c, d):
             _bytes_at(int(address), 16)[:] = np.array([a, b, c, d], np.int32).tobytes()
 
         return twin
 
     @intrinsic
-    def write(typingctx, address, a, b, c, d):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def write(typingctx, address, a, b, c, d):
+        def codegen(context, builder, signature, args):
             vector = ir.Constant(_ENTRY, ir.Undefined)
             for e, word in enumerate(args[1:]):
                 vector = builder.insert_element(vector, word, ir.Constant(_I32, e))
@@ -47,14 +47,14 @@ write_words = _write_words()
 def _write_pair() -> Callable[..., None]:
     if SIMULATED:
 
-        def twin(address, a, b):  # type: ignore[no-untyped-def]
+        def twin(address, a, b):
             _bytes_at(int(address), 8)[:] = np.array([a, b], np.int32).tobytes()
 
         return twin
 
     @intrinsic
-    def write(typingctx, address, a, b):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def write(typingctx, address, a, b):
+        def codegen(context, builder, signature, args):
             kind = ir.VectorType(_I32, 2)
             vector = ir.Constant(kind, ir.Undefined)
             for e, word in enumerate(args[1:]):
@@ -74,14 +74,14 @@ write_pair = _write_pair()
 def _fetch_words() -> Callable[..., None]:
     if SIMULATED:
 
-        def twin(words, start, address):  # type: ignore[no-untyped-def]
+        def twin(words, start, address):
             words[start : start + 4] = np.frombuffer(bytes(_bytes_at(int(address), 16)), np.int32)
 
         return twin
 
     @intrinsic
-    def fetch(typingctx, words, start, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def fetch(typingctx, words, start, address):
+        def codegen(context, builder, signature, args):
             vector = builder.load(_pointer(builder, args[2], _ENTRY))
             vector.align = 16
             for e in range(4):
@@ -103,8 +103,8 @@ def _shared_address() -> Callable[..., Any]:
         return lambda shared: 0
 
     @intrinsic
-    def address(typingctx, shared):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def address(typingctx, shared):
+        def codegen(context, builder, signature, args):
             start = _slot(context, builder, signature.args[0], args[0], ir.Constant(_I32, 0), 0)
             generic = builder.ptrtoint(start, ir.IntType(64))
             template = "{.reg .u64 at; cvta.to.shared.u64 at, $1; cvt.u32.u64 $0, at;}"
@@ -125,7 +125,7 @@ def read_at(dtype: str, count: int) -> Callable[..., None]:
     size = 4 if dtype == "int32" else ITEMSIZE[dtype]
     if SIMULATED:
 
-        def twin(values, start, shared, address):  # type: ignore[no-untyped-def]
+        def twin(values, start, shared, address):
             at = address // shared.itemsize
             values[start : start + count] = shared[at : at + count].view(dtype)
 
@@ -133,8 +133,8 @@ def read_at(dtype: str, count: int) -> Callable[..., None]:
     kind = ir.VectorType({"float32": _FLOAT, "float64": _DOUBLE, "int32": _I32}[dtype], count)
 
     @intrinsic
-    def read(typingctx, values, start, shared, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def read(typingctx, values, start, shared, address):
+        def codegen(context, builder, signature, args):
             vector = builder.load(builder.inttoptr(args[3], kind.as_pointer(3)))  # address space 3: shared memory
             vector.align = count * size
             for e in range(count):
@@ -153,7 +153,7 @@ def write_at(dtype: str, count: int) -> Callable[..., None]:
     size = 4 if dtype == "int32" else ITEMSIZE[dtype]
     if SIMULATED:
 
-        def twin(values, start, shared, address):  # type: ignore[no-untyped-def]
+        def twin(values, start, shared, address):
             at = address // shared.itemsize
             shared[at : at + count] = values[start : start + count]
 
@@ -161,8 +161,8 @@ def write_at(dtype: str, count: int) -> Callable[..., None]:
     kind = ir.VectorType({"float32": _FLOAT, "float64": _DOUBLE, "int32": _I32}[dtype], count)
 
     @intrinsic
-    def write(typingctx, values, start, shared, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def write(typingctx, values, start, shared, address):
+        def codegen(context, builder, signature, args):
             vector = ir.Constant(kind, ir.Undefined)
             for e in range(count):
                 value = builder.load(_slot(context, builder, signature.args[0], args[0], args[1], e))
@@ -202,14 +202,14 @@ permute = _permute_twin if SIMULATED else _words("prmt.b32 $0, $1, $2, $3;")
 def _copy_entry() -> Callable[..., None]:
     if SIMULATED:
 
-        def twin(words, to, address):  # type: ignore[no-untyped-def]
+        def twin(words, to, address):
             words[to // 4 : to // 4 + 4] = np.frombuffer(bytes(_bytes_at(int(address), 16)), np.uint32)
 
         return twin
 
     @intrinsic
-    def copy(typingctx, words, to, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def copy(typingctx, words, to, address):
+        def codegen(context, builder, signature, args):
             template = "cp.async.cg.shared.global [$0], [$1], 16;"
             _asm(builder, template, "r,l,~{memory}", ir.VoidType(), [args[1], args[2]], pure=False)
             return context.get_dummy_value()
@@ -228,7 +228,7 @@ def in_turn(steps: list[Any]) -> Callable[..., None]:
 
     def after(first: Any, second: Any) -> Callable[..., None]:
         @device
-        def both(a, b, c, d):  # type: ignore[no-untyped-def]
+        def both(a, b, c, d):
             first(a, b, c, d)
             second(a, b, c, d)
 

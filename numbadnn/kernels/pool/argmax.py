@@ -303,7 +303,7 @@ def kernel(dtype: str, acc: str, config: ArgmaxConfig) -> Kernel:
 
     def build() -> Callable[..., None]:
         module = importlib.import_module("numbadnn.kernels.pool.device.argmax")
-        return module.pool_grad(dtype, acc, config)  # type: ignore[no-any-return]
+        return module.pool_grad(dtype, acc, config)
 
     words = [" ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in astuple(config)]
     name = f"pool_argmax {dtype} {acc} {' '.join(words)}"

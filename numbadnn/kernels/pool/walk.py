@@ -263,8 +263,8 @@ def kernel(dtype: str, acc: str, config: WalkConfig) -> Kernel:
 
     def build() -> Callable[..., None]:
         if config.paired:
-            return importlib.import_module("numbadnn.kernels.pool.device.walk_pairs").pool_grad(dtype, config)  # type: ignore[no-any-return]
-        return importlib.import_module("numbadnn.kernels.pool.device.walk").pool_grad(dtype, acc, config)  # type: ignore[no-any-return]
+            return importlib.import_module("numbadnn.kernels.pool.device.walk_pairs").pool_grad(dtype, config)
+        return importlib.import_module("numbadnn.kernels.pool.device.walk").pool_grad(dtype, acc, config)
 
     words = [" ".join(map(str, v)) if isinstance(v, tuple) else str(int(v)) for v in astuple(config)]
     name = f"pool_walk {dtype} {acc} {' '.join(words)}"

@@ -131,7 +131,7 @@ def cooperative(
     """A launch all of whose blocks run at once: ``launch(stream, *addresses)``."""
     launch: Any = chosen.prepare(device, grid, (THREADS, 1, 1), scalars, shared_bytes)
     if simulate.active():
-        return launch.direct  # type: ignore[no-any-return]
+        return launch.direct
     with ensure_context(device):
         function, kernel_handle = ctypes.c_void_p(), chosen.load(device)
         # with what it has of static shared memory a block may pass 48 KB though its dynamic part does not

@@ -75,7 +75,7 @@ class Geometry(NamedTuple):
 
 
 @inlined
-def _lay_x(here, x, place, first, last, rows, geo, phases, spare, like):  # type: ignore[no-untyped-def]
+def _lay_x(here, x, place, first, last, rows, geo, phases, spare, like):
     """x of a band that begins at ``place`` of y, for the blocks ``first`` to ``last``; whether all of it is finite."""
     n, o, p, q = place
     acc, number = accsize(like), rows + geo.reach
@@ -107,7 +107,7 @@ def _lay_x(here, x, place, first, last, rows, geo, phases, spare, like):  # type
 
 
 @inlined
-def _lay_y(here, y, at, first, last, rows, columns, geo, phases, spare, like):  # type: ignore[no-untyped-def]
+def _lay_y(here, y, at, first, last, rows, columns, geo, phases, spare, like):
     """y of a band that begins at element ``at``, for the blocks ``first`` to ``last``."""
     none = phases[0, 2]  # a 0 that no compiler knows: it would make another copy for it
     size, strides = geo.y_size * accsize(like), (geo.y_h, geo.y_w)
@@ -122,7 +122,7 @@ def _lay_y(here, y, at, first, last, rows, columns, geo, phases, spare, like):  
 
 
 @inlined
-def _put(w, line, block, k, geo, w_offsets, alpha, beta, like):  # type: ignore[no-untyped-def]
+def _put(w, line, block, k, geo, w_offsets, alpha, beta, like):
     """The sums of filter k of a block to w."""
     vl, acc = lanes(like), accsize(like)
     if geo.across:
@@ -136,7 +136,7 @@ def _put(w, line, block, k, geo, w_offsets, alpha, beta, like):  # type: ignore[
 
 
 @inlined
-def _multiply(here, y, y_step, sums, count, tail, finite, geo, walk, offsets, masks, like):  # type: ignore[no-untyped-def]
+def _multiply(here, y, y_step, sums, count, tail, finite, geo, walk, offsets, masks, like):
     """A band's products, for ``count`` blocks, of which the last is the ``tail`` of vectors of groups."""
     which, tile_y, tile_x = (
         (geo.tile, geo.tile_y, geo.tile_x) if finite else (MASKING, TILES[MASKING].y, TILES[MASKING].x)
@@ -155,7 +155,7 @@ def _multiply(here, y, y_step, sums, count, tail, finite, geo, walk, offsets, ma
 
 
 @inner
-def _job(x, y, w, like, geo, tables, spare, partial, part, first, last, alpha, beta):  # type: ignore[no-untyped-def]
+def _job(x, y, w, like, geo, tables, spare, partial, part, first, last, alpha, beta):
     """One part of the blocks ``first`` to ``last``."""
     vl, acc = lanes(like), accsize(like)
     phases, walks, w_offsets, offsets, masks = tables

@@ -21,7 +21,7 @@ inlined = njit(inline="always", nogil=True, error_model="numpy", _nrt=False)
 
 
 @inlined
-def _lines(target, gap, base, first, shape, strides, like):  # type: ignore[no-untyped-def]
+def _lines(target, gap, base, first, shape, strides, like):
     """Lines of one channel. With a ``gap`` every second element goes to a line of its own, so many bytes behind."""
     vl, acc = lanes(like), accsize(like)
     _, pitch, begin, end, low, high = shape
@@ -51,7 +51,7 @@ def _lines(target, gap, base, first, shape, strides, like):  # type: ignore[no-u
 
 
 @inlined
-def _lines_across(target, base, first, shape, strides, mask, like):  # type: ignore[no-untyped-def]
+def _lines_across(target, base, first, shape, strides, mask, like):
     """Lines whose elements are vectors of channels."""
     vl, size = lanes(like), lanes(like) * accsize(like)
     _, pitch, begin, end, low, high = shape
@@ -69,7 +69,7 @@ def _lines_across(target, base, first, shape, strides, mask, like):  # type: ign
 
 
 @inlined
-def _lines_turned(target, size, count, base, first, shape, strides, spare, like):  # type: ignore[no-untyped-def]
+def _lines_turned(target, size, count, base, first, shape, strides, spare, like):
     """Lines of ``count`` channels that are neighbours in memory, by squares that are transposed."""
     vl, acc = lanes(like), accsize(like)
     _, pitch, begin, end, low, high = shape
@@ -91,7 +91,7 @@ def _lines_turned(target, size, count, base, first, shape, strides, spare, like)
 
 
 @inner
-def lay_planes(target, size, count, gap, base, first, step, shape, strides, groups, spare, like):  # type: ignore[no-untyped-def]
+def lay_planes(target, size, count, gap, base, first, step, shape, strides, groups, spare, like):
     """Planes, ``size`` bytes apart, of ``count`` channels that are ``step`` apart, or of vectors of the ``groups`` left.
 
     ``shape`` = (lines, pitch, first and last line in memory, first and last element); the rest is zero, and so is a vector

@@ -39,13 +39,13 @@ TILES = (
 MASKED = X86_512 or "+avx" in FEATURES
 
 
-def _pair(b, x, y, index):  # type: ignore[no-untyped-def]
+def _pair(b, x, y, index):
     if isinstance(x, ir.Constant) and isinstance(y, ir.Constant):
         return x
     return b.fadd(*(b.shuffle_vector(x, y, order) for order in index))
 
 
-def _lane_sums(b, rows):  # type: ignore[no-untyped-def]
+def _lane_sums(b, rows):
     """A vector of the sums over the lanes of each of these vectors, by halves, and zeros."""
     ty, n = rows[0].type, rows[0].type.count
     rows = rows + [splat(ty, 0.0)] * (n - len(rows))
@@ -59,12 +59,12 @@ def _lane_sums(b, rows):  # type: ignore[no-untyped-def]
     return rows[0]
 
 
-def _add(b, ty, place, value):  # type: ignore[no-untyped-def]
+def _add(b, ty, place, value):
     where, align = at(b, place, ty), 8 if isinstance(ty.element, ir.DoubleType) else 4
     b.store(b.fadd(b.load(where, align=align), value), where, align=align)
 
 
-def _loop(b, count, carried, body):  # type: ignore[no-untyped-def]
+def _loop(b, count, carried, body):
     """Emit ``count`` >= 1 rounds of body(number, carried values), which gives the next values; the last ones."""
     start, loop = b.block, b.append_basic_block("loop")
     b.branch(loop)
@@ -81,7 +81,7 @@ def _loop(b, count, carried, body):  # type: ignore[no-untyped-def]
     return new[1:]
 
 
-def _products(cx, b, vec, number, arguments):  # type: ignore[no-untyped-def]
+def _products(cx, b, vec, number, arguments):
     """Emit TILES[number]."""
     sums_at, sums_step, x, offsets, y, y_step, masks, lines, count, x_line, y_line, y_vector, mask_step = arguments
     ty, n = cx.get_value_type(vec), vec.lanes
@@ -94,7 +94,7 @@ def _products(cx, b, vec, number, arguments):  # type: ignore[no-untyped-def]
     xs = [b.add(x, b.load(at(b, offsets, I64, ir.Constant(I64, i)))) for i in range(columns)]
     ys = [b.add(y, b.mul(y_step, ir.Constant(I64, j))) for j in range(rows)]
 
-    def vector(i, carried):  # type: ignore[no-untyped-def]
+    def vector(i, carried):
         x_at, y_at, mask_at, *sums = carried
         none = splat(ty, 0.0)
         if masks_used:
@@ -112,7 +112,7 @@ def _products(cx, b, vec, number, arguments):  # type: ignore[no-untyped-def]
                 new[k] = b.call(fma, [line, value, sums[k]])
         return [b.add(x_at, size), b.add(y_at, y_vector), b.add(mask_at, mask_step), *new]
 
-    def line(i, carried):  # type: ignore[no-untyped-def]
+    def line(i, carried):
         x_at, y_at, *sums = carried
         new = _loop(b, count, [x_at, y_at, masks, *sums], vector)
         return [b.add(x_at, x_line), b.add(y_at, y_line), *new[3:]]
@@ -128,7 +128,7 @@ def _products(cx, b, vec, number, arguments):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def tile(typingctx, which, sums, sums_step, x, offsets, y, y_step, masks, walk, like):  # type: ignore[no-untyped-def]
+def tile(typingctx, which, sums, sums_step, x, offsets, y, y_step, masks, walk, like):
     """sums[j, i] += y_j * x_i, of accumulators, for all of TILES[which]; ``masks`` have a bit for each lane that counts.
 
     Run i of x begins offsets[i] bytes behind ``x``, run j of y j*y_step behind ``y``, sums of j j*sums_step behind ``sums``:
@@ -136,7 +136,7 @@ def tile(typingctx, which, sums, sums_step, x, offsets, y, y_step, masks, walk, 
     y, between vectors of y, between their masks).
     """
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         # functions of their own, chosen by address: LLVM would copy the loops around them for each
         given = [*args[1:8], *(b.extract_value(args[8], i) for i in range(6))]
         chosen, *others = [_outlined(cx, b.module, vec, number, len(given)) for number in range(len(TILES))]
@@ -150,7 +150,7 @@ def tile(typingctx, which, sums, sums_step, x, offsets, y, y_step, masks, walk, 
         return types.void(*[types.int64] * 8, types.UniTuple(types.int64, 6), like), codegen
 
 
-def _outlined(cx, module, vec, number, count):  # type: ignore[no-untyped-def]
+def _outlined(cx, module, vec, number, count):
     """The function of TILES[number] in this module."""
     name = f"numbadnn_thin_tile_{number}_{vec.lanes}_{vec.dtype.bitwidth}"
     fn = cgutils.get_or_insert_function(module, ir.FunctionType(ir.VoidType(), [I64] * count), name)
@@ -164,14 +164,14 @@ def _outlined(cx, module, vec, number, count):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def all_finite(typingctx, address, vectors, like):  # type: ignore[no-untyped-def]
+def all_finite(typingctx, address, vectors, like):
     """Whether all accumulators of these ``vectors`` >= 1 are finite."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         ty = cx.get_value_type(vec)
         none, size = splat(ty, 0.0), ir.Constant(I64, vec.lanes * vec.dtype.bitwidth // 8)
 
-        def vector(i, carried):  # type: ignore[no-untyped-def]
+        def vector(i, carried):
             value = b.load(at(b, b.add(args[0], b.mul(i, size)), ty), align=vec.dtype.bitwidth // 8)
             return [b.fadd(carried[0], b.fmul(value, none))]  # a 0, or NaN for ever
 
@@ -184,10 +184,10 @@ def all_finite(typingctx, address, vectors, like):  # type: ignore[no-untyped-de
 
 
 @intrinsic
-def clear(typingctx, address, size):  # type: ignore[no-untyped-def]
+def clear(typingctx, address, size):
     """Set ``size`` bytes to 0."""
 
-    def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def codegen(cx, b, sig, args):
         cgutils.memset(b, b.inttoptr(args[0], ir.IntType(8).as_pointer()), args[1], 0)
         return cx.get_dummy_value()
 

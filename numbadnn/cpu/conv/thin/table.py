@@ -120,17 +120,17 @@ class _RecordModel(models.PrimitiveModel):
 class _Fields(AttributeTemplate):
     key = Record
 
-    def generic_resolve(self, value, attr):  # type: ignore[no-untyped-def]
+    def generic_resolve(self, value, attr):
         return types.int64 if attr in value.fields else None
 
 
 @lower_getattr_generic(Record)
-def _field(context, b, typ, value, attr):  # type: ignore[no-untyped-def]
+def _field(context, b, typ, value, attr):
     return b.load(at(b, value, I64, ir.Constant(I64, typ.fields.index(attr))))
 
 
 def _record(record: Any) -> Any:
-    def of(typingctx, address):  # type: ignore[no-untyped-def]
+    def of(typingctx, address):
         return Record(record)(types.int64), lambda cx, b, sig, args: args[0]
 
     return intrinsic(of)

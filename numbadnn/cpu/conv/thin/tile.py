@@ -27,7 +27,7 @@ LONGEST = WIDTHS[1][0]
 
 
 @intrinsic
-def summed(typingctx, like):  # type: ignore[no-untyped-def]
+def summed(typingctx, like):
     """``like`` of the accumulators."""
     if known(like):
         return Element(acc_type(like.dtype), 1)(like), lambda cx, b, sig, args: cx.get_dummy_value()
@@ -40,8 +40,8 @@ def _tile(rows: int, wide: int, spread: bool) -> Any:
     ``spread``: a[r, i] is a number, else a vector, and ``lanes`` is another mask. ``result``: the type that is stored.
     """
 
-    def tile(typingctx, a, source, offsets, depth, where, out, out_row, lanes, alpha, like, result):  # type: ignore[no-untyped-def]
-        def codegen(cx, b, sig, args):  # type: ignore[no-untyped-def]
+    def tile(typingctx, a, source, offsets, depth, where, out, out_row, lanes, alpha, like, result):
+        def codegen(cx, b, sig, args):
             a, source, offsets, depth, where, out, out_row, lanes, alpha, _, _ = args
             ty = cx.get_value_type(vec)
             n, size = vec.lanes, vec.dtype.bitwidth // 8
@@ -114,7 +114,7 @@ def _tiles(rows: int, spread: bool) -> Any:
     first, second, third, last = (_tile(rows, w, spread) for w in (w0, w1, w2, 1))
 
     @inner
-    def tiles(a, source, offsets, depth, where, vectors, out, out_row, lanes, alpha, like, result):  # type: ignore[no-untyped-def]
+    def tiles(a, source, offsets, depth, where, vectors, out, out_row, lanes, alpha, like, result):
         while vectors >= w0:
             first(a, source, offsets, depth, where, out, out_row, lanes, alpha, like, result)
             where, vectors = where + 24 * w0, vectors - w0

@@ -28,7 +28,7 @@ def _coordinates(axes: int, wide: bool) -> Any:
     flat = axes == 2
 
     @device
-    def coordinates(i, channels_last, extents):  # type: ignore[no-untyped-def]
+    def coordinates(i, channels_last, extents):
         C, D, H, W = extents[1], extents[2], extents[3], extents[4]
         n, last = ix(i), i32(0)
         if channels_last:
@@ -63,7 +63,7 @@ def _sums(dtype: str, acc: str, wide: bool, long: bool) -> tuple[Any, Any, Any]:
     (add, finish), half = compensated(acc), LEAF // 2  # a part has fewer than LEAF terms
 
     @device
-    def products(part, a, a_at, a_step, b, b_at, b_step, first, last):  # type: ignore[no-untyped-def]
+    def products(part, a, a_at, a_step, b, b_at, b_step, first, last):
         for c in range(first, last):
             one = read(a + i64(ix(a_at + c * a_step)) * size)
             other = read(b + i64(ix(b_at + c * b_step)) * size)
@@ -71,7 +71,7 @@ def _sums(dtype: str, acc: str, wide: bool, long: bool) -> tuple[Any, Any, Any]:
         return part
 
     @device
-    def gather(total, lost, part, held, a, a_at, a_step, b, b_at, b_step, count):  # type: ignore[no-untyped-def]
+    def gather(total, lost, part, held, a, a_at, a_step, b, b_at, b_step, count):
         if long:
             for first in range(i32(0), i32(count), i32(half)):
                 last = i32(min(i32(first + half), i32(count)))
@@ -85,13 +85,13 @@ def _sums(dtype: str, acc: str, wide: bool, long: bool) -> tuple[Any, Any, Any]:
         return total, lost, part, held
 
     @device
-    def padding(part, b, b_at, b_step, count):  # type: ignore[no-untyped-def]
+    def padding(part, b, b_at, b_step, count):
         for c in range(count):
             part = A(part + A(0) * read(b + i64(ix(b_at + c * b_step)) * size))
         return part
 
     @device
-    def close(total, lost, part):  # type: ignore[no-untyped-def]
+    def close(total, lost, part):
         if long:
             total, lost = add(total, lost, part)
             part = finish(total, lost)
@@ -107,7 +107,7 @@ def forward(axes: int, dtype: str, acc: str, wide: bool, long: bool) -> Callable
     coordinates, flat = _coordinates(axes, wide), axes == 2
     gather, zeros, close = _sums(dtype, acc, wide, long)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, count, channels_last, group_filters, image, filters, output, padding, stride, dilation,
         x_strides, w_start, w_strides, regions, y_strides, alpha, beta,
     ):  # fmt: skip
@@ -156,13 +156,13 @@ def grad_inputs(axes: int, dtype: str, acc: str, wide: bool, long: bool) -> Call
     gather, _, close = _sums(dtype, acc, wide, long)
 
     @device
-    def source(at, padding, tap, dilation, stride, extent):  # type: ignore[no-untyped-def]
+    def source(at, padding, tap, dilation, stride, extent):
         """The output position whose tap meets ``at``, -1 where there is none."""
         behind = i32(at + padding - tap * dilation)
         position = i32(u32(behind) // u32(stride)) if behind >= 0 else i32(extent)
         return position if position < extent and position * stride == behind else i32(-1)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         y, w, x, count, channels_last, group_filters, image, filters, output, padding, stride, dilation,
         x_strides, w_start, w_strides, regions, y_strides, alpha, beta,
     ):  # fmt: skip
@@ -215,7 +215,7 @@ def grad_weights(axes: int, dtype: str, acc: str, wide: bool, long: bool) -> Cal
     coordinates, flat = _coordinates(axes, wide), axes == 2
     gather, zeros, close = _sums(dtype, acc, wide, long)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, y, w, count, channels_last, group_filters, image, filters, output, padding, stride, dilation,
         x_strides, w_start, w_strides, regions, y_strides, alpha, beta, lanes, parts,
     ):  # fmt: skip
@@ -272,7 +272,7 @@ def grad_unshared(axes: int, dtype: str, acc: str, wide: bool, long: bool) -> Ca
     read, write, A, size = load(dtype, acc), store(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
     gather, zeros, close = _sums(dtype, acc, wide, long)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, y, w, count, channels_last, group_filters, image, filters, output, padding, stride, dilation,
         x_strides, w_start, w_strides, regions, y_strides, alpha, beta, lanes, parts,
     ):  # fmt: skip

@@ -30,14 +30,14 @@ def copy(source: str, target: str, rank: int, wide: bool) -> Callable[..., None]
         read, write, zero = load(source, acc), store(target, acc), ACCUMULATOR[acc](0)
 
         @device
-        def move(destination, origin):  # type: ignore[no-untyped-def]
+        def move(destination, origin):
             write(destination, read(origin))
 
         @device
-        def clear(destination):  # type: ignore[no-untyped-def]
+        def clear(destination):
             write(destination, zero)
 
-    def kernel(src, dst, count, extents, low, high, src_start, src_strides, dst_strides):  # type: ignore[no-untyped-def]
+    def kernel(src, dst, count, extents, low, high, src_start, src_strides, dst_strides):
         i = ix(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i >= count:
             return
@@ -64,7 +64,7 @@ def affine(dtype: str, reads: bool, rank: int, wide: bool) -> Callable[..., None
     acc = "float64" if dtype == "float64" else "float32"
     read, write, A, size = load(dtype, acc), store(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
 
-    def kernel(dst, count, extents, dst_strides, value):  # type: ignore[no-untyped-def]
+    def kernel(dst, count, extents, dst_strides, value):
         i = ix(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i >= count:
             return

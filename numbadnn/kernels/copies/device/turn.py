@@ -21,7 +21,7 @@ THREADS, WARPS, SIDE = 256, 8, 32
 
 
 @device
-def _place(block, tiles, inner):  # type: ignore[no-untyped-def]
+def _place(block, tiles, inner):
     """(tile along, tile across, outer, inner place) of a block; ``tiles`` along and across, ``inner`` places of an outer one."""
     rest = i32(u32(block) // u32(tiles[0]))
     along = i32(block - rest * tiles[0])
@@ -35,7 +35,7 @@ def turn(size: int) -> Callable[..., None]:
     read, write, kind, pitch = load_bits(size), store_bits(size), bits_type(size), SIDE + 1
     room = SIDE * pitch
 
-    def kernel(src, dst, extents, tiles, inner, src_strides, dst_strides):  # type: ignore[no-untyped-def]
+    def kernel(src, dst, extents, tiles, inner, src_strides, dst_strides):
         tile = cuda.shared.array(room, kind)
         along, across, o, i = _place(i32(cuda.blockIdx.x), tiles, inner)
         lane, warp = i32(cuda.threadIdx.x & 31), i32(cuda.threadIdx.x >> 5)
@@ -58,7 +58,7 @@ def turn_pairs() -> Callable[..., None]:
     read, write, kind, pitch = load_bits(4), store_bits(4), bits_type(4), SIDE + 1
     room = 2 * SIDE * pitch
 
-    def kernel(src, dst, extents, tiles, inner, src_strides, dst_strides):  # type: ignore[no-untyped-def]
+    def kernel(src, dst, extents, tiles, inner, src_strides, dst_strides):
         tile = cuda.shared.array(room, kind)
         along, across, o, i = _place(i32(cuda.blockIdx.x), tiles, inner)
         lane, warp = i32(cuda.threadIdx.x & 31), i32(cuda.threadIdx.x >> 5)

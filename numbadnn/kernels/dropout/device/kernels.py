@@ -28,8 +28,8 @@ def _wide_product() -> Any:
         return lambda a, b: u64(int(a) * int(b))
 
     @intrinsic
-    def product(typingctx, a, b):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def product(typingctx, a, b):
+        def codegen(context, builder, signature, args):
             factors = [builder.trunc(v, _I32) if v.type.width > 32 else v for v in args]
             return _asm(builder, "mul.wide.u32 $0, $1, $2;", "=l,r,r", ir.IntType(64), factors)
 
@@ -42,7 +42,7 @@ wide_product = _wide_product()
 
 
 @device
-def philox(counter, seed):  # type: ignore[no-untyped-def]
+def philox(counter, seed):
     """The four words of a counter under the key ``seed`` (both of 64 bits)."""
     c0, c1 = u32(counter & _LOW), u32((counter >> 32) & _LOW)
     c2, c3 = u32(0), u32(0)
@@ -60,7 +60,7 @@ def _drop(acc: str) -> Any:
     A = ACCUMULATOR[acc]
 
     @device
-    def drop(values, start, step, counter, seed, threshold, scale):  # type: ignore[no-untyped-def]
+    def drop(values, start, step, counter, seed, threshold, scale):
         w0, w1, w2, w3 = philox(counter, seed)
         values[start] = A(values[start] * scale) if w0 >= threshold else A(0)
         values[start + step] = A(values[start + step] * scale) if w1 >= threshold else A(0)
@@ -77,7 +77,7 @@ def flat(dtype: str, acc: str, vec: int, unroll: int) -> Callable[..., None]:
     read_vector, write_vector, drop = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc), _drop(acc)
     read, write = load(dtype, acc), store(dtype, acc)
 
-    def kernel(x, seed, offset, y, threshold, scale, groups, rest):  # type: ignore[no-untyped-def]
+    def kernel(x, seed, offset, y, threshold, scale, groups, rest):
         values = cuda.local.array(held, A)
         limit, base = u32(threshold), i64(offset >> 2)
         first = i64(i64(cuda.blockIdx.x) * (THREADS * unroll) + i32(cuda.threadIdx.x))
@@ -114,7 +114,7 @@ def tiles(dtype: str, acc: str, vec: int) -> Callable[..., None]:
     A, size, held, few = ACCUMULATOR[acc], ITEMSIZE[dtype], 4 * vec, min(vec, 4)
     read_vector, write_vector, drop = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc), _drop(acc)
 
-    def kernel(x, seed, offset, y, threshold, scale, tiles_in_all, channels, positions):  # type: ignore[no-untyped-def]
+    def kernel(x, seed, offset, y, threshold, scale, tiles_in_all, channels, positions):
         values = cuda.local.array(held, A)
         limit = u32(threshold)
         tile = i64(i64(cuda.blockIdx.x) * THREADS + i32(cuda.threadIdx.x))
@@ -142,7 +142,7 @@ def _offset(rank: int, wide: bool) -> Any:
     ix, ux = (i64, u64) if wide else (i32, u32)
 
     @device
-    def offset(i, extents, strides):  # type: ignore[no-untyped-def]
+    def offset(i, extents, strides):
         rest, at = ix(i), i64(0)
         for axis in range(rank):
             d = rank - 1 - axis
@@ -159,7 +159,7 @@ def strided(dtype: str, acc: str, rank: int, wide: bool) -> Callable[..., None]:
     A, size, place = ACCUMULATOR[acc], ITEMSIZE[dtype], _offset(rank, wide)
     read, write, drop = load(dtype, acc), store(dtype, acc), _drop(acc)
 
-    def kernel(x, seed, offset, y, threshold, scale, count, extents, x_strides, y_strides):  # type: ignore[no-untyped-def]
+    def kernel(x, seed, offset, y, threshold, scale, count, extents, x_strides, y_strides):
         values = cuda.local.array(4, A)
         group = i64(i64(cuda.blockIdx.x) * THREADS + i32(cuda.threadIdx.x))
         first = i64(group * 4 - (offset & 3))

@@ -29,7 +29,7 @@ def _stage(dtype: str, config: AsyncConfig, operand: Operand, tile: Tile, extent
     copy = copy_or_zero_at(size * vector)
 
     @device
-    def place():  # type: ignore[no-untyped-def]
+    def place():
         thread = i32(cuda.threadIdx.x)
         if pieces > 1:
             return i32(0), i32(thread * vector)
@@ -37,13 +37,13 @@ def _stage(dtype: str, config: AsyncConfig, operand: Operand, tile: Tile, extent
         return outer, i32((thread - outer * line) * vector)
 
     @device
-    def locate(source, first, strides):  # type: ignore[no-untyped-def]
+    def locate(source, first, strides):
         outer, inner = place()
         row, k = (outer, inner) if along_k else (inner, outer)
         return source + (i64(first + row) * strides[0] + i64(k) * strides[1]) * size
 
     @device
-    def fetch(shared, at, source, start, first, rows, begin, terms, strides):  # type: ignore[no-untyped-def]
+    def fetch(shared, at, source, start, first, rows, begin, terms, strides):
         outer, inner = place()
         here = start + i64(begin) * strides[1] * size
         step = (strides[0] if along_k else strides[1]) * (lines * size)
@@ -68,7 +68,7 @@ def _own(config: AsyncConfig, a: Tile, b: Tile) -> Callable[..., Any]:
     a_run, b_run = a.run, b.run
 
     @device
-    def own():  # type: ignore[no-untyped-def]
+    def own():
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread & 31), i32(thread >> 5)
         high = i32(u32(warp) // u32(across))
@@ -87,7 +87,7 @@ def _put(out: str, acc: str, run: int, width: int) -> Callable[..., None]:
     read, write, write_vector = load(out, acc), store(out, acc), store_vector(out, vector, acc)
 
     @device
-    def put(sums, start, c, row, column, sizes, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def put(sums, start, c, row, column, sizes, strides, alpha, beta):
         for piece in range(run // vector):
             first = start + piece * vector
             j = i32(column + piece * vector)
@@ -120,7 +120,7 @@ def _put_tile(config: AsyncConfig, a: Tile, b: Tile, out: str, acc: str) -> Call
     each = rows // parts
 
     @device
-    def put_part(sums, part, c, row, column, sizes, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def put_part(sums, part, c, row, column, sizes, strides, alpha, beta):
         for e in range(each):
             i = part * each + e
             r = i32(row + (i // a_run) * a_apart + i % a_run)
@@ -129,7 +129,7 @@ def _put_tile(config: AsyncConfig, a: Tile, b: Tile, out: str, acc: str) -> Call
                 put(sums, at, c, r, i32(column + j * b_apart), sizes, strides, alpha, beta)
 
     @device
-    def put_tile(sums, c, row, column, sizes, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def put_tile(sums, c, row, column, sizes, strides, alpha, beta):
         put_part(sums, 0, c, row, column, sizes, strides, alpha, beta)
         if parts > 1:
             put_part(sums, 1, c, row, column, sizes, strides, alpha, beta)
@@ -166,7 +166,7 @@ def gemm(dtype: str, config: AsyncConfig) -> Callable[..., None]:
     every, size, raster, warps = config.sums, ITEMSIZE[dtype], config.raster, config.warps
     wait = wait_async_but(stages - 2)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         a, b, c, sizes, a_strides, b_strides, c_strides, batch_strides, alpha, beta,
     ):  # fmt: skip
         shared = cuda.shared.array(0, E)

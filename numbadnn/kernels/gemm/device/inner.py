@@ -110,8 +110,8 @@ def _intrinsic(acc: str, count: int, emit: Callable[..., None]) -> Callable[...,
     """``emit`` as a device function of (sums, shared, a_at, b_at); sums become values and are written back at the end."""
 
     @intrinsic
-    def multiply(typingctx, sums, shared, a_at, b_at):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def multiply(typingctx, sums, shared, a_at, b_at):
+        def codegen(context, builder, signature, args):
             real = context.get_value_type(ACCUMULATOR[acc])
             zero = ir.Constant(_I32, 0)
             slots = [_slot(context, builder, signature.args[0], args[0], zero, i) for i in range(count)]

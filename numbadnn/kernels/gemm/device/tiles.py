@@ -40,14 +40,14 @@ def _stage(dtype: str, config: TilesConfig, operand: Operand, extent: int) -> An
     read, write = load_vector(dtype, vector, "float32"), write_shared(CHUNK)
 
     @device
-    def place(i):  # type: ignore[no-untyped-def]
+    def place(i):
         number = i32(i32(cuda.threadIdx.x) + i * threads)
         outer = i32(u32(number) // u32(across))
         inner = i32(number - outer * across)
         return outer, inner
 
     @device
-    def locate(places, source, first, rows, strides):  # type: ignore[no-untyped-def]
+    def locate(places, source, first, rows, strides):
         for i in range(count):
             outer, inner = place(i)
             term = i32(outer * CHUNK if along_k else outer)
@@ -57,7 +57,7 @@ def _stage(dtype: str, config: TilesConfig, operand: Operand, extent: int) -> An
                 places[i * pieces + piece] = source + (i64(row) * strides[0] + i64(term) * strides[1]) * size
 
     @device
-    def fetch(values, source, places, begin, terms, step):  # type: ignore[no-untyped-def]
+    def fetch(values, source, places, begin, terms, step):
         offset = i64(begin) * step
         whole = begin + depth <= terms
         for i in range(count):
@@ -76,7 +76,7 @@ def _stage(dtype: str, config: TilesConfig, operand: Operand, extent: int) -> An
                     values[j + e] = values[j + e] if inside else f32(0)
 
     @device
-    def keep(values, shared, at):  # type: ignore[no-untyped-def]
+    def keep(values, shared, at):
         for i in range(count):
             outer, inner = place(i)
             if along_k:
@@ -96,7 +96,7 @@ def _multiplier(config: TilesConfig) -> Callable[..., None]:
     place, multiply_add = _warp_place(config), product("tf32", TERMS)
 
     @device
-    def multiply(sums, shared, a_at, b_at):  # type: ignore[no-untyped-def]
+    def multiply(sums, shared, a_at, b_at):
         a = cuda.local.array(a_held, f32)
         b = cuda.local.array(b_held, f32)
         row, column, g, t = place()
@@ -122,7 +122,7 @@ def _warp_place(config: TilesConfig) -> Callable[..., Any]:
     tall, wide, across = config.tall, config.wide, config.n // config.wide
 
     @device
-    def place():  # type: ignore[no-untyped-def]
+    def place():
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread & 31), i32(thread >> 5)
         high = i32(u32(warp) // u32(across))
@@ -137,7 +137,7 @@ def _put(out: str, config: TilesConfig) -> Callable[..., None]:
     read, write, write_vector = load(out, "float32"), store(out, "float32"), store_vector(out, vector, "float32")
 
     @device
-    def put(sums, start, c, row, column, sizes, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def put(sums, start, c, row, column, sizes, strides, alpha, beta):
         for piece in range(2 // vector):
             first = start + piece * vector
             j = i32(column + piece * vector)
@@ -166,7 +166,7 @@ def _put_tile(out: str, config: TilesConfig) -> Callable[..., None]:
     each = rows // parts
 
     @device
-    def put_part(sums, part, c, row, column, sizes, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def put_part(sums, part, c, row, column, sizes, strides, alpha, beta):
         for e in range(each):
             i = part * each + e
             r = i32(row + (i // 2) * 16 + (i % 2) * 8)
@@ -175,7 +175,7 @@ def _put_tile(out: str, config: TilesConfig) -> Callable[..., None]:
                 put(sums, at, c, r, i32(column + j * 8), sizes, strides, alpha, beta)
 
     @device
-    def put_tile(sums, c, row, column, sizes, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def put_tile(sums, c, row, column, sizes, strides, alpha, beta):
         put_part(sums, 0, c, row, column, sizes, strides, alpha, beta)
         put_part(sums, 1, c, row, column, sizes, strides, alpha, beta)
         if parts > 2:
@@ -197,7 +197,7 @@ def gemm(dtype: str, out: str, config: TilesConfig) -> Callable[..., None]:
     size, out_size, raster = ITEMSIZE[dtype], ITEMSIZE[out], config.raster
     every = config.tall * config.wide // 32
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         a, b, c, sizes, a_strides, b_strides, c_strides, batch_strides, alpha, beta,
     ):  # fmt: skip
         shared = cuda.shared.array(0, E)

@@ -44,7 +44,7 @@ def _place(n: int) -> Callable[..., Any]:
     """``place(tile, rows, columns) -> (batch, tile row, tile column)``."""
 
     @device
-    def place(tile, rows, columns):  # type: ignore[no-untyped-def]
+    def place(tile, rows, columns):
         batch = i32(u32(tile) // u32(rows * columns))
         tile = i32(tile - batch * (rows * columns))
         band = i32(u32(tile) // u32(RASTER * columns))
@@ -67,7 +67,7 @@ def _feed(config: WgmmaConfig) -> Callable[..., Any]:
     a_bytes = M * K * 2
 
     @device
-    def feed(target, map_a, map_b, row, column, k, batch_a, batch_b, full):  # type: ignore[no-untyped-def]
+    def feed(target, map_a, map_b, row, column, k, batch_a, batch_b, full):
         if a_by_rows:
             copy_box(target, map_a, k, row, batch_a, full)
         else:
@@ -93,7 +93,7 @@ def _put(config: WgmmaConfig, out: str) -> Callable[..., None]:
     size, put_quarter = ITEMSIZE[out], (_put_wide if config.store == 8 else _put_narrow)(config, out)
 
     @device
-    def put_part(sums, start, upper, lower, row, column, rows, columns, step, alpha, beta):  # type: ignore[no-untyped-def]
+    def put_part(sums, start, upper, lower, row, column, rows, columns, step, alpha, beta):
         for q in range(part):
             at = start + q
             put_quarter(sums, 16 * at, upper + 32 * at * step, row < rows, column + 32 * at, columns, step, alpha, beta)
@@ -102,7 +102,7 @@ def _put(config: WgmmaConfig, out: str) -> Callable[..., None]:
             )
 
     @device
-    def put(sums, c, row, column, rows, columns, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def put(sums, c, row, column, rows, columns, strides, alpha, beta):
         step = strides[1] * size
         upper = c + (row * strides[0] + column * strides[1]) * size
         lower = upper + 8 * strides[0] * size
@@ -118,7 +118,7 @@ def _scaled(config: WgmmaConfig, out: str) -> Callable[..., None]:
     read = load(out, "float32")
 
     @device
-    def scale(sums, start, target, live, column, columns, step, alpha, beta):  # type: ignore[no-untyped-def]
+    def scale(sums, start, target, live, column, columns, step, alpha, beta):
         for e in range(2):
             sums[start + e] = f32(alpha * sums[start + e])
             if beta != f32(0) and live and column + e < columns:
@@ -133,7 +133,7 @@ def _put_narrow(config: WgmmaConfig, out: str) -> Callable[..., None]:
     write, write_pair = store(out, "float32"), store_vector(out, 2, "float32")
 
     @device
-    def put_quarter(sums, start, target, live, column, columns, step, alpha, beta):  # type: ignore[no-untyped-def]
+    def put_quarter(sums, start, target, live, column, columns, step, alpha, beta):
         for j in range(4):
             at = start + 4 * j
             there = target + 8 * j * step
@@ -157,7 +157,7 @@ def _put_wide(config: WgmmaConfig, out: str) -> Callable[..., None]:
     scale, pack, exchange, store_words = _scaled(config, out), hopper.pack(out), hopper.exchange, hopper.store_words
 
     @device
-    def put_quarter(sums, start, target, live, column, columns, step, alpha, beta):  # type: ignore[no-untyped-def]
+    def put_quarter(sums, start, target, live, column, columns, step, alpha, beta):
         for j in range(4):
             scale(sums, start + 4 * j, target + 8 * j * step, live, column + 8 * j, columns, step, alpha, beta)
         w0 = pack(sums[start], sums[start + 1])
@@ -201,7 +201,7 @@ def gemm(dtype: str, out: str, config: WgmmaConfig) -> Callable[..., None]:
         hopper.wgmma_fence, hopper.wgmma_commit, hopper.wgmma_wait(1), hopper.wgmma_wait(0),
     )  # fmt: skip
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         map_a, map_b, c, sizes, batches, moves, c_strides, c_batch, alpha, beta,
     ):  # fmt: skip
         thread = i32(cuda.threadIdx.x)

@@ -27,7 +27,7 @@ def locator(config: ColumnsConfig) -> Any:
     vec, lanes = config.vec, config.lanes
 
     @device
-    def locate(block, groups, channels):  # type: ignore[no-untyped-def]
+    def locate(block, groups, channels):
         thread = i32(cuda.threadIdx.x)
         stretch = i32(u32(block) // u32(groups))
         mine = i32(u32(thread) // u32(lanes))
@@ -45,7 +45,7 @@ def row_reader(acc: str, vec: int) -> Any:
     read, pieces = load_vector(acc, piece, acc), vec // piece
 
     @device
-    def fetch(values, address):  # type: ignore[no-untyped-def]
+    def fetch(values, address):
         for i in range(pieces):
             read(values, i32(i * piece), address + i64(i) * (piece * unit))
 
@@ -64,9 +64,7 @@ def stats(dtype: str, acc: str, parameter: str, config: ColumnsConfig) -> Callab
     batch, scale_of = unroll * rows, _norm_parts.scaler(acc)
 
     @device
-    def again(  # type: ignore[no-untyped-def]
-        counts, means, squares, scale, origin, base, thread, lane, first, step, count, stride
-    ):
+    def again(counts, means, squares, scale, origin, base, thread, lane, first, step, count, stride):
         """The joined means and M2 of the rows first, ... of every ``step``: of channels whose scale is not 1."""
         values, mean, m2 = cuda.local.array(vec, A), cuda.local.array(vec, A), cuda.local.array(vec, A)
         kept, n = cuda.local.array(vec, A), A(0)
@@ -93,7 +91,7 @@ def stats(dtype: str, acc: str, parameter: str, config: ColumnsConfig) -> Callab
                 if scale[e] == A(1):
                     means[i32(e * threads + lane)] = kept[e]
 
-    def kernel(x, space, epsilon, channels, groups, parts, count, stride):  # type: ignore[no-untyped-def]
+    def kernel(x, space, epsilon, channels, groups, parts, count, stride):
         values = cuda.local.array(held, A)
         origin, mean, m2 = cuda.local.array(vec, A), cuda.local.array(vec, A), cuda.local.array(vec, A)
         scale, found = cuda.local.array(vec, A), cuda.local.array(vec, A)
@@ -178,11 +176,11 @@ def walk(dtype: str, acc: str, config: ColumnsConfig, backwards: bool) -> Any:
     unroll, rows = config.unroll, config.rows
 
     @device
-    def block_of():  # type: ignore[no-untyped-def]
+    def block_of():
         return i32(i32(cuda.gridDim.x) - 1 - i32(cuda.blockIdx.x)) if backwards else i32(cuda.blockIdx.x)
 
     @device
-    def row_of(stretch, mine, batch, batches):  # type: ignore[no-untyped-def]
+    def row_of(stretch, mine, batch, batches):
         return i32((i32(stretch * batches) + batch) * (unroll * rows) + mine)
 
     return block_of, row_of
@@ -195,7 +193,7 @@ def apply(dtype: str, acc: str, parameter: str, config: ColumnsConfig) -> Callab
     read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
     locate, fetch, (block_of, row_of) = locator(config), row_reader(acc, vec), walk(dtype, acc, config, True)
 
-    def kernel(x, table, y, channels, groups, batches, count, strides):  # type: ignore[no-untyped-def]
+    def kernel(x, table, y, channels, groups, batches, count, strides):
         values = cuda.local.array(held, A)
         k, r = cuda.local.array(vec, A), cuda.local.array(vec, A)
         a, b = cuda.local.array(vec, A), cuda.local.array(vec, A)
@@ -230,9 +228,7 @@ def infer(dtype: str, acc: str, parameter: str, config: ColumnsConfig) -> Callab
     read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
     read, locate, (block_of, row_of) = load(parameter, acc), locator(config), walk(dtype, acc, config, False)
 
-    def kernel(  # type: ignore[no-untyped-def]
-        x, gamma, beta, mean, var, y, epsilon, channels, groups, batches, count, strides
-    ):
+    def kernel(x, gamma, beta, mean, var, y, epsilon, channels, groups, batches, count, strides):
         values = cuda.local.array(held, A)
         k, a, b = cuda.local.array(vec, A), cuda.local.array(vec, A), cuda.local.array(vec, A)
         first, live, mine, stretch = locate(block_of(), groups, channels)

@@ -22,9 +22,7 @@ def sums(dtype: str, acc: str, parameter: str, config: ColumnsConfig, fused: boo
     read, write, locate, acc_size = load(parameter, acc), store(acc, acc), locator(config), ITEMSIZE[acc]
     add_parts, table_size, batch = _norm_parts.add_parts(acc, lanes, rows, vec), vec * threads, unroll * rows
 
-    def kernel(  # type: ignore[no-untyped-def]
-        x, dy, gamma, mean, var, dx, space, epsilon, channels, groups, parts, count, strides
-    ):
+    def kernel(x, dy, gamma, mean, var, dx, space, epsilon, channels, groups, parts, count, strides):
         values = cuda.local.array(held, A)
         slopes = cuda.local.array(held, A)
         k, a = cuda.local.array(vec, A), cuda.local.array(vec, A)
@@ -96,7 +94,7 @@ def backward(dtype: str, acc: str, parameter: str, config: ColumnsConfig) -> Cal
     read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
     locate, fetch, (block_of, row_of) = locator(config), row_reader(acc, vec), walk(dtype, acc, config, True)
 
-    def kernel(x, dy, table, dx, channels, groups, batches, count, strides):  # type: ignore[no-untyped-def]
+    def kernel(x, dy, table, dx, channels, groups, batches, count, strides):
         values = cuda.local.array(held, A)
         slopes = cuda.local.array(held, A)
         m, a = cuda.local.array(vec, A), cuda.local.array(vec, A)

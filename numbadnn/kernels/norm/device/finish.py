@@ -27,7 +27,7 @@ def statistics(acc: str, parameter: str, running: bool, shares: int) -> Callable
     inverse_deviation = _norm_parts.inverse_deviation(acc)
     threads = LANES * shares
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         space, gamma, beta, old_mean, old_var, mean, invstd, new_mean, new_var,
         channels, parts, averaged, epsilon, kept_share, mean_share, var_share,
     ):  # fmt: skip
@@ -90,9 +90,7 @@ def gradients(acc: str, parameter: str, train: bool, shares: int) -> Callable[..
     add_parts = _norm_parts.add_parts(acc, LANES, shares, 3)
     threads, table_size = LANES * shares, 3 * LANES * shares
 
-    def kernel(  # type: ignore[no-untyped-def]
-        space, gamma, mean, spread, dgamma, dbeta, dmean, dvar, channels, parts, averaged, epsilon
-    ):
+    def kernel(space, gamma, mean, spread, dgamma, dbeta, dmean, dvar, channels, parts, averaged, epsilon):
         totals = cuda.shared.array(table_size, A)
         thread = i32(cuda.threadIdx.x)
         mine = i32(u32(thread) // u32(LANES))

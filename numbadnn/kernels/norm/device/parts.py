@@ -42,7 +42,7 @@ def join(acc: str) -> Any:
     A = ACCUMULATOR[acc]
 
     @device
-    def joined(n, mean, m2, more, centre, around):  # type: ignore[no-untyped-def]
+    def joined(n, mean, m2, more, centre, around):
         total = A(n + more)
         share = A(more / total) if total > A(0) else A(0)
         delta = A(centre - mean)
@@ -59,7 +59,7 @@ def join_parts(acc: str, lanes: int, parts: int, each: int = 1) -> Any:
     A, threads, both = ACCUMULATOR[acc], lanes * parts, join(acc)
 
     @device
-    def reduce(counts, means, squares):  # type: ignore[no-untyped-def]
+    def reduce(counts, means, squares):
         thread = i32(cuda.threadIdx.x)
         step = i32(parts // 2)
         while step > 0:
@@ -84,7 +84,7 @@ def add_parts(acc: str, lanes: int, parts: int, each: int) -> Any:
     A, threads = ACCUMULATOR[acc], lanes * parts
 
     @device
-    def reduce(table):  # type: ignore[no-untyped-def]
+    def reduce(table):
         thread = i32(cuda.threadIdx.x)
         step = i32(parts // 2)
         while step > 0:
@@ -104,7 +104,7 @@ def batch(acc: str, count: int) -> Any:
     A, share = ACCUMULATOR[acc], 1.0 / count
 
     @device
-    def moments(values, start, origin):  # type: ignore[no-untyped-def]
+    def moments(values, start, origin):
         total = A(0)
         for i in range(count):
             values[start + i] = A(values[start + i] - origin)
@@ -124,7 +124,7 @@ def scaler(acc: str) -> Any:
     least, most, shrink, grow = A(limits.least), A(limits.most), A(limits.shrink), A(limits.grow)
 
     @device
-    def scale_of(n, m2, epsilon):  # type: ignore[no-untyped-def]
+    def scale_of(n, m2, epsilon):
         scale = A(1)
         if not m2 <= most:
             scale = shrink
@@ -144,7 +144,7 @@ def inverse_deviation(acc: str) -> Any:
     A, read, both, scale_of = ACCUMULATOR[acc], load(acc, acc), join(acc), scaler(acc)
 
     @device
-    def finish(mean, m2, at, row, step, parts, averaged, epsilon):  # type: ignore[no-untyped-def]
+    def finish(mean, m2, at, row, step, parts, averaged, epsilon):
         scale = scale_of(averaged, m2, epsilon)
         if scale != A(1):
             n, mean, m2, part = A(0), A(0), A(0), at

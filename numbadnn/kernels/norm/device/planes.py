@@ -28,18 +28,18 @@ def walk(size: int, vec: int, threads: int) -> Any:
     """
 
     @device
-    def begin(j, inner):  # type: ignore[no-untyped-def]
+    def begin(j, inner):
         plane = i32(u32(j) // u32(inner))
         return plane, i32(j - plane * inner)
 
     @device
-    def step(plane, at, inner, over, rest):  # type: ignore[no-untyped-def]
+    def step(plane, at, inner, over, rest):
         at = i32(at + rest)
         carry = at >= inner
         return i32(plane + over + (1 if carry else 0)), i32(at - inner) if carry else at
 
     @device
-    def place(base, plane, at, stride):  # type: ignore[no-untyped-def]
+    def place(base, plane, at, stride):
         return base + (plane * stride + i64(at) * vec) * size
 
     return begin, step, place
@@ -54,13 +54,13 @@ def chunk(dtype: str, acc: str, config: PlanesConfig) -> tuple[Any, Any]:
     read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
 
     @device
-    def fetch(values, base, stride, plane, at, last, inner, over, rest):  # type: ignore[no-untyped-def]
+    def fetch(values, base, stride, plane, at, last, inner, over, rest):
         for u in range(unroll):
             read_vector(values, i32(u * vec), place(base, plane if plane < last else last, at, stride))
             plane, at = step(plane, at, inner, over, rest)
 
     @device
-    def put(values, base, stride, plane, at, last, inner, over, rest):  # type: ignore[no-untyped-def]
+    def put(values, base, stride, plane, at, last, inner, over, rest):
         for u in range(unroll):
             if plane <= last:
                 write_vector(values, i32(u * vec), place(base, plane, at, stride))
@@ -82,7 +82,7 @@ def stats(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callabl
     join_parts, chunk = _norm_parts.join_parts(acc, 1, threads), unroll * threads
     scale_of = _norm_parts.scaler(acc)
 
-    def kernel(x, space, epsilon, channels, parts, vectors, inner, stride, c_stride):  # type: ignore[no-untyped-def]
+    def kernel(x, space, epsilon, channels, parts, vectors, inner, stride, c_stride):
         values = cuda.local.array(held, A)
         counts = cuda.shared.array(threads, A)
         means = cuda.shared.array(threads, A)
@@ -152,7 +152,7 @@ def apply(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callabl
     A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], vec * unroll
     read, (begin, _, _), (fetch, put) = load(acc, acc), walk(size, vec, threads), chunk(dtype, acc, config)
 
-    def kernel(x, table, y, channels, vectors, inner, x_stride, x_channel, y_stride, y_channel):  # type: ignore[no-untyped-def]
+    def kernel(x, table, y, channels, vectors, inner, x_stride, x_channel, y_stride, y_channel):
         values = cuda.local.array(held, A)
         block = i32(i32(cuda.gridDim.x) - 1 - i32(cuda.blockIdx.x))
         number = i32(u32(block) // u32(channels))
@@ -186,7 +186,7 @@ def join_apply(dtype: str, acc: str, parameter: str, config: PlanesConfig, runni
     read, write, own_size = load(parameter, acc), store(parameter, acc), ITEMSIZE[parameter]
     both, inverse_deviation = _norm_parts.join(acc), _norm_parts.inverse_deviation(acc)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, space, gamma, beta, old_mean, old_var, y, mean, invstd, new_mean, new_var,
         averaged, epsilon, kept_share, mean_share, var_share,
         channels, parts, vectors, inner, x_stride, x_channel, y_stride, y_channel,
@@ -231,7 +231,7 @@ def infer(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Callabl
     A, size, unit, held = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[parameter], vec * unroll
     read, (begin, _, _), (fetch, put) = load(parameter, acc), walk(size, vec, threads), chunk(dtype, acc, config)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, gamma, beta, mean, var, y, epsilon, channels, vectors, inner, x_stride, x_channel, y_stride, y_channel
     ):
         values = cuda.local.array(held, A)

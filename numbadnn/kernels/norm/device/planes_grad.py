@@ -23,9 +23,7 @@ def sums(dtype: str, acc: str, parameter: str, config: PlanesConfig, fused: bool
     add_parts, acc_size = _norm_parts.add_parts(acc, 1, threads, 3), ITEMSIZE[acc]
     table_size, chunk = 3 * threads, unroll * threads
 
-    def kernel(  # type: ignore[no-untyped-def]
-        x, dy, gamma, mean, var, dx, space, epsilon, channels, parts, vectors, inner, strides, c_strides
-    ):
+    def kernel(x, dy, gamma, mean, var, dx, space, epsilon, channels, parts, vectors, inner, strides, c_strides):
         values = cuda.local.array(held, A)
         slopes = cuda.local.array(held, A)
         table = cuda.shared.array(table_size, A)
@@ -93,7 +91,7 @@ def backward(dtype: str, acc: str, parameter: str, config: PlanesConfig) -> Call
     read, (begin, step, place) = load(acc, acc), walk(size, vec, threads)
     read_vector, (_, put) = load_vector(dtype, vec, acc), chunk(dtype, acc, config)
 
-    def kernel(x, dy, table, dx, channels, vectors, inner, strides, c_strides):  # type: ignore[no-untyped-def]
+    def kernel(x, dy, table, dx, channels, vectors, inner, strides, c_strides):
         values = cuda.local.array(held, A)
         slopes = cuda.local.array(held, A)
         block = i32(i32(cuda.gridDim.x) - 1 - i32(cuda.blockIdx.x))

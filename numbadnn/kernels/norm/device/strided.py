@@ -24,7 +24,7 @@ def _offset(rank: int, wide: bool) -> Any:
     ix, ux = (i64, u64) if wide else (i32, u32)
 
     @device
-    def offset(i, extents, strides, start):  # type: ignore[no-untyped-def]
+    def offset(i, extents, strides, start):
         at, rest = i64(0), ix(i)
         for axis in range(rank):
             d = rank - 1 - axis
@@ -42,11 +42,11 @@ def _parameter(dtype: str, acc: str, kept: int, number: int, offset: Any, writes
     read, write = load(dtype, acc), store(dtype, acc)
 
     @device
-    def get(address, channel, extents, strides):  # type: ignore[no-untyped-def]
+    def get(address, channel, extents, strides):
         return read(address + offset(channel, extents, strides, start) * size)
 
     @device
-    def put(address, channel, extents, strides, value):  # type: ignore[no-untyped-def]
+    def put(address, channel, extents, strides, value):
         write(address + offset(channel, extents, strides, start) * size, value)
 
     return put if writes else get
@@ -57,7 +57,7 @@ def _locate(config: StridedConfig) -> Any:
     lanes, ix = config.lanes, i64 if config.wide else i32
 
     @device
-    def locate(channels):  # type: ignore[no-untyped-def]
+    def locate(channels):
         thread = i32(cuda.threadIdx.x)
         part = i32(u32(thread) // u32(lanes))
         channel = ix(i64(cuda.blockIdx.x) * lanes + i32(thread - part * lanes))
@@ -80,9 +80,7 @@ def train(dtypes: tuple[str, ...], acc: str, running: bool, config: StridedConfi
     join_parts, scale_of = _norm_parts.join_parts(acc, lanes, parts), _norm_parts.scaler(acc)
 
     @device
-    def moments(  # type: ignore[no-untyped-def]
-        counts, means, squares, thread, part, x_base, scale, length, reduced_n, x_reduced
-    ):
+    def moments(counts, means, squares, thread, part, x_base, scale, length, reduced_n, x_reduced):
         """The channel's count, mean and M2 of deviations from its first number, times ``scale``."""
         k, n, centre, m2 = A(read(x_base) * scale), A(0), A(0), A(0)
         for j in range(ix(part), ix(length), ix(parts)):
@@ -96,7 +94,7 @@ def train(dtypes: tuple[str, ...], acc: str, running: bool, config: StridedConfi
         squares[thread] = m2
         join_parts(counts, means, squares)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, gamma, beta, old_mean, old_var, y, mean, invstd, new_mean, new_var,
         averaged, epsilon, kept_share, mean_share, var_share, channels, length, kept_n, reduced_n,
         x_kept, x_reduced, y_kept, y_reduced, strides,
@@ -141,7 +139,7 @@ def infer(dtypes: tuple[str, ...], acc: str, running: bool, config: StridedConfi
     kept_at, at = _offset(kept, config.wide), _offset(config.reduced, config.wide)
     gamma_of, beta_of, mean_of, var_of = (_parameter(dtypes[1 + i], acc, kept, i, kept_at) for i in range(4))
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, gamma, beta, mean, var, y, epsilon, channels, length, kept_n, reduced_n,
         x_kept, x_reduced, y_kept, y_reduced, strides,
     ):  # fmt: skip
@@ -172,7 +170,7 @@ def _gradient(dtypes: tuple[str, ...], acc: str, train_pass: bool, config: Strid
     add_parts, long, (add, close) = _norm_parts.add_parts(acc, lanes, parts, 3), config.long, compensated(acc)
 
     @device
-    def body(  # type: ignore[no-untyped-def]
+    def body(
         x, dy, gamma, mean, spread, dx, dgamma, dbeta, dmean, dvar, averaged, epsilon, channels, length, kept_n, reduced_n,
         x_kept, x_reduced, dy_kept, dy_reduced, dx_kept, dx_reduced, strides,
     ):  # fmt: skip
@@ -228,7 +226,7 @@ def train_grad(dtypes: tuple[str, ...], acc: str, running: bool, config: Strided
     """dx, dgamma, dbeta."""
     body = _gradient(dtypes, acc, True, config)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, dy, gamma, mean, invstd, dx, dgamma, dbeta, averaged, epsilon, channels, length, kept_n, reduced_n,
         x_kept, x_reduced, dy_kept, dy_reduced, dx_kept, dx_reduced, strides,
     ):  # fmt: skip
@@ -244,7 +242,7 @@ def infer_grad(dtypes: tuple[str, ...], acc: str, running: bool, config: Strided
     """dx, dgamma, dbeta, dmean, dvar."""
     body = _gradient(dtypes, acc, False, config)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, dy, gamma, mean, var, dx, dgamma, dbeta, dmean, dvar, averaged, epsilon, channels, length, kept_n, reduced_n,
         x_kept, x_reduced, dy_kept, dy_reduced, dx_kept, dx_reduced, strides,
     ):  # fmt: skip

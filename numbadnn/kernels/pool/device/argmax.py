@@ -44,7 +44,7 @@ def adder(dtype: str, acc: str, config: ArgmaxConfig) -> Any:
     whole = W % (config.across * sw) + config.across % spread + H % (strips * sh) + strips % drop == 0
 
     @device
-    def take(shares, codes, slot, shared, dy, p, q0, row, column, base, jj):  # type: ignore[no-untyped-def]
+    def take(shares, codes, slot, shared, dy, p, q0, row, column, base, jj):
         ys = cuda.local.array(y_row, A)
         read(ys, dy + i64(clamped(p, i32(P))) * line_y, jj)
         for n in range(y_row):
@@ -62,7 +62,7 @@ def adder(dtype: str, acc: str, config: ArgmaxConfig) -> Any:
                 codes[slot * word_row + u * words + n] = code if here else u32(NOWHERE)
 
     @device
-    def part(shares, codes, total, shared, dy, dx, i0, s0, s, jj, p_first, q0, column, base, inner):  # type: ignore[no-untyped-def]
+    def part(shares, codes, total, shared, dy, dx, i0, s0, s, jj, p_first, q0, column, base, inner):
         """One more row of windows, and the strip for which it was missing."""
         p = i32(i0 + s0 + s + (p_low + reach - 1))
         slot = (inner + reach - 1) % reach
@@ -94,17 +94,17 @@ def adder(dtype: str, acc: str, config: ArgmaxConfig) -> Any:
 
     # one part a slot: a loop this long is not unrolled, and slots would not be registers
     @device
-    def few_parts(shares, codes, total, shared, dy, dx, i0, s0, s, jj, p_first, q0, column, base):  # type: ignore[no-untyped-def]
+    def few_parts(shares, codes, total, shared, dy, dx, i0, s0, s, jj, p_first, q0, column, base):
         for inner in range(reach):
             part(shares, codes, total, shared, dy, dx, i0, s0, i32(s + inner), jj, p_first, q0, column, base, inner)
 
     @device
-    def two_parts(shares, codes, total, shared, dy, dx, i0, s0, s, jj, p_first, q0, column, base):  # type: ignore[no-untyped-def]
+    def two_parts(shares, codes, total, shared, dy, dx, i0, s0, s, jj, p_first, q0, column, base):
         part(shares, codes, total, shared, dy, dx, i0, s0, s, jj, p_first, q0, column, base, 0)
         part(shares, codes, total, shared, dy, dx, i0, s0, i32(s + 1), jj, p_first, q0, column, base, 1)
 
     @device
-    def three_parts(shares, codes, total, shared, dy, dx, i0, s0, s, jj, p_first, q0, column, base):  # type: ignore[no-untyped-def]
+    def three_parts(shares, codes, total, shared, dy, dx, i0, s0, s, jj, p_first, q0, column, base):
         part(shares, codes, total, shared, dy, dx, i0, s0, s, jj, p_first, q0, column, base, 0)
         part(shares, codes, total, shared, dy, dx, i0, s0, i32(s + 1), jj, p_first, q0, column, base, 1)
         part(shares, codes, total, shared, dy, dx, i0, s0, i32(s + 2), jj, p_first, q0, column, base, 2)
@@ -112,7 +112,7 @@ def adder(dtype: str, acc: str, config: ArgmaxConfig) -> Any:
     parts = three_parts if reach == 3 else (two_parts if reach == 2 and lanes > 1 else few_parts)
 
     @device
-    def add(shared, dy, dx, i0, s0, jj, p_first, q_first, base):  # type: ignore[no-untyped-def]
+    def add(shared, dy, dx, i0, s0, jj, p_first, q_first, base):
         shares = cuda.local.array(y_kept, A)
         codes = cuda.local.array(words_kept, WORD)
         total = cuda.local.array(total_room, A)
@@ -140,7 +140,7 @@ def pool_grad(dtype: str, acc: str, config: ArgmaxConfig) -> Callable[..., None]
     size, cells = ITEMSIZE[dtype], config.cells
     x_image, y_image = (size * cells * math.prod(n) for n in (config.image, config.outputs))
 
-    def kernel(x, dy, dx, groups, parts):  # type: ignore[no-untyped-def]
+    def kernel(x, dy, dx, groups, parts):
         shared = cuda.shared.array(room, element)
         tile = u32(cuda.blockIdx.x)
         outer = u32(tile // u32(parts))

@@ -34,7 +34,7 @@ def reader(read1: Any, readv: Any, pitch: int, lanes: int, piece: Piece, right: 
 
     # functions that are inlined cost Numba time: hence no smaller ones
     @device
-    def read(values, row, j):  # type: ignore[no-untyped-def]
+    def read(values, row, j):
         for n in range(singles):
             c = n if n < head else n - head + tail
             at, code, to = i32(c * lanes), i32(last - c), row + c * pitch
@@ -75,7 +75,7 @@ def by_keys(dtype: str, config: ArgmaxConfig) -> tuple[Any, Any]:
     many = columns * lanes
 
     @device
-    def row(best, codes, slot, xs, inside):  # type: ignore[no-untyped-def]
+    def row(best, codes, slot, xs, inside):
         for u in range(columns):
             for e in range(lanes):
                 key = xs[u * sw * lanes + e]
@@ -85,7 +85,7 @@ def by_keys(dtype: str, config: ArgmaxConfig) -> tuple[Any, Any]:
                 best[slot * many + u * lanes + e] = key if inside else i32(LOWEST_KEY)
 
     @device
-    def window(best, codes, out, u, first, start):  # type: ignore[no-untyped-def]
+    def window(best, codes, out, u, first, start):
         for e in range(lanes):
             key = best[(start + kh - 1) % kh * many + u * lanes + e]
             for r in range(kh - 1):
@@ -102,7 +102,7 @@ def by_values(acc: str, config: ArgmaxConfig) -> tuple[Any, Any]:
     many, last, padded = columns * lanes, config.x_piece.length - 1, max(config.pad) > 0
 
     @device
-    def row(best, codes, slot, xs, inside):  # type: ignore[no-untyped-def]
+    def row(best, codes, slot, xs, inside):
         for u in range(columns):
             for e in range(lanes):
                 value, code = xs[(u * sw + kw - 1) * lanes + e], i32(last - (u * sw + kw - 1))
@@ -116,7 +116,7 @@ def by_values(acc: str, config: ArgmaxConfig) -> tuple[Any, Any]:
                 codes[slot * many + u * lanes + e] = code
 
     @device
-    def window(best, codes, out, u, first, start):  # type: ignore[no-untyped-def]
+    def window(best, codes, out, u, first, start):
         for e in range(lanes):
             at, bottom = u * lanes + e, (start + kh - 1) % kh * many
             value, code = best[bottom + at], codes[bottom + at]
@@ -157,13 +157,13 @@ def looker(dtype: str, acc: str, config: ArgmaxConfig) -> Any:
     rotating, carried_room, shift = config.rotating, carried * columns * lanes, sh * columns * lanes
 
     @device
-    def read_row(best, codes, slot, x, h, j):  # type: ignore[no-untyped-def]
+    def read_row(best, codes, slot, x, h, j):
         xs = cuda.local.array(room, kind)
         read(xs, x + i64(clamped(h, i32(H))) * line, j)
         row(best, codes, slot, xs, h >= 0 and h < H)
 
     @device
-    def look(shared, x, p, j, at):  # type: ignore[no-untyped-def]
+    def look(shared, x, p, j, at):
         best = cuda.local.array(kept, kind)
         codes = cuda.local.array(kept, NUMBER)
         out = cuda.local.array(lanes, NUMBER)

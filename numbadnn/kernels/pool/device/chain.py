@@ -38,7 +38,7 @@ def maximizer_by(larger: Callable[..., Any], config: WalkConfig, each: int, dtyp
     row = length * each
     if SIMULATED:
 
-        def twin(best, xs):  # type: ignore[no-untyped-def]
+        def twin(best, xs):
             top = xs[: kh * row].view(dtype or xs.dtype).reshape(kh, length, -1).max(0)
             for u in range(windows):
                 best[u * each : (u + 1) * each] = top[u * sw : u * sw + kw].max(0).view(best.dtype)
@@ -46,12 +46,12 @@ def maximizer_by(larger: Callable[..., Any], config: WalkConfig, each: int, dtyp
         return twin
 
     @intrinsic
-    def maxima(typingctx, best, xs):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            def over(values):  # type: ignore[no-untyped-def]
+    def maxima(typingctx, best, xs):
+        def codegen(context, builder, signature, args):
+            def over(values):
                 return functools.reduce(functools.partial(larger, builder), values)
 
-            def x(n):  # type: ignore[no-untyped-def]
+            def x(n):
                 return builder.load(_slot(context, builder, signature.args[1], args[1], _I32(0), n))
 
             top = [over([x(r * row + n) for r in range(kh)]) for n in range(row)]
@@ -89,7 +89,7 @@ def giver(acc: str, config: WalkConfig) -> Callable[..., None]:
     chains, above, before = [_elements(config, u) for u in range(windows)], config.pad[0], -config.x.first
     if SIMULATED:
 
-        def twin(total, xs, best, shares, top, left):  # type: ignore[no-untyped-def]
+        def twin(total, xs, best, shares, top, left):
             for n in range(windows * lanes):
                 for r, c, own in chains[n // lanes]:
                     x = xs[r * x_row + c * lanes + n % lanes]
@@ -101,12 +101,12 @@ def giver(acc: str, config: WalkConfig) -> Callable[..., None]:
         return twin
 
     @intrinsic
-    def give(typingctx, total, xs, best, shares, top, left):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def give(typingctx, total, xs, best, shares, top, left):
+        def codegen(context, builder, signature, args):
             kinds = signature.args
             word = _I32 if acc == "float32" else _I64
 
-            def slot(i, n):  # type: ignore[no-untyped-def]
+            def slot(i, n):
                 return _slot(context, builder, kinds[i], args[i], _I32(0), n)
 
             for n in range(windows * lanes):

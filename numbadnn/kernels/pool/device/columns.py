@@ -33,7 +33,7 @@ def placer(columns: Columns, pitch: int) -> Callable[..., Any]:
     pieces, width, step, first = columns.pieces, columns.width, columns.step, columns.first
     if SIMULATED:
 
-        def twin(bases, row, j):  # type: ignore[no-untyped-def]
+        def twin(bases, row, j):
             outside = 0
             for i, (c, v) in enumerate(pieces):
                 w = j * step + first + c
@@ -44,8 +44,8 @@ def placer(columns: Columns, pitch: int) -> Callable[..., Any]:
         return twin
 
     @intrinsic
-    def place(typingctx, bases, row, j):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def place(typingctx, bases, row, j):
+        def codegen(context, builder, signature, args):
             start, zero, outside = builder.mul(args[2], _I32(step)), _I32(0), _I32(0)
             for i, (c, v) in enumerate(pieces):
                 w = builder.add(start, _I32(first + c))
@@ -68,7 +68,7 @@ def fetcher(columns: Columns, size: int) -> Callable[..., None]:
     lengths = [v * columns.lanes * size for _, v in columns.pieces]
     if SIMULATED:
 
-        def twin(raw, start, bases, offset):  # type: ignore[no-untyped-def]
+        def twin(raw, start, bases, offset):
             for base, length in zip(bases, lengths, strict=True):
                 data = np.frombuffer(bytes(_bytes_at(int(base + offset), length)).ljust(4, b"\0"), np.uint32)
                 raw[start : start + data.size] = data
@@ -77,8 +77,8 @@ def fetcher(columns: Columns, size: int) -> Callable[..., None]:
         return twin
 
     @intrinsic
-    def fetch(typingctx, raw, start, bases, offset):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def fetch(typingctx, raw, start, bases, offset):
+        def codegen(context, builder, signature, args):
             n = 0
             for i, length in enumerate(lengths):
                 base = builder.load(_slot(context, builder, signature.args[2], args[2], _I32(0), i))
@@ -107,7 +107,7 @@ def unpacker(dtype: str, acc: str, columns: Columns, fill: tuple[int, ...], chec
     lanes, pieces, size = columns.lanes, columns.pieces, ITEMSIZE[dtype]
     if SIMULATED:
 
-        def twin(values, start, raw, at, outside):  # type: ignore[no-untyped-def]
+        def twin(values, start, raw, at, outside):
             for i, (_, v) in enumerate(pieces):
                 count, bits = v * lanes, np.array(raw[at : at + -(-v * lanes * size // 4)])
                 if checked[i] and outside >> i & 1:
@@ -118,8 +118,8 @@ def unpacker(dtype: str, acc: str, columns: Columns, fill: tuple[int, ...], chec
         return twin
 
     @intrinsic
-    def unpack(typingctx, values, start, raw, at, outside):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def unpack(typingctx, values, start, raw, at, outside):
+        def codegen(context, builder, signature, args):
             to, word = 0, 0
             for i, (_, v) in enumerate(pieces):
                 count = -(-v * lanes * size // 4)

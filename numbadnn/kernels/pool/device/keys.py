@@ -53,7 +53,7 @@ def load_keys(dtype: str, count: int, step: int) -> Callable[..., None]:
     """
     if SIMULATED:
 
-        def twin(keys, start, address, code):  # type: ignore[no-untyped-def]
+        def twin(keys, start, address, code):
             bits = np.frombuffer(bytes(_bytes_at(int(address), 2 * count)), np.uint16).astype(np.int64)
             magnitude = bits & 0x7FFF
             value = np.where(bits > 0x7FFF, -magnitude - (magnitude > 0), magnitude)
@@ -63,8 +63,8 @@ def load_keys(dtype: str, count: int, step: int) -> Callable[..., None]:
         return twin
 
     @intrinsic
-    def load(typingctx, keys, start, address, code):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def load(typingctx, keys, start, address, code):
+        def codegen(context, builder, signature, args):
             if count == 1:
                 kind = ir.IntType(16)
                 words = [builder.zext(builder.load(_pointer(builder, args[2], kind)), _I32)]
@@ -96,8 +96,8 @@ def load_values(dtype: str, count: int, acc: str) -> Callable[..., None]:
         return lambda values, start, address, code: read(values, start, address)
 
     @intrinsic
-    def load(typingctx, values, start, address, code):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def load(typingctx, values, start, address, code):
+        def codegen(context, builder, signature, args):
             bits = 8 * ITEMSIZE[dtype]
             word = ir.IntType(min(bits * count, max(bits, 32)))
             vector = builder.load(_pointer(builder, args[2], ir.VectorType(word, bits * count // word.width)))
@@ -120,10 +120,10 @@ if SIMULATED:
 else:
 
     @intrinsic
-    def clamped(typingctx, i, n):  # type: ignore[no-untyped-def]
+    def clamped(typingctx, i, n):
         """i, or the nearest number in 0 ... n - 1."""
 
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):
             low = builder.select(builder.icmp_signed(">", args[0], _constant(0)), args[0], _constant(0))
             most = builder.sub(args[1], _constant(1))
             return builder.select(builder.icmp_signed("<", low, most), low, most)
@@ -144,8 +144,8 @@ def pack_codes(count: int) -> Callable[..., Any]:
         )
 
     @intrinsic
-    def pack(typingctx, codes, start, less):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def pack(typingctx, codes, start, less):
+        def codegen(context, builder, signature, args):
             got = [builder.load(_slot(context, builder, signature.args[0], args[0], args[1], i)) for i in range(count)]
             word = _permute(builder, got[0], got[1], 0x0040)
             if count == 4:
@@ -167,8 +167,8 @@ def add_where(acc: str) -> Callable[..., Any]:
     template = f"{{.reg .pred p; setp.eq.u32 p, $3, $4; @p add.rn.{kind} $0, $0, $2;}}"
 
     @intrinsic
-    def add(typingctx, total, share, field, code):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def add(typingctx, total, share, field, code):
+        def codegen(context, builder, signature, args):
             return _asm(builder, template, f"={letter},0,{letter},r,r", args[0].type, list(args))
 
         return A(A, A, types.uint32, types.uint32), codegen

@@ -39,15 +39,15 @@ def larger(dtype: str) -> Callable[..., Any]:
     """``larger(a, b)``: the maxima of two pairs, NaN where either is."""
     if SIMULATED:
 
-        def twin(a, b):  # type: ignore[no-untyped-def]
+        def twin(a, b):
             one, other = (np.array([w], np.uint32).view(_numpy_type(dtype)) for w in (a, b))
             return np.maximum(one, other).view(np.uint32)[0]
 
         return twin
 
     @intrinsic
-    def instruction(typingctx, a, b):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def instruction(typingctx, a, b):
+        def codegen(context, builder, signature, args):
             return larger_of(builder, args[0], args[1], dtype)
 
         return types.uint32(types.uint32, types.uint32), codegen
@@ -70,7 +70,7 @@ def across(dtype: str, config: TilesConfig) -> Callable[..., None]:
     where, per_column = places(config.x_piece()), max(1, lanes // 2)
     if SIMULATED:
 
-        def twin(out, to, best, start):  # type: ignore[no-untyped-def]
+        def twin(out, to, best, start):
             got = best[start:].copy().view(_numpy_type(dtype))
             if lanes > 1:
                 table = got[: len(where) * lanes].reshape(-1, lanes)
@@ -96,9 +96,9 @@ def across(dtype: str, config: TilesConfig) -> Callable[..., None]:
         return found
 
     @intrinsic
-    def over_columns(typingctx, out, to, best, start):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            def word(n):  # type: ignore[no-untyped-def]
+    def over_columns(typingctx, out, to, best, start):
+        def codegen(context, builder, signature, args):
+            def word(n):
                 return builder.load(_slot(context, builder, signature.args[2], args[2], args[3], n))
 
             n = 0
@@ -130,7 +130,7 @@ def reader(dtype: str, lanes: int, piece: Piece) -> Any:
     after, singles = head + body * half, head + max(0, count - tail)
 
     @device
-    def read_columns(words, start, row, j, width, pitch):  # type: ignore[no-untyped-def]
+    def read_columns(words, start, row, j, width, pitch):
         w = i32(j * step + first)
         at = row + i64(w) * SIZE
         for n in range(singles):
@@ -146,7 +146,7 @@ def reader(dtype: str, lanes: int, piece: Piece) -> Any:
                     words[to + e] = words[to + e] if ok else u32(fill)
 
     @device
-    def read_cells(words, start, row, j, width, pitch):  # type: ignore[no-untyped-def]
+    def read_cells(words, start, row, j, width, pitch):
         w = i32(j * step + first)
         at = row + i64(w) * pitch
         for c in range(count):
@@ -169,7 +169,7 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     tall, in_words = (rows - 1) * sh + kh, columns % 2 == 0
     held = tall * room
 
-    def kernel(x, y, tiles, by, many, D, H, W, cells, P, Q):  # type: ignore[no-untyped-def]
+    def kernel(x, y, tiles, by, many, D, H, W, cells, P, Q):
         tile = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if tile >= tiles:
             return

@@ -101,15 +101,15 @@ def giver(dtype: str, config: WalkConfig) -> Callable[..., None]:
         return _giver_twin(dtype, config, chains)
 
     @intrinsic
-    def give(typingctx, total, xs, best, shares, top, left):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            def slot(i, n):  # type: ignore[no-untyped-def]
+    def give(typingctx, total, xs, best, shares, top, left):
+        def codegen(context, builder, signature, args):
+            def slot(i, n):
                 return _slot(context, builder, signature.args[i], args[i], _NOTHING, n)
 
-            def mask(test, a, b):  # type: ignore[no-untyped-def]
+            def mask(test, a, b):
                 return _mask(builder, dtype, test, a, b)
 
-            def inside(r, c, value, other):  # type: ignore[no-untyped-def]
+            def inside(r, c, value, other):
                 # what lies outside is what lies inside, but comes first: it must not be found
                 for number, most, gone in ((r, above, args[4]), (c, before, args[5])):
                     if number < most:
@@ -118,7 +118,7 @@ def giver(dtype: str, config: WalkConfig) -> Callable[..., None]:
 
             add = _adder(builder, dtype, functools.partial(slot, 0))
 
-            def chain(n, rest, found):  # type: ignore[no-untyped-def]
+            def chain(n, rest, found):
                 """Gives ``rest`` to the first element of window and word n that is ``found``."""
                 for i, (r, c, own) in enumerate(chains[n]):
                     here = found(r, c, builder.load(slot(1, r * x_row + c * words + n % words)))
@@ -153,7 +153,7 @@ def _giver_twin(dtype: str, config: WalkConfig, chains: list[Any]) -> Callable[.
         totals_of(config).slots,
     )
 
-    def twin(total, xs, best, shares, top, left):  # type: ignore[no-untyped-def]
+    def twin(total, xs, best, shares, top, left):
         for n, half in np.ndindex(len(chains), 2):
             best_n, share = (a[n : n + 1].view(kind)[half] for a in (best, shares))
             for r, c, own in chains[n]:

@@ -33,7 +33,7 @@ def pairer(dtype: str, columns: Columns, fill: int, last: bool, checked: list[bo
     pieces, lanes = columns.pieces, columns.lanes
     if SIMULATED:
 
-        def twin(values, start, raw, at, other, outside):  # type: ignore[no-untyped-def]
+        def twin(values, start, raw, at, other, outside):
             for i, (_, v) in enumerate(pieces):
                 count = -(-v * lanes // 2)
                 if last:
@@ -49,9 +49,9 @@ def pairer(dtype: str, columns: Columns, fill: int, last: bool, checked: list[bo
         return twin
 
     @intrinsic
-    def pair(typingctx, values, start, raw, at, other, outside):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            def word(base, n):  # type: ignore[no-untyped-def]
+    def pair(typingctx, values, start, raw, at, other, outside):
+        def codegen(context, builder, signature, args):
+            def word(base, n):
                 return builder.load(_slot(context, builder, signature.args[2], args[2], base, n))
 
             to, n = 0, 0
@@ -85,7 +85,7 @@ def rounder(dtype: str, config: WalkConfig) -> Callable[..., None]:
     wide, words, last = config.spread * sw, config.words, config.last
     if SIMULATED:
 
-        def twin(out, total):  # type: ignore[no-untyped-def]
+        def twin(out, total):
             kind, n = _numpy_type(dtype), 0
             for r in range(sh):
                 rows: list[Any] = [[], []]
@@ -109,9 +109,9 @@ def rounder(dtype: str, config: WalkConfig) -> Callable[..., None]:
         return twin
 
     @intrinsic
-    def rounded(typingctx, out, total):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            def word(n):  # type: ignore[no-untyped-def]
+    def rounded(typingctx, out, total):
+        def codegen(context, builder, signature, args):
+            def word(n):
                 return builder.load(_slot(context, builder, signature.args[1], args[1], _I32(0), n))
 
             done = []

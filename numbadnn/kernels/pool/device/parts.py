@@ -27,7 +27,7 @@ def reader(dtype: str, acc: str, lanes: int, piece: Piece, fill: float, rows: bo
     read_wherev, read_where = load_where(dtype, max(vec, lanes), acc, fill), load_where(dtype, 1, acc, fill)
 
     @device
-    def read_columns(values, start, row, j, width, pitch, inside):  # type: ignore[no-untyped-def]
+    def read_columns(values, start, row, j, width, pitch, inside):
         w = i32(j * step + first)
         at = row + i64(w) * pitch
         for c in range(head):
@@ -45,7 +45,7 @@ def reader(dtype: str, acc: str, lanes: int, piece: Piece, fill: float, rows: bo
             read_where(values, i32(start + c), at + c * pitch, ok)
 
     @device
-    def read_cells(values, start, row, j, width, pitch, inside):  # type: ignore[no-untyped-def]
+    def read_cells(values, start, row, j, width, pitch, inside):
         w = i32(j * step + first)
         at = row + i64(w) * pitch
         for c in range(count):
@@ -67,7 +67,7 @@ def writer(dtype: str, acc: str, config: TilesConfig) -> Any:
     many, write = wide // vec, store_vector(dtype, max(vec, lanes), acc)
 
     @device
-    def put(total, start, row, j, width, pitch):  # type: ignore[no-untyped-def]
+    def put(total, start, row, j, width, pitch):
         w = i32(j * wide)
         at = row + i64(w) * pitch
         for m in range(many):
@@ -84,7 +84,7 @@ def locator(lanes: int) -> Any:
     """
 
     @device
-    def locate(tile, by, many):  # type: ignore[no-untyped-def]
+    def locate(tile, by, many):
         rest, group = i32(tile), i32(0)
         if lanes > 1:
             outer = quotient(rest, by[0:2])
@@ -105,13 +105,13 @@ def written_out(body: Any, count: int) -> Any:
     if before is None:
 
         @device
-        def first(state):  # type: ignore[no-untyped-def]
+        def first(state):
             body(n, state)
 
         return first
 
     @device
-    def run(state):  # type: ignore[no-untyped-def]
+    def run(state):
         before(state)
         body(n, state)
 
@@ -130,7 +130,7 @@ def averager(dtype: str, acc: str, config: TilesConfig) -> tuple[Any, Any]:
     whole, divide = kind != "average_exc" or not any(config.pad), divided
 
     @device
-    def seen(first, n, stride, pad, window, extent, past):  # type: ignore[no-untyped-def]
+    def seen(first, n, stride, pad, window, extent, past):
         count, part = f32(window), f32(1 / window)
         if not whole and (n * stride < pad or past):
             start, inside = i32((first + n) * stride - pad), i32(window)
@@ -143,7 +143,7 @@ def averager(dtype: str, acc: str, config: TilesConfig) -> tuple[Any, Any]:
         return count, part
 
     @device
-    def share(value, count, part):  # type: ignore[no-untyped-def]
+    def share(value, count, part):
         if kind == "sum":
             value = A(value + A(0))
         elif not single:

@@ -24,12 +24,12 @@ def _unravel(config: StridedConfig) -> Any:
     ix, ux, channels_last = (i64, u64, config.channels_last) if config.wide else (i32, u32, config.channels_last)
 
     @device
-    def split(rest, n):  # type: ignore[no-untyped-def]
+    def split(rest, n):
         outer = ix(ux(rest) // ux(n))
         return outer, ix(rest - outer * n)
 
     @device
-    def unravel(i, n):  # type: ignore[no-untyped-def]
+    def unravel(i, n):
         rest, c = ix(i), ix(0)
         if channels_last:
             rest, c = split(rest, n[1])
@@ -48,7 +48,7 @@ def _window(config: StridedConfig) -> Any:
     ix = i64 if config.wide else i32
 
     @device
-    def window(o, size, stride, pad, n):  # type: ignore[no-untyped-def]
+    def window(o, size, stride, pad, n):
         start = ix(ix(o) * stride - pad)
         end = ix(start + size)
         return ix(start if start > 0 else ix(0)), ix(end if end < n else ix(n)), start
@@ -61,7 +61,7 @@ def _windows_of(config: StridedConfig) -> Any:
     ix, ux = (i64, u64) if config.wide else (i32, u32)
 
     @device
-    def windows_of(h, size, stride, pad, outputs):  # type: ignore[no-untyped-def]
+    def windows_of(h, size, stride, pad, outputs):
         padded = ix(h + pad)
         first = ix(ux(padded - size + stride) // ux(stride)) if padded >= size else ix(0)
         end = ix(ix(ux(padded) // ux(stride)) + 1)
@@ -84,7 +84,7 @@ def pool(dtype: str, acc: str, config: StridedConfig) -> Callable[..., None]:
     N, number_size = ACCUMULATOR[config.index], ITEMSIZE[config.index]
     (add, close), long = compensated(acc), config.long
 
-    def kernel(x, y, count, n, y_n, ws, stride, pad, x_s, y_s):  # type: ignore[no-untyped-def]
+    def kernel(x, y, count, n, y_n, ws, stride, pad, x_s, y_s):
         i = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if i >= count:
             return
@@ -137,7 +137,7 @@ def pool_grad(dtype: str, acc: str, config: StridedConfig) -> Callable[..., None
     number_size, N = ITEMSIZE[config.index], ACCUMULATOR[config.index]
     (add, close), long = compensated(acc), config.long
 
-    def kernel(numbers, dy, dx, count, x_n, n_out, ws, stride, pad, dy_s, dx_s):  # type: ignore[no-untyped-def]
+    def kernel(numbers, dy, dx, count, x_n, n_out, ws, stride, pad, dy_s, dx_s):
         i = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if i >= count:
             return

@@ -26,7 +26,7 @@ def adder(acc: str, config: TilesConfig) -> Any:
     down, across = -(-kh // sh), -(-kw // sw)
 
     @device
-    def add(total, ys, start, r):  # type: ignore[no-untyped-def]
+    def add(total, ys, start, r):
         given = cuda.local.array(row_room, A)
         for n in range(row_room):
             value, some = A(0), False
@@ -63,7 +63,7 @@ def pool_grad(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     held = many_rows * room
 
     @device
-    def divide(s, state):  # type: ignore[no-untyped-def]
+    def divide(s, state):
         """The row s of windows of the tile."""
         ys, counts, parts, i, H = state
         count, part = seen(i * rows, p_first + s, sh, ph, kh, H, True)
@@ -73,7 +73,7 @@ def pool_grad(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
                 ys[at] = share(ys[at], f32(count * counts[u]), f32(part * parts[u]))
 
     @device
-    def write(strip, state):  # type: ignore[no-untyped-def]
+    def write(strip, state):
         ys, at, plane, pitch, line, o, i, j, D, H, W = state
         total = cuda.local.array(total_room, A)
         for r in range(sh):
@@ -87,7 +87,7 @@ def pool_grad(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
 
     divide_rows, write_strips = written_out(divide, many_rows), written_out(write, rows)
 
-    def kernel(x, dy, dx, tiles, by, many, D, H, W, cells, P, Q, deep_out):  # type: ignore[no-untyped-def]
+    def kernel(x, dy, dx, tiles, by, many, D, H, W, cells, P, Q, deep_out):
         tile = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if tile >= tiles:
             return

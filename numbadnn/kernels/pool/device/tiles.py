@@ -33,11 +33,11 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     held, kept, height = together * room, rows * used, min(kh, together)
 
     @device
-    def join(a, b):  # type: ignore[no-untyped-def]
+    def join(a, b):
         return larger(a, b) if largest else A(a + b)
 
     @device
-    def add_columns(p, state):  # type: ignore[no-untyped-def]
+    def add_columns(p, state):
         values, tops, started = state
         for n in range(used):
             column = values[p * sh * room + n]
@@ -47,7 +47,7 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
             tops[p * used + n] = column
 
     @device
-    def write(p, state):  # type: ignore[no-untyped-def]
+    def write(p, state):
         tops, counts, parts, at, line, pitch, i, j, H, P, Q = state
         best = cuda.local.array(width, A)
         count, part = seen(i * rows, p, sh, ph, kh, H, check_rows)
@@ -67,7 +67,7 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
 
     add_all_columns, write_rows = written_out(add_columns, rows), written_out(write, rows)
 
-    def kernel(x, y, tiles, by, many, D, H, W, cells, P, Q):  # type: ignore[no-untyped-def]
+    def kernel(x, y, tiles, by, many, D, H, W, cells, P, Q):
         tile = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if tile >= tiles:
             return

@@ -33,7 +33,7 @@ def chooser(acc: str, config: TilesConfig) -> Any:
     volume, x_row, padded = kd * kh * kw, config.x_piece().room * lanes, config.check_rows or config.past_x
 
     @device
-    def choose(xs, u, e, first):  # type: ignore[no-untyped-def]
+    def choose(xs, u, e, first):
         best, found = A(-INFINITY), i32(0)
         for back in range(volume):
             n = volume - 1 - back
@@ -63,7 +63,7 @@ def pool_grad(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     held, y_room, total_room = kd * kh * x_row, y_piece.room * lanes, sd * sh * wide * lanes
     kept = reach * row_room
 
-    def kernel(x, dy, dx, tiles, by, many, D, H, W, cells, P, Q, deep_out):  # type: ignore[no-untyped-def]
+    def kernel(x, dy, dx, tiles, by, many, D, H, W, cells, P, Q, deep_out):
         tile = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if tile >= tiles:
             return

@@ -42,7 +42,7 @@ def writer(dtype: str, acc: str, config: WalkConfig) -> Any:
     whole, pieces = width % wide == 0, wide // config.vec_dx
 
     @device
-    def put(total, start, row, j):  # type: ignore[no-untyped-def]
+    def put(total, start, row, j):
         for m in range(pieces):
             if whole or j * wide + m * vec < width:
                 write(total, i32(start + m * vec * lanes), row + m * vec * pitch)
@@ -67,20 +67,20 @@ def stepper(dtype: str, acc: str, config: WalkConfig) -> tuple[Any, Any]:
     room_t, first, x_step = rows * t_row, x.first, x.step
 
     @device
-    def load(raw, raw_y, bases, bases_y, p):  # type: ignore[no-untyped-def]
+    def load(raw, raw_y, bases, bases_y, p):
         for r in range(fresh):
             h = clamped(i32(p * sh + (carried - ph) + r), i32(H))
             fetch(raw, i32(r * words), bases, i64(h) * line)
         fetch_y(raw_y, i32(0), bases_y, i64(clamped(p, i32(P))) * line_y)
 
     @device
-    def begin(xs, raw, bases, outside, p):  # type: ignore[no-untyped-def]
+    def begin(xs, raw, bases, outside, p):
         for r in range(carried):
             fetch(raw, i32(0), bases, i64(clamped(i32(p * sh - ph + r), i32(H))) * line)
             unpack(xs, i32(r * x_row), raw, i32(0), outside)
 
     @device
-    def step(xs, total, raw, raw_y, bases, bases_y, outside, outside_y, dx, j, p, n, count):  # type: ignore[no-untyped-def]
+    def step(xs, total, raw, raw_y, bases, bases_y, outside, outside_y, dx, j, p, n, count):
         best = cuda.local.array(many, A)
         shares = cuda.local.array(many, A)
         if not ahead:
@@ -113,7 +113,7 @@ def part(config: WalkConfig, size: int) -> Any:
     lane_bytes = config.lanes * size
 
     @device
-    def part_of(unit):  # type: ignore[no-untyped-def]
+    def part_of(unit):
         rest = u32(unit)
         outer = u32(rest // u32(groups))
         offset, rest = i32(rest - outer * u32(groups)) * lane_bytes, outer
@@ -137,7 +137,7 @@ def pool_grad(dtype: str, acc: str, config: WalkConfig) -> Callable[..., None]:
     strip, strips, wide, warm, ahead = config.strip, config.strips, config.spread * sw, config.warm, config.ahead
     x_image, y_image = (pitch * math.prod(n) for n in (config.image, config.outputs))
 
-    def kernel(x, dy, dx, units):  # type: ignore[no-untyped-def]
+    def kernel(x, dy, dx, units):
         unit = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if unit >= units:
             return

@@ -33,7 +33,7 @@ def writer(config: WalkConfig) -> Any:
     write, write1 = store_words(count), store_bits(SIZE)
 
     @device
-    def put(out, start, row, other, j):  # type: ignore[no-untyped-def]
+    def put(out, start, row, other, j):
         for m in range(pieces):
             if whole or j * wide + m * vec < width:
                 if pairs:
@@ -65,7 +65,7 @@ def stepper(dtype: str, config: WalkConfig) -> tuple[Any, Any]:
     room_out, far, far_y = sh * out_row, 0 if last else fresh * words, 0 if last else words_y
 
     @device
-    def load(raw, raw_y, bases, bases_y, other, other_y, p):  # type: ignore[no-untyped-def]
+    def load(raw, raw_y, bases, bases_y, other, other_y, p):
         for r in range(fresh):
             h = i64(clamped(i32(p * sh + (carried - ph) + r), i32(H))) * line
             fetch(raw, i32(r * words), bases, h)
@@ -77,7 +77,7 @@ def stepper(dtype: str, config: WalkConfig) -> tuple[Any, Any]:
             fetch_y(raw_y, i32(far_y), bases_y, h + other_y)
 
     @device
-    def begin(xs, raw, bases, other, outside, p):  # type: ignore[no-untyped-def]
+    def begin(xs, raw, bases, other, outside, p):
         for r in range(carried):
             h = i64(clamped(i32(p * sh - ph + r), i32(H))) * line
             fetch(raw, i32(0), bases, h)
@@ -86,7 +86,7 @@ def stepper(dtype: str, config: WalkConfig) -> tuple[Any, Any]:
             pair(xs, i32(r * x_row), raw, i32(0), i32(far), outside)
 
     @device
-    def step(xs, total, raw, raw_y, bases, bases_y, other, other_y, outside, outside_y, dx, j, p, n, count):  # type: ignore[no-untyped-def]
+    def step(xs, total, raw, raw_y, bases, bases_y, other, other_y, outside, outside_y, dx, j, p, n, count):
         best = cuda.local.array(many, WORD)
         shares = cuda.local.array(many, WORD)
         out = cuda.local.array(room_out, WORD)
@@ -127,7 +127,7 @@ def pool_grad(dtype: str, config: WalkConfig) -> Callable[..., None]:
     warm, ahead = config.warm, config.ahead
     x_image, y_image = (pitch * math.prod(n) for n in (config.image, config.outputs))
 
-    def kernel(x, dy, dx, units, images):  # type: ignore[no-untyped-def]
+    def kernel(x, dy, dx, units, images):
         unit = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if unit >= units:
             return

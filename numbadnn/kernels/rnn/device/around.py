@@ -18,7 +18,7 @@ def totals(dtype: str, acc: str) -> Callable[..., None]:
     A, size, wide = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc]
     read, write = load(dtype, acc), store(acc, acc)
 
-    def kernel(source, parts, rows, columns, chunk):  # type: ignore[no-untyped-def]
+    def kernel(source, parts, rows, columns, chunk):
         sums = cuda.shared.array((8, 33), A)
         lane, warp = i32(cuda.threadIdx.x) & 31, i32(cuda.threadIdx.x) >> 5
         column, part = i32(i32(cuda.blockIdx.x) * 32 + lane), i32(cuda.blockIdx.y)
@@ -44,7 +44,7 @@ def biases(dtype: str, acc: str, gru: bool) -> Callable[..., None]:
     A, size, wide = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc]
     read, write = load(acc, acc), store(dtype, acc)
 
-    def kernel(parts, of_input, of_state, count, columns, hidden):  # type: ignore[no-untyped-def]
+    def kernel(parts, of_input, of_state, count, columns, hidden):
         column = i32(i32(cuda.blockIdx.x) * 256 + i32(cuda.threadIdx.x))
         if column < columns:
             total = A(0)
@@ -64,7 +64,7 @@ def lengths(count: int) -> Callable[..., None]:
     """Writes numbers that came as parameters, as float32: a table in device memory that nobody has to own."""
     write, A = store("float32", "float32"), ACCUMULATOR["float32"]
 
-    def kernel(target, first, number, values):  # type: ignore[no-untyped-def]
+    def kernel(target, first, number, values):
         i = i32(cuda.threadIdx.x)
         if i < number:
             for j in range(count):
@@ -79,7 +79,7 @@ def sums_of_gates(dtype: str, acc: str, gates: int) -> Callable[..., None]:
     A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
     read, write = load(dtype, acc), store(dtype, acc)
 
-    def kernel(da, dx, count, hidden, pitch, adds):  # type: ignore[no-untyped-def]
+    def kernel(da, dx, count, hidden, pitch, adds):
         i = i64(cuda.blockIdx.x) * 256 + cuda.threadIdx.x
         if i < count:
             row, u = i // hidden, i % hidden
@@ -96,7 +96,7 @@ def spread(dtype: str, acc: str, gates: int) -> Callable[..., None]:
     size, wide = ITEMSIZE[dtype], ITEMSIZE[acc]
     read, write = load(dtype, acc), store(acc, acc)
 
-    def kernel(x, target, count, hidden):  # type: ignore[no-untyped-def]
+    def kernel(x, target, count, hidden):
         i = i64(cuda.blockIdx.x) * 256 + cuda.threadIdx.x
         if i < count:
             row, u = i // hidden, i % hidden
@@ -113,7 +113,7 @@ def states_before(dtype: str, has_lengths: bool) -> Callable[..., None]:
     acc = "float64" if dtype == "float64" else "float32"
     A, read, write, end_of = ACCUMULATOR[acc], load(dtype, acc), store(dtype, acc), _end(has_lengths)
 
-    def kernel(y, hx, target, lengths, count, steps, batch, hidden, width, col, back):  # type: ignore[no-untyped-def]
+    def kernel(y, hx, target, lengths, count, steps, batch, hidden, width, col, back):
         i = i64(cuda.blockIdx.x) * 256 + cuda.threadIdx.x
         if i < count:
             place, u = i // hidden, i % hidden

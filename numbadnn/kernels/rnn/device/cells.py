@@ -28,11 +28,11 @@ def _functions(dtype: str, acc: str) -> tuple[Any, Any]:
     A, exp = ACCUMULATOR[acc], exponential(dtype)
 
     @device
-    def sigmoid(x):  # type: ignore[no-untyped-def]
+    def sigmoid(x):
         return A(A(1) / A(A(1) + exp(A(-x))))
 
     @device
-    def tanh(x):  # type: ignore[no-untyped-def]
+    def tanh(x):
         return A(A(1) - A(A(2) / A(A(1) + exp(A(x + x)))))
 
     return sigmoid, tanh
@@ -44,7 +44,7 @@ def before(mode: str, dtype: str, acc: str) -> Any:
     read, read_acc, gru = load(dtype, acc), load(acc, acc), mode == "gru"
 
     @device
-    def fill(pre, w, at_bw, at_br, hidden, u, gates):  # type: ignore[no-untyped-def]
+    def fill(pre, w, at_bw, at_br, hidden, u, gates):
         for g in range(count):
             at = i64(g) * hidden + u
             x = A(read_acc(gates + i64(g) * hidden * wide) + read(w + (at_bw + at) * size))
@@ -65,7 +65,7 @@ def cell(mode: str, dtype: str, acc: str) -> Any:
     sigmoid, tanh = _functions(dtype, acc)
 
     @device
-    def one(pre, old, state, kept):  # type: ignore[no-untyped-def]
+    def one(pre, old, state, kept):
         a = pre[0]
         if mode == "rnn_relu":
             h = a if a > A(0) or a != a else A(0)
@@ -74,13 +74,13 @@ def cell(mode: str, dtype: str, acc: str) -> Any:
         return h, A(0)
 
     @device
-    def lstm(pre, old, state, kept):  # type: ignore[no-untyped-def]
+    def lstm(pre, old, state, kept):
         kept[0], kept[1], kept[2], kept[3] = sigmoid(pre[0]), sigmoid(pre[1]), tanh(pre[2]), sigmoid(pre[3])
         kept[4] = A(A(kept[1] * state) + A(kept[0] * kept[2]))
         return A(kept[3] * tanh(kept[4])), kept[4]
 
     @device
-    def gru(pre, old, state, kept):  # type: ignore[no-untyped-def]
+    def gru(pre, old, state, kept):
         kept[0], kept[1], kept[3] = sigmoid(pre[0]), sigmoid(pre[1]), pre[2]
         kept[2] = tanh(A(pre[3] + A(kept[0] * pre[2])))
         return A(A(A(A(1) - kept[1]) * kept[2]) + A(kept[1] * old)), A(0)
@@ -95,14 +95,14 @@ def memory(mode: str, acc: str) -> tuple[Any, Any]:
     read, write = load(acc, acc), store(acc, acc)
 
     @device
-    def put(kept, gates, cells, hidden):  # type: ignore[no-untyped-def]
+    def put(kept, gates, cells, hidden):
         for g in range(count):
             write(gates + i64(g) * hidden * wide, kept[g])
         if count > 0:
             write(cells, kept[count])
 
     @device
-    def get(kept, gates, cells, hidden):  # type: ignore[no-untyped-def]
+    def get(kept, gates, cells, hidden):
         for g in range(count):
             kept[g] = read(gates + i64(g) * hidden * wide)
         if count > 0:
@@ -121,7 +121,7 @@ def cell_grad(mode: str, dtype: str, acc: str) -> Any:
     _, tanh = _functions(dtype, acc)
 
     @device
-    def one(d, dc, h, old, state, kept, da):  # type: ignore[no-untyped-def]
+    def one(d, dc, h, old, state, kept, da):
         if mode == "rnn_relu":
             slope = A(1) if h > A(0) else (A(0) if h == h else h)
         else:
@@ -130,7 +130,7 @@ def cell_grad(mode: str, dtype: str, acc: str) -> Any:
         return A(0)
 
     @device
-    def lstm(d, dc, h, old, state, kept, da):  # type: ignore[no-untyped-def]
+    def lstm(d, dc, h, old, state, kept, da):
         i, f, g, o = kept[0], kept[1], kept[2], kept[3]
         s = tanh(kept[4])
         e = A(dc + A(A(d * o) * A(A(1) - A(s * s))))
@@ -141,7 +141,7 @@ def cell_grad(mode: str, dtype: str, acc: str) -> Any:
         return A(e * f)
 
     @device
-    def gru(d, dc, h, old, state, kept, da):  # type: ignore[no-untyped-def]
+    def gru(d, dc, h, old, state, kept, da):
         r, z, n, q = kept[0], kept[1], kept[2], kept[3]
         dn = A(A(d * A(A(1) - z)) * A(A(1) - A(n * n)))
         da[0] = A(A(dn * q) * A(r * A(A(1) - r)))

@@ -33,7 +33,7 @@ def gather(config: Persist, slots: int) -> Any:
     count = slots * each
 
     @device
-    def fill(words, tile, mail, s):  # type: ignore[no-untyped-def]
+    def fill(words, tile, mail, s):
         values = cuda.local.array(count, WORD)
         tags = cuda.local.array(count, WORD)
         thread = i32(cuda.threadIdx.x)
@@ -59,7 +59,7 @@ def mailbox(config: Persist, slots: int) -> Any:
     size = slots * config.rows * config.hidden * 8
 
     @device
-    def at(barrier, s):  # type: ignore[no-untyped-def]
+    def at(barrier, s):
         number = (i64(s) & 1) * cuda.gridDim.y + cuda.blockIdx.y
         return barrier + COUNTERS * COUNTER_BYTES + number * size
 
@@ -104,7 +104,7 @@ def kernel_of(config: Persist) -> Callable[..., None]:
         at_bw,
         at_br,
         first_row,
-    ):  # type: ignore[no-untyped-def]
+    ):
         words = cuda.shared.array(0, WORD)
         red = cuda.shared.array(red_size, f32)
         fragments = cuda.local.array(held, WORD)

@@ -41,7 +41,7 @@ def kernel_of(config: Persist) -> Callable[..., None]:
     lines, pieces = units // 8, hidden // 128
 
     @device
-    def fetch(words, space, at_da, lengths, g, t, n0, steps, batch, back, final):  # type: ignore[no-untyped-def]
+    def fetch(words, space, at_da, lengths, g, t, n0, steps, batch, back, final):
         """Begin to copy what is under gate g of the step after t."""
         thread = i32(cuda.threadIdx.x)
         slot = i32(3) if gru and g == 2 else i32(g)
@@ -81,7 +81,7 @@ def kernel_of(config: Persist) -> Callable[..., None]:
         at_da,
         at_lengths,
         first_row,
-    ):  # type: ignore[no-untyped-def]
+    ):
         words = cuda.shared.array(0, WORD)
         red = cuda.shared.array(red_size, f32)
         fragments = cuda.local.array(held, WORD)

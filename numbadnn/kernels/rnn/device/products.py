@@ -38,7 +38,7 @@ def _by_fma(
     read = load_shared("float32", 4, "float32")
 
     @device
-    def multiply(sums, words, tile, fragments, g, lane, warp):  # type: ignore[no-untyped-def]
+    def multiply(sums, words, tile, fragments, g, lane, warp):
         a = cuda.local.array(a_count, f32)
         b = cuda.local.array(b_count, f32)
         row, column = i32(lane >> 3), i32(lane & 7)
@@ -54,7 +54,7 @@ def _by_fma(
                         sums[i * wide + q] = f32(sums[i * wide + q] + a[i * 4 + e] * b[q * 4 + e])
 
     @device
-    def spill(red, sums, lane, warp):  # type: ignore[no-untyped-def]
+    def spill(red, sums, lane, warp):
         for i in range(tall):
             for q in range(wide):
                 red[(warp * rows + (lane >> 3) + 4 * i) * red_pitch + (lane & 7) + 8 * q] = sums[i * wide + q]
@@ -70,7 +70,7 @@ def _by_mma(
     add_product = product("float16", 16)
 
     @device
-    def multiply(sums, words, tile, fragments, g, lane, warp):  # type: ignore[no-untyped-def]
+    def multiply(sums, words, tile, fragments, g, lane, warp):
         a = cuda.local.array(4, WORD)
         row, pair = i32(lane >> 2), i32(lane & 3)
         for j in range(pieces):
@@ -84,7 +84,7 @@ def _by_mma(
                     add_product(sums, i32((m * lines + line) * 4), a, i32(0), fragments, held)
 
     @device
-    def spill(red, sums, lane, warp):  # type: ignore[no-untyped-def]
+    def spill(red, sums, lane, warp):
         for m in range(tall):
             for line in range(lines):
                 for e in range(4):

@@ -34,8 +34,8 @@ def _await_twin(address: int, count: int) -> None:
 
 def _make_arrive() -> Any:
     @intrinsic
-    def run(typingctx, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def run(typingctx, address):
+        def codegen(context, builder, signature, args):
             text = "fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [$0], 1;"
             _asm(builder, text, "l,~{memory}", ir.VoidType(), list(args), pure=False)
             return context.get_dummy_value()
@@ -47,8 +47,8 @@ def _make_arrive() -> Any:
 
 def _make_await() -> Any:
     @intrinsic
-    def run(typingctx, address, count):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def run(typingctx, address, count):
+        def codegen(context, builder, signature, args):
             text = (
                 "{.reg .pred p; .reg .u32 v; AGAIN: ld.acquire.gpu.global.u32 v, [$0]; setp.lt.u32 p, v, $1; "
                 "@p bra AGAIN;}"
@@ -63,8 +63,8 @@ def _make_await() -> Any:
 
 def _make_word() -> Any:
     @intrinsic
-    def load(typingctx, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def load(typingctx, address):
+        def codegen(context, builder, signature, args):
             return builder.load(_pointer(builder, args[0], _I32))
 
         return types.uint32(types.int64), codegen
@@ -74,8 +74,8 @@ def _make_word() -> Any:
 
 def _make_halves() -> Any:
     @intrinsic
-    def load(typingctx, low, high):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def load(typingctx, low, high):
+        def codegen(context, builder, signature, args):
             parts = [builder.zext(builder.load(_pointer(builder, a, _I16)), _I32) for a in args]
             return builder.or_(parts[0], builder.shl(parts[1], ir.Constant(_I32, 16)))
 
@@ -86,8 +86,8 @@ def _make_halves() -> Any:
 
 def _make_send() -> Any:
     @intrinsic
-    def run(typingctx, address, value, tag):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def run(typingctx, address, value, tag):
+        def codegen(context, builder, signature, args):
             text = "{.reg .b64 t; mov.b64 t, {$1, $2}; st.relaxed.gpu.global.b64 [$0], t;}"
             values = [args[0], builder.bitcast(args[1], _I32), args[2]]
             _asm(builder, text, "l,r,r,~{memory}", ir.VoidType(), values, pure=False)
@@ -100,8 +100,8 @@ def _make_send() -> Any:
 
 def _make_receive() -> Any:
     @intrinsic
-    def run(typingctx, values, tags, at, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def run(typingctx, values, tags, at, address):
+        def codegen(context, builder, signature, args):
             text = "{.reg .b64 t; ld.relaxed.gpu.global.b64 t, [$2]; mov.b64 {$0, $1}, t;}"
             pair = ir.LiteralStructType([_I32, _I32])
             found = _asm(builder, text, "=r,=r,l,~{memory}", pair, [args[3]], pure=False)

@@ -24,7 +24,7 @@ def _end(has_lengths: bool) -> Any:
     read = load("float32", "float32")
 
     @device
-    def end(lengths, n, steps):  # type: ignore[no-untyped-def]
+    def end(lengths, n, steps):
         return i32(read(lengths + i64(n) * 4)) if has_lengths else i32(steps)
 
     return end
@@ -40,7 +40,7 @@ def forward(mode: str, dtype: str, acc: str, has_lengths: bool) -> Callable[...,
 
     def kernel(
         w, gates, cells, y, hx, cx, hy, cy, lengths, time, steps, batch, hidden, width, col, back, at_r, at_bw, at_br
-    ):  # type: ignore[no-untyped-def]
+    ):
         h_tile = cuda.shared.array((TILE, PITCH), A)
         r_tile = cuda.shared.array((rows, PITCH), A)
         rec = cuda.local.array(gates_count, A)
@@ -136,7 +136,7 @@ def backward(mode: str, dtype: str, acc: str, has_lengths: bool) -> Callable[...
         at_da,
         at_carry,
         at_lengths,
-    ):  # type: ignore[no-untyped-def]
+    ):
         d_tile = cuda.shared.array((TILE, PITCH), A)
         r_tile = cuda.shared.array((TILE, PITCH), A)
         saved = cuda.local.array(kept_count, A)

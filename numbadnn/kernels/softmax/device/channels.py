@@ -29,7 +29,7 @@ def locator(lanes: int) -> Any:
     """
 
     @device
-    def locate(positions, inner):  # type: ignore[no-untyped-def]
+    def locate(positions, inner):
         thread = i32(cuda.threadIdx.x)
         lane = i32(thread & (lanes - 1))
         position = i32(i64(cuda.blockIdx.x) * lanes + lane)
@@ -51,7 +51,7 @@ def softmax(dtype: str, acc: str, algo: str, config: ChannelsConfig) -> Callable
     locate = locator(lanes)
     maximum_of_parts, sum_of_parts = (_reduce.over_parts(f, lanes, parts, vec) for f in (larger, plus))
 
-    def kernel(x, y, positions, channels, inner, x_strides, y_strides):  # type: ignore[no-untyped-def]
+    def kernel(x, y, positions, channels, inner, x_strides, y_strides):
         values = cuda.local.array(held, A)
         table = cuda.shared.array(table_size, A)
         live, outer, within, lane, part = locate(positions, inner)
@@ -105,7 +105,7 @@ def softmax_grad(dtype: str, acc: str, algo: str, config: ChannelsConfig) -> Cal
     held, threads, table_size = count * vec, parts * lanes, parts * lanes * vec
     locate, sum_of_parts = locator(lanes), _reduce.over_parts(_reduce.add(acc), lanes, parts, vec)
 
-    def kernel(dy, y, dx, positions, channels, inner, dy_strides, y_strides, dx_strides):  # type: ignore[no-untyped-def]
+    def kernel(dy, y, dx, positions, channels, inner, dy_strides, y_strides, dx_strides):
         slopes = cuda.local.array(held, A)
         values = cuda.local.array(held, A)
         sums = cuda.shared.array(table_size, A)

@@ -32,7 +32,7 @@ def _pieces(dtype: str, acc: str, config: LongConfig) -> Any:
     copy, read_shared = copy_async(max(wide, 4)), load_shared(dtype, max(vec, 4 // size), acc)
 
     @device
-    def begin(words, start, row, first, limit):  # type: ignore[no-untyped-def]
+    def begin(words, start, row, first, limit):
         if can_hold:
             k = i32(first + i32(cuda.threadIdx.x))
             while k < limit:
@@ -40,21 +40,21 @@ def _pieces(dtype: str, acc: str, config: LongConfig) -> Any:
                 k = i32(k + threads)
 
     @device
-    def blank(values, first, limit, outside):  # type: ignore[no-untyped-def]
+    def blank(values, first, limit, outside):
         for i in range(ahead):
             if first + i * threads >= limit:
                 for e in range(vec):
                     values[i * vec + e] = A(outside)
 
     @device
-    def stream(values, row, first, limit, outside):  # type: ignore[no-untyped-def]
+    def stream(values, row, first, limit, outside):
         for i in range(ahead):
             k = i32(first + i * threads)
             read_global(values, i32(i * vec), row + i64(k if k < limit else i32(limit - 1)) * wide)
         blank(values, first, limit, outside)
 
     @device
-    def held(values, words, start, first, limit, outside):  # type: ignore[no-untyped-def]
+    def held(values, words, start, first, limit, outside):
         if can_hold:
             for i in range(ahead):
                 k = i32(first + i * threads)
@@ -63,7 +63,7 @@ def _pieces(dtype: str, acc: str, config: LongConfig) -> Any:
             blank(values, first, limit, outside)
 
     @device
-    def put(values, row, first, limit):  # type: ignore[no-untyped-def]
+    def put(values, row, first, limit):
         for i in range(ahead):
             k = i32(first + i * threads)
             if k < limit:
@@ -76,7 +76,7 @@ def _ends(size: int, vec: int) -> Any:
     """``(row, length) -> (elements before the first piece, pieces, this thread's odd element or -1)``."""
 
     @device
-    def ends(row, length):  # type: ignore[no-untyped-def]
+    def ends(row, length):
         head = i32(i32((16 - (row & 15)) & 15) // size) if vec > 1 else i32(0)
         pieces = i32(u32(length - head) // u32(vec))
         thread = i32(cuda.threadIdx.x)
@@ -97,7 +97,7 @@ def softmax(dtype: str, acc: str, algo: str, config: LongConfig) -> Callable[...
     sum_of_row = _reduce.over_lanes(acc, _reduce.add(acc), threads, 0.0)
 
     @device
-    def absorb(values, largest, total):  # type: ignore[no-untyped-def]
+    def absorb(values, largest, total):
         before = largest
         for i in range(count):
             largest = larger(largest, values[i])
@@ -107,11 +107,11 @@ def softmax(dtype: str, acc: str, algo: str, config: LongConfig) -> Callable[...
         return largest, total
 
     @device
-    def finish(value, largest, scale):  # type: ignore[no-untyped-def]
+    def finish(value, largest, scale):
         shifted = A(value - largest)
         return A(shifted - scale) if logarithm else A(exp(shifted) * scale)
 
-    def kernel(x, y, streamed, length, inner, x_strides, y_strides):  # type: ignore[no-untyped-def]
+    def kernel(x, y, streamed, length, inner, x_strides, y_strides):
         words = cuda.shared.array(0, WORD)
         values = cuda.local.array(count, A)
         maxima = cuda.shared.array(32, A)
@@ -175,16 +175,16 @@ def softmax_grad(dtype: str, acc: str, algo: str, config: LongConfig) -> Callabl
     sum_of_row = _reduce.over_lanes(acc, _reduce.add(acc), threads, 0.0)
 
     @device
-    def absorb(slopes, values, total):  # type: ignore[no-untyped-def]
+    def absorb(slopes, values, total):
         for i in range(count):
             total = A(total + slopes[i]) if logarithm else A(total + slopes[i] * values[i])
         return total
 
     @device
-    def finish(slope, value, total):  # type: ignore[no-untyped-def]
+    def finish(slope, value, total):
         return A(slope - exp(value) * total) if logarithm else A(value * A(slope - total))
 
-    def kernel(dy, y, dx, streamed, length, inner, dy_strides, y_strides, dx_strides):  # type: ignore[no-untyped-def]
+    def kernel(dy, y, dx, streamed, length, inner, dy_strides, y_strides, dx_strides):
         words = cuda.shared.array(0, WORD)
         slopes = cuda.local.array(count, A)
         values = cuda.local.array(count, A)

@@ -33,12 +33,12 @@ def _pieces(dtype: str, acc: str, vec: int, peel: bool) -> Any:
     read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
 
     @device
-    def fetch(values, start, row, first, length, safe):  # type: ignore[no-untyped-def]
+    def fetch(values, start, row, first, length, safe):
         whole = first >= 0 and first + vec <= length
         read_vector(values, i32(start), row + i64(first if whole else safe) * size)
 
     @device
-    def patch(values, start, row, first, length, outside):  # type: ignore[no-untyped-def]
+    def patch(values, start, row, first, length, outside):
         if first < 0 or first + vec > length:
             for e in range(vec):
                 at = i32(first + e)
@@ -47,7 +47,7 @@ def _pieces(dtype: str, acc: str, vec: int, peel: bool) -> Any:
                     values[start + e] = read(row + i64(at) * size)
 
     @device
-    def put(values, start, row, first, length):  # type: ignore[no-untyped-def]
+    def put(values, start, row, first, length):
         if first >= 0 and first + vec <= length:
             write_vector(values, i32(start), row + i64(first) * size)
         elif peel:
@@ -64,7 +64,7 @@ def _locate(dtype: str, lanes: int, vec: int, peel: bool, nested: bool, threads:
     rows_per_block = threads // lanes
 
     @device
-    def locate(rows, inner):  # type: ignore[no-untyped-def]
+    def locate(rows, inner):
         thread = i32(cuda.threadIdx.x)
         row = i32(i64(cuda.blockIdx.x) * rows_per_block + i32(u32(thread) // u32(lanes)))
         live = row < rows
@@ -84,7 +84,7 @@ def softmax(dtype: str, acc: str, algo: str, config: RowsConfig) -> Callable[...
     maximum_of_row = _reduce.over_lanes(acc, larger, lanes, -INFINITY)
     sum_of_row = _reduce.over_lanes(acc, _reduce.add(acc), lanes, 0.0)
 
-    def kernel(x, y, rows, length, inner, x_strides, y_strides):  # type: ignore[no-untyped-def]
+    def kernel(x, y, rows, length, inner, x_strides, y_strides):
         values = cuda.local.array(count, A)
         maxima = cuda.shared.array(32, A)
         sums = cuda.shared.array(32, A)
@@ -130,7 +130,7 @@ def softmax_grad(dtype: str, acc: str, algo: str, config: RowsConfig) -> Callabl
     E = ELEMENT[acc]
     sum_of_row = _reduce.over_lanes(acc, _reduce.add(acc), lanes, 0.0)
 
-    def kernel(dy, y, dx, rows, length, inner, dy_strides, y_strides, dx_strides):  # type: ignore[no-untyped-def]
+    def kernel(dy, y, dx, rows, length, inner, dy_strides, y_strides, dx_strides):
         own = i32(i32(cuda.threadIdx.x) * (count + 1))
         slopes = cuda.shared.array(0, E)[own : own + count] if stash else cuda.local.array(count, A)
         values = cuda.local.array(count, A)

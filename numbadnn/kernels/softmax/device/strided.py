@@ -27,7 +27,7 @@ def _offset(rank: int, wide: bool) -> Any:
     ix, ux = (i64, u64) if wide else (i32, u32)
 
     @device
-    def offset(i, extents, strides):  # type: ignore[no-untyped-def]
+    def offset(i, extents, strides):
         at, rest = ix(0), ix(i)
         for axis in range(rank):
             d = rank - 1 - axis
@@ -55,7 +55,7 @@ def softmax(dtype: str, acc: str, algo: str, config: StridedConfig) -> Callable[
     maximum_of_parts = _reduce.over_parts(larger, lanes, parts)
     sum_of_parts = _reduce.over_parts(_reduce.add(acc), lanes, parts)
 
-    def kernel(x, y, rows, length, kept_n, reduced_n, x_kept, x_reduced, y_kept, y_reduced):  # type: ignore[no-untyped-def]
+    def kernel(x, y, rows, length, kept_n, reduced_n, x_kept, x_reduced, y_kept, y_reduced):
         maxima = cuda.shared.array(threads, A)
         sums = cuda.shared.array(threads, A)
         thread = i32(cuda.threadIdx.x)
@@ -100,9 +100,7 @@ def softmax_grad(dtype: str, acc: str, algo: str, config: StridedConfig) -> Call
     row_at, at = _offset(kept, wide), _offset(reduced, wide)
     sum_of_parts = _reduce.over_parts(_reduce.add(acc), lanes, parts)
 
-    def kernel(  # type: ignore[no-untyped-def]
-        dy, y, dx, rows, length, kept_n, reduced_n, dy_kept, dy_reduced, y_kept, y_reduced, dx_kept, dx_reduced
-    ):
+    def kernel(dy, y, dx, rows, length, kept_n, reduced_n, dy_kept, dy_reduced, y_kept, y_reduced, dx_kept, dx_reduced):
         sums = cuda.shared.array(threads, A)
         thread = i32(cuda.threadIdx.x)
         part = i32(u32(thread) // u32(lanes))

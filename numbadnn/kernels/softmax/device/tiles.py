@@ -38,7 +38,7 @@ def _loads(dtype: str, acc: str, config: TilesConfig) -> Any:
     every = lanes * parts * vec * size // 4
 
     @device
-    def begin(words, slot, at, stride, part, channels):  # type: ignore[no-untyped-def]
+    def begin(words, slot, at, stride, part, channels):
         """The channels from the ``kept``-th on, ``stride`` bytes apart, to this thread's slots."""
         c = i32(part + kept * parts)
         at = at + c * stride
@@ -49,7 +49,7 @@ def _loads(dtype: str, acc: str, config: TilesConfig) -> Any:
             c = i32(c + parts)
 
     @device
-    def fetch(values, at, stride, part, channels, outside):  # type: ignore[no-untyped-def]
+    def fetch(values, at, stride, part, channels, outside):
         """The first ``kept`` channels; the last channel is read, and ``outside`` taken, for one that does not exist."""
         for i in range(kept):
             c = i32(part + i * parts)
@@ -74,13 +74,13 @@ def softmax(dtype: str, acc: str, algo: str, config: TilesConfig) -> Callable[..
     maximum_of_warp, sum_of_warp = (_reduce.over_warp(acc, f, lanes) for f in (larger, plus))
 
     @device
-    def last(total):  # type: ignore[no-untyped-def]
+    def last(total):
         return A(log(total)) if logarithm else A(A(1) / total)
 
     meet = _reduce.over_warps(acc, threads, lanes, vec, (larger, exp, last))
 
     @device
-    def find_largest(held_values, values, largest, words, mine, part, channels):  # type: ignore[no-untyped-def]
+    def find_largest(held_values, values, largest, words, mine, part, channels):
         for e in range(vec):
             largest[e] = A(lowest)
             for i in range(kept):
@@ -95,7 +95,7 @@ def softmax(dtype: str, acc: str, algo: str, config: TilesConfig) -> Callable[..
             largest[e] = maximum_of_warp(largest[e])
 
     @device
-    def add_powers(held_values, values, largest, total, words, mine, part, channels):  # type: ignore[no-untyped-def]
+    def add_powers(held_values, values, largest, total, words, mine, part, channels):
         """The sum of the powers; what is held becomes them, but for the logarithm."""
         for e in range(vec):
             total[e] = A(0)
@@ -113,7 +113,7 @@ def softmax(dtype: str, acc: str, algo: str, config: TilesConfig) -> Callable[..
         for e in range(vec):
             total[e] = sum_of_warp(total[e])
 
-    def kernel(x, y, positions, channels, inner, x_strides, y_strides):  # type: ignore[no-untyped-def]
+    def kernel(x, y, positions, channels, inner, x_strides, y_strides):
         words = cuda.shared.array(0, WORD)
         maxima = cuda.shared.array(table_size, A)
         sums = cuda.shared.array(table_size, A)
@@ -171,10 +171,10 @@ def softmax_grad(dtype: str, acc: str, algo: str, config: TilesConfig) -> Callab
     meet = _reduce.over_warps(acc, threads, lanes, vec)
 
     @device
-    def finish(slope, value, total):  # type: ignore[no-untyped-def]
+    def finish(slope, value, total):
         return A(slope - exp(value) * total) if logarithm else A(value * A(slope - total))
 
-    def kernel(dy, y, dx, positions, channels, inner, dy_strides, y_strides, dx_strides):  # type: ignore[no-untyped-def]
+    def kernel(dy, y, dx, positions, channels, inner, dy_strides, y_strides, dx_strides):
         words = cuda.shared.array(0, WORD)
         sums = cuda.shared.array(table_size, A)
         held_slopes, held_values = cuda.local.array(held, A), cuda.local.array(held, A)

@@ -26,7 +26,7 @@ def clear(config: BinsConfig) -> Callable[..., None]:
     """Zeros: 16 bytes a thread."""
     threads, zero = config.threads, zero_bytes(16)
 
-    def kernel(starts, count):  # type: ignore[no-untyped-def]
+    def kernel(starts, count):
         index = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if index < count:
             zero(starts + index * 16)
@@ -41,7 +41,7 @@ def _points(config: BinsConfig):  # type: ignore[no-untyped-def]
     grid_size = ITEMSIZE[config.place]
 
     @device
-    def find(grid, total, points, out_width, height, width, half_width, half_height, gs):  # type: ignore[no-untyped-def]
+    def find(grid, total, points, out_width, height, width, half_width, half_height, gs):
         index = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         live = index < total
         index = index if live else i64(0)
@@ -61,9 +61,7 @@ def count(config: BinsConfig) -> Callable[..., None]:
     """ranks[point] = how many points had come to its cell before it."""
     find, add, write = _points(config), _spatial_point.add_integer(), _spatial_point.write_integer()
 
-    def kernel(  # type: ignore[no-untyped-def]
-        grid, work, parts, total, points, out_width, height, width, half_width, half_height, gs
-    ):
+    def kernel(grid, work, parts, total, points, out_width, height, width, half_width, half_height, gs):
         live, index, _, _, entry, _, _ = find(
             grid, total, points, out_width, height, width, half_width, half_height, gs
         )
@@ -78,7 +76,7 @@ def scan(config: BinsConfig) -> Callable[..., None]:
     threads = config.row_threads
     read, write, add = _spatial_point.read_integer(), _spatial_point.write_integer(), _spatial_point.add_integer()
 
-    def kernel(work, cells):  # type: ignore[no-untyped-def]
+    def kernel(work, cells):
         sums = cuda.shared.array(threads, INTEGER)
         base = cuda.shared.array(1, INTEGER)
         thread = i32(cuda.threadIdx.x)
@@ -118,7 +116,7 @@ def put_record(config: BinsConfig | StripeConfig):  # type: ignore[no-untyped-de
     write = store_vector(config.record, pair, config.record)
 
     @device
-    def put(record, address, point, row, u, v):  # type: ignore[no-untyped-def]
+    def put(record, address, point, row, u, v):
         record[0] = R(point)
         record[1] = R(u)
         record[2] = R(v)
@@ -135,9 +133,7 @@ def place(config: BinsConfig) -> Callable[..., None]:
     find, read, write = _points(config), _spatial_point.read_integer(), _spatial_point.write_integer()
     put, size, R = put_record(config), 4 * ITEMSIZE[config.record], ACCUMULATOR[config.record]
 
-    def kernel(  # type: ignore[no-untyped-def]
-        grid, work, parts, total, points, out_width, height, width, half_width, half_height, gs
-    ):
+    def kernel(grid, work, parts, total, points, out_width, height, width, half_width, half_height, gs):
         record = cuda.local.array(4, R)
         live, index, point, row, entry, u, v = find(
             grid, total, points, out_width, height, width, half_width, half_height, gs
@@ -158,9 +154,7 @@ def sort(config: BinsConfig) -> Callable[..., None]:
     find, read = _points(config), _spatial_point.read_integer()
     put, size, R = put_record(config), 4 * ITEMSIZE[config.record], ACCUMULATOR[config.record]
 
-    def kernel(  # type: ignore[no-untyped-def]
-        grid, work, parts, total, points, out_width, height, width, half_width, half_height, gs
-    ):
+    def kernel(grid, work, parts, total, points, out_width, height, width, half_width, half_height, gs):
         record = cuda.local.array(4, R)
         if read(work + 4) == 0:
             return

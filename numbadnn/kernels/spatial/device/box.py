@@ -38,8 +38,8 @@ def _address_of() -> Callable[..., Any]:
     template = "{.reg .u64 t; cvta.to.shared.u64 t, $1; cvt.u32.u64 $0, t;}"
 
     @intrinsic
-    def address_of(typingctx, words):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def address_of(typingctx, words):
+        def codegen(context, builder, signature, args):
             first = _slot(context, builder, signature.args[0], args[0], ir.Constant(_I32, 0), 0)
             return _asm(builder, template, "=r,l", _I32, [builder.ptrtoint(first, ir.IntType(64))], pure=False)
 
@@ -60,7 +60,7 @@ def element(dtype: str, acc: str) -> Callable[..., Any]:
     size = ITEMSIZE[dtype]
     if SIMULATED:
 
-        def twin(words, at, more):  # type: ignore[no-untyped-def]
+        def twin(words, at, more):
             at += more
             raw = np.ascontiguousarray(words[at // 4 : at // 4 + max(1, size // 4)]).view(_numpy_type(dtype))
             return ACCUMULATOR[acc](raw[at % 4 // size])
@@ -68,8 +68,8 @@ def element(dtype: str, acc: str) -> Callable[..., Any]:
         return twin
 
     @intrinsic
-    def read(typingctx, words, at, more):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def read(typingctx, words, at, more):
+        def codegen(context, builder, signature, args):
             base = builder.inttoptr(args[1], ir.IntType(8).as_pointer(3))  # address space 3: shared memory
             place = builder.bitcast(builder.gep(base, [args[2]], inbounds=True), ir.IntType(8 * size).as_pointer(3))
             return _widen(builder, builder.load(place, align=size), dtype, acc)
@@ -95,7 +95,7 @@ def box_of(dtype: str, config: StagedConfig, more: int) -> Any:
     pixels = room * vec
 
     @device
-    def box(low_j, high_j, low_i, high_i, table):  # type: ignore[no-untyped-def]
+    def box(low_j, high_j, low_i, high_i, table):
         low_j, high_j = largest_of_warp(low_j), largest_of_warp(high_j)
         low_i, high_i = largest_of_warp(low_i), largest_of_warp(high_i)
         lane, mine = i32(i32(cuda.threadIdx.x) & 31), i32(i32(i32(cuda.threadIdx.x) >> 5) * 4)
@@ -130,7 +130,7 @@ def stager(dtype: str, config: StagedConfig, rounds: int, by_line: bool = False)
     copy, shift = copy_or_zero(vec * size, 128), (vec * size).bit_length() - 1
 
     @device
-    def plan(sources, places, needed, skip, line, left, top, wide, tall, pitch, row_step):  # type: ignore[no-untyped-def]
+    def plan(sources, places, needed, skip, line, left, top, wide, tall, pitch, row_step):
         """The first ``skip`` pieces are others'. Of the thread's r-th piece, sources[r] is where it lies in the channel at
         ``line``, places[r] where in the box, in bytes; -1: it is not copied, as no point needs it."""
         across = i32(8 if wide <= 8 else 16)
@@ -152,7 +152,7 @@ def stager(dtype: str, config: StagedConfig, rounds: int, by_line: bool = False)
                     places[r] = i32(place * size)
 
     @device
-    def begin(words, to, sources, steps, places):  # type: ignore[no-untyped-def]
+    def begin(words, to, sources, steps, places):
         for r in range(rounds):
             if places[r] >= 0:
                 copy(words, i32(to + places[r]), sources[r], True)
@@ -170,7 +170,7 @@ def walking(config: Any, begin: Callable[..., None], box_bytes: int) -> Callable
     wait = wait_async_but(stages - 2)
 
     @device
-    def next_boxes(s, left, copies):  # type: ignore[no-untyped-def]
+    def next_boxes(s, left, copies):
         words, start_of, sources, steps, places, some = copies
         wait()
         cuda.syncthreads()

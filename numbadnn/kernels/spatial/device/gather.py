@@ -23,7 +23,7 @@ def offset_by_point(config: GatherConfig | StagedGatherConfig):  # type: ignore[
     folded = config.folded
 
     @device
-    def offset_of(point, out_width, ys):  # type: ignore[no-untyped-def]
+    def offset_of(point, out_width, ys):
         if folded:
             return i64(point) * ys[3]
         row = i64(u32(point) // u32(out_width))
@@ -38,7 +38,7 @@ def records_of(acc: str, config: GatherConfig | StagedGatherConfig):  # type: ig
     read, offset_of = load_vector(config.record, pair, config.record), offset_by_point(config)
 
     @device
-    def fetch(record, address, out_width, ys):  # type: ignore[no-untyped-def]
+    def fetch(record, address, out_width, ys):
         read(record, i32(0), address)
         if pair < 4:
             read(record, i32(2), address + 16)
@@ -53,7 +53,7 @@ def order_of(config: GatherConfig | StagedGatherConfig):  # type: ignore[no-unty
     read, size = load(config.record, config.record), 4 * ITEMSIZE[config.record]
 
     @device
-    def ordered(records, k, first, last):  # type: ignore[no-untyped-def]
+    def ordered(records, k, first, last):
         at = k
         if last - first == 2:
             other = i32(first + last - 1 - k)
@@ -63,13 +63,13 @@ def order_of(config: GatherConfig | StagedGatherConfig):  # type: ignore[no-unty
     return ordered
 
 
-def starts_of_pixel():  # type: ignore[no-untyped-def]
+def starts_of_pixel():
     """``find(starts, at, entry, next_entry) -> count``: starts[at], ... where the records of the four cells around a pixel begin
     and end, first, middle and last above, the same below; and how many they are."""
     integer = _spatial_point.read_integer()
 
     @device
-    def find(starts, at, entry, next_entry):  # type: ignore[no-untyped-def]
+    def find(starts, at, entry, next_entry):
         """``entry``: the starts of the cells above, those below ``next_entry`` on."""
         for k in range(3):
             starts[at + k] = integer(entry + 4 * k)
@@ -91,9 +91,7 @@ def records_of_pixel(acc: str, held: int, config: GatherConfig | StagedGatherCon
     ordered = config.ordered
 
     @device
-    def look(  # type: ignore[no-untyped-def]
-        record, weights, numbers, lines, places, pairs, starts, at, base, count, records, points
-    ):
+    def look(record, weights, numbers, lines, places, pairs, starts, at, base, count, records, points):
         first, middle, last = starts[at], starts[at + 1], starts[at + 2]
         first_below, middle_below, last_below = starts[at + 3], starts[at + 4], starts[at + 5]
         upper = i32(last - first)
@@ -128,19 +126,19 @@ def weight_by_side(acc: str):  # type: ignore[no-untyped-def]
     A = ACCUMULATOR[acc]
 
     @device
-    def weight_of(record, left, below):  # type: ignore[no-untyped-def]
+    def weight_of(record, left, below):
         u, v = A(record[1]), A(record[2])
         return A((u if left else A(A(1) - u)) * (A(A(1) - v) if below else v))
 
     return weight_of
 
 
-def dot_place():  # type: ignore[no-untyped-def]
+def dot_place():
     """``place(record, left, below, points) -> i64``: which dot of its image this is: first those of all points with their pixel
     above left, then above right and so on. Neighbouring pixels write dots of neighbouring points, which lie together."""
 
     @device
-    def place(record, left, below, points):  # type: ignore[no-untyped-def]
+    def place(record, left, below, points):
         return i64((0 if below else 2) + (1 if left else 0)) * points + i64(record[0])
 
     return place
@@ -163,7 +161,7 @@ def walk_of(  # type: ignore[no-untyped-def]
     add, close = compensated(acc)
 
     @device
-    def walk(  # type: ignore[no-untyped-def]
+    def walk(
         record, sums, values, image, target, records, entry, next_entry, count, out_width, ys, step, next_target,
         own, dot, fresh, points,
     ):  # fmt: skip
@@ -245,9 +243,7 @@ def planes(dtype: str, acc: str, config: GatherConfig) -> Callable[..., None]:
         walk_of(dtype, acc, config.channels, config, config.channels),
     )
 
-    def kernel(  # type: ignore[no-untyped-def]
-        dy, dimg, work, parts, across, down, chunks, channels, height, width, out_width, ys, xs
-    ):
+    def kernel(dy, dimg, work, parts, across, down, chunks, channels, height, width, out_width, ys, xs):
         record = cuda.local.array(4, R)
         sums = cuda.local.array(held, A)
         values = cuda.local.array(held, A)

@@ -48,7 +48,7 @@ def _meet(acc: str, lanes: int) -> Any:
     halvings = min(levels, HELD.bit_length() - 1)
 
     @device
-    def meet(dots, lane):  # type: ignore[no-untyped-def]
+    def meet(dots, lane):
         for level in range(halvings):
             far, half = lanes >> (level + 1), HELD >> (level + 1)
             high = (lane & far) != 0
@@ -85,7 +85,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
 
     def batch_of(count: int):  # type: ignore[no-untyped-def]
         @device
-        def batch(first, noted, pixel, line, offsets, weights, raw, values, own, sums, dots):  # type: ignore[no-untyped-def]
+        def batch(first, noted, pixel, line, offsets, weights, raw, values, own, sums, dots):
             """The records from ``first`` on: all loads are under way before one is looked at."""
             if first < noted:
                 at = u32(first * pixels + pixel)
@@ -105,7 +105,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
     batch, pair = batch_of(BATCH), batch_of(2)
 
     @device
-    def beyond(k, entry, next_entry, record, records, out_width, ys, points):  # type: ignore[no-untyped-def]
+    def beyond(k, entry, next_entry, record, records, out_width, ys, points):
         """Of a record that is not noted: its offset in elements, its weight, and where its dot belongs."""
         upper = i32(integer(entry + 8) - integer(entry))
         below = k >= upper
@@ -115,7 +115,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
         offset = fetch(record, records + i64(where) * record_size, out_width, ys)
         return offset, weight_of(record, left, below), place_of(record, left, below, points)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         img, dy, dimg, work, dot, parts, across, down, vectors, height, width, out_height, out_width, xs, ys, ds
     ):
         offsets = cuda.shared.array(room, INTEGER)

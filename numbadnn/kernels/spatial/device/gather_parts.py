@@ -32,9 +32,7 @@ def parts_of_tile(dtype: str, acc: str, config: StagedGatherConfig):  # type: ig
     clears, fewest, most_parts = -(-pieces // threads), 1 if held > config.held else 2, MOST_SHARES * config.many
 
     @device
-    def take(  # type: ignore[no-untyped-def]
-        arrays, most, records, entries, sizes, dy_of, img_of, target, ds, dot_of, left, top
-    ):
+    def take(arrays, most, records, entries, sizes, dy_of, img_of, target, ds, dot_of, left, top):
         _, _, needed, _, starts, counts = arrays
         _, height, width, _ = sizes
         thread = i32(cuda.threadIdx.x)
@@ -76,7 +74,7 @@ def place_of_part(config: StagedGatherConfig):  # type: ignore[no-untyped-def]
     wide, tall, most_parts = config.columns, config.rows, MOST_SHARES * config.many
 
     @device
-    def place(count, at, left, top):  # type: ignore[no-untyped-def]
+    def place(count, at, left, top):
         columns, rows, parts = i32(wide), i32(tall), i32(1)
         while parts < count:
             parts = i32(parts * 2)

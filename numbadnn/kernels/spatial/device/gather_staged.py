@@ -38,7 +38,7 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
     in_parts = parts_of_tile(dtype, acc, config)
     walk = walk_of(dtype, acc, WALKED, config, 1, dots=True)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         img, dy, dimg, work, dot, parts, across, down, channels, height, width, out_height, out_width, xs, ys, ds
     ):
         words = cuda.shared.array(0, WORD)

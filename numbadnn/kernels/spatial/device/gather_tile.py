@@ -43,7 +43,7 @@ def tile_of(dtype: str, acc: str, config: StagedGatherConfig, held: int, parts: 
     assert stages == 4, "turns are written out"
 
     @device
-    def tile(arrays, most, records, live, sizes, dy_of, img_of, into, dot_of, part):  # type: ignore[no-untyped-def]
+    def tile(arrays, most, records, live, sizes, dy_of, img_of, into, dot_of, part):
         words, table, needed, record, starts, counts = arrays
         channels, height, width, out_width = sizes
         line, line_step, next_y = dy_of
@@ -152,7 +152,7 @@ def turn_of(dtype: str, acc: str, config: StagedGatherConfig, held: int, parts: 
     next_boxes = walking(config, begin, box_bytes)
 
     @device
-    def turn(s, c, channels, target, into, copies, pixels):  # type: ignore[no-untyped-def]
+    def turn(s, c, channels, target, into, copies, pixels):
         """``most``: records of the thread's pixels, at most."""
         row_step, next_d, live = into
         words = copies[0]

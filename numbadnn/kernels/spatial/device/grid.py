@@ -18,7 +18,7 @@ def _end(acc: str) -> Any:
     A = ACCUMULATOR[acc]
 
     @device
-    def end(k, m):  # type: ignore[no-untyped-def]
+    def end(k, m):
         return A(A(2 * k - (m - 1)) / A(max(i32(m - 1), i32(1))))
 
     return end
@@ -31,7 +31,7 @@ def grid(dtype: str, out_dtype: str, acc: str, config: GridConfig) -> Callable[.
     read, write, values = load(dtype, acc), store(out_dtype, acc), 2 * points
     put = store_vector(out_dtype, values, acc)
 
-    def kernel(theta, out, total, groups, height, width, ts, gs):  # type: ignore[no-untyped-def]
+    def kernel(theta, out, total, groups, height, width, ts, gs):
         result = cuda.local.array(values, A)
         t = cuda.local.array(6, A)
         index = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
@@ -70,7 +70,7 @@ def parts(dtype: str, acc: str, config: ThetaConfig) -> Callable[..., None]:
     rounds = points // threads
     sum_of_block = _reduce.over_lanes(acc, _reduce.add(acc), threads, 0.0)
 
-    def kernel(dgrid, out, chunks, height, width, gs, ts):  # type: ignore[no-untyped-def]
+    def kernel(dgrid, out, chunks, height, width, gs, ts):
         sums = cuda.local.array(6, A)
         scratch = cuda.shared.array((6, 32), A)
         n = i32(u32(i32(cuda.blockIdx.x)) // u32(chunks))
@@ -108,7 +108,7 @@ def finish(dtype: str, acc: str, config: ThetaConfig) -> Callable[..., None]:
     fetch, write = load(acc, acc), store(dtype, acc)
     sum_of_parts, (add, close) = _reduce.over_parts(_reduce.add(acc), 8, 32), compensated(acc)
 
-    def kernel(sums, dtheta, chunks, ts):  # type: ignore[no-untyped-def]
+    def kernel(sums, dtheta, chunks, ts):
         table = cuda.shared.array(256, A)
         n, thread = i32(cuda.blockIdx.x), i32(cuda.threadIdx.x)
         part = i32(thread >> 3)

@@ -27,7 +27,7 @@ def position(dtype: str, acc: str) -> Any:
     A, read = ACCUMULATOR[acc], load(dtype, acc)
 
     @device
-    def place(address, step, half_width, half_height):  # type: ignore[no-untyped-def]
+    def place(address, step, half_width, half_height):
         x = A(A(read(address) + A(1)) * half_width)
         y = A(A(read(address + step) + A(1)) * half_height)
         return x, y
@@ -40,7 +40,7 @@ def cell(acc: str) -> Any:
     A = ACCUMULATOR[acc]
 
     @device
-    def find(x, y, height, width):  # type: ignore[no-untyped-def]
+    def find(x, y, height, width):
         sound = x > A(-1) and x < A(width) and y > A(-1) and y < A(height)
         x = x if sound else A(0)
         y = y if sound else A(0)
@@ -56,7 +56,7 @@ def nothing(acc: str) -> Any:
     A = ACCUMULATOR[acc]
 
     @device
-    def give(x, y):  # type: ignore[no-untyped-def]
+    def give(x, y):
         worse = x if x != x else y
         return worse if worse != worse else A(0)
 
@@ -70,7 +70,7 @@ def tile(columns: int, rows: int) -> Any:
     """
 
     @device
-    def locate(thread, block, across, down, chunks):  # type: ignore[no-untyped-def]
+    def locate(thread, block, across, down, chunks):
         line = i32(u32(block) // u32(across))
         stack = i32(u32(line) // u32(down))
         image = i32(u32(stack) // u32(chunks))
@@ -113,8 +113,8 @@ def read_integer() -> Callable[..., Any]:
         return _twin_read
 
     @intrinsic
-    def read(typingctx, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def read(typingctx, address):
+        def codegen(context, builder, signature, args):
             return builder.load(_llvm._pointer(builder, args[0], _I32))
 
         return types.int32(types.int64), codegen
@@ -129,8 +129,8 @@ def write_integer() -> Callable[..., None]:
         return _twin_write
 
     @intrinsic
-    def write(typingctx, address, value):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def write(typingctx, address, value):
+        def codegen(context, builder, signature, args):
             builder.store(args[1], _llvm._pointer(builder, args[0], _I32))
             return context.get_dummy_value()
 
@@ -146,8 +146,8 @@ def add_integer() -> Callable[..., Any]:
         return _twin_add
 
     @intrinsic
-    def add(typingctx, address, value):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def add(typingctx, address, value):
+        def codegen(context, builder, signature, args):
             return builder.atomic_rmw("add", _llvm._pointer(builder, args[0], _I32), args[1], "monotonic")
 
         return types.int32(types.int64, types.int32), codegen

@@ -26,7 +26,7 @@ def planes(dtype: str, place: str, acc: str, config: TileConfig) -> Callable[...
     locate = _spatial_point.tile(config.columns, config.rows)
     four = 4 * unroll
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         img,
         grid,
         y,
@@ -117,7 +117,7 @@ def channels(dtype: str, place: str, acc: str, config: TileConfig) -> Callable[.
     locate = _spatial_point.tile(config.columns, config.rows)
     held, rounds = 4 * words, -(-points // threads)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         img, grid, y, across, down, vectors, height, width, out_height, out_width, half_width, half_height, xs, gs, ys
     ):
         offsets = cuda.shared.array((4, points), INTEGER64)

@@ -24,7 +24,7 @@ def _finish(place: str, acc: str) -> Any:
     A, write = ACCUMULATOR[acc], store(place, acc)
 
     @device
-    def finish(at, step, s00, s01, s10, s11, u, v, sound, nothing, half_width, half_height):  # type: ignore[no-untyped-def]
+    def finish(at, step, s00, s01, s10, s11, u, v, sound, nothing, half_width, half_height):
         right = A(A((A(1) - v) * A(s01 - s00)) + A(v * A(s11 - s10)))
         down = A(A((A(1) - u) * A(s10 - s00)) + A(u * A(s11 - s01)))
         write(at, A(right * half_width) if sound else nothing)
@@ -44,7 +44,7 @@ def planes(dtype: str, place: str, acc: str, config: SlopeConfig) -> Callable[..
     threads = points * parts
     table_size = 4 * threads if parts > 1 else 1
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         img, grid, dy, dgrid, across, down, channels, height, width, out_height, out_width, half_width, half_height,
         xs, gs, ys, ds,
     ):  # fmt: skip
@@ -123,9 +123,7 @@ def finish(place: str, acc: str, config: FinishConfig) -> Callable[..., None]:
     threads, read, write_slopes = config.threads, load(acc, acc), _finish(place, acc)
     position, cell, nothing = _spatial_point.position(place, acc), _spatial_point.cell(acc), _spatial_point.nothing(acc)
 
-    def kernel(  # type: ignore[no-untyped-def]
-        grid, dot, dgrid, total, points, out_width, height, width, half_width, half_height, gs, ds
-    ):
+    def kernel(grid, dot, dgrid, total, points, out_width, height, width, half_width, half_height, gs, ds):
         dots = cuda.local.array(4, A)
         index = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if index < total:

@@ -37,7 +37,7 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
     assert stages == 4, "turns are written out"
 
     @device
-    def turn(s, k, count, target, into, copies, points):  # type: ignore[no-untyped-def]
+    def turn(s, k, count, target, into, copies, points):
         """The channels from k + s * group on, which lie in slot s; ``live``: how many of the thread's points there are."""
         next_y, row_step, live = into
         words = copies[0]
@@ -61,7 +61,7 @@ def sampler(dtype: str, place: str, acc: str, config: StagedConfig) -> Callable[
             target += group * next_y
         return target
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         img, grid, y, across, down, chunks, by_across, by_down, by_chunks, channels, height, width, out_height, out_width,
         half_width, half_height, xs, gs, ys,
     ):  # fmt: skip

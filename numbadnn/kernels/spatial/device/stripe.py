@@ -42,12 +42,10 @@ def stripe(config: StripeConfig) -> Callable[..., None]:
     read_point, convert_point = load_words(max(1, grid_size // 2)), widen(config.place, 2, config.acc)
 
     @device
-    def scaled(value, half):  # type: ignore[no-untyped-def]
+    def scaled(value, half):
         return A(A(value + A(1)) * half)
 
-    def kernel(  # type: ignore[no-untyped-def]
-        grid, work, parts, stripes, rows, out_height, out_width, by, height, width, half_width, half_height, gs
-    ):
+    def kernel(grid, work, parts, stripes, rows, out_height, out_width, by, height, width, half_width, half_height, gs):
         table = cuda.shared.array(0, INTEGER)  # a sum of each warp, and what ``above`` and so on say
         record, values, raw = cuda.local.array(4, R), cuda.local.array(pair, A), cuda.local.array(raw_words, WORD)
         cells_of = cuda.local.array(all_points, INTEGER)  # of its points, and how many came there before; -1: none
@@ -162,7 +160,7 @@ def before_of_thread(warps: int):  # type: ignore[no-untyped-def]
     swap = shuffle_xor("float32")
 
     @device
-    def before(count, table):  # type: ignore[no-untyped-def]
+    def before(count, table):
         lane, warp = i32(i32(cuda.threadIdx.x) & 31), i32(i32(cuda.threadIdx.x) >> 5)
         mine, total = (
             f32(0),

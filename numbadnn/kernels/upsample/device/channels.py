@@ -24,7 +24,7 @@ def _locate(threads: int) -> Any:
     """``(total, vectors, columns, strips) -> (whether it exists, vector of channels, column, strip, image)``."""
 
     @device
-    def locate(total, vectors, columns, strips):  # type: ignore[no-untyped-def]
+    def locate(total, vectors, columns, strips):
         index = i32(i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x)
         live = index < total
         pixel = i32(u32(index) // u32(vectors))
@@ -46,7 +46,7 @@ def forward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
     part, row_part = 1.0 / p, 1.0 / r
 
     @device
-    def across(row, right, line, j, phase, width, step):  # type: ignore[no-untyped-def]
+    def across(row, right, line, j, phase, width, step):
         fetch(row, i32(0), line + i64(max(j, i32(0))) * step)
         fetch(right, i32(0), line + i64(min(i32(j + 1), i32(width - 1))) * step)
         own, other = A(A(p - phase) * A(part)), A(A(phase) * A(part))
@@ -54,7 +54,7 @@ def forward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
             both = cuda.fma(other, right[e], A(own * row[e]))
             row[e] = row[e] if phase == 0 else both
 
-    def kernel(x, y, total, vectors, columns, strips, height, width, out_height, out_width, xs, ys):  # type: ignore[no-untyped-def]
+    def kernel(x, y, total, vectors, columns, strips, height, width, out_height, out_width, xs, ys):
         right = cuda.local.array(vec, A)
         upper = cuda.local.array(vec, A)
         lower = cuda.local.array(vec, A)
@@ -105,7 +105,7 @@ def backward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
     together = max(1, min(r, AT_ONCE // taps))
     rounds, held = -(-r // together), together * taps * words
 
-    def kernel(dy, dx, total, vectors, columns, strips, height, width, out_height, out_width, ys, xs):  # type: ignore[no-untyped-def]
+    def kernel(dy, dx, total, vectors, columns, strips, height, width, out_height, out_width, ys, xs):
         raw = cuda.local.array(held, WORD)
         weights = cuda.local.array(taps, A)
         values = cuda.local.array(vec, A)

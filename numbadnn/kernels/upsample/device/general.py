@@ -20,7 +20,7 @@ def _index(config: GeneralConfig) -> tuple[Any, Any]:
     threads, channels_last = config.threads, config.channels_last
 
     @device
-    def locate(total, shape):  # type: ignore[no-untyped-def]
+    def locate(total, shape):
         index = ix(i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x)
         live = index < ix(total)
         inner = ix(shape[1]) if channels_last else ix(shape[3])
@@ -46,7 +46,7 @@ def forward(dtype: str, acc: str, config: GeneralConfig) -> Callable[..., None]:
     _, locate = _index(config)
 
     @device
-    def source(o, n, p, q):  # type: ignore[no-untyped-def]
+    def source(o, n, p, q):
         """The sample before output o, how far on the next one is (0 at an edge), and how many p-ths of the way o lies."""
         at = i64(o) * q - i32(p - 1) // 2
         i = i64(at // p)
@@ -54,11 +54,11 @@ def forward(dtype: str, acc: str, config: GeneralConfig) -> Callable[..., None]:
         return i64(first), i64(second - first), i32(at - i * p)
 
     @device
-    def between(a, b, f, p):  # type: ignore[no-untyped-def]
+    def between(a, b, f, p):
         part = A(A(1) / A(p))
         return cuda.fma(A(A(f) * part), b, A(A(A(p - f) * part) * a)) if f > 0 else a
 
-    def kernel(x, y, total, shape, rows, columns, ratio, xs, ys):  # type: ignore[no-untyped-def]
+    def kernel(x, y, total, shape, rows, columns, ratio, xs, ys):
         live, n, c, i, j = locate(total, shape)
         if not live:
             return
@@ -80,7 +80,7 @@ def backward(dtype: str, acc: str, config: GeneralConfig) -> Callable[..., None]
     _, locate = _index(config)
 
     @device
-    def reach(i, n, outputs, p, q):  # type: ignore[no-untyped-def]
+    def reach(i, n, outputs, p, q):
         """The first output of pixel i and the one after its last."""
         shift = i64(i32(p - 1) // 2)
         first = i64((max(i64(i - 1) * p + 1 + shift, i64(0)) + q - 1) // q)
@@ -90,12 +90,12 @@ def backward(dtype: str, acc: str, config: GeneralConfig) -> Callable[..., None]
         return first, last
 
     @device
-    def weight(o, i, n, p, q):  # type: ignore[no-untyped-def]
+    def weight(o, i, n, p, q):
         at = i64(o) * q - i32(p - 1) // 2
         at = i64(min(max(at, i64(0)), i64(n - 1) * p))
         return A(A(p - abs(at - i * p)) * A(A(1) / A(p)))
 
-    def kernel(dy, dx, total, shape, rows, columns, ratio, ys, xs):  # type: ignore[no-untyped-def]
+    def kernel(dy, dx, total, shape, rows, columns, ratio, ys, xs):
         live, n, c, i, j = locate(total, shape)
         if not live:
             return

@@ -21,7 +21,7 @@ def _locate(threads: int) -> Any:
     """``(total, vectors, strips, channels) -> (whether it exists, vector, strip, channel, image)`` of this thread."""
 
     @device
-    def locate(total, vectors, strips, channels):  # type: ignore[no-untyped-def]
+    def locate(total, vectors, strips, channels):
         index = i32(i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x)
         live = index < total
         rest = i32(u32(index) // u32(vectors))
@@ -45,13 +45,13 @@ def forward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
     part, row_part = 1.0 / p, 1.0 / r
 
     @device
-    def fetch(values, line, first, width, step):  # type: ignore[no-untyped-def]
+    def fetch(values, line, first, width, step):
         for s in range(samples):
             j = i32(min(max(i32(first + s), i32(0)), i32(width - 1)))
             values[s] = read(line + i64(j) * step)
 
     @device
-    def widen(wide, values, phase):  # type: ignore[no-untyped-def]
+    def widen(wide, values, phase):
         for e in range(vec):
             at = i32(e // p)
             over = i32(e % p + phase)
@@ -62,7 +62,7 @@ def forward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
             both = cuda.fma(A(A(f) * A(part)), b, A(A(A(p - f) * A(part)) * a))
             wide[e] = a if f == 0 else both
 
-    def kernel(x, y, total, vectors, strips, channels, height, width, out_height, xs, ys):  # type: ignore[no-untyped-def]
+    def kernel(x, y, total, vectors, strips, channels, height, width, out_height, xs, ys):
         values = cuda.local.array(samples, A)
         upper = cuda.local.array(vec, A)
         lower = cuda.local.array(vec, A)
@@ -109,7 +109,7 @@ def backward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
     part, row_part = 1.0 / p, 1.0 / r
 
     @device
-    def gather(sums, values, line, k, width):  # type: ignore[no-untyped-def]
+    def gather(sums, values, line, k, width):
         """sums[e]: what pixel k + e takes of this row of dy, which begins at address ``line``."""
         for j in range(left):
             values[j] = read(line + i64(k * p - left + j) * size) if k > 0 else A(0)
@@ -131,7 +131,7 @@ def backward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
             for d in range(1, left + 1):
                 sums[vec - 1] = A(sums[vec - 1] + A(d * part) * values[(vec - 1) * p + p - 1 + d])
 
-    def kernel(dy, dx, total, vectors, strips, channels, height, width, out_height, ys, xs):  # type: ignore[no-untyped-def]
+    def kernel(dy, dx, total, vectors, strips, channels, height, width, out_height, ys, xs):
         values = cuda.local.array(held, A)
         sums = cuda.local.array(vec, A)
         current = cuda.local.array(vec, A)

@@ -21,7 +21,7 @@ def _split() -> Any:
     """``split(i, sizes) -> (a, b, c)``: i = (a * sizes[1] + b) * sizes[2] + c."""
 
     @device
-    def split(i, sizes):  # type: ignore[no-untyped-def]
+    def split(i, sizes):
         rest = i32(u32(i) // u32(sizes[2]))
         first = i32(u32(rest) // u32(sizes[1]))
         return first, i32(rest - first * sizes[1]), i32(i - rest * sizes[2])
@@ -38,7 +38,7 @@ def gather(dtype: str, by_position: bool, last: bool) -> Callable[..., None]:
     acc, size = "float64" if dtype == "float64" else "float32", ITEMSIZE[dtype]
     A, read, write, split = ACCUMULATOR[acc], load(dtype, acc), store(dtype, acc), _split()
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, matrix, images, channels, extents, taps, flip, positions, padding, stride, dilation, x_batch, x_channel,
         x_strides, matrix_batch,
     ):  # fmt: skip
@@ -79,7 +79,7 @@ def scatter(dtype: str, held: str, by_position: bool, last: bool) -> Callable[..
     acc, size, held_size = "float64" if dtype == "float64" else "float32", ITEMSIZE[dtype], ITEMSIZE[held]
     A, read, write, read_held, split = ACCUMULATOR[acc], load(dtype, acc), store(dtype, acc), load(held, acc), _split()
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         matrix, x, images, channels, extents, taps, flip, positions, padding, stride, dilation, x_batch, x_channel,
         x_strides, matrix_batch, channels_last, alpha, beta,
     ):  # fmt: skip
@@ -127,7 +127,7 @@ def total(held: str, dtype: str) -> Callable[..., None]:
     acc, size, held_size = "float64" if dtype == "float64" else "float32", ITEMSIZE[dtype], ITEMSIZE[held]
     A, read, write, read_held = ACCUMULATOR[acc], load(dtype, acc), store(dtype, acc), load(held, acc)
 
-    def kernel(partial, result, count, parts, columns, row_stride, alpha, beta):  # type: ignore[no-untyped-def]
+    def kernel(partial, result, count, parts, columns, row_stride, alpha, beta):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i >= count:
             return

@@ -25,7 +25,7 @@ def _place(channels_last: bool) -> Callable[..., Any]:
     """``place(i, groups, strips, channels) -> (image, channel group, strip, column group)``, neighbours along memory."""
 
     @device
-    def place(i, groups, strips, channels):  # type: ignore[no-untyped-def]
+    def place(i, groups, strips, channels):
         inner = channels if channels_last else groups
         middle = groups if channels_last else strips
         outer = strips if channels_last else channels
@@ -48,7 +48,7 @@ def _read_taps(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., N
     (R, S), channels, size, read = config.taps, config.tile.channels, ITEMSIZE[dtype], load(dtype, acc)
 
     @device
-    def read_taps(taps, w, k, strides):  # type: ignore[no-untyped-def]
+    def read_taps(taps, w, k, strides):
         for r in range(R):
             for s in range(S):
                 for c in range(channels):
@@ -70,7 +70,7 @@ def forward(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None
     wide, held, every, block = span * channels, down * span * channels, R * S * channels, columns * channels
     partial = lags * block
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, count, multiplier, groups, strips, rows, K, image, output, top,
         x_planes, x_strides, w_start, w_strides, y_planes, y_strides, alpha, beta,
     ):  # fmt: skip
@@ -142,7 +142,7 @@ def inputs(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None]
     held, every, block = span * channels, R * S * channels, columns * channels
     partial = reach * block
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         y, w, x, count, multiplier, groups, strips, rows, C, image, output, top,
         x_planes, x_strides, w_start, w_strides, y_planes, y_strides, alpha, beta,
     ):  # fmt: skip

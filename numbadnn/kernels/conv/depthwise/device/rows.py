@@ -39,7 +39,7 @@ def _pieces(config: RowsConfig, pixels: int, group: int, line: int) -> tuple[int
     places = -(-every // threads)
 
     @device
-    def locate(sources, targets, first, last, limit, image, images, image_step, step, channel, channels):  # type: ignore[no-untyped-def]
+    def locate(sources, targets, first, last, limit, image, images, image_step, step, channel, channels):
         for i in range(places):
             e = i32(i32(cuda.threadIdx.x) + i * threads)
             n = i32(u32(e) // u32(each))
@@ -61,7 +61,7 @@ def _copy_row(places: int) -> Callable[..., None]:
     copy = copy_or_zero(16)
 
     @device
-    def copy_row(shared, at, source, sources, targets, there):  # type: ignore[no-untyped-def]
+    def copy_row(shared, at, source, sources, targets, there):
         for i in range(places):
             if targets[i] >= 0:
                 inside = there and sources[i] >= 0
@@ -80,7 +80,7 @@ def _multiply(dtype: str, config: RowsConfig) -> Callable[..., None]:
     to_values, read = widen(dtype, 2, "float32"), read_at("int32", 1)
 
     @device
-    def multiply(sums, shared, r, x_at, slopes, live):  # type: ignore[no-untyped-def]
+    def multiply(sums, shared, r, x_at, slopes, live):
         pair = cuda.local.array(1, INT32)
         values = cuda.local.array(2, f32)
         for j in range(span):
@@ -103,13 +103,13 @@ def _all_rows(dtype: str, config: RowsConfig) -> Callable[..., None]:
 
     def row(r: int, rest: Any) -> Any:
         @device
-        def rows(sums, shared, slot, x_at, slopes, live):  # type: ignore[no-untyped-def]
+        def rows(sums, shared, slot, x_at, slopes, live):
             multiply(sums, shared, r, i32(x_at + slot * (line * 4)), slopes, live)
             following = i32(slot + 1)
             rest(sums, shared, following if following < ring else i32(0), x_at, slopes, live)
 
         @device
-        def last(sums, shared, slot, x_at, slopes, live):  # type: ignore[no-untyped-def]
+        def last(sums, shared, slot, x_at, slopes, live):
             multiply(sums, shared, r, i32(x_at + slot * (line * 4)), slopes, live)
 
         return rows if rest else last
@@ -127,7 +127,7 @@ def _put(config: RowsConfig) -> Callable[..., None]:
     turns = -(-every // threads)
 
     @device
-    def put_row(sums, table, r, at, channel, channels):  # type: ignore[no-untyped-def]
+    def put_row(sums, table, r, at, channel, channels):
         thread = i32(cuda.threadIdx.x)
         cuda.syncthreads()
         for j in range(S * 2):
@@ -145,12 +145,12 @@ def _put(config: RowsConfig) -> Callable[..., None]:
 
     def row(r: int, rest: Any) -> Any:
         @device
-        def rows(sums, table, at, channel, channels):  # type: ignore[no-untyped-def]
+        def rows(sums, table, at, channel, channels):
             put_row(sums, table, r, at, channel, channels)
             rest(sums, table, at, channel, channels)
 
         @device
-        def last(sums, table, at, channel, channels):  # type: ignore[no-untyped-def]
+        def last(sums, table, at, channel, channels):
             put_row(sums, table, r, at, channel, channels)
 
         return rows if rest else last
@@ -174,7 +174,7 @@ def weights(dtype: str, config: RowsConfig) -> Callable[..., None]:
     others_there, rows_of, put = wait_async_but(ahead - 1), _all_rows(dtype, config), _put(config)
     read, to_values, E, held = read_at("int32", 1), widen(dtype, 2, "float32"), ELEMENT["float32"], 2 * COLUMNS
 
-    def kernel(x, y, partial, counts, image, output, tiles, rows, corner, x_strides, y_strides):  # type: ignore[no-untyped-def]
+    def kernel(x, y, partial, counts, image, output, tiles, rows, corner, x_strides, y_strides):
         shared = cuda.shared.array(0, WORD)
         table = cuda.shared.array(0, E)
         sums = cuda.local.array(count, f32)

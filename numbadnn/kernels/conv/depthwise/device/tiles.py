@@ -35,7 +35,7 @@ def fetch(
     read_piece, read_edge = load_vector(dtype, width, acc), load_vector(dtype, edge, acc)
 
     @device
-    def row_of_columns(values, to, plane, row, base, extent, live, strides):  # type: ignore[no-untyped-def]
+    def row_of_columns(values, to, plane, row, base, extent, live, strides):
         start = i32(base + first)
         at = i32(row * strides[0] + start)
         for i in range(before // edge + (columns - after) // edge):
@@ -67,7 +67,7 @@ def _fetch_channels(
     A, size, read_piece = ACCUMULATOR[acc], ITEMSIZE[dtype], load_vector(dtype, width, acc)
 
     @device
-    def row_of_pixels(values, to, plane, row, base, extent, live, strides):  # type: ignore[no-untyped-def]
+    def row_of_pixels(values, to, plane, row, base, extent, live, strides):
         for i in range(columns):
             column = i32(base + first + i)
             inside = live and column >= 0 and column < extent
@@ -87,7 +87,7 @@ def clear_outside(acc: str, tile: Tile, first: int, columns: int, width: int) ->
     edge = 1 if tile.channels_last else _pieces(first, columns, width)[2]  # what moved together lies on one side
 
     @device
-    def clear(values, to, base, extent, live):  # type: ignore[no-untyped-def]
+    def clear(values, to, base, extent, live):
         for i in range(columns // edge):
             column = i32(base + first + i * edge)
             inside = live and column >= 0 and column < extent
@@ -111,7 +111,7 @@ def put(dtype: str, acc: str, tile: Tile) -> Callable[..., None]:
     count, per_column = (columns * channels) // width, max(channels // width, 1)
 
     @device
-    def row(values, start, plane, row, base, extent, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def row(values, start, plane, row, base, extent, strides, alpha, beta):
         for i in range(count):
             first = i * width
             column = i32(base + i // per_column) if last else i32(base + first)

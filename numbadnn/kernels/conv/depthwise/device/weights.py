@@ -27,7 +27,7 @@ def _put_row(acc: str, config: DepthwiseConfig) -> Callable[..., None]:
     add_up = _reduce.over_parts(_reduce.add(acc), lanes, THREADS // lanes, per_row)
 
     @device
-    def put_row(sums, table, r, target, K, live):  # type: ignore[no-untyped-def]
+    def put_row(sums, table, r, target, K, live):
         thread = i32(cuda.threadIdx.x)
         cuda.syncthreads()  # the table of the row before has been read
         for j in range(per_row):
@@ -52,7 +52,7 @@ def weights(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None
     positions = lags * block
     put_row, item_size, table_size = _put_row(acc, config), 8 if acc == "float64" else 4, per_row * THREADS
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, y, partial, items, multiplier, groups, strips, rows, K, image, output, top,
         x_planes, x_strides, y_planes, y_strides,
     ):  # fmt: skip
@@ -136,7 +136,7 @@ def finish(dtype: str, acc: str, R: int, S: int) -> Callable[..., None]:
     read_partial, read, write = load(acc, acc), load(dtype, acc), store(dtype, acc)
     add_up = _reduce.over_parts(_reduce.add(acc), lanes, FINISHERS)
 
-    def kernel(partial, w, count, splits, K, w_start, w_strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def kernel(partial, w, count, splits, K, w_start, w_strides, alpha, beta):
         table = cuda.shared.array(THREADS, A)
         some = cuda.local.array(AHEAD, A)
         thread = i32(cuda.threadIdx.x)

@@ -22,14 +22,14 @@ SIZE = 2
 def _write_at() -> Callable[..., None]:
     if SIMULATED:
 
-        def twin(shared, address, word):  # type: ignore[no-untyped-def]
+        def twin(shared, address, word):
             shared[address // 4] = word
 
         return twin
 
     @intrinsic
-    def write(typingctx, shared, address, word):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def write(typingctx, shared, address, word):
+        def codegen(context, builder, signature, args):
             builder.store(args[2], builder.inttoptr(args[1], args[2].type.as_pointer(3)))
             return context.get_dummy_value()
 
@@ -46,7 +46,7 @@ def column_slot(across: int) -> Callable[..., Any]:
     """``slot(column, slots)``: where in its row a column lies; ``slots`` columns have one remainder by ``across``."""
 
     @device
-    def slot(column, slots):  # type: ignore[no-untyped-def]
+    def slot(column, slots):
         if across == 1:
             return i32(column)
         nearby = i32(u32(column) // u32(across))
@@ -70,7 +70,7 @@ def fill_image(
     copy, slot = copy_or_zero(SIZE * load), column_slot(across)
 
     @device
-    def begin(columns):  # type: ignore[no-untyped-def]
+    def begin(columns):
         pixel = i32(u32(cuda.threadIdx.x) // u32(shares))
         row = i32(u32(pixel) // u32(columns))
         down = i32(u32(apart) // u32(columns))
@@ -78,7 +78,7 @@ def fill_image(
         return share, row, i32(pixel - row * columns), down, i32(apart - down * columns)
 
     @device
-    def fill(shared, base, source, first, count, corner, halo, image, strides, place):  # type: ignore[no-untyped-def]
+    def fill(shared, base, source, first, count, corner, halo, image, strides, place):
         share, row, column, down, right = place
         there = first + share * load < count
         start = source + i64(first + share * load) * SIZE
@@ -106,7 +106,7 @@ def few_channels(channels: int, threads: int) -> tuple[Any, Any]:
     half = load_bits(SIZE)
 
     @device
-    def read(held, start, source, corner, halo, image, strides):  # type: ignore[no-untyped-def]
+    def read(held, start, source, corner, halo, image, strides):
         pixels = i32(halo[0] * halo[1])
         for i in range(PIXELS):
             pixel = i32(start + i * threads)
@@ -119,7 +119,7 @@ def few_channels(channels: int, threads: int) -> tuple[Any, Any]:
                 held[i * channels + c] = u32(half(address + i64(i32(c * strides[0])) * SIZE) & kept)
 
     @device
-    def words(held, i):  # type: ignore[no-untyped-def]
+    def words(held, i):
         low, high = held[i * channels], u32(0)
         if channels > 1:
             low = u32(low | (held[i * channels + min(1, channels - 1)] << u32(16)))
@@ -138,7 +138,7 @@ def gather_image(config: GroupedHalvesConfig) -> Callable[..., None]:
     slot, (read, words) = column_slot(across), few_channels(config.channels, config.threads)
 
     @device
-    def fill(shared, base, source, first, channels, corner, halo, image, strides, place):  # type: ignore[no-untyped-def]
+    def fill(shared, base, source, first, channels, corner, halo, image, strides, place):
         held = cuda.local.array(count, WORD)
         pixels = i32(halo[0] * halo[1])
         for start in range(i32(cuda.threadIdx.x), pixels, PIXELS * threads):
@@ -175,7 +175,7 @@ def _copy_rows(config: GroupedHalvesConfig) -> Callable[..., None]:
     count, copy = config.groups * terms * eights, copy_or_zero(SIZE * 8)
 
     @device
-    def fill(shared, base, offset, w, first, groups, counts, strides):  # type: ignore[no-untyped-def]
+    def fill(shared, base, offset, w, first, groups, counts, strides):
         for e in range(i32(cuda.threadIdx.x), count, threads):
             line = i32(u32(e) // u32(eights))
             eight = i32(e - line * eights)
@@ -200,7 +200,7 @@ def _copy_filters(config: GroupedHalvesConfig) -> Callable[..., None]:
     copy = copy_or_zero(SIZE * piece)
 
     @device
-    def fill(shared, base, offset, w, first, groups, counts, strides):  # type: ignore[no-untyped-def]
+    def fill(shared, base, offset, w, first, groups, counts, strides):
         for e in range(i32(cuda.threadIdx.x), count, threads):
             line = i32(u32(e) // u32(pieces))
             term = i32(e - line * pieces)
@@ -225,7 +225,7 @@ def _turn_filters(config: GroupedHalvesConfig) -> Callable[..., None]:
     count, half, twice = lines * words, load_bits(SIZE), 2 * WORDS
 
     @device
-    def place(e):  # type: ignore[no-untyped-def]
+    def place(e):
         if along:
             word = i32(u32(e) // u32(lines))
             return i32(e - word * lines), word
@@ -233,7 +233,7 @@ def _turn_filters(config: GroupedHalvesConfig) -> Callable[..., None]:
         return line, i32(e - line * words)
 
     @device
-    def fill(shared, base, offset, w, first, groups, counts, strides):  # type: ignore[no-untyped-def]
+    def fill(shared, base, offset, w, first, groups, counts, strides):
         held = cuda.local.array(twice, WORD)
         for start in range(i32(cuda.threadIdx.x), count, WORDS * threads):
             for i in range(WORDS):

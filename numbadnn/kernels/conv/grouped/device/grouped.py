@@ -28,7 +28,7 @@ def _offsets(config: GroupedHalvesConfig) -> Callable[..., None]:
     each, slot = config.room // piece, column_slot(config.across)
 
     @device
-    def locate(offsets, slots, lows, counts, step):  # type: ignore[no-untyped-def]
+    def locate(offsets, slots, lows, counts, step):
         lane = i32(cuda.threadIdx.x & 31)
         for i in range(steps):
             number = i32(i * 2 + (lane >> 4)) if piece == 8 else i32(i * 4 + (lane & 3))
@@ -50,7 +50,7 @@ def _take_filters(config: GroupedHalvesConfig) -> Callable[..., None]:
     read, load_b = read_at("int32", 2), load_matrices(rows)
 
     @device
-    def take(b, shared, halves, at):  # type: ignore[no-untyped-def]
+    def take(b, shared, halves, at):
         lane = i32(cuda.threadIdx.x & 31)
         if narrow:
             start = i32(at + (lane >> 2) * pitch + (lane & 3) * 8)
@@ -86,7 +86,7 @@ def _multiply(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
     whole = 0 if config.phases else config.pieces * config.piece // 16
 
     @device
-    def multiply(total, b, offsets, shared, halves, zeros, low, high):  # type: ignore[no-untyped-def]
+    def multiply(total, b, offsets, shared, halves, zeros, low, high):
         a = cuda.local.array(4, INT32)
         upper, lower = cuda.local.array(words, INT32), cuda.local.array(words, INT32)
         for i in range(sums):
@@ -135,7 +135,7 @@ def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
         put_results(config),
     )
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         source, w, result, count, blocks, tile, halo, image, output, groups, down, apart, origin, top, left, tall, broad, step,
         starts_down, starts_along, w_strides, source_step, source_strides, result_step, result_strides, alpha, beta,
     ):  # fmt: skip

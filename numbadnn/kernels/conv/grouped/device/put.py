@@ -26,7 +26,7 @@ def put_results(config: GroupedHalvesConfig) -> Callable[..., None]:
     read, single, half, look = read_at("int32", words), store_bits(4), store_bits(2), read_at("int32", 1)
 
     @device
-    def write(shared, results, places, target, first, count, positions):  # type: ignore[no-untyped-def]
+    def write(shared, results, places, target, first, count, positions):
         held, place = cuda.local.array(words, INT32), cuda.local.array(1, INT32)
         for e in range(i32(cuda.threadIdx.x), i32(positions * shares), threads):
             position = i32(u32(e) // u32(shares))
@@ -55,7 +55,7 @@ def keep_results(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]
     bunch, wide, results, pitch, packed = config.bunch, config.wide, config.results, config.result_pitch, pack(dtype)
 
     @device
-    def keep(total, shared, at, own, k, positions, alpha):  # type: ignore[no-untyped-def]
+    def keep(total, shared, at, own, k, positions, alpha):
         for half in range(2):
             if i32(own + 8 * half) < positions:
                 for group in range(bunch):
@@ -74,7 +74,7 @@ def add_old_results(dtype: str, config: GroupedHalvesConfig) -> Callable[..., No
     look = read_at("int32", 1)
 
     @device
-    def add(total, shared, places, target, own, k, first, count, alpha, beta):  # type: ignore[no-untyped-def]
+    def add(total, shared, places, target, own, k, first, count, alpha, beta):
         place = cuda.local.array(1, INT32)
         for half in range(2):
             look(place, i32(0), shared, i32(places + 4 * (own + 8 * half)))
@@ -100,14 +100,14 @@ def tables(config: GroupedHalvesConfig) -> tuple[Callable[..., None], Callable[.
     pitch, threads = config.pitch, config.threads
 
     @device
-    def sources(shared, at, room, tile, line, down):  # type: ignore[no-untyped-def]
+    def sources(shared, at, room, tile, line, down):
         for e in range(i32(cuda.threadIdx.x), room, threads):
             i = i32(u32(e) // u32(tile[1]))
             place = i32((i * down * line + e - i * tile[1]) * pitch) if i < tile[0] else i32(0)
             write_at(shared, i32(at + 4 * e), u32(place))
 
     @device
-    def targets(shared, at, room, tile, corner, output, apart, phase, strides):  # type: ignore[no-untyped-def]
+    def targets(shared, at, room, tile, corner, output, apart, phase, strides):
         for e in range(i32(cuda.threadIdx.x), room, threads):
             i = i32(u32(e) // u32(tile[1]))
             p = i32((corner[0] + i) * apart[0] + phase[0])

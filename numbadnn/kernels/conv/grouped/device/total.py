@@ -21,7 +21,7 @@ def total(dtype: str, lanes: int, linear: bool) -> Callable[..., None]:
     element, under_way, threads = ELEMENT["float32"], 4 * AHEAD, 32 * lanes
 
     @device
-    def place(number, depth, taps, strides):  # type: ignore[no-untyped-def]
+    def place(number, depth, taps, strides):
         if linear:
             return i64(number)
         rest = i32(u32(number) // u32(depth))
@@ -31,7 +31,7 @@ def total(dtype: str, lanes: int, linear: bool) -> Callable[..., None]:
         r = i32(u32(tap) // u32(taps[1]))
         return k * strides[0] + c * strides[1] + r * strides[2] + (tap - r * taps[1]) * strides[3]
 
-    def kernel(partial, w, splits, split_stride, count, depth, taps, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def kernel(partial, w, splits, split_stride, count, depth, taps, strides, alpha, beta):
         shared = cuda.shared.array(0, element)
         lane, warp = i32(cuda.threadIdx.x & 31), i32(cuda.threadIdx.x >> 5)
         values, some = cuda.local.array(4, f32), cuda.local.array(under_way, f32)

@@ -37,7 +37,7 @@ def _units(config: GroupedWeightsConfig) -> Callable[..., Any]:
     few, halves, pitch, slot = config.few, config.halves, config.pitch, column_slot(config.across)
 
     @device
-    def place(unit, line, slots, taps, dilation):  # type: ignore[no-untyped-def]
+    def place(unit, line, slots, taps, dilation):
         if few:
             per_row = i32(u32(taps[1] + 3) // u32(4))
             r = i32(u32(unit) // u32(per_row))
@@ -62,7 +62,7 @@ def _multiply(dtype: str, config: GroupedWeightsConfig) -> Callable[..., None]:
     look, load_a, multiply_add = read_at("int32", 2), load_matrices(True), product(dtype, 16)
 
     @device
-    def multiply(sums, offsets, shared, halves, table, x_at, y_at, base, way, end, limits):  # type: ignore[no-untyped-def]
+    def multiply(sums, offsets, shared, halves, table, x_at, y_at, base, way, end, limits):
         a, b = cuda.local.array(a_words, INT32), cuda.local.array(4, INT32)
         where = cuda.local.array(2, INT32)
         lane = i32(cuda.threadIdx.x & 31)
@@ -97,7 +97,7 @@ def _put(dtype: str, config: GroupedWeightsConfig) -> Callable[..., None]:
     write_final, old = store(dtype, "float32"), load(dtype, "float32")
 
     @device
-    def put(i, pair, target, first, half, s, tap_at, filters, columns, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def put(i, pair, target, first, half, s, tap_at, filters, columns, strides, alpha, beta):
         lane = i32(cuda.threadIdx.x & 31)
         row = i32((i >> 2) * 16 + (i & 1) * 8 + (lane >> 2))
         column = i32(half * 16 + ((i >> 1) & 1) * 8 + (lane & 3) * 2)
@@ -128,7 +128,7 @@ def _put(dtype: str, config: GroupedWeightsConfig) -> Callable[..., None]:
 
 
 @device
-def following(n, i, j, blocks):  # type: ignore[no-untyped-def]
+def following(n, i, j, blocks):
     """The tile after that of images n, row i and column j."""
     j = i32(j + 1)
     i = i32(i + 1) if j == blocks[1] else i
@@ -150,7 +150,7 @@ def weights(dtype: str, config: GroupedWeightsConfig) -> Callable[..., None]:
     look = read_at("int32", 1)
     table, find, multiply, put = table_of(config), _units(config), _multiply(dtype, config), _put(dtype, config)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, y, partial, batch, images, blocks, tile, halo, image, output, tiles, splits, widths, room, bytes_of, stride, origin,
         dilation, taps, units, x_step, x_strides, y_step, y_strides, split_stride, strides, start, alpha, beta,
     ):  # fmt: skip

@@ -19,7 +19,7 @@ def gather_few(config: GroupedWeightsConfig) -> Callable[..., None]:
     read, words = few_channels(config.channels, config.threads)
 
     @device
-    def fill(shared, to, apart, source, corner, halo, image, strides):  # type: ignore[no-untyped-def]
+    def fill(shared, to, apart, source, corner, halo, image, strides):
         held = cuda.local.array(count, WORD)
         pixels = i32(halo[0] * halo[1])
         for start in range(i32(cuda.threadIdx.x), pixels, PIXELS * threads):
@@ -48,7 +48,7 @@ def table_of(config: GroupedWeightsConfig) -> Callable[..., None]:
     threads, pitch, few, twice = config.threads, config.pitch, config.few, config.copies == 2
 
     @device
-    def fill(shared, at, room, images, tile, line, apart, stride, image_bytes):  # type: ignore[no-untyped-def]
+    def fill(shared, at, room, images, tile, line, apart, stride, image_bytes):
         for e in range(i32(cuda.threadIdx.x), room, threads):
             i = i32(u32(e) // u32(tile[1]))
             j = i32(e - i * tile[1])

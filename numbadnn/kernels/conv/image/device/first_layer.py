@@ -38,7 +38,7 @@ def _filters(config: FirstLayerConfig) -> tuple[Callable[..., None], Callable[..
     half, write, load_b = load_bits(SIZE), write_at("int32", 2), load_matrices(False)
 
     @device
-    def place(shared, base, w, strides):  # type: ignore[no-untyped-def]
+    def place(shared, base, w, strides):
         words = cuda.local.array(2, WORD)
         for e in range(i32(cuda.threadIdx.x), count, threads):
             result = i32(u32(e) // u32(pixels))
@@ -58,7 +58,7 @@ def _filters(config: FirstLayerConfig) -> tuple[Callable[..., None], Callable[..
             write(words, i32(0), shared, i32(base + result * pitch + pixel * 8))
 
     @device
-    def take(b, halves, at):  # type: ignore[no-untyped-def]
+    def take(b, halves, at):
         lane = i32(cuda.threadIdx.x & 31)
         mine = i32(at + (((lane >> 1) & 3) * 8 + (lane & 1)) * pitch + (lane >> 3) * 16)
         for n in range(EIGHTS):
@@ -78,11 +78,11 @@ def _fill(config: FirstLayerConfig) -> Callable[..., None]:
     held_count = TOGETHER * C
 
     @device
-    def term(held, at):  # type: ignore[no-untyped-def]
+    def term(held, at):
         return i64((u64(held[at // 4]) >> u64(16 * (at % 4))) & u64(0xFFFF))
 
     @device
-    def fill(shared, base, image, corner, size, line):  # type: ignore[no-untyped-def]
+    def fill(shared, base, image, corner, size, line):
         held = cuda.local.array(held_count, wide)
         words = cuda.local.array(8, WORD)
         for turn in range(turns):
@@ -119,14 +119,14 @@ def _fill(config: FirstLayerConfig) -> Callable[..., None]:
                         even(shared, words, i32(to + last))
 
     @device
-    def odd(shared, words, to):  # type: ignore[no-untyped-def]
+    def odd(shared, words, to):
         some = cuda.local.array(4, WORD)
         for i in range(2):
             some[0], some[1], some[2], some[3] = u32(0), u32(0), words[4 * i + 2], words[4 * i + 3]
             write(some, i32(0), shared, i32(to + 16 * i))
 
     @device
-    def even(shared, words, to):  # type: ignore[no-untyped-def]
+    def even(shared, words, to):
         some = cuda.local.array(4, WORD)
         for i in range(2):
             some[0], some[1], some[2], some[3] = words[4 * i], words[4 * i + 1], u32(0), u32(0)
@@ -153,7 +153,7 @@ def _multiply(dtype: str, config: FirstLayerConfig) -> Callable[..., None]:
         alone = 2 * step + 1 == R * chunks
 
         @device
-        def multiply(total, b, halves, places):  # type: ignore[no-untyped-def]
+        def multiply(total, b, halves, places):
             a = cuda.local.array(4, INT32)
             at, zeros, upper = places
             place = i32(at + lower)
@@ -179,7 +179,7 @@ def convolve(dtype: str, config: FirstLayerConfig) -> Callable[..., None]:
     (place, take), fill, multiply = _filters(config), _fill(config), _multiply(dtype, config)
     filter_pitch, packed, old = config.filter_pitch, pack(dtype), load(dtype, "float32")
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, count, tiles, image, output, top, left, w_start, w_strides, x_step, x_line, y_step, y_strides, alpha, beta,
     ):  # fmt: skip
         shared = cuda.shared.array(0, WORD)

@@ -36,7 +36,7 @@ def _fill(config: ToImageConfig) -> Callable[..., None]:
     copy = copy_or_zero(SIZE)
 
     @device
-    def fill(shared, words, at, table, source, filters, first, K, step, w_strides):  # type: ignore[no-untyped-def]
+    def fill(shared, words, at, table, source, filters, first, K, step, w_strides):
         thread = i32(cuda.threadIdx.x)
         position = i32(u32(thread) // u32(lanes))
         lane = i32(thread - position * lanes)
@@ -81,7 +81,7 @@ def _multiply(config: ToImageConfig) -> Callable[..., None]:
 
 def _both(row: Callable[..., None], rest: Callable[..., None]) -> Callable[..., None]:
     @device
-    def both(sums, shared, at, weights):  # type: ignore[no-untyped-def]
+    def both(sums, shared, at, weights):
         row(sums, shared, at, weights)
         rest(sums, shared, at, weights)
 
@@ -97,7 +97,7 @@ def _row(config: ToImageConfig, i: int) -> Callable[..., None]:
     read = read_at("float32", 4)
 
     @device
-    def row(sums, shared, at, weights):  # type: ignore[no-untyped-def]
+    def row(sums, shared, at, weights):
         values = cuda.local.array(held, f32)
         taps = cuda.local.array(4, f32)
         for piece in range(pieces):
@@ -126,7 +126,7 @@ def convolve(config: ToImageConfig) -> Callable[..., None]:
     fill, multiply, put = _fill(config), _multiply(config), _put(config)
     others_there, E = wait_async_but(1), ELEMENT["float32"]
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         source, filters, out, counts, image, limits, tiles, source_step, source_strides, start, w_strides, out_step, out_strides,
         alpha, beta,
     ):  # fmt: skip
@@ -195,7 +195,7 @@ def _put(config: ToImageConfig) -> Callable[..., None]:
     write_vector = store_vector("float32", vector, "float32")
 
     @device
-    def put(sums, u, image, h, w, limits, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def put(sums, u, image, h, w, limits, strides, alpha, beta):
         values = cuda.local.array(vector, f32)
         for first in range(wide // vector):
             for c in range(C):

@@ -32,7 +32,7 @@ def _take_filters(config: ToImageHalvesConfig) -> Callable[..., None]:
 
     def of(r: int) -> Callable[..., None]:
         @device
-        def take(b, w, strides, lane):  # type: ignore[no-untyped-def]
+        def take(b, w, strides, lane):
             later, c = i32(lane >> 4), i32((lane >> 2) & 3)
             start = i32(r * strides[2] + c * strides[1] + 2 * (lane & 3) * strides[0])
             for j in range(columns):
@@ -56,7 +56,7 @@ def _fill(config: ToImageHalvesConfig) -> Callable[..., None]:
     count, copy = rows * columns * pieces, copy_or_zero(16)
 
     @device
-    def fill(shared, base, image, corner, size, strides):  # type: ignore[no-untyped-def]
+    def fill(shared, base, image, corner, size, strides):
         for e in range(i32(cuda.threadIdx.x), count, threads):
             position = i32(u32(e) // u32(pieces))
             piece = i32(e - position * pieces)
@@ -80,7 +80,7 @@ def _multiply(dtype: str, config: ToImageHalvesConfig) -> Callable[..., None]:
         """The same of the i-th row of the source."""
 
         @device
-        def row(total, b, halves, at):  # type: ignore[no-untyped-def]
+        def row(total, b, halves, at):
             a = cuda.local.array(4, INT32)
             for j in range(columns):
                 load_a(a, i32(0), halves, i32(at + i * line + j * pitch))
@@ -103,7 +103,7 @@ def _add_kinds(config: ToImageHalvesConfig) -> Callable[..., None]:
     first, second = config.firsts > 0, config.seconds < config.reach[1]
 
     @device
-    def add(total):  # type: ignore[no-untyped-def]
+    def add(total):
         later = (cuda.threadIdx.x & 3) >= 2
         for tile in range(tiles):
             for e in range(4):
@@ -122,7 +122,7 @@ def _keep(config: ToImageHalvesConfig) -> Callable[..., None]:
     lanes, write = 2 * config.stride[1], write_at("float32", 2)
 
     @device
-    def keep(total, shared, at):  # type: ignore[no-untyped-def]
+    def keep(total, shared, at):
         g, t = i32((cuda.threadIdx.x & 31) >> 2), i32(cuda.threadIdx.x & 3)
         if t < lanes:
             for line in range(lines):
@@ -140,7 +140,7 @@ def _put(dtype: str, config: ToImageHalvesConfig) -> Callable[..., None]:
     read, old, write = read_at("float32", 4), load(dtype, "float32"), store(dtype, "float32")
 
     @device
-    def put(shared, at, out, where, size, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def put(shared, at, out, where, size, strides, alpha, beta):
         sums, more = cuda.local.array(4, f32), cuda.local.array(4, f32)
         thread = i32(u32(cuda.threadIdx.x) % u32(threads)) if ways > 1 else i32(cuda.threadIdx.x)
         for e in range(thread, pixels, threads):
@@ -174,7 +174,7 @@ def convolve(dtype: str, config: ToImageHalvesConfig) -> Callable[..., None]:
         _put(dtype, config),
     )
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         source, w, out, count, tiles, image, size, source_step, source_strides, start, w_strides, out_step, out_strides, alpha,
         beta,
     ):  # fmt: skip

@@ -13,14 +13,14 @@ from numbadnn.kernels.lang.cuda import device, i32, u32
 
 
 @device
-def divided(a, b):  # type: ignore[no-untyped-def]
+def divided(a, b):
     """(quotient, remainder) of numbers that are not negative."""
     quotient = i32(u32(a) // u32(b))
     return quotient, i32(a - quotient * b)
 
 
 @device
-def share(steps, split, splits):  # type: ignore[no-untyped-def]
+def share(steps, split, splits):
     """(first, last + 1) of a split's steps."""
     each, more = divided(steps, splits)
     begin = i32(each * split + min(split, more))
@@ -28,7 +28,7 @@ def share(steps, split, splits):  # type: ignore[no-untyped-def]
 
 
 @device
-def taps_of(phase, taps, base, slope, spread, hop):  # type: ignore[no-untyped-def]
+def taps_of(phase, taps, base, slope, spread, hop):
     """(the first tap that meets a phase, how many do)."""
     first = i32(0)
     while first < hop and i32(u32(phase + base + first * slope) % u32(spread)) != 0:
@@ -44,7 +44,7 @@ def located(axes: int) -> Callable[..., Any]:
     deep = axes == 3
 
     @device
-    def find(number, sizes):  # type: ignore[no-untyped-def]
+    def find(number, sizes):
         rest, right = divided(number, sizes[-1])
         rest, down = divided(rest, sizes[-2])
         back = i32(0)
@@ -60,7 +60,7 @@ def taps_met(axes: int) -> Callable[..., Any]:
     deep = axes == 3
 
     @device
-    def find(back, down, right, taps, base, slope, spread, hop):  # type: ignore[no-untyped-def]
+    def find(back, down, right, taps, base, slope, spread, hop):
         first_t = i32(0)
         count_t = i32(1)
         if deep:

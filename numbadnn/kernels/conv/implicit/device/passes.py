@@ -17,7 +17,7 @@ def arrange(dtype: str, axes: int) -> Callable[..., None]:
     size, deep = ITEMSIZE[dtype], axes == 3
     copy = copy_bytes(size)
 
-    def kernel(w, packed, count, channels, taps, strides, steps):  # type: ignore[no-untyped-def]
+    def kernel(w, packed, count, channels, taps, strides, steps):
         i = i32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
         if i >= count:
             return
@@ -46,7 +46,7 @@ def total(dtype: str, axes: int, vector: int) -> Callable[..., None]:
     read, write = load_vector("float32", vector, "float32"), store_vector(dtype, vector, "float32")
     read_one, write_one, read_old = load("float32", "float32"), store(dtype, "float32"), load(dtype, "float32")
 
-    def kernel(partial, out, count, splits, split_stride, depth, sizes, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def kernel(partial, out, count, splits, split_stride, depth, sizes, strides, alpha, beta):
         i = i32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
         if i >= count:
             return

@@ -45,7 +45,7 @@ def _place(axes: int, phases: bool, shares: bool) -> Callable[..., Any]:
     digits = located(axes)
 
     @device
-    def place(tile, tiles, spread):  # type: ignore[no-untyped-def]
+    def place(tile, tiles, spread):
         rest, column = divided(tile, tiles[1])
         rest, row = divided(rest, tiles[0])
         back = i32(0)
@@ -63,7 +63,7 @@ def _place(axes: int, phases: bool, shares: bool) -> Callable[..., Any]:
 
 
 @device
-def _same(out):  # type: ignore[no-untyped-def]
+def _same(out):
     return out
 
 
@@ -99,7 +99,7 @@ def pixels(dtype: str, axes: int, config: Any) -> Callable[..., None]:
     wait_boxes, prefetch = hopper.wait_boxes(0), hopper.prefetch_map
 
     @device
-    def feed_filters(target, map_w, term, column, group, tap, depth, width, full):  # type: ignore[no-untyped-def]
+    def feed_filters(target, map_w, term, column, group, tap, depth, width, full):
         if by_rows:
             copy_box(target, map_w, term, i32(group * width + column), tap, full)
         else:
@@ -107,7 +107,7 @@ def pixels(dtype: str, axes: int, config: Any) -> Callable[..., None]:
                 at = u32(target + u32(i * 64 * ROW))
                 copy_box(at, map_w, i32(column + i * 64), i32(group * depth + term), tap, full)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         map_x, map_w, out_at, tail_at, tiles, count, splits, images, depth, width, positions, move, lower, taps, base, slope,
         spread, hop, tap_start, tap_step, strides, split_stride, extents, alpha, beta,
     ):  # fmt: skip

@@ -31,14 +31,14 @@ def by_threads(n: int, store: int, out: str) -> Callable[..., None]:
     put_quarter = (_put_wide if store == 8 else _put_narrow)(config, out)
 
     @device
-    def put_part(sums, start, upper, lower, up, low, column, columns, step, alpha, beta):  # type: ignore[no-untyped-def]
+    def put_part(sums, start, upper, lower, up, low, column, columns, step, alpha, beta):
         for q in range(part):
             at = start + q
             put_quarter(sums, 16 * at, upper + 32 * at * step, up, column + 32 * at, columns, step, alpha, beta)
             put_quarter(sums, 16 * at + 2, lower + 32 * at * step, low, column + 32 * at, columns, step, alpha, beta)
 
     @device
-    def put(sums, upper, lower, up, low, column, columns, step, alpha, beta):  # type: ignore[no-untyped-def]
+    def put(sums, upper, lower, up, low, column, columns, step, alpha, beta):
         put_part(sums, 0, upper, lower, up, low, column, columns, step, alpha, beta)
         if wide:
             put_part(sums, 4, upper, lower, up, low, column, columns, step, alpha, beta)
@@ -55,7 +55,7 @@ def _to_shared(out: str, columns: int = 64) -> Callable[..., None]:
     pack, store_tiles = hopper.pack(out), hopper.store_tiles
 
     @device
-    def put_chunk(sums, start, buffer, thread, alpha):  # type: ignore[no-untyped-def]
+    def put_chunk(sums, start, buffer, thread, alpha):
         lane = i32(thread & 31)
         row = i32(((thread >> 5) & 3) * 16 + (lane & 15))
         for i in range(columns // 16):
@@ -83,7 +83,7 @@ def by_lines(n: int, out: str) -> Callable[..., None]:
     load_words, store_words = hopper.load_words, hopper.store_words
 
     @device
-    def put(sums, buffers, turn, rows, column, columns, alpha):  # type: ignore[no-untyped-def]
+    def put(sums, buffers, turn, rows, column, columns, alpha):
         thread = i32(cuda.threadIdx.x)
         barrier = i32((thread >> 7) + 1)
         row = i32((thread & 127) >> 3)
@@ -112,7 +112,7 @@ def by_copies(n: int, out: str) -> Callable[..., None]:
     fence, commit, wait_one, meet = hopper.fence_shared, hopper.commit_boxes, hopper.wait_boxes(1), hopper.meet
 
     @device
-    def put(sums, out_map, tail_map, buffers, turn, pixel, column, columns, group, alpha):  # type: ignore[no-untyped-def]
+    def put(sums, out_map, tail_map, buffers, turn, pixel, column, columns, group, alpha):
         thread = i32(cuda.threadIdx.x)
         barrier = i32((thread >> 7) + 1)
         for q in range(chunks):
@@ -150,7 +150,7 @@ def by_whole_copies(n: int, out: str) -> Callable[..., None]:
     fence, commit, wait_all, meet = hopper.fence_shared, hopper.commit_boxes, hopper.wait_boxes(0), hopper.meet
 
     @device
-    def put(sums, out_map, tail_map, buffers, turn, pixel, column, columns, group, alpha):  # type: ignore[no-untyped-def]
+    def put(sums, out_map, tail_map, buffers, turn, pixel, column, columns, group, alpha):
         thread = i32(cuda.threadIdx.x)
         barrier = i32((thread >> 7) + 1)
         if (thread & 127) == 0:
@@ -183,7 +183,7 @@ def by_turned_copies(n: int, out: str) -> Callable[..., None]:
     fence, commit, wait_one, meet = hopper.fence_shared, hopper.commit_boxes, hopper.wait_boxes(1), hopper.meet
 
     @device
-    def put_chunk(sums, start, buffer, thread, alpha):  # type: ignore[no-untyped-def]
+    def put_chunk(sums, start, buffer, thread, alpha):
         lane = i32(thread & 31)
         row = i32((lane >> 4) * 8 + (lane & 7))
         piece = i32((((thread >> 5) & 3) * 2 + ((lane >> 3) & 1)) ^ (lane & 7))
@@ -198,7 +198,7 @@ def by_turned_copies(n: int, out: str) -> Callable[..., None]:
             )
 
     @device
-    def put(sums, out_map, buffers, turn, live, row, column, columns, first, plane, alpha):  # type: ignore[no-untyped-def]
+    def put(sums, out_map, buffers, turn, live, row, column, columns, first, plane, alpha):
         thread = i32(cuda.threadIdx.x)
         barrier = i32((thread >> 7) + 1)
         for q in range(n // 64):
@@ -224,14 +224,14 @@ def write_of(config: Any, axes: int, out: str) -> Callable[..., None]:
 
         @device
         def write_by_copies(sums, out_map, tail_map, buffers, turn, pixel, column, group, split, back, down, right, positions,
-                            strides, split_stride, spread, extents, images, width, alpha, beta):  # type: ignore[no-untyped-def]  # fmt: skip
+                            strides, split_stride, spread, extents, images, width, alpha, beta):  # fmt: skip
             put_copies(sums, out_map, tail_map, buffers, turn, pixel, column, width, group, alpha)
 
         return write_by_copies
     size, deep, position = ITEMSIZE[out], axes == 3, located(axes)
 
     @device
-    def target_of(first, pixel, back, down, right, positions, strides, spread, extents, images):  # type: ignore[no-untyped-def]
+    def target_of(first, pixel, back, down, right, positions, strides, spread, extents, images):
         """(address of a pixel's first channel, whether there is such a pixel)."""
         image, z, y, x = position(pixel, positions)
         x = i32(x * spread[-1] + right)
@@ -249,7 +249,7 @@ def write_of(config: Any, axes: int, out: str) -> Callable[..., None]:
 
         @device
         def write_by_lines(sums, out_at, tail_at, buffers, turn, pixel, column, group, split, back, down, right, positions,
-                           strides, split_stride, spread, extents, images, width, alpha, beta):  # type: ignore[no-untyped-def]  # fmt: skip
+                           strides, split_stride, spread, extents, images, width, alpha, beta):  # fmt: skip
             rows = cuda.local.array(4, address)
             mine = i32(pixel + ((i32(cuda.threadIdx.x) & 127) >> 3))
             first = out_at + group * width * strides[1] * size
@@ -265,7 +265,7 @@ def write_of(config: Any, axes: int, out: str) -> Callable[..., None]:
 
     @device
     def write_by_threads(sums, out_at, tail_at, buffers, turn, pixel, column, group, split, back, down, right, positions, strides,
-                         split_stride, spread, extents, images, width, alpha, beta):  # type: ignore[no-untyped-def]  # fmt: skip
+                         split_stride, spread, extents, images, width, alpha, beta):  # fmt: skip
         thread = i32(cuda.threadIdx.x)
         mine = i32(pixel + ((thread >> 5) & 3) * 16 + ((thread & 31) >> 2))
         across = i32(column + (thread & 3) * 2)

@@ -41,7 +41,7 @@ def shared_bytes(config: Any) -> int:
 
 
 @device
-def _same(out):  # type: ignore[no-untyped-def]
+def _same(out):
     return out
 
 
@@ -74,7 +74,7 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
     )  # fmt: skip
 
     @device
-    def place(tile, tiles):  # type: ignore[no-untyped-def]
+    def place(tile, tiles):
         """(split, group, row, column)."""
         rest, column = divided(tile, tiles[1])
         rest, row = divided(rest, tiles[0])
@@ -82,7 +82,7 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
         return split, group, row, column
 
     @device
-    def find_chunks(places, first, group, chunks, depth, taps, dilation):  # type: ignore[no-untyped-def]
+    def find_chunks(places, first, group, chunks, depth, taps, dilation):
         """Channel and reach of each chunk of a row of tiles; past the last it is read again, and its sums are not written."""
         last = chunks * taps[-2] * taps[-1] - 1
         if deep:
@@ -98,7 +98,7 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
             places[each * i + 2] = i32(r * dilation[-2])
 
     @device
-    def feed_image(target, x_map, places, x, y, z, image, full):  # type: ignore[no-untyped-def]
+    def feed_image(target, x_map, places, x, y, z, image, full):
         for i in range(chunks_each):
             at = u32(target + u32(i * box_bytes))
             channel, right, down = places[each * i], places[each * i + 1], places[each * i + 2]
@@ -108,7 +108,7 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
                 copy_pixels(at, x_map, channel, x, y, image, full, right, down)
 
     @device
-    def feed_filters(target, y_map, first, pixel, q, p, o, image, full):  # type: ignore[no-untyped-def]
+    def feed_filters(target, y_map, first, pixel, q, p, o, image, full):
         none = i32(0)
         for i in range(n // 64):
             at = u32(target + u32(i * box_bytes))
@@ -120,13 +120,13 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
                 copy_pixels(at, y_map, i32(first + i * 64), q, p, image, full, none, none)
 
     @device
-    def put_direct(sums, out_map, buffers, turn, row, rows, chunks, column, width, group, tap_start, tap_step, alpha):  # type: ignore[no-untyped-def]
+    def put_direct(sums, out_map, buffers, turn, row, rows, chunks, column, width, group, tap_start, tap_step, alpha):
         tap, chunk = divided(i32(u32(row) >> u32(6)), chunks)
         tap = i32(tap_start + tap * tap_step)
         first = i32(group * width)
         put_turned(sums, out_map, buffers, turn, row < rows, i32(chunk * 64), column, width, first, tap, alpha)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         map_x, map_y, out, tiles, count, splits, steps, chunks, rows, depth, width, positions, move, lower, taps, dilation,
         split_stride, tap_start, tap_step, alpha,
     ):  # fmt: skip
@@ -257,7 +257,7 @@ def total(dtype: str, axes: int, high: int, lanes: int, vector: bool) -> Callabl
     pitch, element, threads, pieces, under_way = high + 2, ELEMENT["float32"], high * wide // 4, wide // 4, 4 * AHEAD
 
     @device
-    def put(values, target, c, depth, step, beta):  # type: ignore[no-untyped-def]
+    def put(values, target, c, depth, step, beta):
         """Eight channels of a filter."""
         for e in range(8):
             if beta != f32(0) and c + e < depth:
@@ -269,7 +269,7 @@ def total(dtype: str, axes: int, high: int, lanes: int, vector: bool) -> Callabl
                 if c + e < depth:
                     write(target + e * step, values[e])
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         partial, w, splits, split_stride, rows, chunks, depth, width, taps, tap_start, tap_step, strides, beta,
     ):  # fmt: skip
         shared = cuda.shared.array(0, element)

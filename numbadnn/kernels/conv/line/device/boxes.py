@@ -70,7 +70,7 @@ def _multiply(config: BoxesConfig) -> Callable[..., None]:
         of_filters, of_box = ((s * TAP + 2 * c * OCTET) >> 4) + w_half * half, c * octet_pair + x_half * half_box
 
         @device
-        def multiply_chunk(sums, a, b, rows):  # type: ignore[no-untyped-def]
+        def multiply_chunk(sums, a, b, rows):
             product(sums, u64(a + u64(of_filters)), u64(b + rows * u64(s) + u64(of_box)))
 
         return multiply_chunk
@@ -84,7 +84,7 @@ def _multiply(config: BoxesConfig) -> Callable[..., None]:
         multiply_upper, multiply_mixed = in_turn(upper), in_turn(mixed)
 
         @device
-        def multiply_batch(sums, a, b, rows):  # type: ignore[no-untyped-def]
+        def multiply_batch(sums, a, b, rows):
             begin()
             multiply_upper(sums, a, b, rows)
             end()
@@ -101,7 +101,7 @@ def _multiply(config: BoxesConfig) -> Callable[..., None]:
     batches = in_turn([batch_of(u, p, i == 0) for i, (u, p) in enumerate(zip(uppers, parts, strict=True))])
 
     @device
-    def multiply(sums, a, b, rows):  # type: ignore[no-untyped-def]
+    def multiply(sums, a, b, rows):
         batches(sums, a, b, rows)
         wait()
 
@@ -113,7 +113,7 @@ def _put(config: BoxesConfig) -> Callable[..., None]:
     keep, groups, count, row = hopper.keep_pair, config.span // 8, config.span // 2, config.span * SIZE
 
     @device
-    def put(sums, inverse, to):  # type: ignore[no-untyped-def]
+    def put(sums, inverse, to):
         for j in range(groups):
             for i in range(4):
                 value = f32(sums[4 * j + i] + sums[2 * count + 4 * j + i] * f32(1 / APART))
@@ -140,14 +140,14 @@ def forward(config: BoxesConfig) -> Callable[..., None]:
     of_filters, of_box, bytes_of_filter = _descriptor(OCTET), _descriptor(BOX * 16), CHANNELS * config.taps * SIZE
 
     @device
-    def ask(base, map_x, slot, tile, tiles, by_tiles, channel):  # type: ignore[no-untyped-def]
+    def ask(base, map_x, slot, tile, tiles, by_tiles, channel):
         n = quotient(tile, by_tiles)
         barrier = u32(base + u32(slot * 8))
         expect(barrier, u32(BOX_BYTES))
         time = i32((tile - n * tiles) * span - halo)
         copy_box(u32(base + u32(first_box) + u32(slot * BOX_BYTES)), x_map_of(map_x), time, channel, n, barrier)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         map_x, map_y, x, w, y, tiles, each, rest, slots, packed, K, C, Q, past, dilation, spread, x_strides,
         w_start, w_strides, y_strides, by_tiles,
     ):  # fmt: skip

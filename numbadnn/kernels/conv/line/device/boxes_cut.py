@@ -28,7 +28,7 @@ def _largest(count: int) -> Callable[..., tuple[int, int]]:
     """``largest(held) -> (top, low)``: the extremes of a warp's words, ``count`` of each lane."""
 
     @device
-    def largest(held):  # type: ignore[no-untyped-def]
+    def largest(held):
         top, low = u32(NOTHING[0]), u32(NOTHING[1])
         for i in range(count):
             top, low = widest(held[i], top, low)
@@ -43,7 +43,7 @@ def _put_row(at: int) -> Callable[..., None]:
     keep = hopper.keep_words
 
     @device
-    def put(held, to, half, scale):  # type: ignore[no-untyped-def]
+    def put(held, to, half, scale):
         row = cuda.local.array(8, WORD)
         for p in range(4):
             halve_pair(row, i32(p), i32(4), held[at + 2 * p], held[at + 2 * p + 1], scale)
@@ -64,7 +64,7 @@ def boxes() -> Callable[..., tuple[float, int]]:
     put_0, put_1, put_2, put_3 = put
 
     @device
-    def cut(base, place, group, warp, lane, spread):  # type: ignore[no-untyped-def]
+    def cut(base, place, group, warp, lane, spread):
         held = cuda.local.array(32, WORD)
         own = u32(place + u32(warp * (16 * BOX * SIZE) + lane * SIZE))
         for i in range(4):
@@ -108,7 +108,7 @@ def filters(config: BoxesConfig) -> Callable[..., tuple[float, int]]:
         p0, p1, p2, p3 = places
 
         @device
-        def look(held, at, there, unused):  # type: ignore[no-untyped-def]
+        def look(held, at, there, unused):
             four = load_words(u32(at + u32(16 * i)))
             held[p0] = four[0] if there else u32(0)
             held[p1] = four[1] if there else u32(0)
@@ -119,7 +119,7 @@ def filters(config: BoxesConfig) -> Callable[..., tuple[float, int]]:
 
     def ask_of(s: int) -> Callable[..., None]:
         @device
-        def ask(held, row, left, steps):  # type: ignore[no-untyped-def]
+        def ask(held, row, left, steps):
             for e in range(8):
                 value = bits(row + (min(i32(e), left) * steps[1] + s * steps[2]) * SIZE)
                 held[8 * s + e] = value if i32(e) <= left else u32(0)
@@ -130,7 +130,7 @@ def filters(config: BoxesConfig) -> Callable[..., tuple[float, int]]:
         put_row = _put_row(8 * s)
 
         @device
-        def put(held, to, step, scale):  # type: ignore[no-untyped-def]
+        def put(held, to, step, scale):
             put_row(held, u32(to + s * step), u32(half_bytes), scale)
 
         return put
@@ -140,7 +140,7 @@ def filters(config: BoxesConfig) -> Callable[..., tuple[float, int]]:
     )
 
     @device
-    def cut(base, w, come, packed, K, C, spread, strides):  # type: ignore[no-untyped-def]
+    def cut(base, w, come, packed, K, C, spread, strides):
         held = cuda.local.array(count, WORD)
         thread = i32(cuda.threadIdx.x)
         f, octet = i32(thread >> 3), i32(thread & 7)

@@ -28,7 +28,7 @@ def _apart(dtype: str, acc: str, config: ChannelConfig) -> Callable[..., None]:
     count = vec * pieces
 
     @device
-    def add(total, line, first, last, w, S, past, dilation, tap):  # type: ignore[no-untyped-def]
+    def add(total, line, first, last, w, S, past, dilation, tap):
         seen = cuda.local.array(count, A)
         for s in range(S):
             back = i32(first - past + s * dilation)
@@ -60,7 +60,7 @@ def _windows(dtype: str, acc: str, config: ChannelConfig) -> Callable[..., None]
 
     def carefully(i: int) -> Callable[..., None]:
         @device
-        def look_carefully(window, line, first, last):  # type: ignore[no-untyped-def]
+        def look_carefully(window, line, first, last):
             for p in range(windows):
                 at, to = i32(first + (i - before) * vec + p * hop), (p * wide + i) * vec
                 inside = at >= 0 and at <= last
@@ -73,7 +73,7 @@ def _windows(dtype: str, acc: str, config: ChannelConfig) -> Callable[..., None]
     look_at_all = in_turn([carefully(i) for i in range(wide)])
 
     @device
-    def look(window, line, first, last):  # type: ignore[no-untyped-def]
+    def look(window, line, first, last):
         if first >= before * vec and first + reach <= last:
             start = line + i64(first) * size
             for i in range(wide):
@@ -83,18 +83,18 @@ def _windows(dtype: str, acc: str, config: ChannelConfig) -> Callable[..., None]
             look_at_all(window, line, first, last)
 
     @device
-    def multiply(total, window, s, factor):  # type: ignore[no-untyped-def]
+    def multiply(total, window, s, factor):
         for p in range(pieces):
             for v in range(vec):
                 seen = window[p * stretch + shift + v + s * dilation]
                 total[p * vec + v] = A(total[p * vec + v] + seen * factor)
 
     @device
-    def fetch(factor, table, at):  # type: ignore[no-untyped-def]
+    def fetch(factor, table, at):
         read_some(factor, i32(0), table, i32(at))
 
     @device
-    def fetch_one_by_one(factor, table, at):  # type: ignore[no-untyped-def]
+    def fetch_one_by_one(factor, table, at):
         for s in range(FEW_TAPS):
             factor[s] = table[at + s]
 
@@ -104,7 +104,7 @@ def _windows(dtype: str, acc: str, config: ChannelConfig) -> Callable[..., None]
         number = min(FEW_TAPS, taps - s0)
 
         @device
-        def multiply_some(window, total, table, unused):  # type: ignore[no-untyped-def]
+        def multiply_some(window, total, table, unused):
             factor = cuda.local.array(FEW_TAPS, A)
             read_factors(factor, table, s0)
             for s in range(number):
@@ -115,14 +115,14 @@ def _windows(dtype: str, acc: str, config: ChannelConfig) -> Callable[..., None]
     multiply_all = in_turn([some(s0) for s0 in range(0, taps, FEW_TAPS)])
 
     @device
-    def add(total, line, first, last, w, S, past, step, tap):  # type: ignore[no-untyped-def]
+    def add(total, line, first, last, w, S, past, step, tap):
         window = cuda.local.array(count, A)
         look(window, line, first, last)
         for s in range(taps):
             multiply(total, window, s, read(w + s * tap))
 
     @device
-    def add_shared(total, line, first, last, w, S, past, step, tap):  # type: ignore[no-untyped-def]
+    def add_shared(total, line, first, last, w, S, past, step, tap):
         table, window = cuda.shared.array(rounded, A), cuda.local.array(count, A)
         thread = i32(cuda.threadIdx.x)
         look(window, line, first, last)
@@ -141,7 +141,7 @@ def forward(dtype: str, acc: str, config: ChannelConfig) -> Callable[..., None]:
     write, span = store_vector(dtype, vec, acc), vec * pieces
     own, hop = (span, vec) if config.near else (vec, THREADS * vec)  # from thread to thread, from piece to piece
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, tiles, multiplier, K, S, Q, past, dilation, x_strides, w_start, w_strides, y_strides,
     ):  # fmt: skip
         block = i32(cuda.blockIdx.x)

@@ -31,7 +31,7 @@ def _fill(dtype: str, acc: str, filters: int, room: int) -> Callable[..., None]:
     together = min(TOGETHER, room // THREADS)
 
     @device
-    def fill(table, w, thread, terms, S, most, strides):  # type: ignore[no-untyped-def]
+    def fill(table, w, thread, terms, S, most, strides):
         got = cuda.local.array(together, A)
         own = i32(u32(thread) // u32(filters))
         f = i32(thread - own * filters)
@@ -54,14 +54,14 @@ def _look(dtype: str, acc: str, config: DenseConfig, careful: bool) -> Callable[
     read_vector, hop = load_vector(dtype, vec, acc), THREADS * vec
 
     @device
-    def look(values, line, first, last, gap):  # type: ignore[no-untyped-def]
+    def look(values, line, first, last, gap):
         for j in range(looks):
             back = i32(first - (looks - 1 - j) * gap)
             for p in range(pieces):
                 read_vector(values, i32((p * looks + j) * vec), line + i64(back) * size + p * hop * size)
 
     @device
-    def look_carefully(values, line, first, last, gap):  # type: ignore[no-untyped-def]
+    def look_carefully(values, line, first, last, gap):
         for j in range(looks):
             for p in range(pieces):
                 at, to = i32(first - (looks - 1 - j) * gap + p * hop), (p * looks + j) * vec
@@ -81,11 +81,11 @@ def _multiply(acc: str, config: DenseConfig) -> Callable[..., None]:
     whole = looks * vec
 
     @device
-    def factors(factor, table, at):  # type: ignore[no-untyped-def]
+    def factors(factor, table, at):
         read_all(factor, i32(0), table, at)
 
     @device
-    def factors_one_by_one(factor, table, at):  # type: ignore[no-untyped-def]
+    def factors_one_by_one(factor, table, at):
         for f in range(filters):
             factor[f] = table[i32(at + f)]
 
@@ -95,7 +95,7 @@ def _multiply(acc: str, config: DenseConfig) -> Callable[..., None]:
         first, row = shift + s * pace, s * filters
 
         @device
-        def multiply_tap(total, seen, table, at):  # type: ignore[no-untyped-def]
+        def multiply_tap(total, seen, table, at):
             factor = cuda.local.array(filters, A)
             fetch(factor, table, i32(at + row))
             for f in range(filters):
@@ -116,13 +116,13 @@ def _walk(dtype: str, acc: str, config: DenseConfig, careful: bool) -> Callable[
     count, factors = pieces * config.looks * config.vec, max(taps, 1) * filters
 
     @device
-    def bring(later, first, last):  # type: ignore[no-untyped-def]
+    def bring(later, first, last):
         for p in range(pieces):
             if not careful or first + p * hop <= last:
                 prefetch(later + p * hop * size)
 
     @device
-    def walk(total, ahead, table, line, first, last, gap, turns, S, channel):  # type: ignore[no-untyped-def]
+    def walk(total, ahead, table, line, first, last, gap, turns, S, channel):
         seen = cuda.local.array(count, A)
         tap, left, at = i32(0), i32(turns), i32(0)
         later = line + i64(first) * size + (FAR - 1) * channel
@@ -147,7 +147,7 @@ def _walk(dtype: str, acc: str, config: DenseConfig, careful: bool) -> Callable[
             at = i32(at + factors)
 
     @device
-    def walk_by_two(total, ahead, table, line, first, last, gap, turns, S, channel):  # type: ignore[no-untyped-def]
+    def walk_by_two(total, ahead, table, line, first, last, gap, turns, S, channel):
         other = cuda.local.array(count, A)
         left, at, later = i32(turns), i32(0), line + i64(first) * size + (FAR - 1) * channel
         while left > 0:  # two channels: what is read and what is multiplied change places without being moved
@@ -184,7 +184,7 @@ def forward(dtype: str, acc: str, config: DenseConfig) -> Callable[..., None]:
     sums, count, taps = vec * pieces * filters, pieces * config.looks * vec, config.taps
     window = vec if config.dilation > 0 else 0  # pieces are neighbours
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, blocks_of_filters, tiles, groups, K, C, S, Q, past, dilation, x_strides, w_start, w_strides, y_strides,
     ):  # fmt: skip
         table = cuda.shared.array(room, A)

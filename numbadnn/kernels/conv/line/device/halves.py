@@ -35,7 +35,7 @@ def _fill(config: LineHalvesConfig) -> Callable[..., None]:
     half, threads, filters, tiles = load_bits(SIZE), config.threads, config.filters, config.filters // 16
 
     @device
-    def fill(table, got, w, chunks, K, C, S, strides):  # type: ignore[no-untyped-def]
+    def fill(table, got, w, chunks, K, C, S, strides):
         for start in range(i32(cuda.threadIdx.x), i32(chunks * (filters * 8)), i32(threads * TOGETHER)):
             for s in range(S):
                 for j in range(TOGETHER):
@@ -62,7 +62,7 @@ def _pieces(config: LineHalvesConfig) -> tuple[Callable[..., None], Callable[...
     read = load_words(4)
 
     @device
-    def ask(held, at, line, time, c, C, Q, step):  # type: ignore[no-untyped-def]
+    def ask(held, at, line, time, c, C, Q, step):
         there = time >= 0 and time < Q  # else the line's first piece is read, and not used
         low = line + (i64(min(c, i32(C - 1))) * step + (time if there else i32(0))) * SIZE
         high = line + (i64(min(i32(c + 1), i32(C - 1))) * step + (time if there else i32(0))) * SIZE
@@ -70,7 +70,7 @@ def _pieces(config: LineHalvesConfig) -> tuple[Callable[..., None], Callable[...
         read(held, i32(at + 4), high)
 
     @device
-    def put(shared, to, quarter, held, at, time, c, C, Q):  # type: ignore[no-untyped-def]
+    def put(shared, to, quarter, held, at, time, c, C, Q):
         there = time >= 0 and time < Q
         lower = u32(0xFFFF) if there and c < C else u32(0)
         upper = u32(0xFFFF0000) if there and c + 1 < C else u32(0)
@@ -90,7 +90,7 @@ def _multiply(dtype: str, config: LineHalvesConfig) -> Callable[..., None]:
     tiles, runs = config.filters // 16, config.runs
 
     @device
-    def multiply(total, a, b, shared, table, stage, first, chunks, S, dilation, row, quarter):  # type: ignore[no-untyped-def]
+    def multiply(total, a, b, shared, table, stage, first, chunks, S, dilation, row, quarter):
         for chunk in range(chunks):
             for s in range(S):
                 for j in range(4):
@@ -119,7 +119,7 @@ def forward(dtype: str, config: LineHalvesConfig) -> Callable[..., None]:
     sums, waiting, columns, gathered = runs * tiles * 16, pieces * 8, 8 * runs, 2 * TOGETHER
 
     @device
-    def ask_all(held, line, t0, c0, number, across, halo, C, Q, step):  # type: ignore[no-untyped-def]
+    def ask_all(held, line, t0, c0, number, across, halo, C, Q, step):
         for p in range(pieces):
             i = i32(cuda.threadIdx.x + p * threads)
             if i < number:
@@ -127,7 +127,7 @@ def forward(dtype: str, config: LineHalvesConfig) -> Callable[..., None]:
                 ask(held, p * 8, line, i32(t0 + (i - pair * across - halo) * 8), i32(c0 + 2 * pair), C, Q, step)
 
     @device
-    def put_all(shared, stage, row, quarter, held, t0, c0, number, across, halo, C, Q):  # type: ignore[no-untyped-def]
+    def put_all(shared, stage, row, quarter, held, t0, c0, number, across, halo, C, Q):
         for p in range(pieces):
             i = i32(cuda.threadIdx.x + p * threads)
             if i < number:
@@ -136,7 +136,7 @@ def forward(dtype: str, config: LineHalvesConfig) -> Callable[..., None]:
                 to, time = i32(stage + pair * row + 2 * place), i32(t0 + (place - halo) * 8)
                 put(shared, to, quarter, held, p * 8, time, i32(c0 + 2 * pair), C, Q)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, blocks_of_filters, blocks, lanes, groups, N, K, C, S, Q, past, dilation, halo, row, quarter, x_strides,
         w_start, w_strides, y_strides,
     ):  # fmt: skip

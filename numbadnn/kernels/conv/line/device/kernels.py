@@ -31,24 +31,24 @@ def forward(dtype: str, acc: str, steps: int, filters: int, taps: int, room: int
     frozen_hop = THREADS * size
 
     @device
-    def look(factor, table, at):  # type: ignore[no-untyped-def]
+    def look(factor, table, at):
         for f in range(0, filters, four):
             read_four(factor, i32(f), table, i32(at + f))
 
     @device
-    def look_one_by_one(factor, table, at):  # type: ignore[no-untyped-def]
+    def look_one_by_one(factor, table, at):
         for f in range(filters):
             factor[f] = table[i32(at + f)]
 
     fetch = look if read_four else look_one_by_one
 
     @device
-    def multiply(total, seen, factor):  # type: ignore[no-untyped-def]
+    def multiply(total, seen, factor):
         for f in range(filters):
             for i in range(steps):
                 total[i * filters + f] = A(total[i * filters + f] + seen[i] * factor[f])
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, blocks_of_filters, tiles, groups, K, C, S, Q, past, stride, dilation, x_strides, w_start, w_strides,
         y_strides,
     ):  # fmt: skip

@@ -28,7 +28,7 @@ SIZE, ROW = 2, 16
 
 
 @device
-def _pair(held, low, high, odd):  # type: ignore[no-untyped-def]
+def _pair(held, low, high, odd):
     """A word of the lower halves of two, or of the upper."""
     if odd:
         return u32((held[low] >> u32(16)) | (held[high] & u32(0xFFFF0000)))
@@ -40,14 +40,14 @@ def _times(config: OctetsConfig) -> tuple[Callable[..., None], Callable[..., Non
     read, write = load_words(4), write_at("int32", 4)
 
     @device
-    def ask(held, line, time, Q, step):  # type: ignore[no-untyped-def]
+    def ask(held, line, time, Q, step):
         there = time >= 0 and time < Q  # else the line's first piece is read, and not used
         at = line + i64(time if there else i32(0)) * SIZE
         for c in range(8):
             read(held, i32(4 * c), at + c * step * SIZE)
 
     @device
-    def put(shared, to, held, time, Q):  # type: ignore[no-untyped-def]
+    def put(shared, to, held, time, Q):
         row, there = cuda.local.array(4, WORD), time >= 0 and time < Q
         for j in range(8):
             for p in range(4):
@@ -72,7 +72,7 @@ def _filters(config: OctetsConfig) -> Callable[..., None]:
         odd0, odd1, odd2, odd3, odd4, odd5, odd6, odd7 = (h % 2 for h in halves)
 
         @device
-        def put_tap(held, shared, base, order):  # type: ignore[no-untyped-def]
+        def put_tap(held, shared, base, order):
             m = i32(i32(cuda.threadIdx.x) + i * THREADS)
             row = cuda.local.array(4, WORD)
             row[0] = mixed(held[at0], held[at1], odd0, odd1)
@@ -87,7 +87,7 @@ def _filters(config: OctetsConfig) -> Callable[..., None]:
         return put_tap
 
     @device
-    def mixed(a, b, a_odd, b_odd):  # type: ignore[no-untyped-def]
+    def mixed(a, b, a_odd, b_odd):
         low = u32(a >> u32(16)) if a_odd else u32(a & u32(0xFFFF))
         high = u32(b & u32(0xFFFF0000)) if b_odd else u32(b << u32(16))
         return u32(low | high)
@@ -95,7 +95,7 @@ def _filters(config: OctetsConfig) -> Callable[..., None]:
     put_all = in_turn([turn(i, s) for i in range(turns) for s in range(taps)])
 
     @device
-    def place(shared, base, w, K, stride, order):  # type: ignore[no-untyped-def]
+    def place(shared, base, w, K, stride, order):
         held = cuda.local.array(count, WORD)
         for i in range(turns):
             m = i32(i32(cuda.threadIdx.x) + i * THREADS)
@@ -115,7 +115,7 @@ def _multiply(dtype: str, config: OctetsConfig) -> Callable[..., None]:
 
     def turn(s: int) -> Callable[..., None]:
         @device
-        def multiply_tap(total, words, halves, at):  # type: ignore[no-untyped-def]
+        def multiply_tap(total, words, halves, at):
             for chunk in range(octets // 2):
                 for m in range(tiles):
                     row = (s * octets + 2 * chunk) * pitch + m * 16
@@ -144,7 +144,7 @@ def forward(dtype: str, config: OctetsConfig) -> Callable[..., None]:
     place, multiply, write = _filters(config), _multiply(dtype, config), store_vector(dtype, 8, "float32")
     sums, count, channels = runs * tiles * 16, 4 + 4 * tiles, 8 * octets
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, blocks_of_filters, blocks, groups, K, Q, past, dilation, halo, plane, x_strides, w_stride, order,
         y_strides,
     ):  # fmt: skip

@@ -43,18 +43,18 @@ def _ask(config: TilesConfig) -> tuple[Callable[..., None], ...]:
     piece, one, forth = copy_or_zero(PIECE), copy_or_zero(SIZE), -1 if config.flip else 1
 
     @device
-    def ask_own(shared, at, row, own, source, left, step):  # type: ignore[no-untyped-def]
+    def ask_own(shared, at, row, own, source, left, step):
         for i in range(times):
             if i32(own[0] + i * apart) < left:
                 piece(shared, i32(at + own[1] + i * apart * row), source + i * apart * step, own[2])
 
     @device
-    def ask_behind(shared, at, behind, source, left):  # type: ignore[no-untyped-def]
+    def ask_behind(shared, at, behind, source, left):
         if behind[0] < left:
             piece(shared, i32(at + behind[1]), source, behind[2])
 
     @device
-    def ask_factors(shared, at, factors, source, left, step):  # type: ignore[no-untyped-def]
+    def ask_factors(shared, at, factors, source, left, step):
         if factors[0] < left:
             for j in range(turns):
                 if i32(j * filters) < factors[2]:
@@ -80,7 +80,7 @@ def _multiply(config: TilesConfig) -> Callable[..., None]:
         row, first = s * config.pitch, config.shift + s * config.dilation if window else 0
 
         @device
-        def multiply_tap(total, seen, shared, places):  # type: ignore[no-untyped-def]
+        def multiply_tap(total, seen, shared, places):
             factor = cuda.local.array(FILTERS, f32)
             if s == 0 or not window:
                 for p in range(PIECES):
@@ -105,7 +105,7 @@ def _put(config: TilesConfig) -> Callable[..., None]:
     apart, hop, write = 4 * config.across, config.wide // PIECES, store_vector("float32", VEC, "float32")
 
     @device
-    def put(total, target, step, filters, steps):  # type: ignore[no-untyped-def]
+    def put(total, target, step, filters, steps):
         for j in range(FILTERS // 4):
             for i in range(4):
                 if i32(j * apart + i) < filters:
@@ -125,7 +125,7 @@ def forward(config: TilesConfig) -> Callable[..., None]:
     ask_own, ask_behind, ask_factors = _ask(config)
     multiply, put = _multiply(config), _put(config)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, blocks_of_filters, tiles, groups, K, C, Q, dilation, halo, row, stage, x_strides, w_start, w_stride,
         y_strides, by_filters, by_tiles, by_groups, by_halo,
     ):  # fmt: skip

@@ -37,27 +37,27 @@ def forward(dtype: str) -> Callable[..., None]:
     lanes, times, span, warps, kept = LANES, TIMES, STRETCH, WARPS, KEPT
 
     @device
-    def tap_of(w, d, past, dilation, stride):  # type: ignore[no-untyped-def]
+    def tap_of(w, d, past, dilation, stride):
         s = i32(u32(max(d, i32(0))) // u32(dilation))
         there = d >= 0 and d <= past and s * dilation == d
         bits = half(w + (i64(s) if there else i64(0)) * stride * SIZE)
         return bits if there else u32(0)
 
     @device
-    def ask(words, at, line, time, Q):  # type: ignore[no-untyped-def]
+    def ask(words, at, line, time, Q):
         there = time >= 0 and time < Q
         read_words(words, i32(at), line + i64(time if there else i32(0)) * SIZE)
         for e in range(4):
             words[at + e] = words[at + e] if there else u32(0)
 
     @device
-    def ask_all(seen, line, first, Q):  # type: ignore[no-untyped-def]
+    def ask_all(seen, line, first, Q):
         for r in range(2):
             for h in range(2):
                 ask(seen, r * 8 + h * 4, line, i32(first + r * (times // 2) + (h - 1) * span), Q)
 
     @device
-    def one_by_one(result, line, w, time, S, past, dilation, stride):  # type: ignore[no-untyped-def]
+    def one_by_one(result, line, w, time, S, past, dilation, stride):
         for e in range(8):
             result[e] = f32(0)
         for s in range(S):
@@ -71,7 +71,7 @@ def forward(dtype: str) -> Callable[..., None]:
         first, diagonal = h * 4 + 2 * e, h * kept + 2 * e + 3
 
         @device
-        def multiply_turn(total, seen, taps, a):  # type: ignore[no-untyped-def]
+        def multiply_turn(total, seen, taps, a):
             a[0], a[1], a[2], a[3] = seen[first], seen[8 + first], seen[first + 1], seen[9 + first]
             for j in range(4):
                 multiply_add(total, i32(4 * j), a, i32(0), taps, i32(diagonal - j))
@@ -82,7 +82,7 @@ def forward(dtype: str) -> Callable[..., None]:
 
     def putting(r: int) -> Callable[..., None]:
         @device
-        def put(total, line, target, w, time, S, Q, past, dilation, stride):  # type: ignore[no-untyped-def]
+        def put(total, line, target, w, time, S, Q, past, dilation, stride):
             result, finite = cuda.local.array(8, f32), f32(0)
             for j in range(4):
                 for i in range(2):
@@ -97,7 +97,7 @@ def forward(dtype: str) -> Callable[..., None]:
 
     put_first, put_second = putting(0), putting(1)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, parts, tiles, multiplier, K, S, Q, past, dilation, x_strides, w_start, w_strides, y_strides,
     ):  # fmt: skip
         table = cuda.shared.array(DIAGONALS, WORD)

@@ -59,7 +59,7 @@ def _multiply(config: TwofoldConfig) -> Callable[..., None]:
 
     def turn(s: int) -> Callable[..., None]:
         @device
-        def multiply_tap(total, words, halves, at):  # type: ignore[no-untyped-def]
+        def multiply_tap(total, words, halves, at):
             fresh = cuda.local.array(many, f32)
             for i in range(many):
                 fresh[i] = f32(0)
@@ -104,7 +104,7 @@ def _put(config: TwofoldConfig) -> Callable[..., None]:
     write, write_one = store_vector("float32", 4, "float32"), store("float32", "float32")
 
     @device
-    def put(total, inverse, target, f, time, K, Q, step):  # type: ignore[no-untyped-def]
+    def put(total, inverse, target, f, time, K, Q, step):
         result = cuda.local.array(4, f32)
         for m in range(tiles):
             for half in range(2):
@@ -141,13 +141,13 @@ def forward(config: TwofoldConfig) -> Callable[..., None]:
     meet, wait, tell = meet_of(multipliers), meet_of(of_stage), arrive_of(of_stage)
 
     @device
-    def own_place(thread):  # type: ignore[no-untyped-def]
+    def own_place(thread):
         """A lane, and its warp's first filter and time of a stage."""
         warp = i32((thread >> 5) & (warps - 1))
         f, t = i32((warp & (high - 1)) * (16 * tiles)), i32((warp >> (high - 1)) * (RUN * runs))  # high is 1 or 2
         return i32(thread & (LANES - 1)), f, t
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, tiles_of_line, works, K, C, Q, past, dilation, halo, spread, x_strides,
         w_start, w_strides, y_strides, by_tiles,
     ):  # fmt: skip

@@ -39,7 +39,7 @@ def key_of(octets: int) -> Callable[..., int]:
     shift = {8: 0, 4: 1, 2: 2}[octets]
 
     @device
-    def key(row):  # type: ignore[no-untyped-def]
+    def key(row):
         return i32((row >> shift) & (octets - 1))
 
     return key
@@ -55,7 +55,7 @@ def readers(config: TwofoldConfig) -> Callable[..., None]:
     meet, wait, tell = meet_of(READERS), meet_of(of_stage), arrive_of(of_stage)
 
     @device
-    def ask_inner(held, line, time, step, channels, whole):  # type: ignore[no-untyped-def]
+    def ask_inner(held, line, time, step, channels, whole):
         for e in range(8):
             start = line + i64(time) * SIZE + (i32(e) if full else min(i32(e), channels)) * step
             for turn in range(last_turn):
@@ -66,7 +66,7 @@ def readers(config: TwofoldConfig) -> Callable[..., None]:
         at = 8 * turn
 
         @device
-        def ask(held, line, where, how):  # type: ignore[no-untyped-def]
+        def ask(held, line, where, how):
             time = i32(where[0] + turn * hop)
             start = (
                 line + i64(time if time >= 0 and time < where[1] else i32(0)) * SIZE
@@ -80,7 +80,7 @@ def readers(config: TwofoldConfig) -> Callable[..., None]:
         at = 8 * turn
 
         @device
-        def omit(held, line, where, how):  # type: ignore[no-untyped-def]
+        def omit(held, line, where, how):
             time = i32(where[0] + turn * hop)
             there = time >= 0 and time < where[1]
             for e in range(8):
@@ -92,7 +92,7 @@ def readers(config: TwofoldConfig) -> Callable[..., None]:
         at = 8 * turn
 
         @device
-        def put(held, shared, how, whole):  # type: ignore[no-untyped-def]
+        def put(held, shared, how, whole):
             row, to, scale = cuda.local.array(8, WORD), how[0], how[1]
             for p in range(4):
                 halve_pair(row, i32(p), i32(4), held[at + 2 * p], held[at + 2 * p + 1], scale)
@@ -105,14 +105,14 @@ def readers(config: TwofoldConfig) -> Callable[..., None]:
     ask_outer, omit_all, put_all = (in_turn([of(t) for t in range(turns)]) for of in (ask_of, omit_of, put_of))
 
     @device
-    def ask_all(held, line, t0, first, Q, halo, how):  # type: ignore[no-untyped-def]
+    def ask_all(held, line, t0, first, Q, halo, how):
         if t0 >= halo and t0 + span <= Q:
             ask_inner(held, line, i32(first + t0), how[0], how[1], how[3])
         else:
             ask_outer(held, line, (i32(first + t0), min(Q, i32(t0 + span))), how)
 
     @device
-    def read(shared, stages, line, works, tiles, by_tiles, C, Q, halo, spread, strides):  # type: ignore[no-untyped-def]
+    def read(shared, stages, line, works, tiles, by_tiles, C, Q, halo, spread, strides):
         held, coming = cuda.local.array(count, WORD), cuda.local.array(count, WORD)
         thread = i32(i32(cuda.threadIdx.x) - before)
         q, half = i32(thread & 15), i32(thread >> 4)
@@ -179,7 +179,7 @@ def filters(config: TwofoldConfig) -> Callable[..., None]:
 
     def ask_of(j: int) -> Callable[..., None]:
         @device
-        def ask(got, w, offsets, how):  # type: ignore[no-untyped-def]
+        def ask(got, w, offsets, how):
             row = w + i64(min(i32(how[0] + j * warps), how[1])) * how[2]
             for i in range(both):
                 got[j * both + i] = bits(row + offsets[i])
@@ -188,7 +188,7 @@ def filters(config: TwofoldConfig) -> Callable[..., None]:
 
     def put_of(j: int) -> Callable[..., None]:
         @device
-        def put(shared, got, places, how):  # type: ignore[no-untyped-def]
+        def put(shared, got, places, how):
             pair = cuda.local.array(2, WORD)
             for i in range(turns):
                 halve_pair(pair, i32(0), i32(1), got[j * both + 2 * i], got[j * both + 2 * i + 1], how[1])
@@ -201,7 +201,7 @@ def filters(config: TwofoldConfig) -> Callable[..., None]:
     ask_all, put_all = (in_turn([of(j) for j in range(number)]) for of in (ask_of, put_of))
 
     @device
-    def place(shared, first, w, K, C, spread, strides):  # type: ignore[no-untyped-def]
+    def place(shared, first, w, K, C, spread, strides):
         got, places = cuda.local.array(held, WORD), cuda.local.array(turns, INT32)
         offsets = cuda.local.array(both, ADDRESS)
         lane, f = i32(i32(cuda.threadIdx.x) & (LANES - 1)), i32(i32(cuda.threadIdx.x) >> 5)

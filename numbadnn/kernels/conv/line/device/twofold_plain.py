@@ -24,12 +24,12 @@ def plain_sums(taps: int, span: int, filters: int) -> Callable[..., None]:
     bits, value, write = load_bits(SIZE), load("float32", "float32"), store("float32", "float32")
 
     @device
-    def within(word, limit):  # type: ignore[no-untyped-def]
+    def within(word, limit):
         magnitude = i32(word & u32(0x7FFFFFFF))
         return magnitude > 0 and magnitude <= limit
 
     @device
-    def seen_by(line, time, limit, C, Q, dilation, step):  # type: ignore[no-untyped-def]
+    def seen_by(line, time, limit, C, Q, dilation, step):
         found, c = i32(0), i32(0)
         while c < C:
             for s in range(taps):
@@ -41,7 +41,7 @@ def plain_sums(taps: int, span: int, filters: int) -> Callable[..., None]:
         return found
 
     @device
-    def among(w, lane, limit, K, C, strides):  # type: ignore[no-untyped-def]
+    def among(w, lane, limit, K, C, strides):
         found, c = i32(0), lane
         while c < C:
             for j in range(TOGETHER):
@@ -53,7 +53,7 @@ def plain_sums(taps: int, span: int, filters: int) -> Callable[..., None]:
         return largest_of_warp(found)
 
     @device
-    def compute(line, w, target, lane, limits, t, K, C, Q, past, dilation, steps, strides):  # type: ignore[no-untyped-def]
+    def compute(line, w, target, lane, limits, t, K, C, Q, past, dilation, steps, strides):
         total, factor = cuda.local.array(TOGETHER, f32), cuda.local.array(TOGETHER, f32)
         apart = cuda.local.array(TOGETHER, ADDRESS)
         begin = i32(t)

@@ -29,7 +29,7 @@ def by_halves(dtype: str, config: ImplicitTilesConfig) -> Callable[..., None]:
     place, multiply_add, a_held, b_held = warp_place(config), product(dtype, TERMS), tall // 4, wide // 4
 
     @device
-    def multiply(sums, shared, a_at, b_at):  # type: ignore[no-untyped-def]
+    def multiply(sums, shared, a_at, b_at):
         a = cuda.local.array(a_held, INT32)
         b = cuda.local.array(b_held, INT32)
         row, column, g, t = place()

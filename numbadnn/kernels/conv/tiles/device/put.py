@@ -29,7 +29,7 @@ def _finish(dtype: str, acc: str) -> Callable[..., Any]:
     A, read = ACCUMULATOR[acc], load(dtype, acc)
 
     @device
-    def finish(value, target, alpha, beta):  # type: ignore[no-untyped-def]
+    def finish(value, target, alpha, beta):
         value = A(alpha * value)
         if beta != A(0):
             value = A(value + beta * read(target))
@@ -56,7 +56,7 @@ def _put(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., None]
     write, write_vector = store(out, acc), store_vector(out, vector, acc)
 
     @device
-    def put(sums, part, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta):  # type: ignore[no-untyped-def]
+    def put(sums, part, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta):
         words = cuda.local.array(4, INT32)
         values = cuda.local.array(vector, A)
         row, column = i32(corner[0] + place[0]), i32(corner[1] + place[1])
@@ -100,7 +100,7 @@ def _spread(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., No
     write, keep = store(out, acc), write_at(acc, chunk)
 
     @device
-    def put(sums, part, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta):  # type: ignore[no-untyped-def]
+    def put(sums, part, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta):
         words = cuda.local.array(4, INT32)
         values = cuda.local.array(chunk, A)
         cuda.syncthreads()
@@ -139,7 +139,7 @@ def put_tile(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., N
     parts = config.tall // 16 if config.warps else config.tall // config.chunk
 
     @device
-    def put_all(sums, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta):  # type: ignore[no-untyped-def]
+    def put_all(sums, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta):
         put(sums, 0, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta)
         if parts > 1:
             put(sums, 1, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta)
@@ -161,7 +161,7 @@ def total(dtype: str, acc: str, along_rows: bool, share: int) -> Callable[..., N
     together, lanes = 8, TOTAL_THREADS // share
     add_up = _reduce.over_parts(_reduce.add(acc), lanes, share)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         partial, target, rows, row_count, columns, splits, row_step, column_step, each, step, group_step, alpha, beta
     ):
         table = cuda.shared.array(TOTAL_THREADS, A)
@@ -203,7 +203,7 @@ def clear(dtype: str, acc: str, vector: int) -> Callable[..., None]:
     A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
     write, write_vector = store(dtype, acc), store_vector(dtype, vector, acc)
 
-    def kernel(target, count):  # type: ignore[no-untyped-def]
+    def kernel(target, count):
         zeros = cuda.local.array(vector, A)
         for v in range(vector):
             zeros[v] = A(0)

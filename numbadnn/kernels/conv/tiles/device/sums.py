@@ -30,20 +30,20 @@ def by_threads(acc: str, config: ImplicitTilesConfig) -> Callable[..., None]:
     place, read = thread_place(config), read_at(acc, chunk)
 
     @device
-    def take(a, b, shared, a_at, b_at):  # type: ignore[no-untyped-def]
+    def take(a, b, shared, a_at, b_at):
         for i in range(tall // chunk):
             read(a, i32(i * chunk), shared, i32(a_at + i * a_apart))
         for j in range(wide // chunk):
             read(b, i32(j * chunk), shared, i32(b_at + j * b_apart))
 
     @device
-    def add(sums, a, b):  # type: ignore[no-untyped-def]
+    def add(sums, a, b):
         for i in range(tall):
             for j in range(wide):
                 sums[i * wide + j] = A(sums[i * wide + j] + a[i] * b[j])
 
     @device
-    def multiply(sums, shared, a_at, b_at):  # type: ignore[no-untyped-def]
+    def multiply(sums, shared, a_at, b_at):
         a = cuda.local.array(tall, A)
         b = cuda.local.array(wide, A)
         next_a = cuda.local.array(tall, A)
@@ -71,7 +71,7 @@ def thread_place(config: ImplicitTilesConfig) -> Callable[..., Any]:
     across = config.n // config.wide // 8  # warps side by side
 
     @device
-    def place():  # type: ignore[no-untyped-def]
+    def place():
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread & 31), i32(thread >> 5)
         high = i32(u32(warp) // u32(across))
@@ -100,7 +100,7 @@ def by_warps(acc: str, config: ImplicitTilesConfig, rounds: bool) -> Callable[..
     multiply_add = product("float64" if acc == "float64" else "tf32", terms, config.terms >= 8)
 
     @device
-    def multiply(sums, shared, a_at, b_at):  # type: ignore[no-untyped-def]
+    def multiply(sums, shared, a_at, b_at):
         a = cuda.local.array(a_held, A)
         b = cuda.local.array(b_held, A)
         row, column, g, t = place()
@@ -130,7 +130,7 @@ def warp_place(config: ImplicitTilesConfig) -> Callable[..., Any]:
     tall, wide, across = config.tall, config.wide, config.n // config.wide
 
     @device
-    def place():  # type: ignore[no-untyped-def]
+    def place():
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread & 31), i32(thread >> 5)
         high = i32(u32(warp) // u32(across))

@@ -30,7 +30,7 @@ def _split() -> Any:
     """``split(i, sizes) -> (a, b, c, d)``: i = ((a * sizes[0] + b) * sizes[1] + c) * sizes[2] + d."""
 
     @device
-    def split(i, sizes):  # type: ignore[no-untyped-def]
+    def split(i, sizes):
         high = i32(u32(i) // u32(sizes[2]))
         middle = i32(u32(high) // u32(sizes[1]))
         first = i32(u32(middle) // u32(sizes[0]))
@@ -48,26 +48,26 @@ def _along(inputs: bool) -> tuple[Any, Any, Any]:
     """
 
     @device
-    def coordinate(at, phase, padding, stride):  # type: ignore[no-untyped-def]
+    def coordinate(at, phase, padding, stride):
         return i32(at * stride - padding)
 
     @device
-    def shift(tap, phase, padding, dilation, stride):  # type: ignore[no-untyped-def]
+    def shift(tap, phase, padding, dilation, stride):
         return i32(tap * dilation)
 
     @device
-    def nth(number, phase, taps, padding, dilation, stride):  # type: ignore[no-untyped-def]
+    def nth(number, phase, taps, padding, dilation, stride):
         return taps, number, i32(number * dilation)
 
     if not inputs:
         return coordinate, shift, nth
 
     @device
-    def coordinate_back(at, phase, padding, stride):  # type: ignore[no-untyped-def]
+    def coordinate_back(at, phase, padding, stride):
         return i32(u32(at * stride + phase + padding) // u32(stride))
 
     @device
-    def shift_back(tap, phase, padding, dilation, stride):  # type: ignore[no-untyped-def]
+    def shift_back(tap, phase, padding, dilation, stride):
         ahead = i32(phase + padding)
         ahead = i32(ahead - i32(u32(ahead) // u32(stride)) * stride)
         behind = i32(tap * dilation + stride - ahead)
@@ -75,7 +75,7 @@ def _along(inputs: bool) -> tuple[Any, Any, Any]:
         return i32(1 - whole) if whole * stride == behind else i32(NONE)
 
     @device
-    def nth_back(number, phase, taps, padding, dilation, stride):  # type: ignore[no-untyped-def]
+    def nth_back(number, phase, taps, padding, dilation, stride):
         seen, found, adds = i32(0), i32(0), i32(0)
         for tap in range(taps):
             added = shift_back(i32(tap), phase, padding, dilation, stride)
@@ -91,7 +91,7 @@ def _outside(shift: Any) -> Any:
     """``outside(at, phase, taps, extent, ...)``: a bit for each tap that meets nothing."""
 
     @device
-    def outside(at, phase, taps, extent, padding, dilation, stride):  # type: ignore[no-untyped-def]
+    def outside(at, phase, taps, extent, padding, dilation, stride):
         bits = i32(0)
         for tap in range(taps):
             met = i32(at + shift(i32(tap), phase, padding, dilation, stride))
@@ -108,7 +108,7 @@ def _position(inputs: bool) -> Any:
     outside = _outside(shift)
 
     @device
-    def position(i, phases, count, geometry, places, limits, extents, strides, others):  # type: ignore[no-untyped-def]
+    def position(i, phases, count, geometry, places, limits, extents, strides, others):
         taps, padding, stride, dilation = geometry
         n, a, b, c = split(i, places)
         d, h, w = (
@@ -136,7 +136,7 @@ def _tap(inputs: bool, taps_first: bool) -> tuple[Any, Any]:
     split, (_, _, nth) = _split(), _along(inputs)
 
     @device
-    def members(phases, geometry):  # type: ignore[no-untyped-def]
+    def members(phases, geometry):
         taps, padding, stride, dilation = geometry
         t, _, _ = nth(i32(0), phases[0], taps[0], padding[0], dilation[0], stride[0])
         r, _, _ = nth(i32(0), phases[1], taps[1], padding[1], dilation[1], stride[1])
@@ -144,7 +144,7 @@ def _tap(inputs: bool, taps_first: bool) -> tuple[Any, Any]:
         return t, r, s
 
     @device
-    def tap(i, phases, counted, channels, geometry, strides, w_start, w_strides):  # type: ignore[no-untyped-def]
+    def tap(i, phases, counted, channels, geometry, strides, w_start, w_strides):
         taps, padding, stride, dilation = geometry
         ts, rs, ss = counted
         area = i32(ts * rs * ss)
@@ -179,7 +179,7 @@ def tables(direction: str, taps_first: bool) -> Callable[..., None]:
     inputs, weights = direction == "grad_inputs", direction == "grad_weights"
     split, position, (members, tap) = _split(), _position(inputs), _tap(inputs, taps_first)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         rows, terms, phase_count, counts, channels, taps, padding, stride, dilation, places, limits, extents, strides,
         others, w_start, w_strides,
     ):  # fmt: skip

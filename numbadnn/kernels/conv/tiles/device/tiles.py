@@ -46,7 +46,7 @@ def _place(config: ImplicitTilesConfig, reading: Reading, extent: int) -> Any:
     singly = along and vector == 1
 
     @device
-    def place():  # type: ignore[no-untyped-def]
+    def place():
         thread = i32(cuda.threadIdx.x)
         if singly:
             return i32((thread & 31) >> 2), i32((thread >> 5) * 4 + (thread & 3))
@@ -82,7 +82,7 @@ def _gatherer(dtype: str, config: ImplicitTilesConfig) -> tuple[int, Any, Any]:
     read = read_at("int32", 2 * wide)
 
     @device
-    def locate(offsets, bits, rows):  # type: ignore[no-untyped-def]
+    def locate(offsets, bits, rows):
         words = cuda.local.array(4, INT32)
         _, unit = place()
         for i in range(units):
@@ -90,7 +90,7 @@ def _gatherer(dtype: str, config: ImplicitTilesConfig) -> tuple[int, Any, Any]:
             offsets[i], bits[i] = words[0], words[1]
 
     @device
-    def some(first, shared, to, words, table, source, offsets, bits):  # type: ignore[no-untyped-def]
+    def some(first, shared, to, words, table, source, offsets, bits):
         entries = cuda.local.array(held, INT32)
         for j in range(together // wide):
             read(entries, i32(j * 2 * wide), words, i32(table + (first + j * wide) * (apart * 8)))
@@ -105,7 +105,7 @@ def _gatherer(dtype: str, config: ImplicitTilesConfig) -> tuple[int, Any, Any]:
                 )
 
     @device
-    def fetch(shared, at, words, table, source, offsets, bits):  # type: ignore[no-untyped-def]
+    def fetch(shared, at, words, table, source, offsets, bits):
         term, unit = place()
         to, table = i32(at + (term * term_pitch + unit * unit_pitch) * size), i32(table + term * 8)
         some(0, shared, to, words, table, source, offsets, bits)
@@ -125,14 +125,14 @@ def _other(dtype: str, config: ImplicitTilesConfig) -> tuple[int, Any, Any]:
     held = 2 * terms
 
     @device
-    def locate(offsets, first, columns, column_step):  # type: ignore[no-untyped-def]
+    def locate(offsets, first, columns, column_step):
         _, unit = place()
         for i in range(units):
             column = i32(first + (unit + i * step) * columns_each)
             offsets[i] = i32(column * column_step) if column < columns else i32(0)
 
     @device
-    def fetch(shared, at, words, table, source, offsets):  # type: ignore[no-untyped-def]
+    def fetch(shared, at, words, table, source, offsets):
         entries = cuda.local.array(held, INT32)
         term, unit = place()
         to, table = i32(at + (term * term_pitch + unit * unit_pitch) * size), i32(table + term * 8)
@@ -172,7 +172,7 @@ def convolve(dtype: str, acc: str, config: ImplicitTilesConfig) -> Callable[...,
     slots = 2 * stages - 2  # of the tables in the ring: those of the tiles on their way and of as many after them
     others_there = wait_async_but(stages - 2)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         a, b, target, rows, terms, last, tiles_across, tiles_high, blocks, splits, columns, row_step, steps, group_steps,
         alpha, beta,
     ):  # fmt: skip

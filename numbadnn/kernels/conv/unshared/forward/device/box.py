@@ -29,7 +29,7 @@ def _ask(dtype: str, config: BoxConfig) -> Callable[..., None]:
     words, read = 4 * size // 4, load_words(vec * size // 4)
 
     @device
-    def ask(held, slot, base, step, m, terms):  # type: ignore[no-untyped-def]
+    def ask(held, slot, base, step, m, terms):
         for e in range(0, 4, vec):
             row = base + i64(min(i32(m + e), i32(terms - vec))) * size
             for f in range(filters):  # sums of addresses hold fewer registers than addresses
@@ -47,7 +47,7 @@ def fold_lanes(lanes: int, reach: int, sums: int) -> Callable[..., None]:
     others = fold_lanes(lanes // 2, reach // 2, sums // 2)
 
     @device
-    def fold(total, lane):  # type: ignore[no-untyped-def]
+    def fold(total, lane):
         first(total, lane)
         others(total, lane)
 
@@ -78,7 +78,7 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
         parts * config.across,
     )
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, blocks, groups, N, K, C, channels, Q, room, image, taps, padding, stride, dilation, flip, wide,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip

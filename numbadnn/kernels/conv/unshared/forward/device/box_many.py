@@ -47,7 +47,7 @@ def forward(config: ManyConfig) -> Callable[..., None]:
     swaps, half_sums, ring_words = images == 32, sums // 2, stages * across * PIECE
 
     @device
-    def filters_at(w, strides, tile, k, sizes):  # type: ignore[no-untyped-def]
+    def filters_at(w, strides, tile, k, sizes):
         """Where this lane's piece of its warp's filters begins."""
         _, blocks, groups, K, _, _, P, Q = sizes
         warp, row, piece = i32(cuda.threadIdx.x // LANES), i32(cuda.threadIdx.x % LANES // 8), i32(cuda.threadIdx.x % 8)
@@ -57,7 +57,7 @@ def forward(config: ManyConfig) -> Callable[..., None]:
         return w + (i64(group * K + first) * strides[0] + i64(p) * strides[1] + i64(q) * strides[2] + piece * 4) * 4
 
     @device
-    def ask_next(shared, to, following, w, strides, left, terms, own_terms, sizes):  # type: ignore[no-untyped-def]
+    def ask_next(shared, to, following, w, strides, left, terms, own_terms, sizes):
         """Ask for a slot; what the next one is for: (address, tile, first filter, first channel, first term)"""
         at, tile, k, c, m = following
         tiles, _, _, K, C, channels, _, _ = sizes
@@ -73,7 +73,7 @@ def forward(config: ManyConfig) -> Callable[..., None]:
         return at, tile, k, c, m
 
     @device
-    def corner_of(x, strides, tile, blocks, groups, C, stride, padding):  # type: ignore[no-untyped-def]
+    def corner_of(x, strides, tile, blocks, groups, C, stride, padding):
         """The first pixel of what a tile sees: address of this thread's piece of it, row and column."""
         group, p, q = first_of(tile, blocks, groups)
         h, v = i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1])
@@ -81,7 +81,7 @@ def forward(config: ManyConfig) -> Callable[..., None]:
         return x + (at + cuda.threadIdx.x % pieces * 4) * 4, h, v
 
     @device
-    def copy_pixels(pixel, number, shared, table, pixels_at, to, at, h0, v0, image):  # type: ignore[no-untyped-def]
+    def copy_pixels(pixel, number, shared, table, pixels_at, to, at, h0, v0, image):
         """Begin to copy a box, this thread every ``together``-th pixel from ``pixel`` on; 0 outside the image."""
         where = cuda.local.array(2, INT32)
         for i in range(pixel, number, i32(together)):
@@ -91,7 +91,7 @@ def forward(config: ManyConfig) -> Callable[..., None]:
             copy(shared, i32(to + i * (4 * cell)), at + i64(where[0]), inside)
 
     @device
-    def multiply(total, weight, seen, shared, pixel, e):  # type: ignore[no-untyped-def]
+    def multiply(total, weight, seen, shared, pixel, e):
         """Term ``e`` of four. In this order most operands are reused, or of another bank of registers."""
         look(seen, i32(0), shared, pixel)
         look(seen, i32(4), shared, i32(pixel ^ 64) if swaps else i32(pixel + 4 * half))
@@ -99,7 +99,7 @@ def forward(config: ManyConfig) -> Callable[..., None]:
             for f in range(filters):
                 total[n * filters + f] = f32(total[n * filters + f] + seen[n] * weight[f * 4 + e])
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, tiles, blocks, groups, N, K, C, channels, P, Q, room, image, taps, padding, stride, dilation, flip, box,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip

@@ -32,7 +32,7 @@ def _fill_tops(dtype: str, config: BoxConfig) -> Callable[..., None]:
     batch = max(1, min(8, number // threads))
 
     @device
-    def fill(shared, start, y, strides, N, K, count):  # type: ignore[no-untyped-def]
+    def fill(shared, start, y, strides, N, K, count):
         held = cuda.local.array(batch, f32)
         for i0 in range(i32(cuda.threadIdx.x), number, threads * batch):
             for u in range(batch):
@@ -61,7 +61,7 @@ def _copy_tops(config: BoxConfig) -> Callable[..., None]:
     pitch = ROWS * images + 4
 
     @device
-    def fill(shared, start, y, strides, N, K, count):  # type: ignore[no-untyped-def]
+    def fill(shared, start, y, strides, N, K, count):
         for i in range(i32(cuda.threadIdx.x), min(i32(ROWS), K) * (images * places), threads):
             rest = i32(u32(i >> 2) // u32(places))
             place = i32((i >> 2) - rest * places)
@@ -87,12 +87,12 @@ def weights(dtype: str, config: BoxConfig) -> Callable[..., None]:
     pixels = 4 * lot
 
     @device
-    def look(seen, table, own, spots, first):  # type: ignore[no-untyped-def]
+    def look(seen, table, own, spots, first):
         for e in range(4):
             for n in range(0, lot, 4):
                 look_at_images(seen, i32(e * lot + n), table, i32(own + i32(spots[e]) + first + n))
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, y, w, slices, blocks, groups, N, K, C, channels, Q, room, image, taps, padding, stride, dilation, flip, wide,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip

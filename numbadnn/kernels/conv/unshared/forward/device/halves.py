@@ -34,14 +34,14 @@ def _look_at_words(count: int) -> Callable[..., None]:
     """``look(words, start, shared, at)``: ``count`` aligned words of shared memory into words[start:], one access."""
     if SIMULATED:
 
-        def twin(words, start, shared, at):  # type: ignore[no-untyped-def]
+        def twin(words, start, shared, at):
             words[start : start + count] = shared[at : at + count]
 
         return twin
 
     @intrinsic
-    def look(typingctx, words, start, shared, at):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def look(typingctx, words, start, shared, at):
+        def codegen(context, builder, signature, args):
             kind = ir.VectorType(_I32, count)
             slot = _slot(context, builder, signature.args[2], args[2], args[3], 0)
             vector = builder.load(builder.bitcast(slot, kind.as_pointer()))
@@ -66,7 +66,7 @@ def _gather(config: HalvesConfig) -> Any:
     batch, stretch = config.batch, 2 * config.threads
 
     @device
-    def gather(patch, where, held, x, strides, n0, N, m0, end, corner, taps, steps, image):  # type: ignore[no-untyped-def]
+    def gather(patch, where, held, x, strides, n0, N, m0, end, corner, taps, steps, image):
         m = i32(m0 + 2 * cuda.threadIdx.x)
         c, r, s = tap_of(m, taps)
         lines = i32(u32(stretch - 2) // u32(taps[1]))  # what lies between two pairs of this thread
@@ -118,7 +118,7 @@ def _ask(config: HalvesConfig) -> Any:
     vec, ahead, along, read = config.vec, config.ahead, config.along, load_words(config.vec // 2)
 
     @device
-    def ask(held, low, high, m, terms):  # type: ignore[no-untyped-def]
+    def ask(held, low, high, m, terms):
         for i in range(ahead):
             for e in range(0, 8, vec):
                 # past the end the last terms are read again, and not used
@@ -135,7 +135,7 @@ def _multiply(dtype: str, config: HalvesConfig) -> Any:
     multiply_add, look = product(dtype, 16), _look_at_words(4)
 
     @device
-    def multiply(total, a, b, held, patch, seen, m, end):  # type: ignore[no-untyped-def]
+    def multiply(total, a, b, held, patch, seen, m, end):
         for i in range(ahead):
             start = i32(m + i * (along * CHUNK))
             for e in range(4):  # two words of a filter and its fellow make a step of 16 terms
@@ -178,7 +178,7 @@ def forward(dtype: str, acc: str, config: HalvesConfig) -> Callable[..., None]:
     )
     each, element = across * sums * LANES, ELEMENT[acc]
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, chunks, groups, N, K, C, image, Q, taps, padding, stride, dilation, flip, terms,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip

@@ -33,7 +33,7 @@ def _ask(config: PlacesConfig) -> Callable[..., None]:
     vec, tiles, read = config.vec, config.filters // 16, load_words(config.vec // 2)
 
     @device
-    def ask(held, slot, base, step, left, m, terms):  # type: ignore[no-untyped-def]
+    def ask(held, slot, base, step, left, m, terms):
         for e in range(0, 8, vec):
             # past the end the last terms are read again, and not used; and so are the last filters
             row = base + i64(min(i32(m + e), i32(terms - vec))) * SIZE
@@ -66,7 +66,7 @@ def forward(dtype: str, config: PlacesConfig) -> Callable[..., None]:
         config.pitch,
     )
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, across, groups, N, K, C, channels, P, Q, room, image, taps, padding, stride, dilation, flip, box,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip

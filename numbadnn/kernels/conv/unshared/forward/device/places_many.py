@@ -27,7 +27,7 @@ def _ask(vec: int) -> Callable[..., None]:
     read = load_words(vec // 2)
 
     @device
-    def ask(held, slot, low, high, m, terms):  # type: ignore[no-untyped-def]
+    def ask(held, slot, low, high, m, terms):
         for e in range(0, 8, vec):  # past the end the last terms are read again, and not used
             at = i64(i32(min(i32(m + e), i32(terms - vec)) * SIZE))
             read(held, i32(slot + e // 2), low + at)
@@ -45,7 +45,7 @@ def written_sums(dtype: str, tall: int, places: int, filters: int, pitch: int, p
     read, write, positions = load(dtype, "float32"), store(dtype, "float32"), tall * places
 
     @device
-    def write_all(y, parted, start, first, sizes, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def write_all(y, parted, start, first, sizes, strides, alpha, beta):
         place, own = i32(cuda.threadIdx.x % positions), i32(cuda.threadIdx.x // positions)
         n0, k = i32(own // filters), i32(own % filters)
         p, q = i32(first[1] + place // places), i32(first[2] + place % places)
@@ -75,7 +75,7 @@ def forward(dtype: str, config: PlacesManyConfig) -> Callable[..., None]:
     sums, waiting, pitch, place_pitch = 4 * columns, 8 * ahead, config.pitch, config.place_pitch
     write_sums, vec = written_sums(dtype, tall, places, config.parts * ROWS, pitch, place_pitch), config.vec
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, across, groups, N, K, C, channels, P, Q, room, image, taps, padding, stride, dilation, flip, box,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip

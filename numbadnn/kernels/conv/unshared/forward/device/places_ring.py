@@ -37,7 +37,7 @@ def _fill_spots(threads: int) -> Callable[..., None]:
     """``fill(shared, table, room, terms, taps, dilation, rows, apart, flip, around)``: bytes from the boxes, or ``NONE``"""
 
     @device
-    def fill(shared, table, room, terms, taps, dilation, rows, apart, flip, around):  # type: ignore[no-untyped-def]
+    def fill(shared, table, room, terms, taps, dilation, rows, apart, flip, around):
         for m in range(i32(cuda.threadIdx.x), room, threads):
             c, r, s = tap_of(i32(m), taps)
             c = i32(u32(c) % u32(around))
@@ -55,7 +55,7 @@ def _ask(vec: int) -> Callable[..., None]:
     copy = copy_or_zero(vec * SIZE, FETCH)
 
     @device
-    def ask(shared, to, start, step, left, terms):  # type: ignore[no-untyped-def]
+    def ask(shared, to, start, step, left, terms):
         for i in range(ROWS // 4):
             own = i32((to ^ (64 * (i % 2))) + i * (4 * 128))
             for e in range(0, 8, vec):
@@ -79,7 +79,7 @@ def forward(dtype: str, config: RingConfig) -> Callable[..., None]:
     rings = threads // LANES * stages * SLOT_BYTES // 4
 
     @device
-    def bring(shared, boxes, apart, x, strides, low, high, around, box, corner, image):  # type: ignore[no-untyped-def]
+    def bring(shared, boxes, apart, x, strides, low, high, around, box, corner, image):
         """Begin to copy the channels from ``low`` to ``high``, in as many runs as the end of the boxes makes of them."""
         c = i32(low)
         while c < high:
@@ -91,7 +91,7 @@ def forward(dtype: str, config: RingConfig) -> Callable[..., None]:
             copy(shared, to, wide, gap, source, strides, (have, box[0], box[1]), corner, i32(1), image)
             c = i32(c + have)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, across, groups, N, K, C, around, P, Q, room, image, taps, padding, stride, dilation, flip, box,
         x_strides, w_strides, y_strides, alpha, beta, apart,
     ):  # fmt: skip

@@ -38,7 +38,7 @@ def _fill_table(threads: int, boxes: int) -> Callable[..., None]:
     """
 
     @device
-    def fill(shared, table, room, terms, taps, dilation, channels, box, pitch, flip):  # type: ignore[no-untyped-def]
+    def fill(shared, table, room, terms, taps, dilation, channels, box, pitch, flip):
         for m in range(i32(thread_here() - TERMS), room, i32(threads)):
             c, r, s = tap_of(max(i32(0), min(i32(m), i32(terms - 1))), taps)
             lot = i32(u32(c) // u32(channels))
@@ -61,7 +61,7 @@ def _multiplying(dtype: str, config: StreamConfig) -> Callable[..., tuple[int, i
     (await_boxes, leave_boxes), rings_from = awaiting(config), ring_at(config)
 
     @device
-    def multiply(total, shared, halves, full, table, own, nothing, plane, terms, before, lot, state):  # type: ignore[no-untyped-def]
+    def multiply(total, shared, halves, full, table, own, nothing, plane, terms, before, lot, state):
         a, b = cuda.local.array(8, INT32), cuda.local.array(4, INT32)
         thread = i32(thread_here())
         warp, lane = i32(thread >> 5), i32(thread & 31)
@@ -110,7 +110,7 @@ def _putting(dtype: str, config: StreamConfig) -> Callable[..., None]:
     read, write = load_vector(dtype, vec, "float32"), store_vector(dtype, vec, "float32")
 
     @device
-    def put(parted, start, total, y, first, sizes, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def put(parted, start, total, y, first, sizes, strides, alpha, beta):
         result, old = cuda.local.array(vec, f32), cuda.local.array(vec, f32)
         warp, lane = i32(i32(thread_here()) // LANES), i32(i32(thread_here()) % LANES)
         part = i32(warp // positions)
@@ -158,7 +158,7 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
     rings_from, boxes_from = ring_at(config), box_at(config)
     start_barriers = starting(config)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x_map, w_map, y, tiles, wide, box_pitch, box_bytes, across, groups, N, K, C, channels, P, Q, room, image, taps, padding,
         stride, dilation, flip, box, x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip

@@ -37,7 +37,7 @@ def _written_rows(dtype: str, config: WholeConfig) -> Callable[..., None]:
     read, write = load_vector(dtype, places, "float32"), store_vector(dtype, places, "float32")
 
     @device
-    def write_all(y, parted, start, first, sizes, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def write_all(y, parted, start, first, sizes, strides, alpha, beta):
         result, old = cuda.local.array(places, f32), cuda.local.array(places, f32)
         for i in range(i32(cuda.threadIdx.x), cells, threads):
             n, rest = i32(i % images), i32(i // images)
@@ -72,7 +72,7 @@ def forward(dtype: str, config: WholeConfig) -> Callable[..., None]:
         write_sums = written_sums(dtype, tall, places, parts * ROWS, pitch, place_pitch)
 
     @device
-    def ask(shared, w, to, apart, full, k, K, P, Q, p0, q0, length, strides):  # type: ignore[no-untyped-def]
+    def ask(shared, w, to, apart, full, k, K, P, Q, p0, q0, length, strides):
         """A lane asks for a filter, at some positions of a row after the other.
 
         Not for all at once: they would keep the pixels waiting, without which nothing is multiplied.
@@ -91,7 +91,7 @@ def forward(dtype: str, config: WholeConfig) -> Callable[..., None]:
                 copy_line(shared, i32(to + k * apart + first * length), source, size, u32(full + 8 * part))
 
     @device
-    def fetch(a, b, shared, halves, m, lane, terms, plane, there, nothing, at):  # type: ignore[no-untyped-def]
+    def fetch(a, b, shared, halves, m, lane, terms, plane, there, nothing, at):
         spot = shared[i32(m + lane)]
         seen = nothing if spot == NONE else i32(there + i32(spot))
         for n in range(planes):
@@ -104,12 +104,12 @@ def forward(dtype: str, config: WholeConfig) -> Callable[..., None]:
                     a[2 * j + e] = a[2 * j + e] if m + 8 * j < terms else 0
 
     @device
-    def multiply(total, a, b):  # type: ignore[no-untyped-def]
+    def multiply(total, a, b):
         for j in range(2):
             for n in range(planes):
                 multiply_add(total, i32(4 * n), a, i32(4 * j), b, i32(4 * n + 2 * j))
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, wide, plane, apart, across, groups, N, K, C, channels, P, Q, room, image, taps, padding, stride, dilation, flip,
         box, x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip

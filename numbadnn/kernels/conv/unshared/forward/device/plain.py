@@ -29,7 +29,7 @@ def gather_patches(dtype: str, acc: str, images: int, room: int) -> Any:
     read, size, zero = load(dtype, acc), ITEMSIZE[dtype], ACCUMULATOR[acc](0)
 
     @device
-    def gather(patch, held, count, x, strides, n0, N, first, m0, corner, taps, steps, flip, image):  # type: ignore[no-untyped-def]
+    def gather(patch, held, count, x, strides, n0, N, first, m0, corner, taps, steps, flip, image):
         for j in range(i32(cuda.threadIdx.x), count, i32(cuda.blockDim.x)):
             m = i32(m0 + j)
             c, r, s = tap_of(m, taps)
@@ -56,12 +56,12 @@ def look_at(acc: str, count: int) -> Any:
     read: Any = load_shared("float32", span, "float32") if acc == "float32" and span > 1 else None
 
     @device
-    def look(values, start, table, at):  # type: ignore[no-untyped-def]
+    def look(values, start, table, at):
         for e in range(0, count, span):
             read(values, i32(start + e), table, i32(at + e))
 
     @device
-    def look_one_by_one(values, start, table, at):  # type: ignore[no-untyped-def]
+    def look_one_by_one(values, start, table, at):
         for e in range(count):
             values[start + e] = table[i32(at + e)]
 
@@ -79,7 +79,7 @@ def _weights(dtype: str, acc: str, vec: int) -> tuple[Any, Any, Any, int]:
         read = load(dtype, acc)
 
         @device
-        def bring_one(table, at, address):  # type: ignore[no-untyped-def]
+        def bring_one(table, at, address):
             table[at] = read(address)
 
         return bring_one, look_at(acc, 1), ACCUMULATOR[acc], 1
@@ -87,11 +87,11 @@ def _weights(dtype: str, acc: str, vec: int) -> tuple[Any, Any, Any, int]:
     see = load_shared(dtype, span, acc)
 
     @device
-    def bring(table, at, address):  # type: ignore[no-untyped-def]
+    def bring(table, at, address):
         copy(table, i32(at * size // 4), address)
 
     @device
-    def look(values, start, table, at):  # type: ignore[no-untyped-def]
+    def look(values, start, table, at):
         see(values, i32(start), table, i32(at * size // 4))
 
     return bring, look, WORD, 4
@@ -104,13 +104,13 @@ def _fold(acc: str, reach: int, rest: int) -> Any:
     if rest < 1:
 
         @device
-        def fold(sums, lane):  # type: ignore[no-untyped-def]
+        def fold(sums, lane):
             sums[0] = A(sums[0] + shuffle(sums[0], reach))
 
         return fold
 
     @device
-    def halve(sums, lane):  # type: ignore[no-untyped-def]
+    def halve(sums, lane):
         upper = (lane & reach) != 0
         for i in range(rest):
             low, high = sums[i], sums[i + rest]
@@ -133,7 +133,7 @@ def forward(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]
     left = max(1, sums // LANES)  # sums that a lane has in the end
     shared_bits = max(0, 5 - (sums.bit_length() - 1))  # 1 << this many lanes have the same one
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, chunks, groups, N, K, C, image, Q, taps, padding, stride, dilation, flip, terms,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip

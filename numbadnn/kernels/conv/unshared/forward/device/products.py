@@ -35,7 +35,7 @@ def _looks(config: ProductsConfig) -> tuple[Callable[..., None], Callable[..., N
     look_at_spot, exchanged = read_at("int32", 1), 64 * (config.images // 16) - 32
 
     @device
-    def look(seen, weight, spots, shared, spots_at, pixels_from, filters_at, left, zero):  # type: ignore[no-untyped-def]
+    def look(seen, weight, spots, shared, spots_at, pixels_from, filters_at, left, zero):
         for j in range(steps):
             look_at_spot(spots, i32(j), shared, i32(spots_at + 16 * j))
         for j in range(steps):
@@ -47,7 +47,7 @@ def _looks(config: ProductsConfig) -> tuple[Callable[..., None], Callable[..., N
     multiply_add = product("float64", 4 * steps, config.whole)
 
     @device
-    def multiply(total, a, b):  # type: ignore[no-untyped-def]
+    def multiply(total, a, b):
         for i in range(own // 2):
             for f in range(eights):
                 multiply_add(total, i32((i * eights + f) * 4), a, i32(i * 2 * steps), b, i32(f * steps))
@@ -61,14 +61,14 @@ def _wait_but(most: int) -> Callable[..., None]:
     if most == 0:
 
         @device
-        def all_of_them(groups):  # type: ignore[no-untyped-def]
+        def all_of_them(groups):
             wait()
 
         return all_of_them
     fewer = _wait_but(most - 1)
 
     @device
-    def chosen(groups):  # type: ignore[no-untyped-def]
+    def chosen(groups):
         if groups < most:
             fewer(groups)
         else:
@@ -97,18 +97,18 @@ def forward(config: ProductsConfig) -> Callable[..., None]:
     slot_bytes, ring_words, wait_but = 4 * across * PIECE, stages * across * PIECE, _wait_but(stages)
 
     @device
-    def term_of(piece):  # type: ignore[no-untyped-def]
+    def term_of(piece):
         """The first term of a piece of a slot, which has the warp's turns: every ``splits``-th."""
         return i32((piece & ~(steps - 1)) * 4 * splits + (piece & (steps - 1)) * 4)
 
     @device
-    def where_of(warp):  # type: ignore[no-untyped-def]
+    def where_of(warp):
         """A warp's position, filters and slots."""
         rest = u32(warp // u32(positions))
         return i32(warp % u32(positions)), i32(rest % u32(parts)), i32(rest // u32(parts))
 
     @device
-    def filters_at(w, strides, tile, k, sizes):  # type: ignore[no-untyped-def]
+    def filters_at(w, strides, tile, k, sizes):
         """Where this lane's piece of its warp's first filters begins."""
         _, blocks, groups, K, _, P, Q = sizes
         thread = u32(thread_here())
@@ -122,7 +122,7 @@ def forward(config: ProductsConfig) -> Callable[..., None]:
         return w + (i64(group * K + first) * strides[0] + i64(p) * strides[1] + i64(q) * strides[2] + m) * 4
 
     @device
-    def ask_next(shared, to, following, w, strides, left, first, own_terms, sizes):  # type: ignore[no-untyped-def]
+    def ask_next(shared, to, following, w, strides, left, first, own_terms, sizes):
         """Ask for a slot; what the next one is for: (address, tile, first filter, first term)"""
         at, tile, k, m = following
         tiles, _, _, K, terms, _, _ = sizes
@@ -135,7 +135,7 @@ def forward(config: ProductsConfig) -> Callable[..., None]:
             at, m = filters_at(w, strides, tile, k, sizes), first
         return at, tile, k, m
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, w, y, tiles, blocks, groups, N, K, C, channels, P, Q, room, image, taps, padding, stride, dilation, flip, box,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip

@@ -24,7 +24,7 @@ def copies_of(config: ProductsConfig) -> tuple[Callable[..., None], Callable[...
     pieces, threads, look, exchanged = images // 4, config.threads, read_at("int32", 2), 64 * (images // 16) - 32
 
     @device
-    def corner(x, strides, tile, blocks, groups, C, stride, padding):  # type: ignore[no-untyped-def]
+    def corner(x, strides, tile, blocks, groups, C, stride, padding):
         """The first pixel of what a tile sees: address of this thread's piece of it, row and column."""
         group, p, q = first_of(tile, blocks, groups)
         h, v = i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1])
@@ -32,7 +32,7 @@ def copies_of(config: ProductsConfig) -> tuple[Callable[..., None], Callable[...
         return x + (at + i32(u32(thread_here()) % u32(pieces)) * 4) * 4, h, v
 
     @device
-    def copy_pixels(shared, pixels_at, number, to, at, h0, v0, image):  # type: ignore[no-untyped-def]
+    def copy_pixels(shared, pixels_at, number, to, at, h0, v0, image):
         """Begin to copy a box; 0 outside the image."""
         where, thread = cuda.local.array(2, INT32), u32(thread_here())
         to = i32(to + i32(thread % u32(pieces)) * 16)

@@ -53,7 +53,7 @@ def forward(config: TwofoldConfig) -> Callable[..., None]:
 
     start_barriers = starting(config)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         w_map, x_map, x, w, space, y, tiles, floor, spread, blocks, groups, N, K, C, channels, P, Q, room, image, taps, padding,
         stride, dilation, flip, box, x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip

@@ -15,7 +15,7 @@ from numbadnn.kernels.lang.ptx import thread_here
 
 
 @device
-def terms_before(at, step, piece):  # type: ignore[no-untyped-def]
+def terms_before(at, step, piece):
     """How many a position's first copy begins before its first term, so that copies begin where lines of memory do.
 
     ``step``: terms between positions ``at``, or 0: then all begin with the first term.
@@ -33,7 +33,7 @@ def asking(config: Any, piece: int) -> Callable[..., tuple[int, int]]:
     positions, each, hop, copy = config.tall * places, warps // ASKERS, piece * splits, copy_tile(3, True)
 
     @device
-    def ask(shared, filters, full, ring, first, K, P, Q, p, q, terms, step, slot, parity):  # type: ignore[no-untyped-def]
+    def ask(shared, filters, full, ring, first, K, P, Q, p, q, terms, step, slot, parity):
         thread = i32(thread_here() - LANES * warps)
         lane = i32(thread % LANES)
         if lane < each:

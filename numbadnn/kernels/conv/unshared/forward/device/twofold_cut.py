@@ -30,15 +30,15 @@ NOT_A_NUMBER, ONE = 0x7FFF, 127 << 23
 def _packed(name: str, twin: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     if SIMULATED:
 
-        def run_twin(a, b):  # type: ignore[no-untyped-def]
+        def run_twin(a, b):
             x, y = (np.array([v & 0x7FFF7FFF], np.uint32).view(np.float16) for v in (a, b))
             return twin(x, y).view(np.uint32)[0]
 
         return run_twin
 
     @intrinsic
-    def run(typingctx, a, b):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def run(typingctx, a, b):
+        def codegen(context, builder, signature, args):
             return _asm(builder, f"{name}.xorsign.abs.f16x2 $0, $1, $2;", "=r,r,r", _I32, list(args))
 
         return types.uint32(types.uint32, types.uint32), codegen
@@ -55,8 +55,8 @@ def _as_float() -> Callable[..., Any]:
         return lambda bits: np.array([bits], np.int32).view(np.float32)[0]
 
     @intrinsic
-    def convert(typingctx, bits):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def convert(typingctx, bits):
+        def codegen(context, builder, signature, args):
             return builder.bitcast(args[0], _FLOAT)
 
         return types.float32(types.int32), codegen
@@ -69,14 +69,14 @@ as_float = _as_float()
 
 
 @device
-def unusable(bits, limit):  # type: ignore[no-untyped-def]
+def unusable(bits, limit):
     """Whether a number is not 0 and at most ``limit`` in magnitude."""
     magnitude = u32(u32(bits) & u32(0x7FFFFFFF))
     return magnitude > u32(0) and magnitude <= u32(limit)
 
 
 @device
-def cut_images(words, x, at, scale, limit):  # type: ignore[no-untyped-def]
+def cut_images(words, x, at, scale, limit):
     """Both halves of eight images from x[at] on; numbers up to ``limit`` are NaN."""
     for p in range(EIGHT // 2):
         halve_pair(words, i32(p), i32(4), x[at + 2 * p], x[at + 2 * p + 1], scale)
@@ -88,7 +88,7 @@ def cut_images(words, x, at, scale, limit):  # type: ignore[no-untyped-def]
 
 
 @device
-def usual(word):  # type: ignore[no-untyped-def]
+def usual(word):
     """0 instead of what has no say in a scale."""
     return word & (u32(0xFFFFFFFF) if u32(word & u32(0x7FFFFFFF)) < u32(TOO_LARGE) else u32(0))
 
@@ -102,7 +102,7 @@ def cutting(numbers: int) -> tuple[Callable[..., int], Callable[..., tuple[int, 
     """
 
     @device
-    def cut(a, x, scale, floor):  # type: ignore[no-untyped-def]
+    def cut(a, x, scale, floor):
         lo, hi = u32(0x7BFF7BFF), u32(0)
         for p in range(numbers // 2):
             halve_pair(a, i32(p), i32(numbers // 2), u32(x[2 * p]), u32(x[2 * p + 1]), scale)
@@ -112,7 +112,7 @@ def cutting(numbers: int) -> tuple[Callable[..., int], Callable[..., tuple[int, 
         return u32((over | under) & u32(0x80008000))
 
     @device
-    def choose(x, scale, inverse, spread):  # type: ignore[no-untyped-def]
+    def choose(x, scale, inverse, spread):
         top, low = u32(NOTHING[0]), u32(NOTHING[1])
         for i in range(numbers):
             top, low = widest(usual(x[i]), top, low)
@@ -125,7 +125,7 @@ def cutting(numbers: int) -> tuple[Callable[..., int], Callable[..., tuple[int, 
         return scale, inverse, limit
 
     @device
-    def cut_within(a, x, scale, limit):  # type: ignore[no-untyped-def]
+    def cut_within(a, x, scale, limit):
         for p in range(numbers // 2):
             halve_pair(a, i32(p), i32(numbers // 2), u32(x[2 * p]), u32(x[2 * p + 1]), scale)
             word = u32(a[p])
@@ -139,7 +139,7 @@ cut, _choose, _cut_within = cutting(NUMBERS)
 
 
 @device
-def cut_anew(a, x, total, small, scale, inverse, spread):  # type: ignore[no-untyped-def]
+def cut_anew(a, x, total, small, scale, inverse, spread):
     """A slot's numbers with a scale that fits them; those that it does not fit are NaN. (scale, inverse) from here on."""
     fresh, back, limit = _choose(x, scale, inverse, spread)
     if fresh != scale:

@@ -29,28 +29,28 @@ _multiply_add = product("float16", 16)
 
 
 @device
-def key_of(c, row, column, taps, flip):  # type: ignore[no-untyped-def]
+def key_of(c, row, column, taps, flip):
     """Of a pixel, or of a tap at the first position; the lowest three bits count."""
     inside = i32(column + taps[1] * row)
     return i32(c * (taps[0] * taps[1]) + inside - 2 * flip * inside)  # backwards where taps are
 
 
 @device
-def filters_row(lane):  # type: ignore[no-untyped-def]
+def filters_row(lane):
     """Which filter is row ``lane // 4``: four that are read together have their pieces in other banks."""
     g = i32(lane >> 2)
     return i32(2 * g if g < 4 else 2 * g - 7)
 
 
 @device
-def filters_at(lane):  # type: ignore[no-untyped-def]
+def filters_at(lane):
     """Where a lane's first numbers lie in a slot, whose pieces the copy engine has exchanged."""
     row, t = filters_row(lane), i32(lane & 3)
     return i32(row * 128 + ((t >> 1) ^ (row & 7)) * 16 + (t & 1) * 8)
 
 
 @device
-def look(x, shared, at):  # type: ignore[no-untyped-def]
+def look(x, shared, at):
     """A slot's numbers that a lane multiplies."""
     for h in range(2):
         for e in range(2):
@@ -59,7 +59,7 @@ def look(x, shared, at):  # type: ignore[no-untyped-def]
 
 
 @device
-def multiply_slot(total, small, large, a, b, shared, spots, base, inverse):  # type: ignore[no-untyped-def]
+def multiply_slot(total, small, large, a, b, shared, spots, base, inverse):
     for i in range(SUMS):
         large[i] = f32(0)
     for h in range(2):
@@ -90,7 +90,7 @@ def multiplying(config: TwofoldConfig) -> Callable[..., tuple[int, int, int]]:
     await_boxes, leave_boxes = awaiting(config)
 
     @device
-    def multiply(  # type: ignore[no-untyped-def]
+    def multiply(
         total, shared, full, table, pixels, back, terms, lot, box, taps, stride, flip, floor, spread, origin, state,
     ):  # fmt: skip
         small, large, base = cuda.local.array(SUMS, f32), cuda.local.array(SUMS, f32), cuda.local.array(4, INT32)

@@ -15,7 +15,7 @@ _read = load("float32", "float32")
 
 
 @device
-def summed(again, n, group, k, p, q):  # type: ignore[no-untyped-def]
+def summed(again, n, group, k, p, q):
     """Of image ``n`` and filter ``k`` at a position. ``again``: see ``device/twofold_put.py``."""
     x, w, C, image, taps, stride, padding, flip, x_strides, w_strides = again
     top, left = i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1])

@@ -22,7 +22,7 @@ SIZE = 4
 
 
 @device
-def first_filter(part, K):  # type: ignore[no-untyped-def]
+def first_filter(part, K):
     """Of a warp's 16: the last ones have some of those before, so that none is missing."""
     return min(i32(part * FILTERS), i32(K - FILTERS))
 
@@ -41,12 +41,12 @@ def putting(config: TwofoldConfig) -> Callable[..., None]:
     read, write = load("float32", "float32"), store("float32", "float32")
 
     @device
-    def place_of(i):  # type: ignore[no-untyped-def]
+    def place_of(i):
         """Of a lane's i-th sum, from its first one on."""
         return i32(i // 2 % 2 * (FILTERS // 2) * of_filter + (i // 4 * 8 + i % 2) * of_image)
 
     @device
-    def gather(results, first, total, row, part):  # type: ignore[no-untyped-def]
+    def gather(results, first, total, row, part):
         """[filter][image][position] in shared memory; of warps that share terms the first adds the others'."""
         thread, got = i32(thread_here()), cuda.local.array(SUMS, f32)
         warp, t, own = i32(thread >> 5), i32(thread & 3), i32(2 + part)
@@ -67,7 +67,7 @@ def putting(config: TwofoldConfig) -> Callable[..., None]:
         meet(own)
 
     @device
-    def put(results, first, total, row, y, again, corner, sizes, strides, factors):  # type: ignore[no-untyped-def]
+    def put(results, first, total, row, y, again, corner, sizes, strides, factors):
         N, K, P, Q = sizes
         alpha, beta = factors
         got, part = cuda.local.array(outputs, f32), i32(i32(thread_here()) // (LANES * positions) % parts)

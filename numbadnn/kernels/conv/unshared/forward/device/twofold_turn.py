@@ -35,7 +35,7 @@ def largest_of_block(warps: int) -> Callable[..., int]:
     meet = meet_of(LANES * warps)
 
     @device
-    def agree(shared, told, top):  # type: ignore[no-untyped-def]
+    def agree(shared, told, top):
         thread, top = i32(cuda.threadIdx.x), largest_of_warp(top)
         if thread & (LANES - 1) == 0:
             shared[i32(told + (thread >> 5))] = u32(top)
@@ -55,7 +55,7 @@ def _looking(vec: int) -> Callable[..., int]:
     read, read_one, held = load_words(4), load_bits(SIZE), LOOKS * vec
 
     @device
-    def look(x, count, every):  # type: ignore[no-untyped-def]
+    def look(x, count, every):
         got, top = cuda.local.array(held, WORD), u32(0)
         for u in range(LOOKS):
             i = i32(cuda.threadIdx.x + u * TURNERS)
@@ -78,7 +78,7 @@ def turn(vec: int) -> Callable[..., None]:
     turns, room = TURNED_PIXELS * PIXEL // (16 * TURNERS), TURNED_PIXELS * PIXEL // SIZE + warps
 
     @device
-    def ask(got, x, N, n0, pixel, by_height, by_width, image, taps, flip, strides):  # type: ignore[no-untyped-def]
+    def ask(got, x, N, n0, pixel, by_height, by_width, image, taps, flip, strides):
         """Eight images of a pixel, and its key."""
         rest = quotient(pixel, by_width)
         v = i32(pixel - rest * image[1])
@@ -89,7 +89,7 @@ def turn(vec: int) -> Callable[..., None]:
             got[e] = read(x + (at + i64(min(i32(n0 + e), i32(N - 1))) * strides[0]) * SIZE)
         return i32(key_of(c, h, v, taps, flip) & 7)
 
-    def kernel(x, space, turned, count, every, N, pixels, by_height, by_width, image, taps, flip, spread, strides):  # type: ignore[no-untyped-def]
+    def kernel(x, space, turned, count, every, N, pixels, by_height, by_width, image, taps, flip, spread, strides):
         let_next_start()
         shared, got = cuda.shared.array(room, WORD), cuda.local.array(EIGHT, WORD)
         words, line = cuda.local.array(EIGHT, WORD), cuda.local.array(4, WORD)

@@ -18,7 +18,7 @@ UNDER_WAY, FEW = 2, 8
 
 
 @device
-def inside(position, count):  # type: ignore[no-untyped-def]
+def inside(position, count):
     return position >= 0 and position < count
 
 
@@ -33,7 +33,7 @@ def asking(size: int, config: RowsConfig) -> Callable[..., None]:
     early = 1 if config.kept <= FEW else UNDER_WAY
 
     @device
-    def ask(shared, w, full, rings, pitch, line, slot, K, rows, wide, first, count, strides):  # type: ignore[no-untyped-def]
+    def ask(shared, w, full, rings, pitch, line, slot, K, rows, wide, first, count, strides):
         lane = i32(cuda.threadIdx.x % LANES)
         beyond = i64(lane) * strides[0] * size  # the first filter
         barrier, to, parity = i32(full), i32(rings + lane * pitch), i32(1)
@@ -58,7 +58,7 @@ def asking(size: int, config: RowsConfig) -> Callable[..., None]:
                         start = start + strides[1] * size
 
     @device
-    def ask_whole(shared, w, full, rings, pitch, line, slot, K, rows, wide, first, count, strides):  # type: ignore[no-untyped-def]
+    def ask_whole(shared, w, full, rings, pitch, line, slot, K, rows, wide, first, count, strides):
         lane, length = i32(cuda.threadIdx.x % LANES), i32(wide * line)
         beyond = i64(lane) * strides[0] * size
         for i in range(rows * steps):

@@ -55,11 +55,11 @@ def _multiply_rows(
     within, places, cut = config.within, config.places, config.cut
 
     @device
-    def begin(here):  # type: ignore[no-untyped-def]
+    def begin(here):
         barrier_wait(u32(here[BARRIER]), u32(here[PARITY]))
 
     @device
-    def end(here, how):  # type: ignore[no-untyped-def]
+    def end(here, how):
         sync_warp()
         if cuda.threadIdx.x % LANES == 0:
             barrier_arrive(u32(here[BARRIER] + 8 * depth))
@@ -68,12 +68,12 @@ def _multiply_rows(
         here[BARRIER] = i32(here[BARRIER] - (depth - 1) * 8) if over else i32(here[BARRIER] + 8)
         here[PARITY] = i32(here[PARITY] ^ 1) if over else here[PARITY]
 
-    def column(q):  # type: ignore[no-untyped-def]
+    def column(q):
         """The positions of one column: a loop over columns would leave the sums in memory."""
         multiply = multiply_from(q * right)
 
         @device
-        def product(total, shared, here, how, r, s, a):  # type: ignore[no-untyped-def]
+        def product(total, shared, here, how, r, s, a):
             tap = i32(r - a * down)
             if deep == 1 or (tap >= 0 and tap < i32(tall)):
                 at_w = i32(how[OWN] + here[SLOT] + (tall - 1 - tap if flip else tap) * (taps * size))
@@ -86,12 +86,12 @@ def _multiply_rows(
                 multiply(total, shared, at_w, at_y, how[PITCH], i32(how[FILTERS] - s * piece), how[NOTHING])
 
         @device
-        def run_whole(total, shared, here, how, now, r, s, a):  # type: ignore[no-untyped-def]
+        def run_whole(total, shared, here, how, now, r, s, a):
             if even or q < how[WIDE]:
                 product(total, shared, here, how, r, s, a)
 
         @device
-        def run_one(total, shared, here, how, now, r, s, a):  # type: ignore[no-untyped-def]
+        def run_one(total, shared, here, how, now, r, s, a):
             if even or q < how[WIDE]:
                 for step in range(steps):
                     for row in range(now):
@@ -102,14 +102,14 @@ def _multiply_rows(
 
         return run_whole if whole else run_one
 
-    def from_column(q):  # type: ignore[no-untyped-def]
+    def from_column(q):
         first = column(q)
         if q + 1 == config.places:
             return first
         rest = from_column(q + 1)
 
         @device
-        def run(total, shared, here, how, now, r, s, a):  # type: ignore[no-untyped-def]
+        def run(total, shared, here, how, now, r, s, a):
             first(total, shared, here, how, now, r, s, a)
             rest(total, shared, here, how, now, r, s, a)
 
@@ -118,7 +118,7 @@ def _multiply_rows(
     columns = from_column(0)
 
     @device
-    def run(total, shared, here, how, now, r):  # type: ignore[no-untyped-def]
+    def run(total, shared, here, how, now, r):
         if whole:
             for s in range(i32((how[FILTERS] + piece - 1) // piece)):  # not unrolled: less code is there sooner
                 for a in range(now):
@@ -146,7 +146,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     fewer, more = set_registers(FEWER, False), set_registers(config.registers, True)
     multiply_rows = _multiply_rows(config, size, lambda column: lanes.multiply(column * lanes.sums))
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         y, w, space, slices, groups, N, K, C, channels, tiles_across, tile, output, pitch, y_pitch, box_rows,
         w_strides, y_strides, count,
     ):  # fmt: skip

@@ -30,12 +30,12 @@ def _put(acc: str, count: int) -> Any:
     write: Any = write_shared(span) if acc == "float32" and span > 1 else None
 
     @device
-    def put(values, start, table, at):  # type: ignore[no-untyped-def]
+    def put(values, start, table, at):
         for e in range(0, count, span):
             write(values, i32(start + e), table, i32(at + e))
 
     @device
-    def put_one_by_one(values, start, table, at):  # type: ignore[no-untyped-def]
+    def put_one_by_one(values, start, table, at):
         for e in range(count):
             table[i32(at + e)] = values[start + e]
 
@@ -56,7 +56,7 @@ def _fill(dtype: str, acc: str, images: int) -> Any:
     )
 
     @device
-    def fill(table, places, count, y, strides, n0, N, wide):  # type: ignore[no-untyped-def]
+    def fill(table, places, count, y, strides, n0, N, wide):
         held = cuda.local.array(images, A)
         for i in range(i32(cuda.threadIdx.x), i32(places * count), i32(cuda.blockDim.x)):
             k = i32(u32(i) // u32(places))
@@ -79,11 +79,11 @@ def _waiting(dtype: str, acc: str, vec: int, ahead: int) -> tuple[Any, Any, Any,
         read_vector = load_vector(dtype, vec, acc)
 
         @device
-        def ask_numbers(held, slot, address):  # type: ignore[no-untyped-def]
+        def ask_numbers(held, slot, address):
             read_vector(held, i32(slot * vec), address)
 
         @device
-        def copy(weight, held, slot):  # type: ignore[no-untyped-def]
+        def copy(weight, held, slot):
             for e in range(vec):
                 weight[e] = held[slot * vec + e]
 
@@ -92,12 +92,12 @@ def _waiting(dtype: str, acc: str, vec: int, ahead: int) -> tuple[Any, Any, Any,
     read, wide = load_words(once), widen(dtype, vec, acc)
 
     @device
-    def ask(held, slot, address):  # type: ignore[no-untyped-def]
+    def ask(held, slot, address):
         for i in range(0, words, once):
             read(held, i32(slot * words + i), address + 4 * i)
 
     @device
-    def expand(weight, held, slot):  # type: ignore[no-untyped-def]
+    def expand(weight, held, slot):
         wide(weight, i32(0), held, i32(slot * words))
 
     return ask, expand, WORD, ahead * words
@@ -118,12 +118,12 @@ def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
     ask, expand, kind, waiting = _waiting(dtype, acc, vec, ahead)
 
     @device
-    def add_products(total, weight, top):  # type: ignore[no-untyped-def]
+    def add_products(total, weight, top):
         for e in range(vec):
             for n in range(images):
                 total[e * images + n] = A(total[e * images + n] + weight[e] * top[n])
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         y, w, space, chunks, slices, groups, first, N, K, C, channels, own, turns, across, span, tile, output, taps, stride,
         dilation, flip, box, w_strides, y_strides,
     ):  # fmt: skip

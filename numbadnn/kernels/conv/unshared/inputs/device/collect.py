@@ -23,14 +23,14 @@ def collect(dtype: str, acc: str, lot: int, parts: int, ahead: int) -> Callable[
     held = ahead * sums
 
     @device
-    def reaching(at, tiles, move, length):  # type: ignore[no-untyped-def]
+    def reaching(at, tiles, move, length):
         """(first, last + 1) of the tiles whose boxes hold ``at``; ``move`` is the reciprocal of how far they are apart."""
         low = i32(0)
         if at >= length:
             low = i32(quotient(i32(at - length), move) + 1)
         return low, min(tiles, i32(quotient(at, move) + 1))
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         space, x, first, N, slots, channels, image, tiles, moves, padding, box, by_lots, by_width, by_height, by_down,
         by_right, x_strides, alpha, beta,
     ):  # fmt: skip

@@ -41,7 +41,7 @@ def _load_tops(config: InputsHalvesConfig) -> Callable[..., None]:
     half, images = load_bits(SIZE), config.images
 
     @device
-    def load(held, i, y, strides, N, K, count, wide):  # type: ignore[no-untyped-def]
+    def load(held, i, y, strides, N, K, count, wide):
         rest = u32(u32(i) // u32(count))
         place, n, s = i32(i - rest * count), i32(rest % u32(images)), i32(rest // u32(images))
         down = i32(u32(place) // u32(wide))
@@ -70,7 +70,7 @@ def _store_tops(config: InputsHalvesConfig) -> Callable[..., None]:
     write, images, pitch = write_at("int32", 2), config.images, 4 * (8 * config.steps * config.images + PAD)
 
     @device
-    def store(held, i, shared, tops, count):  # type: ignore[no-untyped-def]
+    def store(held, i, shared, tops, count):
         pair = cuda.local.array(2, WORD)
         rest = u32(u32(i) // u32(count))
         place, n, s = i32(i - rest * count), i32(rest % u32(images)), i32(rest // u32(images))
@@ -97,7 +97,7 @@ def _copy_position(config: InputsHalvesConfig) -> Callable[..., None]:
     apart = LANES // row_lanes  # filters of the lanes
 
     @device
-    def copy_all(shared, to, source, strides, rows, terms):  # type: ignore[no-untyped-def]
+    def copy_all(shared, to, source, strides, rows, terms):
         if taken == row_lanes or i32(cuda.threadIdx.x % row_lanes) < taken:
             for k in range(0, ROWS * steps, apart):
                 slot = i32(to + (k // ROWS * SLOT + k % ROWS * PITCH) * ITEM)
@@ -109,7 +109,7 @@ def _copy_position(config: InputsHalvesConfig) -> Callable[..., None]:
 
 
 @device
-def _next_position(source, right, wide, strides):  # type: ignore[no-untyped-def]
+def _next_position(source, right, wide, strides):
     """(its filters, its column in the tile)"""
     source, right = source + strides[2] * SIZE, i32(right + 1)
     if right == wide:
@@ -122,7 +122,7 @@ def _ask(config: InputsHalvesConfig) -> Callable[..., tuple[int, int]]:
     copy, rounds, steps, depth = _copy_position(config), config.rounds, config.steps, config.depth
 
     @device
-    def ask(shared, to, source, strides, rows, terms, count, wide):  # type: ignore[no-untyped-def]
+    def ask(shared, to, source, strides, rows, terms, count, wide):
         right = i32(0)
         for d in range(depth):
             if d < count:
@@ -135,7 +135,7 @@ def _ask(config: InputsHalvesConfig) -> Callable[..., tuple[int, int]]:
 
 
 @device
-def _fill_spots(table, at, count, start, low, end, c0, area, taps, dilation, wide, flip):  # type: ignore[no-untyped-def]
+def _fill_spots(table, at, count, start, low, end, c0, area, taps, dilation, wide, flip):
     """How far into the box each term of a warp is, ``NONE`` outside of its own, ``low`` to ``end``.
 
     In the order in which a lane has them: 8 terms 8 apart.
@@ -163,7 +163,7 @@ def boxes(dtype: str, config: InputsHalvesConfig) -> Callable[..., None]:
     sums, pairs, row_lanes, whole = 16 * planes, 2 * planes, _row_lanes(rounds), rounds * steps * SLOT * ITEM
     ring = depth * whole
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         y, w, space, slices, groups, N, K, C, channels, own, across, tile, output, taps, stride, dilation, flip, box,
         w_strides, y_strides,
     ):  # fmt: skip

@@ -42,13 +42,13 @@ SLOT, PARITY, PLACE, Y_PARITY = range(4)
 
 
 @device
-def _row(i, walk):  # type: ignore[no-untyped-def]
+def _row(i, walk):
     """The ``i``-th row of positions of (first, how many, whether upwards)."""
     return i32(walk[0] + (walk[1] - 1 - i if walk[2] else i))
 
 
 @device
-def _next(place, parity, places):  # type: ignore[no-untyped-def]
+def _next(place, parity, places):
     over = place == places - 1
     return i32(0) if over else i32(place + 1), i32(parity ^ 1) if over else parity
 
@@ -62,11 +62,11 @@ def _multiplying(lanes: Parts, config: PixelsConfig) -> Callable[..., None]:
     positions, cell, of_piece, sums = config.positions, config.kept * SIZE, ROWS * config.lanes.of_filter, lanes.sums
     nothing = i32(0)
 
-    def column(j):  # type: ignore[no-untyped-def]
+    def column(j):
         multiply = lanes.multiply(j * sums)
 
         @device
-        def run(total, shared, here, full, own, own_y, low, high, active):  # type: ignore[no-untyped-def]
+        def run(total, shared, here, full, own, own_y, low, high, active):
             if j >= low and j < high:
                 slot = here[SLOT]
                 barrier_wait(u32(full + 8 * slot), u32(here[PARITY]))
@@ -83,14 +83,14 @@ def _multiplying(lanes: Parts, config: PixelsConfig) -> Callable[..., None]:
 
         return run
 
-    def from_column(j):  # type: ignore[no-untyped-def]
+    def from_column(j):
         first = column(j)
         if j + 1 == positions:
             return first
         rest = from_column(j + 1)
 
         @device
-        def run(total, shared, here, full, own, own_y, low, high, active):  # type: ignore[no-untyped-def]
+        def run(total, shared, here, full, own, own_y, low, high, active):
             first(total, shared, here, full, own, own_y, low, high, active)
             rest(total, shared, here, full, own, own_y, low, high, active)
 
@@ -106,7 +106,7 @@ def _writing(dtype: str, config: PixelsConfig) -> Callable[..., None]:
     write = store_vector(dtype, wide, "float32", given_up)
 
     @device
-    def put(total, x, lot, N, strides, alpha, beta):  # type: ignore[no-untyped-def]
+    def put(total, x, lot, N, strides, alpha, beta):
         result, old = cuda.local.array(wide, f32), cuda.local.array(wide, f32)
         lane = i32(cuda.threadIdx.x % LANES)
         for m in range(tiles):
@@ -134,7 +134,7 @@ def _asking(config: PixelsConfig) -> Callable[..., None]:
     each = config.steps * ROWS * config.pitch
 
     @device
-    def ask(shared, filters, full, first, walk, size, columns):  # type: ignore[no-untyped-def]
+    def ask(shared, filters, full, first, walk, size, columns):
         prefetch_map(filters)
         slot, parity = i32(0), i32(1)
         for i in range(walk[1]):
@@ -160,7 +160,7 @@ def _bringing(config: PixelsConfig) -> Callable[..., None]:
     each = -(-config.positions * cell // (16 * LANES))
 
     @device
-    def bring(shared, y, full, tops, walk, size, columns):  # type: ignore[no-untyped-def]
+    def bring(shared, y, full, tops, walk, size, columns):
         lane = i32(cuda.threadIdx.x % LANES)
         place, parity, apart = i32(0), i32(1), i64(size[0]) * size[1] * cell
         for i in range(walk[1]):
@@ -192,7 +192,7 @@ def gradient(dtype: str, config: PixelsConfig) -> Callable[..., None]:
     rings, pitch, y_bytes, filters = ring_at(config), config.pitch, config.y_row, config.steps * ROWS
     sums, w_of, area, behind = config.sums, map_address(0), tall_taps * taps, ring_at(config) + depth * config.slot
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         w_map, y, x, across, slices, groups, N, C, output, image, padding, tall, x_strides, alpha, beta,
     ):  # fmt: skip
         shared, total, here = cuda.shared.array(0, WORD), cuda.local.array(sums, f32), cuda.local.array(4, INT32)

@@ -23,7 +23,7 @@ def mended(lot: int, parts: int) -> Callable[..., None]:
     largest, read = -LOWEST["float32"], load("float32", "float32")
 
     @device
-    def mend_lot(total, first, n0, N, c, top, left, again):  # type: ignore[no-untyped-def]
+    def mend_lot(total, first, n0, N, c, top, left, again):
         y, w, K, C, taps, stride, output, flip, y_steps, w_steps = again
         finite = True
         for e in range(lot):
@@ -51,7 +51,7 @@ def mended(lot: int, parts: int) -> Callable[..., None]:
                 total[first + e] = total[first + e] if abs(total[first + e]) <= f32(largest) else fresh[e]
 
     @device
-    def mend(total, n0, N, apart, c, top, left, again):  # type: ignore[no-untyped-def]
+    def mend(total, n0, N, apart, c, top, left, again):
         for j in range(parts):
             mend_lot(total, i32(j * lot), i32(n0 + j * apart), N, c, top, left, again)
 

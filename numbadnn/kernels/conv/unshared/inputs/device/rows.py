@@ -49,11 +49,11 @@ def box_of(config: RowsConfig) -> tuple[Callable[..., int], int, int]:
     lots = config.lots
 
     @device
-    def of_channels(block, number, C, c0):  # type: ignore[no-untyped-def]
+    def of_channels(block, number, C, c0):
         return i32(number * C + c0)
 
     @device
-    def of_lots(block, number, C, c0):  # type: ignore[no-untyped-def]
+    def of_lots(block, number, C, c0):
         return i32(block * lots)
 
     if config.own:
@@ -72,7 +72,7 @@ def _ask_next(size: int, config: RowsConfig, again: bool) -> Callable[..., None]
     depth, warps, turns, piece, deep = config.depth, config.warps, config.turns, config.piece, config.deep
 
     @device
-    def ask(shared, walk, at, pitch, length, slot, last, K, wide, strides):  # type: ignore[no-untyped-def]
+    def ask(shared, walk, at, pitch, length, slot, last, K, wide, strides):
         if walk[0] > 0:
             lane, warp = i32(cuda.threadIdx.x % LANES), i32(cuda.threadIdx.x // LANES)
             left, source, to = min(i32(piece), i32(K - walk[1])), at[0], walk[4]
@@ -118,14 +118,14 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     ask_first, ask, of_channel = _ask_next(size, config, False), _ask_next(size, config, True), tall * taps * size
     slack, warps, threads, early = (2 if depth > FEW else 1), config.warps, config.threads, min(depth, EARLY)
 
-    def row_from(q):  # type: ignore[no-untyped-def]
+    def row_from(q):
         """The positions of a group's rows from the ``q``-th column on: a loop over them would leave the sums in memory."""
         multiply = lanes.multiply(q * right * lanes.sums)
 
         @device
         def now(
             total, shared, walk, at, here, pitch, length, slot, last, K, wide, rows, strides, own, r, y_pitch, zeros
-        ):  # type: ignore[no-untyped-def]
+        ):
             if q < wide:
                 for s in range(steps):
                     for a in range(rows):
@@ -154,7 +154,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
         @device
         def then(
             total, shared, walk, at, here, pitch, length, slot, last, K, wide, rows, strides, own, r, y_pitch, zeros
-        ):  # type: ignore[no-untyped-def]
+        ):
             now(
                 total, shared, walk, at, here, pitch, length, slot, last, K, wide, rows, strides, own, r, y_pitch, zeros
             )
@@ -166,7 +166,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
 
     multiply_row, (box, of_lot, of_pixel) = row_from(0), box_of(config)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         y, w, space, slices, groups, N, K, C, channels, tiles_across, tile, output, pitch, y_pitch, box_rows,
         w_strides, y_strides,
     ):  # fmt: skip

@@ -27,14 +27,14 @@ ITEM = 4
 
 
 @device
-def _strips(at, count, by_move, length):  # type: ignore[no-untyped-def]
+def _strips(at, count, by_move, length):
     """(first, last + 1) of the strips that hold a column of pixels, each ``length`` of them."""
     first = i32(quotient(i32(at - length), by_move) + 1) if at >= length else i32(0)
     return first, min(count, i32(quotient(at, by_move) + 1))
 
 
 @device
-def _tiles(at, number, count, places, by_count, by_down, length):  # type: ignore[no-untyped-def]
+def _tiles(at, number, count, places, by_count, by_down, length):
     """(first, last + 1) of a strip's tiles that hold a row of pixels, each ``length`` of them."""
     first = i32(0)
     if at >= length:  # the first one that begins in this row of positions, or later
@@ -51,7 +51,7 @@ def collect(dtype: str, kept: int, ahead: int) -> Callable[..., None]:
     read_lane, read, write = load_vector("float32", vec, "float32"), load(dtype, "float32"), store(dtype, "float32")
     size, held = ITEMSIZE[dtype], ahead * sums
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         space, x, N, C, channels, slices, lots, units, positions, places, stride, image, tiles, padding, box, by_width, by_height,
         by_lots, by_slices, by_positions, by_places, by_down, by_right, x_strides, alpha, beta,
     ):  # fmt: skip

@@ -22,7 +22,7 @@ SIZE, ITEM = 2, 4
 
 
 @device
-def _filter_of(lane, pair):  # type: ignore[no-untyped-def]
+def _filter_of(lane, pair):
     """The first of a lane's four filters of 16; the others are its ``pair``, 1, 2 or 4 further, and both 8 further."""
     low, high = (1 if pair != 1 else 2), (4 if pair != 4 else 2)
     return i32((lane & 1) * low + (lane >> 1 & 1) * high)
@@ -40,7 +40,7 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
     held_by, pair = at_once * each, config.pair
 
     @device
-    def fill(shared, tops, pitch, y, strides, N, K, places, wide):  # type: ignore[no-untyped-def]
+    def fill(shared, tops, pitch, y, strides, N, K, places, wide):
         held, words = cuda.local.array(held_by, WORD), cuda.local.array(4, WORD)
         count = i32(places * steps * LANES)
         for begin in range(i32(cuda.threadIdx.x), count, at_once * threads):
@@ -86,7 +86,7 @@ def _fill_quads(config: RowsConfig) -> Callable[..., None]:
     held_by = 8 * lots
 
     @device
-    def fill(shared, tops, pitch, y, strides, N, K, places, wide):  # type: ignore[no-untyped-def]
+    def fill(shared, tops, pitch, y, strides, N, K, places, wide):
         held, words = cuda.local.array(held_by, INT32), cuda.local.array(4, INT32)
         rows = i32(places // 4)
         i = i32(cuda.threadIdx.x)
@@ -128,7 +128,7 @@ def parts(dtype: str, config: RowsConfig) -> Parts:
     read, multiply_add, store_lane = read_at("int32", 4), product(dtype, ROWS), store_vector("float32", vec, "float32")
 
     @device
-    def place(lot, pitch, have, of_channel):  # type: ignore[no-untyped-def]
+    def place(lot, pitch, have, of_channel):
         lane = i32(cuda.threadIdx.x % LANES)
         channel = min(i32(lot * EIGHT + (lane >> 2)), i32(have - 1))
         own_y = i32(lane * 16)
@@ -139,7 +139,7 @@ def parts(dtype: str, config: RowsConfig) -> Parts:
 
     def multiply(first: int) -> Callable[..., None]:
         @device
-        def run(total, shared, at_w, at_y, pitch, left, zeros):  # type: ignore[no-untyped-def]
+        def run(total, shared, at_w, at_y, pitch, left, zeros):
             a, b, held = cuda.local.array(a_words, INT32), cuda.local.array(2, INT32), cuda.local.array(held_by, INT32)
             for m in range(tiles):
                 if turned:
@@ -171,7 +171,7 @@ def parts(dtype: str, config: RowsConfig) -> Parts:
         return run
 
     @device
-    def write(total, space, lot, area, have):  # type: ignore[no-untyped-def]
+    def write(total, space, lot, area, have):
         lane = i32(cuda.threadIdx.x % LANES)
         if lane < 4 * kept:
             g, t = i32(lane >> 2), i32(lane & 3)

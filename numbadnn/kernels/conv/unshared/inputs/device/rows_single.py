@@ -24,7 +24,7 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
     write, lots = write_at("float32", once), images // each
 
     @device
-    def fill(shared, tops, pitch, y, strides, N, K, places, wide):  # type: ignore[no-untyped-def]
+    def fill(shared, tops, pitch, y, strides, N, K, places, wide):
         held = cuda.local.array(each, f32)
         for i in range(i32(cuda.threadIdx.x), i32(places * K * lots), threads):
             rest = i32(u32(i) // u32(places))
@@ -53,14 +53,14 @@ def parts(dtype: str, config: RowsConfig) -> Parts:
     read_one, read, store_span = read_at(dtype, 1), read_at(dtype, span), store_vector(dtype, span, dtype)
 
     @device
-    def place(lot, pitch, have, of_channel):  # type: ignore[no-untyped-def]
+    def place(lot, pitch, have, of_channel):
         lane = i32(cuda.threadIdx.x % LANES)
         channel = min(i32(lot * per_warp + lane // lots), i32(have - 1))
         return i32(channel * of_channel), i32(lane % lots * (span * SIZE))
 
     def multiply(first: int) -> Callable[..., None]:
         @device
-        def one(total, shared, at_w, at_y):  # type: ignore[no-untyped-def]
+        def one(total, shared, at_w, at_y):
             weight, top = cuda.local.array(taps, f32), cuda.local.array(own, f32)
             for e in range(taps):
                 read_one(weight, i32(e), shared, i32(at_w + (taps - 1 - e if flip else e) * SIZE))
@@ -72,13 +72,13 @@ def parts(dtype: str, config: RowsConfig) -> Parts:
                     total[at] = f32(total[at] + weight[e] * top[n])
 
         @device
-        def run(total, shared, at_w, at_y, pitch, left, zeros):  # type: ignore[no-untyped-def]
+        def run(total, shared, at_w, at_y, pitch, left, zeros):
             for _ in range(min(i32(piece), left)):
                 one(total, shared, at_w, at_y)
                 at_w, at_y = i32(at_w + pitch), i32(at_y + y_pitch)
 
         @device
-        def run_whole(total, shared, at_w, at_y, pitch, left, zeros):  # type: ignore[no-untyped-def]
+        def run_whole(total, shared, at_w, at_y, pitch, left, zeros):
             for _ in range(i32(piece // 2)):  # with fewer of one than of two, half of the steps
                 one(total, shared, at_w, at_y)
                 one(total, shared, i32(at_w + pitch), i32(at_y + y_pitch))
@@ -87,7 +87,7 @@ def parts(dtype: str, config: RowsConfig) -> Parts:
         return run if config.ragged else run_whole
 
     @device
-    def write(total, space, lot, area, have):  # type: ignore[no-untyped-def]
+    def write(total, space, lot, area, have):
         lane = i32(cuda.threadIdx.x % LANES)
         channel, n0 = i32(lot * per_warp + lane // lots), i32(lane % lots * span)
         if channel < have:

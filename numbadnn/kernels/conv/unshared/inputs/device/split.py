@@ -43,12 +43,12 @@ SLOT, BARRIER, PARITY, TOP = 0, 1, 2, 3
 
 
 @device
-def _filters_at(w, steps, k, p, q, output, K):  # type: ignore[no-untyped-def]
+def _filters_at(w, steps, k, p, q, output, K):
     return w + i64(k) * steps[0] + i64(p) * steps[1] + i64(q) * steps[2]
 
 
 @device
-def _values_at(y, steps, k, p, q, output, K):  # type: ignore[no-untyped-def]
+def _values_at(y, steps, k, p, q, output, K):
     return y + i64((p * output[1] + q) * K + k) * steps[0]
 
 
@@ -62,7 +62,7 @@ def _ask(depth: int, piece: int, askers: int, pause: bool, where: Callable[..., 
     """
 
     @device
-    def ask(shared, source, steps, length, pitch, to, full, slot, count, run, output, tall, own, there):  # type: ignore[no-untyped-def]
+    def ask(shared, source, steps, length, pitch, to, full, slot, count, run, output, tall, own, there):
         lane = i32(cuda.threadIdx.x % LANES)
         line = i32(own + askers * lane)
         barrier, parity, to = i32(full), i32(1), i32(to + line * pitch)
@@ -94,7 +94,7 @@ def _ask(depth: int, piece: int, askers: int, pause: bool, where: Callable[..., 
 
 
 @device
-def share_of(slices, groups, C, channels, tile, output):  # type: ignore[no-untyped-def]
+def share_of(slices, groups, C, channels, tile, output):
     """A block's number, group, first channel, channels, and (first column of positions, last one + 1)."""
     index = i32(block_here())
     number = i32(u32(index) // u32(slices))
@@ -123,7 +123,7 @@ def boxes(config: SplitConfig) -> Callable[..., None]:
     reach, not_a_number = (1 << taps) - 1, float("nan")
 
     @device
-    def multiply_column(total, shared, here, own, own_y, pitch, y_pitch, slot, last, r, K, rows):  # type: ignore[no-untyped-def]
+    def multiply_column(total, shared, here, own, own_y, pitch, y_pitch, slot, last, r, K, rows):
         """All rows of positions of a column; whether a number could not be cut."""
         lost = u32(0)
         for k in range(0, K, PIECE):
@@ -145,7 +145,7 @@ def boxes(config: SplitConfig) -> Callable[..., None]:
                 here[PARITY] = i32(here[PARITY] ^ 1) if over else here[PARITY]
         return lost
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         y, w, space, slices, groups, N, K, C, channels, tile, output, pitch, y_pitch, box, by_positions, by_places,
         by_across, w_steps, y_strides,
     ):  # fmt: skip

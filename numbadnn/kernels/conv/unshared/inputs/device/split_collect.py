@@ -31,7 +31,7 @@ MOST_LOST = COLLECTED * LOT
 
 
 @device
-def reaching(at, count, move, length):  # type: ignore[no-untyped-def]
+def reaching(at, count, move, length):
     """(first, last + 1) of what reaches ``length`` pixels each, and so ``at``; ``move`` is the reciprocal of how far apart."""
     low = i32(0)
     if at >= length:
@@ -40,7 +40,7 @@ def reaching(at, count, move, length):  # type: ignore[no-untyped-def]
 
 
 @device
-def between(first, q0, q1, by_columns):  # type: ignore[no-untyped-def]
+def between(first, q0, q1, by_columns):
     """(first, last) of the blocks that have columns ``q0`` to ``q1`` - 1 of the strip that begins there."""
     return quotient(i32(first + q0), by_columns), quotient(max(i32(0), i32(first + q1 - 1)), by_columns)
 
@@ -49,7 +49,7 @@ def _look(images: int) -> Callable[..., None]:
     of_pixel = images * SIZE
 
     @device
-    def look(which, own, most, turn, top, left, channels, tiling):  # type: ignore[no-untyped-def]
+    def look(which, own, most, turn, top, left, channels, tiling):
         """which[own + i] = bytes from the boxes' beginning to the pixel in the i-th that holds it; below 0: there is none.
 
         ``turn``: how many strips are others' before one is this warp's.
@@ -92,13 +92,13 @@ def collect(images: int, ahead: int) -> Callable[..., None]:
     few = ahead == AHEAD[0]  # as many as a pixel is in at most
 
     @device
-    def ask(got, at, which, own, source):  # type: ignore[no-untyped-def]
+    def ask(got, at, which, own, source):
         for u in range(0, ahead, 2):  # all loads, then all sums
             offset(at, i32(0), which, i32(own + u * SIZE))
             for k in range(2):
                 read_lot(got, i32((u + k) * LOT), source + i64(at[k]), at[k] >= 0)
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         space, x, y, w, N, K, C, groups, image, output, padding, taps, stride, tile, strips, box, flip, most, each, forgotten,
         by_width, by_down, by_right, by_columns, x_strides, y_steps, w_steps, alpha, beta,
     ):  # fmt: skip

@@ -46,17 +46,17 @@ def lanes_of(config: SplitConfig) -> Lanes:
     store, images = store_vector("float32", own, "float32"), config.images
 
     @device
-    def place(lot, pitch, have, of_channel):  # type: ignore[no-untyped-def]
+    def place(lot, pitch, have, of_channel):
         lane = i32(cuda.threadIdx.x % LANES)
         channel, k = min(i32(lot * EIGHT + (lane >> 2)), i32(have - 1)), i32(2 * (lane & 3))
         return i32(k * pitch + channel * of_channel), i32(lane * 16)
 
-    def from_tap(e):  # type: ignore[no-untyped-def]
+    def from_tap(e):
         """The taps from ``e`` on: a loop over them would leave the sums in memory."""
         at = (taps - 1 - e if flip else e) * SIZE
 
         @device
-        def one(total, a, shared, lines, left):  # type: ignore[no-untyped-def]
+        def one(total, a, shared, lines, left):
             w, b, part = cuda.local.array(FILTERS, f32), cuda.local.array(words, WORD), cuda.local.array(of_column, f32)
             for f in range(FILTERS):
                 read_one(w, i32(f), shared, i32(lines[f] + at))
@@ -74,7 +74,7 @@ def lanes_of(config: SplitConfig) -> Lanes:
         rest = from_tap(e + 1)
 
         @device
-        def run(total, a, shared, lines, left):  # type: ignore[no-untyped-def]
+        def run(total, a, shared, lines, left):
             return rest(total, a, shared, lines, one(total, a, shared, lines, left))
 
         return run
@@ -82,7 +82,7 @@ def lanes_of(config: SplitConfig) -> Lanes:
     multiply_taps = from_tap(0)
 
     @device
-    def multiply(total, shared, at_w, at_y, pitch, count):  # type: ignore[no-untyped-def]
+    def multiply(total, shared, at_w, at_y, pitch, count):
         a, k = cuda.local.array(of_a, INT32), i32(2 * (cuda.threadIdx.x & 3))
         for m in range(WORDS * tiles):
             read(a, i32(4 * m), shared, i32(at_y + m * 512))
@@ -99,7 +99,7 @@ def lanes_of(config: SplitConfig) -> Lanes:
         return u32(multiply_taps(total, a, shared, lines, u32(0)) & u32(LEFT))
 
     @device
-    def put(total, v, to, channels, area, poison):  # type: ignore[no-untyped-def]
+    def put(total, v, to, channels, area, poison):
         held = cuda.local.array(own, f32)
         for c in range(2):
             for n in range(own):

@@ -30,7 +30,7 @@ def _cut_tile(own: int) -> Callable[..., None]:
     """
 
     @device
-    def run(top, first, a):  # type: ignore[no-untyped-def]
+    def run(top, first, a):
         for j in range(2):
             for h in range(2):
                 at, to = first + 2 * h * own + j, i32(2 * h + j)
@@ -57,7 +57,7 @@ def fill(config: SplitConfig) -> Callable[..., None]:
     of_slot, write, cut_tile, held, words = config.of_y, write_at("int32", 4), _cut_tile(2), 8 * AHEAD, 4 * WORDS
 
     @device
-    def where(i, positions, places, by):  # type: ignore[no-untyped-def]
+    def where(i, positions, places, by):
         """(row and column of the position; product; lane; piece of filters)"""
         rest = quotient(i, by[0])
         row = quotient(i32(i - rest * positions), by[1])
@@ -71,7 +71,7 @@ def fill(config: SplitConfig) -> Callable[..., None]:
         )
 
     @device
-    def take(top, to, i, positions, y, strides, N, K, run, tile, output, by):  # type: ignore[no-untyped-def]
+    def take(top, to, i, positions, y, strides, N, K, run, tile, output, by):
         row, column, m, lane, step = where(i, positions, tile[1], by)
         strip = quotient(i32(run[0] + column), by[2])
         p, q = i32(strip * tile[0] + row), i32(run[0] + column - strip * output[1])
@@ -85,7 +85,7 @@ def fill(config: SplitConfig) -> Callable[..., None]:
                 one(top, i32(to + f * 2 + e), source, there and k + further < K and n + e < N)
 
     @device
-    def bring(shared, tops, pitch, y, strides, N, K, run, tile, output, by, asked):  # type: ignore[no-untyped-def]
+    def bring(shared, tops, pitch, y, strides, N, K, run, tile, output, by, asked):
         top, a, line = cuda.local.array(held, f32), cuda.local.array(words, WORD), cuda.local.array(4, WORD)
         positions, begin = i32(tile[0] * tile[1]), i32(cuda.threadIdx.x)
         count = i32(positions * ((K + PIECE - 1) // PIECE) * (LANES * tiles))
@@ -125,7 +125,7 @@ def turn(images: int) -> Callable[..., None]:
     room, held, words, fours = PIXELS * of_pixel, 4 * own, 4 * WORDS, write_at("float32", 4)
     cut_tile, warps, of_slot = _cut_tile(own), TURNERS // LANES, WORDS * tiles * 512
 
-    def kernel(y, space, N, K, steps, pixels, wide, by_width, strides):  # type: ignore[no-untyped-def]
+    def kernel(y, space, N, K, steps, pixels, wide, by_width, strides):
         let_next_start()
         shared, got = cuda.shared.array(room, element), cuda.local.array(once, f32)
         top, a, line = cuda.local.array(held, f32), cuda.local.array(words, WORD), cuda.local.array(4, WORD)

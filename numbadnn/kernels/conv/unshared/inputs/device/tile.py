@@ -15,7 +15,7 @@ NONE = 0x7FFFFFFF
 
 
 @device
-def block_of(index, slices, groups, across, tile):  # type: ignore[no-untyped-def]
+def block_of(index, slices, groups, across, tile):
     """(number of the tile and group, number of the channels' slice, group, the tile's first row and column)"""
     number = i32(u32(index) // u32(slices))
     which = i32(u32(number) // u32(groups))
@@ -25,14 +25,14 @@ def block_of(index, slices, groups, across, tile):  # type: ignore[no-untyped-de
 
 
 @device
-def terms_of(warp, own, have, c0, per_channel):  # type: ignore[no-untyped-def]
+def terms_of(warp, own, have, c0, per_channel):
     """(first channel of the block's, first term, last one + 1) of a warp; a block has ``have`` channels from ``c0`` on."""
     mine = min(i32(warp * own), have)
     return mine, i32((c0 + mine) * per_channel), i32((c0 + min(i32(mine + own), have)) * per_channel)
 
 
 @device
-def tap_of(term, taps):  # type: ignore[no-untyped-def]
+def tap_of(term, taps):
     """(channel, row and column of the filter) of a term"""
     line = i32(u32(term) // u32(taps[1]))
     c = i32(u32(line) // u32(taps[0]))
@@ -40,7 +40,7 @@ def tap_of(term, taps):  # type: ignore[no-untyped-def]
 
 
 @device
-def pixel_at(c, r, s, area, taps, dilation, wide, flip):  # type: ignore[no-untyped-def]
+def pixel_at(c, r, s, area, taps, dilation, wide, flip):
     """Where a tap of the box's channel ``c`` is at the first position; a row has ``wide`` pixels, a channel ``area``."""
     if flip != 0:
         r = i32(taps[0] - 1 - r)

@@ -41,7 +41,7 @@ SLOT, BARRIER, PARITY = 0, 1, 2
 
 
 @device
-def from_the_middle(i, count):  # type: ignore[no-untyped-def]
+def from_the_middle(i, count):
     """The i-th of ``count`` columns in the order of how many positions reach them."""
     return i32(i32((count - 1) // 2) + i32((i + 1) // 2) * (2 * (i & 1) - 1))
 
@@ -51,7 +51,7 @@ def _asking(config: InputsTwofoldConfig) -> Callable[..., None]:
     depth, places = config.depth, config.places
 
     @device
-    def ask(shared, w, steps, length, pitch, ring, full, K, rows):  # type: ignore[no-untyped-def]
+    def ask(shared, w, steps, length, pitch, ring, full, K, rows):
         lane, slot, parity = i32(thread_here() % LANES), i32(0), i32(1)
         for p in range(rows):
             for k in range(0, K, PIECE):
@@ -80,7 +80,7 @@ def _multiplying(config: InputsTwofoldConfig) -> tuple[Callable[..., Any], ...]:
     place, multiply, put = lanes_of(config)
 
     @device
-    def multiply_piece(total, shared, here, own, top, pitch, last, v, count, state, floor, spread):  # type: ignore[no-untyped-def]
+    def multiply_piece(total, shared, here, own, top, pitch, last, v, count, state, floor, spread):
         scale, inverse = state
         for a in range(places):
             barrier_wait(u32(here[BARRIER]), u32(here[PARITY]))
@@ -119,7 +119,7 @@ def boxes(config: InputsTwofoldConfig) -> Callable[..., None]:
     )
 
     @device
-    def start_barriers(full):  # type: ignore[no-untyped-def]
+    def start_barriers(full):
         """Of each slot of the ring: it is full, it is empty; of each place for y's values the same."""
         i = i32(cuda.threadIdx.x)
         if i < barriers:
@@ -129,7 +129,7 @@ def boxes(config: InputsTwofoldConfig) -> Callable[..., None]:
             barrier_init(u32(full + 8 * i), u32(count))
             fence_barriers()
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         y, w, space, slices, groups, N, K, C, channels, tile, output, pitch, box, floor, spread, w_steps, y_strides,
     ):  # fmt: skip
         let_next_start()

@@ -28,7 +28,7 @@ SIZE, FILTERS, PAIR = 4, 4, 2
 
 
 @device
-def marked(word, x0, x1, limit):  # type: ignore[no-untyped-def]
+def marked(word, x0, x1, limit):
     """A pair of upper halves; those of numbers up to ``limit`` are NaN."""
     word = u32(word | u32(NOT_A_NUMBER)) if unusable(x0, limit) else word
     return u32(word | u32(NOT_A_NUMBER << 16)) if unusable(x1, limit) else word
@@ -46,7 +46,7 @@ def filling(config: InputsTwofoldConfig) -> Callable[..., None]:
     to_inverses, of_y, of_lane, of_item = HALVES * tiles * 512, config.of_y, places * SIZE, config.raw_bytes
 
     @device
-    def cut(words, got, j, spread):  # type: ignore[no-untyped-def]
+    def cut(words, got, j, spread):
         """words[j::2] = an image's upper halves, two pairs of filters, and its lower ones; the inverse of their scale."""
         top, low = u32(NOTHING[0]), u32(NOTHING[1])
         for f in range(FILTERS):
@@ -60,7 +60,7 @@ def filling(config: InputsTwofoldConfig) -> Callable[..., None]:
         return inverse
 
     @device
-    def begin(shared, to, item, steps, y, strides, N, K, rows):  # type: ignore[no-untyped-def]
+    def begin(shared, to, item, steps, y, strides, N, K, rows):
         """A lot's copies, or none behind the last one: 16 images and filters of a row of positions."""
         lane = i32(thread_here() % LANES)
         m, rest = i32(item % tiles), i32(item // tiles)
@@ -80,7 +80,7 @@ def filling(config: InputsTwofoldConfig) -> Callable[..., None]:
         commit_async()
 
     @device
-    def fill(shared, raw, tops, y, strides, N, K, rows, spread, full):  # type: ignore[no-untyped-def]
+    def fill(shared, raw, tops, y, strides, N, K, rows, spread, full):
         got, words = cuda.local.array(held, WORD), cuda.local.array(8, WORD)
         line, one = cuda.local.array(4, WORD), cuda.local.array(1, WORD)
         thread = i32(thread_here())

@@ -64,7 +64,7 @@ def lanes_of(config: InputsTwofoldConfig) -> Lanes:
     store, to_inverses = store_vector("float32", own, "float32"), HALVES * tiles * 512
 
     @device
-    def place(unit, pitch, have, of_channel):  # type: ignore[no-untyped-def]
+    def place(unit, pitch, have, of_channel):
         lane = i32(cuda.threadIdx.x % LANES)
         channel, at = i32(unit * (lots * EIGHT) + (lane >> 2)), i32((lane & 3) * pitch)
         first = i32(at + min(channel, i32(have - 1)) * of_channel)
@@ -74,7 +74,7 @@ def lanes_of(config: InputsTwofoldConfig) -> Lanes:
         """Taps from the e-th on of ``count`` cut together: a loop over them would leave the sums in memory."""
 
         @device
-        def one(total, a, b, by):  # type: ignore[no-untyped-def]
+        def one(total, a, b, by):
             part = cuda.local.array(of_lot, f32)
             for i in range(of_lot):
                 part[i] = f32(0)
@@ -94,7 +94,7 @@ def lanes_of(config: InputsTwofoldConfig) -> Lanes:
         rest = from_tap(start + lots * of_lot, e + 1, count)
 
         @device
-        def run(total, a, b, by):  # type: ignore[no-untyped-def]
+        def run(total, a, b, by):
             one(total, a, b, by)
             rest(total, a, b, by)
 
@@ -107,7 +107,7 @@ def lanes_of(config: InputsTwofoldConfig) -> Lanes:
         (cut, choose, cut_within), multiply_taps = cutting(numbers), from_tap((first * lots + lot) * of_lot, 0, count)
 
         @device
-        def one(total, a, back, shared, at_w, shift, lines, scale, inverse, floor, spread):  # type: ignore[no-untyped-def]
+        def one(total, a, back, shared, at_w, shift, lines, scale, inverse, floor, spread):
             x, b, by = cuda.local.array(numbers, WORD), cuda.local.array(numbers, WORD), cuda.local.array(own, f32)
             start = i32(at_w[lot] + shift)
             for e in range(count):
@@ -127,7 +127,7 @@ def lanes_of(config: InputsTwofoldConfig) -> Lanes:
         rest = from_piece(pieces[1:])
 
         @device
-        def run(total, a, back, shared, at_w, shift, lines, scale, inverse, floor, spread):  # type: ignore[no-untyped-def]
+        def run(total, a, back, shared, at_w, shift, lines, scale, inverse, floor, spread):
             scale, inverse = one(total, a, back, shared, at_w, shift, lines, scale, inverse, floor, spread)
             return rest(total, a, back, shared, at_w, shift, lines, scale, inverse, floor, spread)
 
@@ -136,7 +136,7 @@ def lanes_of(config: InputsTwofoldConfig) -> Lanes:
     multiply_all = from_piece([(lot, *piece) for lot in range(lots) for piece in _pieces(taps)])
 
     @device
-    def multiply(total, shared, at_w, shift, at_y, pitch, count, state, floor, spread):  # type: ignore[no-untyped-def]
+    def multiply(total, shared, at_w, shift, at_y, pitch, count, state, floor, spread):
         a, got, back = cuda.local.array(of_a, INT32), cuda.local.array(tiles, INT32), cuda.local.array(own, f32)
         lane = i32(cuda.threadIdx.x % LANES)
         for m in range(HALVES * tiles):
@@ -152,7 +152,7 @@ def lanes_of(config: InputsTwofoldConfig) -> Lanes:
         return multiply_all(total, a, back, shared, at_w, shift, lines, state[0], state[1], floor, spread)
 
     @device
-    def put(total, v, to, have, area):  # type: ignore[no-untyped-def]
+    def put(total, v, to, have, area):
         held = cuda.local.array(own, f32)
         for lot in range(lots):
             for c in range(2):

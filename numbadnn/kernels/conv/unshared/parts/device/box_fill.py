@@ -39,7 +39,7 @@ def _gather_box(dtype: str, config: BoxConfig, once: int) -> Callable[..., None]
     cells = once // batch
 
     @device
-    def fill(shared, start, x, strides, N, box, corner, down, image):  # type: ignore[no-untyped-def]
+    def fill(shared, start, x, strides, N, box, corner, down, image):
         held, inside = cuda.local.array(once, f32), cuda.local.array(cells, np.bool_)
         number = i32(box[0] * box[1] * box[2])
         for i0 in range(i32(cuda.threadIdx.x), number, i32(threads * cells)):
@@ -69,7 +69,7 @@ def _copy_box(config: BoxConfig) -> Callable[..., None]:
     quarter, images, cell, copy = config.threads // 4, config.images, config.cell, copy_or_zero_at(4)
 
     @device
-    def fill(shared, start, x, strides, N, box, corner, down, image):  # type: ignore[no-untyped-def]
+    def fill(shared, start, x, strides, N, box, corner, down, image):
         thread, own = i32(cuda.threadIdx.x >> 2), i32(cuda.threadIdx.x & 3)
         area, step, four = i32(box[1] * box[2]), i64(strides[0] * 4), i64(strides[0] * 16)
         c = i32(u32(thread) // u32(area))
@@ -106,7 +106,7 @@ def spots_of(threads: int, cell: int) -> Callable[..., None]:
     """
 
     @device
-    def fill(table, room, terms, taps, dilation, box, flip, past):  # type: ignore[no-untyped-def]
+    def fill(table, room, terms, taps, dilation, box, flip, past):
         for m in range(i32(cuda.threadIdx.x), room, threads):
             c, r, s = tap_of(i32(m), taps)
             at = pixel_at(c, r, s, i32(box[0] * box[1]), taps, dilation, box[1], flip)
@@ -119,7 +119,7 @@ def pixels_of(threads: int) -> Callable[..., None]:
     """``fill(table, start, number, box, strides)``: where each pixel of a box lies, for ``threads`` threads to look up."""
 
     @device
-    def fill(table, start, number, box, strides):  # type: ignore[no-untyped-def]
+    def fill(table, start, number, box, strides):
         """From its first one on, in bytes, and its row and column."""
         for i in range(i32(cuda.threadIdx.x), number, threads):
             line = i32(u32(i) // u32(box[1]))

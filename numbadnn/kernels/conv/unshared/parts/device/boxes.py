@@ -22,7 +22,7 @@ def starting(config: Any) -> Callable[..., None]:
     each = -(-(rings + 2 * boxes) // (config.threads // LANES))
 
     @device
-    def start(full):  # type: ignore[no-untyped-def]
+    def start(full):
         thread = i32(cuda.threadIdx.x)
         if thread % LANES < each:  # a warp's lanes begin theirs one after the other
             i = i32(thread // LANES * each + thread % LANES)
@@ -42,7 +42,7 @@ def asking_boxes(config: Any, axis: int) -> Callable[..., int]:
     rings, boxes, copy = 2 * config.warps * config.depth, config.boxes, copy_tile(4)
 
     @device
-    def ask(shared, images, full, to, pitch, size, C, channels, at, phases):  # type: ignore[no-untyped-def]
+    def ask(shared, images, full, to, pitch, size, C, channels, at, phases):
         place = i32(0)
         for c in range(i32(0), C, channels):
             barrier = u32(full + 8 * (rings + place))
@@ -68,7 +68,7 @@ def awaiting(config: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     rings, boxes = 2 * config.warps * config.depth, config.boxes
 
     @device
-    def await_boxes(full, have, need, lot, phases, place):  # type: ignore[no-untyped-def]
+    def await_boxes(full, have, need, lot, phases, place):
         while have < need:
             barrier_wait(u32(full + 8 * (rings + place)), u32(phases >> place & 1))
             phases, have = i32(phases ^ (1 << place)), i32(have + lot)
@@ -76,7 +76,7 @@ def awaiting(config: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return have, phases, place
 
     @device
-    def leave_boxes(full, left, done, lot, place):  # type: ignore[no-untyped-def]
+    def leave_boxes(full, left, done, lot, place):
         while left + lot <= done:
             sync_warp()
             if thread_here() % LANES == 0:

@@ -26,7 +26,7 @@ def copy_piece(vec: int) -> Callable[..., None]:
     copy = copy_or_zero_at(vec * SIZE)
 
     @device
-    def copy_all(shared, slot, base, step, left, m, terms):  # type: ignore[no-untyped-def]
+    def copy_all(shared, slot, base, step, left, m, terms):
         row, first = i32((cuda.threadIdx.x & 31) >> 3), i32((cuda.threadIdx.x & 7) * 8)
         for e in range(0, 8, vec):
             there = m + first + e < terms

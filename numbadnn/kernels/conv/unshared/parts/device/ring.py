@@ -29,12 +29,12 @@ def ask_for(rows: int, apart: int, vec: int) -> tuple[Callable[..., tuple[int, i
     copy = copy_or_zero(vec * 4)
 
     @device
-    def own():  # type: ignore[no-untyped-def]
+    def own():
         row, piece = i32((cuda.threadIdx.x & 31) >> 3), i32(cuda.threadIdx.x & 7)
         return row, i32((row * PIECE + (piece ^ ((row & (apart - 1)) * (8 // apart))) * 4) * 4)
 
     @device
-    def ask(shared, to, start, step, left, terms):  # type: ignore[no-untyped-def]
+    def ask(shared, to, start, step, left, terms):
         for r in range(0, rows, 4):
             at = i32((to ^ (r & (apart - 1)) * (8 // apart) * 16) + r * PIECE * 4)
             for e in range(0, 4, vec):
@@ -45,7 +45,7 @@ def ask_for(rows: int, apart: int, vec: int) -> tuple[Callable[..., tuple[int, i
 
 
 @device
-def after(tile, k, c, step, C, turn, K):  # type: ignore[no-untyped-def]
+def after(tile, k, c, step, C, turn, K):
     """What a block does after filters from ``k`` on of channels from ``c`` on: the next channels, filters, or its next tile."""
     c = i32(c + step)
     k = i32(k + turn) if c >= C else k

@@ -30,7 +30,7 @@ def first_position(tall: int, places: int) -> Callable[..., tuple[int, int, int]
     """``first(index, across, groups)``: the group of a block, and row and column of the first of its positions."""
 
     @device
-    def first(index, across, groups):  # type: ignore[no-untyped-def]
+    def first(index, across, groups):
         line = i32(u32(index) // u32(across))
         row = i32(u32(line) // u32(groups))
         return i32(line - row * groups), i32(row * tall), i32((index - line * across) * places)
@@ -41,14 +41,14 @@ def first_position(tall: int, places: int) -> Callable[..., tuple[int, int, int]
 def _write_row() -> Callable[..., None]:
     if SIMULATED:
 
-        def twin(words, start, shared, at):  # type: ignore[no-untyped-def]
+        def twin(words, start, shared, at):
             shared[at : at + ROW] = words[start : start + ROW]
 
         return twin
 
     @intrinsic
-    def write(typingctx, words, start, shared, at):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def write(typingctx, words, start, shared, at):
+        def codegen(context, builder, signature, args):
             kind = ir.VectorType(_I32, ROW)
             vector = ir.Constant(kind, ir.Undefined)
             for e in range(ROW):
@@ -76,7 +76,7 @@ def _gather(cells: int, rows: int, full: bool) -> Callable[..., None]:
     half = load_bits(SIZE)
 
     @device
-    def gather(held, begin, kept, to, shared, first, plane, step, N):  # type: ignore[no-untyped-def]
+    def gather(held, begin, kept, to, shared, first, plane, step, N):
         for u in range(cells):
             at = begin[u] + i64(min(i32(EIGHT * first), i32(N - 1))) * step
             for n in range(rows * EIGHT):
@@ -109,7 +109,7 @@ def fill_seen(images: int, threads: int) -> Callable[..., None]:
     gather_all, gather_some, waiting = _gather(cells, rows, True), _gather(cells, rows, False), cells * rows * EIGHT
 
     @device
-    def fill(shared, start, plane, x, strides, N, box, corner, image):  # type: ignore[no-untyped-def]
+    def fill(shared, start, plane, x, strides, N, box, corner, image):
         held, kept = cuda.local.array(waiting, WORD), cuda.local.array(cells, WORD)
         begin, to = cuda.local.array(cells, np.int64), cuda.local.array(cells, np.int32)
         thread, area = i32(cuda.threadIdx.x), i32(box[1] * box[2])
@@ -152,7 +152,7 @@ def fill_spots(threads: int, turned: bool) -> Callable[..., None]:
     """
 
     @device
-    def fill(table, room, terms, taps, dilation, box, flip):  # type: ignore[no-untyped-def]
+    def fill(table, room, terms, taps, dilation, box, flip):
         for i in range(i32(cuda.threadIdx.x), room, threads):
             lane = i32(i & 31)
             m = i32(i - lane + ((lane >> 1) & 3) * 8 + (lane >> 3) * 2 + (lane & 1)) if turned else i32(i)

@@ -36,7 +36,7 @@ def turn(size: int, images: int, vec: int, cells: bool = False, lasting: bool = 
     rows, lot = max(1, images // apart), 1 if vec == 1 else 4
     taken, writes = rows * lot, -(-PIXELS * images // (THREADS * each))
 
-    def kernel(x, y, space, N, blocks, pixels, pixels_of_y, image, image_of_y, strides, strides_of_y):  # type: ignore[no-untyped-def]
+    def kernel(x, y, space, N, blocks, pixels, pixels_of_y, image, image_of_y, strides, strides_of_y):
         tile, held = cuda.shared.array(table, WORD), cuda.local.array(taken, WORD)
         words = cuda.local.array(4, WORD)
         let_next_start()
@@ -97,7 +97,7 @@ def copy_box(size: int, images: int, threads: int, cell: int, swapped: bool = Fa
     copy_apart = copy_box_apart(size, images, threads, cell, swapped)
 
     @device
-    def fill(shared, start, plane, x, strides, box, corner, down, image):  # type: ignore[no-untyped-def]
+    def fill(shared, start, plane, x, strides, box, corner, down, image):
         copy_apart(shared, start, plane, i32(0), x, strides, box, corner, down, image)
 
     return fill
@@ -110,7 +110,7 @@ def copy_box_apart(size: int, images: int, threads: int, cell: int, swapped: boo
     across = threads // pieces
 
     @device
-    def fill(shared, start, plane, gap, x, strides, box, corner, down, image):  # type: ignore[no-untyped-def]
+    def fill(shared, start, plane, gap, x, strides, box, corner, down, image):
         thread = i32(cuda.threadIdx.x)
         first, piece = i32(thread // pieces), i32(thread % pieces)
         area, width = i32(box[1] * box[2]), i32(box[2])
@@ -154,7 +154,7 @@ def carry_box(size: int, images: int, threads: int, cell: int, once: int) -> Cal
     across, waiting = threads // pieces, 4 * once
 
     @device
-    def fill(shared, start, plane, x, strides, box, corner, image):  # type: ignore[no-untyped-def]
+    def fill(shared, start, plane, x, strides, box, corner, image):
         held = cuda.local.array(waiting, WORD)
         thread = i32(cuda.threadIdx.x)
         first, piece = i32(thread // pieces), i32(thread % pieces)

@@ -38,7 +38,7 @@ def weights(dtype: str, config: WeightsHalvesConfig) -> Callable[..., None]:
     tiles, planes, steps, both = filters // 16, images // EIGHT, -(-images // 16), images >= 16
     sums, factors, words = 16 * tiles, 4 * tiles * steps, 4 * planes
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, y, w, slices, across, groups, N, K, C, channels, P, Q, room, image, taps, padding, stride, dilation, flip, box,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip

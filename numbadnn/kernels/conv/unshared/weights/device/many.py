@@ -52,11 +52,11 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
     sums, factors = of_lot * lots, of_factors * lots
 
     @device
-    def scaled(value, by):  # type: ignore[no-untyped-def]
+    def scaled(value, by):
         return f64(f64(value) * by) if single else i32(value)
 
     @device
-    def ask(seen, shared, spot, own, start):  # type: ignore[no-untyped-def]
+    def ask(seen, shared, spot, own, start):
         for j in range(wide // 2):
             at = i32(own + i32(shared[i32(spot + 2 * j)]))
             exchanged = i32((at >> 1) & halves)  # of an odd pixel the last images come first
@@ -64,7 +64,7 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
                 to = i32((j * looks + n) * words)
                 look(seen, to, shared, i32(start + at + (exchanged ^ (64 * n))))
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, y, w, slices, length, across, groups, N, K, C, channels, P, Q, room, image, taps, padding, stride, dilation, flip, box,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip

@@ -34,7 +34,7 @@ def few(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
     shared, most, stretch, held = images * room, images * filters, LANES * vec, filters * vec
     tops_size = warps * most
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, y, w, chunks, groups, N, K, C, image, Q, taps, padding, stride, dilation, flip, terms,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip
@@ -96,7 +96,7 @@ def _tops(dtype: str, acc: str, images: int, span: int) -> Any:
     read, size, zero = load(dtype, acc), ITEMSIZE[dtype], ACCUMULATOR[acc](0)
 
     @device
-    def tops(table, y, strides, n0, N, first, k0, K):  # type: ignore[no-untyped-def]
+    def tops(table, y, strides, n0, N, first, k0, K):
         for i in range(i32(cuda.threadIdx.x), i32(images * span), i32(cuda.blockDim.x)):
             row = i32(u32(i) // u32(span))
             n, k = i32(n0 + row), min(i32(k0 + i - row * span), i32(K - 1))
@@ -122,7 +122,7 @@ def many(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
     fill, look_at_tops = _tops(dtype, acc, images, span), look_at(acc, filters)
     shared, tops_size, held = images * room, images * span, filters * vec
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, y, w, chunks, groups, N, K, C, image, Q, taps, padding, stride, dilation, flip, terms,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip

@@ -294,7 +294,7 @@ def test_builds_of_processes_with_other_counters_are_not_mixed_up(tmp_path: Path
 
 
 @pytest.mark.slow(900)
-def test_builds_of_all_operations_are_not_mixed_up(tmp_path: Path) -> None:
+def test_builds_of_random_calls_are_not_mixed_up(tmp_path: Path) -> None:
     *_, last = in_turn(FUZZ, tmp_path, (0, 1, 2), (13, 3, 2), (5, 3, 1))
     assert last == "0 compiled\n"
     names = shared_names(tmp_path / "builds")

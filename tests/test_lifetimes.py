@@ -269,6 +269,11 @@ def test_what_is_left_at_exit_says_nothing() -> None:
     code = (
         "from numbadnn.arrays import dlpack\n"
         "dlpack.left = dlpack.capsule(None, 4096, (1,), (1,), 'float32', 0)\n"
+        "class Owner: pass\n"
+        "owner = Owner()\n"
+        "owner.capsule = dlpack.capsule(owner, 4096, (1,), (1,), 'float32', 0)\n"
+        "one, another = Owner(), Owner()\n"
+        "one.other, another.other, one.capsule = another, one, dlpack.capsule(None, 4096, (1,), (1,), 'float32', 0)\n"
         "from numbadnn.arrays import device\n"
         "m = object.__new__(device.DeviceMemory)\n"
         "m.device, m.stream, m.key, m.address, m.readers = 0, 0, (0, 0, 512), 4096, ()\n"

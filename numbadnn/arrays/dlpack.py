@@ -124,6 +124,10 @@ def _destroy_capsule(capsule: int, alive: Any = _alive, is_valid: Any = _is_vali
         alive.pop(pointer(capsule, b"dltensor"), None)
 
 
+for _callback in (_delete, _destroy_capsule):  # capsules may outlive this module, in a cycle that is collected at exit
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
+
+
 def capsule(owner: Any, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, device: int) -> Any:
     """A "dltensor" capsule around device memory; ``owner`` stays alive until the consumer is done."""
     code, bits = _CODES[dtype]

@@ -45,5 +45,8 @@ def around(
 
 
 def in_turn(terms: int, shares: int = 1) -> Summation:
-    """A sum of ``terms`` in equal shares, each added one term after the other, and then one share after the other."""
-    return Summation((max(1, -(-terms // shares)),), "sequence")
+    """A sum of ``terms`` in ``shares``, each added one term after the other, and then one share after the other.
+
+    Shares are equal but for a step of the product, which is of 64 terms at most.
+    """
+    return Summation((-(-terms // shares) + (64 if shares > 1 else 1),), "sequence")

@@ -111,7 +111,8 @@ def _plan_steps(problem: NormProblem, policy: Policy, steps: Any) -> Executable:
 
     facts = {"kernel": type(steps).__name__.lower(), "config": steps.config, "parts": getattr(steps, "parts", 1)}
     threads = steps.config.rows if isinstance(steps, norm_columns.Columns) else steps.config.threads  # a channel's
-    added = Summation((), "sequence", threads * getattr(steps, "parts", 1))
+    lanes = max(1, threads * getattr(steps, "parts", 1) // 2)  # half: some take an access or a batch more than others
+    added = Summation((), "sequence", lanes)
     return around(direct, facts, nbytes, summation=added)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.lang.access import load, load_vector, store
-from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.long_sums import LEAF, compensated
 from numbadnn.kernels.spatial.device import point as _spatial_point
 from numbadnn.kernels.spatial.gradients import GatherConfig, StagedGatherConfig
@@ -89,6 +89,7 @@ def records_of_pixel(acc: str, held: int, config: GatherConfig | StagedGatherCon
     read, size = load_vector(config.record, 16 // ITEMSIZE[config.record], config.record), 4 * ITEMSIZE[config.record]
     pair, weight_of, place_of = 16 // ITEMSIZE[config.record], weight_by_side(acc), dot_place()
     ordered = config.ordered
+    sound = not SIMULATED  # a GPU makes an integer of NaN too, Python does not; nobody uses it
 
     @device
     def look(record, weights, numbers, lines, places, pairs, starts, at, base, count, records, points):
@@ -102,7 +103,7 @@ def records_of_pixel(acc: str, held: int, config: GatherConfig | StagedGatherCon
             if pair < 4:
                 read(record, i32(2), records + i64(where) * size + 16)
             left = where < (middle_below if below else middle)
-            present = k < count  # else there may be no record at all: what was read is no number then
+            present = sound or k < count  # else there may be no record at all, and what was read is no number
             weights[k] = weight_of(record, left, below)
             numbers[k], lines[k] = i32(record[0]) if present else i32(0), i32(record[3]) if present else i32(0)
             places[k] = u32(place_of(record, left, below, points)) if present else u32(0)
@@ -145,12 +146,12 @@ def dot_place():
 
 
 def walk_of(  # type: ignore[no-untyped-def]
-    dtype: str, acc: str, held: int, config: GatherConfig | StagedGatherConfig, crowded: int, dots: bool = False
+    dtype: str, acc: str, held: int, config: GatherConfig | StagedGatherConfig, crowds: bool = True, dots: bool = False
 ):
-    """``walk -> count``: dimg of one pixel in up to ``held`` channels: what a record says serves all, the next is on its way.
+    """``walk``: dimg of one pixel in up to ``held`` channels: what a record says serves them all, the next is on its way.
 
-    ``sums`` and ``values`` are local arrays of ``held``. A sum of more than LEAF records, for which ``values`` has what was
-    rounded off, is made for up to ``crowded`` channels: ``count`` says of how many.
+    ``sums`` and ``values`` are local arrays of ``held``. ``crowds``: of more than LEAF records ``values`` has what
+    the sums rounded off.
     ``dots``: the sums of ``pixel * dy`` over these channels as well, written where ``fresh``, else added to what lies there.
     """
     A, record_size, size = ACCUMULATOR[acc], 4 * ITEMSIZE[config.record], ITEMSIZE[dtype]
@@ -175,11 +176,9 @@ def walk_of(  # type: ignore[no-untyped-def]
         upper = i32(last - first)  # records of the two cells above; those below follow
         total = i32(upper + last_below - first_below)
         first_below = i32(first_below - upper)
-        next_at, next_weight, next_dot, long = image, A(0), dot, total > LEAF
-        for q in range(crowded):
+        next_at, next_weight, next_dot, long = image, A(0), dot, total > LEAF if crowds else False
+        for q in range(held if crowds else 0):
             values[q] = A(0)
-        if crowded < held and long:
-            count = i32(min(count, i32(crowded)))
         for k in range(-1, total):
             at, weight, place = next_at, next_weight, next_dot
             if k + 1 < total:
@@ -195,7 +194,7 @@ def walk_of(  # type: ignore[no-untyped-def]
             if weight != 0 or (dots and k >= 0):
                 part = A(0)
                 if long:
-                    for q in range(crowded):
+                    for q in range(held):
                         if q < count:
                             value = read(at)
                             at += step
@@ -225,11 +224,10 @@ def walk_of(  # type: ignore[no-untyped-def]
                     write_dot(place, part if fresh else A(part + read_dot(place)))
         for q in range(held):
             if q < count:
-                if long and q < crowded:
+                if long:
                     sums[q] = close(sums[q], values[q])
                 write(target, sums[q])
                 target += next_target
-        return count
 
     return walk
 
@@ -240,7 +238,7 @@ def planes(dtype: str, acc: str, config: GatherConfig) -> Callable[..., None]:
     held = config.channels
     locate, walk = (
         _spatial_point.tile(config.columns, config.rows),
-        walk_of(dtype, acc, config.channels, config, config.channels),
+        walk_of(dtype, acc, config.channels, config),
     )
 
     def kernel(dy, dimg, work, parts, across, down, chunks, channels, height, width, out_width, ys, xs):

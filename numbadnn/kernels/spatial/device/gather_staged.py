@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels.lang.access import load
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, WORD, cuda, i32, i64, u32
+from numbadnn.kernels.lang.long_sums import LEAF
 from numbadnn.kernels.lang.ptx import let_next_start, wait_for_previous
 from numbadnn.kernels.spatial.device import point as _spatial_point
 from numbadnn.kernels.spatial.device.gather import starts_of_pixel, walk_of
@@ -36,7 +37,7 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
     few, columns, flags = config.few, config.columns, config.pieces + 1  # one more: what no pixel needs
     in_few, in_many = tile_of(dtype, acc, config, few), tile_of(dtype, acc, config, config.held)
     in_parts = parts_of_tile(dtype, acc, config)
-    walk = walk_of(dtype, acc, WALKED, config, 1, dots=True)
+    walk, one_by_one = (walk_of(dtype, acc, n, config, n == 1, dots=True) for n in (WALKED, 1))
 
     def kernel(
         img, dy, dimg, work, dot, parts, across, down, channels, height, width, out_height, out_width, xs, ys, ds
@@ -88,16 +89,22 @@ def staged(dtype: str, acc: str, config: StagedGatherConfig) -> Callable[..., No
         for p in range(many):
             if i32(p) < live:
                 line_own = img + (n * xs[0] + (row + p * down_step) * xs[2] + column * xs[3]) * size
-                c = i32(0)
-                while c < channels:
+                crowd = find(starts, i32(6 * p), entry + (p * down_step) * next_entry, next_entry)
+                for c in range(channels if crowd > LEAF else 0):
+                    own[0] = read(line_own + c * next_x)
+                    one_by_one(
+                        record, walked, values, line + c * next_y, target + p * row_step + c * next_d, records,
+                        entry + (p * down_step) * next_entry, next_entry, i32(1), out_width, ys, next_y, next_d, own,
+                        dot, c == 0, points,
+                    )  # fmt: skip
+                for c in range(0, channels if crowd <= LEAF else 0, WALKED):
                     count = i32(min(i32(channels - c), i32(WALKED)))
                     for q in range(WALKED):
                         own[q] = read(line_own + (c + q) * next_x) if q < count else A(0)
-                    count = walk(
+                    walk(
                         record, walked, values, line + c * next_y, target + p * row_step + c * next_d, records,
                         entry + (p * down_step) * next_entry, next_entry, count, out_width, ys, next_y, next_d, own,
                         dot, c == 0, points,
                     )  # fmt: skip
-                    c = i32(c + count)
 
     return kernel

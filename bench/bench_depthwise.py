@@ -17,6 +17,7 @@ from harness import copy_gbps, device_ms, rotations, save, table
 
 import numbadnn
 from numbadnn.host import files as stored
+from numbadnn.kept import machine
 from numbadnn.measuring import workers
 
 #: images, channels, side, filter side, stride, dtype, channels last
@@ -96,7 +97,7 @@ def measure(task: tuple[tuple[Any, ...], str], note: workers.Note) -> dict[str, 
     """The row of one case in one direction; what can be prepared is, before the GPU is taken."""
     case, direction = task
     n, c, side, taps, stride, dtype, channels_last = case
-    layout, alone = "nhwc" if channels_last else "nchw", stored.lock_name(0)
+    layout, alone = "nhwc" if channels_last else "nchw", machine.lock_name(0)
     row: dict[str, Any] = {"case": f"{direction} {n}x{c}x{side}x{side} {taps}x{taps} s{stride} {dtype} {layout}"}
     with stored.lock_file(alone):
         first = operands(case)

@@ -27,9 +27,10 @@ from typing import Any, NamedTuple
 from layers_report import report, write
 
 import numbadnn
-from numbadnn.call import info
 from numbadnn.cases import networks
+from numbadnn.gpu import devices
 from numbadnn.host import files as stored
+from numbadnn.kept import machine
 from numbadnn.measuring import workers
 
 CANNOT_RUN = 3
@@ -110,7 +111,7 @@ def _measured(asked: Asked, note: workers.Note) -> dict[str, Any]:
     }  # fmt: skip
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.benchmark = True
-    alone = stored.lock_name(0)
+    alone = machine.lock_name(0)
     with stored.lock_file(alone):
         sets = [peers.operands(problem, n) for n in range(rotations(problem.bytes, most=MOST_SETS))]
         torch.cuda.synchronize()
@@ -157,7 +158,7 @@ def _plans(asked: Asked, problem: Any, precision: str, inputs: tuple[Any, ...], 
         except (numbadnn.NotSupportedError, numbadnn.BackendUnavailableError) as error:
             row["refused"][name] = str(error).splitlines()[0]
             continue
-        config = stored.configuration(plan.executable)
+        config = machine.configuration(plan.executable)
         engine = f" engine {config['engine']}" if isinstance(config, dict) and "engine" in config else ""
         row["impl"][name] = plan.impl.name + engine
         if name == "auto":
@@ -170,7 +171,7 @@ def _same(plans: dict[str, Any]) -> dict[str, str]:
     """A backend -> auto, where auto chose the very plan of that backend: one time is measured for both."""
 
     def identity(plan: Any) -> Any:
-        return plan.impl.name, json.dumps(stored.configuration(plan.executable), sort_keys=True)
+        return plan.impl.name, json.dumps(machine.configuration(plan.executable), sort_keys=True)
 
     if "auto" not in plans:
         return {}
@@ -220,7 +221,7 @@ def ceilings(names: Sequence[str]) -> dict[str, float]:
     from bench_conv import matrix_tflops
     from harness import copy_gbps
 
-    with stored.lock_file(stored.lock_name(0)):
+    with stored.lock_file(machine.lock_name(0)):
         found = {name: matrix_tflops(*ARITHMETIC[name]) for name in names}
         return {"copy": copy_gbps(1 << 30), **found}
 
@@ -245,7 +246,7 @@ def main() -> int:
         documents = [json.loads(file.read_text()) for file in options.merge]
         found = [row for document in documents for row in document["rows"]]
         return report(options.json, found, documents[0]["ceilings"], documents[0])
-    if not info.gpus():
+    if not devices.gpus():
         print("bench_layers.py needs an NVIDIA GPU: the CUDA driver finds none here", file=sys.stderr)
         return CANNOT_RUN
     todo, begin, roofs = cases(options), time.perf_counter(), ceilings(options.arithmetic)

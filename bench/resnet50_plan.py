@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numbadnn
-from numbadnn.call import info
 from numbadnn.cases import networks
-from numbadnn.host import files as stored
+from numbadnn.gpu import devices
+from numbadnn.kept import machine
 from numbadnn.kernels.build.cache import source_hash
 
 NETWORK, FORMAT = "resnet50", "numbadnn-hashes-1"
@@ -63,8 +63,8 @@ def record(folder: Path) -> int:
         found = {name: bits for name, bits, _ in results()}
     facts = {
         "format": FORMAT,
-        "device": stored.device_name(0),
-        "versions": stored.versions(0),
+        "device": machine.device_name(0),
+        "versions": machine.versions(0),
         "kernels": source_hash(),
     }
     hashes.write_text(json.dumps({**facts, "sha256": found}, indent=1) + "\n")
@@ -92,7 +92,7 @@ def main() -> int:
     parser.add_argument("what", nargs="?", choices=("record", "replay"), help="default: both, in fresh processes")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
-    if not info.gpus():
+    if not devices.gpus():
         print("resnet50_plan.py needs an NVIDIA GPU: the CUDA driver finds none here", file=sys.stderr)
         return CANNOT_RUN
     if options.what:

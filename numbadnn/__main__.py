@@ -205,7 +205,7 @@ def _explain(options: argparse.Namespace) -> int:
 
         print("\n".join(export(case.problem(), options.export) for case in find(_lines(options.case))))
         return 0
-    from numbadnn.call.info import explanations
+    from numbadnn.commands.explain import explanations
 
     found = explanations(_lines(options.case))
     if options.json:

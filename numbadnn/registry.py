@@ -217,3 +217,13 @@ def implementations(op: str) -> list[Impl]:
                     importlib.import_module(pattern.format(family))
         _LOADED.add(family)
     return _IMPLS.get(op, [])
+
+
+def library_version(backend: str) -> str:
+    """The version of the library behind a backend, as files name it; "-1" where it cannot be loaded."""
+    from numbadnn.errors import BackendUnavailableError
+
+    try:
+        return str(importlib.import_module(f"numbadnn.{backend}.lib").load().version)
+    except BackendUnavailableError:
+        return "-1"

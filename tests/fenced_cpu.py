@@ -13,10 +13,10 @@ import numpy as np
 
 from numbadnn import cases
 from numbadnn.arrays.numpy_ import numpy_dtype
+from numbadnn.call.select import policy_in_force
 from numbadnn.problem import Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import implementations
-from numbadnn.validate.check import policy_in_force
 from numbadnn.validate.execute import words
 from numbadnn.validate.oracle import Trial
 

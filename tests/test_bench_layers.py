@@ -96,9 +96,9 @@ def test_float64_tells_a_right_result_from_a_wrong_one() -> None:
 
 
 def test_without_a_gpu_it_says_that_it_needs_one() -> None:
-    from numbadnn.call import info
+    from numbadnn.gpu import devices
 
-    if info.gpus():
+    if devices.gpus():
         pytest.skip("there is a GPU")
     for script in ("bench_layers.py", "resnet50_plan.py"):
         env = {**os.environ, "PYTHONPATH": str(BENCH.parent)}

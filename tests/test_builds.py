@@ -22,6 +22,7 @@ from numbadnn.host import builds, private, sources
 from numbadnn.host import files as stored
 from numbadnn.host.builds import compiled
 from numbadnn.host.hostcall import kept
+from numbadnn.kept import machine
 from numbadnn.kernels.build import cache
 
 
@@ -189,14 +190,14 @@ def test_without_a_home_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     with numbadnn.using(cache_dir=None):
         assert compiled(body, "any", said.append)(41) == 42 and said == ["this user has no home folder"]
         assert set(info.kept().values()) == {"nowhere: this user has no home folder"}
-        with stored.lock_file(stored.lock_name(-1)), stored.lock_folder(tmp_path):
+        with stored.lock_file(machine.lock_name(-1)), stored.lock_folder(tmp_path):
             pass
     assert not list(tmp_path.iterdir())
 
 
 def test_locks_lie_where_nobody_else_can_hold_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    lock = stored.lock_name(-1)
+    lock = machine.lock_name(-1)
     assert not lock.is_relative_to(tempfile.gettempdir()) or lock.is_relative_to(tmp_path)
     with stored.lock_file(lock):
         assert lock.exists() and lock.parent.stat().st_mode & 0o777 == 0o700
@@ -210,7 +211,7 @@ def test_locks_lie_where_nobody_else_can_hold_them(tmp_path: Path, monkeypatch: 
         pass
     with numbadnn.using(cache_dir=tmp_path / "own"):  # in a home that cannot be written to
         monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
-        assert stored.lock_name(-1).parent == tmp_path / "own" / "locks"
+        assert machine.lock_name(-1).parent == tmp_path / "own" / "locks"
 
 
 def test_the_page_on_security_names_what_is_executed() -> None:

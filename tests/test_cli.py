@@ -20,6 +20,7 @@ from numbadnn.call import info
 from numbadnn.commands import bench
 from numbadnn.commands import tune as tune_cases
 from numbadnn.errors import NotSupportedError
+from numbadnn.gpu import devices
 from numbadnn.measuring import workers
 from numbadnn.registry import FAMILY, Executable, Impl
 from numbadnn.validate import check, own_data, report
@@ -198,7 +199,7 @@ def test_wrong_usage_is_2_and_says_why(
 
 def test_bench_times_every_implementation_on_the_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, line = tmp_path / "times.json", "conv2d x=float32:1x4x6x6 w=float32:4x4x3x3"
-    assert run("bench", line, CASE, "--json", str(file), *((), ("--backend", "cpu"))[not info.gpus()]) == 0
+    assert run("bench", line, CASE, "--json", str(file), *((), ("--backend", "cpu"))[not devices.gpus()]) == 0
     out = capsys.readouterr().out
     assert out.startswith("conv2d x=float32:1x4x6x6 ") and out.count("chosen") == 2 and "GFLOP/s" in out
     first, second = json.loads(file.read_text())["cases"]
@@ -390,11 +391,11 @@ def test_processes_interrupted_keep_what_they_have(monkeypatch: pytest.MonkeyPat
     assert report.exit_status(rows) == 130
 
 
-@pytest.mark.skipif(bool(info.gpus()), reason="this machine has a GPU")
+@pytest.mark.skipif(bool(devices.gpus()), reason="this machine has a GPU")
 def test_what_cannot_run_here_is_3(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (("validate",), ("bench",), ("validate", "--determinism")):
         assert run(*words, CASE, "--backend", "numba") == 3
-        assert capsys.readouterr().out == f"backend numba cannot be used here: {info.no_gpu_reason()}\n"
+        assert capsys.readouterr().out == f"backend numba cannot be used here: {devices.no_gpu_reason()}\n"
 
 
 def test_help_offers_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,7 @@ import pytest
 import numbadnn
 from numbadnn import __main__ as command
 from numbadnn.cases import all_cases, parse
-from numbadnn.host import files as stored
-from numbadnn.kept import errata
+from numbadnn.kept import errata, machine
 from numbadnn.measuring.data import make_arrays
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, FAMILY, Executable, Impl, implementations
@@ -166,7 +165,7 @@ def test_what_is_found_wanting_goes_into_the_errata_and_the_dispatcher_obeys(
             numbadnn.softmax(X)
         with numbadnn.using(errata_file=str(folder / "none.json"), determinism="batch_invariant", only="cpu.planted"):
             numbadnn.softmax(X)  # another file, another knowledge
-    document = json.loads((folder / "errata" / stored.file_name(-1)).read_text())
+    document = json.loads((folder / "errata" / machine.file_name(-1)).read_text())
     (entry,) = document["entries"]
     assert entry["level"] == "run_to_run" and document["levels"]["cpu.good softmax float32"] == "batch_invariant"
     assert {row["impl"]: row["verdict"] for row in json.loads(report.read_text())["rows"]} == {
@@ -179,7 +178,7 @@ def test_measuring_again_replaces_what_was_known(folder: Path) -> None:
     entry = {"impl": "a", "op": "softmax", "dtype": "float32", "level": "wrong", "evidence": "e"}
     errata.store(options, -1, [entry, {**entry, "impl": "b"}], {"a softmax float32": "run_to_run"})
     errata.store(options, -1, [], {"a softmax float32": "batch_invariant"})
-    document = json.loads((folder / "errata" / stored.file_name(-1)).read_text())
+    document = json.loads((folder / "errata" / machine.file_name(-1)).read_text())
     assert [e["impl"] for e in document["entries"]] == ["b"]
     assert document["levels"] == {"a softmax float32": "batch_invariant"}
 

@@ -22,9 +22,10 @@ import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn.call import info, plan_arguments
+from numbadnn.call import plan_arguments
+from numbadnn.gpu import devices
 from numbadnn.host import bounded
-from numbadnn.host import files as stored
+from numbadnn.kept import machine
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.problems.softmax import SoftmaxProblem
@@ -306,7 +307,7 @@ def test_a_destination_with_a_pending_negation_is_refused_in_a_repeated_call_too
 
 
 def test_a_backend_that_was_named_is_strict_with_nothing_to_compute_too() -> None:
-    if not info.gpus():
+    if not devices.gpus():
         with pytest.raises(numbadnn.BackendUnavailableError, match="backend='cudnn'"):
             numbadnn.conv2d(X[:0], W, backend="cudnn")
     assert numbadnn.conv2d(X[:0], W, backend="cpu").shape == (0, 4, 4, 3)
@@ -564,7 +565,7 @@ def test_accuracy_by_call_by_using_and_in_what_is_kept(tmp_path: Path) -> None:
     assert len(policies) == 2 and [
         k for k, v in policies.items() if "accuracy=elementwise" in k and v != "cpu.transforming"
     ]
-    assert stored.policy_text(Policy()) in policies, "files of before know the default"
+    assert machine.policy_text(Policy()) in policies, "files of before know the default"
 
 
 @pytest.mark.parametrize("name", [n for n in numbadnn.__all__ if n.startswith(("conv", "separable", "causal"))])

@@ -14,6 +14,7 @@ from numbadnn import cases, config
 from numbadnn.call import info, remembered, select
 from numbadnn.cases import Case
 from numbadnn.cudnn import lib
+from numbadnn.gpu import devices
 from numbadnn.kept import shipped_errata
 from numbadnn.measuring.laws import law
 from numbadnn.problem import Policy
@@ -216,7 +217,7 @@ def test_the_cpu_is_right_at_the_edges(case: Case) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not info.gpus(), reason=info.no_gpu_reason())
+@pytest.mark.skipif(not devices.gpus(), reason=devices.no_gpu_reason())
 @pytest.mark.parametrize("case", EDGE, ids=lambda c: c.name)
 def test_on_a_gpu_nothing_is_wrong_at_the_edges_but_what_is_known(case: Case) -> None:
     from numbadnn.gpu.context import ensure_context

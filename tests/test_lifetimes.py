@@ -22,8 +22,7 @@ import pytest
 
 import numbadnn
 from numbadnn.arrays import Borrowed, device, dlpack, foreign
-from numbadnn.call import info
-from numbadnn.gpu import driver, streams
+from numbadnn.gpu import devices, driver, streams
 
 X = np.random.default_rng(5).standard_normal((4, 6)).astype("float32")
 
@@ -360,13 +359,13 @@ def test_asking_for_gpus_leaves_a_process_that_may_be_forked(monkeypatch: pytest
     library = SimpleNamespace(cuDeviceGetCount=lambda count: 3, cuInit=refuse, cuDriverGetVersion=lambda number: 0)
     monkeypatch.setattr(driver, "loaded", lambda: library)
     monkeypatch.setattr(subprocess, "run", other)
-    for cached in (info.gpus, driver.library):
+    for cached in (devices.gpus, driver.library):
         cached.cache_clear()
     try:
-        assert info.gpus() == tuple(found) and info.no_gpu_reason() == "" and info.driver_version() == "0.0"
+        assert devices.gpus() == tuple(found) and devices.no_gpu_reason() == "" and devices.driver_version() == "0.0"
         assert len(asked) == 1 and asked[0][0] == sys.executable
     finally:
-        info.gpus.cache_clear()
+        devices.gpus.cache_clear()
         driver.library.cache_clear()
 
 

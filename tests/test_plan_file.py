@@ -18,7 +18,7 @@ from test_tune import SPACE, Tile, tiled
 import numbadnn
 from numbadnn.call import select
 from numbadnn.host import files as stored
-from numbadnn.kept import plan_file
+from numbadnn.kept import machine, plan_file
 from numbadnn.registry import Executable, Impl
 from numbadnn.validate.faults import planted
 
@@ -334,7 +334,7 @@ def test_the_committed_plan_of_resnet50_is_replayed_bit_for_bit() -> None:
 
     pytest.importorskip("torch")
     made = json.loads((RESULTS / "resnet50_nvidia_h200.sha256.json").read_text())
-    here = {"device": stored.device_name(0), "versions": stored.versions(0), "kernels": source_hash()}
+    here = {"device": machine.device_name(0), "versions": machine.versions(0), "kernels": source_hash()}
     if other := {name: value for name, value in here.items() if made.get(name) != value}:
         pytest.skip(f"it was made with others than {other}: python bench/resnet50_plan.py makes it again")
     script = RESULTS.parent / "resnet50_plan.py"

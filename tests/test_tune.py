@@ -19,7 +19,7 @@ from numbadnn import __main__ as command
 from numbadnn.cases import find, parse
 from numbadnn.errors import NotSupportedError
 from numbadnn.host import files as stored
-from numbadnn.kept import choices, ranks
+from numbadnn.kept import choices, machine, ranks
 from numbadnn.kept.outcome import Measured, Outcome
 from numbadnn.measuring import tune
 from numbadnn.problem import Policy, Spec
@@ -76,7 +76,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def choice_file(folder: Path) -> Path:
-    return folder / "choices" / stored.file_name(-1)
+    return folder / "choices" / machine.file_name(-1)
 
 
 def last() -> Any:
@@ -104,8 +104,8 @@ def test_the_file_is_readable_and_holds_what_was_measured(folder: Path) -> None:
     with planted(tiled()), numbadnn.using(tune="measure"):
         numbadnn.softmax(X)
     document = json.loads(choice_file(folder).read_text())
-    assert document["format"] == choices.FORMAT and document["device"] == stored.device_name(-1)
-    (record,) = document["choices"][stored.versions(-1)][LINE].values()
+    assert document["format"] == choices.FORMAT and document["device"] == machine.device_name(-1)
+    (record,) = document["choices"][machine.versions(-1)][LINE].values()
     assert {"cpu.loops", "cpu.tiled"} == set(record["considered"])
     times = [entry["time_us"] for entry in record["fastest"]]
     assert times == sorted(times) and record["fastest"][0]["impl"] == "cpu.loops"
@@ -175,10 +175,10 @@ def test_a_configuration_that_cannot_be_had_any_more_is_chosen_anew_and_said(fol
     ids=["half", "list", "format", "device", "nesting", "record"],
 )  # fmt: skip
 def test_a_damaged_or_foreign_file_is_reported_once_and_ignored(folder: Path, text: str, why: str) -> None:
-    policy = stored.policy_text(Policy())
+    policy = machine.policy_text(Policy())
     for word, value in (
-        ("DEVICE", stored.device_name(-1)),
-        ("VERSIONS", stored.versions(-1)),
+        ("DEVICE", machine.device_name(-1)),
+        ("VERSIONS", machine.versions(-1)),
         ("LINE", LINE),
         ("POLICY", policy),
     ):
@@ -431,7 +431,7 @@ def test_one_process_measures_at_a_time(tmp_path: Path) -> None:
     assert other.communicate(timeout=60)[0] == "have it\n"
     with stored.lock_file(path):
         pass
-    assert stored.lock_name(-1) == stored.lock_name(-1) != stored.lock_name(0)
+    assert machine.lock_name(-1) == machine.lock_name(-1) != machine.lock_name(0)
 
 
 def test_the_reserve_of_an_rnn_is_not_compared() -> None:

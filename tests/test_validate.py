@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from numbadnn import cases, registry
-from numbadnn.call import info
+from numbadnn.gpu import devices
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
 from numbadnn.validate import own_data, photographs, report, run, simulator
@@ -207,7 +207,7 @@ def test_exit_status(statuses: tuple[str, ...], code: int) -> None:
 
 # ---- the whole command ------------------------------------------------------------------------------------------------
 
-needs_cpu_only = pytest.mark.skipif(bool(info.gpus()), reason="with a GPU its implementations run too")
+needs_cpu_only = pytest.mark.skipif(bool(devices.gpus()), reason="with a GPU its implementations run too")
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from typing import Any
 from numbadnn.call import remembered, select
 from numbadnn.config import BACKENDS, Options
 from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, PlanMissError
-from numbadnn.host import files as stored
-from numbadnn.kept import choices, errata, ranks
+from numbadnn.kept import choices, errata, machine, ranks
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, accuracy_of, plan
 
@@ -57,7 +56,7 @@ class Explanation:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as JSON has it."""
-        found = {"problem": str(self.problem), "policy": stored.policy_text(self.policy), "device": self.policy.device}
+        found = {"problem": str(self.problem), "policy": machine.policy_text(self.policy), "device": self.policy.device}
         rows = [_texts(dataclasses.asdict(c)) for c in self.candidates]
         return {**found, "chosen": self.chosen, "decided_by": self.decided_by, "candidates": rows}
 

@@ -19,7 +19,7 @@ from numbadnn.arrays import LIBRARIES, View, library_of
 from numbadnn.call import operands, plan_arguments, select, verbose
 from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, is_lack_of_memory
 from numbadnn.gpu import driver
-from numbadnn.host import files as stored
+from numbadnn.kept import machine
 from numbadnn.problem import Policy, channels_last_strides, contiguous_strides, is_dense
 from numbadnn.registry import Executable, Impl
 
@@ -284,7 +284,7 @@ class Plan:
         e, c = self.executable, self.choice
         facts = {"impl": c.impl.name, "backend": c.impl.backend, "device": self.device, "time_us": spent}
         more = {"workspace": e.workspace_bytes, "arithmetic": e.arithmetic, "determinism": e.determinism}
-        engine = {"config": json.dumps(stored.configuration(e))} if c.impl.space or c.impl.restore else {}
+        engine = {"config": json.dumps(machine.configuration(e))} if c.impl.space or c.impl.restore else {}
         return verbose.line({**facts, **more, **engine, "decided_by": c.decided_by, "case": self.problem})
 
     def __repr__(self) -> str:

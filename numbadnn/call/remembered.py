@@ -13,8 +13,7 @@ from typing import Any
 from numbadnn.call import select
 from numbadnn.config import Options
 from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, is_lack_of_memory, warn
-from numbadnn.host import files as stored
-from numbadnn.kept import choices, plan_file, ranks
+from numbadnn.kept import choices, machine, plan_file, ranks
 from numbadnn.measuring import tune
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, implementations, plan
@@ -47,7 +46,7 @@ def restored(
     except NotSupportedError as error:
         return str(error)
     for known in impl.space(problem, policy) if impl.space else ():
-        if stored.means(config, known):
+        if machine.means(config, known):
             return impl, known
     return f"{impl.name} has no configuration {config}"
 

@@ -16,8 +16,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from numbadnn import config
 from numbadnn.config import BACKENDS, Options, current
-from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, Refusal, is_passing, warn
+from numbadnn.errors import (
+    BackendUnavailableError,
+    DeterminismError,
+    NotSupportedError,
+    Refusal,
+    is_passing,
+    warn,
+)
 from numbadnn.host.undisturbed import load_numba
 from numbadnn.kept import errata, ranks, shipped_errata
 from numbadnn.problem import Policy
@@ -344,3 +352,24 @@ def may_fall_back(problem: Any, options: Options, refusals: Sequence[Refusal]) -
     """NotSupportedError where the option ``fallback`` admits the first choice alone."""
     if options.fallback == "error":
         raise NotSupportedError(f"the first choice refused {problem} and fallback is 'error'", tuple(refusals))
+
+
+def algo_option(op: str) -> str:
+    """Which option names the algorithm of an operation ("" = none)."""
+    if not op.startswith(("conv2d", "conv3d")):
+        return ""
+    return {"inputs": "algo_bwd_data", "weights": "algo_bwd_filter"}.get(op.rpartition("_")[2], "algo_fwd")
+
+
+def policy_in_force(op: str, device: int) -> Policy:
+    """The options in force, as the policy that an implementation is asked under."""
+    options = config.current()
+    return Policy(
+        device,
+        options.determinism,
+        options.fp32_precision,
+        options.precision,
+        getattr(options, algo_option(op), "auto"),
+        options.workspace_limit,
+        options.accuracy,
+    )

@@ -19,7 +19,9 @@ from numbadnn.call import info, select
 from numbadnn.cases import Case
 from numbadnn.commands.tune import cases_of
 from numbadnn.errors import NotSupportedError, NumbaDNNError
+from numbadnn.gpu import devices
 from numbadnn.host import files as stored
+from numbadnn.kept import machine
 from numbadnn.measuring.stage import stage
 from numbadnn.problem import Policy
 
@@ -47,7 +49,7 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
     if backend and (reason := info.absent(backend)):
         print(f"backend {backend} cannot be used here: {reason}")
         return NOTHING_RAN
-    device = 0 if info.gpus() and backend != "cpu" else -1
+    device = 0 if devices.gpus() and backend != "cpu" else -1
     cases = cases_of(names)
     problems = [case.problem(small=device < 0) for case in cases]
     for problem in problems:
@@ -70,7 +72,7 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
             rows.append({"case": case.name, "problem": str(problem), "timings": [asdict(t) for t in timings]})
     finally:  # a run that is ended has its file, as far as it is
         if json_file:
-            facts = {"device": stored.device_name(device), "versions": stored.versions(device), "cases": rows}
+            facts = {"device": machine.device_name(device), "versions": machine.versions(device), "cases": rows}
             Path(json_file).write_text(stored.as_json({"format": "numbadnn-bench-1", **facts}, indent=1) + "\n")
     if ran:
         return OK
@@ -79,9 +81,9 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
 
 
 def _timed_on(device: int, case: Case, problem: Any, backend: str | None) -> list[Timing]:
+    from numbadnn.call.select import policy_in_force
     from numbadnn.gpu.context import ensure_context
     from numbadnn.kernels.build.launch import set_cache_folder
-    from numbadnn.validate.check import policy_in_force
 
     policy = policy_in_force(case.op, device)
     if device < 0:

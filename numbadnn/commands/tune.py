@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from numbadnn import config
-from numbadnn.call import info, select
+from numbadnn.call import select
 from numbadnn.cases import Case, find
 from numbadnn.errors import NotSupportedError
+from numbadnn.gpu import devices
 from numbadnn.host import files as stored
-from numbadnn.kept import choices
+from numbadnn.kept import choices, machine
 from numbadnn.kept.outcome import Measured, Outcome
 from numbadnn.measuring import tune, workers
 from numbadnn.registry import implementations
@@ -40,7 +41,7 @@ def run(
 ) -> int:
     """Tune, print, and give the exit status; ValueError means wrong usage."""
     begin = time.perf_counter()
-    device = 0 if info.gpus() else -1
+    device = 0 if devices.gpus() else -1
     cases, outcomes, gains = cases_of(names), [], []
     tasks = [Task(case, device, seconds) for case in cases]
     path, begun = "", False
@@ -145,7 +146,7 @@ def tune_case(
     task: Task, say: Callable[[str], None] = print, at: Callable[[str], None] = lambda name: None
 ) -> Outcome | None:
     """All candidates of one case; None where nothing can compute it. Without a GPU it is the smaller copy of the case."""
-    from numbadnn.validate.check import policy_in_force
+    from numbadnn.call.select import policy_in_force
 
     problem, options = task.case.problem(small=task.device < 0), config.current()
     policy = policy_in_force(problem.op, task.device)
@@ -201,14 +202,14 @@ def _line(name: str, outcome: Outcome) -> str:
 def _write(file: str, outcomes: list[tuple[str, Outcome]], device: int, seconds: float) -> None:
     rows = []
     for name, outcome in outcomes:
-        row = {"case": name, "problem": str(outcome.problem), "policy": stored.policy_text(outcome.policy)}
+        row = {"case": name, "problem": str(outcome.problem), "policy": machine.policy_text(outcome.policy)}
         candidates = [
             c.as_dict() | {"number": c.number} | ({"reason": c.reason} if c.reason else {}) for c in outcome.candidates
         ]
         rows.append(
             {**row, "untuned_us": untuned_us(outcome), "seconds": round(outcome.seconds, 2), "candidates": candidates}
         )
-    facts = {"format": "numbadnn-tuning-1", "device": stored.device_name(device), "versions": stored.versions(device)}
+    facts = {"format": "numbadnn-tuning-1", "device": machine.device_name(device), "versions": machine.versions(device)}
     from numbadnn.kept import ranks
 
     head = stored.as_json({**facts, "architecture": ranks.architecture(device), "seconds": round(seconds, 1)}, indent=1)

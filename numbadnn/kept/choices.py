@@ -14,6 +14,7 @@ from typing import Any
 
 from numbadnn.config import Options
 from numbadnn.host import files as stored
+from numbadnn.kept import machine
 from numbadnn.kept.outcome import KEPT, Outcome
 from numbadnn.problem import Policy
 
@@ -25,7 +26,7 @@ _known: dict[Path, dict[str, Any] | None] = {}
 
 def path_of(options: Options, device: int) -> Path:
     """The choice file of a device."""
-    return stored.cache_folder(options.cache_dir) / "choices" / stored.file_name(device)
+    return stored.cache_folder(options.cache_dir) / "choices" / machine.file_name(device)
 
 
 def lookup(problem: Any, policy: Policy, options: Options) -> dict[str, Any] | None:
@@ -35,8 +36,8 @@ def lookup(problem: Any, policy: Policy, options: Options) -> dict[str, Any] | N
     path = path_of(options, policy.device)
     if path not in _known:
         _known.setdefault(path, _read(path, policy.device))
-    found = (_known.get(path) or {}).get("choices", {}).get(stored.versions(policy.device), {}).get(str(problem), {})
-    record = found.get(stored.policy_text(policy))
+    found = (_known.get(path) or {}).get("choices", {}).get(machine.versions(policy.device), {}).get(str(problem), {})
+    record = found.get(machine.policy_text(policy))
     if record is not None and not _is_record(record):
         stored.report(path, f"the entry of {problem} is damaged")
         return None
@@ -47,8 +48,8 @@ def _read(path: Path, device: int) -> dict[str, Any] | None:
     document = stored.read(path, FORMAT)
     if document is None:
         return None
-    if document.get("device") != stored.device_name(device) or not _is_nested(document.get("choices")):
-        stored.report(path, f"expected choices of {stored.device_name(device)}, got those of {document.get('device')}")
+    if document.get("device") != machine.device_name(device) or not _is_nested(document.get("choices")):
+        stored.report(path, f"expected choices of {machine.device_name(device)}, got those of {document.get('device')}")
         return None
     return document
 
@@ -99,10 +100,10 @@ def store(outcome: Outcome, options: Options) -> Path | None:
         return None
 
     def change(document: dict[str, Any]) -> None:
-        if document.get("device") != stored.device_name(device) or not _is_nested(document.get("choices")):
-            document["device"], document["choices"] = stored.device_name(device), {}
-        problems = document["choices"].setdefault(stored.versions(device), {})
-        problems.setdefault(str(outcome.problem), {})[stored.policy_text(outcome.policy)] = record
+        if document.get("device") != machine.device_name(device) or not _is_nested(document.get("choices")):
+            document["device"], document["choices"] = machine.device_name(device), {}
+        problems = document["choices"].setdefault(machine.versions(device), {})
+        problems.setdefault(str(outcome.problem), {})[machine.policy_text(outcome.policy)] = record
 
     try:
         _known[path] = stored.update(path, FORMAT, change)

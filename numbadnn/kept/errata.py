@@ -13,6 +13,7 @@ from typing import Any
 
 from numbadnn import config
 from numbadnn.host import files as stored
+from numbadnn.kept import machine
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM
 
@@ -27,7 +28,7 @@ def path_of(options: config.Options, device: int) -> Path:
     """The file in force for a device."""
     if options.errata_file:
         return stored.absolute(options.errata_file)
-    return stored.cache_folder(options.cache_dir) / "errata" / stored.file_name(device)
+    return stored.cache_folder(options.cache_dir) / "errata" / machine.file_name(device)
 
 
 def _document(options: config.Options, device: int) -> dict[str, Any]:
@@ -88,7 +89,7 @@ def store(options: config.Options, device: int, entries: list[dict[str, Any]], l
 
     def change(document: stored.Document) -> None:
         kept = [e for e in document.get("entries", []) if (e.get("impl"), e.get("op"), e.get("dtype")) not in asked]
-        document["device"] = stored.device_name(device)
+        document["device"] = machine.device_name(device)
         document["entries"] = [*kept, *entries]
         document["levels"] = {**document.get("levels", {}), **levels}
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from numbadnn.errors import PlanMissError
 from numbadnn.host import files as stored
+from numbadnn.kept import machine
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, Executable
 
@@ -25,7 +26,7 @@ _known: dict[Path, dict[Key, Entry]] = {}
 
 def key_of(problem: Any, policy: Policy, scope: str) -> Key:
     """What an entry is found by: where, the problem, the rules, and the backends that were asked for."""
-    return ("gpu" if policy.device >= 0 else "cpu", str(problem), stored.policy_text(policy), scope)
+    return ("gpu" if policy.device >= 0 else "cpu", str(problem), machine.policy_text(policy), scope)
 
 
 def lookup(path: str, key: Key) -> Entry | None:
@@ -71,7 +72,7 @@ def stale(entry: Entry, device: int) -> str:
     """Why an entry cannot mean here what it meant where it was made ("" = it does): engines belong to one cuDNN."""
     if not entry["impl"].startswith("cudnn."):
         return ""
-    made, here = (text.split(" ")[0] for text in (entry["made_with"], stored.versions(device)))
+    made, here = (text.split(" ")[0] for text in (entry["made_with"], machine.versions(device)))
     return "" if made == here else f"it was made with {made}, here is {here}"
 
 
@@ -97,11 +98,11 @@ def record(path: str, key: Key, choice: Any, executable: Executable, device: int
     entry: Entry = {
         **dict(zip(NAMES, key, strict=True)),
         "impl": choice.impl.name,
-        "config": stored.configuration(executable) if choice.impl.space or choice.impl.restore else None,
+        "config": machine.configuration(executable) if choice.impl.space or choice.impl.restore else None,
         "determinism": executable.determinism,
         "arithmetic": executable.arithmetic,
         "workspace_bytes": executable.workspace_bytes,
-        "made_with": stored.versions(device),
+        "made_with": machine.versions(device),
     }
     entries[key] = entry
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn.host import files as stored
+from numbadnn.kept import machine
 from numbadnn.measuring.agreement import pieces, sampled
 from numbadnn.measuring.data import Buffer, buffer, make_arrays
 from numbadnn.measuring.laws import law
@@ -41,7 +42,7 @@ class Stage:
     def alone(self) -> Iterator[None]:
         """The device for this process alone, as far as others measure too."""
         begin = time.perf_counter()
-        with stored.lock_file(stored.lock_name(self.policy.device)):
+        with stored.lock_file(machine.lock_name(self.policy.device)):
             self.waited += time.perf_counter() - begin
             yield
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from numbadnn.errors import CudnnError, NotSupportedError, NumbaDNNError
-from numbadnn.host import files as stored
 from numbadnn.host import stderr
+from numbadnn.kept import machine
 from numbadnn.kept.outcome import KEPT, NEAR, Measured, Outcome
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, plan
@@ -132,14 +132,14 @@ class _Way:
         if not self.begun:
             self.begun = True
             space = self.impl.space(self.problem, self.policy) if self.impl.space else []
-            self.real = {str(stored.plain(c)): c for c in space if c is not None}
-            self.left = [stored.plain(c) for c in self.real.values()]
+            self.real = {str(machine.plain(c)): c for c in space if c is not None}
+            self.left = [machine.plain(c) for c in self.real.values()]
         try:
             executable = plan(self.impl, self.problem, self.policy, self.real.get(str(plain)))
         except (NotSupportedError, CudnnError, ValueError) as error:
             candidate.reason = str(error).splitlines()[0]
             return
-        own = stored.configuration(executable)
+        own = machine.configuration(executable)
         if plain is None and (str(own) in self.real or self.impl.restore):
             candidate.config, candidate.number = own, self._place(own)
         self.left = [c for c in self.left if c != own]

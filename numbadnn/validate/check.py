@@ -19,27 +19,6 @@ from numbadnn.validate.oracle import Trial
 RUNS = 3
 
 
-def algo_option(op: str) -> str:
-    """Which option names the algorithm of an operation ("" = none)."""
-    if not op.startswith(("conv2d", "conv3d")):
-        return ""
-    return {"inputs": "algo_bwd_data", "weights": "algo_bwd_filter"}.get(op.rpartition("_")[2], "algo_fwd")
-
-
-def policy_in_force(op: str, device: int) -> Policy:
-    """The options in force, as the policy that an implementation is asked under."""
-    options = config.current()
-    return Policy(
-        device,
-        options.determinism,
-        options.fp32_precision,
-        options.precision,
-        getattr(options, algo_option(op), "auto"),
-        options.workspace_limit,
-        options.accuracy,
-    )
-
-
 @dataclass
 class Row:
     """``status``: ok, mismatch, erratum, refused, error, skipped or "not run". ``exact``: integers to the bit.

@@ -20,12 +20,13 @@ from typing import Any
 
 from numbadnn import config
 from numbadnn.call import info
+from numbadnn.call.select import policy_in_force
 from numbadnn.cases import Case, all_cases, find, parse
+from numbadnn.gpu import devices
 from numbadnn.kept import errata
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, Impl, implementations
 from numbadnn.validate import levels
-from numbadnn.validate.check import policy_in_force
 from numbadnn.validate.determinism_rows import (
     CANNOT_RUN,
     MISMATCH,
@@ -62,7 +63,7 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
     if backend and (reason := info.absent(backend)):
         print(f"backend {backend} cannot be used here: {reason}")
         return CANNOT_RUN
-    device = 0 if info.gpus() and backend != "cpu" else -1
+    device = 0 if devices.gpus() and backend != "cpu" else -1
     rows: list[Row] = []
     begun: list[Row] = []
     unwritten: list[str] = []

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from numbadnn.host import files as stored
+from numbadnn.kept import machine
 from numbadnn.registry import DETERMINISM
 from numbadnn.validate import levels
 
@@ -126,7 +127,7 @@ def exercised(rows: list[Row]) -> str:
 
 def write_report(file: str, rows: list[Row], device: int, seconds: float) -> None:
     """All rows as JSON, a row a line."""
-    facts = {"device": stored.device_name(device), "versions": stored.versions(device), "seconds": round(seconds, 1)}
+    facts = {"device": machine.device_name(device), "versions": machine.versions(device), "seconds": round(seconds, 1)}
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     _write(file, {"format": FORMAT, "date": date, **facts}, rows)
 

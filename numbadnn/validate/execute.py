@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbadnn.host import files as stored
+from numbadnn.kept import machine
 from numbadnn.measuring.data import Buffer, buffer, untouched
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
@@ -130,7 +131,7 @@ class _Device:
     def __init__(self, number: int) -> None:
         from numbadnn.arrays import device as memory
 
-        self.driver, self.check, self.lock = memory.driver(), memory.check, stored.lock_name(number)
+        self.driver, self.check, self.lock = memory.driver(), memory.check, machine.lock_name(number)
         self.owned: list[Any] = []
 
     def alone(self) -> contextlib.AbstractContextManager[None]:

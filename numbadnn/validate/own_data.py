@@ -10,9 +10,9 @@ import numpy as np
 
 import numbadnn
 from numbadnn.arrays.numpy_ import address, numpy_dtype, strided_empty
-from numbadnn.call.info import no_gpu_reason
 from numbadnn.config import BACKENDS
 from numbadnn.errors import BackendUnavailableError, NotSupportedError
+from numbadnn.gpu.devices import no_gpu_reason
 from numbadnn.validate import report
 from numbadnn.validate.check import RUNS, Row, speed
 from numbadnn.validate.determinism import fingerprint, same_bits

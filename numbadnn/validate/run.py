@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from numbadnn.call import info
+from numbadnn.call.select import policy_in_force
 from numbadnn.cases import Case, find
+from numbadnn.gpu import devices
 from numbadnn.measuring import workers
 from numbadnn.registry import implementations
 from numbadnn.validate import own_data, photographs, report, simulator
-from numbadnn.validate.check import Row, Subject, check, policy_in_force
+from numbadnn.validate.check import Row, Subject, check
 from numbadnn.validate.oracle import Trial
 
 PHOTOGRAPH_SIDE, PHOTOGRAPH_SIDE_ON_GPU = 128, 512
@@ -73,7 +75,7 @@ def validate(
         with contextlib.ExitStack() as stack:
             todo = list(jobs(names, backend))
             beside = list(simulator_jobs(names, backend, stack))
-            limit = SECONDS_WITHOUT_GPU if budget is None and not names and info.no_gpu_reason() else budget
+            limit = SECONDS_WITHOUT_GPU if budget is None and not names and devices.no_gpu_reason() else budget
             total = len(todo) + len(beside)
             many = processes or fitting()
             if many > 1:
@@ -101,7 +103,7 @@ def validate(
 
 def fitting() -> int:
     """How many processes have a core and memory each; one where there is no GPU, whose kernels use all cores."""
-    gpus = info.gpus()
+    gpus = devices.gpus()
     if not gpus:
         return 1
     limits = [cores(), gpus[0]["memory_bytes"] // GPU_BYTES]
@@ -119,7 +121,7 @@ def cores() -> int:
 
 def check_all(subject: Subject, backend: str | None) -> list[Row]:
     """Every implementation of the backend (None: of all) on one subject; without a GPU its backends are refused."""
-    rows, no_gpu = [], info.no_gpu_reason()
+    rows, no_gpu = [], devices.no_gpu_reason()
     for impl in implementations(subject.problem.op):
         if backend not in (None, impl.backend):
             continue
@@ -133,7 +135,7 @@ def check_all(subject: Subject, backend: str | None) -> list[Row]:
 
 def jobs(names: list[str], backend: str | None) -> Iterator[Job]:
     """What is to be done for these names in this process: cases and photographs."""
-    on_cpu = not info.gpus()
+    on_cpu = not devices.gpus()
     pictures = [n for n in photographs.names() if _asked(n, photographs.operation(n), names)]
     for case in _cases(names):
         yield Job(case.name, partial(_check_case, case, on_cpu, backend))
@@ -143,7 +145,7 @@ def jobs(names: list[str], backend: str | None) -> Iterator[Job]:
 
 def simulator_jobs(names: list[str], backend: str | None, stack: contextlib.ExitStack) -> Iterator[Job]:
     """Without a GPU: each CUDA kernel of these names' operations, and the cases named; ``stack`` ends the simulator."""
-    if info.gpus() or backend is not None:
+    if devices.gpus() or backend is not None:
         return
     every = "contract" in names
     lines = [f"{op} {impl}" for op, impl in simulator.kernels() if every or _asked(op, op, names)]

@@ -11,6 +11,7 @@ from typing import Any
 
 from numbadnn import cases, config
 from numbadnn.call import info
+from numbadnn.gpu import devices
 from numbadnn.kernels.build import simulate
 from numbadnn.validate import report, run
 from numbadnn.validate.fuzz import rounds, trials
@@ -38,8 +39,8 @@ def main() -> int:
     args = arguments()
     if args.backend is None:
         return of_garbage(args)
-    device = -1 if args.backend == "cpu" or (args.backend == "auto" and not info.gpus()) else 0
-    if device == 0 and not simulate.active() and (reason := info.no_gpu_reason()):
+    device = -1 if args.backend == "cpu" or (args.backend == "auto" and not devices.gpus()) else 0
+    if device == 0 and not simulate.active() and (reason := devices.no_gpu_reason()):
         print(f"backend {args.backend} cannot be used here: {reason}")
         return report.CANNOT_RUN
     if args.json:
@@ -83,7 +84,7 @@ def of_garbage(args: argparse.Namespace) -> int:
     def over() -> bool:
         return time.perf_counter() - begin > args.seconds
 
-    device = 0 if info.gpus() else -1
+    device = 0 if devices.gpus() else -1
     with ensure_context(0) if device == 0 else nullcontext():
         while not over():
             try:

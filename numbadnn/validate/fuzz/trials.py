@@ -18,13 +18,13 @@ import numbadnn
 from numbadnn import config
 from numbadnn.arrays import device as memory
 from numbadnn.call import select
+from numbadnn.call.select import policy_in_force
 from numbadnn.errors import CudnnError, NotSupportedError, is_lack_of_memory
 from numbadnn.kernels.build import simulate
 from numbadnn.measuring.compare import DIRECT
 from numbadnn.measuring.laws import law
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, implementations
-from numbadnn.validate.check import policy_in_force
 from numbadnn.validate.determinism import fingerprint
 from numbadnn.validate.fuzz import places
 from numbadnn.validate.oracle import Trial

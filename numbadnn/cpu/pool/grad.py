@@ -124,7 +124,7 @@ def thread_of(windows, elements):
 
 
 @njit(nogil=True, inline="always")
-def _chain_of(terms, count, offset, half, largest, like):
+def total_of(terms, count, offset, half, largest, like):
     """The sum of ``count`` shares at addresses ``terms``, ``offset`` bytes on.
 
     Shares lie half a slot after the numbers; of maxima only those count whose number is asked for.
@@ -142,18 +142,10 @@ def _chain_of(terms, count, offset, half, largest, like):
 
 
 @inner
-def _long_total_of(terms, count, offset, half, largest, like):
-    """As ``_chain_of``, of more terms than a chain has."""
+def long_total_of(terms, count, offset, half, largest, like):
+    """As ``total_of``, of more terms than a chain has: loops choose between the two outside, for speed."""
     total, missing = zeros(like), zeros(like)
     for first in range(0, count, CHAIN):
-        part = _chain_of(terms + 16 * first, min(CHAIN, count - first), offset, half, largest, like)
+        part = total_of(terms + 16 * first, min(CHAIN, count - first), offset, half, largest, like)
         total, missing = carry(total, missing, part)
     return made_good(total, missing)
-
-
-@njit(nogil=True, inline="always")
-def total_of(terms, count, offset, half, largest, like):
-    """As ``_chain_of``, of any number of terms."""
-    if count > CHAIN:
-        return _long_total_of(terms, count, offset, half, largest, like)
-    return _chain_of(terms, count, offset, half, largest, like)

@@ -7,8 +7,8 @@ from numba import njit, prange
 from numbadnn.cpu.lang.elements import accsize, itemsize, peek
 from numbadnn.cpu.lang.past import put, settle
 from numbadnn.cpu.lang.typed import cut, inner
-from numbadnn.cpu.lang.vector import fill, four_of, lanes, load, load_acc, store_acc, zeros
-from numbadnn.cpu.pool.grad import thread_of, total_of
+from numbadnn.cpu.lang.vector import CHAIN, fill, four_of, lanes, load, load_acc, store_acc, zeros
+from numbadnn.cpu.pool.grad import long_total_of, thread_of, total_of
 from numbadnn.cpu.pool.lines import divide, fetch, larger, lowest, number_of_larger, raised, set_word, word
 from numbadnn.cpu.pool.loops import extent, rows_counted
 
@@ -65,6 +65,11 @@ def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, rows, lines, m, l
 @njit(nogil=True, inline="always")
 def _given(row, first, end, terms, count, half, mask, largest, past, like):
     """At address ``row``, the sums of ``count`` shares for the channels ``first`` to ``end``, a vector at a time."""
+    if count > CHAIN:
+        for i in range(first, end, lanes(like)):
+            total = long_total_of(terms, count, i * accsize(like), half, largest, like)
+            put(row, i, mask, total, past, like)
+        return
     for i in range(first, end, lanes(like)):
         put(row, i, mask, total_of(terms, count, i * accsize(like), half, largest, like), past, like)
 

@@ -10,8 +10,8 @@ from numba import njit, prange
 
 from numbadnn.cpu.lang.elements import accsize, itemsize
 from numbadnn.cpu.lang.typed import inner
-from numbadnn.cpu.lang.vector import lanes, load_acc, store, store_acc
-from numbadnn.cpu.pool.grad import ROWS, thread_of, total_of
+from numbadnn.cpu.lang.vector import CHAIN, lanes, load_acc, store, store_acc
+from numbadnn.cpu.pool.grad import ROWS, long_total_of, thread_of, total_of
 from numbadnn.cpu.pool.lines import (
     divide_line,
     fetch,
@@ -91,6 +91,11 @@ def _terms_of(terms, phase, stride, rows, count, like):
 @inner
 def _phase(line, terms, count, n, half, largest, like):
     """line[:n] = the gradient of every so many columns."""
+    if count > CHAIN:
+        for i in range(0, n, lanes(like)):
+            offset = i * accsize(like)
+            store_acc(line + offset, long_total_of(terms, count, offset, half, largest, like), like)
+        return
     for i in range(0, n, lanes(like)):
         offset = i * accsize(like)
         store_acc(line + offset, total_of(terms, count, offset, half, largest, like), like)
@@ -112,7 +117,8 @@ def _pairs(row, n, even, evens, odd, odds, half, largest, like):
 def _row_of_elements(row, step, kind, geo, lay, rows, count, lines, m, past, like):
     """The gradient of one row of one channel, stored at address ``row``."""
     half, largest, terms = lay.slot // 2, kind == 0, rows + 16 * count
-    if geo.sw == 2 and step == 1 and 2 * lanes(like) <= geo.W:
+    few = count * ((geo.kw + 1) // 2) <= CHAIN  # terms of a column
+    if few and geo.sw == 2 and step == 1 and 2 * lanes(like) <= geo.W:
         evens = _terms_of(terms, lay.phases, 2, rows, count, like)
         odd, last = terms + 16 * evens, geo.W // 2
         odds = _terms_of(odd, lay.phases + 32, 2, rows, count, like)

@@ -4,7 +4,9 @@ Every name of ``theano.gpuarray.dnn``, ``theano.sandbox.cuda.dnn`` and ``theano.
 graph compiler stands here, called with arrays and giving arrays. A module a family holds them, each with its ``__all__``;
 they are gathered when first asked for. ``conv``, ``conv3d2d`` and ``abstract_conv`` are modules of the specification that
 have functions of a name used elsewhere, so they keep theirs: ``numbadnn.theano.conv.conv2d`` is the old one. ``dnn`` and
-``nnet`` are this module under the specification's names. Flags are ``numbadnn.theano.config``.
+``nnet`` are this module under the specification's names. ``tensor``, ``gpuarray`` and ``sandbox`` lead to the same modules
+by Theano's paths: ``numbadnn.theano.tensor.nnet``, ``numbadnn.theano.tensor.signal.pool``. Flags are
+``numbadnn.theano.config``.
 
 >>> import numpy as np
 >>> from numbadnn.theano import conv2d, config
@@ -21,7 +23,7 @@ from typing import Any
 from numbadnn.arrays.untraced import leave_out
 
 #: modules of the specification; the others are families of names
-_MODULES = ("abstract_conv", "config", "conv", "conv3d2d", "dnn", "nnet")
+_MODULES = ("abstract_conv", "config", "conv", "conv3d2d", "dnn", "gpuarray", "nnet", "sandbox", "tensor")
 _names: dict[str, str] = {}
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import Any
 
 import numbadnn
-from numbadnn.theano import abstract_conv, conv, conv3d2d, corrmm
+from numbadnn.theano import abstract_conv, bn, conv, conv3d2d, corrmm, neighbours
+from numbadnn.theano._paths import place
 
 corr = corr3d = corrmm
 # Theano's modules below this one, for imports from them: ``from numbadnn.theano.nnet.abstract_conv import ...``
-_BELOW = {"abstract_conv": abstract_conv, "conv": conv, "conv3d2d": conv3d2d, "corr": corr, "corr3d": corr3d}
-sys.modules.update({f"{__name__}.{_name}": _module for _name, _module in _BELOW.items()})
+place(
+    __name__,
+    abstract_conv=abstract_conv,
+    bn=bn,
+    conv=conv,
+    conv3d2d=conv3d2d,
+    corr=corr,
+    corr3d=corr3d,
+    neighbours=neighbours,
+)
 
 
 def conv2d(

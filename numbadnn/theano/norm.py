@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-def _check_epsilon(epsilon: float) -> float:
+def check_epsilon(epsilon: float) -> float:
     try:
         number = real(epsilon)
     except (TypeError, ValueError, OverflowError):
@@ -55,7 +55,7 @@ def dnn_batch_normalization_train(
     ...     dnn_batch_normalization_train(x, one, one)[1].item()
     2.0
     """
-    _check_epsilon(epsilon)
+    check_epsilon(epsilon)
     with cudnn_first():
         return numbadnn.batch_normalization_train(
             inputs, gamma, beta, mode, epsilon, running_average_factor, running_mean, running_var
@@ -72,7 +72,7 @@ def dnn_batch_normalization_test(
     epsilon: float = 1e-4,
 ) -> Any:
     """``numbadnn.batch_normalization_test``."""
-    _check_epsilon(epsilon)
+    check_epsilon(epsilon)
     with cudnn_first():
         return numbadnn.batch_normalization_test(inputs, gamma, beta, mean, var, mode, epsilon)
 
@@ -83,7 +83,7 @@ class GpuDnnBatchNormBase:
     def __init__(self, mode: str = "per-activation", epsilon: float = 1e-4) -> None:
         if not isinstance(mode, str) or mode not in ("per-activation", "spatial"):
             raise ValueError(f"mode: expected per-activation or spatial, got {mode!r}")
-        self.mode, self.epsilon = mode, _check_epsilon(epsilon)
+        self.mode, self.epsilon = mode, check_epsilon(epsilon)
 
 
 def _into(target: Any, values: Any) -> Any:
@@ -179,6 +179,6 @@ class GpuDnnBatchNormGrad(GpuDnnBatchNormBase):
     def __call__(
         self, x: Any, dy: Any, scale: Any, x_mean: Any, x_invstd: Any, epsilon: float | None = None
     ) -> tuple[Any, Any, Any]:
-        epsilon = _check_epsilon(self.epsilon if epsilon is None else epsilon)
+        epsilon = check_epsilon(self.epsilon if epsilon is None else epsilon)
         with cudnn_first():
             return numbadnn.batch_normalization_train_grad(x, dy, scale, x_mean, x_invstd, self.mode, epsilon)

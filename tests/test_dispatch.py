@@ -11,7 +11,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from fractions import Fraction
@@ -20,16 +19,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numbadnn.call.fallback import sentence
 
 import numbadnn
 from numbadnn.call import plan_arguments
+from numbadnn.call.select import Choice
+from numbadnn.errors import Refusal
 from numbadnn.gpu import devices
 from numbadnn.host import bounded
 from numbadnn.kept import machine
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.problems.softmax import SoftmaxProblem
-from numbadnn.registry import Executable, Impl
+from numbadnn.registry import Executable, Impl, implementations
 from numbadnn.validate.faults import planted
 from numbadnn.validate.oracle import expected
 
@@ -87,19 +89,14 @@ def test_a_backend_named_in_the_call_is_strict() -> None:
     assert numbadnn.conv2d(X, W, backend="cpu").shape == (2, 4, 4, 3)
 
 
-def test_a_backend_of_the_options_falls_back_and_warns_once_a_problem() -> None:
+def test_a_backend_of_the_options_falls_back_which_is_recorded_and_on_the_cpu_not_warned_of() -> None:
+    """Arrays there have nothing else to run on; pytest makes every warning an error."""
     x = image(1, 3, 6, 7)
-    with numbadnn.using(backend="cudnn"):
-        with pytest.warns(RuntimeWarning, match="runs on cpu.* instead: .*the arrays are on the CPU"):
+    for backend in ("cudnn", "numba", "numba,cpu"):
+        with numbadnn.using(backend=backend):
             numbadnn.conv2d(x, W)
         last = numbadnn.last_call()
         assert last is not None and last.fallback and last.backend == "cpu" and last.refusals
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            numbadnn.conv2d(x, W)
-    with numbadnn.using(backend="cudnn", fallback="allow"), warnings.catch_warnings():
-        warnings.simplefilter("error")
-        numbadnn.conv2d(x, W)
     with numbadnn.using(backend="cudnn", fallback="error"), pytest.raises(numbadnn.NotSupportedError) as caught:
         numbadnn.conv2d(x, W)
     assert all(c.reason for c in caught.value.candidates) and caught.value.candidates
@@ -109,8 +106,27 @@ def test_an_ordered_list_admits_only_its_members() -> None:
     with numbadnn.using(backend="cudnn,numba"), pytest.raises(numbadnn.NotSupportedError) as caught:
         numbadnn.conv2d(X, W)
     assert {c.backend for c in caught.value.candidates} == {"cudnn", "numba"}
-    with numbadnn.using(backend="numba,cpu"), pytest.warns(RuntimeWarning, match="instead"):
-        numbadnn.conv2d(image(1, 3, 8, 8), W)
+
+
+def test_a_warning_of_a_fallback_is_one_short_line_without_shapes() -> None:
+    """On a device: what runs, what was asked for, one reason of it, the cure. An algorithm that was named, on the CPU too."""
+    options = numbadnn.config.current().replace({"backend": ("cudnn",)}, {})
+    implementation = next(i for i in implementations("conv2d") if i.name == "numba.direct")
+    missing = "no usable cuDNN 9 was found; looked in\n  /usr/lib: nothing\n" + 90 * "  /opt: nothing\n"
+    refusals = Refusal("numba", "numba.line", "rank"), Refusal("cudnn", "cudnn.graph", missing)
+    choice = Choice(implementation, "cudnn", refusals, fallback=True)
+    texts = []
+    for shape in ("1x3x6x7", "2x3x8x8"):
+        problem = ConvProblem.parse(f"conv2d x=float32:{shape} w=float32:4x3x3x3")
+        texts.append(sentence(problem, Policy(device=0), options, choice, ""))
+        assert sentence(problem, Policy(device=-1), options, choice, "") == ""
+    assert texts[0] == texts[1] and "\n" not in texts[0] and len(texts[0]) < 300
+    assert texts[0].startswith("conv2d runs on numba.direct instead of cudnn: cudnn.graph: no usable cuDNN 9 was found")
+    assert "fallback='allow'" in texts[0] and "numbadnn.explain" in texts[0]
+    with numbadnn.using(algo_fwd="fft"), pytest.warns(RuntimeWarning) as caught:
+        numbadnn.conv2d(image(1, 3, 8, 9), W)
+    (text,) = (str(w.message) for w in caught)
+    assert "instead of algorithm 'fft'" in text and len(text) < 300
 
 
 def test_only_and_exclude_name_implementations() -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,8 @@ def test_a_fallback_is_said_again_when_it_is_replayed(plans: Path) -> None:
         for strict in (False, True):
             numbadnn.clear_caches()
             with numbadnn.using(plan_file=str(plans), plan_strict=strict, **options):
-                with pytest.warns(RuntimeWarning, match="runs on cpu.im2col instead"):
+                said = pytest.warns(RuntimeWarning, match="runs on cpu.im2col instead") if algo else nullcontext()
+                with said:  # arrays on the CPU have no other backend: that is recorded alone
                     numbadnn.conv2d(x, w, algo=algo)
                 assert last().fallback and last().refusals and last().decided_by.endswith(decided)
         assert last().decided_by == f"plan file {plans}{decided}"

@@ -13,8 +13,6 @@ from numbadnn import theano
 STEPS, BATCH, INPUTS, HIDDEN, LAYERS = 4, 2, 5, 3, 2
 DIRECTIONS = {"unidirectional": 1, "bidirectional": 2}
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* runs on .* instead:RuntimeWarning")  # NumPy arrays: not by cuDNN
-
 
 def made(mode: str, direction: str = "unidirectional") -> tuple[Any, list[np.ndarray]]:
     """A block of float64 and w, x, hx, cx for it."""

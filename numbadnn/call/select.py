@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numbadnn import config
+from numbadnn.call import fallback
 from numbadnn.config import BACKENDS, Options, current
 from numbadnn.errors import (
     BackendUnavailableError,
@@ -170,15 +171,16 @@ def choose(problem: Any, policy: Policy, options: Options, backend: str | None, 
     """The implementation for a problem; NotSupportedError, with every candidate's reason, when there is none.
 
     ``backend`` given in a call is strict: BackendUnavailableError when it cannot be used here at all. ``remembered`` False:
-    as if no file knew the problem. Warns, once however it came about, where the first choice refused.
+    as if no file knew the problem. Warns, once however it came about, where the first choice refused (``fallback``).
     """
     if backend is not None:
         check_named(backend, policy)
     warn_of_unknown(options.exclude)
     chosen = _chosen(problem, policy, options, backend, remembered)
     if chosen.fallback and options.fallback == "warn":
-        why = "; ".join(f"{r.impl}: {r.reason}" for r in chosen.refusals)
-        warn(f"{problem} runs on {chosen.impl.name} instead: {why}")
+        missed = policy.algo if policy.algo not in CHOOSING_ALGOS and no_algorithm(policy) in chosen.decided_by else ""
+        if text := fallback.sentence(problem, policy, options, chosen, missed):
+            warn(text)
     return chosen
 
 

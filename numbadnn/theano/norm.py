@@ -51,8 +51,7 @@ def dnn_batch_normalization_train(
 
     >>> import numpy as np
     >>> x, one = np.array([[1.0], [3.0]]), np.ones((1, 1))
-    >>> with numbadnn.using(fallback="allow"):
-    ...     dnn_batch_normalization_train(x, one, one)[1].item()
+    >>> dnn_batch_normalization_train(x, one, one)[1].item()
     2.0
     """
     check_epsilon(epsilon)

@@ -32,8 +32,7 @@ def dnn_spatialtf(img: Any, theta: Any, scale_width: float = 1, scale_height: fl
 
     >>> import numpy as np
     >>> img, theta = np.ones((1, 1, 4, 6), "float32"), np.array([[[1, 0, 0], [0, 1, 0]]], "float32")
-    >>> with numbadnn.using(fallback="allow"):  # there is no cuDNN for NumPy arrays
-    ...     dnn_spatialtf(img, theta, scale_width=0.5).shape
+    >>> dnn_spatialtf(img, theta, scale_width=0.5).shape
     (1, 1, 4, 3)
     """
     with cudnn_first():

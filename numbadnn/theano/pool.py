@@ -15,6 +15,7 @@ from numbadnn.arrays.namespace import namespace
 from numbadnn.errors import NotSupportedError, warn
 from numbadnn.ops import pool as operation
 from numbadnn.ops.conv_build import truth
+from numbadnn.problems.pool import MODES
 
 __all__ = ["Pool", "max_pool_2d_same_size", "pool_2d", "pool_3d"]
 
@@ -95,8 +96,10 @@ def _pool(x: Any, window: Any, stride: Any, pad: Any, ignore_border: bool, mode:
         )
     sizes = Pool.out_shape(shape[-axes:], window, ignore_border, stride, pad, axes)
     batch = x if len(shape) == axes + 2 else x.reshape(math.prod(shape[:-axes]), 1, *shape[-axes:])
+    # a window larger than the image: there is none
     if 0 in sizes and min(shape[-axes:]) > 0 and all(p < w for p, w in zip(pad, window, strict=True)):
-        operation.mode_of(mode)  # a window larger than the image: no output
+        if mode not in MODES:
+            raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
         return x[..., :0].reshape(*shape[:-axes], *sizes)
     found = {}
     parts = [_parts(*axis, ignore_border) for axis in zip(shape[-axes:], window, stride, strict=True)]

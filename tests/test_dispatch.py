@@ -19,11 +19,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numbadnn.call.fallback import sentence
 
 import numbadnn
 from numbadnn.call import plan_arguments
-from numbadnn.call.select import Choice
+from numbadnn.call.fallback import sentence
 from numbadnn.errors import Refusal
 from numbadnn.gpu import devices
 from numbadnn.host import bounded
@@ -31,7 +30,7 @@ from numbadnn.kept import machine
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.problems.softmax import SoftmaxProblem
-from numbadnn.registry import Executable, Impl, implementations
+from numbadnn.registry import Executable, Impl
 from numbadnn.validate.faults import planted
 from numbadnn.validate.oracle import expected
 
@@ -110,19 +109,13 @@ def test_an_ordered_list_admits_only_its_members() -> None:
 
 def test_a_warning_of_a_fallback_is_one_short_line_without_shapes() -> None:
     """On a device: what runs, what was asked for, one reason of it, the cure. An algorithm that was named, on the CPU too."""
-    options = numbadnn.config.current().replace({"backend": ("cudnn",)}, {})
-    implementation = next(i for i in implementations("conv2d") if i.name == "numba.direct")
     missing = "no usable cuDNN 9 was found; looked in\n  /usr/lib: nothing\n" + 90 * "  /opt: nothing\n"
     refusals = Refusal("numba", "numba.line", "rank"), Refusal("cudnn", "cudnn.graph", missing)
-    choice = Choice(implementation, "cudnn", refusals, fallback=True)
-    texts = []
-    for shape in ("1x3x6x7", "2x3x8x8"):
-        problem = ConvProblem.parse(f"conv2d x=float32:{shape} w=float32:4x3x3x3")
-        texts.append(sentence(problem, Policy(device=0), options, choice, ""))
-        assert sentence(problem, Policy(device=-1), options, choice, "") == ""
-    assert texts[0] == texts[1] and "\n" not in texts[0] and len(texts[0]) < 300
-    assert texts[0].startswith("conv2d runs on numba.direct instead of cudnn: cudnn.graph: no usable cuDNN 9 was found")
-    assert "fallback='allow'" in texts[0] and "numbadnn.explain" in texts[0]
+    text = sentence("conv2d", 0, "cudnn", "", "numba.direct", refusals)
+    assert sentence("conv2d", -1, "cudnn", "", "cpu.im2col", refusals) == ""
+    assert "\n" not in text and len(text) < 300
+    assert text.startswith("conv2d runs on numba.direct instead of cudnn: cudnn.graph: no usable cuDNN 9 was found")
+    assert "fallback='allow'" in text and "numbadnn.explain" in text
     with numbadnn.using(algo_fwd="fft"), pytest.warns(RuntimeWarning) as caught:
         numbadnn.conv2d(image(1, 3, 8, 9), W)
     (text,) = (str(w.message) for w in caught)

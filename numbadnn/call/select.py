@@ -179,7 +179,9 @@ def choose(problem: Any, policy: Policy, options: Options, backend: str | None, 
     chosen = _chosen(problem, policy, options, backend, remembered)
     if chosen.fallback and options.fallback == "warn":
         missed = policy.algo if policy.algo not in CHOOSING_ALGOS and no_algorithm(policy) in chosen.decided_by else ""
-        if text := fallback.sentence(problem, policy, options, chosen, missed):
+        asked = "".join(options.backend[:1])
+        text = fallback.sentence(problem.op, policy.device, asked, missed, chosen.impl.name, chosen.refusals)
+        if text:
             warn(text)
     return chosen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from numbadnn import cudnn
-from numbadnn.call import info
+from numbadnn.gpu.devices import no_gpu_reason
 from numbadnn.theano import config
 
 __all__ = ["DnnBase", "DnnVersion", "dnn_available", "dnn_present", "version"]
@@ -38,7 +38,7 @@ def dnn_available(context_name: Any = None) -> str:
     >>> dnn_available() == (dnn_available.msg == "")
     True
     """
-    return dnn_present.reason() or info.no_gpu_reason()
+    return dnn_present.reason() or no_gpu_reason()
 
 
 def version(raises: bool = True) -> int:

@@ -19,6 +19,8 @@ from numbadnn.problems.pool import MODES
 
 __all__ = ["Pool", "max_pool_2d_same_size", "pool_2d", "pool_3d"]
 
+Axes = tuple[int, ...]
+
 
 def _one_of(name: str, value: Any, old: str, given: Any) -> Any:
     """The value under its name or its old one, with a DeprecationWarning; ValueError for both."""
@@ -30,9 +32,7 @@ def _one_of(name: str, value: Any, old: str, given: Any) -> Any:
     return given
 
 
-def _parameters(
-    ws: Any, stride: Any, pad: Any, ds: Any, st: Any, padding: Any, axes: int
-) -> tuple[tuple[int, ...], ...]:
+def _parameters(ws: Any, stride: Any, pad: Any, ds: Any, st: Any, padding: Any, axes: int) -> tuple[Axes, Axes, Axes]:
     """Window, stride (default: the window) and pad (default: zeros), one number an axis."""
     ws, stride = _one_of("ws", ws, "ds", ds), _one_of("stride", stride, "st", st)
     if ws is None:
@@ -73,8 +73,12 @@ class Pool:
         """
         if len(imgshape) < ndim:
             raise TypeError(f"imgshape: expected at least {ndim} entries, got {imgshape!r}")
-        axes = zip(imgshape[-ndim:], *_parameters(ws, stride, pad, ds, st, padding, ndim), strict=True)
-        return [*imgshape[:-ndim], *(_size(*axis, ignore_border) for axis in axes)]
+        windows, strides, pads = _parameters(ws, stride, pad, ds, st, padding, ndim)
+        sizes = [
+            _size(n, w, s, p, ignore_border)
+            for n, w, s, p in zip(imgshape[-ndim:], windows, strides, pads, strict=True)
+        ]
+        return [*imgshape[:-ndim], *sizes]
 
 
 def _parts(n: int, window: int, stride: int, ignore_border: bool) -> list[tuple[slice, int]]:
@@ -86,7 +90,7 @@ def _parts(n: int, window: int, stride: int, ignore_border: bool) -> list[tuple[
     return parts
 
 
-def _pool(x: Any, window: Any, stride: Any, pad: Any, ignore_border: bool, mode: str) -> Any:
+def _pool(x: Any, window: Axes, stride: Axes, pad: Axes, ignore_border: bool, mode: str) -> Any:
     xp, axes, shape = namespace(x, "input"), len(window), tuple(x.shape)
     if len(shape) < axes:
         raise ValueError(f"input: expected at least {axes} dimensions, got shape {shape}")

@@ -1,8 +1,8 @@
 """The matrix operation x backend: what can compute what (``Impl``), and what planning gives (``Executable``).
 
 Each backend has one module a family that calls ``register`` at import (``cpu/conv/conv.py``, ``kernels/conv/conv.py``,
-``cudnn/conv.py``). ``implementations(op)`` imports the modules of a family on first use, so that nothing is loaded that no
-call needs. Importing such a module loads no CUDA and no Numba: that happens in ``plan``.
+``cudnn/conv.py``). ``implementations(op, backends)`` imports the modules of a family and of these backends on first use, so
+that nothing is loaded that no call needs. Importing such a module loads no CUDA and no Numba: that happens in ``plan``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -183,7 +183,8 @@ def plan(impl: Impl, problem: Any, policy: Policy, config: Any) -> Executable:
 
 
 _IMPLS: dict[str, list[Impl]] = {}
-_LOADED: set[str] = set()
+#: (family, backend) of the modules that were imported
+_LOADED: set[tuple[str, str]] = set()
 #: (op, name) -> the names of the module that registered it
 _BY: dict[tuple[str, str], dict[str, Any]] = {}
 
@@ -207,16 +208,28 @@ def register(impl: Impl) -> Impl:
     return impl
 
 
-def implementations(op: str) -> list[Impl]:
-    """Every implementation of ``op``, all backends, in order of registration."""
-    family = FAMILY[op]
-    if family not in _LOADED:
-        with undisturbed():
-            for pattern in MODULES.values():
-                if importlib.util.find_spec(pattern.format(family)):
-                    importlib.import_module(pattern.format(family))
-        _LOADED.add(family)
-    return _IMPLS.get(op, [])
+def unregister(impl: Impl) -> None:
+    """Take an implementation out again: one that was registered for a while."""
+    _IMPLS[impl.op].remove(impl)
+
+
+def implementations(op: str, backends: Iterable[str] = tuple(MODULES)) -> list[Impl]:
+    """The implementations of ``op`` on these backends: backend by backend as in MODULES, each in order of registration."""
+    backends = [backend for backend in MODULES if backend in backends]
+    for backend in backends:
+        _load(FAMILY[op], backend)
+    return [impl for backend in backends for impl in _IMPLS.get(op, []) if impl.backend == backend]
+
+
+def _load(family: str, backend: str) -> None:
+    """Import the module in which a backend registers a family, all or nothing; it may have none."""
+    if (family, backend) in _LOADED:
+        return
+    name = MODULES[backend].format(family)
+    with undisturbed():
+        if importlib.util.find_spec(name):
+            importlib.import_module(name)
+    _LOADED.add((family, backend))
 
 
 def library_version(backend: str) -> str:

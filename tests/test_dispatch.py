@@ -166,7 +166,32 @@ def test_refusals_are_remembered_and_repeat_every_reason() -> None:
             with pytest.raises(numbadnn.NotSupportedError) as caught:
                 numbadnn.conv2d(X, W)
             messages.append(str(caught.value))
-    assert messages[0] == messages[1] and "cudnn.graph (cudnn): the arrays are on the CPU" in messages[0]
+    assert messages[0] == messages[1]
+    for name in ("cudnn", "numba"):
+        assert f"{name}.* ({name}): the arrays are on the CPU" in messages[0]
+
+
+def test_each_implementation_is_asked_once_and_those_of_a_gpu_never_about_numpy_arrays() -> None:
+    asked: list[str] = []
+
+    def made(backend: str) -> Impl:
+        def supports(problem: Any, policy: Any) -> str:
+            asked.append(f"{backend} supports")
+            return "takes nothing"
+
+        def rank(problem: Any) -> float:
+            asked.append(f"{backend} rank")
+            return 0.0
+
+        return Impl("conv2d", backend, f"{backend}.asked", supports, lambda p, q, c: Executable(print), rank)
+
+    with planted(made("cpu"), made("numba")):
+        numbadnn.conv2d(X, W)
+        assert sorted(asked) == ["cpu rank", "cpu supports"]
+        asked.clear()
+        rows = {row.impl: row.reason for row in numbadnn.explain(numbadnn.conv2d, X, W).candidates}
+        assert sorted(asked) == ["cpu rank", "cpu supports"]
+    assert rows["cpu.asked"] == "takes nothing" and "the arrays are on the CPU" in rows["numba.asked"]
 
 
 def test_explain_lists_every_candidate_with_its_reason_and_computes_nothing() -> None:

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from numbadnn import cases, config
-from numbadnn.call import info, remembered, select
+from numbadnn.call import candidates, info, select
+from numbadnn.call.candidates import Candidates
+from numbadnn.call.choose import choose
+from numbadnn.call.remembered import restored
 from numbadnn.cases import Case
 from numbadnn.cudnn import lib
 from numbadnn.gpu import devices
@@ -80,14 +83,14 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(lib, "_LOADED", library)
     monkeypatch.setattr(select, "unavailable", lambda backend, device: "")
 
-    def both(op: str) -> list[Impl]:
+    def both(op: str, backends: Any) -> list[Impl]:
         def made(backend: str, name: str, rank: float) -> Impl:
             return Impl(op, backend, name, lambda p, q: "", lambda p, q, c: Executable(print), lambda p: rank)
 
-        return [made("cudnn", next(e.impl for e in AVOIDED if op in e.ops), 1.0), made("numba", "numba.other", 1e6)]
+        found = [made("cudnn", next(e.impl for e in AVOIDED if op in e.ops), 1.0), made("numba", "numba.other", 1e6)]
+        return [impl for impl in found if impl.backend in backends]
 
-    for module in (select, remembered):
-        monkeypatch.setattr(module, "implementations", both)
+    monkeypatch.setattr(candidates, "implementations", both)
     monkeypatch.setattr("numbadnn.kept.ranks.estimate", lambda impl, *more: impl.rank(None))
     return library
 
@@ -98,7 +101,7 @@ def test_auto_avoids_it_and_who_names_cudnn_gets_it_recorded(on_a_gpu: Any, entr
 
     def choice(call: str | None = None, **options: Any) -> select.Choice:
         with config.using(**options) as inner:
-            return select.choose(problem, GPU, inner, call)
+            return choose(Candidates(problem, GPU, inner, call))
 
     chosen = choice()
     assert chosen.impl.name == "numba.other"
@@ -115,14 +118,14 @@ def test_auto_avoids_it_and_who_names_cudnn_gets_it_recorded(on_a_gpu: Any, entr
     stored = {"impl": entry.impl, "config": None}
     with config.using() as options:
         backends = ("cudnn", "numba")
-        assert "wrong on some data" in remembered.restored(stored, problem, GPU, options, backends, None)
-        assert not isinstance(remembered.restored(stored, problem, GPU, options, backends, "cudnn"), str)
+        assert "wrong on some data" in restored(stored, Candidates(problem, GPU, options), backends)
+        assert not isinstance(restored(stored, Candidates(problem, GPU, options, "cudnn"), backends), str)
 
 
 def test_other_problems_of_the_operation_are_not_meant(on_a_gpu: Any) -> None:
     for line in ("softmax x=float32:4x5 algo=accurate", "pool x=float32:1x2x4x4 window=2x2 mode=average_inc_pad"):
         with config.using() as options:
-            assert select.choose(cases.parse(line), GPU, options, None).impl.backend == "cudnn"
+            assert choose(Candidates(cases.parse(line), GPU, options)).impl.backend == "cudnn"
 
 
 # ---- validate --------------------------------------------------------------------------------------------------------

@@ -516,6 +516,29 @@ def test_registering_every_implementation_imports_no_numba() -> None:
     assert done.stdout == "True\n", done.stderr
 
 
+def test_a_first_call_of_numpy_arrays_imports_nothing_of_a_gpu() -> None:
+    """It imported the host side of every kernel of the family, and ranked them all before it asked where the arrays are."""
+    code = (
+        "import sys, numpy as np, numbadnn\n"
+        "x, w = np.ones((1, 2, 6, 6), 'f'), np.ones((2, 2, 3, 3), 'f')\n"
+        "y = numbadnn.conv2d(x, w)\n"
+        "numbadnn.conv2d_grad_wrt_inputs(y, w, input_shape=x.shape)\n"
+        "numbadnn.softmax(x)\n"
+        "numbadnn.pool(x, (2, 2))\n"
+        "with numbadnn.using(exclude='cpu.corrmm', determinism='gpu_to_gpu'):\n"
+        "    numbadnn.conv2d(x, w)\n"
+        "with numbadnn.using(backend='cudnn', fallback='allow'):\n"
+        "    numbadnn.conv2d(x, w)\n"
+        "names = ('numbadnn.kernels.', 'numbadnn.cudnn.', 'numba.cuda.', 'numba_cuda.')\n"
+        "print([name for name in sys.modules if f'{name}.'.startswith(names)])\n"
+        "last = numbadnn.last_call()\n"
+        "print(last.backend, last.fallback, *(r.impl for r in last.refusals))\n"
+        "print(sum(c.backend != 'cpu' for c in numbadnn.explain(numbadnn.conv2d, x, w).candidates) > 20)\n"
+    )
+    done = fresh(code)
+    assert done.stdout == "[]\ncpu True cudnn.* numba.*\nTrue\n", done.stdout + done.stderr
+
+
 # ---- frozen by PyInstaller -------------------------------------------------------------------------------------------
 
 

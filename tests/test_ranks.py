@@ -11,7 +11,9 @@ import pytest
 
 import numbadnn
 from numbadnn import cases, config
-from numbadnn.call import remembered, select
+from numbadnn.call import candidates, select
+from numbadnn.call.candidates import Candidates
+from numbadnn.call.choose import choose
 from numbadnn.cases.networks import NETWORKS
 from numbadnn.gpu import driver as _driver
 from numbadnn.kept import plan_file, ranks
@@ -100,11 +102,13 @@ def test_the_learned_estimate_and_its_absence_is_the_implementations_own() -> No
 
 def test_the_learned_estimate_orders(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = estimates(1.0, "cpu.first"), estimates(2.0, "cpu.second")
-    monkeypatch.setattr(select, "implementations", lambda op: [first, second])
+    monkeypatch.setattr(candidates, "implementations", lambda op, backends: [first, second])
     names: list[list[str]] = []
     for table in ({}, {"float32 nchw dense": {"fastest": 1.0, "cpu.first": [1.2, 0.0], "cpu.second": [1.1, 0.0]}}):
         monkeypatch.setattr(ranks, "table", lambda table=table: {"cpu": {"operations": {"conv": table}}})
-        names.append([impl.name for impl in select.ordered(parse(LINE), Policy(device=-1), ("cpu",))])
+        names.append(
+            [impl.name for impl in Candidates(parse(LINE), Policy(device=-1), config.current()).ordered(("cpu",))]
+        )
     assert names == [["cpu.first", "cpu.second"], ["cpu.second", "cpu.first"]]
 
 
@@ -113,13 +117,13 @@ def test_of_a_layer_that_was_measured_the_fastest_is_known(monkeypatch: pytest.M
         dataclasses.replace(estimates(us, name), supports=lambda problem, policy: "")
         for us, name in ((1.0, "cpu.first"), (2.0, "cpu.second"))
     )
-    for module in (select, remembered):
-        monkeypatch.setattr(module, "implementations", lambda op: [first, second])
+    for module in (candidates, select):
+        monkeypatch.setattr(module, "implementations", lambda op, backends: [first, second])
     layers = {str(parse(LINE)): {"impl": "cpu.second", "config": None, "time_us": 3.25}}
     monkeypatch.setattr(ranks, "table", lambda: {"cpu": {"operations": {}, "engines": {}, "layers": layers}})
 
     def chosen(line: str = LINE, backend: str | None = None, **rules: Any) -> select.Choice:
-        return select.choose(parse(line), Policy(device=-1, **rules), config.current(), backend)
+        return choose(Candidates(parse(line), Policy(device=-1, **rules), config.current(), backend))
 
     assert (chosen().impl.name, chosen().decided_by) == ("cpu.second", "rank, of a known layer: 3.25 us")
     assert chosen(backend="cpu").impl.name == "cpu.second"
@@ -130,7 +134,7 @@ def test_of_a_layer_that_was_measured_the_fastest_is_known(monkeypatch: pytest.M
     monkeypatch.setattr(plan_file, "stale", lambda entry, device: "it was made with another cuDNN")
     assert chosen().impl.name == "cpu.first"
     monkeypatch.undo()
-    monkeypatch.setattr(select, "implementations", lambda op: [first, second])
+    monkeypatch.setattr(candidates, "implementations", lambda op, backends: [first, second])
     monkeypatch.setattr(ranks, "table", lambda: {"cpu": {"layers": layers}})
     second = dataclasses.replace(second, supports=lambda problem, policy: "not today")
     assert chosen().impl.name == "cpu.first"
@@ -156,13 +160,14 @@ def test_what_is_foretold_on_a_gpu_comes_before_the_estimate(monkeypatch: pytest
     assert ranks.estimate(impl, problem, Policy(device=0, fp32_precision="tf32")) == 7.0
     assert ranks.estimate(impl, problem, Policy(device=-1)) == 7.0
     assert asked == [0, 0]
-    monkeypatch.setattr(select, "implementations", lambda op: [impl])
+    monkeypatch.setattr(candidates, "implementations", lambda op, backends: [impl])
     mine, other = "cpu.mine", "cpu.other"
     # who may not run is not asked
     for where, exclude, count in (("elsewhere", other, 2), ("", mine, 2), ("", other, 3)):
         monkeypatch.setattr(select, "unavailable", lambda backend, device, where=where: where)
         with numbadnn.using(exclude=exclude):
-            assert select.ordered(problem, Policy(device=0), ("cpu",)) == [impl] and len(asked) == count
+            found = Candidates(problem, Policy(device=0), config.current()).ordered(("cpu",))
+            assert found == [impl] and len(asked) == count
 
 
 def test_an_engine_that_transforms_is_foretold_where_the_heuristics_named_it_by_its_routes_too() -> None:

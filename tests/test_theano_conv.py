@@ -201,7 +201,7 @@ def test_a_hint_that_cannot_be_followed_is_recorded() -> None:
         assert np.array_equal(theano.dnn_conv(X, W, "full", direction_hint="bprop inputs"), y)
         last = numbadnn.last_call()
         assert last.fallback and last.decided_by.endswith("direction_hint='bprop inputs' is not to be had")
-        assert any(r.impl == "numba.corrmm_by_grad_inputs" and "on the CPU" in r.reason for r in last.refusals)
+        assert any(r.impl == "numba.*" and "on the CPU" in r.reason for r in last.refusals)
     theano.dnn_conv(X, W, "full")
     assert "direction_hint" not in numbadnn.last_call().decided_by  # the plan was another call's too
     with planted(by_gradient("conv2d", "by_grad_inputs")):

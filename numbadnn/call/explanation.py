@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from numbadnn.call import remembered, select
-from numbadnn.config import BACKENDS, Options
+from numbadnn.call.candidates import Candidates
+from numbadnn.call.choose import choose
+from numbadnn.config import Options
 from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, PlanMissError
-from numbadnn.kept import choices, errata, machine, ranks
+from numbadnn.kept import choices, errata, machine
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, accuracy_of, plan
 
@@ -85,45 +87,49 @@ def _texts(value: Any) -> Any:
 
 
 def explain(problem: Any, policy: Policy, options: Options, backend: str | None = None) -> Explanation:
-    """Ask every implementation about a problem; plans the admitted ones (no launch) to know workspace and engine."""
+    """Ask every implementation about a problem; plans the admitted ones (no launch) to know workspace and engine.
+
+    Those of backends that are not there come last, in order of registration.
+    """
     if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
         return Explanation(problem, policy, "empty", "empty", ())
     select.warn_of_unknown(options.exclude)
     untuned = options if options.tune != "measure" else options.replace({"tune": "cached"}, {})
+    candidates = Candidates(problem, policy, untuned, backend)
     made: Executable | None = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            choice: select.Choice | None = select.choose(problem, policy, untuned, backend)
+            choice: select.Choice | None = choose(candidates)
             if choice and choice.remembered:  # as the call does where that cannot be had
-                anew = functools.partial(select.choose, problem, policy, untuned, backend, remembered=False)
+                anew = functools.partial(choose, candidates, from_files=False)
                 choice, made = remembered.followed(choice, problem, policy, untuned, anew)
         decided = choice.decided_by if choice else ""
     except (NotSupportedError, BackendUnavailableError, DeterminismError, PlanMissError) as error:
         choice, decided = None, str(error).splitlines()[0]
     record = choices.lookup(problem, policy, options) or {"fastest": []}
     times = {entry["impl"]: entry["time_us"] for entry in reversed(record["fastest"])}
-    candidates = [
-        _candidate(i, problem, policy, options, backend, choice, made, times.get(i.name))
-        for i in select.ordered(problem, policy, BACKENDS)
+    rows = [
+        _candidate(i, candidates, choice, made, times.get(i.name))
+        for i in (*candidates.ordered(), *candidates.absent())
     ]
-    return Explanation(problem, policy, choice.impl.name if choice else "", decided, tuple(candidates))
+    return Explanation(problem, policy, choice.impl.name if choice else "", decided, tuple(rows))
 
 
 def _candidate(
-    impl: Impl, problem: Any, policy: Policy, options: Options, backend: str | None, choice: select.Choice | None,
-    made: Executable | None, time_us: float | None,
-) -> Candidate:  # fmt: skip
+    impl: Impl, candidates: Candidates, choice: select.Choice | None, made: Executable | None, time_us: float | None
+) -> Candidate:
     """``made``: the executable of the choice, where there is one already."""
+    problem, options = candidates.problem, candidates.options
     chosen = choice is not None and choice.impl.name == impl.name
     try:
-        asked = select.is_named(impl, options, backend)
-        reason = select.not_asked(impl, options, backend)
-        reason = reason or select.refusal(impl, problem, policy, options, named=asked)
+        reason = select.not_asked(impl, options, candidates.backend) or candidates.reason(impl)
     except DeterminismError as error:
         reason = str(error)
     if chosen and reason:  # admitted without the algorithm that was named, or against a level that nobody asked for
-        policy, reason = dataclasses.replace(policy, algo="auto", determinism="not_guaranteed"), ""
+        free = dataclasses.replace(candidates.policy, algo="auto", determinism="not_guaranteed")
+        candidates, reason = candidates.under(free), ""
+    policy = candidates.policy
     measured = errata.measured_level(impl.name, problem, policy, options)
     if reason:
         return Candidate(
@@ -149,7 +155,7 @@ def _candidate(
         executable.facts,
         tuple(impl.options(problem, policy)) if impl.options else (),
         measured,
-        ranks.estimate(impl, problem, policy) if time_us is None else time_us,
+        candidates.estimate(impl) if time_us is None else time_us,
         "estimated" if time_us is None else "measured",
         executable.accuracy,
     )

@@ -86,7 +86,7 @@ def options() -> dict[str, dict[str, Any]]:
 
 def operations() -> dict[str, dict[str, list[str]]]:
     """operation -> backend -> names of its implementations."""
-    return {op: {b: [i.name for i in implementations(op) if i.backend == b] for b in config.BACKENDS} for op in FAMILY}
+    return {op: {b: [i.name for i in implementations(op, [b])] for b in config.BACKENDS} for op in FAMILY}
 
 
 def collect() -> dict[str, Any]:

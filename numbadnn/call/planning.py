@@ -1,6 +1,6 @@
 """From a validated problem to a Plan: the choice, shared by the process, then the implementation made ready in one thread.
 
-``make_plan`` asks ``select`` for an implementation, plans it under the device's context and wraps it with whatever casts the
+``make_plan`` asks ``choose`` for an implementation, plans it under the device's context and wraps it with whatever casts the
 call needs. A choice, a refusal too, is remembered for the process; a Plan with its buffers and handles belongs to a thread.
 """
 
@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from numbadnn import config
 from numbadnn.arrays import View
 from numbadnn.call import operands, remembered, select
+from numbadnn.call.candidates import Candidates
+from numbadnn.call.choose import choose
 from numbadnn.call.launch import Plan, thread
 from numbadnn.errors import CaptureError, NotSupportedError, NumbaDNNError
 from numbadnn.host.bounded import MAX_CHOICES, MAX_PLANS
@@ -104,7 +106,7 @@ def _choice(
         known, found[1] = found[0], next(_turn)
     else:
         try:
-            known = select.choose(problem, policy, options, backend, from_files)
+            known = choose(Candidates(problem, policy, options, backend), from_files)
         except NotSupportedError as error:  # a new one: that has the frames of the call, and so its arrays
             known = NotSupportedError(str(error).splitlines()[0], error.candidates)
         _choices[key] = [known, next(_turn)]

@@ -11,33 +11,26 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.call import select
+from numbadnn.call.candidates import Candidates
 from numbadnn.config import Options
 from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, is_lack_of_memory, warn
 from numbadnn.kept import choices, machine, plan_file, ranks
 from numbadnn.measuring import tune
 from numbadnn.problem import Policy
-from numbadnn.registry import Executable, Impl, implementations, plan
+from numbadnn.registry import Executable, Impl, plan
 
 
-def restored(
-    entry: dict[str, Any],
-    problem: Any,
-    policy: Policy,
-    options: Options,
-    backends: tuple[str, ...],
-    backend: str | None,
-) -> tuple[Impl, Any] | str:
+def restored(entry: dict[str, Any], candidates: Candidates, backends: tuple[str, ...]) -> tuple[Impl, Any] | str:
     """The implementation and configuration that a file names, or why they may not be used."""
-    named = [i for i in implementations(problem.op) if i.name == entry["impl"]]
-    if not named:
+    problem, policy = candidates.problem, candidates.policy
+    impl, config = candidates.named(entry["impl"]), entry.get("config")
+    if impl is None:
         return f"there is no implementation {entry['impl']!r}"
-    impl, config = named[0], entry.get("config")
     if impl.backend not in backends:
         return f"{impl.name} is not of the backends asked for"
     engine = config.get("engine") if isinstance(config, dict) else None
     own = config is not None and impl.restore is not None
-    asked = select.is_named(impl, options, backend)
-    reason = select.refusal(impl, problem, policy, options, supports=not own, engine=engine, named=asked)
+    reason = candidates.reason(impl, supports=not own, engine=engine)
     if reason or config is None:
         return reason or (impl, None)
     try:
@@ -51,19 +44,20 @@ def restored(
     return f"{impl.name} has no configuration {config}"
 
 
-def planned(problem: Any, policy: Policy, options: Options, backend: str | None) -> select.Choice | None:
+def planned(candidates: Candidates) -> select.Choice | None:
     """What the plan file says; PlanMissError where it must say something and does not."""
+    problem, options, backend = candidates.problem, candidates.options, candidates.backend
     path = options.plan_file
     if not path:
         if options.plan_strict:
             raise plan_file.miss("no plan_file is set:", problem, "it cannot hold")
         return None
-    entry = plan_file.lookup(path, plan_file.key_of(problem, policy, select.scope(options, backend)))
+    entry = plan_file.lookup(path, plan_file.key_of(problem, candidates.policy, select.scope(options, backend)))
     if entry is None:
         if options.plan_strict:
             raise plan_file.miss(path, problem, "has no entry for")
         return None
-    found, without = _as_recorded(entry, problem, policy, options, backend)
+    found, without = _as_recorded(entry, candidates)
     if isinstance(found, str):
         if options.plan_strict:
             raise plan_file.miss(path, problem, f"names {entry['impl']}, but {found}, for")
@@ -78,35 +72,35 @@ def planned(problem: Any, policy: Policy, options: Options, backend: str | None)
     return select.Choice(impl, f"plan file {path}{without}", refusals, bool(refusals), config, remembered=True)
 
 
-def _as_recorded(
-    entry: dict[str, Any], problem: Any, policy: Policy, options: Options, backend: str | None
-) -> tuple[tuple[Impl, Any] | str, str]:
+def _as_recorded(entry: dict[str, Any], candidates: Candidates) -> tuple[tuple[Impl, Any] | str, str]:
     """``restored`` for an entry of the plan file, and what was gone without when it was recorded: an algorithm, or ""."""
-    backends = tuple(b for group in select.groups(options, backend) for b in group)
-    wins = select.algorithm_wins(policy, options)
+    policy = candidates.policy
+    backends = tuple(b for group in candidates.groups for b in group)
+    wins = select.algorithm_wins(policy, candidates.options)
     reason = plan_file.stale(entry, policy.device) or ("" if wins else plan_file.weaker(entry, policy))
-    found = reason or restored(entry, problem, policy, options, backends, backend)
+    found = reason or restored(entry, candidates, backends)
     if wins and isinstance(found, str) and found.startswith("promises "):
         free = dataclasses.replace(policy, determinism="not_guaranteed")
-        found = restored(entry, problem, free, options, backends, backend)
-    if isinstance(found, str) and not reason and backend is None and policy.algo != "auto":
+        found = restored(entry, candidates.under(free), backends)
+    if isinstance(found, str) and not reason and candidates.backend is None and policy.algo != "auto":
         plain = dataclasses.replace(policy, algo="auto")
-        return restored(entry, problem, plain, options, backends, backend), f"; {select.no_algorithm(policy)}"
+        return restored(entry, candidates.under(plain), backends), f"; {select.no_algorithm(policy)}"
     return found, ""
 
 
-def tuned(problem: Any, policy: Policy, options: Options, backend: str | None) -> select.Choice | None:
+def tuned(candidates: Candidates) -> select.Choice | None:
     """The fastest admitted of what was measured, where all that could be chosen here was measured."""
+    policy, options = candidates.policy, candidates.options
     if options.tune == "heuristic" or policy.determinism in select.FIXED_LEVELS:
         return None
-    record = choices.lookup(problem, policy, options)
+    record = choices.lookup(candidates.problem, policy, options)
     if record is None:
         return None
-    first = select.groups(options, backend)[0]
-    if not set(select.names_of(problem, policy, options, first)) <= set(record["considered"]):
+    first = candidates.groups[0]
+    if not set(candidates.names(first)) <= set(record["considered"]):
         return None
     for entry in record["fastest"]:
-        found = restored(entry, problem, policy, options, first, backend)
+        found = restored(entry, candidates, first)
         if not isinstance(found, str):
             impl, config = found
             return select.Choice(
@@ -115,17 +109,22 @@ def tuned(problem: Any, policy: Policy, options: Options, backend: str | None) -
     return None
 
 
-def known(
-    problem: Any, policy: Policy, options: Options, backend: str | None, chosen: select.Choice
-) -> select.Choice | None:
+def known(candidates: Candidates, chosen: select.Choice) -> select.Choice | None:
     """The fastest of this very problem by the measurements that the package comes with, where the rank chose another."""
-    entry = None if chosen.fallback else ranks.known(problem, policy)
-    group = next(g for g in select.groups(options, backend) if chosen.impl.backend in g)
-    found = restored(entry, problem, policy, options, group, backend) if entry else ""
-    if entry is None or isinstance(found, str) or plan_file.stale(entry, policy.device):
+    policy = candidates.policy
+    entry = None if chosen.fallback else ranks.known(candidates.problem, policy)
+    if entry is None:
+        return None
+    found = restored(entry, candidates, _group(candidates, chosen))
+    if isinstance(found, str) or plan_file.stale(entry, policy.device):
         return None
     decided = f"{chosen.decided_by}, of a known layer: {entry['time_us']:.4g} us"
     return dataclasses.replace(chosen, impl=found[0], config=found[1], decided_by=decided, remembered=True)
+
+
+def _group(candidates: Candidates, chosen: select.Choice) -> tuple[str, ...]:
+    """The backends among which the choice was made."""
+    return next(g for g in candidates.groups if chosen.impl.backend in g)
 
 
 def followed(
@@ -147,19 +146,13 @@ def followed(
         return choice, plan(choice.impl, problem, policy, choice.config)
 
 
-def measured(
-    problem: Any, policy: Policy, options: Options, backend: str | None, chosen: select.Choice
-) -> select.Choice:
+def measured(candidates: Candidates, chosen: select.Choice) -> select.Choice:
     """The fastest of all that the rank might have chosen from; ``chosen`` where nothing can be measured now."""
     if tune.measuring():
         return chosen
-    group = next(g for g in select.groups(options, backend) if chosen.impl.backend in g)
-    admitted = [
-        i
-        for i in select.ordered(problem, policy, group)
-        if not select.refusal(i, problem, policy, options, named=select.is_named(i, options, backend))
-    ]
-    names = select.names_of(problem, policy, options, group)
+    problem, policy, group = candidates.problem, candidates.policy, _group(candidates, chosen)
+    admitted = [i for i in candidates.ordered(group) if not candidates.reason(i)]
+    names = candidates.names(group)
     try:
         outcome = tune.measure(problem, policy, admitted, names, say=tune.to_stderr(problem))
     except (NumbaDNNError, MemoryError) as error:
@@ -171,9 +164,9 @@ def measured(
         why = "; ".join(f"{c.impl}: {c.reason}" for c in outcome.candidates)
         warn(f"{problem}: no candidate could be measured: {why}")
         return chosen
-    choices.store(outcome, options)
+    choices.store(outcome, candidates.options)
     best = outcome.timed[0]
-    found = restored(best.as_dict(), problem, policy, options, group, backend)
+    found = restored(best.as_dict(), candidates, group)
     if isinstance(found, str):
         raise NumbaDNNError(f"{best.impl} {best.config} was measured but cannot be planned again: {found}")
     decided = f"measured, {best.time_us:.4g} us, the fastest of {len(outcome.timed)}"

@@ -1,34 +1,25 @@
-"""Which implementation computes a problem, decided before anything runs.
+"""The rules of choosing: who may compute a problem under a policy and options, and which backends are asked in which order.
 
 Every candidate is either admitted or refused with a reason in words. Order: the backend named in the call (strict), the
-backends the options name (in that order; what happens when the first refuses is the ``fallback`` option); within these the
-plan file, then what was measured here for this very problem (``tune``), then the rank, and measurements that come with it.
-What runs under batch_invariant and gpu_to_gpu depends on no measurement: another machine, another size of the batch must
-come to the same choice. Nothing is chosen by running it and catching the error: a bug must not look like a missing feature.
+backends the options name (in that order; what happens when the first refuses is the ``fallback`` option). What runs under
+batch_invariant and gpu_to_gpu depends on no measurement: another machine, another size of the batch must come to the same
+choice. ``candidates`` asks by these rules, ``choose`` decides.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import functools
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from numbadnn import config
-from numbadnn.call import fallback
-from numbadnn.config import BACKENDS, Options, current
-from numbadnn.errors import (
-    BackendUnavailableError,
-    DeterminismError,
-    NotSupportedError,
-    Refusal,
-    is_passing,
-    warn,
-)
+from numbadnn.config import BACKENDS, Options
+from numbadnn.errors import BackendUnavailableError, NotSupportedError, Refusal, is_passing, warn
 from numbadnn.host.undisturbed import load_numba
-from numbadnn.kept import errata, ranks, shipped_errata
+from numbadnn.kept import errata, shipped_errata
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, FAMILY, Executable, Impl, accuracy_of, implementations
 
@@ -52,13 +43,27 @@ class Choice:
     time_us: float | None = None
 
 
+def elsewhere(backend: str, device: int) -> str:
+    """Why a backend is not one for arrays on this device, wherever it may be installed ("" = it is)."""
+    if backend == "cpu":
+        where = f"CUDA device {device}"
+        return "" if device < 0 else f"the arrays are on {where}; the cpu backend takes NumPy arrays and CPU tensors"
+    return "" if device >= 0 else f"the arrays are on the CPU; the {backend} backend takes arrays on a CUDA device"
+
+
+def missing(backend: str, device: int) -> str:
+    """``unavailable``, as far as it is known without loading a library: "" may mean that nobody looked yet."""
+    library = sys.modules.get("numbadnn.cudnn.lib")
+    if backend == "cudnn" and library is not None and library.failed():
+        return unavailable(backend, device)
+    return elsewhere(backend, device)
+
+
 def unavailable(backend: str, device: int) -> str:
     """Why a backend cannot be used for arrays on this device ("" = it can)."""
-    where = f"CUDA device {device}" if device >= 0 else "the CPU"
-    if backend == "cpu":
-        return "" if device < 0 else f"the arrays are on {where}; the cpu backend takes NumPy arrays and CPU tensors"
-    if device < 0:
-        return f"the arrays are on {where}; the {backend} backend takes arrays on a CUDA device"
+    other = elsewhere(backend, device)
+    if other or backend == "cpu":
+        return other
     if backend == "cudnn":
         from numbadnn import cudnn
 
@@ -75,10 +80,33 @@ def unavailable(backend: str, device: int) -> str:
 
 def left_out(impl: Impl, options: Options) -> str:
     """Why the lists of names leave an implementation out ("" = they do not)."""
+    return _excluded(impl.name, options) or _not_among(options, lambda pattern: fnmatch.fnmatchcase(impl.name, pattern))
+
+
+def left_out_backend(backend: str, options: Options) -> str:
+    """Why the lists of names leave out whatever a backend has ("" = they may not)."""
+    return _excluded(f"{backend}.*", options) or _not_among(options, lambda pattern: may_name(pattern, backend))
+
+
+def may_name(pattern: str, backend: str) -> bool:
+    """Whether a pattern may be meant for an implementation of a backend, or begins with the name of another one.
+
+    >>> may_name("cpu.*", "cpu"), may_name("cpu.*", "numba"), may_name("*_by_forward", "numba")
+    (True, False, True)
+    """
+    first, dot, _ = pattern.partition(".")
+    return not dot or first not in BACKENDS or first == backend
+
+
+def _excluded(name: str, options: Options) -> str:
     for pattern in options.exclude:
-        if fnmatch.fnmatchcase(impl.name, pattern):
+        if fnmatch.fnmatchcase(name, pattern):
             return f"excluded by the option exclude={pattern!r}"
-    if options.only and not any(fnmatch.fnmatchcase(impl.name, pattern) for pattern in options.only):
+    return ""
+
+
+def _not_among(options: Options, meant: Callable[[str], bool]) -> str:
+    if options.only and not any(map(meant, options.only)):
         return f"not in the option only={','.join(options.only)!r}"
     return ""
 
@@ -151,60 +179,6 @@ def algorithm_wins(policy: Policy, options: Options) -> bool:
 FIXED_LEVELS = ("batch_invariant", "gpu_to_gpu")
 
 
-def ordered(problem: Any, policy: Policy, backends: tuple[str, ...]) -> list[Impl]:
-    """The implementations of these backends, the one estimated to be fastest first; a shorter list is an order itself.
-
-    Under FIXED_LEVELS: in the order of registration, those that take everything last.
-    """
-    found = [i for i in implementations(problem.op) if i.backend in backends]
-    group = {b: n if len(backends) < len(BACKENDS) else 0 for n, b in enumerate(backends)}
-    if policy.determinism in FIXED_LEVELS:
-        return sorted(found, key=lambda i: (group[i.backend], i.complete))
-
-    def usable(i: Impl) -> bool:  # what may not run is not asked either: that would load its library
-        return not i.foretell or not (left_out(i, current()) or unavailable(i.backend, policy.device))
-
-    return sorted(found, key=lambda i: (group[i.backend], ranks.estimate(i, problem, policy, usable(i))))
-
-
-def choose(problem: Any, policy: Policy, options: Options, backend: str | None, remembered: bool = True) -> Choice:
-    """The implementation for a problem; NotSupportedError, with every candidate's reason, when there is none.
-
-    ``backend`` given in a call is strict: BackendUnavailableError when it cannot be used here at all. ``remembered`` False:
-    as if no file knew the problem. Warns, once however it came about, where the first choice refused (``fallback``).
-    """
-    if backend is not None:
-        check_named(backend, policy)
-    warn_of_unknown(options.exclude)
-    chosen = _chosen(problem, policy, options, backend, remembered)
-    if chosen.fallback and options.fallback == "warn":
-        missed = policy.algo if policy.algo not in CHOOSING_ALGOS and no_algorithm(policy) in chosen.decided_by else ""
-        asked = "".join(options.backend[:1])
-        text = fallback.sentence(problem.op, policy.device, asked, missed, chosen.impl.name, chosen.refusals)
-        if text:
-            warn(text)
-    return chosen
-
-
-def _chosen(problem: Any, policy: Policy, options: Options, backend: str | None, remembered: bool) -> Choice:
-    from numbadnn.call import remembered as files
-
-    if remembered:
-        known = files.planned(problem, policy, options, backend) or files.tuned(problem, policy, options, backend)
-        if known is not None:
-            return known
-    chosen = _by_rank(problem, policy, options, backend)
-    if policy.algo != "auto" and refusal(chosen.impl, problem, policy, options):
-        return chosen  # in spite of the algorithm or of the level: there is nothing else to look for under these rules
-    if remembered and (layer := files.known(problem, policy, options, backend, chosen)) is not None:
-        chosen = layer
-    elif remembered and (config := ranks.configuration(chosen.impl, problem, policy)) is not None:
-        chosen = dataclasses.replace(chosen, config=config, remembered=True)
-    if options.tune == "measure" and policy.determinism not in FIXED_LEVELS:
-        return files.measured(problem, policy, options, backend, chosen)
-    return chosen
-
-
 def warn_of_unknown(exclude: tuple[str, ...]) -> None:
     """A name that is no implementation's excludes nothing, which nobody would notice."""
     for text in _unknown(exclude):
@@ -219,8 +193,11 @@ def _unknown(exclude: tuple[str, ...]) -> tuple[str, ...]:
         return ()
     import difflib
 
-    known, texts = sorted({impl.name for op in FAMILY for impl in implementations(op)}), []
+    texts = []
     for pattern in some:
+        # a pattern that names its backend needs no other one's modules
+        backends = [backend for backend in BACKENDS if may_name(pattern, backend)]
+        known = sorted({impl.name for op in FAMILY for impl in implementations(op, backends)})
         if not fnmatch.filter(known, pattern):
             near = difflib.get_close_matches(pattern, known, 1)
             meant = f": {near[0]} is meant?" if near else ""
@@ -245,7 +222,7 @@ def check_named(backend: str, policy: Policy) -> None:
 def scope(options: Options, backend: str | None) -> str:
     """The backends asked for, and the implementations where they are named, as text.
 
-    >>> scope(current(), "cpu")
+    >>> scope(config.current(), "cpu")
     'call:cpu'
     """
     backends = f"call:{backend}" if backend else ",".join(options.backend) or "auto"
@@ -268,84 +245,14 @@ def not_asked(impl: Impl, options: Options, backend: str | None) -> str:
     """Why the backends that were asked for leave an implementation out ("" = they do not)."""
     if any(impl.backend in group for group in groups(options, backend)):
         return ""
-    return f"not of the backends asked for: {_asked(options, backend)}"
+    return f"not of the backends asked for: {asked(options, backend)}"
 
 
-def _asked(options: Options, backend: str | None) -> str:
+def asked(options: Options, backend: str | None) -> str:
+    """The backends that were asked for, and by whom, as text."""
     if backend is not None:
         return f"backend={backend} (call)"
     return f"backend={','.join(options.backend)} ({options.origin['backend']})"
-
-
-def names_of(problem: Any, policy: Policy, options: Options, backends: tuple[str, ...]) -> list[str]:
-    """The implementations that these options let be asked on this device."""
-    here = [b for b in backends if not unavailable(b, policy.device)]
-    return [i.name for i in implementations(problem.op) if i.backend in here and not left_out(i, options)]
-
-
-# ---- by rank ---------------------------------------------------------------------------------------------------------
-
-
-def _by_rank(problem: Any, policy: Policy, options: Options, backend: str | None) -> Choice:
-    refusals: list[Refusal] = []
-    named = options.backend if backend is None else ()
-    for group in groups(options, backend):
-        for impl in ordered(problem, policy, group):
-            asked = is_named(impl, options, backend)
-            reason = refusal(impl, problem, policy, options, named=asked)
-            if reason:
-                refusals.append(Refusal(impl.backend, impl.name, reason))
-                continue
-            fell = bool(named) and impl.backend != named[0]
-            if fell:
-                may_fall_back(problem, options, refusals)
-            return Choice(impl, _decided(options, backend), tuple(refusals), fell)
-    return _nothing(problem, policy, options, backend, refusals)
-
-
-def _decided(options: Options, backend: str | None) -> str:
-    return _asked(options, backend) if backend is not None or options.backend else "rank"
-
-
-def _nothing(problem: Any, policy: Policy, options: Options, backend: str | None, refusals: list[Refusal]) -> Choice:
-    """Nobody takes the problem: an algorithm or a level that was named stands against it, or it cannot be done."""
-    asked = [
-        r for r in refusals if not _elsewhere(r) and "the option only=" not in r.reason and "exclude=" not in r.reason
-    ]
-    algo, origin = policy.algo, options.origin["determinism"]
-    promises = [r for r in asked if r.reason.startswith("promises ")]
-    if promises and algorithm_wins(policy, options):
-        free = dataclasses.replace(policy, determinism="not_guaranteed")
-        inner = _by_rank(problem, free, options, backend)
-        decided = f"{inner.decided_by}; algorithm {algo!r} beats the default determinism={policy.determinism}"
-        return dataclasses.replace(inner, decided_by=decided, refusals=tuple(refusals))
-    forced = [f"backend={backend!r}"] if backend else []
-    forced += [f"only={','.join(options.only)!r}"] if options.only else []
-    forced += [f"algorithm {algo!r}"] if algo not in CHOOSING_ALGOS else []
-    others = [r for r in asked if r not in promises and " algorithm" not in r.reason]
-    if promises and forced and origin != "default" and not others:
-        raise DeterminismError(
-            f"{' and '.join(forced)} was named, but determinism={policy.determinism!r} ({origin}) asks for more than "
-            f"{promises[0].impl} promises: {promises[0].reason}"
-        )
-    if backend is None and algo != "auto":
-        return _without_algorithm(problem, policy, options, refusals)
-    how = f"backend={backend!r} cannot compute" if backend else "no implementation can compute"
-    if backend is None and len(options.backend) > 1:
-        how = f"no implementation of {_asked(options, None)} can compute"
-    raise NotSupportedError(f"{how} {problem}", tuple(refusals))
-
-
-def _elsewhere(r: Refusal) -> bool:
-    return r.reason.startswith("the arrays are on")
-
-
-def _without_algorithm(problem: Any, policy: Policy, options: Options, refusals: list[Refusal]) -> Choice:
-    """No implementation has the algorithm that an option names: the fallback option decides, and it is recorded."""
-    may_fall_back(problem, options, refusals)
-    inner = _chosen(problem, dataclasses.replace(policy, algo="auto"), options, None, True)
-    decided = f"{inner.decided_by}; {no_algorithm(policy)}"
-    return dataclasses.replace(inner, decided_by=decided, refusals=tuple(refusals), fallback=True)
 
 
 def no_algorithm(policy: Policy) -> str:

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from numbadnn import config
-from numbadnn.call import info, select
+from numbadnn.call import info
+from numbadnn.call.candidates import Candidates
+from numbadnn.call.choose import choose
 from numbadnn.cases import Case
 from numbadnn.commands.tune import cases_of
 from numbadnn.errors import NotSupportedError, NumbaDNNError
@@ -95,15 +97,15 @@ def _timed_on(device: int, case: Case, problem: Any, backend: str | None) -> lis
 
 def timings_of(problem: Any, policy: Policy, backend: str | None = None) -> list[Timing]:
     """Every implementation on the device under the options in force, the fastest first, those refused last."""
-    options, choice = config.current(), None
+    candidates = Candidates(problem, policy, config.current().replace({"tune": "cached"}, {}), backend)
+    choice = None
     with contextlib.suppress(NotSupportedError):
-        choice = select.choose(problem, policy, options.replace({"tune": "cached"}, {}), backend)
+        choice = choose(candidates)
     found = []
-    here = (backend,) if backend else tuple(b for b in config.BACKENDS if not select.unavailable(b, policy.device))
     with stage(problem, policy) as place:
-        for impl in select.ordered(problem, policy, here):
+        for impl in candidates.ordered((backend,) if backend else config.BACKENDS):
             chosen = choice is not None and choice.impl.name == impl.name
-            row = Timing(impl.name, impl.backend, chosen, reason=select.refusal(impl, problem, policy, options))
+            row = Timing(impl.name, impl.backend, chosen, reason=candidates.reason(impl, named=True))
             if not row.reason:
                 try:
                     executable = impl.plan(problem, policy, choice.config if chosen and choice else None)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from numbadnn import config
-from numbadnn.call import select
+from numbadnn.call.candidates import Candidates
 from numbadnn.cases import Case, find
 from numbadnn.errors import NotSupportedError
 from numbadnn.gpu import devices
@@ -26,7 +26,6 @@ from numbadnn.host import files as stored
 from numbadnn.kept import choices, machine
 from numbadnn.kept.outcome import Measured, Outcome
 from numbadnn.measuring import tune, workers
-from numbadnn.registry import implementations
 
 OK, NOTHING_RAN = 0, 3
 Result = tuple[Case, Outcome | None, str, list[str]]  # a case, what was found, the choice file, what to print
@@ -151,17 +150,13 @@ def tune_case(
     problem, options = task.case.problem(small=task.device < 0), config.current()
     policy = policy_in_force(problem.op, task.device)
     without = dict(task.without)
-    admitted = [
-        i
-        for i in select.ordered(problem, policy, config.BACKENDS)
-        if i.name not in without and not select.refusal(i, problem, policy, options)
-    ]
+    candidates = Candidates(problem, policy, options)
+    admitted = [i for i in candidates.ordered() if i.name not in without and not candidates.reason(i, named=True)]
     if not admitted:
         say(f"{task.case.name}: {NotSupportedError.__name__}: nothing here can compute it")
         return None
-    asked = select.names_of(problem, policy, options, config.BACKENDS)
-    outcome = tune.measure(problem, policy, admitted, asked, task.seconds, _progress(task.case.name), at)
-    backends = {i.name: i.backend for i in implementations(problem.op)}
+    outcome = tune.measure(problem, policy, admitted, candidates.names(), task.seconds, _progress(task.case.name), at)
+    backends = {i.name: i.backend for i in candidates.present()}
     outcome.candidates += [Measured(name, backends[name], None, True, reason=why) for name, why in without.items()]
     return outcome
 
@@ -175,7 +170,7 @@ def _progress(what: str) -> Any:
 def untuned_us(outcome: Outcome) -> float | None:
     """The time of what would run without the choice file: the first in rank, as it is by itself."""
     timed = {c.impl: c.time_us for c in outcome.timed if c.heuristic}
-    ranked = [i.name for i in select.ordered(outcome.problem, outcome.policy, config.BACKENDS)]
+    ranked = [i.name for i in Candidates(outcome.problem, outcome.policy, config.current()).ordered()]
     return next((timed[name] for name in ranked if name in timed), None)
 
 

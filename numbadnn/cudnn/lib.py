@@ -94,6 +94,11 @@ def _option() -> str | None:
     return os.environ.get("NUMBADNN_CUDNN_LIBRARY") or None
 
 
+def failed() -> bool:
+    """Whether some search of this process found no library."""
+    return bool(_FAILED)
+
+
 def load(explicit: str | None = None) -> Library:
     """The libcudnn of this process; ``explicit`` is the user's path (default: the option ``cudnn_library``).
 

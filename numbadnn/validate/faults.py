@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbadnn.problem import Policy, contiguous_strides
-from numbadnn.registry import Executable, Impl, implementations, register
+from numbadnn.registry import Executable, Impl, implementations, register, unregister
 
 #: the checks of validate: within the bound on random numbers; small integers to the bit; the same bits in every run;
 #: outputs NaN before each run; memory around the operands untouched
@@ -157,12 +157,12 @@ def planted(*impls: Impl) -> Iterator[None]:
     """Register implementations for a while; what the dispatcher chose meanwhile is forgotten."""
     from numbadnn.call import planning
 
-    known = {impl.op: implementations(impl.op) for impl in impls}
     for impl in impls:
+        implementations(impl.op)  # what comes with the package is registered before
         register(impl)
     try:
         yield
     finally:
         for impl in impls:
-            known[impl.op].remove(impl)
+            unregister(impl)
         planning.clear_caches()

@@ -223,7 +223,7 @@ def test_owners_are_held_until_the_work_is_done(monkeypatch: pytest.MonkeyPatch)
 def own_array() -> device.DeviceArray:
     """One without memory, for there is no GPU; what would be given back is not."""
     memory = object.__new__(device.DeviceMemory)
-    memory.device, memory.stream, memory.key, memory.address, memory.readers = 0, 0, None, 0, ()
+    memory.device, memory.stream, memory.key, memory.address, memory.elsewhere = 0, 0, None, 0, False
     array = object.__new__(device.DeviceArray)
     array.shape, array.strides, array.dtype, array.device, array.memory = (4, 3), (1, 4), "float32", 0, memory
     return array
@@ -275,7 +275,7 @@ def test_what_is_left_at_exit_says_nothing() -> None:
         "one.other, another.other, one.capsule = another, one, dlpack.capsule(None, 4096, (1,), (1,), 'float32', 0)\n"
         "from numbadnn.arrays import device\n"
         "m = object.__new__(device.DeviceMemory)\n"
-        "m.device, m.stream, m.key, m.address, m.readers = 0, 0, (0, 0, 512), 4096, ()\n"
+        "m.device, m.stream, m.key, m.address, m.elsewhere = 0, 0, (0, 0, 512), 4096, False\n"
         "device.left = m; del m"
     )
     assert run(code) == ""

@@ -95,14 +95,15 @@ class DeviceMemory:
     """``nbytes`` of device memory on a stream, given back on that stream when the last reference goes.
 
     Small blocks of a lasting stream are kept, by powers of two, 16 of a size at most: the driver's pool takes two calls of
-    a microsecond each where a kernel takes two. ``readers`` are streams on which others were told that they may read.
+    a microsecond each where a kernel takes two. ``elsewhere``: others were told that they may read on a stream of theirs. It
+    may be destroyed before the memory is, and nothing may be asked of such a handle: then the whole device is waited for.
     """
 
-    __slots__ = ("__weakref__", "address", "device", "key", "readers", "stream")
+    __slots__ = ("__weakref__", "address", "device", "elsewhere", "key", "stream")
 
     def __init__(self, nbytes: int, device: int, stream: int) -> None:
         self.device, self.stream, self.key, self.address = device, stream, None, 0
-        self.readers: tuple[int, ...] = ()
+        self.elsewhere = False
         if stream and (made := getattr(_override, "made", None)) is not None:
             made.append(self)
         if nbytes <= _KEPT_BYTES and stream in lasting_streams:
@@ -122,12 +123,8 @@ class DeviceMemory:
         # kept as a default: at interpreter exit this module's names may be gone before the last block of memory
         if not self.address or is_finalizing():
             return
-        if self.readers:
-            from numbadnn.gpu import streams
-
-            for reader in self.readers:
-                with contextlib.suppress(NumbaDNNError):  # its stream is gone
-                    streams.wait(self.stream, reader, self.device)
+        if self.elsewhere and not _settled(self.device):
+            return  # while a graph is captured: better lost than given out again under a reader
         if self.key is not None:
             kept = _kept.setdefault(self.key, [])
             if len(kept) < _KEPT_BLOCKS:
@@ -144,6 +141,17 @@ class DeviceMemory:
 
     def __reduce__(self) -> Any:
         raise TypeError("device memory has one owner and cannot be copied or pickled: copy the array that lies in it")
+
+
+def _settled(device: int) -> bool:
+    """Whether all work of a device is done, which is waited for; False where that may not be asked."""
+    from numbadnn.gpu.context import ensure_context
+
+    try:
+        with ensure_context(device):
+            return driver().cuCtxSynchronize()[0] == 0
+    except NumbaDNNError:
+        return False
 
 
 def _allocate(nbytes: int, device: int, stream: int) -> int:
@@ -204,8 +212,8 @@ class DeviceArray:
             return self.__copy__().__dlpack__(stream=stream)
         if stream != -1:
             streams.wait(stream or 0, self.memory.stream, self.device)
-            if stream is not None and stream not in (0, 1, self.memory.stream, *self.memory.readers):
-                self.memory.readers += (stream,)
+            if stream is not None and stream not in (0, 1, self.memory.stream):
+                self.memory.elsewhere = True
         return dlpack.capsule(self, self.memory.address, self.shape, self.strides, self.dtype, self.device)
 
     def __copy__(self) -> DeviceArray:

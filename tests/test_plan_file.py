@@ -18,7 +18,6 @@ from test_tune import SPACE, Tile, tiled
 
 import numbadnn
 from numbadnn.call import select
-from numbadnn.host import files as stored
 from numbadnn.kept import machine, plan_file
 from numbadnn.registry import Executable, Impl
 from numbadnn.validate.faults import planted
@@ -246,10 +245,10 @@ def test_a_damaged_file_is_reported_and_begun_anew(plans: Path, text: str) -> No
 def test_engines_of_another_cudnn_are_not_followed() -> None:
     entry = {"impl": "cudnn.graph", "made_with": "cudnn=91900 numba=1"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stored, "versions", lambda device: "cudnn=92800 numba=1")
+        patch.setattr(machine, "versions", lambda device: "cudnn=92800 numba=1")
         assert plan_file.stale(entry, 0) == "it was made with cudnn=91900, here is cudnn=92800"
         assert plan_file.stale({**entry, "impl": "numba.direct"}, 0) == ""
-        patch.setattr(stored, "versions", lambda device: "cudnn=91900 numba=2")
+        patch.setattr(machine, "versions", lambda device: "cudnn=91900 numba=2")
         assert plan_file.stale(entry, 0) == ""
 
 

@@ -140,7 +140,7 @@ def test_other_rules_or_versions_do_not_take_it(folder: Path, monkeypatch: pytes
             numbadnn.softmax(X)
         assert last().decided_by == "rank"
         numbadnn.clear_caches()
-        monkeypatch.setattr(stored, "versions", lambda device: "numba=0.1")
+        monkeypatch.setattr(machine, "versions", lambda device: "numba=0.1")
         numbadnn.softmax(X)
         assert last().decided_by == "rank"
 

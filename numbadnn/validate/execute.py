@@ -16,17 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numbadnn.host import files as stored
-from numbadnn.kept import machine
 from numbadnn.measuring.data import Buffer, buffer, untouched
+from numbadnn.measuring.device import Device
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
 from numbadnn.validate.determinism import fingerprint, same_bits
 
 #: bytes before and after a workspace on a GPU that must stay as they are
 FENCE = 4096
-#: sets of operands that timed runs rotate over on a GPU, so that they are not found in its cache
-ROTATIONS = 4
+#: launches that are timed on a GPU, the first two of which do not count
+LAUNCHES = 22
 
 
 class Outcome(NamedTuple):
@@ -125,66 +124,33 @@ def _on_cpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 
-class _Device:
-    """Device memory by the driver's plain calls, freed together; everything on the legacy default stream."""
+def _get(device: Device, b: Buffer, address: int) -> Buffer:
+    """What the device holds for a buffer, as a fresh one."""
+    fresh = buffer(b.spec)
+    device.check(device.driver.cuMemcpyDtoH(fresh.memory.ctypes.data, address, b.memory.nbytes))
+    return fresh
 
-    def __init__(self, number: int) -> None:
-        from numbadnn.arrays import device as memory
 
-        self.driver, self.check, self.lock = memory.driver(), memory.check, machine.lock_name(number)
-        self.owned: list[Any] = []
+def _fenced(device: Device, nbytes: int) -> tuple[int, Callable[[], str]]:
+    """(address of that much memory between fences, what says whether the fences were written)."""
+    base, fence = device.allocate(nbytes + 2 * FENCE), np.empty(FENCE, np.uint8)
+    device.check(device.driver.cuMemsetD8(base, 0xFF, nbytes + 2 * FENCE))
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        """While kernels run: no other process measures or runs any then; copies from and to the host do go on."""
-        return stored.lock_file(self.lock)
+    def damage() -> str:
+        for start in (base, base + FENCE + nbytes):
+            device.check(device.driver.cuMemcpyDtoH(fence.ctypes.data, start, FENCE))
+            if not (fence == 0xFF).all():
+                return "memory around the workspace was written"
+        return ""
 
-    def allocate(self, nbytes: int) -> int:
-        pointer = self.check(self.driver.cuMemAlloc(max(nbytes, 1)))
-        self.owned.append(pointer)
-        return int(pointer)
-
-    def put(self, b: Buffer, address: int = 0) -> int:
-        """Copy a whole buffer to the device; the address of its first byte."""
-        address = address or self.allocate(b.memory.nbytes)
-        self.check(self.driver.cuMemcpyHtoD(address, b.memory.ctypes.data, b.memory.nbytes))
-        return address
-
-    def copy(self, b: Buffer, address: int) -> int:
-        """The address of another copy of what the device holds for a buffer."""
-        fresh = self.allocate(b.memory.nbytes)
-        self.check(self.driver.cuMemcpyDtoD(fresh, address, b.memory.nbytes))
-        return fresh
-
-    def get(self, b: Buffer, address: int) -> Buffer:
-        """What the device holds for a buffer, as a fresh one."""
-        fresh = buffer(b.spec)
-        self.check(self.driver.cuMemcpyDtoH(fresh.memory.ctypes.data, address, b.memory.nbytes))
-        return fresh
-
-    def fenced(self, nbytes: int) -> tuple[int, Callable[[], str]]:
-        """(address of that much memory between fences, what says whether the fences were written)."""
-        base, fence = self.allocate(nbytes + 2 * FENCE), np.empty(FENCE, np.uint8)
-        self.check(self.driver.cuMemsetD8(base, 0xFF, nbytes + 2 * FENCE))
-
-        def damage() -> str:
-            for start in (base, base + FENCE + nbytes):
-                self.check(self.driver.cuMemcpyDtoH(fence.ctypes.data, start, FENCE))
-                if not (fence == 0xFF).all():
-                    return "memory around the workspace was written"
-            return ""
-
-        return base + FENCE, damage
-
-    def free(self) -> None:
-        for pointer in self.owned:
-            self.driver.cuMemFree(pointer)
+    return base + FENCE, damage
 
 
 @contextlib.contextmanager
 def _on_gpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any, number: int) -> Iterator[Placed]:
-    device = _Device(number)
+    device = Device(number)
     try:
-        workspace, fences = device.fenced(executable.workspace_bytes)
+        workspace, fences = _fenced(device, executable.workspace_bytes)
         outputs = targets(problem, old)
         bases, outs = [device.put(b) for b in inputs], [device.put(b) for b in outputs]
         arguments = (*(base + b.offset for base, b in zip(bases, inputs, strict=True)), *words(problem))
@@ -198,38 +164,23 @@ def _on_gpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any
                     device.check(device.driver.cuMemsetD8(workspace, 0xFF, executable.workspace_bytes))
                 executable.run(arguments, addresses, workspace, 0)
                 device.check(device.driver.cuCtxSynchronize())
-            return [device.get(b, out) for b, out in zip(outputs, outs, strict=True)]
+            return [_get(device, b, out) for b, out in zip(outputs, outs, strict=True)]
 
         def after() -> list[Buffer]:
-            return [device.get(b, base) for b, base in zip(inputs, bases, strict=True)]
+            return [_get(device, b, base) for b, base in zip(inputs, bases, strict=True)]
 
         def measure() -> float:
-            operands = list(zip((*inputs, *outputs), (*bases, *outs), strict=True))
-            return _measure(device, executable, problem, operands, workspace)
+            """The median of many launches, on copies of the operands in turn."""
+            buffers, n = [*inputs, *outputs], len(inputs)
+            with device.alone():
+                turns = device.rotations(buffers, [*bases, *outs])
+
+                def launch(turn: int) -> None:
+                    at = [base + b.offset for b, base in zip(buffers, turns[turn % len(turns)], strict=True)]
+                    executable.run((*at[:n], *words(problem)), tuple(at[n:]), workspace, 0)
+
+                return statistics.median(device.times(launch, LAUNCHES)[2:])
 
         yield Placed(run_once, after, measure, fences)
     finally:
         device.free()
-
-
-def _measure(
-    device: _Device, executable: Executable, problem: Any, operands: list[tuple[Buffer, int]], workspace: int
-) -> float:
-    """The median of many launches, each between two events, on copies of the operands in turn; alone on the device."""
-    d, check = device.driver, device.check
-    start, stop = check(d.cuEventCreate(0)), check(d.cuEventCreate(0))
-    times, sets, n = [], [], len(problem.inputs)
-    with device.alone():
-        for _ in range(ROTATIONS):
-            copies = [device.copy(b, address) + b.offset for b, address in operands]
-            sets.append(((*copies[:n], *words(problem)), tuple(copies[n:])))
-        check(d.cuCtxSynchronize())
-        for i in range(5 * ROTATIONS + 2):
-            check(d.cuEventRecord(start, 0))
-            executable.run(*sets[i % ROTATIONS], workspace, 0)
-            check(d.cuEventRecord(stop, 0))
-            check(d.cuEventSynchronize(stop))
-            times.append(1000 * check(d.cuEventElapsedTime(start, stop)))
-    for event in (start, stop):
-        d.cuEventDestroy(event)
-    return statistics.median(times[2:])

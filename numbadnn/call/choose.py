@@ -33,10 +33,10 @@ def choose(candidates: Candidates, from_files: bool = True) -> Choice:
     if chosen.fallback and options.fallback == "warn":
         problem, policy, asked = candidates.problem, candidates.policy, "".join(options.backend[:1])
         named = policy.algo not in select.CHOOSING_ALGOS and select.no_algorithm(policy) in chosen.decided_by
-        missed = policy.algo if named else ""
-        text = fallback.sentence(problem.op, policy.device, asked, missed, chosen.impl.name, chosen.refusals)
-        if text:
-            warn(text)
+        missed = policy.algo if select.no_algorithm(policy) in chosen.decided_by else ""
+        if policy.device >= 0 or missed not in ("", *select.CHOOSING_ALGOS):  # on the CPU there is no other backend to miss
+            asked = "".join(options.backend[:1])
+            warn(fallback.sentence(problem.op, asked, missed, chosen.impl.name, chosen.refusals))
     return chosen
 
 

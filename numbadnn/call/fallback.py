@@ -11,14 +11,11 @@ from numbadnn.errors import Refusal
 LONGEST = 160
 
 
-def sentence(op: str, device: int, asked: str, algorithm: str, runs: str, refusals: Sequence[Refusal]) -> str:
-    """The warning that ``runs`` runs instead of the backend ``asked`` for, "" where there is nothing to warn of.
+def sentence(op: str, asked: str, algorithm: str, runs: str, refusals: Sequence[Refusal]) -> str:
+    """The warning that ``runs`` runs instead of the backend ``asked`` for, or of a named ``algorithm`` that is not to be had.
 
-    ``algorithm``: the one that was named and is not to be had, else "". Arrays on the CPU have no other backend, so that none
-    is missed. No shape is part of the text: Python shows a text once for each line of a program.
+    No shape is part of the text: Python shows a text once for each line of a program.
     """
-    if device < 0 and not algorithm:
-        return ""
     wanted = f"algorithm {algorithm!r}" if algorithm else asked
     telling = [r for r in refusals if ("algorithm" in r.reason if algorithm else r.backend == asked)]
     why = ""

@@ -16,7 +16,7 @@ def check(**arrays: Any) -> None:
                             "functions take other libraries'")  # fmt: skip
 
 
-def check_shape(name: str, array: Any, shape: tuple[int, ...]) -> None:
+def check_shape(name: str, array: Any, shape: tuple[int | None, ...]) -> None:
     """ValueError for an array of another shape."""
     if tuple(array.shape) != tuple(shape):
         raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(array.shape)}")

@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from fractions import Fraction
@@ -115,10 +116,25 @@ def test_a_warning_of_a_fallback_is_one_short_line_without_shapes() -> None:
     assert "\n" not in text and len(text) < 300
     assert text.startswith("conv2d runs on numba.direct instead of cudnn: cudnn.graph: no usable cuDNN 9 was found")
     assert "fallback='allow'" in text and "numbadnn.explain" in text
-    with numbadnn.using(algo_fwd="fft"), pytest.warns(RuntimeWarning) as caught:
-        numbadnn.conv2d(image(1, 3, 8, 9), W)
+    with numbadnn.using(algo_fwd="fft"), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for batch in (1, 2, 3):  # plans of their own, and one text
+            numbadnn.conv2d(image(batch, 3, 8, 9), W)
     (text,) = (str(w.message) for w in caught)
     assert "instead of algorithm 'fft'" in text and len(text) < 300
+
+
+@pytest.mark.gpu
+def test_a_fallback_on_a_gpu_is_said_once_for_all_sizes() -> None:
+    torch = pytest.importorskip("torch")
+    w = torch.ones(4, 3, 3, 3, device="cuda")
+    numbadnn.clear_caches()
+    with numbadnn.using(backend="cudnn", exclude="cudnn.*"), warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        for batch in (1, 2, 3):
+            numbadnn.conv2d(torch.ones(batch, 3, 8, 8, device="cuda"), w)
+    texts = [str(w.message) for w in seen]
+    assert len(texts) == 1 and len(texts[0]) < 300 and "instead of cudnn: cudnn." in texts[0], texts
 
 
 def test_only_and_exclude_name_implementations() -> None:

@@ -31,10 +31,12 @@ def choose(candidates: Candidates, from_files: bool = True) -> Choice:
     select.warn_of_unknown(options.exclude)
     chosen = _chosen(candidates, from_files)
     if chosen.fallback and options.fallback == "warn":
-        problem, policy, asked = candidates.problem, candidates.policy, "".join(options.backend[:1])
-        named = policy.algo not in select.CHOOSING_ALGOS and select.no_algorithm(policy) in chosen.decided_by
+        problem, policy = candidates.problem, candidates.policy
         missed = policy.algo if select.no_algorithm(policy) in chosen.decided_by else ""
-        if policy.device >= 0 or missed not in ("", *select.CHOOSING_ALGOS):  # on the CPU there is no other backend to miss
+        if policy.device >= 0 or missed not in (
+            "",
+            *select.CHOOSING_ALGOS,
+        ):  # on the CPU there is no other backend to miss
             asked = "".join(options.backend[:1])
             warn(fallback.sentence(problem.op, asked, missed, chosen.impl.name, chosen.refusals))
     return chosen

@@ -124,8 +124,8 @@ LIBRARY = Library(
 def library_for(kind: type, array: Any, argument: str) -> Library:
     if isinstance(array, jax.core.Tracer):
         raise TypeError(
-            f"{argument}: expected a concrete JAX array, got a tracer: numbadnn runs eagerly and cannot be traced by "
-            "jax.jit or jax.grad"
+            f"{argument}: expected a concrete JAX array, got a tracer: this function computes at once and is no part of what "
+            "jax.jit, jax.grad or jax.vmap trace; numbadnn.jax has those that are"
         )
     if not isinstance(array, jax.Array):
         raise TypeError(f"{argument}: expected a jax.Array, got {kind.__qualname__}")

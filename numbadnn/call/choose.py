@@ -38,7 +38,8 @@ def choose(candidates: Candidates, from_files: bool = True) -> Choice:
             *select.CHOOSING_ALGOS,
         ):  # on the CPU there is no other backend to miss
             asked = "".join(options.backend[:1])
-            warn(fallback.sentence(problem.op, asked, missed, chosen.impl.name, chosen.refusals))
+            text = fallback.sentence(problem.op, asked, missed, chosen.impl.name, chosen.refusals)
+            warn(text, said=fallback.SAID)
     return chosen
 
 

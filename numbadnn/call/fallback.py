@@ -9,12 +9,14 @@ from numbadnn.errors import Refusal
 
 #: a reason is cut there; ``explain`` and ``last_call`` have it whole
 LONGEST = 160
+#: the sentences that were said, and at which line of a program: there is one for all sizes
+SAID: set[tuple[str, str, int]] = set()
 
 
 def sentence(op: str, asked: str, algorithm: str, runs: str, refusals: Sequence[Refusal]) -> str:
     """The warning that ``runs`` runs instead of the backend ``asked`` for, or of a named ``algorithm`` that is not to be had.
 
-    No shape is part of the text: Python shows a text once for each line of a program.
+    No shape is part of the text, so that each line of a program is told once.
     """
     wanted = f"algorithm {algorithm!r}" if algorithm else asked
     telling = [r for r in refusals if ("algorithm" in r.reason if algorithm else r.backend == asked)]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from numbadnn import config
 from numbadnn.arrays import View
-from numbadnn.call import operands, remembered, select
+from numbadnn.call import fallback, operands, remembered, select
 from numbadnn.call.candidates import Candidates
 from numbadnn.call.choose import choose
 from numbadnn.call.launch import Plan, thread
@@ -135,6 +135,7 @@ def clear_caches() -> None:
     thread.plans.clear()
     thread.last[0] = None
     _choices.clear()
+    fallback.SAID.clear()
     for module in (choices, plan_file, errata):
         module.forget()
     if streams := sys.modules.get("numbadnn.gpu.streams"):

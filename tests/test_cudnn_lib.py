@@ -135,7 +135,7 @@ def test_absent_everywhere_is_a_reason_with_the_trail(fresh, tmp_path):
     ):
         assert place in state.reason, place
     assert cudnn.version(raises=False) == -1
-    with pytest.raises(RuntimeError, match="no usable cuDNN 9"):
+    with pytest.raises(RuntimeError, match="no usable cuDNN 9 was found; `pip install nvidia-cudnn-cu12`"):
         cudnn.version()
 
 

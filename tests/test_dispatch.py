@@ -110,7 +110,9 @@ def test_an_ordered_list_admits_only_its_members() -> None:
 
 def test_a_warning_of_a_fallback_is_one_short_line_without_shapes() -> None:
     """What runs, what was asked for, one reason of it, the cure; of an algorithm that was named on the CPU too."""
-    missing = "no usable cuDNN 9 was found; looked in\n  /usr/lib: nothing\n" + 90 * "  /opt: nothing\n"
+    missing = (
+        "no usable cuDNN 9 was found; `pip install it`\nlooked in\n  /usr/lib: nothing\n" + 90 * "  /opt: nothing\n"
+    )
     refusals = Refusal("numba", "numba.line", "rank"), Refusal("cudnn", "cudnn.graph", missing)
     text = sentence("conv2d", "cudnn", "", "numba.direct", refusals)
     assert "\n" not in text and len(text) < 300

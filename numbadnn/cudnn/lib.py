@@ -146,7 +146,8 @@ def search(explicit: str | None = None) -> Library:
         if explicit or present:
             break
     lines = "\n".join(f"  {place}: {outcome}" for place, outcome in trail)
-    raise BackendUnavailableError(f"no usable cuDNN {MAJOR} was found; looked in\n{lines}")
+    cure = "`pip install nvidia-cudnn-cu12` (or -cu13) brings one"
+    raise BackendUnavailableError(f"no usable cuDNN {MAJOR} was found; {cure}\nlooked in\n{lines}")
 
 
 def open_library(path: str) -> tuple[Library | None, str]:

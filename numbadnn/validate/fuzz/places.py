@@ -148,7 +148,7 @@ class Gpu:
         self.turn += 1
         stream = self.own if self.turn % 2 else 0
         operands = [[*_placed(problem, inputs), *targets(problem, old)] for _ in SHIFTS]
-        offsets, end = _offsets(operands)
+        offsets, end = _offsets(operands, _spent(problem))
         self._reserve(end + 2 * GUARD * len(SHIFTS), workspace_bytes)
         self.host[: end + 2 * GUARD * len(SHIFTS)] = 0xFF
         for buffers, places in zip(operands, offsets, strict=True):
@@ -214,13 +214,16 @@ def _placed(problem: Any, inputs: Any) -> list[Buffer]:
     return [buffer(s, v) for s, v in zip(problem.inputs, inputs, strict=True)]
 
 
-def _offsets(operands: list[list[Buffer]]) -> tuple[list[list[int]], int]:
-    """Where each run's operands lie in one piece of memory, and where it ends."""
+def _offsets(operands: list[list[Buffer]], still: tuple[int, ...]) -> tuple[list[list[int]], int]:
+    """Where each run's operands lie in one piece of memory, and where it ends; those numbered in ``still`` are not shifted.
+
+    A reserve is laid out from its first multiple of 256 on by who writes it: it may move by such multiples alone.
+    """
     end, found = 0, []
     for buffers, shift in zip(operands, SHIFTS, strict=True):
         places = []
-        for b in buffers:
-            places.append(end + shift)
+        for number, b in enumerate(buffers):
+            places.append(end + (0 if number in still else shift))
             end += -(-(b.memory.nbytes + shift) // 256) * 256
         found.append(places)
     return found, end

@@ -18,7 +18,7 @@ endif
 # one stamp for each set of extras; a newer pyproject.toml installs again
 stamp = $(VENV)/.installed-$(subst $(space),-,$(strip $(1) $(subst $(comma), ,$(EXTRAS)) $(CUDA)))
 
-.PHONY: validate test lint gpu-test fuzz bench benches clean
+.PHONY: validate test lint format gpu-test fuzz bench benches clean
 .DEFAULT_GOAL := test
 
 validate: $(call stamp,cli)
@@ -40,6 +40,11 @@ lint: $(call stamp,lint)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(call stamp,lint)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 # layers of real networks beside PyTorch: make bench ARGS=--quick; a table, bench/results/*_layers.json and .png
 bench: $(call stamp,bench cli)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numbadnn.arrays import device as memory
-from numbadnn.gpu import context, streams
+from numbadnn.arrays import device as array
+from numbadnn.gpu import bindings, context, memory, streams
 
 
 class HostDriver:
@@ -77,7 +77,8 @@ def _plainly(device: int) -> Iterator[int]:
 def install(patch: pytest.MonkeyPatch) -> HostDriver:
     """In the place of the driver, until the patch is undone."""
     driver = HostDriver()
-    patch.setattr(memory, "driver", lambda: driver)
+    for module in (bindings, memory, streams, array):
+        patch.setattr(module, "driver", lambda: driver)
     patch.setattr(memory, "_allocate", lambda nbytes, device, stream: driver.cuMemAlloc(nbytes)[1])
     patch.setattr(memory, "_kept", {})
     patch.setattr(context, "ensure_context", _plainly)

@@ -58,9 +58,9 @@ class Exactly:
     """Device memory of exactly what an operand reaches, so that a byte beside it is an error."""
 
     def __init__(self) -> None:
-        from numbadnn.arrays import device
+        from numbadnn.gpu import bindings
 
-        self.driver, self.check, self.owned = device.driver(), device.check, []
+        self.driver, self.check, self.owned = bindings.driver(), bindings.check, []
 
     def allocate(self, nbytes: int) -> int:
         self.owned.append(int(self.check(self.driver.cuMemAlloc(max(nbytes, 1)))))

@@ -100,7 +100,7 @@ class HostDriver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HostDriver]:
     made = HostDriver()
-    monkeypatch.setattr("numbadnn.arrays.device.driver", lambda: made)
+    monkeypatch.setattr("numbadnn.gpu.bindings.driver", lambda: made)
     monkeypatch.setattr("numbadnn.gpu.context.ensure_context", lambda device: contextlib.nullcontext())
     monkeypatch.setattr("numbadnn.kept.machine.lock_name", lambda device: tmp_path / "lock")
     monkeypatch.setattr(measuring, "BLOCK_BYTES", 64)

@@ -22,7 +22,7 @@ import pytest
 
 import numbadnn
 from numbadnn.arrays import Borrowed, device, dlpack, foreign
-from numbadnn.gpu import devices, driver, streams
+from numbadnn.gpu import devices, driver, memory, streams
 
 X = np.random.default_rng(5).standard_normal((4, 6)).astype("float32")
 
@@ -222,10 +222,10 @@ def test_owners_are_held_until_the_work_is_done(monkeypatch: pytest.MonkeyPatch)
 
 def own_array() -> device.DeviceArray:
     """One without memory, for there is no GPU; what would be given back is not."""
-    memory = object.__new__(device.DeviceMemory)
-    memory.device, memory.stream, memory.key, memory.address, memory.elsewhere = 0, 0, None, 0, False
+    nothing = object.__new__(memory.DeviceMemory)
+    nothing.device, nothing.stream, nothing.key, nothing.address, nothing.elsewhere = 0, 0, None, 0, False
     array = object.__new__(device.DeviceArray)
-    array.shape, array.strides, array.dtype, array.device, array.memory = (4, 3), (1, 4), "float32", 0, memory
+    array.shape, array.strides, array.dtype, array.device, array.memory = (4, 3), (1, 4), "float32", 0, nothing
     return array
 
 
@@ -273,10 +273,10 @@ def test_what_is_left_at_exit_says_nothing() -> None:
         "owner.capsule = dlpack.capsule(owner, 4096, (1,), (1,), 'float32', 0)\n"
         "one, another = Owner(), Owner()\n"
         "one.other, another.other, one.capsule = another, one, dlpack.capsule(None, 4096, (1,), (1,), 'float32', 0)\n"
-        "from numbadnn.arrays import device\n"
-        "m = object.__new__(device.DeviceMemory)\n"
+        "from numbadnn.gpu import memory\n"
+        "m = object.__new__(memory.DeviceMemory)\n"
         "m.device, m.stream, m.key, m.address, m.elsewhere = 0, 0, (0, 0, 512), 4096, False\n"
-        "device.left = m; del m"
+        "memory.left = m; del m"
     )
     assert run(code) == ""
 

@@ -482,7 +482,7 @@ def test_plan_takes_functions_and_no_class() -> None:
 def test_device_memory_that_outlives_its_module_is_left_in_silence() -> None:
     code = (
         "import os\n"
-        "from numbadnn.arrays import device as memory\n"
+        "from numbadnn.gpu import memory\n"
         "one = memory.DeviceMemory.__new__(memory.DeviceMemory); one.address, one.key = 64, None\n"
         "os.kept = memory, one; del one\n"
     )

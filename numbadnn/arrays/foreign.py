@@ -1,6 +1,6 @@
 """Objects of libraries we do not know, by ``__cuda_array_interface__`` (version 2 or 3) or ``__dlpack__``.
 
-On the GPU the result is a ``numbadnn.arrays.memory.DeviceArray``, which speaks both; on the CPU a NumPy array. What was
+On the GPU the result is a ``numbadnn.arrays.DeviceArray``, which speaks both; on the CPU a NumPy array. What was
 exported is held until the work that reads it is done: it may be a copy, and its owner knows nothing of our streams.
 """
 
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from numbadnn.arrays import Borrowed, Library, View, dlpack, element_strides, numpy_
-from numbadnn.arrays import device as memory
-from numbadnn.gpu import streams
+from numbadnn.arrays.device import DeviceArray
+from numbadnn.gpu import bindings, memory, streams
 from numbadnn.problem import Spec, contiguous_strides
 
 
@@ -39,11 +39,11 @@ def _from_interface(array: Any) -> View:
 
 
 def _device_of(address: int) -> int:
-    d = memory.driver()
+    d = bindings.driver()
     if not address:
         return 0
     attribute = d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    return int(memory.check(d.cuPointerGetAttribute(attribute, address)))
+    return int(bindings.check(d.cuPointerGetAttribute(attribute, address)))
 
 
 def _view(array: Any) -> View:
@@ -67,11 +67,11 @@ def _probe(array: Any) -> tuple[Any, tuple[Any, ...]]:
 def _allocator(spec: Spec, device: int) -> Any:
     if device < 0:
         return numpy_.allocator(spec)
-    return lambda: memory.DeviceArray(spec, device, memory.current_stream(device))
+    return lambda: DeviceArray(spec, device, memory.current_stream(device))
 
 
 def _address(array: Any) -> Any:
-    return array.memory.address if isinstance(array, memory.DeviceArray) else array
+    return array.memory.address if isinstance(array, DeviceArray) else array
 
 
 def _record(pairs: list[tuple[Any, Any]], stream: int, device: int) -> None:
@@ -79,7 +79,7 @@ def _record(pairs: list[tuple[Any, Any]], stream: int, device: int) -> None:
     for array, address in pairs:
         if (working := getattr(address, "stream", None)) is not None:
             streams.wait(int(working), stream, device)
-        if not isinstance(array, memory.DeviceArray):  # ours go back in the order of the stream that has just been told
+        if not isinstance(array, DeviceArray):  # ours go back in the order of the stream that has just been told
             streams.hold((array, getattr(address, "owner", None)), stream, device)
 
 

@@ -17,8 +17,8 @@ import jax
 import numpy as np
 
 from numbadnn.arrays import Borrowed, Library, View, dlpack, numpy_
-from numbadnn.arrays import device as memory
-from numbadnn.gpu import streams
+from numbadnn.arrays.device import DeviceArray
+from numbadnn.gpu import memory, streams
 from numbadnn.problem import Spec
 
 
@@ -44,7 +44,7 @@ def _probe(array: Any) -> tuple[Any, tuple[Any, ...]]:
 def _allocator(spec: Spec, device: int) -> Callable[[], Any]:
     if device < 0:
         return numpy_.allocator(spec)
-    return lambda: memory.DeviceArray(spec, device, _current_stream(device))
+    return lambda: DeviceArray(spec, device, _current_stream(device))
 
 
 def _current_stream(device: int) -> int:
@@ -52,7 +52,7 @@ def _current_stream(device: int) -> int:
 
 
 def _address(array: Any) -> Any:
-    return array.memory.address if isinstance(array, memory.DeviceArray) else array
+    return array.memory.address if isinstance(array, DeviceArray) else array
 
 
 class _Now:
@@ -88,7 +88,7 @@ def _finish(results: tuple[Any, ...], arrays: tuple[Any, ...]) -> tuple[Any, ...
     """As JAX's, where the first JAX array is: on its device, of the dtype that was computed."""
     first = next(array for array in arrays if isinstance(array, jax.Array))
     with _wide(results):
-        if isinstance(results[0], memory.DeviceArray):
+        if isinstance(results[0], DeviceArray):
             return tuple(map(jax.dlpack.from_dlpack, results))
         (device,) = first.devices()
         if first.committed:

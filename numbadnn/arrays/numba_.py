@@ -13,9 +13,8 @@ from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from numba.cuda.cudadrv.driver import MemoryPointer
 
 from numbadnn.arrays import Library, View, element_strides
-from numbadnn.arrays import device as memory
 from numbadnn.arrays.numpy_ import numpy_dtype
-from numbadnn.gpu import streams
+from numbadnn.gpu import memory, streams
 from numbadnn.problem import Spec
 
 

@@ -6,7 +6,7 @@ import collections
 import functools
 from typing import Any
 
-from numbadnn.arrays.device import check, driver, lasting_streams
+from numbadnn.gpu.bindings import check, driver, lasting_streams
 
 
 def handle(stream: Any) -> int:

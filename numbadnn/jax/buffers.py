@@ -16,8 +16,8 @@ import numpy as np
 
 from numbadnn import arrays
 from numbadnn.arrays import Library, View, dlpack, numpy_
-from numbadnn.arrays import device as memory
 from numbadnn.errors import WorkspaceError
+from numbadnn.gpu import bindings, memory
 from numbadnn.problem import contiguous_strides
 
 #: bytes: where a workspace begins
@@ -137,8 +137,8 @@ def _integer(given: Any, stream: int, device: int) -> int:
     """An integer that XLA computed: the host waits for it."""
     from numbadnn.gpu.context import ensure_context
 
-    driver, value = memory.driver(), np.empty(given.shape, given.dtype)
+    driver, value = bindings.driver(), np.empty(given.shape, given.dtype)
     with ensure_context(device):
-        memory.check(driver.cuMemcpyDtoHAsync(value.ctypes.data, _address(given), value.nbytes, stream))
-        memory.check(driver.cuStreamSynchronize(stream))
+        bindings.check(driver.cuMemcpyDtoHAsync(value.ctypes.data, _address(given), value.nbytes, stream))
+        bindings.check(driver.cuStreamSynchronize(stream))
     return int(value)

@@ -83,15 +83,16 @@ def _host(array: Any) -> np.ndarray:
     """A copy on the host, with the same strides."""
     if isinstance(array, np.ndarray):
         return array.copy(order="K")
-    from numbadnn.arrays import device as memory
+    pass
     from numbadnn.arrays.numpy_ import strided_empty
+    from numbadnn.gpu import bindings
     from numbadnn.gpu.context import ensure_context
     from numbadnn.problem import Spec
 
     copy = strided_empty(Spec(array.dtype, array.shape, array.strides))
     with ensure_context(array.device):
-        driver = memory.driver()
-        memory.check(driver.cuCtxSynchronize())
+        driver = bindings.driver()
+        bindings.check(driver.cuCtxSynchronize())
         if copy.size:
-            memory.check(driver.cuMemcpyDtoH(copy.ctypes.data, array.address, copy.nbytes))
+            bindings.check(driver.cuMemcpyDtoH(copy.ctypes.data, array.address, copy.nbytes))
     return copy

@@ -38,9 +38,9 @@ class Device:
     """Memory and events of one device; ``free`` gives all of it back."""
 
     def __init__(self, number: int) -> None:
-        from numbadnn.arrays import device as memory
+        from numbadnn.gpu import bindings
 
-        self.driver, self.check, self.number = memory.driver(), memory.check, number
+        self.driver, self.check, self.number = bindings.driver(), bindings.check, number
         self._owned: list[int] = []
         self._host: list[int] = []
         self._events: list[tuple[Any, Any]] = []

@@ -148,13 +148,14 @@ def spoilt() -> str:
 
     if "cuda.bindings.driver" not in sys.modules:
         return ""
-    from numbadnn.arrays import device as memory
+    pass
     from numbadnn.errors import BackendUnavailableError, NumbaDNNError
+    from numbadnn.gpu import bindings
     from numbadnn.gpu.context import ensure_context
 
     try:
         with ensure_context(0):
-            memory.check(memory.driver().cuCtxSynchronize())
+            bindings.check(bindings.driver().cuCtxSynchronize())
     except BackendUnavailableError:
         return ""  # imported where there is no driver
     except NumbaDNNError as error:

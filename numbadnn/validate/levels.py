@@ -66,9 +66,9 @@ def _run_on_gpu(
     poison: int = 0x00,
     stream: int = 0,
 ) -> Arrays:
-    from numbadnn.arrays import device as memory
+    from numbadnn.gpu import bindings
 
-    d, check = memory.driver(), memory.check
+    d, check = bindings.driver(), bindings.check
     owned: list[int] = []
 
     def put(nbytes: int) -> int:
@@ -118,10 +118,10 @@ def _busy_cpu(done: threading.Event, running: threading.Event, device: int) -> N
 
 def _busy_gpu(done: threading.Event, running: threading.Event, device: int) -> None:
     """Copies and fills that are several milliseconds long keep the stream full while the host enqueues the next."""
-    from numbadnn.arrays import device as memory
+    from numbadnn.gpu import bindings
     from numbadnn.gpu.context import ensure_context
 
-    d, check = memory.driver(), memory.check
+    d, check = bindings.driver(), bindings.check
     with ensure_context(device):
         stream = check(d.cuStreamCreate(d.CUstream_flags.CU_STREAM_NON_BLOCKING))
         half = 1 << 27
@@ -223,9 +223,9 @@ def _threads(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @contextmanager
 def _stream() -> Iterator[tuple[str, dict[str, Any]]]:
-    from numbadnn.arrays import device as memory
+    from numbadnn.gpu import bindings
 
-    d, check = memory.driver(), memory.check
+    d, check = bindings.driver(), bindings.check
     stream = int(check(d.cuStreamCreate(d.CUstream_flags.CU_STREAM_NON_BLOCKING)))
     try:
         yield "stream", {"stream": stream}

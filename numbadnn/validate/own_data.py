@@ -127,23 +127,24 @@ def rows(op: str, files: list[str], backend: str | None) -> list[Row]:
 
 def _to_device(array: np.ndarray) -> Any:
     """A packed copy on the first GPU, as an array of no library."""
-    from numbadnn.arrays import device as memory
+    from numbadnn.arrays.device import DeviceArray
+    from numbadnn.gpu import bindings
     from numbadnn.gpu.context import ensure_context
     from numbadnn.problem import Spec
 
     host = np.ascontiguousarray(array)
     with ensure_context(0):
-        copy = memory.DeviceArray(Spec.of(host.dtype.name, host.shape), 0, 0)
-        memory.check(memory.driver().cuMemcpyHtoD(copy.memory.address, host.ctypes.data, host.nbytes))
+        copy = DeviceArray(Spec.of(host.dtype.name, host.shape), 0, 0)
+        bindings.check(bindings.driver().cuMemcpyHtoD(copy.memory.address, host.ctypes.data, host.nbytes))
     return copy
 
 
 def _to_host(array: Any) -> np.ndarray:
-    from numbadnn.arrays import device as memory
+    from numbadnn.gpu import bindings
     from numbadnn.gpu.context import ensure_context
     from numbadnn.problem import Spec
 
     host = strided_empty(Spec(array.dtype, array.shape, array.strides))
     with ensure_context(0):
-        memory.check(memory.driver().cuMemcpyDtoH(address(host), array.memory.address, host.nbytes))
+        bindings.check(bindings.driver().cuMemcpyDtoH(address(host), array.memory.address, host.nbytes))
     return host

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from numbadnn.arrays import device as memory
+from numbadnn.gpu import bindings
 from numbadnn.kernels.build import simulate
 from numbadnn.measuring.data import Buffer, buffer, untouched
 from numbadnn.problem import Policy
@@ -104,7 +104,7 @@ class Gpu:
     BUSY_BYTES, BUSY_TURNS = 4 << 20, 8
 
     def __init__(self, device: int) -> None:
-        self.device, self.driver, self.check = device, memory.driver(), memory.check
+        self.device, self.driver, self.check = device, bindings.driver(), bindings.check
         plainly = self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         self.own, *self.others = (int(self.check(self.driver.cuStreamCreate(plainly))) for _ in range(3))
         self.busy = int(self.check(self.driver.cuMemAlloc(2 * self.BUSY_BYTES)))

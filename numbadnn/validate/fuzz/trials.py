@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 import numbadnn
 from numbadnn import config
-from numbadnn.arrays import device as memory
+from numbadnn.arrays.device import DeviceArray
 from numbadnn.call import select
 from numbadnn.call.select import policy_in_force
 from numbadnn.errors import CudnnError, NotSupportedError, is_lack_of_memory
+from numbadnn.gpu import bindings, memory
 from numbadnn.kernels.build import simulate
 from numbadnn.measuring.compare import DIRECT
 from numbadnn.measuring.laws import law
@@ -176,7 +177,7 @@ def _through_function(subject: Subject, device: int, threads: int) -> tuple[str,
 
 def _array(spec: Any, address: int, device: int) -> Any:
     """An array of no library over memory that is ours."""
-    array: Any = object.__new__(memory.DeviceArray)
+    array: Any = object.__new__(DeviceArray)
     array.shape, array.strides, array.dtype, array.device = spec.shape, spec.strides, spec.dtype, device
     array.memory = _Lent(address)
     return array
@@ -192,7 +193,7 @@ def _poisoned(last: Any, problem: Any, device: int, stream: int) -> list[Any]:
 
     Memory that an earlier call gave back before its last kernel had ended is written over by this, on another stream.
     """
-    d, check, other = memory.driver(), memory.check, places.gpu(device).others[0]
+    d, check, other = bindings.driver(), bindings.check, places.gpu(device).others[0]
     sizes = [spec.size * spec.itemsize for spec in problem.outputs]
     sizes += [last.workspace_bytes] if last is not None and last.workspace_bytes else []
     blocks = [

@@ -327,6 +327,26 @@ def test_a_build_that_reads_objects_of_python_finds_them(tmp_path: Path) -> None
     assert in_turn(RAISES, tmp_path, (0,), (3,)) == ["('more than', 41)\n", "('more than', 41) 1\n"]
 
 
+PARALLEL = """
+import sys, numba, numpy as np
+from numbadnn.cpu.lang.parallel import Kernel
+def doubled(x, threads):
+    for i in numba.prange(threads):
+        for j in range(i, x.size, threads):
+            x[j] = 2 * x[j]
+for i in range(int(sys.argv[1])):
+    numba.njit(eval(f"lambda x: x + {i}"))(1)
+kernel, x = Kernel(doubled), np.arange(9.0)
+kernel(2, x)
+print(np.array_equal(x, 2 * np.arange(9.0)), *kernel._parallel.stats.cache_hits.values())
+"""
+
+
+def test_a_build_for_several_threads_is_kept(tmp_path: Path) -> None:
+    """It was not, for the body of a ``prange`` has a module without a name: each process compiled all of them anew."""
+    assert in_turn(PARALLEL, tmp_path, (0,), (3,)) == ["True\n", "True 1\n"]
+
+
 def test_arrays_that_a_body_encloses_are_part_of_the_key(folder: Path) -> None:
     def reader(table):
         return lambda i: table[i]

@@ -122,7 +122,7 @@ class Kept:
 
     def save_overload(self, signature: Any, build: CompileResult) -> None:
         """Keep a build; where the disk refuses, it serves this process all the same."""
-        if build.lifted or build.library.has_dynamic_globals or not all(e.can_cache() for e in self._environments):
+        if build.lifted or build.library.has_dynamic_globals or not all(map(_keeps, self._environments)):
             return  # it reads what only this process has
         key = self.key(signature, build.codegen)
         image = dumps(build._replace(type_annotation="")._reduce())
@@ -159,6 +159,11 @@ class Kept:
                 return made
 
         return Named
+
+
+def _keeps(environment: Environment) -> bool:
+    """Whether another process can have it: its module can be named, or nothing is read of it, as of a ``prange``'s body."""
+    return environment.can_cache() or not environment.consts
 
 
 def _hide(library: Any, optimize: Callable[[], None], key: str, environments: list[Environment]) -> None:

@@ -1,7 +1,7 @@
 """``theano.gpuarray.dnn``'s convolutions, and those of ``theano.sandbox.cuda.dnn`` before it: the functions.
 
 All run as under ``using(backend="cudnn")``, the fallback policy in force: what cuDNN cannot do, NumPy arrays for one, runs
-elsewhere with a warning. Algorithms and precision that a call leaves open are the flags' (``config.dnn.conv``).
+elsewhere; on a GPU with a warning. Algorithms and precision that a call leaves open are the flags' (``config.dnn.conv``).
 Source: spec/semantics.md 1.4.
 """
 

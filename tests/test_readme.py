@@ -1,5 +1,6 @@
 """The README names what there is: every operation's implementations; and the package asks for what it uses."""
 
+import fnmatch
 import re
 import tomllib
 from pathlib import Path
@@ -12,7 +13,9 @@ README = (ROOT / "README.md").read_text()
 
 def test_every_implementation_is_in_the_table() -> None:
     names = {impl.name for op in FAMILY for impl in implementations(op)}
-    assert len(names) > 25 and not [name for name in names if name not in README]
+    families = re.findall(r"numba\.\w+_\*", README)
+    missing = [n for n in names if n not in README and not any(fnmatch.fnmatchcase(n, f) for f in families)]
+    assert len(names) > 25 and len(families) >= 2 and not missing
 
 
 def test_every_dependency_is_imported_and_what_tests_run_is_in_the_source_distribution() -> None:

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from large_problems import first_config
 
+from numbadnn.kernels.conv.unshared import unshared
 from numbadnn.kernels.conv.unshared.forward import box_many as unshared_box_many
 from numbadnn.kernels.conv.unshared.forward import places_stream as unshared_places_stream
 from numbadnn.kernels.conv.unshared.forward import products as unshared_products
@@ -269,7 +271,7 @@ def with_infinities(problem: ConvProblem) -> Trial:
 
 def name_of(config: Any) -> str:
     """The implementation that a configuration belongs to: it is called as the file, with its folder unless that is forward."""
-    folder, stem = type(config).__module__.removesuffix("_config").rsplit(".", 2)[1:]
+    folder, stem = type(config).__module__.removesuffix("_config").removesuffix("_sizes").rsplit(".", 2)[1:]
     if stem in ("plain", "boxes"):
         return "numba.unshared"
     return f"numba.unshared_{'' if folder == 'forward' else folder + '_'}{stem}"
@@ -280,6 +282,7 @@ def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: st
     odd = {"extremes": with_extremes, "infinities": with_infinities}.get(kind)
     trial = odd(problem) if odd else Trial.of(problem, kind=kind)
     arrays = (*trial.inputs, *(() if trial.old is None else (trial.old,)))
+    config = config or first_config(unshared.MEMBERS, problem, policy)
     got = simulate.run(problem, arrays, name_of(config), policy, config)
     found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, arithmetic)
     print("ok  " if found.ok else "FAIL", problem, found, flush=True)

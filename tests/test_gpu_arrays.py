@@ -16,6 +16,7 @@ import pytest
 
 import numbadnn
 import numbadnn.reference as reference
+from numbadnn.gpu import streams
 
 pytestmark = pytest.mark.gpu
 
@@ -186,7 +187,7 @@ def test_streams_of_other_libraries(library: str) -> None:
 
         stream = cuda.stream()
         synchronise = stream.synchronize
-    raw = numbadnn.arrays.streams.handle(stream)
+    raw = streams.handle(stream)
     assert raw
     with torch.cuda.stream(torch.cuda.ExternalStream(raw)):
         torch.cuda._sleep(50_000_000)

@@ -74,22 +74,24 @@ class DeviceMemory:
     __slots__ = ("__weakref__", "address", "device", "elsewhere", "key", "stream")
 
     def __init__(self, nbytes: int, device: int, stream: int) -> None:
-        self.device, self.stream, self.key, self.address = device, stream, None, 0
-        self.elsewhere = False
+        self.device, self.stream, self.elsewhere, self.address = device, stream, False, 0
+        self.key: tuple[int, int, int] | None = None
+        self.address = self._kept_block(nbytes) or _allocate(self.key[2] if self.key else nbytes, device, stream)
         if stream and (made := getattr(_override, "made", None)) is not None:
             made.append(self)
-        if nbytes <= _KEPT_BYTES and stream in lasting_streams:
-            size = 1 << max(nbytes - 1, 511).bit_length()
-            self.key = key = (device, stream, size)
-            kept = _kept.get(key)
-            if kept:
-                try:
-                    self.address = kept.pop()
-                    return
-                except IndexError:  # another thread took it
-                    pass
-            nbytes = size
-        self.address = _allocate(nbytes, device, stream)
+
+    def _kept_block(self, nbytes: int) -> int:
+        """A block that was given back, or 0; ``key`` says where this one is to be kept, if anywhere."""
+        if nbytes > _KEPT_BYTES or self.stream not in lasting_streams:
+            return 0
+        self.key = key = (self.device, self.stream, 1 << max(nbytes - 1, 511).bit_length())
+        kept = _kept.get(key)
+        if kept:
+            try:
+                return kept.pop()
+            except IndexError:  # another thread took it
+                pass
+        return 0
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # kept as a default: at interpreter exit this module's names may be gone before the last block of memory

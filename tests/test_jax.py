@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -356,6 +358,14 @@ def test_a_missing_or_an_old_jax_is_one_clear_line(there: str, said: str) -> Non
     assert said in done.stdout and done.stdout.count("\n") == 1 and "pip install 'numbadnn[jax]'" in done.stdout, (
         done.stderr
     )
+
+
+def test_the_how_to_says_what_happens() -> None:
+    with jax.enable_x64(False):
+        failed, tried = doctest.testfile(
+            str(Path(__file__).parent.parent / "docs/how-to/jax.md"), module_relative=False
+        )
+    assert tried >= 9 and not failed
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class Work:
 
     @functools.cached_property
     def _function(self) -> Callable[..., Any]:
-        return getattr(numbadnn, self.function)  # type: ignore[no-any-return]
+        return getattr(numbadnn, self.function)
 
     def _arguments(self, outs: list[Any]) -> dict[str, Any]:
         name = "result" if self.function == "pool_grad" else "out"

@@ -33,6 +33,15 @@ def test_digits_are_learned(library: str) -> None:
     assert len(lines) == 8
 
 
+@pytest.mark.slow(30)
+def test_digits_are_learned_in_jax() -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("jax")
+    lines: list[str] = []
+    assert example("jax_digits").train(epochs=8, report=lines.append) >= 0.97
+    assert len(lines) == 8
+
+
 def test_the_language_model_says_what_it_takes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

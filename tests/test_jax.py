@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,15 +148,17 @@ def loss(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arrays: sum(jnp.sum(jnp.sin(y)) for y in jax.tree.leaves(function(*arrays)))
 
 
+#: what is mapped the same way as another case
+ALIKE = ("rnn_tanh", "average inside", "transposed, groups", "causal", "norm, channels last", "local, channels last")
+
+
 @pytest.mark.slow(4)
-@pytest.mark.parametrize("which", ("first", "last", "all"))
 @pytest.mark.parametrize(
-    "name", [n for n in CASES if n not in ("rnn_tanh", "average inside", "transposed, groups", "causal")]
+    ("name", "which"),
+    [(n, w) for n in CASES if n not in ALIKE for w in ("first", "last", "all") if w == "all" or len(CASES[n][2]) > 1],
 )
 def test_vmap_is_a_loop(name: str, which: str) -> None:
     function, _, arrays = CASES[name]
-    if which == "last" and len(arrays) == 1:
-        pytest.skip("one array: the same as the first")
     mapped = {"first": {0}, "last": {len(arrays) - 1}, "all": set(range(len(arrays)))}[which]
     axes = tuple(0 if i in mapped else None for i in range(len(arrays)))
     stacked = [jnp.stack([a, a * 0.5, a - 0.1]) if i in mapped else jnp.asarray(a) for i, a in enumerate(arrays)]
@@ -356,6 +360,14 @@ def test_a_missing_or_an_old_jax_is_one_clear_line(there: str, said: str) -> Non
     assert said in done.stdout and done.stdout.count("\n") == 1 and "pip install 'numbadnn[jax]'" in done.stdout, (
         done.stderr
     )
+
+
+def test_the_how_to_says_what_happens() -> None:
+    with jax.enable_x64(False):
+        failed, tried = doctest.testfile(
+            str(Path(__file__).parent.parent / "docs/how-to/jax.md"), module_relative=False
+        )
+    assert tried >= 9 and not failed
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------

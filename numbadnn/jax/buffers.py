@@ -17,7 +17,7 @@ import numpy as np
 from numbadnn import arrays
 from numbadnn.arrays import Library, View, dlpack, numpy_
 from numbadnn.errors import WorkspaceError
-from numbadnn.gpu import bindings, memory
+from numbadnn.gpu import bindings, memory, streams
 from numbadnn.problem import contiguous_strides
 
 #: bytes: where a workspace begins
@@ -124,13 +124,30 @@ def run(work: Any, stream: int, device: int, given: Any, outs: Any) -> None:
             start = -(-address // ALIGNED) * ALIGNED
             _here.workspace = start, size - (start - address)
         count = len(work.axes)
-        work.call(
-            [seen(_buffer(a, device), axes) for a, axes in zip(given[:count], work.axes, strict=True)],
-            [seen(_buffer(a, device), axes) for a, axes in zip(outs, work.outs, strict=False)],
-            {name: _integer(a, stream, device) for name, a in zip(work.words, given[count:], strict=True)},
-        )
+        arrays = [seen(_buffer(a, device), axes) for a, axes in zip(given[:count], work.axes, strict=True)]
+        results = [seen(_buffer(a, device), axes) for a, axes in zip(outs, work.outs, strict=False)]
+        words = {name: _integer(a, stream, device) for name, a in zip(work.words, given[count:], strict=True)}
+        if streams.is_capturing(stream):
+            _record(work, stream, device, arrays, results)
+        else:
+            work.call(arrays, results, words)
     finally:
         _here.stream, _here.workspace = before
+
+
+def _record(work: Any, stream: int, device: int, arrays: list[Buffer], results: list[Buffer]) -> None:
+    """Into a command buffer: the plan is made apart from the stream that is captured, and kept, as it is replayed at any time."""
+    driver = memory.driver()
+    _here.stream = streams.own(device)
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = memory.check(driver.cuThreadExchangeStreamCaptureMode(relaxed))  # a plan may load code and allocate
+    try:
+        plan = work.plan(arrays, results)
+    finally:
+        memory.check(driver.cuThreadExchangeStreamCaptureMode(before))
+        _here.stream = stream
+    streams.keep(plan)
+    plan(*arrays, out=results[0] if len(results) == 1 else tuple(results))
 
 
 def _integer(given: Any, stream: int, device: int) -> int:

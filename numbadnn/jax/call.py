@@ -59,7 +59,7 @@ class Work:
 
     @functools.cached_property
     def _function(self) -> Callable[..., Any]:
-        return getattr(numbadnn, self.function)  # type: ignore[no-any-return]
+        return getattr(numbadnn, self.function)
 
     def _arguments(self, outs: list[Any]) -> dict[str, Any]:
         name = "result" if self.function == "pool_grad" else "out"
@@ -94,11 +94,15 @@ class Work:
         gpu = buffers.gpu_for(self.backend)
         make: Any = _like if gpu is None else functools.partial(buffers.placeholder, gpu)
         look: Any = seen if gpu is None else buffers.seen
+        given = [look(make(a), axes) for a, axes in zip(arrays, self.axes, strict=False)]
+        outs = [look(make(a), axes) for a, axes in zip(results, self.outs, strict=True)]
+        nbytes = self.plan(given, outs).workspace_bytes
+        return 0 if gpu is None else int(nbytes)
+
+    def plan(self, arrays: list[Any], outs: list[Any]) -> Any:
+        """The plan of this call in this thread."""
         with _in_force(self.options):
-            given = [look(make(a), axes) for a, axes in zip(arrays, self.axes, strict=False)]
-            outs = [look(make(a), axes) for a, axes in zip(results, self.outs, strict=True)]
-            plan = dispatch.intercept("plan", self._function, tuple(given), self._arguments(outs))
-        return 0 if gpu is None else int(plan.workspace_bytes)
+            return dispatch.intercept("plan", self._function, tuple(arrays), self._arguments(outs))
 
 
 class _in_force:
@@ -141,11 +145,11 @@ def compute(work: Work, *arrays: jax.Array) -> tuple[jax.Array, ...]:
         jax.ShapeDtypeStruct(unseen_shape(spec.shape, axes), buffers.dtype(spec.dtype))
         for spec, axes in zip(problem.outputs, work.outs, strict=True)
     ]
-    nbytes = work.workspace(list(arrays), results)
     if buffer_callback is None:
         _say_that_all_is_copied()
         found = jax.pure_callback(functools.partial(_copied, work, results), results, *arrays, vmap_method="sequential")
         return tuple(found)
+    nbytes = work.workspace(list(arrays), results)
     space = [jax.ShapeDtypeStruct((nbytes + buffers.ALIGNED,), np.uint8)] if nbytes else []
     run = buffer_callback(
         work, [*results, *space], command_buffer_compatible=COMMAND_BUFFERS and not work.words, vmap_method="sequential"
@@ -163,7 +167,7 @@ def _copied(work: Work, results: list[Any], *arrays: Any) -> list[np.ndarray]:
 def _say_that_all_is_copied() -> None:
     warn(
         f"JAX {jax.__version__} has no jax.experimental.buffer_callback: numbadnn.jax computes on the CPU, on copies of its "
-        "arrays, by jax.pure_callback; JAX 0.6.1 and newer compute in place"
+        "arrays, by jax.pure_callback; JAX 0.6.2 and newer compute in place"
     )
 
 

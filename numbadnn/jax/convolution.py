@@ -52,7 +52,7 @@ def conv_general_dilated(
         geometry = Geometry(
             (x_axes, w_axes, y_axes), (x, w), pairs, stride, dilation, feature_group_count, False, False, *how
         )
-        return jitted(geometry, "y", lhs, rhs)  # type: ignore[no-any-return]
+        return jitted(geometry, "y", lhs, rhs)
     if set(stride) != {1}:
         raise ValueError(
             f"window_strides: expected ones where there is an lhs_dilation, got {window_strides!r} with {lhs_dilation!r}"
@@ -83,7 +83,7 @@ def conv_general_dilated(
     )
     result = jitted(geometry, "x", lhs, rhs)
     if not any(map(any, far)):
-        return result  # type: ignore[no-any-return]
+        return result
     margins = [(0, 0)] * lhs.ndim
     for axis, pair in zip(y_axes[2:], far, strict=True):
         if axis is not None:

@@ -61,9 +61,9 @@ def dropout(x: Any, rate: float, seed: Any, *, backend: str | None = None, deter
     (array,) = arrays_of(x=x)
     how = options_in_force(backend, determinism)
     if isinstance(seed, (int, np.integer)):
-        return _jitted(Dropout(float(rate), int(seed), *how), array)  # type: ignore[no-any-return]
+        return _jitted(Dropout(float(rate), int(seed), *how), array)
     if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         seed = jax.random.bits(seed)
     if seed.shape != () or not jnp.issubdtype(seed.dtype, jnp.integer):
         raise TypeError(f"seed: expected an integer, an array of one integer or a key, got {seed.dtype} {seed.shape}")
-    return _jitted(Dropout(float(rate), None, *how), array, seed)  # type: ignore[no-any-return]
+    return _jitted(Dropout(float(rate), None, *how), array, seed)

@@ -67,7 +67,7 @@ def _in_turn(function: Callable[..., Any], batched: tuple[bool, ...], arrays: tu
         left = iter(these)
         return function(*(next(left) if b else a for a, b in zip(arrays, batched, strict=True)))
 
-    return jax.lax.map(step, moving)  # type: ignore[no-any-return]
+    return jax.lax.map(step, moving)
 
 
 def fold_in(array: Any, axis: int) -> Any:
@@ -133,7 +133,7 @@ def twice(
         return jax.vjp(functools.partial(twin, static), *arrays)[1](tuple(cotangents))
 
     function.defvjp(forward, backward)
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def adjoint(

@@ -161,4 +161,4 @@ def batch_norm_inference(
     array, *rest = arrays_of(x=x, scale=scale, bias=bias, mean=mean, var=var)
     lined, parameters = _lined(array, feature_axis, dict(zip(("scale", "bias", "mean", "var"), rest, strict=True)))
     norm = Norm(float(epsilon), *options_in_force(backend, determinism))
-    return _jitted_test(norm, lined, *parameters).reshape(array.shape)  # type: ignore[no-any-return]
+    return _jitted_test(norm, lined, *parameters).reshape(array.shape)

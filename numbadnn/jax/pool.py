@@ -127,7 +127,7 @@ def _pool(
     if x.ndim == 3:
         axes, windows, strides, even = (*kept, None, *spatial), (1, *windows), (1, *strides), (0, *even)
     found = _jitted(Pool(axes, windows, strides, even, mode, *options_in_force(backend, determinism)), x)
-    return found if factor is None else found * factor  # type: ignore[no-any-return]
+    return found if factor is None else found * factor
 
 
 def _one_over_counts(x: Any, window: tuple[int, ...], stride: tuple[int, ...], pads: Any) -> Any:

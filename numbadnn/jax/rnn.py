@@ -143,4 +143,4 @@ def rnn(
     named = {"w": w, "x": x, "hx": hx} | ({"cx": cx} if network.has_cell else {})
     arrays = arrays_of(**named)
     same_dtype(**dict(zip(named, arrays, strict=True)))
-    return _jitted(Recurrent(network, *options_in_force(backend, determinism)), *arrays)  # type: ignore[no-any-return]
+    return _jitted(Recurrent(network, *options_in_force(backend, determinism)), *arrays)

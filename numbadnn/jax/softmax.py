@@ -62,7 +62,7 @@ def _along(x: Any, axis: int | Sequence[int], log: bool, backend: str | None, de
         raise ValueError(f"axis: expected axes that follow each other, got {axis!r}")
     shape, first, last = array.shape, axes[0], axes[-1] + 1
     lined = array.reshape(math.prod(shape[:first]), math.prod(shape[first:last]), math.prod(shape[last:]))
-    return _jitted(Softmax(log, *options_in_force(backend, determinism)), lined).reshape(shape)  # type: ignore[no-any-return]
+    return _jitted(Softmax(log, *options_in_force(backend, determinism)), lined).reshape(shape)
 
 
 def softmax(

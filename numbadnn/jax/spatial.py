@@ -143,7 +143,7 @@ def grid_sample(
     """
     x, points = arrays_of(image=image, grid=grid)
     how = options_in_force(backend, determinism)
-    return _jitted_sample(Spatial(_layout(layout), (), *how), x, points)  # type: ignore[no-any-return]
+    return _jitted_sample(Spatial(_layout(layout), (), *how), x, points)
 
 
 def affine_grid(
@@ -157,7 +157,7 @@ def affine_grid(
     """
     (maps,) = arrays_of(theta=theta)
     rows, columns = map(int, size)
-    return _jitted_grid(Spatial(None, (rows, columns), *options_in_force(backend, determinism)), maps)  # type: ignore[no-any-return]
+    return _jitted_grid(Spatial(None, (rows, columns), *options_in_force(backend, determinism)), maps)
 
 
 def upsample_bilinear(
@@ -184,4 +184,4 @@ def upsample_bilinear(
         raise ValueError(f"image: expected four axes, {layout}, got shape {x.shape}")
     rows, columns = x.shape[2:] if axes is None else x.shape[1:3]
     static = Spatial(axes, (*pairs, rows, columns), *options_in_force(backend, determinism))
-    return _jitted_up(static, x)  # type: ignore[no-any-return]
+    return _jitted_up(static, x)

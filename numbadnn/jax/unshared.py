@@ -113,4 +113,4 @@ def _unshared(
     pairs = padding_pairs(padding, x[2:], w[4:], stride, dilation)
     how = options_in_force(backend, level)
     geometry = Geometry((x_axes, w_axes, y_axes), (x, w), pairs, stride, dilation, 1, True, False, *how)
-    return jitted(geometry, "y", lhs, rhs)  # type: ignore[no-any-return]
+    return jitted(geometry, "y", lhs, rhs)

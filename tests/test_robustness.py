@@ -45,6 +45,7 @@ def plan_needing(nbytes: int, free: list[int], ran: list[Any], quick: bool, make
     library: Any = SimpleNamespace(
         name="fake", allocator=lambda spec, device: make, finish=None, check=None, address=lambda array: 7,
         address_on_gpu=None, current_stream=lambda device: 5, scratch=scratch,
+        outside=False,
     )  # fmt: skip
     view = View(library, "float32", (4, 8), (8, 1), 0, 64)
     impl = Impl("softmax", "numba", f"numba.needs{nbytes}", lambda p, q: "", lambda p, q, c: executable, lambda p: 0.0)

@@ -301,12 +301,12 @@ def test_as_many_processes_as_have_a_core_and_memory_each(monkeypatch: pytest.Mo
     monkeypatch.setattr(run, "CONTAINER_BYTES", tmp_path / "memory.max")
     monkeypatch.setattr(run.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 128 << 18}.get, raising=False)
     for gpus, fit in (((), 1), (({"memory_bytes": 140 << 30},), 16), (({"memory_bytes": 9 << 30},), 2)):
-        monkeypatch.setattr(run.info, "gpus", lambda gpus=gpus: gpus)
+        monkeypatch.setattr(devices, "gpus", lambda gpus=gpus: gpus)
         assert run.fitting() == fit
     monkeypatch.setattr(run.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 4 << 18}.get, raising=False)
     assert run.fitting() == 1
     monkeypatch.setattr(run.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 128 << 18}.get, raising=False)
-    monkeypatch.setattr(run.info, "gpus", lambda: ({"memory_bytes": 140 << 30},))
+    monkeypatch.setattr(devices, "gpus", lambda: ({"memory_bytes": 140 << 30},))
     for said, fit in (("max", 16), (str(20 << 30), 3)):
         run.CONTAINER_BYTES.write_text(said + "\n")
         assert run.fitting() == fit

@@ -269,7 +269,7 @@ from numbadnn.validate.fuzz.garbage import run_once
 for i in range(int(sys.argv[1])):
     numba.njit(eval(f"lambda x: x + {i}"))(1)
 for number in sys.argv[2:]:
-    run_once(int(number), 30, -1)
+    run_once(int(number), 4, -1)
 builds = [b for k in _parallel._kernels.values() for b in (k._serial, k._parallel) if b is not None]
 print(sum(sum(b.stats.cache_misses.values()) for b in builds), "compiled")
 """
@@ -294,12 +294,12 @@ def test_builds_of_processes_with_other_counters_are_not_mixed_up(tmp_path: Path
     assert len(names) >= 8 and all(len(bodies) == 1 for bodies in names.values())
 
 
-@pytest.mark.slow(900)
+@pytest.mark.slow(60)
 def test_builds_of_random_calls_are_not_mixed_up(tmp_path: Path) -> None:
     *_, last = in_turn(FUZZ, tmp_path, (0, 1, 2), (13, 3, 2), (5, 3, 1))
     assert last == "0 compiled\n"
     names = shared_names(tmp_path / "builds")
-    assert len(names) > 100 and all(len(bodies) == 1 for bodies in names.values())
+    assert len(names) > 20 and all(len(bodies) == 1 for bodies in names.values())
 
 
 RAISES = """

@@ -18,6 +18,7 @@ from numbadnn import arrays
 from numbadnn.arrays import Library, View, dlpack, numpy_
 from numbadnn.errors import WorkspaceError
 from numbadnn.gpu import bindings, memory, streams
+from numbadnn.gpu.context import ensure_context
 from numbadnn.problem import contiguous_strides
 
 #: bytes: where a workspace begins
@@ -127,24 +128,25 @@ def run(work: Any, stream: int, device: int, given: Any, outs: Any) -> None:
         arrays = [seen(_buffer(a, device), axes) for a, axes in zip(given[:count], work.axes, strict=True)]
         results = [seen(_buffer(a, device), axes) for a, axes in zip(outs, work.outs, strict=False)]
         words = {name: _integer(a, stream, device) for name, a in zip(work.words, given[count:], strict=True)}
-        if streams.is_capturing(stream):
-            _record(work, stream, device, arrays, results)
-        else:
-            work.call(arrays, results, words)
+        with ensure_context(device):  # XLA's threads need not have one
+            if streams.is_capturing(stream):
+                _record(work, stream, device, arrays, results)
+            else:
+                work.call(arrays, results, words)
     finally:
         _here.stream, _here.workspace = before
 
 
 def _record(work: Any, stream: int, device: int, arrays: list[Buffer], results: list[Buffer]) -> None:
     """Into a command buffer: the plan is made apart from the stream that is captured, and kept, as it is replayed at any time."""
-    driver = memory.driver()
+    driver = bindings.driver()
     _here.stream = streams.own(device)
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    before = memory.check(driver.cuThreadExchangeStreamCaptureMode(relaxed))  # a plan may load code and allocate
+    before = bindings.check(driver.cuThreadExchangeStreamCaptureMode(relaxed))  # a plan may load code and allocate
     try:
         plan = work.plan(arrays, results)
     finally:
-        memory.check(driver.cuThreadExchangeStreamCaptureMode(before))
+        bindings.check(driver.cuThreadExchangeStreamCaptureMode(before))
         _here.stream = stream
     streams.keep(plan)
     plan(*arrays, out=results[0] if len(results) == 1 else tuple(results))
@@ -152,8 +154,6 @@ def _record(work: Any, stream: int, device: int, arrays: list[Buffer], results: 
 
 def _integer(given: Any, stream: int, device: int) -> int:
     """An integer that XLA computed: the host waits for it."""
-    from numbadnn.gpu.context import ensure_context
-
     driver, value = bindings.driver(), np.empty(given.shape, given.dtype)
     with ensure_context(device):
         bindings.check(driver.cuMemcpyDtoHAsync(value.ctypes.data, _address(given), value.nbytes, stream))

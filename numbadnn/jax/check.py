@@ -83,7 +83,6 @@ def _host(array: Any) -> np.ndarray:
     """A copy on the host, with the same strides."""
     if isinstance(array, np.ndarray):
         return array.copy(order="K")
-    pass
     from numbadnn.arrays.numpy_ import strided_empty
     from numbadnn.gpu import bindings
     from numbadnn.gpu.context import ensure_context

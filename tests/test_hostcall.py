@@ -88,13 +88,13 @@ def test_anything_but_numbers_is_refused_at_compile_time(value):
 def test_cached_between_processes(tmp_path):
     module = tmp_path / "cached_shim.py"
     module.write_text(
-        "from numba import njit\nfrom numbadnn._hostcall import call_address_64\n"
+        "from numba import njit\nfrom numbadnn.host.hostcall import call_address_64\n"
         "@njit('int64(int64, int64)', nogil=True, cache=True)\n"
         "def shim(f, x):\n    return call_address_64(f, x)\n"
     )
     code = (
         "import sys, ctypes; sys.path.insert(0, sys.argv[1])\n"
-        "from cached_shim import shim\nfrom numbadnn._hostcall import address_of\n"
+        "from cached_shim import shim\nfrom numbadnn.host.hostcall import address_of\n"
         "assert shim(address_of(ctypes.CDLL(None), 'labs'), -5) == 5\n"
         "print(sum(shim.stats.cache_hits.values()))"
     )
@@ -111,7 +111,7 @@ def test_shims_are_compiled_where_nothing_can_be_kept():
     code = (
         "from numba.core import caching\n"
         "caching.CodeLibraryCacheImpl._locator_classes = caching.CompileResultCacheImpl._locator_classes = []\n"
-        "from numbadnn.kernels import _shim\n"
+        "from numbadnn.kernels.build import shim as _shim\n"
         "from numbadnn.cudnn import _call, _shim as graph\n"
         "print(len(_shim._check.signatures), len(graph._check_context.signatures))"
     )

@@ -164,6 +164,8 @@ def kernels() -> Iterator[Kernel]:
         if config:
             acc = "float64" if problem.x.dtype == "float64" else "float32"
             yield pool_tiles.prepare(problem, config, acc)[0]
+    maxima = PoolProblem.parse("pool_grad x=float16:1x1x4x4 window=2x2")
+    yield pool_strided.prepare(maxima, pool_strided.heuristic(maxima), "float32")[0][0]
     for line in (
         "pool x=float32:1x1x4x4 window=2x2 mode=average_exc_pad",
         "pool_grad x=float16:1x1x4x4 window=2x2",
@@ -171,8 +173,8 @@ def kernels() -> Iterator[Kernel]:
         "pool_grad x=float16:1x1x40x40 window=20x20 stride=1x1",
     ):
         problem = PoolProblem.parse(line)
-        for kernel, _, _ in pool_strided.prepare(problem, pool_strided.heuristic(problem), "float32"):
-            yield kernel
+        made = pool_strided.prepare(problem, pool_strided.heuristic(problem), "float32")
+        yield made[-1][0]  # what comes before it is the same for both gradients of maxima
     problems = [PoolProblem.parse(line) for line in _OVERLAPPING]
     yield pool_argmax.prepare(problems[0], pool_argmax.space(problems[0])[0], "float32")[0]
     for problem in problems:  # as on the first of three architectures

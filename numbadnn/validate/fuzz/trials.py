@@ -155,10 +155,11 @@ def _through_function(subject: Subject, device: int, threads: int) -> tuple[str,
             if calls % len(places.SHIFTS) != 3:  # in the third run they are kept: its memory is others'
                 blocks.clear()
         keywords = {**problem.keywords, **dict(zip(named, inputs[first:], strict=True))}
-        if given:
+        into = given  # another thread may come to know meanwhile that new arrays are laid out otherwise
+        if into:
             keywords[destination] = tuple(outputs) if len(outputs) > 1 else outputs[0]
         result = function(*inputs[:first], **keywords, **({"stream": stream} if stream else {}))
-        if given:
+        if into:
             return None
         results = result if isinstance(result, tuple) else (result,)
         results = results[: len(problem.outputs)]  # dropout's state is no array

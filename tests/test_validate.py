@@ -516,7 +516,14 @@ def test_every_kernel_is_simulated_on_a_tiny_case_or_says_that_it_cannot_be() ->
     rows = [line.split("|") for line in done.stdout.splitlines()]
     assert {(op, name) for op, name, *_ in rows} == set(simulator.kernels())
     without = [row for row in rows if row[2] == "0"]
-    assert all("the simulator has not" in reason for *_, reason in without), without
+    # kernels of large tiles take no tiny case; simulated_unshared.py and simulated_line.py run them with small tiles
+    large = [
+        row for row in without if row[1].startswith(("numba.unshared_", "numba.line_")) and row[3].startswith("takes ")
+    ]
+    assert all("the simulator has not" in row[3] for row in without if row not in large), without
+    assert all(
+        any(name == other and work != "0" for _, other, work, _ in rows) for name in ("numba.unshared", "numba.line")
+    )
     assert max(int(work) for _, _, work, _ in rows) < 100_000
 
 

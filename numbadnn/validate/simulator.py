@@ -22,8 +22,9 @@ from numbadnn.registry import FAMILY, Impl, implementations
 from numbadnn.validate.check import DIRECT, Row
 from numbadnn.validate.oracle import Trial
 
-#: the smallest case whose work is not below this shows more than one product; a second case may cost at most the other
-LEAST_WORK, SECOND_WORK = 90, 3000
+#: the smallest case whose work is not below this shows more than one product; a second case may cost at most the next, the
+#: first the last: beyond that the simulator takes minutes
+LEAST_WORK, SECOND_WORK, MOST_WORK = 90, 3000, 100_000
 
 
 def kernels() -> list[tuple[str, str]]:
@@ -108,6 +109,8 @@ def chosen(impl: Impl) -> tuple[list[Case], str]:
         if refusal := impl.supports(problem, Policy(device=0)):
             reason = refusal
             continue
+        if size > MOST_WORK:
+            return [], "takes no case that is small enough for the simulator"
         found[dtype] = case
         if len(found) == 2:
             break

@@ -1,0 +1,1 @@
+"""The life of a call: operands, choice, plan, launch, explanation."""

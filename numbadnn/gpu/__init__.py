@@ -1,0 +1,1 @@
+"""The driver, contexts, streams, devices and memory."""

@@ -1,0 +1,1 @@
+"""What files remember: choices, plans, errata, ranks learned from measurements."""

@@ -1,0 +1,1 @@
+"""What measures and compares: device and host clocks, tuning, laws and bounds, worker processes."""

@@ -1,4 +1,4 @@
-"""The steps of a recurrent layer: all in one launch where ``rnn_persist`` takes them, else one launch a step of
+"""The steps of a recurrent layer: all in one launch where ``persist.py`` takes them, else one launch a step of
 ``device/step.py``."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Configurations of the spatial transformer's kernels, and what their launches are made of: the host side of ``_spatial_*``.
+"""Configurations of the spatial transformer's kernels, and what their launches are made of: the host side of ``device/``.
 
 Nothing depends on the number of images but how many blocks there are: the bits of one do not change with the batch.
 """

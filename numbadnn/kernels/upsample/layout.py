@@ -1,4 +1,4 @@
-"""Which of the upsampling kernels takes a problem, with what configuration and arguments: the host side of ``_upsample_*``."""
+"""Which of the upsampling kernels takes a problem, with what configuration and arguments: the host side of ``device/``."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from numbadnn.errors import CaptureError, NumbaDNNError
+from numbadnn.gpu import streams
 from numbadnn.gpu.bindings import check, driver, lasting_streams
 
 
@@ -42,8 +43,6 @@ def on_stream(stream: int, device: int, home: int = 0) -> Iterator[None]:
 
     A stream of the caller's may go before the memory does, and what reads a result later works in the order of ``home``.
     """
-    from numbadnn.gpu import streams
-
     before, made = getattr(_override, "stream", 0), getattr(_override, "made", None)
     new: list[DeviceMemory] = []
     try:
@@ -58,8 +57,6 @@ def on_stream(stream: int, device: int, home: int = 0) -> Iterator[None]:
 
 
 _KEPT_BYTES, _KEPT_BLOCKS = 1 << 20, 16
-
-
 _kept: dict[tuple[int, int, int], list[int]] = {}
 
 

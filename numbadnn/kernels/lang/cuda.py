@@ -66,8 +66,6 @@ ACCUMULATOR = {"float32": f32, "float64": f64}
 ELEMENT = {name: np.dtype(name) for name in ACCUMULATOR} if SIMULATED else ACCUMULATOR
 #: the element type of a dynamic shared array of raw words
 WORD = np.dtype("uint32") if SIMULATED else types.uint32
-
-
 #: the element type of a shared array of 16-bit numbers, whose bits alone matter
 HALF = np.dtype("uint16") if SIMULATED else types.uint16
 #: the element type of an array of 32-bit integers

@@ -238,6 +238,31 @@ def test_a_moment_of_trouble_in_a_first_call_leaves_later_calls_right(tmp_path: 
     assert done.stdout == "True\n", done.stderr
 
 
+FROM_THREADS = """
+import sys, threading
+from numbadnn.host.undisturbed import load_numba
+sys.setswitchinterval(1e-6)
+together, failed = threading.Barrier(4), []
+def first():
+    together.wait()
+    try:
+        load_numba()
+    except BaseException as error:
+        failed.append(error)
+threads = [threading.Thread(target=first) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+import numba
+print(failed, numba.njit(lambda x: x + 1)(1))
+"""
+
+
+def test_the_first_calls_of_four_threads_load_numba_once() -> None:
+    """Numba's import and the first filling of its tables are not made for several threads."""
+    done = subprocess.run([sys.executable, "-c", FROM_THREADS], capture_output=True, text=True, check=False)
+    assert done.stdout == "[] 2\n", done.stdout + done.stderr
+
+
 def test_tables_that_were_not_filled_to_the_end_are_filled_anew() -> None:
     class Context:
         def refresh(self) -> None:

@@ -137,8 +137,8 @@ def _collect_again() -> None:
 
 def _after_fork() -> None:
     """The child has this thread alone: what another one had put aside is put back."""
-    global _counting, _inside
-    _counting = threading.RLock()
+    global _counting, _inside, _one_thread
+    _counting, _one_thread = threading.RLock(), threading.RLock()
     others = _inside > bool(_mine.depth)
     _inside = int(bool(_mine.depth))
     if not _mine.depth:
@@ -155,34 +155,42 @@ if hasattr(os, "register_at_fork"):
 #: what is imported as one: its packages
 _WHOLE = {"numba": ("numba", "llvmlite"), "numba.cuda": ("numba.cuda", "numba_cuda")}
 _loaded: set[str] = set()
+_one_thread = threading.RLock()
 
 
 def load_numba(cuda: bool = False) -> None:
-    """Import Numba, and what it imports when it first compiles, all or nothing: a failed import can be repeated."""
+    """Import Numba, and what it imports when it first compiles, all or nothing: a failed import can be repeated.
+
+    One thread does it, others wait: Numba's own locks keep neither the import nor the first filling of its tables apart.
+    """
     name = "numba.cuda" if cuda else "numba"
     if name in _loaded:
         return
-    with undisturbed():
+    with undisturbed(), _one_thread:
+        if name in _loaded:
+            return
         if cuda:
             load_numba()
         before = set(sys.modules)
         try:
             importlib.import_module(name)
             if not cuda:
+                from numba.core.compiler_lock import global_compiler_lock
                 from numba.core.registry import cpu_target
 
-                fill_tables(cpu_target)
+                with global_compiler_lock:
+                    fill_tables(cpu_target)
         except BaseException:
             if name not in before:  # else somebody has what was imported before
                 _forget(set(sys.modules) - before, _WHOLE[name])
             raise
-    _loaded.add(name)
+        _loaded.add(name)
 
 
 def fill_tables(target: Any) -> None:
     """Have Numba fill its tables of a target's functions and types as a whole, for it cannot go on where it was broken off.
 
-    It does so when it first compiles for the target.
+    It does so when it first compiles for the target. The caller holds the target's lock of the compiler.
     """
     kept = dict(vars(target))
     with undisturbed():

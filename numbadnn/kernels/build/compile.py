@@ -32,10 +32,12 @@ _without_array: set[Any] = set()
 def quick() -> Iterator[None]:
     """Inside, Numba compiles kernels faster; other threads wait."""
     global _quick
+    from numba.cuda.core.compiler_lock import global_compiler_lock
     from numba.cuda.descriptor import cuda_target
 
     with undisturbed(), _one_thread:
-        fill_tables(cuda_target)
+        with global_compiler_lock:
+            fill_tables(cuda_target)
         if not numba_cuda.__version__.startswith(_KNOWN) or _quick:
             yield
             return

@@ -148,7 +148,7 @@ __all__ = [
 
 leave_out([globals().get(name) for name in __all__])
 
-_MODULES = ("reference", "cudnn", "shapes", "theano", "validate")
+_MODULES = ("reference", "cudnn", "pieces", "shapes", "theano", "validate")
 _OF_REFERENCE = ("bilinear_kernel_1D", "bilinear_kernel_2D")
 
 

@@ -157,7 +157,7 @@ def by_gradient(op: str, name: str) -> Impl:
     return Impl(op, "cpu", f"cpu.planted_{name}", supports, plan, lambda problem: 1e12)
 
 
-#: (border mode, hint, the end of the name of what runs): spec/semantics.md 1.4
+#: (border mode, hint, the end of the name of what runs): docs/explanation/semantics.md#theanos-cudnn-functions
 HINTS = (
     ("full", "bprop inputs", "by_grad_inputs"),
     ("full", "forward", "by_grad_inputs"),

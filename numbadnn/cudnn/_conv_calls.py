@@ -1,7 +1,8 @@
 """cuDNN's C calls for convolutions, and the names that Theano gave their algorithms.
 
 A ``Call`` is one direction: its functions, how its operands are ordered, its algorithms by name, which of these take three
-spatial axes and which give the same bits in every run. Source: cudnn_cnn.h; the names: spec/semantics.md 1.4.
+spatial axes and which give the same bits in every run.
+Source: cudnn_cnn.h; the names: docs/explanation/semantics.md#algorithms-by-name.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def conv2d_transpose(
     be None; result (N, C, H, W). ``input_dilation`` is the subsample of the convolution this is the gradient of: so far lie
     the input's pixels apart in the output. ``border_mode`` is that convolution's too and crops. With ``filter_flip=False`` it
     is PyTorch's conv_transpose2d. Other parameters, dtypes and errors as conv2d; ValueError where output_shape does not fit.
-    Source: spec/semantics.md 1.3.
+    Source: docs/explanation/semantics.md#transposed-convolutions.
 
     >>> import numpy as np, numbadnn
     >>> x, w = np.ones((1, 1, 2, 2), "float32"), np.ones((1, 1, 2, 2), "float32")
@@ -76,7 +76,8 @@ def conv3d_transpose(
     """Transposed convolution of volumes: the gradient of a ``conv3d`` with respect to its input, used forwards.
 
     input: (N, K, O, P, Q); filters: (K, C/num_groups, T, R, S), *input* channels first; output_shape: (N, C, D, H, W), the
-    first two may be None; result of that shape. The rest as conv2d_transpose. Source: spec/semantics.md 1.3.
+    first two may be None; result of that shape. The rest as conv2d_transpose.
+    Source: docs/explanation/semantics.md#transposed-convolutions.
 
     >>> import numpy as np, numbadnn
     >>> x, w = np.ones((1, 1, 2, 1, 1), "float32"), np.ones((1, 1, 2, 1, 1), "float32")
@@ -115,7 +116,8 @@ def causal_conv1d(
     input: (N, C, T); filters: (K, C/num_groups, S); result (N, K, (T-1)//subsample + 1). With ``filter_flip=False`` the
     filter's last entry meets the present, not its first. ``unshared=True``: a filter for each output, (K, T', C/num_groups, S);
     in Theano that could never work. The document says "till t-1", its code and this include t. Other parameters, dtypes
-    and errors as conv2d; ValueError for arrays that have not three axes. Source: spec/semantics.md 1.3.
+    and errors as conv2d; ValueError for arrays that have not three axes.
+    Source: docs/explanation/semantics.md#causal-convolutions.
 
     >>> import numpy as np, numbadnn
     >>> x, w = np.arange(1, 6, dtype="float32").reshape(1, 1, 5), np.array([[[1, 10, 100]]], "float32")
@@ -148,7 +150,7 @@ def conv3d2d(
     signals: (N, T, C, H, W); filters: (K, S, C, R, S'); result (N, T', K, H', W') as conv3d gives it on the same
     memory seen as (N, C, T, H, W). ``border_mode`` is 'valid', 'full' or 'half', or a tuple of three of them (time, rows,
     columns; Theano took two that agree for rows and columns). The shapes are hints. Dtypes and errors as conv3d.
-    Source: spec/semantics.md 1.3.
+    Source: docs/explanation/semantics.md#convolutions-of-frames.
 
     >>> import numpy as np, numbadnn
     >>> x, w = np.ones((1, 3, 2, 2, 2), "float32"), np.ones((1, 2, 2, 2, 2), "float32")
@@ -188,7 +190,8 @@ def separable_conv2d(
     input: (N, C, H, W) with C = num_channels; depthwise_filters: (C*M, 1, R, S); pointwise_filters: (K, C*M, 1, 1); result
     (N, K, P, Q). border_mode, subsample and filter_dilation belong to the first convolution. The shapes are hints. Dtypes
     and errors as conv2d; ValueError where num_channels is not the number of channels, or pointwise filters are no 1x1 ones.
-    ``explain`` and ``plan`` are asked for each convolution by itself. Source: spec/semantics.md 1.3.
+    ``explain`` and ``plan`` are asked for each convolution by itself.
+    Source: docs/explanation/semantics.md#separable-convolutions.
 
     >>> import numpy as np, numbadnn
     >>> x, depthwise = np.ones((1, 2, 3, 3), "float32"), np.ones((2, 1, 2, 2), "float32")
@@ -226,7 +229,7 @@ def separable_conv3d(
     """``separable_conv2d`` of volumes: one more axis of depth before rows and columns, everywhere.
 
     input: (N, C, D, H, W); depthwise_filters: (C*M, 1, T, R, S); pointwise_filters: (K, C*M, 1, 1, 1).
-    Source: spec/semantics.md 1.3.
+    Source: docs/explanation/semantics.md#separable-convolutions.
 
     >>> import numpy as np, numbadnn
     >>> x, depthwise = np.ones((1, 2, 2, 2, 2), "float32"), np.ones((2, 1, 2, 2, 2), "float32")

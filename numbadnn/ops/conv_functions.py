@@ -41,7 +41,8 @@ def conv2d(
     (cross-correlation). ``border_mode``: 'valid' (no padding), 'full' (dilated window - 1), 'half' (dilated window // 2),
     an integer, a pair, or a pair of (before, after) pairs. ``unshared=True``: a filter for each position of the output,
     (K, P, Q, C/num_groups, R, S). float16, bfloat16, float32, float64; mixed dtypes upcast. ``algo``, ``precision``
-    and ``accuracy`` as the options algo_fwd, precision and accuracy. Source: spec/semantics.md 1.2, 1.3.
+    and ``accuracy`` as the options algo_fwd, precision and accuracy.
+    Source: docs/explanation/semantics.md#convolutions.
 
     Raises ValueError for shapes or parameters that do not fit, TypeError for other arrays (and for unshared filters that have
     not six axes), NotSupportedError when no implementation that the options admit can do it.
@@ -85,7 +86,7 @@ def conv2d_grad_wrt_inputs(
     output_grad: (N, K, P, Q); filters: (K, C/num_groups, R, S), or unshared; input_shape: (N, C, H, W), the first two may be
     None; result (N, C, H, W), times ``alpha``, plus ``beta * out``. With a stride several H fit one P: pixels that no window
     reaches get 0. Other parameters, dtypes and errors as conv2d; ValueError where input_shape does not produce
-    output_grad's shape. Source: spec/semantics.md 1.3.
+    output_grad's shape. Source: docs/explanation/semantics.md#gradients.
 
     >>> import numpy as np, numbadnn
     >>> g, w = np.ones((1, 1, 1, 1), "float32"), np.arange(4, dtype="float32").reshape(1, 1, 2, 2)
@@ -126,7 +127,7 @@ def conv2d_grad_wrt_weights(
     input: (N, C, H, W); output_grad: (N, K, P, Q); filter_shape: (K, C/num_groups, R, S), all but the last two may be None;
     result of that shape (rotated like the filters when ``filter_flip``), times ``alpha``, plus ``beta * out``. Unshared,
     filter_shape and result are (K, P, Q, C/num_groups, R, S), and each filter's gradient sums over the images alone. Other
-    parameters, dtypes and errors as conv2d. Source: spec/semantics.md 1.3.
+    parameters, dtypes and errors as conv2d. Source: docs/explanation/semantics.md#gradients.
 
     >>> import numpy as np, numbadnn
     >>> x, g = np.arange(4, dtype="float32").reshape(1, 1, 2, 2), np.ones((1, 1, 1, 1), "float32")
@@ -168,7 +169,7 @@ def conv3d(
     input: (N, C, D, H, W); filters: (K, C/num_groups, T, R, S); result (N, K, O, P, Q), times ``alpha``, plus
     ``beta * out``. Parameters, dtypes and errors as conv2d, with three entries where it has two; padding may differ between
     the sides here too (in the specification's source in two axes alone), and groups and dilation are free.
-    Source: spec/semantics.md 1.2, 1.3.
+    Source: docs/explanation/semantics.md#convolutions.
 
     >>> import numpy as np, numbadnn
     >>> x = np.ones((1, 1, 3, 2, 2), "float32")
@@ -206,7 +207,7 @@ def conv3d_grad_wrt_inputs(
 
     output_grad: (N, K, O, P, Q); filters: (K, C/num_groups, T, R, S); input_shape: (N, C, D, H, W), the first two may be
     None; result of that shape, times ``alpha``, plus ``beta * out``. The rest as conv2d_grad_wrt_inputs.
-    Source: spec/semantics.md 1.3.
+    Source: docs/explanation/semantics.md#gradients.
 
     >>> import numpy as np, numbadnn
     >>> g, w = np.ones((1, 1, 1, 1, 1), "float32"), np.arange(2, dtype="float32").reshape(1, 1, 2, 1, 1)
@@ -244,7 +245,7 @@ def conv3d_grad_wrt_weights(
 
     input: (N, C, D, H, W); output_grad: (N, K, O, P, Q); filter_shape: (K, C/num_groups, T, R, S), the first two may be
     None; result of that shape, times ``alpha``, plus ``beta * out``. The rest as conv2d_grad_wrt_weights.
-    Source: spec/semantics.md 1.3.
+    Source: docs/explanation/semantics.md#gradients.
 
     >>> import numpy as np, numbadnn
     >>> x, g = np.arange(2, dtype="float32").reshape(1, 1, 2, 1, 1), np.ones((1, 1, 1, 1, 1), "float32")

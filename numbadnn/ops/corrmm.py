@@ -155,8 +155,8 @@ def corr_mm(
     img: (N, C, H, W); kern: (K, C/num_groups, R, S), unshared (K, P, Q, C/num_groups, R, S); result (N, K, P, Q).
     float16, bfloat16, float32, float64; mixed dtypes upcast. Extra memory: the Toeplitz matrix of one image, C*R*S*P*Q
     elements (on the GPU of a group of images, within the workspace limit); on the CPU also that image padded, an image
-    of the result, and up to two copies of filters that are 16-bit, unshared or the result. Source: spec/semantics.md 1.3,
-    CorrMM.
+    of the result, and up to two copies of filters that are 16-bit, unshared or the result.
+    Source: docs/explanation/semantics.md#correlation-by-matrix-products.
 
     Raises ValueError for shapes or parameters that do not fit, TypeError for other arrays or unshared filters without
     six axes, NotSupportedError where one matrix (and, on the CPU, the padded image) exceeds the workspace limit.
@@ -191,8 +191,8 @@ def corr_mm_grad_weights(
 
     img: (N, C, H, W); topgrad: (N, K, P, Q); ``shape`` = (R, S), needed where subsample is not 1 or border_mode is
     'half', else inferred; result (K, C/num_groups, R, S), unshared (K, P, Q, C/num_groups, R, S), summed over the batch
-    alone. Dtypes and errors as corr_mm, and ValueError for a shape that cannot be. Source: spec/semantics.md 1.3,
-    CorrMM_gradWeights.
+    alone. Dtypes and errors as corr_mm, and ValueError for a shape that cannot be.
+    Source: docs/explanation/semantics.md#correlation-by-matrix-products.
 
     >>> import numpy as np, numbadnn
     >>> numbadnn.corr_mm_grad_weights(np.ones((1, 1, 3, 3)), np.ones((1, 1, 2, 2)))[0, 0]
@@ -221,8 +221,8 @@ def corr_mm_grad_inputs(
 
     kern: (K, C/num_groups, R, S), unshared (K, P, Q, C/num_groups, R, S); topgrad: (N, K, P, Q); ``shape`` = (H, W),
     needed where subsample is not 1, else inferred; result (N, C, H, W), of topgrad's library and channels-last where that
-    is. Dtypes and errors as corr_mm, and ValueError for a shape that would give another output. Source:
-    spec/semantics.md 1.3, CorrMM_gradInputs.
+    is. Dtypes and errors as corr_mm, and ValueError for a shape that would give another output.
+    Source: docs/explanation/semantics.md#correlation-by-matrix-products.
 
     >>> import numpy as np, numbadnn
     >>> numbadnn.corr_mm_grad_inputs(np.ones((1, 1, 2, 2)), np.ones((1, 1, 1, 1)))[0, 0]
@@ -249,8 +249,8 @@ def corr3d_mm(
 
     y[n,k,o,p,q] = sum over c,t,r,s of img[n, c, o*sd + t*dd - front, ...] * kern[k,c,t,r,s].
 
-    img: (N, C, D, H, W); kern: (K, C/num_groups, T, R, S). Dtypes, memory and errors as corr_mm. Source:
-    spec/semantics.md 1.3, Corr3dMM.
+    img: (N, C, D, H, W); kern: (K, C/num_groups, T, R, S). Dtypes, memory and errors as corr_mm.
+    Source: docs/explanation/semantics.md#correlation-by-matrix-products.
 
     >>> import numpy as np, numbadnn
     >>> numbadnn.corr3d_mm(np.ones((1, 1, 2, 2, 2)), np.ones((1, 1, 2, 2, 2))).item()
@@ -275,6 +275,8 @@ def corr3d_mm_grad_weights(
 ) -> Any:
     """Gradient of ``corr3d_mm`` with respect to its filters; ``shape`` = (T, R, S), as in ``corr_mm_grad_weights``.
 
+    Source: docs/explanation/semantics.md#correlation-by-matrix-products.
+
     >>> import numpy as np, numbadnn
     >>> numbadnn.corr3d_mm_grad_weights(np.ones((1, 1, 2, 2, 2)), np.ones((1, 1, 2, 2, 2))).item()
     8.0
@@ -297,6 +299,8 @@ def corr3d_mm_grad_inputs(
     stream: Any = None,
 ) -> Any:
     """Gradient of ``corr3d_mm`` with respect to its images; ``shape`` = (D, H, W), as in ``corr_mm_grad_inputs``.
+
+    Source: docs/explanation/semantics.md#correlation-by-matrix-products.
 
     >>> import numpy as np, numbadnn
     >>> numbadnn.corr3d_mm_grad_inputs(np.ones((1, 1, 1, 1, 2)), np.ones((1, 1, 1, 1, 1))).shape

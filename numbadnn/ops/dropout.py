@@ -79,7 +79,7 @@ def dropout(
     The mask follows from ``seed`` (64 bits) and the element's number in C order plus ``offset``, by Philox4x32-10 (Salmon
     et al. 2011): the same on every backend, for every stride and dtype. ``state`` is for ``dropout_grad``; it is small, holds
     no mask and may be pickled. p = 1 gives zeros. y has the shape, dtype and library of x. ``backend="cudnn"`` runs cuDNN's
-    own dropout, whose bits are others. Source: spec/semantics.md 1.10.
+    own dropout, whose bits are others. Source: docs/explanation/semantics.md#dropout.
 
     Raises ValueError for p outside [0, 1], a seed of more than 64 bits or a negative offset, TypeError for what is not a number
     and for other dtypes, NotSupportedError for cuDNN's own with an offset.
@@ -105,6 +105,7 @@ def dropout_grad(
 
     dy has the shape of that call's x; any of the dtypes, which is the result's. After a forward call with
     ``backend="cudnn"`` the gradient is cuDNN's too. Raises ValueError for another shape, TypeError for what is no state.
+    Source: docs/explanation/semantics.md#dropout.
 
     >>> import numpy as np, numbadnn
     >>> y, state = numbadnn.dropout(np.ones(8, "float32"), 0.5)

@@ -93,7 +93,8 @@ def batch_normalization_train(
     ``invstd = 1 / sqrt(var + epsilon)``. With f the factor and m the number of values averaged, the new running averages are
     ``old * (1 - f) + mean * f`` and ``old * (1 - f) + m / (m - 1) * var * f``. inputs has any rank >= 1; all else has its
     rank, with 1 on the axes averaged over. out has the dtype of inputs, the statistics gamma's. Nothing given is modified.
-    The mean and invstd of an empty batch are NaN. Source: spec/semantics.md 1.7; Ioffe and Szegedy 2015.
+    The mean and invstd of an empty batch are NaN.
+    Source: docs/explanation/semantics.md#batch-normalization; Ioffe and Szegedy 2015.
 
     Raises ValueError for an unknown mode, a wrong shape, epsilon < 0, a factor outside [0, 1], one running average without
     the other, or running averages of a single value; TypeError for other dtypes.
@@ -130,8 +131,8 @@ def batch_normalization_test(
 ) -> Any:
     """Batch normalization with given statistics: ``(inputs - mean) * gamma / sqrt(var + epsilon) + beta``.
 
-    Shapes, dtypes and errors as in ``batch_normalization_train``; ``var`` is a variance, not a standard deviation. Source:
-    spec/semantics.md 1.7.
+    Shapes, dtypes and errors as in ``batch_normalization_train``; ``var`` is a variance, not a standard deviation.
+    Source: docs/explanation/semantics.md#batch-normalization.
 
     >>> import numpy as np, numbadnn
     >>> one = np.ones(1)
@@ -159,7 +160,7 @@ def batch_normalization_train_grad(
     ``dinputs = gamma * (c - mean(c))`` with ``c = dy * invstd - (inputs - mean) * mean(dy * (inputs - mean)) * invstd**3``,
     ``dgamma = sum(dy * (inputs - mean)) * invstd``, ``dbeta = sum(dy)``. mean and invstd are those the forward call returned;
     epsilon is in invstd already and does not enter. dinputs has the dtype of inputs, the others gamma's. Errors as in the
-    forward call. Source: spec/semantics.md 1.7.
+    forward call. Source: docs/explanation/semantics.md#batch-normalization.
 
     >>> import numpy as np, numbadnn
     >>> one = np.ones(1)
@@ -191,7 +192,8 @@ def batch_normalization_test_grad(
     With ``s = sqrt(var + epsilon)``: ``dinputs = dy * gamma / s``, ``dgamma = sum(dy * (inputs - mean)) / s``,
     ``dbeta = sum(dy)``, ``dmean = -sum(dy) * gamma / s``,
     ``dvar = -sum(dy * (inputs - mean)) * gamma / (2 * (var + epsilon) * s)``. dinputs has the
-    dtype of inputs, the others gamma's. Errors as in the forward call. Source: spec/semantics.md 1.7.
+    dtype of inputs, the others gamma's. Errors as in the forward call.
+    Source: docs/explanation/semantics.md#batch-normalization.
 
     >>> import numpy as np, numbadnn
     >>> one = np.ones(1)

@@ -123,7 +123,7 @@ def pool(
     ``(n + 2*pad - ws) // stride + 1``. Padding counts as -inf for max and max_deterministic, as 0 else;
     ``average_inc_pad`` divides by prod(ws), ``average_exc_pad`` by the number of elements inside the image; "average" is
     average_inc_pad, with a DeprecationWarning. A window that holds NaN gives NaN. Result: img's dtype (float16, bfloat16,
-    float32, float64; 16-bit sums are kept in float32) and library. Source: spec/semantics.md 1.5.
+    float32, float64; 16-bit sums are kept in float32) and library. Source: docs/explanation/semantics.md#pooling.
 
     Raises ValueError for an unknown mode, a window, stride or pad of the wrong length or out of range (window and stride
     < 1, pad < 0, pad >= ws), a window larger than the padded image and an image of the wrong rank or with a spatial axis
@@ -160,7 +160,8 @@ def pool_grad(
     ``inp`` is the image, ``out`` what ``pool`` gave for it, ``out_grad`` the gradient in that. For max the whole of it goes
     to the first maximum in the window (row-major; the first NaN, where there is one); for sum each element gets all of it,
     for the averages out_grad divided as in ``pool``. ``out`` must have its shape and dtype, its values are read by cuDNN
-    alone. ``result`` is the destination. Result: inp's shape, dtype and library. Source: spec/semantics.md 1.5.
+    alone. ``result`` is the destination. Result: inp's shape, dtype and library.
+    Source: docs/explanation/semantics.md#pooling.
 
     Raises what ``pool`` raises, and ValueError or TypeError where out or out_grad do not have the output's shape and
     inp's dtype. An empty batch gives an empty gradient.

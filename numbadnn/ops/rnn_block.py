@@ -60,7 +60,7 @@ class RNNBlock:
     ``input_mode="skip"`` leaves the first layer's input product out (input and hidden size must be equal). Gates as in
     PyTorch: lstm i, f, c, o without peepholes; gru r, i (update, which keeps the old state), newmem with the reset
     after the recurrent product and its bias. dtype is float16, float32 or float64. Raises ValueError or TypeError
-    naming the argument. Source: spec/semantics.md 1.8, theano.gpuarray.dnn.RNNBlock.
+    naming the argument. Source: docs/explanation/semantics.md#recurrent-networks, theano.gpuarray.dnn.RNNBlock.
 
     >>> import numpy as np
     >>> block = RNNBlock("float64", hidden_size=2, num_layers=1, rnn_mode="gru")

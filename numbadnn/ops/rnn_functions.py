@@ -76,7 +76,7 @@ def rnn_forward(
     function.
 
     x (time, batch, in), hx and cx (layers * directions, batch, hidden), all of w's dtype: float16, float32 or float64.
-    ``out`` is a tuple of all results. Errors as ``RNNBlock``. Source: spec/semantics.md 1.8.
+    ``out`` is a tuple of all results. Errors as ``RNNBlock``. Source: docs/explanation/semantics.md#recurrent-networks.
 
     >>> import numpy as np, numbadnn
     >>> one = np.ones((1, 1, 1))
@@ -98,7 +98,8 @@ def rnn_backward(
     """(dw, dx, dhx), for lstm (dw, dx, dhx, dcx): the gradients of ``rnn_forward``, which is run again for them.
 
     ``given`` names ``others`` in their order, out of cx, dy, dhy, dcy; a gradient not given is zeros.
-    ``RNNBlock.forward`` and ``backward`` do not run it again. Errors as ``RNNBlock``. Source: spec/semantics.md 1.8.
+    ``RNNBlock.forward`` and ``backward`` do not run it again. Errors as ``RNNBlock``.
+    Source: docs/explanation/semantics.md#recurrent-networks.
 
     >>> import numpy as np, numbadnn
     >>> one = np.ones((1, 1, 1))

@@ -62,7 +62,7 @@ def softmax(
 
     ``mode="channel"`` normalises over axis 1 at every other position, ``"instance"`` over all axes but 0. ``algo``
     accurate and log subtract the maximum; fast may. A row with NaN or +inf, or of nothing but -inf, gives NaN. Result:
-    x's shape, dtype (float16, bfloat16, float32, float64) and library. Source: spec/semantics.md 1.6.
+    x's shape, dtype (float16, bfloat16, float32, float64) and library. Source: docs/explanation/semantics.md#softmax.
 
     Raises ValueError for a rank below 2 or an unknown algo or mode, TypeError for other dtypes.
 
@@ -86,7 +86,7 @@ def softmax_grad(
     """Gradient of ``softmax`` from its *output* sm: ``dx = sm * (dy - sum(dy * sm))``; log: ``dy - exp(sm) * sum(dy)``.
 
     dy and sm have one shape and dtype; algo and mode are those of the forward call. Errors as softmax, and ValueError or
-    TypeError where dy and sm differ. Source: spec/semantics.md 1.6.
+    TypeError where dy and sm differ. Source: docs/explanation/semantics.md#softmax.
 
     >>> import numpy as np, numbadnn
     >>> numbadnn.softmax_grad(np.array([[1.0, 0.0]]), np.array([[0.5, 0.5]]))

@@ -82,7 +82,7 @@ def spatialtf_grid(
 
     ``grid[n, i, j] = theta[n] @ (x_j, y_i, 1)`` with x_j the j-th of W' numbers evenly spaced over [-1, 1], y_i of H'; on an
     axis of size 1 the coordinate is 0. ``out_dims`` = (N, C, H', W'), of which C is not looked at. Result: theta's dtype and
-    library. Source: spec/semantics.md 1.9.
+    library. Source: docs/explanation/semantics.md#spatial-transformers.
 
     Raises ValueError where theta is not (N, 2, 3) or out_dims not four sizes, TypeError for other dtypes.
 
@@ -100,7 +100,7 @@ def spatialtf_grid_grad(dgrid: Any, *, backend: str | None = None, out: Any = No
     """Gradient of ``spatialtf_grid`` in theta: ``dtheta[n] = sum over points of dgrid[n, i, j] x (x_j, y_i, 1)``.
 
     dgrid (N, H', W', 2) gives dtheta (N, 2, 3), summed in a fixed order. ValueError for another shape, TypeError for
-    other dtypes. Source: spec/semantics.md 1.9.
+    other dtypes. Source: docs/explanation/semantics.md#spatial-transformers.
 
     >>> import numpy as np, numbadnn
     >>> numbadnn.spatialtf_grid_grad(np.ones((1, 2, 2, 2)))
@@ -115,7 +115,8 @@ def spatialtf_sampler(img: Any, grid: Any, *, backend: str | None = None, out: A
 
     A point (x, y) lies at column (x + 1)/2 * (W - 1) and row (y + 1)/2 * (H - 1) (corners of the image at -1 and 1); the
     result is the weighted mean of the four pixels around it, where pixels outside the image count as 0. A point that is
-    NaN gives NaN. Result: img's dtype, layout and library; grid may have another dtype. Source: spec/semantics.md 1.9.
+    NaN gives NaN. Result: img's dtype, layout and library; grid may have another dtype.
+    Source: docs/explanation/semantics.md#spatial-transformers.
 
     Raises ValueError for wrong ranks or shapes, images without pixels or channels; TypeError for other dtypes.
 
@@ -134,7 +135,7 @@ def spatialtf_sampler_grad(
     ``dimg``: each pixel gathers ``weight * dy`` of the points around it, in a fixed order. ``dgrid``: the slope of the
     interpolation, summed over channels; where a point lies on a pixel's own column (row), the slope to its right (below).
     A NaN point gives NaN in dgrid and nothing in dimg. Same errors as the sampler, and TypeError where dy has not img's
-    dtype. ``out`` is a pair. Source: spec/semantics.md 1.9.
+    dtype. ``out`` is a pair. Source: docs/explanation/semantics.md#spatial-transformers.
 
     >>> import numpy as np, numbadnn
     >>> img, grid = np.array([[[[2.0, 4.0]]]]), np.array([[[[0.0, 0.0]]]])
@@ -158,7 +159,7 @@ def spatialtf(
 
     ``spatialtf_sampler(img, spatialtf_grid(theta, (N, C, ceil(H * scale_height), ceil(W * scale_width))))``: the grid in
     between has theta's dtype, or float32 for one of 16 bits, in which points would lie pixels away. Result: img's dtype,
-    layout and library. Source: Jaderberg et al. 2015; spec/semantics.md 1.9.
+    layout and library. Source: Jaderberg et al. 2015; docs/explanation/semantics.md#spatial-transformers.
 
     Raises ValueError for wrong ranks or shapes, images without pixels, scales that are not positive; TypeError for other dtypes.
 

@@ -125,7 +125,8 @@ def bilinear_upsampling(
     Along each axis of n samples, ``out[o] = x at the coordinate (o - (r - 1) // 2) / r``, held within [0, n - 1] and
     interpolated linearly: (N, C, r*H, r*W). ``frac_ratio`` = (p, q) or ((p, q) of rows, (p, q) of columns) is the ratio p,
     then every q-th sample: sizes ceil(n * p / q). ``batch_size`` and ``num_input_channels`` are hints; ``use_1D_kernel``
-    never alters the result. Result: input's dtype, layout and library. Source: spec/semantics.md 1.3.
+    never alters the result. Result: input's dtype, layout and library.
+    Source: docs/explanation/semantics.md#bilinear-upsampling.
 
     Raises ValueError for both ratios or none, one that is not positive, a rank other than 4, an image without pixels
     or hints that contradict; TypeError for a ratio that is no integer and for other dtypes.
@@ -143,7 +144,7 @@ def frac_bilinear_upsampling(
 ) -> Any:
     """``bilinear_upsampling`` by a fraction (p, q), or ((p, q), (p, q)) for rows and columns; q > p makes images smaller.
 
-    The same shapes, dtypes and errors. Source: spec/semantics.md 1.3.
+    The same shapes, dtypes and errors. Source: docs/explanation/semantics.md#bilinear-upsampling.
 
     >>> import numpy as np, numbadnn
     >>> numbadnn.frac_bilinear_upsampling(np.zeros((1, 1, 3, 4)), (3, 2)).shape
@@ -166,7 +167,8 @@ def bilinear_upsampling_grad(
 
     ``dx[i] = sum over o of weight(o, i) * dy[o]`` along both axes, ``weight`` as in the forward call. ``output_grad`` has
     the output's shape, ``input_shape`` = (N, C, H, W) is the result's (None stands for output_grad's N or C). Errors as
-    the forward function, and ValueError where the shapes do not fit. Source: spec/semantics.md 1.3.
+    the forward function, and ValueError where the shapes do not fit.
+    Source: docs/explanation/semantics.md#bilinear-upsampling.
 
     >>> import numpy as np, numbadnn
     >>> numbadnn.bilinear_upsampling_grad(np.ones((1, 1, 1, 4)), (1, 1, 1, 2), frac_ratio=((1, 1), (2, 1)))[0, 0, 0]

@@ -3,9 +3,9 @@
 A convolution with stride 1 is the gradient with respect to the image of another one, and the other way round: filters and
 images change places with their channels, the filter is turned, padding that was 'full' becomes 'valid'. And any convolution
 is the gradient with respect to the filters of one whose images are the channels: taps become output positions, stride becomes
-dilation. Theano chose between these by ``direction_hint`` (spec/semantics.md 1.4: 'forward', 'bprop weights', 'bprop inputs')
-and by what it knew of the shapes; here each is an implementation that stands on another (``routed``). Nothing is copied: a
-route is other strides.
+dilation. Theano chose between these by ``direction_hint`` ('forward', 'bprop weights', 'bprop inputs') and by what it knew of the
+shapes; here each is an implementation that stands on another (``routed``). Nothing is copied: a route is other strides.
+Source: docs/explanation/semantics.md#theanos-cudnn-functions.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def dropout_words(count: int, seed: int, offset: int = 0) -> NDArray[np.uint32]:
 def dropout(x: Any, dropout: float = 0.0, seed: int = 4242, offset: int = 0) -> Float64:
     """x with each element zeroed with probability ``dropout``, the others divided by 1 - dropout, in float64.
 
-    ValueError for a probability outside [0, 1]. Source: spec/semantics.md 1.10.
+    ValueError for a probability outside [0, 1]. Source: docs/explanation/semantics.md#dropout.
 
     >>> dropout([1.0, 2.0, 3.0, 4.0], 1.0)
     array([0., 0., 0., 0.])

@@ -82,7 +82,7 @@ def pool(img: Any, ws: Any, stride: Any = None, mode: str = "max", pad: Any = No
     """The maximum, average or sum of each window of ``img`` (N, C, spatial...), in float64; formulas above.
 
     ValueError for an unknown mode or a window, stride or pad that does not fit, TypeError for arrays that are not real.
-    Source: the definition, spec/semantics.md 1.5.
+    Source: the definition, docs/explanation/semantics.md#pooling.
 
     >>> pool([[[[1.0, 2.0], [3.0, 4.0]]]], (2, 2))
     array([[[[4.]]]])

@@ -55,7 +55,7 @@ def bilinear_kernel_1D(ratio: Any, normalize: bool = True, *, dtype: str = "floa
 
     Shape (2*r - 1,), a NumPy array of ``dtype``. ValueError for a ratio below 1, TypeError for one that is no integer, and
     for a dtype that is none of floating-point numbers or a ``normalize`` that is no truth value.
-    Source: spec/semantics.md 1.3.
+    Source: docs/explanation/semantics.md#bilinear-upsampling.
 
     >>> bilinear_kernel_1D(2)
     array([0.5, 1. , 0.5], dtype=float32)
@@ -71,7 +71,7 @@ def bilinear_kernel_2D(ratio: Any, normalize: bool = True, *, dtype: str = "floa
     """The outer product of two ``bilinear_kernel_1D``: of one ratio, or of a tuple (vertical, horizontal).
 
     Shape (2*r_v - 1, 2*r_h - 1), a NumPy array of ``dtype``. Errors as ``bilinear_kernel_1D``, and ValueError for a tuple
-    of another length. Source: spec/semantics.md 1.3.
+    of another length. Source: docs/explanation/semantics.md#bilinear-upsampling.
 
     >>> bilinear_kernel_2D(2, normalize=False)[1]
     array([2., 4., 2.], dtype=float32)
@@ -131,7 +131,8 @@ def bilinear_upsampling(
     """Images (N, C, H, W) enlarged by an integer ``ratio`` or by ``frac_ratio``, (p, q) or one an axis, in float64.
 
     The formula opens this module; what follows ``frac_ratio`` never alters the result. ValueError for both ratios or none,
-    or hints that contradict, TypeError for one that is no integer. Source: spec/semantics.md 1.3, checked there against Theano.
+    or hints that contradict, TypeError for one that is no integer.
+    Source: docs/explanation/semantics.md#bilinear-upsampling, checked there against Theano.
 
     >>> bilinear_upsampling([[[[1.0, 2.0]]]], ratio=2)[0, 0, 0]
     array([1. , 1.5, 2. , 2. ])

@@ -4,7 +4,7 @@ Theano ran the gradient in the image for a 'full' border (unless the hint was 'f
 a 'valid' one and the hint 'bprop weights'; both with stride 1 and one group. Here an implementation of each is registered
 (``ops/conv_routes.py``). A hint that is given selects it; without one the dispatcher chooses among all that go straight.
 Where no such implementation takes the problem it is computed straight, and ``last_call`` says so: a hint is no demand.
-Source: spec/semantics.md 1.4.
+Source: docs/explanation/semantics.md#theanos-cudnn-functions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""``theano.tensor.nnet.bn``: batch normalization over any axes, on any backend. Source: spec/semantics.md 1.7."""
+"""``theano.tensor.nnet.bn``: batch normalization over any axes, on any backend.
+
+Source: docs/explanation/semantics.md#batch-normalization."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 They are read by each call; one that is not set, or was set to None or deleted, is the option in force (``using``,
 ``NUMBADNN_ALGO_FWD`` ...). Values are Theano's, and an unknown one is a ValueError that lists them; flags that Theano had removed
 raise its RuntimeError. One default differs: no algorithm is named ("auto"), so that the dispatcher chooses, where Theano's were
-'small' forwards and the non-deterministic 'none' backwards. Source: spec/semantics.md 1.1.
+'small' forwards and the non-deterministic 'none' backwards. Source: docs/explanation/semantics.md#theanos-flags.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ def conv2d(
 
     ``border_mode`` is 'valid' or 'full'; no padding, groups or dilation. ``unroll_batch``, ``unroll_kern``,
     ``unroll_patch``, ``openmp``, ``version`` and ``verbose`` change nothing. Raises ValueError for other border modes
-    and for logical shapes, TypeError for other arguments; warns that it is deprecated. Source: spec/semantics.md 1.3.
+    and for logical shapes, TypeError for other arguments; warns that it is deprecated.
+    Source: docs/explanation/semantics.md#convolutions.
 
     >>> import numpy as np, warnings
     >>> x = np.arange(4, dtype="float32").reshape(1, 1, 2, 2)

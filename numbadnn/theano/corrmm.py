@@ -1,7 +1,7 @@
 """``theano.tensor.nnet.corr``, ``corr3d`` and ``gpuarray.blas``: CorrMM, made with parameters and called with arrays.
 
 CorrMM never flips the filters. The names with Gpu in front are the same operations: which device computes is
-the arrays' affair. Source: spec/semantics.md 1.3.
+the arrays' affair. Source: docs/explanation/semantics.md#correlation-by-matrix-products.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 All run as under ``using(backend="cudnn")``, the fallback policy in force: what cuDNN cannot do, NumPy arrays for one, runs
 elsewhere; on a GPU with a warning. Algorithms and precision that a call leaves open are the flags' (``config.dnn.conv``).
-Source: spec/semantics.md 1.4.
+Source: docs/explanation/semantics.md#theanos-cudnn-functions.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ def dnn_conv(
     filters for 'valid' without dilation and 'bprop weights'; 'forward!' goes straight, None leaves it to the dispatcher.
     ``algo`` is then ignored; a hint that cannot be followed is recorded (``last_call``). Where Theano ran a gradient (for a
     'full' border without any hint, too) computing in float16 is a TypeError. ``workmem`` is the old name of ``algo``: a
-    warning, ValueError with both. ``alpha``, ``beta``, ``out`` and other errors as conv2d. Source: spec/semantics.md 1.4.
+    warning, ValueError with both. ``alpha``, ``beta``, ``out`` and other errors as conv2d.
+    Source: docs/explanation/semantics.md#theanos-cudnn-functions.
 
     >>> import numpy as np, warnings
     >>> with warnings.catch_warnings():

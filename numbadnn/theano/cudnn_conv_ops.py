@@ -1,6 +1,6 @@
 """The op classes of theano.gpuarray.dnn's convolutions; the functions are in ``cudnn_conv.py``.
 
-Source: spec/semantics.md 1.4."""
+Source: docs/explanation/semantics.md#theanos-cudnn-functions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``theano.gpuarray.dnn``'s pooling: dnn_pool and the op classes, called with arrays.
 
 All run as under ``using(backend="cudnn")``, the fallback policy in force. Windows, strides and paddings may be tuples, lists or
-integer arrays; the first number belongs to axis 2 of the image. Source: spec/semantics.md 1.5.
+integer arrays; the first number belongs to axis 2 of the image. Source: docs/explanation/semantics.md#pooling.
 """
 
 from __future__ import annotations

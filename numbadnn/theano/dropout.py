@@ -1,4 +1,4 @@
-"""``theano.gpuarray.dnn``'s dropout op, as it was meant: it never worked there (spec/semantics.md 1.10).
+"""``theano.gpuarray.dnn``'s dropout op, as it was meant: it never worked there (docs/explanation/semantics.md#dropout).
 
 It is the library's own dropout on every backend, whose mask the state can make again; cuDNN's own random numbers are to be
 had from ``numbadnn.dropout(..., backend="cudnn")``.

@@ -41,7 +41,7 @@ def conv2d(
 
     ``image_shape`` is the old name of ``input_shape`` (a warning; ValueError with both). ``imshp_logical`` and
     ``kshp_logical`` are a ValueError, other unknown keywords a warning. numbadnn's own (``backend``, ``out``, ``alpha``
-    ...) are handed on. Source: spec/semantics.md 1.3.
+    ...) are handed on. Source: docs/explanation/semantics.md#convolutions.
 
     >>> import numpy as np
     >>> conv2d(np.ones((1, 1, 2, 2), "float32"), np.ones((1, 1, 2, 2), "float32")).item()

@@ -2,7 +2,7 @@
 
 All run as under ``using(backend="cudnn")``, the fallback policy in force. As in the specification, and unlike the library's own
 functions, an epsilon below 1e-5 (compared in float32) is refused. An op that works in place writes into the array that the
-specification names, when everything has been computed. Source: spec/semantics.md 1.7.
+specification names, when everything has been computed. Source: docs/explanation/semantics.md#batch-normalization.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``theano.tensor.signal.pool``: pooling over the last two or three axes of an array of any rank, on any backend.
 
 With ``ignore_border=False`` the last window of an axis may stick out of the image; it is then a smaller window, of what is
-inside, by which averages divide. Each such edge is a pooling of its own. Source: spec/semantics.md 1.5.
+inside, by which averages divide. Each such edge is a pooling of its own. Source: docs/explanation/semantics.md#pooling.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``theano.gpuarray.dnn``'s recurrent networks: RNNBlock and the op classes under it, called with arrays.
 
 All run as under ``using(backend="cudnn")``, the fallback policy in force. Where the ops took a cuDNN descriptor they
-take the ``RNNBlock``. Source: spec/semantics.md 1.8.
+take the ``RNNBlock``. Source: docs/explanation/semantics.md#recurrent-networks.
 """
 
 from __future__ import annotations

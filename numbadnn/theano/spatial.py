@@ -1,6 +1,7 @@
 """``theano.gpuarray.dnn``'s spatial transformer: dnn_spatialtf and the op classes, called with arrays.
 
-All run as under ``using(backend="cudnn")``, the fallback policy in force. Source: spec/semantics.md 1.9.
+All run as under ``using(backend="cudnn")``, the fallback policy in force.
+Source: docs/explanation/semantics.md#spatial-transformers.
 """
 
 from __future__ import annotations

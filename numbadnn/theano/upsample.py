@@ -1,4 +1,4 @@
-"""``theano.tensor.nnet``'s bilinear upsampling, on any backend. Source: spec/semantics.md 1.3."""
+"""``theano.tensor.nnet``'s bilinear upsampling, on any backend. Source: docs/explanation/semantics.md#bilinear-upsampling."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ def seen(problem: Any, out_slice: Any) -> tuple[Slices, Pairs]:
     the image that hold everything that the piece sees; empty on an axis where its windows lie wholly in padding.
     ``border_mode``: (before, after) for each spatial axis, the padding that the piece has left; of an upsampling the samples
     between the last multiple of the ratio's denominator and the slice. Raises ValueError for slices of other steps and for
-    a part of the channels, TypeError for other problems. Derived from spec/semantics.md 1.3, 1.5.
+    a part of the channels, TypeError for other problems.
+    Source: docs/explanation/semantics.md#sizes-and-padding.
 
     >>> from numbadnn import cases
     >>> problem = cases.parse("causal_conv1d x=float32:1x1x1x10 w=float32:1x1x1x4 pad=0,0,3,0")

@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 
 # Programs that tests start in processes of their own: imported here, with a fake driver, they would spoil this one.
-collect_ignore_glob = ["simulated_*.py"]
+collect_ignore_glob = ["support/simulated_*.py"]
 
 # Options of the caller's shell must not change what is tested; these do not.
 KEPT = (

@@ -82,6 +82,7 @@ from numbadnn.ops.upsample import (
 
 if TYPE_CHECKING:
     from numbadnn.reference.upsample import bilinear_kernel_1D, bilinear_kernel_2D
+    from numbadnn.validate.calls import check
 
 __all__ = [
     "BackendUnavailableError",
@@ -104,6 +105,7 @@ __all__ = [
     "bilinear_upsampling_grad",
     "cache_info",
     "causal_conv1d",
+    "check",
     "clear_caches",
     "conv2d",
     "conv2d_grad_wrt_inputs",
@@ -159,6 +161,8 @@ def __getattr__(name: str) -> Any:
     if name in _OF_REFERENCE:
         importlib.import_module("ml_dtypes")  # with it NumPy knows bfloat16 by its name
         return getattr(importlib.import_module("numbadnn.reference"), name)
+    if name == "check":
+        return importlib.import_module("numbadnn.validate.calls").check
     raise AttributeError(f"module 'numbadnn' has no attribute {name!r}")
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbadnn import config
-from numbadnn.arrays import LIBRARIES, PROBES, library_of
+from numbadnn.arrays import LIBRARIES, PROBES, View, library_of
 from numbadnn.arrays.untraced import leave_out
 from numbadnn.call import explanation, operands, select
 from numbadnn.call.launch import Plan, thread
@@ -198,8 +198,9 @@ def _miss(
     """The cold path of a call: validate, choose, plan, store; then launch like a warm call."""
     names = ARGUMENTS[build]  # the last ones may be optional
     intercept = backend if isinstance(backend, Intercept) else None
-    if intercept:
-        backend = intercept.backend
+    look = backend.look if isinstance(backend, Watch) else None
+    if intercept or look:
+        backend = backend.backend
     if backend is not None:
         select.check_backend(backend)
     views = [operands.named_view(a, n) for a, n in zip(arrays, names, strict=False)]
@@ -209,9 +210,11 @@ def _miss(
     request = build(views, out_views, params)
     if intercept and intercept.wanted == "problem":
         raise Intercepted(request.problem)
+    if look:
+        return look(request, views, out_views, words)
     if not outs:
         operands.check_memory(request.problem.outputs, views[0].device)
-    policy = _policy(request, views[0].device, options)
+    policy = policy_of(request, views[0].device, options)
     if intercept and intercept.wanted == "explain":
         raise Intercepted(explanation.explain(request.problem, policy, options, backend))
     plan = make_plan(request.problem, policy, options, backend, views, stream)
@@ -225,7 +228,8 @@ def _miss(
     return plan.launch(arrays, addresses[:n], addresses[n:], out, stream, words)
 
 
-def _policy(request: Request, device: int, options: config.Options) -> Policy:
+def policy_of(request: Request, device: int, options: config.Options) -> Policy:
+    """What a call may choose from on this device, with what it names itself before the options."""
     algo = request.algo or (getattr(options, request.algo_option) if request.algo_option else "auto")
     return Policy(
         device=device,
@@ -245,18 +249,34 @@ class Intercept(NamedTuple):
     backend: str | None
 
 
+class Watch(NamedTuple):
+    """Stands in for ``backend=`` to compute a call otherwise: ``look(request, views, out_views, words)`` gives its results."""
+
+    look: Callable[[Request, list[View], list[View], tuple[int, ...]], Any]
+    backend: str | None = None
+
+
 class Intercepted(BaseException):
     """Carries what an intercepted call was asked for."""
 
 
 def intercept(wanted: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     backend = kwargs.pop("backend", None)
-    if _takes_backend(function) and not isinstance(function, type):  # RNNBlock: what it computes is its methods'
-        try:
-            function(*args, **kwargs, backend=Intercept(wanted, backend))
-        except Intercepted as caught:
-            return caught.args[0]
-    raise TypeError(f"expected one of numbadnn's compute functions, got {function!r}")
+    check_computes(function)
+    try:
+        function(*args, **kwargs, backend=Intercept(wanted, backend))
+    except Intercepted as caught:
+        return caught.args[0]
+    raise TypeError(NO_OPERATION.format(function))
+
+
+NO_OPERATION = "expected one of numbadnn's compute functions, got {0!r}"
+
+
+def check_computes(function: Any) -> None:
+    """TypeError for what is no function that takes ``backend=``."""
+    if not _takes_backend(function) or isinstance(function, type):  # RNNBlock: what it computes is its methods'
+        raise TypeError(NO_OPERATION.format(function))
 
 
 def _takes_backend(function: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -12,36 +11,10 @@ import numpy as np
 import numbadnn
 from numbadnn import dispatch
 from numbadnn.jax import call
+from numbadnn.validate.calls import Check
+from numbadnn.validate.check import Row
+from numbadnn.validate.host import on_host
 from numbadnn.validate.oracle import Trial
-
-
-@dataclass(frozen=True)
-class Row:
-    """One call: ``worst`` is its largest error as a share of the bound of what computed it."""
-
-    problem: str
-    impl: str
-    status: str
-    worst: float
-    where: tuple[int, ...]
-
-
-@dataclass
-class Check:
-    """What ``check`` found: ``ok``, a row for each call, and ``table()``."""
-
-    rows: list[Row] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """Whether there was a call, and none is outside its bound."""
-        return bool(self.rows) and all(row.status == "ok" for row in self.rows)
-
-    def table(self) -> str:
-        lines = [("result", "error/bound", "implementation", "problem")]
-        lines += [(r.status, f"{r.worst:.3g}", r.impl, r.problem) for r in self.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(3)]
-        return "\n".join("  ".join([*(t.ljust(w) for t, w in zip(x, widths, strict=False)), x[3]]) for x in lines)
 
 
 def check(function: Callable[..., Any], *arrays: Any, **parameters: Any) -> Check:
@@ -58,7 +31,7 @@ def check(function: Callable[..., Any], *arrays: Any, **parameters: Any) -> Chec
     found = Check()
 
     def look(work: call.Work, inputs: tuple[Any, ...], results: tuple[Any, ...]) -> None:
-        found.rows.append(_row(work, tuple(map(_host, inputs)), tuple(map(_host, results))))
+        found.rows.append(_row(work, tuple(map(_copy, inputs)), tuple(map(_copy, results))))
 
     call.watchers.append(look)
     try:
@@ -75,23 +48,14 @@ def _row(work: call.Work, inputs: tuple[np.ndarray, ...], results: tuple[np.ndar
     function, arguments = getattr(numbadnn, work.function), dict(work.arguments)
     problem = dispatch.intercept("problem", function, inputs, arguments)
     compared = Trial(problem, inputs).compare(results, ran.arithmetic, ran.summation)
-    status = "ok" if compared.ok else "mismatch"
-    return Row(str(problem), ran.impl, status, compared.worst, tuple(compared.where))
+    status, reason = ("ok", "") if compared.ok else ("mismatch", str(compared))
+    row = Row(
+        work.function, ran.impl, str(problem), status, reason, compared.worst, tuple(compared.where), compared.ulp
+    )
+    row.arithmetic = ran.arithmetic
+    return row
 
 
-def _host(array: Any) -> np.ndarray:
+def _copy(array: Any) -> np.ndarray:
     """A copy on the host, with the same strides."""
-    if isinstance(array, np.ndarray):
-        return array.copy(order="K")
-    from numbadnn.arrays.numpy_ import strided_empty
-    from numbadnn.gpu import bindings
-    from numbadnn.gpu.context import ensure_context
-    from numbadnn.problem import Spec
-
-    copy = strided_empty(Spec(array.dtype, array.shape, array.strides))
-    with ensure_context(array.device):
-        driver = bindings.driver()
-        bindings.check(driver.cuCtxSynchronize())
-        if copy.size:
-            bindings.check(driver.cuMemcpyDtoH(copy.ctypes.data, array.address, copy.nbytes))
-    return copy
+    return on_host(array).copy(order="K") if isinstance(array, np.ndarray) else on_host(array)

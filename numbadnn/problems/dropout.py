@@ -7,15 +7,16 @@ gradient makes the mask anew, a part of an array has the mask of the whole from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from numbadnn.parameters import real
-from numbadnn.problem import Spec, number, operand
+from numbadnn.problem import Spec, integer, number, operand
 
 #: default seed, as the specification has it
 SEED = 4242
 
+OPTIONS = ("p", "generator", "seed", "offset")
 OPERANDS = {"dropout": ("x", "y"), "dropout_grad": ("dy", "dx")}
 
 
@@ -31,13 +32,17 @@ class DropoutState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DropoutProblem:
-    """dropout: ``x`` -> ``y``; dropout_grad: ``dy`` -> ``dx``: the same arithmetic. ``generator``: philox, or cudnn's own."""
+    """dropout: ``x`` -> ``y``; dropout_grad: ``dy`` -> ``dx``: the same arithmetic. ``generator``: philox, or cudnn's own.
+
+    ``words``, seed and offset, are arguments of the launch: problems that differ in them alone are one to whoever chooses.
+    """
 
     op: str
     source: Spec
     output: Spec
     p: float = 0.5
     generator: str = "philox"
+    words: tuple[int, int] = field(default=(SEED, 0), compare=False)
 
     @property
     def inputs(self) -> tuple[Spec, ...]:
@@ -46,11 +51,6 @@ class DropoutProblem:
     @property
     def outputs(self) -> tuple[Spec, ...]:
         return (self.output,)
-
-    @property
-    def words(self) -> tuple[int, int]:
-        """Seed and offset where nobody gives others."""
-        return SEED, 0
 
     @property
     def threshold(self) -> int:
@@ -74,13 +74,15 @@ class DropoutProblem:
     def keywords(self) -> dict[str, Any]:
         """The parameters as keyword arguments of the public function, and of the reference."""
         if self.op == "dropout":
-            return {"dropout": self.p}
+            return {"dropout": self.p, "seed": self.words[0], "offset": self.words[1]}
         return {"state": DropoutState(self.p, *self.words, self.source.shape, self.generator)}
 
     def __str__(self) -> str:
         first, last = OPERANDS[self.op]
         generator = "" if self.generator == "philox" else f" generator={self.generator}"
-        return f"{self.op} {first}={self.source} {last}={self.output} p={self.p!r}{generator}"
+        words = zip(("seed", "offset"), self.words, (SEED, 0), strict=True)
+        others = "".join(f" {name}={value}" for name, value, default in words if value != default)
+        return f"{self.op} {first}={self.source} {last}={self.output} p={self.p!r}{generator}{others}"
 
     @staticmethod
     def parse(text: str) -> DropoutProblem:
@@ -92,7 +94,7 @@ class DropoutProblem:
         op, *words = text.split()
         fields = dict(word.split("=", 1) for word in words if "=" in word)
         first, last = OPERANDS.get(op, ("", ""))
-        if len(fields) != len(words) or first not in fields or not set(fields) <= {first, last, "p", "generator"}:
+        if len(fields) != len(words) or first not in fields or not set(fields) <= {first, last, *OPTIONS}:
             raise ValueError(f"expected 'dropout x=SPEC p=..' or 'dropout_grad dy=SPEC p=..', got {text!r}")
         source = operand(fields[first])
         packed = Spec.of(source.dtype, source.shape, source.layout)
@@ -100,7 +102,9 @@ class DropoutProblem:
         if (output.dtype, output.shape) != (source.dtype, source.shape):
             raise ValueError(f"expected operands of one dtype and shape, got {text!r}")
         generator = fields.get("generator", "philox")
-        return DropoutProblem(op, source, output, check_probability(number("p", fields.get("p", "0.5"))), generator)
+        seed = integer("seed", fields.get("seed", str(SEED))), integer("offset", fields.get("offset", "0"))
+        p = check_probability(number("p", fields.get("p", "0.5")))
+        return DropoutProblem(op, source, output, p, generator, seed)
 
 
 PROBLEM = DropoutProblem

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from numbadnn import config
 from numbadnn.call import select
+from numbadnn.config import BACKENDS
 from numbadnn.errors import is_lack_of_memory
+from numbadnn.gpu import devices
 from numbadnn.measuring.compare import DIRECT
 from numbadnn.measuring.laws import law
 from numbadnn.problem import Policy
-from numbadnn.registry import Impl, accuracy_of
+from numbadnn.registry import Impl, accuracy_of, implementations
 from numbadnn.validate import reserve
 from numbadnn.validate.execute import execute
 from numbadnn.validate.oracle import Trial
@@ -56,6 +59,35 @@ class Subject:
         self.trial = trial or Trial.of(problem, seed)
         exact = trial is None and law(problem.op).exact_integers(problem)
         self.integers = Trial.of(problem, seed, "integers") if exact else None
+
+
+def backends_of(backends: str | Iterable[str] | None) -> tuple[str, ...]:
+    """The backends that are named, all for None; ValueError or TypeError for what is none."""
+    named = BACKENDS if backends is None else (backends,) if isinstance(backends, str) else tuple(backends)
+    for name in named:
+        if name not in BACKENDS:
+            raise ValueError(f"backends: expected names out of {', '.join(BACKENDS)}, got {name!r}")
+    if not named:
+        raise ValueError(f"backends: expected at least one of {', '.join(BACKENDS)}, or None for all, got none")
+    return named
+
+
+def check_all(
+    subject: Subject, backends: str | Iterable[str] | None = None, policy: Callable[[int], Policy] | None = None
+) -> list[Row]:
+    """Every implementation of these backends (None: of all) on one subject; without a GPU its backends are refused.
+
+    ``policy`` gives what holds on a device, the options in force where it is None.
+    """
+    rows, no_gpu = [], devices.no_gpu_reason()
+    for impl in implementations(subject.problem.op, backends_of(backends)):
+        if impl.backend != "cpu" and no_gpu:
+            rows.append(Row(subject.name, impl.name, str(subject.problem), "refused", f"no GPU: {no_gpu}"))
+            continue
+        device = -1 if impl.backend == "cpu" else 0
+        rules = policy(device) if policy else select.policy_in_force(subject.problem.op, device)
+        rows.append(check(impl, subject, rules))
+    return rows
 
 
 def check(impl: Impl, subject: Subject, policy: Policy, timed: bool = True) -> Row:

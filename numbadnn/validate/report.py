@@ -195,9 +195,9 @@ def check_writable(path: str) -> None:
         Path(path).unlink()
 
 
-def write_json(path: str, rows: list[Row], seconds: float, arguments: dict[str, Any], status: int) -> None:
+def document(rows: list[Row], seconds: float, arguments: dict[str, Any], status: int) -> dict[str, Any]:
     """Everything there is to know about the run; reading it needs no numbadnn."""
-    document = {
+    return {
         "format": 1,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
@@ -206,4 +206,9 @@ def write_json(path: str, rows: list[Row], seconds: float, arguments: dict[str, 
         "environment": info.collect(),
         "rows": [row.as_dict() for row in rows],
     }
-    Path(path).write_text(stored.as_json(document, indent=1, default=str) + "\n")
+
+
+def write_json(path: str, rows: list[Row], seconds: float, arguments: dict[str, Any], status: int) -> None:
+    """Write the document there."""
+    found = document(rows, seconds, arguments, status)
+    Path(path).write_text(stored.as_json(found, indent=1, default=str) + "\n")

@@ -20,13 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from numbadnn.call import info
-from numbadnn.call.select import policy_in_force
 from numbadnn.cases import Case, find
 from numbadnn.gpu import devices
 from numbadnn.measuring import workers
-from numbadnn.registry import implementations
 from numbadnn.validate import own_data, photographs, report, simulator
-from numbadnn.validate.check import Row, Subject, check
+from numbadnn.validate.check import Row, Subject, check_all
 from numbadnn.validate.oracle import Trial
 
 PHOTOGRAPH_SIDE, PHOTOGRAPH_SIDE_ON_GPU = 128, 512
@@ -117,20 +115,6 @@ def fitting() -> int:
 def cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def check_all(subject: Subject, backend: str | None) -> list[Row]:
-    """Every implementation of the backend (None: of all) on one subject; without a GPU its backends are refused."""
-    rows, no_gpu = [], devices.no_gpu_reason()
-    for impl in implementations(subject.problem.op):
-        if backend not in (None, impl.backend):
-            continue
-        if impl.backend != "cpu" and no_gpu:
-            rows.append(Row(subject.name, impl.name, str(subject.problem), "refused", f"no GPU: {no_gpu}"))
-            continue
-        device = -1 if impl.backend == "cpu" else 0
-        rows.append(check(impl, subject, policy_in_force(subject.problem.op, device)))
-    return rows
 
 
 def jobs(names: list[str], backend: str | None) -> Iterator[Job]:

@@ -40,10 +40,15 @@ def _parser() -> argparse.ArgumentParser:
         "names",
         nargs="*",
         metavar="OP|CASE",
-        help="operations, cases, patterns ('resnet50/*') or problem lines; default: all",
+        help="operations, cases, patterns ('resnet50/*'), problem lines or @FILE of such, as NUMBADNN_VERBOSE=exec prints "
+        "them; default: all",
     )
     check.add_argument(
-        "--data", nargs="+", metavar="FILE.npy", help="arrays of your own for one operation, which stands before them"
+        "--data",
+        nargs="+",
+        metavar="FILE",
+        help="arrays of your own (.npy, .npz, .safetensors, or OPERAND=FILE) for one operation, which stands before them with "
+        "its parameters: 'conv2d pad=1,1,1,1'",
     )
     check.add_argument("--backend", choices=("cudnn", "numba", "cpu"), help="this backend alone")
     check.add_argument(
@@ -234,8 +239,10 @@ def _tune(options: argparse.Namespace) -> int:
 
 
 def _lines(words: list[str]) -> list[str]:
-    """Words of a problem line that was not quoted are joined again."""
-    return [" ".join(words)] if len(words) > 1 and all("=" in w and " " not in w for w in words[1:]) else words
+    """Names, with those of files in the place of ``@FILE``; words of a problem line that was not quoted are joined again."""
+    from numbadnn.commands import lines
+
+    return lines.expanded(words)
 
 
 if __name__ == "__main__":

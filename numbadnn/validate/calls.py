@@ -20,8 +20,7 @@ from numbadnn.arrays.numpy_ import numpy_dtype
 from numbadnn.measuring.data import buffer
 from numbadnn.ops.rnn_block import Reserve
 from numbadnn.problems.dropout import DropoutProblem
-from numbadnn.problems.rnn import RnnProblem, make
-from numbadnn.validate import report
+from numbadnn.validate import report, reserve
 from numbadnn.validate.check import Row, Subject, backends_of, check_all
 from numbadnn.validate.host import is_array, on_host
 from numbadnn.validate.oracle import Trial
@@ -111,11 +110,7 @@ def _plain(problem: Any, words: tuple[int, ...]) -> Any:
     """The problem that the reference knows: without a reserve, with the seed of this call."""
     if isinstance(problem, DropoutProblem):
         return dataclasses.replace(problem, words=(words[0], words[1]))
-    if isinstance(problem, RnnProblem) and (problem.keeps or "reserve" in problem.names):
-        specs = dict(zip(problem.names, problem.inputs, strict=True))
-        kept = {name: spec for name, spec in specs.items() if name not in ("y", "reserve")}
-        return make(problem.op, problem.network, kept, problem.lengths)
-    return problem
+    return reserve.alone(problem)
 
 
 def _rounded(trial: Trial) -> Any:

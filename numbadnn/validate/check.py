@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -74,20 +74,19 @@ def backends_of(backends: str | Iterable[str] | None) -> tuple[str, ...]:
 
 def check_all(
     subject: Subject, backends: str | Iterable[str] | None = None, policy: Callable[[int], Policy] | None = None
-) -> list[Row]:
+) -> Iterator[Row]:
     """Every implementation of these backends (None: of all) on one subject; without a GPU its backends are refused.
 
     ``policy`` gives what holds on a device, the options in force where it is None.
     """
-    rows, no_gpu = [], devices.no_gpu_reason()
+    no_gpu = devices.no_gpu_reason()
     for impl in implementations(subject.problem.op, backends_of(backends)):
         if impl.backend != "cpu" and no_gpu:
-            rows.append(Row(subject.name, impl.name, str(subject.problem), "refused", f"no GPU: {no_gpu}"))
+            yield Row(subject.name, impl.name, str(subject.problem), "refused", f"no GPU: {no_gpu}")
             continue
         device = -1 if impl.backend == "cpu" else 0
         rules = policy(device) if policy else select.policy_in_force(subject.problem.op, device)
-        rows.append(check(impl, subject, rules))
-    return rows
+        yield check(impl, subject, rules)
 
 
 def check(impl: Impl, subject: Subject, policy: Policy, timed: bool = True) -> Row:

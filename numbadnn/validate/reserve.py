@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,15 @@ from numbadnn.registry import Impl, implementations
 from numbadnn.validate.determinism import same_bits
 from numbadnn.validate.execute import execute
 from numbadnn.validate.oracle import Trial
+
+
+def alone(problem: Any) -> Any:
+    """What the reference knows of a problem: a recurrent network's, without the reserve that one implementation keeps."""
+    if not isinstance(problem, RnnProblem) or not (problem.keeps or "reserve" in problem.names):
+        return problem
+    specs = dict(zip(problem.names, problem.inputs, strict=True))
+    kept = {name: spec for name, spec in specs.items() if name not in ("y", "reserve")}
+    return make(problem.op, problem.network, kept, problem.lengths)
 
 
 def forward_of(problem: RnnProblem, device: int) -> RnnProblem:

@@ -23,7 +23,7 @@ from numbadnn.call import info
 from numbadnn.cases import Case, find
 from numbadnn.gpu import devices
 from numbadnn.measuring import workers
-from numbadnn.validate import own_data, photographs, report, simulator
+from numbadnn.validate import own_data, photographs, report, reserve, simulator
 from numbadnn.validate.check import Row, Subject, check_all
 from numbadnn.validate.oracle import Trial
 
@@ -152,9 +152,9 @@ def _cases(names: list[str]) -> list[Case]:
 
 
 def _check_case(case: Case, small: bool, backend: str | None) -> list[Row]:
-    problem = case.problem(small)
+    problem = reserve.alone(case.problem(small))
     trial = None if case.data == "random" else Trial.of(problem, 0, case.data)
-    return check_all(Subject(case.name, problem, trial), backend)
+    return list(check_all(Subject(case.name, problem, trial), backend))
 
 
 def _check_photographs(name: str, side: int, backend: str | None) -> list[Row]:

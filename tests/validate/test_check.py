@@ -13,6 +13,7 @@ import numbadnn
 from numbadnn import cases
 from numbadnn.cases import Case
 from numbadnn.measuring.data import make_arrays
+from numbadnn.problem import Spec
 from numbadnn.registry import FAMILY
 from numbadnn.validate import faults
 from numbadnn.validate.calls import Check
@@ -163,8 +164,18 @@ def test_arrays_of_torch() -> None:
 
 @pytest.mark.gpu
 def test_arrays_on_a_gpu_are_checked_by_every_backend() -> None:
-    from numbadnn.validate.own_data import _to_device
-
-    x, w = _to_device(normal(2, 8, 9, 9)), _to_device(normal(4, 8, 3, 3))
+    x, w = on_gpu(normal(2, 8, 9, 9)), on_gpu(normal(4, 8, 3, 3))
     found = good(numbadnn.check(numbadnn.conv2d, x, w, border_mode="half"))
     assert {row.impl.split(".")[0] for row in found.rows if row.status == "ok"} == {"cpu", "cudnn", "numba"}
+
+
+def on_gpu(array: np.ndarray) -> Any:
+    """A packed copy on the first GPU, as an array of no library."""
+    from numbadnn.arrays.device import DeviceArray
+    from numbadnn.gpu import bindings
+    from numbadnn.gpu.context import ensure_context
+
+    with ensure_context(0):
+        copy = DeviceArray(Spec.of(array.dtype.name, array.shape), 0, 0)
+        bindings.check(bindings.driver().cuMemcpyHtoD(copy.memory.address, array.ctypes.data, array.nbytes))
+    return copy

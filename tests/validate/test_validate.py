@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -22,7 +21,7 @@ from numbadnn import cases, registry
 from numbadnn.gpu import devices
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
-from numbadnn.validate import own_data, photographs, report, run, simulator
+from numbadnn.validate import photographs, report, run, simulator
 from numbadnn.validate.check import Row, Subject, check
 from numbadnn.validate.execute import execute
 from numbadnn.validate.faults import planted
@@ -369,80 +368,6 @@ def test_a_narrow_terminal_keeps_what_a_row_is_about() -> None:
             max(len(report.HEADER[i]), len(report.cells(rows[0])[i])) for i in report.fitting_columns(rows, width)
         ]
         assert len(widths) == 4 or sum(widths) + 2 * (len(widths) - 1) <= width
-
-
-# ---- the user's own arrays --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def save(tmp_path: Path) -> Callable[..., list[str]]:
-    def to_files(*arrays: np.ndarray) -> list[str]:
-        files = [str(tmp_path / f"{i}.npy") for i in range(len(arrays))]
-        for file, array in zip(files, arrays, strict=True):
-            np.save(file, array)
-        return files
-
-    return to_files
-
-
-RNG = np.random.default_rng(5)
-
-
-def normal(*shape: int, dtype: Any = "float32") -> np.ndarray:
-    return RNG.standard_normal(shape).astype(dtype)
-
-
-@pytest.mark.parametrize(
-    ("op", "arrays"),
-    (
-        ("conv2d", (normal(2, 3, 8, 7), normal(4, 3, 3, 2))),
-        ("conv2d", (normal(2, 3, 8, 7, dtype="float16"), normal(4, 3, 3, 2))),
-        ("conv2d", (normal(1, 2, 6, 6, dtype=ml_dtypes.bfloat16), normal(2, 2, 3, 3, dtype=ml_dtypes.bfloat16))),
-        ("conv2d_grad_wrt_inputs", (normal(2, 4, 6, 6), normal(4, 3, 3, 2))),
-        ("conv2d_grad_wrt_weights", (normal(2, 3, 8, 7, dtype="float64"), normal(2, 4, 6, 6, dtype="float64"))),
-        ("softmax", (normal(5, 33),)),
-        ("softmax_grad", (normal(5, 33), np.full((5, 33), 1 / 33, "float32"))),
-    ),
-    ids=lambda v: v if isinstance(v, str) else v[0].dtype.name,
-)
-def test_own_arrays(op: str, arrays: tuple[np.ndarray, ...], save: Callable[..., list[str]]) -> None:
-    (row,) = own_data.rows(op, save(*arrays), "cpu")
-    assert row.status == "ok", row.reason
-    assert row.worst is not None and row.impl.startswith("cpu.") and row.same_bits
-
-
-def test_own_arrays_that_hold_nan_agree_where_it_spreads(save: Callable[..., list[str]]) -> None:
-    x = normal(1, 2, 8, 8)
-    x[0, 0, 3, 3] = np.nan
-    (row,) = own_data.rows("conv2d", save(x, normal(3, 2, 3, 3)), "cpu")
-    assert row.status == "ok", row.reason
-
-
-@needs_cpu_only
-def test_own_arrays_on_every_backend_count_what_is_absent(save: Callable[..., list[str]]) -> None:
-    rows = own_data.rows("softmax", save(normal(2, 4)), None)
-    assert {r.status for r in rows if r.impl.startswith("cpu")} == {"ok"}
-    assert {r.status for r in rows if not r.impl.startswith("cpu")} == {"refused"}
-
-
-def test_own_arrays_of_the_wrong_number_or_kind(save: Callable[..., list[str]], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"takes 2 files \(x.npy, w.npy\), got 1"):
-        own_data.rows("conv2d", save(normal(2, 2)), "cpu")
-    with pytest.raises(ValueError, match="expected exactly one operation"):
-        run.validate([], data=["x.npy"])
-    text = tmp_path / "text.npy"
-    text.write_text("not an array")
-    with pytest.raises(ValueError, match=r"is not a \.npy file"):
-        own_data.load("softmax", [str(text)])
-    with pytest.raises(ValueError, match="expected 4 dimensions"):
-        own_data.rows("conv2d", save(normal(2, 3), normal(4, 3, 3, 2)), "cpu")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("backend", ("cudnn", "numba"))
-def test_own_arrays_on_a_gpu(backend: str, save: Callable[..., list[str]]) -> None:
-    (row,) = own_data.rows("conv2d", save(normal(2, 3, 8, 7), normal(4, 3, 3, 2)), backend)
-    assert row.status == "ok", row.reason
 
 
 @pytest.mark.gpu

@@ -18,14 +18,10 @@ from numbadnn.kernels.conv.unshared.forward import twofold as unshared_twofold
 from numbadnn.kernels.conv.unshared.forward.box_config import BoxConfig
 from numbadnn.kernels.conv.unshared.forward.box_many_config import ManyConfig
 from numbadnn.kernels.conv.unshared.forward.halves_config import HalvesConfig
-from numbadnn.kernels.conv.unshared.forward.places_config import PlacesConfig
 from numbadnn.kernels.conv.unshared.forward.places_many_config import PlacesManyConfig
-from numbadnn.kernels.conv.unshared.forward.places_ring_config import RingConfig
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import StreamConfig
-from numbadnn.kernels.conv.unshared.forward.places_whole_config import WholeConfig
 from numbadnn.kernels.conv.unshared.forward.products_config import ProductsConfig
 from numbadnn.kernels.conv.unshared.forward.twofold_config import TwofoldConfig
-from numbadnn.kernels.conv.unshared.inputs import pixels as unshared_inputs_pixels
 from numbadnn.kernels.conv.unshared.inputs import split as unshared_inputs_split
 from numbadnn.kernels.conv.unshared.inputs import twofold as unshared_inputs_twofold
 from numbadnn.kernels.conv.unshared.inputs.boxes_config import BoxesConfig
@@ -65,26 +61,12 @@ CASES: tuple[tuple[str, str, Any], ...] = (
 )
 #: several positions a block: as many images as a product has, and more; some channels at a time; turns of filters
 SEVERAL: tuple[tuple[str, str, Any], ...] = (
-    (FORWARD, SMALL, PlacesConfig(8, 16, 2, 1, 8, 1, 1, True, 2, 4)),
-    (FORWARD, STRIDED, PlacesConfig(16, 16, 2, 2, 4, 2, 1, False, 2, 8)),
-    (FORWARD, GROUPED, PlacesConfig(32, 16, 2, 1, 8, 2, 1, True, 1, 2)),
-    (FORWARD, NARROW, PlacesConfig(8, 16, 4, 1, 2, 1, 1, True, 3, 16)),
     # two turns of chunks, copied while the ones before are multiplied; two warps a position; past the last row and column
     (FORWARD, STRIDED, PlacesManyConfig(16, 2, 2, 2, 4, 2, 1, False, 4)),
     (FORWARD, GROUPED, PlacesManyConfig(32, 2, 2, 1, 8, 1, 1, True, 2)),
     (FORWARD, NARROW, PlacesManyConfig(8, 3, 2, 2, 4, 1, 1, False, 4)),
-    # filters through a ring: several laps of it, the last channels where the first ones were; copies of fewer terms
-    (FORWARD, "x={t}:9x12x7x6 w={t}:5x2x1x12x6x6", RingConfig(16, 1, 1, 1, 8, 2, 11)),
-    (FORWARD, STRIDED, RingConfig(16, 2, 2, 2, 4, 2, 12)),
-    (FORWARD, GROUPED, RingConfig(32, 2, 2, 1, 2, 3, 2)),
-    # all filters of a tile at once: fewer terms than a warp multiplies together, more, and none left over; some columns of a
-    # copy; tiles past the last row and column; rows written at once; groups
-    (FORWARD, "x={t}:7x8x5x6 w={t}:16x5x6x8x1x1", WholeConfig(8, 2, 4, 1, 1, 8)),
-    (FORWARD, "x={t}:9x8x5x6 w={t}:18x3x3x8x3x3 pad=1,1,0,1 stride=2,2", WholeConfig(16, 1, 2, 2, 1, 8)),
-    (FORWARD, "x={t}:20x16x4x5 w={t}:40x2x4x8x3x2 groups=2 alpha=2 beta=-3", WholeConfig(32, 2, 1, 2, 1, 8)),
-    (FORWARD, "x={t}:9x8x4x9 w={t}:20x3x8x8x2x2 alpha=2 beta=-3", WholeConfig(16, 1, 8, 2, 8, 8)),
-    # the same tile after tile: boxes of all channels and of some, more places than boxes; fewer terms than half a slot, some of
-    # the last; a warp's sixteen filters that another has as well; tiles past the last row and column; rows written at once
+    # tile after tile: boxes of all channels and of some, more places than boxes; fewer terms than half a slot, some of the last;
+    # a warp's sixteen filters that another has as well; tiles past the last row and column; rows written at once
     (FORWARD, "x={t}:7x16x5x6 w={t}:16x5x6x16x1x1", StreamConfig(8, 2, 2, 1, 1, 2, 1, 16)),
     (FORWARD, "x={t}:9x24x5x6 w={t}:18x3x3x24x3x3 pad=1,1,0,1 stride=2,2", StreamConfig(16, 1, 2, 2, 1, 3, 2, 12)),
     (
@@ -223,22 +205,6 @@ def check_halved(row: tuple[str, tuple[int, int], int, int], kind: str) -> bool:
     return check(INPUTS, row[0], config, "float32", kind, "ieee")
 
 
-#: of 16-bit types with a tile of pixels a block: sizes, rows, columns, channels, depth. Tiles that walk upwards, the last with
-#: fewer rows; more rows of pixels than a filter has; slots and y's rows used again; groups; pixels that no position reaches
-PIXELS: tuple[tuple[str, int, int, int, int], ...] = (
-    ("x={t}:17x16x6x8 w={t}:16x6x8x16x3x3 pad=1,1,1,1", 4, 4, 16, 3),
-    ("x={t}:9x16x7x8 w={t}:32x5x6x8x3x3 groups=2 alpha=2 beta=-3 flip=0", 4, 4, 8, 2),
-    ("x={t}:32x8x5x16 w={t}:32x4x14x8x2x3 alpha=2 beta=-3", 2, 8, 8, 4),
-    ("x={t}:12x16x9x8 w={t}:16x8x10x16x3x1 pad=1,0,1,1", 4, 4, 8, 5),
-)
-
-
-def check_pixels(row: tuple[str, int, int, int, int], dtype: str, kind: str) -> bool:
-    sizes, *tile = row
-    config = unshared_inputs_pixels.configured(ConvProblem.parse(f"{INPUTS} {sizes.format(t=dtype)}"), *tile)
-    return check(INPUTS, sizes, config, dtype, kind, "tensor_core")
-
-
 #: forward in float32 on tensor cores: boxes of some channels, and of all; more tiles than blocks stay; two warps that share
 #: terms, or filters; the last tile past the last position; groups; a channel of fewer terms than a slot
 TWOFOLD: tuple[tuple[str, TwofoldConfig], ...] = (
@@ -302,7 +268,6 @@ if __name__ == "__main__":
     done += [check_rows(row, *kinds[2]) for row in ROWS]
     done += [check_split(row, kind) for row, kind in zip(SPLIT, (*KINDS, "random"), strict=True)]
     done += [check_halved(row, kind) for row, kind in zip(HALVED, KINDS, strict=True)]
-    done += [check_pixels(row, *kinds[i % 2]) for i, row in enumerate(PIXELS)]
     done += [check(FORWARD, *c, "float32", kind, "ieee") for c, kind in zip(TWOFOLD, KINDS, strict=True)]
     infinite = "x={t}:5x16x4x5 w={t}:18x4x5x16x3x3 pad=1,1,1,1", StreamConfig(8, 1, 4, 2, 1, 2, 2, 8)
     done += [check(FORWARD, *infinite, "float16", "infinities", "tensor_core")]

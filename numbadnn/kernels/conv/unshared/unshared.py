@@ -18,15 +18,12 @@ from numbadnn.kernels.conv.unshared.forward import (
     box,
     box_many,
     halves,
-    places,
     places_many,
-    places_ring,
     places_stream,
-    places_whole,
     products,
     twofold,
 )
-from numbadnn.kernels.conv.unshared.inputs import boxes, pixels, rows, rows_config, split, split_config
+from numbadnn.kernels.conv.unshared.inputs import boxes, rows, rows_config, split, split_config
 from numbadnn.kernels.conv.unshared.inputs import halves as inputs_halves
 from numbadnn.kernels.conv.unshared.inputs import twofold as inputs_twofold
 from numbadnn.kernels.conv.unshared.parts import turned
@@ -66,16 +63,10 @@ def _member(stem: str, ops: tuple[str, ...], module: Any, estimate: Any, takes: 
 #: name, operations, kernel, estimate, what it takes; where no level stands: ieee, run_to_run. Order: measured on an H200
 MEMBERS = (
     # 16-bit images, forward, on tensor cores: fewer and larger blocks first
-    _member("places_whole", FORWARD, places_whole, _on_tensor_cores,
-            "16-bit images and 33 to 64 filters a group whose tiles fill each multiprocessor once (sm_90)", "tensor_core"),
-    _member("places_ring", FORWARD, places_ring, _on_tensor_cores,
-            "16-bit images where places_many would have one large block a multiprocessor", "tensor_core"),
     _member("places_stream", FORWARD, places_stream, _on_tensor_cores,
             "16-bit images and 32 to 64 filters a group in more tiles than there are multiprocessors (sm_90)", "tensor_core"),
     _member("places_many", FORWARD, places_many, _on_tensor_cores,
             "9 to 32 images of 16 bits whose transposed pixels fit the workspace", "tensor_core"),
-    _member("places", FORWARD, places, _on_tensor_cores,
-            "few images of 16 bits, whose pixels of several positions fit shared memory", "tensor_core"),
     # the filters' gradient
     _member("weights_many", WEIGHTS, weights_many, _on_tensor_cores,
             "many images (16-bit, or float32 where float64 products are fast) and enough filters"),
@@ -92,10 +83,9 @@ MEMBERS = (
     # few images: the order of the terms of a forward product depends on how many there are, that of the gradient does not
     _member("box", FORWARD, box, _by_threads, "few images, several positions a block"),
     _member("box", WEIGHTS, box, _by_threads, "few images, several positions a block", "ieee", "gpu_to_gpu"),
-    # the images' gradient: sums on tensor cores, without boxes, in registers, in shared memory
+    # the images' gradient: sums on tensor cores, in registers, in shared memory
     _member("inputs_twofold", IMAGES, inputs_twofold, inputs_twofold.rank, "many float32 images (sm_90): float32 as two float16"),
     _member("inputs_split", IMAGES, split, split_config.rank, "many float32 images: float32 as three bfloat16"),
-    _member("inputs_pixels", IMAGES, pixels, pixels.rank, "9 to 32 images of 16 bits (sm_90): blocks own pixels", "tensor_core"),
     _member("inputs_rows", IMAGES, rows, rows_config.rank, "small filters whose sums fit registers (sm_90)"),
     _member("inputs_halves", IMAGES, inputs_halves, inputs_halves.rank, "16-bit images and enough filters", "tensor_core"),
     # whatever is left
@@ -115,11 +105,9 @@ def kernels() -> Iterator[Kernel]:
     for module in (
         plain,
         halves,
-        places,
         weights_halves,
         weights_many,
         places_many,
-        places_ring,
         box,
         box_many,
         products,

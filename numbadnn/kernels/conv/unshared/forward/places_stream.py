@@ -7,17 +7,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
 from typing import Any
 
+from numbadnn.gpu import driver as _driver
+from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import ROWS, TERMS, StreamConfig
-from numbadnn.kernels.conv.unshared.forward.places_whole import MULTIPROCESSORS, images_of
 from numbadnn.kernels.conv.unshared.forward.twofold import LONGEST, shapes_of
 from numbadnn.kernels.conv.unshared.forward.twofold_config import box_at
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.parts.tile import (
     PARAMETERS,
     blocks_of,
+    free_order,
     scalars,
     seen_of,
     tiles_of,
@@ -31,6 +33,8 @@ from numbadnn.registry import Executable
 
 #: rows and columns of a tile, of twice 16 filters and of 16
 TILES = {2: ((1, 8), (2, 4)), 1: ((2, 8), (4, 4))}
+#: fewer terms were not measured
+MOST_IMAGES, FEWEST_TERMS, HOPPER, MULTIPROCESSORS = 32, 128, (9, 0), 132
 #: the share of multiprocessors that have a tile, on average
 ENOUGH_BUSY = 0.85
 
@@ -62,6 +66,19 @@ def shared_bytes(problem: ConvProblem, config: StreamConfig) -> int:
     """What aligns, barriers and rings; boxes; the table, zeros and sums."""
     boxes, sums = config.boxes * box_pitch(problem, config), config.warps * config.apart
     return 1024 + box_at(config) + boxes + CELL + 4 * (TERMS + room_of(problem) + sums)
+
+
+def images_of(problem: ConvProblem, policy: Policy) -> int:
+    """Images that have a place, whole eights; 0 where they or the options keep this from doing it."""
+    w, N = problem.w, problem.x.shape[0]
+    if not problem.unshared or problem.direction != "forward" or w.itemsize != 2 or simulate.active():
+        return 0
+    if not free_order(problem, policy) or not 0 < N <= MOST_IMAGES or math.prod(w.shape[3:]) < FEWEST_TERMS:
+        return 0
+    if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
+        return 0
+    images = max(8, 1 << (N - 1).bit_length())
+    return images if unshared_turned.fits(problem, policy, images) else 0
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> StreamConfig | None:

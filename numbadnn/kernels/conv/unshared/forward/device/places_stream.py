@@ -17,11 +17,11 @@ from numbadnn.kernels.conv.unshared.forward.device.twofold_ask import asking, te
 from numbadnn.kernels.conv.unshared.forward.device.twofold_put import first_filter
 from numbadnn.kernels.conv.unshared.forward.places_many_config import LANES
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import FEWER, MORE, ROWS, TERMS, StreamConfig
-from numbadnn.kernels.conv.unshared.forward.places_whole_config import CELL
 from numbadnn.kernels.conv.unshared.forward.twofold_config import ASKERS, SLOT, box_at, ring_at
 from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
 from numbadnn.kernels.conv.unshared.parts.device.boxes import asking_boxes, awaiting, starting
 from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, SIZE, first_position
+from numbadnn.kernels.conv.unshared.parts.turned import CELL
 from numbadnn.kernels.lang.access import load_vector, store_vector
 from numbadnn.kernels.lang.async_copies import meet_of, sync_warp
 from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, WORD, cuda, device, f32, i32, i64, u32

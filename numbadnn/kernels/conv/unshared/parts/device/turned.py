@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.parts.device.seen import write_row
 from numbadnn.kernels.conv.unshared.parts.turned_config import PIXELS, THREADS
 from numbadnn.kernels.lang.async_copies import copy_or_zero
 from numbadnn.kernels.lang.bits import load_bits
@@ -141,51 +140,5 @@ def copy_box_apart(size: int, images: int, threads: int, cell: int, swapped: boo
             at, to = i32(at + new_row) if over else at, i32(to + gap) if over else to
             over = row >= box[1]
             row, at = i32(row - box[1]) if over else row, i32(at + new_c) if over else at
-
-    return fill
-
-
-def carry_box(size: int, images: int, threads: int, cell: int, once: int) -> Callable[..., None]:
-    """``copy_box`` by way of registers, ``once`` pieces of a thread under way, rows next to each other.
-
-    For planes of 16 bytes: an asynchronous copy writes them one by one, which takes twice as long. A thread walks as there.
-    """
-    pieces, read = images * size // 16, load_words(4)
-    across, waiting = threads // pieces, 4 * once
-
-    @device
-    def fill(shared, start, plane, x, strides, box, corner, image):
-        held = cuda.local.array(waiting, WORD)
-        thread = i32(cuda.threadIdx.x)
-        first, piece = i32(thread // pieces), i32(thread % pieces)
-        area, width = i32(box[1] * box[2]), i32(box[2])
-        c = i32(u32(first) // u32(area))
-        row = i32(u32(first - c * area) // u32(width))
-        deep = i32(u32(across) // u32(area))  # what lies between two pixels of a thread
-        below = i32(u32(across - deep * area) // u32(width))
-        right = i32(across - deep * area - below * width)
-        to_c, to_h, to_v = i32(strides[1] * size), i32(strides[2] * size), i32(strides[3] * size)
-        step = i32(deep * to_c + below * to_h + right * to_v)
-        new_row, new_c = i32(to_h - width * to_v), i32(to_c - box[1] * to_h)
-        column = i32(first - c * area - row * width)
-        at = i32(c * to_c + (corner[0] + row) * to_h + (corner[1] + column) * to_v + piece * 16)
-        to, last = i32(start + first * cell + piece * plane), i32(box[0] * area)
-        for pixel in range(first, last, i32(across * once)):
-            for u in range(once):
-                h, v = i32(corner[0] + row), i32(corner[1] + column)
-                for e in range(4):
-                    held[4 * u + e] = u32(0)
-                if pixel + u * across < last and h >= 0 and h < image[0] and v >= 0 and v < image[1]:
-                    read(held, i32(4 * u), x + i64(at))
-                column, row, at = i32(column + right), i32(row + below), i32(at + step)
-                over = column >= width
-                row, column = i32(row + 1) if over else row, i32(column - width) if over else column
-                at = i32(at + new_row) if over else at
-                over = row >= box[1]
-                row, at = i32(row - box[1]) if over else row, i32(at + new_c) if over else at
-            for u in range(once):
-                if pixel + u * across < last:
-                    write_row(held, i32(4 * u), shared, i32(to + u * (across * cell)))
-            to = i32(to + once * across * cell)
 
     return fill

@@ -96,7 +96,16 @@ def get_conv_shape_1axis(
         return None
     dilated = (k - 1) * d + 1
     left, right = axis_padding(border_mode, dilated)
-    return (i + left + right - dilated) // s + 1
+    return window_count(i, k, left, right, s, d)
+
+
+def window_count(size: Any, kernel: Any, left: Any, right: Any, stride: Any, dilation: Any) -> Any:
+    """How many windows of ``kernel`` elements fit an axis, unchecked: of integers, or of symbols of them.
+
+    >>> window_count(12, 5, 4, 4, 1, 2)
+    12
+    """
+    return (size + left + right - ((kernel - 1) * dilation + 1)) // stride + 1
 
 
 def get_conv_output_shape(

@@ -1,0 +1,135 @@
+"""The arguments of PyTorch's functions: tensors, a number for each axis, padding, autocast. Errors name the argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from numbadnn.errors import NotSupportedError
+from numbadnn.host.bounded import remember
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def tensor(name: str, value: Any, like: Any = None, like_name: str = "input") -> None:
+    """A dense floating-point tensor, of the dtype and on the device of ``like``, else TypeError or ValueError."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{name}: expected a torch.Tensor, got {type(value).__name__}")
+    if value.dtype not in DTYPES:
+        raise TypeError(f"{name}: expected dtype float16, bfloat16, float32 or float64, got {value.dtype}")
+    if value.layout is not torch.strided or value.is_nested:
+        raise TypeError(f"{name}: expected a dense tensor, got {'a nested one' if value.is_nested else value.layout}")
+    if like is None:
+        return
+    if value.dtype is not like.dtype:
+        raise TypeError(f"{name}: expected the dtype of {like_name}, {like.dtype}, got {value.dtype}")
+    if value.device != like.device:
+        raise ValueError(f"{name}: expected a tensor on {like.device}, where {like_name} is, got one on {value.device}")
+
+
+def each(name: str, value: Any, count: int, least: int = 1) -> tuple[int, ...]:
+    """A number for each of ``count`` axes, from one number for all or a sequence; ValueError for one below ``least``."""
+    if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
+        values = (value,) * count
+    elif isinstance(value, tuple | list):
+        values = tuple(value) * count if len(value) == 1 else tuple(value)
+    else:
+        raise TypeError(f"{name}: expected an integer or {count} of them, got {value!r}")
+    if len(values) != count:
+        raise ValueError(f"{name}: expected an integer or {count} of them, got {value!r}")
+    for number in values:
+        if not isinstance(number, int | torch.SymInt) or isinstance(number, bool):
+            raise TypeError(f"{name}: expected integers, got {value!r}")
+        if number < least:
+            raise ValueError(f"{name}: expected integers of at least {least}, got {value!r}")
+    return values
+
+
+def check_batch(name: str, value: Any, axes: int) -> None:
+    """With an axis of images or without, else ValueError."""
+    if value.ndim not in (axes + 1, axes + 2):
+        raise ValueError(
+            f"{name}: expected {axes + 1} or {axes + 2} dimensions, got {value.ndim} (shape {tuple(value.shape)})"
+        )
+
+
+_known: dict[Any, Any] = {}
+
+
+def remembered(prepare: Any, given: Any, *tensors: Any) -> Any:
+    """``prepare(given, *tensors)``, which looks at shapes, dtypes, devices and layouts alone: in eager mode once for each."""
+    if torch.compiler.is_compiling():
+        return prepare(given, *tensors)
+    try:
+        key = prepare, given, *[None if t is None else (t.shape, t.dtype, t.device, t.layout) for t in tensors]
+        found = _known.get(key)
+    except (TypeError, AttributeError, RuntimeError):  # a list, a symbol of a trace, or what is no tensor
+        return prepare(given, *tensors)
+    if found is None:
+        found = prepare(given, *tensors)
+        remember(_known, key, found)
+    return found
+
+
+def refuse(name: str, value: Any, expected: Any, cure: str) -> None:
+    """What numbadnn has not, by the argument's name."""
+    if value != expected:
+        raise NotSupportedError(f"{name}: expected {expected!r}, got {value!r}: {cure}", ())
+
+
+# ---- autocast --------------------------------------------------------------------------------------------------------
+
+
+def lowered(first: torch.Tensor, *others: Any) -> tuple[Any, ...]:
+    """The tensors in the dtype of the autocast in force, as PyTorch's convolutions take them."""
+    if not torch.is_autocast_enabled(first.device.type):
+        return first, *others
+    dtype = torch.get_autocast_dtype(first.device.type)
+    return tuple(_in(dtype, t) for t in (first, *others))
+
+
+def raised(first: torch.Tensor, *others: Any) -> tuple[Any, ...]:
+    """The tensors in float32 under autocast, as PyTorch's softmax takes them."""
+    if not torch.is_autocast_enabled(first.device.type):
+        return first, *others
+    return tuple(_in(torch.float32, t) for t in (first, *others))
+
+
+def widest(first: torch.Tensor, *others: Any) -> tuple[Any, ...]:
+    """The tensors in the widest dtype of them under autocast, as PyTorch's grid_sample takes them."""
+    if not torch.is_autocast_enabled(first.device.type):
+        return first, *others
+    wide = any(t.dtype is torch.float32 for t in (first, *others))
+    return tuple(_in(torch.float32 if wide else t.dtype, t) for t in (first, *others))
+
+
+def _in(dtype: torch.dtype, value: Any) -> Any:
+    """float64 stays, as PyTorch's own autocast leaves it."""
+    eligible = value is not None and value.is_floating_point() and value.dtype is not torch.float64
+    return value.to(dtype) if eligible else value
+
+
+# ---- the axis that vmap maps -----------------------------------------------------------------------------------------
+
+
+def fold_in(value: torch.Tensor, dim: int | None, axis: int, size: int) -> torch.Tensor:
+    """The mapped axis as the slower half of ``axis`` of the rest; a tensor without one is the same for all."""
+    whole = value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
+    return whole.movedim(0, axis).flatten(axis, axis + 1)
+
+
+def unfold(value: torch.Tensor, axis: int, size: int) -> torch.Tensor:
+    """The reverse: the mapped axis in front."""
+    return value.unflatten(axis, (size, value.shape[axis] // size)).movedim(axis, 0)
+
+
+def by_axis(op: Any, axis: int, tensors: int) -> Any:
+    """A vmap rule: the mapped axis goes into ``axis`` of the first ``tensors`` arguments and of all results."""
+
+    def rule(size: int, dims: Any, *given: Any) -> Any:
+        whole = [None if t is None else fold_in(t, d, axis, size) for t, d in zip(given[:tensors], dims, strict=False)]
+        found = op()(*whole, *given[tensors:])
+        return tuple(unfold(f, axis, size) for f in found) if isinstance(found, tuple) else unfold(found, axis, size)
+
+    return rule

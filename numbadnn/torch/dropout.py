@@ -1,0 +1,82 @@
+"""Dropout as ``torch.nn.functional`` has it: the mask follows from a seed, so nothing is kept for the gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd import Function
+
+import numbadnn
+from numbadnn.torch.arguments import tensor
+from numbadnn.torch.layout import empty
+from numbadnn.torch.library import compute, define, in_force
+
+
+def _dropout(x: Any, seed: Any, p: float, backend: Any) -> Any:
+    return numbadnn.dropout(x, p, int(seed), backend=backend)[0]
+
+
+def _fold(size: int, dims: Any, x: Any, seed: Any, *how: Any) -> Any:
+    """One mask over the whole; of several seeds one call each."""
+    whole = x.expand(size, *x.shape) if dims[0] is None else x.movedim(dims[0], 0)
+    if dims[1] is None:
+        return DROPOUT.op(whole, seed, *how)
+    return torch.stack([DROPOUT.op(part, s, *how) for part, s in zip(whole, seed.movedim(dims[1], 0), strict=True)])
+
+
+DROPOUT = define(
+    "dropout", "Tensor input, Tensor seed, float p", "Tensor", _dropout, lambda x, seed, p: empty(x.shape, x), _fold
+)
+
+
+class Dropout(Function):
+    """Linear, and its own adjoint."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Any, seed: Any, p: Any, backend: Any, options: Any) -> Any:
+        return DROPOUT.op(x, seed, p, backend, options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _, seed, *ctx.how = inputs
+        ctx.save_for_backward(seed)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (seed,) = ctx.saved_tensors
+        return compute(DROPOUT, Dropout, (g,), g, seed, *ctx.how), None, None, None, None
+
+
+def dropout(
+    input: torch.Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    seed: torch.Tensor | int | None = None,
+    backend: str | None = None,
+    determinism: str | None = None,
+) -> torch.Tensor:
+    """``torch.nn.functional.dropout``: each element is 0 with probability ``p``, else divided by 1 - p.
+
+    The mask is ``numbadnn.dropout``'s of ``seed``, an integer or a tensor of one on the CPU; None draws one from PyTorch's
+    generator of the CPU. A CUDA graph replays the seed that it was captured with.
+
+    >>> import torch, numbadnn.torch
+    >>> sorted(set(numbadnn.torch.dropout(torch.ones(64), 0.5, seed=1).tolist()))
+    [0.0, 2.0]
+    """
+    tensor("input", input)
+    if not 0 <= p <= 1:
+        raise ValueError(f"p: expected a probability from 0 to 1, got {p!r}")
+    if not training or p == 0:
+        return input
+    if seed is None:
+        seed = torch.randint(2**63 - 1, ())
+    elif not isinstance(seed, torch.Tensor):
+        seed = torch.tensor(seed)
+    y = compute(DROPOUT, Dropout, (input,), input, seed, float(p), *in_force(backend, determinism))
+    return input.copy_(y) if inplace else y

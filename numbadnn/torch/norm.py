@@ -1,0 +1,293 @@
+"""Batch normalization as ``torch.nn.functional.batch_norm``, with the statistics of the batch or with given ones."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.autograd import Function
+
+import numbadnn
+from numbadnn.errors import NotSupportedError
+from numbadnn.torch import twin
+from numbadnn.torch.arguments import fold_in, remembered, tensor, unfold
+from numbadnn.torch.layout import empty
+from numbadnn.torch.library import compute, define, in_force
+
+# ---- the operators: parameters and statistics have one axis, of channels --------------------------------------------
+
+
+def _wide(x: Any, *vectors: Any) -> list[Any]:
+    shape = (1, -1, *(1,) * (x.ndim - 2))
+    return [None if v is None else v.view(shape) for v in vectors]
+
+
+def _flat(found: Any) -> Any:
+    return (found[0], *(v.view(-1) for v in found[1:]))
+
+
+def _train(x: Any, w: Any, b: Any, mean: Any, var: Any, factor: float, eps: float, backend: Any) -> Any:
+    w, b, mean, var = _wide(x, w, b, mean, var)
+    found = _flat(numbadnn.batch_normalization_train(x, w, b, "spatial", eps, factor, mean, var, backend=backend))
+    return found if mean is not None else (*found, w.new_empty(0), w.new_empty(0))
+
+
+def _train_grad(x: Any, g: Any, w: Any, mean: Any, invstd: Any, eps: float, backend: Any) -> Any:
+    return _flat(
+        numbadnn.batch_normalization_train_grad(x, g, *_wide(x, w, mean, invstd), "spatial", eps, backend=backend)
+    )
+
+
+def _test(x: Any, w: Any, b: Any, mean: Any, var: Any, eps: float, backend: Any) -> Any:
+    return numbadnn.batch_normalization_test(x, *_wide(x, w, b, mean, var), "spatial", eps, backend=backend)
+
+
+def _test_grad(x: Any, g: Any, w: Any, mean: Any, var: Any, eps: float, backend: Any) -> Any:
+    return _flat(numbadnn.batch_normalization_test_grad(x, g, *_wide(x, w, mean, var), "spatial", eps, backend=backend))
+
+
+def _fake_train(x: Any, w: Any, b: Any, mean: Any, var: Any, *_: Any) -> Any:
+    kept = 0 if mean is None else x.shape[1]
+    sizes = (x.shape[1], x.shape[1], kept, kept)
+    return (empty(x.shape, x), *(w.new_empty(n) for n in sizes))
+
+
+def _fake_grad(count: int) -> Any:
+    return lambda x, g, w, *_: (empty(x.shape, x), *(w.new_empty(x.shape[1]) for _ in range(count)))
+
+
+def _features(operator: Any, images: int, vectors: int) -> Any:
+    """A vmap rule: mapped channels are more channels."""
+
+    def rule(size: int, dims: Any, *given: Any) -> Any:
+        axes = (1,) * images + (0,) * vectors
+        folded = [None if t is None else fold_in(t, d, a, size) for t, d, a in zip(given, dims, axes, strict=False)]
+        found = operator().op(*folded, *given[len(axes) :])
+        if isinstance(found, tuple):
+            return tuple(unfold(f, 0 if i else 1, size) for i, f in enumerate(found))
+        return unfold(found, 1, size)
+
+    return rule
+
+
+TRAIN = define(
+    "batch_norm_train",
+    "Tensor input, Tensor weight, Tensor bias, Tensor? running_mean, Tensor? running_var, float momentum, float eps",
+    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _train,
+    _fake_train,
+    _features(lambda: TRAIN, 1, 4),
+)
+TRAIN_GRAD = define(
+    "batch_norm_train_grad",
+    "Tensor input, Tensor grad, Tensor weight, Tensor mean, Tensor invstd, float eps",
+    "(Tensor, Tensor, Tensor)",
+    _train_grad,
+    _fake_grad(2),
+    _features(lambda: TRAIN_GRAD, 2, 3),
+)
+TEST = define(
+    "batch_norm_test",
+    "Tensor input, Tensor weight, Tensor bias, Tensor mean, Tensor var, float eps",
+    "Tensor",
+    _test,
+    lambda x, *_: empty(x.shape, x),
+    _features(lambda: TEST, 1, 4),
+)
+TEST_GRAD = define(
+    "batch_norm_test_grad",
+    "Tensor input, Tensor grad, Tensor weight, Tensor mean, Tensor var, float eps",
+    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _test_grad,
+    _fake_grad(4),
+    _features(lambda: TEST_GRAD, 2, 3),
+)
+
+
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+def _by_torch_train(eps: float) -> Any:
+    def function(x: Any, w: Any, b: Any) -> Any:
+        wide, axes = x.to(w.dtype), [0, *range(2, x.ndim)]
+        mean = wide.mean(axes, keepdim=True)
+        var = (wide - mean).square().mean(axes, keepdim=True)
+        w, b = _wide(x, w, b)
+        return ((wide - mean) / (var + eps).sqrt() * w + b).to(x.dtype)
+
+    return function
+
+
+def _by_torch_test(eps: float) -> Any:
+    def function(x: Any, w: Any, b: Any, mean: Any, var: Any) -> Any:
+        w, b, mean, var = _wide(x, w, b, mean, var)
+        return ((x.to(w.dtype) - mean) * w / (var + eps).sqrt() + b).to(x.dtype)
+
+    return function
+
+
+class Train(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Any, w: Any, b: Any, mean: Any, var: Any, factor: Any, eps: Any, backend: Any, options: Any) -> Any:
+        return TRAIN.op(x, w, b, mean, var, factor, eps, backend, options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, w, _, _, _, _, *ctx.how = inputs
+        _, mean, invstd, new_mean, new_var = output
+        ctx.mark_non_differentiable(mean, invstd, new_mean, new_var)
+        ctx.save_for_backward(x, w, mean, invstd)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any, *_: Any) -> Any:
+        x, w, mean, invstd = ctx.saved_tensors
+        gx, gw, gb = compute(TRAIN_GRAD, TrainGrad, (x, g, w), x, g, w, mean, invstd, *ctx.how)
+        return gx, gw, gb, None, None, None, None, None, None
+
+
+class TrainGrad(Function):
+    """The statistics are those of x: what they change by is in x's gradient."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Any, g: Any, w: Any, mean: Any, invstd: Any, eps: Any, backend: Any, options: Any) -> Any:
+        return TRAIN_GRAD.op(x, g, w, mean, invstd, eps, backend, options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, g, w, _, _, ctx.eps, _, _ = inputs
+        ctx.save_for_backward(x, g, w)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Any) -> Any:
+        x, g, w = ctx.saved_tensors
+        given = x, w, torch.zeros_like(w)
+        gx, gw, _, gg = twin.of_gradient(_by_torch_train(ctx.eps), given, g, outer)
+        return gx, gg, gw, None, None, None, None, None
+
+
+class Test(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Any, w: Any, b: Any, mean: Any, var: Any, eps: Any, backend: Any, options: Any) -> Any:
+        return TEST.op(x, w, b, mean, var, eps, backend, options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, w, _, mean, var, *ctx.how = inputs
+        ctx.save_for_backward(x, w, mean, var)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        x, w, mean, var = ctx.saved_tensors
+        found = compute(TEST_GRAD, TestGrad, (x, g, w, mean, var), x, g, w, mean, var, *ctx.how)
+        return *found, None, None, None
+
+
+class TestGrad(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Any, g: Any, w: Any, mean: Any, var: Any, eps: Any, backend: Any, options: Any) -> Any:
+        return TEST_GRAD.op(x, g, w, mean, var, eps, backend, options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, g, w, mean, var, ctx.eps, _, _ = inputs
+        ctx.save_for_backward(x, g, w, mean, var)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Any) -> Any:
+        x, g, w, mean, var = ctx.saved_tensors
+        given = x, w, torch.zeros_like(w), mean, var
+        gx, gw, _, gm, gv, gg = twin.of_gradient(_by_torch_test(ctx.eps), given, g, outer)
+        return gx, gg, gw, gm, gv, None, None, None
+
+
+# ---- the function ----------------------------------------------------------------------------------------------------
+
+
+def _check(given: Any, input: Any, *vectors: Any) -> bool:
+    """True, after every check that can fail."""
+    training, momentum, eps = given
+    tensor("input", input)
+    if input.ndim < 2:
+        raise ValueError(f"input: expected at least 2 dimensions, got {input.ndim} (shape {tuple(input.shape)})")
+    if not isinstance(eps, int | float) or not eps > 0:
+        raise ValueError(f"eps: expected a positive number, got {eps!r}")
+    if training and not (isinstance(momentum, int | float) and 0 <= momentum <= 1):
+        raise NotSupportedError(f"momentum: expected a number from 0 to 1, got {momentum!r}", ())
+    names = ("running_mean", "running_var", "weight", "bias")
+    for name, value in zip(names, vectors, strict=True):
+        if value is None:
+            continue
+        tensor(name, value)
+        if value.device != input.device:
+            raise ValueError(f"{name}: expected a tensor on {input.device}, where input is, got one on {value.device}")
+        if value.ndim != 1 or value.shape[0] != input.shape[1]:
+            raise ValueError(
+                f"{name}: expected shape ({input.shape[1]},), one number a channel, got {tuple(value.shape)}"
+            )
+        if value.dtype is not input.dtype and not (input.dtype.itemsize == 2 and value.dtype is torch.float32):
+            more = " or float32" if input.dtype.itemsize == 2 else ""
+            raise TypeError(f"{name}: expected the dtype of input, {input.dtype}{more}, got {value.dtype}")
+    mean, var, *_ = vectors
+    if (mean is None) != (var is None):
+        raise ValueError(
+            f"running_{'mean' if mean is None else 'var'}: expected both running averages or neither, got one"
+        )
+    if not training and mean is None:
+        raise ValueError("running_mean: expected a tensor, as training=False, got None")
+    count = input.shape[0] * math.prod(input.shape[2:])
+    if training and count == 1:
+        raise ValueError(f"input: expected more than 1 value per channel when training, got shape {tuple(input.shape)}")
+    return True
+
+
+def _parameter(value: Any, fill: float, input: Any) -> Any:
+    dtype = torch.float32 if input.dtype.itemsize == 2 else input.dtype
+    if value is None:
+        return torch.full((input.shape[1],), fill, dtype=dtype, device=input.device)
+    return value.to(dtype).contiguous()
+
+
+def batch_norm(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *,
+    backend: str | None = None,
+    determinism: str | None = None,
+) -> torch.Tensor:
+    """``torch.nn.functional.batch_norm``: (x - mean) / sqrt(var + eps) * weight + bias, of each channel (axis 1).
+
+    With ``training`` mean and biased variance are the batch's, and the running averages, if given, are moved on in place (the
+    variance unbiased); else they are the running ones. Parameters have ``input``'s dtype, or float32 for 16-bit inputs.
+
+    >>> import torch, numbadnn.torch
+    >>> numbadnn.torch.batch_norm(torch.tensor([[1.0], [3.0]]), None, None, training=True, eps=1e-12).tolist()
+    [[-1.0], [1.0]]
+    """
+    vectors = running_mean, running_var, weight, bias
+    remembered(_check, (bool(training), momentum, eps), input, *vectors)
+    how = float(eps), *in_force(backend, determinism)
+    w, b = _parameter(weight, 1.0, input), _parameter(bias, 0.0, input)
+    given = [None if v is None else _parameter(v.detach(), 0.0, input) for v in vectors[:2]]
+    if not training:
+        return compute(TEST, Test, (input, w, b), input, w, b, *given, *how)
+    y, _, _, mean, var = compute(TRAIN, Train, (input, w, b), input, w, b, *given, float(momentum), *how)
+    if running_mean is not None and running_var is not None:
+        with torch.no_grad():
+            running_mean.copy_(mean)
+            running_var.copy_(var)
+    return y

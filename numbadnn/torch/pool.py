@@ -1,0 +1,338 @@
+"""Pooling as ``torch.nn.functional`` has it, in one, two and three axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.autograd import Function
+
+import numbadnn
+from numbadnn.shapes import window_count
+from numbadnn.torch.arguments import by_axis, check_batch, each, refuse, remembered, tensor
+from numbadnn.torch.conv import with_row, without_row
+from numbadnn.torch.layout import empty
+from numbadnn.torch.library import compute, define, in_force
+
+HOW = "SymInt[] window, SymInt[] stride, SymInt[] pad, str mode"
+
+
+# ---- the operators: padding is the same on both sides ---------------------------------------------------------------
+
+
+def _windows(window: Any, stride: Any, pad: Any) -> tuple[Any, Any, Any]:
+    if len(window) == 1:
+        return (1, *window), (1, *stride), (0, *pad)
+    return tuple(window), tuple(stride), tuple(pad)
+
+
+def _pool(x: Any, window: Any, stride: Any, pad: Any, mode: str, backend: Any) -> Any:
+    ws, steps, pads = _windows(window, stride, pad)
+    if len(window) == 1:
+        return without_row(numbadnn.pool(with_row(x), ws, steps, mode, pads, backend=backend))
+    return numbadnn.pool(x, ws, steps, mode, pads, backend=backend)
+
+
+def _pool_grad(x: Any, y: Any, g: Any, window: Any, stride: Any, pad: Any, mode: str, backend: Any) -> Any:
+    ws, steps, pads = _windows(window, stride, pad)
+    if len(window) == 1:
+        lines = with_row(x), with_row(y), with_row(g)
+        return without_row(numbadnn.pool_grad(*lines, ws, steps, mode, pads, backend=backend))
+    return numbadnn.pool_grad(x, y, g, ws, steps, mode, pads, backend=backend)
+
+
+def _fake_pool(x: Any, window: Any, stride: Any, pad: Any, mode: str) -> Any:
+    rows = zip(x.shape[2:], window, pad, stride, strict=True)
+    return empty((*x.shape[:2], *(window_count(n, k, p, p, s, 1) for n, k, p, s in rows)), x)
+
+
+POOL = define("pool", f"Tensor input, {HOW}", "Tensor", _pool, _fake_pool, by_axis(lambda: POOL.op, 0, 1))
+POOL_GRAD = define(
+    "pool_grad",
+    f"Tensor input, Tensor output, Tensor grad, {HOW}",
+    "Tensor",
+    _pool_grad,
+    lambda x, *_: empty(x.shape, x),
+    by_axis(lambda: POOL_GRAD.op, 0, 3),
+)
+
+
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+class Pool(Function):
+    """The pooled image."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Any, window: Any, stride: Any, pad: Any, mode: Any, backend: Any, options: Any) -> Any:
+        return POOL.op(x, window, stride, pad, mode, backend, options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, *ctx.how = inputs
+        ctx.save_for_backward(x, output if ctx.how[3] == "max" else None)  # of averages the values do not matter
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        x, y = ctx.saved_tensors
+        return _gradient_of(x, g if y is None else y, g, *ctx.how), None, None, None, None, None, None
+
+
+class PoolGrad(Function):
+    """Linear in the gradient; where the maxima are does not change."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Any, y: Any, g: Any, window: Any, stride: Any, pad: Any, mode: Any, backend: Any, options: Any
+    ) -> Any:
+        return POOL_GRAD.op(x, y, g, window, stride, pad, mode, backend, options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, _, _, *ctx.how = inputs
+        ctx.save_for_backward(x if ctx.how[3] == "max" else None)
+
+    @staticmethod
+    def backward(ctx: Any, h: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        window, stride, pad, mode, *_ = ctx.how
+        found = pooled(h, *ctx.how) if x is None else _at_maxima(h, x, window, stride, pad)
+        return None, None, found, None, None, None, None, None, None
+
+
+def _at_maxima(h: Any, x: Any, window: Any, stride: Any, pad: Any) -> Any:
+    """The elements of ``h`` where the maxima of ``x`` are, as PyTorch finds them."""
+    pools = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
+    _, at = pools[len(window) - 1](x.detach(), window, stride, pad, return_indices=True)
+    return h.flatten(2).gather(2, at.flatten(2)).view(at.shape)
+
+
+def pooled(x: Any, *how: Any) -> Any:
+    return compute(POOL, Pool, (x,), x, *how)
+
+
+def _gradient_of(x: Any, y: Any, g: Any, *how: Any) -> Any:
+    return compute(POOL_GRAD, PoolGrad, (x, y, g), x, y, g, *how)
+
+
+# ---- functions -------------------------------------------------------------------------------------------------------
+
+
+def _geometry(given: Any, input: Any) -> tuple[Any, ...]:
+    """Window, stride, pad and what ``ceil_mode`` adds behind each axis, after every check."""
+    axes, kernel, stride, padding, ceil_mode = given
+    tensor("input", input)
+    check_batch("input", input, axes)
+    window = each("kernel_size", kernel, axes)
+    steps = window if stride is None or stride == () or stride == [] else each("stride", stride, axes)
+    pad = each("padding", padding, axes, 0)
+    if any(2 * p > k for p, k in zip(pad, window, strict=True)):
+        raise ValueError(f"padding: expected at most half of kernel_size {window}, got {padding!r}")
+    shape = input.shape
+    if min(shape[-axes - 1 :]) < 1:
+        raise ValueError(f"input: expected channels and sizes of at least one, got shape {tuple(shape)}")
+    more = []
+    for n, k, p, s in zip(shape[-axes:], window, pad, steps, strict=True):
+        if (n + 2 * p < k and not ceil_mode) or n + 2 * p < 1:
+            raise ValueError(
+                f"kernel_size: expected no more than the padded input {tuple(shape)} with padding {pad}, got {window}"
+            )
+        over = 0
+        if ceil_mode:
+            count = -(-(n + 2 * p - k) // s) + 1
+            if (count - 1) * s >= n + p:  # a window begins inside the image or its padding on the left
+                count -= 1
+            over = max((count - 1) * s + k - (n + 2 * p), 0)
+        more.append(over)
+    return window, steps, pad, tuple(more)
+
+
+def _max(
+    axes: int, input: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any, indices: Any, backend: Any,
+    level: Any,
+) -> Any:  # fmt: skip
+    if each("dilation", dilation, axes) != (1,) * axes:
+        refuse("dilation", dilation, 1, "torch.nn.functional has it")
+    refuse("return_indices", bool(indices), False, "torch.nn.functional has it")
+    window, stride, pad, more = remembered(_geometry, (axes, kernel, stride, padding, bool(ceil_mode)), input)
+    x = input if input.ndim > axes + 1 else input[None]
+    if any(more):
+        x = F.pad(x, _after(pad, more), value=-torch.inf)
+        pad = (0,) * axes
+    y = pooled(x, window, stride, pad, "max", *in_force(backend, level))
+    return y if input.ndim > axes + 1 else y[0]
+
+
+def _after(pad: Any, more: Any) -> list[Any]:
+    """What ``torch.nn.functional.pad`` takes: the last axis first."""
+    return [side for p, m in reversed(list(zip(pad, more, strict=True))) for side in (p, p + m)]
+
+
+def _average(
+    axes: int, input: Any, kernel: Any, stride: Any, padding: Any, ceil_mode: Any, whole: Any, divisor: Any, backend: Any,
+    level: Any,
+) -> Any:  # fmt: skip
+    window, stride, pad, more = remembered(_geometry, (axes, kernel, stride, padding, bool(ceil_mode)), input)
+    if divisor is not None and (not isinstance(divisor, int) or divisor == 0):
+        raise ValueError(f"divisor_override: expected an integer other than zero, got {divisor!r}")
+    x = input if input.ndim > axes + 1 else input[None]
+    how = in_force(backend, level)
+    if any(more) or divisor is not None:
+        sizes = x.shape[2:]
+        x = F.pad(x, _after(pad, more))
+        y = pooled(x, window, stride, (0,) * axes, "sum", *how)
+        y = y * _one_over(sizes, window, stride, pad, whole, x, y) if divisor is None else y / divisor
+    else:
+        y = pooled(x, window, stride, pad, "average_inc_pad" if whole else "average_exc_pad", *how)
+    return y if input.ndim > axes + 1 else y[0]
+
+
+def _one_over(sizes: Any, window: Any, stride: Any, pad: Any, whole: bool, x: Any, y: Any) -> Any:
+    """1 / the elements of each window that count: of the image, or of the image and ``pad``, not what ``ceil_mode`` adds."""
+    axes = len(window)
+    counts: Any = 1.0
+    for axis, (n, k, s, p) in enumerate(zip(sizes, window, stride, pad, strict=True)):
+        first = torch.arange(y.shape[2 + axis], device=x.device) * s - p
+        low, high = (-p, n + p) if whole else (0, n)
+        along = (first + k).clamp(max=high) - first.clamp(min=low)
+        counts = counts * along.to(torch.float64).view([-1 if a == axis else 1 for a in range(axes)])
+    return (1 / counts).to(x.dtype)
+
+
+def max_pool1d(
+    input: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+    *,
+    backend: str | None = None,
+    determinism: str | None = None,
+) -> torch.Tensor:
+    """``torch.nn.functional.max_pool1d``; the rest as ``max_pool2d``.
+
+    >>> import torch, numbadnn.torch
+    >>> numbadnn.torch.max_pool1d(torch.tensor([[1.0, 5, 2, 4]]), 2).tolist()
+    [[5.0, 4.0]]
+    """
+    how = ceil_mode, return_indices, backend, determinism
+    return _max(1, input, kernel_size, stride, padding, dilation, *how)
+
+
+def max_pool2d(
+    input: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+    *,
+    backend: str | None = None,
+    determinism: str | None = None,
+) -> torch.Tensor:
+    """``torch.nn.functional.max_pool2d``: the maximum of each window; NaN where one is in it.
+
+    input: (N, C, H, W) or (C, H, W). The gradient goes to the first maximum of a window. ``dilation`` other than 1 and
+    ``return_indices=True`` are refused (NotSupportedError).
+
+    >>> import torch, numbadnn.torch
+    >>> numbadnn.torch.max_pool2d(torch.arange(16.0).view(1, 4, 4), 2).tolist()
+    [[[5.0, 7.0], [13.0, 15.0]]]
+    """
+    how = ceil_mode, return_indices, backend, determinism
+    return _max(2, input, kernel_size, stride, padding, dilation, *how)
+
+
+def max_pool3d(
+    input: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+    *,
+    backend: str | None = None,
+    determinism: str | None = None,
+) -> torch.Tensor:
+    """``torch.nn.functional.max_pool3d``; the rest as ``max_pool2d``.
+
+    >>> import torch, numbadnn.torch
+    >>> numbadnn.torch.max_pool3d(torch.arange(8.0).view(1, 2, 2, 2), 2).item()
+    7.0
+    """
+    how = ceil_mode, return_indices, backend, determinism
+    return _max(3, input, kernel_size, stride, padding, dilation, *how)
+
+
+def avg_pool1d(
+    input: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    *,
+    backend: str | None = None,
+    determinism: str | None = None,
+) -> torch.Tensor:
+    """``torch.nn.functional.avg_pool1d``; the rest as ``avg_pool2d``.
+
+    >>> import torch, numbadnn.torch
+    >>> numbadnn.torch.avg_pool1d(torch.tensor([[1.0, 5, 2, 4]]), 2).tolist()
+    [[3.0, 3.0]]
+    """
+    how = ceil_mode, count_include_pad, None, backend, determinism
+    return _average(1, input, kernel_size, stride, padding, *how)
+
+
+def avg_pool2d(
+    input: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+    *,
+    backend: str | None = None,
+    determinism: str | None = None,
+) -> torch.Tensor:
+    """``torch.nn.functional.avg_pool2d``: the mean of each window, padding counted or not, or its sum / ``divisor_override``.
+
+    >>> import torch, numbadnn.torch
+    >>> numbadnn.torch.avg_pool2d(torch.ones(1, 3, 3), 3, 1, 1, count_include_pad=False)[0, 0].tolist()
+    [1.0, 1.0, 1.0]
+    """
+    how = ceil_mode, count_include_pad, divisor_override, backend, determinism
+    return _average(2, input, kernel_size, stride, padding, *how)
+
+
+def avg_pool3d(
+    input: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+    *,
+    backend: str | None = None,
+    determinism: str | None = None,
+) -> torch.Tensor:
+    """``torch.nn.functional.avg_pool3d``; the rest as ``avg_pool2d``.
+
+    >>> import torch, numbadnn.torch
+    >>> numbadnn.torch.avg_pool3d(torch.arange(8.0).view(1, 2, 2, 2), 2).item()
+    3.5
+    """
+    how = ceil_mode, count_include_pad, divisor_override, backend, determinism
+    return _average(3, input, kernel_size, stride, padding, *how)

@@ -1,0 +1,164 @@
+"""numbadnn.torch's functions beside PyTorch's: values, layouts, gradients of gradients, vmap, and the operators below."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.func import grad, vmap  # noqa: E402
+from torch_functions import CASES, Case, Recorded, leaves  # noqa: E402
+
+import numbadnn  # noqa: E402
+import numbadnn.torch as nt  # noqa: E402
+
+cases = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+
+
+@cases
+def test_equals_pytorch(case: Case) -> None:
+    found = case.ours(*case.arrays)
+    if case.theirs is not None:
+        wanted = case.theirs(*case.arrays)
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    through_gradient = case.ours(*leaves(case))
+    assert torch.equal(found, through_gradient.detach()) and found.stride() == through_gradient.stride()
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        low = case.ours(*(a.to(dtype) for a in case.arrays))
+        assert low.dtype is dtype and low.shape == found.shape
+
+
+@cases
+def test_gradients_of_gradients(case: Case) -> None:
+    arrays = leaves(case)
+    assert torch.autograd.gradcheck(case.ours, arrays, fast_mode=True)
+    assert torch.autograd.gradgradcheck(case.ours, arrays, fast_mode=True)
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items() if name != "dropout"])
+def test_vmap_of_gradients_is_the_loop(case: Case) -> None:
+    for mapped in range(len(case.arrays)):
+        rows = torch.stack([case.arrays[mapped], case.arrays[mapped].flip(-1) * 0.5])
+
+        def loss(a: torch.Tensor, mapped: int = mapped) -> torch.Tensor:
+            return case.ours(*case.arrays[:mapped], a, *case.arrays[mapped + 1 :]).square().sum()
+
+        wanted = torch.stack([grad(loss)(a) for a in rows])
+        torch.testing.assert_close(vmap(grad(loss))(rows), wanted, rtol=1e-10, atol=1e-10)
+        second = vmap(grad(lambda a, loss=loss: grad(loss)(a).square().sum()))(rows)  # type: ignore[misc]
+        assert second.shape == rows.shape and second.isfinite().all()
+
+
+@cases
+def test_operators_obey_pytorch(case: Case) -> None:
+    """Results without memory, schemas and the compiler's own trace, of every operator that a call and its gradients use."""
+    with Recorded() as recorded:
+        arrays = leaves(case)
+        found = torch.autograd.grad(case.ours(*arrays).square().sum(), arrays, create_graph=True)
+        torch.autograd.grad(sum(f.square().sum() for f in found), arrays, allow_unused=True)
+    seen = {}
+    for operator, args in recorded.calls:
+        layout = tuple((a.shape, a.stride()) for a in args if isinstance(a, torch.Tensor))
+        seen[operator, layout] = tuple(a.detach() if isinstance(a, torch.Tensor) else a for a in args)
+    assert seen
+    for (operator, _), args in seen.items():
+        torch.library.opcheck(operator, args)
+
+
+def test_dropout_draws_another_mask_each_time() -> None:
+    x = torch.ones(64)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        first, second = nt.dropout(x), nt.dropout(x)
+        torch.manual_seed(0)
+        assert torch.equal(first, nt.dropout(x)) and not torch.equal(first, second)
+    assert nt.dropout(x, training=False) is x
+
+
+def test_pytorchs_own_samples_and_errors() -> None:
+    """In a process of its own: PyTorch's test tools forbid everybody else to set its flags."""
+    pytest.importorskip("expecttest")
+    program = Path(__file__).parents[1] / "support" / "torch_opinfo.py"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=280, check=False, env=environment
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    assert "conv2d: 30 equal, 0 refused by name, 10 errors by name" in done.stdout
+
+
+@pytest.mark.parametrize("level", ["O1", "float64", "float16"])
+@pytest.mark.parametrize(
+    "name",
+    ["conv1d", "conv3d", "conv_transpose2d", "softmax", "log_softmax, first", "max_pool2d", "avg_pool2d, inside", "grid_sample",
+     "batch_norm, training"],
+)  # fmt: skip
+def test_autocast_gives_pytorchs_dtypes(name: str, level: str) -> None:
+    case = CASES[name]
+    assert case.theirs is not None
+    dtype = {"O1": torch.float32, "float64": torch.float64, "float16": torch.float16}[level]
+    arrays = [a.detach().to(dtype, copy=True).requires_grad_() for a in case.arrays]
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted, found = case.theirs(*arrays), case.ours(*arrays)
+    assert found.dtype is wanted.dtype
+    found.sum().backward()
+    assert all(a.grad is None or a.grad.dtype is dtype for a in arrays)
+
+
+X, W, POINT = torch.ones(1, 2, 4, 4), torch.ones(2, 2, 3, 3), torch.ones(1, 1, 1, 2)
+BAD = {
+    "int": (TypeError, "input: expected dtype float16", lambda: nt.conv2d(X.long(), W.long())),
+    "complex": (TypeError, "input: expected dtype float16", lambda: nt.conv2d(X.cfloat(), W.cfloat())),
+    "another dtype": (TypeError, "weight: expected the dtype of input", lambda: nt.conv2d(X, W.double())),
+    "sparse": (TypeError, "input: expected a dense tensor", lambda: nt.conv2d(X.to_sparse(), W)),
+    "no tensor": (TypeError, "weight: expected a torch.Tensor", lambda: nt.conv2d(X, W.numpy())),
+    "elsewhere": (ValueError, "weight: expected a tensor on cpu", lambda: nt.conv2d(X, W.to("meta"))),
+    "padding": (ValueError, "padding: expected no 'same'", lambda: nt.conv2d(X, W, padding="same", stride=2)),
+    "float stride": (TypeError, "stride: expected integers", lambda: nt.conv2d(X, W, stride=(1, 1.5))),
+    "bias": (ValueError, "bias: expected shape \\(2,\\)", lambda: nt.conv2d(X, W, torch.ones(3))),
+    "groups": (ValueError, "groups: expected a positive divisor", lambda: nt.conv2d(X, W, groups=3)),
+    "backend": (ValueError, "backend: expected one of", lambda: nt.conv2d(X, W, backend="other")),
+    "determinism": (ValueError, "determinism: expected one of", lambda: nt.conv2d(X, W, determinism="other")),
+    "dilation": (numbadnn.NotSupportedError, "dilation: expected 1", lambda: nt.max_pool2d(X, 2, dilation=2)),
+    "padding_mode": (
+        numbadnn.NotSupportedError, "padding_mode: expected 'zeros'", lambda: nt.grid_sample(X, POINT, padding_mode="border"),
+    ),
+    "one value": (ValueError, "input: expected more than 1 value", lambda: nt.batch_norm(X[:, :, 0, 0], None, None, training=True)),
+    "probability": (ValueError, "p: expected a probability", lambda: nt.dropout(X, 2.0)),
+    "forward mode": (RuntimeError, "forward AD|jvp", lambda: torch.func.jvp(lambda x: nt.softmax(x, 1), (X,), (X,))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text", "call"), BAD.values(), ids=BAD)
+def test_bad_arguments_are_named(kind: type[Exception], text: str, call: Any) -> None:
+    with pytest.raises(kind, match=f"^{text}" if ":" in text else text):
+        call()
+
+
+def test_options_in_force_reach_the_gradient() -> None:
+    """Whatever thread runs it, and when."""
+    x, w = leaves(CASES["conv2d, no batch"])
+    with numbadnn.using(backend="cpu", determinism="batch_invariant", workspace_limit="1MiB"):
+        y = nt.conv2d(x, w)
+    with Recorded() as recorded:
+        y.sum().backward()
+    assert [args[-1] for _, args in recorded.calls] == [
+        "backend=cpu determinism=batch_invariant workspace_limit=1048576B"
+    ] * 2
+    with Recorded() as recorded:
+        nt.conv2d(x.detach(), w.detach(), determinism="gpu_to_gpu", backend="cpu")
+    assert recorded.calls[0][1][-2:] == ("cpu", "determinism=gpu_to_gpu")
+    assert numbadnn.last_call().determinism == "gpu_to_gpu"  # type: ignore[union-attr]
+
+
+def test_gradients_that_nobody_needs_are_not_computed() -> None:
+    x, w = leaves(CASES["conv2d, no batch"])
+    with Recorded() as recorded:
+        nt.conv2d(x, w.detach()).sum().backward()
+    assert [str(op) for op, _ in recorded.calls] == ["numbadnn.conv.default", "numbadnn.conv_grad_input.default"]

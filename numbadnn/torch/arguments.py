@@ -89,15 +89,19 @@ def lowered(first: torch.Tensor, *others: Any) -> tuple[Any, ...]:
     return tuple(_in(dtype, t) for t in (first, *others))
 
 
-def raised(first: torch.Tensor, *others: Any) -> tuple[Any, ...]:
-    """The tensors in float32 under autocast, as PyTorch's softmax takes them."""
-    if not torch.is_autocast_enabled(first.device.type):
+def raised(first: torch.Tensor, *others: Any, on: str) -> tuple[Any, ...]:
+    """The tensors in float32 under autocast ``on`` this kind of device, where PyTorch's function takes them so.
+
+    On CUDA PyTorch computes softmax in float32, on the CPU grid_sample and avg_pool3d.
+    """
+    kind = first.device.type
+    if kind != on or not torch.is_autocast_enabled(kind):
         return first, *others
     return tuple(_in(torch.float32, t) for t in (first, *others))
 
 
 def widest(first: torch.Tensor, *others: Any) -> tuple[Any, ...]:
-    """The tensors in the widest dtype of them under autocast, as PyTorch's grid_sample takes them."""
+    """The tensors in the widest dtype of them under autocast, as PyTorch's grid_sample takes them on CUDA."""
     if not torch.is_autocast_enabled(first.device.type):
         return first, *others
     wide = any(t.dtype is torch.float32 for t in (first, *others))
@@ -124,12 +128,12 @@ def unfold(value: torch.Tensor, axis: int, size: int) -> torch.Tensor:
     return value.unflatten(axis, (size, value.shape[axis] // size)).movedim(axis, 0)
 
 
-def by_axis(op: Any, axis: int, tensors: int) -> Any:
+def by_axis(axis: int, tensors: int) -> Any:
     """A vmap rule: the mapped axis goes into ``axis`` of the first ``tensors`` arguments and of all results."""
 
-    def rule(size: int, dims: Any, *given: Any) -> Any:
+    def rule(op: Any, size: int, dims: Any, *given: Any) -> Any:
         whole = [None if t is None else fold_in(t, d, axis, size) for t, d in zip(given[:tensors], dims, strict=False)]
-        found = op()(*whole, *given[tensors:])
+        found = op(*whole, *given[tensors:])
         return tuple(unfold(f, axis, size) for f in found) if isinstance(found, tuple) else unfold(found, axis, size)
 
     return rule

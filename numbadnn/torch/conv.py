@@ -84,35 +84,31 @@ def _fake_forward(x: Any, w: Any, padding: Any, stride: Any, dilation: Any, grou
 
 
 def _fold_forward(
-    size: int, dims: Any, x: Any, w: Any, padding: Any, stride: Any, dilation: Any, groups: Any, *how: Any
+    op: Any, size: int, dims: Any, x: Any, w: Any, padding: Any, stride: Any, dilation: Any, groups: Any, *how: Any
 ) -> Any:
     rest = padding, stride, dilation
     if dims[1] is None:  # more images
-        return unfold(CONV.op(fold_in(x, dims[0], 0, size), w, *rest, groups, *how), 0, size)
+        return unfold(op(fold_in(x, dims[0], 0, size), w, *rest, groups, *how), 0, size)
     if dims[0] is None and groups == 1:  # more filters
-        return unfold(CONV.op(x, fold_in(w, dims[1], 0, size), *rest, groups, *how), 1, size)
+        return unfold(op(x, fold_in(w, dims[1], 0, size), *rest, groups, *how), 1, size)
     x, w = fold_in(x, dims[0], 1, size), fold_in(w, dims[1], 0, size)
-    return unfold(CONV.op(x, w, *rest, groups * size, *how), 1, size)
+    return unfold(op(x, w, *rest, groups * size, *how), 1, size)
 
 
-def _fold_input(size: int, dims: Any, g: Any, w: Any, shape: Any, padding: Any, stride: Any, dilation: Any, groups: Any, *how: Any) -> Any:  # fmt: skip  # noqa: E501
+def _fold_input(op: Any, size: int, dims: Any, g: Any, w: Any, shape: Any, padding: Any, stride: Any, dilation: Any, groups: Any, *how: Any) -> Any:  # fmt: skip  # noqa: E501
     rest, (n, c, *spatial) = (padding, stride, dilation), shape
     if dims[1] is None:
-        return unfold(
-            CONV_GRAD_INPUT.op(fold_in(g, dims[0], 0, size), w, (n * size, c, *spatial), *rest, groups, *how), 0, size
-        )
+        return unfold(op(fold_in(g, dims[0], 0, size), w, (n * size, c, *spatial), *rest, groups, *how), 0, size)
     g, w = fold_in(g, dims[0], 1, size), fold_in(w, dims[1], 0, size)
-    return unfold(CONV_GRAD_INPUT.op(g, w, (n, c * size, *spatial), *rest, groups * size, *how), 1, size)
+    return unfold(op(g, w, (n, c * size, *spatial), *rest, groups * size, *how), 1, size)
 
 
-def _fold_weight(size: int, dims: Any, x: Any, g: Any, shape: Any, padding: Any, stride: Any, dilation: Any, groups: Any, *how: Any) -> Any:  # fmt: skip  # noqa: E501
+def _fold_weight(op: Any, size: int, dims: Any, x: Any, g: Any, shape: Any, padding: Any, stride: Any, dilation: Any, groups: Any, *how: Any) -> Any:  # fmt: skip  # noqa: E501
     rest, (k, *others) = (padding, stride, dilation), shape
     if dims[0] is None and groups == 1:
-        return unfold(
-            CONV_GRAD_WEIGHT.op(x, fold_in(g, dims[1], 1, size), (k * size, *others), *rest, 1, *how), 0, size
-        )
+        return unfold(op(x, fold_in(g, dims[1], 1, size), (k * size, *others), *rest, 1, *how), 0, size)
     x, g = fold_in(x, dims[0], 1, size), fold_in(g, dims[1], 1, size)
-    return unfold(CONV_GRAD_WEIGHT.op(x, g, (k * size, *others), *rest, groups * size, *how), 0, size)
+    return unfold(op(x, g, (k * size, *others), *rest, groups * size, *how), 0, size)
 
 
 CONV = define("conv", f"Tensor input, Tensor weight, {HOW}", "Tensor", _forward, _fake_forward, _fold_forward)

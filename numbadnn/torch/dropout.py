@@ -17,12 +17,12 @@ def _dropout(x: Any, seed: Any, p: float, backend: Any) -> Any:
     return numbadnn.dropout(x, p, int(seed), backend=backend)[0]
 
 
-def _fold(size: int, dims: Any, x: Any, seed: Any, *how: Any) -> Any:
+def _fold(op: Any, size: int, dims: Any, x: Any, seed: Any, *how: Any) -> Any:
     """One mask over the whole; of several seeds one call each."""
     whole = x.expand(size, *x.shape) if dims[0] is None else x.movedim(dims[0], 0)
     if dims[1] is None:
-        return DROPOUT.op(whole, seed, *how)
-    return torch.stack([DROPOUT.op(part, s, *how) for part, s in zip(whole, seed.movedim(dims[1], 0), strict=True)])
+        return op(whole, seed, *how)
+    return torch.stack([op(part, s, *how) for part, s in zip(whole, seed.movedim(dims[1], 0), strict=True)])
 
 
 DROPOUT = define(

@@ -39,8 +39,8 @@ def define(
 ) -> Operator:
     """An operator of these arguments, ``backend`` and ``options``.
 
-    ``kernel`` gets the arguments and ``backend``; ``fake`` the arguments, of which it returns results without memory; ``vmap``
-    the size of the mapped axis, where each argument has it, and all arguments, and returns results with it in front.
+    ``kernel`` gets the arguments and ``backend``. ``fake`` gets the arguments and returns results without memory. ``vmap`` gets
+    the operator, the size of the mapped axis, where each argument has it, and all arguments; its results have it in front.
     """
     LIBRARY.define(f"{name}({arguments}, str backend, str options) -> {returns}", tags=TAGS)
 
@@ -58,12 +58,14 @@ def define(
         LIBRARY.impl(name, run, key)
     torch.library.register_fake(f"numbadnn::{name}", lambda *given: fake(*given[:-2]), lib=LIBRARY)
 
+    op = getattr(torch.ops.numbadnn, name).default
+
     def mapped(info: Any, axes: Any, *given: Any) -> Any:
-        found = vmap(info.batch_size, axes, *given)
+        found = vmap(op, info.batch_size, axes, *given)
         return found, ((0,) * len(found) if isinstance(found, tuple) else 0)
 
     torch.library.register_vmap(f"numbadnn::{name}", mapped, lib=LIBRARY)
-    return Operator(getattr(torch.ops.numbadnn, name).default, run)
+    return Operator(op, run)
 
 
 # ---- which way a call goes -------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from numbadnn.torch.library import compute, define, in_force
 # ---- the operators: parameters and statistics have one axis, of channels --------------------------------------------
 
 
-def _wide(x: Any, *vectors: Any) -> list[Any]:
+def _wide(x: Any, *vectors: Any) -> Any:
     shape = (1, -1, *(1,) * (x.ndim - 2))
     return [None if v is None else v.view(shape) for v in vectors]
 
@@ -34,17 +34,18 @@ def _train(x: Any, w: Any, b: Any, mean: Any, var: Any, factor: float, eps: floa
 
 
 def _train_grad(x: Any, g: Any, w: Any, mean: Any, invstd: Any, eps: float, backend: Any) -> Any:
-    return _flat(
-        numbadnn.batch_normalization_train_grad(x, g, *_wide(x, w, mean, invstd), "spatial", eps, backend=backend)
-    )
+    w, mean, invstd = _wide(x, w, mean, invstd)
+    return _flat(numbadnn.batch_normalization_train_grad(x, g, w, mean, invstd, "spatial", eps, backend=backend))
 
 
 def _test(x: Any, w: Any, b: Any, mean: Any, var: Any, eps: float, backend: Any) -> Any:
-    return numbadnn.batch_normalization_test(x, *_wide(x, w, b, mean, var), "spatial", eps, backend=backend)
+    w, b, mean, var = _wide(x, w, b, mean, var)
+    return numbadnn.batch_normalization_test(x, w, b, mean, var, "spatial", eps, backend=backend)
 
 
 def _test_grad(x: Any, g: Any, w: Any, mean: Any, var: Any, eps: float, backend: Any) -> Any:
-    return _flat(numbadnn.batch_normalization_test_grad(x, g, *_wide(x, w, mean, var), "spatial", eps, backend=backend))
+    w, mean, var = _wide(x, w, mean, var)
+    return _flat(numbadnn.batch_normalization_test_grad(x, g, w, mean, var, "spatial", eps, backend=backend))
 
 
 def _fake_train(x: Any, w: Any, b: Any, mean: Any, var: Any, *_: Any) -> Any:
@@ -57,13 +58,13 @@ def _fake_grad(count: int) -> Any:
     return lambda x, g, w, *_: (empty(x.shape, x), *(w.new_empty(x.shape[1]) for _ in range(count)))
 
 
-def _features(operator: Any, images: int, vectors: int) -> Any:
+def _features(images: int, vectors: int) -> Any:
     """A vmap rule: mapped channels are more channels."""
 
-    def rule(size: int, dims: Any, *given: Any) -> Any:
+    def rule(op: Any, size: int, dims: Any, *given: Any) -> Any:
         axes = (1,) * images + (0,) * vectors
         folded = [None if t is None else fold_in(t, d, a, size) for t, d, a in zip(given, dims, axes, strict=False)]
-        found = operator().op(*folded, *given[len(axes) :])
+        found = op(*folded, *given[len(axes) :])
         if isinstance(found, tuple):
             return tuple(unfold(f, 0 if i else 1, size) for i, f in enumerate(found))
         return unfold(found, 1, size)
@@ -77,7 +78,7 @@ TRAIN = define(
     "(Tensor, Tensor, Tensor, Tensor, Tensor)",
     _train,
     _fake_train,
-    _features(lambda: TRAIN, 1, 4),
+    _features(1, 4),
 )
 TRAIN_GRAD = define(
     "batch_norm_train_grad",
@@ -85,7 +86,7 @@ TRAIN_GRAD = define(
     "(Tensor, Tensor, Tensor)",
     _train_grad,
     _fake_grad(2),
-    _features(lambda: TRAIN_GRAD, 2, 3),
+    _features(2, 3),
 )
 TEST = define(
     "batch_norm_test",
@@ -93,7 +94,7 @@ TEST = define(
     "Tensor",
     _test,
     lambda x, *_: empty(x.shape, x),
-    _features(lambda: TEST, 1, 4),
+    _features(1, 4),
 )
 TEST_GRAD = define(
     "batch_norm_test_grad",
@@ -101,7 +102,7 @@ TEST_GRAD = define(
     "(Tensor, Tensor, Tensor, Tensor, Tensor)",
     _test_grad,
     _fake_grad(4),
-    _features(lambda: TEST_GRAD, 2, 3),
+    _features(2, 3),
 )
 
 

@@ -10,7 +10,7 @@ from torch.autograd import Function
 
 import numbadnn
 from numbadnn.shapes import window_count
-from numbadnn.torch.arguments import by_axis, check_batch, each, refuse, remembered, tensor
+from numbadnn.torch.arguments import by_axis, check_batch, each, raised, refuse, remembered, tensor
 from numbadnn.torch.conv import with_row, without_row
 from numbadnn.torch.layout import empty
 from numbadnn.torch.library import compute, define, in_force
@@ -47,14 +47,14 @@ def _fake_pool(x: Any, window: Any, stride: Any, pad: Any, mode: str) -> Any:
     return empty((*x.shape[:2], *(window_count(n, k, p, p, s, 1) for n, k, p, s in rows)), x)
 
 
-POOL = define("pool", f"Tensor input, {HOW}", "Tensor", _pool, _fake_pool, by_axis(lambda: POOL.op, 0, 1))
+POOL = define("pool", f"Tensor input, {HOW}", "Tensor", _pool, _fake_pool, by_axis(0, 1))
 POOL_GRAD = define(
     "pool_grad",
     f"Tensor input, Tensor output, Tensor grad, {HOW}",
     "Tensor",
     _pool_grad,
     lambda x, *_: empty(x.shape, x),
-    by_axis(lambda: POOL_GRAD.op, 0, 3),
+    by_axis(0, 3),
 )
 
 
@@ -177,6 +177,8 @@ def _average(
     axes: int, input: Any, kernel: Any, stride: Any, padding: Any, ceil_mode: Any, whole: Any, divisor: Any, backend: Any,
     level: Any,
 ) -> Any:  # fmt: skip
+    if axes == 3 and isinstance(input, torch.Tensor):
+        (input,) = raised(input, on="cpu")
     window, stride, pad, more = remembered(_geometry, (axes, kernel, stride, padding, bool(ceil_mode)), input)
     if divisor is not None and (not isinstance(divisor, int) or divisor == 0):
         raise ValueError(f"divisor_override: expected an integer other than zero, got {divisor!r}")

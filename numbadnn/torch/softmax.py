@@ -41,20 +41,19 @@ def _fake(x: Any, *rest: Any) -> Any:
     return empty(x.shape, x, _direct(x, rest[-2]))
 
 
-def _fold(size: int, dims: Any, x: Any, dim: int, algo: str, *how: Any) -> Any:
+def _fold(op: Any, size: int, dims: Any, x: Any, dim: int, algo: str, *how: Any) -> Any:
     if dim == 0:
         x = x.movedim(dims[0], 0)
-        return SOFTMAX.op(x, 1, algo, *how)
-    return unfold(SOFTMAX.op(fold_in(x, dims[0], 0, size), dim, algo, *how), 0, size)
+        return op(x, 1, algo, *how)
+    return unfold(op(fold_in(x, dims[0], 0, size), dim, algo, *how), 0, size)
 
 
-def _fold_grad(size: int, dims: Any, g: Any, y: Any, dim: int, algo: str, *how: Any) -> Any:
+def _fold_grad(op: Any, size: int, dims: Any, g: Any, y: Any, dim: int, algo: str, *how: Any) -> Any:
     if dim == 0:
         g, y = (t.expand(size, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip((g, y), dims, strict=False))
-        return SOFTMAX_GRAD.op(g, y, 1, algo, *how)
-    return unfold(
-        SOFTMAX_GRAD.op(*(fold_in(t, d, 0, size) for t, d in zip((g, y), dims, strict=False)), dim, algo, *how), 0, size
-    )
+        return op(g, y, 1, algo, *how)
+    g, y = (fold_in(t, d, 0, size) for t, d in zip((g, y), dims, strict=False))
+    return unfold(op(g, y, dim, algo, *how), 0, size)
 
 
 SOFTMAX = define("softmax", "Tensor input, int dim, str algo", "Tensor", _softmax, _fake, _fold)
@@ -117,7 +116,7 @@ def _along(input: Any, dim: Any, dtype: Any, algo: str, backend: Any, level: Any
                 raise TypeError(f"dtype: expected float16, bfloat16, float32 or float64, got {dtype!r}")
             input = input.to(dtype)
         else:
-            (input,) = raised(input)
+            (input,) = raised(input, on="cuda")
     tensor("input", input)
     if not isinstance(dim, int) or isinstance(dim, bool):
         raise TypeError(f"dim: expected an integer, got {dim!r}")

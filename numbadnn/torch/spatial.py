@@ -10,7 +10,7 @@ from torch.autograd import Function
 
 import numbadnn
 from numbadnn.torch import twin
-from numbadnn.torch.arguments import by_axis, fold_in, refuse, tensor, unfold, widest
+from numbadnn.torch.arguments import by_axis, fold_in, raised, refuse, tensor, unfold, widest
 from numbadnn.torch.layout import empty
 from numbadnn.torch.library import compute, define, in_force
 
@@ -25,11 +25,11 @@ def _sample_grad(x: Any, grid: Any, g: Any, backend: Any) -> Any:
     return numbadnn.spatialtf_sampler_grad(x, grid, g, backend=backend)
 
 
-def _more_points(size: int, dims: Any, x: Any, grid: Any, *how: Any) -> Any:
+def _more_points(op: Any, size: int, dims: Any, x: Any, grid: Any, *how: Any) -> Any:
     """Several grids of one image are one grid of more rows."""
     if dims[0] is None:
-        return unfold(SAMPLE.op(x, fold_in(grid, dims[1], 1, size), *how), 2, size)
-    return unfold(SAMPLE.op(fold_in(x, dims[0], 0, size), fold_in(grid, dims[1], 0, size), *how), 0, size)
+        return unfold(op(x, fold_in(grid, dims[1], 1, size), *how), 2, size)
+    return unfold(op(fold_in(x, dims[0], 0, size), fold_in(grid, dims[1], 0, size), *how), 0, size)
 
 
 SAMPLE = define(
@@ -46,7 +46,7 @@ SAMPLE_GRAD = define(
     "(Tensor, Tensor)",
     _sample_grad,
     lambda x, grid, g: (empty(x.shape, x), grid.new_empty(grid.shape)),
-    by_axis(lambda: SAMPLE_GRAD.op, 0, 3),
+    by_axis(0, 3),
 )
 GRID = define(
     "affine_grid",
@@ -56,7 +56,7 @@ GRID = define(
         theta, (theta.shape[0], 1, rows, columns), backend=backend
     ),
     lambda theta, rows, columns: theta.new_empty((theta.shape[0], rows, columns, 2)),
-    by_axis(lambda: GRID.op, 0, 1),
+    by_axis(0, 1),
 )
 GRID_GRAD = define(
     "affine_grid_grad",
@@ -64,7 +64,7 @@ GRID_GRAD = define(
     "Tensor",
     lambda g, rows, columns, backend: numbadnn.spatialtf_grid_grad(g, backend=backend),
     lambda g, rows, columns: g.new_empty((g.shape[0], 2, 3)),
-    by_axis(lambda: GRID_GRAD.op, 0, 1),
+    by_axis(0, 1),
 )
 
 
@@ -80,12 +80,12 @@ UP = define(
     lambda x, ratio: empty(
         (*x.shape[:2], *(-(-n * p // q) for n, (p, q) in zip(x.shape[2:], _pairs(ratio), strict=True))), x
     ),
-    by_axis(lambda: UP.op, 0, 1),
+    by_axis(0, 1),
 )
 
 
-def _fold_up_grad(size: int, dims: Any, g: Any, shape: Any, *how: Any) -> Any:
-    return unfold(UP_GRAD.op(fold_in(g, dims[0], 0, size), (shape[0] * size, *shape[1:]), *how), 0, size)
+def _fold_up_grad(op: Any, size: int, dims: Any, g: Any, shape: Any, *how: Any) -> Any:
+    return unfold(op(fold_in(g, dims[0], 0, size), (shape[0] * size, *shape[1:]), *how), 0, size)
 
 
 UP_GRAD = define(
@@ -248,7 +248,7 @@ def grid_sample(
     3.0
     """
     tensor("input", input)
-    input, grid = widest(input, grid)
+    input, grid = widest(*raised(input, grid, on="cpu")) if isinstance(grid, torch.Tensor) else (input, grid)
     tensor("grid", grid, input)
     refuse("mode", mode, "bilinear", "torch.nn.functional has it")
     refuse("padding_mode", padding_mode, "zeros", "torch.nn.functional has it")

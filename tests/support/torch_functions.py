@@ -45,7 +45,7 @@ def trained(of: Any) -> Callable[..., Any]:
 
 
 def tested(of: Any) -> Callable[..., Any]:
-    return lambda x, w, b: of.batch_norm(x, MEAN, VAR, w, b)
+    return lambda x, w, b: of.batch_norm(x, MEAN.to(x.dtype), VAR.to(x.dtype), w, b)
 
 
 THETA = torch.tensor([[[1.0, 0.1, 0], [0.2, 0.9, 0.1]], [[0.7, 0, 0.2], [0, 1.2, 0]]], dtype=torch.float64)

@@ -26,14 +26,8 @@ NAMES = [
 EVERY = {"max_pool1d": 17, "max_pool2d": 29, "max_pool3d": 17}
 #: samples that ask for what numbadnn has not: each is refused by the argument's name
 REFUSED = (
-    "dilation:",
-    "return_indices:",
-    "mode:",
-    "padding_mode:",
-    "input.ndim:",
-    "momentum:",
-    "input: expected at least 2 dimensions",
-)
+    "dilation:", "return_indices:", "mode:", "padding_mode:", "input.ndim:", "momentum:", "input: expected at least 2 dimensions",
+)  # fmt: skip
 #: what an error may name
 ARGUMENTS = (
     "input", "weight", "bias", "stride", "padding", "dilation", "groups", "output_padding", "kernel_size", "divisor_override",

@@ -18,12 +18,15 @@ UNSHARED = (
     ),
     ("ManyConfig", "conv2d x=float32:32x8x42x42 w=float32:4x34x34x8x9x9 flip=0"),
     ("BoxConfig", "conv2d x=float32:8x8x42x42 w=float32:16x34x34x8x9x9"),
-    ("RingConfig", "conv2d x=float16:32x16x36x36 w=float16:16x28x28x16x9x9"),
-    ("RingConfig", "conv2d x=bfloat16:19x16x36x36 w=bfloat16:20x28x28x16x9x9 alpha=2 beta=-1"),
-    ("WholeConfig", "conv2d x=float16:32x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1 flip=0"),
-    ("WholeConfig", "conv2d x=bfloat16:19x16x16x26 w=bfloat16:60x16x26x8x5x5 pad=2,2,2,2 groups=2 alpha=2 beta=-1"),
-    ("WholeConfig", "conv2d x=float16:3x32x32x32 w=float16:24x32x32x32x3x3 pad=1,1,1,1"),
-    ("WholeConfig", "conv2d x=float16:12x32x29x31 w=float16:32x29x31x32x3x3 pad=1,1,1,1 alpha=2 beta=-1"),
+    ("PlacesManyConfig", "conv2d x=float16:32x16x36x36 w=float16:16x28x28x16x9x9"),
+    ("PlacesManyConfig", "conv2d x=bfloat16:19x16x36x36 w=bfloat16:20x28x28x16x9x9 alpha=2 beta=-1"),
+    ("PlacesManyConfig", "conv2d x=float16:32x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1 flip=0"),
+    (
+        "PlacesManyConfig",
+        "conv2d x=bfloat16:19x16x16x26 w=bfloat16:60x16x26x8x5x5 pad=2,2,2,2 groups=2 alpha=2 beta=-1",
+    ),
+    ("HalvesConfig", "conv2d x=float16:3x32x32x32 w=float16:24x32x32x32x3x3 pad=1,1,1,1"),
+    ("PlacesManyConfig", "conv2d x=float16:12x32x29x31 w=float16:32x29x31x32x3x3 pad=1,1,1,1 alpha=2 beta=-1"),
     ("StreamConfig", "conv2d x=float16:32x32x48x48 w=float16:32x48x48x32x3x3 pad=1,1,1,1 flip=0"),
     ("StreamConfig", "conv2d x=bfloat16:19x16x37x33 w=bfloat16:48x37x33x8x5x5 pad=2,2,2,2 groups=2 alpha=2 beta=-1"),
     ("StreamConfig", "conv2d x=float16:3x32x71x73 w=float16:20x36x37x32x3x3 pad=1,1,1,1 stride=2,2"),
@@ -47,25 +50,24 @@ UNSHARED = (
     ("RowsConfig", f"{IMAGES} x=float16:1x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
     ("RowsConfig", f"{IMAGES} x=float16:32x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1 flip=0"),
     ("RowsConfig", f"{IMAGES} x=float16:24x32x20x20 w=float16:64x20x20x16x3x3 pad=1,1,1,1 groups=2"),
-    ("PixelsConfig", f"{IMAGES} x=float16:32x32x64x64 w=float16:32x64x64x32x3x3 pad=1,1,1,1 flip=0"),
+    ("RowsConfig", f"{IMAGES} x=float16:32x32x64x64 w=float16:32x64x64x32x3x3 pad=1,1,1,1 flip=0"),
     (
-        "PixelsConfig",
+        "RowsConfig",
         f"{IMAGES} x=bfloat16:13x32x57x64 w=bfloat16:32x55x64x16x4x3 pad=1,0,1,1 groups=2 alpha=2 beta=-1",
     ),
-    ("PixelsConfig", f"{IMAGES} x=float16:24x16x62x80 w=float16:16x60x78x16x3x3"),
+    ("RowsConfig", f"{IMAGES} x=float16:24x16x62x80 w=float16:16x60x78x16x3x3"),
     ("WeightsManyConfig", f"{FILTERS} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
     ("WeightsManyConfig", f"{FILTERS} x=float16:32x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
 )
 #: the same of others, by name
 OTHERS = (
-    ("numba.unshared", "PlacesConfig", "conv2d x=float16:8x16x40x40 w=float16:96x38x38x16x3x3"),
+    ("numba.unshared", "HalvesConfig", "conv2d x=float16:8x16x40x40 w=float16:96x38x38x16x3x3"),
     ("numba.line", "BoxesConfig", "causal_conv1d x=float32:8x64x1x8000 w=float32:64x64x1x3 pad=0,0,2,0"),
     (
         "numba.grouped_halves",
         "GroupedWeightsConfig",
         f"{FILTERS} x=float16:32x128x56x56:nhwc w=float16:128x4x3x3:nhwc pad=1,1,1,1 groups=32",
     ),
-    ("numba.pool_argmax", "ArgmaxConfig", "pool_grad x=float32:4x16x64x64:nhwc window=7x7 stride=3x3 mode=max"),
 )
 
 

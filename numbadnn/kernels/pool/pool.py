@@ -3,9 +3,9 @@
 ``numba.pool_tiles``: C order or channels last, each element read once and moved 16 bytes at a time; 16-bit maxima in pairs. It
 adds up a window's columns before it adds those, the rows of an element's windows before their columns: half of the sums.
 ``numba.pool_argmax``: the same for the gradient of a maximum where windows overlap, each of them looked at once.
-``numba.pool_strided``: any strides and windows. Each has a module ``pool_<stem>`` with its frozen configuration, its heuristic
-and its arguments; this one registers them. Sums run in one order in each, row-major in the other two, and nothing that bits
-depend on depends on the number of images or on the GPU.
+``numba.pool_strided``: any strides and windows. Each has a module (``tiles``, ``walk``, ``strided``) with its frozen
+configuration, its heuristic and its arguments; this one registers them. Sums run in one order in each, row-major in the other
+two, and nothing that bits depend on depends on the number of images or on the GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of, device_reason
-from numbadnn.kernels.pool import argmax as pool_argmax
 from numbadnn.kernels.pool import strided as pool_strided
 from numbadnn.kernels.pool import tiles as pool_tiles
 from numbadnn.kernels.pool import walk as pool_walk
@@ -52,11 +51,10 @@ def plan_tiles(problem: PoolProblem, policy: Policy, config: Any = None) -> Exec
 
 def plan_argmax(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
     """One launch, which reads x and dy."""
-    config, acc = config or pool_argmax.heuristic(problem), accumulator_of(problem.x.dtype, policy)
-    if isinstance(config, pool_walk.WalkConfig):
-        capability = pool_walk.HOPPER if simulate.active() else _driver.compute_capability(policy.device)
-        config = pool_walk.possible(problem, config, acc, capability)
-    kernel, grid, scalars = pool_argmax.prepare(problem, config, acc)
+    acc = accumulator_of(problem.x.dtype, policy)
+    capability = pool_walk.HOPPER if simulate.active() else _driver.compute_capability(policy.device)
+    config = pool_walk.possible(problem, config or pool_walk.space(problem)[0], acc, capability)
+    kernel, grid, scalars = pool_walk.prepare(problem, config, acc)
     go = kernel.prepare(policy.device, grid, (config.threads, 1, 1), scalars).direct
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
@@ -102,7 +100,7 @@ def supports_tiles(problem: PoolProblem, policy: Policy) -> str:
 
 
 def supports_argmax(problem: PoolProblem, policy: Policy) -> str:
-    return _reach_reason(problem) or pool_argmax.reason(problem) or device_reason(policy)
+    return _reach_reason(problem) or pool_walk.reason(problem) or device_reason(policy)
 
 
 def supports_strided(problem: PoolProblem, policy: Policy) -> str:
@@ -157,7 +155,7 @@ _OVERLAPPING = tuple(f"pool_grad x={t}:2x4x16x16 window=3x3 stride=2x2 pad=1x1" 
 
 
 def kernels() -> Iterator[Kernel]:
-    """A representative set of the four modules."""
+    """A representative set of the three modules."""
     for line in _REPRESENTATIVE:
         problem = PoolProblem.parse(line)
         config = pool_tiles.heuristic(problem)
@@ -175,8 +173,6 @@ def kernels() -> Iterator[Kernel]:
         problem = PoolProblem.parse(line)
         made = pool_strided.prepare(problem, pool_strided.heuristic(problem), "float32")
         yield made[-1][0]  # what comes before it is the same for both gradients of maxima
-    problems = [PoolProblem.parse(line) for line in _OVERLAPPING]
-    yield pool_argmax.prepare(problems[0], pool_argmax.space(problems[0])[0], "float32")[0]
-    for problem in problems:  # as on the first of three architectures
+    for problem in map(PoolProblem.parse, _OVERLAPPING):  # as on the first of three architectures
         first = pool_walk.possible(problem, pool_walk.space(problem)[0], "float32", (8, 0))
-        yield pool_argmax.prepare(problem, first, "float32")[0]
+        yield pool_walk.prepare(problem, first, "float32")[0]

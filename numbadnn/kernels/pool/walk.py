@@ -1,4 +1,7 @@
-"""The gradient of overlapping maxima by threads that each keep all they need: the host side of ``device/walk.py``."""
+"""``numba.pool_argmax``: the gradient of a maximum over windows that overlap. The host side of ``device/walk.py``.
+
+A thread walks down some columns and keeps all that it needs in registers: it looks at each window once.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
+from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.problem import Spec
 from numbadnn.problems.pool import PoolProblem
 
 Two = tuple[int, int]
@@ -161,10 +166,30 @@ class WalkConfig:
         return values + raw + addresses + (16 if self.last else 0)
 
 
+def _operands(problem: PoolProblem) -> tuple[Spec, Spec, Spec]:
+    assert problem.dy is not None and problem.dx is not None
+    return problem.x, problem.dy, problem.dx
+
+
+def reason(problem: PoolProblem) -> str:
+    """Why this kernel cannot, "" if it can."""
+    if problem.op != "pool_grad" or not problem.is_max or len(problem.window) != 2:
+        return "needs the gradient of a maximum over two axes"
+    if not any(k > s for k, s in zip(problem.window, problem.stride, strict=True)):
+        return "needs windows that overlap: others are quicker without a second look"
+    specs = _operands(problem)
+    if not (all(s.is_contiguous for s in specs) or all(s.is_channels_last for s in specs)):
+        return "needs operands that are all packed, in C order or channels last"
+    if not space(problem):
+        return "needs windows that fit the registers of a thread"
+    if max(math.prod(s.shape[1:]) for s in specs) * problem.x.itemsize >= LIMIT32 or problem.x.size >= 2**36:
+        return "needs images of less than 2 GiB"
+    return ""
+
+
 def config(problem: PoolProblem, lanes: int, spread: int, drop: int, ahead: bool, paired: bool = False) -> WalkConfig:
     """A configuration with what depends on the problem filled in."""
-    assert problem.dy is not None and problem.dx is not None
-    specs = (problem.x, problem.dy, problem.dx)
+    specs = _operands(problem)
     last, size = not all(s.is_contiguous for s in specs), problem.x.itemsize
     aligned = all(s.aligned for s in specs)
     most = 16 // size if aligned and not last else 1
@@ -198,8 +223,7 @@ def possible(problem: PoolProblem, c: WalkConfig, acc: str, capability: tuple[in
 @functools.lru_cache(maxsize=256)
 def space(problem: PoolProblem) -> tuple[WalkConfig, ...]:
     """Configurations that fit registers; all give the same bits. The first is the heuristic's."""
-    assert problem.dy is not None and problem.dx is not None
-    specs = (problem.x, problem.dy, problem.dx)
+    specs = _operands(problem)
     most, sw, aligned = 16 // problem.x.itemsize, problem.stride[1], all(s.aligned for s in specs)
     shapes: list[tuple[int, int, bool]] = []  # lanes, spread, paired
     planes, short = all(s.is_contiguous for s in specs), problem.x.itemsize == 2

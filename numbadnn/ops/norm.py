@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.call.operands import output_spec
 from numbadnn.dispatch import Request
+from numbadnn.ops.habits import refuse
+from numbadnn.option_types import Backend
 from numbadnn.problems.norm import (
     OPERANDS,
     TEST,
@@ -83,9 +85,10 @@ def batch_normalization_train(
     running_mean: Any = None,
     running_var: Any = None,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Batch normalization with the statistics of the batch: (out, mean, invstd[, new_running_mean, new_running_var]).
 
@@ -105,6 +108,8 @@ def batch_normalization_train(
     >>> out.ravel(), mean.item(), invstd.item()
     (array([-1.,  1.]), 2.0, 1.0)
     """
+    if unknown:
+        refuse(unknown)
     arrays: tuple[Any, ...]
     if running_mean is None and running_var is None:
         arrays = (inputs, gamma, beta)
@@ -125,9 +130,10 @@ def batch_normalization_test(
     mode: str = "per-activation",
     epsilon: float = 1e-4,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Batch normalization with given statistics: ``(inputs - mean) * gamma / sqrt(var + epsilon) + beta``.
 
@@ -139,6 +145,8 @@ def batch_normalization_test(
     >>> numbadnn.batch_normalization_test(np.array([1.0, 5.0]), one, one, one, 4 * one, epsilon=0)
     array([1., 3.])
     """
+    if unknown:
+        refuse(unknown)
     return dispatch.call_any(_build_test, (inputs, gamma, beta, mean, var), (mode, epsilon), backend, out, stream)
 
 
@@ -151,9 +159,10 @@ def batch_normalization_train_grad(
     mode: str = "per-activation",
     epsilon: float = 1e-4,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Gradients of ``batch_normalization_train`` through ``out`` alone: (dinputs, dgamma, dbeta).
 
@@ -169,6 +178,8 @@ def batch_normalization_train_grad(
     >>> dx, dgamma, dbeta
     (array([0., 0.]), array([-1.]), array([1.]))
     """
+    if unknown:
+        refuse(unknown)
     return dispatch.call_any(
         _build_train_grad, (inputs, dy, gamma, mean, invstd), (mode, epsilon), backend, out, stream
     )
@@ -183,9 +194,10 @@ def batch_normalization_test_grad(
     mode: str = "per-activation",
     epsilon: float = 1e-4,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Gradients of ``batch_normalization_test`` in every array: (dinputs, dgamma, dbeta, dmean, dvar).
 
@@ -201,4 +213,6 @@ def batch_normalization_test_grad(
     >>> [g.tolist() for g in grads]
     [[1.0, 1.0], [2.0], [2.0], [-2.0], [-1.0]]
     """
+    if unknown:
+        refuse(unknown)
     return dispatch.call_any(_build_test_grad, (inputs, dy, gamma, mean, var), (mode, epsilon), backend, out, stream)

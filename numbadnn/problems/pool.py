@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from numbadnn.parameters import check_rank
 from numbadnn.problem import Spec, integers, operand
 
 MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
@@ -35,6 +36,18 @@ class PoolProblem:
     stride: tuple[int, ...]
     pad: tuple[int, ...]
     mode: str = "max"
+
+    @staticmethod
+    def of(
+        op: str,
+        specs: dict[str, Spec],
+        window: tuple[int, ...],
+        stride: tuple[int, ...],
+        pad: tuple[int, ...],
+        mode: str,
+    ) -> PoolProblem:
+        """The problem of these operands, by name."""
+        return PoolProblem(op, specs["x"], specs["y"], specs.get("dy"), specs.get("dx"), window, stride, pad, mode)
 
     #: name of the destination keyword of the public function
     @property
@@ -94,6 +107,8 @@ class PoolProblem:
         window = integers("window", fields["window"], "x")
         stride = integers("stride", fields["stride"], "x") if "stride" in fields else window
         pad = integers("pad", fields["pad"], "x") if "pad" in fields else (0,) * len(window)
+        if len(window) == 1:
+            raise ValueError(f"window: expected 2 or 3 numbers (lines are images of one row), got {window}")
         mode = fields.get("mode", "max")
         spatial = output_sizes("x", x.shape, window, stride, pad, mode)
         shapes = {"y": (*x.shape[:2], *spatial), "dx": x.shape}
@@ -115,8 +130,8 @@ PROBLEM = PoolProblem
 
 def check_windows(window: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...]) -> None:
     """Windows, their steps and the padding fit each other, else ValueError."""
-    if len(window) not in (2, 3):
-        raise ValueError(f"ws: expected 2 or 3 integers, got {window}")
+    if len(window) not in (1, 2, 3):
+        raise ValueError(f"ws: expected 1, 2 or 3 integers, got {window}")
     for what, values, least in (("ws", window, 1), ("stride", stride, 1), ("pad", pad, 0)):
         if len(values) != len(window):
             raise ValueError(f"{what}: expected {len(window)} integers, as ws has, got {values}")
@@ -138,8 +153,7 @@ def output_sizes(
     if mode not in MODES:
         raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
     check_windows(window, stride, pad)
-    if len(shape) != len(window) + 2:
-        raise ValueError(f"{name}: expected {len(window) + 2} dimensions for a window {window}, got shape {shape}")
+    check_rank(name, shape, len(window) + 2, f"for a window {window}")
     spatial = shape[2:]
     if min(spatial) < 1:
         raise ValueError(f"{name}: expected spatial axes of at least one element, got shape {shape}")

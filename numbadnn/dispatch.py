@@ -21,7 +21,7 @@ from numbadnn.arrays.untraced import leave_out
 from numbadnn.call import explanation, operands, select
 from numbadnn.call.launch import Plan, thread
 from numbadnn.call.planning import make_plan
-from numbadnn.call.seen import Seen
+from numbadnn.call.seen import Seen, as_made, seen_views
 from numbadnn.host.bounded import remember
 from numbadnn.problem import Policy
 from numbadnn.registry import Summation
@@ -229,7 +229,11 @@ def _miss(
     if intercept and intercept.wanted == "problem":
         raise Intercepted(request.problem)
     if look:
-        return look(request, views, out_views, words)
+        seen = request.seen
+        if seen is None:
+            return look(request, views, out_views, words)
+        outs_seen = seen_views(out_views, seen.outputs)
+        return as_made(look(request, seen_views(views, seen.inputs), outs_seen, words), seen)
     if not outs:
         operands.check_memory(request.problem.outputs, views[0].device)
     policy = policy_of(request, views[0].device, options)

@@ -90,7 +90,9 @@ def _ready(
 ) -> tuple[select.Choice, Executable]:
     """The choice for a problem and its executable on the caller's arrays, with whatever casts they need."""
     choice, executable = _chosen(problem, policy, options, backend)
-    executable = operands.with_casts(executable, problem, seen_views(views, seen) if seen else views, policy.device)
+    executable = operands.with_casts(
+        executable, problem, seen_views(views, seen.inputs) if seen else views, policy.device
+    )
     return choice, through(executable, seen, policy.device) if seen else executable
 
 

@@ -34,10 +34,10 @@ def seen_spec(spec: Spec, axes: Axes) -> Spec:
     return Spec(spec.dtype, shape, normalised_strides(shape, strides), spec.aligned)
 
 
-def seen_views(views: list[View], seen: Seen) -> list[View]:
+def seen_views(views: list[View], seen: tuple[Axes, ...]) -> list[View]:
     """The same of views; on the CPU their addresses are arrays, which are reshaped too."""
     found = []
-    for view, axes in zip(views, seen.inputs, strict=True):
+    for view, axes in zip(views, seen, strict=False):
         shape, strides = _seen(view.shape, view.strides, axes)
         address = view.address if view.device >= 0 else _reshaped(view.address, axes)
         found.append(view._replace(shape=shape, strides=strides, address=address))
@@ -55,6 +55,14 @@ def _reshaped(array: Any, axes: Axes) -> Any:
     order = tuple(a for group in axes for a in group)
     moved = array if order == tuple(sorted(order)) else array.transpose(order)
     return moved.reshape(tuple(math.prod(array.shape[a] for a in group) for group in axes))
+
+
+def as_made(result: Any, seen: Seen) -> Any:
+    """A NumPy array of the problem's result, in the caller's axes."""
+    (axes,), (made,) = seen.outputs, seen.made
+    order = tuple(a for group in axes for a in group)
+    apart = result.reshape(tuple(made.shape[a] for a in order))
+    return apart.transpose(tuple(order.index(a) for a in range(len(order))))
 
 
 def mergeable(spec: Spec, first: int, second: int) -> bool:

@@ -133,14 +133,16 @@ def truth(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def check_hint(name: str, hint: Any, shape: tuple[int, ...], whose: str = "the array's own shape") -> None:
+def check_hint(
+    name: str, hint: Any, shape: tuple[int, ...], whose: str = "the array's own shape", cure: str = ""
+) -> None:
     """A shape hint may leave entries None; it never alters the result and must not contradict the array."""
     if hint is None:
         return
     if not isinstance(hint, (tuple, list)) or len(hint) != len(shape):
         raise ValueError(f"{name}: expected None or a tuple of length {len(shape)}, got {hint!r}")
     if any(h is not None and h != n for h, n in zip(hint, shape, strict=True)):
-        raise ValueError(f"{name}: expected {whose} {shape} (None = any), got {tuple(hint)}")
+        raise ValueError(f"{name}: expected {whose} {shape} (None = any), got {tuple(hint)}{cure}")
 
 
 #: what functions call filters
@@ -270,7 +272,8 @@ def grad_weights(op: str, names: Names, axes: int = 0) -> Build:
             )
         regions_of = top.shape[2:] if p.unshared else ()
         shape = (top.shape[1], *regions_of, image.shape[1] // geometry.groups, *kernel)
-        check_hint(names.filter_shape, given, shape, f"by {names.first} and {names.second}")
+        last = parameters.channels_last(names.first, image.shape, (given[-axes - 1] or 0) * geometry.groups)
+        check_hint(names.filter_shape, given, shape, f"by {names.first} and {names.second}", last)
         check_hint(names.image_shape, p.hint2, image.shape)
         check_channels(image.shape, shape, geometry.groups, axes, names.first, names.second)
         expected = (image.shape[0], *geometry.output_shape(image.shape, shape)[1:])

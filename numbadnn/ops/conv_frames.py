@@ -30,7 +30,6 @@ def conv3d2d(
     signals: (N, T, C, H, W); filters: (K, S, C, R, S'); result (N, T', K, H', W') as conv3d gives it on the same
     memory seen as (N, C, T, H, W). ``border_mode`` is 'valid', 'full' or 'half', or a tuple of three of them (time, rows,
     columns; Theano took two that agree for rows and columns). The shapes are hints. Dtypes and errors as conv3d.
-
     Source: docs/explanation/semantics.md#convolutions-of-frames.
 
     >>> import numpy as np, numbadnn

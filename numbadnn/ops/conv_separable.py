@@ -154,7 +154,6 @@ def separable_conv3d(
     """``separable_conv2d`` of volumes: one more axis of depth before rows and columns, everywhere.
 
     input: (N, C, D, H, W); depthwise_filters: (C*M, 1, T, R, S); pointwise_filters: (K, C*M, 1, 1, 1).
-
     Source: docs/explanation/semantics.md#separable-convolutions.
 
     >>> import numpy as np, numbadnn

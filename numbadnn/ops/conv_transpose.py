@@ -41,7 +41,6 @@ def conv2d_transpose(
     be None; result (N, C, H, W). ``input_dilation`` is the subsample of the convolution this is the gradient of: so far lie
     the input's pixels apart in the output. ``border_mode`` is that convolution's too and crops. With ``filter_flip=False`` it
     is PyTorch's conv_transpose2d. Other parameters, dtypes and errors as conv2d; ValueError where output_shape does not fit.
-
     Source: docs/explanation/semantics.md#transposed-convolutions.
 
     >>> import numpy as np, numbadnn

@@ -84,7 +84,7 @@ def advice(name: str, value: Any, own: Sequence[str]) -> str:
         return INSTEAD[name]
     import difflib
 
-    near = difflib.get_close_matches(name, own, 1)
+    near = difflib.get_close_matches(name, own, 1) if name not in OURS else []
     return f"is {near[0]!r} meant?" if near else f"its arguments are {', '.join(n for n in own if n != 'self')}"
 
 

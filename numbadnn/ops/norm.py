@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Never
 
 from numbadnn import dispatch
@@ -13,6 +14,7 @@ from numbadnn.call.operands import output_spec
 from numbadnn.dispatch import Request
 from numbadnn.ops.habits import refuse
 from numbadnn.option_types import Backend
+from numbadnn.parameters import channels_last
 from numbadnn.problems.norm import (
     OPERANDS,
     TEST,
@@ -26,6 +28,18 @@ from numbadnn.problems.norm import (
 )
 
 
+def _hint(name: str, given: tuple[int, ...], inputs: tuple[int, ...], mode: str) -> str:
+    """What to add to an error where a parameter is right but for its axes, the mode or the inputs' layout ("" = it is not)."""
+    rank, one = len(inputs), math.prod(given)
+    if rank < 3 or one != max(given, default=1):
+        return ""
+    if one != inputs[1]:
+        return channels_last("inputs", inputs, one)
+    if mode == "per-activation":
+        return "; mode='spatial' takes one number a channel"
+    return f"; {name}.reshape(1, -1{', 1' * (rank - 2)}) has it" if len(given) == 1 else ""
+
+
 def _build(op: str, views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     mode, epsilon, factor = params
     names, results = OPERANDS[op]
@@ -36,7 +50,8 @@ def _build(op: str, views: list[View], out_views: list[View], params: tuple[Any,
         wanted = x.shape if name == "dy" else shape
         if view.shape != wanted:
             why = "the inputs'" if name == "dy" else f"1 on the axes averaged over in mode {mode!r}"
-            raise ValueError(f"{name}: expected shape {wanted} ({why}), got {view.shape}")
+            hint = _hint(name, view.shape, x.shape, mode) if name != "dy" else ""
+            raise ValueError(f"{name}: expected shape {wanted} ({why}), got {view.shape}{hint}")
     epsilon = check_epsilon(epsilon)
     factor = check_number("running_average_factor", factor, 0.0, 1.0, "a number from 0 to 1")
     results = results[: len(views)] if op == TRAIN else results

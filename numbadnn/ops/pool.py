@@ -48,7 +48,7 @@ def parameters(params: tuple[Any, ...], rank: int = 0) -> tuple[tuple[int, ...],
         params = tuple((v,) * rank if isinstance(v, Number) else v for v in params)
     ws, stride, mode, pad = params
     if not hasattr(ws, "__len__") or isinstance(ws, str | UNORDERED):
-        raise TypeError(f"ws: expected an integer for each of 1, 2 or 3 axes, or one for all, got {ws!r}")
+        raise TypeError(f"ws: expected {'an integer, or 1, ' if rank else ''}2 or 3 integers, got {ws!r}")
     window = _axes("ws", ws, len(ws))
     rank = len(window)
     return (
@@ -74,7 +74,7 @@ def _one(out_views: list[View], name: str) -> View | None:
 def _build_pool(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     (img,) = views
     window, stride, pad, mode = parameters(params, len(img.shape) - 2)
-    spatial = output_sizes("img", img.shape, window, stride, pad, mode)
+    spatial = output_sizes("img", img.shape, window, stride, pad, mode, least=1)
     stride = _strides(img.shape, stride, pad)
     y = output_spec((*img.shape[:2], *spatial), img.dtype, img, _one(out_views, "out"))
     return _request("pool", {"x": img.spec(), "y": y}, window, stride, pad, mode)
@@ -96,7 +96,7 @@ def _request(
 def _build_pool_grad(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     inp, out, out_grad = views
     window, stride, pad, mode = parameters(params, len(inp.shape) - 2)
-    shape = (*inp.shape[:2], *output_sizes("inp", inp.shape, window, stride, pad, mode))
+    shape = (*inp.shape[:2], *output_sizes("inp", inp.shape, window, stride, pad, mode, least=1))
     for name, view in (("out", out), ("out_grad", out_grad)):
         if view.shape != shape:
             raise ValueError(f"{name}: expected shape {shape}, got {view.shape}")

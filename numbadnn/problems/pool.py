@@ -107,8 +107,6 @@ class PoolProblem:
         window = integers("window", fields["window"], "x")
         stride = integers("stride", fields["stride"], "x") if "stride" in fields else window
         pad = integers("pad", fields["pad"], "x") if "pad" in fields else (0,) * len(window)
-        if len(window) == 1:
-            raise ValueError(f"window: expected 2 or 3 numbers (lines are images of one row), got {window}")
         mode = fields.get("mode", "max")
         spatial = output_sizes("x", x.shape, window, stride, pad, mode)
         shapes = {"y": (*x.shape[:2], *spatial), "dx": x.shape}
@@ -128,10 +126,10 @@ class PoolProblem:
 PROBLEM = PoolProblem
 
 
-def check_windows(window: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...]) -> None:
-    """Windows, their steps and the padding fit each other, else ValueError."""
-    if len(window) not in (1, 2, 3):
-        raise ValueError(f"ws: expected 1, 2 or 3 integers, got {window}")
+def check_windows(window: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...], least: int = 2) -> None:
+    """Windows of ``least`` axes or more, their steps and the padding fit each other, else ValueError."""
+    if not least <= len(window) <= 3:
+        raise ValueError(f"ws: expected {'1, 2' if least == 1 else '2'} or 3 integers, got {window}")
     for what, values, least in (("ws", window, 1), ("stride", stride, 1), ("pad", pad, 0)):
         if len(values) != len(window):
             raise ValueError(f"{what}: expected {len(window)} integers, as ws has, got {values}")
@@ -148,11 +146,12 @@ def output_sizes(
     stride: tuple[int, ...],
     pad: tuple[int, ...],
     mode: Any,
+    least: int = 2,
 ) -> tuple[int, ...]:
-    """The output's spatial sizes, after every check that the parameters and the image's shape admit."""
+    """The output's spatial sizes, after every check that the parameters and the image's shape admit; ``least``: axes."""
     if mode not in MODES:
         raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
-    check_windows(window, stride, pad)
+    check_windows(window, stride, pad, least)
     check_rank(name, shape, len(window) + 2, f"for a window {window}")
     spatial = shape[2:]
     if min(spatial) < 1:

@@ -158,3 +158,19 @@ def test_one_number_stands_for_every_axis() -> None:
     assert up.shape == x.shape
     assert np.array_equal(numbadnn.pool(x, 2, 2), numbadnn.pool(x, (2, 2), (2, 2)))
     assert np.array_equal(numbadnn.pool(x[:, :, None], 1, pad=0), x[:, :, None])
+
+
+def test_check_takes_lines_and_axes() -> None:
+    x, w = numbers(2, 3, 9), numbers(4, 3, 3)
+    for function, arrays, more in (
+        (numbadnn.conv1d, (x, w), {"subsample": 2}),
+        (numbadnn.conv1d, (x, w), {"beta": 2.0, "out": np.ones((2, 4, 7), "f4")}),
+        (numbadnn.conv1d_grad_wrt_weights, (x, numbers(2, 4, 7), (None, None, 3)), {}),
+        (numbadnn.causal_conv1d_grad_wrt_inputs, (numbers(2, 4, 9), w, x.shape), {}),
+        (numbadnn.pool, (x, 2), {}),
+        (numbadnn.softmax, (x.transpose(2, 0, 1),), {"axis": 0}),
+        (numbadnn.separable_conv2d_grad_wrt_weights,
+         (numbers(1, 3, 4, 4), numbers(6, 1, 2, 2), numbers(2, 6, 1, 1), numbers(1, 2, 3, 3), 3), {}),
+    ):  # fmt: skip
+        found = numbadnn.check(function, *arrays, backends="cpu", **more)
+        assert found.ok and "ok" in {row.status for row in found.rows}, function

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from numbadnn.arrays import library_of
 from numbadnn.cupyx_cudnn.constants import CUDNN_TENSOR_NCHW, CUDNN_TENSOR_NHWC
-
-Word = TypeVar("Word", bound=str)
 
 
 def check(**arrays: Any) -> None:
@@ -40,7 +38,7 @@ def channels_last(array: Any, layout: int) -> Any:
     return array if layout == CUDNN_TENSOR_NCHW else array.transpose(0, 2, 3, 1)
 
 
-def choice(name: str, value: Any, values: tuple[Word, ...]) -> Word:
+def choice(name: str, value: Any, values: tuple[str, ...]) -> str:
     """The word for a number of an enumeration; ValueError for another number."""
     if isinstance(value, bool) or value not in range(len(values)):
         raise ValueError(

@@ -5,12 +5,10 @@ Each hands the caller's arguments as they are, with its builder, to the dispatch
 
 from __future__ import annotations
 
-from typing import Any, Never
+from typing import Any
 
 from numbadnn import dispatch
 from numbadnn.ops import conv_build as build
-from numbadnn.ops.habits import refuse
-from numbadnn.option_types import Accuracy, Algo, Backend, Precision
 
 
 def conv2d(
@@ -27,13 +25,12 @@ def conv2d(
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
-    algo: Algo | None = None,
-    precision: Precision | None = None,
-    accuracy: Accuracy | None = None,
-    backend: Backend | None = None,
+    algo: str | None = None,
+    precision: str | None = None,
+    accuracy: str | None = None,
+    backend: str | None = None,
     out: Any = None,
     stream: Any = None,
-    **unknown: Never,
 ) -> Any:
     """2-D convolution of images with filters, as neural networks mean it.
 
@@ -56,8 +53,6 @@ def conv2d(
     array([[ 8., 12.],
            [20., 24.]], dtype=float32)
     """
-    if unknown:
-        refuse(unknown)
     params = (
         input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared, alpha, beta, algo,
         precision, accuracy,
@@ -79,13 +74,12 @@ def conv2d_grad_wrt_inputs(
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
-    algo: Algo | None = None,
-    precision: Precision | None = None,
-    accuracy: Accuracy | None = None,
-    backend: Backend | None = None,
+    algo: str | None = None,
+    precision: str | None = None,
+    accuracy: str | None = None,
+    backend: str | None = None,
     out: Any = None,
     stream: Any = None,
-    **unknown: Never,
 ) -> Any:
     """Gradient of ``conv2d`` with respect to its input, its exact adjoint: <conv2d(x), g> = <x, this(g)>.
 
@@ -100,8 +94,6 @@ def conv2d_grad_wrt_inputs(
     array([[3., 2.],
            [1., 0.]], dtype=float32)
     """
-    if unknown:
-        refuse(unknown)
     params = (
         input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared, alpha, beta, algo,
         precision, accuracy,
@@ -123,13 +115,12 @@ def conv2d_grad_wrt_weights(
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
-    algo: Algo | None = None,
-    precision: Precision | None = None,
-    accuracy: Accuracy | None = None,
-    backend: Backend | None = None,
+    algo: str | None = None,
+    precision: str | None = None,
+    accuracy: str | None = None,
+    backend: str | None = None,
     out: Any = None,
     stream: Any = None,
-    **unknown: Never,
 ) -> Any:
     """Gradient of ``conv2d`` with respect to its filters, its exact adjoint: <conv2d(x, w), g> = <w, this(x, g)>.
 
@@ -144,8 +135,6 @@ def conv2d_grad_wrt_weights(
     array([[3., 2.],
            [1., 0.]], dtype=float32)
     """
-    if unknown:
-        refuse(unknown)
     params = (
         filter_shape, input_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared, alpha, beta, algo,
         precision, accuracy,
@@ -166,13 +155,12 @@ def conv3d(
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
-    algo: Algo | None = None,
-    precision: Precision | None = None,
-    accuracy: Accuracy | None = None,
-    backend: Backend | None = None,
+    algo: str | None = None,
+    precision: str | None = None,
+    accuracy: str | None = None,
+    backend: str | None = None,
     out: Any = None,
     stream: Any = None,
-    **unknown: Never,
 ) -> Any:
     """3-D convolution of volumes with filters: ``conv2d`` with a third spatial axis before the others.
 
@@ -188,8 +176,6 @@ def conv3d(
     >>> numbadnn.conv3d(x, np.ones((1, 1, 2, 2, 2), "float32")).ravel()
     array([8., 8.], dtype=float32)
     """
-    if unknown:
-        refuse(unknown)
     params = (
         input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, False, alpha, beta, algo,
         precision, accuracy,
@@ -210,13 +196,12 @@ def conv3d_grad_wrt_inputs(
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
-    algo: Algo | None = None,
-    precision: Precision | None = None,
-    accuracy: Accuracy | None = None,
-    backend: Backend | None = None,
+    algo: str | None = None,
+    precision: str | None = None,
+    accuracy: str | None = None,
+    backend: str | None = None,
     out: Any = None,
     stream: Any = None,
-    **unknown: Never,
 ) -> Any:
     """Gradient of ``conv3d`` with respect to its input, its exact adjoint: <conv3d(x), g> = <x, this(g)>.
 
@@ -229,8 +214,6 @@ def conv3d_grad_wrt_inputs(
     >>> numbadnn.conv3d_grad_wrt_inputs(g, w, (1, 1, 2, 1, 1)).ravel()
     array([1., 0.], dtype=float32)
     """
-    if unknown:
-        refuse(unknown)
     params = (
         input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, False, alpha, beta, algo,
         precision, accuracy,
@@ -251,13 +234,12 @@ def conv3d_grad_wrt_weights(
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
-    algo: Algo | None = None,
-    precision: Precision | None = None,
-    accuracy: Accuracy | None = None,
-    backend: Backend | None = None,
+    algo: str | None = None,
+    precision: str | None = None,
+    accuracy: str | None = None,
+    backend: str | None = None,
     out: Any = None,
     stream: Any = None,
-    **unknown: Never,
 ) -> Any:
     """Gradient of ``conv3d`` with respect to its filters, its exact adjoint: <conv3d(x, w), g> = <w, this(x, g)>.
 
@@ -270,8 +252,6 @@ def conv3d_grad_wrt_weights(
     >>> numbadnn.conv3d_grad_wrt_weights(x, g, (1, 1, 2, 1, 1)).ravel()
     array([1., 0.], dtype=float32)
     """
-    if unknown:
-        refuse(unknown)
     params = (
         filter_shape, input_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, False, alpha, beta, algo,
         precision, accuracy,

@@ -26,14 +26,7 @@ from numbadnn.errors import (
     PlanMissError,
     WorkspaceError,
 )
-from numbadnn.ops.conv_derived import (
-    causal_conv1d,
-    conv2d_transpose,
-    conv3d2d,
-    conv3d_transpose,
-    separable_conv2d,
-    separable_conv3d,
-)
+from numbadnn.ops.conv_frames import conv3d2d
 from numbadnn.ops.conv_functions import (
     conv2d,
     conv2d_grad_wrt_inputs,
@@ -41,6 +34,30 @@ from numbadnn.ops.conv_functions import (
     conv3d,
     conv3d_grad_wrt_inputs,
     conv3d_grad_wrt_weights,
+)
+from numbadnn.ops.conv_line import (
+    causal_conv1d,
+    causal_conv1d_grad_wrt_inputs,
+    causal_conv1d_grad_wrt_weights,
+    conv1d,
+    conv1d_grad_wrt_inputs,
+    conv1d_grad_wrt_weights,
+)
+from numbadnn.ops.conv_separable import (
+    separable_conv2d,
+    separable_conv2d_grad_wrt_inputs,
+    separable_conv2d_grad_wrt_weights,
+    separable_conv3d,
+    separable_conv3d_grad_wrt_inputs,
+    separable_conv3d_grad_wrt_weights,
+)
+from numbadnn.ops.conv_transpose import (
+    conv2d_transpose,
+    conv2d_transpose_grad_wrt_inputs,
+    conv2d_transpose_grad_wrt_weights,
+    conv3d_transpose,
+    conv3d_transpose_grad_wrt_inputs,
+    conv3d_transpose_grad_wrt_weights,
 )
 from numbadnn.ops.corrmm import (
     corr3d_mm,
@@ -105,17 +122,26 @@ __all__ = [
     "bilinear_upsampling_grad",
     "cache_info",
     "causal_conv1d",
+    "causal_conv1d_grad_wrt_inputs",
+    "causal_conv1d_grad_wrt_weights",
     "check",
     "clear_caches",
+    "conv1d",
+    "conv1d_grad_wrt_inputs",
+    "conv1d_grad_wrt_weights",
     "conv2d",
     "conv2d_grad_wrt_inputs",
     "conv2d_grad_wrt_weights",
     "conv2d_transpose",
+    "conv2d_transpose_grad_wrt_inputs",
+    "conv2d_transpose_grad_wrt_weights",
     "conv3d",
     "conv3d2d",
     "conv3d_grad_wrt_inputs",
     "conv3d_grad_wrt_weights",
     "conv3d_transpose",
+    "conv3d_transpose_grad_wrt_inputs",
+    "conv3d_transpose_grad_wrt_weights",
     "corr3d_mm",
     "corr3d_mm_grad_inputs",
     "corr3d_mm_grad_weights",
@@ -137,7 +163,11 @@ __all__ = [
     "rnn_weights_to_onnx",
     "rnn_weights_to_torch",
     "separable_conv2d",
+    "separable_conv2d_grad_wrt_inputs",
+    "separable_conv2d_grad_wrt_weights",
     "separable_conv3d",
+    "separable_conv3d_grad_wrt_inputs",
+    "separable_conv3d_grad_wrt_weights",
     "softmax",
     "softmax_grad",
     "spatialtf",

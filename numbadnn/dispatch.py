@@ -21,19 +21,24 @@ from numbadnn.arrays.untraced import leave_out
 from numbadnn.call import explanation, operands, select
 from numbadnn.call.launch import Plan, thread
 from numbadnn.call.planning import make_plan
+from numbadnn.call.seen import Seen, as_made, seen_views
 from numbadnn.host.bounded import remember
 from numbadnn.problem import Policy
 from numbadnn.registry import Summation
 
 
 class Request(NamedTuple):
-    """What an operation's builder returns: its validated problem and the call's own algorithm, precision and accuracy."""
+    """What an operation's builder returns: its validated problem and the call's own algorithm, precision and accuracy.
+
+    ``seen``: how the problem sees the arrays, where not in their own axes.
+    """
 
     problem: Any
     algo: str | None = None
     precision: str | None = None
     algo_option: str = ""
     accuracy: str | None = None
+    seen: Seen | None = None
 
 
 #: builder -> the names of its array arguments, for errors
@@ -92,6 +97,19 @@ def call2(
     return call_any(build, (a, b), params, backend, out, stream)
 
 
+def call2_reversed(
+    build: Callable[..., Request], a: Any, b: Any, params: tuple[Any, ...], backend: Any, out: Any, stream: Any
+) -> Any:
+    """``call2`` of (b, a), for a problem that has its inputs in the other order; a Plan takes them in the function's."""
+    try:
+        return call2(build, b, a, params, backend, out, stream)
+    except Intercepted as caught:
+        (asked,) = caught.args
+        if isinstance(asked, Plan):
+            asked.reversed = True
+        raise
+
+
 def call_any(
     build: Callable[..., Request],
     arrays: tuple[Any, ...],
@@ -124,7 +142,7 @@ def call_any(
     return plan.launch(arrays, addresses[:n], addresses[n:], out, stream, words)
 
 
-leave_out((call1, call2, call_any))
+leave_out((call1, call2, call2_reversed, call_any))
 
 #: what looking a call up may raise: a type seen for the first time, an unhashable parameter, an array that its library
 #: refuses; the cold path finds out which, and raises with the argument's name
@@ -211,13 +229,17 @@ def _miss(
     if intercept and intercept.wanted == "problem":
         raise Intercepted(request.problem)
     if look:
-        return look(request, views, out_views, words)
+        seen = request.seen
+        if seen is None:
+            return look(request, views, out_views, words)
+        outs_seen = seen_views(out_views, seen.outputs)
+        return as_made(look(request, seen_views(views, seen.inputs), outs_seen, words), seen)
     if not outs:
         operands.check_memory(request.problem.outputs, views[0].device)
     policy = policy_of(request, views[0].device, options)
     if intercept and intercept.wanted == "explain":
         raise Intercepted(explanation.explain(request.problem, policy, options, backend))
-    plan = make_plan(request.problem, policy, options, backend, views, stream)
+    plan = make_plan(request.problem, policy, options, backend, views, stream, request.seen)
     probed = [library_of(a).probe(a) for a in (*arrays, *outs)]
     plan.signatures = tuple(signature for _, signature in probed)
     plan.words = words

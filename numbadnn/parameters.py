@@ -1,4 +1,4 @@
-"""Numbers that callers give as parameters: what counts as an integer, as a float, as a tuple of integers, and what does not."""
+"""What callers give as parameters: what counts as an integer, as a float, as a tuple of integers; and the ranks of arrays."""
 
 from __future__ import annotations
 
@@ -74,6 +74,48 @@ def ints(name: str, values: Any, length: int, minimum: int) -> tuple[int, ...]:
     return tuple(as_int(name, v, minimum) for v in given)
 
 
+def per_axis(name: str, values: Any, length: int) -> tuple[int, ...]:
+    """An integer >= 1 for each of ``length`` axes: a sequence or vector of them, or one that stands for all.
+
+    >>> per_axis("subsample", 2, 2), per_axis("subsample", (1, 2), 2)
+    ((2, 2), (1, 2))
+    """
+    if isinstance(values, numbers.Number | np.bool_):
+        return (as_int(name, values, 1),) * length
+    return positive_ints(name, values, length)
+
+
 def positive_ints(name: str, values: Any, length: int) -> tuple[int, ...]:
     """The same of integers >= 1: subsample, filter_dilation, kernel sizes."""
     return ints(name, values, length, 1)
+
+
+def check_rank(name: str, shape: tuple[int, ...], rank: int, axes: str = "", of: str = "batch") -> None:
+    """ValueError for an array that has not ``rank`` axes, with the code that adds those that are missing.
+
+    ``of``: what its first axis counts, "batch" or "filters" (and the second channels); "" for other arrays.
+
+    >>> check_rank("input", (28, 28), 4)
+    Traceback (most recent call last):
+    ValueError: input: expected 4 dimensions, got 2 (shape (28, 28)); input[None, None] is a batch of one with one channel
+    """
+    if len(shape) == rank:
+        return
+    text = f"{name}: expected {rank} dimensions{f' {axes}' if axes else ''}, got {len(shape)} (shape {shape})"
+    one, many = ("one filter", "filters") if of == "filters" else ("a batch of one", "of them")
+    if of and rank - len(shape) == 2:
+        text += f"; {name}[None, None] is {one} with one channel"
+    elif of and rank - len(shape) == 1:
+        text += f"; {name}[None] is {one} with {shape[0]} channels, {name}[:, None] are {shape[0]} {many} with one"
+    raise ValueError(text)
+
+
+def channels_last(name: str, shape: tuple[int, ...], channels: int) -> str:
+    """What to add to an error where an array's last axis has the channels that were expected of the second ("" = it has not).
+
+    >>> channels_last("input", (8, 32, 32, 3), 3)
+    '; if its channels are last: moveaxis(input, -1, 1)'
+    """
+    if len(shape) > 2 and shape[-1] == channels != shape[1]:
+        return f"; if its channels are last: moveaxis({name}, -1, 1)"
+    return ""

@@ -58,9 +58,10 @@ def axis_modes(border_mode: Any, convdim: int) -> tuple[Any, ...]:
         return (None,) * convdim
     if isinstance(border_mode, str):
         if border_mode not in BORDER_NAMES:
+            same = "; 'half' keeps the size where windows are odd and the stride is 1" * (border_mode.lower() == "same")
             raise ValueError(
                 f"invalid border_mode {border_mode!r}: expected 'valid', 'full', 'half', an integer or a tuple of "
-                f"length {convdim} of integers or pairs of integers"
+                f"length {convdim} of integers or pairs of integers{same}"
             )
         return (border_mode,) * convdim
     if isinstance(border_mode, tuple):

@@ -17,10 +17,11 @@ from typing import Any
 from numbadnn import config
 from numbadnn.arrays import LIBRARIES, View, library_of
 from numbadnn.call import operands, plan_arguments, select, verbose
+from numbadnn.call.seen import Seen
 from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, is_lack_of_memory
 from numbadnn.gpu import driver
 from numbadnn.kept import machine
-from numbadnn.problem import Policy, channels_last_strides, contiguous_strides, is_dense
+from numbadnn.problem import Policy, Spec, channels_last_strides, contiguous_strides, is_dense
 from numbadnn.registry import Executable, Impl
 
 
@@ -68,6 +69,7 @@ class Plan:
         "device",
         "executable",
         "made_for",
+        "outputs",
         "policy",
         "problem",
         "quick",
@@ -79,7 +81,13 @@ class Plan:
     )
 
     def __init__(
-        self, problem: Any, policy: Policy, choice: select.Choice, executable: Executable, views: list[View]
+        self,
+        problem: Any,
+        policy: Policy,
+        choice: select.Choice,
+        executable: Executable,
+        views: list[View],
+        seen: Seen | None = None,
     ) -> None:
         self.problem, self.policy, self.choice, self.executable = problem, policy, choice, executable
         self.device, self.workspace_bytes = policy.device, executable.workspace_bytes
@@ -95,10 +103,12 @@ class Plan:
         self._outside = self.device >= 0 and any(v.library is not self._library or v.library.outside for v in views)
         #: library, device and spec of each array
         self.made_for = tuple((v.library, v.device, v.spec()) for v in views)
+        #: the outputs as the caller has them
+        self.outputs: tuple[Spec, ...] = seen.made if seen else problem.outputs
         #: None where no new array has the strides of the ``out`` that it was made with
         self._allocate: tuple[Callable[[], Any], ...] | None = None
-        if all(map(is_dense, problem.outputs)):
-            self._allocate = tuple(self._library.allocator(s, policy.device) for s in problem.outputs)
+        if all(map(is_dense, self.outputs)):
+            self._allocate = tuple(self._library.allocator(s, policy.device) for s in self.outputs)
         self._finish = self._library.finish
         self._thread = thread.token
         self.signatures: tuple[Any, ...] = ()
@@ -108,7 +118,7 @@ class Plan:
         self._checks = operands.overlap_checker(problem, views)
         #: arrays that are not packed are looked at again by their library in each call
         self.careful = any(v.library.check and v.strides not in _packed(v.shape) for v in views)
-        self.careful_out = any(s.strides not in _packed(s.shape) for s in problem.outputs)
+        self.careful_out = any(s.strides not in _packed(s.shape) for s in self.outputs)
         self.quick = None if self.careful or self._outside else _quick(self)
 
     @property
@@ -233,7 +243,7 @@ class Plan:
         if out is None and beta:
             raise ValueError(f"out: expected an array, to which beta={beta:g} is applied, got None")
         if out is None and self._allocate is None:
-            specs = " ".join(map(str, self.problem.outputs))
+            specs = " ".join(map(str, self.outputs))
             raise ValueError(f"out: expected an array with the strides that this Plan was made for, {specs}, got None")
         if out is not None and not outs:
             raise ValueError("out: expected an array or a tuple of them, got ()")
@@ -244,7 +254,7 @@ class Plan:
         if workspace is not None:
             space = plan_arguments.workspace_address(workspace, self.workspace_bytes, self.device)
             if self.device >= 0:
-                known = (*(spec for _, _, spec in self.made_for), *(self.problem.outputs if outs else ()))
+                known = (*(spec for _, _, spec in self.made_for), *(self.outputs if outs else ()))
                 plan_arguments.check_apart(space, self.workspace_bytes, known, addresses)
             arrays = (*arrays, workspace)  # in use as long as they are
             if (written := library_of(workspace).written) is not None:

@@ -53,7 +53,7 @@ def _check_arrays(plan: Plan, arrays: tuple[Any, ...]) -> None:
 def _check_outs(plan: Plan, arrays: tuple[Any, ...], outs: tuple[Any, ...]) -> None:
     """ValueError where these destinations have not the outputs' specs, or may not be written."""
     got = [str(view.spec()) for view in operands.check_out(outs, [view_of(arrays[0], "array 1")])]
-    wanted = [str(spec) for spec in plan.problem.outputs]
+    wanted = [str(spec) for spec in plan.outputs]
     if got != wanted:
         raise ValueError(f"out: this Plan was made for {' '.join(wanted)}, got {' '.join(got)}")
 

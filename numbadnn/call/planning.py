@@ -18,6 +18,7 @@ from numbadnn.call import fallback, operands, remembered, select
 from numbadnn.call.candidates import Candidates
 from numbadnn.call.choose import choose
 from numbadnn.call.launch import Plan, thread
+from numbadnn.call.seen import Seen, seen_views, through
 from numbadnn.errors import CaptureError, NotSupportedError, NumbaDNNError
 from numbadnn.host.bounded import MAX_CHOICES, MAX_PLANS
 from numbadnn.kept import choices, errata, plan_file
@@ -40,14 +41,23 @@ def check_compiler() -> None:
 
 
 def make_plan(
-    problem: Any, policy: Policy, options: config.Options, backend: str | None, views: list[View], stream: Any = None
+    problem: Any,
+    policy: Policy,
+    options: config.Options,
+    backend: str | None,
+    views: list[View],
+    stream: Any = None,
+    seen: Seen | None = None,
 ) -> Plan:
-    """Choose an implementation for a validated problem and make it ready in this thread."""
+    """Choose an implementation for a validated problem and make it ready in this thread.
+
+    ``seen``: how the problem sees these arrays, where not in their own axes.
+    """
     thread.misses += 1
     check_compiler()
     if policy.device < 0:
-        choice, executable = _ready(problem, policy, options, backend, views)
-        return Plan(problem, policy, choice, executable, views)
+        choice, executable = _ready(problem, policy, options, backend, views, seen)
+        return Plan(problem, policy, choice, executable, views, seen)
     global _cuda_used
     from numbadnn.gpu import driver as _driver
 
@@ -63,25 +73,36 @@ def make_plan(
         raw = streams.handle(stream) if stream is not None else views[0].library.current_stream(policy.device) or 0
         if streams.is_capturing(raw):
             raise CaptureError("this problem was never run before: call it once before capturing a CUDA graph")
-        choice, executable = _ready(problem, policy, options, backend, views)
-        plan = Plan(problem, policy, choice, executable, views)
+        choice, executable = _ready(problem, policy, options, backend, views, seen)
+        plan = Plan(problem, policy, choice, executable, views, seen)
 
     def replan(workspace_limit: int) -> Plan:
         copied = operands.cast_bytes(problem, views)  # which no choice can save
         less = dataclasses.replace(policy, workspace_limit=max(0, workspace_limit - copied))
-        return make_plan(problem, less, options, backend, views, stream)
+        return make_plan(problem, less, options, backend, views, stream, seen)
 
     plan.replan = replan
     return plan
 
 
 def _ready(
-    problem: Any, policy: Policy, options: config.Options, backend: str | None, views: list[View]
+    problem: Any, policy: Policy, options: config.Options, backend: str | None, views: list[View], seen: Seen | None
+) -> tuple[select.Choice, Executable]:
+    """The choice for a problem and its executable on the caller's arrays, with whatever casts they need."""
+    choice, executable = _chosen(problem, policy, options, backend)
+    executable = operands.with_casts(
+        executable, problem, seen_views(views, seen.inputs) if seen else views, policy.device
+    )
+    return choice, through(executable, seen, policy.device) if seen else executable
+
+
+def _chosen(
+    problem: Any, policy: Policy, options: config.Options, backend: str | None
 ) -> tuple[select.Choice, Executable]:
     """The choice for a problem and its executable; what a file remembers and cannot be had any more is chosen anew."""
     choice = _choice(problem, policy, options, backend)
     if choice.impl is operands.EMPTY:
-        return choice, operands.with_casts(operands.plan_empty(problem, policy), problem, views, policy.device)
+        return choice, operands.plan_empty(problem, policy)
     choice, executable = remembered.followed(
         choice, problem, policy, options, lambda: _choice(problem, policy, options, backend, from_files=False)
     )
@@ -89,7 +110,7 @@ def _ready(
     if options.plan_file:
         key = plan_file.key_of(problem, policy, select.scope(options, backend))
         plan_file.record(options.plan_file, key, choice, executable, policy.device)
-    return choice, operands.with_casts(executable, problem, views, policy.device)
+    return choice, executable
 
 
 def _choice(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from numbadnn.arrays import library_of
 from numbadnn.cupyx_cudnn.constants import CUDNN_TENSOR_NCHW, CUDNN_TENSOR_NHWC
+
+Word = TypeVar("Word", bound=str)
 
 
 def check(**arrays: Any) -> None:
@@ -38,7 +40,7 @@ def channels_last(array: Any, layout: int) -> Any:
     return array if layout == CUDNN_TENSOR_NCHW else array.transpose(0, 2, 3, 1)
 
 
-def choice(name: str, value: Any, values: tuple[str, ...]) -> str:
+def choice(name: str, value: Any, values: tuple[Word, ...]) -> Word:
     """The word for a number of an enumeration; ValueError for another number."""
     if isinstance(value, bool) or value not in range(len(values)):
         raise ValueError(

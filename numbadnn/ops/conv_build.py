@@ -1,8 +1,9 @@
 """From the arguments of a convolution to its problem: every check that can fail, once per distinct call.
 
 A builder gets the arrays' views and the parameters as the caller gave them; a warm call never comes here. The public functions
-all hand over the same parameters in the same order (``Parameters``), so that one builder a direction serves two and
-three axes, and the transposed functions, which only call their arguments otherwise.
+all hand over the same parameters in the same order (``Parameters``), so that one builder a direction serves one, two and
+three axes, and the transposed functions, which only call their arguments otherwise. A line (``axes=1``) is an image of one
+row: its problem is conv2d's, which sees (N, C, L) as (N, C, 1, L).
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numbadnn import config, dispatch, parameters, shape_arguments, shapes
+from numbadnn import config, dispatch, parameters, shapes
 from numbadnn.arrays import View
 from numbadnn.call.operands import input_spec, output_spec, result_dtype
+from numbadnn.call.seen import Seen
 from numbadnn.dispatch import Request
 from numbadnn.problem import Spec
 from numbadnn.problems.conv import OPERATIONS, ConvProblem, check_channels, check_regions, ours
@@ -68,8 +70,8 @@ class _Geometry:
         axes = len(kernel)
         self.window = window or names.second
         parameters.positive_ints(f"sizes of {self.window}", kernel, axes)
-        self.stride = parameters.positive_ints(names.subsample, p.subsample, axes)
-        self.dilation = parameters.positive_ints(names.dilation, p.filter_dilation, axes)
+        self.stride = parameters.per_axis(names.subsample, p.subsample, axes)
+        self.dilation = parameters.per_axis(names.dilation, p.filter_dilation, axes)
         self.padding = shapes.padding_pairs(p.border_mode, kernel, self.dilation)
         self.groups = groups_of(p.num_groups, names.groups)
         self.flip = truth("filter_flip", p.filter_flip)
@@ -87,10 +89,24 @@ class _Geometry:
         return shape  # type: ignore[return-value]
 
     def request(self, op: str, x: Spec, w: Spec, y: Spec, p: Parameters) -> Request:
-        problem = ConvProblem(
-            op, x, w, y, self.padding, self.stride, self.dilation, self.flip, self.groups, self.alpha, self.beta
-        )
-        return request(problem, p)
+        rest = (self.flip, self.groups, self.alpha, self.beta)
+        if len(self.stride) == 1:
+            a, b, c = (ours("causal_conv1d", s) for s in (x, w, y))
+            padding, stride, dilation = ((0, 0), *self.padding), (1, *self.stride), (1, *self.dilation)
+            problem = ConvProblem(op, a, b, c, padding, stride, dilation, *rest)
+            return request(problem, p)._replace(seen=_lines(op, x, w, y))
+        return request(ConvProblem(op, x, w, y, self.padding, self.stride, self.dilation, *rest), p)
+
+
+#: rank of an array of lines -> the axes of an image of one row: (N, C, L), and filters a position, (K, P, C, S)
+ROWS = {3: ((0,), (1,), (), (2,)), 4: ((0,), (), (1,), (2,), (), (3,))}
+
+
+def _lines(op: str, x: Spec, w: Spec, y: Spec) -> Seen:
+    """How a problem of images of one row sees the caller's arrays."""
+    specs, operation = {"x": x, "w": w, "y": y}, OPERATIONS[op]
+    made = specs[operation.output]
+    return Seen(tuple(ROWS[len(specs[n].shape)] for n in operation.inputs), (ROWS[len(made.shape)],), (made,))
 
 
 _ALGO_OPTION = {"forward": "algo_fwd", "grad_inputs": "algo_bwd_data", "grad_weights": "algo_bwd_filter"}
@@ -117,19 +133,24 @@ def truth(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def check_hint(name: str, hint: Any, shape: tuple[int, ...], whose: str = "the array's own shape") -> None:
+def check_hint(
+    name: str, hint: Any, shape: tuple[int, ...], whose: str = "the array's own shape", cure: str = ""
+) -> None:
     """A shape hint may leave entries None; it never alters the result and must not contradict the array."""
     if hint is None:
         return
     if not isinstance(hint, (tuple, list)) or len(hint) != len(shape):
         raise ValueError(f"{name}: expected None or a tuple of length {len(shape)}, got {hint!r}")
     if any(h is not None and h != n for h, n in zip(hint, shape, strict=True)):
-        raise ValueError(f"{name}: expected {whose} {shape} (None = any), got {tuple(hint)}")
+        raise ValueError(f"{name}: expected {whose} {shape} (None = any), got {tuple(hint)}{cure}")
+
+
+#: what functions call filters
+FILTERS = ("filters", "kern", "depthwise_filters", "pointwise_filters")
 
 
 def check_rank(name: str, view: View, rank: int) -> None:
-    if len(view.shape) != rank:
-        raise ValueError(f"{name}: expected {rank} dimensions, got {len(view.shape)} (shape {view.shape})")
+    parameters.check_rank(name, view.shape, rank, of="filters" if name in FILTERS else "batch")
 
 
 def check_filter_rank(name: str, view: View, axes: int, unshared: Any) -> None:
@@ -168,9 +189,9 @@ def out_view(out_views: list[View], beta: float = 0.0) -> View | None:
 # ---- one builder a direction -----------------------------------------------------------------------------------------
 
 
-def forward(op: str, names: Names) -> Build:
+def forward(op: str, names: Names, axes: int = 0) -> Build:
     """A builder of (image, filters) with hints of their shapes."""
-    axes = OPERATIONS[op].axes
+    axes = axes or OPERATIONS[op].axes
 
     @dispatch.operation(names.first, names.second)
     def build(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
@@ -190,9 +211,9 @@ def forward(op: str, names: Names) -> Build:
     return build
 
 
-def grad_inputs(op: str, names: Names) -> Build:
+def grad_inputs(op: str, names: Names, axes: int = 0) -> Build:
     """A builder of (top, filters); the image's shape comes first among the parameters and must be given."""
-    axes = OPERATIONS[op].axes
+    axes = axes or OPERATIONS[op].axes
 
     @dispatch.operation(names.first, names.second)
     def build(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
@@ -227,9 +248,9 @@ def grad_inputs(op: str, names: Names) -> Build:
     return build
 
 
-def grad_weights(op: str, names: Names) -> Build:
+def grad_weights(op: str, names: Names, axes: int = 0) -> Build:
     """A builder of (image, top); the filters' shape comes first among the parameters and must be given."""
-    axes = OPERATIONS[op].axes
+    axes = axes or OPERATIONS[op].axes
 
     @dispatch.operation(names.first, names.second)
     def build(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
@@ -251,7 +272,8 @@ def grad_weights(op: str, names: Names) -> Build:
             )
         regions_of = top.shape[2:] if p.unshared else ()
         shape = (top.shape[1], *regions_of, image.shape[1] // geometry.groups, *kernel)
-        check_hint(names.filter_shape, given, shape, f"by {names.first} and {names.second}")
+        last = parameters.channels_last(names.first, image.shape, (given[-axes - 1] or 0) * geometry.groups)
+        check_hint(names.filter_shape, given, shape, f"by {names.first} and {names.second}", last)
         check_hint(names.image_shape, p.hint2, image.shape)
         check_channels(image.shape, shape, geometry.groups, axes, names.first, names.second)
         expected = (image.shape[0], *geometry.output_shape(image.shape, shape)[1:])
@@ -264,71 +286,9 @@ def grad_weights(op: str, names: Names) -> Build:
     return build
 
 
-# ---- arrays in other axes --------------------------------------------------------------------------------------------
+# ---- the builders ----------------------------------------------------------------------------------------------------
 
-
-@dispatch.operation("input", "filters")
-def causal(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
-    """causal_conv1d: an image of one row, padded on its left so that no output sees what comes after it."""
-    (line, filters), p = views, Parameters.of(params)
-    check_rank("input", line, 3)
-    check_filter_rank("filters", filters, 1, p.unshared)
-    stride = parameters.as_int("subsample", p.subsample, 1)
-    dilation = parameters.as_int("filter_dilation", p.filter_dilation, 1)
-    groups = groups_of(p.num_groups)
-    check_channels(line.shape, filters.shape, groups, 1, "input", "filters")
-    check_hint("input_shape", p.hint, line.shape)
-    check_hint("filter_shape", p.hint2, filters.shape)
-    past = (parameters.as_int("filters' last axis", filters.shape[-1], 1) - 1) * dilation
-    shape = (*line.shape[:1], filters.shape[0], shapes.get_conv_shape_1axis(line.shape[2], 1, "valid", stride) or 0)
-    if shape[2] <= 0:
-        raise ValueError(f"input: expected at least one step of time, got shape {line.shape}")
-    check_regions(filters.shape, shape, 1, "filters")
-    dtype = result_dtype(views)
-    y = output_spec(shape, dtype, line, out_view(out_views))
-    x, w, y = (ours("causal_conv1d", s) for s in (input_spec(line, dtype), input_spec(filters, dtype), y))
-    padding, flip = ((0, 0), (past, 0)), truth("filter_flip", p.filter_flip)
-    problem = ConvProblem("causal_conv1d", x, w, y, padding, (1, stride), (1, dilation), flip, groups)
-    return request(problem, p)
-
-
-@dispatch.operation("signals", "filters")
-def frames(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
-    """conv3d2d: conv3d on arrays with time before channels."""
-    (signals, filters), p = views, Parameters.of(params)
-    check_rank("signals", signals, 5)
-    check_rank("filters", filters, 5)
-    check_hint("signals_shape", p.hint, signals.shape)
-    check_hint("filters_shape", p.hint2, filters.shape)
-    if filters.shape[2] != signals.shape[2]:
-        raise ValueError(f"filters: expected {signals.shape[2]} channels as signals has, got {filters.shape[2]}")
-    kernel = parameters.positive_ints("sizes of filters", (filters.shape[1], *filters.shape[3:]), 3)
-    padding = _frames_padding(p.border_mode, kernel)
-    dtype = result_dtype(views)
-    image = (signals.shape[0], signals.shape[2], signals.shape[1], *signals.shape[3:])
-    inner = shapes.get_conv_output_shape(image, (filters.shape[0], image[1], *kernel), padding, (1, 1, 1))
-    if any(n is None or n <= 0 for n in inner[2:]):
-        raise ValueError(f"filters: expected sizes no larger than signals' {image[2:]}, got {kernel}")
-    shape: Any = (inner[0], inner[2], inner[1], *inner[3:])
-    y = output_spec(shape, dtype, signals, out_view(out_views))
-    x, w, y = (ours("conv3d2d", s) for s in (input_spec(signals, dtype), input_spec(filters, dtype), y))
-    return request(ConvProblem("conv3d2d", x, w, y, padding, (1, 1, 1), (1, 1, 1)), p)
-
-
-def _frames_padding(border_mode: Any, kernel: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """A name, or a tuple of three (time, rows, columns); NotImplementedError for 'same', as the specification has it."""
-    modes = (border_mode,) * 3 if isinstance(border_mode, str) else border_mode
-    if isinstance(modes, tuple) and "same" in modes:
-        raise NotImplementedError(f"border_mode: 'same' is not implemented, use 'half', got {border_mode!r}")
-    if not isinstance(modes, tuple) or len(modes) != 3 or any(m not in shape_arguments.BORDER_NAMES for m in modes):
-        raise ValueError(
-            f"border_mode: expected one of {', '.join(shape_arguments.BORDER_NAMES)}, or a tuple of three of them (time, rows, "
-            f"columns), got {border_mode!r}"
-        )
-    pairs = (shapes.padding_pairs(m, (k,)) for m, k in zip(modes, kernel, strict=True))
-    return tuple(pair for (pair,) in pairs)
-
-
+ONE = Names(axes="length")
 TWO = Names()
 THREE = Names(axes="depth, rows, columns")
 TOP = {"first": "output_grad"}
@@ -343,7 +303,17 @@ conv3d_grad_wrt_weights = grad_weights("conv3d_grad_wrt_weights", THREE._replace
 DEPTHWISE = {"second": "depthwise_filters", "filter_shape": "depthwise_filter_shape", "groups": "num_channels"}
 POINTWISE = {"second": "pointwise_filters", "filter_shape": "pointwise_filter_shape"}
 
-depthwise2d, depthwise3d = (forward(f"conv{n}d", names._replace(**DEPTHWISE)) for n, names in ((2, TWO), (3, THREE)))
-pointwise2d, pointwise3d = (forward(f"conv{n}d", names._replace(**POINTWISE)) for n, names in ((2, TWO), (3, THREE)))
 conv2d_transpose = grad_inputs("conv2d_grad_wrt_inputs", TWO._replace(**TRANSPOSED))
 conv3d_transpose = grad_inputs("conv3d_grad_wrt_inputs", THREE._replace(**TRANSPOSED))
+
+conv1d = forward("conv2d", ONE, 1)
+conv1d_grad_wrt_inputs = grad_inputs("conv2d_grad_wrt_inputs", ONE._replace(**TOP), 1)
+conv1d_grad_wrt_weights = grad_weights("conv2d_grad_wrt_weights", ONE._replace(second="output_grad"), 1)
+
+# gradients of the transposed convolutions: the convolution itself, and its gradient in the filters with the two arrays exchanged
+_BACK = {"first": "output_grad", "image_shape": "output_shape", "subsample": "input_dilation"}
+_FILTERS = {"first": "output_grad", "second": "input", "image_shape": "output_shape", "subsample": "input_dilation"}
+conv2d_transpose_grad_wrt_inputs = forward("conv2d", TWO._replace(**_BACK))
+conv3d_transpose_grad_wrt_inputs = forward("conv3d", THREE._replace(**_BACK))
+conv2d_transpose_grad_wrt_weights = grad_weights("conv2d_grad_wrt_weights", TWO._replace(**_FILTERS))
+conv3d_transpose_grad_wrt_weights = grad_weights("conv3d_grad_wrt_weights", THREE._replace(**_FILTERS))

@@ -5,10 +5,12 @@ Each hands the caller's arguments as they are, with its builder, to the dispatch
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 from numbadnn import dispatch
 from numbadnn.ops import conv_build as build
+from numbadnn.ops.habits import refuse
+from numbadnn.option_types import Accuracy, Algo, Backend, Precision
 
 
 def conv2d(
@@ -25,12 +27,13 @@ def conv2d(
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
-    algo: str | None = None,
-    precision: str | None = None,
-    accuracy: str | None = None,
-    backend: str | None = None,
+    algo: Algo | None = None,
+    precision: Precision | None = None,
+    accuracy: Accuracy | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """2-D convolution of images with filters, as neural networks mean it.
 
@@ -53,6 +56,8 @@ def conv2d(
     array([[ 8., 12.],
            [20., 24.]], dtype=float32)
     """
+    if unknown:
+        refuse(unknown)
     params = (
         input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared, alpha, beta, algo,
         precision, accuracy,
@@ -74,12 +79,13 @@ def conv2d_grad_wrt_inputs(
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
-    algo: str | None = None,
-    precision: str | None = None,
-    accuracy: str | None = None,
-    backend: str | None = None,
+    algo: Algo | None = None,
+    precision: Precision | None = None,
+    accuracy: Accuracy | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Gradient of ``conv2d`` with respect to its input, its exact adjoint: <conv2d(x), g> = <x, this(g)>.
 
@@ -94,6 +100,8 @@ def conv2d_grad_wrt_inputs(
     array([[3., 2.],
            [1., 0.]], dtype=float32)
     """
+    if unknown:
+        refuse(unknown)
     params = (
         input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared, alpha, beta, algo,
         precision, accuracy,
@@ -115,12 +123,13 @@ def conv2d_grad_wrt_weights(
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
-    algo: str | None = None,
-    precision: str | None = None,
-    accuracy: str | None = None,
-    backend: str | None = None,
+    algo: Algo | None = None,
+    precision: Precision | None = None,
+    accuracy: Accuracy | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Gradient of ``conv2d`` with respect to its filters, its exact adjoint: <conv2d(x, w), g> = <w, this(x, g)>.
 
@@ -135,6 +144,8 @@ def conv2d_grad_wrt_weights(
     array([[3., 2.],
            [1., 0.]], dtype=float32)
     """
+    if unknown:
+        refuse(unknown)
     params = (
         filter_shape, input_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, unshared, alpha, beta, algo,
         precision, accuracy,
@@ -155,12 +166,13 @@ def conv3d(
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
-    algo: str | None = None,
-    precision: str | None = None,
-    accuracy: str | None = None,
-    backend: str | None = None,
+    algo: Algo | None = None,
+    precision: Precision | None = None,
+    accuracy: Accuracy | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """3-D convolution of volumes with filters: ``conv2d`` with a third spatial axis before the others.
 
@@ -176,6 +188,8 @@ def conv3d(
     >>> numbadnn.conv3d(x, np.ones((1, 1, 2, 2, 2), "float32")).ravel()
     array([8., 8.], dtype=float32)
     """
+    if unknown:
+        refuse(unknown)
     params = (
         input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, False, alpha, beta, algo,
         precision, accuracy,
@@ -196,12 +210,13 @@ def conv3d_grad_wrt_inputs(
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
-    algo: str | None = None,
-    precision: str | None = None,
-    accuracy: str | None = None,
-    backend: str | None = None,
+    algo: Algo | None = None,
+    precision: Precision | None = None,
+    accuracy: Accuracy | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Gradient of ``conv3d`` with respect to its input, its exact adjoint: <conv3d(x), g> = <x, this(g)>.
 
@@ -214,6 +229,8 @@ def conv3d_grad_wrt_inputs(
     >>> numbadnn.conv3d_grad_wrt_inputs(g, w, (1, 1, 2, 1, 1)).ravel()
     array([1., 0.], dtype=float32)
     """
+    if unknown:
+        refuse(unknown)
     params = (
         input_shape, filter_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, False, alpha, beta, algo,
         precision, accuracy,
@@ -234,12 +251,13 @@ def conv3d_grad_wrt_weights(
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
-    algo: str | None = None,
-    precision: str | None = None,
-    accuracy: str | None = None,
-    backend: str | None = None,
+    algo: Algo | None = None,
+    precision: Precision | None = None,
+    accuracy: Accuracy | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Gradient of ``conv3d`` with respect to its filters, its exact adjoint: <conv3d(x, w), g> = <w, this(x, g)>.
 
@@ -252,6 +270,8 @@ def conv3d_grad_wrt_weights(
     >>> numbadnn.conv3d_grad_wrt_weights(x, g, (1, 1, 2, 1, 1)).ravel()
     array([1., 0.], dtype=float32)
     """
+    if unknown:
+        refuse(unknown)
     params = (
         filter_shape, input_shape, border_mode, subsample, filter_flip, filter_dilation, num_groups, False, alpha, beta, algo,
         precision, accuracy,

@@ -8,13 +8,14 @@ choose. The documented extra memory is that implementation's: the Toeplitz matri
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 from numbadnn import config, dispatch, parameters, shapes
 from numbadnn.arrays import View
-from numbadnn.call.launch import Plan
 from numbadnn.dispatch import Request
 from numbadnn.ops import conv_build
+from numbadnn.ops.habits import refuse
+from numbadnn.option_types import Backend
 
 Build = Callable[[list[View], list[View], tuple[Any, ...]], Request]
 FORWARD = conv_build.Names("img", "kern", subsample="subsample")
@@ -34,14 +35,9 @@ def _run(build: Build, a: Any, b: Any, params: tuple[Any, ...], backend: Any, ou
 
 
 def _run_reversed(build: Build, kern: Any, topgrad: Any, *more: Any) -> Any:
-    """Of (kern, topgrad), as the specification orders them; the problem has the filters last. A Plan takes them as here."""
-    try:
-        return _run(build, topgrad, kern, *more)
-    except dispatch.Intercepted as caught:
-        (asked,) = caught.args
-        if isinstance(asked, Plan):
-            asked.reversed = True
-        raise
+    """Of (kern, topgrad), as the specification orders them; the problem has the filters last."""
+    with config.using(only="*.corrmm"):
+        return dispatch.call2_reversed(build, kern, topgrad, *more)
 
 
 def _check_parameters(border_mode: Any, subsample: Any, axes: int) -> None:
@@ -144,9 +140,10 @@ def corr_mm(
     num_groups: int = 1,
     unshared: bool = False,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Correlation of images with filters by matrix products: ``conv2d`` with ``filter_flip=False``.
 
@@ -167,6 +164,8 @@ def corr_mm(
     array([[ 8., 12.],
            [20., 24.]], dtype=float32)
     """
+    if unknown:
+        refuse(unknown)
     params = (border_mode, subsample, filter_dilation, num_groups, unshared)
     return _run(_corr, img, kern, params, backend, out, stream)
 
@@ -181,9 +180,10 @@ def corr_mm_grad_weights(
     num_groups: int = 1,
     unshared: bool = False,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Gradient of ``corr_mm`` with respect to its filters.
 
@@ -199,6 +199,8 @@ def corr_mm_grad_weights(
     array([[4., 4.],
            [4., 4.]])
     """
+    if unknown:
+        refuse(unknown)
     params = (shape, border_mode, subsample, filter_dilation, num_groups, unshared)
     return _run(_corr_weights, img, topgrad, params, backend, out, stream)
 
@@ -213,9 +215,10 @@ def corr_mm_grad_inputs(
     num_groups: int = 1,
     unshared: bool = False,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Gradient of ``corr_mm`` with respect to its images, its exact adjoint.
 
@@ -229,6 +232,8 @@ def corr_mm_grad_inputs(
     array([[1., 1.],
            [1., 1.]])
     """
+    if unknown:
+        refuse(unknown)
     params = (shape, border_mode, subsample, filter_dilation, num_groups, unshared)
     return _run_reversed(_corr_inputs, kern, topgrad, params, backend, out, stream)
 
@@ -241,9 +246,10 @@ def corr3d_mm(
     filter_dilation: Any = (1, 1, 1),
     num_groups: int = 1,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """``corr_mm`` with three spatial axes.
 
@@ -256,6 +262,8 @@ def corr3d_mm(
     >>> numbadnn.corr3d_mm(np.ones((1, 1, 2, 2, 2)), np.ones((1, 1, 2, 2, 2))).item()
     8.0
     """
+    if unknown:
+        refuse(unknown)
     params = (border_mode, subsample, filter_dilation, num_groups, False)
     return _run(_corr3d, img, kern, params, backend, out, stream)
 
@@ -269,9 +277,10 @@ def corr3d_mm_grad_weights(
     filter_dilation: Any = (1, 1, 1),
     num_groups: int = 1,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Gradient of ``corr3d_mm`` with respect to its filters; ``shape`` = (T, R, S), as in ``corr_mm_grad_weights``.
 
@@ -281,6 +290,8 @@ def corr3d_mm_grad_weights(
     >>> numbadnn.corr3d_mm_grad_weights(np.ones((1, 1, 2, 2, 2)), np.ones((1, 1, 2, 2, 2))).item()
     8.0
     """
+    if unknown:
+        refuse(unknown)
     params = (shape, border_mode, subsample, filter_dilation, num_groups, False)
     return _run(_corr3d_weights, img, topgrad, params, backend, out, stream)
 
@@ -294,9 +305,10 @@ def corr3d_mm_grad_inputs(
     filter_dilation: Any = (1, 1, 1),
     num_groups: int = 1,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Gradient of ``corr3d_mm`` with respect to its images; ``shape`` = (D, H, W), as in ``corr_mm_grad_inputs``.
 
@@ -306,5 +318,7 @@ def corr3d_mm_grad_inputs(
     >>> numbadnn.corr3d_mm_grad_inputs(np.ones((1, 1, 1, 1, 2)), np.ones((1, 1, 1, 1, 1))).shape
     (1, 1, 1, 1, 2)
     """
+    if unknown:
+        refuse(unknown)
     params = (shape, border_mode, subsample, filter_dilation, num_groups, False)
     return _run_reversed(_corr3d_inputs, kern, topgrad, params, backend, out, stream)

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Never
 
 from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.call.operands import output_spec
 from numbadnn.dispatch import Request
 from numbadnn.errors import NotSupportedError
+from numbadnn.ops.habits import refuse
+from numbadnn.option_types import Backend
 from numbadnn.parameters import real
 from numbadnn.problems.dropout import SEED, DropoutProblem, DropoutState, check_probability
 
@@ -70,9 +72,10 @@ def dropout(
     seed: int = SEED,
     *,
     offset: int = 0,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Zero each element with probability p = ``dropout``: (y, state) with ``y = x * mask / (1 - p)``.
 
@@ -89,6 +92,8 @@ def dropout(
     >>> sorted(set(y.tolist()))
     [0.0, 2.0]
     """
+    if unknown:
+        refuse(unknown)
     if type(seed) is not int or not 0 <= seed < 1 << 63:
         seed = _integer("seed", seed)
     if type(offset) is not int or not 0 <= offset < 1 << 63:
@@ -99,7 +104,13 @@ def dropout(
 
 
 def dropout_grad(
-    dy: Any, state: DropoutState, *, backend: str | None = None, out: Any = None, stream: Any = None
+    dy: Any,
+    state: DropoutState,
+    *,
+    backend: Backend | None = None,
+    out: Any = None,
+    stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Gradient of ``dropout``: ``dx = dy * mask / (1 - p)``, the mask made again from the forward call's state.
 
@@ -112,6 +123,8 @@ def dropout_grad(
     >>> np.array_equal(numbadnn.dropout_grad(np.ones(8, "float32"), state), y)
     True
     """
+    if unknown:
+        refuse(unknown)
     if type(state) is not DropoutState:
         raise TypeError(f"state: expected what dropout returned, got {state!r}")
     p, seed, offset, shape, generator = state

@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Never
 
 from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.call.operands import output_spec
 from numbadnn.dispatch import Request
+from numbadnn.ops.habits import refuse
+from numbadnn.option_types import Backend
+from numbadnn.parameters import channels_last
 from numbadnn.problems.norm import (
     OPERANDS,
     TEST,
@@ -24,6 +28,18 @@ from numbadnn.problems.norm import (
 )
 
 
+def _hint(name: str, given: tuple[int, ...], inputs: tuple[int, ...], mode: str) -> str:
+    """What to add to an error where a parameter is right but for its axes, the mode or the inputs' layout ("" = it is not)."""
+    rank, one = len(inputs), math.prod(given)
+    if rank < 3 or one != max(given, default=1):
+        return ""
+    if one != inputs[1]:
+        return channels_last("inputs", inputs, one)
+    if mode == "per-activation":
+        return "; mode='spatial' takes one number a channel"
+    return f"; {name}.reshape(1, -1{', 1' * (rank - 2)}) has it" if len(given) == 1 else ""
+
+
 def _build(op: str, views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     mode, epsilon, factor = params
     names, results = OPERANDS[op]
@@ -34,7 +50,8 @@ def _build(op: str, views: list[View], out_views: list[View], params: tuple[Any,
         wanted = x.shape if name == "dy" else shape
         if view.shape != wanted:
             why = "the inputs'" if name == "dy" else f"1 on the axes averaged over in mode {mode!r}"
-            raise ValueError(f"{name}: expected shape {wanted} ({why}), got {view.shape}")
+            hint = _hint(name, view.shape, x.shape, mode) if name != "dy" else ""
+            raise ValueError(f"{name}: expected shape {wanted} ({why}), got {view.shape}{hint}")
     epsilon = check_epsilon(epsilon)
     factor = check_number("running_average_factor", factor, 0.0, 1.0, "a number from 0 to 1")
     results = results[: len(views)] if op == TRAIN else results
@@ -83,9 +100,10 @@ def batch_normalization_train(
     running_mean: Any = None,
     running_var: Any = None,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Batch normalization with the statistics of the batch: (out, mean, invstd[, new_running_mean, new_running_var]).
 
@@ -105,6 +123,8 @@ def batch_normalization_train(
     >>> out.ravel(), mean.item(), invstd.item()
     (array([-1.,  1.]), 2.0, 1.0)
     """
+    if unknown:
+        refuse(unknown)
     arrays: tuple[Any, ...]
     if running_mean is None and running_var is None:
         arrays = (inputs, gamma, beta)
@@ -125,9 +145,10 @@ def batch_normalization_test(
     mode: str = "per-activation",
     epsilon: float = 1e-4,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Batch normalization with given statistics: ``(inputs - mean) * gamma / sqrt(var + epsilon) + beta``.
 
@@ -139,6 +160,8 @@ def batch_normalization_test(
     >>> numbadnn.batch_normalization_test(np.array([1.0, 5.0]), one, one, one, 4 * one, epsilon=0)
     array([1., 3.])
     """
+    if unknown:
+        refuse(unknown)
     return dispatch.call_any(_build_test, (inputs, gamma, beta, mean, var), (mode, epsilon), backend, out, stream)
 
 
@@ -151,9 +174,10 @@ def batch_normalization_train_grad(
     mode: str = "per-activation",
     epsilon: float = 1e-4,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Gradients of ``batch_normalization_train`` through ``out`` alone: (dinputs, dgamma, dbeta).
 
@@ -169,6 +193,8 @@ def batch_normalization_train_grad(
     >>> dx, dgamma, dbeta
     (array([0., 0.]), array([-1.]), array([1.]))
     """
+    if unknown:
+        refuse(unknown)
     return dispatch.call_any(
         _build_train_grad, (inputs, dy, gamma, mean, invstd), (mode, epsilon), backend, out, stream
     )
@@ -183,9 +209,10 @@ def batch_normalization_test_grad(
     mode: str = "per-activation",
     epsilon: float = 1e-4,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Gradients of ``batch_normalization_test`` in every array: (dinputs, dgamma, dbeta, dmean, dvar).
 
@@ -201,4 +228,6 @@ def batch_normalization_test_grad(
     >>> [g.tolist() for g in grads]
     [[1.0, 1.0], [2.0], [2.0], [-2.0], [-1.0]]
     """
+    if unknown:
+        refuse(unknown)
     return dispatch.call_any(_build_test_grad, (inputs, dy, gamma, mean, var), (mode, epsilon), backend, out, stream)

@@ -1,23 +1,30 @@
-"""Pooling and its gradient over the last two or three axes: the public functions.
+"""Pooling and its gradient over the last one, two or three axes: the public functions.
 
-``problems/pool.py`` holds what they ask for.
+``problems/pool.py`` holds what they ask for. A line (N, C, L) is pooled as an image of one row, (N, C, 1, L).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from typing import Any
+from numbers import Number
+from typing import Any, Never
 
 import numpy as np
 
 from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.call.operands import output_spec
+from numbadnn.call.seen import Axes, Seen, seen_spec
 from numbadnn.dispatch import Request
 from numbadnn.errors import warn
+from numbadnn.ops.habits import refuse
+from numbadnn.option_types import Backend
 from numbadnn.parameters import whole
+from numbadnn.problem import Spec
 from numbadnn.problems.pool import PoolProblem, output_sizes
 
+#: (N, C, L) as (N, C, 1, L)
+ROW: Axes = ((0,), (1,), (), (2,))
 #: what holds numbers in no order that its caller has given: no axes
 UNORDERED = Set | Mapping
 
@@ -35,11 +42,13 @@ def _axes(name: str, value: Any, rank: int) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def parameters(params: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str]:
-    """Window, stride, pad and mode with the defaults filled in."""
+def parameters(params: tuple[Any, ...], rank: int = 0) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str]:
+    """Window, stride, pad and mode with the defaults filled in; for ``rank`` axes one integer stands for all."""
+    if rank:
+        params = tuple((v,) * rank if isinstance(v, Number) else v for v in params)
     ws, stride, mode, pad = params
     if not hasattr(ws, "__len__") or isinstance(ws, str | UNORDERED):
-        raise TypeError(f"ws: expected 2 or 3 integers, got {ws!r}")
+        raise TypeError(f"ws: expected {'an integer, or 1, ' if rank else ''}2 or 3 integers, got {ws!r}")
     window = _axes("ws", ws, len(ws))
     rank = len(window)
     return (
@@ -64,18 +73,30 @@ def _one(out_views: list[View], name: str) -> View | None:
 @dispatch.operation("img")
 def _build_pool(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     (img,) = views
-    window, stride, pad, mode = parameters(params)
-    spatial = output_sizes("img", img.shape, window, stride, pad, mode)
+    window, stride, pad, mode = parameters(params, len(img.shape) - 2)
+    spatial = output_sizes("img", img.shape, window, stride, pad, mode, least=1)
     stride = _strides(img.shape, stride, pad)
     y = output_spec((*img.shape[:2], *spatial), img.dtype, img, _one(out_views, "out"))
-    return Request(PoolProblem("pool", img.spec(), y, None, None, window, stride, pad, mode))
+    return _request("pool", {"x": img.spec(), "y": y}, window, stride, pad, mode)
+
+
+def _request(
+    op: str, specs: dict[str, Spec], window: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...], mode: str
+) -> Request:
+    """The problem of these operands, the last of which is computed; lines are seen as images of one row."""
+    if len(window) > 1:
+        return Request(PoolProblem.of(op, specs, window, stride, pad, mode))
+    *inputs, made = specs.values()
+    rows = {name: seen_spec(spec, ROW) for name, spec in specs.items()}
+    problem = PoolProblem.of(op, rows, (1, *window), (1, *stride), (0, *pad), mode)
+    return Request(problem, seen=Seen((ROW,) * len(inputs), (ROW,), (made,)))
 
 
 @dispatch.operation("inp", "out", "out_grad", destination="result")
 def _build_pool_grad(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     inp, out, out_grad = views
-    window, stride, pad, mode = parameters(params)
-    shape = (*inp.shape[:2], *output_sizes("inp", inp.shape, window, stride, pad, mode))
+    window, stride, pad, mode = parameters(params, len(inp.shape) - 2)
+    shape = (*inp.shape[:2], *output_sizes("inp", inp.shape, window, stride, pad, mode, least=1))
     for name, view in (("out", out), ("out_grad", out_grad)):
         if view.shape != shape:
             raise ValueError(f"{name}: expected shape {shape}, got {view.shape}")
@@ -83,7 +104,8 @@ def _build_pool_grad(views: list[View], out_views: list[View], params: tuple[Any
             raise TypeError(f"{name}: expected inp's dtype {inp.dtype}, got {view.dtype}")
     stride = _strides(inp.shape, stride, pad)
     dx = output_spec(inp.shape, inp.dtype, inp, _one(out_views, "result"), "result")
-    return Request(PoolProblem("pool_grad", inp.spec(), out.spec(), out_grad.spec(), dx, window, stride, pad, mode))
+    specs = {"x": inp.spec(), "y": out.spec(), "dy": out_grad.spec(), "dx": dx}
+    return _request("pool_grad", specs, window, stride, pad, mode)
 
 
 def mode_of(mode: Any) -> Any:
@@ -103,7 +125,7 @@ def _cold_parameters(ws: Any, stride: Any, mode: Any, pad: Any) -> tuple[Any, ..
 
 
 #: types of parameters that go into a key as they are
-_PLAIN = (tuple, type(None))
+_PLAIN = (tuple, int, type(None))
 
 
 def pool(
@@ -113,13 +135,15 @@ def pool(
     mode: str = "max",
     pad: Any = None,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
-    """The maximum, average or sum of each window of an image (N, C, rows, columns) or (N, C, depth, rows, columns).
+    """The maximum, average or sum of each window of a line (N, C, length), an image (N, C, rows, columns) or a volume.
 
-    ``ws``, ``stride`` (default: ones) and ``pad`` (default: zeros) have one number a spatial axis; output size of an axis:
+    ``ws``, ``stride`` (default: ones) and ``pad`` (default: zeros) have one number a spatial axis, or one for all; a volume is
+    (N, C, depth, rows, columns), a line runs as an image of one row. Output size of an axis:
     ``(n + 2*pad - ws) // stride + 1``. Padding counts as -inf for max and max_deterministic, as 0 else;
     ``average_inc_pad`` divides by prod(ws), ``average_exc_pad`` by the number of elements inside the image; "average" is
     average_inc_pad, with a DeprecationWarning. A window that holds NaN gives NaN. Result: img's dtype (float16, bfloat16,
@@ -135,8 +159,10 @@ def pool(
     array([[ 5.,  7.],
            [13., 15.]], dtype=float32)
     """
+    if unknown:
+        refuse(unknown)
     params = (ws, stride, mode, pad)
-    plain = type(ws) is tuple and type(stride) in _PLAIN and type(pad) in _PLAIN and type(mode) is str
+    plain = type(ws) in _PLAIN and type(stride) in _PLAIN and type(pad) in _PLAIN and type(mode) is str
     if not plain or mode == "average":
         params = _cold_parameters(*params)
     return dispatch.call1(_build_pool, img, params, backend, out, stream)
@@ -151,9 +177,10 @@ def pool_grad(
     mode: str = "max",
     pad: Any = None,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     result: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """The gradient of ``pool`` in its input: each window's out_grad, to its maximum or shared among its elements.
 
@@ -173,8 +200,10 @@ def pool_grad(
     array([[3., 0., 3., 0.],
            [0., 0., 0., 0.]], dtype=float32)
     """
+    if unknown:
+        refuse(unknown)
     params = (ws, stride, mode, pad)
-    plain = type(ws) is tuple and type(stride) in _PLAIN and type(pad) in _PLAIN and type(mode) is str
+    plain = type(ws) in _PLAIN and type(stride) in _PLAIN and type(pad) in _PLAIN and type(mode) is str
     if not plain or mode == "average":
         params = _cold_parameters(*params)
     return dispatch.call_any(_build_pool_grad, (inp, out, out_grad), params, backend, result, stream)

@@ -7,7 +7,7 @@ call and what the implementation wrote for ``backward``. A reserve serves once: 
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -22,7 +22,9 @@ from numbadnn.errors import (
     NotSupportedError,
     PlanMissError,
 )
+from numbadnn.ops.habits import refuse
 from numbadnn.ops.rnn_functions import builder, plain_lengths
+from numbadnn.option_types import Backend
 from numbadnn.problems.rnn import DTYPES, INPUTS
 from numbadnn.problems.rnn_network import Network
 
@@ -72,8 +74,10 @@ class RNNBlock:
 
     def __init__(
         self, dtype: Any, hidden_size: int, num_layers: int, rnn_mode: str, input_mode: str = "linear",
-        direction_mode: str = "unidirectional", *, backend: str | None = None,
+        direction_mode: str = "unidirectional", *, backend: Backend | None = None, **unknown: Never,
     ) -> None:  # fmt: skip
+        if unknown:
+            refuse(unknown)
         try:
             name = np.dtype(dtype).name
         except (TypeError, ValueError, SyntaxError):  # what NumPy raises for things and texts that name no type

@@ -6,11 +6,13 @@ import functools
 import operator
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Never
 
 from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.dispatch import Request
+from numbadnn.ops.habits import refuse
+from numbadnn.option_types import Backend
 from numbadnn.problems.rnn import INPUTS, RnnProblem, make
 from numbadnn.problems.rnn_network import Network
 from numbadnn.registry import implementations
@@ -70,7 +72,8 @@ def _with_out(problem: RnnProblem, out_views: list[View]) -> RnnProblem:
 def rnn_forward(
     w: Any, x: Any, hx: Any, cx: Any = None, *, hidden_size: int, num_layers: int, rnn_mode: str,
     input_mode: str = "linear", direction_mode: str = "unidirectional", lengths: Any = None,
-    backend: str | None = None, out: Any = None, stream: Any = None,
+    backend: Backend | None = None, out: Any = None, stream: Any = None,
+    **unknown: Never,
 ) -> Any:  # fmt: skip
     """(y, hy), for lstm (y, hy, cy), of a recurrent network with the flat parameters w: ``RNNBlock.apply`` as a
     function.
@@ -84,6 +87,8 @@ def rnn_forward(
     >>> numbadnn.rnn_forward(w, one, one, hidden_size=1, num_layers=1, rnn_mode="rnn_relu")[0]
     array([[[6.]]])
     """
+    if unknown:
+        refuse(unknown)
     network = Network(hidden_size, num_layers, rnn_mode, input_mode, direction_mode)
     arrays = (w, x, hx) if cx is None else (w, x, hx, cx)
     build = builder("rnn_forward", INPUTS["rnn_forward"][: len(arrays)])
@@ -93,7 +98,8 @@ def rnn_forward(
 def rnn_backward(
     w: Any, x: Any, hx: Any, *others: Any, given: Any = ("dy",), hidden_size: int, num_layers: int, rnn_mode: str,
     input_mode: str = "linear", direction_mode: str = "unidirectional", lengths: Any = None,
-    backend: str | None = None, out: Any = None, stream: Any = None,
+    backend: Backend | None = None, out: Any = None, stream: Any = None,
+    **unknown: Never,
 ) -> Any:  # fmt: skip
     """(dw, dx, dhx), for lstm (dw, dx, dhx, dcx): the gradients of ``rnn_forward``, which is run again for them.
 
@@ -107,6 +113,8 @@ def rnn_backward(
     >>> numbadnn.rnn_backward(w, one, one, one, hidden_size=1, num_layers=1, rnn_mode="rnn_relu")[0]
     array([1., 1., 1., 1.])
     """
+    if unknown:
+        refuse(unknown)
     network = Network(hidden_size, num_layers, rnn_mode, input_mode, direction_mode)
     known = ("cx", "dy", "dhy", "dcy")
     if not isinstance(given, tuple | list) or not all(isinstance(n, str) and n in known for n in given):

@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Never
 
 from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.call.operands import check_apart, named_view, output_spec
 from numbadnn.dispatch import Request
-from numbadnn.parameters import LARGEST, real, whole
+from numbadnn.ops.habits import refuse
+from numbadnn.option_types import Backend
+from numbadnn.parameters import LARGEST, check_rank, real, whole
 from numbadnn.problem import ITEMSIZE, Spec
-from numbadnn.problems.spatial import SpatialProblem, check_dy, check_rank, shapes_of
+from numbadnn.problems.spatial import SpatialProblem, check_dy, shapes_of
 
 # ---- checking --------------------------------------------------------------------------------------------------------
 
@@ -76,7 +78,7 @@ def _build_sampler_grad(views: list[View], out_views: list[View], params: tuple[
 
 
 def spatialtf_grid(
-    theta: Any, out_dims: Any, *, backend: str | None = None, out: Any = None, stream: Any = None
+    theta: Any, out_dims: Any, *, backend: Backend | None = None, out: Any = None, stream: Any = None, **unknown: Never
 ) -> Any:
     """Where an affine map ``theta`` (N, 2, 3) samples: grid (N, H', W', 2) of normalised (x, y), from -1 to 1 inclusive.
 
@@ -92,11 +94,15 @@ def spatialtf_grid(
            [ 0.,  0.],
            [ 1.,  0.]])
     """
+    if unknown:
+        refuse(unknown)
     dims = out_dims if type(out_dims) is tuple else _sizes(out_dims)
     return dispatch.call1(_build_grid, theta, (dims, False), backend, out, stream)
 
 
-def spatialtf_grid_grad(dgrid: Any, *, backend: str | None = None, out: Any = None, stream: Any = None) -> Any:
+def spatialtf_grid_grad(
+    dgrid: Any, *, backend: Backend | None = None, out: Any = None, stream: Any = None, **unknown: Never
+) -> Any:
     """Gradient of ``spatialtf_grid`` in theta: ``dtheta[n] = sum over points of dgrid[n, i, j] x (x_j, y_i, 1)``.
 
     dgrid (N, H', W', 2) gives dtheta (N, 2, 3), summed in a fixed order. ValueError for another shape, TypeError for
@@ -107,10 +113,14 @@ def spatialtf_grid_grad(dgrid: Any, *, backend: str | None = None, out: Any = No
     array([[[0., 0., 4.],
             [0., 0., 4.]]])
     """
+    if unknown:
+        refuse(unknown)
     return dispatch.call1(_build_grid_grad, dgrid, (), backend, out, stream)
 
 
-def spatialtf_sampler(img: Any, grid: Any, *, backend: str | None = None, out: Any = None, stream: Any = None) -> Any:
+def spatialtf_sampler(
+    img: Any, grid: Any, *, backend: Backend | None = None, out: Any = None, stream: Any = None, **unknown: Never
+) -> Any:
     """Sample images (N, C, H, W) at the points of a grid (N, H', W', 2), bilinearly: (N, C, H', W').
 
     A point (x, y) lies at column (x + 1)/2 * (W - 1) and row (y + 1)/2 * (H - 1) (corners of the image at -1 and 1); the
@@ -124,11 +134,20 @@ def spatialtf_sampler(img: Any, grid: Any, *, backend: str | None = None, out: A
     >>> numbadnn.spatialtf_sampler(np.array([[[[2.0, 4.0]]]]), np.array([[[[0.0, 0.0], [3.0, 0.0]]]]))
     array([[[[3., 0.]]]])
     """
+    if unknown:
+        refuse(unknown)
     return dispatch.call2(_build_sampler, img, grid, (), backend, out, stream)
 
 
 def spatialtf_sampler_grad(
-    img: Any, grid: Any, dy: Any, *, backend: str | None = None, out: Any = None, stream: Any = None
+    img: Any,
+    grid: Any,
+    dy: Any,
+    *,
+    backend: Backend | None = None,
+    out: Any = None,
+    stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Gradients of ``spatialtf_sampler`` in the image and in the grid from ``dy`` (N, C, H', W'): (dimg, dgrid).
 
@@ -142,6 +161,8 @@ def spatialtf_sampler_grad(
     >>> numbadnn.spatialtf_sampler_grad(img, grid, np.ones((1, 1, 1, 1)))
     (array([[[[0.5, 0.5]]]]), array([[[[1., 0.]]]]))
     """
+    if unknown:
+        refuse(unknown)
     return dispatch.call_any(_build_sampler_grad, (img, grid, dy), (), backend, out, stream)
 
 
@@ -151,9 +172,10 @@ def spatialtf(
     scale_width: float = 1,
     scale_height: float = 1,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Spatial transformer: images (N, C, H, W) sampled where the affine maps ``theta`` (N, 2, 3) send the output's points.
 
@@ -169,6 +191,8 @@ def spatialtf(
     array([[4., 3.],
            [2., 1.]])
     """
+    if unknown:
+        refuse(unknown)
     if isinstance(backend, dispatch.Intercept):
         raise TypeError(
             "spatialtf is two operations: ask for the plan of spatialtf_grid and spatialtf_sampler by itself"

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.call.operands import output_spec
 from numbadnn.dispatch import Request
+from numbadnn.ops.habits import refuse
+from numbadnn.option_types import Backend
+from numbadnn.parameters import check_rank
 from numbadnn.problems.upsample import (
     PROBLEM,
     Ratio,
@@ -53,11 +56,6 @@ def _ratio(ratio: Any, frac_ratio: Any) -> Ratio:
     return reduced(frac_ratio if all(nested) else (frac_ratio, frac_ratio), "frac_ratio")
 
 
-def _four(name: str, shape: tuple[int, ...]) -> None:
-    if len(shape) != 4:
-        raise ValueError(f"{name}: expected 4 dimensions (N, C, rows, columns), got {len(shape)} (shape {shape})")
-
-
 def _hint(name: str, hint: Any, actual: int) -> None:
     if hint is not None and integer(name, hint) != actual:
         raise ValueError(f"{name}: expected {actual}, which is input's, or None, got {hint}")
@@ -73,7 +71,7 @@ def _one(out_views: list[View]) -> View | None:
 def _build(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     (x,) = views
     ratio = _ratio(params[0], params[1])
-    _four("input", x.shape)
+    check_rank("input", x.shape, 4, "(N, C, rows, columns)")
     _hint("batch_size", params[2], x.shape[0])
     _hint("num_input_channels", params[3], x.shape[1])
     if (0 in x.shape[2:]) and x.shape[0] and x.shape[1]:
@@ -86,7 +84,7 @@ def _build(views: list[View], out_views: list[View], params: tuple[Any, ...]) ->
 def _build_grad(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     (dy,) = views
     ratio = _ratio(params[1], params[2])
-    _four("output_grad", dy.shape)
+    check_rank("output_grad", dy.shape, 4, "(N, C, rows, columns)")
     if not isinstance(params[0], tuple | list) or len(params[0]) != 4:
         raise ValueError(f"input_shape: expected 4 integers (N, C, rows, columns), got {params[0]!r}")
     asked = [d if d is None else integer("input_shape", d) for d in params[0]]
@@ -116,9 +114,10 @@ def bilinear_upsampling(
     num_input_channels: Any = None,
     use_1D_kernel: bool = True,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Enlarge images (N, C, H, W) by an integer ``ratio``, or a fraction ``frac_ratio``, with bilinear interpolation.
 
@@ -135,12 +134,20 @@ def bilinear_upsampling(
     >>> numbadnn.bilinear_upsampling(np.array([[[[1.0, 2.0]]]]), ratio=2)[0, 0, 0]
     array([1. , 1.5, 2. , 2. ])
     """
+    if unknown:
+        refuse(unknown)
     params = (ratio, frac_ratio, batch_size, num_input_channels)
     return dispatch.call1(_build, input, params, backend, out, stream)
 
 
 def frac_bilinear_upsampling(
-    input: Any, frac_ratio: Any, *, backend: str | None = None, out: Any = None, stream: Any = None
+    input: Any,
+    frac_ratio: Any,
+    *,
+    backend: Backend | None = None,
+    out: Any = None,
+    stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """``bilinear_upsampling`` by a fraction (p, q), or ((p, q), (p, q)) for rows and columns; q > p makes images smaller.
 
@@ -150,6 +157,8 @@ def frac_bilinear_upsampling(
     >>> numbadnn.frac_bilinear_upsampling(np.zeros((1, 1, 3, 4)), (3, 2)).shape
     (1, 1, 5, 6)
     """
+    if unknown:
+        refuse(unknown)
     return dispatch.call1(_build, input, (None, frac_ratio, None, None), backend, out, stream)
 
 
@@ -159,9 +168,10 @@ def bilinear_upsampling_grad(
     ratio: Any = None,
     frac_ratio: Any = None,
     *,
-    backend: str | None = None,
+    backend: Backend | None = None,
     out: Any = None,
     stream: Any = None,
+    **unknown: Never,
 ) -> Any:
     """Gradient of ``bilinear_upsampling`` in its input: each pixel gathers, in a fixed order, what it gave to the output.
 
@@ -174,6 +184,8 @@ def bilinear_upsampling_grad(
     >>> numbadnn.bilinear_upsampling_grad(np.ones((1, 1, 1, 4)), (1, 1, 1, 2), frac_ratio=((1, 1), (2, 1)))[0, 0, 0]
     array([1.5, 2.5])
     """
+    if unknown:
+        refuse(unknown)
     params = (input_shape if type(input_shape) is tuple else _shape(input_shape), ratio, frac_ratio)
     return dispatch.call1(_build_grad, output_grad, params, backend, out, stream)
 

@@ -232,16 +232,23 @@ def check_channels(
     groups_name: str = "num_groups",
 ) -> None:
     """Channels, filters and groups fit together, else ValueError."""
-    c, k = image[1], filters[0]
+    c, k, last = image[1], filters[0], parameters.channels_last(x_name, image, filters[-axes - 1] * groups)
     if c % groups:
-        raise ValueError(f"{groups_name}: expected a divisor of the {c} channels of {x_name}, got {groups}")
+        raise ValueError(f"{groups_name}: expected a divisor of the {c} channels of {x_name}, got {groups}{last}")
     if k % groups:
         raise ValueError(f"{groups_name}: expected a divisor of the {k} filters of {w_name}, got {groups}")
     if filters[-axes - 1] != c // groups:
         raise ValueError(
             f"{w_name}: expected {c // groups} channels ({c} channels of {x_name} in {groups} groups), "
-            f"got {filters[-axes - 1]}"
+            f"got {filters[-axes - 1]}{last or _filters_last(w_name, filters, c // groups, axes)}"
         )
+
+
+def _filters_last(name: str, filters: tuple[int, ...], channels: int, axes: int) -> str:
+    """The same of filters whose last two axes are channels and filters, as other libraries have them."""
+    if len(filters) == axes + 2 and filters[-2] == channels:
+        return f"; if its axes are (sizes, channels, filters): moveaxis({name}, (-1, -2), (0, 1))"
+    return ""
 
 
 def check_regions(filters: tuple[int, ...], output: tuple[int, ...], axes: int, w_name: str = "w") -> None:

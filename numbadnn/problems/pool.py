@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from numbadnn.parameters import check_rank
 from numbadnn.problem import Spec, integers, operand
 
 MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
@@ -35,6 +36,18 @@ class PoolProblem:
     stride: tuple[int, ...]
     pad: tuple[int, ...]
     mode: str = "max"
+
+    @staticmethod
+    def of(
+        op: str,
+        specs: dict[str, Spec],
+        window: tuple[int, ...],
+        stride: tuple[int, ...],
+        pad: tuple[int, ...],
+        mode: str,
+    ) -> PoolProblem:
+        """The problem of these operands, by name."""
+        return PoolProblem(op, specs["x"], specs["y"], specs.get("dy"), specs.get("dx"), window, stride, pad, mode)
 
     #: name of the destination keyword of the public function
     @property
@@ -113,10 +126,10 @@ class PoolProblem:
 PROBLEM = PoolProblem
 
 
-def check_windows(window: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...]) -> None:
-    """Windows, their steps and the padding fit each other, else ValueError."""
-    if len(window) not in (2, 3):
-        raise ValueError(f"ws: expected 2 or 3 integers, got {window}")
+def check_windows(window: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...], least: int = 2) -> None:
+    """Windows of ``least`` axes or more, their steps and the padding fit each other, else ValueError."""
+    if not least <= len(window) <= 3:
+        raise ValueError(f"ws: expected {'1, 2' if least == 1 else '2'} or 3 integers, got {window}")
     for what, values, least in (("ws", window, 1), ("stride", stride, 1), ("pad", pad, 0)):
         if len(values) != len(window):
             raise ValueError(f"{what}: expected {len(window)} integers, as ws has, got {values}")
@@ -133,13 +146,13 @@ def output_sizes(
     stride: tuple[int, ...],
     pad: tuple[int, ...],
     mode: Any,
+    least: int = 2,
 ) -> tuple[int, ...]:
-    """The output's spatial sizes, after every check that the parameters and the image's shape admit."""
+    """The output's spatial sizes, after every check that the parameters and the image's shape admit; ``least``: axes."""
     if mode not in MODES:
         raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
-    check_windows(window, stride, pad)
-    if len(shape) != len(window) + 2:
-        raise ValueError(f"{name}: expected {len(window) + 2} dimensions for a window {window}, got shape {shape}")
+    check_windows(window, stride, pad, least)
+    check_rank(name, shape, len(window) + 2, f"for a window {window}")
     spatial = shape[2:]
     if min(spatial) < 1:
         raise ValueError(f"{name}: expected spatial axes of at least one element, got shape {shape}")

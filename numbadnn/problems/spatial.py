@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from numbadnn.parameters import check_rank
 from numbadnn.problem import Spec, operand
 
 #: operation -> names of its inputs and of its outputs
@@ -116,13 +117,8 @@ PROBLEM = SpatialProblem
 LIKE = {"grid": "theta", "dtheta": "dgrid", "y": "img", "dimg": "img", "dgrid": "grid"}
 
 
-def check_rank(name: str, shape: tuple[int, ...], rank: int, axes: str) -> None:
-    if len(shape) != rank:
-        raise ValueError(f"{name}: expected {rank} dimensions {axes}, got {len(shape)} (shape {shape})")
-
-
 def check_grid(name: str, shape: tuple[int, ...]) -> None:
-    check_rank(name, shape, 4, "(N, H', W', 2)")
+    check_rank(name, shape, 4, "(N, H', W', 2)", of="")
     if shape[3] != 2:
         raise ValueError(f"{name}: expected a last axis of 2 (x, y), got shape {shape}")
     if 0 in shape[1:]:

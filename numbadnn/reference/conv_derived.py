@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from numbadnn.reference.conv import _forward, _grad_inputs, _grad_weights, conv2d
-from numbadnn.reference.conv_geometry import Float64, _agree, _count, _float64, _Parameters
+from numbadnn.reference.conv_geometry import Float64, _agree, _float64, _Parameters
 
 ONES = (1, 1, 1)
 
@@ -123,27 +121,6 @@ def conv3d_transpose(
     """
     p = _Parameters(border_mode, input_dilation, filter_flip, filter_dilation, num_groups, False)
     return _grad_inputs(3, input, filters, output_shape, filter_shape, p)
-
-
-def causal_conv1d(
-    input: Any,
-    filters: Any,
-    filter_shape: Any = None,
-    input_shape: Any = None,
-    subsample: int = 1,
-    filter_flip: bool = True,
-    filter_dilation: int = 1,
-    num_groups: int = 1,
-    unshared: bool = False,
-) -> Float64:
-    """(N, C, T) and (F, C/g, S) giving (N, F, T'), one axis padded on its left alone; unshared filters are (F, T', C/g, S).
-
-    >>> causal_conv1d([[[1.0, 2.0, 3.0, 4.0, 5.0]]], [[[1.0, 10.0, 100.0]]])
-    array([[[  1.,  12., 123., 234., 345.]]])
-    """
-    past = (np.shape(filters)[-1] - 1) * _count("filter_dilation", filter_dilation, 1)
-    p = _Parameters(((past, 0),), (subsample,), filter_flip, (filter_dilation,), num_groups, unshared)
-    return _forward(1, input, filters, (input_shape, filter_shape), p)
 
 
 def conv3d2d(

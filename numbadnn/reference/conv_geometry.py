@@ -34,6 +34,9 @@ def _count(name: str, value: Any, minimum: int) -> int:
 
 
 def _counts(name: str, value: Any, length: int, minimum: int) -> Sizes:
+    """An integer for each of ``length`` axes, or one that stands for all."""
+    if isinstance(value, int | np.integer):
+        value = (value,) * length
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != length:
         raise ValueError(f"{name}: expected {length} integers >= {minimum}, got {value!r}")
     return tuple(_count(name, v, minimum) for v in value)

@@ -36,6 +36,7 @@ def _float64(name: str, value: Any) -> Float64:
 
 def _checked(shape: Index, ws: Any, stride: Any, mode: str, pad: Any) -> tuple[Index, Index, Index]:
     """Window, stride and pad, one number a spatial axis."""
+    ws, stride, pad = (v if v is None or np.ndim(v) else (v,) * (len(shape) - 2) for v in (ws, stride, pad))
     window = tuple(map(int, ws))
     step = (1,) * len(window) if stride is None else tuple(map(int, stride))
     border = (0,) * len(window) if pad is None else tuple(map(int, pad))

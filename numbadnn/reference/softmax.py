@@ -27,34 +27,38 @@ Float64 = NDArray[np.float64]
 ALGOS = ("fast", "accurate", "log")
 
 
-def _float64(name: str, value: Any) -> Float64:
-    """A float64 copy of a real array of at least two axes."""
+def _float64(name: str, value: Any, least: int = 2) -> Float64:
+    """A float64 copy of a real array of at least ``least`` axes."""
     array = np.asarray(value)
     if array.dtype.kind in "bcOSUmM":
         raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
-    if array.ndim < 2:
-        raise ValueError(f"{name}: expected at least 2 axes, got shape {array.shape}")
+    if array.ndim < least:
+        raise ValueError(f"{name}: expected at least {least} axes, got shape {array.shape}")
     return array.astype(np.float64)
 
 
-def _axes(algo: str, mode: str, rank: int) -> tuple[int, ...]:
-    """The axes one row spans."""
+def _axes(algo: str, mode: str, rank: int, axis: int | None = None) -> tuple[int, ...]:
+    """The axes one row spans; ``axis`` beside mode channel is that one."""
     if algo not in ALGOS:
         raise ValueError(f"algo: expected one of {', '.join(ALGOS)}, got {algo!r}")
     if mode not in ("channel", "instance"):
         raise ValueError(f"mode: expected channel or instance, got {mode!r}")
+    if axis is not None:
+        if mode != "channel" or not -rank <= axis < rank:
+            raise ValueError(f"axis: expected one of {rank} axes and mode channel, got {axis} and {mode}")
+        return (axis,)
     return (1,) if mode == "channel" else tuple(range(1, rank))
 
 
-def _pair(dy: Any, sm: Any) -> tuple[Float64, Float64]:
-    grad, out = _float64("dy", dy), _float64("sm", sm)
+def _pair(dy: Any, sm: Any, least: int = 2) -> tuple[Float64, Float64]:
+    grad, out = _float64("dy", dy, least), _float64("sm", sm, least)
     if grad.shape != out.shape:
         raise ValueError(f"dy: expected the shape of sm, {out.shape}, got {grad.shape}")
     return grad, out
 
 
-def softmax(x: Any, algo: str = "accurate", mode: str = "channel") -> Float64:
-    """Softmax (``log``: its logarithm) of ``x`` (N, C, ...) over axis 1 (``instance``: all axes but 0), in float64.
+def softmax(x: Any, algo: str = "accurate", mode: str = "channel", axis: int | None = None) -> Float64:
+    """Softmax (``log``: its logarithm) of ``x`` (N, C, ...) over axis 1 (``instance``: all axes but 0), or ``axis``.
 
     The formulas open this module. ValueError for fewer than two axes or an unknown algo or mode, TypeError for arrays
     that are not real. A shape with a zero gives that shape. Source: the definition; cuDNN for the names of the modes.
@@ -62,8 +66,8 @@ def softmax(x: Any, algo: str = "accurate", mode: str = "channel") -> Float64:
     >>> softmax([[0.0, 0.0, 0.0, 0.0]])
     array([[0.25, 0.25, 0.25, 0.25]])
     """
-    x = _float64("x", x)
-    axes = _axes(algo, mode, x.ndim)
+    x = _float64("x", x, 2 if axis is None else 1)
+    axes = _axes(algo, mode, x.ndim, axis)
     if x.size == 0:
         return x
     with np.errstate(invalid="ignore", divide="ignore"):  # inf - inf is the NaN the definition asks for
@@ -73,7 +77,7 @@ def softmax(x: Any, algo: str = "accurate", mode: str = "channel") -> Float64:
         return shifted - np.log(total) if algo == "log" else powers / total
 
 
-def softmax_grad(dy: Any, sm: Any, algo: str = "accurate", mode: str = "channel") -> Float64:
+def softmax_grad(dy: Any, sm: Any, algo: str = "accurate", mode: str = "channel", axis: int | None = None) -> Float64:
     """The gradient in softmax's input from the gradient ``dy`` in its output and the output ``sm``, in float64.
 
     Both of one shape (N, C, ...); for ``log``, ``sm`` is the log-softmax. The formulas open this module; errors as in
@@ -82,8 +86,8 @@ def softmax_grad(dy: Any, sm: Any, algo: str = "accurate", mode: str = "channel"
     >>> softmax_grad([[1.0, 0.0]], [[0.5, 0.5]])
     array([[ 0.25, -0.25]])
     """
-    dy, sm = _pair(dy, sm)
-    axes = _axes(algo, mode, sm.ndim)
+    dy, sm = _pair(dy, sm, 2 if axis is None else 1)
+    axes = _axes(algo, mode, sm.ndim, axis)
     with np.errstate(invalid="ignore"):
         if algo == "log":
             return dy - np.exp(sm) * dy.sum(axis=axes, keepdims=True)

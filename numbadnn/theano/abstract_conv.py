@@ -13,13 +13,6 @@ import numpy as np
 from numbadnn import parameters, reference
 from numbadnn.dispatch import frozen
 from numbadnn.ops import conv_build
-from numbadnn.ops.conv_derived import (
-    causal_conv1d,
-    conv2d_transpose,
-    conv3d_transpose,
-    separable_conv2d,
-    separable_conv3d,
-)
 from numbadnn.ops.conv_functions import (
     conv2d,
     conv2d_grad_wrt_inputs,
@@ -28,6 +21,9 @@ from numbadnn.ops.conv_functions import (
     conv3d_grad_wrt_inputs,
     conv3d_grad_wrt_weights,
 )
+from numbadnn.ops.conv_line import causal_conv1d
+from numbadnn.ops.conv_separable import separable_conv2d, separable_conv3d
+from numbadnn.ops.conv_transpose import conv2d_transpose, conv3d_transpose
 from numbadnn.shapes import (
     assert_conv_shape,
     assert_shape,

@@ -28,8 +28,8 @@ class GpuDnnSoftmaxBase(DnnBase):
             tensor_format = given.pop(0)
         if algo is not None and given and given[0] in ALGORITHMS:
             raise TypeError(f"algo: given twice, as {given[0]!r} and {algo!r}")
-        self.algo = algo if algo is not None else given.pop(0) if given else "accurate"
-        self.mode = mode if mode is not None else given.pop(0) if given else "channel"
+        self.algo: Any = algo if algo is not None else given.pop(0) if given else "accurate"
+        self.mode: Any = mode if mode is not None else given.pop(0) if given else "channel"
         if tensor_format != "bc01":
             raise ValueError(f"tensor_format: expected 'bc01', got {tensor_format!r}")
         if given:

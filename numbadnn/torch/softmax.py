@@ -25,13 +25,13 @@ def _lined(x: Any, dim: int) -> Any:
     return x.reshape(math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :])).contiguous()
 
 
-def _softmax(x: Any, dim: int, algo: str, backend: Any) -> Any:
+def _softmax(x: Any, dim: int, algo: Any, backend: Any) -> Any:
     if _direct(x, dim):
         return numbadnn.softmax(x, algo, backend=backend)
     return numbadnn.softmax(_lined(x, dim), algo, backend=backend).view(x.shape)
 
 
-def _softmax_grad(g: Any, y: Any, dim: int, algo: str, backend: Any) -> Any:
+def _softmax_grad(g: Any, y: Any, dim: int, algo: Any, backend: Any) -> Any:
     if _direct(g, dim):
         return numbadnn.softmax_grad(g, y, algo, backend=backend)
     return numbadnn.softmax_grad(_lined(g, dim), _lined(y, dim), algo, backend=backend).view(g.shape)

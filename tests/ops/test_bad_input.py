@@ -30,7 +30,7 @@ CONV_CASES: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] =
         {"subsample": (0, 1)},
     ),
     (ValueError, r"subsample", (X, W), {"subsample": (1,)}),
-    (ValueError, r"filter_dilation", (X, W), {"filter_dilation": 2}),
+    (ValueError, r"filter_dilation: expected an integer >= 1, got 0", (X, W), {"filter_dilation": 0}),
     (ValueError, r"filters: expected a \(dilated\) window no larger than the padded image", (X[:, :, :2], W), {}),
     (ValueError, r"filters: expected a \(dilated\) window", (X, W), {"filter_dilation": (3, 1)}),
     (ValueError, r"input_shape: expected the array's own shape", (X, W), {"input_shape": (2, 4, 6, 6)}),

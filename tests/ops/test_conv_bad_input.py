@@ -48,7 +48,7 @@ BAD: list[tuple[type[Exception], str, str, tuple[Any, ...], dict[str, Any]]] = [
     (ValueError, r"filters: expected 5 dimensions, got 4", "conv3d", (X3, X), {}),
     (ValueError, r"must be a tuple of length 3", "conv3d", (X3, W3), {"border_mode": (1, 1)}),
     (ValueError, r"subsample: expected a tuple of 3", "conv3d", (X3, W3), {"subsample": (1, 1)}),
-    (ValueError, r"filter_dilation: expected a tuple of 3", "conv3d", (X3, W3), {"filter_dilation": 2}),
+    (ValueError, r"filter_dilation: expected a tuple of 3", "conv3d", (X3, W3), {"filter_dilation": "2"}),
     (
         ValueError,
         r"filters: expected 4 channels \(4 channels of input in 1 groups\), got 3",
@@ -194,7 +194,7 @@ BAD: list[tuple[type[Exception], str, str, tuple[Any, ...], dict[str, Any]]] = [
     ),
     (
         ValueError,
-        r"subsample: expected an integer",
+        r"subsample: expected a tuple of 1 integers",
         "causal_conv1d",
         (X[:, :, 0], W3[:, :, 0, 0]),
         {"subsample": (1, 1)},

@@ -7,6 +7,8 @@ that nothing is loaded that no call needs. Importing such a module loads no CUDA
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
 import importlib.util
 import math
@@ -175,6 +177,31 @@ def problem_class(op: str) -> Any:
     return importlib.import_module(f"numbadnn.problems.{FAMILY[op]}").PROBLEM
 
 
+#: what everybody reads of any problem that has it: name -> what it must mean
+RESERVED = {
+    "alpha": "what a result is multiplied by",
+    "beta": "how much of ``out`` is added to it",
+    "empty_values": "what fills results without a reduction",
+    "keyword_inputs": "inputs that the function takes behind its parameters",
+    "out_argument": "the name of the function's destination",
+    "spent": "inputs that a run writes over",
+    "taps": "the sizes of its filters",
+    "words": "integers that the implementation gets after its arrays",
+}
+
+
+@functools.cache
+def check_fields(problem: Any) -> None:
+    """ValueError where a field of a Problem has a reserved name and its class does not say, in ``MEANT``, that it means that."""
+    meant = getattr(problem, "MEANT", ())
+    for field_of in dataclasses.fields(problem):
+        if field_of.name in RESERVED and field_of.name not in meant:
+            raise ValueError(
+                f"{problem.__name__}: the field {field_of.name!r} is read of every problem as {RESERVED[field_of.name]}; "
+                f"expected another name, or {field_of.name!r} in {problem.__name__}.MEANT where it is that"
+            )
+
+
 def plan(impl: Impl, problem: Any, policy: Policy, config: Any) -> Executable:
     """``impl.plan``, which may import and compile, as a whole: nothing breaks it off half way."""
     load_numba()
@@ -193,7 +220,9 @@ def register(impl: Impl) -> Impl:
     """Add an implementation; its (op, name) is unique.
 
     A module that is imported again, after something broke its import off, puts its own in the place of what it had registered.
+    ValueError for a name that is taken, and for a Problem whose fields have reserved names (``check_fields``).
     """
+    check_fields(problem_class(impl.op))
     known, by = _IMPLS.setdefault(impl.op, []), sys._getframe(1).f_globals
     for place, other in enumerate(known):
         if other.name == impl.name:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from numbadnn import parameters, shapes
 from numbadnn.problem import Spec, integer, integers, normalised_strides, number, shown
@@ -59,6 +59,8 @@ class ConvProblem:
     groups: int = 1
     alpha: float = 1.0
     beta: float = 0.0
+
+    MEANT: ClassVar = ("alpha", "beta")
 
     @property
     def direction(self) -> str:

@@ -8,7 +8,7 @@ gradient makes the mask anew, a part of an array has the mask of the whole from 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from numbadnn.parameters import real
 from numbadnn.problem import Spec, integer, number, operand
@@ -43,6 +43,8 @@ class DropoutProblem:
     p: float = 0.5
     generator: str = "philox"
     words: tuple[int, int] = field(default=(SEED, 0), compare=False)
+
+    MEANT: ClassVar = ("words",)
 
     @property
     def inputs(self) -> tuple[Spec, ...]:

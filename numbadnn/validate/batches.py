@@ -6,6 +6,7 @@ normalization averages over it. There a batch split is another problem, and ther
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,11 +27,38 @@ BATCHED = {
     "pool_grad": (0, 1, 2),
     "batch_normalization_test": (0,),
     "bilinear_upsampling": (0,),
+    "bilinear_upsampling_grad": (0,),
     "spatialtf_grid": (0,),
     "spatialtf_grid_grad": (0,),
     "spatialtf_sampler": (0, 1),
     "spatialtf_sampler_grad": (0, 1, 2),
 }
+
+
+#: operation -> why its results are no image's own, so that a part of the batch has nothing to be compared with
+WHOLE = {
+    "conv2d_grad_wrt_weights": "sums over the images",
+    "conv3d_grad_wrt_weights": "sums over the images",
+    "batch_normalization_train": "averages over the images",
+    "batch_normalization_train_grad": "averages over the images",
+    "batch_normalization_test_grad": "the gradients of its parameters sum over the images",
+    "dropout": "the mask follows from an element's number in the whole array",
+    "dropout_grad": "the mask follows from an element's number in the whole array",
+    "rnn_backward": "sums over the sequences",
+}
+
+#: operation -> why its batch is not split here, although it could be: what promises batch_invariant there is not tried
+UNSPLIT = {"rnn_forward": "sequences lie on axis 1"}
+
+
+def untried(op: str, trials: Iterable[str], promises_batches: bool) -> str:
+    """Which trial that a promise rests on was not made ("" = all were)."""
+    made = set(trials)
+    if not made:
+        return "no trial was made"
+    if promises_batches and "batch" not in made and op not in WHOLE:
+        return f"no part of the batch was run alone{f': {UNSPLIT[op]}' if op in UNSPLIT else ''}"
+    return ""
 
 
 class Part(NamedTuple):

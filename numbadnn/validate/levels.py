@@ -148,12 +148,9 @@ class Findings:
 
     def __init__(self) -> None:
         self.trials: dict[str, str] = {}
-        self.runs: dict[str, list[int]] = {}  # how many runs of a trial gave the same bits, of how many
         self.sha256 = self.declared = ""
 
     def note(self, trial: str, same: bool) -> None:
-        counts = self.runs.setdefault(trial, [0, 0])
-        counts[0], counts[1] = counts[0] + same, counts[1] + 1
         if self.trials.get(trial) != DIFFERENT:
             self.trials[trial] = SAME if same else DIFFERENT
 
@@ -199,7 +196,11 @@ def examine(
 def _settings(policy: Policy, executable: Executable) -> Iterator[Any]:
     """(trial, how) for what belongs to one kind of device."""
     if policy.device < 0:
-        for threads in (1, 2):
+        import numba
+
+        for threads in (
+            (1, 2) if numba.config.NUMBA_NUM_THREADS > 1 else ()
+        ):  # one alone is what all other trials run on
             yield _threads(threads)
         return
     for poison in POISON if executable.workspace_bytes else ():

@@ -18,7 +18,7 @@ endif
 # one stamp for each set of extras; a newer pyproject.toml installs again
 stamp = $(VENV)/.installed-$(subst $(space),-,$(strip $(1) $(subst $(comma), ,$(EXTRAS)) $(CUDA)))
 
-.PHONY: validate test lint format gpu-test fuzz bench benches clean
+.PHONY: validate test lint format gpu-test fuzz bench benches docs linkcheck clean
 .DEFAULT_GOAL := test
 
 validate: $(call stamp,cli)
@@ -54,6 +54,20 @@ bench: $(call stamp,bench cli)
 benches: $(call stamp,bench cli)
 	for file in $(filter-out bench/bench_layers.py,$(wildcard bench/bench_*.py)); do $(BIN)/python $$file $(ARGS) || exit 1; done
 
+# build/docs/html, where a warning is an error, and the examples in pages; examples run again when they have changed
+docs: $(call stamp,docs)
+	rm -rf docs/made/api
+	$(SPHINX) -W -b html docs build/docs/html $(ARGS)
+	$(SPHINX) -W -b doctest docs build/docs/doctest
+	@echo "written to build/docs/html/index.html"
+
+# links to other hosts; those within the documentation are checked by every build
+linkcheck: $(call stamp,docs)
+	$(SPHINX) -b linkcheck docs build/docs/linkcheck || true
+	$(BIN)/python docs/_ext/gone.py build/docs/linkcheck/output.json
+
+SPHINX = $(BIN)/python -m sphinx -q -d build/docs/doctrees
+
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; (3, 11) <= v < (3, 14) or sys.exit("numbadnn needs Python 3.11, 3.12 or 3.13, $(PYTHON) is %d.%d: give another with make PYTHON=..." % v[:2])'
 	$(PYTHON) -m venv $(VENV)
@@ -65,4 +79,4 @@ $(VENV)/.installed-%: pyproject.toml | $(VENV)/.created
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) build dist docs/made .pytest_cache .ruff_cache .mypy_cache .hypothesis

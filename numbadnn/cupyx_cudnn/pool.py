@@ -20,7 +20,7 @@ def _parameters(x: Any, y: Any, ksize: Any, stride: Any, pad: Any, mode: Any) ->
 
 
 def pooling_forward(x: Any, y: Any, ksize: Any, stride: Any, pad: Any, mode: int) -> Any:
-    """Pool x (N, C, ...) into y, which is returned; ``mode`` is one of CUDNN_POOLING_...
+    """Pool x (N, C, ...) into y, which is returned; ``mode`` is one of ``CUDNN_POOLING_...``
 
     ValueError unless y has the size of the windows that lie in the padded image. Windows that stick out of it, as Chainer's
     cover_all had, are ``numbadnn.theano.pool_2d``'s with ignore_border=False.

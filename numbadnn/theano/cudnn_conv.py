@@ -176,7 +176,7 @@ def dnn_conv3d(
     beta: float = 0.0,
     out: Any = None,
 ) -> Any:
-    """``dnn_conv`` of volumes (N, C, D, H, W); ``algo`` is none, small, fft_tiling or a guess_ or time_ name.
+    """``dnn_conv`` of volumes (N, C, D, H, W); ``algo`` is none, small, fft_tiling or a ``guess_`` or ``time_`` name.
 
     The later document has no ``workmem`` here, so that it is taken by name alone.
     """

@@ -1,0 +1,78 @@
+"""What the build of the documentation takes from the code itself: no option, command or implementation is left out."""
+
+import argparse
+import doctest
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import numbadnn
+from numbadnn.__main__ import _parser
+from numbadnn.cases import find
+from numbadnn.config import OPTIONS
+from numbadnn.registry import FAMILY, implementations
+
+ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.toml").is_file())
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a module of docs/_ext."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    yield importlib.import_module
+    for name in ("every_name", "gone", "made_pages", "refusals", "source_links"):
+        sys.modules.pop(name, None)
+
+
+def test_every_option_is_in_the_table_with_its_default(module: Any) -> None:
+    text = module("made_pages").options()
+    lines = {line.split("`")[1]: line for line in text.splitlines()[2:]}
+    assert set(lines) == set(OPTIONS)
+    assert all(OPTIONS[name].environment in line for name, line in lines.items())
+    assert (
+        "`1024MiB`" in lines["workspace_limit"] and "`auto`" in lines["backend"] and "`false`" in lines["plan_strict"]
+    )
+    described = (ROOT / "docs" / "reference" / "options.md").read_text()
+    assert [name for name in OPTIONS if f"`{name}`" not in described] == []
+
+
+def test_every_command_and_argument_is_in_the_page(module: Any) -> None:
+    text = module("made_pages").commands()
+    (found,) = (a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))
+    for name, command in found.choices.items():
+        section = text.partition(f"## numbadnn {name}\n")[2].partition("\n## ")[0]
+        assert section and all(option in section for a in command._actions for option in a.option_strings)
+
+
+def test_every_operation_and_implementation_is_in_the_tables(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_pages = module("made_pages")
+    monkeypatch.setattr(made_pages, "refused", lambda: {"numba.direct": ["needs *this*"]})
+    operations, lines, conditions = made_pages.operations(), made_pages.lines(), made_pages.conditions()
+    names = {impl.name for op in FAMILY for impl in implementations(op)}
+    assert [n for n in names if f"`{n}`" not in operations or f"\n`{n}`\n" not in conditions] == []
+    assert [op for op in FAMILY if f"| `{op}` |" not in operations or f"| `{op}` |" not in lines] == []
+    assert "- needs \\*this\\*\n" in conditions
+
+
+def test_refusals_are_those_of_the_register(module: Any) -> None:
+    refusals = module("refusals")
+    (impl,) = (i for i in implementations("conv2d", ["numba"]) if i.name == "numba.corrmm_by_grad_inputs")
+    problems = [case.problem() for case in find(["contract"]) if case.op == "conv2d"]
+    assert "needs one filter for all positions (not unshared)" in refusals.reasons(impl, problems)
+
+
+def test_a_name_that_no_page_has_is_found(module: Any) -> None:
+    missing = module("every_name").missing
+    documented = {f"numbadnn.{name}" for name in numbadnn.__all__} - {"numbadnn.pool"}
+    found = missing(documented, ("numbadnn",))
+    assert found == ["numbadnn.pool"]
+    assert missing(documented | {f"{numbadnn.pool.__module__}.pool"}, ("numbadnn",)) == []
+
+
+@pytest.mark.parametrize("name", ["refusals", "gone", "source_links"])
+def test_examples_of_the_steps(module: Any, name: str) -> None:
+    outcome = doctest.testmod(module(name))
+    assert outcome.attempted and not outcome.failed

@@ -1,11 +1,11 @@
 """The specification's own names and signatures: code written for Theano's operations changes one import.
 
 Every name of ``theano.gpuarray.dnn``, ``theano.sandbox.cuda.dnn`` and ``theano.tensor.nnet`` that means something without a
-graph compiler stands here, called with arrays and giving arrays. A module a family holds them, each with its ``__all__``;
-they are gathered when first asked for. ``conv``, ``conv3d2d`` and ``abstract_conv`` are modules of the specification that
-have functions of a name used elsewhere, so they keep theirs: ``numbadnn.theano.conv.conv2d`` is the old one. ``dnn`` and
-``nnet`` are this module under the specification's names. ``tensor``, ``gpuarray`` and ``sandbox`` lead to the same modules
-by Theano's paths: ``numbadnn.theano.tensor.nnet``, ``numbadnn.theano.tensor.signal.pool``. Flags are
+graph compiler stands here, called with arrays and giving arrays. Modules here and in ``dnn_ops`` hold them by family, each
+with its ``__all__``; they are gathered when first asked for. ``conv``, ``conv3d2d`` and ``abstract_conv`` are modules of the
+specification that have functions of a name used elsewhere, so they keep theirs: ``numbadnn.theano.conv.conv2d`` is the old
+one. ``dnn`` and ``nnet`` are this module under the specification's names. ``tensor``, ``gpuarray`` and ``sandbox`` lead to the
+same modules by Theano's paths: ``numbadnn.theano.tensor.nnet``, ``numbadnn.theano.tensor.signal.pool``. Flags are
 ``numbadnn.theano.config``.
 
 >>> import numpy as np
@@ -27,18 +27,23 @@ _MODULES = ("abstract_conv", "config", "conv", "conv3d2d", "dnn", "gpuarray", "n
 _names: dict[str, str] = {}
 
 
+def _families() -> list[str]:
+    """Modules of names, of this package and of ``dnn_ops``."""
+    here = [m.name for m in pkgutil.iter_modules(__path__) if not m.ispkg and m.name not in _MODULES]
+    below = [f"dnn_ops.{m.name}" for m in pkgutil.iter_modules([f"{__path__[0]}/dnn_ops"])]
+    return [name for name in (*here, *below) if not name.startswith("_")]
+
+
 def _gathered() -> dict[str, str]:
     """name -> module of this package, for the names of every family."""
     if not _names:
         found = {"conv2d": "nnet"}
-        for module in pkgutil.iter_modules(__path__):
-            if module.name.startswith("_") or module.name in _MODULES:
-                continue
-            family = importlib.import_module(f"{__name__}.{module.name}")
-            leave_out(vars(family).values())
-            for name in family.__all__:
-                if name == module.name or found.setdefault(name, module.name) != module.name:
-                    raise ImportError(f"{name} of {module.name} is a module here, or the name of another's")
+        for family in _families():
+            module = importlib.import_module(f"{__name__}.{family}")
+            leave_out(vars(module).values())
+            for name in module.__all__:
+                if name == family or found.setdefault(name, family) != family:
+                    raise ImportError(f"{name} of {family} is a module here, or the name of another's")
         for name in importlib.import_module(f"{__name__}.abstract_conv").__all__:
             found.setdefault(name, "abstract_conv")  # conv2d is nnet's here, the upsampling its family's
         _names.update(found)

@@ -11,7 +11,7 @@ import numbadnn
 from numbadnn.arrays.namespace import namespace, transposed
 from numbadnn.dispatch import frozen
 from numbadnn.parameters import whole
-from numbadnn.theano.norm import check_epsilon
+from numbadnn.theano.dnn_ops.norm import check_epsilon
 
 __all__ = ["batch_normalization", "batch_normalization_test", "batch_normalization_train"]
 

@@ -326,7 +326,7 @@ def test_records_of_a_slice_are_counted_in_32_bits():
 
 
 def test_theano_names():
-    from numbadnn.theano import spatial as theano
+    from numbadnn.theano.dnn_ops import spatial as theano
 
     img, theta = RNG.standard_normal((2, 3, 5, 5)), np.tile(IDENTITY, (2, 1, 1))
     with numbadnn.using(fallback="allow"):

@@ -11,8 +11,16 @@ from numbadnn.call.operands import named_view
 from numbadnn.ops import conv_build
 from numbadnn.theano._named import check, compute
 from numbadnn.theano.config import cudnn_first
-from numbadnn.theano.cudnn_conv import _FORWARD, _check_algorithm_3d, _flip, _gradinput, _gradweight, _options, _workmem
-from numbadnn.theano.library import DnnBase
+from numbadnn.theano.dnn_ops.conv import (
+    _FORWARD,
+    _check_algorithm_3d,
+    _flip,
+    _gradinput,
+    _gradweight,
+    _options,
+    _workmem,
+)
+from numbadnn.theano.dnn_ops.library import DnnBase
 
 __all__ = [
     "GpuDnnConv",

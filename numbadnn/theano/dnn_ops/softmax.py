@@ -8,7 +8,7 @@ import numbadnn
 from numbadnn.call.operands import named_view
 from numbadnn.ops.conv_build import check_rank
 from numbadnn.theano.config import cudnn_first
-from numbadnn.theano.library import DnnBase
+from numbadnn.theano.dnn_ops.library import DnnBase
 
 __all__ = ["GpuDnnSoftmax", "GpuDnnSoftmaxBase", "GpuDnnSoftmaxGrad"]
 

@@ -12,7 +12,7 @@ import numbadnn
 from numbadnn.ops.conv_build import truth
 from numbadnn.problems.rnn_network import DIRECTION_MODES, GATES
 from numbadnn.theano.config import cudnn_first
-from numbadnn.theano.library import DnnBase
+from numbadnn.theano.dnn_ops.library import DnnBase
 
 __all__ = ["GpuDnnRNNGradInputs", "GpuDnnRNNOp", "RNNBlock"]
 

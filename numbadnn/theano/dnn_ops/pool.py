@@ -12,7 +12,7 @@ import numbadnn
 from numbadnn.ops.pool import mode_of, parameters
 from numbadnn.problems.pool import MODES, check_windows
 from numbadnn.theano.config import cudnn_first
-from numbadnn.theano.library import DnnBase
+from numbadnn.theano.dnn_ops.library import DnnBase
 
 __all__ = ["GpuDnnPool", "GpuDnnPoolBase", "GpuDnnPoolDesc", "GpuDnnPoolGrad", "dnn_pool"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numbadnn
 from numbadnn.theano.config import cudnn_first
-from numbadnn.theano.library import DnnBase
+from numbadnn.theano.dnn_ops.library import DnnBase
 
 __all__ = [
     "GpuDnnTransformerGradI",

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from numbadnn.cases import parse
-from numbadnn.cudnn import _estimate
-from numbadnn.cudnn._forms import forms
+from numbadnn.cudnn.graph import estimate as _estimate
+from numbadnn.cudnn.graph.forms import forms
 from numbadnn.kept import ranks
 from numbadnn.kernels.conv.tiles import model as implicit_tiles_model
 from numbadnn.problem import Policy

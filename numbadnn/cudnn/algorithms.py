@@ -6,7 +6,7 @@ fits the workspace limit, ``time_*`` the first of its timings; ``*_on_shape_chan
 keeps the first choice of the process for a direction, asks again for each problem whether it is supported and fits, and where
 it is not takes the next of that problem's own ranking (``facts`` name the algorithm that runs). What is chosen is the
 process's: a thread that comes later takes it and times nothing. ``numbadnn.clear_caches`` forgets it.
-Source: cudnn_cnn.h, docs/explanation/semantics.md#algorithms-by-name. Operands are brought into the forms of ``_forms.py`` first.
+Source: cudnn_cnn.h, docs/explanation/semantics.md#algorithms-by-name. Operands are brought into the forms of ``graph/forms.py`` first.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from numbadnn import config as options
-from numbadnn.cudnn import _estimate, lib
+from numbadnn.cudnn import lib
 from numbadnn.cudnn._conv_calls import FORWARD, Call, call_of, convolution, filters, ranked, workspace_bytes
 from numbadnn.cudnn._enums import DATA_TYPE, DataType, MathType
-from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, forms, uncountable
 from numbadnn.cudnn._tensors import scalars, tensor
+from numbadnn.cudnn.graph import estimate as _estimate
+from numbadnn.cudnn.graph.forms import BUFFER_ALIGNMENT, Form, forms, uncountable
 from numbadnn.errors import BackendUnavailableError, CudnnError, DeterminismError, NotSupportedError
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import OPERATIONS
@@ -226,7 +227,7 @@ def _algorithms(
 
 def plan(problem: Any, policy: Policy, config: Any) -> Executable:
     """Descriptors, scalars and table, bound into one callable; ``time_*`` lets cuDNN run its algorithms here."""
-    from numbadnn.cudnn._around import with_copies, without_copies
+    from numbadnn.cudnn.graph.around import with_copies, without_copies
     from numbadnn.host.bounded import MAX_CHOICES, remember
 
     timed = policy.algo.startswith("time_")

@@ -1,7 +1,7 @@
 """Convolutions of images and volumes, and their gradients, through cuDNN's graph API: implementation "cudnn.graph".
 
 Source: the cuDNN backend API (cudnn_graph.h). ``supports`` asks the heuristics for an engine that the rules admit, in
-the forms of ``_forms.py`` (cheapest copies first); what it finds is kept for the ``plan`` that follows. A call runs the
+the forms of ``graph/forms.py`` (cheapest copies first); what it finds is kept for the ``plan`` that follows. A call runs the
 copies into the workspace, the plan through the compiled shim, and the copies out.
 """
 
@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from numbadnn.cudnn import _estimate, _space, lib
-from numbadnn.cudnn._around import aligned, static_refusal, with_copies, without_copies
-from numbadnn.cudnn._forms import Form, forms
+from numbadnn.cudnn import lib
+from numbadnn.cudnn.graph import estimate as _estimate
+from numbadnn.cudnn.graph import space as _space
+from numbadnn.cudnn.graph.around import aligned, static_refusal, with_copies, without_copies
+from numbadnn.cudnn.graph.forms import Form, forms
 from numbadnn.errors import BackendUnavailableError, CudnnError, NotSupportedError
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
@@ -93,7 +95,7 @@ def _candidates(
     config: dict[str, Any] | None, limit: int,
 ) -> tuple[Any, list[Any]]:  # fmt: skip
     """The engine of a form that may run, None if there is none, and those that were passed over."""
-    from numbadnn.cudnn import plan
+    from numbadnn.cudnn.graph import plan
 
     graph = plan.graph(library, handle, form.problem)
     if not config:
@@ -106,7 +108,7 @@ def _candidates(
 
 def _named(library: lib.Library, graph: Any, config: dict[str, Any]) -> Any:
     """The engine configuration that ``config`` names; NotSupportedError where this cuDNN has no such engine or knob."""
-    from numbadnn.cudnn import plan
+    from numbadnn.cudnn.graph import plan
 
     try:
         return plan.configuration(library, graph, config["engine"], config.get("knobs") or {})
@@ -140,7 +142,7 @@ def plan(problem: ConvProblem, policy: Policy, config: Any) -> Executable:
 
 def executable(problem: ConvProblem, policy: Policy, prepared: _Prepared) -> Executable:
     """Bind an engine, its copies and the shim into one callable."""
-    from numbadnn.cudnn.plan import arithmetic
+    from numbadnn.cudnn.graph.plan import arithmetic
 
     form, candidate = prepared.form, prepared.candidate
     issue = _engine_call(problem, policy.device, prepared)
@@ -160,7 +162,7 @@ def executable(problem: ConvProblem, policy: Policy, prepared: _Prepared) -> Exe
 def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Callable[..., None]:
     """(stream, a, b, out, workspace=0) -> None: the plan on three addresses, in the order of the operation's arguments."""
     from numbadnn.cudnn import _shim
-    from numbadnn.cudnn.plan import UID
+    from numbadnn.cudnn.graph.plan import UID
     from numbadnn.gpu import context as _context
     from numbadnn.gpu import driver as _driver
     from numbadnn.host.hostcall import entry_point
@@ -206,7 +208,7 @@ def options(problem: ConvProblem, policy: Policy) -> list[dict[str, Any]]:
 
 def form_options(problem: ConvProblem, policy: Policy, form: Form) -> list[dict[str, Any]]:
     """The engine configurations of one form."""
-    from numbadnn.cudnn import plan as graphs
+    from numbadnn.cudnn.graph import plan as graphs
     from numbadnn.gpu.context import ensure_context
 
     library = lib.load()
@@ -232,7 +234,7 @@ def foretell(problem: ConvProblem, policy: Policy) -> float | None:
 
     It is the engine that ``supports`` finds: what is foretold runs.
     """
-    from numbadnn.cudnn.plan import arithmetic
+    from numbadnn.cudnn.graph.plan import arithmetic
 
     if policy.fp32_precision != "ieee" or not _estimate.may_transform(problem) or supports(problem, policy):
         return None

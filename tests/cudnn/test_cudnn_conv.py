@@ -17,8 +17,11 @@ import pytest
 from fake_cudnn import EXECUTION_FAILED, FakeCudnn, engine, view
 
 from numbadnn import reference
-from numbadnn.cudnn import _descriptors, _estimate, _forms, algorithms, conv
+from numbadnn.cudnn import algorithms, conv
 from numbadnn.cudnn._enums import DescriptorType, NumericalNote
+from numbadnn.cudnn.graph import descriptors as _descriptors
+from numbadnn.cudnn.graph import estimate as _estimate
+from numbadnn.cudnn.graph import forms as _forms
 from numbadnn.errors import CudnnError, NotSupportedError
 from numbadnn.kept import shipped_errata
 from numbadnn.problem import Policy, Spec

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from numbadnn import reference
-from numbadnn.cudnn import _forms, conv, softmax
+from numbadnn.cudnn import conv, softmax
+from numbadnn.cudnn.graph import forms as _forms
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 from numbadnn.problems.softmax import SoftmaxProblem

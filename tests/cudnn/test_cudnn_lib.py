@@ -323,7 +323,8 @@ def test_nothing_is_destroyed_at_exit(before_exit, printed):
 import os, sys
 sys.path.insert(0, {str(SUPPORT)!r})
 from fake_cudnn import FakeCudnn
-from numbadnn.cudnn import lib, plan
+from numbadnn.cudnn import lib
+from numbadnn.cudnn.graph import plan
 from numbadnn.problem import Spec
 fake = FakeCudnn()
 fake.functions.cudnnBackendDestroyDescriptor = lambda pointer: os.write(1, b" destroyed")

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from fake_cudnn import BAD_PARAM, CONTEXT, NOT_SUPPORTED, FakeCudnn, Item, engine
 
-from numbadnn.cudnn import lib, plan
+from numbadnn.cudnn import lib
 from numbadnn.cudnn._enums import Attr, BehaviorNote, DataType, DescriptorType, HeurMode, NumericalNote, Type
+from numbadnn.cudnn.graph import plan
 from numbadnn.errors import CudnnError, NumbaDNNError
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem

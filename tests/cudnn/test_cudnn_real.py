@@ -29,7 +29,9 @@ DRIVER = ("cuGetErrorString", "cuModuleGetFunction", "cuModuleLoadData", "cuModu
 @pytest.mark.skipif(not WHEEL, reason="no cuDNN wheel is installed")
 def test_the_real_library_without_a_gpu(tmp_path):
     here = SUPPORT
-    environment = dict(os.environ)
+    environment = os.environ | {
+        "NUMBADNN_CACHE_DIR": str(tmp_path)
+    }  # errata of the user's would ask for the GPU's name
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

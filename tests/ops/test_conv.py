@@ -310,7 +310,7 @@ def test_unshared_with_groups_dilation_and_uneven_padding(image: Any, border: An
 
 
 def test_unshared_has_no_place_in_cudnn_and_says_so() -> None:
-    from numbadnn.cudnn._around import static_refusal
+    from numbadnn.cudnn.graph.around import static_refusal
     from numbadnn.problem import Policy
     from numbadnn.problems.conv import ConvProblem
 

@@ -12,8 +12,10 @@ from enum import IntEnum
 
 import pytest
 
-from numbadnn.cudnn import _descriptors, _find, lib, plan
+from numbadnn.cudnn import _find, lib
 from numbadnn.cudnn._enums import Attr, DescriptorType, Type
+from numbadnn.cudnn.graph import descriptors as _descriptors
+from numbadnn.cudnn.graph import plan
 from numbadnn.errors import CudnnError
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import DIRECTIONS, ConvProblem

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numbadnn.cudnn._forms import forms
+from numbadnn.cudnn.graph.forms import forms
 from numbadnn.errors import CudnnError, NotSupportedError
 from numbadnn.problem import Policy
 
@@ -16,7 +16,7 @@ from numbadnn.problem import Policy
 def space(problem: Any, policy: Policy) -> list[Any]:
     """Every engine configuration that the rules admit, those of the forms with the cheapest copies first."""
     from numbadnn.cudnn import lib
-    from numbadnn.cudnn import plan as graphs
+    from numbadnn.cudnn.graph import plan as graphs
     from numbadnn.gpu.context import ensure_context
 
     library, found = lib.load(), []
@@ -40,7 +40,7 @@ def space(problem: Any, policy: Policy) -> list[Any]:
 
 def restore(problem: Any, policy: Policy, stored: Any) -> Any:
     """A stored configuration, checked to be one; NotSupportedError for what it or the problem may not be."""
-    from numbadnn.cudnn._around import static_refusal
+    from numbadnn.cudnn.graph.around import static_refusal
 
     if reason := static_refusal(problem, policy):
         raise NotSupportedError(reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.cudnn._forms import BUFFER_ALIGNMENT, Form, uncountable
+from numbadnn.cudnn.graph.forms import BUFFER_ALIGNMENT, Form, uncountable
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 

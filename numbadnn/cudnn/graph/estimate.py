@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from numbadnn.cudnn._forms import Form, forms
+from numbadnn.cudnn.graph.forms import Form, forms
 from numbadnn.kernels.conv.tiles import model as tiles
 from numbadnn.kernels.conv.tiles.product import Product
 from numbadnn.problems.conv import ConvProblem

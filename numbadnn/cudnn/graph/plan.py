@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from numbadnn.cudnn import _descriptors, lib
-from numbadnn.cudnn._descriptors import Attribute, Descriptor
+from numbadnn.cudnn import lib
 from numbadnn.cudnn._enums import (
     DATA_TYPE,
     Attr,
@@ -29,6 +28,8 @@ from numbadnn.cudnn._enums import (
     Type,
     note_name,
 )
+from numbadnn.cudnn.graph import descriptors as _descriptors
+from numbadnn.cudnn.graph.descriptors import Attribute, Descriptor
 from numbadnn.cudnn.lib import Handle, Library
 from numbadnn.errors import CudnnError
 from numbadnn.kept import errata, shipped_errata

@@ -6,7 +6,8 @@ fits the workspace limit, ``time_*`` the first of its timings; ``*_on_shape_chan
 keeps the first choice of the process for a direction, asks again for each problem whether it is supported and fits, and where
 it is not takes the next of that problem's own ranking (``facts`` name the algorithm that runs). What is chosen is the
 process's: a thread that comes later takes it and times nothing. ``numbadnn.clear_caches`` forgets it.
-Source: cudnn_cnn.h, docs/explanation/semantics.md#algorithms-by-name. Operands are brought into the forms of ``graph/forms.py`` first.
+Source: cudnn_cnn.h, docs/explanation/semantics.md#algorithms-by-name. Operands are first brought into the forms of
+``graph/forms.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The command line: ``numbadnn info | validate | explain | bench | tune``. It parses, calls and prints; others do the work.
 
 Exit status: 0 all good, 1 a mismatch or an implementation that failed, 2 wrong usage, 3 the environment cannot run what was
-asked, 70 an error of numbadnn's own, 130 interrupted (Ctrl-C), 141 where whoever reads the output has closed it.
+asked, 4 a budget ended before all that was asked for ran, 70 an error of numbadnn's own, 130 interrupted (Ctrl-C), 141 where
+whoever reads the output has closed it.
 """
 
 from __future__ import annotations
@@ -15,14 +16,23 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from numbadnn.call.planning import check_compiler
 from numbadnn.config import from_environment
 from numbadnn.errors import NumbaDNNError
 from numbadnn.host.files import as_json
 
+if TYPE_CHECKING:
+    from numbadnn.validate.documents.files import Files
+
 #: ``--jobs`` at most: more is a slip of the hand
 MOST_PROCESSES = 1024
+
+
+_DONE = (
+    "Exit status: 0 done, 2 wrong usage, 3 nothing that was asked for can run here, 4 the budget ended before all ran."
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -34,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         "validate",
         help="every implementation against the float64 reference, on this machine",
         description="Exit status: 0 all agree, 1 a mismatch or an implementation that failed, 2 wrong usage, "
-        "3 nothing that was asked for can run here.",
+        "3 nothing that was asked for can run here, 4 the budget ended before all that was asked for ran.",
     )
     check.add_argument(
         "names",
@@ -55,9 +65,17 @@ def _parser() -> argparse.ArgumentParser:
         "--budget",
         type=_seconds,
         metavar="SECONDS",
-        help="start no further case after this time (170 where there is no GPU and no case is named)",
+        help="start no further case after this time; what is left then makes the run incomplete (status 4)",
     )
-    check.add_argument("--json", type=_file, metavar="FILE", help="write all results there")
+    asked = check.add_mutually_exclusive_group()
+    asked.add_argument(
+        "--sample",
+        type=_seconds,
+        metavar="SECONDS",
+        help="as many cases as are begun in this time (170, where there is no GPU and nothing else is asked for)",
+    )
+    asked.add_argument("--all", action="store_true", help="every case, however long it takes")
+    _reports(check)
     check.add_argument(
         "--determinism", action="store_true", help="measure levels of determinism, and write the errata file"
     )
@@ -77,22 +95,22 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser(
         "bench",
         help="time every implementation of a case on this machine",
-        description="Exit status: 0 done, 2 wrong usage, 3 nothing that was asked for can run here.",
+        description=_DONE,
     )
     bench.add_argument("names", nargs="*", metavar="OP|CASE", help="as for tune; default: the bench cases")
     bench.add_argument("--backend", choices=("cudnn", "numba", "cpu"), help="this backend alone")
     bench.add_argument("--budget", type=_seconds, metavar="SECONDS", help="start no further case after this time")
-    bench.add_argument("--json", type=_file, metavar="FILE", help="write every time there")
+    _reports(bench)
     tune = commands.add_parser(
         "tune",
         help="measure every implementation of a case and keep the fastest",
-        description="Exit status: 0 done, 2 wrong usage, 3 nothing that was asked for can run here.",
+        description=_DONE,
     )
     tune.add_argument(
         "names", nargs="*", metavar="OP|CASE", help="as for validate, or a network (resnet50); default: the bench cases"
     )
     tune.add_argument("--budget", type=_seconds, metavar="SECONDS", help="start no further case after this time")
-    tune.add_argument("--json", type=_file, metavar="FILE", help="write every candidate's time there")
+    _reports(tune)
     tune.add_argument(
         "--seconds",
         type=_seconds,
@@ -103,6 +121,24 @@ def _parser() -> argparse.ArgumentParser:
         "--jobs", type=_processes, default=1, metavar="N", help="processes that plan and check side by side"
     )
     return parser
+
+
+def _reports(parser: argparse.ArgumentParser) -> None:
+    """The files that a run may leave."""
+    files = parser.add_argument_group("reports")
+    for form, what in (
+        ("json", "everything that was found (docs/reference/report.schema.json)"),
+        ("html", "one page to read and to hand on (needs numbadnn[report])"),
+        ("junit", "JUnit XML, for CI servers"),
+        ("csv", "a row a line, for spreadsheets"),
+    ):
+        files.add_argument(f"--{form}", type=_file, metavar="FILE", help=what)
+
+
+def _files(options: argparse.Namespace) -> Files:
+    from numbadnn.validate.documents.files import Files
+
+    return Files(options.json, options.html, options.junit, options.csv)
 
 
 def _seconds(text: str) -> float:
@@ -176,28 +212,43 @@ def _info(options: argparse.Namespace) -> int:
 def _validate(options: argparse.Namespace) -> int:
     if options.determinism or options.compare:
         return _determinism(options)
-    from numbadnn.validate.run import validate
+    from numbadnn.validate.run import seconds_of_sample, validate
 
-    return validate(_lines(options.names), options.backend, options.budget, options.json, options.data, options.jobs)
+    names = _lines(options.names)
+    sample = options.sample or (None if options.data else seconds_of_sample(names, options.budget, options.all))
+    if options.sample and options.budget:
+        raise ValueError(f"--sample: expected no --budget beside it, got {options.budget:g}")
+    return validate(names, options.backend, options.budget, _files(options), options.data, options.jobs, sample)
 
 
 def _determinism(options: argparse.Namespace) -> int:
     from numbadnn.validate import determinism_report
     from numbadnn.validate.determinism_rows import compare
-    from numbadnn.validate.report import check_writable
 
     if options.compare:
-        others = ("names", "determinism", "data", "backend", "budget", "json", "jobs")
+        others = (
+            "names",
+            "determinism",
+            "data",
+            "backend",
+            "budget",
+            "sample",
+            "all",
+            "json",
+            "html",
+            "junit",
+            "csv",
+            "jobs",
+        )
         given = [name if name == "names" else f"--{name}" for name in others if getattr(options, name)]
         if given:
             raise ValueError(f"--compare: expected nothing but two files, got {', '.join(given)} too")
         return compare(*options.compare)
-    if options.data:
-        raise ValueError("--determinism: expected cases, not --data")
-    if options.json:
-        check_writable(options.json)
+    for name in ("data", "sample", "all"):
+        if getattr(options, name):
+            raise ValueError(f"--determinism: expected cases, not --{name}")
     return determinism_report.run(
-        _lines(options.names), options.backend, options.budget, options.json, options.jobs or 1
+        _lines(options.names), options.backend, options.budget, _files(options), options.jobs or 1
     )
 
 
@@ -222,20 +273,14 @@ def _explain(options: argparse.Namespace) -> int:
 
 def _bench(options: argparse.Namespace) -> int:
     from numbadnn.commands.bench import run
-    from numbadnn.validate.report import check_writable
 
-    if options.json:
-        check_writable(options.json)
-    return run(_lines(options.names), options.backend, options.budget, options.json)
+    return run(_lines(options.names), options.backend, options.budget, _files(options))
 
 
 def _tune(options: argparse.Namespace) -> int:
     from numbadnn.commands.tune import run
-    from numbadnn.validate.report import check_writable
 
-    if options.json:
-        check_writable(options.json)
-    return run(_lines(options.names), options.budget, options.json, options.jobs, options.seconds)
+    return run(_lines(options.names), options.budget, _files(options), options.jobs, options.seconds)
 
 
 def _lines(words: list[str]) -> list[str]:

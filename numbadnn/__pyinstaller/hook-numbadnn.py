@@ -9,6 +9,6 @@ hiddenimports = [
     "numba.np.ufunc.omppool",
     "scipy.linalg.cython_blas",
 ]
-datas = collect_data_files("numbadnn", includes=["*.json"])
+datas = collect_data_files("numbadnn", includes=["*.json", "*.j2", "*.css", "*.js"])
 # with the sources: what is kept of a kernel is found by them
 module_collection_mode = {"numbadnn": "pyz+py"}

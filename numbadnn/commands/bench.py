@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from numbadnn import config
@@ -22,12 +22,12 @@ from numbadnn.cases import Case
 from numbadnn.commands.tune import cases_of
 from numbadnn.errors import NotSupportedError, NumbaDNNError
 from numbadnn.gpu import devices
-from numbadnn.host import files as stored
-from numbadnn.kept import machine
 from numbadnn.measuring.stage import stage
 from numbadnn.problem import Policy
+from numbadnn.validate.documents import document, words
+from numbadnn.validate.documents.files import Files
 
-OK, NOTHING_RAN = 0, 3
+OK, NOTHING_RAN, INCOMPLETE = 0, 3, 4
 #: launches of one implementation: as many as fit into this time, within these bounds
 SPENT_US, FEWEST, MOST = 2e5, 5, 50
 
@@ -44,10 +44,12 @@ class Timing:
     reason: str = ""
 
 
-def run(names: list[str], backend: str | None, budget: float | None, json_file: str | None) -> int:
+def run(names: list[str], backend: str | None, budget: float | None, files: Files | None = None) -> int:
     """Time, print, and give the exit status; ValueError means wrong usage."""
-    begin, ran = time.perf_counter(), False
+    begin, ran, files = time.perf_counter(), False, files or Files()
+    files.check()
     rows: list[dict[str, Any]] = []
+    status: int | None = None
     if backend and (reason := info.absent(backend)):
         print(f"backend {backend} cannot be used here: {reason}")
         return NOTHING_RAN
@@ -58,9 +60,8 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
         if any(spec.size == 0 for spec in (*problem.inputs, *problem.outputs)):
             raise ValueError(f"expected operands with elements, to time something, got {problem}")
     try:
-        for number, (case, problem) in enumerate(zip(cases, problems, strict=True)):
+        for case, problem in zip(cases, problems, strict=True):
             if budget is not None and time.perf_counter() - begin > budget:
-                print(f"{len(cases) - number} cases left out: the budget of {budget:g} s was spent")
                 break
             try:
                 timings = _timed_on(device, case, problem, backend)
@@ -72,14 +73,22 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
             print("\n".join(_lines(problem, timings)), flush=True)
             ran = ran or any(t.time_us is not None for t in timings)
             rows.append({"case": case.name, "problem": str(problem), "timings": [asdict(t) for t in timings]})
+        status = INCOMPLETE if len(rows) < len(cases) else OK if ran else NOTHING_RAN
     finally:  # a run that is ended has its file, as far as it is
-        if json_file:
-            facts = {"device": machine.device_name(device), "versions": machine.versions(device), "cases": rows}
-            Path(json_file).write_text(stored.as_json({"format": "numbadnn-bench-1", **facts}, indent=1) + "\n")
-    if ran:
-        return OK
-    print("nothing that was asked for can run here" if rows else "nothing was begun")
-    return NOTHING_RAN
+        seconds, asked = time.perf_counter() - begin, words.asked(len(cases), len(rows))
+        arguments = {"names": names, "backend": backend, "budget": budget}
+        unwritten = files.write(
+            document.make(
+                "bench", rows, seconds=seconds, device=device, arguments=arguments, status=status, asked=asked
+            )
+        )
+        for line in unwritten:
+            print(line, file=sys.stderr)
+    if status == NOTHING_RAN:
+        print("nothing that was asked for can run here")
+    if how_far := words.how_far(asked, seconds, budget):
+        print(how_far)
+    return status or (NOTHING_RAN if unwritten else status)
 
 
 def _timed_on(device: int, case: Case, problem: Any, backend: str | None) -> list[Timing]:

@@ -14,7 +14,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from numbadnn import config
@@ -22,51 +21,72 @@ from numbadnn.call.candidates import Candidates
 from numbadnn.cases import Case, find
 from numbadnn.errors import NotSupportedError
 from numbadnn.gpu import devices
-from numbadnn.host import files as stored
-from numbadnn.kept import choices, machine
+from numbadnn.kept import choices, machine, ranks
 from numbadnn.kept.outcome import Measured, Outcome
 from numbadnn.measuring import tune, workers
+from numbadnn.validate.documents import document, words
+from numbadnn.validate.documents.files import Files
 
-OK, NOTHING_RAN = 0, 3
+OK, NOTHING_RAN, INCOMPLETE = 0, 3, 4
 Result = tuple[Case, Outcome | None, str, list[str]]  # a case, what was found, the choice file, what to print
 
 
 def run(
     names: list[str],
     budget: float | None = None,
-    json_file: str | None = None,
+    files: Files | None = None,
     jobs: int = 1,
     seconds: float = tune.SECONDS,
 ) -> int:
     """Tune, print, and give the exit status; ValueError means wrong usage."""
-    begin = time.perf_counter()
+    begin, files = time.perf_counter(), files or Files()
+    files.check()
     device = 0 if devices.gpus() else -1
-    cases, outcomes, gains = cases_of(names), [], []
+    cases, gains = cases_of(names), []
+    outcomes: list[tuple[str, Outcome]] = []
     tasks = [Task(case, device, seconds) for case in cases]
-    path, begun = "", False
+    path, done = "", 0
+    status: int | None = None
+
+    def report() -> document.Document:
+        return document.make(
+            "tuning",
+            [_row(name, outcome) for name, outcome in outcomes],
+            seconds=time.perf_counter() - begin,
+            device=device,
+            arguments={"names": names, "budget": budget, "seconds": seconds},
+            status=status,
+            asked=words.asked(len(cases), done),
+            architecture=ranks.architecture(device),
+        )
+
     try:
-        for number, (case, outcome, stored_at, lines) in enumerate(_results(tasks, jobs, begin, budget), 1):
-            begun = True
+        for case, outcome, stored_at, lines in _results(tasks, jobs, begin, budget):
+            done += 1
             _clear()
-            print(*(f"{number}/{len(cases)} {line}" for line in lines), sep="\n", flush=True)
+            print(*(f"{done}/{len(cases)} {line}" for line in lines), sep="\n", flush=True)
             if outcome is None or not outcome.timed:
                 continue
             path = stored_at or path
             outcomes.append((case.name, outcome))
-            if json_file and len(outcomes) % 20 == 0:  # as far as it is: a run that is killed has its file
-                _write(json_file, outcomes, device, time.perf_counter() - begin)
+            if len(outcomes) % 20 == 0:  # as far as it is: a run that is killed has its file
+                files.write_json(report())
             gains.append((untuned_us(outcome) or 0.0) / (outcome.timed[0].time_us or 1.0) or 1.0)
+        status = INCOMPLETE if done < len(cases) else OK if outcomes else NOTHING_RAN
     finally:
-        seconds = time.perf_counter() - begin
-        if json_file:
-            _write(json_file, outcomes, device, seconds)
-    if not outcomes:
-        print("nothing that was asked for can run here" if begun else "nothing was begun")
-        return NOTHING_RAN
-    mean = math.exp(sum(map(math.log, gains)) / len(gains))
-    print(f"{len(outcomes)} cases in {seconds:.0f} s; untuned would take {mean:.2f} times as long (geometric mean)")
-    print(f"written to {path}" if path else "nothing could be written")
-    return OK
+        unwritten = files.write(report())
+        for line in unwritten:
+            print(line, file=sys.stderr)
+    spent = time.perf_counter() - begin
+    if outcomes:
+        mean = math.exp(sum(map(math.log, gains)) / len(gains))
+        print(f"{len(outcomes)} cases in {spent:.0f} s; untuned would take {mean:.2f} times as long (geometric mean)")
+        print(f"written to {path}" if path else "nothing could be written")
+    elif status == NOTHING_RAN:
+        print("nothing that was asked for can run here")
+    if how_far := words.how_far(words.asked(len(cases), done), spent, budget):
+        print(how_far)
+    return status or (NOTHING_RAN if unwritten else status)
 
 
 def cases_of(names: list[str]) -> list[Case]:
@@ -97,21 +117,16 @@ def _results(tasks: list[Task], jobs: int, begin: float, budget: float | None) -
     def over() -> bool:
         return budget is not None and time.perf_counter() - begin > budget
 
-    done = 0
     if jobs <= 1:
         for task in tasks:
             if over():
-                break
+                return
             yield worked(task)
-            done += 1
     else:
         for task, found in workers.each(tasks, worked, jobs, over, _again):
-            done += 1
             yield (
                 (task.case, None, "", [f"{task.case.name}: {found.why}"]) if isinstance(found, workers.Ended) else found
             )
-    if done < len(tasks):
-        print(f"{len(tasks) - done} cases left out: the budget of {budget:g} s was spent")
 
 
 def _again(task: Task, ended: workers.Ended) -> Task | None:
@@ -194,19 +209,16 @@ def _line(name: str, outcome: Outcome) -> str:
     )
 
 
-def _write(file: str, outcomes: list[tuple[str, Outcome]], device: int, seconds: float) -> None:
-    rows = []
-    for name, outcome in outcomes:
-        row = {"case": name, "problem": str(outcome.problem), "policy": machine.policy_text(outcome.policy)}
-        candidates = [
-            c.as_dict() | {"number": c.number} | ({"reason": c.reason} if c.reason else {}) for c in outcome.candidates
-        ]
-        rows.append(
-            {**row, "untuned_us": untuned_us(outcome), "seconds": round(outcome.seconds, 2), "candidates": candidates}
-        )
-    facts = {"format": "numbadnn-tuning-1", "device": machine.device_name(device), "versions": machine.versions(device)}
-    from numbadnn.kept import ranks
-
-    head = stored.as_json({**facts, "architecture": ranks.architecture(device), "seconds": round(seconds, 1)}, indent=1)
-    lines = ",\n  ".join(stored.as_json(row) for row in rows)  # a line a case: to be committed and compared
-    Path(file).write_text(f'{head[:-2]},\n "cases": [\n  {lines}\n ]\n}}\n')
+def _row(name: str, outcome: Outcome) -> dict[str, Any]:
+    """A case of the report, with every candidate."""
+    candidates = [
+        c.as_dict() | {"number": c.number} | ({"reason": c.reason} if c.reason else {}) for c in outcome.candidates
+    ]
+    return {
+        "case": name,
+        "problem": str(outcome.problem),
+        "policy": machine.policy_text(outcome.policy),
+        "untuned_us": untuned_us(outcome),
+        "seconds": round(outcome.seconds, 2),
+        "candidates": candidates,
+    }

@@ -7,7 +7,6 @@ for, under the options in force there, and answered with the reference's result,
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,11 +16,13 @@ import numpy as np
 from numbadnn import config, dispatch
 from numbadnn.arrays import View
 from numbadnn.arrays.numpy_ import numpy_dtype
+from numbadnn.gpu import devices
 from numbadnn.measuring.data import buffer
 from numbadnn.ops.rnn_block import Reserve
 from numbadnn.problems.dropout import DropoutProblem
-from numbadnn.validate import report, reserve
+from numbadnn.validate import html, report, reserve
 from numbadnn.validate.check import Row, Subject, backends_of, check_all
+from numbadnn.validate.documents import document
 from numbadnn.validate.host import is_array, on_host
 from numbadnn.validate.oracle import Trial
 
@@ -49,15 +50,22 @@ class Check:
         return "\n\n".join(part for part in parts if part)
 
     def json(self, path: Any) -> None:
-        """Write the document that ``numbadnn validate --json`` writes; OSError where that cannot be."""
-        report.write_json(str(path), *self._document())
+        """Write all of it as a document, as ``numbadnn validate --json`` does; OSError where that cannot be."""
+        document.write(str(path), self._document())
 
     def html(self, path: Any) -> None:
-        """Write the document as a page that needs no network; OSError where that cannot be."""
-        importlib.import_module("numbadnn.validate.html").write(str(path), report.document(*self._document()))
+        """Write the document as a page that needs no network (``numbadnn[report]``); OSError where that cannot be."""
+        html.write(str(path), self._document())
 
-    def _document(self) -> tuple[Any, ...]:
-        return self.rows, self.seconds, self.asked, report.exit_status(self.rows)
+    def _document(self) -> dict[str, Any]:
+        return document.make(
+            "check",
+            [row.as_dict() for row in self.rows],
+            seconds=self.seconds,
+            device=0 if devices.gpus() else -1,
+            arguments=self.asked,
+            status=report.exit_status(self.rows),
+        )
 
 
 def check(

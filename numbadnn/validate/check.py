@@ -27,7 +27,7 @@ class Row:
     """``status``: ok, mismatch, erratum, refused, error, skipped or "not run". ``exact``: integers to the bit.
 
     None in ``exact``: no direct sum. "erratum": a mismatch that the shipped errata foretell, on data of the kind that shows it.
-    ``same_bits``: of all ``runs``.
+    ``same_bits``: of all ``runs``. ``time_us`` and ``speed`` are None where nothing was timed.
     """
 
     case: str
@@ -42,8 +42,8 @@ class Row:
     same_bits: bool | None = None
     runs: int = 0
     arithmetic: str = ""
-    time_us: float = 0.0
-    speed: float = 0.0
+    time_us: float | None = None
+    speed: float | None = None
     speed_unit: str = ""
     facts: dict[str, str] = field(default_factory=dict)
 
@@ -115,7 +115,7 @@ def judge(row: Row, impl: Impl, subject: Subject, policy: Policy, timed: bool) -
     row.arithmetic, row.worst, row.where, row.ulp = arithmetic, found.worst, found.where, found.ulp
     row.same_bits, row.runs = outcome.same_bits, RUNS
     row.facts = {k: str(v) for k, v in outcome.executable.facts.items()}
-    row.time_us = outcome.time_us
+    row.time_us = outcome.time_us or None
     row.speed, row.speed_unit = speed(problem, outcome.time_us)
     wrong = [] if found.ok else [str(found)]
     wrong += [outcome.damage] if outcome.damage else []
@@ -142,8 +142,8 @@ def judge(row: Row, impl: Impl, subject: Subject, policy: Policy, timed: bool) -
     return row
 
 
-def speed(problem: Any, time_us: float) -> tuple[float, str]:
-    """In the unit of the family's law; 0 where nothing was measured."""
+def speed(problem: Any, time_us: float | None) -> tuple[float | None, str]:
+    """In the unit of the family's law; None where nothing was measured."""
     unit = law(problem.op).WORK
     work = problem.flops if unit == "GFLOP/s" else problem.bytes
-    return (work / time_us / 1e3 if time_us else 0.0), unit
+    return (work / time_us / 1e3 if time_us else None), unit

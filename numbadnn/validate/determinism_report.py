@@ -29,6 +29,7 @@ from numbadnn.registry import DETERMINISM, Impl, implementations
 from numbadnn.validate import levels
 from numbadnn.validate.determinism_rows import (
     CANNOT_RUN,
+    INCOMPLETE,
     MISMATCH,
     OK,
     Row,
@@ -37,8 +38,10 @@ from numbadnn.validate.determinism_rows import (
     measured_levels,
     table,
     wanting,
-    write_report,
 )
+from numbadnn.validate.determinism_words import explained
+from numbadnn.validate.documents import document, words
+from numbadnn.validate.documents.files import Files
 
 PROCESSES = 2
 LARGEST = 48 << 20  # bytes of a case that is taken at its full size
@@ -53,42 +56,51 @@ MIDDLE = (
 MIDDLE_SETTINGS = (("float16", "nhwc"), ("float32", "nchw"), ("bfloat16", "nhwc"), ("float64", "nchw"))
 
 
-def run(names: list[str], backend: str | None, budget: float | None, json_file: str | None, jobs: int = 1) -> int:
+def run(names: list[str], backend: str | None, budget: float | None, files: Files | None = None, jobs: int = 1) -> int:
     """Measure, print, write the report and the errata, and give the exit status.
 
     Interrupted, it shows and writes the rows that there are, those that not all trials were made of without a verdict; errata
     follow from whole runs alone.
     """
-    begin = time.perf_counter()
+    begin, files = time.perf_counter(), files or Files()
+    files.check()
     if backend and (reason := info.absent(backend)):
         print(f"backend {backend} cannot be used here: {reason}")
         return CANNOT_RUN
     device = 0 if devices.gpus() and backend != "cpu" else -1
     rows: list[Row] = []
     begun: list[Row] = []
-    unwritten: list[str] = []
+    todo = cases(names, device)
+    left = [len(todo)]  # cases that are not done
 
-    def write() -> None:
-        """As far as it is; where that cannot be, what was found is worth more than the file."""
-        try:
-            if json_file:
-                write_report(json_file, rows, device, time.perf_counter() - begin)
-        except OSError as error:
-            unwritten.append(f"--json: cannot write {json_file}: {error.strerror}")
+    def report(status: int | None = None) -> document.Document:
+        return document.make(
+            "determinism",
+            [dataclasses.asdict(row) for row in rows],
+            seconds=time.perf_counter() - begin,
+            device=device,
+            arguments={"names": names, "backend": backend, "budget": budget},
+            status=status,
+            asked=words.asked(len(todo), len(todo) - left[0]),
+        )
 
     try:
-        for some in _chunks(cases(names, device), device, backend, budget, jobs, begun):
+        for some, done in _chunks(todo, device, backend, budget, jobs, begun):
             for row in some:
                 row.verdict, row.reason = judge(row)
             rows += some
-            write()  # a run that is ended has its report
+            left[0] -= done
+            files.write_json(report())  # a run that is ended has its report
     except KeyboardInterrupt:
         rows += begun
-        write()
+        files.write(report())
         print(table(rows))
         raise
+    status = _status(rows, left[0])
+    unwritten = files.write(report(status))
     print(table(rows))
     if rows:
+        print("\n" + explained(rows) + "\n")
         print(exercised(rows))
         try:
             path = errata.store(config.current(), device, wanting(rows), measured_levels(rows))
@@ -98,12 +110,18 @@ def run(names: list[str], backend: str | None, budget: float | None, json_file: 
             unwritten.append(f"the errata cannot be written: {error}")
     seconds = time.perf_counter() - begin
     print(f"{len(rows)} implementations and engines on {len({r.case for r in rows})} cases in {seconds:.0f} s")
-    for line in unwritten[-2:]:
+    if how_far := words.how_far(words.asked(len(todo), len(todo) - left[0]), seconds, budget):
+        print(how_far)
+    for line in unwritten:
         print(line, file=sys.stderr)
-    if not rows or (unwritten and not any(row.verdict in ("wanting", "failed") for row in rows)):
-        return CANNOT_RUN
+    return status or (CANNOT_RUN if unwritten else status)
+
+
+def _status(rows: list[Row], left: int) -> int:
     if any(row.verdict in ("wanting", "failed") for row in rows):
         return MISMATCH
+    if left:
+        return INCOMPLETE
     return OK if any(row.verdict == "ok" for row in rows) else CANNOT_RUN
 
 
@@ -143,15 +161,15 @@ def _middle(images: int = 4) -> Iterator[Case]:
 
 def _chunks(
     todo: list[Case], device: int, backend: str | None, budget: float | None, jobs: int, begun: list[Row]
-) -> Iterator[list[Row]]:
-    """Finished rows, chunk by chunk; ``begun``: those of this process that are not finished."""
+) -> Iterator[tuple[list[Row], int]]:
+    """Finished rows, and of how many cases, chunk by chunk; ``begun``: those of this process that are not finished."""
     if jobs <= 1:
-        examine(todo, device, backend, budget, begun)
+        done = examine(todo, device, backend, budget, begun)
         finished = begun.copy()
         begun.clear()
-        yield finished
+        yield finished, done
         return
-    begin, left = time.perf_counter(), 0
+    begin = time.perf_counter()
     chunks = [todo[at : at + CHUNK] for at in range(0, len(todo), CHUNK)]
 
     def one(chunk: list[Case]) -> list[Row] | None:
@@ -162,12 +180,9 @@ def _chunks(
         try:
             for future, chunk in [(pool.submit(one, chunk), chunk) for chunk in chunks]:
                 rows = future.result()
-                left += len(chunk) if rows is None else 0
-                yield rows or []
+                yield rows or [], 0 if rows is None else len(chunk)
         finally:  # Ctrl-C does not wait for all the others
             pool.shutdown(wait=False, cancel_futures=True)
-    if left:
-        print(f"{left} cases left out: the budget of {budget:g} s was spent", file=sys.stderr)
 
 
 def _in_a_process(chunk: list[Case], device: int, backend: str | None) -> list[Row]:
@@ -190,31 +205,34 @@ def _chunk() -> None:
     """In such a process: the chunk as JSON in, a line a row out."""
     asked = json.loads(sys.stdin.read())
     todo = [Case(name, text, frozenset(), small) for name, text, small in asked["cases"]]
-    for row in examine(todo, asked["device"], asked["backend"], None):
+    rows: list[Row] = []
+    examine(todo, asked["device"], asked["backend"], None, rows)
+    for row in rows:
         print("row", json.dumps(dataclasses.asdict(row)), flush=True)
 
 
 # ---- one process -----------------------------------------------------------------------------------------------------
 
 
-def examine(
-    todo: list[Case], device: int, backend: str | None, budget: float | None, rows: list[Row] | None = None
-) -> list[Row]:
-    """All rows of all cases, one after the other into ``rows``; no further case is begun after ``budget`` seconds."""
+def examine(todo: list[Case], device: int, backend: str | None, budget: float | None, rows: list[Row]) -> int:
+    """All rows of all cases, one after the other into ``rows``; no further case is begun after ``budget`` seconds.
+
+    How many cases were done.
+    """
     from contextlib import nullcontext
 
     from numbadnn.gpu.context import ensure_context
 
-    begin, rows = time.perf_counter(), [] if rows is None else rows
+    begin, done = time.perf_counter(), 0
     with ensure_context(device) if device >= 0 else nullcontext():
-        for number, case in enumerate(todo):
+        for case in todo:
             if budget is not None and time.perf_counter() - begin > budget:
-                print(f"{len(todo) - number} cases left out: the budget of {budget:g} s was spent", file=sys.stderr)
                 break
             for row in _rows(case, device, backend):
                 rows.append(row)  # one by one: an interrupted run has those before
+            done += 1
     _fresh_processes(rows, device)
-    return rows
+    return done
 
 
 def _policy(op: str, device: int, setting: Any = None) -> Policy:
@@ -249,7 +267,7 @@ def _row(name: str, impl: Impl, problem: Any, setting: Any, device: int) -> Row:
     try:
         found = levels.examine(impl, problem, policy, partial(_configured_for, impl, policy, setting))
         row.declared = found.declared or impl.determinism
-        row.reached, row.sha256, row.trials = found.level, found.sha256, found.trials
+        row.reached, row.sha256, row.trials, row.runs = found.level, found.sha256, found.trials, found.runs
     except Exception as error:  # one that fails must not hide the others
         row.verdict, row.reason = "failed", f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return row
@@ -291,6 +309,8 @@ def _fresh_processes(rows: list[Row], device: int) -> None:
         found = [line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("sha256 ", "error "))]
         for row, (kind, text) in zip(live, found, strict=False):
             same = kind == "sha256" and text == row.sha256
+            counts = row.runs.setdefault("process", [0, 0])
+            counts[0], counts[1] = counts[0] + same, counts[1] + 1
             if row.trials.get("process") != levels.DIFFERENT:
                 row.trials["process"] = levels.SAME if same else levels.DIFFERENT
             if not same:

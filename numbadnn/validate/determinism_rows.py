@@ -1,27 +1,27 @@
 """What ``validate --determinism`` found, row by row: verdicts, the errata that follow, the table, and two reports held together.
 
 A row is one implementation, or one engine of cuDNN's, on one case: the level it declares, the level it reached, which trials it
-went through, and a SHA-256 of the bytes. A report is JSON with a row a line, so that it can be committed and compared.
-``python -m numbadnn.validate.determinism_rows TO.json FROM.json ...`` joins reports of parts of the cases and prints the table.
+went through and how often the bits were the same, and a SHA-256 of the bytes. A report is JSON with a row a line, so that it can
+be committed and compared. ``python -m numbadnn.validate.determinism_rows TO.json FROM.json ...`` joins reports of parts of the
+cases and prints the table.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import datetime
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from numbadnn.host import files as stored
-from numbadnn.kept import machine
 from numbadnn.registry import DETERMINISM
 from numbadnn.validate import batches, levels
+from numbadnn.validate.determinism_words import TRIALS, found_in
+from numbadnn.validate.documents import document
 
-FORMAT = "numbadnn-determinism-1"
-OK, MISMATCH, CANNOT_RUN = 0, 1, 3
+FORMAT = document.FORMATS["determinism"][0]
+OK, MISMATCH, CANNOT_RUN, INCOMPLETE = 0, 1, 3, 4
 
 #: of a row, and of several in this order: the last of them that any has
 VERDICTS = ("", NOT_TRIED := "not tried", "ok", "wanting", "failed")
@@ -40,6 +40,7 @@ class Row:
     reached: str = ""
     sha256: str = ""
     trials: dict[str, str] = field(default_factory=dict)
+    runs: dict[str, list[int]] = field(default_factory=dict)
     verdict: str = ""
     reason: str = ""
 
@@ -106,42 +107,36 @@ def measured_levels(rows: list[Row]) -> dict[str, str]:
 
 
 def table(rows: list[Row]) -> str:
-    """A line for each implementation or engine, operation and dtype: declared, reached, trials that gave other bits."""
+    """For each implementation or engine, operation and dtype: declared and reached, and below it what each trial found."""
     groups: dict[tuple[str, ...], list[Row]] = collections.defaultdict(list)
     for row in rows:
         groups[row.problem.split()[0], row.dtype, row.who, row.declared].append(row)
-    lines = [("operation", "dtype", "implementation", "declared", "reached", "cases", "verdict", "other bits")]
+    lines = [("operation", "dtype", "implementation", "declared", "reached", "cases", "verdict")]
+    below = [""]
     for (op, dtype, who, declared), some in groups.items():
         reached = min((r.reached for r in some if r.reached), key=DETERMINISM.index, default="-")
         verdict = max((r.verdict for r in some), key=VERDICTS.index)
-        failed = sorted({t for r in some for t, found in r.trials.items() if found == levels.DIFFERENT})
+        lines.append((op, dtype, who, declared, reached, str(len(some)), verdict))
         reasons = [r.reason for r in some if r.verdict == verdict and verdict in ("failed", NOT_TRIED)][:1]
-        lines.append((op, dtype, who, declared, reached, str(len(some)), verdict, ", ".join(failed + reasons)))
+        below.append("; ".join(filter(None, (found_in(some), *reasons))))
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+    texts = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join(f"{text}\n    {found}" if found else text for text, found in zip(texts, below, strict=True))
 
 
 def exercised(rows: list[Row]) -> str:
     """How many rows went through each trial: what was not tried says nothing."""
     counts = collections.Counter(trial for row in rows for trial in row.trials)
     different = collections.Counter(t for row in rows for t, found in row.trials.items() if found == levels.DIFFERENT)
-    parts = [f"{trial} {n} ({different[trial]} other bits)" for trial, n in counts.most_common()]
-    return f"rows tried, of {len(rows)}: " + ", ".join(parts)
+    parts = [
+        f"{what} {counts[trial]}" + (f", other bits in {different[trial]}" if different[trial] else "")
+        for trial, what in TRIALS.items()
+        if counts[trial]
+    ]
+    return f"tried, of {len(rows)} rows: " + "; ".join(parts)
 
 
 # ---- two reports -----------------------------------------------------------------------------------------------------
-
-
-def write_report(file: str, rows: list[Row], device: int, seconds: float) -> None:
-    """All rows as JSON, a row a line."""
-    facts = {"device": machine.device_name(device), "versions": machine.versions(device), "seconds": round(seconds, 1)}
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    _write(file, {"format": FORMAT, "date": date, **facts}, rows)
-
-
-def _write(file: str, head: dict[str, Any], rows: list[Row]) -> None:
-    lines = ",\n  ".join(stored.as_json(dataclasses.asdict(row)) for row in rows)
-    Path(file).write_text(f'{stored.as_json(head, indent=1)[:-2]},\n "rows": [\n  {lines}\n ]\n}}\n')
 
 
 def read_report(file: str) -> tuple[dict[str, Any], dict[tuple[str, str, str], Row]]:
@@ -151,25 +146,25 @@ def read_report(file: str) -> tuple[dict[str, Any], dict[tuple[str, str, str], R
     except OSError as error:
         raise ValueError(f"--compare: cannot read {file}: {error.strerror}") from None
     try:
-        document = json.loads(text)
-        rows = [Row(**row) for row in document["rows"]] if document["format"] == FORMAT else []
+        report = json.loads(text)
+        rows = [Row(**row) for row in report["rows"]] if report["format"] == FORMAT else []
         found = {row.key: row for row in rows}
-        if lacking := [name for name in ("device", "versions", "date") if name not in document]:
+        if lacking := [name for name in ("device", "versions", "date") if name not in report]:
             raise KeyError(*lacking)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"--compare: {file} is no report of validate --determinism --json: {type(error).__name__}: {error}"
         ) from None
-    if document["format"] != FORMAT:
-        raise ValueError(f"--compare: expected the format {FORMAT!r} in {file}, got {document['format']!r}")
-    return document, found
+    if report["format"] != FORMAT:
+        raise ValueError(f"--compare: expected the format {FORMAT!r} in {file}, got {report['format']!r}")
+    return report, found
 
 
 def compare(first: str, second: str) -> int:
     """Print which cases have the same bits in two reports; 1 where one that declares gpu_to_gpu in both has not."""
     (a, rows_a), (b, rows_b) = read_report(first), read_report(second)
-    for name, document in ((first, a), (second, b)):
-        print(f"{name}: {document['device']}, {document['versions']}, {document['date']}")
+    for name, report in ((first, a), (second, b)):
+        print(f"{name}: {report['device']}, {report['versions']}, {report['date']}")
     both = [key for key in rows_a if key in rows_b and rows_a[key].sha256 and rows_b[key].sha256]
     broken = []
     counts: dict[tuple[str, str], list[int]] = collections.defaultdict(lambda: [0, 0])
@@ -192,13 +187,13 @@ def compare(first: str, second: str) -> int:
 def join(target: str, sources: list[str]) -> None:
     """One report of several of one machine and versions; of a row that is in two the later counts."""
     reports = [read_report(file) for file in sources]
-    facts = [{name: document[name] for name in ("device", "versions")} for document, _ in reports]
+    facts = [{name: report[name] for name in ("device", "versions")} for report, _ in reports]
     if any(fact != facts[0] for fact in facts):
         raise ValueError(f"expected reports of one device and versions, got {facts}")
     rows = {key: row for _, found in reports for key, row in found.items()}
-    head = {"format": FORMAT, "date": max(document["date"] for document, _ in reports), **facts[0]}
-    head["seconds"] = round(sum(document["seconds"] for document, _ in reports), 1)
-    _write(target, head, list(rows.values()))
+    head = {"format": FORMAT, "date": max(report["date"] for report, _ in reports), **facts[0]}
+    head["seconds"] = round(sum(report["seconds"] for report, _ in reports), 1)
+    Path(target).write_text(document.text({**head, "rows": [dataclasses.asdict(row) for row in rows.values()]}))
     print(table(list(rows.values())))
     print(exercised(list(rows.values())))
 

@@ -148,9 +148,12 @@ class Findings:
 
     def __init__(self) -> None:
         self.trials: dict[str, str] = {}
+        self.runs: dict[str, list[int]] = {}  # how many runs of a trial gave the same bits, of how many
         self.sha256 = self.declared = ""
 
     def note(self, trial: str, same: bool) -> None:
+        counts = self.runs.setdefault(trial, [0, 0])
+        counts[0], counts[1] = counts[0] + same, counts[1] + 1
         if self.trials.get(trial) != DIFFERENT:
             self.trials[trial] = SAME if same else DIFFERENT
 

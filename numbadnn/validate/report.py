@@ -1,4 +1,4 @@
-"""What validate found, for people and for programs: progress while it runs, a table, JSON, and the exit status.
+"""What validate found, for people and for programs: progress while it runs, a table, and the exit status.
 
 With rich (``numbadnn[cli]``) there is a progress bar and colour; without it the same table in plain text.
 """
@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import datetime
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
-from numbadnn.call import info
-from numbadnn.host import files as stored
 from numbadnn.validate.check import Row
+from numbadnn.validate.documents.columns import TERMINAL, legend
 
-OK, MISMATCH, USAGE, CANNOT_RUN = 0, 1, 2, 3
+OK, MISMATCH, USAGE, CANNOT_RUN, INCOMPLETE = 0, 1, 2, 3, 4
 #: what shells give a program that Ctrl-C ended, and the reason of the cases that were left out for it
 INTERRUPTED, BY_CTRL_C = 130, "interrupted"
 #: the status of a case that was left out because the time was over
 NOT_RUN = "not run"
-HEADER = ("case", "implementation", "result", "error/bound", "at", "ULP", "integers", "same bits", "speed")
+HEADER = tuple(column.title for column in TERMINAL)
 RIGHT = {3, 5, 8}
 #: columns that a narrow terminal does without, the first one first
 DISPENSABLE = ("at", "speed", "ULP", "same bits", "integers", "error/bound")
@@ -31,7 +27,7 @@ SHOWN_REASONS = 12
 
 
 def exit_status(rows: list[Row]) -> int:
-    """0 all good, 1 a mismatch or an error, 130 where it was interrupted before one, 3 where nothing at all was run."""
+    """0 all good, 1 a mismatch or an error, 130 interrupted, 4 the time was over before all was run, 3 nothing can run here."""
     found = {row.status for row in rows}
     if found & {"mismatch", "error"}:
         return MISMATCH
@@ -64,8 +60,8 @@ def shown(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row.status in ("ok", "mismatch", "erratum", "error")]
 
 
-def summary(rows: list[Row], seconds: float, total: int = 0) -> str:
-    """Counts by result, why things were left out, and at last how many of ``total`` cases the time did not suffice for."""
+def summary(rows: list[Row], seconds: float, how_far: str = "") -> str:
+    """Counts by result, why things were left out, and at last ``how_far`` it came where the time did not suffice."""
     counts = collections.Counter(row.status for row in rows)
     words = {
         "ok": "agree",
@@ -88,9 +84,7 @@ def summary(rows: list[Row], seconds: float, total: int = 0) -> str:
         lines.append(f"  {status} {count} x {', '.join(impls)}: {reason}")
     if len(why) > SHOWN_REASONS:
         lines.append(f"  and {len(why) - SHOWN_REASONS} other reasons (--json FILE has them all)")
-    if left_out(rows):
-        lines.append(f"incomplete: {left_out(rows)} of {total} not run")
-    return "\n".join(lines)
+    return "\n".join([*lines, how_far] if how_far else lines)
 
 
 def _repeated(rows: list[Row]) -> list[str]:
@@ -136,19 +130,22 @@ def has_rich() -> bool:
     return importlib.util.find_spec("rich") is not None
 
 
-def show(rows: list[Row], seconds: float, total: int = 0) -> None:
-    """Print the table, what went wrong, and the summary."""
+def show(rows: list[Row], seconds: float, how_far: str = "") -> None:
+    """Print the table and what its columns mean, what went wrong, and the summary."""
     if shown(rows):
+        kept = list(range(len(HEADER)))
         if has_rich() and sys.stdout.isatty():
-            _rich_table(rows)
+            kept = _rich_table(rows)
         else:
             print(plain_table(rows))
-    for text in (details(rows), summary(rows, seconds, total)):
+        print("\n" + legend(tuple(TERMINAL[i] for i in kept)))
+    for text in (details(rows), summary(rows, seconds, how_far)):
         if text:
             print("\n" + text)
 
 
-def _rich_table(rows: list[Row]) -> None:
+def _rich_table(rows: list[Row]) -> list[int]:
+    """Print the table, and say which columns there was room for."""
     from rich.console import Console
     from rich.table import Table
 
@@ -161,6 +158,7 @@ def _rich_table(rows: list[Row]) -> None:
         line = cells(row)
         table.add_row(*(line[i] for i in kept), style="" if row.status == "ok" else "bold red")
     console.print(table)
+    return kept
 
 
 @contextlib.contextmanager
@@ -181,34 +179,3 @@ def progress(total: int) -> Iterator[Callable[[str, int], None]]:
             print(f"{done}/{total} {what}", file=sys.stderr, flush=True)
 
     yield advance
-
-
-def check_writable(path: str) -> None:
-    """OSError now rather than after the run where the file cannot be written; what is in it stays until then."""
-    existed = Path(path).exists()
-    try:
-        with open(path, "a"):
-            pass
-    except OSError as error:
-        raise OSError(f"--json: cannot write {path}: {error.strerror}") from error
-    if not existed:
-        Path(path).unlink()
-
-
-def document(rows: list[Row], seconds: float, arguments: dict[str, Any], status: int) -> dict[str, Any]:
-    """Everything there is to know about the run; reading it needs no numbadnn."""
-    return {
-        "format": 1,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "seconds": round(seconds, 1),
-        "arguments": arguments,
-        "exit_status": status,
-        "environment": info.collect(),
-        "rows": [row.as_dict() for row in rows],
-    }
-
-
-def write_json(path: str, rows: list[Row], seconds: float, arguments: dict[str, Any], status: int) -> None:
-    """Write the document there."""
-    found = document(rows, seconds, arguments, status)
-    Path(path).write_text(stored.as_json(found, indent=1, default=str) + "\n")

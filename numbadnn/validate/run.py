@@ -25,6 +25,8 @@ from numbadnn.gpu import devices
 from numbadnn.measuring import workers
 from numbadnn.validate import own_data, photographs, report, reserve, simulator
 from numbadnn.validate.check import Row, Subject, check_all
+from numbadnn.validate.documents import document, words
+from numbadnn.validate.documents.files import Files
 from numbadnn.validate.oracle import Trial
 
 PHOTOGRAPH_SIDE, PHOTOGRAPH_SIDE_ON_GPU = 128, 512
@@ -40,7 +42,7 @@ class Job(NamedTuple):
 #: what the largest cases may take of a process: memory of the GPU, and of the host for their float64 references
 GPU_BYTES, HOST_BYTES = 4 << 30, 6 << 30
 CONTAINER_BYTES = Path("/sys/fs/cgroup/memory.max")
-#: where no GPU computes and no case was named, none is started after this time: what is left is said to be skipped
+#: where no GPU computes and nothing was asked for, a sample of the cases: none is started after this time
 SECONDS_WITHOUT_GPU = 170.0
 
 
@@ -48,55 +50,76 @@ def validate(
     names: list[str],
     backend: str | None = None,
     budget: float | None = None,
-    json_file: str | None = None,
+    files: Files | None = None,
     data: list[str] | None = None,
     processes: int | None = None,
+    sample: float | None = None,
 ) -> int:
     """Run, print, and give the exit status; ValueError, TypeError and OSError mean wrong usage.
 
-    Without a GPU, and with no names, there is a budget that nobody asked for; the last line says what it left out. With one,
-    ``processes`` (``fitting()``) work side by side: each prepares kernels and references, most of the time there is.
+    ``sample``: as many cases as are begun in so many seconds, and no more are asked for; a ``budget`` that ends before all cases
+    are run is incomplete. With a GPU ``processes`` (``fitting()``) work side by side: each prepares kernels and references,
+    most of the time there is.
     """
     start = time.perf_counter()
-    if json_file:
-        report.check_writable(json_file)
+    files = files or Files()
+    files.check()
     if backend and (reason := info.absent(backend)):
         print(f"backend {backend} cannot be used here: {reason}")
         return report.CANNOT_RUN
     total = 0
-    for option, value in (("--jobs", processes), ("--budget", budget)):
+    for option, value in (("--jobs", processes), ("--budget", budget), ("--sample", sample)):
         if data and value:
             raise ValueError(f"{option}: expected with cases, got {value:g} with --data")
     if data:
         rows = own_data.rows(own_data.operation(names, data), data, backend)
     else:
-        with contextlib.ExitStack() as stack:
-            todo = list(jobs(names, backend))
-            beside = list(simulator_jobs(names, backend, stack))
-            limit = SECONDS_WITHOUT_GPU if budget is None and not names and devices.no_gpu_reason() else budget
-            total = len(todo) + len(beside)
-            many = processes or fitting()
-            if many > 1:
-                rows = in_processes(interleaved(todo), limit, start, many)
-                if report.BY_CTRL_C in {row.reason for row in rows}:
-                    rows += [_not_run(job, report.BY_CTRL_C) for job in beside]
-                else:
-                    rows += run_jobs(interleaved(beside), limit, start) if beside else []
-            else:
-                rows = run_jobs(interleaved(todo), limit, start, interleaved(beside))
+        rows, total = _cases_run(names, backend, budget if sample is None else sample, start, processes)
     seconds = time.perf_counter() - start
+    interrupted = report.BY_CTRL_C in {row.reason for row in rows}
+    asked = words.asked(total, total - report.left_out(rows), sample is not None and not interrupted)
+    if asked["sample"]:
+        rows = [row for row in rows if row.status != report.NOT_RUN]
     status = report.exit_status(rows)
-    if json_file:  # before it is shown, which may end where nobody reads
-        arguments = {"names": names, "backend": backend, "budget": budget, "data": data}
-        try:
-            report.write_json(json_file, rows, seconds, arguments, status)
-        except OSError as error:  # what was found is worth more than the file
-            print(f"--json: cannot write {json_file}: {error.strerror}", file=sys.stderr)
-            status = status or report.CANNOT_RUN
+    found = document.make(
+        "validate",
+        [row.as_dict() for row in rows],
+        seconds=seconds,
+        device=0 if devices.gpus() and backend != "cpu" else -1,
+        arguments={"names": names, "backend": backend, "budget": budget, "sample": sample, "data": data},
+        status=status,
+        asked=asked if total else None,
+    )
+    unwritten = files.write(found)  # before it is shown, which may end where nobody reads
+    for line in unwritten:
+        print(line, file=sys.stderr)
     if not report.has_rich():
         print("(pip install numbadnn[cli] for a progress bar)")
-    report.show(rows, seconds, total)
-    return status
+    report.show(rows, seconds, words.how_far(asked, seconds, None if interrupted else budget))
+    return status or (report.CANNOT_RUN if unwritten else status)
+
+
+def _cases_run(
+    names: list[str], backend: str | None, limit: float | None, start: float, processes: int | None
+) -> tuple[list[Row], int]:
+    """The rows of all cases, and how many cases there are; none is begun ``limit`` seconds after ``start``."""
+    with contextlib.ExitStack() as stack:
+        todo = list(jobs(names, backend))
+        beside = list(simulator_jobs(names, backend, stack))
+        total = len(todo) + len(beside)
+        many = processes or fitting()
+        if many <= 1:
+            return run_jobs(interleaved(todo), limit, start, interleaved(beside)), total
+        rows = in_processes(interleaved(todo), limit, start, many)
+        if report.BY_CTRL_C in {row.reason for row in rows}:
+            return rows + [_not_run(job, report.BY_CTRL_C) for job in beside], total
+        return rows + (run_jobs(interleaved(beside), limit, start) if beside else []), total
+
+
+def seconds_of_sample(names: list[str], budget: float | None, every: bool) -> float | None:
+    """The sample that is taken where nothing in particular is asked for: without a GPU the whole takes very long."""
+    asked = names or budget is not None or every
+    return SECONDS_WITHOUT_GPU if not asked and devices.no_gpu_reason() else None
 
 
 def fitting() -> int:

@@ -242,11 +242,13 @@ def test_bench_says_what_is_its_own_error(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_bench_begins_no_case_after_its_budget(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"softmax x=float32:2x{n}" for n in (3, 4)]
-    assert run("bench", *lines, "--budget", "1e-9", "--backend", "cpu") == 3
-    out = capsys.readouterr().out
-    assert "2 cases left out: the budget of 1e-09 s was spent" in out and out.endswith("nothing was begun\n")
-    assert run("tune", *lines, "--budget", "1e-9") == 3
-    assert capsys.readouterr().out.endswith("nothing was begun\n")
+    assert run("bench", *lines, "--budget", "1e-9", "--backend", "cpu") == 4
+    left = "incomplete: 2 of 2 cases not run, as the budget of 1e-09 s was spent; to go on, give a larger --budget"
+    assert left in capsys.readouterr().out
+    assert run("tune", *lines, "--budget", "1e-9") == 4
+    assert left in capsys.readouterr().out
+    assert run("validate", "--determinism", *lines, "--budget", "1e-9", "--backend", "cpu") == 4
+    assert left in capsys.readouterr().out
 
 
 def interrupted_at(number: int, work: Callable[..., Any]) -> Callable[..., Any]:
@@ -298,8 +300,8 @@ def test_interrupted_processes_leave_the_simulator_out_and_say_so(monkeypatch: p
     monkeypatch.setattr(run_, "simulator_jobs", lambda names, backend, stack: jobs[1:])
     monkeypatch.setattr(run_, "in_processes", lambda todo, *rest: [run_._not_run(todo[0], report.BY_CTRL_C)])
     shown: list[Any] = []
-    monkeypatch.setattr(report, "show", lambda rows, seconds, total: shown.append((report.left_out(rows), total)))
-    assert run_.validate(["softmax"], processes=2) == 130 and shown == [(3, 3)]
+    monkeypatch.setattr(report, "show", lambda rows, seconds, how_far: shown.append((report.left_out(rows), how_far)))
+    assert run_.validate(["softmax"], processes=2) == 130 and shown == [(3, "incomplete: 3 of 3 cases not run")]
 
 
 def test_a_case_that_memory_does_not_suffice_for_is_no_mismatch(

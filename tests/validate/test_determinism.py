@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from numbadnn.measuring.data import make_arrays
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, FAMILY, Executable, Impl, implementations
 from numbadnn.validate import batches, determinism_report, determinism_rows, levels
+from numbadnn.validate.documents import document
 from numbadnn.validate.faults import planted
 
 LINE = "softmax x=float32:6x10 y=float32:6x10 algo=accurate mode=channel"
@@ -150,8 +152,9 @@ def test_what_is_found_wanting_goes_into_the_errata_and_the_dispatcher_obeys(
             "run_to_run",
             "1",
             "wanting",
-            "batch",
         ]
+        found = out.splitlines()[out.splitlines().index(line) + 1]
+        assert "4 of 4 repeats identical" in found and found.endswith("as a part of another batch: other bits")
         numbadnn.clear_caches()
         for level, refused in (("run_to_run", False), ("batch_invariant", True)):
             with numbadnn.using(determinism=level):
@@ -226,11 +229,13 @@ def test_what_was_measured_is_not_added_to_a_damaged_errata_file(folder: Path) -
 
 
 def test_fresh_processes_give_the_same_bits_and_one_that_dies_is_said(folder: Path) -> None:
-    rows = determinism_report.examine([all_cases()[CASE]], -1, "cpu", None)
+    rows: list[determinism_rows.Row] = []
+    assert determinism_report.examine([all_cases()[CASE]], -1, "cpu", None, rows) == 1
     assert [row.trials["process"] for row in rows] == ["same"] and rows[0].reached == "batch_invariant"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(determinism_report.sys, "executable", "/bin/false")
-        rows = determinism_report.examine([all_cases()[CASE]], -1, "cpu", None)
+        rows = []
+        determinism_report.examine([all_cases()[CASE]], -1, "cpu", None, rows)
     assert rows[0].verdict == "failed" and "a fresh process ended here" in rows[0].reason
 
 
@@ -267,11 +272,11 @@ def test_the_table_says_what_was_not_tried_and_ok_where_another_case_was(folder:
     def judged(*rows: determinism_rows.Row) -> str:
         for one in rows:
             one.verdict, one.reason = determinism_rows.judge(one)
-        return determinism_rows.table(list(rows)).splitlines()[1]
+        return " ".join(determinism_rows.table(list(rows)).split())
 
     untried, tried = row("gpu_to_gpu", again="same"), row("gpu_to_gpu", again="same", batch="same")
-    assert " not tried  no part of the batch" in judged(untried)
-    assert " ok" in judged(untried, tried) and "not tried" not in judged(untried, tried)
+    assert " 1 not tried repeats: identical; no part of the batch" in judged(untried)
+    assert " 2 ok repeats: identical;" in judged(untried, tried) and "not tried" not in judged(untried, tried)
     assert determinism_rows.wanting([untried]) == []
     assert determinism_rows.measured_levels([untried]) == {"cpu.loops softmax float32": "run_to_run"}
 
@@ -365,7 +370,15 @@ def test_chunks_in_processes_give_the_same_report_and_one_that_dies_is_a_row(
 ) -> None:
     one, two = folder / "one.json", folder / "two.json"
     assert command.main(["validate", CASE, "--determinism", "--json", str(one), "--backend", "cpu"]) == 0
-    assert "rows tried, of 1: " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert (
+        "    4 of 4 repeats identical; planned anew: identical; moved in memory: identical; beside other work: identical"
+        in out
+    )
+    assert (
+        "tried, of 1 rows: repeats 1; planned anew 1" in out
+        and "declared gpu_to_gpu, reached less (1): one machine" in out
+    )
     assert command.main(["validate", CASE, "--determinism", "--json", str(two), "--backend", "cpu", "--jobs", "2"]) == 0
     rows = [determinism_rows.read_report(str(file))[1] for file in (one, two)]
     assert rows[0] == rows[1] and {row.trials["process"] for row in rows[0].values()} == {"same"}
@@ -390,7 +403,8 @@ def test_reports_of_parts_are_joined_and_the_later_row_counts(
             )
             for case in ("both", file.stem)
         ]
-        determinism_rows.write_report(str(file), rows, -1, 1.0)
+        found = [dataclasses.asdict(row) for row in rows]
+        document.write(str(file), document.make("determinism", found, seconds=1.0, device=-1, arguments={}))
     determinism_rows.join(str(files[2]), [str(file) for file in files[:2]])
     assert "numba.rows" in capsys.readouterr().out
     _, joined = determinism_rows.read_report(str(files[2]))

@@ -23,6 +23,7 @@ from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
 from numbadnn.validate import photographs, report, run, simulator
 from numbadnn.validate.check import Row, Subject, check
+from numbadnn.validate.documents.files import Files
 from numbadnn.validate.execute import execute
 from numbadnn.validate.faults import planted
 from numbadnn.validate.oracle import Trial, expected
@@ -224,7 +225,7 @@ def wrong_softmax() -> Iterator[None]:
 
 def test_validate_gives_0_and_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "out.json"
-    assert run.validate([SOFTMAX], backend="cpu", json_file=str(file)) == 0
+    assert run.validate([SOFTMAX], backend="cpu", files=Files(json=str(file))) == 0
     out = capsys.readouterr().out
     assert "cpu.loops" in out and "1 agree" in out
     document = json.loads(file.read_text())
@@ -244,7 +245,7 @@ def test_a_report_is_json_whatever_was_found(tmp_path: Path) -> None:
 
     file = tmp_path / "out.json"
     with planted(implementation(spoil, SOFTMAX)):
-        assert run.validate([SOFTMAX], backend="cpu", json_file=str(file)) == 1
+        assert run.validate([SOFTMAX], backend="cpu", files=Files(json=str(file))) == 1
     rows = json.loads(file.read_text(), parse_constant=refuse)["rows"]
     assert [row["worst"] for row in rows if row["status"] == "mismatch"] == [None]
 
@@ -269,7 +270,7 @@ def test_a_budget_that_is_spent_skips_and_never_passes(capsys: pytest.CaptureFix
 
 @needs_cpu_only
 def test_what_the_time_left_out_is_said_last(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def slow() -> list[Row]:
         time.sleep(0.05)
@@ -277,11 +278,25 @@ def test_what_the_time_left_out_is_said_last(
 
     monkeypatch.setattr(run, "jobs", lambda names, backend: [run.Job("slow", slow), run.Job("late", list)])
     monkeypatch.setattr(run, "simulator_jobs", lambda names, backend, stack: [])
-    assert run.validate(["softmax"], budget=0.04) == 0  # as was asked
-    assert capsys.readouterr().out.splitlines()[-1] == "incomplete: 1 of 2 not run"
-    monkeypatch.setattr(run, "SECONDS_WITHOUT_GPU", 0.04)
-    assert run.validate([]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "incomplete: 1 of 2 not run"
+    assert run.validate(["softmax"], budget=0.04) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(
+        "incomplete: 1 of 2 cases not run, as the budget of 0.04 s was spent; to go on, give --budget "
+    )
+    file = tmp_path / "sample.json"
+    assert run.validate([], sample=0.04, files=Files(json=str(file))) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "a sample of 1 of 2 cases; --all runs every case"
+    found = json.loads(file.read_text())
+    assert found["asked"] == {"cases": 2, "done": 1, "sample": True} and [row["case"] for row in found["rows"]] == [
+        "slow"
+    ]
+
+
+@needs_cpu_only
+def test_a_sample_is_taken_where_nothing_is_asked_for() -> None:
+    assert run.seconds_of_sample([], None, every=False) == run.SECONDS_WITHOUT_GPU
+    assert {run.seconds_of_sample(["softmax"], None, False), run.seconds_of_sample([], 9.0, False)} == {None}
+    assert run.seconds_of_sample([], None, every=True) is None
 
 
 def test_the_simulator_runs_beside_the_cases() -> None:
@@ -330,7 +345,7 @@ def test_a_case_that_ends_its_process_has_a_row_and_those_too_late_have_one() ->
 def test_a_report_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path) -> None:
     for file in (tmp_path, tmp_path / "none" / "x.json"):
         with pytest.raises(OSError, match="--json"):
-            run.validate([SOFTMAX], backend="cpu", json_file=str(file))
+            run.validate([SOFTMAX], backend="cpu", files=Files(json=str(file)))
     old = tmp_path / "old.json"
     old.write_text("kept")
     report.check_writable(str(old))

@@ -14,6 +14,7 @@ from numbadnn.call import info
 from numbadnn.gpu import devices
 from numbadnn.kernels.build import simulate
 from numbadnn.validate import report, run
+from numbadnn.validate.documents.files import check_writable
 from numbadnn.validate.fuzz import rounds, trials
 
 COUNTED = ("right", "wrong", "other bits", "CudnnError", "error", "ended", "refused", "skipped")
@@ -44,7 +45,7 @@ def main() -> int:
         print(f"backend {args.backend} cannot be used here: {reason}")
         return report.CANNOT_RUN
     if args.json:
-        report.check_writable(args.json)
+        check_writable(args.json)
     if args.case:
         return once(args, device)
     start, many = time.time(), run.cores() if args.jobs is None else args.jobs

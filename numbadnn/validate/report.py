@@ -33,6 +33,8 @@ def exit_status(rows: list[Row]) -> int:
         return MISMATCH
     if any(row.reason == BY_CTRL_C for row in rows):
         return INTERRUPTED
+    if NOT_RUN in found:
+        return INCOMPLETE
     return OK if found & {"ok", "erratum"} else CANNOT_RUN
 
 

@@ -199,6 +199,9 @@ def test_a_refusal_is_counted_with_its_reason() -> None:
         (("refused", "skipped"), 3),
         ((), 3),
         (("skipped", "mismatch"), 1),
+        (("ok", "not run"), 4),
+        (("refused", "not run"), 4),
+        (("mismatch", "not run"), 1),
     ),
 )
 def test_exit_status(statuses: tuple[str, ...], code: int) -> None:
@@ -264,7 +267,7 @@ def test_validate_gives_3_where_the_backend_cannot_run(backend: str, capsys: pyt
 
 
 def test_a_budget_that_is_spent_skips_and_never_passes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.validate([SOFTMAX, CONV], backend="cpu", budget=1e-9) == 3
+    assert run.validate([SOFTMAX, CONV], backend="cpu", budget=1e-9) == 4
     assert "the budget of 1e-09 s was spent" in capsys.readouterr().out
 
 
@@ -278,7 +281,7 @@ def test_what_the_time_left_out_is_said_last(
 
     monkeypatch.setattr(run, "jobs", lambda names, backend: [run.Job("slow", slow), run.Job("late", list)])
     monkeypatch.setattr(run, "simulator_jobs", lambda names, backend, stack: [])
-    assert run.validate(["softmax"], budget=0.04) == 0
+    assert run.validate(["softmax"], budget=0.04) == 4
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith(
         "incomplete: 1 of 2 cases not run, as the budget of 0.04 s was spent; to go on, give --budget "

@@ -147,9 +147,10 @@ def piece(problem: Any, part: Any) -> Piece:
     whole = shape.output if kind in _FORWARD else shape.image
     wanted = ranges("part", part, whole, shape.channels)
     sizes = tuple(stop - start for start, stop in wanted)
+    result = problem.w.shape if kind == "weights" else sizes
     cuts: list[Along | None] = [cut_of(walk, *wanted[axis]) for axis, walk in shape.axes]
     if 0 in sizes or None in cuts:
-        return Piece((), {}, (), (), sizes, ())
+        return Piece((), {}, (), (), result, ())
     along = {axis: cut for (axis, _), cut in zip(shape.axes, cuts, strict=True) if cut}
     image = _read(shape, shape.image, wanted, {axis: cut.image for axis, cut in along.items()})
     output = _read(shape, shape.output, wanted, {axis: cut.output for axis, cut in along.items()})
@@ -159,7 +160,9 @@ def piece(problem: Any, part: Any) -> Piece:
     reads = tuple({"image": image, "output": output}[name] for name in names)
     keywords = _keywords(kind, problem, along, (wanted[0][1] - wanted[0][0], shape.image[shape.channels]))
     outputs = tuple(slice(*cut.output[:2]) for cut in along.values())
-    return Piece(reads, keywords, tuple(crop), tuple(place), sizes, outputs)
+    if kind == "weights":
+        return Piece(reads, keywords, (), (), result, outputs)
+    return Piece(reads, keywords, tuple(crop), tuple(place), result, outputs)
 
 
 #: kind of operation -> how its axes are cut, and which arrays it reads

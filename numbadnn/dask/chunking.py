@@ -1,0 +1,95 @@
+"""How large chunks may be: as large as the memory lets each worker have, cut where that adds the fewest borders."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import dask
+import numpy as np
+from dask.utils import parse_bytes
+
+import numbadnn
+from numbadnn import pieces
+from numbadnn.dask.operations import problem_of, signature_of
+
+#: what Python, Dask and scratch memory of the CPU's kernels take beside a worker's arrays
+SPARE = 1.25
+
+
+def suggest_chunks(
+    function: Callable[..., Any],
+    x: Any,
+    w: Any = None,
+    memory: Any = "8GiB",
+    workers: int | None = None,
+    **parameters: Any,
+) -> tuple[int, ...]:
+    """Chunks for ``x`` with which ``function(x, w, **parameters)`` stays within ``memory``, an integer for each axis.
+
+    A worker holds a chunk with its border, its result and the filters; 1.25 times that for ``workers`` of them (default: the
+    threads of Dask's scheduler) is at most ``memory``. Channels are one chunk; images are taken apart before they
+    are cut; the chunks that ``x`` is stored in (zarr) stay whole where they fit. ``function``: forward, of numbadnn.dask or of
+    numbadnn; ``x`` and ``w``: any arrays. Raises ValueError where not even chunks of one element fit.
+
+    >>> import numpy as np, numbadnn.dask as nd
+    >>> x = np.broadcast_to(np.float32(0), (1, 1, 2048, 2048, 1024))
+    >>> nd.suggest_chunks(nd.conv3d, x, np.ones((1, 1, 5, 5, 5), "float32"), memory="4GiB", workers=2, border_mode="half")
+    (1, 1, 100, 2048, 1024)
+    """
+    own = getattr(numbadnn, function.__name__)
+    names = [p.name for p in signature_of(own).parameters.values()]
+    arrays = {names[0]: x, **({} if w is None else {"filters": w})}
+    problem = problem_of(own, parameters, arrays)
+    limit = parse_bytes(memory) / SPARE / (workers or _threads())
+    shape, dtype = tuple(x.shape), np.dtype(x.dtype)
+    constant = 0 if w is None else math.prod(w.shape) * np.dtype(w.dtype).itemsize
+
+    def needed(chunks: tuple[int, ...]) -> float:
+        return _largest(problem, shape, chunks) * dtype.itemsize + constant
+
+    stored = _stored(x)
+    chunks = list(shape)
+    for axis in (0, *range(2, len(shape))):
+        if needed(tuple(chunks)) <= limit:
+            break
+        low, high = 1, chunks[axis]
+        while low < high:  # the largest that fits, 1 where none does
+            middle = (low + high + 1) // 2
+            low, high = (
+                (middle, high) if needed((*chunks[:axis], middle, *chunks[axis + 1 :])) <= limit else (low, middle - 1)
+            )
+        chunks[axis] = low - low % stored[axis] if low > stored[axis] else low
+    if needed(tuple(chunks)) > limit:
+        least = math.ceil(needed(tuple(chunks)) * SPARE * (workers or _threads()))
+        raise ValueError(f"memory: expected at least {least} bytes for chunks of one element, got {memory!r}")
+    return tuple(chunks)
+
+
+def _stored(x: Any) -> tuple[int, ...]:
+    """The chunks that an array is stored in, ones where it is not."""
+    chunks = tuple(getattr(x, "chunks", None) or (None,))
+    return chunks if all(isinstance(n, int) for n in chunks) else (1,) * len(x.shape)
+
+
+def _threads() -> int:
+    return int(dask.config.get("num_workers", None) or os.cpu_count() or 1)
+
+
+def _largest(problem: Any, shape: tuple[int, ...], chunks: tuple[int, ...]) -> int:
+    """Elements of a chunk with its border and of its result: those of a chunk in the middle, which has borders on all sides."""
+    cut = tuple(_sizes(n, c) for n, c in zip(shape, chunks, strict=True))
+    result = pieces.follow(problem, cut)
+    middle = []
+    for sizes in result:
+        at = len(sizes) // 2
+        start = sum(sizes[:at])
+        middle.append(slice(start, start + sizes[at]))
+    piece = pieces.piece(problem, tuple(middle))
+    return sum(math.prod(read.shape) for read in piece.reads) + math.prod(piece.shape)
+
+
+def _sizes(n: int, chunk: int) -> tuple[int, ...]:
+    return (chunk,) * (n // chunk) + ((n % chunk,) if n % chunk else ())

@@ -1,0 +1,158 @@
+"""Chunks of NumPy through GPUs: lanes, each with a stream of its own and pinned memory, two to a GPU.
+
+A task takes a lane, has its blocks put together in pinned memory, and enqueues copy, call and copy back on the lane's stream.
+While it waits, the task of the other lane has its own copies under way: so copies and computing overlap. Give the
+scheduler two threads for each GPU at least.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import queue
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from numbadnn.errors import BackendUnavailableError
+from numbadnn.gpu.devices import gpus, no_gpu_reason
+
+#: ordinals of GPUs, () for all that the worker has; None: blocks are computed where they are
+Gpus = tuple[int, ...] | None
+
+LANES = 2
+
+
+def gpus_of(device: Any, devices: Any) -> Gpus:
+    """What ``device`` (None, "cpu", "cuda", "cuda:N") and ``devices`` (None, "all", ordinals) ask for.
+
+    Both are looked at where the call is made; the GPUs are those of the worker that a task runs on.
+
+    >>> gpus_of(None, None), gpus_of("cuda:1", None), gpus_of(None, "all"), gpus_of(None, [0, 2])
+    (None, (1,), (), (0, 2))
+    """
+    if device is not None and devices is not None:
+        raise ValueError(f"devices: expected None where device is given, got device={device!r} and devices={devices!r}")
+    if device is not None:
+        kind, _, number = str(device).partition(":")
+        if device == "cpu":
+            return None
+        if kind != "cuda" or not (number.isdecimal() or device == "cuda"):
+            raise ValueError(f'device: expected None, "cpu", "cuda" or "cuda:N", got {device!r}')
+        return (int(number or 0),)
+    if devices is None:
+        return None
+    if isinstance(devices, str):
+        if devices != "all":
+            raise ValueError(f'devices: expected None, "all" or the numbers of GPUs, got {devices!r}')
+        return ()
+    numbers = tuple(devices)
+    if not all(isinstance(n, int) and n >= 0 for n in numbers):
+        raise ValueError(f'devices: expected None, "all" or the numbers of GPUs, got {devices!r}')
+    return numbers
+
+
+class Lane:
+    """A stream of a GPU, pinned memory for what goes there and comes back, and the filters that are there already."""
+
+    def __init__(self, device: int) -> None:
+        from numba import cuda
+
+        self.device, self._cuda = device, cuda
+        self._pinned: dict[Any, Any] = {}
+        self._here: dict[int, tuple[Any, Any]] = {}
+        with cuda.gpus[device]:
+            self.stream = cuda.stream()
+
+    def pinned(self, slot: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Pinned memory of this lane for a block; the next block of the same slot has the same memory."""
+        dtype = np.dtype(dtype)
+        nbytes = math.prod(shape) * dtype.itemsize
+        memory = self._pinned.get(slot)
+        if memory is None or memory.nbytes < nbytes:
+            with self._cuda.gpus[self.device]:
+                self._pinned[slot] = memory = self._cuda.pinned_array(max(nbytes, 1), np.uint8)
+        return memory[:nbytes].view(dtype).reshape(shape)
+
+    def call(self, function: Any, blocks: list[np.ndarray], weights: list[Any], keywords: dict[str, Any]) -> np.ndarray:
+        """The function's result for blocks in pinned memory, as an array of NumPy."""
+        with self._cuda.gpus[self.device]:
+            there = [self._cuda.to_device(block, stream=self.stream) for block in blocks]
+            there += [self._filters(w) for w in weights]
+            found = function(*there, **keywords, stream=self.stream)
+            result = self.pinned("result", found.shape, found.dtype)
+            found.copy_to_host(result, stream=self.stream)
+            self.stream.synchronize()
+        return result.copy()
+
+    def _filters(self, filters: np.ndarray) -> Any:
+        """Filters on this GPU, copied once; views are made for each call, and so are copied for each."""
+        key = id(filters)
+        known = self._here.get(key)
+        if known is not None and known[0]() is filters:
+            return known[1]
+        copied = self._cuda.to_device(np.ascontiguousarray(filters), stream=self.stream)
+        if filters.base is None:
+            self._here = {k: v for k, v in self._here.items() if v[0]() is not None}
+            self._here[key] = (weakref.ref(filters), copied)
+        return copied
+
+
+@functools.cache
+def lanes(numbers: tuple[int, ...]) -> queue.SimpleQueue[Lane]:
+    """The free lanes of these GPUs (() for all) of this process: GPU after GPU, so that chunks go round them."""
+    known = [gpu["device"] for gpu in gpus()]
+    if not known:
+        raise BackendUnavailableError(f'device="cuda": {no_gpu_reason()}')
+    missing = sorted(set(numbers) - set(known))
+    if missing:
+        raise BackendUnavailableError(f"devices: expected numbers of {known}, got {missing[0]}")
+    free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
+    for device in (numbers or known) * LANES:
+        free.put(Lane(device))
+    return free
+
+
+@contextmanager
+def lane(numbers: Gpus) -> Iterator[Lane | None]:
+    """A free lane of these GPUs, waited for; None where blocks are computed where they are."""
+    if numbers is None:
+        yield None
+        return
+    free = lanes(numbers)
+    taken = free.get()
+    try:
+        yield taken
+    finally:
+        free.put(taken)
+
+
+@functools.lru_cache(16)
+def _copied(token: int, device: int, filters: Any) -> Any:
+    import cupy
+
+    with cupy.cuda.Device(device):
+        return cupy.asarray(filters.array)
+
+
+class _Same:
+    """An array as a key: the same object, not the same numbers."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __hash__(self) -> int:
+        return id(self.array)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.array is self.array
+
+
+def beside(block: Any, filters: Any) -> Any:
+    """Filters of NumPy on the GPU of a block of CuPy, copied once a worker; others as they are."""
+    if not isinstance(filters, np.ndarray):
+        return filters
+    return _copied(id(filters), block.device.id, _Same(filters))

@@ -1,0 +1,73 @@
+"""The operations that look at one position, or at given statistics: softmax and batch normalization for inference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+import numbadnn
+from numbadnn.arrays.numpy_ import numpy_dtype
+from numbadnn.dask import devices
+from numbadnn.dask.arrays import operand
+from numbadnn.dask.operations import like, problem_of
+from numbadnn.dask.work import Call, in_force, run
+
+
+def each(*blocks: Any, call: Call) -> Any:
+    """numbadnn's function on one chunk of each array."""
+    with in_force(call.options), devices.lane(call.gpus) as lane:
+        return run(call, [np.ascontiguousarray(b) if lane else b for b in blocks], [], call.keywords, lane)
+
+
+def chunkwise(call: Call, arrays: list[da.Array]) -> da.Array:
+    """``each`` chunk of the first array with those of the others that stand beside it."""
+    indices = [tuple(range(a.ndim)) for a in arrays]
+    paired = [item for pair in zip(arrays, indices, strict=True) for item in pair]
+    return da.blockwise(
+        each, indices[0], *paired, call=call, dtype=call.dtypes[-1], meta=arrays[0]._meta.astype(call.dtypes[-1])
+    )
+
+
+def _softmax(name: str, arrays: tuple[str, ...], arguments: dict[str, Any], gpus: Any) -> da.Array:
+    function = getattr(numbadnn, name)
+    operands = [operand(argument, arguments[argument], None) for argument in arrays]
+    problem = problem_of(function, arguments, dict(zip(arrays, operands, strict=True)))
+    for argument, array in zip(arrays, operands, strict=True):
+        for axis in _normalised(arguments, array.ndim):
+            if len(array.chunks[axis]) > 1:
+                raise ValueError(
+                    f"{argument}: expected one chunk of axis {axis}, which is normalised over, got "
+                    f"{len(array.chunks[axis])}: rechunk({{{axis}: -1}})"
+                )
+    sent = {k: arguments[k] for k in ("algo", "mode", "axis", "backend")}
+    dtype = numpy_dtype(problem.output.dtype)
+    return chunkwise(Call(name, sent, (dtype,), operands[0]._meta, gpus=gpus), operands)
+
+
+def _normalised(arguments: dict[str, Any], rank: int) -> tuple[int, ...]:
+    """The axes that softmax normalises over."""
+    if arguments["axis"] is not None:
+        return (arguments["axis"] % rank,)
+    return (1,) if arguments["mode"] == "channel" else tuple(range(1, rank))
+
+
+@like(numbadnn.softmax, "each position's channels are in one chunk.")
+def softmax(arguments: dict[str, Any], gpus: Any) -> da.Array:
+    return _softmax("softmax", ("x",), arguments, gpus)
+
+
+@like(numbadnn.softmax_grad, "each position's channels are in one chunk.")
+def softmax_grad(arguments: dict[str, Any], gpus: Any) -> da.Array:
+    return _softmax("softmax_grad", ("dy", "sm"), arguments, gpus)
+
+
+@like(numbadnn.batch_normalization_test, "each element by itself, with the statistics given.")
+def batch_normalization_test(arguments: dict[str, Any], gpus: Any) -> da.Array:
+    names = ("inputs", "gamma", "beta", "mean", "var")
+    operands = [operand(name, arguments[name]) for name in names]
+    problem = problem_of(numbadnn.batch_normalization_test, arguments, dict(zip(names, operands, strict=True)))
+    sent = {k: arguments[k] for k in ("mode", "epsilon", "backend")}
+    call = Call("batch_normalization_test", sent, (numpy_dtype(problem.output.dtype),), operands[0]._meta, gpus=gpus)
+    return chunkwise(call, operands)

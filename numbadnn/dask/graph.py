@@ -1,0 +1,92 @@
+"""From the pieces of a result to Dask's graph: one task a piece, one copy of a border that several pieces see."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import dask.array as da
+import numpy as np
+from dask.array.utils import meta_from_array
+from dask.base import tokenize
+from dask.highlevelgraph import HighLevelGraph
+
+from numbadnn import pieces
+from numbadnn.dask.arrays import Slices, Window
+from numbadnn.dask.work import Call, Step
+
+Chunks = tuple[tuple[int, ...], ...]
+
+
+class Filters(NamedTuple):
+    """What every task of a graph takes: one key, so that a worker gets it once; ``layer`` or ``array`` is where it comes from."""
+
+    key: Any
+    layer: dict[Any, Any]
+    array: da.Array | None
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+def filters_of(name: str, value: Any) -> Filters:
+    """Filters as one object of the graph: any array, or a Dask array as one chunk."""
+    if isinstance(value, da.Array):
+        whole = value.rechunk(-1)
+        return Filters((whole.name, *(0,) * whole.ndim), {}, whole, whole.shape, whole.dtype)
+    if not hasattr(value, "__cuda_array_interface__"):
+        value = np.asarray(value)  # zarr and the like
+    key = f"{name}-{tokenize(value)}"
+    return Filters(key, {key: value}, None, tuple(value.shape), value.dtype)
+
+
+def slices_of(chunks: Chunks) -> Iterator[tuple[tuple[int, ...], Slices]]:
+    """(index, slices) of every chunk."""
+    edges = [[0, *itertools.accumulate(sizes)] for sizes in chunks]
+    for index in np.ndindex(*map(len, chunks)):
+        yield index, tuple(slice(e[i], e[i + 1]) for e, i in zip(edges, index, strict=True))
+
+
+class Tasks:
+    """The tasks of one call: a piece each, under ``name``."""
+
+    def __init__(self, name: str, problem: Any, call: Call, operands: list[da.Array], filters: Filters | None) -> None:
+        self.name, self.problem, self.call, self.filters = name, problem, call, filters
+        self.windows = {array.name: Window(array) for array in operands}
+        self.operands = operands
+        self.layer: dict[Any, Any] = dict(filters.layer) if filters else {}
+
+    def add(self, key: Any, part: Slices) -> None:
+        """The task that computes this part of the result."""
+        piece = pieces.piece(self.problem, part)
+        places, blocks = [], []
+        for read, array in zip(piece.reads, self.operands, strict=False):
+            parts = self.windows[array.name].parts(read.slices, read.front)
+            places.append(tuple((p.take, p.put) for p in parts))
+            blocks.append([p.key for p in parts])
+        weights = self.filters.key if self.filters else None
+        self.layer[key] = (Step(self.call, piece, tuple(places)), blocks, weights)
+
+    def graph(self) -> HighLevelGraph:
+        dependencies = list({a.name: a for a in self.operands}.values())
+        if self.filters and self.filters.array is not None:
+            dependencies.append(self.filters.array)
+        for window in self.windows.values():
+            self.layer.update(window.borders)
+        return HighLevelGraph.from_collections(self.name, self.layer, dependencies=dependencies)
+
+
+def token(call: Call, operands: list[da.Array], filters: Filters | None, *more: Any) -> str:
+    """A name of a result, the same for the same call on the same arrays."""
+    return f"{call.function}-{tokenize(call, [a.name for a in operands], filters and filters.key, *more)}"
+
+
+def pieced(problem: Any, call: Call, operands: list[da.Array], filters: Filters | None, chunks: Chunks) -> da.Array:
+    """The result of a call in these chunks."""
+    name = token(call, operands, filters, chunks)
+    tasks = Tasks(name, problem, call, operands, filters)
+    for index, part in slices_of(chunks):
+        tasks.add((name, *index), part)
+    dtype = call.dtypes[-1]
+    meta = meta_from_array(operands[0]._meta, ndim=len(chunks), dtype=dtype)
+    return da.Array(tasks.graph(), name, chunks, dtype=dtype, meta=meta)

@@ -38,6 +38,8 @@ _RC = {
 }
 #: values of a histogram are taken into this range; below it stands what is exact
 LEAST, MOST = 1e-4, 1e2
+#: implementations of a model's nodes that carry errors of their own
+RUNTIMES = ("onnxruntime",)
 
 
 class Plot(NamedTuple):
@@ -109,8 +111,10 @@ def histogram(groups: dict[str, list[float]], what: str, limit: float | None = N
 
 
 def layers(nodes: list[dict[str, Any]]) -> Figure | None:
-    """Local error over bound, and carried relative error, node by node."""
-    local, carried = _points(nodes, "local"), _points(nodes, "carried")
+    """Local error over bound, and carried relative error, node by node; those of another runtime apart."""
+    own = [node for node in nodes if node["impl"] not in RUNTIMES]
+    other = _points([node for node in nodes if node["impl"] in RUNTIMES], "carried")
+    local, carried = _points(nodes, "local"), _points(own, "carried")
     if not local[0] and not carried[0]:
         return None
     with matplotlib.rc_context(_RC):
@@ -119,11 +123,13 @@ def layers(nodes: list[dict[str, Any]]) -> Figure | None:
         axes.plot(*local, "o", color=_SERIES[0], markersize=4, label="local error / bound")
         axes.axhline(1.0, color=_BAD, linestyle="--", linewidth=1.5, label="its limit")
         axes.plot(*carried, "-", color=_SERIES[1], linewidth=1.5, label="carried error")
+        if other[0]:
+            axes.plot(*other, ":", color=_SERIES[2], linewidth=1.5, label="carried by another runtime")
         beyond = [(n, value) for n, value in zip(*local, strict=True) if value > 1]
         if beyond:
             axes.annotate(f"node {beyond[0][0]:g}", beyond[0], (6, 6), textcoords="offset points", color=_BAD)
         axes.set_xlabel("node (number in the table)")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.25), ncols=3)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.3), ncols=2)
     return figure
 
 

@@ -86,6 +86,17 @@ def test_a_page_that_is_not_there_is_found() -> None:
     assert not missing_page("docs/explanation/semantics.md#pooling")
 
 
+#: a file or folder of the repository in backquotes; the guide to a new operation names some that are to be written
+QUOTED = re.compile(r"`((?:numbadnn|tests|bench|docs|examples)/[\w./-]*\w/?)`")
+TO_BE_WRITTEN = "response"
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES])
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    named = {name for name in QUOTED.findall(page.read_text(encoding="utf-8")) if TO_BE_WRITTEN not in name}
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
 def test_a_link_to_nothing_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One `two`, three\n[a](#one-two-three) [b](#four) [c](page.md) [d](other.md#x) [e](https://f)\n")

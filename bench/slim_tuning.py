@@ -16,6 +16,10 @@ NEAR = 1.5
 KEPT = ("impl", "config", "time_us", "heuristic", "number")
 
 
+#: of a run's document: what says nothing of its times
+DROPPED = ("cases", "environment", "arguments", "asked", "exit_status")
+
+
 def slim(case: dict[str, Any]) -> dict[str, Any]:
     """The case with the candidates that remain, the fields that are read, and what was found wrong."""
     timed = sorted((c for c in case["candidates"] if c["time_us"]), key=lambda c: c["time_us"])
@@ -36,7 +40,7 @@ def slim(case: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     *sources, target = map(Path, sys.argv[1:])
     documents = [json.loads(file.read_text()) for file in sources]
-    head = {name: value for name, value in documents[0].items() if name != "cases"}
+    head = {name: value for name, value in documents[0].items() if name not in DROPPED}
     if any(document["versions"] != head["versions"] or document["device"] != head["device"] for document in documents):
         raise SystemExit("expected files of one device and versions")
     cases = {case["case"]: slim(case) for document in documents for case in document["cases"]}

@@ -6,6 +6,7 @@ import csv
 import html.parser
 import importlib.util
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -241,6 +242,13 @@ def test_a_model_shows_local_and_carried_errors() -> None:
     )
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("file", sorted((SCHEMA.parents[1] / "reports").glob("*.html")), ids=lambda file: file.name)
+def test_a_committed_page_is_small_and_names_no_folder_of_a_machine(file: Path) -> None:
+    text = file.read_text()
+    assert len(text.encode()) < 2**20 and "Environment" in Tags(text).text
+    assert not re.search(r"(?<![\w.:/#-])/(tmp|home|root|work|usr|opt)/", text)
 
 
 @pytest.mark.parametrize("name", ("jinja2", "matplotlib"))

@@ -20,7 +20,10 @@ class Column(NamedTuple):
 
 CASE = Column("case", "case", "what was computed: the name of a case, or its problem line", long=True)
 IMPL = Column(
-    "impl", "implementation", "what computed it; (simulator): the CUDA kernel in Numba's simulator, on the CPU"
+    "impl",
+    "implementation",
+    "what computed it; (simulator): the CUDA kernel in Numba's simulator, on the CPU",
+    long=True,
 )
 TIME = Column("time_us", "time (us)", "median time of a call in microseconds; empty: not timed", True)
 NOTES = Column(

@@ -42,7 +42,7 @@
   heads.forEach((head, index) => {
     const button = document.createElement("button");
     button.type = "button";
-    button.textContent = head.textContent;
+    button.textContent = head.dataset.title = head.textContent;
     button.addEventListener("click", () => sort(index));
     head.replaceChildren(button);
   });

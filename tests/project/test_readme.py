@@ -48,6 +48,14 @@ def test_a_ratio_is_the_others_time_over_ours() -> None:
     assert speed.geometric_mean([1.0, 4.0]) == 2.0
 
 
+def test_every_extra_is_in_the_page_on_installing_and_every_folder_in_that_on_the_design() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    install, design = ((ROOT / page).read_text() for page in ("docs/how-to/install.md", "docs/explanation/design.md"))
+    assert [extra for extra in extras if f"`{extra}`" not in install] == []
+    folders = [path.name for path in (ROOT / "numbadnn").iterdir() if path.is_dir() and not path.name.startswith("__")]
+    assert len(folders) > 15 and [name for name in folders if f"{name}/" not in design] == []
+
+
 def test_every_dependency_is_imported_and_what_tests_run_is_in_the_source_distribution() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     code = "\n".join(path.read_text() for path in (ROOT / "numbadnn").rglob("*.py"))

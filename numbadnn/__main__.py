@@ -222,8 +222,8 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _determinism(options: argparse.Namespace) -> int:
-    from numbadnn.validate import determinism_report
-    from numbadnn.validate.determinism_rows import compare
+    from numbadnn.validate.determinism import report
+    from numbadnn.validate.determinism.rows import compare
 
     if options.compare:
         others = (
@@ -247,9 +247,7 @@ def _determinism(options: argparse.Namespace) -> int:
     for name in ("data", "sample", "all"):
         if getattr(options, name):
             raise ValueError(f"--determinism: expected cases, not --{name}")
-    return determinism_report.run(
-        _lines(options.names), options.backend, options.budget, _files(options), options.jobs or 1
-    )
+    return report.run(_lines(options.names), options.backend, options.budget, _files(options), options.jobs or 1)
 
 
 def _explain(options: argparse.Namespace) -> int:

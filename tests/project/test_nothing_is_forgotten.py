@@ -20,7 +20,7 @@ from numbadnn import cases, kernels, reference, registry
 from numbadnn.kernels.build import simulate
 from numbadnn.problem import Policy
 from numbadnn.registry import FAMILY, MODULES, Executable, Impl, implementations
-from numbadnn.validate import batches
+from numbadnn.validate.determinism import batches
 from numbadnn.validate.fuzz import draws
 from numbadnn.validate.fuzz.picks import Seeded
 
@@ -75,7 +75,7 @@ def _of_the_cases(op: str, family: str) -> Iterator[str]:
     if "simulate" not in of_family and family not in in_tests_of_kernels():
         yield f"cases of {op} with the tag 'simulate' in numbadnn/cases/{family}.py: tiny ones for the simulator"
     if op not in batches.BATCHED | batches.WHOLE | batches.UNSPLIT:
-        yield f"{op} in BATCHED or WHOLE of numbadnn/validate/batches.py, for validate --determinism"
+        yield f"{op} in BATCHED or WHOLE of numbadnn/validate/determinism/batches.py, for validate --determinism"
 
 
 def _of_the_tests(op: str) -> Iterator[str]:

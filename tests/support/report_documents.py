@@ -11,7 +11,8 @@ import pytest
 import numbadnn
 from numbadnn import __main__ as command
 from numbadnn import config
-from numbadnn.validate import determinism_report, run
+from numbadnn.validate import run
+from numbadnn.validate.determinism import report as determinism_report
 from numbadnn.validate.documents.files import Files
 
 SOFTMAX = "softmax x=float32:4x7"

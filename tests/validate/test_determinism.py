@@ -19,7 +19,9 @@ from numbadnn.kept import errata, machine
 from numbadnn.measuring.data import make_arrays
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, FAMILY, Executable, Impl, implementations
-from numbadnn.validate import batches, determinism_report, determinism_rows, levels
+from numbadnn.validate.determinism import batches, levels
+from numbadnn.validate.determinism import report as determinism_report
+from numbadnn.validate.determinism import rows as determinism_rows
 from numbadnn.validate.documents import document
 from numbadnn.validate.faults import planted
 

@@ -59,8 +59,8 @@ def _validate_line(row: Flat, arguments: dict[str, Any]) -> str:
 
 
 def _determinism(document: dict[str, Any]) -> Iterator[Flat]:
-    from numbadnn.validate.determinism_rows import Row
-    from numbadnn.validate.determinism_words import found_in
+    from numbadnn.validate.determinism.rows import Row
+    from numbadnn.validate.determinism.words import found_in
 
     for row in document["rows"]:
         made = Row(**row)

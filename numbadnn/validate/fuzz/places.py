@@ -19,8 +19,8 @@ from numbadnn.kernels.build import simulate
 from numbadnn.measuring.data import Buffer, buffer, untouched
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
+from numbadnn.validate.determinism.levels import moved, noise
 from numbadnn.validate.execute import targets, words
-from numbadnn.validate.levels import moved, noise
 
 #: bytes that each run's operands are moved by: where 16 bytes are read at once, that must not matter
 SHIFTS = (0, 16, 48, 112)

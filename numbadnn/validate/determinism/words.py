@@ -5,10 +5,10 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING
 
-from numbadnn.validate import levels
+from numbadnn.validate.determinism import levels
 
 if TYPE_CHECKING:
-    from numbadnn.validate.determinism_rows import Row
+    from numbadnn.validate.determinism.rows import Row
 
 #: trial -> what was done, in the order in which it is told
 TRIALS = {

@@ -20,8 +20,7 @@ from numbadnn.errors import NotSupportedError, NumbaDNNError
 from numbadnn.measuring.data import Buffer, buffer, make_arrays
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
-from numbadnn.validate import batches
-from numbadnn.validate.determinism import fingerprint
+from numbadnn.validate.determinism import batches, fingerprint
 
 RUNS = 5
 #: bytes that the operands' addresses are moved by, and what the workspace holds before a run

@@ -2,7 +2,7 @@
 
 A row is one implementation, or one engine of cuDNN's, on one case: the level it declares, the level it reached, which trials it
 went through and how often the bits were the same, and a SHA-256 of the bytes. A report is JSON with a row a line, so that it can
-be committed and compared. ``python -m numbadnn.validate.determinism_rows TO.json FROM.json ...`` joins reports of parts of the
+be committed and compared. ``python -m numbadnn.validate.determinism.rows TO.json FROM.json ...`` joins reports of parts of the
 cases and prints the table.
 """
 
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from numbadnn.registry import DETERMINISM
-from numbadnn.validate import batches, levels
-from numbadnn.validate.determinism_words import TRIALS, found_in
+from numbadnn.validate.determinism import batches, levels
+from numbadnn.validate.determinism.words import TRIALS, found_in
 from numbadnn.validate.documents import document
 
 FORMAT = document.FORMATS["determinism"][0]

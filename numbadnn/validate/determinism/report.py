@@ -3,7 +3,7 @@
 Every operation and dtype on a small case and a large one, layers of networks in between, every implementation and, inside cuDNN's
 graph API, every engine that heuristics offer (whatever level it declares): the trials of ``levels.py`` here, and the same bits
 from fresh processes. ``--jobs``: chunks of cases in so many processes at once. What is found wanting goes into the errata
-file, which the dispatcher obeys; rows, verdicts and reports are in ``determinism_rows.py``.
+file, which the dispatcher obeys; rows, verdicts and reports are in ``rows.py``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from numbadnn.gpu import devices
 from numbadnn.kept import errata
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, Impl, implementations
-from numbadnn.validate import levels
-from numbadnn.validate.determinism_rows import (
+from numbadnn.validate.determinism import levels
+from numbadnn.validate.determinism.rows import (
     CANNOT_RUN,
     INCOMPLETE,
     MISMATCH,
@@ -39,7 +39,7 @@ from numbadnn.validate.determinism_rows import (
     table,
     wanting,
 )
-from numbadnn.validate.determinism_words import explained
+from numbadnn.validate.determinism.words import explained
 from numbadnn.validate.documents import document, words
 from numbadnn.validate.documents.files import Files
 
@@ -188,7 +188,7 @@ def _chunks(
 def _in_a_process(chunk: list[Case], device: int, backend: str | None) -> list[Row]:
     """The rows of these cases from a process of its own; where it dies, what it had and a row that says so."""
     asked = json.dumps({"cases": [[c.name, c.text, c.small] for c in chunk], "device": device, "backend": backend})
-    command = [sys.executable, "-m", "numbadnn.validate.determinism_report", "chunk"]
+    command = [sys.executable, "-m", "numbadnn.validate.determinism.report", "chunk"]
     done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
     rows = [Row(**json.loads(line[4:])) for line in done.stdout.splitlines() if line.startswith("row ")]
     if done.returncode:
@@ -304,7 +304,7 @@ def _fresh_processes(rows: list[Row], device: int) -> None:
     live = [row for row in rows if not row.verdict]
     lines = "".join(json.dumps([row.problem, row.impl, row.config, device]) + "\n" for row in live)
     for _ in range(PROCESSES if live else 0):
-        command = [sys.executable, "-m", "numbadnn.validate.determinism_report"]
+        command = [sys.executable, "-m", "numbadnn.validate.determinism.report"]
         done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
         found = [line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("sha256 ", "error "))]
         for row, (kind, text) in zip(live, found, strict=False):

@@ -1,4 +1,8 @@
-"""The same bits again: the fingerprint of a result, and whether repeated runs share one."""
+"""The same bits again: the fingerprint of a result, and whether repeated runs share one.
+
+``levels`` tries what might change bits, ``batches`` divides a batch, ``rows`` judges, ``words`` says it, ``report`` is the
+command.
+"""
 
 from __future__ import annotations
 

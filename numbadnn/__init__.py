@@ -14,7 +14,7 @@ from numbadnn._version import __version__ as __version__
 from numbadnn.arrays.untraced import leave_out
 from numbadnn.call.launch import Plan
 from numbadnn.call.planning import cache_info, clear_caches
-from numbadnn.config import using
+from numbadnn.config import set_options, using
 from numbadnn.dispatch import explain, last_call, plan
 from numbadnn.errors import (
     BackendUnavailableError,
@@ -168,6 +168,7 @@ __all__ = [
     "separable_conv3d",
     "separable_conv3d_grad_wrt_inputs",
     "separable_conv3d_grad_wrt_weights",
+    "set_options",
     "softmax",
     "softmax_grad",
     "spatialtf",

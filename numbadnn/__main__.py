@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from numbadnn._version import __version__
 from numbadnn.call.planning import check_compiler
 from numbadnn.config import from_environment
 from numbadnn.errors import NumbaDNNError
@@ -37,7 +38,8 @@ _DONE = (
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="numbadnn", description="Deep-learning primitives on any array.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{info,validate,explain,bench,tune}")
+    parser.add_argument("--version", action="version", version=f"numbadnn {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="{info,validate,explain,bench,tune}")
     info = commands.add_parser("info", help="versions, GPUs, cuDNN, options, operations x backends")
     info.add_argument("--json", action="store_true", help="the same as JSON")
     check = commands.add_parser(
@@ -175,6 +177,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
     options = parser.parse_args(words)
+    if options.command is None:
+        parser.print_help()
+        return 0
     run = {"info": _info, "validate": _validate, "explain": _explain, "bench": _bench, "tune": _tune}
     try:
         from_environment()  # a value that is none is wrong usage of every command, not an error of each case

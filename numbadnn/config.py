@@ -1,8 +1,8 @@
 """Every option, once: its name, environment variable, values and default; and which value is in force, and why.
 
-Precedence: call argument > ``numbadnn.using(...)`` > environment > default. The environment is read once, at the first
-call that needs it. The options in force are one immutable ``Options`` object, the same object for the same values, so
-that a plan's key can hold it by identity; ``Options.origin`` says where each value came from.
+Precedence: call argument > ``numbadnn.using(...)`` > ``numbadnn.set_options(...)`` > environment > default. The environment
+is read once, at the first call that needs it. The options in force are one immutable ``Options`` object, the same object for
+the same values, so that a plan's key can hold it by identity; ``Options.origin`` says where each value came from.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack, get_args
 
+from numbadnn import option_types as types
 from numbadnn.errors import warn
+from numbadnn.option_types import OptionValues
 
-BACKENDS = ("cudnn", "numba", "cpu")
-_RUNTIME = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
+BACKENDS: tuple[str, ...] = get_args(types.Backend)
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -89,38 +91,26 @@ def _names(value: Any) -> tuple[str, ...]:
     return names
 
 
-def _words(*values: str) -> tuple[str, Callable[[Any], str]]:
-    return ", ".join(values), _one_of(*values)
+def _words(name: str, kind: Any, default: str) -> Option:
+    """An option whose values are the words of a type."""
+    words = get_args(kind)
+    return Option(name, ", ".join(words), default, _one_of(*words))
 
 
-_FFT = ("fft", "fft_tiling", "winograd", "winograd_non_fused")
 OPTIONS: dict[str, Option] = {
     o.name: o
     for o in (
         Option("backend", "auto, cudnn, numba, cpu, or an ordered list such as cudnn,numba", (), _backends),
-        Option("fallback", _words("allow", "warn", "error")[0], "warn", _one_of("allow", "warn", "error")),
-        *(
-            Option(name, _words(*values)[0], default, _one_of(*values))
-            for name, default, values in (
-                (
-                    "determinism",
-                    "run_to_run",
-                    ("not_guaranteed", "run_to_run", "batch_invariant", "gpu_to_gpu"),
-                ),
-                ("fp32_precision", "ieee", ("ieee", "tf32")),
-                ("accuracy", "normwise", ("elementwise", "normwise")),
-                ("precision", "as_input_f32", ("as_input_f32", "as_input", "float16", "float32", "float64")),
-                ("algo_fwd", "auto", ("auto", "none", "small", "large", *_FFT, *_RUNTIME)),
-                ("algo_bwd_data", "auto", ("auto", "none", "deterministic", *_FFT, *_RUNTIME)),
-                (
-                    "algo_bwd_filter",
-                    "auto",
-                    ("auto", "none", "deterministic", "small", "fft", "fft_tiling", "winograd_non_fused", *_RUNTIME),
-                ),
-            )
-        ),
+        _words("fallback", types.Fallback, "warn"),
+        _words("determinism", types.Determinism, "run_to_run"),
+        _words("fp32_precision", types.Fp32Precision, "ieee"),
+        _words("accuracy", types.Accuracy, "normwise"),
+        _words("precision", types.Precision, "as_input_f32"),
+        _words("algo_fwd", types.AlgoFwd, "auto"),
+        _words("algo_bwd_data", types.AlgoBwdData, "auto"),
+        _words("algo_bwd_filter", types.AlgoBwdFilter, "auto"),
         Option("workspace_limit", "size with a unit, such as 512MiB", 1 << 30, _size),
-        Option("tune", "heuristic, cached, measure", "cached", _one_of("heuristic", "cached", "measure")),
+        _words("tune", types.Tune, "cached"),
         Option("plan_file", "path", "", _path),
         Option("plan_strict", "true, false", False, _flag),
         Option("cache_dir", "path (the user's cache folder)", "", _path),
@@ -128,13 +118,14 @@ OPTIONS: dict[str, Option] = {
         Option("only", "implementation names, comma-separated, * allowed", (), _names),
         Option("exclude", "implementation names, comma-separated, * allowed", (), _names),
         Option("errata_file", "path", "", _path),
-        Option("verbose", "none, dispatch, exec, all", "none", _one_of("none", "dispatch", "exec", "all")),
+        _words("verbose", types.Verbose, "none"),
+        Option("nvtx", "true, false", False, _flag),
     )
 }
 
 
 class Options:
-    """The values in force as attributes; ``origin[name]`` is 'default', 'environment NUMBADNN_X' or 'using'.
+    """The values in force as attributes; ``origin[name]`` is 'default', 'environment NUMBADNN_X', 'set_options' or 'using'.
 
     Compared and hashed by identity; ``_intern`` gives one object a combination of values.
     """
@@ -160,6 +151,7 @@ class Options:
     exclude: tuple[str, ...]
     errata_file: str
     verbose: str
+    nvtx: bool
 
     def __init__(self, values: Mapping[str, Any], origin: Mapping[str, str]) -> None:
         self.__dict__.update(values)
@@ -200,22 +192,62 @@ def _warn_of_misspelt(variables: Mapping[str, str]) -> None:
             warn(f"{name} is not an option and sets nothing: {near} is meant?")
 
 
-#: what ``from_environment`` found, once it was asked: an attribute, for the hot path
-environment: Options | None = None
+#: the options of the process, once it was asked for them: the environment's, and on top what ``set_options`` set; an attribute,
+#: for the hot path
+process: Options | None = None
+_set: dict[str, Any] = {}
 
 
 @functools.cache
 def from_environment() -> Options:
     """The options as the environment sets them; an unknown ``NUMBADNN_`` option value is a ValueError naming it."""
-    global environment
     values, origin = {}, {}
     _warn_of_misspelt(os.environ)
     for option in OPTIONS.values():
         text = os.environ.get(option.environment)
         values[option.name] = option.default if text is None else parse(option.name, text, option.environment)
         origin[option.name] = "default" if text is None else f"environment {option.environment}"
-    environment = _intern(tuple(values.items()), tuple(origin.items()))
-    return environment
+    return _intern(tuple(values.items()), tuple(origin.items()))
+
+
+def of_process() -> Options:
+    """The options in force outside of all blocks of ``using``."""
+    global process
+    if process is None:
+        process = from_environment()
+    return process
+
+
+def set_options(**options: Unpack[OptionValues]) -> Options:
+    """Set options for the whole process, all of its threads, until they are set again; None gives one back to the environment.
+
+    ``using`` beats them, and blocks of it that other threads are in keep what they began with. Processes that are started later
+    know nothing of them. Raises TypeError for an unknown option and ValueError, with the valid values, for a wrong value.
+    Source: docs/explanation/semantics.md#common-rules.
+
+    >>> set_options(fallback="error").fallback, set_options(fallback=None).fallback
+    ('error', 'warn')
+    """
+    global process
+    _check_known("set_options", options)
+    wanted = {n: v if v is None else parse(n, v, f"set_options({n}=...)") for n, v in options.items()}
+    found = {n: v for n, v in {**_set, **wanted}.items() if v is not None}
+    base = from_environment().replace(found, dict.fromkeys(found, "set_options"))  # a wrong value of it raises here
+    _set.clear()
+    _set.update(found)
+    process = base
+    _using.set(functools.reduce(_set_by, _blocks.get(), base) if _blocks.get() else None)
+    return current()
+
+
+def _check_known(function: str, options: Mapping[str, Any]) -> None:
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        import difflib
+
+        near = difflib.get_close_matches(unknown[0], OPTIONS, 1)
+        meant = f" ({near[0]!r} is meant?)" if near else ""
+        raise TypeError(f"{function}(): unknown option {unknown[0]!r}{meant}; options are {', '.join(OPTIONS)}")
 
 
 _using: ContextVar[Options | None] = ContextVar("numbadnn_options", default=None)
@@ -225,15 +257,15 @@ _blocks: ContextVar[tuple[dict[str, Any], ...]] = ContextVar("numbadnn_blocks", 
 
 def current() -> Options:
     """The options in force here and now, in this thread or task."""
-    return _using.get() or from_environment()
+    return _using.get() or of_process()
 
 
-@contextmanager
-def using(**options: Any) -> Iterator[Options]:
+class using(ContextDecorator):
     """Set options for a block of code, in this thread or task only; blocks nest. None sets an option's default.
 
     Around the ``yield`` of a generator they are in force for whoever runs it too, until the block ends; it ends for the thread
-    or task that ends it, so close a generator where it began.
+    or task that ends it, so close a generator where it began. It decorates functions too. Without ``with`` nothing is set, and
+    a RuntimeWarning says so; ``set_options`` is for the whole process.
 
     Raises TypeError for an unknown option and ValueError, with the valid values, for a wrong value.
 
@@ -241,13 +273,44 @@ def using(**options: Any) -> Iterator[Options]:
     ...     options.workspace_limit
     536870912
     """
-    unknown = set(options) - set(OPTIONS)
-    if unknown:
-        raise TypeError(f"using(): unknown option {sorted(unknown)[0]!r}; options are {', '.join(OPTIONS)}")
-    values = {
+
+    _begun = True  # until there is something to begin
+
+    def __init__(self, **options: Unpack[OptionValues]) -> None:
+        _check_known("using", options)
+        self._values = _parsed(options)
+        self._inner = _block(self._values)
+        self._begun = False
+
+    def __enter__(self) -> Options:
+        self._begun = True
+        return self._inner.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._inner.__exit__(*error)
+
+    def __call__(self, function: Any) -> Any:
+        self._begun = True
+        return self._inner(function)
+
+    def __del__(self) -> None:
+        if not self._begun and not sys.is_finalizing():
+            given = ", ".join(f"{name}=..." for name in self._values)
+            warn(
+                f"using({given}) sets nothing by itself: write 'with numbadnn.using({given}):', or "
+                f"numbadnn.set_options({given}) for the whole process"
+            )
+
+
+def _parsed(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
         name: OPTIONS[name].default if value is None else parse(name, value, f"using({name}=...)")
         for name, value in options.items()
     }
+
+
+@contextmanager
+def _block(values: dict[str, Any]) -> Iterator[Options]:
     inner = _set_by(current(), values)  # before anything is set: a wrong value of the environment raises here
     try:
         try:
@@ -261,10 +324,15 @@ def using(**options: Any) -> Iterator[Options]:
         raise
 
 
+def in_force(**values: Any) -> Any:
+    """``using`` for values that are parsed already: a block that costs a call little."""
+    return _block(values)
+
+
 def _end(values: dict[str, Any]) -> None:
     """End a block, which need not be the innermost: a generator's may end within one that began later."""
     left = tuple(block for block in _blocks.get() if block is not values)
-    _using.set(functools.reduce(_set_by, left, from_environment()) if left else None)
+    _using.set(functools.reduce(_set_by, left, of_process()) if left else None)
     _blocks.set(left)
 
 

@@ -67,7 +67,7 @@ def call1(build: Callable[..., Request], a: Any, params: tuple[Any, ...], backen
     if out is None and stream is None:
         try:
             address, signature = PROBES[type(a)](a)
-            options = _using() or config.environment or config.from_environment()
+            options = _using() or config.process or config.of_process()
             plan = thread.plans.get((build, params, backend, options, signature))
         except _COLD:
             plan = None
@@ -84,7 +84,7 @@ def call2(
         try:
             address, signature = PROBES[type(a)](a)
             address_b, signature_b = PROBES[type(b)](b)
-            options = _using() or config.environment or config.from_environment()
+            options = _using() or config.process or config.of_process()
             plan = thread.plans.get((build, params, backend, options, signature, signature_b))
         except _COLD:
             plan = None
@@ -123,7 +123,7 @@ def call_any(
 
     ``words`` are integers that the implementation gets after the arrays and that are no part of the problem: a seed.
     """
-    options = _using() or config.environment or config.from_environment()
+    options = _using() or config.process or config.of_process()
     outs = () if out is None else out if type(out) is tuple else (out,)
     if out is not None and not outs:
         raise ValueError(f"{DESTINATIONS.get(build, 'out')}: expected an array or a tuple of them, got ()")

@@ -8,7 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import textwrap
 import warnings
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -20,16 +22,38 @@ class Refusal(NamedTuple):
     reason: str
 
 
+def by_reason(refusals: Iterable[tuple[str, str]], first: str = "  ") -> list[str]:
+    """Lines of (implementation, reason), those of one reason together, in the order in which each reason comes first.
+
+    A line begins with ``first``; where there are many names, further lines of them stand below it.
+
+    >>> by_reason([("cpu.a", "too large"), ("cpu.b", "no alpha"), ("cpu.c", "too large")], "- ")
+    ['- cpu.a, cpu.c: too large', '- cpu.b: no alpha']
+    """
+    names: dict[str, list[str]] = {}
+    for impl, reason in refusals:
+        names.setdefault(reason, []).append(impl)
+    lines = []
+    for reason, impls in names.items():
+        lines += textwrap.wrap(", ".join(impls), 100, initial_indent=first, subsequent_indent=" " * len(first))
+        lines[-1] += f": {reason}"
+    return lines
+
+
 class NumbaDNNError(RuntimeError):
     """Base of every error that is not a wrong argument."""
 
 
 class NotSupportedError(NumbaDNNError, NotImplementedError):
-    """No implementation that the options admit can do this problem; ``candidates`` says why for each."""
+    """No implementation that the options admit can do this problem; ``candidates`` says why for each.
+
+    The text has one entry a reason, backends that are left out as a whole last.
+    """
 
     def __init__(self, message: str, candidates: tuple[Refusal, ...] = ()) -> None:
-        lines = [message, *(f"  {c.impl} ({c.backend}): {c.reason}" for c in candidates)]
-        super().__init__("\n".join(lines))
+        whole_last = sorted(candidates, key=lambda c: c.impl.endswith(".*"))
+        lines = by_reason((c.impl, c.reason) for c in whole_last)
+        super().__init__("\n".join([message, *lines]))
         self.candidates = candidates
 
 

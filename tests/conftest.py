@@ -1,7 +1,7 @@
 """What every test stands on: clean options, GPU tests that skip themselves, required packages, the record of a GPU run.
 
 - Tests marked ``gpu`` are skipped where no GPU is visible and run where one is; ``-m gpu`` runs them alone.
-- With NUMBADNN_REQUIRE_CUDNN, _PTXAS, _TORCH, _JAX, _DASK or _CHROMIUM set, a skip for lack of that thing is a failure (CI).
+- With NUMBADNN_REQUIRE_CUDNN, _PTXAS, _TORCH, _JAX, _DASK, _MYPY or _CHROMIUM set, a skip for lack of it is a failure (CI).
 - Processes of pytest-xdist share several GPUs out: each sees one.
 - A passing run of *all* GPU tests writes tests/gpu_verified.json (NUMBADNN_GPU_VERIFIED: elsewhere): gpu_verified.py.
 """
@@ -51,6 +51,7 @@ REQUIRED = {
     "NUMBADNN_REQUIRE_JAX": ("jax",),
     "NUMBADNN_REQUIRE_DASK": ("dask", "distributed", "zarr"),
     "NUMBADNN_REQUIRE_CHROMIUM": ("chromium", "selenium", "jinja2", "matplotlib"),
+    "NUMBADNN_REQUIRE_MYPY": ("mypy",),
 }
 NO_GPU = "no NVIDIA GPU is visible"
 

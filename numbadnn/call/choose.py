@@ -13,6 +13,7 @@ from numbadnn.call import fallback, remembered, select
 from numbadnn.call.candidates import Candidates
 from numbadnn.call.select import Choice
 from numbadnn.errors import DeterminismError, NotSupportedError, Refusal, warn
+from numbadnn.host import log
 from numbadnn.kept import ranks
 
 #: the backend that is asked last where several may compute a problem
@@ -30,16 +31,17 @@ def choose(candidates: Candidates, from_files: bool = True) -> Choice:
         select.check_named(candidates.backend, candidates.policy)
     select.warn_of_unknown(options.exclude)
     chosen = _chosen(candidates, from_files)
-    if chosen.fallback and options.fallback == "warn":
+    log.note("debug", "%s runs on %s, decided by %s", candidates.problem, chosen.impl.name, chosen.decided_by)
+    if chosen.fallback:
         problem, policy = candidates.problem, candidates.policy
         missed = policy.algo if select.no_algorithm(policy) in chosen.decided_by else ""
-        if policy.device >= 0 or missed not in (
-            "",
-            *select.CHOOSING_ALGOS,
-        ):  # on the CPU there is no other backend to miss
+        named = missed not in ("", *select.CHOOSING_ALGOS)
+        if policy.device >= 0 or named:  # on the CPU there is no other backend to miss
             asked = "".join(options.backend[:1])
             text = fallback.sentence(problem.op, asked, missed, chosen.impl.name, chosen.refusals)
-            warn(text, said=fallback.SAID)
+            log.note("warning" if options.fallback == "warn" else "info", "%s", text)
+            if options.fallback == "warn":
+                warn(text, said=fallback.SAID)
     return chosen
 
 

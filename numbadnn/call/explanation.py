@@ -16,7 +16,7 @@ from numbadnn.call import remembered, select
 from numbadnn.call.candidates import Candidates
 from numbadnn.call.choose import choose
 from numbadnn.config import Options
-from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, PlanMissError
+from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, PlanMissError, by_reason
 from numbadnn.kept import choices, errata, machine
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, accuracy_of, plan
@@ -48,7 +48,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Every candidate for a problem, which one runs and what decided it. ``print`` shows a table."""
+    """Every candidate for a problem, which one runs and what decided it: the chosen one, those admitted, those refused.
+
+    ``print`` shows a table: a line for each that may run, then the others by reason, those of the arrays' own device first.
+    """
 
     problem: Any
     policy: Policy
@@ -64,17 +67,19 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [str(self.problem), f"runs on {self.chosen or 'nothing'}, decided by {self.decided_by}"]
-        levels = [c.determinism + (f" (measured {c.measured})" if c.measured else "") for c in self.candidates]
-        name_width = max((len(c.impl) for c in self.candidates), default=0)
+        able = [c for c in self.candidates if not c.reason]
+        levels = [c.determinism + (f" (measured {c.measured})" if c.measured else "") for c in able]
+        name_width = max((len(c.impl) for c in able), default=0)
         level_width = max(map(len, levels), default=0)
-        for c, level in zip(self.candidates, levels, strict=True):
+        for c, level in zip(able, levels, strict=True):
             size = "" if c.workspace_bytes is None else f" workspace {c.workspace_bytes}"
             spent = "" if c.time_us is None else f" {c.time_us:.4g} us {c.timing}"
             head = f"  {c.state:8} {c.impl:{name_width}} {level:{level_width}} {c.arithmetic:12} {c.accuracy:11}"
-            lines.append(f"{head}{size}{spent} {c.reason}".rstrip())
+            lines.append(f"{head}{size}{spent}".rstrip())
             lines += [f"           {key}: {value}" for key, value in c.facts.items()]
             lines += ["           " + " ".join(f"{k}={v}" for k, v in engine.items()) for engine in c.engines]
-        return "\n".join(lines)
+        refused = by_reason(((c.impl, c.reason) for c in self.candidates if c.reason), "  refused  ")
+        return "\n".join([*lines, *refused])
 
 
 def _texts(value: Any) -> Any:
@@ -89,7 +94,8 @@ def _texts(value: Any) -> Any:
 def explain(problem: Any, policy: Policy, options: Options, backend: str | None = None) -> Explanation:
     """Ask every implementation about a problem; plans the admitted ones (no launch) to know workspace and engine.
 
-    Those of backends that are not there come last, in order of registration.
+    The chosen one comes first, then those admitted, then those refused; of these those of backends that are not there come
+    last, in order of registration.
     """
     if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
         return Explanation(problem, policy, "empty", "empty", ())
@@ -113,6 +119,7 @@ def explain(problem: Any, policy: Policy, options: Options, backend: str | None 
         _candidate(i, candidates, choice, made, times.get(i.name))
         for i in (*candidates.ordered(), *candidates.absent())
     ]
+    rows.sort(key=lambda row: ("chosen", "admitted", "refused").index(row.state))
     return Explanation(problem, policy, choice.impl.name if choice else "", decided, tuple(rows))
 
 

@@ -20,6 +20,7 @@ from numbadnn.call import operands, plan_arguments, select, verbose
 from numbadnn.call.seen import Seen
 from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, is_lack_of_memory
 from numbadnn.gpu import driver
+from numbadnn.host import log
 from numbadnn.kept import machine
 from numbadnn.problem import Policy, Spec, channels_last_strides, contiguous_strides, is_dense
 from numbadnn.registry import Executable, Impl
@@ -59,6 +60,7 @@ class Plan:
         "_finish",
         "_library",
         "_outside",
+        "_ranged",
         "_run",
         "_smaller",
         "_thread",
@@ -91,10 +93,15 @@ class Plan:
     ) -> None:
         self.problem, self.policy, self.choice, self.executable = problem, policy, choice, executable
         self.device, self.workspace_bytes = policy.device, executable.workspace_bytes
-        self._verbose = config.current().verbose
+        options = config.current()
+        self._verbose, self._ranged = options.verbose, options.nvtx
         self._run = executable.run
         if self._verbose in ("exec", "all"):
             self._run = verbose.timed(executable, self._describe, policy.device)
+        if self._ranged:
+            from numbadnn.gpu import nvtx
+
+            self._run = nvtx.ranged(self._run, f"numbadnn {choice.impl.name} {problem}")
         #: makes the Plan of the same problem with less workspace; set where the dispatcher can
         self.replan: Callable[[int], Plan] | None = None
         self._smaller: Plan | None = None
@@ -273,6 +280,7 @@ class Plan:
                 found = self.replan(self.workspace_bytes - 1)
             except NotSupportedError:
                 raise error from None
+            log.note("info", "%s runs on %s: no memory for %s", self.problem.op, found.impl.name, self)
             if found.workspace_bytes >= self.workspace_bytes:  # a recurrent layer has one way alone
                 raise error
             why = f"{self.impl.name} needs a workspace of {self.workspace_bytes} bytes, out of memory"
@@ -298,7 +306,14 @@ class Plan:
         return verbose.line({**facts, **more, **engine, "decided_by": c.decided_by, "case": self.problem})
 
     def __repr__(self) -> str:
-        return f"<Plan of {self.problem} by {self.impl.name}, workspace {self.workspace_bytes} bytes>"
+        """What a user asks of it: operation, arrays and parameters, who computes it, how, and what it needs."""
+        e = self.executable
+        operation, _, rest = str(self.problem).partition(" ")
+        where = operands.place(self.device)
+        return (
+            f"<Plan of {operation} by {self.impl.name} on {where}: {rest}; arithmetic {e.arithmetic}, determinism "
+            f"{e.determinism}, workspace {self.workspace_bytes} bytes>"
+        )
 
     def __copy__(self) -> Plan:
         """The same in the same thread, whose ``choice`` may be told otherwise."""
@@ -326,7 +341,8 @@ def _quick(plan: Plan) -> Callable[..., Any] | None:
     """
     executable, library, device = plan.executable, plan._library, plan.device
     direct, last = executable.direct, thread.last
-    if device < 0 or plan._verbose != "none" or library.finish or direct is None or plan._allocate is None:
+    watched = plan._verbose != "none" or plan._ranged
+    if device < 0 or watched or library.finish or direct is None or plan._allocate is None:
         return None
     makes, address_of, stream = plan._allocate, library.address_on_gpu or library.address, library.current_stream
     make, nbytes, scratch = makes[0], executable.workspace_bytes, library.scratch

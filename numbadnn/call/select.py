@@ -18,6 +18,7 @@ from typing import Any
 from numbadnn import config
 from numbadnn.config import BACKENDS, Options
 from numbadnn.errors import BackendUnavailableError, NotSupportedError, Refusal, is_passing, warn
+from numbadnn.host import log
 from numbadnn.host.undisturbed import load_numba
 from numbadnn.kept import errata, shipped_errata
 from numbadnn.problem import Policy
@@ -140,6 +141,7 @@ def refusal(
     if not found and not named and (known := erratum("avoided", impl, problem)):
         found = f"wrong on some data, so it runs where backend={impl.backend!r} is named: {known}"
     if found:
+        log.note("info", "%s is left out for %s: %s", impl.name, problem, found)
         return found
     return impl.supports(problem, policy) if supports else ""
 
@@ -160,6 +162,7 @@ def note_erratum(impl: Impl, problem: Any, executable: Executable) -> None:
         known = erratum("normwise", impl, problem)
     if known is not None:
         executable.facts["erratum"] = str(known)
+        log.note("info", "%s runs for %s, which is known to be %s", impl.name, problem, known)
 
 
 def is_named(impl: Impl, options: Options, backend: str | None) -> bool:

@@ -10,17 +10,18 @@ import numpy as np
 import numbadnn
 from numbadnn.cupyx_cudnn._arrays import channels_first, channels_last, check, check_shape, choice
 from numbadnn.cupyx_cudnn.constants import CUDNN_TENSOR_NCHW
+from numbadnn.option_types import NormMode
 from numbadnn.parameters import real
 
 #: by cuDNN's numbers, CUDNN_BATCHNORM_PER_ACTIVATION = 0 and so on; the persistent mode was a faster way to the same
-MODES = ("per-activation", "spatial", "spatial")
+MODES: tuple[NormMode, ...] = ("per-activation", "spatial", "spatial")
 
 
 class _Batch(NamedTuple):
     """x as numbadnn normalises it, and what its parameters become: a shape, and float32 for a batch of float16."""
 
     array: Any
-    mode: str
+    mode: NormMode
     shape: tuple[int, ...]
     dtype: Any
 

@@ -19,6 +19,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.host import files, private, sources
+from numbadnn.host import files, log, private, sources
 from numbadnn.host.undisturbed import load_numba, undisturbed
 
 load_numba()
@@ -152,7 +153,11 @@ class Kept:
                 library._optimize_final_module = partial(
                     _hide, library, library._optimize_final_module, key, environments
                 )
+                begin = time.perf_counter()
                 made = super()._compile_bytecode()
+                log.note(
+                    "info", "compiled %s for this CPU in %.2f s", function.func_qualname, time.perf_counter() - begin
+                )
                 for environment in environments:
                     codegen.set_env(environment.env_name, environment)
                 kept._environments += environments  # which Numba holds by weak references

@@ -93,7 +93,8 @@ def options_in_force(backend: str | None, determinism: str | None) -> tuple[str 
         raise ValueError(f"backend: expected one of {', '.join(config.BACKENDS)} or None, got {backend!r}")
     if determinism is None:
         return backend, config.current()
-    with config.using(determinism=determinism) as options:
+    wanted: Any = determinism
+    with config.using(determinism=wanted) as options:
         return backend, options
 
 

@@ -30,13 +30,13 @@ def _parameters(hint: Any, shared: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _run(build: Build, a: Any, b: Any, params: tuple[Any, ...], backend: Any, out: Any, stream: Any) -> Any:
-    with config.using(only="*.corrmm"):
+    with config.in_force(only=("*.corrmm",)):
         return dispatch.call2(build, a, b, params, backend, out, stream)
 
 
 def _run_reversed(build: Build, kern: Any, topgrad: Any, *more: Any) -> Any:
     """Of (kern, topgrad), as the specification orders them; the problem has the filters last."""
-    with config.using(only="*.corrmm"):
+    with config.in_force(only=("*.corrmm",)):
         return dispatch.call2_reversed(build, kern, topgrad, *more)
 
 

@@ -13,7 +13,7 @@ from numbadnn.arrays import View
 from numbadnn.call.operands import output_spec
 from numbadnn.dispatch import Request
 from numbadnn.ops.habits import refuse
-from numbadnn.option_types import Backend
+from numbadnn.option_types import Backend, NormMode
 from numbadnn.parameters import channels_last
 from numbadnn.problems.norm import (
     OPERANDS,
@@ -94,7 +94,7 @@ def batch_normalization_train(
     inputs: Any,
     gamma: Any,
     beta: Any,
-    mode: str = "per-activation",
+    mode: NormMode = "per-activation",
     epsilon: float = 1e-4,
     running_average_factor: float = 0.1,
     running_mean: Any = None,
@@ -142,7 +142,7 @@ def batch_normalization_test(
     beta: Any,
     mean: Any,
     var: Any,
-    mode: str = "per-activation",
+    mode: NormMode = "per-activation",
     epsilon: float = 1e-4,
     *,
     backend: Backend | None = None,
@@ -171,7 +171,7 @@ def batch_normalization_train_grad(
     gamma: Any,
     mean: Any,
     invstd: Any,
-    mode: str = "per-activation",
+    mode: NormMode = "per-activation",
     epsilon: float = 1e-4,
     *,
     backend: Backend | None = None,
@@ -206,7 +206,7 @@ def batch_normalization_test_grad(
     gamma: Any,
     mean: Any,
     var: Any,
-    mode: str = "per-activation",
+    mode: NormMode = "per-activation",
     epsilon: float = 1e-4,
     *,
     backend: Backend | None = None,

@@ -18,7 +18,7 @@ from numbadnn.call.seen import Axes, Seen, seen_spec
 from numbadnn.dispatch import Request
 from numbadnn.errors import warn
 from numbadnn.ops.habits import refuse
-from numbadnn.option_types import Backend
+from numbadnn.option_types import Backend, PoolMode
 from numbadnn.parameters import whole
 from numbadnn.problem import Spec
 from numbadnn.problems.pool import PoolProblem, output_sizes
@@ -132,7 +132,7 @@ def pool(
     img: Any,
     ws: Any,
     stride: Any = None,
-    mode: str = "max",
+    mode: PoolMode = "max",
     pad: Any = None,
     *,
     backend: Backend | None = None,
@@ -174,7 +174,7 @@ def pool_grad(
     out_grad: Any,
     ws: Any,
     stride: Any = None,
-    mode: str = "max",
+    mode: PoolMode = "max",
     pad: Any = None,
     *,
     backend: Backend | None = None,

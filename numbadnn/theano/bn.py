@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numbadnn
 from numbadnn.arrays.namespace import namespace, transposed
 from numbadnn.dispatch import frozen
+from numbadnn.option_types import NormMode
 from numbadnn.parameters import whole
 from numbadnn.theano.dnn_ops.norm import check_epsilon
 
@@ -42,11 +43,11 @@ class _Layout(NamedTuple):
     squeezed: bool
 
     @property
-    def named(self) -> str:
-        """The mode that averages over just these axes, or ""."""
+    def named(self) -> NormMode | None:
+        """The mode that averages over just these axes, if there is one."""
         rank = len(self.shape)
-        modes = {(0,): "per-activation", (0, *range(2, rank)): "spatial"}
-        return modes.get(self.axes, "")
+        modes: dict[tuple[int, ...], NormMode] = {(0,): "per-activation", (0, *range(2, rank)): "spatial"}
+        return modes.get(self.axes)
 
     @property
     def kept(self) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from numbadnn.arrays.namespace import namespace
 from numbadnn.errors import NotSupportedError, warn
 from numbadnn.ops import pool as operation
 from numbadnn.ops.conv_build import truth
+from numbadnn.option_types import PoolMode
 from numbadnn.problems.pool import MODES
 
 __all__ = ["Pool", "max_pool_2d_same_size", "pool_2d", "pool_3d"]
@@ -55,7 +56,7 @@ def _size(n: int, window: int, stride: int, pad: int, ignore_border: bool) -> in
 class Pool:
     """The op: ``Pool(ignore_border, mode, ndim)(x, ws, stride=None, pad=None)`` pools the last ``ndim`` axes."""
 
-    def __init__(self, ignore_border: bool = False, mode: str = "max", ndim: int = 2, openmp: Any = None) -> None:
+    def __init__(self, ignore_border: bool = False, mode: PoolMode = "max", ndim: int = 2, openmp: Any = None) -> None:
         self.ignore_border, self.mode, self.ndim = truth("ignore_border", ignore_border), mode, ndim
 
     def __call__(self, x: Any, ws: Any, stride: Any = None, pad: Any = None) -> Any:
@@ -90,7 +91,7 @@ def _parts(n: int, window: int, stride: int, ignore_border: bool) -> list[tuple[
     return parts
 
 
-def _pool(x: Any, window: Axes, stride: Axes, pad: Axes, ignore_border: bool, mode: str) -> Any:
+def _pool(x: Any, window: Axes, stride: Axes, pad: Axes, ignore_border: bool, mode: Any) -> Any:
     xp, axes, shape = namespace(x, "input"), len(window), tuple(x.shape)
     if len(shape) < axes:
         raise ValueError(f"input: expected at least {axes} dimensions, got shape {shape}")
@@ -123,7 +124,7 @@ def _pool(x: Any, window: Axes, stride: Axes, pad: Axes, ignore_border: bool, mo
 
 
 def _pool_function(
-    axes: int, input: Any, ws: Any, ignore_border: Any, stride: Any, pad: Any, mode: str, ds: Any, st: Any, padding: Any
+    axes: int, input: Any, ws: Any, ignore_border: Any, stride: Any, pad: Any, mode: Any, ds: Any, st: Any, padding: Any
 ) -> Any:
     if ignore_border is None:
         warn(f"pool_{axes}d: ignore_border is not given and is False; cuDNN and dnn_pool know ignore_border=True alone")
@@ -135,7 +136,7 @@ def _pool_function(
 
 
 def pool_2d(
-    input: Any, ws: Any = None, ignore_border: Any = None, stride: Any = None, pad: Any = None, mode: str = "max",
+    input: Any, ws: Any = None, ignore_border: Any = None, stride: Any = None, pad: Any = None, mode: PoolMode = "max",
     ds: Any = None, st: Any = None, padding: Any = None,
 ) -> Any:  # fmt: skip
     """The maximum, sum or average of each window of the last two axes of an array of rank 2 and more.
@@ -154,7 +155,7 @@ def pool_2d(
 
 
 def pool_3d(
-    input: Any, ws: Any = None, ignore_border: Any = None, stride: Any = None, pad: Any = None, mode: str = "max",
+    input: Any, ws: Any = None, ignore_border: Any = None, stride: Any = None, pad: Any = None, mode: PoolMode = "max",
     ds: Any = None, st: Any = None, padding: Any = None,
 ) -> Any:  # fmt: skip
     """``pool_2d`` over the last three axes of an array of rank 3 and more.

@@ -97,7 +97,7 @@ def compute(operator: Operator, function: Any, tensors: tuple[Any, ...], *argume
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 #: what is of a machine and a run, and no part of a graph
-_OF_THE_RUN = ("plan_file", "plan_strict", "cache_dir", "cudnn_library", "errata_file", "verbose", "tune")
+_OF_THE_RUN = ("plan_file", "plan_strict", "cache_dir", "cudnn_library", "errata_file", "verbose", "tune", "nvtx")
 _TEXTS: dict[tuple[Any, str | None], str] = {}
 _OPTIONS: dict[tuple[str, Any], config.Options] = {}
 

@@ -27,14 +27,14 @@ def _windows(window: Any, stride: Any, pad: Any) -> tuple[Any, Any, Any]:
     return tuple(window), tuple(stride), tuple(pad)
 
 
-def _pool(x: Any, window: Any, stride: Any, pad: Any, mode: str, backend: Any) -> Any:
+def _pool(x: Any, window: Any, stride: Any, pad: Any, mode: Any, backend: Any) -> Any:
     ws, steps, pads = _windows(window, stride, pad)
     if len(window) == 1:
         return without_row(numbadnn.pool(with_row(x), ws, steps, mode, pads, backend=backend))
     return numbadnn.pool(x, ws, steps, mode, pads, backend=backend)
 
 
-def _pool_grad(x: Any, y: Any, g: Any, window: Any, stride: Any, pad: Any, mode: str, backend: Any) -> Any:
+def _pool_grad(x: Any, y: Any, g: Any, window: Any, stride: Any, pad: Any, mode: Any, backend: Any) -> Any:
     ws, steps, pads = _windows(window, stride, pad)
     if len(window) == 1:
         lines = with_row(x), with_row(y), with_row(g)

@@ -186,7 +186,6 @@ def test_an_empty_file_of_data_is_wrong_usage(tmp_path: Path, capsys: pytest.Cap
         (("explain", CASE, "--export", "matlab"), "invalid choice: 'matlab'"),
         (("info", "everything"), "unrecognized arguments"),
         (("explain", CASE, "--export", "torch", "--json"), "--export: expected no --json"),
-        ((), "required"),
     ),
     ids=lambda v: " ".join(v) if isinstance(v, tuple) else "",
 )

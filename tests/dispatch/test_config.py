@@ -37,6 +37,7 @@ GIVEN = {
     "exclude": "cudnn.graph,cpu.*",
     "errata_file": "errata.json",
     "verbose": "dispatch",
+    "nvtx": "false",
 }
 
 

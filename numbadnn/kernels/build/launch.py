@@ -25,6 +25,7 @@ from typing import Any
 from numbadnn.errors import NumbaDNNError
 from numbadnn.gpu import driver as _driver
 from numbadnn.gpu.context import ensure_context, primary_context
+from numbadnn.host import log
 from numbadnn.host.undisturbed import undisturbed
 from numbadnn.kernels.build import cache as _cache
 from numbadnn.kernels.build import simulate
@@ -129,6 +130,7 @@ class Kernel:
 
     def _assembled(self, arch: tuple[int, int, str], make: Callable[[], str]) -> _cache.Binary:
         made = assemble(self._renamed(make(), arch), arch_name(arch))
+        log.note("info", "compiled %s for %s", self.name, arch_name(arch))
         fresh = _cache.Binary(made.image, self.entry, made.by)
         _cache.write(*self._file(arch), fresh, kernel=self.name, arch=arch_name(arch))
         return fresh

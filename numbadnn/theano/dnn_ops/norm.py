@@ -13,6 +13,7 @@ import numpy as np
 
 import numbadnn
 from numbadnn.ops.conv_build import truth
+from numbadnn.option_types import NormMode
 from numbadnn.parameters import real
 from numbadnn.theano._named import check_inplace
 from numbadnn.theano.config import cudnn_first
@@ -41,7 +42,7 @@ def dnn_batch_normalization_train(
     inputs: Any,
     gamma: Any,
     beta: Any,
-    mode: str = "per-activation",
+    mode: NormMode = "per-activation",
     epsilon: float = 1e-4,
     running_average_factor: float = 0.1,
     running_mean: Any = None,
@@ -67,7 +68,7 @@ def dnn_batch_normalization_test(
     beta: Any,
     mean: Any,
     var: Any,
-    mode: str = "per-activation",
+    mode: NormMode = "per-activation",
     epsilon: float = 1e-4,
 ) -> Any:
     """``numbadnn.batch_normalization_test``."""
@@ -79,10 +80,11 @@ def dnn_batch_normalization_test(
 class GpuDnnBatchNormBase:
     """What the op classes share: the mode, per-activation or spatial; the old ones took epsilon when they were made, too."""
 
-    def __init__(self, mode: str = "per-activation", epsilon: float = 1e-4) -> None:
+    def __init__(self, mode: NormMode = "per-activation", epsilon: float = 1e-4) -> None:
         if not isinstance(mode, str) or mode not in ("per-activation", "spatial"):
             raise ValueError(f"mode: expected per-activation or spatial, got {mode!r}")
-        self.mode, self.epsilon = mode, check_epsilon(epsilon)
+        self.mode: NormMode = mode
+        self.epsilon = check_epsilon(epsilon)
 
 
 def _into(target: Any, values: Any) -> Any:
@@ -99,7 +101,7 @@ class GpuDnnBatchNorm(GpuDnnBatchNormBase):
 
     def __init__(
         self,
-        mode: str = "per-activation",
+        mode: NormMode = "per-activation",
         running_averages: bool = False,
         inplace_running_mean: bool = False,
         inplace_running_var: bool = False,
@@ -158,7 +160,7 @@ class GpuDnnBatchNorm(GpuDnnBatchNormBase):
 class GpuDnnBatchNormInference(GpuDnnBatchNormBase):
     """Inference: op(x, scale, bias, estimated_mean, estimated_variance, epsilon) -> out, into x where ``inplace``."""
 
-    def __init__(self, mode: str = "per-activation", inplace: bool = False, *, epsilon: float = 1e-4) -> None:
+    def __init__(self, mode: NormMode = "per-activation", inplace: bool = False, *, epsilon: float = 1e-4) -> None:
         super().__init__(mode, epsilon)
         self.inplace = truth("inplace", inplace)  # where the old op had its epsilon
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numbadnn
 from numbadnn.ops.pool import mode_of, parameters
+from numbadnn.option_types import PoolMode
 from numbadnn.problems.pool import MODES, check_windows
 from numbadnn.theano.config import cudnn_first
 from numbadnn.theano.dnn_ops.library import DnnBase
@@ -17,7 +18,7 @@ from numbadnn.theano.dnn_ops.library import DnnBase
 __all__ = ["GpuDnnPool", "GpuDnnPoolBase", "GpuDnnPoolDesc", "GpuDnnPoolGrad", "dnn_pool"]
 
 
-def dnn_pool(img: Any, ws: Any, stride: Any = None, mode: str = "max", pad: Any = None) -> Any:
+def dnn_pool(img: Any, ws: Any, stride: Any = None, mode: PoolMode = "max", pad: Any = None) -> Any:
     """``numbadnn.pool`` of an image (N, C, rows, columns[, third]): stride defaults to ones, pad to zeros."""
     with cudnn_first():
         return numbadnn.pool(img, ws, stride, mode, pad)
@@ -26,12 +27,12 @@ def dnn_pool(img: Any, ws: Any, stride: Any = None, mode: str = "max", pad: Any 
 class GpuDnnPoolBase(DnnBase):
     """What the two op classes share: ``mode``, one of numbadnn.pool's or "average", else ValueError."""
 
-    def __init__(self, mode: str = "max") -> None:
+    def __init__(self, mode: PoolMode = "max") -> None:
         super().__init__()
         mode = mode_of(mode)
         if not isinstance(mode, str) or mode not in MODES:
             raise ValueError(f"mode: expected one of {', '.join(MODES)}, average, got {mode!r}")
-        self.mode = mode
+        self.mode: PoolMode = mode
 
 
 class GpuDnnPool(GpuDnnPoolBase):
@@ -57,7 +58,7 @@ class GpuDnnPoolDesc:
     pooling's, else ValueError.
     """
 
-    def __init__(self, ws: Any = (1, 1), stride: Any = None, mode: str = "max", pad: Any = None) -> None:
+    def __init__(self, ws: Any = (1, 1), stride: Any = None, mode: PoolMode = "max", pad: Any = None) -> None:
         self.mode = GpuDnnPoolBase(mode).mode
         self.ws, self.stride, self.pad, _ = parameters((ws, stride, mode, pad))
         check_windows(self.ws, self.stride, self.pad)

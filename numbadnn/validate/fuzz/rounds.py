@@ -129,7 +129,7 @@ def run(task: Task, note: workers.Note = lambda text: None) -> Tally:
     """A chunk; ``note`` is told what is begun."""
     tally, form = Tally(), form_of(task.first)
     threads = 1 if form % 4 or simulate.active() else THREADS
-    options = OPTIONS[form % len(OPTIONS)]
+    options: Any = OPTIONS[form % len(OPTIONS)]
     with quiet(), config.using(workspace_limit=WORKSPACE, **options):
         for number in range(task.first, task.last):
             if time.time() > task.deadline:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from numbadnn.option_types import PoolMode
 from numbadnn.theano.pool import Pool, max_pool_2d_same_size, pool_2d  # noqa: F401  max_pool_2d_same_size is one of its names
 
 __all__ = ["DownsampleFactorMax", "max_pool_2d"]
 
 
 def max_pool_2d(
-    input: Any, ds: Any, ignore_border: bool = False, st: Any = None, padding: Any = None, mode: str = "max"
+    input: Any, ds: Any, ignore_border: bool = False, st: Any = None, padding: Any = None, mode: PoolMode = "max"
 ) -> Any:
     """``pool_2d`` with the old names of its parameters.
 
@@ -27,7 +28,7 @@ class DownsampleFactorMax:
     out_shape = staticmethod(Pool.out_shape)
 
     def __init__(
-        self, ds: Any, ignore_border: bool = False, st: Any = None, padding: Any = None, mode: str = "max"
+        self, ds: Any, ignore_border: bool = False, st: Any = None, padding: Any = None, mode: PoolMode = "max"
     ) -> None:
         self.ds, self.ignore_border, self.st, self.padding, self.mode = ds, ignore_border, st, padding, mode
 

@@ -24,6 +24,7 @@ _TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
 _current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
 
 _tracing: Callable[[], bool] = torch._C._is_tracing
+_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 #: what make_fx, torch.export, torch.func and functionalization leave behind while they run: modes and transforms in force
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _transform: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
@@ -43,7 +44,7 @@ def _check(tensor: torch.Tensor) -> None:
     if tensor.requires_grad and torch.is_grad_enabled():
         raise TypeError(
             "expected a tensor that does not require grad: numbadnn records no autograd history, so the gradient would "
-            "be lost; pass tensor.detach() or call inside torch.no_grad()"
+            "be lost; use numbadnn.torch's functions, which record it, or pass tensor.detach() or call inside torch.no_grad()"
         )
     if tensor.is_conj() or tensor.is_neg():
         raise TypeError(
@@ -53,16 +54,21 @@ def _check(tensor: torch.Tensor) -> None:
         raise TypeError(
             f"expected a tensor outside {tracer}, which would lack what numbadnn computes: use numbadnn.torch's functions there"
         )
+    if _autocast() and torch.is_autocast_enabled(tensor.device.type):
+        raise TypeError(
+            "expected a tensor outside torch.autocast, whose dtypes numbadnn's functions do not follow: use numbadnn.torch's "
+            "functions there, or torch.autocast(..., enabled=False)"
+        )
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
         raise TypeError(
-            "expected a tensor without a tangent: numbadnn computes none, so that of the result would be lost; pass "
-            "torch.autograd.forward_ad.unpack_dual(tensor).primal"
+            "expected a tensor without a tangent: numbadnn computes none, so that of the result would be lost; use numbadnn.torch's "
+            "functions in reverse mode, or pass torch.autograd.forward_ad.unpack_dual(tensor).primal"
         )
     try:
         tensor.data_ptr()
     except RuntimeError as error:
         raise TypeError(
-            "expected a tensor with memory of its own: inside torch.vmap and the like there is none"
+            "expected a tensor with memory of its own: inside torch.vmap and the like there is none; use numbadnn.torch's there"
         ) from error
 
 
@@ -119,6 +125,7 @@ def _probe(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
     if (
         tensor.requires_grad
         or forward_ad._current_level >= 0
+        or _autocast()
         or _modes()
         or _tracing()
         or _transform() is not None

@@ -35,8 +35,10 @@ from numbadnn.torch.convolution import (  # noqa: E402
 from numbadnn.torch.dropout import dropout  # noqa: E402
 from numbadnn.torch.norm import batch_norm  # noqa: E402
 from numbadnn.torch.pool import avg_pool1d, avg_pool2d, avg_pool3d, max_pool1d, max_pool2d, max_pool3d  # noqa: E402
+from numbadnn.torch.rnn import gru, lstm, rnn_relu, rnn_tanh  # noqa: E402
 from numbadnn.torch.softmax import log_softmax, softmax  # noqa: E402
 from numbadnn.torch.spatial import affine_grid, grid_sample, upsample_bilinear  # noqa: E402
+from numbadnn.torch.unshared import unshared_conv1d, unshared_conv2d, unshared_conv_transpose2d  # noqa: E402
 
 __all__ = [
     "affine_grid",
@@ -53,10 +55,17 @@ __all__ = [
     "conv_transpose3d",
     "dropout",
     "grid_sample",
+    "gru",
     "log_softmax",
+    "lstm",
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
+    "rnn_relu",
+    "rnn_tanh",
     "softmax",
+    "unshared_conv1d",
+    "unshared_conv2d",
+    "unshared_conv_transpose2d",
     "upsample_bilinear",
 ]

@@ -16,7 +16,7 @@ import numbadnn
 from numbadnn.shapes import window_count
 from numbadnn.torch.arguments import fold_in, unfold
 from numbadnn.torch.layout import empty
-from numbadnn.torch.library import compute, define
+from numbadnn.torch.library import compute, define, saved
 
 HOW = "SymInt[] padding, SymInt[] stride, SymInt[] dilation, SymInt groups"
 #: by spatial axes; one axis is computed as an image of one row
@@ -133,16 +133,15 @@ CONV_GRAD_WEIGHT = define(
 # ---- gradients -------------------------------------------------------------------------------------------------------
 
 
+@CONV.differentiated
 class Conv(Function):
     """The result of a convolution."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(
         x: Any, w: Any, padding: Any, stride: Any, dilation: Any, groups: Any, backend: Any, options: Any
     ) -> Any:
-        return CONV.op(x, w, padding, stride, dilation, groups, backend, options)
+        return CONV(x, w, padding, stride, dilation, groups, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -151,22 +150,21 @@ class Conv(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        x, w = ctx.saved_tensors
+        x, w = saved(ctx)
         gx = input_of(g, w, ctx.first, *ctx.how) if ctx.needs_input_grad[0] else None
         gw = weight_of(x, g, ctx.second, *ctx.how) if ctx.needs_input_grad[1] else None
         return gx, gw, None, None, None, None, None, None
 
 
+@CONV_GRAD_INPUT.differentiated
 class ConvGradInput(Function):
     """The image's gradient, or a transposed convolution."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(
         g: Any, w: Any, size: Any, padding: Any, stride: Any, dilation: Any, groups: Any, backend: Any, options: Any
     ) -> Any:
-        return CONV_GRAD_INPUT.op(g, w, size, padding, stride, dilation, groups, backend, options)
+        return CONV_GRAD_INPUT(g, w, size, padding, stride, dilation, groups, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -175,22 +173,21 @@ class ConvGradInput(Function):
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
-        g, w = ctx.saved_tensors
+        g, w = saved(ctx)
         gg = result_of(h, w, *ctx.how) if ctx.needs_input_grad[0] else None
         gw = weight_of(h, g, ctx.second, *ctx.how) if ctx.needs_input_grad[1] else None
         return gg, gw, None, None, None, None, None, None, None
 
 
+@CONV_GRAD_WEIGHT.differentiated
 class ConvGradWeight(Function):
     """The filters' gradient."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(
         x: Any, g: Any, size: Any, padding: Any, stride: Any, dilation: Any, groups: Any, backend: Any, options: Any
     ) -> Any:
-        return CONV_GRAD_WEIGHT.op(x, g, size, padding, stride, dilation, groups, backend, options)
+        return CONV_GRAD_WEIGHT(x, g, size, padding, stride, dilation, groups, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -199,7 +196,7 @@ class ConvGradWeight(Function):
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
-        x, g = ctx.saved_tensors
+        x, g = saved(ctx)
         gx = input_of(g, h, ctx.first, *ctx.how) if ctx.needs_input_grad[0] else None
         gg = result_of(x, h, *ctx.how) if ctx.needs_input_grad[1] else None
         return gx, gg, None, None, None, None, None, None, None
@@ -213,14 +210,14 @@ def keep(ctx: Any, a: torch.Tensor, b: torch.Tensor, how: Any) -> None:
 
 def result_of(x: Any, w: Any, *how: Any) -> Any:
     """y from x and w."""
-    return compute(CONV, Conv, (x, w), x, w, *how)
+    return compute(CONV, (x, w), x, w, *how)
 
 
 def input_of(g: Any, w: Any, size: Any, *how: Any) -> Any:
     """The image that y's gradient g and w give."""
-    return compute(CONV_GRAD_INPUT, ConvGradInput, (g, w), g, w, size, *how)
+    return compute(CONV_GRAD_INPUT, (g, w), g, w, size, *how)
 
 
 def weight_of(x: Any, g: Any, size: Any, *how: Any) -> Any:
     """The filters that x and y's gradient g give."""
-    return compute(CONV_GRAD_WEIGHT, ConvGradWeight, (x, g), x, g, size, *how)
+    return compute(CONV_GRAD_WEIGHT, (x, g), x, g, size, *how)

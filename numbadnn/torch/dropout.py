@@ -10,7 +10,7 @@ from torch.autograd import Function
 import numbadnn
 from numbadnn.torch.arguments import tensor
 from numbadnn.torch.layout import empty
-from numbadnn.torch.library import compute, define, in_force
+from numbadnn.torch.library import compute, define, in_force, saved
 
 
 def _dropout(x: Any, seed: Any, p: float, backend: Any) -> Any:
@@ -30,14 +30,13 @@ DROPOUT = define(
 )
 
 
+@DROPOUT.differentiated
 class Dropout(Function):
     """Linear, and its own adjoint."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x: Any, seed: Any, p: Any, backend: Any, options: Any) -> Any:
-        return DROPOUT.op(x, seed, p, backend, options)
+        return DROPOUT(x, seed, p, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -46,8 +45,8 @@ class Dropout(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        (seed,) = ctx.saved_tensors
-        return compute(DROPOUT, Dropout, (g,), g, seed, *ctx.how), None, None, None, None
+        (seed,) = saved(ctx)
+        return compute(DROPOUT, (g,), g, seed, *ctx.how), None, None, None, None
 
 
 def dropout(
@@ -78,5 +77,5 @@ def dropout(
         seed = torch.randint(2**63 - 1, ())
     elif not isinstance(seed, torch.Tensor):
         seed = torch.tensor(seed)
-    y = compute(DROPOUT, Dropout, (input,), input, seed, float(p), *in_force(backend, determinism))
+    y = compute(DROPOUT, (input,), input, seed, float(p), *in_force(backend, determinism))
     return input.copy_(y) if inplace else y

@@ -1,16 +1,17 @@
 """The operators ``torch.ops.numbadnn.*``: what PyTorch's dispatcher, compiler and transforms see of numbadnn.
 
-An operator computes at once, without gradients: those are of the ``autograd.Function`` in front of it, which ``compute`` takes
-where one is needed. Where nothing of PyTorch's looks on, ``compute`` leaves the dispatcher out too: 1 us instead of 5.
+Each has an ``autograd.Function`` under the dispatcher's key for gradients, for one level of ``torch.func`` at a time, as
+PyTorch's own operators have theirs. Where nothing of PyTorch's looks on, ``compute`` leaves the dispatcher out.
 ``backend`` and ``options`` are arguments of each operator, so that a graph and a gradient keep what was in force.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
 from numbadnn import config
@@ -22,11 +23,36 @@ LIBRARY = torch.library.Library("numbadnn", "DEF")
 TAGS = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
 
 
-class Operator(NamedTuple):
-    """``op`` for the dispatcher, ``kernel`` for what it would call."""
+class Operator:
+    """``op`` is what the dispatcher knows, ``kernel`` what that would call, ``tracked`` the call that records gradients."""
 
-    op: Any
-    kernel: Callable[..., Any]
+    __slots__ = ("kernel", "op", "tracked")
+
+    def __init__(self, op: Any, kernel: Callable[..., Any]) -> None:
+        self.op, self.kernel, self.tracked = op, kernel, op
+
+    def __call__(self, *arguments: Any) -> Any:
+        """What an ``autograd.Function`` of these arguments runs: without gradients of its own level, with those of outer ones."""
+        if torch_._transform() is not None:
+            with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True), torch._C._AutoDispatchBelowAutograd():
+                return self.op(*arguments)
+        tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+        return (self.kernel if _alone(tensors) else self.op)(*arguments)
+
+    def differentiated(self, function: Any) -> Any:
+        """Declare the ``autograd.Function`` of these arguments, wherever the operator is called from."""
+        # past Function.apply, which looks its signature up in each call and is for all levels of torch.func at once
+        self.tracked = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+
+        def autograd(keyset: Any, *given: Any) -> Any:
+            grad = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in given)
+            if grad or (forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()):  # which is refused
+                with enable_single_level_autograd_function():
+                    return self.tracked(*given)
+            return self.op.redispatch(keyset & torch._C._after_autograd_keyset, *given)
+
+        LIBRARY.impl(self.op._opname, autograd, "Autograd", with_keyset=True)
+        return function
 
 
 def define(
@@ -46,6 +72,9 @@ def define(
 
     def run(*given: Any) -> Any:
         *values, backend, options = given
+        if torch_._autocast():  # what it asks for was done in front of the operator
+            with torch._C._DisableAutocast():
+                return run(*given)
         if not options:
             return kernel(*values, backend or None)
         before = config._using.set(_options(options))
@@ -57,7 +86,6 @@ def define(
     for key in ("CPU", "CUDA"):
         LIBRARY.impl(name, run, key)
     torch.library.register_fake(f"numbadnn::{name}", lambda *given: fake(*given[:-2]), lib=LIBRARY)
-
     op = getattr(torch.ops.numbadnn, name).default
 
     def mapped(info: Any, axes: Any, *given: Any) -> Any:
@@ -73,25 +101,30 @@ def define(
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def compute(operator: Operator, function: Any, tensors: tuple[Any, ...], *arguments: Any) -> Any:
-    """The operator's results for ``arguments``, through ``function`` where a gradient or a transform asks for it.
+def _alone(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether nothing of PyTorch's looks on."""
+    if torch.compiler.is_compiling() or torch_._modes() or torch_._tracing() or torch_._transform() is not None:
+        return False
+    return all(type(tensor) in _PLAIN for tensor in tensors)
 
-    ``tensors`` are those of the arguments.
-    """
-    if torch.compiler.is_compiling():
-        return function.apply(*arguments)
-    if torch_._transform() is not None or forward_ad._current_level >= 0:
-        return function.apply(*arguments)
+
+def compute(operator: Operator, tensors: Sequence[torch.Tensor], *arguments: Any) -> Any:
+    """The operator's results for ``arguments``, with gradients where one is needed; ``tensors`` are those of the arguments."""
+    if torch.compiler.is_compiling() or torch_._transform() is not None or forward_ad._current_level >= 0:
+        return operator.op(*arguments)
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor.requires_grad:
-                return function.apply(*arguments)
-    if torch_._modes() or torch_._tracing():
-        return operator.op(*arguments)
-    for tensor in tensors:
-        if type(tensor) not in _PLAIN:
-            return operator.op(*arguments)
-    return operator.kernel(*arguments)
+                return operator.tracked(*arguments)
+    return (operator.kernel if _alone(tensors) else operator.op)(*arguments)
+
+
+def saved(ctx: Any) -> tuple[Any, ...]:
+    """What a Function has kept; what ``torch.func.vjp`` returned may be called when its transform is over."""
+    return tuple(None if t is None else _unwrap_if_dead(t) for t in ctx.saved_tensors)
+
+
+_unwrap_if_dead: Callable[[torch.Tensor], torch.Tensor] = torch._C._functorch.unwrap_if_dead
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------

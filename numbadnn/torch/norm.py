@@ -13,7 +13,7 @@ from numbadnn.errors import NotSupportedError
 from numbadnn.torch import twin
 from numbadnn.torch.arguments import fold_in, remembered, tensor, unfold
 from numbadnn.torch.layout import empty
-from numbadnn.torch.library import compute, define, in_force
+from numbadnn.torch.library import compute, define, in_force, saved
 
 # ---- the operators: parameters and statistics have one axis, of channels --------------------------------------------
 
@@ -128,12 +128,11 @@ def _by_torch_test(eps: float) -> Any:
     return function
 
 
+@TRAIN.differentiated
 class Train(Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x: Any, w: Any, b: Any, mean: Any, var: Any, factor: Any, eps: Any, backend: Any, options: Any) -> Any:
-        return TRAIN.op(x, w, b, mean, var, factor, eps, backend, options)
+        return TRAIN(x, w, b, mean, var, factor, eps, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -144,19 +143,18 @@ class Train(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any, *_: Any) -> Any:
-        x, w, mean, invstd = ctx.saved_tensors
-        gx, gw, gb = compute(TRAIN_GRAD, TrainGrad, (x, g, w), x, g, w, mean, invstd, *ctx.how)
+        x, w, mean, invstd = saved(ctx)
+        gx, gw, gb = compute(TRAIN_GRAD, (x, g, w), x, g, w, mean, invstd, *ctx.how)
         return gx, gw, gb, None, None, None, None, None, None
 
 
+@TRAIN_GRAD.differentiated
 class TrainGrad(Function):
     """The statistics are those of x: what they change by is in x's gradient."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x: Any, g: Any, w: Any, mean: Any, invstd: Any, eps: Any, backend: Any, options: Any) -> Any:
-        return TRAIN_GRAD.op(x, g, w, mean, invstd, eps, backend, options)
+        return TRAIN_GRAD(x, g, w, mean, invstd, eps, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -165,18 +163,17 @@ class TrainGrad(Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Any) -> Any:
-        x, g, w = ctx.saved_tensors
+        x, g, w = saved(ctx)
         given = x, w, torch.zeros_like(w)
         gx, gw, _, gg = twin.of_gradient(_by_torch_train(ctx.eps), given, g, outer)
         return gx, gg, gw, None, None, None, None, None
 
 
+@TEST.differentiated
 class Test(Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x: Any, w: Any, b: Any, mean: Any, var: Any, eps: Any, backend: Any, options: Any) -> Any:
-        return TEST.op(x, w, b, mean, var, eps, backend, options)
+        return TEST(x, w, b, mean, var, eps, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -185,17 +182,16 @@ class Test(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        x, w, mean, var = ctx.saved_tensors
-        found = compute(TEST_GRAD, TestGrad, (x, g, w, mean, var), x, g, w, mean, var, *ctx.how)
+        x, w, mean, var = saved(ctx)
+        found = compute(TEST_GRAD, (x, g, w, mean, var), x, g, w, mean, var, *ctx.how)
         return *found, None, None, None
 
 
+@TEST_GRAD.differentiated
 class TestGrad(Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x: Any, g: Any, w: Any, mean: Any, var: Any, eps: Any, backend: Any, options: Any) -> Any:
-        return TEST_GRAD.op(x, g, w, mean, var, eps, backend, options)
+        return TEST_GRAD(x, g, w, mean, var, eps, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -204,7 +200,7 @@ class TestGrad(Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Any) -> Any:
-        x, g, w, mean, var = ctx.saved_tensors
+        x, g, w, mean, var = saved(ctx)
         given = x, w, torch.zeros_like(w), mean, var
         gx, gw, _, gm, gv, gg = twin.of_gradient(_by_torch_test(ctx.eps), given, g, outer)
         return gx, gg, gw, gm, gv, None, None, None
@@ -285,8 +281,8 @@ def batch_norm(
     w, b = _parameter(weight, 1.0, input), _parameter(bias, 0.0, input)
     given = [None if v is None else _parameter(v.detach(), 0.0, input) for v in vectors[:2]]
     if not training:
-        return compute(TEST, Test, (input, w, b), input, w, b, *given, *how)
-    y, _, _, mean, var = compute(TRAIN, Train, (input, w, b), input, w, b, *given, float(momentum), *how)
+        return compute(TEST, (input, w, b), input, w, b, *given, *how)
+    y, _, _, mean, var = compute(TRAIN, (input, w, b), input, w, b, *given, float(momentum), *how)
     if running_mean is not None and running_var is not None:
         with torch.no_grad():
             running_mean.copy_(mean)

@@ -13,7 +13,7 @@ from numbadnn.shapes import window_count
 from numbadnn.torch.arguments import by_axis, check_batch, each, raised, refuse, remembered, tensor
 from numbadnn.torch.conv import with_row, without_row
 from numbadnn.torch.layout import empty
-from numbadnn.torch.library import compute, define, in_force
+from numbadnn.torch.library import compute, define, in_force, saved
 
 HOW = "SymInt[] window, SymInt[] stride, SymInt[] pad, str mode"
 
@@ -61,14 +61,13 @@ POOL_GRAD = define(
 # ---- gradients -------------------------------------------------------------------------------------------------------
 
 
+@POOL.differentiated
 class Pool(Function):
     """The pooled image."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x: Any, window: Any, stride: Any, pad: Any, mode: Any, backend: Any, options: Any) -> Any:
-        return POOL.op(x, window, stride, pad, mode, backend, options)
+        return POOL(x, window, stride, pad, mode, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -77,20 +76,19 @@ class Pool(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        x, y = ctx.saved_tensors
+        x, y = saved(ctx)
         return _gradient_of(x, g if y is None else y, g, *ctx.how), None, None, None, None, None, None
 
 
+@POOL_GRAD.differentiated
 class PoolGrad(Function):
     """Linear in the gradient; where the maxima are does not change."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(
         x: Any, y: Any, g: Any, window: Any, stride: Any, pad: Any, mode: Any, backend: Any, options: Any
     ) -> Any:
-        return POOL_GRAD.op(x, y, g, window, stride, pad, mode, backend, options)
+        return POOL_GRAD(x, y, g, window, stride, pad, mode, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -99,7 +97,7 @@ class PoolGrad(Function):
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
-        (x,) = ctx.saved_tensors
+        (x,) = saved(ctx)
         window, stride, pad, mode, *_ = ctx.how
         found = pooled(h, *ctx.how) if x is None else _at_maxima(h, x, window, stride, pad)
         return None, None, found, None, None, None, None, None, None
@@ -113,11 +111,11 @@ def _at_maxima(h: Any, x: Any, window: Any, stride: Any, pad: Any) -> Any:
 
 
 def pooled(x: Any, *how: Any) -> Any:
-    return compute(POOL, Pool, (x,), x, *how)
+    return compute(POOL, (x,), x, *how)
 
 
 def _gradient_of(x: Any, y: Any, g: Any, *how: Any) -> Any:
-    return compute(POOL_GRAD, PoolGrad, (x, y, g), x, y, g, *how)
+    return compute(POOL_GRAD, (x, y, g), x, y, g, *how)
 
 
 # ---- functions -------------------------------------------------------------------------------------------------------

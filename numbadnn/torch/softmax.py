@@ -11,7 +11,7 @@ from torch.autograd import Function
 import numbadnn
 from numbadnn.torch.arguments import DTYPES, fold_in, raised, tensor, unfold
 from numbadnn.torch.layout import empty
-from numbadnn.torch.library import compute, define, in_force
+from numbadnn.torch.library import compute, define, in_force, saved
 
 
 def _direct(x: Any, dim: int) -> bool:
@@ -62,12 +62,11 @@ SOFTMAX_GRAD = define(
 )
 
 
+@SOFTMAX.differentiated
 class Softmax(Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x: Any, dim: Any, algo: Any, backend: Any, options: Any) -> Any:
-        return SOFTMAX.op(x, dim, algo, backend, options)
+        return SOFTMAX(x, dim, algo, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -76,18 +75,17 @@ class Softmax(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        (y,) = ctx.saved_tensors
+        (y,) = saved(ctx)
         return gradient_of(g, y, *ctx.how), None, None, None, None
 
 
+@SOFTMAX_GRAD.differentiated
 class SoftmaxGrad(Function):
     """``y * (g - sum(g * y))``, of the logarithm ``g - exp(y) * sum(g)``; the first is its own adjoint in g."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(g: Any, y: Any, dim: Any, algo: Any, backend: Any, options: Any) -> Any:
-        return SOFTMAX_GRAD.op(g, y, dim, algo, backend, options)
+        return SOFTMAX_GRAD(g, y, dim, algo, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -96,7 +94,7 @@ class SoftmaxGrad(Function):
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
-        g, y = ctx.saved_tensors
+        g, y = saved(ctx)
         dim, algo, *_ = ctx.how
         if algo == "log":
             e = y.exp()
@@ -106,7 +104,7 @@ class SoftmaxGrad(Function):
 
 
 def gradient_of(g: Any, y: Any, *how: Any) -> Any:
-    return compute(SOFTMAX_GRAD, SoftmaxGrad, (g, y), g, y, *how)
+    return compute(SOFTMAX_GRAD, (g, y), g, y, *how)
 
 
 def _along(input: Any, dim: Any, dtype: Any, algo: str, backend: Any, level: Any) -> torch.Tensor:
@@ -124,7 +122,7 @@ def _along(input: Any, dim: Any, dtype: Any, algo: str, backend: Any, level: Any
     if not -ndim <= dim < ndim:
         raise IndexError(f"dim: expected an integer from {-ndim} to {ndim - 1}, got {dim}")
     x = input if input.ndim else input[None]
-    y = compute(SOFTMAX, Softmax, (x,), x, dim % ndim, algo, *in_force(backend, level))
+    y = compute(SOFTMAX, (x,), x, dim % ndim, algo, *in_force(backend, level))
     return y if input.ndim else y[0]
 
 

@@ -12,7 +12,7 @@ import numbadnn
 from numbadnn.torch import twin
 from numbadnn.torch.arguments import by_axis, fold_in, raised, refuse, tensor, unfold, widest
 from numbadnn.torch.layout import empty
-from numbadnn.torch.library import compute, define, in_force
+from numbadnn.torch.library import compute, define, in_force, saved
 
 # ---- the operators ---------------------------------------------------------------------------------------------------
 
@@ -121,12 +121,11 @@ def _by_torch(x: Any, grid: Any) -> Any:
     return found
 
 
+@SAMPLE.differentiated
 class Sample(Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x: Any, grid: Any, backend: Any, options: Any) -> Any:
-        return SAMPLE.op(x, grid, backend, options)
+        return SAMPLE(x, grid, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -135,17 +134,16 @@ class Sample(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        x, grid = ctx.saved_tensors
-        found = compute(SAMPLE_GRAD, SampleGrad, (x, grid, g), x, grid, g, *ctx.how)
+        x, grid = saved(ctx)
+        found = compute(SAMPLE_GRAD, (x, grid, g), x, grid, g, *ctx.how)
         return *found, None, None
 
 
+@SAMPLE_GRAD.differentiated
 class SampleGrad(Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x: Any, grid: Any, g: Any, backend: Any, options: Any) -> Any:
-        return SAMPLE_GRAD.op(x, grid, g, backend, options)
+        return SAMPLE_GRAD(x, grid, g, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -153,16 +151,15 @@ class SampleGrad(Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Any) -> Any:
-        x, grid, g = ctx.saved_tensors
+        x, grid, g = saved(ctx)
         return *twin.of_gradient(_by_torch, (x, grid), g, outer), None, None
 
 
+@GRID.differentiated
 class Grid(Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(theta: Any, rows: Any, columns: Any, backend: Any, options: Any) -> Any:
-        return GRID.op(theta, rows, columns, backend, options)
+        return GRID(theta, rows, columns, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -170,17 +167,16 @@ class Grid(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        return compute(GRID_GRAD, GridGrad, (g,), g, *ctx.how), None, None, None, None
+        return compute(GRID_GRAD, (g,), g, *ctx.how), None, None, None, None
 
 
+@GRID_GRAD.differentiated
 class GridGrad(Function):
     """The adjoint of ``Grid``, which is its gradient."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(g: Any, rows: Any, columns: Any, backend: Any, options: Any) -> Any:
-        return GRID_GRAD.op(g, rows, columns, backend, options)
+        return GRID_GRAD(g, rows, columns, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -188,15 +184,14 @@ class GridGrad(Function):
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
-        return compute(GRID, Grid, (h,), h, *ctx.how), None, None, None, None
+        return compute(GRID, (h,), h, *ctx.how), None, None, None, None
 
 
+@UP.differentiated
 class Up(Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x: Any, ratio: Any, backend: Any, options: Any) -> Any:
-        return UP.op(x, ratio, backend, options)
+        return UP(x, ratio, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -205,17 +200,16 @@ class Up(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        return compute(UP_GRAD, UpGrad, (g,), g, ctx.size, *ctx.how), None, None, None
+        return compute(UP_GRAD, (g,), g, ctx.size, *ctx.how), None, None, None
 
 
+@UP_GRAD.differentiated
 class UpGrad(Function):
     """The adjoint of ``Up``, which is its gradient."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(g: Any, size: Any, ratio: Any, backend: Any, options: Any) -> Any:
-        return UP_GRAD.op(g, size, ratio, backend, options)
+        return UP_GRAD(g, size, ratio, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -223,7 +217,7 @@ class UpGrad(Function):
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
-        return compute(UP, Up, (h,), h, *ctx.how), None, None, None, None
+        return compute(UP, (h,), h, *ctx.how), None, None, None, None
 
 
 # ---- functions -------------------------------------------------------------------------------------------------------
@@ -259,7 +253,7 @@ def grid_sample(
         raise ValueError(f"input: expected channels and sizes of at least one, got shape {tuple(input.shape)}")
     if not align_corners:
         input, grid = _corners(input, grid)
-    return compute(SAMPLE, Sample, (input, grid), input, grid, *in_force(backend, determinism))
+    return compute(SAMPLE, (input, grid), input, grid, *in_force(backend, determinism))
 
 
 def _corners(x: Any, grid: Any) -> tuple[Any, Any]:
@@ -292,7 +286,7 @@ def affine_grid(
     rows, columns = size[2:]
     if not align_corners:
         theta = theta * theta.new_tensor([(columns - 1) / columns, (rows - 1) / rows, 1.0])
-    return compute(GRID, Grid, (theta,), theta, rows, columns, *in_force(backend, determinism))
+    return compute(GRID, (theta,), theta, rows, columns, *in_force(backend, determinism))
 
 
 def upsample_bilinear(
@@ -318,4 +312,4 @@ def upsample_bilinear(
     flat = [n for p in pairs for n in p]
     if len(flat) != 4 or not all(isinstance(n, int) and n > 0 for n in flat):
         raise ValueError(f"ratio: expected a positive integer, a fraction (p, q) or a pair of them, got {ratio!r}")
-    return compute(UP, Up, (input,), input, flat, *in_force(backend, determinism))
+    return compute(UP, (input,), input, flat, *in_force(backend, determinism))

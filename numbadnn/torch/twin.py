@@ -20,4 +20,5 @@ def of_gradient(
         *given, dy = arrays
         return torch.func.vjp(function, *given)[1](dy)
 
+    # a cotangent may be a tuple, as the function's results are
     return torch.func.vjp(gradient, *inputs, cotangent)[1](tuple(outer))

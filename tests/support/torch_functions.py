@@ -48,6 +48,36 @@ def tested(of: Any) -> Callable[..., Any]:
     return lambda x, w, b: of.batch_norm(x, MEAN.to(x.dtype), VAR.to(x.dtype), w, b)
 
 
+def unshared1(x: Any, w: Any, b: Any) -> Any:
+    """With unfold, as people write it today."""
+    return torch.einsum("ncpr,kpcr->nkp", F.pad(x, (1, 1)).unfold(2, w.shape[-1], 2), w) + b
+
+
+def unshared2(x: Any, w: Any, b: Any) -> Any:
+    return torch.einsum("ncpqrs,kpqcrs->nkpq", x.unfold(2, w.shape[-2], 1).unfold(3, w.shape[-1], 2), w) + b
+
+
+def unshared_transposed(x: Any, w: Any) -> Any:
+    image = torch.zeros(x.shape[0], w.shape[3], 5, 6, dtype=x.dtype)
+    return torch.func.vjp(lambda i: unshared2(i, w, 0), image)[1](x)[0]
+
+
+SHAPES = ((8, 3), (8, 2), (8,), (8,))
+
+
+def lstm(of: Any) -> Callable[..., Any]:
+    """Two directions; torch's own on the CPU has gradients of gradients too."""
+    return lambda x, h, c, *params: torch.cat(
+        [r.flatten() for r in of.lstm(x, (h, c), params, True, 1, 0.0, False, True, False)]
+    )
+
+
+def gru(of: Any) -> Callable[..., Any]:
+    return lambda x, h, *params: torch.cat(
+        [r.flatten() for r in of.gru(x, h, params, False, 2, 0.0, False, False, True)]
+    )
+
+
 THETA = torch.tensor([[[1.0, 0.1, 0], [0.2, 0.9, 0.1]], [[0.7, 0, 0.2], [0, 1.2, 0]]], dtype=torch.float64)
 GRID = normal(2, 3, 4, 2) * 0.6
 MEAN, VAR = normal(3), normal(3).square() + 0.5
@@ -75,6 +105,27 @@ CASES: dict[str, Case] = {
     "conv_transpose3d": both("conv_transpose3d", normal(1, 2, 2, 3, 2), normal(2, 2, 2, 2, 2), normal(2), stride=2),
     "causal_conv1d": Case(
         lambda x, w: nt.causal_conv1d(x, w, stride=2, dilation=2, groups=3), causal, (normal(2, 3, 9), normal(6, 1, 3))
+    ),
+    "unshared_conv1d": Case(
+        lambda x, w, b: nt.unshared_conv1d(x, w, b, stride=2, padding=1),
+        unshared1,
+        (normal(2, 3, 7), normal(4, 4, 3, 3), normal(4, 4)),
+    ),
+    "unshared_conv2d": Case(
+        lambda x, w, b: nt.unshared_conv2d(x, w, b, stride=(1, 2)),
+        unshared2,
+        (normal(2, 3, 5, 6), normal(4, 3, 2, 3, 3, 3), normal(4, 3, 2)),
+    ),
+    "unshared_conv_transpose2d": Case(
+        lambda x, w: nt.unshared_conv_transpose2d(x, w, stride=(1, 2), output_padding=(0, 1)),
+        unshared_transposed,
+        (normal(2, 4, 3, 2), normal(4, 3, 2, 3, 3, 3)),
+    ),
+    "lstm": Case(
+        lstm(nt), lstm(torch), (normal(4, 2, 3), normal(2, 2, 2), normal(2, 2, 2), *(normal(*s) for s in SHAPES * 2))
+    ),
+    "gru": Case(
+        gru(nt), gru(torch), (normal(2, 4, 3), normal(2, 2, 2), normal(6, 3), normal(6, 2), normal(6, 2), normal(6, 2))
     ),
     "max_pool2d": both("max_pool2d", normal(2, 3, 6, 7), kernel_size=3, stride=2, padding=1),
     "max_pool2d, ceil": both("max_pool2d", normal(2, 3, 6, 7), kernel_size=(3, 2), stride=2, ceil_mode=True),

@@ -30,6 +30,10 @@ def test_equals_pytorch(case: Case) -> None:
     through_gradient = case.ours(*leaves(case))
     assert torch.equal(found, through_gradient.detach()) and found.stride() == through_gradient.stride()
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        if dtype is torch.bfloat16 and found.ndim == 1:  # of recurrent networks, which numbadnn has not in bfloat16
+            with pytest.raises(numbadnn.NotSupportedError, match="^input: expected dtype"):
+                case.ours(*(a.to(dtype) for a in case.arrays))
+            continue
         low = case.ours(*(a.to(dtype) for a in case.arrays))
         assert low.dtype is dtype and low.shape == found.shape
 
@@ -51,8 +55,15 @@ def test_vmap_of_gradients_is_the_loop(case: Case) -> None:
 
         wanted = torch.stack([grad(loss)(a) for a in rows])
         torch.testing.assert_close(vmap(grad(loss))(rows), wanted, rtol=1e-10, atol=1e-10)
-        second = vmap(grad(lambda a, loss=loss: grad(loss)(a).square().sum()))(rows)  # type: ignore[misc]
-        assert second.shape == rows.shape and second.isfinite().all()
+        twice = vmap(grad(lambda a, loss=loss: grad(loss)(a).square().sum()))  # type: ignore[misc]
+        torch.testing.assert_close(twice(rows), torch.stack([second(loss, a) for a in rows]), rtol=1e-10, atol=1e-10)
+
+
+def second(loss: Any, a: torch.Tensor) -> torch.Tensor:
+    """The gradient of the squares of the gradient, without torch.func."""
+    a = a.clone().requires_grad_()
+    (first,) = torch.autograd.grad(loss(a), a, create_graph=True)
+    return torch.autograd.grad(first.square().sum(), a)[0]
 
 
 @cases
@@ -113,6 +124,13 @@ def test_autocast_gives_pytorchs_dtypes(name: str, level: str) -> None:
 
 
 X, W, POINT = torch.ones(1, 2, 4, 4), torch.ones(2, 2, 3, 3), torch.ones(1, 1, 1, 2)
+
+
+def dual() -> Any:
+    with torch.autograd.forward_ad.dual_level():
+        return nt.conv2d(torch.autograd.forward_ad.make_dual(X, X), W)
+
+
 BAD = {
     "int": (TypeError, "input: expected dtype float16", lambda: nt.conv2d(X.long(), W.long())),
     "complex": (TypeError, "input: expected dtype float16", lambda: nt.conv2d(X.cfloat(), W.cfloat())),
@@ -133,6 +151,10 @@ BAD = {
     "one value": (ValueError, "input: expected more than 1", lambda: nt.batch_norm(X[:, :, 0, 0], None, None, training=True)),
     "probability": (ValueError, "p: expected a probability", lambda: nt.dropout(X, 2.0)),
     "forward mode": (RuntimeError, "forward AD|jvp", lambda: torch.func.jvp(lambda x: nt.softmax(x, 1), (X,), (X,))),
+    "forward over reverse": (
+        RuntimeError, "forward AD|jvp", lambda: torch.func.hessian(lambda w: nt.conv2d(X, w).square().sum())(W),
+    ),
+    "a tangent": (RuntimeError, "forward AD|jvp", dual),
 }  # fmt: skip
 
 

@@ -61,8 +61,8 @@ def _check(tensor: torch.Tensor) -> None:
         )
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
         raise TypeError(
-            "expected a tensor without a tangent: numbadnn computes none, so that of the result would be lost; use numbadnn.torch's "
-            "functions in reverse mode, or pass torch.autograd.forward_ad.unpack_dual(tensor).primal"
+            "expected a tensor without a tangent: numbadnn computes none, so that of the result would be lost; use "
+            "numbadnn.torch's functions in reverse mode, or pass torch.autograd.forward_ad.unpack_dual(tensor).primal"
         )
     try:
         tensor.data_ptr()

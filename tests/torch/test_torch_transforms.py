@@ -196,12 +196,12 @@ def under_autocast(x: Any, w: Any) -> Any:
 @pytest.mark.parametrize(
     "follow",
     [
-        lambda x, w: make_fx(numbadnn.conv2d)(x, w),
+        lambda x, w: make_fx(lambda x, w: numbadnn.conv2d(x, w))(x, w),
         lambda x, w: torch.jit.trace(numbadnn.conv2d, (x, w)),
         lambda x, w: vmap(numbadnn.conv2d, (0, None))(x[None], w),
         lambda x, w: grad(lambda x: numbadnn.conv2d(x, w).sum())(x),
         lambda x, w: numbadnn.conv2d(x, w.clone().requires_grad_()),
-        lambda x, w: torch.compile(numbadnn.conv2d, fullgraph=True, backend="eager")(x, w),
+        lambda x, w: torch.compile(lambda x: numbadnn.conv2d(x, w) + 1, fullgraph=True, backend="eager")(x),
         dual,
         under_autocast,
     ],

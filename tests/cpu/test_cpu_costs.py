@@ -134,3 +134,53 @@ def test_a_plan_makes_no_tables() -> None:
 
     for op in ("bilinear_upsampling", "bilinear_upsampling_grad"):
         plan(UpsampleProblem.parse(f"{op} x=float32:1x1x2x2 ratio=99999999"), Policy(device=-1))
+
+
+#: images, channels, filters, groups; image, filter; parameters. Filters as large as the image, and larger by padding; strides
+LARGE_FILTERS = (
+    ((1, 2, 3, 1), (9, 8), (9, 8), {}),
+    ((3, 4, 4, 2), (7, 9), (5, 9), {"border_mode": (1, 2)}),
+    ((5, 8, 16, 1), (5, 4), (7, 8), {"border_mode": ((1, 2), (3, 2))}),
+    ((2, 6, 6, 6), (12, 11), (9, 10), {"border_mode": (2, 1), "subsample": (3, 2)}),
+    ((2, 3, 4, 1), (6, 20), (6, 7), {"subsample": (1, 6)}),
+    ((2, 2, 5, 1), (4, 5, 6), (4, 4, 5), {}),
+)
+
+
+@pytest.mark.parametrize(("sizes", "image", "taps", "more"), LARGE_FILTERS)
+@pytest.mark.parametrize("flip", [False, True])
+def test_gradients_over_few_positions_read_the_filters(
+    sizes: Any, image: Any, taps: Any, more: Any, flip: bool
+) -> None:
+    """As the reference, also of filters that lie reversed and with infinities; a sample's bits whatever the batch."""
+    (N, C, K, G), axes = sizes, len(image)
+    more = {**more, "num_groups": G, "filter_flip": flip}
+    name = f"conv{axes}d_grad_wrt_inputs"
+    function, truth = getattr(numbadnn, name), getattr(reference, name)
+    w = normal(K, C // G, *taps)[..., ::-1]
+    dy = normal(*getattr(numbadnn, f"conv{axes}d")(np.zeros((N, C, *image), "f4"), w, **more).shape)
+    old = normal(N, C, *image)
+    expected = truth(dy, w, old.shape, **more)
+    found = function(dy, w, old.shape, alpha=2, beta=-1, out=old.copy(), **more)
+    np.testing.assert_allclose(found, 2 * expected - old, rtol=1e-4, atol=1e-4)
+    whole = function(dy, w, old.shape, **more)
+    for n in range(N):
+        assert np.array_equal(function(dy[n : n + 1], w, (1, *old.shape[1:]), **more)[0], whole[n])
+    dy[0, 0].flat[0], w[0, 0].flat[1] = np.inf, np.nan
+    with np.errstate(all="ignore"):
+        expected = truth(dy, w, old.shape, **more)
+    np.testing.assert_allclose(function(dy, w, old.shape, **more), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("taps", [8, 64, 256])
+def test_products_of_a_gradient_over_one_position_are_those_of_the_sum(taps: int) -> None:
+    from numbadnn.cpu.conv.few_positions import few_positions, position_terms
+    from numbadnn.cpu.conv.terms import volume
+
+    problem = volume(
+        ConvProblem.parse(f"conv2d_grad_wrt_inputs x=float32:1x4x{taps}x{taps} w=float32:4x4x{taps}x{taps}")
+    )
+    assert few_positions(problem)
+    _, terms = position_terms(problem, (1, 1), 1, planes=True)
+    (phase,) = terms.phases
+    assert phase[8] * phase[10] * phase[11] == problem.flops // 2  # depth, slices, pixels

@@ -4,7 +4,8 @@ A plan is pure integer geometry: lists of filter taps (slice, row and column the
 image and in the filters each lies), and of phases (``gather.py``). Whatever the direction, padding, subsample, dilation,
 flip, groups and strides, they end here; the kernels know only these lists. Groups of few channels (depthwise among them)
 have no product worth making: ``conv/thin/thin.py`` takes the same lists. Unshared filters have none either
-(``conv/unshared/unshared.py``). The gradient of the filters is ``filters.py``, of few filters a group
+(``conv/unshared/unshared.py``). For the gradient of the images, filters larger than what they were moved over are read as
+images (``few_positions.py``). The gradient of the filters is ``filters.py``, of few filters a group
 ``conv/thin/filters.py``. Where channels are neighbours in memory the products are those of ``conv/last/last.py`` and
 ``conv/last/filters.py``, whose vectors are channels.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from numbadnn.cpu.conv.few_positions import few_positions
 from numbadnn.cpu.conv.filters_plan import plan_filters
 from numbadnn.cpu.conv.gather_plan import gather_terms, plan_gather
 from numbadnn.cpu.conv.last.filters_plan import is_last_filters, plan_last_filters
@@ -34,6 +36,8 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
     if problem.direction == "grad_weights":
         made = plan_few_filters(problem) if few_filters(problem) else None
         return made or (plan_last_filters(problem) if is_last_filters(problem) else plan_filters(problem))
+    if few_positions(volume(problem)):
+        return plan_gather(problem)
     made = None
     if is_thin(problem):
         made = plan_thin(volume(problem), *gather_terms(volume(problem), (1, 1), 1, planes=False))

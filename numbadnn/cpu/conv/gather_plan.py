@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.cpu.conv.few_positions import begin_of, few_positions, position_terms
 from numbadnn.cpu.conv.terms import Terms, flattened, named, phases_of, scalars, split_of, tap_list, volume
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
@@ -93,11 +94,15 @@ def plan_gather(problem: ConvProblem) -> Executable:
     acc = 8 if problem.x.dtype == "float64" else 4
     problem = flattened(volume(problem))
     vl = VECTOR_BYTES // acc
-    geo, terms = gather_terms(problem, (KC, MR * ROW), MR, True)
+    # what is read and what multiplies it: the input and the filters, or the filters and the input
+    read, multiplied, begin, terms_of = 0, 1, 0, gather_terms
+    if few_positions(problem):
+        read, multiplied, begin, terms_of = 1, 0, begin_of(problem) * problem.x.itemsize, position_terms
+    geo, terms = terms_of(problem, (KC, MR * ROW), MR, True)
     stretch = PLANES_WIDE * NV * vl
     planes = terms.pixels_wasted(NV * vl) < PACKING * (1 - terms.laid_out(stretch)) / (-(-geo.M // MR) * MR)
     if not planes:
-        geo, terms = gather_terms(problem, (KC, MR * ROW), MR, False)
+        geo, terms = terms_of(problem, (KC, MR * ROW), MR, False)
     lists = terms.arrays()
     phases, taps = lists["phases"], lists["taps"]
     slices, pixels, _, pitches, reach = phases[:, 10:].T
@@ -150,12 +155,12 @@ def plan_gather(problem: ConvProblem) -> Executable:
         rest = memory[terms.packed * acc + threads * work :].view(np.int64)
         count = rest[: threads * counts].reshape(threads, counts)
         tables = rest[threads * counts : threads * (counts + table)].reshape(threads, table)
-        filters = address(inputs[1])
+        filters = address(inputs[multiplied])
         if early:
             _pack_filters(threads, filters, like, geo, phases, offsets, packed, base, work)
         _gather_run(
             threads,
-            address(inputs[0]),
+            address(inputs[read]) + begin,
             filters,
             address(outputs[0]),
             packed,

@@ -51,9 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "names",
         nargs="*",
-        metavar="OP|CASE",
+        metavar="OP|CASE|MODEL.onnx",
         help="operations, cases, patterns ('resnet50/*'), problem lines or @FILE of such, as NUMBADNN_VERBOSE=exec prints "
-        "them; default: all",
+        "them; default: all; or one ONNX model, node by node",
     )
     check.add_argument(
         "--data",
@@ -88,6 +88,15 @@ def _parser() -> argparse.ArgumentParser:
         help="processes side by side (with a GPU as many as cores and memory allow, else 1; --determinism: 1)",
     )
     check.add_argument("--compare", nargs=2, metavar="FILE.json", help="hold two reports of --determinism together")
+    model = check.add_argument_group("models")
+    model.add_argument("--input", metavar="FILE.npz", help="the model's inputs by name; those left out are random")
+    model.add_argument(
+        "--dim",
+        action="append",
+        metavar="NAME=SIZE",
+        help="an open size: N=1, or INPUT.AXIS=224; a first axis is 1",
+    )
+    model.add_argument("--against", choices=("onnxruntime",), help="judge every step of this runtime too")
     explain = commands.add_parser("explain", help="which implementation runs a case, and why the others do not")
     explain.add_argument("case", nargs="+", metavar="CASE", help="a case, a pattern or a problem line")
     explain.add_argument(
@@ -217,6 +226,8 @@ def _info(options: argparse.Namespace) -> int:
 def _validate(options: argparse.Namespace) -> int:
     if options.determinism or options.compare:
         return _determinism(options)
+    if any(name.endswith(".onnx") for name in options.names) or options.input or options.dim or options.against:
+        return _model(options)
     from numbadnn.validate.run import seconds_of_sample, validate
 
     names = _lines(options.names)
@@ -224,6 +235,19 @@ def _validate(options: argparse.Namespace) -> int:
     if options.sample and options.budget:
         raise ValueError(f"--sample: expected no --budget beside it, got {options.budget:g}")
     return validate(names, options.backend, options.budget, _files(options), options.data, options.jobs, sample)
+
+
+def _model(options: argparse.Namespace) -> int:
+    from numbadnn.validate.model import command
+
+    if len(options.names) != 1 or not options.names[0].endswith(".onnx"):
+        raise ValueError(
+            f"expected one MODEL.onnx by itself (--input, --dim and --against are of models), got {options.names}"
+        )
+    for name in ("data", "budget", "sample", "all", "jobs"):
+        if getattr(options, name):
+            raise ValueError(f"--{name}: expected cases, not a model")
+    return command.run(options.names[0], options.backend, options.input, options.dim, options.against, _files(options))
 
 
 def _determinism(options: argparse.Namespace) -> int:
@@ -244,12 +268,15 @@ def _determinism(options: argparse.Namespace) -> int:
             "junit",
             "csv",
             "jobs",
+            "input",
+            "dim",
+            "against",
         )
         given = [name if name == "names" else f"--{name}" for name in others if getattr(options, name)]
         if given:
             raise ValueError(f"--compare: expected nothing but two files, got {', '.join(given)} too")
         return compare(*options.compare)
-    for name in ("data", "sample", "all"):
+    for name in ("data", "sample", "all", "input", "dim", "against"):
         if getattr(options, name):
             raise ValueError(f"--determinism: expected cases, not --{name}")
     return report.run(_lines(options.names), options.backend, options.budget, _files(options), options.jobs or 1)

@@ -49,6 +49,8 @@ REQUIRED = {
     "NUMBADNN_REQUIRE_PTXAS": ("ptxas", "nvvm", "numba-cuda", "numba_cuda", "numba.cuda", "cuda.bindings"),
     "NUMBADNN_REQUIRE_TORCH": ("torch",),
     "NUMBADNN_REQUIRE_JAX": ("jax",),
+    "NUMBADNN_REQUIRE_ONNX": ("onnx", "silero", "rapidocr"),
+    "NUMBADNN_REQUIRE_SAFETENSORS": ("safetensors",),
     "NUMBADNN_REQUIRE_DASK": ("dask", "distributed", "zarr"),
     "NUMBADNN_REQUIRE_CHROMIUM": ("chromium", "selenium", "jinja2", "matplotlib"),
     "NUMBADNN_REQUIRE_MYPY": ("mypy",),

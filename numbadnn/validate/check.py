@@ -73,7 +73,10 @@ def backends_of(backends: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 def check_all(
-    subject: Subject, backends: str | Iterable[str] | None = None, policy: Callable[[int], Policy] | None = None
+    subject: Subject,
+    backends: str | Iterable[str] | None = None,
+    policy: Callable[[int], Policy] | None = None,
+    timed: bool = True,
 ) -> Iterator[Row]:
     """Every implementation of these backends (None: of all) on one subject; without a GPU its backends are refused.
 
@@ -86,7 +89,7 @@ def check_all(
             continue
         device = -1 if impl.backend == "cpu" else 0
         rules = policy(device) if policy else select.policy_in_force(subject.problem.op, device)
-        yield check(impl, subject, rules)
+        yield check(impl, subject, rules, timed)
 
 
 def check(impl: Impl, subject: Subject, policy: Policy, timed: bool = True) -> Row:

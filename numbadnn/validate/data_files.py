@@ -62,8 +62,7 @@ def _numpy(file: str) -> dict[str, np.ndarray]:
     if isinstance(loaded, np.ndarray):
         return {"": _bfloat16(loaded)}
     with loaded:
-        arrays = {key: _bfloat16(loaded[key]) for key in loaded.files}
-    return {key: array for key, array in arrays.items() if array.ndim}  # numbers stand beside arrays in many archives
+        return {key: _bfloat16(loaded[key]) for key in loaded.files}
 
 
 def _tensors(file: str) -> dict[str, np.ndarray]:

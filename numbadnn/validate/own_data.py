@@ -68,7 +68,8 @@ def trial(line: str, files: list[str]) -> Trial:
     old_of: tuple[str, ...] = (
         (conv.OPERATIONS[op].output,) if FAMILY[op] == "conv" and float(fields.get("beta", "0")) else ()
     )
-    given = assign(op, (*names, *old_of), optional, read(files))
+    arrays = [item for item in read(files) if item.array.ndim]  # numbers stand beside arrays in many archives
+    given = assign(op, (*names, *old_of), optional, arrays)
     if FAMILY[op] == "conv":
         given = _alike(given)
     order: list[str] = [name for name in (*names, *optional) if name in given]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,8 +93,7 @@ def test_old_contents_enter_with_beta(save: Callable[..., list[str]]) -> None:
 
 
 def test_safetensors(tmp_path: Path) -> None:
-    if not os.environ.get("NUMBADNN_REQUIRE_SAFETENSORS"):
-        pytest.importorskip("safetensors")
+    pytest.importorskip("safetensors")
     from safetensors.numpy import save_file
 
     file = str(tmp_path / "a.safetensors")

@@ -1,0 +1,38 @@
+"""What is known of an operator of ONNX: how it is computed, and how far a computation of it may be off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numbadnn.validate.model.graph import Node
+from numbadnn.validate.model.posed import Posed
+
+#: the arrays that a node reads, in order, None for what is left out
+Given = list[Any]
+Outputs = tuple[np.ndarray, ...]
+
+
+class Kind(NamedTuple):
+    """``pose`` says the node as a call of numbadnn's; ``compute`` is NumPy, in whatever type the arrays have.
+
+    ``errors(node, inputs, outputs, unit)``: the largest error of each output of one who computes in arithmetic of this unit, by
+    the float64 inputs and outputs; None: nothing is rounded. ``flops``: of one node; without: an operation an output.
+    """
+
+    pose: Callable[[Node, Given], Posed] | None = None
+    compute: Callable[[Node, Given], Outputs] | None = None
+    errors: Callable[[Node, Given, Outputs, float], Outputs] | None = None
+    flops: Callable[[Node, Given, Outputs], int] | None = None
+    arithmetic: bool = True
+    wide: Callable[[Node, Given], Outputs] | None = None
+
+
+def axes_of(node: Node, given: Given, place: int, rank: int) -> tuple[int, ...] | None:
+    """The axes that a node names, by an attribute or, in later opsets, by an input; not negative; None: it names none."""
+    named = node.get("axes")
+    if named is None and len(given) > place and given[place] is not None:
+        named = given[place].ravel().tolist()
+    return None if named is None else tuple(int(axis) % rank if rank else 0 for axis in named)

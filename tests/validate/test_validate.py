@@ -23,7 +23,7 @@ from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
 from numbadnn.validate import photographs, report, run, simulator
 from numbadnn.validate.check import Row, Subject, check
-from numbadnn.validate.documents.files import Files
+from numbadnn.validate.documents.files import Files, check_writable
 from numbadnn.validate.execute import execute
 from numbadnn.validate.faults import planted
 from numbadnn.validate.oracle import Trial, expected
@@ -351,8 +351,8 @@ def test_a_report_that_cannot_be_written_is_said_before_anything_runs(tmp_path: 
             run.validate([SOFTMAX], backend="cpu", files=Files(json=str(file)))
     old = tmp_path / "old.json"
     old.write_text("kept")
-    report.check_writable(str(old))
-    report.check_writable(str(tmp_path / "new.json"))
+    check_writable(str(old))
+    check_writable(str(tmp_path / "new.json"))
     assert [f.name for f in tmp_path.iterdir()] == ["old.json"] and old.read_text() == "kept"
 
 
@@ -424,7 +424,7 @@ def test_photographs_are_two_real_pictures() -> None:
 def test_photographs_on_the_cpu(name: str) -> None:
     (subject,) = photographs.subjects([name], 24)
     assert subject.problem.op == photographs.operation(name)
-    rows = run.check_all(subject, "cpu")
+    rows = list(run.check_all(subject, "cpu"))
     assert rows and all(row.status == "ok" for row in rows), rows[0].reason
     assert (rows[0].exact is True) == (name.startswith("photographs/edges/float32"))
 

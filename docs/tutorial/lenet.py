@@ -140,4 +140,4 @@ plt.show()
 
 # %%
 # ``examples/digits.py`` trains a larger network with batch normalisation and dropout. The same lines train on a GPU
-# when the arrays are CuPy's. Next: :doc:`verify_your_layers`.
+# when the arrays are CuPy's. Next: :doc:`vae`, where autograd calls the gradients.

@@ -4,7 +4,7 @@ import importlib
 from typing import Any
 
 #: whose ``__all__`` must be documented
-MODULES = ("numbadnn", "numbadnn.dask", "numbadnn.pieces", "numbadnn.torch", "numbadnn.jax", "numbadnn.cupyx_cudnn")
+MODULES = tuple(f"numbadnn{part}" for part in ("", ".cupyx_cudnn", ".dask", ".jax", ".pieces", ".torch"))
 
 
 def missing(documented: set[str], modules: tuple[str, ...] = MODULES) -> list[str]:

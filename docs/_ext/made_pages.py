@@ -4,33 +4,23 @@ Pages of docs/reference include them. A file is written when its text changes, s
 """
 
 import argparse
-import json
-import subprocess
-import sys
-from collections.abc import Iterable
+import importlib
+import pkgutil
+import re
 from pathlib import Path
 from typing import Any
 
+import schema
+from implementation_pages import conditions, operations
+from page_tables import table
+
+import numbadnn.theano
 from numbadnn import config
 from numbadnn.__main__ import _parser
 from numbadnn.cases import find
-from numbadnn.registry import DETERMINISM, FAMILY, Impl, implementations
+from numbadnn.registry import FAMILY
 
 DOCS = Path(__file__).parents[1]
-#: headings of families whose stem is no word
-TITLES = {
-    "conv": "Convolution",
-    "norm": "Batch normalization",
-    "spatial": "Spatial transformers",
-    "rnn": "Recurrent networks",
-}
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table of Markdown; bars in cells are escaped."""
-    lines = [list(head), *(list(row) for row in rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
 
 
 def options() -> str:
@@ -48,13 +38,9 @@ def shown(name: str, value: Any) -> str:
         return f"{value >> 20}MiB"
     if name == "backend" and value == ():
         return "auto"
-    return (
-        str(value).lower()
-        if isinstance(value, bool)
-        else ",".join(value)
-        if isinstance(value, tuple)
-        else value or "none"
-    )
+    if isinstance(value, bool):
+        return str(value).lower()
+    return (",".join(value) if isinstance(value, tuple) else value) or "none"
 
 
 def commands() -> str:
@@ -74,19 +60,6 @@ def sentence(text: str | None) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def operations() -> str:
-    """Operation x backend: names of implementations, in the order of the register."""
-    backends = ("cpu", "numba", "cudnn")
-    rows = (
-        (
-            f"`{op}`",
-            *(" ".join(f"`{i.name}`" for i in implementations(op, [b])) or "-" for b in backends),
-        )
-        for op in FAMILY
-    )
-    return table(("operation", *backends), rows)
-
-
 def lines() -> str:
     """Operation -> the words of its line that the contract's cases use, and a case that has the most of them."""
     rows = []
@@ -94,56 +67,35 @@ def lines() -> str:
         texts = [case.text.split()[1:] for case in find(["contract"]) if case.op == op]
         words = dict.fromkeys(word.partition("=")[0] for text in texts for word in text)
         most = max(texts, key=lambda text: (len(text), -len(" ".join(text))))
-        rows.append(
-            (
-                f"`{op}`",
-                " ".join(f"`{word}`" for word in words),
-                f"`{' '.join([op, *most])}`",
-            )
-        )
+        named = " ".join(f"`{word}`" for word in words)
+        rows.append((f"`{op}`", named, f"`{' '.join([op, *most])}`"))
     return table(("operation", "words", "a case"), rows)
 
 
-def conditions() -> str:
-    """A section a family; an entry an implementation: what it computes, what it promises, what it refuses and why."""
-    reasons, parts = refused(), []
-    for family in dict.fromkeys(FAMILY.values()):
-        ops = [op for op, of in FAMILY.items() if of == family]
-        named: dict[str, list[Impl]] = {}
-        for op in ops:
-            for impl in implementations(op):
-                named.setdefault(impl.name, []).append(impl)
-        parts.append(f"## {TITLES.get(family, family.capitalize())}\n")
-        parts += [entry(name, impls, len(ops), reasons.get(name, [])) for name, impls in sorted(named.items())]
-    return "\n".join(parts)
+def theano() -> str:
+    """A section for each module of Theano's names that holds some, with all of them."""
+    found = pkgutil.walk_packages(numbadnn.theano.__path__, "numbadnn.theano.")
+    names = [m.name for m in found if not re.search(r"\._|theano\.(tensor|gpuarray|sandbox)\b", m.name)]
+    named = [name for name in names if holds_names(vars(importlib.import_module(name)), name)]
+    page = "## {0}\n\n```{{eval-rst}}\n.. automodule:: numbadnn.theano.{0}\n   :members:\n```\n"
+    return "\n".join(page.format(name.removeprefix("numbadnn.theano.")) for name in named)
 
 
-def refused() -> dict[str, list[str]]:
-    """What ``refusals`` finds, in a process of its own: it sets the simulator's variable."""
-    return json.loads(subprocess.check_output([sys.executable, str(Path(__file__).with_name("refusals.py"))]))
+def holds_names(module: dict[str, Any], name: str) -> bool:
+    """Whether a module says what is public of it, or defines a public function itself."""
+    own = (key for key, value in module.items() if getattr(value, "__module__", None) == name)
+    return "__all__" in module or name.endswith(".config") or any(not key.startswith("_") for key in own)
 
 
-def entry(name: str, impls: list[Impl], of: int, reasons: list[str]) -> str:
-    """One implementation, as a list of definitions."""
-    computes = "all operations of the family" if len(impls) == of else ", ".join(f"`{impl.op}`" for impl in impls)
-    promises = sorted({impl.determinism for impl in impls}, key=DETERMINISM.index)
-    arithmetic = dict.fromkeys(impl.arithmetic for impl in impls)
-    lines = [
-        f"`{name}`",
-        f": {computes}; arithmetic {', '.join(arithmetic)}; determinism {', '.join(promises)}",
-    ]
-    if all(impl.complete for impl in impls):
-        lines.append("\n  Takes every problem of its operations.")
-    if reasons:
-        lines.append("\n  Refuses, in the words of `explain`:\n")
-        lines += ["  - " + reason.replace("*", "\\*") for reason in reasons]
-    return "\n".join(lines) + "\n"
+def fields() -> str:
+    """The keys of reports, from their JSON Schema."""
+    return schema.tables((DOCS / "reference" / "report.schema.json").read_text())
 
 
 def write(app: Any) -> None:
     folder = DOCS / "made" / "include"
     folder.mkdir(parents=True, exist_ok=True)
-    for make in (options, commands, lines, operations, conditions):
+    for make in (options, commands, lines, operations, conditions, theano, fields):
         path, text = folder / f"{make.__name__}.md", make()
         if not path.exists() or path.read_text() != text:
             path.write_text(text)

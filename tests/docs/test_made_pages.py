@@ -23,8 +23,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Imports a module of docs/_ext."""
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
     yield importlib.import_module
-    for name in ("every_name", "gone", "made_pages", "refusals", "source_links"):
-        sys.modules.pop(name, None)
+    for path in (ROOT / "docs" / "_ext").glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 def test_every_option_is_in_the_table_with_its_default(module: Any) -> None:
@@ -49,12 +49,20 @@ def test_every_command_and_argument_is_in_the_page(module: Any) -> None:
 
 def test_every_operation_and_implementation_is_in_the_tables(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made_pages = module("made_pages")
-    monkeypatch.setattr(made_pages, "refused", lambda: {"numba.direct": ["needs *this*"]})
+    monkeypatch.setattr(sys.modules["implementation_pages"], "refused", lambda: {"numba.direct": ["needs *this*"]})
     operations, lines, conditions = made_pages.operations(), made_pages.lines(), made_pages.conditions()
     names = {impl.name for op in FAMILY for impl in implementations(op)}
     assert [n for n in names if f"`{n}`" not in operations or f"\n`{n}`\n" not in conditions] == []
     assert [op for op in FAMILY if f"| `{op}` |" not in operations or f"| `{op}` |" not in lines] == []
     assert "- needs \\*this\\*\n" in conditions
+
+
+def test_every_module_of_theanos_names_is_in_the_page(module: Any) -> None:
+    text = module("made_pages").theano()
+    public = {name for name in dir(numbadnn.theano) if not name.startswith("_")}
+    homes = {getattr(getattr(numbadnn.theano, name), "__module__", "") for name in public}
+    homes = {home for home in homes if home.startswith("numbadnn.theano.")}
+    assert len(homes) > 10 and [home for home in homes if f"automodule:: {home}\n" not in text] == []
 
 
 def test_refusals_are_those_of_the_register(module: Any) -> None:
@@ -72,7 +80,7 @@ def test_a_name_that_no_page_has_is_found(module: Any) -> None:
     assert missing(documented | {f"{numbadnn.pool.__module__}.pool"}, ("numbadnn",)) == []
 
 
-@pytest.mark.parametrize("name", ["refusals", "gone", "source_links"])
+@pytest.mark.parametrize("name", ["refusals", "gone", "schema", "source_links"])
 def test_examples_of_the_steps(module: Any, name: str) -> None:
     outcome = doctest.testmod(module(name))
     assert outcome.attempted and not outcome.failed

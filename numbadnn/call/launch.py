@@ -1,7 +1,7 @@
 """A problem made ready to run in one thread (``Plan``), and the warm call: allocate, launch, return.
 
-What a call does when its plan is known is all here. The common case (new outputs on the GPU, the library's current
-stream) is a closure with everything looked up beforehand, ``Plan.quick``; the rest goes through ``Plan.launch``.
+What a call does when its plan is known is here. The common case (new outputs on the GPU, the library's current stream) is a
+closure with everything looked up beforehand, ``Plan.quick`` (``quick.py``); the rest goes through ``Plan.launch``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from numbadnn import config
 from numbadnn.arrays import LIBRARIES, View, library_of
 from numbadnn.call import operands, plan_arguments, select, verbose
+from numbadnn.call.quick import quick
 from numbadnn.call.seen import Seen
 from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, is_lack_of_memory
 from numbadnn.gpu import driver
@@ -126,7 +127,7 @@ class Plan:
         #: arrays that are not packed are looked at again by their library in each call
         self.careful = any(v.library.check and v.strides not in _packed(v.shape) for v in views)
         self.careful_out = any(s.strides not in _packed(s.shape) for s in self.outputs)
-        self.quick = None if self.careful or self._outside else _quick(self)
+        self.quick = None if self.careful or self._outside else quick(self, thread.last)
 
     @property
     def impl(self) -> Impl:
@@ -332,86 +333,3 @@ class Plan:
 def _packed(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """The strides of a packed array of this shape, C order and channels last."""
     return contiguous_strides(shape), channels_last_strides(shape) if len(shape) > 2 else ()
-
-
-def _quick(plan: Plan) -> Callable[..., Any] | None:
-    """``launch`` for the common case, everything looked up beforehand: new outputs on the GPU, the current stream.
-
-    Takes the addresses of the inputs, then the operation's words.
-    """
-    executable, library, device = plan.executable, plan._library, plan.device
-    direct, last = executable.direct, thread.last
-    watched = plan._verbose != "none" or plan._ranged
-    if device < 0 or watched or library.finish or direct is None or plan._allocate is None:
-        return None
-    makes, address_of, stream = plan._allocate, library.address_on_gpu or library.address, library.current_stream
-    make, nbytes, scratch = makes[0], executable.workspace_bytes, library.scratch
-
-    def one(a: int) -> Any:
-        result = make()
-        direct(stream(device), a, address_of(result))
-        last[0] = plan
-        return result
-
-    def two(a: int, b: int) -> Any:
-        result = make()
-        direct(stream(device), a, b, address_of(result))
-        last[0] = plan
-        return result
-
-    # an own kernel: the same with its compiled function called from here
-    shim: Any
-    recover: Any
-    shim, record, recover = getattr(direct, "parts", (None, 0, None))
-
-    def kernel_of_one(a: int) -> Any:
-        result = make()
-        raw, out = stream(device), address_of(result)
-        status = shim(record, raw, a, out, 0)
-        if status:
-            recover(status, record, raw, a, out, 0)
-        last[0] = plan
-        return result
-
-    def kernel_of_two(a: int, b: int) -> Any:
-        result = make()
-        raw, out = stream(device), address_of(result)
-        status = shim(record, raw, a, b, out)
-        if status:
-            recover(status, record, raw, a, b, out)
-        last[0] = plan
-        return result
-
-    def with_workspace(*arguments: int) -> Any:
-        result, raw = make(), stream(device)
-        try:
-            space, workspace = scratch(nbytes, device, raw)
-        except Exception as error:
-            del result
-            return plan.smaller(error)._again(arguments)
-        direct(raw, *arguments, address_of(result), workspace)
-        last[0] = plan
-        return result
-
-    def several(*arguments: int) -> Any:
-        results, raw = tuple([make() for make in makes]), stream(device)
-        try:
-            space, workspace = scratch(nbytes, device, raw) if nbytes else (None, 0)
-        except Exception as error:
-            del results
-            return plan.smaller(error)._again(arguments)
-        addresses = [address_of(r) for r in results]
-        if nbytes:
-            addresses.append(workspace)
-        direct(raw, *arguments, *addresses)
-        last[0] = plan
-        return results if len(results) > 1 else results[0]
-
-    if len(makes) > 1:
-        return several
-    if nbytes:
-        return with_workspace
-    if hasattr(plan.problem, "words"):
-        return several
-    plain = {1: kernel_of_one, 2: kernel_of_two} if shim else {1: one, 2: two}
-    return plain.get(len(plan.problem.inputs), several)

@@ -26,7 +26,7 @@ from numbadnn.validate.documents import flat
 from numbadnn.validate.documents.columns import COLUMNS
 from numbadnn.validate.documents.files import Files
 
-KINDS = (*report_documents.WORDS, "check")
+KINDS = (*report_documents.WORDS, "check", "model")
 SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "report.schema.json"
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 
@@ -75,7 +75,7 @@ def test_what_a_command_writes_follows_the_schema(run: tuple[dict[str, Any], Fil
     validator.validate(document)
     kind = documents.kind_of(document)
     cases = 2 if kind == "validate" else 1
-    asked = None if kind == "check" else {"cases": cases, "done": cases, "sample": False}
+    asked = None if kind in ("check", "model") else {"cases": cases, "done": cases, "sample": False}
     assert document["exit_status"] == 0 and document["asked"] == asked
 
 
@@ -147,7 +147,8 @@ def test_csv_and_junit_have_every_row(run: tuple[dict[str, Any], Files]) -> None
     rows = flat.rows(document)
     with open(str(files.csv), encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
-    assert [line["case"] for line in lines] == [row["case"] for row in rows]
+    named = "node" if documents.kind_of(document) == "model" else "case"
+    assert [line[named] for line in lines] == [row["case"] for row in rows]
     assert [line["result"] for line in lines] == [row["result"] for row in rows]
     titles = {column.title for column in COLUMNS[documents.kind_of(document)]}
     assert titles | {"problem", "replay"} == set(lines[0])
@@ -165,7 +166,7 @@ def test_each_row_is_replayed_by_its_line(run: tuple[dict[str, Any], Files], tmp
         options = command._parser().parse_args(words)
         names = options.names
         assert program == "numbadnn" and len(names) == 1
-    assert lines and all(row["problem"] in shlex.split(row["replay"]) for row in flat.rows(document))
+    assert lines and all(row["problem"] in [*shlex.split(row["replay"]), ""] for row in flat.rows(document))
 
 
 def test_junit_says_what_failed(tmp_path: Path) -> None:
@@ -206,7 +207,10 @@ def test_a_page_has_its_rows_and_needs_no_network(run: tuple[dict[str, Any], Fil
     document, files = run
     text = Path(str(files.html)).read_text()
     page, rows = Tags(text), [row for row in flat.rows(document) if row["state"] != "out"]
-    assert page.count("svg") == 1 and text.count("<tr><td>") >= len(rows) > 0
+    assert (
+        page.count("svg") == (2 if documents.kind_of(document) == "model" else 1)
+        and text.count("<tr><td>") >= len(rows) > 0
+    )
     assert not [attrs for _, attrs in page.tags if {"src", "srcset", "data"} & set(attrs)]
     assert all((attrs["href"] or "").startswith("#") for _, attrs in page.tags if "href" in attrs)
     assert "url(" not in text.replace("url(#", "") and "@import" not in text and page.count("script") == 1

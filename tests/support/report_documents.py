@@ -32,6 +32,7 @@ def written(kind: str, folder: Path) -> tuple[dict[str, Any], Files]:
     files = Files(*(str(folder / f"{kind}.{form}") for form in Files._fields))
     if kind == "check":
         return _checked(files), files
+    asked = _small_model(folder) if kind == "model" else WORDS[kind]
     options = [word for form, path in files._asdict().items() for word in (f"--{form}", path)]
     kept = (
         {"cache_dir": str(folder)} if kind in ("tuning", "determinism") else {}
@@ -39,7 +40,7 @@ def written(kind: str, folder: Path) -> tuple[dict[str, Any], Files]:
     with pytest.MonkeyPatch.context() as patch, config.using(**kept):
         patch.setattr(determinism_report, "PROCESSES", 0)  # new processes take seconds to start
         patch.setattr(run, "simulator_jobs", lambda *asked: [])
-        assert command.main([*WORDS[kind], *options]) == 0
+        assert command.main([*asked, *options]) == 0
     return json.loads(Path(str(files.json)).read_text()), files
 
 
@@ -50,6 +51,17 @@ def _checked(files: Files) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(Path(str(files.json)).read_text())
     files.write(document)
     return document
+
+
+def _small_model(folder: Path) -> tuple[str, ...]:
+    """The command on a model of three nodes, two of which numbadnn has no operation for."""
+    import onnx_models
+
+    maker = onnx_models.Maker()
+    relu = maker.node("Relu", maker.input("x", ["N", 4]))
+    dense = maker.node("Gemm", relu, maker.weights(4, 7), maker.weights(7))
+    file = maker.save(folder / "small.onnx", maker.node("Softmax", dense))
+    return ("validate", file, "--backend", "cpu", "--dim", "N=3")
 
 
 def model() -> dict[str, Any]:

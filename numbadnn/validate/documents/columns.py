@@ -103,11 +103,16 @@ _MODEL = (
     Column("number", "#", "the place of the node in the order of computation", True),
     Column("name", "node", "the name of the node in the model", long=True),
     Column("node_op", "operator", "the ONNX operator"),
-    IMPL,
+    Column(
+        "impl", "implementation", "what computed it; numpy: an operator that numbadnn has no operation for", long=True
+    ),
     Column("result", "result", "ok: the node alone is within its bound; mismatch: it is not; the rest is not judged"),
     Column("local", "local error", "error/bound of the node alone, on exact inputs; 1 is the limit", True),
     Column(
-        "carried", "carried error", "relative error of the node's output with all that came before it in float32", True
+        "carried",
+        "carried error",
+        "the largest error with all that came before it in the model's own types, over the largest exact number",
+        True,
     ),
     TIME,
     NOTES,

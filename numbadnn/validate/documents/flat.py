@@ -116,6 +116,12 @@ def _tuning(document: dict[str, Any]) -> Iterator[Flat]:
 
 
 def _model(document: dict[str, Any]) -> Iterator[Flat]:
+    asked = document.get("arguments") or {}
+    options = [
+        word for name in ("backend", "input", "against") if asked.get(name) for word in (f"--{name}", asked[name])
+    ]
+    options += [word for dim in asked.get("dim") or () for word in ("--dim", dim)]
+    whole = shlex.join(["numbadnn", "validate", *(asked.get("names") or [document["model"]]), *options])
     for number, row in enumerate(document["nodes"], 1):
         yield {
             **row,
@@ -126,7 +132,7 @@ def _model(document: dict[str, Any]) -> Iterator[Flat]:
             "state": STATES.get(row["status"], "out"),
             "notes": row.get("reason") or "",
             "problem": row.get("problem") or "",
-            "replay": row.get("replay") or "",
+            "replay": row.get("replay") or whole,
         }
 
 

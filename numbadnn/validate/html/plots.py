@@ -61,7 +61,7 @@ def of(kind: str, flat: list[dict[str, Any]]) -> list[Plot]:
         found.append(
             (
                 layers(flat),
-                "Each node in the order of computation: its own error over its bound, and the error carried so far.",
+                "Each node in turn: its own error over its bound (exact ones lowest), and the error carried so far.",
             )
         )
         found.append(
@@ -177,9 +177,10 @@ def _numbers(flat: Iterable[dict[str, Any]], key: str) -> list[float]:
 
 
 def _points(nodes: list[dict[str, Any]], key: str) -> tuple[list[float], list[float]]:
-    """Numbers of nodes and their values; an exact one stands at the least number that the axis has."""
-    found = [(node["number"], node[key]) for node in nodes if _numbers([node], key)]
-    return [float(n) for n, _ in found], [min(max(float(value), 1e-12), 1e12) for _, value in found]
+    """Numbers of nodes and their values, each once; an exact one stands a decade below the others."""
+    found = list(dict.fromkeys((node["number"], node[key]) for node in nodes if _numbers([node], key)))
+    least = max(min((value for _, value in found if value > 0), default=1.0) / 10, 1e-30)
+    return [float(n) for n, _ in found], [min(max(float(value), least), 1e12) for _, value in found]
 
 
 def _svg(figure: Figure, number: int) -> str:

@@ -12,12 +12,13 @@ from numbadnn.call import info
 from numbadnn.gpu import devices
 from numbadnn.validate import report
 from numbadnn.validate.documents import document
+from numbadnn.validate.documents.columns import COLUMNS, legend
 from numbadnn.validate.documents.files import Files
 from numbadnn.validate.model import against, files, inputs
 from numbadnn.validate.model.judge import Judge, NodeRow
 from numbadnn.validate.model.walk import Walk
 
-HEADER = ("#", "node", "operator", "implementation", "result", "local", "carried", "us")
+HEADER = tuple(column.title for column in COLUMNS["model"] if column.key != "notes")
 _RIGHT = {0, 5, 6, 7}
 #: characters of a node's name that are shown
 _NAME = 40
@@ -128,5 +129,5 @@ def run(
     unwritten = reports.write(found)  # before it is shown, which may end where nobody reads
     for line in unwritten:
         print(line, file=sys.stderr)
-    print(table(judge.rows), summary(judge, seconds), sep="\n\n")
+    print(table(judge.rows), legend(COLUMNS["model"][:-1]), summary(judge, seconds), sep="\n\n")
     return status or (report.CANNOT_RUN if unwritten else status)

@@ -27,7 +27,7 @@ from numbadnn.validate.documents.columns import COLUMNS
 from numbadnn.validate.documents.files import Files
 
 KINDS = (*report_documents.WORDS, "check", "model")
-SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "report.schema.json"
+PAGES = report_documents.SCHEMA.parents[1] / "reports"
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 
 
@@ -64,10 +64,7 @@ class Tags(html.parser.HTMLParser):
 
 @pytest.fixture(scope="module")
 def validator() -> Any:
-    jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads(SCHEMA.read_text())
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema)
+    return report_documents.validator()
 
 
 def test_what_a_command_writes_follows_the_schema(run: tuple[dict[str, Any], Files], validator: Any) -> None:
@@ -248,7 +245,7 @@ def test_a_model_shows_local_and_carried_errors() -> None:
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.parametrize("file", sorted((SCHEMA.parents[1] / "reports").glob("*.html")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", sorted(PAGES.glob("*.html")), ids=lambda file: file.name)
 def test_a_committed_page_is_small_and_names_no_folder_of_a_machine(file: Path) -> None:
     text = file.read_text()
     assert len(text.encode()) < 2**20 and "Environment" in Tags(text).text

@@ -15,6 +15,7 @@ from numbadnn.validate import run
 from numbadnn.validate.determinism import report as determinism_report
 from numbadnn.validate.documents.files import Files
 
+SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "report.schema.json"
 SOFTMAX = "softmax x=float32:4x7"
 HOSTILE = (
     "<script>window.hacked = 1</script>\"'><img src=x onerror='window.hacked = 1'>{{ 7 * 7 }}$\\frac{\x00\ud800é日本"
@@ -25,6 +26,14 @@ WORDS = {
     "bench": ("bench", "--backend", "cpu", SOFTMAX),
     "tuning": ("tune", SOFTMAX),
 }
+
+
+def validator() -> Any:
+    """The published schema of all reports, itself checked."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
 
 
 def written(kind: str, folder: Path) -> tuple[dict[str, Any], Files]:

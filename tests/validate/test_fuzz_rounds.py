@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import report_documents
 from host_driver import HostDriver, bytes_at, install
 from simulated import checks_passed
 
@@ -235,6 +236,7 @@ def test_what_is_counted_written_and_shown(tmp_path: Path, capsys: Any, monkeypa
     with planted(bad.impl):
         assert fuzz_main() == 1
     out, found = capsys.readouterr().out, json.loads((tmp_path / "a.json").read_text())
+    report_documents.validator().validate(found)
     assert found["verdicts"]["softmax"]["cpu.planted"] == {"right": 11, "wrong": 1}
     assert found["verdicts"]["softmax"]["cpu.loops"] == {"right": 12} and found["problems"] == {"softmax": 12}
     (finding,) = found["findings"]

@@ -124,7 +124,7 @@ def document(total: rounds.Tally, facts: dict[str, Any]) -> dict[str, Any]:
         name = reason if len(known) < REASONS else "other reasons"
         known[name] = known.get(name, 0) + count
     return {
-        "format": 1,
+        "format": "numbadnn-fuzz-1",
         **facts,
         "chunk": rounds.CHUNK,
         "forms": rounds.FORMS,

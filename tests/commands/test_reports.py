@@ -21,6 +21,7 @@ from numbadnn import __main__ as command
 from numbadnn.validate import csv as csv_report
 from numbadnn.validate import html as html_report
 from numbadnn.validate import junit
+from numbadnn.validate.check import Row
 from numbadnn.validate.documents import document as documents
 from numbadnn.validate.documents import flat
 from numbadnn.validate.documents.columns import COLUMNS
@@ -134,6 +135,34 @@ def test_what_is_no_report_is_said_in_a_line(text: str, tmp_path: Path) -> None:
         documents.read(str(file))
     with pytest.raises(ValueError, match="cannot read .*nowhere"):
         documents.read(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("kind", documents.FORMATS)
+def test_rows_that_are_none_are_said_in_a_line(kind: str) -> None:
+    form, name = documents.FORMATS[kind]
+    for row in (1, {}, {"case": "a", "timings": 3, "candidates": None, "status": []}):
+        with pytest.raises(ValueError, match=f"expected rows as a report of {kind} has them"):
+            flat.rows({"format": form, name: [row]})
+
+
+@pytest.mark.parametrize(
+    ("case", "problem", "arguments", "line"),
+    (
+        ("a", "softmax x=float32:2x3", {}, "numbadnn validate 'softmax x=float32:2x3'"),
+        ("photographs/blur/float32", "conv2d x=..", {}, "numbadnn validate photographs/blur/float32"),
+        ("a/lost case", "", {}, "numbadnn validate 'a/lost case'"),
+        (
+            "softmax",
+            "softmax x=..",
+            {"names": ["softmax"], "data": ["my x.npy"]},
+            "numbadnn validate softmax --data 'my x.npy'",
+        ),
+    ),
+)
+def test_the_line_that_replays_a_row(case: str, problem: str, arguments: dict[str, Any], line: str) -> None:
+    row = Row(case, "cpu.loops", problem, "ok").as_dict()
+    (found,) = flat.rows({"format": "numbadnn-validate-2", "arguments": arguments, "rows": [row]})
+    assert found["replay"] == line
 
 
 # ---- CSV and JUnit -----------------------------------------------------------------------------------------------------

@@ -27,7 +27,11 @@ STATES = {
 
 def rows(document: dict[str, Any]) -> list[Flat]:
     """Every row of the document; ValueError for what is no report."""
-    return list(_MAKE[kind_of(document)](document))
+    kind = kind_of(document)
+    try:
+        return list(_MAKE[kind](document))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"expected rows as a report of {kind} has them, got {type(error).__name__}: {error}") from None
 
 
 def _validate(document: dict[str, Any]) -> Iterator[Flat]:

@@ -88,7 +88,8 @@ def commands() -> list[Any]:
                 if in_job:
                     found.append(pytest.param(in_job[1], False, id=name))
                 elif block.language == "sh" and line.split("#")[0].strip():
-                    found.append(pytest.param(line, True, id=name))
+                    marks = [pytest.mark.slow(10)] if "numbadnn validate" in line else []
+                    found.append(pytest.param(line, True, id=name, marks=marks))
     return found
 
 

@@ -36,7 +36,7 @@ for colour, (dtype, unit) in zip(("C0", "C1", "C2"), UNITS.items(), strict=True)
     axis.loglog(lengths, errors, "o-", color=colour, label=dtype)
 axis.plot([], [], "k:", label="bound for a plain sum in float32")
 axis.set(xlabel="products in a sum", ylabel="error / sum of absolute products")
-axis.legend(fontsize="small", ncols=2)
+figure.legend(loc="outside upper center", fontsize="small", ncols=4)
 plt.show()
 
 # %%

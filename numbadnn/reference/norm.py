@@ -197,7 +197,7 @@ def train_bound(
     tiny: float,
     depth: Depth = chain,
 ) -> tuple[Float64, ...]:
-    """The largest |computed - exact| of each result of ``batch_normalization_train`` before it is rounded to its dtype.
+    """The largest ``|computed - exact|`` of each result of ``batch_normalization_train`` before it is rounded to its dtype.
 
     out: |gamma| times the error of x - mean (the mean's and one rounding) times the largest invstd, plus |x - mean| times
     invstd's error, plus four roundings of |(x - mean) invstd gamma| + |beta|.

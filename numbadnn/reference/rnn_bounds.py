@@ -128,7 +128,7 @@ def _apart(a: Float64, samples: int) -> Float64:
 def rnn_forward_bound(
     *arrays: Any, rounding: dict[str, Any], lengths: Any = None, **network: Any
 ) -> tuple[Float64, ...]:
-    """The largest |computed - exact| of each result of ``rnn_forward``, as derived above.
+    """The largest ``|computed - exact|`` of each result of ``rnn_forward``, as derived above.
 
     ``rounding`` holds the fields of ``_Rounding``; the bounds include the rounding of y, hy, cy to what they are kept
     in.

@@ -121,15 +121,15 @@ def softmax_bound(
     tiny: float = 0.0,
     depth: Callable[[float], float] = float,
 ) -> Float64:
-    """The largest |computed - exact| of each element of ``softmax`` on exact inputs ``x``.
+    """The largest ``|computed - exact|`` of each element of ``softmax`` on exact inputs ``x``.
 
     ``depth(n)``: the roundings that one of n terms of a sum passes through; n in any order of summation.
 
     ``unit`` and ``out_unit`` are unit roundoffs (2^-24 for float32) of the accumulator and of the output; ``tiny`` is
     the smallest normal number of the coarser of the two, for results that underflow. With d = x - max (for ``fast``,
-    which may not subtract, the larger of |d| and |x|), p = softmax(x), n the depth of a row's sum, the numerator is off
-    by the factor a_i = 2|d_i|u + 8u, the sum by gamma_n + sum p_j a_j =: b, so y by (a_i + b + 2u) * y, and the logarithm
-    by u*(|d_i| + |y_i| + 8*max(1, |log sum|)) + b.
+    which may not subtract, the larger of ``|d|`` and ``|x|``), p = softmax(x), n the depth of a row's sum, the numerator is off
+    by the factor ``a_i = 2|d_i|u + 8u``, the sum by gamma_n + sum p_j a_j =: b, so y by (a_i + b + 2u) * y, and the logarithm
+    by ``u*(|d_i| + |y_i| + 8*max(1, |log sum|)) + b``.
     """
     x = _float64("x", x)
     axes = _axes(algo, mode, x.ndim)
@@ -162,10 +162,10 @@ def softmax_grad_bound(
     tiny: float = 0.0,
     depth: Callable[[float], float] = float,
 ) -> Float64:
-    """The largest |computed - exact| of each element of ``softmax_grad`` on exact inputs; see ``softmax_bound``.
+    """The largest ``|computed - exact|`` of each element of ``softmax_grad`` on exact inputs; see ``softmax_bound``.
 
-    fast, accurate: (gamma_{n+1} * sum|dy*sm| + u*|dy - t|) * |sm| + u*|dx| with t = sum(dy*sm). log: exp(sm) times
-    gamma_n * sum|dy| + (2|sm| + 9)*u*|sum dy|, and u*|dx|. Rounding to the output adds out_unit*|dx|.
+    fast, accurate: ``(gamma_{n+1} * sum|dy*sm| + u*|dy - t|) * |sm| + u*|dx|`` with t = sum(dy*sm). log: exp(sm) times
+    ``gamma_n * sum|dy| + (2|sm| + 9)*u*|sum dy|``, and ``u*|dx|``. Rounding to the output adds ``out_unit*|dx|``.
     """
     dy, sm = _pair(dy, sm)
     axes = _axes(algo, mode, sm.ndim)

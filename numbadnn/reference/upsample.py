@@ -178,7 +178,7 @@ def bilinear_upsampling_grad(output_grad: Any, input_shape: Any, ratio: Any = No
 def bilinear_upsampling_bound(
     operand: Any, unit: float, input_shape: Any = None, frac_ratio: Any = None, depth: Callable[[float], float] = float
 ) -> Float64:
-    """The largest |computed - exact| of each element; with ``input_shape`` of the gradient, without it of the forward.
+    """The largest ``|computed - exact|`` of each element; with ``input_shape`` of the gradient, without it of the forward.
 
     ``operand`` is the input of either, ``unit`` the accumulator's unit roundoff, ``depth(L)`` the roundings that one of L
     terms passes through.

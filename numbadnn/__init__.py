@@ -26,6 +26,7 @@ from numbadnn.errors import (
     PlanMissError,
     WorkspaceError,
 )
+from numbadnn.ops import habits
 from numbadnn.ops.conv_frames import conv3d2d
 from numbadnn.ops.conv_functions import (
     conv2d,
@@ -194,7 +195,8 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("numbadnn.reference"), name)
     if name == "check":
         return importlib.import_module("numbadnn.validate.calls").check
-    raise AttributeError(f"module 'numbadnn' has no attribute {name!r}")
+    hint = "" if name.startswith("_") else habits.function(name, __all__)
+    raise AttributeError(f"module 'numbadnn' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -52,8 +52,16 @@ def _backends(value: Any) -> tuple[str, ...]:
     if names == ("auto",):
         return ()
     if not names or any(n not in BACKENDS for n in names) or len(set(names)) != len(names):
-        raise ValueError(f"expected auto, one of {', '.join(BACKENDS)}, or an ordered list of them without repeats")
+        hint = not_a_place(names[0] if names else "")
+        raise ValueError(
+            f"expected auto, one of {', '.join(BACKENDS)}, or an ordered list of them without repeats{hint}"
+        )
     return names
+
+
+def not_a_place(name: Any) -> str:
+    """What to add to an error where a device is named instead of a backend ("" = it is none)."""
+    return ": arrays on a GPU are computed there" if isinstance(name, str) and name.lower() in ("gpu", "cuda") else ""
 
 
 def _listed(value: Any) -> tuple[str, ...]:

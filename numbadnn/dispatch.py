@@ -289,16 +289,20 @@ def intercept(wanted: str, function: Callable[..., Any], args: tuple[Any, ...], 
         function(*args, **kwargs, backend=Intercept(wanted, backend))
     except Intercepted as caught:
         return caught.args[0]
-    raise TypeError(NO_OPERATION.format(function))
+    raise TypeError(no_operation(function))
 
 
-NO_OPERATION = "expected one of numbadnn's compute functions, got {0!r}"
+def no_operation(given: Any) -> str:
+    """The error where a function was expected: it may be the array that calling it gave."""
+    if hasattr(given, "shape"):
+        return "expected one of numbadnn's compute functions, then its arguments, got an array, the result of a call"
+    return f"expected one of numbadnn's compute functions, got {given!r}"
 
 
 def check_computes(function: Any) -> None:
     """TypeError for what is no function that takes ``backend=``."""
     if not _takes_backend(function) or isinstance(function, type):  # RNNBlock: what it computes is its methods'
-        raise TypeError(NO_OPERATION.format(function))
+        raise TypeError(no_operation(function))
 
 
 def _takes_backend(function: Any) -> bool:

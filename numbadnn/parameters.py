@@ -93,7 +93,8 @@ def positive_ints(name: str, values: Any, length: int) -> tuple[int, ...]:
 def check_rank(name: str, shape: tuple[int, ...], rank: int, axes: str = "", of: str = "batch") -> None:
     """ValueError for an array that has not ``rank`` axes, with the code that adds those that are missing.
 
-    ``of``: what its first axis counts, "batch" or "filters" (and the second channels); "" for other arrays.
+    ``of``: what its first axis counts, "batch" or "filters" (and the second channels), "pointwise" for those of size 1;
+    "" for other arrays.
 
     >>> check_rank("input", (28, 28), 4)
     Traceback (most recent call last):
@@ -103,7 +104,9 @@ def check_rank(name: str, shape: tuple[int, ...], rank: int, axes: str = "", of:
         return
     text = f"{name}: expected {rank} dimensions{f' {axes}' if axes else ''}, got {len(shape)} (shape {shape})"
     one, many = ("one filter", "filters") if of == "filters" else ("a batch of one", "of them")
-    if of and rank - len(shape) == 2:
+    if of == "pointwise" and len(shape) == 2:
+        text += f"; {name}[:, :, {', '.join(['None'] * (rank - 2))}] are filters of size 1"
+    elif of and rank - len(shape) == 2:
         text += f"; {name}[None, None] is {one} with one channel"
     elif of and rank - len(shape) == 1:
         text += f"; {name}[None] is {one} with {shape[0]} channels, {name}[:, None] are {shape[0]} {many} with one"

@@ -66,7 +66,9 @@ def axis_modes(border_mode: Any, convdim: int) -> tuple[Any, ...]:
         return (border_mode,) * convdim
     if isinstance(border_mode, tuple):
         if len(border_mode) != convdim:
-            raise ValueError(f"invalid border_mode {border_mode!r}, which must be a tuple of length {convdim}")
+            one = convdim == 1 and len(border_mode) == 2
+            pair = f"; ({border_mode!r},) pads before and after" if one else ""
+            raise ValueError(f"invalid border_mode {border_mode!r}, which must be a tuple of length {convdim}{pair}")
         for mode in border_mode:
             if isinstance(mode, str):
                 raise ValueError(f"invalid border_mode {border_mode!r}: expected integers or pairs, got {mode!r}")

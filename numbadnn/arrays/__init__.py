@@ -114,6 +114,8 @@ def library_of(array: Any, argument: str = "input") -> Library:
     raise TypeError(
         f"{argument}: expected an array (NumPy, Numba CUDA, CuPy, PyTorch, JAX, or an object with "
         f"__cuda_array_interface__ or __dlpack__), got {kind.__module__}.{kind.__qualname__}"
+        + "; numpy.asarray makes an array of it"
+        * isinstance(array, (list, tuple, float, int))
     )
 
 
@@ -126,7 +128,10 @@ def view_of(array: Any, argument: str) -> View:
     """The canonical description of an array; TypeError for a dtype that is not floating point."""
     view = library_of(array, argument).view(array)
     if view.dtype not in ("float16", "bfloat16", "float32", "float64"):
-        raise TypeError(f"{argument}: expected dtype float16, bfloat16, float32 or float64, got {view.dtype}")
+        raise TypeError(
+            f"{argument}: expected dtype float16, bfloat16, float32 or float64, got {view.dtype}; cast it "
+            "before the call"
+        )
     return view
 
 

@@ -211,7 +211,9 @@ def _unknown(exclude: tuple[str, ...]) -> tuple[str, ...]:
 def check_backend(backend: Any) -> None:
     """ValueError for what is not the name of a backend."""
     if not isinstance(backend, str) or backend not in BACKENDS:
-        raise ValueError(f"backend: expected None or one of {', '.join(BACKENDS)}, got {backend!r}")
+        raise ValueError(
+            f"backend: expected None or one of {', '.join(BACKENDS)}, got {backend!r}{config.not_a_place(backend)}"
+        )
 
 
 def check_named(backend: str, policy: Policy) -> None:

@@ -139,18 +139,22 @@ def check_hint(
     """A shape hint may leave entries None; it never alters the result and must not contradict the array."""
     if hint is None:
         return
-    if not isinstance(hint, (tuple, list)) or len(hint) != len(shape):
-        raise ValueError(f"{name}: expected None or a tuple of length {len(shape)}, got {hint!r}")
+    listed = isinstance(hint, (tuple, list))
+    if listed and any(isinstance(h, float) for h in hint):
+        cure = "; a bias is no argument, it is added to the result: y + bias.reshape(1, -1, 1, ...)"
+    if not listed or len(hint) != len(shape):
+        raise ValueError(f"{name}: expected None or a tuple of length {len(shape)}, got {hint!r}{cure}")
     if any(h is not None and h != n for h, n in zip(hint, shape, strict=True)):
         raise ValueError(f"{name}: expected {whose} {shape} (None = any), got {tuple(hint)}{cure}")
 
 
 #: what functions call filters
-FILTERS = ("filters", "kern", "depthwise_filters", "pointwise_filters")
+FILTERS = ("filters", "kern", "depthwise_filters")
 
 
 def check_rank(name: str, view: View, rank: int) -> None:
-    parameters.check_rank(name, view.shape, rank, of="filters" if name in FILTERS else "batch")
+    of = "pointwise" if name == "pointwise_filters" else "filters" if name in FILTERS else "batch"
+    parameters.check_rank(name, view.shape, rank, of=of)
 
 
 def check_filter_rank(name: str, view: View, axes: int, unshared: Any) -> None:
@@ -225,8 +229,13 @@ def grad_inputs(op: str, names: Names, axes: int = 0) -> Build:
             raise ValueError(f"{names.first}: expected {filters.shape[0]} channels (one a filter), got {top.shape[1]}")
         given = p.hint
         if not isinstance(given, (tuple, list)) or len(given) != axes + 2 or None in given[2:]:
+            along = zip(
+                top.shape[2:], filters.shape[-axes:], geometry.stride, geometry.dilation, geometry.padding, strict=True
+            )
+            least = tuple((o - 1) * s + (k - 1) * d + 1 - low - high for o, k, s, d, (low, high) in along)
             raise ValueError(
-                f"{names.image_shape}: expected (batch, channels, {names.axes}), the last {axes} integers, got {given!r}"
+                f"{names.image_shape}: expected (batch, channels, {names.axes}), the last {axes} integers, got {given!r}; "
+                f"the least that fits is {(*top.shape[:1], filters.shape[-axes - 1] * geometry.groups, *least)}"
             )
         sizes = (parameters.as_int(names.image_shape, n, 0) for n in given[2:])
         shape = (top.shape[0], filters.shape[-axes - 1] * geometry.groups, *sizes)
@@ -262,7 +271,8 @@ def grad_weights(op: str, names: Names, axes: int = 0) -> Build:
             regions = f" {names.axes} of the output," if p.unshared else ""
             raise ValueError(
                 f"{names.filter_shape}: expected (filters,{regions} channels, {names.axes}), the last {axes} integers, "
-                f"got {given!r}"
+                f"got {given!r}; None stands for what the arrays say, as in "
+                f"({', '.join(['None'] * (rank - axes))}{', 3' * axes})"
             )
         kernel = parameters.positive_ints(names.filter_shape, tuple(given[-axes:]), axes)
         geometry = _Geometry(kernel, p, names, names.filter_shape)

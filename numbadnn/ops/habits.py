@@ -32,6 +32,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "eps": ("epsilon",),
     "momentum": ("running_average_factor",),
     "p": ("dropout",),
+    "rate": ("dropout",),
     "scale_factor": ("ratio",),
     "output_size": ("output_shape", "out_dims"),
     "output_padding": ("output_shape",),
@@ -49,13 +50,58 @@ INSTEAD = {
     "dim": _ORDER,
     "data_format": _ORDER,
     "dtype": "the result has the arrays' dtype, so cast them",
-    "training": "training and inference are functions of their own",
+    "training": "leave dropout out in inference; batch normalization has a function for each",
     "inplace": "name a destination with out=",
+    "device": "arrays are computed where they are",
+    "batch_first": "sequences are (time, batch, channels)",
     "ceil_mode": "sizes are rounded down; numbadnn.theano.pool_2d with ignore_border=False rounds up",
     "ignore_border": "sizes are rounded down; numbadnn.theano.pool_2d has ignore_border",
     "count_include_pad": "say mode='average_inc_pad' or mode='average_exc_pad'",
     "padding_mode": "padding is zeros; pad the array before the call for anything else",
 }
+
+
+_CONVOLUTION = "conv1d or conv2d; border_mode is 'full', 'valid' or, for 'same', 'half'; filter_flip=False correlates"
+_FRAMEWORK = "numbadnn.torch has the names of torch.nn.functional"
+#: functions of other libraries -> ours
+FUNCTIONS = {
+    **{f"conv_transpose{n}d": f"conv{n}d_transpose" for n in (2, 3)},
+    **{f"max_pool{n}d": "pool(x, ws, stride)" for n in (1, 2, 3)},
+    **{f"avg_pool{n}d": "pool(x, ws, stride, 'average_inc_pad')" for n in (1, 2, 3)},
+    **dict.fromkeys(("convolve", "convolve2d", "correlate", "correlate2d", "fftconvolve", "oaconvolve"), _CONVOLUTION),
+    **dict.fromkeys(("LSTM", "GRU", "RNN", "lstm", "gru"), "RNNBlock"),
+    **dict.fromkeys(("relu", "sigmoid", "tanh", "linear", "matmul", "dot"), "the array library has it"),
+    **dict.fromkeys(("nn", "functional", "autograd"), _FRAMEWORK),
+    **{name: f"import numbadnn.{name}" for name in ("torch", "jax", "dask", "cupyx_cudnn")},
+    "log_softmax": "softmax(x, 'log')",
+    "batch_norm": "batch_normalization_train and batch_normalization_test",
+    "batch_normalization": "batch_normalization_train and batch_normalization_test",
+    "interpolate": "bilinear_upsampling",
+    "upsample": "bilinear_upsampling",
+    "grid_sample": "spatialtf_sampler",
+    "affine_grid": "spatialtf_grid",
+    "depthwise_conv2d": "conv2d with num_groups, or separable_conv2d",
+    "set_backend": "set_options(backend=...)",
+    "info": "the command 'numbadnn info'",
+    "cuda": "the command 'numbadnn info'",
+    "is_available": "cudnn.available(), and the command 'numbadnn info'",
+}
+
+
+def function(name: str, known: Sequence[str]) -> str:
+    """What to add to the error for a name that ``numbadnn`` does not have ("" = nothing is near).
+
+    >>> function("grid_sample", []), function("dnn_conv", [])
+    (': spatialtf_sampler', ': numbadnn.theano has it')
+    """
+    if name in FUNCTIONS:
+        return f": {FUNCTIONS[name]}"
+    if name.startswith(("dnn_", "GpuDnn", "GpuCorr", "pool_", "signal", "tensor")):
+        return ": numbadnn.theano has it"
+    import difflib
+
+    near = difflib.get_close_matches(name, known, 1)
+    return f": is {near[0]!r} meant?" if near else ""
 
 
 def refuse(unknown: Mapping[str, Any]) -> NoReturn:

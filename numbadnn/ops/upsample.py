@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any, Never
 
 from numbadnn import dispatch
@@ -44,7 +45,10 @@ def _ratio(ratio: Any, frac_ratio: Any) -> Ratio:
     if (ratio is None) == (frac_ratio is None):
         raise ValueError(f"ratio: expected either ratio or frac_ratio, got ratio={ratio!r}, frac_ratio={frac_ratio!r}")
     if frac_ratio is None:
-        n = integer("ratio", ratio)
+        try:
+            n = integer("ratio", ratio)
+        except TypeError as error:
+            raise TypeError(f"{error}{_as_fraction(ratio)}") from None
         if n < 1:
             raise ValueError(f"ratio: expected a positive integer, got {ratio!r}")
         return (n, 1), (n, 1)
@@ -54,6 +58,16 @@ def _ratio(ratio: Any, frac_ratio: Any) -> Ratio:
     if any(nested) and not all(nested):
         raise ValueError(f"frac_ratio: expected a tuple (p, q) or ((p, q), (p, q)), got {frac_ratio!r}")
     return reduced(frac_ratio if all(nested) else (frac_ratio, frac_ratio), "frac_ratio")
+
+
+def _as_fraction(ratio: Any) -> str:
+    """How a ratio that is no integer, or one for each axis, is written ("" = it is neither)."""
+    try:
+        parts = [Fraction(r).limit_denominator(1000) for r in (ratio if isinstance(ratio, (tuple, list)) else (ratio,))]
+    except (TypeError, ValueError, OverflowError):
+        return ""
+    pairs = [(part.numerator, part.denominator) for part in parts]
+    return f"; frac_ratio={pairs[0] if len(pairs) == 1 else tuple(pairs)} says it" if len(pairs) in (1, 2) else ""
 
 
 def _hint(name: str, hint: Any, actual: int) -> None:

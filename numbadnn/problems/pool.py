@@ -150,7 +150,8 @@ def output_sizes(
 ) -> tuple[int, ...]:
     """The output's spatial sizes, after every check that the parameters and the image's shape admit; ``least``: axes."""
     if mode not in MODES:
-        raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
+        hint = "; average_exc_pad leaves the padding out" if isinstance(mode, str) and mode in ("avg", "mean") else ""
+        raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}{hint}")
     check_windows(window, stride, pad, least)
     check_rank(name, shape, len(window) + 2, f"for a window {window}")
     spatial = shape[2:]

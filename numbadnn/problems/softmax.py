@@ -91,6 +91,7 @@ PROBLEM = SoftmaxProblem
 
 def check_choices(algo: Any, mode: Any) -> None:
     if algo not in ALGOS:
-        raise ValueError(f"algo: expected one of {', '.join(ALGOS)}, got {algo!r}")
+        hint = f"; an axis is axis={algo}" if isinstance(algo, int) and not isinstance(algo, bool) else ""
+        raise ValueError(f"algo: expected one of {', '.join(ALGOS)}, got {algo!r}{hint}")
     if mode not in MODES:
         raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")

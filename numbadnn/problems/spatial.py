@@ -131,7 +131,8 @@ def shapes_of(op: str, known: dict[str, tuple[int, ...]]) -> dict[str, tuple[int
         check_grid("grid", known["grid"])
         n = known["grid"][0]
         if known["theta"] != (n, 2, 3):
-            raise ValueError(f"theta: expected shape ({n}, 2, 3), got {known['theta']}")
+            one = "; theta[None] is one map" if known["theta"] == (2, 3) else ""
+            raise ValueError(f"theta: expected shape ({n}, 2, 3), got {known['theta']}{one}")
         return {"theta": known["theta"], "grid": known["grid"]}
     if op == "spatialtf_grid_grad":
         check_grid("dgrid", known["dgrid"])

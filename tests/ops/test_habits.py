@@ -87,6 +87,9 @@ def test_every_function_says_what_an_argument_is_called_here(name: str) -> None:
         (numbadnn.conv2d, {"bordermode": "half"}, "is 'border_mode' meant?"),
         (numbadnn.conv2d, {"weight": np.ones(3)}, "here it is filters"),
         (numbadnn.dropout, {"p": 0.5}, "here it is dropout=0.5"),
+        (numbadnn.dropout, {"rate": 0.5}, "here it is dropout=0.5"),
+        (numbadnn.rnn_forward, {"batch_first": True}, "sequences are (time, batch, channels)"),
+        (numbadnn.conv2d, {"device": "cuda"}, "arrays are computed where they are"),
         (numbadnn.spatialtf_grid_grad, {"zzz": 1}, "its arguments are dgrid, backend, out, stream"),
     ),
 )
@@ -138,3 +141,43 @@ def test_shapes(message: str, call: Any) -> None:
 def test_same_for_frames() -> None:
     with pytest.raises(NotImplementedError, match="use 'half'"):
         numbadnn.conv3d2d(np.ones((1, 2, 1, 3, 3)), np.ones((1, 2, 1, 2, 2)), border_mode=("valid", "same", "same"))
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "call"),
+    (
+        (AttributeError, "'conv_transpose2d': conv2d_transpose", lambda: numbadnn.conv_transpose2d),
+        (AttributeError, r"'max_pool1d': pool\(x, ws, stride\)", lambda: numbadnn.max_pool1d),
+        (ValueError, r"as in \(None, None, 3, 3\)", lambda: numbadnn.conv2d_grad_wrt_weights(X, X, (3, 3))),
+        (ValueError, r"pointwise_filters\[:, :, None, None\] are filters of size 1",
+         lambda: numbadnn.separable_conv2d(X, W[:3, :1], np.ones((4, 3), "f4"), 3)),
+        (ValueError, r"theta\[None\] is one map", lambda: numbadnn.spatialtf(X[:1], np.eye(2, 3, dtype="f4"))),
+        (AttributeError, "'relu': the array library has it", lambda: numbadnn.relu),
+        (AttributeError, "'dnn_conv': numbadnn.theano has it", lambda: numbadnn.dnn_conv),
+        (AttributeError, "is 'softmax' meant", lambda: numbadnn.sofmax),
+        (ValueError, "a bias is no argument", lambda: numbadnn.conv2d(X, W, np.zeros(4, "f4"))),
+        (ValueError, "a bias is no argument", lambda: numbadnn.conv2d(X, W, np.ones(7, "f4"))),
+        (ValueError, "the least that fits is \\(2, 3, 17, 19\\)",
+         lambda: numbadnn.conv2d_transpose(np.ones((2, 4, 8, 9), "f4"), W, None, input_dilation=2)),
+        (ValueError, "algo: .* an axis is axis=-1", lambda: numbadnn.softmax(X, -1)),
+        (ValueError, "mode: .* average_exc_pad", lambda: numbadnn.pool(X, 2, mode="mean")),
+        (ValueError, r"\(\(1, 0\),\) pads before and after", lambda: numbadnn.conv1d(X[0], W[0], border_mode=(1, 0))),
+        (TypeError, r"ratio: .* frac_ratio=\(5, 2\) says it", lambda: numbadnn.bilinear_upsampling(X, 2.5)),
+        (TypeError, r"frac_ratio=\(\(2, 1\), \(3, 1\)\) says it", lambda: numbadnn.bilinear_upsampling(X, (2, 3))),
+        (TypeError, "ratio: expected an integer, got 'two'$", lambda: numbadnn.bilinear_upsampling(X, "two")),
+        (TypeError, "got int64; cast it", lambda: numbadnn.softmax(np.ones((2, 3), "int64"))),
+        (TypeError, "got builtins.list; numpy.asarray makes an array of it", lambda: numbadnn.softmax([[1.0, 2.0]])),
+        (TypeError, "got an array, the result of a call", lambda: numbadnn.explain(numbadnn.softmax(X))),
+        (ValueError, "got 'gpu': arrays on a GPU are computed there", lambda: numbadnn.softmax(X, backend="gpu")),
+        (ValueError, "arrays on a GPU are computed there, got 'cuda'", lambda: numbadnn.set_options(backend="cuda")),
+    ),
+)  # fmt: skip
+def test_the_first_stumbles(error: type[Exception], message: str, call: Any) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_names_that_are_here_by_now_are_no_longer_foreign() -> None:
+    assert not set(habits.FUNCTIONS) & set(numbadnn.__all__)
+    meant = [text.split("(")[0] for text in habits.FUNCTIONS.values()]
+    assert {"pool", "softmax", "conv2d_transpose", "RNNBlock", "set_options"} <= set(meant) & set(numbadnn.__all__)

@@ -60,7 +60,9 @@ def parse(text: str) -> Any:
     """
     op = text.split(None, 1)[0] if text.strip() else ""
     if op not in FAMILY:
-        raise ValueError(f"expected a problem that begins with one of {', '.join(FAMILY)}, got {text!r}")
+        raise ValueError(
+            f"expected a problem that begins with one of {', '.join(FAMILY)}, got {text!r}{_runs_as(text)}"
+        )
     try:
         return problem_class(op).parse(text)
     except ValueError as error:
@@ -78,6 +80,28 @@ def find(names: Iterable[str], tag: str = "validate") -> list[Case]:
     return list(chosen.values())
 
 
+_GRADIENTS = ("_grad_wrt_inputs", "_grad_wrt_weights")
+#: functions whose calls are other operations -> those
+RUNS_AS = {
+    **{f"conv1d{g}": f"conv2d{g} of images of one row" for g in ("", *_GRADIENTS)},
+    **{f"causal_conv1d{g}": f"conv2d{g} of images of one row" for g in _GRADIENTS},
+    **{f"separable_conv{n}d{g}": f"two of conv{n}d{g}" for n in (2, 3) for g in ("", *_GRADIENTS)},
+    **{f"conv{n}d_transpose": f"conv{n}d_grad_wrt_inputs" for n in (2, 3)},
+    **{f"conv{n}d_transpose_grad_wrt_inputs": f"conv{n}d" for n in (2, 3)},
+    **{f"conv{n}d_transpose_grad_wrt_weights": f"conv{n}d_grad_wrt_weights" for n in (2, 3)},
+}
+
+
+def _runs_as(text: str) -> str:
+    """What to add to an error where a function is named that runs as another operation ("" = none is).
+
+    >>> _runs_as("conv1d x=float32:1x1x9")
+    '; conv1d runs as conv2d of images of one row'
+    """
+    name = text.partition(" ")[0]
+    return f"; {name} runs as {RUNS_AS[name]}" if name in RUNS_AS else ""
+
+
 def _named(name: str, tag: str) -> list[Case]:
     cases = all_cases()
     if name in FAMILY:
@@ -90,7 +114,9 @@ def _named(name: str, tag: str) -> list[Case]:
     if not matching:
         near = difflib.get_close_matches(name, [*FAMILY, *cases], n=5, cutoff=0.5)
         hint = f"near it: {', '.join(near)}" if near else f"there are: {', '.join([*FAMILY, 'contract', 'validate'])}"
-        raise ValueError(f"expected an operation, a case, a pattern or a problem line, got {name!r}; {hint}")
+        raise ValueError(
+            f"expected an operation, a case, a pattern or a problem line, got {name!r}{_runs_as(name)}; {hint}"
+        )
     return matching
 
 

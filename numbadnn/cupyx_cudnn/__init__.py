@@ -23,6 +23,8 @@ array([[18., 18.],
 
 from __future__ import annotations
 
+from typing import Any
+
 from numbadnn.cupyx_cudnn.constants import *  # noqa: F403
 from numbadnn.cupyx_cudnn.conv import (
     convolution_backward_data,
@@ -55,3 +57,8 @@ __all__ = [
     "softmax_backward",
     "softmax_forward",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    hint = "" if name.startswith("_") else "; docs/how-to/from-cupy-cudnn.md says what is here instead"
+    raise AttributeError(f"module 'numbadnn.cupyx_cudnn' has no attribute {name!r}{hint}")

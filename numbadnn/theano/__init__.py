@@ -57,7 +57,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if not name.startswith("_") and name in _gathered():
         return getattr(importlib.import_module(f"{__name__}.{_names[name]}"), name)
-    raise AttributeError(f"module 'numbadnn.theano' has no attribute {name!r}")
+    hint = (
+        "" if name.startswith("_") else "; docs/how-to/port-from-theano.md says what is here, and what to write instead"
+    )
+    raise AttributeError(f"module 'numbadnn.theano' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -135,3 +135,17 @@ def test_parameters_are_those_of_the_documents_in_their_order() -> None:
             assert found[: len(wanted)] == wanted, f"{where}.{name}"
             seen.add((module, name))
     assert {("nnet", "conv2d"), ("abstract_conv", "conv2d"), ("conv", "conv2d"), ("dnn", "dnn_conv")} <= seen
+
+
+def test_a_name_that_is_not_here_says_where_to_look() -> None:
+    from numbadnn import cupyx_cudnn, theano
+
+    for module, name, text in (
+        (theano, "function", "port-from-theano.md"),
+        (theano.nnet, "categorical_crossentropy", "port-from-theano.md"),
+        (theano.tensor, "matrix", "tensors are arrays here"),
+        (cupyx_cudnn, "rnn_forward_training", "from-cupy-cudnn.md"),
+    ):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'; .*{text}"):
+            getattr(module, name)
+        assert not hasattr(module, "__nothing__")

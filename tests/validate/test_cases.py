@@ -269,3 +269,11 @@ def test_integers_that_cannot_be_exact_are_refused() -> None:
         make_arrays(cases.parse("softmax x=float32:2x5"), 0, "integers")
     with pytest.raises(ValueError, match="kind: expected one of"):
         make_arrays(cases.parse("softmax x=float32:2x5"), 0, "zeros")
+
+
+def test_functions_that_run_as_other_operations_are_said_to() -> None:
+    for name, other in cases.RUNS_AS.items():
+        assert hasattr(numbadnn, name) and other.removeprefix("two of ").partition(" ")[0] in FAMILY
+        for text in (name, f"{name} x=float32:1x1x9 w=float32:1x1x3"):
+            with pytest.raises(ValueError, match=f"; {name} runs as {other}"):
+                cases.find([text])

@@ -23,6 +23,8 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:
         "pip install 'numbadnn[torch]'"
     )
 
+from numbadnn.torch import nn  # noqa: E402
+from numbadnn.torch.convert import Conversion, convert  # noqa: E402
 from numbadnn.torch.convolution import (  # noqa: E402
     causal_conv1d,
     conv1d,
@@ -39,21 +41,26 @@ from numbadnn.torch.rnn import gru, lstm, rnn_relu, rnn_tanh  # noqa: E402
 from numbadnn.torch.softmax import log_softmax, softmax  # noqa: E402
 from numbadnn.torch.spatial import affine_grid, grid_sample, upsample_bilinear  # noqa: E402
 from numbadnn.torch.unshared import unshared_conv1d, unshared_conv2d, unshared_conv_transpose2d  # noqa: E402
+from numbadnn.torch.watch import check, explain  # noqa: E402
 
 __all__ = [
+    "Conversion",
     "affine_grid",
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
     "batch_norm",
     "causal_conv1d",
+    "check",
     "conv1d",
     "conv2d",
     "conv3d",
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "convert",
     "dropout",
+    "explain",
     "grid_sample",
     "gru",
     "log_softmax",
@@ -61,6 +68,7 @@ __all__ = [
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
+    "nn",
     "rnn_relu",
     "rnn_tanh",
     "softmax",

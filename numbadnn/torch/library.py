@@ -17,6 +17,8 @@ from torch.autograd import forward_ad
 from numbadnn import config
 from numbadnn.arrays import torch_
 
+#: what the dispatcher calls -> the operator
+OPERATORS: dict[Any, Operator] = {}
 #: of the process: the operators live as long as this does
 LIBRARY = torch.library.Library("numbadnn", "DEF")
 #: the compiler hands arrays over with the strides that it saw, as those of a result follow from them
@@ -93,7 +95,8 @@ def define(
         return found, ((0,) * len(found) if isinstance(found, tuple) else 0)
 
     torch.library.register_vmap(f"numbadnn::{name}", mapped, lib=LIBRARY)
-    return Operator(op, run)
+    OPERATORS[op] = Operator(op, run)
+    return OPERATORS[op]
 
 
 # ---- which way a call goes -------------------------------------------------------------------------------------------

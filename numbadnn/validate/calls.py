@@ -95,13 +95,8 @@ def check(
     found = Check(asked={"function": name, "backends": list(chosen)})
 
     def look(request: dispatch.Request, views: list[View], outs: list[View], words: tuple[int, ...]) -> Any:
-        problem, old = _plain(request.problem, words), None
-        inputs = tuple(view.address for view in views)[: len(problem.inputs)]
-        if getattr(problem, "beta", 0.0):
-            old = outs[0].address.copy(order="K")
-        trial, options = Trial(problem, inputs, old), config.current()
-        rules = lambda device: dispatch.policy_of(request, device, options)  # noqa: E731
-        found.rows += check_all(Subject(name, problem, trial), chosen, rules)
+        rows, trial = rows_of(name, request, views, outs, words, chosen)
+        found.rows += rows
         if getattr(request.problem, "keeps", False):
             raise dispatch.Intercepted  # what an implementation keeps for its gradient no reference knows
         return _rounded(trial)
@@ -112,6 +107,24 @@ def check(
         pass
     found.seconds = time.perf_counter() - begin
     return found
+
+
+def rows_of(
+    name: str,
+    request: dispatch.Request,
+    views: list[View],
+    outs: list[View],
+    words: tuple[int, ...],
+    chosen: tuple[str, ...],
+) -> tuple[Iterable[Row], Trial]:
+    """A row for each implementation of a call that a ``Watch`` was asked about, and the reference's results."""
+    problem, old = _plain(request.problem, words), None
+    inputs = tuple(view.address for view in views)[: len(problem.inputs)]
+    if getattr(problem, "beta", 0.0):
+        old = outs[0].address.copy(order="K")
+    trial, options = Trial(problem, inputs, old), config.current()
+    rules = lambda device: dispatch.policy_of(request, device, options)  # noqa: E731
+    return check_all(Subject(name, problem, trial), chosen, rules), trial
 
 
 def _plain(problem: Any, words: tuple[int, ...]) -> Any:

@@ -1,0 +1,58 @@
+"""Put numbadnn under the layers of a model that exists: ``convert``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from numbadnn.torch import nn
+from numbadnn.torch.library import in_force
+
+#: a class of torch.nn -> the one here that computes the same
+LAYERS: dict[type, type] = {
+    getattr(torch.nn, name): getattr(nn, name) for name in nn.__all__ if hasattr(torch.nn, name) and name != "Layer"
+}
+
+
+@dataclass
+class Conversion:
+    """What ``convert`` did: ``swapped``, the layers by name, and ``left``, those that it knows with the reason."""
+
+    swapped: dict[str, torch.nn.Module] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+
+    def undo(self) -> None:
+        """Give the layers their own classes back."""
+        for layer in self.swapped.values():
+            layer.__class__ = next(theirs for theirs, ours in LAYERS.items() if ours is type(layer))
+            for name in ("backend", "determinism"):
+                layer.__dict__.pop(name, None)
+
+
+def convert(module: torch.nn.Module, *, backend: str | None = None, determinism: str | None = None) -> Conversion:
+    """Let numbadnn compute the layers of a model, in place: parameters, buffers, hooks and names stay what they are.
+
+    A layer of exactly a class of ``torch.nn`` that ``numbadnn.torch.nn`` has becomes that one. Layers of a subclass, and those
+    with settings that numbadnn has not, stay; the latter are in ``left``. ``backend`` and ``determinism`` are the layers' own.
+
+    >>> import torch, numbadnn.torch
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2, dilation=2))
+    >>> found = numbadnn.torch.convert(model)
+    >>> list(found.swapped), found.left
+    (['0'], {'2': 'dilation: expected 1, got 2'})
+    """
+    in_force(backend, determinism)  # both are checked
+    found = Conversion()
+    for name, layer in module.named_modules():
+        ours: Any = LAYERS.get(type(layer))
+        if ours is None:
+            continue
+        if reason := ours.refusal(layer):
+            found.left[name] = reason
+            continue
+        layer.__class__ = ours
+        layer.backend, layer.determinism = backend, determinism
+        found.swapped[name] = layer
+    return found

@@ -1,0 +1,37 @@
+"""What every layer here has beside ``torch.nn``'s: a backend and a level of determinism of its own, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class Layer:
+    """Before a class of ``torch.nn``: its arguments, and ``backend`` and ``determinism`` as of numbadnn.torch's functions."""
+
+    #: None: the options in force decide
+    backend: str | None = None
+    determinism: str | None = None
+
+    def __init__(self, *args: Any, backend: str | None = None, determinism: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.backend, self.determinism = backend, determinism
+        if reason := self.refusal(self):
+            raise NotImplementedError(reason)
+
+    @staticmethod
+    def refusal(module: Any) -> str:
+        """Why numbadnn cannot compute a layer of these settings, by the argument's name; "" if it can."""
+        for name, value in module.named_parameters(recurse=False):
+            if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+                return f"{name}: expected dtype float16, bfloat16, float32 or float64, got {value.dtype}"
+        return ""
+
+    @property
+    def how(self) -> Any:
+        return {"backend": self.backend, "determinism": self.determinism}
+
+    def extra_repr(self) -> str:
+        own = [f"{name}={value!r}" for name, value in self.how.items() if value is not None]
+        return ", ".join(part for part in (super().extra_repr(), *own) if part)  # type: ignore[misc]

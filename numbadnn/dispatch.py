@@ -22,6 +22,7 @@ from numbadnn.call import explanation, operands, select
 from numbadnn.call.launch import Plan, thread
 from numbadnn.call.planning import make_plan
 from numbadnn.call.seen import Seen, as_made, seen_views
+from numbadnn.host import compiling
 from numbadnn.host.bounded import remember
 from numbadnn.problem import Policy
 from numbadnn.registry import Summation
@@ -239,15 +240,16 @@ def _miss(
     policy = policy_of(request, views[0].device, options)
     if intercept and intercept.wanted == "explain":
         raise Intercepted(explanation.explain(request.problem, policy, options, backend))
-    plan = make_plan(request.problem, policy, options, backend, views, stream, request.seen)
-    probed = [library_of(a).probe(a) for a in (*arrays, *outs)]
-    plan.signatures = tuple(signature for _, signature in probed)
-    plan.words = words
-    if intercept:
-        raise Intercepted(plan)
-    addresses, n = tuple(address for address, _ in probed), len(arrays)
-    remember(thread.plans, (build, params, backend, options, *_apart(plan.signatures, n)), plan)
-    return plan.launch(arrays, addresses[:n], addresses[n:], out, stream, words)
+    with compiling.operation(request.problem.op):
+        plan = make_plan(request.problem, policy, options, backend, views, stream, request.seen)
+        probed = [library_of(a).probe(a) for a in (*arrays, *outs)]
+        plan.signatures = tuple(signature for _, signature in probed)
+        plan.words = words
+        if intercept:
+            raise Intercepted(plan)
+        addresses, n = tuple(address for address, _ in probed), len(arrays)
+        remember(thread.plans, (build, params, backend, options, *_apart(plan.signatures, n)), plan)
+        return plan.launch(arrays, addresses[:n], addresses[n:], out, stream, words)
 
 
 def policy_of(request: Request, device: int, options: config.Options) -> Policy:

@@ -35,7 +35,7 @@ AlgoBwdFilter = Literal[
 #: of a call, whichever its direction
 Algo = AlgoFwd | AlgoBwdData | AlgoBwdFilter
 Tune = Literal["heuristic", "cached", "measure"]
-Verbose = Literal["none", "dispatch", "exec", "all"]
+Verbose = Literal["none", "quiet", "dispatch", "exec", "all"]
 
 PoolMode = Literal["max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum", "average"]
 SoftmaxAlgo = Literal["fast", "accurate", "log"]

@@ -13,7 +13,7 @@ def quick(plan: Any, last: list[Any]) -> Callable[..., Any] | None:
     """
     executable, library, device = plan.executable, plan._library, plan.device
     direct = executable.direct
-    watched = plan._verbose != "none" or plan._ranged
+    watched = plan._verbose not in ("none", "quiet") or plan._ranged
     if device < 0 or watched or library.finish or direct is None or plan._allocate is None:
         return None
     makes, address_of, stream = plan._allocate, library.address_on_gpu or library.address, library.current_stream

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn.host import files, log, private, sources
+from numbadnn.host.compiling import compiling, was_found
 from numbadnn.host.undisturbed import load_numba, undisturbed
 
 load_numba()
@@ -39,6 +40,8 @@ from numba.core.compiler_lock import global_compiler_lock  # noqa: E402
 from numba.core.environment import Environment, lookup_environment  # noqa: E402
 from numba.core.serialize import dumps  # noqa: E402
 from numba.core.sigutils import normalize_signature  # noqa: E402
+
+from numbadnn.host import whole  # noqa: E402
 
 _FORMAT = "numbadnn-build-1"
 _VERSIONS = f"{_FORMAT} {sys.version} numba={numba.__version__} llvmlite={llvmlite.__version__} numpy={np.__version__}"
@@ -76,10 +79,10 @@ def compiled(
     if numba.config.DISABLE_JIT:
         return body
     place = files.builds_folder()
-    if why := files.unusable(place) or ("" if stamp else "the library's code cannot be read"):
+    why = files.unusable(place) or ("" if stamp else "the library's code cannot be read")
+    if why:
         unkept(why)
-        return _undisturbed(njit(**options)(body))
-    kept = Kept(body, stamp, options, place)
+    kept = Kept(body, stamp, options, None if why else place)
     build = njit(**options, pipeline_class=kept.pipeline())(body)
     build._cache = kept
     return _undisturbed(build)
@@ -100,10 +103,11 @@ def _undisturbed(build: Any) -> Any:
 class Kept:
     """The builds of one function, one for each signature: what a dispatcher asks of Numba's cache."""
 
-    def __init__(self, body: Callable[..., Any], stamp: str, options: dict[str, Any], place: Path) -> None:
-        self.cache_path = str(place)
+    def __init__(self, body: Callable[..., Any], stamp: str, options: dict[str, Any], place: Path | None) -> None:
+        self.cache_path = place and str(place)  # None: nothing is kept
         self._environments: list[Environment] = []
-        self._made_of = "\0".join([_VERSIONS, stamp, sources.content([body, options])])
+        compiler = sources.modules(__name__, "numbadnn.host.whole", "numbadnn.host.quick")
+        self._made_of = "\0".join([_VERSIONS, compiler, stamp, sources.content([body, options])])
 
     def key(self, signature: Any, codegen: Any) -> str:
         """Of all that a build is made of; the name of its file and a part of its functions' names."""
@@ -114,23 +118,32 @@ class Kept:
     def load_overload(self, signature: Any, context: Any) -> CompileResult | None:
         """The build of a signature; None where there is none, or what is there is not that."""
         context.refresh()
+        if not self.cache_path:
+            return None
         key = self.key(signature, context.codegen())
         found = private.read(self._file(key), _FORMAT, key)
         try:
-            return found and CompileResult._rebuild(context, *pickle.loads(found[1]))
+            if build := found and CompileResult._rebuild(context, *pickle.loads(found[1])):
+                was_found()
+            return build
         except Exception:  # whatever a file that holds something else may raise
             return None
 
     def save_overload(self, signature: Any, build: CompileResult) -> None:
         """Keep a build; where the disk refuses, it serves this process all the same."""
-        if build.lifted or build.library.has_dynamic_globals or not all(map(_keeps, self._environments)):
+        if (
+            not self.cache_path
+            or build.lifted
+            or build.library.has_dynamic_globals
+            or not all(map(_keeps, self._environments))
+        ):
             return  # it reads what only this process has
         key = self.key(signature, build.codegen)
         image = dumps(build._replace(type_annotation="")._reduce())
         private.write(self._file(key), _FORMAT, key, image, function=build.fndesc.qualname)
 
     def _file(self, key: str) -> Path:
-        return Path(self.cache_path, f"{key}.build")
+        return Path(str(self.cache_path), f"{key}.build")
 
     def enable(self) -> None:
         """Always is."""
@@ -147,14 +160,15 @@ class Kept:
                 codegen, function = state.targetctx.codegen(), state.func_id
                 key = kept.key(state.args if state.return_type is None else state.return_type(*state.args), codegen)
                 function.unique_id, function.unique_name = key, f"{function.func_qualname}${key}"
-                state.library = library = codegen.create_library(function.func_qualname)
+                state.library = library = whole.Whole(codegen, function.func_qualname)
                 library.enable_object_caching()
                 environments: list[Environment] = []
                 library._optimize_final_module = partial(
                     _hide, library, library._optimize_final_module, key, environments
                 )
                 begin = time.perf_counter()
-                made = super()._compile_bytecode()
+                with compiling(function.func_name, "CPU", bool(kept.cache_path)), whole.parts(codegen):
+                    made = super()._compile_bytecode()
                 log.note(
                     "info", "compiled %s for this CPU in %.2f s", function.func_qualname, time.perf_counter() - begin
                 )

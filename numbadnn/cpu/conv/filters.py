@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from numba import njit, prange
+from numba import prange
 
 from numbadnn.cpu.conv.gemm import pack, segments
 from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, carried_tile, carry_tile, listed_kernel, transpose
 from numbadnn.cpu.lang.elements import accsize, itemsize, load1, peek, store1
+from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import lanes, load, load_acc, prefetch_line, scale, scale_add, store, store_acc, zeros
 
 #: panels of A that are packed together and stay in the second-level cache
@@ -63,7 +64,7 @@ class Geometry(NamedTuple):
     reach: int
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _pack_y(target, small, base, k0, k1, count, table, geo, like):
     """y of filters k0..k1 (of a group), transposed into panels of KC rows of NR."""
     vl, acc = lanes(like), accsize(like)
@@ -97,7 +98,7 @@ def _pack_y(target, small, base, k0, k1, count, table, geo, like):
             transpose(small + u * vl * acc, KC, panel + u * vl * NV * vl * acc, NV * vl, like)
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def finish_vector(w, like, geo, w_offsets, tiles, small, g, k0, m_first, m_last, alpha, beta):
     """Add the parts of a vector of filters from k0, turn them and write rows m_first..m_last of them."""
     vl, acc, item = lanes(like), accsize(like), itemsize(like)
@@ -137,7 +138,7 @@ def finish_vector(w, like, geo, w_offsets, tiles, small, g, k0, m_first, m_last,
                     store1(base, w_offsets[m0 + i], one, like)
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _pixels(at, j0, j1, geo, strides, size):
     """``at[i]`` = where pixel j0 + i lies, counted in ``strides`` of image, slice, row, column, from pixel 0, times ``size``."""
     line, q = divmod(j0, geo.Q)
@@ -152,7 +153,7 @@ def _pixels(at, j0, j1, geo, strides, size):
             line += 1
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _lay_out(x, like, geo, taps, j0, j1, count, table):
     """The lists of the planes under pixels j0..j1 as planes count them; the number of vectors."""
     vl = lanes(like)
@@ -177,7 +178,7 @@ def _lay_out(x, like, geo, taps, j0, j1, count, table):
     return vectors
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _part(
     x,
     y,
@@ -305,7 +306,7 @@ def _part(
                     finish_vector(w, like, geo, w_offsets, tiles, small, g, k, m0, m1, alpha, beta)
 
 
-@njit(nogil=True)
+@inner
 def carry_room(geo, like):
     """Bytes from a tile to what has been carried of it: all tiles of all parts."""
     NR = NV * lanes(like)

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from numba import njit, prange
+from numba import prange
 
 from numbadnn.cpu.conv.gather_pack import pack_rows
 from numbadnn.cpu.conv.gemm import pack, segments, unpack
 from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, ROW, carried_tile, carry_tile, microkernel, narrow_kernel
 from numbadnn.cpu.conv.outside import finite, sum_inside
 from numbadnn.cpu.lang.elements import accsize, itemsize
+from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import lanes, store_acc, zeros
 
 
@@ -88,7 +89,7 @@ MC_PANELS = 32
 COLUMN = KC + 5
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _stretch(
     src,
     filters,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from numba import njit, prange
+from numba import prange
 
 from numbadnn.cpu.conv.micro import KC, MR, ROW, transpose
 from numbadnn.cpu.lang.elements import accsize, itemsize
+from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import lanes, load, load_places, store_acc, zeros
 
 #: panels of A whose short runs are laid out together: neighbours in memory
 PACKED_TOGETHER = 16
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def pack_rows(target, filters, row_step, offsets, run, k0, k1, m0, m1, small, like):
     """Rows m0..m1 of A, terms k0..k1, as rows of ROW: term k of row m lies at m * row_step + offsets[k] of ``filters``.
 

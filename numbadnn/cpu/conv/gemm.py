@@ -11,10 +11,9 @@ Sizes are elements, addresses are bytes, ``like`` carries the stored type. Loadi
 
 from __future__ import annotations
 
-from numba import njit
-
 from numbadnn.cpu.conv.micro import NV
 from numbadnn.cpu.lang.elements import accsize, itemsize, load1, peek, poke, store1
+from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import (
     lanes,
     load,
@@ -33,7 +32,7 @@ from numbadnn.cpu.lang.vector import (
 AHEAD = 2
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def segments(count, table, limit, vl, j0, j1, grid, image, strides, tap, spread):
     """List the runs of memory behind output pixels j0..j1 (flattened over images, slices, rows, columns) under one tap.
 
@@ -86,7 +85,7 @@ def segments(count, table, limit, vl, j0, j1, grid, image, strides, tap, spread)
             floor = o * vd + dt
 
 
-@njit(nogil=True)
+@inner
 def _spread(mask):
     """Bit i to bit 2*i, for 16 bits."""
     mask = (mask | (mask << 8)) & 0x00FF00FF
@@ -95,7 +94,7 @@ def _spread(mask):
     return (mask | (mask << 1)) & 0x55555555
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def pack(
     target, row_step, group, group_step, base, channel_step, T, k0, k1, vectors, lists, count, table, limit, step, like
 ):
@@ -133,7 +132,7 @@ def pack(
                 )
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _pack_channels(out, out_step, base, channel_step, c0, c1, runs, table, at, step, like):
     """One vector of pixels under one tap, for channels c0..c1."""
     source = base + c0 * channel_step * itemsize(like)
@@ -167,7 +166,7 @@ def _pack_channels(out, out_step, base, channel_step, c0, c1, runs, table, at, s
         out += out_step
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _gather(out, source, offset, mask, step, like):
     lane = 0
     while mask:
@@ -177,7 +176,7 @@ def _gather(out, source, offset, mask, step, like):
         lane += 1
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def unpack(tile, rows, base, row_step, alpha, beta, first, count, table, limit, step, like):
     """out = alpha * tile + beta * out, for ``rows`` rows of a tile, whose pixels begin at vector ``first`` of the lists."""
     vl, acc, item = lanes(like), accsize(like), itemsize(like)
@@ -209,7 +208,7 @@ def unpack(tile, rows, base, row_step, alpha, beta, first, count, table, limit, 
                     )
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _scatter(tile, at, base, offset, mask, step, alpha, beta, like):
     lane = 0
     while mask:

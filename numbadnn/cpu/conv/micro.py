@@ -8,11 +8,12 @@ registers while A is broadcast and B streams from the first-level cache. It reac
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from numbadnn.cpu.lang.elements import I32, I64, X86_512, accsize, at, broadcast, known, splat
+from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import carry, lanes, load_acc, made_good, store_acc, vec_of, zeros
 from numbadnn.registry import Summation
 
@@ -109,7 +110,7 @@ def _kernel(width: int, listed: bool):  # type: ignore[no-untyped-def]
     return intrinsic(microkernel)
 
 
-@njit(nogil=True)
+@inner
 def carry_tile(tile, room, n, number, like):
     """Add a tile's n accumulators to those that lie ``room`` bytes further, and what that loses to those as far again.
 
@@ -125,7 +126,7 @@ def carry_tile(tile, room, n, number, like):
         store_acc(here + 2 * room, low, like)
 
 
-@njit(nogil=True)
+@inner
 def carried_tile(tile, room, n, like):
     """Make a tile the sum of what has been carried and of what it holds."""
     for here in range(tile, tile + n * accsize(like), lanes(like) * accsize(like)):

@@ -6,14 +6,13 @@ are the image's padding and part of the sum.) Loading this module imports Numba.
 
 from __future__ import annotations
 
-from numba import njit
-
 from numbadnn.cpu.conv.micro import NV
 from numbadnn.cpu.lang.elements import accsize, load1, peek, poke
+from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import has_nan, lanes, load_acc, multiply_add, zeros
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def finite(tile, rows, like):
     """Whether all sums of the first rows of a tile are."""
     size = lanes(like) * accsize(like)
@@ -24,7 +23,7 @@ def finite(tile, rows, like):
     return not has_nan(multiply_add(wrong, wrong, wrong2))
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def sum_inside(tile, steps, channels, pixels, src, filters, offsets, taps, phase, geo, m0, j0, like):
     """Sum anew what is not finite of the first channels and pixels of a tile: channel m0 + i at pixel j0 + j of the phase.
 
@@ -42,7 +41,7 @@ def sum_inside(tile, steps, channels, pixels, src, filters, offsets, taps, phase
                 poke(tile, at, _sum(src, filters, row, offsets, taps, phase, geo, j0 + j, like), like)
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _sum(src, filters, row, offsets, taps, phase, geo, pixel, like):
     """One sum, over the taps that meet the image; NaN as soon as it is that. ``pixel``: of the rows as they are laid out."""
     line, q = divmod(pixel, phase[13])

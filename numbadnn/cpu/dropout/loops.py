@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from numbadnn.cpu.lang.typed import fetch, flush, offset_of
+from numbadnn.cpu.lang.typed import fetch, flush, inner, offset_of
 
 CHUNK = 512
 #: what ``drop_across`` takes at once: this many elements of the last axis, and of the axis that lies closest in memory
@@ -39,7 +39,7 @@ def _counter(number):
     return np.uint64(number) >> np.uint64(2)
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def philox_words(words, blocks, first, seed):
     """words[4 * b : 4 * b + 4] = Philox4x32-10 of the counter first + b under the key seed, for b < blocks."""
     low_key, high_key = np.uint64(seed) & _LOW, np.uint64(seed) >> _32
@@ -67,7 +67,7 @@ def drop(
             flush(t, n, target, offset_of(run, shape, strides[1]) + i * steps[1], steps[1], codes[1])
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _words_across(words, blocks, number, pitch, width, seed):
     """words[4 * b : 4 * b + 4, k] = Philox of the counter (number + k * pitch) div 4 + b."""
     low_key, high_key = np.uint64(seed) & _LOW, np.uint64(seed) >> _32

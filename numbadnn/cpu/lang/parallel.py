@@ -13,6 +13,7 @@ Both builds give the same bits: kernels split their sums by the problem alone, n
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -20,7 +21,7 @@ import math
 import os
 import pathlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,32 @@ class Kernel:
                 self._parallel(*args, threads)
         else:
             self._parallel(*args, threads)
+
+    def compile(self, *args: Any) -> None:
+        """Both builds for arguments of these types; nothing runs."""
+        from numbadnn.host.undisturbed import undisturbed
+
+        self._serial = self._serial or _compile(self.body, parallel=False)
+        self._parallel = self._parallel or _compile(self.body, parallel=True)
+        with undisturbed():
+            for build in (self._serial, self._parallel):
+                build.compile(tuple(map(build.typeof_pyval, (*args, 1))))
+
+
+@contextlib.contextmanager
+def both_builds() -> Iterator[None]:
+    """Inside, a kernel that is called is compiled for one thread and for several, whichever the call needs."""
+    run = Kernel.__call__
+
+    def compile_and_run(self: Kernel, threads: int, *args: Any) -> None:
+        self.compile(*args)
+        run(self, threads, *args)
+
+    Kernel.__call__ = compile_and_run  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Kernel.__call__ = run  # type: ignore[method-assign]
 
 
 def _compile(body: Callable[..., None], parallel: bool) -> Any:

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import types
 from collections import defaultdict
 from typing import Any
 
 from numba.cuda import lowering
-from numba.cuda.core import analysis, ir, ir_utils, postproc, ssa, transforms, typeinfer
+from numba.cuda.core import analysis, ir, ir_utils, postproc, ssa, transforms
 
 _post_process = postproc.PostProcessor.run
-_propagate = typeinfer.ConstraintNetwork.propagate
-_resolve = typeinfer.CallConstraint.resolve
 _find_singly_assigned = lowering.Lower._find_singly_assigned_variable
-_NO_VARIABLES = {str, int, bool, type(None), types.BuiltinFunctionType, ir.Loc, ir.Const, ir.Global, ir.FreeVar, ir.Arg}
-
-
-def list_vars(self: Any) -> list[Any]:
-    """``Expr.list_vars`` and ``Stmt.list_vars``."""
-    found = []
-    for value in (self._kws if type(self) is ir.Expr else self.__dict__).values():
-        kind = type(value)
-        if kind is ir.Var:
-            found.append(value)
-        elif kind not in _NO_VARIABLES:
-            found.extend(self._rec_list_vars(value))
-    return found
 
 
 # ---- what is alive where
@@ -160,34 +143,3 @@ def run_ssa(blocks: dict[int, Any]) -> dict[int, Any]:
         for label, nodes in phis.items():
             made[label].body = nodes + made[label].body
     return made
-
-
-def run_ssa_block(states: Any, block: Any, handler: Any) -> Any:
-    """``_run_ssa_block_pass`` without words for a log that nobody reads."""
-    for stmt in block.body:
-        yield (handler.on_assign if isinstance(stmt, ir.assign_types) else handler.on_other)(states, stmt)
-
-
-# ---- types
-
-
-def propagate(self: Any, typeinfer: Any) -> Any:
-    """``ConstraintNetwork.propagate``: Python's filters of warnings are set once, not for each statement."""
-    warnings = typeinfer.warnings
-    typeinfer.warnings = types.SimpleNamespace(catch_warnings=lambda **_: contextlib.nullcontext())
-    try:
-        with warnings.catch_warnings():
-            return _propagate(self, typeinfer)
-    finally:
-        typeinfer.warnings = warnings
-
-
-def resolve(self: Any, typeinfer: Any, typevars: Any, fnty: Any) -> None:
-    """``CallConstraint.resolve`` where types are not what they were: all calls are asked again until no type changes."""
-    asked = fnty, *[typevars[v.name].type for v in self.args]
-    if asked == getattr(self, "asked", None):
-        return
-    _resolve(self, typeinfer, typevars, fnty)
-    known = self.signature is not None and self.signature.return_type.is_precise()
-    if known and not self.kws and self.vararg is None:
-        self.asked = asked

@@ -26,6 +26,7 @@ from numbadnn.errors import NumbaDNNError
 from numbadnn.gpu import driver as _driver
 from numbadnn.gpu.context import ensure_context, primary_context
 from numbadnn.host import log
+from numbadnn.host.compiling import compiling, was_found
 from numbadnn.host.undisturbed import undisturbed
 from numbadnn.kernels.build import cache as _cache
 from numbadnn.kernels.build import simulate
@@ -117,7 +118,10 @@ class Kernel:
 
     def binary(self, arch: tuple[int, int, str]) -> _cache.Binary:
         """The compiled kernel, from disk if it is there."""
-        return self._stored(arch) or self._assembled(arch, self._lowered(arch))
+        if (stored := self._stored(arch)) is not None:
+            return stored
+        with compiling(self.name, "GPU"):
+            return self._assembled(arch, self._lowered(arch))
 
     def _file(self, arch: tuple[int, int, str]) -> tuple[Path, str]:
         """The folder and the key."""
@@ -126,7 +130,10 @@ class Kernel:
         return _folder or _cache.default_folder(), _cache.key_of(*parts)
 
     def _stored(self, arch: tuple[int, int, str]) -> _cache.Binary | None:
-        return _cache.read(*self._file(arch))
+        stored = _cache.read(*self._file(arch))
+        if stored is not None:
+            was_found()
+        return stored
 
     def _assembled(self, arch: tuple[int, int, str], make: Callable[[], str]) -> _cache.Binary:
         made = assemble(self._renamed(make(), arch), arch_name(arch))
@@ -195,7 +202,7 @@ def load_together(device: int, *kernels: Kernel) -> None:
         if fresh:
             from numbadnn.kernels.build import compile as _compile
 
-            with ThreadPoolExecutor(len(fresh)) as pool, _compile.together():
+            with compiling(fresh[0].name, "GPU"), ThreadPoolExecutor(len(fresh)) as pool, _compile.together():
                 made = [pool.submit(kernel._assembled, arch, kernel._lowered(arch)) for kernel in fresh]
                 made[-1].result()
             binaries.update({kernel: one.result() for kernel, one in zip(fresh, made, strict=True)})

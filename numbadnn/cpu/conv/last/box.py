@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from numba import njit
-
 from numbadnn.cpu.lang.elements import accsize, itemsize
 from numbadnn.cpu.lang.runs import read_run
+from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import lanes, store_acc, zeros
 
 
@@ -42,14 +41,14 @@ class Image(NamedTuple):
     step_w: int
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def zero_run(target, n, like):
     """n accumulators; those up to the next whole vector may be written as well."""
     for i in range(0, n, lanes(like)):
         store_acc(target + i * accsize(like), zeros(like), like)
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _lay_row(target, image, h, low, wide, geo, layout, like):
     """A row of a box: ``wide`` columns from ``low`` on, 0 outside the image; ``image`` is the slice's first element."""
     C, acc = layout.channels, accsize(like)
@@ -68,7 +67,7 @@ def _lay_row(target, image, h, low, wide, geo, layout, like):
     zero_run(target + last * C * acc, (wide - last) * C, like)
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def lay_box(box, source, place, lines, columns, phase, seen, lows, geo, layout, like):
     """The boxes (``_last_plan.Sight``) that some columns of lines see, and where each pixel lies in each of them."""
     for k in range(seen[1]):
@@ -76,7 +75,7 @@ def lay_box(box, source, place, lines, columns, phase, seen, lows, geo, layout, 
         _lay_one(at, source, place, lines, columns, phase, seen, lows[seen[0] + k], geo, layout, like)
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _lay_one(box, source, place, lines, columns, phase, seen, first, geo, layout, like):
     """The rows that some columns of lines see from ``first`` on, each image's slice by itself."""
     O, P = phase[0], phase[1]
@@ -102,7 +101,7 @@ def _lay_one(box, source, place, lines, columns, phase, seen, first, geo, layout
         line += count
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def places_of(place, lines, columns, phase, strides, size):
     """Where some columns of lines lie, in bytes; ``strides``: of image, slice, row and column. How many pixels they are."""
     pixel = 0

@@ -7,16 +7,17 @@ B is copied.
 
 from __future__ import annotations
 
-from numba import njit, prange
+from numba import prange
 
 from numbadnn.cpu.conv.filters import MC_PANELS, carry_room, finish_vector
 from numbadnn.cpu.conv.last.box import lay_box, places_of
 from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, carried_tile, carry_tile, listed_kernel
 from numbadnn.cpu.lang.elements import accsize, itemsize
+from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import lanes, load, store_acc, zeros
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _copy_y(target, y, pixels, k0, k1, like):
     """Filters k0..k1 of some pixels, as panels of KC rows of NR; ``pixels``: where they lie, in bytes."""
     vl, acc = lanes(like), accsize(like)
@@ -28,7 +29,7 @@ def _copy_y(target, y, pixels, k0, k1, like):
             to += NR * acc
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _part(
     x, y, w, steps, rows, like, geo, image, layout, phase, seen, lows, w_offsets, tiles, work, place, g, j0, j1, panels,
     columns, alpha, beta,

@@ -12,19 +12,20 @@ same bits for any number of threads and any batch.
 
 from __future__ import annotations
 
-from numba import njit, prange
+from numba import prange
 
 from numbadnn.cpu.conv.last.box import lay_box, places_of, zero_run
 from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, carried_tile, carry_tile, listed_kernel
 from numbadnn.cpu.conv.outside import finite, sum_inside
 from numbadnn.cpu.lang.elements import accsize, itemsize
+from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import lanes, load, load_acc, scale, scale_add, store, zeros
 
 #: pixels of which all channels are written before those of others
 TOGETHER = 8 * MR
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _write(tiles, target, places, m0, m1, alpha, beta, like):
     """Channels m0..m1 of pixels that lie at ``places``, in bytes: alpha * sums + beta * what is there."""
     vl, acc = lanes(like), accsize(like)
@@ -41,7 +42,7 @@ def _write(tiles, target, places, m0, m1, alpha, beta, like):
                 at += NV * vl * acc
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _job(
     src, filters, out, packed, columns, steps, offsets, term_taps, like, geo, layout, phase, seen, lows, work, place, g, lines,
     span, panels, alpha, beta,

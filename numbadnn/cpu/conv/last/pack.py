@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from numba import njit, prange
+from numba import prange
 
 from numbadnn.cpu.conv.micro import NV, transpose
 from numbadnn.cpu.lang.elements import accsize, itemsize, load1, poke
+from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import lanes, load, store_acc, zeros
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _panel(target, filters, offsets, depth, m0, m1, geo, layout, small, like):
     """Channels m0..m1 of the output of all terms, a panel: row k is term k."""
     vl, acc = lanes(like), accsize(like)

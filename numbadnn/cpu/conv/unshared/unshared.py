@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from numba import njit, prange
+from numba import prange
 
 from numbadnn.cpu.lang.elements import accsize, load1, peek, poke, store1
 from numbadnn.cpu.lang.runs import read_run, write_run
+from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import fill, lanes, load_acc, multiply_add, store_acc, zeros
 
 
@@ -47,7 +48,7 @@ class Geometry(NamedTuple):
     w_step: int  # between neighbouring terms, 0 where that is not one number
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _seen(here, x, n0, n1, g, p, q, geo, terms, like):
     """What the filters of group g see at (p, q) of images n0..n1: rows of ``pitch`` from ``here``; 0 on padding."""
     for m in range(geo.terms):
@@ -58,7 +59,7 @@ def _seen(here, x, n0, n1, g, p, q, geo, terms, like):
             poke(here, (n - n0) * geo.pitch + m, load1(x, n * geo.x_n + at, like) if inside else 0.0, like)
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _filter(here, w, at, m0, m1, geo, terms, like):
     """Terms m0..m1 of the filter that begins at ``at``."""
     if geo.w_step == 1:
@@ -68,7 +69,7 @@ def _filter(here, w, at, m0, m1, geo, terms, like):
             poke(here, m - m0, load1(w, at + terms[m, 3], like), like)
 
 
-@njit(nogil=True, error_model="numpy")
+@inner
 def _dot(a, b, geo, like):
     """The sum of products of two rows; beyond the terms they are 0."""
     vl, acc = lanes(like), accsize(like)

@@ -1,4 +1,4 @@
-"""The command line: ``numbadnn info | validate | explain | bench | tune``. It parses, calls and prints; others do the work.
+"""The command line: ``numbadnn info | validate | explain | bench | tune | warm``. It parses, calls, prints; others do the work.
 
 Exit status: 0 all good, 1 a mismatch or an implementation that failed, 2 wrong usage, 3 the environment cannot run what was
 asked, 4 a budget ended before all that was asked for ran, 70 an error of numbadnn's own, 130 interrupted (Ctrl-C), 141 where
@@ -22,6 +22,7 @@ from numbadnn._version import __version__
 from numbadnn.call.planning import check_compiler
 from numbadnn.config import from_environment
 from numbadnn.errors import NumbaDNNError
+from numbadnn.host import compiling
 from numbadnn.host.files import as_json
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _DONE = (
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="numbadnn", description="Deep-learning primitives on any array.")
     parser.add_argument("--version", action="version", version=f"numbadnn {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="{info,validate,explain,bench,tune}")
+    commands = parser.add_subparsers(dest="command", metavar="{info,validate,explain,bench,tune,warm}")
     info = commands.add_parser("info", help="versions, GPUs, cuDNN, options, operations x backends")
     info.add_argument("--json", action="store_true", help="the same as JSON")
     check = commands.add_parser(
@@ -131,6 +132,21 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_argument(
         "--jobs", type=_processes, default=1, metavar="N", help="processes that plan and check side by side"
     )
+    warm = commands.add_parser(
+        "warm",
+        help="compile ahead what first calls need, into the user's cache folder",
+        description="For images and CI: a process that finds the kernels on disk compiles nothing. "
+        "Exit status: 0 done, 2 wrong usage, 3 nothing can be kept, or run, here.",
+    )
+    warm.add_argument("names", nargs="*", metavar="OP|CASE", help="as for validate; default: all operations")
+    warm.add_argument(
+        "--dtype",
+        nargs="+",
+        choices=("float16", "bfloat16", "float32", "float64"),
+        default=["float32"],
+        help="types of the arrays (float32)",
+    )
+    warm.add_argument("--gpu", action="store_true", help="the kernels of this GPU too")
     return parser
 
 
@@ -189,8 +205,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return 0
-    run = {"info": _info, "validate": _validate, "explain": _explain, "bench": _bench, "tune": _tune}
+    run = {"info": _info, "validate": _validate, "explain": _explain, "bench": _bench, "tune": _tune, "warm": _warm}
     try:
+        compiling.be_silent()
         from_environment()  # a value that is none is wrong usage of every command, not an error of each case
         if options.command in ("bench", "tune") or (options.command == "validate" and not options.compare):
             check_compiler()
@@ -311,6 +328,12 @@ def _tune(options: argparse.Namespace) -> int:
     from numbadnn.commands.tune import run
 
     return run(_lines(options.names), options.budget, _files(options), options.jobs, options.seconds)
+
+
+def _warm(options: argparse.Namespace) -> int:
+    from numbadnn.commands.warm import run
+
+    return run(_lines(options.names), options.dtype, options.gpu)
 
 
 def _lines(words: list[str]) -> list[str]:

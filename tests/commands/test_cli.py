@@ -43,7 +43,7 @@ def run(*words: str) -> int:
 def test_module_runs_as_a_program() -> None:
     done = subprocess.run([sys.executable, "-m", "numbadnn", "--help"], capture_output=True, text=True, check=True)
     assert "validate" in done.stdout and "tune" in done.stdout
-    assert "{info,validate,explain,bench,tune}" in done.stdout
+    assert "{info,validate,explain,bench,tune,warm}" in done.stdout
     done = subprocess.run([sys.executable, "-m", "numbadnn", "nonsense"], capture_output=True, text=True)
     assert done.returncode == 2 and "nonsense" in done.stderr
 

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from scipy import signal
+from simulated import checks_passed
 
 import numbadnn
 from numbadnn import reference
@@ -174,3 +175,7 @@ def test_check_takes_lines_and_axes() -> None:
     ):  # fmt: skip
         found = numbadnn.check(function, *arrays, backends="cpu", **more)
         assert found.ok and "ok" in {row.status for row in found.rows}, function
+
+
+def test_lines_and_axes_on_a_simulated_gpu() -> None:
+    assert checks_passed("lines") == 15

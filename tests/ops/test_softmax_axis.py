@@ -9,6 +9,8 @@ import pytest
 
 import numbadnn
 from numbadnn import reference
+from numbadnn.arrays import view_of
+from numbadnn.call.seen import merged, seen_spec, seen_views
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((3, 4, 5, 6)).astype("float32")
@@ -48,6 +50,20 @@ def test_vectors_and_destinations() -> None:
         assert numbadnn.softmax(X, axis=-1, out=out) is out
         assert np.allclose(out, numbadnn.softmax(X.reshape(-1, 6)).reshape(X.shape), rtol=2.0**-20, atol=0)
     assert numbadnn.softmax(X[:0], axis=-1).shape == (0, 4, 5, 6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nothing_is_copied(layout: str) -> None:
+    array = LAYOUTS[layout]
+    spec = view_of(array, "x").spec()
+    for axis in range(4):
+        first, *before = merged(tuple(range(axis)), (spec,)) or ((),)
+        axes = (first, (axis,), *before, *merged(tuple(range(axis + 1, 4)), (spec,)))
+        (seen,) = seen_views([view_of(array, "x")], (axes,))
+        assert np.shares_memory(seen.address, array) and seen.spec() == seen_spec(spec, axes)
+        assert seen.address.shape == seen.shape == seen_spec(spec, axes).shape
+        strides = zip(seen.address.strides, seen.strides, seen.shape, strict=True)
+        assert all(a == 4 * s for a, s, n in strides if n > 1)
 
 
 def test_axes_that_follow_each_other_are_one() -> None:

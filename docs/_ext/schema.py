@@ -7,7 +7,7 @@ Schema = dict[str, Any]
 
 
 def tables(text: str) -> str:
-    """Markdown of a schema: the keys that all kinds of documents share, and then each kind and what it is made of.
+    """Markdown of a schema: the keys that all kinds of documents share, if any, and then each kind and what it is made of.
 
     >>> row = '"row": {"properties": {"ulp": {"type": "integer", "description": "Apart."}}}'
     >>> print(tables('{"oneOf": [{"$ref": "#/$defs/row"}], "$defs": {' + row + '}}'))
@@ -23,7 +23,7 @@ def tables(text: str) -> str:
     kinds = [named[of["$ref"].rpartition("/")[2]] for of in schema["oneOf"]]
     first, *others = (kind["properties"] for kind in kinds)
     shared = {key: what for key, what in first.items() if all(other.get(key) == what for other in others)}
-    parts = [section("every document", {"properties": shared}, named)]
+    parts = [section("every document", {"properties": shared}, named)] if shared else []
     for name, of in named.items():
         own = {key: what for key, what in of.get("properties", {}).items() if of not in kinds or key not in shared}
         if own:

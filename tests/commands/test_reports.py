@@ -272,6 +272,10 @@ def test_a_model_shows_local_and_carried_errors() -> None:
     )
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
+    assert "another runtime" not in page.text
+    model = report_documents.model()
+    model["nodes"] += [{**node, "impl": "onnxruntime"} for node in model["nodes"][:3]]
+    assert "carried by another runtime" in Tags(html_report.page(model)).text
 
 
 @pytest.mark.parametrize("file", sorted(PAGES.glob("*.html")), ids=lambda file: file.name)

@@ -42,13 +42,18 @@ from numbadnn.torch.softmax import log_softmax, softmax  # noqa: E402
 from numbadnn.torch.spatial import affine_grid, grid_sample, upsample_bilinear  # noqa: E402
 from numbadnn.torch.unshared import unshared_conv1d, unshared_conv2d, unshared_conv_transpose2d  # noqa: E402
 from numbadnn.torch.watch import check, explain  # noqa: E402
+from numbadnn.torch.whole import Counts, batch_invariant, counts, deterministic, from_environment  # noqa: E402
+
+from_environment()
 
 __all__ = [
     "Conversion",
+    "Counts",
     "affine_grid",
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
+    "batch_invariant",
     "batch_norm",
     "causal_conv1d",
     "check",
@@ -59,6 +64,8 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "convert",
+    "counts",
+    "deterministic",
     "dropout",
     "explain",
     "grid_sample",

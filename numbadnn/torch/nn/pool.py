@@ -63,14 +63,16 @@ class AvgPool2d(_AvgPool, nn.AvgPool2d):
     """``torch.nn.AvgPool2d`` by ``numbadnn.torch.avg_pool2d``."""
 
     def forward(self, input: Any) -> Any:
-        return pool.avg_pool2d(*self._given(input), **self.how, divisor_override=self.divisor_override)
+        given: Any = (*self._given(input), self.divisor_override)
+        return pool.avg_pool2d(*given, **self.how)
 
 
 class AvgPool3d(_AvgPool, nn.AvgPool3d):
     """``torch.nn.AvgPool3d`` by ``numbadnn.torch.avg_pool3d``."""
 
     def forward(self, input: Any) -> Any:
-        return pool.avg_pool3d(*self._given(input), **self.how, divisor_override=self.divisor_override)
+        given: Any = (*self._given(input), self.divisor_override)
+        return pool.avg_pool3d(*given, **self.how)
 
 
 class _Along(Layer):

@@ -62,6 +62,6 @@ def entry(name: str, impls: list[Impl], of: int, reasons: list[str]) -> str:
     if all(impl.complete for impl in impls):
         lines.append("\n  Takes every problem of its operations.")
     if reasons:
-        lines.append("\n  Refuses, in the words of `explain`:\n")
+        lines.append("\n  Conditions, as `explain` says them where it refuses:\n")
         lines += ["  - " + reason.replace("*", "\\*") for reason in reasons]
     return "\n".join(lines) + "\n"

@@ -93,7 +93,10 @@ def fields() -> str:
 
 
 def write(app: Any) -> None:
+    """Before the pages are built; builders that look at pages afterwards take what is there."""
     folder = DOCS / "made" / "include"
+    if app.builder.format != "html" and folder.is_dir():
+        return
     folder.mkdir(parents=True, exist_ok=True)
     for make in (options, commands, lines, operations, conditions, theano, fields):
         path, text = folder / f"{make.__name__}.md", make()

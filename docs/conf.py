@@ -40,6 +40,7 @@ myst_heading_anchors = 4
 autosummary_generate = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # arrays are Any: the docstrings say of which shape and dtype
+autodoc_inherit_docstrings = False  # those of PyTorch's modules lead to pages that are not here
 autodoc_preserve_defaults = True
 
 copybutton_exclude = ".linenos, .gp, .go"

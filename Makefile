@@ -18,7 +18,7 @@ endif
 # one stamp for each set of extras; a newer pyproject.toml installs again
 stamp = $(VENV)/.installed-$(subst $(space),-,$(strip $(1) $(subst $(comma), ,$(EXTRAS)) $(CUDA)))
 
-.PHONY: validate test lint format gpu-test fuzz bench benches docs linkcheck clean
+.PHONY: validate test lint format gpu-test fuzz bench benches docs linkcheck lowest clean
 .DEFAULT_GOAL := test
 
 validate: $(call stamp,cli)
@@ -68,8 +68,17 @@ linkcheck: $(call stamp,docs)
 
 SPHINX = $(BIN)/python -m sphinx -q -d build/docs/doctrees
 
+# the oldest version of everything that pyproject.toml admits, and some tests on them; make lowest LOWEST=highest: the newest
+LOWEST ?= lowest-direct
+lowest: $(VENV)/.created
+	$(PYTHON) -m venv --clear $(VENV)/$(LOWEST)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(VENV)/$(LOWEST)/bin/python --resolution $(LOWEST) --editable '.[cli,test]'
+	$(BIN)/uv pip list --quiet --python $(VENV)/$(LOWEST)/bin/python
+	$(VENV)/$(LOWEST)/bin/python -m pytest -n auto $(or $(ARGS),tests/process/test_whole.py tests/cpu/test_cpu_softmax.py tests/ops)
+
 $(VENV)/.created:
-	@$(PYTHON) -c 'import sys; v = sys.version_info; (3, 11) <= v < (3, 14) or sys.exit("numbadnn needs Python 3.11, 3.12 or 3.13, $(PYTHON) is %d.%d: give another with make PYTHON=..." % v[:2])'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; (3, 11) <= v < (3, 15) or sys.exit("numbadnn needs Python 3.11 to 3.14, $(PYTHON) is %d.%d: give another with make PYTHON=..." % v[:2])'
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 

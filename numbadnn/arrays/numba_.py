@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 from numba import cuda
-from numba.cuda.cudadrv import devices
-from numba.cuda.cudadrv.devicearray import DeviceNDArray
-from numba.cuda.cudadrv.driver import MemoryPointer
 
 from numbadnn.arrays import Library, View, element_strides
 from numbadnn.arrays.numpy_ import numpy_dtype
 from numbadnn.gpu import memory, streams
+from numbadnn.host.cuda_names import DeviceNDArray, MemoryPointer, devices
 from numbadnn.problem import Spec
 
 

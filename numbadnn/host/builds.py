@@ -35,13 +35,17 @@ load_numba()
 import llvmlite  # noqa: E402
 import numba  # noqa: E402
 from numba import njit  # noqa: E402
-from numba.core.compiler import Compiler, CompileResult  # noqa: E402
-from numba.core.compiler_lock import global_compiler_lock  # noqa: E402
-from numba.core.environment import Environment, lookup_environment  # noqa: E402
-from numba.core.serialize import dumps  # noqa: E402
-from numba.core.sigutils import normalize_signature  # noqa: E402
 
 from numbadnn.host import whole  # noqa: E402
+from numbadnn.host.numba_names import (  # noqa: E402
+    Compiler,
+    CompileResult,
+    Environment,
+    dumps,
+    global_compiler_lock,
+    lookup_environment,
+    normalize_signature,
+)
 
 _FORMAT = "numbadnn-build-1"
 _VERSIONS = f"{_FORMAT} {sys.version} numba={numba.__version__} llvmlite={llvmlite.__version__} numpy={np.__version__}"

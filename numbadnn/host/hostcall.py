@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
+from numba import types
 from numba.extending import intrinsic
 
 from numbadnn.host import sources
@@ -50,8 +50,8 @@ def _caller(result: Any) -> Callable[..., Any]:
         if not isinstance(address, types.Integer) or not all(isinstance(a, types.Number) for a in args):
             return None
         # a literal is a plain 64-bit integer here; anything else goes to C as it is typed
-        plain = tuple(types.unliteral(a) for a in args)  # type: ignore[attr-defined]
-        signature = result(types.uintp, types.StarArgTuple(plain))  # type: ignore[attr-defined]
+        plain = tuple(types.unliteral(a) for a in args)
+        signature = result(types.uintp, types.StarArgTuple(plain))
 
         def codegen(context, builder, sig, values):
             target, packed = values

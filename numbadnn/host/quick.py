@@ -16,7 +16,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from numba.core.types.functions import BaseFunction
+from numbadnn.host.numba_names import BaseFunction
 
 #: (module or class, name, what is put there)
 Replacement = tuple[Any, str, Any]
@@ -56,7 +56,7 @@ def quick() -> Iterator[None]:
 
 @functools.cache
 def _of_the_cpu() -> list[Replacement]:
-    from numba.core import base, errors, ir, lowering, ssa, typeinfer
+    from numbadnn.host.numba_names import base, errors, ir, lowering, ssa, typeinfer
 
     return common(base, errors, ir, lowering, ssa, typeinfer)
 

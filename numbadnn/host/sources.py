@@ -123,7 +123,7 @@ def content(value: Any, around: tuple[int, ...] = ()) -> str:
 
 def _of_numba(value: Any, one: Callable[[Any], str]) -> str:
     """``content`` of what Numba makes of functions, and of its types."""
-    from numba.core.types import Type
+    from numbadnn.host.numba_names import Type
 
     if isinstance(value, Type):
         return f"{one(type(value))} {value}"
@@ -142,7 +142,7 @@ def flags(cuda: bool = False) -> str:
     from numbadnn.host.undisturbed import load_numba
 
     load_numba()
-    from numba.core import config
+    from numbadnn.host.numba_names import config
 
     config.reload_config()
     found = {name: repr(value) for name, value in vars(config).items() if name.isupper() and "CUDA" not in name}

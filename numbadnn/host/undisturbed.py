@@ -175,8 +175,7 @@ def load_numba(cuda: bool = False) -> None:
         try:
             importlib.import_module(name)
             if not cuda:
-                from numba.core.compiler_lock import global_compiler_lock
-                from numba.core.registry import cpu_target
+                from numbadnn.host.numba_names import cpu_target, global_compiler_lock
 
                 with global_compiler_lock:
                     fill_tables(cpu_target)

@@ -16,10 +16,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler_lock import global_compiler_lock
 
 from numbadnn.host import quick
+from numbadnn.host.numba_names import JITCodeLibrary, global_compiler_lock
 
 
 class Whole(JITCodeLibrary):

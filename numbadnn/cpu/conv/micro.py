@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from numbadnn.cpu.lang.elements import I32, I64, X86_512, accsize, at, broadcast, known, splat
 from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import carry, lanes, load_acc, made_good, store_acc, vec_of, zeros
+from numbadnn.host.numba_names import cgutils
 from numbadnn.registry import Summation
 
 #: rows and vectors of the register tile: MR*NV accumulators, NV vectors of B and one broadcast must fit the registers

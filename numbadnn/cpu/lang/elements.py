@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.core.registry import cpu_target
 from numba.extending import intrinsic
+
+from numbadnn.host.numba_names import cgutils, cpu_target
 
 FEATURES = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
 X86_512 = "+avx512f" in FEATURES and "+avx512vl" in FEATURES

@@ -12,12 +12,11 @@ import math
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
-from numba.np.arrayobj import populate_array
 
 from numbadnn.cpu.lang.elements import I32, I64, IR, acc_type, broadcast, known, masked, splat, widen
 from numbadnn.cpu.lang.typed import fetch, flush, inner, offset_of
+from numbadnn.host.numba_names import cgutils, populate_array
 
 #: elements of a block, and those that are summed in the line's type
 LANES, RUN = 32, 2048

@@ -146,7 +146,7 @@ def _layer() -> str:
 def start_threads() -> None:
     """Start Numba's threads where nobody has. With OpenMP Numba sets this thread's number of threads, which PyTorch and others
     go by where they share the library: it is set back."""
-    from numba.np.ufunc import parallel
+    from numbadnn.host.numba_names import parallel
 
     openmp = _openmp()
     before = openmp.omp_get_max_threads() if openmp else 0

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from numbadnn.cpu.lang.elements import (
@@ -30,6 +29,7 @@ from numbadnn.cpu.lang.elements import (
     splat,
     widen,
 )
+from numbadnn.host.numba_names import cgutils
 
 VECTOR_BYTES = 64 if X86_512 else 32 if "+avx" in FEATURES else 16
 

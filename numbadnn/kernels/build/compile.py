@@ -28,8 +28,7 @@ _quick = 0
 def quick() -> Iterator[None]:
     """Inside, Numba compiles kernels faster; other threads wait."""
     global _quick
-    from numba.cuda.core.compiler_lock import global_compiler_lock
-    from numba.cuda.descriptor import cuda_target
+    from numbadnn.host.cuda_names import cuda_target, global_compiler_lock
 
     with undisturbed(), _one_thread:
         with global_compiler_lock:
@@ -57,8 +56,7 @@ def together() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _replaced() -> Iterator[None]:
-    from numba.cuda.core.compiler_lock import global_compiler_lock
-
+    from numbadnn.host.cuda_names import global_compiler_lock
     from numbadnn.kernels.build import compile_inline as _compile_inline
 
     with global_compiler_lock:
@@ -71,19 +69,18 @@ def _replaced() -> Iterator[None]:
 
 @functools.cache
 def _replacements() -> list[shared.Replacement]:
-    from numba.cuda import lowering
-    from numba.cuda.core import (
+    from numbadnn.host.cuda_names import (
         analysis,
         base,
         errors,
         inline_closurecall,
         ir,
+        lowering,
         postproc,
         ssa,
         typed_passes,
         typeinfer,
     )
-
     from numbadnn.kernels.build import compile_inline as _compile_inline
     from numbadnn.kernels.build import compile_passes as _compile_passes
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from numba.cuda.core import inline_closurecall, ir, ir_utils
+from numbadnn.host.cuda_names import inline_closurecall, ir, ir_utils
 
 _inline_function = inline_closurecall.InlineWorker.inline_function
 #: function -> what the frontend made of it, its labels in topological order, and the arguments that it never assigns to

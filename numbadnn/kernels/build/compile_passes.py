@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from numba.cuda import lowering
-from numba.cuda.core import analysis, ir, ir_utils, postproc, ssa, transforms
+from numbadnn.host.cuda_names import analysis, ir, ir_utils, lowering, postproc, ssa, transforms
 
 _post_process = postproc.PostProcessor.run
 _find_singly_assigned = lowering.Lower._find_singly_assigned_variable

@@ -31,8 +31,7 @@ def lowered(
     Blocks have at most ``threads`` threads; ``resident`` of them must fit a multiprocessor together: that bounds the
     registers of a thread. Numba works for one thread at a time; NVVM, which is what is left, for several.
     """
-    from numba.cuda import compiler
-
+    from numbadnn.host.cuda_names import compiler
     from numbadnn.kernels.build import compile as _compile
 
     signature = types.void(*map(_parameter_type, parameters.split()))

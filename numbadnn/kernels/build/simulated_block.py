@@ -32,7 +32,7 @@ class Block(threading.Thread):
     """One block: what Numba's functions take for the thread that calls them."""
 
     def __init__(self, body: Callable[[], None], place: tuple[int, ...], shape: tuple[int, ...]) -> None:
-        from numba.cuda.simulator.kernelapi import Dim3
+        from numbadnn.host.cuda_names import Dim3
 
         super().__init__(daemon=True)
         self._body = body
@@ -165,8 +165,7 @@ def _seen_as_cuda(module: Any, function: Callable[..., None]) -> Iterator[None]:
 
 def launch(function: Callable[..., None], grid: Any, block: Any, shared_bytes: int, *arguments: Any) -> None:
     """Run a kernel's blocks, one after the other."""
-    from numba.cuda.errors import normalize_kernel_dimensions
-    from numba.cuda.simulator.kernelapi import FakeCUDAModule
+    from numbadnn.host.cuda_names import FakeCUDAModule, normalize_kernel_dimensions
 
     places, shape = normalize_kernel_dimensions(grid, block)
     module: Any = FakeCUDAModule(places, shape, shared_bytes)

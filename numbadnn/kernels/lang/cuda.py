@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 from numba import cuda
-from numba.cuda import config, types
+from numba.cuda import types
 from numba.cuda.extending import intrinsic
+
+from numbadnn.host.cuda_names import config
 
 __all__ = ["SIMULATED", "cuda", "device", "f32", "f64", "i32", "i64", "intrinsic", "types", "u32", "u64"]
 

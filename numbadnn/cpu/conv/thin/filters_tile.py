@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from numbadnn.cpu.lang.elements import FEATURES, I1, I32, I64, X86_512, at, known, masked, splat
 from numbadnn.cpu.lang.vector import vec_of
+from numbadnn.host.numba_names import cgutils
 
 
 class Tile(NamedTuple):

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
-from numba.core.imputils import lower_getattr_generic
-from numba.core.typing.templates import AttributeTemplate
 from numba.extending import infer_getattr, intrinsic, models, register_model
 
 from numbadnn.cpu.lang.elements import I64, at
+from numbadnn.host.numba_names import AttributeTemplate, lower_getattr_generic
 
 #: how channels lie in the buffers: as planes, taken from rows of pixels or turned from rows of channels; or in lanes
 LINES, TURNED, LANES = 0, 1, 2

@@ -10,12 +10,12 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from numbadnn.cpu.lang.elements import I64, X86_512, acc_type, at, broadcast, known, splat
 from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import Element, store_lanes, vec_of
+from numbadnn.host.numba_names import cgutils
 
 #: rows of a tile -> its widths in vectors: rows * width sums, so many vectors and one factor must fit the registers
 WIDTHS = (

@@ -71,6 +71,7 @@ linkcheck_retries = 1
 linkcheck_rate_limit_timeout = 5
 linkcheck_allowed_redirects = {r"https?://.*": r"https?://.*"}
 linkcheck_anchors = False
+linkcheck_ignore = [r"(\.\./)+"]  # within the site: source_links checks them
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"numbadnn {version}"

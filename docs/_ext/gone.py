@@ -29,4 +29,4 @@ def gone(report: str) -> list[str]:
 
 if __name__ == "__main__":
     lost = gone(Path(sys.argv[1]).read_text())
-    sys.exit("\n".join(lost))
+    sys.exit("\n".join(lost) or 0)

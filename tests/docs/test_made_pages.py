@@ -3,6 +3,9 @@
 import argparse
 import doctest
 import importlib
+import json
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -80,7 +83,34 @@ def test_a_name_that_no_page_has_is_found(module: Any) -> None:
     assert missing(documented | {f"{numbadnn.pool.__module__}.pool"}, ("numbadnn",)) == []
 
 
+@pytest.mark.parametrize(("status", "code"), [("working", 0), ("broken", 1)])
+def test_the_verdict_on_links_is_the_exit_status(status: str, code: int, tmp_path: Path) -> None:
+    row = {"status": status, "uri": "https://a", "filename": "x.md", "lineno": 3, "info": "404 Client Error"}
+    (tmp_path / "output.json").write_text(json.dumps(row) + "\n")
+    ran = subprocess.run(
+        [sys.executable, ROOT / "docs" / "_ext" / "gone.py", tmp_path / "output.json"], capture_output=True
+    )
+    assert (ran.returncode, b"https://a" in ran.stderr) == (code, bool(code))
+
+
 @pytest.mark.parametrize("name", ["refusals", "gone", "schema", "source_links"])
 def test_examples_of_the_steps(module: Any, name: str) -> None:
     outcome = doctest.testmod(module(name))
     assert outcome.attempted and not outcome.failed
+
+
+def test_every_public_name_is_in_a_page_of_the_reference() -> None:
+    """``make docs`` asks Sphinx the same, of every package."""
+    pages = "\n".join((ROOT / "docs" / "reference" / name).read_text() for name in ("api.md", "errors.md"))
+    written = set(re.findall(r"^   (\w+)$|^\.\. auto\w+:: (\w+)$", pages, re.M))
+    assert sorted(set(numbadnn.__all__) - {name for pair in written for name in pair}) == []
+
+
+def test_links_to_headings_that_are_not_there_are_found(module: Any, tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "rules.html").write_text('<h2 id="pooling">')
+    (tmp_path / "made" / "pool.html").write_text(
+        '<a href="../rules.html#pooling"><a href="../rules.html#softmax"><a href="../gone.html#x">'
+    )
+    found = module("source_links").lost(tmp_path)
+    assert sorted(found) == ["made/pool.html: ../gone.html#x", "made/pool.html: ../rules.html#softmax"]

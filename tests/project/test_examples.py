@@ -50,3 +50,26 @@ def test_the_language_model_says_what_it_takes(
         example("char_lm").main()
     assert exit_of.value.code == 0
     assert "[seconds] [{gru,lstm}]" in capsys.readouterr().out
+
+
+@pytest.mark.slow(15)
+def test_digits_are_drawn_again_in_pytorch() -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("torch")
+    lines: list[str] = []
+    assert example("torch_vae").train(epochs=10, report=lines.append) < 0.5
+    assert len(lines) == 10
+
+
+@pytest.mark.slow(15)
+def test_a_locally_connected_layer_names_digits() -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("torch")
+    assert example("torch_locally_connected").train(True, epochs=15, compiled=True, report=[].append) >= 0.95
+
+
+def test_a_model_is_converted_and_checked() -> None:
+    pytest.importorskip("torch")
+    lines: list[str] = []
+    difference, within, same = example("torch_convert").run(lines.append)
+    assert difference < 1e-5 and within and same and "swapped: 0, 1, 3, 4, 6, 7, 10" in lines

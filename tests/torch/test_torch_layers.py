@@ -10,6 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch_networks import UNet, losses, resnet18  # noqa: E402
+
 import numbadnn  # noqa: E402
 import numbadnn.torch as nt  # noqa: E402
 
@@ -169,3 +171,23 @@ def test_check_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oracle.Trial, "__init__", wrong)
     found = nt.check(nn.Conv2d(2, 3, 3), torch.rand(1, 2, 6, 6), backends="cpu")
     assert not found.ok and {row.status for row in found.rows} >= {"mismatch"}
+
+
+@pytest.mark.slow(20)
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [("ResNet-18", torch.contiguous_format), ("U-Net", torch.channels_last)],
+    ids=["ResNet-18", "U-Net"],
+)
+def test_a_converted_model_trains_as_pytorchs(name: str, layout: Any) -> None:
+    """Twenty steps: every loss within 1e-3."""
+    torch.manual_seed(0)
+    theirs: Any = resnet18(8) if name == "ResNet-18" else UNet(4)
+    theirs = theirs.to(memory_format=layout)
+    ours = copy.deepcopy(theirs)
+    assert len(nt.convert(ours).swapped) == (41 if name == "ResNet-18" else 24)
+    x = torch.randn(8, 3, 32, 32).to(memory_format=layout)
+    y = torch.randint(10, (8,)) if name == "ResNet-18" else torch.randint(3, (8, 32, 32))
+    wanted, found = losses(theirs, x, y), losses(ours, x, y)
+    assert wanted[-1] < 0.7 * wanted[0] or name == "U-Net"
+    assert max(abs(a - b) for a, b in zip(wanted, found, strict=True)) < 1e-3

@@ -18,7 +18,7 @@ endif
 # one stamp for each set of extras; a newer pyproject.toml installs again
 stamp = $(VENV)/.installed-$(subst $(space),-,$(strip $(1) $(subst $(comma), ,$(EXTRAS)) $(CUDA)))
 
-.PHONY: validate test lint format gpu-test fuzz bench benches docs linkcheck lowest clean
+.PHONY: validate planted test lint format gpu-test fuzz bench benches docs linkcheck lowest clean
 .DEFAULT_GOAL := test
 
 validate: $(call stamp,cli)
@@ -35,6 +35,10 @@ gpu-test: $(call stamp,cli test)
 # times on every implementation of a backend: make fuzz ARGS="--backend numba"
 fuzz: $(call stamp,cli test)
 	$(BIN)/python -m numbadnn.validate.fuzz $(ARGS)
+
+# mistakes planted in one layer, 50 times each in every place where they are to be named, and 200 runs without a false alarm
+planted: $(call stamp,cli test onnx)
+	TESTS_TRIALS=50 $(BIN)/python -m pytest -n auto --dist worksteal tests/models/test_planted_layers.py $(ARGS)
 
 lint: $(call stamp,lint)
 	$(BIN)/ruff check .

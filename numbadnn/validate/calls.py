@@ -124,7 +124,7 @@ def rows_of(
         old = outs[0].address.copy(order="K")
     trial, options = Trial(problem, inputs, old), config.current()
     rules = lambda device: dispatch.policy_of(request, device, options)  # noqa: E731
-    return check_all(Subject(name, problem, trial), chosen, rules), trial
+    return check_all(Subject(name, problem, trial, integers=True), chosen, rules), trial
 
 
 def _plain(problem: Any, words: tuple[int, ...]) -> Any:

@@ -52,12 +52,18 @@ class Row:
 
 
 class Subject:
-    """A case with its reference values, worked out once for every implementation."""
+    """A case with its reference values, worked out once for every implementation.
 
-    def __init__(self, name: str, problem: Any, trial: Trial | None = None, seed: int = 0) -> None:
+    Small integers show what rounding may hide: a weight that is a little off in a long sum. ``integers`` says whether they are
+    tried beside a ``trial`` that is given; without one they are.
+    """
+
+    def __init__(
+        self, name: str, problem: Any, trial: Trial | None = None, seed: int = 0, integers: bool = False
+    ) -> None:
         self.name, self.problem = name, problem
         self.trial = trial or Trial.of(problem, seed)
-        exact = trial is None and law(problem.op).exact_integers(problem)
+        exact = (trial is None or integers) and law(problem.op).exact_integers(problem)
         self.integers = Trial.of(problem, seed, "integers") if exact else None
 
 

@@ -144,7 +144,7 @@ def rows(line: str, files: list[str], backend: str | None) -> list[Row]:
     name, found = f"data {line.split()[0]}", []
     own: Any = trial(line, files)
     try:
-        for row in check_all(Subject(name, own.problem, own), backend):
+        for row in check_all(Subject(name, own.problem, own, integers=True), backend):
             found.append(row)
     except KeyboardInterrupt:
         found.append(Row(name, "all", "", report.NOT_RUN, report.BY_CTRL_C))

@@ -18,6 +18,9 @@ from numbadnn.validate.model.judge import Judge
 pytest.importorskip("onnxruntime")
 
 
+SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "report.schema.json"
+
+
 def judged(path: Any, tmp_path: Path, **more: Any) -> Judge:
     return command.judged(str(path), backends="cpu", folder=str(tmp_path), timed=False, **more)
 
@@ -121,6 +124,8 @@ def test_external_data_and_the_report(tmp_path: Path, monkeypatch: pytest.Monkey
     out = capsys.readouterr().out
     assert "of its bound" not in out and "100 % of" in out
     document = json.loads(Path("n.json").read_text())
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
     rows = flat.rows(document)
     assert document["model"] == "n.onnx" and {row["state"] for row in rows} == {"ok"}
     assert "conv2d x=float32:2x3x20x20" in rows[0]["problem"]
@@ -150,6 +155,25 @@ def test_the_first_node_out_of_its_bound_is_named_and_can_be_replayed(
     assert main(["validate", str(alone), "--backend", "cpu", "--against", "onnxruntime"]) == 0
     (node,) = files.Reader(files.load(str(alone)), str(alone)).graph().nodes
     assert node.op == "ConvTranspose" and not node.proto.domain
+
+
+def test_interrupted_it_shows_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    look = Judge.__call__
+
+    def interrupted(self: Judge, number: int, *more: Any) -> None:
+        if number == 3:
+            raise KeyboardInterrupt
+        look(self, number, *more)
+
+    monkeypatch.setattr(Judge, "__call__", interrupted)
+    assert main(["validate", small_network(Path("m.onnx")), "--backend", "cpu"]) == 130
+    out = capsys.readouterr().out
+    assert (
+        "relu1" in out and "2 of 2 arithmetic nodes" in out and "interrupted: the nodes after these were not run" in out
+    )
 
 
 def test_arrays_are_kept_only_while_they_are_read(tmp_path: Path) -> None:

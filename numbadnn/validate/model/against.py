@@ -6,6 +6,7 @@ walk gives. Every name is an output then, so that the runtime shows what it has 
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,10 +22,15 @@ RUNTIMES = ("onnxruntime",)
 
 
 class Other:
-    """``held``: what a runtime called ``name`` had under each name of the walk."""
+    """``held``: what a runtime called ``name`` had under each name of the walk; ``flat``: the model that it ran."""
 
-    def __init__(self, name: str, held: Mapping[str, np.ndarray]) -> None:
-        self.name, self._held = name, held
+    def __init__(self, name: str, held: Mapping[str, np.ndarray], flat: Flat) -> None:
+        self.name, self._held, self._flat = name, held, flat
+
+    def probed(self, output: str, x: np.ndarray) -> np.ndarray | None:
+        """What it makes of another first input of the node that makes this output; None where it has no such node."""
+        proto = self._flat.alone(output, x)
+        return None if proto is None else _run(proto, {"probe": x})[output]
 
     def arrays(self, values: list[Any]) -> list[Any]:
         """Its arrays for these values; constants are the same to everybody; None where it has none."""
@@ -54,33 +60,50 @@ class Flat:
                 self._constants[value.name] = value.carried
         self._made.update(v.name for v in outputs)
 
+    def alone(self, output: str, x: np.ndarray) -> Any:
+        """The node that makes this output, as a model that reads ``probe`` first and constants else; None: it is no such node."""
+        node = next((node for node in self._nodes if output in node.output), None)
+        if node is None or any(name and name not in self._constants for name in node.input[1:]):
+            return None
+        proto = onnx_module().NodeProto()
+        proto.CopyFrom(node)
+        proto.input[0] = "probe"
+        constants = {name: self._constants[name] for name in proto.input[1:] if name}
+        return self._model([proto], {"probe": x}, constants)
+
     def model(self, feeds: Mapping[str, np.ndarray]) -> Any:
+        return self._model(self._nodes, feeds, {n: a for n, a in self._constants.items() if n not in feeds})
+
+    def _model(self, nodes: list[Any], feeds: Mapping[str, np.ndarray], kept: Mapping[str, np.ndarray]) -> Any:
         helper, numpy_helper = onnx_module().helper, onnx_module().numpy_helper
         of = {n: helper.np_dtype_to_tensor_dtype(a.dtype) for n, a in feeds.items()}
         inputs = [helper.make_tensor_value_info(name, of[name], array.shape) for name, array in feeds.items()]
-        outputs = [helper.make_empty_tensor_value_info(name) for node in self._nodes for name in node.output if name]
-        kept = {n: a for n, a in self._constants.items() if n not in feeds}
+        outputs = [helper.make_empty_tensor_value_info(name) for node in nodes for name in node.output if name]
         constants = [numpy_helper.from_array(np.asarray(array, order="C"), name) for name, array in kept.items()]
-        graph = helper.make_graph(self._nodes, "flat", inputs, outputs, constants)
+        graph = helper.make_graph(nodes, "flat", inputs, outputs, constants)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)], ir_version=8)
+
+
+def _run(model: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Every output of a model by its name; ModelError where onnxruntime refuses it."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+    except Exception as error:  # its own classes
+        raise ModelError(f"onnxruntime refuses the model: {error}") from None
 
 
 def held_by(name: str, graph: Graph, feeds: Mapping[str, np.ndarray]) -> Other:
     """What this runtime has at each step; ModelError where it refuses the model."""
     if name not in RUNTIMES:
         raise ModelError(f"--against: expected {', '.join(RUNTIMES)}, got {name!r}")
-    try:
-        import onnxruntime
-    except ImportError:
-        raise BackendUnavailableError("--against onnxruntime: pip install 'numbadnn[onnx]'") from None
+    if importlib.util.find_spec(name) is None:
+        raise BackendUnavailableError(f"--against {name}: pip install 'numbadnn[onnx]'")
     flat = Flat()
     Walk(flat).run(graph, feeds)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    try:
-        proto = flat.model(feeds).SerializeToString()
-        session = onnxruntime.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
-        names = [output.name for output in session.get_outputs()]
-        return Other(name, dict(zip(names, session.run(names, dict(feeds)), strict=True)))
-    except Exception as error:  # its own classes
-        raise ModelError(f"onnxruntime refuses the model: {error}") from None
+    return Other(name, _run(flat.model(feeds), feeds), flat)

@@ -18,8 +18,10 @@ from numbadnn.validate.model import against, files, inputs
 from numbadnn.validate.model.judge import Judge, NodeRow
 from numbadnn.validate.model.walk import Walk
 
-HEADER = tuple(column.title for column in COLUMNS["model"] if column.key != "notes")
-_RIGHT = {0, 5, 6, 7}
+#: what the terminal shows; it has no room for the notes
+_COLUMNS = COLUMNS["model"][:-1]
+HEADER = tuple(column.title for column in _COLUMNS)
+_RIGHT = {i for i, column in enumerate(_COLUMNS) if column.number}
 #: characters of a node's name that are shown
 _NAME = 40
 
@@ -39,14 +41,19 @@ def judged(
     feeds = inputs.inputs_for(graph, input_file, dims or {}, seed)
     other = against.held_by(runtime, graph, feeds) if runtime else None
     judge = Judge(folder, Path(path).stem, backends, timed, other)
-    Walk(judge).run(graph, feeds)
+    try:
+        Walk(judge).run(graph, feeds)
+    except KeyboardInterrupt:  # what was found until then is shown
+        judge.interrupted = True
     return judge
 
 
-def exit_status(rows: list[NodeRow]) -> int:
-    found = {row.status for row in rows}
+def exit_status(judge: Judge) -> int:
+    found = {row.status for row in judge.rows}
     if found & {"mismatch", "error"}:
         return report.MISMATCH
+    if judge.interrupted:
+        return report.INTERRUPTED
     return report.OK if "ok" in found else report.CANNOT_RUN
 
 
@@ -88,6 +95,8 @@ def summary(judge: Judge, seconds: float) -> str:
         f"{good} of {len(nodes)} arithmetic nodes within their bounds; {share:.4g} % of {judge.flops / 1e9:.3g} GFLOP judged; "
         f"{seconds:.1f} s"
     ]
+    if judge.interrupted:
+        lines.append("  interrupted: the nodes after these were not run")
     unjudged = collections.Counter(row.reason for row in judge.rows if row.status == "not judged")
     lines += [f"  not judged {count} x: {reason}" for reason, count in unjudged.most_common()]
     if wrong:
@@ -116,7 +125,7 @@ def run(
         return report.CANNOT_RUN
     begin = time.perf_counter()
     judge = judged(path, input_file, inputs.dims_of(dims), backend, runtime=runtime)
-    seconds, status = time.perf_counter() - begin, exit_status(judge.rows)
+    seconds, status = time.perf_counter() - begin, exit_status(judge)
     found = document.make(
         "model",
         [row.as_dict() for row in judge.rows],
@@ -129,5 +138,5 @@ def run(
     unwritten = reports.write(found)  # before it is shown, which may end where nobody reads
     for line in unwritten:
         print(line, file=sys.stderr)
-    print(table(judge.rows), legend(COLUMNS["model"][:-1]), summary(judge, seconds), sep="\n\n")
+    print(table(judge.rows), legend(_COLUMNS), summary(judge, seconds), sep="\n\n")
     return status or (report.CANNOT_RUN if unwritten else status)

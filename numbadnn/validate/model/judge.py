@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from numbadnn.validate.check import Subject, check_all
+from numbadnn.validate.model import probe
 from numbadnn.validate.model.against import Other
 from numbadnn.validate.model.alone import write_alone
 from numbadnn.validate.model.graph import Value, is_real
@@ -47,7 +50,7 @@ class Judge:
     ) -> None:
         self.rows: list[NodeRow] = []
         self.flops = self.judged = 0
-        self.alone = ""
+        self.alone, self.interrupted = "", False
         self._folder, self._stem, self._backends, self._timed, self._other = folder, stem, backends, timed, other
 
     def __call__(self, number: int, name: str, work: Work, inputs: list[Any], outputs: list[Value]) -> None:
@@ -93,7 +96,22 @@ class Judge:
         found = own.compare(tuple(results), right, own.limits(right, [r.dtype for r in results]))
         row.local = found.worst
         row.status, row.reason = ("ok", "") if found.ok else ("mismatch", str(found))
+        if found.ok and (probes := probe.images(own)):
+            self._probe(row, own, outputs[0].name, *probes)
         return row
+
+    def _probe(self, row: NodeRow, own: Work, output: str, images: np.ndarray, share: float) -> None:
+        """The other runtime's weights one by one."""
+        assert self._other
+        result = self._other.probed(output, images)
+        if result is None:
+            return
+        probed = Work(own.node, [images, *own.given[1:]])
+        right = probed.reference()
+        found = probed.compare((result,), right, probed.limits(right, [result.dtype]))
+        row.reason = f"{100 * share:.3g} % of the weights probed"
+        if not found.ok:
+            row.status, row.reason, row.local = "mismatch", f"one weight at a time: {found}", found.worst
 
     def _rows(self, row: NodeRow, work: Work, outputs: list[Value]) -> Iterator[NodeRow]:
         if work.unjudged:
@@ -112,7 +130,8 @@ class Judge:
             yield dataclasses.replace(row, status=status, reason=reason, local=found.worst, time_us=spent)
 
     def _implementations(self, row: NodeRow, work: Work) -> Iterator[NodeRow]:
-        found = list(check_all(Subject(row.name, work.problem, work.trial), self._backends, timed=self._timed))
+        subject = Subject(row.name, work.problem, work.trial, integers=True)
+        found = list(check_all(subject, self._backends, timed=self._timed))
         ran = [one for one in found if one.status != "refused"]
         for one in ran:
             of: dict[str, Any] = {"impl": one.impl, "status": one.status, "reason": one.reason, "local": one.worst}

@@ -46,7 +46,7 @@ class Candidate:
     accuracy: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """Every candidate for a problem, which one runs and what decided it: the chosen one, those admitted, those refused.
 
@@ -80,6 +80,8 @@ class Explanation:
             lines += ["           " + " ".join(f"{k}={v}" for k, v in engine.items()) for engine in c.engines]
         refused = by_reason(((c.impl, c.reason) for c in self.candidates if c.reason), "  refused  ")
         return "\n".join([*lines, *refused])
+
+    __repr__ = __str__
 
 
 def _texts(value: Any) -> Any:

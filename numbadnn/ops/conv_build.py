@@ -142,6 +142,8 @@ def check_hint(
     listed = isinstance(hint, (tuple, list))
     if listed and any(isinstance(h, float) for h in hint):
         cure = "; a bias is no argument, it is added to the result: y + bias.reshape(1, -1, 1, ...)"
+    elif not listed or len(hint) == len(shape) - 2:
+        cure = "; border_mode, subsample and all else behind the arrays are given by name"
     if not listed or len(hint) != len(shape):
         raise ValueError(f"{name}: expected None or a tuple of length {len(shape)}, got {hint!r}{cure}")
     if any(h is not None and h != n for h, n in zip(hint, shape, strict=True)):
@@ -226,7 +228,11 @@ def grad_inputs(op: str, names: Names, axes: int = 0) -> Build:
         check_filter_rank(names.second, filters, axes, p.unshared)
         geometry = _Geometry(filters.shape[-axes:], p, names)
         if top.shape[1] != filters.shape[0]:
-            raise ValueError(f"{names.first}: expected {filters.shape[0]} channels (one a filter), got {top.shape[1]}")
+            order = f"; if its first two axes are the other way round: moveaxis({names.second}, 1, 0)"
+            swapped = order if top.shape[1] == filters.shape[1] else ""
+            raise ValueError(
+                f"{names.first}: expected {filters.shape[0]} channels (one a filter), got {top.shape[1]}{swapped}"
+            )
         given = p.hint
         if not isinstance(given, (tuple, list)) or len(given) != axes + 2 or None in given[2:]:
             along = zip(

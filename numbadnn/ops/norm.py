@@ -31,11 +31,11 @@ from numbadnn.problems.norm import (
 def _hint(name: str, given: tuple[int, ...], inputs: tuple[int, ...], mode: str) -> str:
     """What to add to an error where a parameter is right but for its axes, the mode or the inputs' layout ("" = it is not)."""
     rank, one = len(inputs), math.prod(given)
-    if rank < 3 or one != max(given, default=1):
+    if rank < 2 or one != max(given, default=1):
         return ""
     if one != inputs[1]:
         return channels_last("inputs", inputs, one)
-    if mode == "per-activation":
+    if mode == "per-activation" and rank > 2:
         return "; mode='spatial' takes one number a channel"
     return f"; {name}.reshape(1, -1{', 1' * (rank - 2)}) has it" if len(given) == 1 else ""
 

@@ -19,7 +19,7 @@ from numbadnn.dispatch import Request
 from numbadnn.errors import warn
 from numbadnn.ops.habits import refuse
 from numbadnn.option_types import Backend, PoolMode
-from numbadnn.parameters import whole
+from numbadnn.parameters import check_rank, whole
 from numbadnn.problem import Spec
 from numbadnn.problems.pool import PoolProblem, output_sizes
 
@@ -31,8 +31,9 @@ UNORDERED = Set | Mapping
 
 def _axes(name: str, value: Any, rank: int) -> tuple[int, ...]:
     """A tuple of ``rank`` integers, else TypeError or ValueError."""
-    if not hasattr(value, "__iter__") or isinstance(value, UNORDERED):
-        raise TypeError(f"{name}: expected {rank} integers, got {value!r}")
+    if not hasattr(value, "__iter__") or isinstance(value, UNORDERED | str):
+        mode = f"; a mode is mode={value!r}" if isinstance(value, str) else ""
+        raise TypeError(f"{name}: expected {rank} integers, got {value!r}{mode}")
     try:
         numbers = [whole(v) for v in value]
     except TypeError:
@@ -59,6 +60,12 @@ def parameters(params: tuple[Any, ...], rank: int = 0) -> tuple[tuple[int, ...],
     )
 
 
+def _check_rank(name: str, view: View, params: tuple[Any, ...]) -> None:
+    """An image of 1 to 3 axes, where one number stands for all of them: it does not say how many there are."""
+    if isinstance(params[0], Number) and not 3 <= len(view.shape) <= 5:
+        check_rank(name, view.shape, 4, "(N, C, rows, columns)")
+
+
 def _strides(shape: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...]) -> tuple[int, ...]:
     """Strides no longer than the padded image: longer ones mean the same single window, and would be lengths of tables."""
     return tuple(min(s, n + 2 * p) for s, n, p in zip(stride, shape[2:], pad, strict=True))
@@ -73,6 +80,7 @@ def _one(out_views: list[View], name: str) -> View | None:
 @dispatch.operation("img")
 def _build_pool(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     (img,) = views
+    _check_rank("img", img, params)
     window, stride, pad, mode = parameters(params, len(img.shape) - 2)
     spatial = output_sizes("img", img.shape, window, stride, pad, mode, least=1)
     stride = _strides(img.shape, stride, pad)
@@ -95,6 +103,7 @@ def _request(
 @dispatch.operation("inp", "out", "out_grad", destination="result")
 def _build_pool_grad(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     inp, out, out_grad = views
+    _check_rank("inp", inp, params)
     window, stride, pad, mode = parameters(params, len(inp.shape) - 2)
     shape = (*inp.shape[:2], *output_sizes("inp", inp.shape, window, stride, pad, mode, least=1))
     for name, view in (("out", out), ("out_grad", out_grad)):

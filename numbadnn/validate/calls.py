@@ -27,9 +27,9 @@ from numbadnn.validate.host import is_array, on_host
 from numbadnn.validate.oracle import Trial
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Check:
-    """What ``check`` found: ``ok``, ``rows``, and the same as text, JSON or a page.
+    """What ``check`` found: ``ok``, ``rows``, and the same as text (shown by itself), JSON or a page.
 
     A row has ``impl``, ``status`` (ok, mismatch, refused, error, ...), ``reason``, ``worst`` (the largest error as a share of the
     bound) at index ``where``, ``ulp``, ``same_bits`` of ``runs``, ``time_us`` and ``problem``, the line that replays it.
@@ -48,6 +48,8 @@ class Check:
         """What ``numbadnn validate`` prints: a line an implementation, what went wrong, and counts."""
         parts = (report.plain_table(self.rows), report.details(self.rows), report.summary(self.rows, self.seconds))
         return "\n\n".join(part for part in parts if part)
+
+    __repr__ = table
 
     def json(self, path: Any) -> None:
         """Write all of it as a document, as ``numbadnn validate --json`` does; OSError where that cannot be."""

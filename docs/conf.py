@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-os.environ["NUMBADNN_VERBOSE"] = "none"  # pages do not depend on the options of whoever builds them
+os.environ["NUMBADNN_VERBOSE"] = "quiet"  # pages do not depend on the options of whoever builds them
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")  # examples are small: threads would wait for each other
 
 DOCS = Path(__file__).parent

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import numbadnn
-from numbadnn.measuring.compare import UNIT, Bound, Comparison, compare, worst
+from numbadnn.measuring.compare import NORMAL, UNIT, Bound, Comparison, compare, worst
 from numbadnn.validate.model.graph import ModelError, Node, is_real, widened
 from numbadnn.validate.model.nodes import TABLE
 from numbadnn.validate.model.nodes.kinds import Given, Kind, Outputs
@@ -90,9 +90,8 @@ class Work:
                 return [
                     replace(b, accumulated=np.maximum(b.accumulated, e)) for b, e in zip(known, errors, strict=True)
                 ]
-        return [
-            Bound(np.asarray(e), np.dtype(d).name) if is_real(d) else e for e, d in zip(errors, dtypes, strict=False)
-        ]
+        triples = zip(errors, dtypes, strict=False)
+        return [_bound(np.asarray(e), np.dtype(d).name) if is_real(d) else e for e, d in triples]
 
     def compare(self, results: Outputs, outputs: Outputs, limits: list[Any]) -> Comparison:
         """Results of the model's types held against the reference's."""
@@ -103,6 +102,11 @@ class Work:
         if self.kind.flops:
             return self.kind.flops(self.node, self.given, outputs)
         return sum(int(array.size) for array in outputs)
+
+
+def _bound(error: np.ndarray, dtype: str) -> Bound:
+    """What lies below the smallest normal number may be flushed to zero, but in 16 bits, where it is not small."""
+    return Bound(error + (NORMAL[dtype] if dtype in ("float32", "float64") else 0), dtype)
 
 
 def _compare(result: np.ndarray, right: np.ndarray, limit: Any) -> Comparison:

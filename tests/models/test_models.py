@@ -68,6 +68,21 @@ def test_squeezenet(tmp_path: Path) -> None:
     assert found.flops > 7e8
 
 
+@pytest.mark.gpu
+def test_a_network_on_a_gpu(tmp_path: Path) -> None:
+    found = command.judged(small_network(tmp_path / "m.onnx"), folder=str(tmp_path), timed=False)
+    assert all(row.status == "ok" for row in found.rows), command.summary(found, 0)
+    assert {row.impl.split(".")[0] for row in found.rows if row.op == "Conv"} == {"cpu", "cudnn", "numba"}
+
+
+def test_what_another_runtime_refuses_is_one_line(tmp_path: Path) -> None:
+    m = Maker()
+    y = m.node("Cast", m.input("x", [2]), to=onnx.TensorProto.BFLOAT16)
+    path = m.save(tmp_path / "m.onnx", m.node("Atanh", y))
+    with pytest.raises(files.ModelError, match="^onnxruntime refuses the model: [^\n]*$"):
+        judged(path, tmp_path, runtime="onnxruntime")
+
+
 def test_branches_and_loops_are_walked_into(tmp_path: Path) -> None:
     def branch(name: str, op: str) -> Any:
         node = onnx.helper.make_node(op, ["x"], [f"{name}_y"], name)

@@ -10,7 +10,10 @@ import numpy as np
 
 
 class ModelError(ValueError):
-    """A model that cannot be read or run, in one line."""
+    """A model that cannot be read or run, in one line, however many a library's own error has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(" ".join(text.split()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from numbadnn.validate.model.graph import is_real
 from numbadnn.validate.model.work import Work
 
 #: multiplications that a probe may take; of a larger layer a sample of the channels is probed
-MOST = 1 << 29
+MOST = 1 << 28
 
 
 def images(work: Work, seed: int = 0) -> tuple[np.ndarray, float] | None:

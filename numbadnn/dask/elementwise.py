@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import dask.array as da
-import numpy as np
 
 import numbadnn
 from numbadnn.arrays.numpy_ import numpy_dtype
@@ -18,7 +17,15 @@ from numbadnn.dask.work import Call, in_force, run
 def each(*blocks: Any, call: Call) -> Any:
     """numbadnn's function on one chunk of each array."""
     with in_force(call.options), devices.lane(call.gpus) as lane:
-        return run(call, [np.ascontiguousarray(b) if lane else b for b in blocks], [], call.keywords, lane)
+        here = [b if lane is None else _pinned(lane, slot, b) for slot, b in enumerate(blocks)]
+        return run(call, here, [], call.keywords, lane)
+
+
+def _pinned(lane: devices.Lane, slot: int, block: Any) -> Any:
+    """A copy of a block in the lane's memory."""
+    copied = lane.pinned(slot, block.shape, block.dtype)
+    copied[...] = block
+    return copied
 
 
 def chunkwise(call: Call, arrays: list[da.Array]) -> da.Array:

@@ -17,8 +17,8 @@ zarr = pytest.importorskip("zarr")
 import numbadnn  # noqa: E402
 import numbadnn.dask as nd  # noqa: E402
 
-#: 384 MiB of float32, and what the process may have beside what it has when all is imported
-SHAPE, MORE = (1, 1, 384, 512, 512), 256 << 20
+#: 320 MiB of float32, and what the process may have beside what it has when all is imported
+SHAPE, MORE = (1, 1, 320, 512, 512), 256 << 20
 
 
 def volume(path: Path, shape: tuple[int, ...], chunks: tuple[int, ...]) -> Any:

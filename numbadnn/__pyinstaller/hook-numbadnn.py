@@ -6,6 +6,7 @@ from PyInstaller.utils.hooks import collect_data_files, collect_submodules
 hiddenimports = [
     *collect_submodules("numbadnn", filter=lambda name: "__pyinstaller" not in name),
     "ml_dtypes",
+    "nvtx",
     "numba.np.ufunc.omppool",
     "scipy.linalg.cython_blas",
 ]

@@ -3,6 +3,7 @@
 The path the user gave; a libcudnn this process has already mapped (two of them in one process would share nothing and
 fail in odd ways, so a mapped one is *the* one); the pip wheel nvidia-cudnn-cu12 or -cu13; CUDA_PATH, CUDA_HOME;
 LD_LIBRARY_PATH; whatever the system's loader finds. Every place leaves a line in the trail, found or not.
+cuda-pathfinder is not asked: it cannot say where a library lies, but only load it, for good and before it was looked at.
 """
 
 from __future__ import annotations

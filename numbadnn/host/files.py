@@ -30,7 +30,7 @@ Document = dict[str, Any]
 
 
 def cache_folder(cache_dir: str = "") -> Path:
-    """The option ``cache_dir``, or the user's cache folder."""
+    """The option ``cache_dir``, or the user's cache folder: that of platformdirs on Linux, but for the two cases below."""
     if cache_dir:
         return absolute(cache_dir)
     named = os.environ.get("XDG_CACHE_HOME", "")  # a relative one is to be ignored, by its specification

@@ -2,8 +2,8 @@
 
 Each figure is a process of its own on one core: the seconds of processor time that it took, user and system, and those that
 the clock showed; the least of some rounds, since others use the machine too. ``import`` is a process that imports numbadnn and no
-more. ``--beside COMMIT`` measures the same example on that commit, round about round.
-``python bench/bench_first_minute.py [--rounds N] [--beside COMMIT]``.
+more. Python's bytecode is there already, as after an installation. ``--beside COMMIT`` measures the same example on that commit,
+round about round. ``python bench/bench_first_minute.py [--rounds N] [--beside COMMIT]``.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def example() -> str:
 def process(code: str, tree: Path, cache: str) -> tuple[float, float, int]:
     """Seconds of processor time, of the clock, and the kernels compiled, of ``python -c code`` on one core."""
     environment = os.environ | {"PYTHONPATH": str(tree), "NUMBADNN_CACHE_DIR": cache}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     core = min(os.sched_getaffinity(0))
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
@@ -77,6 +78,8 @@ def tree_of(commit: str) -> Iterator[Path]:
 def rounds_of(trees: dict[str, Path], rounds: int) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], list[tuple[float, float, int]]] = {}
     code = example()
+    for tree in trees.values():
+        subprocess.run([sys.executable, "-m", "compileall", "-q", str(tree / "numbadnn")], check=True)
     for _ in range(rounds):
         for name, tree in trees.items():
             with tempfile.TemporaryDirectory() as cache:

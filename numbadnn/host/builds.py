@@ -29,7 +29,7 @@ import numpy as np
 
 from numbadnn.host import files, log, private, sources
 from numbadnn.host.compiling import compiling, was_found
-from numbadnn.host.undisturbed import load_numba, undisturbed
+from numbadnn.host.undisturbed import load_numba, ready_to_compile, undisturbed
 
 load_numba()
 import llvmlite  # noqa: E402
@@ -121,9 +121,12 @@ class Kept:
 
     def load_overload(self, signature: Any, context: Any) -> CompileResult | None:
         """The build of a signature; None where there is none, or what is there is not that."""
-        context.refresh()
-        if not self.cache_path:
-            return None
+        build = self._on_disk(signature, context) if self.cache_path else None
+        if build is None:
+            ready_to_compile()
+        return build
+
+    def _on_disk(self, signature: Any, context: Any) -> CompileResult | None:
         key = self.key(signature, context.codegen())
         found = private.read(self._file(key), _FORMAT, key)
         try:

@@ -159,9 +159,9 @@ _one_thread = threading.RLock()
 
 
 def load_numba(cuda: bool = False) -> None:
-    """Import Numba, and what it imports when it first compiles, all or nothing: a failed import can be repeated.
+    """Import Numba, all or nothing: a failed import can be repeated.
 
-    One thread does it, others wait: Numba's own locks keep neither the import nor the first filling of its tables apart.
+    One thread does it, others wait: Numba's own locks do not keep several apart.
     """
     name = "numba.cuda" if cuda else "numba"
     if name in _loaded:
@@ -174,16 +174,26 @@ def load_numba(cuda: bool = False) -> None:
         before = set(sys.modules)
         try:
             importlib.import_module(name)
-            if not cuda:
-                from numbadnn.host.numba_names import cpu_target, global_compiler_lock
-
-                with global_compiler_lock:
-                    fill_tables(cpu_target)
         except BaseException:
             if name not in before:  # else somebody has what was imported before
                 _forget(set(sys.modules) - before, _WHOLE[name])
             raise
         _loaded.add(name)
+
+
+def ready_to_compile() -> None:
+    """Have Numba import and register what it needs to compile for the CPU; one thread does it.
+
+    That takes longer than to import Numba: a process that finds its kernels on disk goes without.
+    """
+    if "tables" in _loaded:
+        return
+    from numbadnn.host.numba_names import cpu_target, global_compiler_lock
+
+    with undisturbed(), global_compiler_lock:
+        if "tables" not in _loaded:
+            fill_tables(cpu_target)
+            _loaded.add("tables")
 
 
 def fill_tables(target: Any) -> None:

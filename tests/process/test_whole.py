@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn.host.undisturbed import load_numba
+from numbadnn.host.undisturbed import load_numba, ready_to_compile
 
 load_numba()
 from numba import njit  # noqa: E402
@@ -56,6 +56,7 @@ def build(request: pytest.FixtureRequest, tmp_path: Path):
 
 def test_machine_code_is_made_once(build, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numba alone makes it of each function that is called, too."""
+    ready_to_compile()  # which compiles something of Numba's own
     made = []
     finalize = JitEngine.finalize_object
     monkeypatch.setattr(JitEngine, "finalize_object", lambda self: made.append(1) or finalize(self), raising=True)

@@ -1,0 +1,281 @@
+"""numbadnn.torch beside PyTorch: the host's cost of a call, a locally connected layer, ResNet-18, batch invariance and its price.
+
+``python bench/bench_torch.py [--quick] [--parts overhead local resnet invariance]``. All is measured in one run, ours and
+PyTorch's in turn. ResNet-18 and batch invariance need a GPU; the latter's layers are those of ``torch_layers.py``. float32 is
+IEEE's on both sides unless a row says TF32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+
+import torch
+import torch.nn.functional as F
+from harness import geometric_mean, host_us, save, table
+from torch_layers import DTYPES, Layer, layers
+from torch_networks import resnet18
+
+import numbadnn
+import numbadnn.torch as nt
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+PARTS = ("overhead", "local", "resnet", "invariance")
+synchronise: Callable[[], Any] = torch.cuda.synchronize if GPU else lambda: None
+
+
+def in_turn(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
+    """Median milliseconds of each, waited for, one after the other until the time is over."""
+    for call in calls.values():
+        call()
+        call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(next(iter(times.values()))) < 5:
+        for name, call in calls.items():
+            synchronise()
+            start = time.perf_counter()
+            call()
+            synchronise()
+            times[name].append((time.perf_counter() - start) * 1e3)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+# ---- the host's cost ------------------------------------------------------------------------------------------------------
+
+
+def overhead(quick: bool) -> list[dict[str, Any]]:
+    """Microseconds of the host on images that cost nothing: numbadnn.torch over numbadnn itself, with and without gradients."""
+    x, w = torch.randn(1, 8, 8, 8, device=DEVICE), torch.randn(8, 8, 3, 3, device=DEVICE)
+    tracked = w.clone().requires_grad_()
+    top = torch.randn(1, 8, 8, 8, device=DEVICE)
+    calls: dict[str, Callable[[], Any]] = {
+        "numbadnn.conv2d": lambda: numbadnn.conv2d(x, w, border_mode=(1, 1), filter_flip=False),
+        "numbadnn.torch.conv2d": lambda: nt.conv2d(x, w, padding=1),
+        "F.conv2d": lambda: F.conv2d(x, w, padding=1),
+        "numbadnn.torch.conv2d, recorded": lambda: nt.conv2d(x, tracked, padding=1),
+        "F.conv2d, recorded": lambda: F.conv2d(x, tracked, padding=1),
+        "numbadnn.torch.conv2d, there and back": lambda: torch.autograd.grad(
+            nt.conv2d(x, tracked, padding=1), tracked, top
+        ),
+        "F.conv2d, there and back": lambda: torch.autograd.grad(F.conv2d(x, tracked, padding=1), tracked, top),
+    }
+    times = {name: float("inf") for name in calls}
+    for _ in range(2 if quick else 5):  # in turn, the best of each
+        for name, call in calls.items():
+            times[name] = min(times[name], host_us(call, synchronise, 200, 20))
+    bare = times["numbadnn.conv2d"]
+    return [
+        {"case": f"host: {name}", "us": us, "over the bare call, us": us - bare if "numbadnn.torch" in name else None}
+        for name, us in times.items()
+    ]
+
+
+# ---- a locally connected layer --------------------------------------------------------------------------------------------
+
+LOCAL = {"small": (8, 4, 4, 12, 3), "faces": (16, 16, 16, 32, 5), "channels": (16, 32, 32, 20, 3)}
+
+
+def local_steps(batch: int, channels: int, filters: int, size: int, window: int) -> dict[str, Callable[[], Any]]:
+    """A training step of the layer: by numbadnn, and by unfold and einsum, as it is written today."""
+    torch.manual_seed(0)
+    out = size - window + 1
+    x = torch.randn(batch, channels, size, size, device=DEVICE, requires_grad=True)
+    w = torch.randn(filters, out, out, channels, window, window, device=DEVICE, requires_grad=True)
+    flat = w.detach().permute(0, 3, 4, 5, 1, 2).reshape(filters, -1, out * out).contiguous().requires_grad_()
+    top = torch.randn(batch, filters, out, out, device=DEVICE)
+
+    def ours() -> Any:
+        return torch.autograd.grad(nt.unshared_conv2d(x, w), (x, w), top)
+
+    def theirs() -> Any:
+        y = torch.einsum("nil,kil->nkl", F.unfold(x, window), flat)
+        return torch.autograd.grad(y, (x, flat), top.flatten(2))
+
+    gx, gw = ours()
+    hx, hw = theirs()
+    torch.testing.assert_close(gx, hx, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(gw.permute(0, 3, 4, 5, 1, 2).reshape(flat.shape), hw, rtol=1e-3, atol=1e-3)
+    return {"ours": ours, "theirs": theirs}
+
+
+def peak_mib(name: str, who: str) -> float:
+    """MiB that a training step takes beyond its operands and gradients at most: of the GPU, or of a process of its own."""
+    if not GPU:
+        command = [sys.executable, __file__, "--peak", name, who]
+        returned = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed does not stay
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=returned)
+        return float(done.stdout.split()[-1])
+    step = local_steps(*LOCAL[name])[who]
+    step()
+    synchronise()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step()
+    synchronise()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def print_peak(name: str, who: str) -> None:
+    """For a process of its own on Linux: how far its memory grows in a step of this size, its two gradients not counted."""
+    batch, channels, filters, size, window = LOCAL[name]
+    local_steps(2, channels, filters, size, window)  # compiles and loads what is needed, on a small batch
+    out = size - window + 1
+    x = torch.randn(batch, channels, size, size, requires_grad=True)
+    shape = (
+        (filters, out, out, channels, window, window) if who == "ours" else (filters, channels * window**2, out * out)
+    )
+    w, top = torch.randn(shape, requires_grad=True), torch.randn(batch, filters, out, out)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = kib("VmRSS")
+    y = nt.unshared_conv2d(x, w) if who == "ours" else torch.einsum("nil,kil->nkl", F.unfold(x, window), w)
+    torch.autograd.grad(y, (x, w), top.view_as(y))
+    print((kib("VmHWM") - before - (x.numel() + w.numel()) * 4 / 1024) / 1024)
+
+
+def kib(what: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(what))
+
+
+def local(quick: bool) -> list[dict[str, Any]]:
+    rows = []
+    for name in ["small"] if quick else ["faces", "channels"]:
+        times = in_turn(local_steps(*LOCAL[name]), 2 if quick else 10)
+        memory = {who: peak_mib(name, who) for who in ("ours", "theirs")}
+        rows.append(
+            {"case": f"locally connected {name} {LOCAL[name]}", "ms": times["ours"], "unfold + einsum, ms": times["theirs"],
+             "times as fast": times["theirs"] / times["ours"], "MiB": memory["ours"], "unfold + einsum, MiB": memory["theirs"]}
+        )  # fmt: skip
+    return rows
+
+
+# ---- ResNet-18 ------------------------------------------------------------------------------------------------------------
+
+
+def resnet(quick: bool) -> list[dict[str, Any]]:
+    """A training step at batch 32, deterministic on both sides, in IEEE float32, TF32 and under bfloat16 autocast."""
+    rows = []
+    torch.manual_seed(0)
+    theirs = resnet18().cuda()
+    ours = copy.deepcopy(theirs)
+    nt.convert(ours)
+    x, y = torch.randn(32, 3, 224, 224, device="cuda"), torch.randint(10, (32,), device="cuda")
+    torch.backends.cudnn.deterministic = True
+
+    def step(model: Any, autocast: bool, precision: str) -> Callable[[], Any]:
+        optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+
+        def run() -> None:
+            with numbadnn.using(fp32_precision=precision), torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+                loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        return run
+
+    for name, autocast, precision in (
+        ("float32", False, "ieee"),
+        ("TF32", False, "tf32"),
+        ("bfloat16 autocast", True, "ieee"),
+    ):
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        with numbadnn.using(tune="measure"):
+            step(ours, autocast, precision)()
+        calls = {"ours": step(ours, autocast, precision), "theirs": step(theirs, autocast, precision)}
+        times = in_turn(calls, 3 if quick else 15)
+        row = {"case": f"ResNet-18 step, batch 32, {name}", "ms": times["ours"], "PyTorch, ms": times["theirs"]}
+        rows.append({**row, "share": times["ours"] / times["theirs"]})
+    return rows
+
+
+# ---- batch invariance -----------------------------------------------------------------------------------------------------
+
+
+def run(layer: Layer, x: Any, w: Any) -> Any:
+    axes = x.ndim - 2
+    if layer.transposed:
+        function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[axes - 1]
+        return function(x, w, None, layer.stride, layer.padding, layer.output_padding, layer.groups)
+    return (F.conv1d, F.conv2d, F.conv3d)[axes - 1](x, w, None, layer.stride, layer.padding, 1, layer.groups)
+
+
+def differing(layer: Layer, x: Any, w: Any) -> int:
+    """Of the batches 1, 2, 4, 7 and 64, how many give the first sample other bits than it has alone."""
+    alone = run(layer, x[:1], w)
+    return sum(not torch.equal(run(layer, x[:batch], w)[:1], alone) for batch in (2, 4, 7, 64) if batch <= len(x))
+
+
+def invariance(quick: bool) -> list[dict[str, Any]]:
+    rows, chosen = [], layers()[:: 20 if quick else 1]
+    for layer in chosen:
+        for name in DTYPES:
+            dtype = getattr(torch, name)
+            torch.manual_seed(0)
+            most = 64 if GPU else 4
+            x = torch.randn(most, *layer.sample, device=DEVICE).to(dtype)
+            w = torch.randn(layer.weight, device=DEVICE).to(dtype) / max(1, layer.weight[1]) ** 0.5
+
+            def ours(x: Any = x, w: Any = w, layer: Layer = layer) -> Any:
+                with nt.batch_invariant():
+                    return run(layer, x, w)
+
+            with torch.no_grad():
+                with nt.batch_invariant():
+                    wrong = differing(layer, x, w)
+                row = {"case": f"{layer} {name}", "differ": wrong, "PyTorch, differ": differing(layer, x, w)}
+                if GPU:
+                    times = in_turn({"ours": ours, "theirs": lambda: run(layer, x, w)}, 0.05)  # noqa: B023
+                    row |= {
+                        "ms": times["ours"],
+                        "PyTorch, ms": times["theirs"],
+                        "price": times["ours"] / times["theirs"],
+                    }
+            rows.append(row)
+            print(row, flush=True)
+    total: dict[str, Any] = {
+        "case": f"batch invariance: {len(chosen)} layers, {len(rows)} cases",
+        "differ": sum(r["differ"] > 0 for r in rows),
+        "PyTorch, differ": sum(r["PyTorch, differ"] > 0 for r in rows),
+    }
+    if GPU:
+        total["price"] = geometric_mean([r["price"] for r in rows])
+    return [*rows, total]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS if GPU else PARTS[:2])
+    parser.add_argument("--peak", nargs=2, metavar=("CASE", "WHO"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peak:
+        print_peak(*arguments.peak)
+        return
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    found: list[dict[str, Any]] = []
+    for part in arguments.parts:
+        rows = globals()[part](arguments.quick)
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        print(table(rows, columns), flush=True)
+        found += rows
+    if not arguments.quick:
+        print("saved", save("torch", found, of="case", threads=torch.get_num_threads()))
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()

@@ -331,6 +331,7 @@ def test_what_passes_is_raised_and_not_remembered(tmp_path: Path) -> None:
 # ---- using -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*sets nothing by itself")  # a block that was interrupted before it began
 def test_using_leaves_nothing_behind_at_whatever_line_it_is_interrupted() -> None:
     before, hit = config.current(), set()
 
@@ -348,7 +349,7 @@ def test_using_leaves_nothing_behind_at_whatever_line_it_is_interrupted() -> Non
 
         def trace(frame: Any, event: str, arg: Any) -> Any:
             ours = frame.f_code.co_filename in (config.__file__, sys.modules["contextlib"].__file__)
-            return local if ours else None
+            return local if ours and frame.f_code.co_name != "__del__" else None  # Python prints what that raises
 
         return trace
 
@@ -366,7 +367,7 @@ def test_using_leaves_nothing_behind_at_whatever_line_it_is_interrupted() -> Non
         assert config.current() is before and config._blocks.get() == (), (number, hit)
         if done:
             break
-    assert done and {"using", "_end", "__enter__", "__exit__"} <= {name for name, _ in hit}
+    assert done and {"_block", "_end", "__enter__", "__exit__"} <= {name for name, _ in hit}
 
 
 # ---- a call in the middle of another ---------------------------------------------------------------------------------

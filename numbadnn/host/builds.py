@@ -14,6 +14,7 @@ versions. Its functions have names that hold the key, or names that no other bui
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import pickle
@@ -41,6 +42,7 @@ from numbadnn.host.numba_names import (  # noqa: E402
     Compiler,
     CompileResult,
     Environment,
+    _nrt_python,
     dumps,
     global_compiler_lock,
     lookup_environment,
@@ -104,6 +106,16 @@ def _undisturbed(build: Any) -> Any:
     return build
 
 
+@functools.cache
+def _name_runtime() -> None:
+    """Tell LLVM where Numba's runtime is, as Numba does when it first compiles.
+
+    LLVM ends a process that loads a call of what it does not know.
+    """
+    for name, address in _nrt_python.c_helpers.items():
+        llvmlite.binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
+
+
 class Kept:
     """The builds of one function, one for each signature: what a dispatcher asks of Numba's cache."""
 
@@ -129,6 +141,7 @@ class Kept:
     def _on_disk(self, signature: Any, context: Any) -> CompileResult | None:
         key = self.key(signature, context.codegen())
         found = private.read(self._file(key), _FORMAT, key)
+        _name_runtime()
         try:
             if build := found and CompileResult._rebuild(context, *pickle.loads(found[1])):
                 was_found()

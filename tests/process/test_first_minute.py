@@ -52,6 +52,27 @@ def test_warm_says_why_it_cannot(tmp_path: Path) -> None:
     assert command.main(["warm", "no such operation"]) == 2
 
 
+ALLOCATES = """
+import numpy as np
+from numbadnn.host import builds, compiling
+
+def body(x):
+    y = np.empty(x.size)
+    for i in range(x.size):
+        y[x.size - 1 - i] = x[i]
+    return y
+
+print(builds.compiled(body, "stamp")(np.arange(3.0)), compiling.found)
+"""
+
+
+def test_a_kernel_that_allocates_is_loaded_by_a_process_that_compiles_nothing(tmp_path: Path) -> None:
+    tmp_path.joinpath("allocates.py").write_text(ALLOCATES)
+    for found in (0, 1):
+        called = process([str(tmp_path / "allocates.py")], tmp_path / "cache", PYTHONPATH=os.pathsep.join(sys.path))
+        assert called.stdout == f"[2. 1. 0.] {found}\n"
+
+
 def say_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "PATIENCE", 0.0)
     monkeypatch.setattr(compiling, "_said", set())

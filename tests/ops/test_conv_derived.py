@@ -127,7 +127,7 @@ def test_separable_golden_value_of_theano() -> None:
 def test_separable_is_two_convolutions_to_explain() -> None:
     x, depthwise, pointwise = numbers(1, 2, 4, 4), numbers(2, 1, 2, 2), numbers(1, 2, 1, 1)
     for ask in (numbadnn.explain, numbadnn.plan):
-        with pytest.raises(TypeError, match="separable_conv2d is two convolutions"):
+        with pytest.raises(TypeError, match="separable_conv2d is several convolutions"):
             ask(numbadnn.separable_conv2d, x, depthwise, pointwise, 2)
 
 

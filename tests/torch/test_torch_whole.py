@@ -37,7 +37,7 @@ def test_a_sample_has_the_same_bits_in_any_batch(name: str, layout: Any) -> None
     if layout == "last":
         last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.ndim)
         if last is None:
-            pytest.skip("PyTorch has no channels-last layout for it")
+            pytest.skip("there is no channels-last layout of three axes")
         layer, x = layer.to(memory_format=last), x.to(memory_format=last)
     wanted = layer(x)
     with torch.no_grad(), nt.batch_invariant() as counts:

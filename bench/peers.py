@@ -53,12 +53,12 @@ def worst_errors(problem: Any, inputs: tuple[Any, ...], results: dict[str, tuple
     """name -> the largest |error| / bound over all elements, of results given with their arithmetic."""
     import torch
 
-    benchmark, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
-    try:
+    cudnn = torch.backends.cudnn
+    with cudnn.flags(
+        cudnn.enabled, False, deterministic=cudnn.deterministic, allow_tf32=cudnn.allow_tf32
+    ):  # no benchmark
         exact = convolution(problem, tuple(a.double().contiguous() for a in inputs))()
         magnitude = convolution(problem, tuple(a.double().abs().contiguous() for a in inputs))()
-    finally:
-        torch.backends.cudnn.benchmark = benchmark
     return {
         name: _worst(problem, result, exact, magnitude, arithmetic) for name, (result, arithmetic) in results.items()
     }

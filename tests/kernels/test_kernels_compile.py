@@ -174,11 +174,13 @@ def test_the_code_is_the_same_in_any_process() -> None:
 
 def test_numba_is_as_it_was_after_a_kernel_is_compiled() -> None:
     replaced = _compile._replacements()
+    before = [vars(owner)[name] for owner, name, _ in replaced]
     with pytest.raises(ZeroDivisionError), _compile.quick():
-        assert all(vars(owner)[name] is new for owner, name, _, new in replaced)
+        assert all(vars(owner)[name] is new for owner, name, new in replaced)
         assert not gc.isenabled()
         raise ZeroDivisionError
-    assert all(vars(owner)[name] is old for owner, name, old, _ in replaced)
+    assert all(vars(owner)[name] is old for (owner, name, _), old in zip(replaced, before, strict=True))
+    assert not any(old is new for (_, _, new), old in zip(replaced, before, strict=True))
     assert gc.isenabled()
 
 

@@ -36,8 +36,8 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
     if problem.direction == "grad_weights":
         made = plan_few_filters(problem) if few_filters(problem) else None
         return made or (plan_last_filters(problem) if is_last_filters(problem) else plan_filters(problem))
-    if few_positions(volume(problem)):
-        return plan_gather(problem)
+    if few_positions(problem):
+        return plan_gather(problem, by_position=True)
     made = None
     if is_thin(problem):
         made = plan_thin(volume(problem), *gather_terms(volume(problem), (1, 1), 1, planes=False))

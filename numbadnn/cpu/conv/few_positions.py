@@ -48,12 +48,6 @@ def position_terms(problem: ConvProblem, block: tuple[int, int], rows: int, plan
         out_m=x.strides[0],
         out_n=x.strides[1],
         **named("out_", "dhw", x.strides[2:]),
-        limit=0,
-        run=1,
-        packed=0,
-        in_place=0,
-        plane=0,
-        block=0,
         outside=1,
     )
     axes = zip(y.shape[2:], problem.stride, problem.padding, y.strides[2:], strict=True)

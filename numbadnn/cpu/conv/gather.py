@@ -54,13 +54,13 @@ class Geometry(NamedTuple):
     out_d: int  # between neighbouring pixels of a phase
     out_h: int
     out_w: int
-    limit: int  # most runs a vector of pixels can consist of
-    run: int  # so many terms lie together in the filters
-    packed: int  # whether pack_filters has run; else each thread packs what it needs
-    in_place: int  # whether filters are read where they lie
-    plane: int  # elements between planes; 0 where every term is laid out
-    block: int  # elements of the planes that are laid out at a time, at most
-    outside: int  # whether a tap may fall where the image that is read has no position, and not only zeros
+    limit: int = 0  # most runs a vector of pixels can consist of
+    run: int = 1  # so many terms lie together in the filters
+    packed: int = 0  # whether pack_filters has run; else each thread packs what it needs
+    in_place: int = 0  # whether filters are read where they lie
+    plane: int = 0  # elements between planes; 0 where every term is laid out
+    block: int = 0  # elements of the planes that are laid out at a time, at most
+    outside: int = 0  # whether a tap may fall where the image that is read has no position, and not only zeros
 
 
 class Phase(NamedTuple):

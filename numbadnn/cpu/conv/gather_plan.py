@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.cpu.conv.few_positions import begin_of, few_positions, position_terms
+from numbadnn.cpu.conv.few_positions import begin_of, position_terms
 from numbadnn.cpu.conv.terms import Terms, flattened, named, phases_of, scalars, split_of, tap_list, volume
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
@@ -50,13 +50,6 @@ def gather_terms(problem: ConvProblem, block: tuple[int, int], rows: int, planes
         out_m=out_m,
         out_n=out_n,
         **named("out_", "dhw", [s * between for s, between in zip(apart, out_steps, strict=True)]),
-        limit=0,
-        run=1,
-        packed=0,
-        in_place=0,
-        plane=0,
-        block=0,
-        outside=0,
     )
     if forward:
         terms.add_phase(tuple(out), 0, taps, C, w_c, G * -(-M // rows), block)
@@ -83,8 +76,8 @@ PACKING = 12
 PLANES_WIDE = 32
 
 
-def plan_gather(problem: ConvProblem) -> Executable:
-    """Forward, or the gradient with respect to the inputs, by ``_gather.py``."""
+def plan_gather(problem: ConvProblem, by_position: bool = False) -> Executable:
+    """Forward, or the gradient with respect to the inputs, by ``gather.py``; ``by_position``: as ``few_positions.py`` says."""
     from numbadnn.cpu.conv import gather as _gather
     from numbadnn.cpu.conv import gather_pack as _gather_pack
     from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, ROW, SUMS
@@ -96,7 +89,7 @@ def plan_gather(problem: ConvProblem) -> Executable:
     vl = VECTOR_BYTES // acc
     # what is read and what multiplies it: the input and the filters, or the filters and the input
     read, multiplied, begin, terms_of = 0, 1, 0, gather_terms
-    if few_positions(problem):
+    if by_position:
         read, multiplied, begin, terms_of = 1, 0, begin_of(problem) * problem.x.itemsize, position_terms
     geo, terms = terms_of(problem, (KC, MR * ROW), MR, True)
     stretch = PLANES_WIDE * NV * vl

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from numbadnn.validate.check import Row
-from numbadnn.validate.documents.columns import TERMINAL, legend
+from numbadnn.validate.documents.columns import TERMINAL, aligned, legend
 
 OK, MISMATCH, USAGE, CANNOT_RUN, INCOMPLETE = 0, 1, 2, 3, 4
 #: what shells give a program that Ctrl-C ended, and the reason of the cases that were left out for it
@@ -107,14 +107,7 @@ def details(rows: list[Row]) -> str:
 
 
 def plain_table(rows: list[Row]) -> str:
-    lines = [HEADER, *(cells(row) for row in shown(rows))]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADER))]
-    return "\n".join(
-        "  ".join(
-            c.rjust(w) if i in RIGHT else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    return "\n".join(aligned([HEADER, *(cells(row) for row in shown(rows))], RIGHT))
 
 
 def fitting_columns(rows: list[Row], width: int) -> list[int]:

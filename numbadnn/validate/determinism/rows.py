@@ -19,6 +19,7 @@ from numbadnn.registry import DETERMINISM
 from numbadnn.validate.determinism import batches, levels
 from numbadnn.validate.determinism.words import TRIALS, found_in
 from numbadnn.validate.documents import document
+from numbadnn.validate.documents.columns import aligned
 
 FORMAT = document.FORMATS["determinism"][0]
 OK, MISMATCH, CANNOT_RUN, INCOMPLETE = 0, 1, 3, 4
@@ -119,9 +120,9 @@ def table(rows: list[Row]) -> str:
         lines.append((op, dtype, who, declared, reached, str(len(some)), verdict))
         reasons = [r.reason for r in some if r.verdict == verdict and verdict in ("failed", NOT_TRIED)][:1]
         below.append("; ".join(filter(None, (found_in(some), *reasons))))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    texts = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join(f"{text}\n    {found}" if found else text for text, found in zip(texts, below, strict=True))
+    return "\n".join(
+        f"{text}\n    {found}" if found else text for text, found in zip(aligned(lines), below, strict=True)
+    )
 
 
 def exercised(rows: list[Row]) -> str:

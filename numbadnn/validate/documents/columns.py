@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 
@@ -127,6 +128,16 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     "tuning": _TUNE,
     "model": _MODEL,
 }
+
+
+def aligned(lines: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Lines of text whose columns begin below each other; those numbered in ``right`` end below each other."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = (
+        (c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    )
+    return ["  ".join(cells).rstrip() for cells in padded]
 
 
 def legend(columns: tuple[Column, ...]) -> str:

@@ -14,6 +14,7 @@ from numbadnn.call import info
 from numbadnn.gpu import devices
 from numbadnn.kernels.build import simulate
 from numbadnn.validate import report, run
+from numbadnn.validate.documents.columns import aligned
 from numbadnn.validate.documents.files import check_writable
 from numbadnn.validate.fuzz import rounds, trials
 
@@ -107,10 +108,7 @@ def table(total: rounds.Tally) -> str:
         lines.append((op, impl, *(str(total.verdicts[op, impl, kind] or "") for kind in COUNTED)))
     sums = (str(sum(n for (_, _, k), n in total.verdicts.items() if k == kind)) for kind in COUNTED)
     lines.append(("all", "", *sums))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    rows = ("  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
-            for line in lines)  # fmt: skip
-    return "\n".join(row.rstrip() for row in rows)
+    return "\n".join(aligned(lines, range(2, len(lines[0]))))
 
 
 def document(total: rounds.Tally, facts: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from numbadnn.call import info
 from numbadnn.gpu import devices
 from numbadnn.validate import report
 from numbadnn.validate.documents import document
-from numbadnn.validate.documents.columns import COLUMNS, legend
+from numbadnn.validate.documents.columns import COLUMNS, aligned, legend
 from numbadnn.validate.documents.files import Files
 from numbadnn.validate.model import against, files, inputs
 from numbadnn.validate.model.judge import Judge, NodeRow
@@ -74,13 +74,7 @@ def table(rows: list[NodeRow]) -> str:
         )
         for r in rows
     ]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADER))]
-    return "\n".join(
-        "  ".join(
-            c.rjust(w) if i in _RIGHT else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    return "\n".join(aligned(lines, _RIGHT))
 
 
 def summary(judge: Judge, seconds: float) -> str:

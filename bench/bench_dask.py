@@ -240,29 +240,67 @@ def peers(options: Any) -> list[dict[str, Any]]:
     return rows
 
 
+def volume_of(blocks: list[np.ndarray], count: int) -> Any:
+    """A volume of a few host arrays over and over."""
+    parts = [da.from_array(blocks[i % len(blocks)], chunks=-1, name=f"block-{i}") for i in range(count)]
+    return da.concatenate(parts, axis=2)
+
+
+def ceilings(block: np.ndarray, w: np.ndarray) -> dict[str, float]:
+    """GB/s to a GPU while as much comes back, of pinned memory; Mvoxels/s of the call on arrays that are there."""
+    from numba import cuda
+
+    streams = [cuda.stream() for _ in range(2)]
+    host = [cuda.pinned_array(block.shape, block.dtype) for _ in range(2)]
+    there = [cuda.to_device(block) for _ in range(2)]
+    filters = cuda.to_device(w)
+
+    def copies() -> None:
+        for _ in range(4):
+            there[0].copy_to_device(host[0], stream=streams[0])
+            there[1].copy_to_host(host[1], stream=streams[1])
+        cuda.synchronize()
+
+    def computing() -> None:
+        numbadnn.conv3d(there[0], filters, border_mode=1)
+        cuda.synchronize()
+
+    found = least({"link": copies, "computing": computing}, 5)
+    return {
+        "GB/s of the link, each way": 4 * block.nbytes / found["link"][0] / 1e9,
+        "Mvoxels/s in memory": block.size / found["computing"][0] / 1e6,
+    }
+
+
 def gpus(options: Any) -> list[dict[str, Any]]:
-    """conv3d of a volume of a few host arrays over and over, each result reduced: voxels a second on 1, 2, ... GPUs."""
+    """conv3d, each result reduced: a volume of twice a GPU's memory; voxels a second on 1, 2, ... GPUs."""
     from numbadnn.gpu.devices import gpus as present
 
     side, depth = 512, 256
     blocks = [normal(1, 8, depth, side, side // 8) for _ in range(4)]
     w = normal(8, 8, 3, 3, 3)
-    rows: list[dict[str, Any]] = []
-    for n in range(1, len(present()) + 1):
-        for kind, count in (("strong", 64), ("weak", 32 * n)):
-            x = da.concatenate(
-                [da.from_array(blocks[i % 4], chunks=-1, name=f"block-{i}") for i in range(count)], axis=2
-            )
-            largest = nd.conv3d(x, w, border_mode=1, devices=list(range(n))).max()
-            threads = {"scheduler": "threads", "num_workers": 4 * n}
-            seconds = least({"": lambda: largest.compute(**threads)}, options.rounds)[""][0]  # noqa: B023
-            rate = x.size / seconds / 1e6
-            first = next((r["Mvoxels/s"] for r in rows if r["kind"] == kind), rate)
-            rows.append({
-                "case": f"gpus {kind} {n}", "kind": kind, "GPUs": n, "GiB": x.nbytes / 2**30, "seconds": seconds,
-                "Mvoxels/s": rate, "GB/s to the GPUs": x.nbytes / seconds / 1e9, "of n times one": rate / first / n,
-            })  # fmt: skip
-    return rows
+
+    def measured(name: str, count: int, n: int, rounds: int) -> dict[str, Any]:
+        x = volume_of(blocks, count)
+        largest = nd.conv3d(x, w, border_mode=1, devices=list(range(n))).max()
+        threads = {"scheduler": "threads", "num_workers": 4 * n}
+        seconds = least({"": lambda: largest.compute(**threads)}, rounds)[""][0]
+        return {
+            "case": f"gpus {name} {n}", "GPUs": n, "GiB": x.nbytes / 2**30, "seconds": seconds,
+            "Mvoxels/s": x.size / seconds / 1e6, "GB/s to the GPUs": x.nbytes / seconds / 1e9,
+        }  # fmt: skip
+
+    rows = []
+    for kind in ("strong", "weak"):
+        first = None
+        for n in range(1, len(present()) + 1):
+            row = measured(kind, 64 if kind == "strong" else 32 * n, n, options.rounds)
+            first = first or row
+            rows.append({**row, "of n times one": row["Mvoxels/s"] / first["Mvoxels/s"] / n})
+    twice = math.ceil(2 * present()[0]["memory_bytes"] / blocks[0].nbytes)
+    row, most = measured("twice a GPU's memory", twice, 1, 1), ceilings(blocks[0], w)
+    limit = min(0.9 * most["GB/s of the link, each way"] * 1e3 / 4, 0.8 * most["Mvoxels/s in memory"])
+    return [*rows, {**row, **most, "of the goal": row["Mvoxels/s"] / limit}]
 
 
 SECTIONS = {f.__name__: f for f in (bits, workers, overhead, reads, peers, memory, gpus)}

@@ -31,6 +31,8 @@ RANDOM = np.random.default_rng(0)
 EXACT = lax.Precision.HIGHEST
 #: calls in one computation, to tell what a call costs from what a computation costs
 CHAIN = 20
+#: unshared convolutions in one computation
+LAYERS = 8
 
 
 def normal(*shape: int, dtype: str = "float32") -> Any:
@@ -184,23 +186,29 @@ def training(seconds: float, dtype: str) -> dict[str, Any]:
 
 
 def unshared(seconds: float, gradients: bool) -> dict[str, Any]:
-    n, c, size, k = (32, 32, 32, 32) if GPU else (4, 8, 16, 16)
-    x, w = normal(n, c, size, size), normal(k, c * 9, size - 2, size - 2)
-    own = jnp.moveaxis(w.reshape(k, c, 3, 3, size - 2, size - 2), (4, 5), (1, 2))  # each filter in one piece
+    """Layers one after another in one computation, as a network has them: else what a computation costs is measured."""
+    n, c, size, layers = (32, 32, 32, LAYERS) if GPU else (4, 8, 16, LAYERS)
+    x = normal(n, c, size, size)
+    theirs = [normal(c, c * 9, size, size) for _ in range(layers)]
+    own = [jnp.moveaxis(w.reshape(c, c, 3, 3, size, size), (4, 5), (1, 2)) for w in theirs]  # each filter in one piece
     forms = {
-        "ours": (lambda x, w: nj.unshared_conv(x, w, (1, 1), "VALID"), own),
-        "ours, lax's filters": (lambda x, w: nj.conv_general_dilated_local(x, w, (1, 1), "VALID", (3, 3)), w),
-        "lax": (lambda x, w: lax.conv_general_dilated_local(x, w, (1, 1), "VALID", (3, 3), precision=EXACT), w),
+        "ours": (lambda x, w: nj.unshared_conv(x, w, (1, 1), "SAME"), own),
+        "ours, lax's filters": (lambda x, w: nj.conv_general_dilated_local(x, w, (1, 1), "SAME", (3, 3)), theirs),
+        "lax": (lambda x, w: lax.conv_general_dilated_local(x, w, (1, 1), "SAME", (3, 3), precision=EXACT), theirs),
     }
     calls = {}
-    for name, (function, filters) in forms.items():
-        of = jax.jit(jax.grad(lambda x, w, f=function: jnp.sum(f(x, w) ** 2), (0, 1)) if gradients else function)
+    for name, (layer, filters) in forms.items():
+
+        def network(x: Any, filters: Any, layer: Any = layer) -> Any:
+            return functools.reduce(layer, filters, x)
+
+        of = jax.jit(jax.grad(lambda *a, f=network: jnp.sum(f(*a) ** 2), (0, 1)) if gradients else network)
         calls[name] = lambda of=of, filters=filters: of(x, filters)
     results = [jax.tree.leaves(call())[0] for call in calls.values()]
     for result in results:
         np.testing.assert_allclose(result, results[-1], rtol=0, atol=1e-4 * float(jnp.abs(results[-1]).max()))
-    found = in_turn(calls, seconds)
-    name = f"unshared {'gradients' if gradients else 'forward'} {n} x {c} x {size} x {size}, {k} filters 3 x 3"
+    found = {name: us / layers for name, us in in_turn(calls, seconds).items()}
+    name = f"unshared {'gradients' if gradients else 'forward'} {n} x {c} x {size} x {size}, {c} filters 3 x 3, each of {layers}"
     return {
         "case": name, "ours_us": found["ours"], "lax_us": found["lax"], "ours/lax": found["ours"] / found["lax"],
         "ours_with_lax_filters_us": found["ours, lax's filters"],

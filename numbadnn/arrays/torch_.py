@@ -16,6 +16,8 @@ import torch
 from torch.autograd import forward_ad
 
 from numbadnn.arrays import Library, View
+from numbadnn.gpu import streams
+from numbadnn.gpu.bindings import lasting_streams
 from numbadnn.problem import Spec
 
 _DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
@@ -199,6 +201,10 @@ def _allocating_on(stream: int, device: int) -> AbstractContextManager[Any]:
 
 
 def _record(pairs: list[tuple[Any, Any]], stream: int, device: int) -> None:
+    """PyTorch asks a stream that it was told of when the tensor goes, and ends the process where that is gone by then."""
+    if stream not in lasting_streams:
+        streams.hold([tensor for tensor, _ in pairs], stream, device)
+        return
     on = torch.cuda.ExternalStream(stream, device=device)
     for tensor, _ in pairs:
         tensor.record_stream(on)

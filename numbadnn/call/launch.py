@@ -230,7 +230,8 @@ class Plan:
                 elif each.outside or streams_of[each] != raw:
                     if stream is None:  # nobody asked for another stream: all is as if each had worked on its own
                         streams.wait(streams_of[each], raw, device)
-                    each.record(theirs, raw, device)
+                    if stream is not None or each.outside:
+                        each.record(theirs, raw, device)
         return result
 
     def _elsewhere(self, out: Any) -> bool:

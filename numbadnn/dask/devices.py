@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import queue
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,9 +102,18 @@ class Lane:
         return copied
 
 
-@functools.cache
+#: threads of a scheduler begin at once: the lanes are made by one, and Numba's first look at the driver bears no other thread
+_making = threading.RLock()
+
+
 def lanes(numbers: tuple[int, ...]) -> queue.SimpleQueue[Lane]:
     """The free lanes of these GPUs (() for all) of this process: GPU after GPU, so that chunks go round them."""
+    with _making:
+        return _made(numbers)
+
+
+@functools.cache
+def _made(numbers: tuple[int, ...]) -> queue.SimpleQueue[Lane]:
     known = [gpu["device"] for gpu in gpus()]
     if not known:
         raise BackendUnavailableError(f'device="cuda": {no_gpu_reason()}')

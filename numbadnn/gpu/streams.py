@@ -17,6 +17,13 @@ def handle(stream: Any) -> int:
     """
     if isinstance(stream, int) and not isinstance(stream, bool):
         return stream
+    raw = _raw(stream)
+    if type(stream).__module__ == "torch.cuda.streams" and type(stream).__name__ == "Stream":
+        lasting_streams.add(raw)  # of PyTorch's pool, which gives none back; an ExternalStream is somebody else's
+    return raw
+
+
+def _raw(stream: Any) -> int:
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         return int((protocol() if callable(protocol) else protocol)[1])

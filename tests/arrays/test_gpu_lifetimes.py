@@ -300,3 +300,22 @@ def test_capture_keeps_what_a_graph_reads() -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert np.allclose(out.cpu().numpy(), WANTED, atol=1e-6) and len(thieves) == 3
+
+
+@pytest.mark.parametrize("asked", (True, False))
+def test_tensors_outlive_a_foreign_stream_that_used_them(asked: bool) -> None:
+    """PyTorch would ask the stream that is gone, and end the process."""
+    torch, cupy = pytest.importorskip("torch"), pytest.importorskip("cupy")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    x, y = torch.tensor(X, device="cuda"), torch.tensor(OTHER, device="cuda")
+    with nullcontext() if asked else stream:
+        first = cupy.asarray(X) if not asked else x
+        torch.cuda.synchronize()
+        result = numbadnn.softmax_grad(first, y, stream=stream if asked else None)
+        want = got(result)
+    stream.synchronize()
+    del stream
+    gc.collect()
+    del x, y, first, result
+    again = numbadnn.softmax_grad(torch.tensor(X, device="cuda"), torch.tensor(OTHER, device="cuda"))
+    assert np.allclose(got(again), want, atol=1e-5)

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -47,7 +49,7 @@ class FakeLane(devices.Lane):
 def test_chunks_go_round_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "gpus", lambda: tuple({"device": n} for n in range(3)))
     monkeypatch.setattr(devices, "Lane", FakeLane)
-    devices.lanes.cache_clear()
+    devices._made.cache_clear()
     FakeLane.used.clear()
     x, options = da.from_array(X, chunks=(1, 8, 7, 9)), {"determinism": "batch_invariant"}
     with numbadnn.using(**options):
@@ -61,7 +63,21 @@ def test_chunks_go_round_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(FakeLane.used) == {1}
     with pytest.raises(BackendUnavailableError, match=r"devices: expected numbers of \[0, 1, 2\], got 7"):
         nd.softmax(x, devices=[0, 7]).compute(scheduler="sync")
-    devices.lanes.cache_clear()
+    devices._made.cache_clear()
+
+
+def test_threads_that_begin_at_once_share_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow() -> tuple[dict[str, int], ...]:
+        time.sleep(0.02)
+        return ({"device": 0}, {"device": 1})
+
+    monkeypatch.setattr(devices, "gpus", slow)
+    monkeypatch.setattr(devices, "Lane", FakeLane)
+    devices._made.cache_clear()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(devices.lanes, [()] * 8))
+    assert all(each is found[0] for each in found) and found[0].qsize() == 2 * devices.LANES
+    devices._made.cache_clear()
 
 
 def test_without_a_gpu_the_task_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

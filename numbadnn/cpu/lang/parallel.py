@@ -21,6 +21,7 @@ import math
 import os
 import pathlib
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -91,11 +92,15 @@ class Kernel:
 
     def compile(self, *args: Any) -> None:
         """Both builds for arguments of these types; nothing runs."""
+        import numba
+
         from numbadnn.host.undisturbed import undisturbed
 
         self._serial = self._serial or _compile(self.body, parallel=False)
         self._parallel = self._parallel or _compile(self.body, parallel=True)
-        with undisturbed():
+        with undisturbed(), warnings.catch_warnings():
+            # of what has nothing to share out among threads, as a table of a few numbers has not
+            warnings.simplefilter("ignore", numba.NumbaPerformanceWarning)
             for build in (self._serial, self._parallel):
                 build.compile(tuple(map(build.typeof_pyval, (*args, 1))))
 

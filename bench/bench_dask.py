@@ -241,9 +241,10 @@ def peers(options: Any) -> list[dict[str, Any]]:
 
 
 def volume_of(blocks: list[np.ndarray], count: int) -> Any:
-    """A volume of a few host arrays over and over."""
-    parts = [da.from_array(blocks[i % len(blocks)], chunks=-1, name=f"block-{i}") for i in range(count)]
-    return da.concatenate(parts, axis=2)
+    """A volume of a few host arrays over and over, of which no copies are made (``from_array`` would make one a block)."""
+    name, (n, c, depth, *rest) = f"volume-{count}", blocks[0].shape
+    graph = {(name, 0, 0, i, 0, 0): blocks[i % len(blocks)] for i in range(count)}
+    return da.Array(graph, name, ((n,), (c,), (depth,) * count, *((k,) for k in rest)), dtype=blocks[0].dtype)
 
 
 def ceilings(block: np.ndarray, w: np.ndarray) -> dict[str, float]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import sys
 from typing import Any, NamedTuple
 
 from numbadnn import config
@@ -21,6 +20,7 @@ from numbadnn.call.launch import Plan, thread
 from numbadnn.call.seen import Seen, seen_views, through
 from numbadnn.errors import CaptureError, NotSupportedError, NumbaDNNError
 from numbadnn.host.bounded import MAX_CHOICES, MAX_PLANS
+from numbadnn.host.undisturbed import imported
 from numbadnn.kept import choices, errata, plan_file
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable
@@ -159,18 +159,18 @@ def clear_caches() -> None:
     fallback.SAID.clear()
     for module in (choices, plan_file, errata):
         module.forget()
-    if streams := sys.modules.get("numbadnn.gpu.streams"):
+    if streams := imported("numbadnn.gpu.streams"):
         streams.let_go()
-    if named := sys.modules.get("numbadnn.cudnn.algorithms"):
+    if named := imported("numbadnn.cudnn.algorithms"):
         named.forget()
 
 
 def _after_fork() -> None:
     global _forked_after_cuda
-    driver = sys.modules.get("numbadnn.gpu.driver")  # planning alone initialises CUDA, and so does a fuller ``info``
+    driver = imported("numbadnn.gpu.driver")  # planning alone initialises CUDA, and so does a fuller ``info``
     _forked_after_cuda = _cuda_used or bool(driver and driver.library.cache_info().currsize)
     for name in ("numbadnn.measuring.tune", "numbadnn.cudnn.lib"):  # another thread may have held its lock
-        if module := sys.modules.get(name):
+        if module := imported(name):
             module.new_lock()
     if _cuda_used:  # they hold handles of the parent's CUDA context, which must not be destroyed here
         _left_behind.extend(thread.plans.values())

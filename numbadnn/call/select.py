@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from numbadnn import config
 from numbadnn.config import BACKENDS, Options
 from numbadnn.errors import BackendUnavailableError, NotSupportedError, Refusal, is_passing, warn
 from numbadnn.host import log
-from numbadnn.host.undisturbed import load_numba
+from numbadnn.host.undisturbed import imported, load_numba
 from numbadnn.kept import errata, shipped_errata
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, FAMILY, Executable, Impl, accuracy_of, implementations
@@ -54,7 +53,7 @@ def elsewhere(backend: str, device: int) -> str:
 
 def missing(backend: str, device: int) -> str:
     """``unavailable``, as far as it is known without loading a library: "" may mean that nobody looked yet."""
-    library = sys.modules.get("numbadnn.cudnn.lib")
+    library = imported("numbadnn.cudnn.lib")
     if backend == "cudnn" and library is not None and library.failed():
         return unavailable(backend, device)
     return elsewhere(backend, device)

@@ -57,6 +57,8 @@ def supports(problem: NormProblem, policy: Policy) -> str:
         return "cuDNN's batch normalization gets arrays packed in C order, or channels last in spatial mode"
     if any(not s.is_contiguous for s in parameters):
         return "cuDNN's batch normalization needs parameters packed in C order"
+    if not all(s.aligned for s in (*problem.inputs, *problem.outputs)):
+        return "cuDNN's batch normalization reads what is not aligned to 16 bytes at wrong addresses (cuDNN 9.19, H200)"
     if x.size >= INT_MAX:
         return "an operand has more than 2**31 elements, cuDNN's descriptor counts in 32 bits"
     if x.shape[0] > (most := MOST_IMAGES[problem.op != TEST, problem.mode]):

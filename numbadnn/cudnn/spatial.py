@@ -19,6 +19,8 @@ from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 #: the most channels that PyTorch gives cuDNN's sampler, which has "not supported" beyond
 MOST_CHANNELS = 1024
+#: the most grids that it generates: a block of threads each along one axis, cudaErrorInvalidValue beyond (cuDNN 9.19, H200)
+MOST_GRIDS = 65535
 FUNCTIONS = {
     "spatialtf_grid": "cudnnSpatialTfGridGeneratorForward",
     "spatialtf_grid_grad": "cudnnSpatialTfGridGeneratorBackward",
@@ -59,6 +61,8 @@ def supports(problem: SpatialProblem, policy: Policy) -> str:
         return too_large
     if images and images[0].shape[1] > MOST_CHANNELS:
         return f"cuDNN's sampler takes up to {MOST_CHANNELS} channels, got {images[0].shape[1]}"
+    if problem.op == "spatialtf_grid" and problem.outputs[0].shape[0] > MOST_GRIDS:
+        return f"cuDNN generates up to {MOST_GRIDS} grids, got {problem.outputs[0].shape[0]}"
     if not images and any(1 in spec.shape[1:3] for spec in specs if spec.shape[-1] == 2):
         return "cuDNN's coordinate on an axis of one point is not 0 (cuDNN 9.19, H200)"
     if problem.img is not None and problem.dimg is not None and strides_of(problem.img) != strides_of(problem.dimg):

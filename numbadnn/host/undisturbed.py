@@ -152,6 +152,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def imported(name: str) -> Any:
+    """The module of that name, None where nobody has asked for it or another thread is still importing it."""
+    module = sys.modules.get(name)
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
 #: what is imported as one: its packages
 _WHOLE = {"numba": ("numba", "llvmlite"), "numba.cuda": ("numba.cuda", "numba_cuda")}
 _loaded: set[str] = set()

@@ -149,6 +149,10 @@ def test_another_context_is_entered_for_the_call(fake):
     ("batch_normalization_test x=float32:65535x2x3x1 mode=spatial", ""),
     ("spatialtf_sampler img=float32:1x1025x3x4 grid=float32:1x5x6x2", "up to 1024 channels, got 1025"),
     ("spatialtf_sampler img=float32:1x1024x3x4 grid=float32:1x5x6x2", ""),
+    ("spatialtf_grid theta=float32:65536x2x3 grid=float32:65536x2x2x2", "up to 65535 grids, got 65536"),
+    ("spatialtf_grid theta=float32:65535x2x3 grid=float32:65535x2x2x2", ""),
+    ("batch_normalization_train x=bfloat16:4x3x4x4:unaligned gamma=float32:1x3x1x1 mode=spatial", "not aligned to 16 bytes"),
+    ("batch_normalization_test x=float32:4x3x4x4 y=float32:4x3x4x4:unaligned mode=spatial", "not aligned to 16 bytes"),
     ("softmax x=float32:2x3:2147483646,1 y=float32:2x3:2147483646,1", "spans more than 2"),
 ])  # fmt: skip
 def test_sizes_that_cudnn_is_known_to_refuse(line, says):

@@ -14,6 +14,8 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
+import time
 import tomllib
 import warnings
 from collections.abc import Iterator
@@ -51,6 +53,23 @@ def fresh(code: str, *options: str, **more: Any) -> subprocess.CompletedProcess[
 
 def right(x: np.ndarray = X) -> bool:
     return bool(numbadnn.softmax(x)[0, 0] == np.float32(1 / x.shape[1]))
+
+
+def test_a_module_that_another_thread_imports_is_not_there_yet(tmp_path, monkeypatch):
+    (tmp_path / "slowly.py").write_text("import threading\nbegun, go = threading.Event(), threading.Event()\nbegun.set()\n"
+                                        "go.wait(20)\ndef failed(): return True\n")  # fmt: skip
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert held.imported("slowly") is None
+    importing = threading.Thread(target=importlib.import_module, args=("slowly",))
+    importing.start()
+    while not hasattr(sys.modules.get("slowly"), "go"):
+        time.sleep(0.001)
+    half = sys.modules["slowly"]
+    assert half.begun.wait(20) and held.imported("slowly") is None
+    half.go.set()
+    importing.join()
+    assert held.imported("slowly") is half and half.failed()
+    del sys.modules["slowly"]
 
 
 # ---- undisturbed -----------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """numbadnn.torch beside PyTorch: the host's cost of a call, a locally connected layer, ResNet-18, batch invariance and its price.
 
-``python bench/bench_torch.py [--quick] [--parts overhead local resnet invariance]``. All is measured in one run, ours and
-PyTorch's in turn. ResNet-18 and batch invariance need a GPU; the latter's layers are those of ``torch_layers.py``. float32 is
-IEEE's on both sides unless a row says TF32.
+``python bench/bench_torch.py [--quick] [--tune] [--parts overhead local resnet bits invariance]``. All is measured in one run,
+ours and PyTorch's in turn. ResNet-18 and batch invariance need a GPU; the latter's layers are those of ``torch_layers.py``.
+float32 is IEEE's on both sides unless a row says TF32.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import itertools
 import multiprocessing
 import os
 import statistics
@@ -35,7 +36,8 @@ from numbadnn.registry import FAMILY, implementations
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-PARTS = ("overhead", "local", "resnet", "invariance")
+TUNED = "--tune" in sys.argv
+PARTS = ("overhead", "local", "resnet", "invariance", "bits")
 synchronise: Callable[[], Any] = torch.cuda.synchronize if GPU else lambda: None
 
 
@@ -171,11 +173,12 @@ def local(quick: bool) -> list[dict[str, Any]]:
 def resnet(quick: bool) -> list[dict[str, Any]]:
     """A training step at batch 32, deterministic on both sides, in IEEE float32, TF32 and under bfloat16 autocast.
 
-    Tuned by measuring, convolutions among cuDNN's engines alone: to compile ours for 99 problems takes most of an hour.
+    With ``--tune`` what runs was measured first, of convolutions cuDNN's engines alone: to compile all of ours for 99 problems
+    takes most of an hour.
     """
     rows = []
     kernels = {i.name for op in FAMILY if "conv2d" in op for i in implementations(op) if i.backend == "numba"}
-    left_out = ",".join(sorted(kernels))
+    left_out = ",".join(sorted(kernels)) if TUNED else ""
     torch.manual_seed(0)
     theirs = resnet18().cuda()
     ours = copy.deepcopy(theirs)
@@ -202,11 +205,15 @@ def resnet(quick: bool) -> list[dict[str, Any]]:
         ("bfloat16 autocast", True, "ieee"),
     ):
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
-        with numbadnn.using(tune="measure"):
+        with numbadnn.using(tune="measure" if TUNED else "cached"):
             step(ours, autocast, precision)()
         calls = {"ours": step(ours, autocast, precision), "theirs": step(theirs, autocast, precision)}
         times = in_turn(calls, 3 if quick else 15)
-        row = {"case": f"ResNet-18 step, batch 32, {name}", "ms": times["ours"], "PyTorch, ms": times["theirs"]}
+        row = {
+            "case": f"ResNet-18 step, batch 32, {name}{', tuned' * TUNED}",
+            "ms": times["ours"],
+            "PyTorch, ms": times["theirs"],
+        }
         rows.append({**row, "share": times["ours"] / times["theirs"]})
     return rows
 
@@ -236,7 +243,7 @@ def operands(layer: Layer, name: str) -> tuple[Any, Any]:
 
 
 @torch.no_grad()
-def bits(at: tuple[int, Layer, str]) -> dict[str, Any]:
+def bits_of(at: tuple[int, Layer, str]) -> dict[str, Any]:
     """Of one layer: batches whose first sample has other bits than alone. In any process: what is compiled is kept on disk."""
     number, layer, name = at
     use(number)
@@ -270,16 +277,25 @@ def use(number: int) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
-def invariance(quick: bool) -> list[dict[str, Any]]:
-    """Bits by many processes at once, then times by one process a GPU."""
-    chosen = [(layer, name) for layer in layers()[:: 20 if quick else 1] for name in DTYPES]
+def pool_of(processes: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+
+
+def bits(quick: bool) -> list[dict[str, Any]]:
+    """By many processes at once where there is a GPU: most of the time goes into compiling."""
+    chosen = [(number, *each) for number, each in enumerate(itertools.product(layers()[:: 20 if quick else 1], DTYPES))]
     if not GPU:
-        rows = [bits((0, *each)) for each in chosen]
-    else:
-        gpus, context = torch.cuda.device_count(), multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(12 * gpus, os.cpu_count() or 1), context) as pool:
-            rows = list(pool.map(bits, [(number, *each) for number, each in enumerate(chosen)]))
-        with ProcessPoolExecutor(gpus, context) as pool:
+        return [bits_of(each) for each in chosen]
+    with pool_of(min(12 * torch.cuda.device_count(), os.cpu_count() or 1)) as pool:
+        return list(pool.map(bits_of, chosen))
+
+
+def invariance(quick: bool) -> list[dict[str, Any]]:
+    """Bits, then times by one process a GPU."""
+    chosen, rows = list(itertools.product(layers()[:: 20 if quick else 1], DTYPES)), bits(quick)
+    if GPU:
+        gpus = torch.cuda.device_count()
+        with pool_of(gpus) as pool:
             shares = [chosen[number::gpus] for number in range(gpus)]
             for number, share in enumerate(pool.map(prices, range(gpus), shares)):
                 for row, times in zip(rows[number::gpus], share, strict=True):
@@ -297,7 +313,8 @@ def invariance(quick: bool) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS if GPU else PARTS[:2])
+    parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:4] if GPU else PARTS[:2])
     parser.add_argument("--peak", nargs=2, metavar=("CASE", "WHO"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peak:

@@ -12,13 +12,14 @@ buffer is rewritten by each call while the GIL is dropped.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import math
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,31 @@ class Kernel:
     threads: int
     resident: int = 1
     early: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        made_by: str,
+        arguments: tuple[Any, ...],
+        parameters: str,
+        threads: int,
+        resident: int = 1,
+        early: bool = False,
+    ) -> Kernel:
+        """The kernel that ``made_by``, a function of a module in ``numbadnn.kernels``, makes of ``arguments``.
+
+        Its name is the title and all arguments; in ``parameters`` "i32:3" is three of them, one by one. The module is imported
+        when the kernel is compiled.
+        """
+
+        def build() -> Callable[..., None]:
+            module, _, function = made_by.rpartition(".")
+            return getattr(importlib.import_module(f"numbadnn.kernels.{module}"), function)(*arguments)
+
+        counted = [word.partition(":") for word in parameters.split()]
+        spelled = " ".join(name for name, _, count in counted for _ in range(int(count or 1)))
+        return cls(" ".join((title, *_words(arguments))), spelled, build, threads, resident, early)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Kernel) and (self.name, self.parameters) == (other.name, other.parameters)
@@ -176,6 +202,17 @@ class Kernel:
         )
         functions, shape = driver_addresses(early), (*grid, *block, shared_bytes)
         return Launch(self.name, device, functions, context, function.value or 0, shape, offsets, values, early)
+
+
+def _words(value: Any) -> Iterator[str]:
+    """The texts, numbers and flags of a configuration or a tuple, each as a word."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = astuple(value)
+    if isinstance(value, tuple):
+        for part in value:
+            yield from _words(part)
+    else:
+        yield value if isinstance(value, str) else str(int(value))
 
 
 def _allow_shared(kernel: int, device: int, size: int) -> None:

@@ -9,7 +9,7 @@ weights' gradient), NCHW or NHWC.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,18 +76,13 @@ def _space(problem: ConvProblem, policy: Policy) -> list[DirectConfig]:
 
 def kernel(body: str, axes: int, dtype: str, acc: str, wide: bool, long: bool = False) -> Kernel:
     """The kernel of one direction (a function of ``device/direct.py``), data type, accumulator and index width."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.device import direct as _conv_kernels
-
-        return getattr(_conv_kernels, body)(axes, dtype, acc, wide, long)
-
     i = "i64" if wide else "i32"
     parameters = f"ptr ptr ptr {i} i32 i32 i32*5 i32*5 i32*5 i32*3 i32*3 i32*3 {i}*5 {i} {i}*5 {i}*3 {i}*5"
     parameters += " f64 f64" if acc == "float64" else " f32 f32"
     if body in ("grad_weights", "grad_unshared"):
         parameters += " i32 i32"
-    return Kernel(f"conv{axes}d {body} {dtype} {acc} {i}{' long' * long}", parameters, build, THREADS)
+    title, arguments = f"conv{axes}d {body}", (axes, dtype, acc, wide, long)
+    return Kernel.of(title, f"conv.device.direct.{body}", arguments, parameters, THREADS)
 
 
 def _volume(values: tuple[int, ...], ahead: int, fill: int) -> tuple[int, ...]:

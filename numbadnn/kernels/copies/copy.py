@@ -66,29 +66,17 @@ def _rank(axes: int) -> int:
 
 
 def copy_kernel(source: str, target: str, rank: int, wide: bool) -> Kernel:
-    """The kernel of ``_copy_kernels.copy`` for these dtypes (or units), axes and index width."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.copies.device import copy as _copy_kernels
-
-        return _copy_kernels.copy(source, target, rank, wide)
-
+    """The kernel of ``device/copy.py`` for these dtypes (or units), axes and index width."""
     i = "i64" if wide else "i32"
     parameters = f"ptr ptr {i} {i}*{rank} {i}*{rank} {i}*{rank} {i} {i}*{rank} {i}*{rank}"
-    return Kernel(f"copy {source} to {target} rank {rank} {i}", parameters, build, THREADS)
+    return Kernel.of("copy", "copies.device.copy.copy", (source, target, rank, wide), parameters, THREADS)
 
 
 def affine_kernel(dtype: str, reads: bool, rank: int, wide: bool) -> Kernel:
-    """The kernel of ``_copy_kernels.affine``."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.copies.device import copy as _copy_kernels
-
-        return _copy_kernels.affine(dtype, reads, rank, wide)
-
+    """The kernel of ``device/copy.py`` that fills, or scales what it ``reads``."""
     i, value = "i64" if wide else "i32", "f64" if dtype == "float64" else "f32"
-    name = f"{'scale' if reads else 'fill'} {dtype} rank {rank} {i}"
-    return Kernel(name, f"ptr {i} {i}*{rank} {i}*{rank} {value}", build, THREADS)
+    title, parameters = "scale" if reads else "fill", f"ptr {i} {i}*{rank} {i}*{rank} {value}"
+    return Kernel.of(title, "copies.device.copy.affine", (dtype, reads, rank, wide), parameters, THREADS)
 
 
 def plan_copy(src: Spec, dst: Spec, offset: tuple[int, ...], device: int) -> Callable[[int, int, int], None]:
@@ -146,14 +134,10 @@ def _turned(axes: list[Axis]) -> list[Axis]:
 
 def turn_kernel(size: int, pairs: bool) -> Kernel:
     """The kernel of ``device/turn.py`` for elements of ``size`` bytes, or for pairs of two bytes each."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.copies.device import turn as _turn_kernels
-
-        return _turn_kernels.turn_pairs() if pairs else _turn_kernels.turn(size)
-
-    parameters = "ptr ptr i32*2 i32*2 i32 i64*3 i64*3"
-    return Kernel(f"turn {'pairs' if pairs else size}", parameters, build, THREADS)
+    made_by, arguments = ("copies.device.turn.turn_pairs", ()) if pairs else ("copies.device.turn.turn", (size,))
+    return Kernel.of(
+        "turn pairs" if pairs else "turn", made_by, arguments, "ptr ptr i32*2 i32*2 i32 i64*3 i64*3", THREADS
+    )
 
 
 def _plan_turn(axes: list[Axis], size: int, aligned: bool, device: int) -> Callable[[int, int, int], None]:

@@ -7,7 +7,6 @@ so all three have the same.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,18 +25,10 @@ RESIDENT = {"flat": 6, "tiles": 4}
 
 
 def _kernel(name: str, dtype: str, parameters: str, *config: Any) -> Kernel:
-    acc = "float64" if dtype == "float64" else "float32"
-
-    def build() -> Callable[..., None]:
-        module = importlib.import_module("numbadnn.kernels.dropout.device.kernels")
-        return getattr(module, name)(dtype, acc, *config)
-
-    real = "f64" if acc == "float64" else "f32"
-    words = " ".join(str(int(v)) for v in config)
+    acc, real = ("float64", "f64") if dtype == "float64" else ("float32", "f32")
+    arguments, parameters = (dtype, acc, *config), f"ptr:4 i64 {real} {parameters}"
     resident = RESIDENT.get(name, 1) if ITEMSIZE[dtype] == 2 else 1
-    return Kernel(
-        f"dropout_{name} {dtype} {words}", f"ptr ptr ptr ptr i64 {real} {parameters}", build, THREADS, resident
-    )
+    return Kernel.of(f"dropout_{name}", f"dropout.device.kernels.{name}", arguments, parameters, THREADS, resident)
 
 
 def _folded(problem: DropoutProblem) -> list[tuple[int, int, int]]:

@@ -12,7 +12,6 @@ holds exactly. Sums are kept in float32, those of float64 in float64.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import astuple
 from typing import Any
 
 from numbadnn.errors import NotSupportedError
@@ -57,51 +56,18 @@ __all__ = [
 # ---- kernels
 
 
-def _text(config: Config) -> str:
-    def flat(value: Any) -> Iterator[Any]:
-        if isinstance(value, tuple):
-            for v in value:
-                yield from flat(v)
-        else:
-            yield value
-
-    return " ".join(str(int(v)) for v in flat(astuple(config)))
-
-
 def kernel(dtype: str, out: str, config: Config) -> Kernel:
     """The kernel of one configuration."""
     if isinstance(config, WgmmaConfig):
-        wgmma = config
-
-        def build_wgmma() -> Callable[..., None]:
-            from numbadnn.kernels.gemm.device import wgmma as _gemm_wgmma
-
-            return _gemm_wgmma.gemm(dtype, out, wgmma)
-
         parameters = "map map ptr i32*3 i32 i32*2 i64*2 i64 f32 f32"
-        return Kernel(f"gemm_wgmma {dtype} {out} {_text(config)}", parameters, build_wgmma, 384)
+        return Kernel.of("gemm_wgmma", "gemm.device.wgmma.gemm", (dtype, out, config), parameters, 384)
+    real = "f64" if dtype == "float64" else "f32"
+    parameters = f"ptr:3 i32*3 i64*2 i64*2 i64*2 i64*3 {real} {real}"
     if isinstance(config, AsyncConfig):
-        chosen = config
-
-        def build_async() -> Callable[..., None]:
-            from numbadnn.kernels.gemm.device import async_ as _gemm_async
-
-            return _gemm_async.gemm(dtype, chosen)
-
-        real = "f64" if dtype == "float64" else "f32"
-        parameters = f"ptr ptr ptr i32*3 i64*2 i64*2 i64*2 i64*3 {real} {real}"
-        name = f"gemm_async {dtype} {_text(config)}"
-        return Kernel(name, parameters, build_async, config.threads, config.resident)
-    tiles = config
-
-    def build_tiles() -> Callable[..., None]:
-        from numbadnn.kernels.gemm.device import tiles as _gemm_tiles
-
-        return _gemm_tiles.gemm(dtype, out, tiles)
-
-    parameters = "ptr ptr ptr i32*3 i64*2 i64*2 i64*2 i64*3 f32 f32"
-    name = f"gemm_tiles {dtype} {out} {_text(config)}"
-    return Kernel(name, parameters, build_tiles, config.threads, config.resident)
+        made_by = "gemm.device.async_.gemm"
+        return Kernel.of("gemm_async", made_by, (dtype, config), parameters, config.threads, config.resident)
+    made_by = "gemm.device.tiles.gemm"
+    return Kernel.of("gemm_tiles", made_by, (dtype, out, config), parameters, config.threads, config.resident)
 
 
 def kernels() -> Iterator[Kernel]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
@@ -119,14 +117,9 @@ def columns_kernel(
 ) -> Kernel:
     """The kernel ``name`` of ``device/columns.py`` for a problem's dtypes."""
     dtype, parameter = problem.x.dtype, problem.gamma.dtype
-
-    def build() -> Callable[..., None]:
-        part = "_grad" if name in ("sums", "backward") else ""
-        module = importlib.import_module(f"numbadnn.kernels.norm.device.columns{part}")
-        return getattr(module, name)(dtype, acc, parameter, config, *more)
-
-    words = " ".join(str(int(v)) for v in (*astuple(config), *more))
     threads = config.lanes * config.rows
     resident = 3 if name == "stats" and config.vec <= 4 else 2
     early = name in ("apply", "backward")
-    return Kernel(f"norm_{name}_columns {dtype} {parameter} {acc} {words}", parameters, build, threads, resident, early)
+    made_by = f"norm.device.columns{'_grad' if name in ('sums', 'backward') else ''}.{name}"
+    arguments = (dtype, acc, parameter, config, *more)
+    return Kernel.of(f"norm_{name}_columns", made_by, arguments, parameters, threads, resident, early)

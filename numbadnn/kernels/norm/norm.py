@@ -8,8 +8,7 @@ follows from the problem alone, never from the GPU.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks, sequence
@@ -30,16 +29,11 @@ _REAL = {"float32": "f32", "float64": "f64"}
 
 def finish_kernel(name: str, acc: str, parameter: str, flag: bool, shares: int) -> Kernel:
     """``statistics`` or ``gradients`` of ``device/finish.py``, with ``shares`` threads a channel."""
-
-    def build() -> Callable[..., None]:
-        return getattr(importlib.import_module("numbadnn.kernels.norm.device.finish"), name)(
-            acc, parameter, flag, shares
-        )
-
     real = _REAL[acc]
     addresses, more = (9, 5) if name == "statistics" else (8, 2)
-    parameters = "ptr " * addresses + "i32 i32 " + " ".join([real] * more)
-    return Kernel(f"norm_{name} {acc} {parameter} {int(flag)} {shares}", parameters, build, LANES * shares, early=True)
+    parameters = f"ptr:{addresses} i32 i32 {real}:{more}"
+    arguments = (acc, parameter, flag, shares)
+    return Kernel.of(f"norm_{name}", f"norm.device.finish.{name}", arguments, parameters, LANES * shares, early=True)
 
 
 def _finish(problem: NormProblem, channels: int, parts: int) -> tuple[Any, ...]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
@@ -138,12 +136,7 @@ def planes_kernel(
 ) -> Kernel:
     """The kernel ``name`` of ``device/planes.py`` for a problem's dtypes."""
     dtype, parameter = problem.x.dtype, problem.gamma.dtype
-
-    def build() -> Callable[..., None]:
-        part = "_grad" if name in ("sums", "backward") else ""
-        module = importlib.import_module(f"numbadnn.kernels.norm.device.planes{part}")
-        return getattr(module, name)(dtype, acc, parameter, config, *more)
-
-    words = " ".join(str(int(v)) for v in (*astuple(config), *more))
     early = name in ("apply", "join_apply", "backward")
-    return Kernel(f"norm_{name}_planes {dtype} {parameter} {acc} {words}", parameters, build, config.threads, 3, early)
+    made_by = f"norm.device.planes{'_grad' if name in ('sums', 'backward') else ''}.{name}"
+    arguments = (dtype, acc, parameter, config, *more)
+    return Kernel.of(f"norm_{name}_planes", made_by, arguments, parameters, config.threads, 3, early)

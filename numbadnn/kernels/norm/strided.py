@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
@@ -78,10 +76,5 @@ def kernel(op: str, dtypes: tuple[str, ...], acc: str, running: bool, config: St
         + f"i64*{(len(dtypes) - data) * kept}"
     )
     name = op.removeprefix("batch_normalization_").replace("test", "infer")
-
-    def build() -> Callable[..., None]:
-        module = importlib.import_module("numbadnn.kernels.norm.device.strided")
-        return getattr(module, name)(dtypes, acc, running, config)
-
-    words = " ".join(str(int(v)) for v in astuple(config))
-    return Kernel(f"norm_{name}_strided {' '.join(dtypes)} {acc} {int(running)} {words}", parameters, build, 256)
+    arguments = (dtypes, acc, running, config)
+    return Kernel.of(f"norm_{name}_strided", f"norm.device.strided.{name}", arguments, parameters, 256)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
@@ -86,13 +84,8 @@ def five(spec: Spec) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def kernel(dtype: str, acc: str, config: StridedConfig) -> Kernel:
     """The kernel of one configuration."""
-
-    def build() -> Callable[..., None]:
-        module = importlib.import_module("numbadnn.kernels.pool.device.strided")
-        return getattr(module, "pool_grad" if config.op == "pool_grad" else "pool")(dtype, acc, config)
-
     i = "i64" if config.wide else "i32"
     extents = f"{i}*5 {i}*3" if config.op == "pool_grad" else f"{i}*3 {i}*5"
     parameters = "ptr " * (3 if config.op == "pool_grad" else 2) + f"i64 {extents} {i}*3 {i}*3 {i}*3 i64*5 i64*5"
-    name = f"pool_strided {dtype} {acc} " + " ".join(str(v) for v in astuple(config)[:-1]) + " long" * config.long
-    return Kernel(name, parameters, build, config.threads)
+    made_by = f"pool.device.strided.{'pool_grad' if config.op == 'pool_grad' else 'pool'}"
+    return Kernel.of("pool_strided", made_by, (dtype, acc, config), parameters, config.threads)

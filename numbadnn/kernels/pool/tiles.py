@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from numbadnn.kernels.build.launch import Kernel, blocks, reciprocal
@@ -313,15 +311,9 @@ def prepare(problem: PoolProblem, c: TilesConfig, acc: str) -> tuple[Kernel, tup
 def kernel(dtype: str, acc: str, config: TilesConfig) -> Kernel:
     """The kernel of one configuration."""
     pairs = config.op == "pool" and config.kind == "max" and ITEMSIZE[dtype] == 2 and batch(config, dtype) > 1
-
-    def build() -> Callable[..., None]:
-        stem = "pairs" if pairs else "tiles"
-        if config.op == "pool_grad":
-            stem = "tiles_grad" if config.kind == "max" else "sums_grad"
-        return getattr(importlib.import_module(f"numbadnn.kernels.pool.device.{stem}"), config.op)(dtype, acc, config)
-
-    words = [" ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in astuple(config)]
+    stem = "pairs" if pairs else "tiles"
+    module = stem if config.op == "pool" else "tiles_grad" if config.kind == "max" else "sums_grad"
     pointers, numbers = (2, 6) if config.op == "pool" else (3, 7)
-    parameters = "ptr " * pointers + "i64 i64*8 i32*4" + " i32" * numbers
-    name = f"pool_{'pairs' if pairs else 'tiles'} {dtype} {acc} {' '.join(words)}"
-    return Kernel(name, parameters, build, config.threads, config.resident)
+    parameters = f"ptr:{pointers} i64 i64*8 i32*4 i32:{numbers}"
+    made_by, arguments = f"pool.device.{module}.{config.op}", (dtype, acc, config)
+    return Kernel.of(f"pool_{stem}", made_by, arguments, parameters, config.threads, config.resident)

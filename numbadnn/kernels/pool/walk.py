@@ -6,10 +6,8 @@ A thread walks down some columns and keeps all that it needs in registers: it lo
 from __future__ import annotations
 
 import functools
-import importlib
 import math
-from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
@@ -284,12 +282,7 @@ def prepare(problem: PoolProblem, c: WalkConfig, acc: str) -> tuple[Kernel, tupl
 
 def kernel(dtype: str, acc: str, config: WalkConfig) -> Kernel:
     """The kernel of one configuration."""
-
-    def build() -> Callable[..., None]:
-        if config.paired:
-            return importlib.import_module("numbadnn.kernels.pool.device.walk_pairs").pool_grad(dtype, config)
-        return importlib.import_module("numbadnn.kernels.pool.device.walk").pool_grad(dtype, acc, config)
-
-    words = [" ".join(map(str, v)) if isinstance(v, tuple) else str(int(v)) for v in astuple(config)]
-    name = f"pool_walk {dtype} {acc} {' '.join(words)}"
-    return Kernel(name, "ptr ptr ptr i64" + " i64" * config.paired, build, config.threads, config.resident)
+    arguments = (dtype, config) if config.paired else (dtype, acc, config)
+    made_by = f"pool.device.walk{'_pairs' if config.paired else ''}.pool_grad"
+    parameters = "ptr:3 i64 i64" if config.paired else "ptr:3 i64"
+    return Kernel.of("pool_walk", made_by, arguments, parameters, config.threads, config.resident)

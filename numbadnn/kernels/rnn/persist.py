@@ -96,15 +96,9 @@ def scratch_bytes(s: Any) -> int:
 @functools.cache
 def kernel(what: str, config: Persist) -> Kernel:
     """The kernel of one configuration."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.rnn.device import persist as _rnn_persist
-        from numbadnn.kernels.rnn.device import persist_grad as _rnn_persist_grad
-
-        return (_rnn_persist if what == "forward" else _rnn_persist_grad).kernel_of(config)
-
-    text = " ".join(str(int(f)) if isinstance(f, bool) else str(f) for f in config.fields)
-    return Kernel(f"rnn_persist_{what} {text}", _FORWARD if what == "forward" else _BACKWARD, build, THREADS)
+    forward = what == "forward"
+    made_by = f"rnn.device.persist{'' if forward else '_grad'}.kernel_of"
+    return Kernel.of(f"rnn_persist_{what}", made_by, (config,), _FORWARD if forward else _BACKWARD, THREADS)
 
 
 def prepare(s: Any, what: str, config: Persist, at_once: int, scalars: tuple[Any, ...]) -> Callable[..., None]:

@@ -26,7 +26,7 @@ _PARAMETERS = {
     "lengths": f"ptr i32 i32 i32*{LENGTHS}",
     "sums_of_gates": "ptr ptr i64 i32 i32 i32",
     "spread": "ptr ptr i64 i32",
-    "before": "ptr ptr ptr ptr i64 i32 i32 i32 i32 i32 i32",
+    "states_before": "ptr ptr ptr ptr i64 i32 i32 i32 i32 i32 i32",
 }
 
 
@@ -34,27 +34,17 @@ _PARAMETERS = {
 def kernel(what: str, mode: str, dtype: str, has_lengths: bool = False) -> Kernel:
     """One of the kernels of ``device/step.py`` and ``device/around.py`` for a mode and a type."""
     acc = "float64" if dtype == "float64" else "float32"
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.rnn.device import around as _rnn_around
-        from numbadnn.kernels.rnn.device import step as _rnn_step
-
-        if what in ("forward", "backward"):
-            made: Callable[..., None] = getattr(_rnn_step, what)(mode, dtype, acc, has_lengths)
-            return made
-        if what == "lengths":
-            return _rnn_around.lengths(LENGTHS)
-        if what == "totals":
-            return _rnn_around.totals(dtype, acc)
-        if what == "biases":
-            return _rnn_around.biases(dtype, acc, mode == "gru")
-        if what == "before":
-            return _rnn_around.states_before(dtype, has_lengths)
-        return getattr(_rnn_around, what)(dtype, acc, GATES[mode])
-
-    named = what in ("forward", "backward", "spread", "sums_of_gates", "biases")
-    name = f"rnn_{what}{' ' + mode if named else ''} {dtype}{' lengths' * has_lengths}"
-    return Kernel(name, _PARAMETERS[what], build, THREADS)
+    every = {
+        "forward": (mode, dtype, acc, has_lengths),
+        "backward": (mode, dtype, acc, has_lengths),
+        "lengths": (LENGTHS,),
+        "totals": (dtype, acc),
+        "biases": (dtype, acc, mode == "gru"),
+        "states_before": (dtype, has_lengths),
+    }
+    arguments = every[what] if what in every else (dtype, acc, GATES[mode])
+    made_by = f"rnn.device.{'step' if what in ('forward', 'backward') else 'around'}.{what}"
+    return Kernel.of(f"rnn_{what}", made_by, arguments, _PARAMETERS[what], THREADS)
 
 
 def _grid(s: Any) -> tuple[int, int, int]:
@@ -115,7 +105,7 @@ def backward(s: Any, index: int, offsets: tuple[int, ...], kept: Any, space: Any
 
 def states_before(s: Any, direction: int) -> Callable[..., None]:
     """``run(stream, y, hx, target, lengths)``: h at the beginning of each step, packed."""
-    chosen = kernel("before", "", s.dtype, s.problem.lengths is not None)
+    chosen = kernel("states_before", "", s.dtype, s.problem.lengths is not None)
     count = s.many * s.hidden
     scalars = (count, s.steps, s.batch, s.hidden, s.width, direction * s.hidden, direction)
     launch = chosen.prepare(s.device, blocks(count, THREADS), (THREADS, 1, 1), scalars)
@@ -162,7 +152,7 @@ def kernels() -> Iterator[Kernel]:
     yield kernel("totals", "lstm", "float16")
     yield kernel("biases", "gru", "float16")
     yield kernel("lengths", "", "float32")
-    yield kernel("before", "", "float16", True)
+    yield kernel("states_before", "", "float16", True)
 
 
 __all__ = ["ITEMSIZE", "backward", "describe", "forward", "kernel", "kernels", "states_before", "write_lengths"]

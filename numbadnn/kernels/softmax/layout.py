@@ -7,10 +7,7 @@ positions of unit stride inside it), whatever their rank.
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections.abc import Callable
-from dataclasses import astuple
 from typing import Any, NamedTuple
 
 from numbadnn.kernels.build.launch import Kernel
@@ -120,13 +117,9 @@ def softmax_kernel(
     """The kernel ``op`` of ``device/<stem>.py`` for one dtype, algorithm and configuration; the addresses are added."""
     acc = "float64" if dtype == "float64" else "float32"
     kind = "log" if algo == "log" else "accurate"  # fast and accurate are the same code
-
-    def build() -> Callable[..., None]:
-        module = importlib.import_module(f"numbadnn.kernels.softmax.device.{stem}")
-        return getattr(module, op)(dtype, acc, kind, config)
-
-    name = f"{op}_{stem} {dtype} {kind} " + " ".join(str(int(v)) for v in astuple(config))
-    return Kernel(name, "ptr " * operand_count(op) + parameters, build, threads, resident)
+    title, made_by = f"{op}_{stem}", f"softmax.device.{stem}.{op}"
+    parameters = f"ptr:{operand_count(op)} {parameters}"
+    return Kernel.of(title, made_by, (dtype, acc, kind, config), parameters, threads, resident)
 
 
 def operand_count(op: str) -> int:

@@ -5,10 +5,8 @@ Nothing depends on the number of images but how many blocks there are: the bits 
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from numbadnn.kernels.build.launch import Kernel, blocks, reciprocal
@@ -81,19 +79,10 @@ def step(
     early: bool = False,
 ) -> Step:
     """A launch of ``count`` blocks of ``function`` in ``device/<stem>.py``; ``types`` come before the configuration."""
-
-    def build() -> Callable[..., None]:
-        module = importlib.import_module(f"numbadnn.kernels.spatial.device.{stem}")
-        return getattr(module, function)(*types, config)
-
-    words = []
-    for word in parameters.split():  # "i32:3" is three of them, one by one
-        name, _, repeated = word.partition(":")
-        words += [name] * int(repeated or 1)
-    values = (v if isinstance(v, str) else str(int(v)) for v in astuple(config))
-    name = " ".join([f"spatial_{stem}", function, *types, *values])
     threads = getattr(config, "row_threads", THREADS) if function == "scan" else config.threads
-    kernel = Kernel(name, " ".join(words), build, threads, resident, early)
+    made_by = f"spatial.device.{stem}.{function}"
+    title = f"spatial_{stem} {function}"
+    kernel = Kernel.of(title, made_by, (*types, config), parameters, threads, resident, early)
     return Step(kernel, blocks(count * threads, threads), threads, scalars, shared_bytes)
 
 

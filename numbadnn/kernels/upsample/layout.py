@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from numbadnn.kernels.build.launch import Kernel, blocks
@@ -125,7 +123,7 @@ def planes_prepare(problem: UpsampleProblem, config: WholeConfig) -> Prepared:
     total = n * c * strips * vectors
     a, b = problem.inputs[0], problem.output
     scalars = (total, vectors, strips, c, height, width, out_height, a.strides, b.strides)
-    return Prepared(kernel(problem, "planes", config, "i32*7 i64*4 i64*4"), blocks(total, config.threads), scalars)
+    return Prepared(kernel(problem, "planes", config, "i32:7 i64*4 i64*4"), blocks(total, config.threads), scalars)
 
 
 # ---- NHWC ------------------------------------------------------------------------------------------------------------
@@ -154,7 +152,7 @@ def channels_prepare(problem: UpsampleProblem, config: WholeConfig) -> Prepared:
     total = n * strips * columns * vectors
     a, b = problem.inputs[0], problem.output
     scalars = (total, vectors, columns, strips, height, width, *problem.y.shape[2:], a.strides, b.strides)
-    return Prepared(kernel(problem, "channels", config, "i32*8 i64*4 i64*4"), blocks(total, config.threads), scalars)
+    return Prepared(kernel(problem, "channels", config, "i32:8 i64*4 i64*4"), blocks(total, config.threads), scalars)
 
 
 # ---- anything --------------------------------------------------------------------------------------------------------
@@ -185,16 +183,8 @@ def kernel(problem: UpsampleProblem, stem: str, config: Any, parameters: str) ->
     """The kernel of ``device/<stem>.py`` for a problem's direction and dtype; the addresses are added."""
     direction = "forward" if is_forward(problem) else "backward"
     dtype, acc = problem.x.dtype, accumulator(problem)
-
-    def build() -> Callable[..., None]:
-        module = importlib.import_module(f"numbadnn.kernels.upsample.device.{stem}")
-        return getattr(module, direction)(dtype, acc, config)
-
-    first, *rest = parameters.split()
-    name, _, count = first.partition("*")
-    words = " ".join([*[name] * int(count or 1), *rest])
-    text = f"upsample_{stem} {direction} {dtype} " + " ".join(str(int(v)) for v in astuple(config))
     # the gradient of NHWC images has many loads under way, most by 3: bounded, so that enough threads fit a multiprocessor
     busy = stem == "channels" and direction == "backward"
     resident = (2 if problem.ratio[0][0] == 3 else 3) if busy else 1
-    return Kernel(text, f"ptr ptr {words}", build, config.threads, resident)
+    title, made_by = f"upsample_{stem} {direction}", f"upsample.device.{stem}.{direction}"
+    return Kernel.of(title, made_by, (dtype, acc, config), f"ptr ptr {parameters}", config.threads, resident)

@@ -25,39 +25,31 @@ Step = Callable[[int, int, int, int, int], None]
 
 def gather_kernel(dtype: str, by_position: bool, last: bool) -> Kernel:
     """im2col."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.corrmm.device import kernels as _corrmm_kernels
-
-        return _corrmm_kernels.gather(dtype, by_position, last)
-
     parameters = "ptr ptr i32 i32 i32*3 i32*3 i32 i32*3 i32*3 i32*3 i32*3 i64 i64 i64*3 i64"
-    return Kernel(f"corrmm_gather {dtype} {int(by_position)} {int(last)}", parameters, build, THREADS)
+    return Kernel.of(
+        "corrmm_gather", "conv.corrmm.device.kernels.gather", (dtype, by_position, last), parameters, THREADS
+    )
 
 
 def scatter_kernel(dtype: str, held: str, by_position: bool, last: bool) -> Kernel:
     """col2im."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.corrmm.device import kernels as _corrmm_kernels
-
-        return _corrmm_kernels.scatter(dtype, held, by_position, last)
-
     real = "f64" if dtype == "float64" else "f32"
     parameters = f"ptr ptr i32 i32 i32*3 i32*3 i32 i32*3 i32*3 i32*3 i32*3 i64 i64 i64*3 i64 i32 {real} {real}"
-    return Kernel(f"corrmm_scatter {dtype} {held} {int(by_position)} {int(last)}", parameters, build, THREADS)
+    return Kernel.of(
+        "corrmm_scatter", "conv.corrmm.device.kernels.scatter", (dtype, held, by_position, last), parameters, THREADS
+    )
 
 
 def total_kernel(held: str, dtype: str) -> Kernel:
     """The sum over the images of a group."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.corrmm.device import kernels as _corrmm_kernels
-
-        return _corrmm_kernels.total(held, dtype)
-
     real = "f64" if dtype == "float64" else "f32"
-    return Kernel(f"corrmm_total {held} {dtype}", f"ptr ptr i64 i32 i64 i64 {real} {real}", build, THREADS)
+    return Kernel.of(
+        "corrmm_total",
+        "conv.corrmm.device.kernels.total",
+        (held, dtype),
+        f"ptr ptr i64 i32 i64 i64 {real} {real}",
+        THREADS,
+    )
 
 
 def kernels() -> Iterator[Kernel]:

@@ -7,8 +7,8 @@ atomics: the gradient of the filters is two sums in a fixed order, and its bits 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import astuple
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
@@ -33,43 +33,20 @@ MOST_TAPS = 7  # along an axis
 
 def kernel(direction: str, dtype: str, acc: str, config: DepthwiseConfig) -> Kernel:
     """The kernel of one direction; strips and splits are arguments and no part of it."""
-
-    def build() -> Callable[..., None]:
-        if direction == "grad_weights":
-            from numbadnn.kernels.conv.depthwise.device.weights import weights as make
-        elif direction == "forward":
-            from numbadnn.kernels.conv.depthwise.device.kernels import forward as make
-        else:
-            from numbadnn.kernels.conv.depthwise.device.kernels import inputs as make
-        return make(dtype, acc, config)
-
     start = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i64*2 i32*2"
     real = "f64" if acc == "float64" else "f32"
     end = " i64*2 i32*2" if direction == "grad_weights" else f" i64 i64*3 i64*2 i32*2 {real} {real}"
-    frozen = (
-        *config.taps,
-        *config.stride,
-        config.left,
-        *astuple(config.tile),
-        config.many,
-        config.lanes,
-        config.resident,
-    )
-    name = f"depthwise_{direction} {dtype} {acc} " + " ".join(str(int(v)) for v in frozen)
-    return Kernel(name, start + end, build, THREADS, config.resident)
+    module = {"forward": "kernels.forward", "grad_inputs": "kernels.inputs", "grad_weights": "weights.weights"}
+    made_by = f"conv.depthwise.device.{module[direction]}"
+    arguments = (dtype, acc, replace(config, rows=1, splits=1))  # how many of each is an argument of the kernel
+    return Kernel.of(f"depthwise_{direction}", made_by, arguments, start + end, THREADS, config.resident)
 
 
 def finish_kernel(dtype: str, acc: str, taps: tuple[int, int]) -> Kernel:
     """The second sum of the weights' gradient."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.depthwise.device.weights import finish
-
-        return finish(dtype, acc, *taps)
-
     real = "f64" if acc == "float64" else "f32"
-    name = f"depthwise_finish {dtype} {acc} {taps[0]} {taps[1]}"
-    return Kernel(name, f"ptr ptr i32 i32 i32 i64 i64*3 {real} {real}", build, THREADS)
+    made_by, parameters = "conv.depthwise.device.weights.finish", f"ptr ptr i32 i32 i32 i64 i64*3 {real} {real}"
+    return Kernel.of("depthwise_finish", made_by, (dtype, acc, *taps), parameters, THREADS)
 
 
 def _supports(problem: ConvProblem, policy: Policy) -> str:

@@ -6,7 +6,7 @@ Its sums are those of ``numba.depthwise`` in another order: first of a block's s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from numbadnn.kernels.build.launch import Kernel
@@ -65,14 +65,8 @@ def space(problem: ConvProblem, policy: Policy) -> list[RowsConfig]:
 
 def kernel(dtype: str, config: RowsConfig) -> Kernel:
     """The kernel of a configuration; the rows of a strip are an argument."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.depthwise.device.rows import weights
-
-        return weights(dtype, config)
-
-    words = (*config.taps, *config.stride, config.groups, config.images, config.ahead, int(config.even))
-    return Kernel(f"depthwise_rows {dtype} " + " ".join(map(str, words)), PARAMETERS, build, config.threads)
+    arguments = (dtype, replace(config, rows=1))
+    return Kernel.of("depthwise_rows", "conv.depthwise.device.rows.weights", arguments, PARAMETERS, config.threads)
 
 
 def _aligned(spec: Spec) -> bool:

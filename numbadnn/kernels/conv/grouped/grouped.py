@@ -9,8 +9,8 @@ forward; the sums' order is fixed by the filters' sizes alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import astuple, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
@@ -33,14 +33,9 @@ PARAMETERS = (
 
 def kernel(dtype: str, config: GroupedHalvesConfig) -> Kernel:
     """The kernel of these groups; the tile is an argument and no part of it."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.grouped.device import grouped as _grouped_halves
-
-        return _grouped_halves.convolve(dtype, config)
-
-    name = f"grouped_halves {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:-1])
-    return Kernel(name, PARAMETERS, build, config.threads, config.resident)
+    arguments = (dtype, replace(config, tile=(1, 1)))  # the tile is an argument of the kernel
+    made_by = "conv.grouped.device.grouped.convolve"
+    return Kernel.of("grouped_halves", made_by, arguments, PARAMETERS, config.threads, config.resident)
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:

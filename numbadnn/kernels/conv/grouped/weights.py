@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import astuple, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, sequence
@@ -25,26 +25,16 @@ PARAMETERS = (
 
 def weights_kernel(dtype: str, config: GroupedWeightsConfig) -> Kernel:
     """The kernel of these bundles; images, tile and shares are arguments and no part of it."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.grouped.device import weights as _grouped_halves_weights
-
-        return _grouped_halves_weights.weights(dtype, config)
-
-    name = f"grouped_halves_weights {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:-3])
-    return Kernel(name, PARAMETERS, build, config.threads, config.resident)
+    arguments = (dtype, replace(config, images=1, tile=(1, 1), splits=1))
+    made_by = "conv.grouped.device.weights.weights"
+    return Kernel.of("grouped_halves_weights", made_by, arguments, PARAMETERS, config.threads, config.resident)
 
 
 def total_kernel(dtype: str, lanes: int, linear: bool) -> Kernel:
     """The sum over shares, which ``lanes`` warps share; ``linear``: the filters lie as the sums do."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.grouped.device import total as _grouped_halves_total
-
-        return _grouped_halves_total.total(dtype, lanes, linear)
-
     parameters = "ptr ptr i32 i64 i32 i32 i32*2 i64*4 f32 f32"
-    return Kernel(f"grouped_halves_total {dtype} {lanes} {int(linear)}", parameters, build, 32 * lanes)
+    made_by, arguments = "conv.grouped.device.total.total", (dtype, lanes, linear)
+    return Kernel.of("grouped_halves_total", made_by, arguments, parameters, 32 * lanes)
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:

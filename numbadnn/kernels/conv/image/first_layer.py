@@ -9,8 +9,8 @@ of two moves a window by one pair: the pairs of neighbouring positions are neigh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import astuple, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
@@ -76,14 +76,8 @@ def space(problem: ConvProblem) -> list[FirstLayerConfig]:
 
 def kernel(dtype: str, config: FirstLayerConfig) -> Kernel:
     """The kernel of a configuration; sizes and strides are arguments."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.image.device import first_layer as _first_layer
-
-        return _first_layer.convolve(dtype, config)
-
-    words = [str(n) for value in astuple(config) for n in (value if isinstance(value, tuple) else (value,))]
-    return Kernel(f"first_layer {dtype} " + " ".join(words), PARAMETERS, build, config.threads, config.resident)
+    made_by = "conv.image.device.first_layer.convolve"
+    return Kernel.of("first_layer", made_by, (dtype, config), PARAMETERS, config.threads, config.resident)
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:

@@ -10,7 +10,7 @@ divisions are even. Its order depends on neither the sizes of the images nor the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from numbadnn.kernels.build.launch import Kernel, blocks
@@ -75,14 +75,7 @@ def _vector(out: Spec) -> int:
 
 def kernel(config: ToImageConfig) -> Kernel:
     """The kernel of a configuration; sizes and strides are arguments."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.image.device.to_image import convolve
-
-        return convolve(config)
-
-    words = (*config.taps, *config.stride, *config.first, config.channels, config.chunk, config.lanes, config.vector)
-    return Kernel("to_image float32 " + " ".join(map(str, words)), PARAMETERS, build, THREADS)
+    return Kernel.of("to_image float32", "conv.image.device.to_image.convolve", (config,), PARAMETERS, THREADS)
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:

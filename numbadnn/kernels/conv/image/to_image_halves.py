@@ -10,8 +10,8 @@ images' sizes nor the GPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import astuple, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
@@ -55,14 +55,8 @@ def _tiles(s: Sum, config: ToImageHalvesConfig) -> tuple[int, int]:
 
 def kernel(dtype: str, config: ToImageHalvesConfig) -> Kernel:
     """The kernel of a configuration; sizes and strides are arguments."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.image.device import to_image_halves as _to_image_halves
-
-        return _to_image_halves.convolve(dtype, config)
-
-    words = [str(n) for value in astuple(config) for n in (value if isinstance(value, tuple) else (value,))]
-    return Kernel(f"to_image_halves {dtype} " + " ".join(words), PARAMETERS, build, config.threads, config.resident)
+    made_by = "conv.image.device.to_image_halves.convolve"
+    return Kernel.of("to_image_halves", made_by, (dtype, config), PARAMETERS, config.threads, config.resident)
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import astuple, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks, sequence
@@ -51,19 +51,11 @@ def tail_of(config: PixelsConfig) -> int:
 
 def pixels_kernel(dtype: str, axes: int, config: PixelsConfig) -> Kernel:
     """The kernel of one configuration, for two or three spatial axes."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.implicit.device import pixels as _implicit_pixels
-
-        return _implicit_pixels.pixels(dtype, axes, config)
-
-    parameters = (
-        f"map map {'map' if config.store == COPIES else 'ptr'} {'map' if tail_of(config) else 'ptr'} i32*3 i32 i32 i32 i32 i32 "
-        f"{f'i32*{axes} ' * 8}i32 i32 i64*{axes + 2} i64 i32*{axes} f32 f32"
-    )
+    y, tail = "map" if config.store == COPIES else "ptr", "map" if tail_of(config) else "ptr"
+    parameters = f"map map {y} {tail} i32*3 i32:5 i32*{axes}:8 i32 i32 i64*{axes + 2} i64 i32*{axes} f32 f32"
     frozen = replace(config, splits=min(config.splits, 2))  # how many is an argument
-    name = f"implicit_pixels {axes} axes {dtype} " + " ".join(str(int(v)) for v in astuple(frozen))
-    return Kernel(name, parameters, build, threads_of(config), config.blocks)
+    made_by, arguments = "conv.implicit.device.pixels.pixels", (dtype, axes, frozen)
+    return Kernel.of("implicit_pixels", made_by, arguments, parameters, threads_of(config), config.blocks)
 
 
 def threads_of(config: PixelsConfig) -> int:
@@ -73,26 +65,18 @@ def threads_of(config: PixelsConfig) -> int:
 
 def arrange_kernel(dtype: str, axes: int) -> Kernel:
     """Filters with their channels next to each other."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.implicit.device import passes as _implicit_passes
-
-        return _implicit_passes.arrange(dtype, axes)
-
     parameters = f"ptr ptr i32 i32 i32*{axes} i64*{axes + 2} i64*2"
-    return Kernel(f"implicit_arrange {axes} axes {dtype}", parameters, build, THREADS)
+    return Kernel.of(
+        "implicit_pixels_arrange", "conv.implicit.device.passes.arrange", (dtype, axes), parameters, THREADS
+    )
 
 
 def total_kernel(dtype: str, axes: int, vector: int) -> Kernel:
     """The sum over splits."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.implicit.device import passes as _implicit_passes
-
-        return _implicit_passes.total(dtype, axes, vector)
-
     parameters = f"ptr ptr i32 i32 i64 i32 i32*{axes} i64*{axes + 2} f32 f32"
-    return Kernel(f"implicit_total {axes} axes {dtype} {vector}", parameters, build, THREADS)
+    return Kernel.of(
+        "implicit_pixels_total", "conv.implicit.device.passes.total", (dtype, axes, vector), parameters, THREADS
+    )
 
 
 def kernels() -> Iterator[Kernel]:

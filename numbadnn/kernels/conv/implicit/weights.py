@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, sequence
@@ -127,29 +127,17 @@ def can_write(problem: ConvProblem) -> bool:
 
 def weights_kernel(dtype: str, axes: int, config: WeightsConfig) -> Kernel:
     """The kernel of one configuration, for two or three spatial axes."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.implicit.device import weights as _implicit_weights
-
-        return _implicit_weights.weights(dtype, axes, config)
-
     out = "map" if config.direct else "ptr"
-    parameters = f"map map {out} i32*3 i32 i32 i32 i32 i32 i32 i32 {f'i32*{axes} ' * 5}i64 i32 i32 f32"
-    name = f"implicit_weights {axes} axes {dtype} " + " ".join(str(int(v)) for v in astuple(replace(config, splits=1)))
-    return Kernel(name, parameters, build, 384)
+    parameters = f"map map {out} i32*3 i32:7 i32*{axes}:5 i64 i32 i32 f32"
+    arguments = (dtype, axes, replace(config, splits=1))  # how many is an argument
+    return Kernel.of("implicit_weights", "conv.implicit.device.weights.weights", arguments, parameters, 384)
 
 
 def total_kernel(dtype: str, axes: int, high: int, lanes: int, vector: bool) -> Kernel:
     """The sum over splits, ``high`` channels a block; ``lanes`` threads share the splits of an element."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.implicit.device import weights as _implicit_weights
-
-        return _implicit_weights.total(dtype, axes, high, lanes, vector)
-
-    parameters = f"ptr ptr i32 i64 i32 i32 i32 i32 i32*{axes} i32 i32 i64*{axes + 2} f32"
-    name = f"implicit_weights_total {axes} axes {dtype} {high} {lanes} {int(vector)}"
-    return Kernel(name, parameters, build, 4 * high * lanes)
+    parameters = f"ptr ptr i32 i64 i32:4 i32*{axes} i32 i32 i64*{axes + 2} f32"
+    made_by, arguments = "conv.implicit.device.weights.total", (dtype, axes, high, lanes, vector)
+    return Kernel.of("implicit_weights_total", made_by, arguments, parameters, 4 * high * lanes)
 
 
 def kernels() -> Iterator[Kernel]:

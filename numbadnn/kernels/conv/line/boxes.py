@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import astuple
+from collections.abc import Iterator
 from typing import Any
 
 from numbadnn.kernels.build import simulate
@@ -65,13 +64,8 @@ def _on_hopper(policy: Policy) -> bool:
 
 
 def kernel(dtype: str, config: BoxesConfig) -> Kernel:
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.line.device import boxes as _line_boxes
-
-        return _line_boxes.forward(config)
-
-    parameters = "map map ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i64*2 i64 i64*3 i64*2 i64*2"
-    return Kernel("line_boxes " + " ".join(map(str, astuple(config))), parameters, build, THREADS)
+    parameters = "map map ptr:3 i32:11 i64*2 i64 i64*3 i64*2 i64*2"
+    return Kernel.of("line_boxes", "conv.line.device.boxes.forward", (config,), parameters, THREADS)
 
 
 #: extents, strides in bytes, box

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import astuple
+from collections.abc import Iterator
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
@@ -47,14 +46,8 @@ def heuristic(problem: ConvProblem) -> ChannelConfig | None:
 
 
 def kernel(dtype: str, acc: str, config: ChannelConfig) -> Kernel:
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.line.device import channels as _line_channels
-
-        return _line_channels.forward(dtype, acc, config)
-
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i64*2 i64 i64*2 i64*2"
-    name = f"line_channels {dtype} {acc} " + " ".join(str(int(v)) for v in astuple(config))
-    return Kernel(name, parameters, build, THREADS)
+    parameters = "ptr:3 i32:7 i64*2 i64 i64*2 i64*2"
+    return Kernel.of("line_channels", "conv.line.device.channels.forward", (dtype, acc, config), parameters, THREADS)
 
 
 def prepare(problem: ConvProblem, device: int, config: ChannelConfig, chosen: Kernel) -> Any:

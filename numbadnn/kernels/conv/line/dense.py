@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import astuple, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
@@ -74,16 +74,11 @@ def estimate(problem: ConvProblem, config: DenseConfig) -> float:
 
 def kernel(dtype: str, acc: str, config: DenseConfig) -> Kernel:
     """Many channels, or many filters."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.line.device import dense as _line_dense
-
-        return _line_dense.forward(dtype, acc, config)
-
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i64*2 i64 i64*3 i64*2"
-    name = f"line_dense {dtype} {acc} " + " ".join(str(v) for v in astuple(config))
     crowded = acc == "float32" and (config.pieces, config.filters) == (1, 16)  # 64 sums: four blocks have the registers
-    return Kernel(name, parameters, build, THREADS, 4 if crowded else 1)
+    parameters, resident = "ptr:3 i32:9 i64*2 i64 i64*3 i64*2", 4 if crowded else 1
+    return Kernel.of(
+        "line_dense", "conv.line.device.dense.forward", (dtype, acc, config), parameters, THREADS, resident
+    )
 
 
 def prepare(problem: ConvProblem, device: int, config: DenseConfig, chosen: Kernel) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import astuple
+from collections.abc import Iterator
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
@@ -77,14 +76,9 @@ def with_pieces(
 
 
 def kernel(dtype: str, config: LineHalvesConfig) -> Kernel:
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.line.device import halves as _line_halves
-
-        return _line_halves.forward(dtype, config)
-
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i64*2 i64 i64*3 i64*2"
-    name = f"line_halves {dtype} " + " ".join(str(v) for v in astuple(config))
-    return Kernel(name, parameters, build, config.threads, config.resident)
+    arguments, parameters = (dtype, config), "ptr:3 i32:14 i64*2 i64 i64*3 i64*2"
+    made_by = "conv.line.device.halves.forward"
+    return Kernel.of("line_halves", made_by, arguments, parameters, config.threads, config.resident)
 
 
 def prepare(problem: ConvProblem, device: int, config: LineHalvesConfig, chosen: Kernel) -> Any:

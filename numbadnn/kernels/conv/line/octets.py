@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import astuple
+from collections.abc import Iterator
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
@@ -39,14 +38,8 @@ def heuristic(problem: ConvProblem, policy: Policy) -> OctetsConfig | None:
 
 
 def kernel(dtype: str, config: OctetsConfig) -> Kernel:
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.line.device import octets as _line_octets
-
-        return _line_octets.forward(dtype, config)
-
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i64*2 i64 i32*2 i64*2"
-    name = f"line_octets {dtype} " + " ".join(str(v) for v in astuple(config))
-    return Kernel(name, parameters, build, THREADS, config.resident)
+    arguments, parameters = (dtype, config), "ptr:3 i32:9 i64*2 i64 i32*2 i64*2"
+    return Kernel.of("line_octets", "conv.line.device.octets.forward", arguments, parameters, THREADS, config.resident)
 
 
 def prepare(problem: ConvProblem, device: int, config: OctetsConfig, chosen: Kernel) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -42,14 +42,8 @@ def heuristic(problem: ConvProblem, acc: str = "float32") -> LineConfig:
 
 
 def kernel(dtype: str, acc: str, config: LineConfig) -> Kernel:
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.line.device import kernels as _line_kernels
-
-        return _line_kernels.forward(dtype, acc, *astuple(config))
-
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i64*3 i64 i64*3 i64*3"
-    name = f"line {dtype} {acc} " + " ".join(str(int(v)) for v in astuple(config))
-    return Kernel(name, parameters, build, THREADS)
+    parameters = "ptr:3 i32:10 i64*3 i64 i64*3 i64*3"
+    return Kernel.of("line", "conv.line.device.kernels.forward", (dtype, acc, *astuple(config)), parameters, THREADS)
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import astuple, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, reciprocal
@@ -64,14 +64,8 @@ def estimate(problem: ConvProblem, config: TilesConfig) -> float:
 
 
 def kernel(dtype: str, acc: str, config: TilesConfig) -> Kernel:
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.line.device import tiles as _line_tiles
-
-        return _line_tiles.forward(config)
-
-    parameters = "ptr ptr ptr" + " i32" * 10 + " i64*2 i64 i64 i64*2" + " i64*2" * 4
-    name = "line_tiles " + " ".join(str(int(v)) for v in astuple(config))
-    return Kernel(name, parameters, build, config.threads, config.resident)
+    parameters, made_by = "ptr:3 i32:10 i64*2 i64 i64 i64*2 i64*2 i64*2 i64*2 i64*2", "conv.line.device.tiles.forward"
+    return Kernel.of("line_tiles", made_by, (config,), parameters, config.threads, config.resident)
 
 
 def prepare(problem: ConvProblem, device: int, config: TilesConfig, chosen: Kernel) -> Any:

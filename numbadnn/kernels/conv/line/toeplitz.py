@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,13 +39,9 @@ def heuristic(problem: ConvProblem, policy: Policy) -> ToeplitzConfig | None:
 
 
 def kernel(dtype: str, config: ToeplitzConfig) -> Kernel:
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.line.device import toeplitz as _line_toeplitz
-
-        return _line_toeplitz.forward(dtype)
-
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i64*2 i64 i64*2 i64*2"
-    return Kernel(f"line_toeplitz {dtype} {config.resident}", parameters, build, LANES * WARPS, config.resident)
+    title, made_by = f"line_toeplitz {config.resident}", "conv.line.device.toeplitz.forward"
+    parameters = "ptr:3 i32:8 i64*2 i64 i64*2 i64*2"
+    return Kernel.of(title, made_by, (dtype,), parameters, LANES * WARPS, config.resident)
 
 
 def prepare(problem: ConvProblem, device: int, config: ToeplitzConfig, chosen: Kernel) -> Any:

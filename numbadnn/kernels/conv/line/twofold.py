@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import astuple
+from collections.abc import Iterator
 from typing import Any
 
 from numbadnn.kernels.build import simulate
@@ -87,14 +86,8 @@ def _has_room(policy: Policy) -> bool:
 
 
 def kernel(dtype: str, config: TwofoldConfig) -> Kernel:
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.line.device import twofold as _line_twofold
-
-        return _line_twofold.forward(config)
-
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i64*2 i64 i64*3 i64*2 i64*2"
-    name = "line_twofold " + " ".join(str(int(v)) for v in astuple(config))
-    return Kernel(name, parameters, build, config.multipliers + READERS)
+    parameters, threads = "ptr:3 i32:9 i64*2 i64 i64*3 i64*2 i64*2", config.multipliers + READERS
+    return Kernel.of("line_twofold", "conv.line.device.twofold.forward", (config,), parameters, threads)
 
 
 def prepare(problem: ConvProblem, device: int, config: TwofoldConfig, chosen: Kernel) -> Any:

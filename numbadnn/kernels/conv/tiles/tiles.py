@@ -11,8 +11,8 @@ Extra memory: 16 bytes a row and a term of the product, and ``splits`` results i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numbadnn.gpu import driver as _driver
@@ -57,70 +57,38 @@ def space(problem: ConvProblem, policy: Policy) -> list[ImplicitTilesConfig]:
 # ---- kernels
 
 
-def _text(config: ImplicitTilesConfig) -> str:
-    """What the code depends on: of ``splits`` only whether there are any, of ``taps_first`` nothing."""
-
-    def flat(value: Any) -> Iterator[int]:
-        if isinstance(value, tuple):
-            for v in value:
-                yield from flat(v)
-        else:
-            yield int(value)
-
-    *start, splits, a, b, _, along_rows, put = astuple(config)
-    return " ".join(map(str, flat((*start, splits > 1, a, b, along_rows, put))))
-
-
 def tables_kernel(direction: str, taps_first: bool) -> Kernel:
     """The kernel that writes where everything lies."""
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.tiles.device import tables as _implicit_tiles_tables
-
-        return _implicit_tiles_tables.tables(direction, taps_first)
-
-    parameters = "ptr ptr i32 i32*4 i32 i32*3 i32*3 i32*3 i32*3 i32*3 i32*3 i32*3 i32*5 i32*4 i32 i32*4"
-    return Kernel(f"implicit_tables {direction} {int(taps_first)}", parameters, build, TABLE_THREADS)
+    parameters = "ptr ptr i32 i32*4 i32 i32*3:7 i32*5 i32*4 i32 i32*4"
+    made_by = "conv.tiles.device.tables.tables"
+    return Kernel.of("implicit_tables", made_by, (direction, taps_first), parameters, TABLE_THREADS)
 
 
 def kernel(dtype: str, config: ImplicitTilesConfig) -> Kernel:
     """The product."""
     acc = "float64" if dtype == "float64" else "float32"
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.tiles.device import tiles as _implicit_tiles
-
-        return _implicit_tiles.convolve(dtype, acc, config)
-
     real = "f64" if acc == "float64" else "f32"
-    parameters = f"ptr ptr ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32*2 i64*3 {real} {real}"
-    return Kernel(f"implicit_tiles {dtype} {_text(config)}", parameters, build, config.threads, config.resident)
+    parameters = f"ptr:5 i32:7 i32*2 i64*3 {real} {real}"
+    frozen = replace(
+        config, splits=min(config.splits, 2), taps_first=False
+    )  # of these the code does not depend on more
+    made_by, arguments = "conv.tiles.device.tiles.convolve", (dtype, acc, frozen)
+    return Kernel.of("implicit_tiles", made_by, arguments, parameters, config.threads, config.resident)
 
 
 def total_kernel(dtype: str, along_rows: bool, share: int) -> Kernel:
     """The sum of the splits; ``share`` threads have an element."""
     acc = "float64" if dtype == "float64" else "float32"
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.tiles.device import put as _implicit_tiles_put
-
-        return _implicit_tiles_put.total(dtype, acc, along_rows, share)
-
     real = "f64" if acc == "float64" else "f32"
-    parameters = f"ptr ptr ptr i32 i32 i32 i32 i32 i64 i32 i64 {real} {real}"
-    return Kernel(f"implicit_total {dtype} {int(along_rows)} {share}", parameters, build, TOTAL_THREADS)
+    made_by, arguments = "conv.tiles.device.put.total", (dtype, acc, along_rows, share)
+    parameters = f"ptr:3 i32:5 i64 i32 i64 {real} {real}"
+    return Kernel.of("implicit_total", made_by, arguments, parameters, TOTAL_THREADS)
 
 
 def clear_kernel(dtype: str, vector: int) -> Kernel:
     """What sets the result to 0, where not all of it is computed."""
     acc = "float64" if dtype == "float64" else "float32"
-
-    def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.tiles.device import put as _implicit_tiles_put
-
-        return _implicit_tiles_put.clear(dtype, acc, vector)
-
-    return Kernel(f"implicit_clear {dtype} {vector}", "ptr i64", build, TOTAL_THREADS)
+    return Kernel.of("implicit_clear", "conv.tiles.device.put.clear", (dtype, acc, vector), "ptr i64", TOTAL_THREADS)
 
 
 def kernels() -> Iterator[Kernel]:

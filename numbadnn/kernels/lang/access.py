@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, intrinsic, types
-from numbadnn.kernels.lang.llvm import _I32, _asm, _element, _narrow, _packed, _pointer, _put, _slot, _unit, _widen
+from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, i32, i64
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted, instruction
+from numbadnn.kernels.lang.llvm import _I32, _asm, _element, _narrow, _packed, _pointer, _unit, _vector, _widen
 from numbadnn.problem import ITEMSIZE
 
 #: (first, last + 1) byte addresses that the twins may touch; set by simulate.run
@@ -55,13 +56,10 @@ def load(dtype: str, acc: str) -> Callable[..., Any]:
     if SIMULATED:
         return lambda address: ACCUMULATOR[acc](_read(dtype, address, 1)[0])
 
-    @intrinsic
-    def load_element(typingctx, address):
-        def codegen(context, builder, signature, args):
-            bits = builder.load(_pointer(builder, args[0], ir.IntType(8 * ITEMSIZE[dtype])))
-            return _widen(builder, bits, dtype, acc)
-
-        return ACCUMULATOR[acc](types.int64), codegen
+    @emitted(ACCUMULATOR[acc], i64)
+    def load_element(builder, address):
+        bits = builder.load(_pointer(builder, address, ir.IntType(8 * ITEMSIZE[dtype])))
+        return _widen(builder, bits, dtype, acc)
 
     return load_element
 
@@ -72,14 +70,10 @@ def store(dtype: str, acc: str) -> Callable[..., None]:
     if SIMULATED:
         return lambda address, value: _write(dtype, address, ACCUMULATOR[acc](value))
 
-    @intrinsic
-    def store_element(typingctx, address, value):
-        def codegen(context, builder, signature, args):
-            bits = _narrow(builder, args[1], dtype, acc)
-            builder.store(bits, _pointer(builder, args[0], bits.type))
-            return context.get_dummy_value()
-
-        return types.void(types.int64, ACCUMULATOR[acc]), codegen
+    @emitted(None, i64, ACCUMULATOR[acc])
+    def store_element(builder, address, value):
+        bits = _narrow(builder, value, dtype, acc)
+        builder.store(bits, _pointer(builder, address, bits.type))
 
     return store_element
 
@@ -94,19 +88,15 @@ def load_vector(dtype: str, count: int, acc: str) -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def load_elements(typingctx, values, start, address):
-        def codegen(context, builder, signature, args):
-            word = ir.IntType(8 * min(ITEMSIZE[dtype] * count, max(ITEMSIZE[dtype], 4)))
-            words = ir.VectorType(word, ITEMSIZE[dtype] * count * 8 // word.width)
-            vector = builder.load(_pointer(builder, args[2], words))
-            vector.align = ITEMSIZE[dtype] * count
-            for i in range(count):
-                bits = _element(builder, vector, i, ITEMSIZE[dtype] * 8)
-                _put(context, builder, signature.args[0], args[0], args[1], i, _widen(builder, bits, dtype, acc))
-            return context.get_dummy_value()
-
-        return types.void(values, types.int32, types.int64), codegen
+    @emitted(None, ARRAY, i32, i64)
+    def load_elements(builder, values, start, address):
+        word = ir.IntType(8 * min(ITEMSIZE[dtype] * count, max(ITEMSIZE[dtype], 4)))
+        words = ir.VectorType(word, ITEMSIZE[dtype] * count * 8 // word.width)
+        vector = builder.load(_pointer(builder, address, words))
+        vector.align = ITEMSIZE[dtype] * count
+        for i in range(count):
+            bits = _element(builder, vector, i, ITEMSIZE[dtype] * 8)
+            values.put(start, i, _widen(builder, bits, dtype, acc))
 
     return load_elements
 
@@ -127,9 +117,7 @@ def store_together(builder: Any, address: Any, words: Any, given_up: str) -> Non
         bits = [builder.bitcast(word, _I32) for word in words]
         _asm(builder, HINTS[given_up], "l,r,r,r,r,~{memory}", ir.VoidType(), [address, *bits], pure=False)
         return
-    vector = ir.Constant(ir.VectorType(words[0].type, len(words)), ir.Undefined)
-    for i, word in enumerate(words):
-        vector = builder.insert_element(vector, word, ir.Constant(_I32, i))
+    vector = _vector(builder, words)
     builder.store(vector, _pointer(builder, address, vector.type)).align = len(words) * width // 8
 
 
@@ -139,15 +127,10 @@ def store_vector(dtype: str, count: int, acc: str, given_up: str = "") -> Callab
     if SIMULATED:
         return lambda values, start, address: _write(dtype, address, values[start : start + count])
 
-    @intrinsic
-    def store_elements(typingctx, values, start, address):
-        def codegen(context, builder, signature, args):
-            got = [_slot(context, builder, signature.args[0], args[0], args[1], i) for i in range(count)]
-            words = _packed(builder, [builder.load(g) for g in got], dtype, acc)
-            store_together(builder, args[2], words, given_up)
-            return context.get_dummy_value()
-
-        return types.void(values, types.int32, types.int64), codegen
+    @emitted(None, ARRAY, i32, i64)
+    def store_elements(builder, values, start, address):
+        got = [values.get(start, i) for i in range(count)]
+        store_together(builder, address, _packed(builder, got, dtype, acc), given_up)
 
     return store_elements
 
@@ -162,16 +145,12 @@ def copy_bytes(size: int) -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def copy(typingctx, destination, source):
-        def codegen(context, builder, signature, args):
-            kind = _unit(size)
-            value = builder.load(_pointer(builder, args[1], kind))
-            value.align = size
-            builder.store(value, _pointer(builder, args[0], kind)).align = size
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64), codegen
+    @emitted(None, i64, i64)
+    def copy(builder, destination, source):
+        kind = _unit(size)
+        value = builder.load(_pointer(builder, source, kind))
+        value.align = size
+        builder.store(value, _pointer(builder, destination, kind)).align = size
 
     return copy
 
@@ -186,32 +165,23 @@ def zero_bytes(size: int) -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def zero(typingctx, destination):
-        def codegen(context, builder, signature, args):
-            kind = _unit(size)
-            builder.store(ir.Constant(kind, None), _pointer(builder, args[0], kind)).align = size
-            return context.get_dummy_value()
-
-        return types.void(types.int64), codegen
+    @emitted(None, i64)
+    def zero(builder, destination):
+        kind = _unit(size)
+        builder.store(ir.Constant(kind, None), _pointer(builder, destination, kind)).align = size
 
     return zero
 
 
-def _of_line(template: str, constraints: str, twin: Callable[[Any], None]) -> Callable[[Any], None]:
-    """An instruction on the line of memory that lies at an address."""
+def _prefetch() -> Callable[[Any], None]:
     if SIMULATED:
-        return twin
+        return lambda address: _bytes_at(int(address), 1)
 
-    @intrinsic
-    def instruction(typingctx, address):
-        def codegen(context, builder, signature, args):
-            _asm(builder, template, constraints, ir.VoidType(), list(args), pure=False)
-            return context.get_dummy_value()
+    @emitted(None, i64)
+    def fetch(builder, address):
+        _asm(builder, "prefetch.global.L2 [$0];", "l", ir.VoidType(), [address], pure=False)
 
-        return types.void(types.int64), codegen
-
-    return instruction
+    return fetch
 
 
 def _forgotten(address: Any) -> None:
@@ -222,10 +192,10 @@ def _forgotten(address: Any) -> None:
 
 
 #: ``prefetch(address)``: have the line of memory that lies there brought to the L2 cache, without waiting for it
-prefetch = _of_line("prefetch.global.L2 [$0];", "l", lambda address: _bytes_at(int(address), 1))
+prefetch = _prefetch()
 #: ``forget(address)``: nobody will read the 128 aligned bytes there before they are written again: the L2 cache need not write
 #: them to memory
-forget = _of_line("discard.global.L2 [$0], 128;", "l,~{memory}", _forgotten)
+forget = _forgotten if SIMULATED else instruction("discard.global.L2 [$0], 128;", (), (i64,))
 
 
 @functools.cache
@@ -240,19 +210,14 @@ def load_shared(dtype: str, count: int, acc: str) -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def load_elements(typingctx, values, start, words, at):
-        def codegen(context, builder, signature, args):
-            word = ir.IntType(8 * max(ITEMSIZE[dtype], 4))
-            kind = ir.VectorType(word, size * 8 // word.width)
-            slot = _slot(context, builder, signature.args[2], args[2], args[3], 0)
-            vector = builder.load(builder.bitcast(slot, kind.as_pointer()))
-            vector.align = size
-            for i in range(count):
-                bits = _element(builder, vector, i, ITEMSIZE[dtype] * 8)
-                _put(context, builder, signature.args[0], args[0], args[1], i, _widen(builder, bits, dtype, acc))
-            return context.get_dummy_value()
-
-        return types.void(values, types.int32, words, types.int32), codegen
+    @emitted(None, ARRAY, i32, ARRAY, i32)
+    def load_elements(builder, values, start, words, at):
+        word = ir.IntType(8 * max(ITEMSIZE[dtype], 4))
+        kind = ir.VectorType(word, size * 8 // word.width)
+        vector = builder.load(builder.bitcast(words.slot(at), kind.as_pointer()))
+        vector.align = size
+        for i in range(count):
+            bits = _element(builder, vector, i, ITEMSIZE[dtype] * 8)
+            values.put(start, i, _widen(builder, bits, dtype, acc))
 
     return load_elements

@@ -10,8 +10,9 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels.lang.access import _bytes_at
-from numbadnn.kernels.lang.cuda import SIMULATED, i32, intrinsic, types
-from numbadnn.kernels.lang.llvm import _I32, _asm, _slot
+from numbadnn.kernels.lang.cuda import SIMULATED, i32, i64, types, u32, u64
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted, instruction
+from numbadnn.kernels.lang.llvm import _I32, _asm
 
 #: that lines of the L2 cache are the first to be given up (``createpolicy`` makes the same number): they are read once
 ONCE = ".reg .b64 once; mov.b64 once, 0x12F0000000000000;"
@@ -34,14 +35,10 @@ def copy_async(size: int) -> Callable[..., None]:
 
     template = f"{{.reg .u64 to; cvta.to.shared.u64 to, $0; {_instruction(size)} [to], [$1], {size};}}"
 
-    @intrinsic
-    def copy(typingctx, words, start, address):
-        def codegen(context, builder, signature, args):
-            to = builder.ptrtoint(_slot(context, builder, signature.args[0], args[0], args[1], 0), ir.IntType(64))
-            _asm(builder, template, "l,l,~{memory}", ir.VoidType(), [to, args[2]], pure=False)
-            return context.get_dummy_value()
-
-        return types.void(words, types.int32, types.int64), codegen
+    @emitted(None, ARRAY, i32, i64)
+    def copy(builder, words, start, address):
+        to = builder.ptrtoint(words.slot(start, 0), ir.IntType(64))
+        _asm(builder, template, "l,l,~{memory}", ir.VoidType(), [to, address], pure=False)
 
     return copy
 
@@ -58,14 +55,9 @@ def copy_or_zero(size: int, fetch: int = 0) -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def copy(typingctx, shared, to, address, there):
-        def codegen(context, builder, signature, args):
-            _, to, address, there = args
-            _copy_or_zero(builder, size, to, address, there, fetch)
-            return context.get_dummy_value()
-
-        return types.void(shared, i32, types.int64, types.boolean), codegen
+    @emitted(None, ARRAY, i32, i64, types.boolean)
+    def copy(builder, shared, to, address, there):
+        _copy_or_zero(builder, size, to, address, there, fetch)
 
     return copy
 
@@ -76,16 +68,12 @@ def copy_or_zero_at(size: int) -> Callable[..., None]:
     if SIMULATED:
         return functools.partial(_copy_twin, size)
 
-    @intrinsic
-    def copy(typingctx, shared, start, address, there):
-        def codegen(context, builder, signature, args):
-            place = _slot(context, builder, signature.args[0], args[0], args[1], 0)
-            place = builder.addrspacecast(place, ir.PointerType(place.type.pointee, 3))
-            to = builder.trunc(builder.ptrtoint(place, ir.IntType(64)), _I32)
-            _copy_or_zero(builder, size, to, *args[2:])
-            return context.get_dummy_value()
-
-        return types.void(shared, i32, types.int64, types.boolean), codegen
+    @emitted(None, ARRAY, i32, i64, types.boolean)
+    def copy(builder, shared, start, address, there):
+        place = shared.slot(start, 0)
+        place = builder.addrspacecast(place, ir.PointerType(place.type.pointee, 3))
+        to = builder.trunc(builder.ptrtoint(place, ir.IntType(64)), _I32)
+        _copy_or_zero(builder, size, to, address, there)
 
     return copy
 
@@ -99,16 +87,12 @@ def _copy_if() -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def copy(typingctx, wanted, shared, to, address):
-        def codegen(context, builder, signature, args):
-            # no cache hint: with one, assemblers of CUDA 12.9 and 13.0 made an illegal instruction of a copy at an offset
-            template = f"{{.reg .pred p; setp.ne.u32 p, $0, 0; @p {_instruction(16)} [$1], [$2], 16;}}"
-            values = [builder.zext(args[0], _I32), *args[2:]]
-            _asm(builder, template, "r,r,l,~{memory}", ir.VoidType(), values, pure=False)
-            return context.get_dummy_value()
-
-        return types.void(types.boolean, shared, i32, types.int64), codegen
+    @emitted(None, types.boolean, ARRAY, i32, i64)
+    def copy(builder, wanted, shared, to, address):
+        # no cache hint: with one, assemblers of CUDA 12.9 and 13.0 made an illegal instruction of a copy at an offset
+        template = f"{{.reg .pred p; setp.ne.u32 p, $0, 0; @p {_instruction(16)} [$1], [$2], 16;}}"
+        values = [builder.zext(wanted, _I32), to, address]
+        _asm(builder, template, "r,r,l,~{memory}", ir.VoidType(), values, pure=False)
 
     return copy
 
@@ -131,13 +115,9 @@ def _copy_line() -> Callable[..., None]:
     name = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
     template = f"{{{ONCE} {name} [$0], [$1], $2, [$3], once;}}"
 
-    @intrinsic
-    def copy(typingctx, shared, to, address, size, barrier):
-        def codegen(context, builder, signature, args):
-            _asm(builder, template, "r,l,r,r,~{memory}", ir.VoidType(), list(args[1:]), pure=False)
-            return context.get_dummy_value()
-
-        return types.void(shared, i32, types.int64, i32, types.uint32), codegen
+    @emitted(None, ARRAY, i32, i64, i32, u32)
+    def copy(builder, shared, to, address, size, barrier):
+        _asm(builder, template, "r,l,r,r,~{memory}", ir.VoidType(), [to, address, size, barrier], pure=False)
 
     return copy
 
@@ -165,15 +145,10 @@ def _copy_tile(axes: int, once: bool = False) -> Callable[..., None]:
         template = f"{{{ONCE} {name}.L2::cache_hint [$0], [$1, {{{at}}}], [${2 + axes}], once;}}"
     codes = ",".join(["r", "l", *"r" * axes, "r", "~{memory}"])
 
-    @intrinsic
-    def copy(typingctx, shared, to, tensor, at, barrier):
-        def codegen(context, builder, signature, args):
-            _, to, tensor, at, barrier = args
-            place = [builder.extract_value(at, i) for i in range(axes)]
-            _asm(builder, template, codes, ir.VoidType(), [to, tensor, *place, barrier], pure=False)
-            return context.get_dummy_value()
-
-        return types.void(shared, i32, types.uint64, types.UniTuple(types.int32, axes), types.uint32), codegen
+    @emitted(None, ARRAY, i32, u64, types.UniTuple(i32, axes), u32)
+    def copy(builder, shared, to, tensor, at, barrier):
+        place = [builder.extract_value(at, i) for i in range(axes)]
+        _asm(builder, template, codes, ir.VoidType(), [to, tensor, *place, barrier], pure=False)
 
     return copy
 
@@ -195,28 +170,16 @@ def _copy_twin(size: int, shared: Any, start: int, address: int, there: bool) ->
     shared[start : start + size // shared.itemsize] = np.frombuffer(data, shared.dtype)
 
 
-def _async(instruction: str) -> Callable[[], None]:
-    @intrinsic
-    def run(typingctx):
-        def codegen(context, builder, signature, args):
-            _asm(builder, instruction, "~{memory}", ir.VoidType(), [], pure=False)
-            return context.get_dummy_value()
-
-        return types.void(), codegen
-
-    return run
-
-
 #: ``wait_async()``: what this thread has begun to copy is there, for this thread
-wait_async = (lambda: None) if SIMULATED else _async("cp.async.wait_all;")
+wait_async = (lambda: None) if SIMULATED else instruction("cp.async.wait_all;")
 #: ``commit_async()``: what this thread has begun to copy since the last commit is one group
-commit_async = (lambda: None) if SIMULATED else _async("cp.async.commit_group;")
+commit_async = (lambda: None) if SIMULATED else instruction("cp.async.commit_group;")
 
 
 @functools.cache
 def wait_async_but(groups: int) -> Callable[[], None]:
     """``wait()``: all groups of copies of this thread but the last ``groups`` are there, for this thread."""
-    return (lambda: None) if SIMULATED else _async(f"cp.async.wait_group {groups};")
+    return (lambda: None) if SIMULATED else instruction(f"cp.async.wait_group {groups};")
 
 
 def _warp_twin() -> None:
@@ -227,7 +190,7 @@ def _warp_twin() -> None:
 
 
 #: ``sync_warp()``: the lanes of this warp wait for each other; what they have written is there for all of them
-sync_warp = _warp_twin if SIMULATED else _async("bar.warp.sync -1;")
+sync_warp = _warp_twin if SIMULATED else instruction("bar.warp.sync -1;")
 
 
 def _barrier(name: str, count: int) -> Callable[[int], None]:
@@ -237,16 +200,7 @@ def _barrier(name: str, count: int) -> Callable[[int], None]:
         # the groups of whole warps have negative numbers, those of 128 threads the least
         return lambda barrier: getattr(threading.current_thread(), name)((1 << 16) + barrier, count)
 
-    @intrinsic
-    def run(typingctx, barrier):
-        def codegen(context, builder, signature, args):
-            instruction = {"meet": "bar.sync", "arrive": "bar.arrive"}[name]
-            _asm(builder, f"{instruction} $0, {count};", "r,~{memory}", ir.VoidType(), list(args), pure=False)
-            return context.get_dummy_value()
-
-        return types.void(i32), codegen
-
-    return run
+    return instruction(f"{'bar.sync' if name == 'meet' else 'bar.arrive'} $0, {count};", (), (i32,))
 
 
 @functools.cache

@@ -10,7 +10,8 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels.lang.access import _bytes_at
-from numbadnn.kernels.lang.cuda import SIMULATED, intrinsic, types
+from numbadnn.kernels.lang.cuda import SIMULATED, i64, types
+from numbadnn.kernels.lang.intrinsics import emitted
 from numbadnn.kernels.lang.llvm import _pointer
 
 _TYPES = {2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -30,13 +31,10 @@ def load_bits(size: int) -> Callable[..., Any]:
         held = np.uint64 if size == 8 else np.uint32
         return lambda address: held(np.frombuffer(bytes(_bytes_at(int(address), size)), _TYPES[size])[0])
 
-    @intrinsic
-    def load(typingctx, address):
-        def codegen(context, builder, signature, args):
-            bits = builder.load(_pointer(builder, args[0], ir.IntType(8 * size)))
-            return builder.zext(bits, ir.IntType(32)) if size == 2 else bits
-
-        return bits_type(size)(types.int64), codegen
+    @emitted(bits_type(size), i64)
+    def load(builder, address):
+        bits = builder.load(_pointer(builder, address, ir.IntType(8 * size)))
+        return builder.zext(bits, ir.IntType(32)) if size == 2 else bits
 
     return load
 
@@ -52,13 +50,9 @@ def store_bits(size: int) -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def store(typingctx, address, bits):
-        def codegen(context, builder, signature, args):
-            kind = ir.IntType(8 * size)
-            builder.store(builder.trunc(args[1], kind) if size == 2 else args[1], _pointer(builder, args[0], kind))
-            return context.get_dummy_value()
-
-        return types.void(types.int64, bits_type(size)), codegen
+    @emitted(None, i64, bits_type(size))
+    def store(builder, address, bits):
+        kind = ir.IntType(8 * size)
+        builder.store(builder.trunc(bits, kind) if size == 2 else bits, _pointer(builder, address, kind))
 
     return store

@@ -7,110 +7,20 @@ Shared memory is addressed by 32-bit numbers, from ``shared_start()`` on. Each i
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels.lang.cuda import SIMULATED, f32, f64, i32, i64, intrinsic, types, u32, u64
-from numbadnn.kernels.lang.llvm import _asm
+from numbadnn.kernels.lang.cuda import SIMULATED, f32, i32, i64, u32, u64
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted, instruction
+from numbadnn.kernels.lang.llvm import _I32, _asm
 
 if SIMULATED:
     from numbadnn.kernels.lang import hopper_twins as twins
 
 #: element types of local arrays
 WORD, ADDRESS = (np.dtype("int32"), np.dtype("int64")) if SIMULATED else (i32, i64)
-_CODE = {} if SIMULATED else {i32: "r", u32: "r", i64: "l", u64: "l", f32: "f", f64: "d"}
-
-
-def instruction(
-    template: str, results: tuple[Any, ...] = (), operands: tuple[Any, ...] = (), pure: bool = False
-) -> Any:
-    """One PTX instruction as a device function; several results come as a tuple. ``pure``: it touches no memory."""
-    constraints = ["=" + _CODE[t] for t in results] + [_CODE[t] for t in operands] + ([] if pure else ["~{memory}"])
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kinds = [context.get_value_type(t) for t in results]
-        result = ir.VoidType() if not kinds else kinds[0] if len(kinds) == 1 else ir.LiteralStructType(kinds)
-        value = _asm(builder, template, ",".join(constraints), result, list(args), pure)
-        if not kinds:
-            return context.get_dummy_value()
-        if len(kinds) == 1:
-            return value
-        values = [builder.extract_value(value, i) for i in range(len(kinds))]
-        return context.make_tuple(builder, types.UniTuple(results[0], len(kinds)), values)
-
-    kind = types.void if not results else results[0] if len(results) == 1 else types.UniTuple(results[0], len(results))
-    return _INTRINSICS[len(operands)](kind(*operands), codegen)
-
-
-def _of_0(signature: Any, codegen: Any) -> Any:
-    def call(typingctx):
-        return signature, codegen
-
-    return intrinsic(call)
-
-
-def _of_1(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a):
-        return signature, codegen
-
-    return intrinsic(call)
-
-
-def _of_2(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a, b):
-        return signature, codegen
-
-    return intrinsic(call)
-
-
-def _of_3(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a, b, c):
-        return signature, codegen
-
-    return intrinsic(call)
-
-
-def _of_4(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a, b, c, d):
-        return signature, codegen
-
-    return intrinsic(call)
-
-
-def _of_5(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a, b, c, d, e):
-        return signature, codegen
-
-    return intrinsic(call)
-
-
-def _of_6(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a, b, c, d, e, f):
-        return signature, codegen
-
-    return intrinsic(call)
-
-
-def _of_9(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a, b, c, d, e, f, g, h, i):
-        return signature, codegen
-
-    return intrinsic(call)
-
-
-def _of_11(signature: Any, codegen: Any) -> Any:
-    def call(typingctx, a, b, c, d, e, f, g, h, i, j, k):
-        return signature, codegen
-
-    return intrinsic(call)
-
-
-_INTRINSICS: dict[int, Callable[..., Any]] = {
-    0: _of_0, 1: _of_1, 2: _of_2, 3: _of_3, 4: _of_4, 5: _of_5, 6: _of_6, 9: _of_9, 11: _of_11,
-}  # fmt: skip
 
 
 def _or_twin(name: str, *description: Any) -> Any:
@@ -124,17 +34,14 @@ def _shared_start() -> Any:
     if SIMULATED:
         return twins.shared_start
 
-    @intrinsic
-    def shared_start(typingctx):
-        def codegen(context, builder, signature, args):
-            found = builder.module.globals.get("numbadnn_shared")
-            if found is None:
-                kind = ir.ArrayType(ir.IntType(8), 0)
-                found = ir.GlobalVariable(builder.module, kind, "numbadnn_shared", addrspace=3)
-                found.linkage, found.align = "external", 1024
-            return builder.ptrtoint(found, ir.IntType(32))
-
-        return types.uint32(), codegen
+    @emitted(u32)
+    def shared_start(builder):
+        found = builder.module.globals.get("numbadnn_shared")
+        if found is None:
+            kind = ir.ArrayType(ir.IntType(8), 0)
+            found = ir.GlobalVariable(builder.module, kind, "numbadnn_shared", addrspace=3)
+            found.linkage, found.align = "external", 1024
+        return builder.ptrtoint(found, ir.IntType(32))
 
     return shared_start
 
@@ -177,12 +84,9 @@ def map_address(index: int) -> Any:
         return twins.map_address
     template = f"{{.reg .b64 at; mov.b64 at, {placeholder(index)}; cvta.param.u64 $0, at;}}"
 
-    @intrinsic
-    def address(typingctx, words):
-        def codegen(context, builder, signature, args):
-            return _asm(builder, template, "=l", ir.IntType(64), [])
-
-        return types.uint64(words), codegen
+    @emitted(u64, ARRAY)
+    def address(builder, words):
+        return _asm(builder, template, "=l", ir.IntType(64), [])
 
     return address
 
@@ -272,19 +176,14 @@ def wgmma(dtype: str, n: int, a_by_rows: bool, b_by_rows: bool, at: int = 0, fre
     )
     constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["l", "l", "~{memory}"])
 
-    @intrinsic
-    def multiply(typingctx, sums, a, b):
-        def codegen(context, builder, signature, args):
-            array = context.make_array(signature.args[0])(context, builder, args[0])
-            slots = [builder.gep(array.data, [ir.Constant(ir.IntType(64), at + i)]) for i in range(count)]
-            result = ir.LiteralStructType([ir.FloatType()] * count)
-            values = [builder.load(slot) for slot in slots]
-            found = _asm(builder, template, constraints, result, [*values, args[1], args[2]], pure=False)
-            for i, slot in enumerate(slots):
-                builder.store(builder.extract_value(found, i), slot)
-            return context.get_dummy_value()
-
-        return types.void(sums, types.uint64, types.uint64), codegen
+    @emitted(None, ARRAY, u64, u64)
+    def multiply(builder, sums, a, b):
+        slots = [sums.slot(_I32(0), at + i) for i in range(count)]
+        result = ir.LiteralStructType([ir.FloatType()] * count)
+        values = [builder.load(slot) for slot in slots]
+        found = _asm(builder, template, constraints, result, [*values, a, b], pure=False)
+        for i, slot in enumerate(slots):
+            builder.store(builder.extract_value(found, i), slot)
 
     return multiply
 

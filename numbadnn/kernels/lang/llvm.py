@@ -92,5 +92,13 @@ def _put(context: Any, builder: Any, kind: Any, array: Any, start: Any, i: int, 
     builder.store(value, _slot(context, builder, kind, array, start, i))
 
 
+def _vector(builder: Any, values: list[Any]) -> Any:
+    """Values of one type side by side."""
+    vector = ir.Constant(ir.VectorType(values[0].type, len(values)), ir.Undefined)
+    for i, value in enumerate(values):
+        vector = builder.insert_element(vector, value, ir.Constant(_I32, i))
+    return vector
+
+
 def _unit(size: int) -> Any:
     return ir.IntType(8 * size) if size <= 8 else ir.VectorType(_I32, size // 4)

@@ -16,8 +16,9 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels.lang.access import _numpy_type
-from numbadnn.kernels.lang.cuda import SIMULATED, f32, f64, i32, intrinsic, types
-from numbadnn.kernels.lang.llvm import _DOUBLE, _FLOAT, _I32, _asm, _slot
+from numbadnn.kernels.lang.cuda import SIMULATED, f32, f64, i32
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
+from numbadnn.kernels.lang.llvm import _DOUBLE, _FLOAT, _I32, _asm, _vector
 from numbadnn.kernels.lang.warp import _EXCHANGE
 
 _TF32 = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
@@ -39,36 +40,28 @@ def product(kind: str, terms: int, whole: bool = True) -> Callable[..., None]:
     real, acc = (_DOUBLE, f64) if kind == "float64" else (_FLOAT, f32)
     words = terms // 2 if kind in _HALVES else terms  # of a row of A
 
-    @intrinsic
-    def multiply(typingctx, sums, at, a, i, b, j):
-        def codegen(context, builder, signature, args):
-            def slots(array, count):
-                kind = signature.args[2 * array]
-                return [_slot(context, builder, kind, args[2 * array], args[2 * array + 1], e) for e in range(count)]
-
-            c_slots = slots(0, 4)
-            c, x, y = (
-                [builder.load(s) for s in found] for found in (c_slots, slots(1, words // 2), slots(2, words // 4))
-            )
-            if kind in _HALVES:
-                c = _multiply(builder, _HALVES[kind], "f", "r", real, c, x, y)
-            elif kind == "tf32":
-                x, y = ([builder.bitcast(v, _I32) for v in values] for values in (x, y))
-                c = _multiply(builder, _TF32, "f", "r", real, c, x, y)
-            elif whole:
-                name = f"mma.sync.aligned.m16n8k{terms}.row.col.f64.f64.f64.f64"
-                c = _multiply(builder, name, "d", "d", real, c, x, y)
-            else:
-                name = "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64"
-                for step in range(terms // 4):
-                    upper = _multiply(builder, name, "d", "d", real, c[:2], [x[2 * step]], [y[step]])
-                    c = upper + _multiply(builder, name, "d", "d", real, c[2:], [x[2 * step + 1]], [y[step]])
-            for slot, value in zip(c_slots, c, strict=True):
-                builder.store(value, slot)
-            return context.get_dummy_value()
-
-        arrays = (sums, types.int32, a, types.int32, b, types.int32)
-        return types.void(*arrays) if sums.dtype == acc else None, codegen
+    @emitted(None, ARRAY, i32, ARRAY, i32, ARRAY, i32)
+    def multiply(builder, sums, at, a, i, b, j):
+        if sums.kind.dtype != acc:
+            raise TypeError(f"expected sums of {acc}, got {sums.kind.dtype}")
+        slots = [sums.slot(at, e) for e in range(4)]
+        c = [builder.load(slot) for slot in slots]
+        x, y = [a.get(i, e) for e in range(words // 2)], [b.get(j, e) for e in range(words // 4)]
+        if kind in _HALVES:
+            c = _multiply(builder, _HALVES[kind], "f", "r", real, c, x, y)
+        elif kind == "tf32":
+            x, y = ([builder.bitcast(v, _I32) for v in values] for values in (x, y))
+            c = _multiply(builder, _TF32, "f", "r", real, c, x, y)
+        elif whole:
+            name = f"mma.sync.aligned.m16n8k{terms}.row.col.f64.f64.f64.f64"
+            c = _multiply(builder, name, "d", "d", real, c, x, y)
+        else:
+            name = "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64"
+            for step in range(terms // 4):
+                upper = _multiply(builder, name, "d", "d", real, c[:2], [x[2 * step]], [y[step]])
+                c = upper + _multiply(builder, name, "d", "d", real, c[2:], [x[2 * step + 1]], [y[step]])
+        for slot, value in zip(slots, c, strict=True):
+            builder.store(value, slot)
 
     return multiply
 
@@ -127,12 +120,9 @@ def _round_tf32() -> Callable[..., Any]:
 
         return twin
 
-    @intrinsic
-    def rounded(typingctx, value):
-        def codegen(context, builder, signature, args):
-            return builder.bitcast(_asm(builder, "cvt.rna.tf32.f32 $0, $1;", "=r,f", _I32, list(args)), _FLOAT)
-
-        return types.float32(types.float32), codegen
+    @emitted(f32, f32)
+    def rounded(builder, value):
+        return builder.bitcast(_asm(builder, "cvt.rna.tf32.f32 $0, $1;", "=r,f", _I32, [value]), _FLOAT)
 
     return rounded
 
@@ -152,20 +142,11 @@ def write_shared(count: int) -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def write(typingctx, values, start, shared, at):
-        def codegen(context, builder, signature, args):
-            kind = ir.VectorType(_FLOAT, count)
-            vector = ir.Constant(kind, ir.Undefined)
-            for e in range(count):
-                value = builder.load(_slot(context, builder, signature.args[0], args[0], args[1], e))
-                vector = builder.insert_element(vector, value, ir.Constant(_I32, e))
-            target = _slot(context, builder, signature.args[2], args[2], args[3], 0)
-            store = builder.store(vector, builder.bitcast(target, kind.as_pointer()))
-            store.align = 4 * count
-            return context.get_dummy_value()
-
-        return types.void(values, i32, shared, i32), codegen
+    @emitted(None, ARRAY, i32, ARRAY, i32)
+    def write(builder, values, start, shared, at):
+        kind = ir.VectorType(_FLOAT, count)
+        vector = _vector(builder, [values.get(start, e) for e in range(count)])
+        builder.store(vector, builder.bitcast(shared.slot(at), kind.as_pointer())).align = 4 * count
 
     return write
 
@@ -177,19 +158,14 @@ def load_matrices(transposed: bool) -> Callable[..., None]:
         return functools.partial(_load_twin, transposed)
     name = "ldmatrix.sync.aligned.m8n8.x4" + (".trans" if transposed else "") + ".shared.b16"
 
-    @intrinsic
-    def load(typingctx, words, start, shared, address):
-        def codegen(context, builder, signature, args):
-            kind = ir.LiteralStructType([_I32] * 4)
-            # memory is read: the compiler must not move it past a barrier
-            constraints = "=r,=r,=r,=r,r,~{memory}"
-            found = _asm(builder, f"{name} {{$0,$1,$2,$3}}, [$4];", constraints, kind, [args[3]], pure=False)
-            for e in range(4):
-                target = _slot(context, builder, signature.args[0], args[0], args[1], e)
-                builder.store(builder.extract_value(found, e), target)
-            return context.get_dummy_value()
-
-        return types.void(words, i32, shared, i32), codegen
+    @emitted(None, ARRAY, i32, ARRAY, i32)
+    def load(builder, words, start, shared, address):
+        kind = ir.LiteralStructType([_I32] * 4)
+        # memory is read: the compiler must not move it past a barrier
+        constraints = "=r,=r,=r,=r,r,~{memory}"
+        found = _asm(builder, f"{name} {{$0,$1,$2,$3}}, [$4];", constraints, kind, [address], pure=False)
+        for e in range(4):
+            words.put(start, e, builder.extract_value(found, e))
 
     return load
 

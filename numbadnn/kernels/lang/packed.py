@@ -13,8 +13,9 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels.lang.access import _bytes_at, _numpy_type, _read, store_together
-from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, intrinsic, types
-from numbadnn.kernels.lang.llvm import _I32, _asm, _element, _pointer, _put, _slot, _widen
+from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, i32, i64, types
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
+from numbadnn.kernels.lang.llvm import _I32, _asm, _element, _pointer, _vector, _widen
 from numbadnn.problem import ITEMSIZE
 
 
@@ -28,18 +29,14 @@ def load_words(count: int) -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def load(typingctx, words, start, address):
-        def codegen(context, builder, signature, args):
-            kind = ir.VectorType(_I32, count) if count > 1 else _I32
-            value = builder.load(_pointer(builder, args[2], kind))
-            value.align = 4 * count
-            for i in range(count):
-                word = builder.extract_element(value, ir.Constant(_I32, i)) if count > 1 else value
-                _put(context, builder, signature.args[0], args[0], args[1], i, word)
-            return context.get_dummy_value()
-
-        return types.void(words, types.int32, types.int64), codegen
+    @emitted(None, ARRAY, i32, i64)
+    def load(builder, words, start, address):
+        kind = ir.VectorType(_I32, count) if count > 1 else _I32
+        value = builder.load(_pointer(builder, address, kind))
+        value.align = 4 * count
+        for i in range(count):
+            word = builder.extract_element(value, ir.Constant(_I32, i)) if count > 1 else value
+            words.put(start, i, word)
 
     return load
 
@@ -54,14 +51,10 @@ def store_words(count: int, given_up: str = "") -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def store(typingctx, words, start, address):
-        def codegen(context, builder, signature, args):
-            got = [builder.load(_slot(context, builder, signature.args[0], args[0], args[1], i)) for i in range(count)]
-            store_together(builder, args[2], got, given_up)
-            return context.get_dummy_value()
-
-        return types.void(words, types.int32, types.int64), codegen
+    @emitted(None, ARRAY, i32, i64)
+    def store(builder, words, start, address):
+        got = [words.get(start, i) for i in range(count)]
+        store_together(builder, address, got, given_up)
 
     return store
 
@@ -78,28 +71,19 @@ def widen(dtype: str, count: int, acc: str) -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def convert(typingctx, values, start, words, at):
-        def codegen(context, builder, signature, args):
+    @emitted(None, ARRAY, i32, ARRAY, i32)
+    def convert(builder, values, start, words, at):
+        here = [words.get(at, i) for i in range(size * count // 4)]
+        if size == 8:
+            wide = ir.IntType(64)
             here = [
-                builder.load(_slot(context, builder, signature.args[2], args[2], args[3], i))
-                for i in range(size * count // 4)
+                builder.or_(builder.zext(a, wide), builder.shl(builder.zext(b, wide), ir.Constant(wide, 32)))
+                for a, b in zip(here[::2], here[1::2], strict=True)
             ]
-            if size == 8:
-                wide = ir.IntType(64)
-                here = [
-                    builder.or_(builder.zext(a, wide), builder.shl(builder.zext(b, wide), ir.Constant(wide, 32)))
-                    for a, b in zip(here[::2], here[1::2], strict=True)
-                ]
-            vector = ir.Constant(ir.VectorType(here[0].type, len(here)), ir.Undefined)
-            for i, word in enumerate(here):
-                vector = builder.insert_element(vector, word, ir.Constant(_I32, i))
-            for i in range(count):
-                value = _widen(builder, _element(builder, vector, i, 8 * size), dtype, acc)
-                _put(context, builder, signature.args[0], args[0], args[1], i, value)
-            return context.get_dummy_value()
-
-        return types.void(values, types.int32, words, types.int32), codegen
+        vector = _vector(builder, here)
+        for i in range(count):
+            value = _widen(builder, _element(builder, vector, i, 8 * size), dtype, acc)
+            values.put(start, i, value)
 
     return convert
 
@@ -129,21 +113,14 @@ def load_where(dtype: str, count: int, acc: str, fill: float) -> Callable[..., N
     )
     constraints = ",".join([{16: "=&h", 32: "=&r", 64: "=&l"}[bits]] * held + ["l", "r"])
 
-    @intrinsic
-    def load(typingctx, values, start, address, there):
-        def codegen(context, builder, signature, args):
-            flag = builder.zext(args[3], _I32)
-            result = word if held == 1 else ir.LiteralStructType([word] * held)
-            got = _asm(builder, template, constraints, result, [args[2], flag])
-            words = ir.Constant(ir.VectorType(word, held), ir.Undefined)
-            for i in range(held):
-                one = got if held == 1 else builder.extract_value(got, i)
-                words = builder.insert_element(words, one, ir.Constant(_I32, i))
-            for i in range(count):
-                value = _widen(builder, _element(builder, words, i, 8 * size), dtype, acc)
-                _put(context, builder, signature.args[0], args[0], args[1], i, value)
-            return context.get_dummy_value()
-
-        return types.void(values, types.int32, types.int64, types.boolean), codegen
+    @emitted(None, ARRAY, i32, i64, types.boolean)
+    def load(builder, values, start, address, there):
+        flag = builder.zext(there, _I32)
+        result = word if held == 1 else ir.LiteralStructType([word] * held)
+        got = _asm(builder, template, constraints, result, [address, flag])
+        words = _vector(builder, [got if held == 1 else builder.extract_value(got, i) for i in range(held)])
+        for i in range(count):
+            value = _widen(builder, _element(builder, words, i, 8 * size), dtype, acc)
+            values.put(start, i, value)
 
     return load

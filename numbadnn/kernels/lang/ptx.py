@@ -13,51 +13,20 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels.lang.cuda import SIMULATED, device, f32, i32, intrinsic, types, u32
+from numbadnn.kernels.lang.cuda import SIMULATED, device, f32, i32, u32
+from numbadnn.kernels.lang.intrinsics import emitted, instruction
 from numbadnn.kernels.lang.llvm import _FLOAT, _I32, _asm
 
 #: the lowest finite value: where a maximum starts whose differences must not be inf - inf
 LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308}
 
 
-def _unary(template: str, constraints: str) -> Callable[..., Any]:
-    @intrinsic
-    def instruction(typingctx, x):
-        def codegen(context, builder, signature, args):
-            return _asm(builder, template, constraints, _FLOAT, list(args))
-
-        return types.float32(types.float32), codegen
-
-    return instruction
-
-
-def _binary(template: str, constraints: str) -> Callable[..., Any]:
-    @intrinsic
-    def instruction(typingctx, x, y):
-        def codegen(context, builder, signature, args):
-            return _asm(builder, template, constraints, _FLOAT, list(args))
-
-        return types.float32(types.float32, types.float32), codegen
-
-    return instruction
-
-
-def _high_product() -> Callable[..., Any]:
-    if SIMULATED:
-        return lambda a, b: (int(a) * int(b)) >> 32
-
-    @intrinsic
-    def multiply(typingctx, a, b):
-        def codegen(context, builder, signature, args):
-            return _asm(builder, "mul.hi.u32 $0, $1, $2;", "=r,r,r", _I32, list(args))
-
-        return types.uint32(types.uint32, types.uint32), codegen
-
-    return multiply
-
-
 #: ``high_product(a, b)``: the upper 32 bits of the product of two unsigned words
-high_product = _high_product()
+high_product = (
+    (lambda a, b: (int(a) * int(b)) >> 32)
+    if SIMULATED
+    else instruction("mul.hi.u32 $0, $1, $2;", (u32,), (u32, u32), True)
+)
 
 
 @device
@@ -67,7 +36,7 @@ def quotient(number, by):
 
 
 #: 1/x within 2**-22, otherwise as the GPU likes
-rough_reciprocal = (lambda x: 1 / x) if SIMULATED else _unary("rcp.approx.ftz.f32 $0, $1;", "=f,f")
+rough_reciprocal = (lambda x: 1 / x) if SIMULATED else instruction("rcp.approx.ftz.f32 $0, $1;", (f32,), (f32,), True)
 
 
 def _divided() -> Callable[..., Any]:
@@ -78,12 +47,9 @@ def _divided() -> Callable[..., Any]:
         "setp.num.f32 p, rest, rest; @p fma.rn.f32 $0, $3, rest, $0;}"
     )
 
-    @intrinsic
-    def divide(typingctx, value, n, part):
-        def codegen(context, builder, signature, args):
-            return _asm(builder, template, "=&f,f,f,f", _FLOAT, list(args))
-
-        return types.float32(types.float32, types.float32, types.float32), codegen
+    @emitted(f32, f32, f32, f32)
+    def divide(builder, value, n, part):
+        return _asm(builder, template, "=&f,f,f,f", _FLOAT, [value, n, part])
 
     return divide
 
@@ -95,7 +61,7 @@ def _divided() -> Callable[..., Any]:
 #: round to the odd one.
 divided = _divided()
 #: flushes results below 2**-126 to 0
-exp2 = np.exp2 if SIMULATED else _unary("ex2.approx.ftz.f32 $0, $1;", "=f,f")
+exp2 = np.exp2 if SIMULATED else instruction("ex2.approx.ftz.f32 $0, $1;", (f32,), (f32,), True)
 exp = np.exp if SIMULATED else math.exp
 log = np.log if SIMULATED else math.log
 _LOG2E = 1.4426950408889634
@@ -117,7 +83,7 @@ def exponential(dtype: str) -> Callable[..., Any]:
     return power
 
 
-_maximum_f32 = np.maximum if SIMULATED else _binary("max.NaN.f32 $0, $1, $2;", "=f,f,f")
+_maximum_f32 = np.maximum if SIMULATED else instruction("max.NaN.f32 $0, $1, $2;", (f32,), (f32, f32), True)
 
 
 @device
@@ -132,19 +98,7 @@ def maximum(acc: str) -> Callable[..., Any]:
 
 def _fence(template: str) -> Callable[[], None]:
     """An instruction without operands, that no access to memory is moved across; sm_80 goes without (``Kernel.ptx``)."""
-    if SIMULATED:
-        return lambda: None
-
-    @intrinsic
-    def instruction(typingctx):
-        def codegen(context, builder, signature, args):
-            assembly = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), template, "~{memory}", side_effect=True)
-            builder.call(assembly, [], attrs=("convergent",))
-            return context.get_dummy_value()
-
-        return types.void(), codegen
-
-    return instruction
+    return (lambda: None) if SIMULATED else instruction(template)
 
 
 #: from here on the next kernel may start, once all blocks have come here
@@ -157,14 +111,11 @@ def _here(register: str, twin: Callable[[Any], Any]) -> Callable[[], Any]:
     if SIMULATED:
         return lambda: twin(threading.current_thread())
 
-    @intrinsic
-    def read(typingctx):
-        def codegen(context, builder, signature, args):
-            template = f"mov.u32 $0, %{register};"
-            assembly = ir.InlineAsm(ir.FunctionType(_I32, []), template, "=r", side_effect=True)
-            return builder.call(assembly, [])
-
-        return types.int32(), codegen
+    @emitted(i32)
+    def read(builder):
+        template = f"mov.u32 $0, %{register};"
+        assembly = ir.InlineAsm(ir.FunctionType(_I32, []), template, "=r", side_effect=True)
+        return builder.call(assembly, [])
 
     return read
 

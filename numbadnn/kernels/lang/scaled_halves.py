@@ -28,8 +28,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels.lang.cuda import SIMULATED, device, i32, intrinsic, types, u32
-from numbadnn.kernels.lang.llvm import _FLOAT, _HALF, _I32, _asm, _put
+from numbadnn.kernels.lang.cuda import SIMULATED, device, i32, u32
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
+from numbadnn.kernels.lang.llvm import _FLOAT, _HALF, _I32, _asm
 
 #: by how much h2 is larger than what h1 leaves
 APART = 2048.0
@@ -91,23 +92,16 @@ def _halve_pair() -> Callable[..., None]:
     def narrow(builder: Any, pair: list[Any]) -> Any:
         return _asm(builder, "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", _I32, pair)
 
-    @intrinsic
-    def halve(typingctx, words, at, step, x0, x1, scale):
-        def codegen(context, builder, signature, args):
-            by = builder.bitcast(args[5], _FLOAT)
-            pair = [builder.fmul(builder.bitcast(x, _FLOAT), by) for x in args[3:5]]
-            upper = narrow(builder, pair)
-            both = builder.bitcast(upper, ir.VectorType(_HALF, 2))
-            held = [builder.fpext(builder.extract_element(both, _I32(i)), _FLOAT) for i in range(2)]
-            left = [
-                builder.fmul(builder.fsub(x, h), ir.Constant(_FLOAT, APART)) for x, h in zip(pair, held, strict=True)
-            ]
-            _put(context, builder, signature.args[0], args[0], args[1], 0, upper)
-            _put(context, builder, signature.args[0], args[0], builder.add(args[1], args[2]), 0, narrow(builder, left))
-            return context.get_dummy_value()
-
-        wanted = (words, types.int32, types.int32, types.uint32, types.uint32, types.int32)
-        return types.void(*wanted), codegen
+    @emitted(None, ARRAY, i32, i32, u32, u32, i32)
+    def halve(builder, words, at, step, x0, x1, scale):
+        by = builder.bitcast(scale, _FLOAT)
+        pair = [builder.fmul(builder.bitcast(x, _FLOAT), by) for x in (x0, x1)]
+        upper = narrow(builder, pair)
+        both = builder.bitcast(upper, ir.VectorType(_HALF, 2))
+        held = [builder.fpext(builder.extract_element(both, _I32(i)), _FLOAT) for i in range(2)]
+        left = [builder.fmul(builder.fsub(x, h), ir.Constant(_FLOAT, APART)) for x, h in zip(pair, held, strict=True)]
+        words.put(at, 0, upper)
+        words.put(builder.add(at, step), 0, narrow(builder, left))
 
     return halve
 

@@ -25,8 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels.lang.cuda import SIMULATED, device, i32, intrinsic, types
-from numbadnn.kernels.lang.llvm import _FLOAT, _I32, _asm, _put
+from numbadnn.kernels.lang.cuda import SIMULATED, device, f32, i32, u32
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
+from numbadnn.kernels.lang.llvm import _FLOAT, _I32, _asm
 from numbadnn.kernels.lang.mma import product
 
 #: largest error, in units, of one instruction's sums and of the products that are left out
@@ -67,19 +68,16 @@ def _split_pair() -> Callable[..., Any]:
         whole = builder.bitcast(bits, _FLOAT)
         return builder.bitcast(_asm(builder, "sub.rn.f32 $0, $1, $2;", "=f,f,f", _FLOAT, [whole, upper]), _I32)
 
-    @intrinsic
-    def split(typingctx, words, at, step, x0, x1):
-        def codegen(context, builder, signature, args):
-            rest = [builder.bitcast(x, _I32) for x in args[3:]]
-            for part in range(3):
-                if part:
-                    rest = [without_upper(builder, r) for r in rest]
-                word = _asm(builder, "prmt.b32 $0, $1, $2, 0x7632;", "=r,r,r", _I32, rest)
-                start = builder.add(args[1], builder.mul(args[2], _I32(part)))
-                _put(context, builder, signature.args[0], args[0], start, 0, word)
-            return builder.or_(*rest)
-
-        return types.uint32(words, types.int32, types.int32, types.float32, types.float32), codegen
+    @emitted(u32, ARRAY, i32, i32, f32, f32)
+    def split(builder, words, at, step, x0, x1):
+        rest = [builder.bitcast(x, _I32) for x in (x0, x1)]
+        for part in range(3):
+            if part:
+                rest = [without_upper(builder, r) for r in rest]
+            word = _asm(builder, "prmt.b32 $0, $1, $2, 0x7632;", "=r,r,r", _I32, rest)
+            start = builder.add(at, builder.mul(step, _I32(part)))
+            words.put(start, 0, word)
+        return builder.or_(*rest)
 
     return split
 

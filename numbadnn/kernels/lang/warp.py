@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, i32, intrinsic, u32
+from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, i32, u32
+from numbadnn.kernels.lang.intrinsics import emitted
 from numbadnn.kernels.lang.llvm import _I32, _asm
 
 
@@ -25,13 +26,9 @@ def shuffle_xor(acc: str) -> Callable[..., Any]:
         template = "{.reg .b32 lo, hi; mov.b64 {lo, hi}, $1; " + halves + " mov.b64 $0, {lo, hi};}"
         constraints = "=d,d,r"
 
-    @intrinsic
-    def shuffle(typingctx, value, mask):
-        def codegen(context, builder, signature, args):
-            kind = context.get_value_type(ACCUMULATOR[acc])
-            return _asm(builder, template, constraints, kind, list(args), pure=False)
-
-        return ACCUMULATOR[acc](ACCUMULATOR[acc], i32), codegen
+    @emitted(ACCUMULATOR[acc], ACCUMULATOR[acc], i32)
+    def shuffle(builder, value, mask):
+        return _asm(builder, template, constraints, value.type, [value, mask], pure=False)
 
     return shuffle
 
@@ -69,12 +66,9 @@ def _agreed(operation: str, kind: Any, join: Callable[[Iterable[Any]], Any]) -> 
     if SIMULATED:
         return _agreed_twin(join)
 
-    @intrinsic
-    def agree(typingctx, word):
-        def codegen(context, builder, signature, args):
-            return _asm(builder, f"redux.sync.{operation} $0, $1, -1;", "=r,r", _I32, list(args), pure=False)
-
-        return kind(kind), codegen
+    @emitted(kind, kind)
+    def agree(builder, word):
+        return _asm(builder, f"redux.sync.{operation} $0, $1, -1;", "=r,r", _I32, [word], pure=False)
 
     return agree
 
@@ -91,12 +85,9 @@ def _largest_of_four() -> Callable[..., Any]:
     step = "shfl.sync.bfly.b32 other, $0, {}, 31, -1; max.s32 $0, $0, other;"
     template = f"{{.reg .b32 other; mov.b32 $0, $1; {step.format(1)} {step.format(2)}}}"
 
-    @intrinsic
-    def agree(typingctx, value):
-        def codegen(context, builder, signature, args):
-            return _asm(builder, template, "=&r,r", _I32, list(args), pure=False)
-
-        return i32(i32), codegen
+    @emitted(i32, i32)
+    def agree(builder, value):
+        return _asm(builder, template, "=&r,r", _I32, [value], pure=False)
 
     return agree
 

@@ -10,9 +10,9 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels.lang.access import _bytes_at
-from numbadnn.kernels.lang.cuda import SIMULATED, device, i32, intrinsic, types
-from numbadnn.kernels.lang.hopper import instruction
-from numbadnn.kernels.lang.llvm import _DOUBLE, _FLOAT, _I32, _asm, _pointer, _slot
+from numbadnn.kernels.lang.cuda import SIMULATED, device, i32, i64
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted, instruction
+from numbadnn.kernels.lang.llvm import _DOUBLE, _FLOAT, _I32, _asm, _pointer, _vector
 from numbadnn.problem import ITEMSIZE
 
 _ENTRY = ir.VectorType(_I32, 4)
@@ -26,16 +26,9 @@ def _write_words() -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def write(typingctx, address, a, b, c, d):
-        def codegen(context, builder, signature, args):
-            vector = ir.Constant(_ENTRY, ir.Undefined)
-            for e, word in enumerate(args[1:]):
-                vector = builder.insert_element(vector, word, ir.Constant(_I32, e))
-            builder.store(vector, _pointer(builder, args[0], _ENTRY)).align = 16
-            return context.get_dummy_value()
-
-        return types.void(types.int64, i32, i32, i32, i32), codegen
+    @emitted(None, i64, i32, i32, i32, i32)
+    def write(builder, address, a, b, c, d):
+        builder.store(_vector(builder, [a, b, c, d]), _pointer(builder, address, _ENTRY)).align = 16
 
     return write
 
@@ -52,17 +45,9 @@ def _write_pair() -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def write(typingctx, address, a, b):
-        def codegen(context, builder, signature, args):
-            kind = ir.VectorType(_I32, 2)
-            vector = ir.Constant(kind, ir.Undefined)
-            for e, word in enumerate(args[1:]):
-                vector = builder.insert_element(vector, word, ir.Constant(_I32, e))
-            builder.store(vector, _pointer(builder, args[0], kind)).align = 8
-            return context.get_dummy_value()
-
-        return types.void(types.int64, i32, i32), codegen
+    @emitted(None, i64, i32, i32)
+    def write(builder, address, a, b):
+        builder.store(_vector(builder, [a, b]), _pointer(builder, address, ir.VectorType(_I32, 2))).align = 8
 
     return write
 
@@ -79,17 +64,12 @@ def _fetch_words() -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def fetch(typingctx, words, start, address):
-        def codegen(context, builder, signature, args):
-            vector = builder.load(_pointer(builder, args[2], _ENTRY))
-            vector.align = 16
-            for e in range(4):
-                target = _slot(context, builder, signature.args[0], args[0], args[1], e)
-                builder.store(builder.extract_element(vector, ir.Constant(_I32, e)), target)
-            return context.get_dummy_value()
-
-        return types.void(words, i32, types.int64), codegen
+    @emitted(None, ARRAY, i32, i64)
+    def fetch(builder, words, start, address):
+        vector = builder.load(_pointer(builder, address, _ENTRY))
+        vector.align = 16
+        for e in range(4):
+            words.put(start, e, builder.extract_element(vector, ir.Constant(_I32, e)))
 
     return fetch
 
@@ -102,15 +82,12 @@ def _shared_address() -> Callable[..., Any]:
     if SIMULATED:
         return lambda shared: 0
 
-    @intrinsic
-    def address(typingctx, shared):
-        def codegen(context, builder, signature, args):
-            start = _slot(context, builder, signature.args[0], args[0], ir.Constant(_I32, 0), 0)
-            generic = builder.ptrtoint(start, ir.IntType(64))
-            template = "{.reg .u64 at; cvta.to.shared.u64 at, $1; cvt.u32.u64 $0, at;}"
-            return _asm(builder, template, "=r,l", _I32, [generic])
-
-        return i32(shared), codegen
+    @emitted(i32, ARRAY)
+    def address(builder, shared):
+        start = shared.slot(ir.Constant(_I32, 0), 0)
+        generic = builder.ptrtoint(start, ir.IntType(64))
+        template = "{.reg .u64 at; cvta.to.shared.u64 at, $1; cvt.u32.u64 $0, at;}"
+        return _asm(builder, template, "=r,l", _I32, [generic])
 
     return address
 
@@ -132,17 +109,12 @@ def read_at(dtype: str, count: int) -> Callable[..., None]:
         return twin
     kind = ir.VectorType({"float32": _FLOAT, "float64": _DOUBLE, "int32": _I32}[dtype], count)
 
-    @intrinsic
-    def read(typingctx, values, start, shared, address):
-        def codegen(context, builder, signature, args):
-            vector = builder.load(builder.inttoptr(args[3], kind.as_pointer(3)))  # address space 3: shared memory
-            vector.align = count * size
-            for e in range(count):
-                target = _slot(context, builder, signature.args[0], args[0], args[1], e)
-                builder.store(builder.extract_element(vector, ir.Constant(_I32, e)), target)
-            return context.get_dummy_value()
-
-        return types.void(values, i32, shared, i32), codegen
+    @emitted(None, ARRAY, i32, ARRAY, i32)
+    def read(builder, values, start, shared, address):
+        vector = builder.load(builder.inttoptr(address, kind.as_pointer(3)))  # address space 3: shared memory
+        vector.align = count * size
+        for e in range(count):
+            values.put(start, e, builder.extract_element(vector, ir.Constant(_I32, e)))
 
     return read
 
@@ -160,18 +132,11 @@ def write_at(dtype: str, count: int) -> Callable[..., None]:
         return twin
     kind = ir.VectorType({"float32": _FLOAT, "float64": _DOUBLE, "int32": _I32}[dtype], count)
 
-    @intrinsic
-    def write(typingctx, values, start, shared, address):
-        def codegen(context, builder, signature, args):
-            vector = ir.Constant(kind, ir.Undefined)
-            for e in range(count):
-                value = builder.load(_slot(context, builder, signature.args[0], args[0], args[1], e))
-                vector = builder.insert_element(vector, value, ir.Constant(_I32, e))
-            to = builder.inttoptr(args[3], kind.as_pointer(3))  # address space 3: shared memory
-            builder.store(vector, to).align = count * size
-            return context.get_dummy_value()
-
-        return types.void(values, i32, shared, i32), codegen
+    @emitted(None, ARRAY, i32, ARRAY, i32)
+    def write(builder, values, start, shared, address):
+        vector = _vector(builder, [values.get(start, e) for e in range(count)])
+        to = builder.inttoptr(address, kind.as_pointer(3))  # address space 3: shared memory
+        builder.store(vector, to).align = count * size
 
     return write
 
@@ -207,14 +172,10 @@ def _copy_entry() -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def copy(typingctx, words, to, address):
-        def codegen(context, builder, signature, args):
-            template = "cp.async.cg.shared.global [$0], [$1], 16;"
-            _asm(builder, template, "r,l,~{memory}", ir.VoidType(), [args[1], args[2]], pure=False)
-            return context.get_dummy_value()
-
-        return types.void(words, i32, types.int64), codegen
+    @emitted(None, ARRAY, i32, i64)
+    def copy(builder, words, to, address):
+        template = "cp.async.cg.shared.global [$0], [$1], 16;"
+        _asm(builder, template, "r,l,~{memory}", ir.VoidType(), [to, address], pure=False)
 
     return copy
 

@@ -13,7 +13,17 @@ from typing import Any
 from llvmlite import ir
 
 from numbadnn.kernels.lang.access import load, load_vector, store, store_vector
-from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, cuda, device, i32, i64, intrinsic, types, u32, u64
+from numbadnn.kernels.lang.cuda import (
+    ACCUMULATOR,
+    SIMULATED,
+    cuda,
+    device,
+    i32,
+    i64,
+    u32,
+    u64,
+)
+from numbadnn.kernels.lang.intrinsics import emitted
 from numbadnn.kernels.lang.llvm import _I32, _asm
 from numbadnn.problem import ITEMSIZE
 
@@ -27,13 +37,10 @@ def _wide_product() -> Any:
     if SIMULATED:
         return lambda a, b: u64(int(a) * int(b))
 
-    @intrinsic
-    def product(typingctx, a, b):
-        def codegen(context, builder, signature, args):
-            factors = [builder.trunc(v, _I32) if v.type.width > 32 else v for v in args]
-            return _asm(builder, "mul.wide.u32 $0, $1, $2;", "=l,r,r", ir.IntType(64), factors)
-
-        return types.uint64(types.uint32, types.uint32), codegen
+    @emitted(u64, u32, u32)
+    def product(builder, a, b):
+        factors = [builder.trunc(v, _I32) if v.type.width > 32 else v for v in (a, b)]
+        return _asm(builder, "mul.wide.u32 $0, $1, $2;", "=l,r,r", ir.IntType(64), factors)
 
     return product
 

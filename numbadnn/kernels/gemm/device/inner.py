@@ -15,8 +15,9 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels.gemm.problem import Tile
-from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, i32, intrinsic, types
-from numbadnn.kernels.lang.llvm import _DOUBLE, _FLOAT, _I32, _asm, _slot
+from numbadnn.kernels.lang.cuda import SIMULATED, i32
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
+from numbadnn.kernels.lang.llvm import _DOUBLE, _FLOAT, _I32, _asm
 from numbadnn.kernels.lang.mma import _multiply, _product_twin
 
 #: reads of a that are under way
@@ -109,25 +110,15 @@ def _read(builder: Any, real: Any, place: Any, at: int, what: list[tuple[int, in
 def _intrinsic(acc: str, count: int, emit: Callable[..., None]) -> Callable[..., None]:
     """``emit`` as a device function of (sums, shared, a_at, b_at); sums become values and are written back at the end."""
 
-    @intrinsic
-    def multiply(typingctx, sums, shared, a_at, b_at):
-        def codegen(context, builder, signature, args):
-            real = context.get_value_type(ACCUMULATOR[acc])
-            zero = ir.Constant(_I32, 0)
-            slots = [_slot(context, builder, signature.args[0], args[0], zero, i) for i in range(count)]
-            values = [builder.load(slot) for slot in slots]
-            places = [
-                builder.addrspacecast(
-                    _slot(context, builder, signature.args[1], args[1], at, 0), ir.PointerType(real, 3)
-                )
-                for at in args[2:]
-            ]
-            emit(builder, values, *places)
-            for slot, value in zip(slots, values, strict=True):
-                builder.store(value, slot)
-            return context.get_dummy_value()
-
-        return types.void(sums, shared, i32, i32), codegen
+    @emitted(None, ARRAY, ARRAY, i32, i32)
+    def multiply(builder, sums, shared, a_at, b_at):
+        real, zero = _DOUBLE if acc == "float64" else _FLOAT, ir.Constant(_I32, 0)
+        slots = [sums.slot(zero, i) for i in range(count)]
+        values = [builder.load(slot) for slot in slots]
+        places = [builder.addrspacecast(shared.slot(at, 0), ir.PointerType(real, 3)) for at in (a_at, b_at)]
+        emit(builder, values, *places)
+        for slot, value in zip(slots, values, strict=True):
+            builder.store(value, slot)
 
     return multiply
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from numbadnn.kernels.lang.cuda import SIMULATED, intrinsic, types
-from numbadnn.kernels.lang.llvm import _FLOAT, _I32, _asm, _put, _slot
+from numbadnn.kernels.lang.cuda import SIMULATED, i32
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
+from numbadnn.kernels.lang.llvm import _FLOAT, _I32, _asm
 from numbadnn.kernels.pool.walk import WalkConfig
 
 _I64 = ir.IntType(64)
@@ -45,23 +46,19 @@ def maximizer_by(larger: Callable[..., Any], config: WalkConfig, each: int, dtyp
 
         return twin
 
-    @intrinsic
-    def maxima(typingctx, best, xs):
-        def codegen(context, builder, signature, args):
-            def over(values):
-                return functools.reduce(functools.partial(larger, builder), values)
+    @emitted(None, ARRAY, ARRAY)
+    def maxima(builder, best, xs):
+        def over(values):
+            return functools.reduce(functools.partial(larger, builder), values)
 
-            def x(n):
-                return builder.load(_slot(context, builder, signature.args[1], args[1], _I32(0), n))
+        def x(n):
+            return builder.load(xs.slot(_I32(0), n))
 
-            top = [over([x(r * row + n) for r in range(kh)]) for n in range(row)]
-            for u in range(windows):
-                for e in range(each):
-                    value = over([top[(u * sw + k) * each + e] for k in range(kw)])
-                    _put(context, builder, signature.args[0], args[0], _I32(0), u * each + e, value)
-            return context.get_dummy_value()
-
-        return types.void(best, xs), codegen
+        top = [over([x(r * row + n) for r in range(kh)]) for n in range(row)]
+        for u in range(windows):
+            for e in range(each):
+                value = over([top[(u * sw + k) * each + e] for k in range(kw)])
+                best.put(_I32(0), u * each + e, value)
 
     return maxima
 
@@ -100,32 +97,24 @@ def giver(acc: str, config: WalkConfig) -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def give(typingctx, total, xs, best, shares, top, left):
-        def codegen(context, builder, signature, args):
-            kinds = signature.args
-            word = _I32 if acc == "float32" else _I64
-
-            def slot(i, n):
-                return _slot(context, builder, kinds[i], args[i], _I32(0), n)
-
-            for n in range(windows * lanes):
-                e = n % lanes
-                best_n, share = builder.bitcast(builder.load(slot(2, n)), word), builder.load(slot(3, n))
-                tests = []
-                for r, c, own in chains[n // lanes]:
-                    wanted = best_n
-                    # what lies outside is what lies inside, but comes first: it must not be found
-                    for number, most, gone in ((r, above, args[4]), (c, before, args[5])):
-                        if number < most:
-                            wanted = builder.select(builder.icmp_signed("<", _I32(number), gone), word(-1), wanted)
-                    x = builder.bitcast(builder.load(slot(1, r * x_row + c * lanes + e)), word)
-                    tests.append((x, wanted, None if own < 0 else slot(0, r * t_row + own * lanes + e)))
-                if tests:
-                    _chain(builder, acc, share, tests)
-            return context.get_dummy_value()
-
-        return types.void(total, xs, best, shares, types.int32, types.int32), codegen
+    @emitted(None, ARRAY, ARRAY, ARRAY, ARRAY, i32, i32)
+    def give(builder, total, xs, best, shares, top, left):
+        word = _I32 if acc == "float32" else _I64
+        for n in range(windows * lanes):
+            e = n % lanes
+            best_n, share = builder.bitcast(best.get(_I32(0), n), word), shares.get(_I32(0), n)
+            tests = []
+            for r, c, own in chains[n // lanes]:
+                wanted = best_n
+                # what lies outside is what lies inside, but comes first: it must not be found
+                for number, most, gone in ((r, above, top), (c, before, left)):
+                    if number < most:
+                        wanted = builder.select(builder.icmp_signed("<", _I32(number), gone), word(-1), wanted)
+                x = builder.bitcast(xs.get(_I32(0), r * x_row + c * lanes + e), word)
+                target = None if own < 0 else total.slot(_I32(0), r * t_row + own * lanes + e)
+                tests.append((x, wanted, target))
+            if tests:
+                _chain(builder, acc, share, tests)
 
     return give
 

@@ -13,8 +13,9 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels.lang.access import _bytes_at, _numpy_type
-from numbadnn.kernels.lang.cuda import SIMULATED, intrinsic, types
-from numbadnn.kernels.lang.llvm import _DOUBLE, _FLOAT, _I16, _I32, _asm, _pointer, _put, _slot, _widen
+from numbadnn.kernels.lang.cuda import SIMULATED, i32, i64
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
+from numbadnn.kernels.lang.llvm import _DOUBLE, _FLOAT, _I16, _I32, _asm, _pointer, _widen
 from numbadnn.kernels.pool.walk import Columns
 from numbadnn.problem import ITEMSIZE
 
@@ -43,22 +44,19 @@ def placer(columns: Columns, pitch: int) -> Callable[..., Any]:
 
         return twin
 
-    @intrinsic
-    def place(typingctx, bases, row, j):
-        def codegen(context, builder, signature, args):
-            start, zero, outside = builder.mul(args[2], _I32(step)), _I32(0), _I32(0)
-            for i, (c, v) in enumerate(pieces):
-                w = builder.add(start, _I32(first + c))
-                if columns.leaves(c, v):
-                    low, high = builder.icmp_signed("<", w, zero), builder.icmp_signed(">", w, _I32(width - v))
-                    w = builder.select(low, zero, builder.select(high, _I32(width - v), w))
-                    flag = builder.select(builder.or_(low, high), _I32(1 << i), zero)
-                    outside = builder.or_(outside, flag)
-                offset = builder.mul(builder.sext(w, _I64), _I64(pitch))
-                _put(context, builder, signature.args[0], args[0], zero, i, builder.add(args[1], offset))
-            return outside
-
-        return types.int32(bases, types.int64, types.int32), codegen
+    @emitted(i32, ARRAY, i64, i32)
+    def place(builder, bases, row, j):
+        start, zero, outside = builder.mul(j, _I32(step)), _I32(0), _I32(0)
+        for i, (c, v) in enumerate(pieces):
+            w = builder.add(start, _I32(first + c))
+            if columns.leaves(c, v):
+                low, high = builder.icmp_signed("<", w, zero), builder.icmp_signed(">", w, _I32(width - v))
+                w = builder.select(low, zero, builder.select(high, _I32(width - v), w))
+                flag = builder.select(builder.or_(low, high), _I32(1 << i), zero)
+                outside = builder.or_(outside, flag)
+            offset = builder.mul(builder.sext(w, _I64), _I64(pitch))
+            bases.put(zero, i, builder.add(row, offset))
+        return outside
 
     return place
 
@@ -76,25 +74,21 @@ def fetcher(columns: Columns, size: int) -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def fetch(typingctx, raw, start, bases, offset):
-        def codegen(context, builder, signature, args):
-            n = 0
-            for i, length in enumerate(lengths):
-                base = builder.load(_slot(context, builder, signature.args[2], args[2], _I32(0), i))
-                address = builder.add(base, args[3])
-                if length == 2:
-                    words = [builder.zext(builder.load(_pointer(builder, address, _I16)), _I32)]
-                else:
-                    vector = builder.load(_pointer(builder, address, ir.VectorType(_I32, length // 4)))
-                    vector.align = length
-                    words = [builder.extract_element(vector, _I32(k)) for k in range(length // 4)]
-                for word in words:
-                    _put(context, builder, signature.args[0], args[0], args[1], n, word)
-                    n += 1
-            return context.get_dummy_value()
-
-        return types.void(raw, types.int32, bases, types.int64), codegen
+    @emitted(None, ARRAY, i32, ARRAY, i64)
+    def fetch(builder, raw, start, bases, offset):
+        n = 0
+        for i, length in enumerate(lengths):
+            base = builder.load(bases.slot(_I32(0), i))
+            address = builder.add(base, offset)
+            if length == 2:
+                words = [builder.zext(builder.load(_pointer(builder, address, _I16)), _I32)]
+            else:
+                vector = builder.load(_pointer(builder, address, ir.VectorType(_I32, length // 4)))
+                vector.align = length
+                words = [builder.extract_element(vector, _I32(k)) for k in range(length // 4)]
+            for word in words:
+                raw.put(start, n, word)
+                n += 1
 
     return fetch
 
@@ -117,27 +111,20 @@ def unpacker(dtype: str, acc: str, columns: Columns, fill: tuple[int, ...], chec
 
         return twin
 
-    @intrinsic
-    def unpack(typingctx, values, start, raw, at, outside):
-        def codegen(context, builder, signature, args):
-            to, word = 0, 0
-            for i, (_, v) in enumerate(pieces):
-                count = -(-v * lanes * size // 4)
-                got = [
-                    builder.load(_slot(context, builder, signature.args[2], args[2], args[3], word + n))
-                    for n in range(count)
-                ]
-                if checked[i]:
-                    gone = builder.icmp_signed("!=", builder.and_(args[4], _I32(1 << i)), _I32(0))
-                    got = [builder.select(gone, _I32(fill[n % len(fill)]), g) for n, g in enumerate(got)]
-                for e in range(v * lanes):
-                    value = _widen(builder, _bits(builder, got, e, size), dtype, acc)
-                    value = value if plain else _canonical(builder, value, acc)
-                    _put(context, builder, signature.args[0], args[0], args[1], to + e, value)
-                to, word = to + v * lanes, word + count
-            return context.get_dummy_value()
-
-        return types.void(values, types.int32, raw, types.int32, types.int32), codegen
+    @emitted(None, ARRAY, i32, ARRAY, i32, i32)
+    def unpack(builder, values, start, raw, at, outside):
+        to, word = 0, 0
+        for i, (_, v) in enumerate(pieces):
+            count = -(-v * lanes * size // 4)
+            got = [raw.get(at, word + n) for n in range(count)]
+            if checked[i]:
+                gone = builder.icmp_signed("!=", builder.and_(outside, _I32(1 << i)), _I32(0))
+                got = [builder.select(gone, _I32(fill[n % len(fill)]), g) for n, g in enumerate(got)]
+            for e in range(v * lanes):
+                value = _widen(builder, _bits(builder, got, e, size), dtype, acc)
+                value = value if plain else _canonical(builder, value, acc)
+                values.put(start, to + e, value)
+            to, word = to + v * lanes, word + count
 
     return unpack
 

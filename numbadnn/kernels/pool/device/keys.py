@@ -15,8 +15,9 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels.lang.access import _bytes_at, load_vector
-from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, intrinsic, types, u32
-from numbadnn.kernels.lang.llvm import _I32, _asm, _element, _pointer, _put, _slot, _widen
+from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, i32, i64, u32
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
+from numbadnn.kernels.lang.llvm import _I32, _asm, _element, _pointer, _widen
 from numbadnn.problem import ITEMSIZE
 
 #: below every key: what lies outside the image
@@ -62,28 +63,24 @@ def load_keys(dtype: str, count: int, step: int) -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def load(typingctx, keys, start, address, code):
-        def codegen(context, builder, signature, args):
-            if count == 1:
-                kind = ir.IntType(16)
-                words = [builder.zext(builder.load(_pointer(builder, args[2], kind)), _I32)]
+    @emitted(None, ARRAY, i32, i64, i32)
+    def load(builder, keys, start, address, code):
+        if count == 1:
+            kind = ir.IntType(16)
+            words = [builder.zext(builder.load(_pointer(builder, address, kind)), _I32)]
+        else:
+            vector = builder.load(_pointer(builder, address, ir.VectorType(_I32, count // 2)))
+            vector.align = 2 * count
+            words = [builder.extract_element(vector, _constant(i)) for i in range(count // 2)]
+        for i in range(count):
+            if i % 2 == 0:
+                pair = _ordered(builder, words[i // 2], dtype)
+            number = builder.sub(code, _constant(i * step))
+            if i % 2:
+                key = builder.or_(builder.and_(pair, _constant(0xFFFF0000)), number)
             else:
-                vector = builder.load(_pointer(builder, args[2], ir.VectorType(_I32, count // 2)))
-                vector.align = 2 * count
-                words = [builder.extract_element(vector, _constant(i)) for i in range(count // 2)]
-            for i in range(count):
-                if i % 2 == 0:
-                    pair = _ordered(builder, words[i // 2], dtype)
-                number = builder.sub(args[3], _constant(i * step))
-                if i % 2:
-                    key = builder.or_(builder.and_(pair, _constant(0xFFFF0000)), number)
-                else:
-                    key = _permute(builder, pair, number, 0x1054)
-                _put(context, builder, signature.args[0], args[0], args[1], i, key)
-            return context.get_dummy_value()
-
-        return types.void(keys, types.int32, types.int64, types.int32), codegen
+                key = _permute(builder, pair, number, 0x1054)
+            keys.put(start, i, key)
 
     return load
 
@@ -95,19 +92,15 @@ def load_values(dtype: str, count: int, acc: str) -> Callable[..., None]:
         read = load_vector(dtype, count, acc)
         return lambda values, start, address, code: read(values, start, address)
 
-    @intrinsic
-    def load(typingctx, values, start, address, code):
-        def codegen(context, builder, signature, args):
-            bits = 8 * ITEMSIZE[dtype]
-            word = ir.IntType(min(bits * count, max(bits, 32)))
-            vector = builder.load(_pointer(builder, args[2], ir.VectorType(word, bits * count // word.width)))
-            vector.align = bits * count // 8
-            for i in range(count):
-                value = _widen(builder, _element(builder, vector, i, bits), dtype, acc)
-                _put(context, builder, signature.args[0], args[0], args[1], i, value)
-            return context.get_dummy_value()
-
-        return types.void(values, types.int32, types.int64, types.int32), codegen
+    @emitted(None, ARRAY, i32, i64, i32)
+    def load(builder, values, start, address, code):
+        bits = 8 * ITEMSIZE[dtype]
+        word = ir.IntType(min(bits * count, max(bits, 32)))
+        vector = builder.load(_pointer(builder, address, ir.VectorType(word, bits * count // word.width)))
+        vector.align = bits * count // 8
+        for i in range(count):
+            value = _widen(builder, _element(builder, vector, i, bits), dtype, acc)
+            values.put(start, i, value)
 
     return load
 
@@ -119,16 +112,12 @@ if SIMULATED:
         return min(max(int(i), 0), n - 1)
 else:
 
-    @intrinsic
-    def clamped(typingctx, i, n):
+    @emitted(i32, i32, i32)
+    def clamped(builder, i, n):
         """i, or the nearest number in 0 ... n - 1."""
-
-        def codegen(context, builder, signature, args):
-            low = builder.select(builder.icmp_signed(">", args[0], _constant(0)), args[0], _constant(0))
-            most = builder.sub(args[1], _constant(1))
-            return builder.select(builder.icmp_signed("<", low, most), low, most)
-
-        return types.int32(types.int32, types.int32), codegen
+        low = builder.select(builder.icmp_signed(">", i, _constant(0)), i, _constant(0))
+        most = builder.sub(n, _constant(1))
+        return builder.select(builder.icmp_signed("<", low, most), low, most)
 
 
 @functools.cache
@@ -143,16 +132,13 @@ def pack_codes(count: int) -> Callable[..., Any]:
             sum((((int(codes[start + i]) & 255) - int(less)) & 255) << (8 * i) for i in range(count))
         )
 
-    @intrinsic
-    def pack(typingctx, codes, start, less):
-        def codegen(context, builder, signature, args):
-            got = [builder.load(_slot(context, builder, signature.args[0], args[0], args[1], i)) for i in range(count)]
-            word = _permute(builder, got[0], got[1], 0x0040)
-            if count == 4:
-                word = _permute(builder, word, _permute(builder, got[2], got[3], 0x0040), 0x5410)
-            return builder.sub(word, builder.mul(args[2], _constant(0x01010101)))
-
-        return types.uint32(codes, types.int32, types.int32), codegen
+    @emitted(u32, ARRAY, i32, i32)
+    def pack(builder, codes, start, less):
+        got = [codes.get(start, i) for i in range(count)]
+        word = _permute(builder, got[0], got[1], 0x0040)
+        if count == 4:
+            word = _permute(builder, word, _permute(builder, got[2], got[3], 0x0040), 0x5410)
+        return builder.sub(word, builder.mul(less, _constant(0x01010101)))
 
     return pack
 
@@ -166,11 +152,8 @@ def add_where(acc: str) -> Callable[..., Any]:
     letter, kind = ("f", "f32") if acc == "float32" else ("d", "f64")
     template = f"{{.reg .pred p; setp.eq.u32 p, $3, $4; @p add.rn.{kind} $0, $0, $2;}}"
 
-    @intrinsic
-    def add(typingctx, total, share, field, code):
-        def codegen(context, builder, signature, args):
-            return _asm(builder, template, f"={letter},0,{letter},r,r", args[0].type, list(args))
-
-        return A(A, A, types.uint32, types.uint32), codegen
+    @emitted(A, A, A, u32, u32)
+    def add(builder, total, share, field, code):
+        return _asm(builder, template, f"={letter},0,{letter},r,r", total.type, [total, share, field, code])
 
     return add

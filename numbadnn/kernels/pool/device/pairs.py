@@ -16,8 +16,9 @@ import numpy as np
 
 from numbadnn.kernels.lang.access import _numpy_type
 from numbadnn.kernels.lang.bits import load_bits, store_bits
-from numbadnn.kernels.lang.cuda import SIMULATED, WORD, cuda, device, i32, i64, intrinsic, types, u32
-from numbadnn.kernels.lang.llvm import _I32, _asm, _put, _slot
+from numbadnn.kernels.lang.cuda import SIMULATED, WORD, cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
+from numbadnn.kernels.lang.llvm import _I32, _asm
 from numbadnn.kernels.lang.packed import load_words, store_words
 from numbadnn.kernels.pool.device.keys import clamped
 from numbadnn.kernels.pool.device.parts import locator
@@ -45,12 +46,9 @@ def larger(dtype: str) -> Callable[..., Any]:
 
         return twin
 
-    @intrinsic
-    def instruction(typingctx, a, b):
-        def codegen(context, builder, signature, args):
-            return larger_of(builder, args[0], args[1], dtype)
-
-        return types.uint32(types.uint32, types.uint32), codegen
+    @emitted(u32, u32, u32)
+    def instruction(builder, a, b):
+        return larger_of(builder, a, b, dtype)
 
     return instruction
 
@@ -95,25 +93,21 @@ def across(dtype: str, config: TilesConfig) -> Callable[..., None]:
             )
         return found
 
-    @intrinsic
-    def over_columns(typingctx, out, to, best, start):
-        def codegen(context, builder, signature, args):
-            def word(n):
-                return builder.load(_slot(context, builder, signature.args[2], args[2], args[3], n))
+    @emitted(None, ARRAY, i32, ARRAY, i32)
+    def over_columns(builder, out, to, best, start):
+        def word(n):
+            return best.get(start, n)
 
-            n = 0
-            for q in range(0, columns, 1 if lanes > 1 else 2):
-                for e in range(per_column):
-                    if lanes > 1:
-                        seen = [word((q * sw + k) * per_column + e) for k in range(kw)]
-                    else:
-                        seen = pairs(builder, word, q)
-                    top = functools.reduce(lambda a, b: larger_of(builder, a, b, dtype), seen)
-                    _put(context, builder, signature.args[0], args[0], args[1], n, top)
-                    n += 1
-            return context.get_dummy_value()
-
-        return types.void(out, types.int32, best, types.int32), codegen
+        n = 0
+        for q in range(0, columns, 1 if lanes > 1 else 2):
+            for e in range(per_column):
+                if lanes > 1:
+                    seen = [word((q * sw + k) * per_column + e) for k in range(kw)]
+                else:
+                    seen = pairs(builder, word, q)
+                top = functools.reduce(lambda a, b: larger_of(builder, a, b, dtype), seen)
+                out.put(to, n, top)
+                n += 1
 
     return over_columns
 

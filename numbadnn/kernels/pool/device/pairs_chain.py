@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbadnn.kernels.lang.access import _numpy_type
-from numbadnn.kernels.lang.cuda import SIMULATED, intrinsic, types
-from numbadnn.kernels.lang.llvm import _FLOAT, _I16, _I32, _asm, _slot, _widen
+from numbadnn.kernels.lang.cuda import SIMULATED, i32
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
+from numbadnn.kernels.lang.llvm import _FLOAT, _I16, _I32, _asm, _widen
 from numbadnn.kernels.pool.device.chain import _elements, maximizer_by
 from numbadnn.kernels.pool.device.pairs import KIND, larger_of
 from numbadnn.kernels.pool.walk import WalkConfig
@@ -100,47 +101,40 @@ def giver(dtype: str, config: WalkConfig) -> Callable[..., None]:
     if SIMULATED:
         return _giver_twin(dtype, config, chains)
 
-    @intrinsic
-    def give(typingctx, total, xs, best, shares, top, left):
-        def codegen(context, builder, signature, args):
-            def slot(i, n):
-                return _slot(context, builder, signature.args[i], args[i], _NOTHING, n)
+    @emitted(None, ARRAY, ARRAY, ARRAY, ARRAY, i32, i32)
+    def give(builder, total, xs, best, shares, top, left):
+        def mask(test, a, b):
+            return _mask(builder, dtype, test, a, b)
 
-            def mask(test, a, b):
-                return _mask(builder, dtype, test, a, b)
+        def inside(r, c, value, other):
+            # what lies outside is what lies inside, but comes first: it must not be found
+            for number, most, gone in ((r, above, top), (c, before, left)):
+                if number < most:
+                    value = builder.select(builder.icmp_signed("<", _I32(number), gone), other, value)
+            return value
 
-            def inside(r, c, value, other):
-                # what lies outside is what lies inside, but comes first: it must not be found
-                for number, most, gone in ((r, above, args[4]), (c, before, args[5])):
-                    if number < most:
-                        value = builder.select(builder.icmp_signed("<", _I32(number), gone), other, value)
-                return value
+        add = _adder(builder, dtype, functools.partial(total.slot, _NOTHING))
 
-            add = _adder(builder, dtype, functools.partial(slot, 0))
+        def chain(n, rest, found):
+            """Gives ``rest`` to the first element of window and word n that is ``found``."""
+            for i, (r, c, own) in enumerate(chains[n]):
+                here = found(r, c, xs.get(_NOTHING, r * x_row + c * words + n % words))
+                if own >= 0:
+                    add(*slots[r, own, n % words], builder.and_(rest, here))
+                if i + 1 < len(chains[n]):
+                    rest = builder.and_(rest, builder.xor(here, _EVERYTHING))
 
-            def chain(n, rest, found):
-                """Gives ``rest`` to the first element of window and word n that is ``found``."""
-                for i, (r, c, own) in enumerate(chains[n]):
-                    here = found(r, c, builder.load(slot(1, r * x_row + c * words + n % words)))
-                    if own >= 0:
-                        add(*slots[r, own, n % words], builder.and_(rest, here))
-                    if i + 1 < len(chains[n]):
-                        rest = builder.and_(rest, builder.xor(here, _EVERYTHING))
-
-            tops = [builder.load(slot(2, n)) for n in range(len(chains))]
+        tops = [best.get(_NOTHING, n) for n in range(len(chains))]
+        for n, best_n in enumerate(tops):
+            # NaN, which nothing equals, where an element is outside
+            equal = lambda r, c, x, t=best_n: mask("eq", x, inside(r, c, t, _EVERYTHING))  # noqa: E731
+            chain(n, shares.get(_NOTHING, n), equal)
+        all_of_them = functools.reduce(lambda a, b: larger_of(builder, a, b, dtype), tops)
+        rare = builder.icmp_signed("!=", mask("nan", all_of_them, all_of_them), _NOTHING)
+        with builder.if_then(rare, likely=False):
             for n, best_n in enumerate(tops):
-                # NaN, which nothing equals, where an element is outside
-                equal = lambda r, c, x, t=best_n: mask("eq", x, inside(r, c, t, _EVERYTHING))  # noqa: E731
-                chain(n, builder.load(slot(3, n)), equal)
-            all_of_them = functools.reduce(lambda a, b: larger_of(builder, a, b, dtype), tops)
-            rare = builder.icmp_signed("!=", mask("nan", all_of_them, all_of_them), _NOTHING)
-            with builder.if_then(rare, likely=False):
-                for n, best_n in enumerate(tops):
-                    rest = builder.and_(builder.load(slot(3, n)), mask("nan", best_n, best_n))
-                    chain(n, rest, lambda r, c, x: inside(r, c, mask("nan", x, x), _NOTHING))
-            return context.get_dummy_value()
-
-        return types.void(total, xs, best, shares, types.int32, types.int32), codegen
+                rest = builder.and_(shares.get(_NOTHING, n), mask("nan", best_n, best_n))
+                chain(n, rest, lambda r, c, x: inside(r, c, mask("nan", x, x), _NOTHING))
 
     return give
 

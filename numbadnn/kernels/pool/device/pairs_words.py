@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from numbadnn.kernels.lang.access import _numpy_type
-from numbadnn.kernels.lang.cuda import SIMULATED, intrinsic, types
-from numbadnn.kernels.lang.llvm import _FLOAT, _I32, _asm, _packed, _put, _slot
+from numbadnn.kernels.lang.cuda import SIMULATED, i32
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
+from numbadnn.kernels.lang.llvm import _FLOAT, _I32, _asm, _packed
 from numbadnn.kernels.pool.device.pairs_chain import totals_of
 from numbadnn.kernels.pool.walk import Columns, WalkConfig
 
@@ -48,30 +49,26 @@ def pairer(dtype: str, columns: Columns, fill: int, last: bool, checked: list[bo
 
         return twin
 
-    @intrinsic
-    def pair(typingctx, values, start, raw, at, other, outside):
-        def codegen(context, builder, signature, args):
-            def word(base, n):
-                return builder.load(_slot(context, builder, signature.args[2], args[2], base, n))
+    @emitted(None, ARRAY, i32, ARRAY, i32, i32, i32)
+    def pair(builder, values, start, raw, at, other, outside):
+        def word(base, n):
+            return raw.get(base, n)
 
-            to, n = 0, 0
-            for i, (_, v) in enumerate(pieces):
-                count = -(-v * lanes // 2)
-                if last:
-                    got = [word(args[3], n + k) for k in range(count)]
-                else:
-                    both = [(word(args[3], n + k // 2), word(args[4], n + k // 2)) for k in range(v)]
-                    got = [_permute(builder, *pair, UPPER if k % 2 else LOWER) for k, pair in enumerate(both)]
-                if checked[i]:
-                    gone = builder.icmp_signed("!=", builder.and_(args[5], _I32(1 << i)), _I32(0))
-                    got = [builder.select(gone, _I32(fill), g) for g in got]
-                for value in got:
-                    _put(context, builder, signature.args[0], args[0], args[1], to, value)
-                    to += 1
-                n += count
-            return context.get_dummy_value()
-
-        return types.void(values, types.int32, raw, types.int32, types.int32, types.int32), codegen
+        to, n = 0, 0
+        for i, (_, v) in enumerate(pieces):
+            count = -(-v * lanes // 2)
+            if last:
+                got = [word(at, n + k) for k in range(count)]
+            else:
+                both = [(word(at, n + k // 2), word(other, n + k // 2)) for k in range(v)]
+                got = [_permute(builder, *pair, UPPER if k % 2 else LOWER) for k, pair in enumerate(both)]
+            if checked[i]:
+                gone = builder.icmp_signed("!=", builder.and_(outside, _I32(1 << i)), _I32(0))
+                got = [builder.select(gone, _I32(fill), g) for g in got]
+            for value in got:
+                values.put(start, to, value)
+                to += 1
+            n += count
 
     return pair
 
@@ -108,37 +105,31 @@ def rounder(dtype: str, config: WalkConfig) -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def rounded(typingctx, out, total):
-        def codegen(context, builder, signature, args):
-            def word(n):
-                return builder.load(_slot(context, builder, signature.args[1], args[1], _I32(0), n))
+    @emitted(None, ARRAY, ARRAY)
+    def rounded(builder, out, total):
+        def word(n):
+            return builder.load(total.slot(_I32(0), n))
 
-            done = []
-            for r in range(sh):
-                row = []
-                for c in range(wide):
-                    for e in range(words):
-                        at, long = slots[r, c, e]
-                        if long:
-                            both = [builder.bitcast(word(at + i), _FLOAT) for i in range(2)]
-                            row += _packed(builder, both, dtype, "float32")
-                        else:
-                            row.append(word(at))
-                if last:
-                    done += row
-                elif pairs:
-                    done += [
-                        _permute(builder, a, b, s)
-                        for s in (LOWER, UPPER)
-                        for a, b in zip(row[::2], row[1::2], strict=True)
-                    ]
-                else:
-                    done += row + [builder.lshr(w, _I32(16)) for w in row]
-            for n, value in enumerate(done):
-                _put(context, builder, signature.args[0], args[0], _I32(0), n, value)
-            return context.get_dummy_value()
-
-        return types.void(out, total), codegen
+        done = []
+        for r in range(sh):
+            row = []
+            for c in range(wide):
+                for e in range(words):
+                    at, long = slots[r, c, e]
+                    if long:
+                        both = [builder.bitcast(word(at + i), _FLOAT) for i in range(2)]
+                        row += _packed(builder, both, dtype, "float32")
+                    else:
+                        row.append(word(at))
+            if last:
+                done += row
+            elif pairs:
+                done += [
+                    _permute(builder, a, b, s) for s in (LOWER, UPPER) for a, b in zip(row[::2], row[1::2], strict=True)
+                ]
+            else:
+                done += row + [builder.lshr(w, _I32(16)) for w in row]
+        for n, value in enumerate(done):
+            out.put(_I32(0), n, value)
 
     return rounded

@@ -13,8 +13,9 @@ import numpy as np
 from llvmlite import ir
 
 from numbadnn.kernels.lang.access import _bytes_at
-from numbadnn.kernels.lang.cuda import SIMULATED, intrinsic, types
-from numbadnn.kernels.lang.llvm import _I16, _I32, _asm, _pointer, _slot
+from numbadnn.kernels.lang.cuda import SIMULATED, f32, i32, i64, u32
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted, instruction
+from numbadnn.kernels.lang.llvm import _I16, _I32, _asm, _pointer
 
 
 def _word_twin(address: int) -> Any:
@@ -33,84 +34,49 @@ def _await_twin(address: int, count: int) -> None:
 
 
 def _make_arrive() -> Any:
-    @intrinsic
-    def run(typingctx, address):
-        def codegen(context, builder, signature, args):
-            text = "fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [$0], 1;"
-            _asm(builder, text, "l,~{memory}", ir.VoidType(), list(args), pure=False)
-            return context.get_dummy_value()
-
-        return types.void(types.int64), codegen
-
-    return run
+    return instruction("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [$0], 1;", (), (i64,))
 
 
 def _make_await() -> Any:
-    @intrinsic
-    def run(typingctx, address, count):
-        def codegen(context, builder, signature, args):
-            text = (
-                "{.reg .pred p; .reg .u32 v; AGAIN: ld.acquire.gpu.global.u32 v, [$0]; setp.lt.u32 p, v, $1; "
-                "@p bra AGAIN;}"
-            )
-            _asm(builder, text, "l,r,~{memory}", ir.VoidType(), list(args), pure=False)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int32), codegen
-
-    return run
+    text = "{.reg .pred p; .reg .u32 v; AGAIN: ld.acquire.gpu.global.u32 v, [$0]; setp.lt.u32 p, v, $1; @p bra AGAIN;}"
+    return instruction(text, (), (i64, i32))
 
 
 def _make_word() -> Any:
-    @intrinsic
-    def load(typingctx, address):
-        def codegen(context, builder, signature, args):
-            return builder.load(_pointer(builder, args[0], _I32))
-
-        return types.uint32(types.int64), codegen
+    @emitted(u32, i64)
+    def load(builder, address):
+        return builder.load(_pointer(builder, address, _I32))
 
     return load
 
 
 def _make_halves() -> Any:
-    @intrinsic
-    def load(typingctx, low, high):
-        def codegen(context, builder, signature, args):
-            parts = [builder.zext(builder.load(_pointer(builder, a, _I16)), _I32) for a in args]
-            return builder.or_(parts[0], builder.shl(parts[1], ir.Constant(_I32, 16)))
-
-        return types.uint32(types.int64, types.int64), codegen
+    @emitted(u32, i64, i64)
+    def load(builder, low, high):
+        low, high = (builder.zext(builder.load(_pointer(builder, a, _I16)), _I32) for a in (low, high))
+        return builder.or_(low, builder.shl(high, ir.Constant(_I32, 16)))
 
     return load
 
 
 def _make_send() -> Any:
-    @intrinsic
-    def run(typingctx, address, value, tag):
-        def codegen(context, builder, signature, args):
-            text = "{.reg .b64 t; mov.b64 t, {$1, $2}; st.relaxed.gpu.global.b64 [$0], t;}"
-            values = [args[0], builder.bitcast(args[1], _I32), args[2]]
-            _asm(builder, text, "l,r,r,~{memory}", ir.VoidType(), values, pure=False)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.float32, types.int32), codegen
+    @emitted(None, i64, f32, i32)
+    def run(builder, address, value, tag):
+        text = "{.reg .b64 t; mov.b64 t, {$1, $2}; st.relaxed.gpu.global.b64 [$0], t;}"
+        values = [address, builder.bitcast(value, _I32), tag]
+        _asm(builder, text, "l,r,r,~{memory}", ir.VoidType(), values, pure=False)
 
     return run
 
 
 def _make_receive() -> Any:
-    @intrinsic
-    def run(typingctx, values, tags, at, address):
-        def codegen(context, builder, signature, args):
-            text = "{.reg .b64 t; ld.relaxed.gpu.global.b64 t, [$2]; mov.b64 {$0, $1}, t;}"
-            pair = ir.LiteralStructType([_I32, _I32])
-            found = _asm(builder, text, "=r,=r,l,~{memory}", pair, [args[3]], pure=False)
-            for i in range(2):
-                slot = _slot(context, builder, signature.args[i], args[i], args[2], 0)
-                builder.store(builder.extract_value(found, i), slot)
-            return context.get_dummy_value()
-
-        return types.void(values, tags, types.int32, types.int64), codegen
+    @emitted(None, ARRAY, ARRAY, i32, i64)
+    def run(builder, values, tags, at, address):
+        text = "{.reg .b64 t; ld.relaxed.gpu.global.b64 t, [$2]; mov.b64 {$0, $1}, t;}"
+        pair = ir.LiteralStructType([_I32, _I32])
+        found = _asm(builder, text, "=r,=r,l,~{memory}", pair, [address], pure=False)
+        values.put(at, 0, builder.extract_value(found, 0))
+        tags.put(at, 0, builder.extract_value(found, 1))
 
     return run
 

@@ -17,8 +17,17 @@ from llvmlite import ir
 
 from numbadnn.kernels.lang.access import _numpy_type
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, wait_async_but
-from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, cuda, device, i32, i64, intrinsic, types, u32
-from numbadnn.kernels.lang.llvm import _I32, _asm, _slot, _widen
+from numbadnn.kernels.lang.cuda import (
+    ACCUMULATOR,
+    SIMULATED,
+    cuda,
+    device,
+    i32,
+    i64,
+    u32,
+)
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
+from numbadnn.kernels.lang.llvm import _I32, _asm, _widen
 from numbadnn.kernels.lang.warp import largest_of_warp
 from numbadnn.kernels.spatial.layout import StagedConfig
 from numbadnn.problem import ITEMSIZE
@@ -37,13 +46,10 @@ def _address_of() -> Callable[..., Any]:
 
     template = "{.reg .u64 t; cvta.to.shared.u64 t, $1; cvt.u32.u64 $0, t;}"
 
-    @intrinsic
-    def address_of(typingctx, words):
-        def codegen(context, builder, signature, args):
-            first = _slot(context, builder, signature.args[0], args[0], ir.Constant(_I32, 0), 0)
-            return _asm(builder, template, "=r,l", _I32, [builder.ptrtoint(first, ir.IntType(64))], pure=False)
-
-        return types.int32(words), codegen
+    @emitted(i32, ARRAY)
+    def address_of(builder, words):
+        first = words.slot(ir.Constant(_I32, 0), 0)
+        return _asm(builder, template, "=r,l", _I32, [builder.ptrtoint(first, ir.IntType(64))], pure=False)
 
     return address_of
 
@@ -67,14 +73,11 @@ def element(dtype: str, acc: str) -> Callable[..., Any]:
 
         return twin
 
-    @intrinsic
-    def read(typingctx, words, at, more):
-        def codegen(context, builder, signature, args):
-            base = builder.inttoptr(args[1], ir.IntType(8).as_pointer(3))  # address space 3: shared memory
-            place = builder.bitcast(builder.gep(base, [args[2]], inbounds=True), ir.IntType(8 * size).as_pointer(3))
-            return _widen(builder, builder.load(place, align=size), dtype, acc)
-
-        return ACCUMULATOR[acc](words, types.int32, types.int32), codegen
+    @emitted(ACCUMULATOR[acc], ARRAY, i32, i32)
+    def read(builder, words, at, more):
+        base = builder.inttoptr(at, ir.IntType(8).as_pointer(3))  # address space 3: shared memory
+        place = builder.bitcast(builder.gep(base, [more], inbounds=True), ir.IntType(8 * size).as_pointer(3))
+        return _widen(builder, builder.load(place, align=size), dtype, acc)
 
     return read
 

@@ -19,7 +19,8 @@ from llvmlite import ir
 from numbadnn.kernels.lang import access as _access
 from numbadnn.kernels.lang import llvm as _llvm
 from numbadnn.kernels.lang.access import load
-from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, device, i32, intrinsic, types, u32
+from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, device, i32, i64, types, u32
+from numbadnn.kernels.lang.intrinsics import emitted
 
 
 def position(dtype: str, acc: str) -> Any:
@@ -112,12 +113,9 @@ def read_integer() -> Callable[..., Any]:
     if SIMULATED:
         return _twin_read
 
-    @intrinsic
-    def read(typingctx, address):
-        def codegen(context, builder, signature, args):
-            return builder.load(_llvm._pointer(builder, args[0], _I32))
-
-        return types.int32(types.int64), codegen
+    @emitted(i32, i64)
+    def read(builder, address):
+        return builder.load(_llvm._pointer(builder, address, _I32))
 
     return read
 
@@ -128,13 +126,9 @@ def write_integer() -> Callable[..., None]:
     if SIMULATED:
         return _twin_write
 
-    @intrinsic
-    def write(typingctx, address, value):
-        def codegen(context, builder, signature, args):
-            builder.store(args[1], _llvm._pointer(builder, args[0], _I32))
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int32), codegen
+    @emitted(None, i64, i32)
+    def write(builder, address, value):
+        builder.store(value, _llvm._pointer(builder, address, _I32))
 
     return write
 
@@ -145,11 +139,8 @@ def add_integer() -> Callable[..., Any]:
     if SIMULATED:
         return _twin_add
 
-    @intrinsic
-    def add(typingctx, address, value):
-        def codegen(context, builder, signature, args):
-            return builder.atomic_rmw("add", _llvm._pointer(builder, args[0], _I32), args[1], "monotonic")
-
-        return types.int32(types.int64, types.int32), codegen
+    @emitted(i32, i64, i32)
+    def add(builder, address, value):
+        return builder.atomic_rmw("add", _llvm._pointer(builder, address, _I32), value, "monotonic")
 
     return add

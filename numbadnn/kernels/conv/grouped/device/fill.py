@@ -12,7 +12,8 @@ from typing import Any
 from numbadnn.kernels.conv.grouped.config import ZEROS, GroupedHalvesConfig
 from numbadnn.kernels.lang.async_copies import copy_or_zero
 from numbadnn.kernels.lang.bits import load_bits
-from numbadnn.kernels.lang.cuda import SIMULATED, WORD, cuda, device, i32, i64, intrinsic, types, u32
+from numbadnn.kernels.lang.cuda import SIMULATED, WORD, cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
 
 #: pixels and words that a thread asks memory for at a time
 PIXELS, WORDS = 4, 8
@@ -27,13 +28,9 @@ def _write_at() -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def write(typingctx, shared, address, word):
-        def codegen(context, builder, signature, args):
-            builder.store(args[2], builder.inttoptr(args[1], args[2].type.as_pointer(3)))
-            return context.get_dummy_value()
-
-        return types.void(shared, i32, types.uint32), codegen
+    @emitted(None, ARRAY, i32, u32)
+    def write(builder, shared, address, word):
+        builder.store(word, builder.inttoptr(address, word.type.as_pointer(3)))
 
     return write
 

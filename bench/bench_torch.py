@@ -128,9 +128,10 @@ def peak_mib(name: str, who: str) -> float:
     synchronise()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    step()
+    gradients = step()
     synchronise()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
+    results = sum(g.numel() * g.element_size() for g in gradients)
+    return (torch.cuda.max_memory_allocated() - before - results) / 2**20
 
 
 def print_peak(name: str, who: str) -> None:
@@ -190,7 +191,7 @@ def resnet(quick: bool) -> list[dict[str, Any]]:
         optimizer = torch.optim.SGD(model.parameters(), 1e-4)
 
         def run() -> None:
-            options = numbadnn.using(fp32_precision=precision, exclude=left_out)
+            options = numbadnn.using(fp32_precision=precision, exclude=left_out or None)
             with options, torch.autocast("cuda", torch.bfloat16, enabled=autocast):
                 loss = F.cross_entropy(model(x), y)
             optimizer.zero_grad()

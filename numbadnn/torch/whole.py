@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -54,9 +55,11 @@ class _Under:
             self.blocks.append(block)
             if self.library is None:
                 self.library = torch.library.Library("aten", "IMPL")
-                for key in ("CPU", "CUDA"):
-                    self.library.impl("convolution", _convolution, key)
-                    self.library.impl("convolution_backward", _backward, key)
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "Warning only once for all operators")
+                    for key in ("CPU", "CUDA"):  # PyTorch warns of what is meant here
+                        self.library.impl("convolution", _convolution, key)
+                        self.library.impl("convolution_backward", _backward, key)
         return block
 
     def end(self, block: tuple[str, Counts]) -> None:

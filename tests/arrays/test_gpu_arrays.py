@@ -133,6 +133,7 @@ def test_mixed_devices_are_refused() -> None:
         numbadnn.conv2d(put(X), put(W), backend="cpu")
 
 
+@pytest.mark.slow(15)
 def test_jax_arrays_are_immutable_and_tracers_refused() -> None:
     jax = pytest.importorskip("jax")
     put = to_device("jax")
@@ -303,6 +304,7 @@ def test_capture_without_an_allocator_of_the_graphs_says_so() -> None:
     assert close(out, reference.softmax(X))
 
 
+@pytest.mark.slow(24)
 def test_a_forked_child_is_told_to_spawn() -> None:
     code = (
         "import os, sys, torch, numbadnn\n"
@@ -319,6 +321,7 @@ def test_a_forked_child_is_told_to_spawn() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow(35)
 @pytest.mark.parametrize("order", ("torch,cupy,numba", "cupy,numba,torch", "numba,torch,cupy"))
 def test_libraries_may_come_in_any_order_with_one_libcudnn(order: str) -> None:
     code = (

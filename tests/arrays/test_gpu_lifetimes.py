@@ -257,6 +257,7 @@ def test_device_arrays_are_copied() -> None:
     assert dlpack.read(exported).address != array.memory.address
 
 
+@pytest.mark.slow(28)
 def test_a_process_that_listed_its_gpus_may_be_forked() -> None:
     code = """
 import os, numbadnn

@@ -30,7 +30,9 @@ from numbadnn.validate.oracle import Trial
 CONTRACT = cases.find(["contract"])
 BACKENDS = {-1: ("cpu",), 0: ("cudnn", "numba")}
 
-every_case = pytest.mark.parametrize("case", CONTRACT, ids=lambda case: case.name)
+#: of an operation whose kernels take longest to compile; begun first
+SLOW = {"rnn_forward": [pytest.mark.slow(6)], "rnn_backward": [pytest.mark.slow(6)]}
+every_case = pytest.mark.parametrize("case", [pytest.param(c, id=c.name, marks=SLOW.get(c.op, ())) for c in CONTRACT])
 
 
 @functools.lru_cache(maxsize=4)

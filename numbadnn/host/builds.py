@@ -37,7 +37,7 @@ import llvmlite  # noqa: E402
 import numba  # noqa: E402
 from numba import njit  # noqa: E402
 
-from numbadnn.host import whole  # noqa: E402
+from numbadnn.host import symbols, whole  # noqa: E402
 from numbadnn.host.numba_names import (  # noqa: E402
     Compiler,
     CompileResult,
@@ -108,10 +108,7 @@ def _undisturbed(build: Any) -> Any:
 
 @functools.cache
 def _name_runtime() -> None:
-    """Tell LLVM where Numba's runtime is, as Numba does when it first compiles.
-
-    LLVM ends a process that loads a call of what it does not know.
-    """
+    """Tell LLVM where Numba's runtime is, as Numba does when it first compiles: else it knows no build that calls it."""
     for name, address in _nrt_python.c_helpers.items():
         llvmlite.binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
@@ -143,7 +140,9 @@ class Kept:
         found = private.read(self._file(key), _FORMAT, key)
         _name_runtime()
         try:
-            if build := found and CompileResult._rebuild(context, *pickle.loads(found[1])):
+            with whole.libraries(context.codegen(), symbols.Found):
+                build = found and CompileResult._rebuild(context, *pickle.loads(found[1]))
+            if build:
                 was_found()
             return build
         except Exception:  # whatever a file that holds something else may raise

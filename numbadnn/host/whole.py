@@ -105,9 +105,15 @@ class _WithoutAddresses:
 @contextlib.contextmanager
 def parts(codegen: Any) -> Iterator[None]:
     """Inside, a library that Numba makes is a ``Part``; other threads that compile wait."""
-    with global_compiler_lock, quick.quick():
-        before = codegen._library_class
-        codegen._library_class = Part
+    with libraries(codegen, Part), quick.quick():
+        yield
+
+
+@contextlib.contextmanager
+def libraries(codegen: Any, kind: type[JITCodeLibrary]) -> Iterator[None]:
+    """Inside, a library that Numba makes is of a kind; other threads that compile wait."""
+    with global_compiler_lock:
+        before, codegen._library_class = codegen._library_class, kind
         try:
             yield
         finally:

@@ -225,6 +225,32 @@ def test_the_page_on_security_names_what_is_executed() -> None:
 # ---- names
 
 
+def renamed(file: Path, old: bytes, new: bytes) -> None:
+    """A name in the machine code of a build is another of the same length."""
+    key = file.stem
+    head, image = private.read(file, builds._FORMAT, key) or pytest.fail("no build")
+    (name, kind, (code, bitcode)), *rest = pickle.loads(image)
+    assert code.count(old) >= 1 and len(old) == len(new)
+    made = pickle.dumps(((name, kind, (code.replace(old, new), bitcode)), *rest))
+    private.write(file, builds._FORMAT, key, made, function=head["function"])
+
+
+UNKNOWN = """
+import math
+from numbadnn.host.builds import compiled
+build = compiled(lambda x: math.erf(x), "any")
+print(build(0.0), *build.stats.cache_hits.values())
+"""
+
+
+def test_a_build_that_calls_what_the_process_lacks_is_compiled_anew(tmp_path: Path) -> None:
+    """LLVM would end the process."""
+    assert in_turn(UNKNOWN, tmp_path, (), ()) == ["0.0\n", "0.0 1\n"]
+    (file,) = (tmp_path / "builds").iterdir()
+    renamed(file, b"\0erf\0", b"\0eRf\0")
+    assert in_turn(UNKNOWN, tmp_path, (), ()) == ["0.0\n", "0.0 1\n"]
+
+
 def symbols(image: bytes) -> Iterator[tuple[str, bytes]]:
     """(name, body) of what a 64-bit ELF object defines for others."""
     (start,), (count,) = struct.unpack_from("<Q", image, 40), struct.unpack_from("<H", image, 60)

@@ -77,6 +77,16 @@ def _size(value: Any) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
+def _threads(value: Any) -> int:
+    """'auto' -> 0, else the number."""
+    if value == "auto":
+        return 0
+    number = int(value) if isinstance(value, str) and re.fullmatch(r"\d{1,5}", value) else value
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError("expected auto or a number of threads, at least 1")
+    return number
+
+
 def _flag(value: Any) -> bool:
     if isinstance(value, bool):
         return value
@@ -127,6 +137,7 @@ OPTIONS: dict[str, Option] = {
         Option("exclude", "implementation names, comma-separated, * allowed", (), _names),
         Option("errata_file", "path", "", _path),
         _words("verbose", types.Verbose, "none"),
+        Option("threads", "auto (the process's processors), or a number", 0, _threads),
         Option("nvtx", "true, false", False, _flag),
     )
 }
@@ -160,6 +171,7 @@ class Options:
     errata_file: str
     verbose: str
     nvtx: bool
+    threads: int
 
     def __init__(self, values: Mapping[str, Any], origin: Mapping[str, str]) -> None:
         self.__dict__.update(values)

@@ -68,3 +68,4 @@ class OptionValues(TypedDict, total=False):
     errata_file: _Path | None
     verbose: Verbose | None
     nvtx: bool | Literal["true", "false"] | None
+    threads: int | str | None

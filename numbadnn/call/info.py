@@ -151,6 +151,8 @@ def _table(operations: dict[str, dict[str, list[str]]]) -> list[str]:
 def _shown(name: str, value: Any) -> str:
     if name == "workspace_limit":
         return f"{value / 2**20:g}MiB"
+    if name == "threads":
+        return str(value or "auto")
     if isinstance(value, tuple):
         return ",".join(value) or ("auto" if name == "backend" else "-")
     return str(value).lower() if isinstance(value, bool) else str(value) or "-"

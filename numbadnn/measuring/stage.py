@@ -7,9 +7,11 @@ the device alone (``measuring.device``), on the CPU of the call.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,12 +105,36 @@ class _HostStage(Stage):
     def times(self, executable: Executable, launches: int) -> list[float]:
         found = []
         with self.alone():
+            asleep()
             for i in range(launches):
                 inputs, outputs = self._sets[i % len(self._sets)]
                 begin = time.perf_counter()
                 executable.run(inputs, outputs, None, None)
                 found.append((time.perf_counter() - begin) * 1e6)
         return found
+
+
+def asleep(seconds: float = 0.1) -> None:
+    """Wait, so long at most, until this process's other threads sleep: those of BLAS and OpenMP wait actively for a while.
+
+    Returns at once where the system does not list threads.
+    """
+    end = time.perf_counter() + seconds
+    while _others_run() and time.perf_counter() < end:
+        time.sleep(0.001)
+
+
+def _others_run() -> bool:
+    """Whether another thread of this process runs, or would if it had a processor."""
+    own = str(threading.get_native_id())
+    for task in Path("/proc/self/task").glob("*/stat"):
+        try:
+            state = task.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+        except (OSError, IndexError):  # it has ended
+            continue
+        if state == "R" and task.parent.name != own:
+            return True
+    return False
 
 
 class _DeviceStage(Stage):

@@ -133,7 +133,17 @@ _unwrap_if_dead: Callable[[torch.Tensor], torch.Tensor] = torch._C._functorch.un
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 #: what is of a machine and a run, and no part of a graph
-_OF_THE_RUN = ("plan_file", "plan_strict", "cache_dir", "cudnn_library", "errata_file", "verbose", "tune", "nvtx")
+_OF_THE_RUN = (
+    "plan_file",
+    "plan_strict",
+    "cache_dir",
+    "cudnn_library",
+    "errata_file",
+    "verbose",
+    "tune",
+    "nvtx",
+    "threads",
+)
 _TEXTS: dict[tuple[Any, str | None], str] = {}
 _OPTIONS: dict[tuple[str, Any], config.Options] = {}
 

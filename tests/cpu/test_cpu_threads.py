@@ -217,3 +217,50 @@ def test_importing_the_backend_loads_no_compiler():
     body = "assert not {'numba', 'scipy', 'llvmlite'} & set(sys.modules), 'loaded at import'\nprint('done')"
     done = run_script(body)
     assert done.returncode == 0 and done.stdout == "done\n", done.stderr
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
+def test_a_region_on_fewer_threads_gives_the_same_bits_and_leaves_numbas_number():
+    """Of the pool of four, the parallel build runs on two, which is neither the serial build nor all."""
+    body = """
+    import numba
+    from numbadnn.cpu.conv.gather import gather
+    from numbadnn.cpu.lang.parallel import kernel_of
+    call = conv_call("conv2d", SHAPES[0])
+    expected = call()
+    seen, run = [], kernel_of(gather)
+    build = run._parallel
+    run._parallel = lambda *args: (seen.append((args[-1], numba.get_num_threads())), build(*args))
+    for threads in (2, 3, 4, 9):
+        with numbadnn.using(threads=threads):
+            assert np.array_equal(call(), expected)
+        assert numba.get_num_threads() == 4
+    assert seen == [(2, 2), (3, 3), (4, 4), (4, 4)], seen
+    print("done")
+    """
+    done = run_script(body, NUMBA_NUM_THREADS="4", NUMBADNN_THREADS="4")
+    assert done.returncode == 0 and done.stdout == "done\n", done.stderr
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
+def test_threads_wait_asleep():
+    """After a parallel region the process spends no time: OpenMP's threads wait actively for some milliseconds otherwise."""
+    body = """
+    import time, os
+    os.environ.pop("OMP_WAIT_POLICY", None)
+    call = conv_call("conv2d", SHAPES[0])
+    call(), time.sleep(0.3)
+    spent = []
+    for _ in range(5):
+        call()
+        begin = time.process_time()
+        time.sleep(0.003)
+        spent.append(time.process_time() - begin)
+    assert "OMP_WAIT_POLICY" not in os.environ
+    assert min(spent) < 0.0005, spent
+    print("done")
+    """
+    done = run_script(body, NUMBADNN_THREADS="2", NUMBA_THREADING_LAYER="omp")
+    if "No threading layer" in done.stderr:
+        pytest.skip("no OpenMP layer")
+    assert done.returncode == 0 and done.stdout == "done\n", done.stderr

@@ -38,6 +38,7 @@ GIVEN = {
     "errata_file": "errata.json",
     "verbose": "dispatch",
     "nvtx": "false",
+    "threads": "3",
 }
 
 
@@ -65,6 +66,7 @@ def test_environment_sets_every_option_and_says_so() -> None:
         ("backend", "cuda"), ("backend", "cudnn,cudnn"), ("backend", ""), ("fallback", "maybe"), ("determinism", "1"),
         ("workspace_limit", "512"), ("workspace_limit", "5 parsecs"), ("workspace_limit", "9" * 40 + "GiB"),
         ("plan_strict", "1"), ("algo_bwd_data", "small"),
+        ("threads", "0"), ("threads", "-1"), ("threads", "many"), ("threads", "1.5"),
         ("only", "numba direct"), ("verbose", "2"), ("cache_dir", ""),
     ],
 )  # fmt: skip

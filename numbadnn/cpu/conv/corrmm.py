@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.cpu.lang.blas import one_thread
 from numbadnn.problem import ITEMSIZE, Policy, Spec
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.registry import SEQUENCE, Executable, Impl, register
@@ -161,7 +162,10 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         given = zip(names, (*inputs, *outputs), strict=True)
         views = {name: _view(array, getattr(problem, name)) for name, array in given}
-        with np.errstate(all="ignore"):  # what is not finite is a result, whatever the caller has NumPy do about it
+        with (
+            one_thread,
+            np.errstate(all="ignore"),
+        ):  # what is not finite is a result, whatever the caller has NumPy do about it
             compute(problem, views["x"], views["w"], views["y"])
 
     return Executable(run, facts={"toeplitz_bytes": toeplitz_bytes(problem)}, summation=SEQUENCE)

@@ -6,7 +6,11 @@ source, on first need: parallel, and serial (where ``prange`` is ``range``). ``K
 * serial in a forked child: Numba's OpenMP layer kills a process that enters it after a fork;
 * serial for work too small to be worth waking threads;
 * behind a lock where Numba's threading layer is workqueue, which aborts the process on concurrent entry;
-* parallel otherwise, on as many threads as ``numba.get_num_threads()`` says. It is asked, never set.
+* parallel otherwise, on as many threads as the option ``threads`` says: those of the process's quota, where it says nothing,
+  and never more than ``numba.get_num_threads()``, which a call may lower for itself and sets back.
+
+Threads wait for one another asleep (``_passive``). Beside a busy processor a thread that waits actively keeps the other from its
+processor for whole slices of the scheduler.
 
 Both builds give the same bits: kernels split their sums by the problem alone, never by the number of threads.
 """
@@ -27,8 +31,10 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn import config
 from numbadnn.arrays.numpy_ import address as address
 from numbadnn.errors import is_passing
+from numbadnn.host.quota import processors
 from numbadnn.problem import Spec
 
 #: dtype name -> what the kernels see: 16-bit floats travel as their bits (int16 means bfloat16)
@@ -64,7 +70,7 @@ def thread_count(work: int) -> int:
     start_threads()
     import numba
 
-    return int(numba.get_num_threads())
+    return min(config.current().threads or processors(), int(numba.get_num_threads()))
 
 
 class Kernel:
@@ -86,9 +92,9 @@ class Kernel:
             self._parallel = _compile(self.body, parallel=True)
         if _layer() == "workqueue":
             with _entry:
-                self._parallel(*args, threads)
+                _on(threads, self._parallel, args)
         else:
-            self._parallel(*args, threads)
+            _on(threads, self._parallel, args)
 
     def compile(self, *args: Any) -> None:
         """Both builds for arguments of these types; nothing runs."""
@@ -103,6 +109,21 @@ class Kernel:
             warnings.simplefilter("ignore", numba.NumbaPerformanceWarning)
             for build in (self._serial, self._parallel):
                 build.compile(tuple(map(build.typeof_pyval, (*args, 1))))
+
+
+def _on(threads: int, build: Any, args: tuple[Any, ...]) -> None:
+    """Run a parallel build on so many of Numba's threads; the number is this thread's own, and as before after."""
+    import numba
+
+    before = numba.get_num_threads()
+    if before == threads:
+        build(*args, threads)
+        return
+    numba.set_num_threads(threads)
+    try:
+        build(*args, threads)
+    finally:
+        numba.set_num_threads(before)
 
 
 @contextlib.contextmanager
@@ -153,11 +174,26 @@ def start_threads() -> None:
     go by where they share the library: it is set back."""
     from numbadnn.host.numba_names import parallel
 
-    openmp = _openmp()
+    with _passive():
+        openmp = _openmp()
     before = openmp.omp_get_max_threads() if openmp else 0
     parallel._launch_threads()  # idempotent and locked inside
     if openmp:
         openmp.omp_set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _passive() -> Iterator[None]:
+    """Inside, GNU's OpenMP is loaded to wait asleep. What is loaded already stays as it is, and so does what the user said."""
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    if any(name in os.environ for name in names):
+        yield
+        return
+    os.environ["OMP_WAIT_POLICY"] = "passive"
+    try:
+        yield
+    finally:
+        os.environ.pop("OMP_WAIT_POLICY", None)
 
 
 def _openmp() -> ctypes.CDLL | None:

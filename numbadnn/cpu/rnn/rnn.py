@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.cpu.lang.blas import one_thread
 from numbadnn.cpu.lang.parallel import Kernel, kernel_of
 from numbadnn.problem import Policy
 from numbadnn.problems.rnn import RnnProblem
@@ -263,7 +264,10 @@ def plan(problem: RnnProblem, policy: Policy, config: Any = None) -> Executable:
     compute = forward if problem.op == "rnn_forward" else backward
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
-        with np.errstate(all="ignore"):  # what is not finite is a result, whatever the caller has NumPy do about it
+        with (
+            one_thread,
+            np.errstate(all="ignore"),
+        ):  # what is not finite is a result, whatever the caller has NumPy do about it
             compute(inputs, outputs)
 
     return Executable(run, facts={"accumulator": str(acc)}, summation=SEQUENCE)

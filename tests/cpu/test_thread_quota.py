@@ -1,0 +1,158 @@
+"""How many threads a call may use: the option, the quota of control groups, Numba's number; BLAS's, and how threads wait."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbadnn
+from numbadnn.cpu.lang import parallel
+from numbadnn.cpu.lang.blas import _calls, one_thread
+from numbadnn.host import quota
+from numbadnn.measuring.stage import asleep
+
+SEVERAL = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
+
+
+@pytest.mark.parametrize(
+    ("files", "membership", "expected"),
+    [
+        ({"cpu.max": "max 100000"}, "0::/\n", []),
+        ({"cpu.max": "150000 100000"}, "0::/\n", [1.5]),
+        (
+            {"a/b/cpu.max": "max 100000", "a/cpu.max": "300000 100000", "cpu.max": "800000 100000"},
+            "0::/a/b",
+            [3.0, 8.0],
+        ),
+        ({"cpu.max": "200000 100000"}, "0::/of/the/host", [2.0]),
+        ({"cpu/a/cpu.cfs_quota_us": "50000", "cpu/a/cpu.cfs_period_us": "100000"}, "3:memory:/m\n1:cpu:/a\n", [0.5]),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "1:cpu:/", []),
+        (
+            {"cpu,cpuacct/cpu.cfs_quota_us": "400000", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
+            "4:cpu,cpuacct:/docker/x",
+            [4.0],
+        ),
+        ({"cpu.max": "what is this"}, "0::/", []),
+        ({}, "", []),
+    ],
+)
+def test_quotas_of_both_versions(files: dict[str, str], membership: str, expected: list[float], tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert list(quota.quotas(membership, tmp_path)) == expected
+
+
+def test_half_a_processor_is_one_thread_and_affinity_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota, "quotas", lambda *_: [0.5])
+    quota.processors.cache_clear()
+    try:
+        assert quota.processors() == 1
+        monkeypatch.setattr(quota, "quotas", lambda *_: [])
+        quota.processors.cache_clear()
+        if hasattr(os, "sched_getaffinity"):
+            assert quota.processors() == len(os.sched_getaffinity(0))
+    finally:
+        quota.processors.cache_clear()
+
+
+@SEVERAL
+def test_the_option_and_the_quota_bound_the_threads_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numba
+
+    monkeypatch.setattr(parallel, "processors", lambda: 1)
+    assert parallel.thread_count(10**9) == 1
+    with numbadnn.using(threads=2):
+        assert parallel.thread_count(10**9) == 2
+    monkeypatch.setattr(parallel, "processors", lambda: 10**6)
+    assert parallel.thread_count(10**9) == numba.get_num_threads()
+    with numbadnn.using(threads="1"):
+        assert parallel.thread_count(10**9) == 1
+    assert parallel.thread_count(10) == 1
+
+
+def _blas() -> tuple[Callable[[], int], Callable[[int], Any]]:
+    calls = _calls()
+    if calls is None:
+        pytest.skip("NumPy's BLAS is not known")
+    return calls
+
+
+def test_blas_has_one_thread_inside_and_its_own_number_after() -> None:
+    read, write = _blas()
+    before = read()
+    write(2)
+    try:
+        found = read()
+        begun, go_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with one_thread:
+                begun.set()
+                go_on.wait()
+
+        other = threading.Thread(target=hold)
+        with one_thread:
+            other.start()
+            begun.wait()
+            assert read() == 1
+        assert read() == 1  # the other thread is inside still
+        go_on.set()
+        other.join()
+        assert read() == found
+    finally:
+        write(before)
+
+
+@pytest.mark.parametrize("what", ["corrmm", "rnn"])
+def test_products_of_a_call_run_on_one_thread_of_blas(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = _blas()
+    before, seen, product = read(), [], np.matmul
+    write(2)
+    found = read()
+
+    def matmul(*arrays: Any, **more: Any) -> Any:
+        seen.append(read())
+        return product(*arrays, **more)
+
+    monkeypatch.setattr(np, "matmul", matmul)
+    try:
+        if what == "rnn":
+            block = numbadnn.RNNBlock("float32", 3, 1, "lstm")
+            state = np.ones((1, 2, 3), np.float32)
+            block.apply(np.ones(block.get_param_size((2, 3)), np.float32), np.ones((4, 2, 3), np.float32), state, state)
+        else:
+            ones = np.ones((1, 2, 5, 5), np.float32)
+            with numbadnn.using(only="cpu.corrmm"):
+                numbadnn.conv2d(ones, np.ones((2, 2, 3, 3), np.float32))
+        assert seen and set(seen) == {1}
+        assert read() == found
+    finally:
+        write(before)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="the system does not list threads")
+def test_asleep_waits_for_threads_that_run() -> None:
+    ended: list[float] = []
+
+    def spin() -> None:
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 60_000)  # without the interpreter's lock
+        ended.append(time.perf_counter())
+
+    spinning = threading.Thread(target=spin)
+    spinning.start()
+    asleep(30)
+    left = time.perf_counter()
+    spinning.join()
+    assert ended[0] < left + 0.005  # it may have the lock to wait for
+    began = time.perf_counter()
+    asleep(30)
+    assert time.perf_counter() - began < 5

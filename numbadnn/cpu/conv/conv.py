@@ -87,3 +87,4 @@ for _op in OPERATIONS:
     )
 
 from numbadnn.cpu.conv import corrmm as corrmm  # noqa: E402  registers cpu.corrmm
+from numbadnn.cpu.conv import fft as fft  # noqa: E402  registers cpu.fft

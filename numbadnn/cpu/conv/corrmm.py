@@ -14,37 +14,28 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.cpu.conv.arrays import computed, store, view
 from numbadnn.cpu.lang.blas import one_thread
-from numbadnn.problem import ITEMSIZE, Policy, Spec
+from numbadnn.problem import Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.registry import SEQUENCE, Executable, Impl, register
-
-
-def _computed(problem: ConvProblem) -> Any:
-    return np.dtype("float64" if problem.x.dtype == "float64" else "float32")
 
 
 def toeplitz_bytes(problem: ConvProblem) -> int:
     """The size of the Toeplitz matrix of one image, the bulk of what a run needs besides its operands."""
     rows = problem.x.shape[1] * math.prod(problem.taps)
-    return rows * math.prod(problem.y.shape[2:]) * _computed(problem).itemsize
+    return rows * math.prod(problem.y.shape[2:]) * computed(problem).itemsize
 
 
 def padded_bytes(problem: ConvProblem) -> int:
     """The size of one image with its padding."""
-    return math.prod(_padded_shape(problem)) * _computed(problem).itemsize
+    return math.prod(_padded_shape(problem)) * computed(problem).itemsize
 
 
 def _padded_shape(problem: ConvProblem) -> tuple[int, ...]:
     """(channels, extents...) of one image."""
     extents = (n + sum(p) for n, p in zip(problem.x.shape[2:], problem.padding, strict=True))
     return (problem.x.shape[1], *extents)
-
-
-def _view(array: Any, spec: Spec) -> Any:
-    """The operand in the problem's axes; the caller's may be others on the same memory."""
-    strides = tuple(s * ITEMSIZE[spec.dtype] for s in spec.strides)
-    return np.lib.stride_tricks.as_strided(array, spec.shape, strides)
 
 
 def _windows(problem: ConvProblem, padded: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
@@ -61,7 +52,7 @@ class _Buffers:
     """What one image needs: itself padded, and its matrix (channels, taps..., positions...)."""
 
     def __init__(self, problem: ConvProblem) -> None:
-        self.problem, kind = problem, _computed(problem)
+        self.problem, kind = problem, computed(problem)
         padding = ((0, 0), *problem.padding)
         channels, *extents = problem.x.shape[1:]
         self.padded = np.zeros(_padded_shape(problem), kind)
@@ -96,20 +87,12 @@ class _Buffers:
 
 def _filters(problem: ConvProblem, w: np.ndarray) -> np.ndarray:
     """(groups, filters of a group, rows), unshared (positions, groups, filters of a group, rows)."""
-    w = w.astype(_computed(problem), copy=False)
+    w = w.astype(computed(problem), copy=False)
     if not problem.unshared:
         return w.reshape(problem.groups, w.shape[0] // problem.groups, -1)
     positions = math.prod(problem.y.shape[2:])
     grouped = w.reshape(problem.groups, w.shape[0] // problem.groups, positions, -1)
     return np.ascontiguousarray(np.moveaxis(grouped, 2, 0))
-
-
-def _store(problem: ConvProblem, out: np.ndarray, value: np.ndarray) -> None:
-    """out = alpha * value + beta * out, computed in the sums' type."""
-    value = value if problem.alpha == 1 else value * value.dtype.type(problem.alpha)
-    if problem.beta:
-        value = value + out.astype(value.dtype) * value.dtype.type(problem.beta)
-    out[...] = value
 
 
 def _forward(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
@@ -122,7 +105,7 @@ def _forward(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndarray) 
             value = np.moveaxis(np.matmul(filters, columns)[..., 0], 0, 2)
         else:
             value = np.matmul(filters, matrix)
-        _store(problem, result, value.reshape(result.shape))
+        store(problem, result, value.reshape(result.shape))
 
 
 def _grad_inputs(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
@@ -135,11 +118,11 @@ def _grad_inputs(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndarr
             matrix[...] = np.moveaxis(np.matmul(filters.swapaxes(2, 3), columns)[..., 0], 0, 2)
         else:
             np.matmul(filters.swapaxes(1, 2), tops, out=matrix)
-        _store(problem, result, buffers.scatter())
+        store(problem, result, buffers.scatter())
 
 
 def _grad_weights(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-    buffers, total = _Buffers(problem), np.zeros(w.shape, _computed(problem))
+    buffers, total = _Buffers(problem), np.zeros(w.shape, computed(problem))
     filters, groups = w.shape[0] // problem.groups, problem.groups
     positions = math.prod(problem.y.shape[2:])
     for image, top in zip(x, y, strict=True):
@@ -149,7 +132,7 @@ def _grad_weights(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndar
             total += (tops[..., None] * matrix.swapaxes(1, 2)[:, None]).reshape(w.shape)
         else:
             total += np.matmul(tops, matrix.swapaxes(1, 2)).reshape(w.shape)
-    _store(problem, w, total)
+    store(problem, w, total)
 
 
 _DIRECTIONS = {"forward": _forward, "grad_inputs": _grad_inputs, "grad_weights": _grad_weights}
@@ -161,7 +144,7 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         given = zip(names, (*inputs, *outputs), strict=True)
-        views = {name: _view(array, getattr(problem, name)) for name, array in given}
+        views = {name: view(array, getattr(problem, name)) for name, array in given}
         with (
             one_thread,
             np.errstate(all="ignore"),
@@ -173,7 +156,7 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
 
 def supports(problem: ConvProblem, policy: Policy) -> str:
     """Everything, except what would need another accumulator, or more memory than there may be."""
-    kind = _computed(problem).name
+    kind = computed(problem).name
     if policy.precision in ("float16", "float32", "float64") and policy.precision != kind:
         return f"accumulates {problem.x.dtype} in {kind}, not in {policy.precision}"
     needed = toeplitz_bytes(problem) + padded_bytes(problem)

@@ -202,11 +202,42 @@ def test_saturated_gates_and_nan():
         assert np.isfinite(y[:, :2]).all() and np.isfinite(y[0]).all() and np.isnan(y[1:, 2]).all()
 
 
-def test_threads_do_not_change_a_bit(monkeypatch):
-    block, a = case("rnn_relu", batch=7, dtype="float32")
-    alone = block.apply(**a)
-    monkeypatch.setattr("numbadnn.cpu.rnn.rnn.THREADS", 2)
-    assert all(np.array_equal(p, q) for p, q in zip(alone, block.apply(**a), strict=True))
+@pytest.mark.parametrize("mode", ["rnn_relu", "lstm", "gru"])
+def test_threads_do_not_change_a_bit(mode, monkeypatch):
+    """Of 19 sequences each of two threads has some, and neither a whole number of tiles."""
+    from numbadnn.cpu.rnn.rnn import _Work
+
+    block, a = case(mode, batch=19, dtype="float32")
+
+    def results():
+        outputs, reserve = block.forward(**a)
+        return (*outputs, *block.backward(reserve, np.ones_like(outputs[0])))
+
+    monkeypatch.setattr(_Work, "threads", lambda self: 1)
+    alone = results()
+    monkeypatch.setattr(_Work, "threads", lambda self: 2)
+    assert all(np.array_equal(p, q) for p, q in zip(alone, results(), strict=True))
+
+
+@pytest.mark.parametrize("batch", [1, 9])
+@pytest.mark.parametrize("mode", ["rnn_tanh", "lstm", "gru"])
+def test_products_longer_than_a_block_and_of_no_whole_panels(mode, batch):
+    """The micro-kernel takes 256 terms at a time, of tiles of 8 sequences by 32 units at most: here are a few more of each."""
+    block, a = case(mode, hidden=261, batch=batch, layers=1, steps=3)
+    single = RNNBlock("float32", 261, 1, mode)
+    outputs, reserve = block.forward(**a)
+    narrow, kept = single.forward(**{name: v.astype(np.float32) for name, v in a.items()})
+    dy = np.cos(np.arange(outputs[0].size)).reshape(outputs[0].shape)
+    shape = {"hidden_size": 261, "num_layers": 1, "rnn_mode": mode}
+    exact = reference.rnn_forward(**a, **shape)
+    for ours, less, true in zip(outputs, narrow, exact, strict=True):
+        assert np.abs(ours - true).max() < 1e-13 and np.abs(less - true).max() < 2e-6
+    exact = reference.rnn_backward(*a.values(), dy, given=(*list(a)[3:], "dy"), **shape)
+    for ours, less, true in zip(
+        block.backward(reserve, dy), single.backward(kept, dy.astype(np.float32)), exact, strict=True
+    ):
+        assert np.abs(ours - true).max() < 1e-12 * np.abs(true).max()
+        assert np.abs(less - true).max() < 1e-5 * np.abs(true).max()
 
 
 def test_the_bound_of_one_hidden_unit_is_what_many_samples_give(monkeypatch):

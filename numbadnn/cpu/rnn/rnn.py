@@ -1,9 +1,8 @@
-"""Recurrent networks on the CPU: one matrix product of each layer for all steps, then a product and a gate kernel a
-step.
+"""Recurrent networks on the CPU: one matrix product of each layer for all steps, then one kernel that takes all steps.
 
-Products are NumPy's (BLAS) in float32, in float64 for float64 data; everything else is in ``loops.py``. float16 is
-widened on the way in and rounded once on the way out. The reserve holds, in that wider type, each layer's y and each
-cell's gates.
+The products of whole layers are NumPy's (BLAS), those of the steps the kernel's (``products.py``); both in float32, in float64
+for float64 data. The gates are in ``loops.py``. float16 is widened on the way in and rounded once on the way out. The reserve
+holds, in that wider type, each layer's y and each cell's gates.
 """
 
 from __future__ import annotations
@@ -13,19 +12,13 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.lang.blas import one_thread
-from numbadnn.cpu.lang.parallel import Kernel, kernel_of
+from numbadnn.cpu.lang.parallel import Kernel, address, kernel_of, scratch, thread_count
 from numbadnn.problem import Policy
 from numbadnn.problems.rnn import RnnProblem
 from numbadnn.problems.rnn_network import KEPT
 from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 NAME = "cpu.rnn"
-#: of a gate kernel. Between two products Numba's threads and those of BLAS would wait for each other, each actively: a
-#: step then takes thirty times as long on two cores
-THREADS = 1
-#: sequences up to which R h is formed as it stands, in float32: h R', the same numbers, has BLAS turn all of R in each step,
-#: which took up to 2.5 times as long; of more sequences to turn the result takes longer
-MOST_TURNED = 64
 
 
 class _Work:
@@ -78,7 +71,38 @@ class _Work:
     def kernel(self, name: str) -> tuple[Kernel, int]:
         from numbadnn.cpu.rnn import loops as _rnn
 
-        return kernel_of(getattr(_rnn, name)), THREADS
+        return kernel_of(getattr(_rnn, name)), self.threads()
+
+    def threads(self) -> int:
+        """A thread takes whole sequences: fewer than a tile of them each would read R as often as one thread, for less."""
+        from numbadnn.cpu.conv.micro import MR
+
+        return max(1, min(thread_count(2 * self.T * self.N * self.rows * self.H), self.N // MR))
+
+    def packed(self, r: np.ndarray, turned: bool) -> np.ndarray:
+        """R' (``turned``) or R in panels; see ``products``."""
+        from numbadnn.cpu.conv.micro import NV
+        from numbadnn.cpu.lang.elements import X86_512
+        from numbadnn.cpu.rnn import products
+
+        wide = NV * (64 if X86_512 else 32) // self.acc.itemsize
+        depth, width = r.shape[::-1] if turned else r.shape
+        made = _lines(-(-width // wide) * depth * wide, self.acc).reshape(-1, depth, wide)
+        kernel_of(products.pack)(1, r, made, turned, made)
+        return made
+
+    def tables(self, threads: int) -> tuple[np.ndarray, int]:
+        """Lists and tiles of the threads."""
+        from numbadnn.cpu.rnn.products import LISTS, TILE
+
+        return np.empty((threads, LISTS), np.int64), address(scratch(threads * TILE))
+
+
+def _lines(size: int, dtype: Any) -> np.ndarray:
+    """An array of one axis that begins with a line of the caches: vectors that lie across two take twice as long."""
+    memory = np.empty(size * dtype.itemsize + 64, np.uint8)
+    skip = -address(memory) % 64
+    return memory[skip : skip + size * dtype.itemsize].view(dtype)
 
 
 def cut(flat: np.ndarray, work: _Work, index: int) -> tuple[np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]:
@@ -123,22 +147,17 @@ def _recurrence(work: _Work, index: int, h: np.ndarray, c: np.ndarray) -> None:
     gates, *more = work.cells[index]
     y, (times, col, _) = work.ys[index // n.directions], work.order(index)
     rec, bias = np.empty((work.N, work.rows), work.acc), bw + br
-    turned = np.empty((work.rows, work.N), work.acc) if work.acc == np.float32 and 1 < work.N <= MOST_TURNED else None
-    kernel, threads = work.kernel(f"{n.rnn_mode.split('_')[0]}_step")
+    kernel, threads = work.kernel(f"{n.rnn_mode.split('_')[0]}_steps")
+    packed, (lists, tiles) = work.packed(r, True), work.tables(threads)
     if n.rnn_mode == "gru":
         bias[2 * H :] = bw[2 * H :]
-        bias_r = br[2 * H :].copy()
-    for t in times:
-        if turned is None:
-            np.matmul(h, r.T, out=rec)
-        else:
-            rec[...] = np.matmul(r, h.T, out=turned).T
-        if n.rnn_mode == "lstm":
-            kernel(threads, gates, rec, bias, more[0], h, c, y, work.ends, t, col)
-        elif n.rnn_mode == "gru":
-            kernel(threads, gates, rec, bias, bias_r, more[0], h, y, work.ends, t, col)
-        else:
-            kernel(threads, gates, rec, bias, h, y, work.ends, t, col, n.rnn_mode == "rnn_relu")
+    place, end = (times.start, times.step, col), (lists, tiles, rec)
+    if n.rnn_mode == "lstm":
+        kernel(threads, packed, gates, rec, bias, more[0], h, c, y, work.ends, *place, *end)
+    elif n.rnn_mode == "gru":
+        kernel(threads, packed, gates, rec, bias, br[2 * H :].copy(), more[0], h, y, work.ends, *place, *end)
+    else:
+        kernel(threads, packed, gates, rec, bias, h, y, work.ends, *place, n.rnn_mode == "rnn_relu", *end)
 
 
 # ---- backward --------------------------------------------------------------------------------------------------------
@@ -168,20 +187,15 @@ def _recurrence_grad(
     r = work.matrices(index)[1]
     gates, *more = work.cells[index]
     y, (times, col, step) = work.ys[index // n.directions], work.order(index)
-    kernel, threads = work.kernel(f"{n.rnn_mode.split('_')[0]}_grad")
-    rec, part = np.zeros((2, work.N, H), work.acc)
-    for t in reversed(times):
-        if n.rnn_mode == "lstm":
-            kernel(threads, gates, more[0], cx, dy, dh, rec, dc, work.ends, t, t + step, col)
-        elif n.rnn_mode == "gru":
-            kernel(threads, gates, more[0], y, hx, dy, dh, rec, work.ends, t, t + step, col)
-        else:
-            kernel(threads, gates, y, dy, dh, rec, work.ends, t, col, n.rnn_mode == "rnn_relu")
-        if n.rnn_mode == "gru":
-            np.matmul(gates[t, :, : 2 * H], r[: 2 * H], out=rec)
-            rec += np.matmul(more[0][t], r[2 * H :], out=part)
-        else:
-            np.matmul(gates[t], r, out=rec)
+    kernel, threads = work.kernel(f"{n.rnn_mode.split('_')[0]}_grads")
+    rec, packed, (lists, tiles) = np.zeros((work.N, H), work.acc), work.packed(r, False), work.tables(threads)
+    place, end = (times[-1], step, col), (lists, tiles, rec)
+    if n.rnn_mode == "lstm":
+        kernel(threads, packed, gates, more[0], cx, dy, dh, rec, dc, work.ends, *place, *end)
+    elif n.rnn_mode == "gru":
+        kernel(threads, packed, gates, more[0], y, hx, dy, dh, rec, work.ends, *place, *end)
+    else:
+        kernel(threads, packed, gates, y, dy, dh, rec, work.ends, *place, n.rnn_mode == "rnn_relu", *end)
     dh += rec
 
 

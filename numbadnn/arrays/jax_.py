@@ -22,21 +22,30 @@ from numbadnn.gpu import memory, streams
 from numbadnn.problem import Spec
 
 
-def _view(array: Any) -> View:
+def _device_of(array: Any) -> Any:
+    """Its one device, of a live array."""
     if array.is_deleted():
         raise ValueError("expected a live JAX array, got one that was deleted (donated to a computation)")
     devices = array.devices()
     if len(devices) != 1:
         raise TypeError(f"expected an array on one device, got one sharded over {len(devices)}")
-    if next(iter(devices)).platform == "cpu":
+    return next(iter(devices))
+
+
+def _view(array: Any) -> View:
+    device = _device_of(array)
+    if device.platform == "cpu":
         return numpy_.describe(np.asarray(array), LIBRARY)
-    ordinal = next(iter(devices)).local_hardware_id
+    ordinal = device.local_hardware_id
     capsule = array.__dlpack__(stream=streams.own(ordinal))
     tensor = dlpack.read(capsule)
     return View(LIBRARY, tensor.dtype, tensor.shape, tensor.strides, ordinal, Borrowed(tensor.address, capsule))
 
 
 def _probe(array: Any) -> tuple[Any, tuple[Any, ...]]:
+    if _device_of(array).platform == "cpu":
+        same = np.asarray(array)
+        return same, ("jax", same.shape, same.strides, same.dtype, -1, numpy_.address(same) & 15)
     view = _view(array)
     return view.address, ("jax", view.shape, view.strides, view.dtype, view.device, view.pointer & 15)
 
@@ -86,21 +95,33 @@ def _record(pairs: list[tuple[Any, Any]], stream: int, device: int) -> None:
 
 def _finish(results: tuple[Any, ...], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     """As JAX's, where the first JAX array is: on its device, of the dtype that was computed."""
-    first = next(array for array in arrays if isinstance(array, jax.Array))
     with _wide(results):
         if isinstance(results[0], DeviceArray):
             return tuple(map(jax.dlpack.from_dlpack, results))
+        first = next(array for array in arrays if isinstance(array, jax.Array))
         (device,) = first.devices()
         if first.committed:
-            return tuple(jax.device_put(np.ascontiguousarray(result), device) for result in results)
+            return tuple([jax.device_put(np.ascontiguousarray(result), device) for result in results])
         with jax.default_device(device):  # not tied to it, as the argument is not
-            return tuple(jax.device_put(np.ascontiguousarray(result)) for result in results)
+            return tuple([_taken(np.ascontiguousarray(result)) for result in results])
+
+
+#: bytes up to which a copy (10 us) is faster than to hand the memory over (18 us)
+SMALL = 1 << 17
+
+
+def _taken(result: np.ndarray) -> Any:
+    """A result as JAX's: small ones are copied."""
+    return (jax.numpy.asarray if result.nbytes <= SMALL else jax.device_put)(result)
+
+
+_NARROW: AbstractContextManager[Any] = nullcontext()
 
 
 def _wide(results: tuple[Any, ...]) -> AbstractContextManager[Any]:
     """Within, JAX takes float64 as it is, which else becomes float32 unless 64 bits are enabled."""
-    if jax.config.jax_enable_x64 or all(str(result.dtype) != "float64" for result in results):
-        return nullcontext()
+    if all(result.dtype != "float64" for result in results) or jax.config.jax_enable_x64:
+        return _NARROW
     enable = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
     return enable(True)
 

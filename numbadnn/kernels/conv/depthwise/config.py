@@ -108,6 +108,8 @@ def pair(values: tuple[int, ...]) -> tuple[int, int]:
 def _resident(problem: ConvProblem, tile: Tile) -> int:
     """Blocks a multiprocessor: fewer registers a thread and more threads, as far as nothing spills."""
     size, stride = problem.x.itemsize, problem.stride[1]
+    if problem.direction == "grad_inputs" and size == 4 and stride == 1:
+        return 5 if tile.channels_last else 8
     if problem.direction != "grad_weights":
         return 6 if size == 2 and not tile.channels_last else 1
     if stride > 1 or (size == 2 and tile.channels_last):

@@ -31,14 +31,18 @@ from numbadnn.registry import SEQUENCE, Executable, Impl, register
 MOST_TAPS = 7  # along an axis
 
 
-def kernel(direction: str, dtype: str, acc: str, config: DepthwiseConfig) -> Kernel:
-    """The kernel of one direction; strips and splits are arguments and no part of it."""
+def kernel(direction: str, dtype: str, acc: str, config: DepthwiseConfig, adds: bool = False) -> Kernel:
+    """The kernel of one direction; strips and splits are arguments and no part of it.
+
+    ``adds``: whether beta is not 0, which the images' gradient has to know.
+    """
     start = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i64*2 i32*2"
     real = "f64" if acc == "float64" else "f32"
     end = " i64*2 i32*2" if direction == "grad_weights" else f" i64 i64*3 i64*2 i32*2 {real} {real}"
     module = {"forward": "kernels.forward", "grad_inputs": "kernels.inputs", "grad_weights": "weights.weights"}
     made_by = f"conv.depthwise.device.{module[direction]}"
-    arguments = (dtype, acc, replace(config, rows=1, splits=1))  # how many of each is an argument of the kernel
+    # how many rows and splits is an argument of the kernel
+    arguments = (dtype, acc, replace(config, rows=1, splits=1), *((adds,) if direction == "grad_inputs" else ()))
     return Kernel.of(f"depthwise_{direction}", made_by, arguments, start + end, THREADS, config.resident)
 
 
@@ -93,7 +97,7 @@ def _plan(problem: ConvProblem, policy: Policy, config: DepthwiseConfig | None =
     acc, dtype = accumulator_of(problem.x.dtype, policy), problem.x.dtype
     if problem.direction == "grad_weights":
         return _plan_weights(problem, policy, config, acc)
-    chosen = kernel(problem.direction, dtype, acc, config)
+    chosen = kernel(problem.direction, dtype, acc, config, problem.beta != 0)
     N, K, P, Q = problem.y.shape
     _, C, H, W = problem.x.shape
     forward = problem.direction == "forward"

@@ -31,9 +31,10 @@ PARAMETERS = (
 )
 
 
-def kernel(dtype: str, config: GroupedHalvesConfig) -> Kernel:
+def kernel(direction: str, dtype: str, config: GroupedHalvesConfig) -> Kernel:
     """The kernel of these groups; the tile is an argument and no part of it."""
-    arguments = (dtype, replace(config, tile=(1, 1)))  # the tile is an argument of the kernel
+    # the tile is an argument of the kernel
+    arguments = (dtype, replace(config, tile=(1, 1)), direction == "grad_inputs")
     made_by = "conv.grouped.device.grouped.convolve"
     return Kernel.of("grouped_halves", made_by, arguments, PARAMETERS, config.threads, config.resident)
 
@@ -94,7 +95,7 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
         return grouped_halves_weights.plan(problem, policy, config)
     config, walk = config or configurations.heuristic(problem), Walk.of(problem)
     assert config is not None, "supports() said that one fits"
-    chosen = kernel(problem.x.dtype, config)
+    chosen = kernel(problem.direction, problem.x.dtype, config)
     counts = _counts(walk, config)
     grid = blocks(-(-walk.source.shape[0] // config.images) * math.prod(counts), 1)
     scalars = (walk.source.shape[0], counts, *_geometry(problem, walk, config), problem.alpha, problem.beta)
@@ -154,7 +155,7 @@ def kernels() -> Iterator[Kernel]:
         problem = ConvProblem.parse(line)
         config = configurations.heuristic(problem)
         assert config is not None
-        yield kernel(problem.x.dtype, config)
+        yield kernel(problem.direction, problem.x.dtype, config)
     yield from grouped_halves_weights.kernels()
 
 

@@ -73,9 +73,10 @@ def _vector(out: Spec) -> int:
     return 4 if out.aligned and out.strides[3] == 1 and all(n % 4 == 0 for n in others) else 1
 
 
-def kernel(config: ToImageConfig) -> Kernel:
+def kernel(direction: str, config: ToImageConfig) -> Kernel:
     """The kernel of a configuration; sizes and strides are arguments."""
-    return Kernel.of("to_image float32", "conv.image.device.to_image.convolve", (config,), PARAMETERS, THREADS)
+    made_by, arguments = "conv.image.device.to_image.convolve", (config, direction == "grad_inputs")
+    return Kernel.of("to_image float32", made_by, arguments, PARAMETERS, THREADS)
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:
@@ -109,7 +110,7 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
 def plan(problem: ConvProblem, policy: Policy, config: ToImageConfig | None = None) -> Executable:
     """One launch."""
     s, config = Sum(problem), config or heuristic(problem)
-    chosen = kernel(config)
+    chosen = kernel(problem.direction, config)
     N, _, H, W = s.out.shape
     rows, columns = config.patch
     high, wide = -(-H // (DOWN * rows)), -(-W // (ACROSS * columns))
@@ -136,7 +137,8 @@ def kernels() -> Iterator[Kernel]:
         "conv2d_grad_wrt_inputs x=float32:2x3x32x32:nhwc w=float32:64x3x7x7 stride=2,2 pad=3,3,3,3",
         "conv2d x=float32:2x64x32x32:nhwc w=float32:1x64x5x5 pad=2,2,2,2",
     ):
-        yield kernel(heuristic(ConvProblem.parse(line)))
+        problem = ConvProblem.parse(line)
+        yield kernel(problem.direction, heuristic(problem))
 
 
 for _op in ("conv2d", "conv2d_grad_wrt_inputs"):

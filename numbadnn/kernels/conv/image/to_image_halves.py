@@ -53,10 +53,10 @@ def _tiles(s: Sum, config: ToImageHalvesConfig) -> tuple[int, int]:
     return -(-H // (rows * down)), -(-W // (columns * across))
 
 
-def kernel(dtype: str, config: ToImageHalvesConfig) -> Kernel:
+def kernel(direction: str, dtype: str, config: ToImageHalvesConfig) -> Kernel:
     """The kernel of a configuration; sizes and strides are arguments."""
-    made_by = "conv.image.device.to_image_halves.convolve"
-    return Kernel.of("to_image_halves", made_by, (dtype, config), PARAMETERS, config.threads, config.resident)
+    made_by, arguments = "conv.image.device.to_image_halves.convolve", (dtype, config, direction == "grad_inputs")
+    return Kernel.of("to_image_halves", made_by, arguments, PARAMETERS, config.threads, config.resident)
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:
@@ -97,7 +97,7 @@ def plan(problem: ConvProblem, policy: Policy, config: ToImageHalvesConfig | Non
     """One launch."""
     s, config = Sum(problem), config or heuristic(problem)
     assert config is not None, "supports() said that one fits"
-    chosen = kernel(problem.x.dtype, config)
+    chosen = kernel(problem.direction, problem.x.dtype, config)
     tiles = _tiles(s, config)
     count = s.out.shape[0] * math.prod(tiles)
     together = max(1, min(config.resident, ALL_SHARED_BYTES // (config.shared_bytes + 1024)))
@@ -131,7 +131,7 @@ def kernels() -> Iterator[Kernel]:
         problem = ConvProblem.parse(line)
         config = heuristic(problem)
         assert config is not None
-        yield kernel(problem.x.dtype, config)
+        yield kernel(problem.direction, problem.x.dtype, config)
 
 
 _HOW = ("numba", "numba.to_image_halves", supports, plan, rank, "tensor_core", "batch_invariant")

@@ -64,15 +64,15 @@ def tables_kernel(direction: str, taps_first: bool) -> Kernel:
     return Kernel.of("implicit_tables", made_by, (direction, taps_first), parameters, TABLE_THREADS)
 
 
-def kernel(dtype: str, config: ImplicitTilesConfig) -> Kernel:
-    """The product."""
+def kernel(dtype: str, config: ImplicitTilesConfig, inputs: bool, adds: bool = False) -> Kernel:
+    """The product; ``inputs``: of the images' gradient, for which ``adds`` says whether beta is not 0."""
     acc = "float64" if dtype == "float64" else "float32"
     real = "f64" if acc == "float64" else "f32"
     parameters = f"ptr:5 i32:7 i32*2 i64*3 {real} {real}"
     frozen = replace(
         config, splits=min(config.splits, 2), taps_first=False
     )  # of these the code does not depend on more
-    made_by, arguments = "conv.tiles.device.tiles.convolve", (dtype, acc, frozen)
+    made_by, arguments = "conv.tiles.device.tiles.convolve", (dtype, acc, frozen, inputs, inputs and adds)
     return Kernel.of("implicit_tiles", made_by, arguments, parameters, config.threads, config.resident)
 
 
@@ -103,7 +103,8 @@ def kernels() -> Iterator[Kernel]:
         ("bfloat16", "conv2d_grad_wrt_inputs", ":nhwc", model.HALF_TILES[-1][0], 4, 1),
     ):
         line = f"{op} x={dtype}:8x64x28x28{layout} w={dtype}:128x64x3x3{layout} pad=1,1,1,1 stride={step},{step}"
-        yield kernel(dtype, configured(Product(ConvProblem.parse(line)), shape, False, splits))
+        p = Product(ConvProblem.parse(line))
+        yield kernel(dtype, configured(p, shape, False, splits), p.inputs)
 
 
 # ---- plans
@@ -182,7 +183,7 @@ def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | No
     def prepare(kernel: Kernel, grid: tuple[int, int, int], scalars: Any, shared: int = 0) -> Any:
         return kernel.prepare(policy.device, grid, (kernel.threads, 1, 1), scalars, shared)
 
-    tables, chosen = tables_kernel(p.direction, config.taps_first), kernel(dtype, config)
+    tables, chosen = tables_kernel(p.direction, config.taps_first), kernel(dtype, config, p.inputs, problem.beta != 0)
     # many splits of few elements: as many threads an element as it takes to ask memory for enough at a time
     share = 8 if splits >= 16 and rows * p.columns * p.groups < FEW_ELEMENTS else 1
     total = total_kernel(dtype, config.along_rows, share)

@@ -3,7 +3,7 @@
 Each image row is read once by a thread and used for every output row that it reaches: ``sums`` holds the partial
 results of the rows that are not complete yet. The next rows are read ahead of the arithmetic. Terms are added in the
 order of the taps, whatever the configuration. ``x`` is the image, ``y`` the output of the forward convolution in both
-kernels.
+kernels. Zeros outside are terms forward, and none in the gradient (``device/absent.py``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.conv.depthwise.config import DepthwiseConfig
+from numbadnn.kernels.conv.depthwise.device.absent import mend_strip, mend_sums
 from numbadnn.kernels.conv.depthwise.device.tiles import clear_outside, fetch, put
+from numbadnn.kernels.conv.device.absent import any_nan
 from numbadnn.kernels.lang.access import load
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32
 from numbadnn.problem import ITEMSIZE
@@ -126,10 +128,11 @@ def forward(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None
     return kernel
 
 
-def inputs(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None]:
+def inputs(dtype: str, acc: str, config: DepthwiseConfig, adds: bool) -> Callable[..., None]:
     """x[n,c,h,w] = sum over m,r,s of y[n, c*multiplier + m, (h + pad - r)/stride, ...] * w[c*multiplier + m, 0, r, s].
 
     A row of y reaches the R rows of x from p*stride - pad on; the first ``stride`` of them are then complete.
+    ``adds``: whether beta is not 0.
     """
     (R, S), (down, across), left, tile, many = config.taps, config.stride, config.left, config.tile, config.many
     columns, channels, channels_last, A, size = tile.columns, tile.channels, tile.channels_last, *_types(dtype, acc)
@@ -140,6 +143,7 @@ def inputs(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None]
     clear = clear_outside(acc, tile, begin, span, tile.load)
     put_row, place, read_taps = put(dtype, acc, tile), _place(channels_last), _read_taps(dtype, acc, config)
     held, every, block = span * channels, R * S * channels, columns * channels
+    wrong, mend, mend_all = any_nan(block), mend_sums(dtype, acc, config), mend_strip(dtype, acc, config)
     partial = reach * block
 
     def kernel(
@@ -159,6 +163,9 @@ def inputs(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None]
         sums = cuda.local.array(partial, A)
         if not many:
             read_taps(taps, w + w_start * size, c0, w_strides)
+        filters = w + (w_start + i64(c0) * multiplier * w_strides[0]) * size
+        anew = (y_plane, filters, output, multiplier, y_planes[1], y_strides, w_strides)
+        nan = False
         w0 = i32(column * columns)
         base = i32(u32(w0) // u32(across))
         before = i32((R - 1) // down)
@@ -196,11 +203,18 @@ def inputs(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None]
                 for e in range(down):
                     h = i32(p * down - top + e)
                     if h >= 0 and h < image[0]:
+                        if adds:
+                            mend(sums, e * block, anew, h, w0, top, image[1])
+                        else:
+                            nan = nan or wrong(sums, e * block)
                         put_row(sums, e * block, x_plane, h, w0, image[1], x_strides, alpha, beta)
             for j in range((reach - down) * block):
                 sums[j] = sums[j + down * block]
             for j in range((reach - down) * block, partial):
                 sums[j] = A(0)
+        if nan:
+            lowest, end = max(i32(first * down - top), i32(0)), min(i32((last + 1) * down - top), image[0])
+            mend_all(x_plane, x_planes[1], x_strides, anew, lowest, end, w0, top, image[1], alpha)
 
     return kernel
 

@@ -4,7 +4,8 @@ A block brings the part of an image that its results meet into shared memory onc
 some groups; each of its warps keeps the filters of one group in registers and multiplies them with 16 positions after the
 other. The rows of a product are positions, so a lane reads where its position and its tap are: ldmatrix gives 8 channels of
 one tap, groups of 4 channels are read tap by tap, one to a lane. Nothing of another group is read: terms that no tap has
-are zeros on both sides, and infinities stay where they are. Results go through shared memory, to be written in long accesses.
+are zeros on both sides, and infinities stay where they are. Zeros outside the image are terms forward, and none in the images'
+gradient (``device/absent.py``). Results go through shared memory, to be written in long accesses.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.grouped.config import ZEROS, GroupedHalvesConfig
+from numbadnn.kernels.conv.grouped.device.absent import mend_sums
 from numbadnn.kernels.conv.grouped.device.fill import column_slot, fill_filters, fill_image, gather_image
 from numbadnn.kernels.conv.grouped.device.put import add_old_results, keep_results, put_results, tables
 from numbadnn.kernels.lang.async_copies import wait_async
@@ -113,8 +115,11 @@ def _multiply(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
     return multiply
 
 
-def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
-    """result[n,k,p,q] = sum over the taps of its phase and the channels of its group of source times w."""
+def convolve(dtype: str, config: GroupedHalvesConfig, inputs: bool) -> Callable[..., None]:
+    """result[n,k,p,q] = sum over the taps of its phase and the channels of its group of source times w.
+
+    ``inputs``: of the images' gradient.
+    """
     channels, results, per_block, images = config.channels, config.results, config.groups, config.images
     pitch, room, across, parts, bunch, wide = (
         *(config.pitch, config.room, config.across, config.parts, config.bunch, config.wide),
@@ -128,8 +133,9 @@ def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
     begin, fill = fill_image(config.load, across, pitch, config.threads, config.groups * channels)
     if config.load == 1:
         fill = gather_image(config)
-    multiply, keep, add_old, put = (
+    multiply, mend, keep, add_old, put = (
         _multiply(dtype, config),
+        mend_sums(dtype, config),
         keep_results(dtype, config),
         add_old_results(dtype, config),
         put_results(config),
@@ -207,6 +213,12 @@ def convolve(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
                     if narrow:
                         look(place, i32(0), shared, i32(in_sources + 4 * own + 32))
                     multiply(total, b, offsets, shared, halves, base, low, i32(at + place[0]))
+                    if inputs:
+                        mend(
+                            total, own, k, i32(bundle + group), groups, tile, source + i64(n) * source_step * SIZE,
+                            w + i64(first_tap) * SIZE, (i32(corner[0] + lows[0]), i32(corner[1] + lows[1])), counts, step,
+                            (down, i32(across)), image, source_strides, w_strides,
+                        )  # fmt: skip
                     scale = alpha
                     if beta != f32(0):
                         scale = f32(1)

@@ -7,7 +7,8 @@ behind all its patches, ``chunk`` channels at a time, into one of two buffers wh
     thread   a row of the source behind its patch -> registers;  sums[row, column, c] += source * filter(r, s)[c]
 
 Which rows, columns and taps meet is frozen into the kernel, so that strides skip what they never meet. Where an element of the
-tile lies in memory a table in shared memory says, the same for all channels; -1 is outside.
+tile lies in memory a table in shared memory says, the same for all channels; -1 is outside. Zeros outside are terms forward, and
+none in the images' gradient (``conv/device/absent.py``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from numbadnn.kernels.conv.device.absent import any_nan, put_in
+from numbadnn.kernels.conv.image.device.absent import add_anew
 from numbadnn.kernels.conv.image.to_image_config import ACROSS, COLUMNS, DOWN, THREADS, ToImageConfig
 from numbadnn.kernels.lang.access import load, store, store_vector
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, wait_async_but
@@ -117,13 +120,37 @@ def _row(config: ToImageConfig, i: int) -> Callable[..., None]:
     return row
 
 
-def convolve(config: ToImageConfig) -> Callable[..., None]:
-    """out[n,c,h,w] = alpha * the sum over k, r, s that the host side of this module writes down + beta * out[n,c,h,w]."""
+def _mend(config: ToImageConfig) -> Callable[..., None]:
+    """``mend(sums, source, filters, K, image, strides, w_strides, limits, h, w)``: those of a patch at (h, w) that are NaN."""
+    (high, wide), C = config.patch, config.channels
+    count = high * wide * C
+    wrong, put = any_nan(count), put_in("float32", count)
+    add = add_anew("float32", config.taps, config.stride, config.first)
+
+    @device
+    def mend(sums, source, filters, K, image, strides, w_strides, limits, h, w):
+        if wrong(sums, 0):
+            for i in range(count):
+                pixel = i32(u32(i) // u32(C))
+                u = i32(u32(pixel) // u32(wide))
+                row, column = i32(h + u), i32(w + pixel - u * wide)
+                if row < limits[0] and column < limits[1]:
+                    c = i32(i - pixel * C)
+                    put(sums, 0, i32(i), add(source, filters, K, image, strides, w_strides, c, row, column))
+
+    return mend
+
+
+def convolve(config: ToImageConfig, inputs: bool) -> Callable[..., None]:
+    """out[n,c,h,w] = alpha * the sum over k, r, s that the host side of this module writes down + beta * out[n,c,h,w].
+
+    ``inputs``: of the images' gradient.
+    """
     (down, across), (high, wide), (lowest, leftmost) = config.stride, config.patch, config.lowest
     (rows, columns, plane), chunk, area = config.tile, config.chunk, math.prod(config.taps)
     positions, stage, count = rows * columns, config.stage * SIZE, high * wide * config.channels
     entries, table = -(-positions // THREADS), 2 * config.stage
-    fill, multiply, put = _fill(config), _multiply(config), _put(config)
+    fill, multiply, mend, put = _fill(config), _multiply(config), _mend(config), _put(config)
     others_there, E = wait_async_but(1), ELEMENT["float32"]
 
     def kernel(
@@ -182,6 +209,8 @@ def convolve(config: ToImageConfig) -> Callable[..., None]:
             now = i32(1 - now)
         out += i64(n) * out_step * SIZE
         h, w = i32(h + ty * high), i32(w + tx * wide)
+        if inputs:
+            mend(sums, source, filters, counts[1], image, source_strides, w_strides, limits, h, w)
         put(sums, 0, out, h, w, limits, out_strides, alpha, beta)  # written out, as the rows of the source are
         put(sums, 1, out, h, w, limits, out_strides, alpha, beta)
 

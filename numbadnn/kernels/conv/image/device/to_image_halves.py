@@ -6,14 +6,16 @@
     total    [ROWS][phase down]: each place adds to the rows and phases that meet it there, with their taps
 
 A place that only one phase along meets adds to sums of its own, in which the other's are not looked at: what a result does not
-meet is not added, not even times 0, so that infinities stay where they are. A block takes one tile after the other; others on
-the same multiprocessor multiply while it waits for the next.
+meet is not added, not even times 0, so that infinities stay where they are. Zeros outside the source are terms forward,
+and none in the images' gradient (``conv/device/absent.py``). A block takes one tile after the other; others on the same
+multiprocessor multiply while it waits for the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels.conv.image.device.absent import add_anew
 from numbadnn.kernels.conv.image.to_image_halves_config import ROWS, TERMS, ToImageHalvesConfig
 from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.async_copies import copy_or_zero, wait_async
@@ -133,14 +135,19 @@ def _keep(config: ToImageHalvesConfig) -> Callable[..., None]:
     return keep
 
 
-def _put(dtype: str, config: ToImageHalvesConfig) -> Callable[..., None]:
-    """``put(shared, at, out, where, size, strides, alpha, beta)``: what the parts have of a way's positions, to the result."""
+def _put(dtype: str, config: ToImageHalvesConfig, inputs: bool) -> Callable[..., None]:
+    """``put(shared, at, out, where, size, strides, alpha, beta, anew)``: what the parts have of a way's positions, to the result.
+
+    ``anew``: where the source's image and the filters begin, the image's rows and columns, and the strides of both.
+    """
     (down, across), parts, part_bytes, C = config.stride, config.parts, config.part_bytes, config.channels
     pixels, threads, ways = ROWS * config.phases * 16, 32 * config.parts, config.ways
     read, old, write = read_at("float32", 4), load(dtype, "float32"), store(dtype, "float32")
+    K, add = parts * TERMS, add_anew(dtype, config.taps, config.stride, config.first)
 
     @device
-    def put(shared, at, out, where, size, strides, alpha, beta):
+    def put(shared, at, out, where, size, strides, alpha, beta, anew):
+        source, w, image, source_strides, w_strides = anew
         sums, more = cuda.local.array(4, f32), cuda.local.array(4, f32)
         thread = i32(u32(cuda.threadIdx.x) % u32(threads)) if ways > 1 else i32(cuda.threadIdx.x)
         for e in range(thread, pixels, threads):
@@ -154,6 +161,9 @@ def _put(dtype: str, config: ToImageHalvesConfig) -> Callable[..., None]:
             if h < size[0] and v < size[1]:
                 to = out + i64(i32(h * strides[1] + v * strides[2])) * SIZE
                 for c in range(C):
+                    if inputs and sums[c] != sums[c]:
+                        steps = (i32(1), source_strides[0], source_strides[1])
+                        sums[c] = add(source, w, K, image, steps, w_strides, i32(c), h, v)
                     value = f32(alpha * sums[c])
                     if beta != f32(0):
                         value = f32(value + beta * old(to + i64(c * strides[0]) * SIZE))
@@ -162,8 +172,11 @@ def _put(dtype: str, config: ToImageHalvesConfig) -> Callable[..., None]:
     return put
 
 
-def convolve(dtype: str, config: ToImageHalvesConfig) -> Callable[..., None]:
-    """out[n,c,h,w] = alpha * the sum over k, r, s that ``to_image`` writes down + beta * out[n,c,h,w]."""
+def convolve(dtype: str, config: ToImageHalvesConfig, inputs: bool) -> Callable[..., None]:
+    """out[n,c,h,w] = alpha * the sum over k, r, s that ``to_image`` writes down + beta * out[n,c,h,w].
+
+    ``inputs``: of the images' gradient.
+    """
     rows, columns, parts, ways, pitch = config.rows, config.columns, config.parts, config.ways, config.pitch
     lowest, leftmost = config.lowest
     line_bytes, strips = config.source[1] * config.pitch, config.rows // ROWS * (config.columns // 16)
@@ -171,7 +184,7 @@ def convolve(dtype: str, config: ToImageHalvesConfig) -> Callable[..., None]:
     part_bytes, sums_bytes, source_bytes = config.part_bytes, config.sums_bytes, config.source_bytes
     take, fill, multiply, add_kinds, keep, put = (
         *(_take_filters(config), _fill(config), _multiply(dtype, config), _add_kinds(config), _keep(config)),
-        _put(dtype, config),
+        _put(dtype, config, inputs),
     )
 
     def kernel(
@@ -210,6 +223,7 @@ def convolve(dtype: str, config: ToImageHalvesConfig) -> Callable[..., None]:
                 keep(total, floats, i32(sums_at + part * part_bytes))
                 cuda.syncthreads()
                 where = (i32(p + row), i32(q + column))
-                put(floats, sums_at, out + i64(n) * out_step * SIZE, where, size, out_strides, alpha, beta)
+                anew = (source + i64(n) * source_step * SIZE, w + start * SIZE, image, source_strides, w_strides)
+                put(floats, sums_at, out + i64(n) * out_step * SIZE, where, size, out_strides, alpha, beta, anew)
 
     return kernel

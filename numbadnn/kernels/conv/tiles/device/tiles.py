@@ -11,6 +11,7 @@ for each term, which travel through the ring one turn ahead of the data.
 
 Threads multiply as in ``gemm/device/tiles.py``: by fused multiply-adds, or warp by warp on tensor cores. With ``splits`` the
 terms are shared among blocks whose partial sums ``total`` adds in a fixed order. Every sum runs in the order of terms.
+What is padding forward is a term, 0 times a filter; in the images' gradient it is none (``device/absent.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from numbadnn.kernels.conv.device.absent import any_nan
 from numbadnn.kernels.conv.tiles.config import ENTRY, ImplicitTilesConfig, Reading, shares, tile_elements
+from numbadnn.kernels.conv.tiles.device.absent import mend_results, mend_sums, sums_of
 from numbadnn.kernels.conv.tiles.device.halves import by_halves
 from numbadnn.kernels.conv.tiles.device.put import put_tile
 from numbadnn.kernels.conv.tiles.device.sums import by_threads, by_warps, thread_place, warp_place
@@ -150,8 +153,11 @@ def _other(dtype: str, config: ImplicitTilesConfig) -> tuple[int, Any, Any]:
     return units, locate, fetch
 
 
-def convolve(dtype: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., None]:
-    """out[row, column] = alpha * sum over terms of a[row, term] * b[term, column] + beta * out; a group a blockIdx.z."""
+def convolve(dtype: str, acc: str, config: ImplicitTilesConfig, inputs: bool, adds: bool) -> Callable[..., None]:
+    """out[row, column] = alpha * sum over terms of a[row, term] * b[term, column] + beta * out; a group a blockIdx.z.
+
+    ``inputs``: of the images' gradient, for which ``adds`` says whether beta is not 0.
+    """
     A, m, n, depth = ACCUMULATOR[acc], config.m, config.n, config.k
     E = HALF if ITEMSIZE[dtype] == 2 else ELEMENT[acc]
     stages, split = config.stages, config.splits > 1
@@ -159,14 +165,16 @@ def convolve(dtype: str, acc: str, config: ImplicitTilesConfig) -> Callable[...,
     size, out_size = ITEMSIZE[dtype], ITEMSIZE[out]
     a_units, locate_a, fetch_a = _gatherer(dtype, config)
     b_units, locate_b, fetch_b = _other(dtype, config)
-    put = put_tile(out, acc, config)
+    put, wrong = put_tile(out, acc, config), any_nan(sums_of(config))
+    adds = adds and not split
+    mend, mend_after = mend_sums(dtype, acc, config), mend_results(dtype, acc, config)
     if ITEMSIZE[dtype] == 2:
         multiply = by_halves(dtype, config)
     else:
         multiply = by_warps(acc, config, dtype == "float32") if config.warps else by_threads(acc, config)
     thread_at, warp_at = thread_place(config), warp_place(config)
     by_warp, chunk = config.warps, config.chunk
-    every = config.tall * config.wide // (32 if by_warp else 1)
+    every = sums_of(config)
     a_tile, b_tile = tile_elements(config)
     stage = a_tile + b_tile
     slots = 2 * stages - 2  # of the tables in the ring: those of the tiles on their way and of as many after them
@@ -251,6 +259,18 @@ def convolve(dtype: str, acc: str, config: ImplicitTilesConfig) -> Callable[...,
             row, column = thread_at()
             row, column = i32(row * chunk), i32(column * chunk)
         corner, place = (first_row, first_column), (row, column)
+        nan = False
+        if inputs:
+            left = (a, b, terms + i64(phase * blocks + begin) * (depth * ENTRY), turns)
+            mine = (i32(first_row + row), i32(first_column + column))
+            if adds:
+                mend(sums, left, rows, mine, columns, steps[0])
+            else:
+                nan = wrong(sums, 0)
         put(sums, shared, base, rows, target, corner, place, columns, row_step, steps[1], alpha, beta)
+        if inputs and not adds:
+            cuda.syncthreads()  # others may have written what this thread has summed
+            if nan:
+                mend_after(left, rows, target, mine, columns, row_step, steps, alpha)
 
     return kernel

@@ -28,7 +28,7 @@ from numbadnn.kernels.conv.unshared.inputs import rows as unshared_inputs_rows
 from numbadnn.kernels.conv.unshared.inputs import split as unshared_inputs_split
 from numbadnn.kernels.conv.unshared.inputs import split_config as unshared_inputs_split_config
 from numbadnn.kernels.conv.unshared.inputs import twofold as unshared_inputs_twofold
-from numbadnn.kernels.conv.unshared.inputs.twofold_config import InputsTwofoldConfig
+from numbadnn.kernels.conv.unshared.inputs.twofold_config import FEWER, InputsTwofoldConfig
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.plain_config import UnsharedConfig
 from numbadnn.kernels.conv.unshared.weights import halves as unshared_weights_halves
@@ -229,7 +229,7 @@ def test_float32_images_as_two_float16() -> None:
         assert config.images == (16 if images <= 16 else 32)
         assert unshared_inputs_twofold.shared_bytes(problem, config) <= 227 * 1024
         assert 16 * (config.depth + config.chunks) <= unshared_inputs_split_config.RINGS
-        assert 32 * config.padded * config.registers + 128 * unshared_inputs_twofold.FEWER <= 1 << 16
+        assert 32 * config.padded * config.registers + 128 * FEWER <= 1 << 16
         assert unshared_inputs_twofold.pitch_of(problem, config.channels) % 128 == 32
         assert side % config.places == 0
         assert unshared_inputs_split_config.blocks_of(problem, config) <= unshared_inputs_split_config.MULTIPROCESSORS

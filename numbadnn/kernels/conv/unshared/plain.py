@@ -77,12 +77,12 @@ def _most_terms(problem: ConvProblem) -> int:
 
 def kernel(direction: str, dtype: str, acc: str, config: UnsharedConfig) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.forward.device import plain as _unshared_kernels
-        from numbadnn.kernels.conv.unshared.weights.device import plain as _unshared_weights
+        from numbadnn.kernels.conv.unshared.forward.device import plain as plain_forward
+        from numbadnn.kernels.conv.unshared.weights.device import plain as plain_weights
 
         if direction == "forward":
-            return _unshared_kernels.forward(dtype, acc, config)
-        return (_unshared_weights.many if config.span else _unshared_weights.few)(dtype, acc, config)
+            return plain_forward.forward(dtype, acc, config)
+        return (plain_weights.many if config.span else plain_weights.few)(dtype, acc, config)
 
     name = f"unshared {direction} {dtype} {acc} " + " ".join(str(v) for v in astuple(config))
     return Kernel(name, parameters(acc), build, config.threads, config.resident)

@@ -11,8 +11,8 @@ LANES, MOST_WARPS = 32, 4
 class UnsharedConfig:
     """``images`` x ``filters`` sums a thread; ``room``: terms in shared memory; ``vec``: terms of an access.
 
-    For the filters' gradient ``filters`` x ``vec`` sums a thread; ``span``: filters of a block at a time where images pass some
-    at a time, 0 where a block has them all.
+    For the gradient of the filters ``filters`` x ``vec`` sums a thread; ``span``: filters of a block at a time where images pass
+    some at a time, 0 where a block has them all.
     """
 
     images: int

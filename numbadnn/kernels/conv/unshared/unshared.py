@@ -1,7 +1,7 @@
 """Unshared convolutions: the kernels in the order in which they are tried, and why.
 
 Every kernel reads or writes each filter once. Up to 32 images it is faster to give a block several output positions, which
-see the same pixels; on tensor cores faster still; with images transposed beforehand fastest for many images. The last
+see the same pixels; on tensor cores faster still; with images transposed before fastest for many images. The last
 member of a direction takes every problem.
 """
 
@@ -67,7 +67,7 @@ MEMBERS = (
             "16-bit images and 32 to 64 filters a group in more tiles than there are multiprocessors (sm_90)", "tensor_core"),
     _member("places_many", FORWARD, places_many, _on_tensor_cores,
             "9 to 32 images of 16 bits whose transposed pixels fit the workspace", "tensor_core"),
-    # the filters' gradient
+    # the gradient of the filters
     _member("weights_many", WEIGHTS, weights_many, _on_tensor_cores,
             "many images (16-bit, or float32 where float64 products are fast) and enough filters"),
     _member("weights_halves", WEIGHTS, weights_halves, _on_tensor_cores, "images of 16 bits and enough filters", "tensor_core"),
@@ -83,7 +83,7 @@ MEMBERS = (
     # few images: the order of the terms of a forward product depends on how many there are, that of the gradient does not
     _member("box", FORWARD, box, _by_threads, "few images, several positions a block"),
     _member("box", WEIGHTS, box, _by_threads, "few images, several positions a block", "ieee", "gpu_to_gpu"),
-    # the images' gradient: sums on tensor cores, in registers, in shared memory
+    # the gradient of the images: sums on tensor cores, in registers, in shared memory
     _member("inputs_twofold", IMAGES, inputs_twofold, inputs_twofold.rank, "many float32 images (sm_90): float32 as two float16"),
     _member("inputs_split", IMAGES, split, split_config.rank, "many float32 images: float32 as three bfloat16"),
     _member("inputs_rows", IMAGES, rows, rows_config.rank, "small filters whose sums fit registers (sm_90)"),

@@ -6,14 +6,20 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple
 
-from numbadnn.gpu import driver as _driver
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.unshared.forward.box_config import ROWS, BoxConfig
-from numbadnn.kernels.conv.unshared.parts.tile import lots_of, places_of, seen_of, vector
+from numbadnn.kernels.conv.unshared.parts.tile import (
+    HOPPER,
+    capability_of,
+    free_order,
+    lots_of,
+    places_of,
+    seen_of,
+    vector,
+)
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -28,7 +34,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
     w, N = problem.w, problem.x.shape[0]
     if not problem.unshared or problem.direction == "grad_inputs" or accumulator_of(w.dtype, policy) != "float32":
         return None
-    if problem.direction == "forward" and policy.determinism not in ("run_to_run", "not_guaranteed"):
+    if problem.direction == "forward" and not free_order(problem, policy):
         return None  # the order of the terms depends on how many images there are
     if N > MOST_IMAGES:
         return None
@@ -36,12 +42,9 @@ def heuristic(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
 
 
 def _of_products(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
-    """Not where there are few positions: too few warps would ask for filters."""
-    (N, _, _, _), (K, C), Q = (
-        problem.x.shape,
-        (problem.w.shape[0] // problem.groups, problem.w.shape[3]),
-        problem.y.shape[3],
-    )
+    """Not where there are few positions: too few warps would prefetch filters."""
+    (N, _, _, _), (K, C) = problem.x.shape, (problem.w.shape[0] // problem.groups, problem.w.shape[3])
+    Q = problem.y.shape[3]
     images = max(8, 1 << (N - 1).bit_length())
     positions = Q * problem.y.shape[2] * problem.groups
     if positions * -(-K // 16) < ENOUGH_WARPS:
@@ -64,7 +67,7 @@ def _of_products(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
 
 
 def _of_few_positions(problem: ConvProblem) -> BoxConfig | None:
-    """A block a multiprocessor, all of whose warps ask for as much as they can; not where there are fewer."""
+    """A block a multiprocessor, all of whose warps prefetch as much as they can; not where there are fewer."""
     K, C, (P, Q) = problem.w.shape[0] // problem.groups, problem.w.shape[3], problem.y.shape[2:]
     if problem.w.dtype != "float32" or not Q:
         return None
@@ -81,7 +84,7 @@ def _of_weights(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
     images, Q = max(8, 1 << (N - 1).bit_length()), problem.y.shape[3]
     few = images == 8
     # sm_100's compiler leaves the sums of 16 filters in memory
-    most = 16 if images == MOST_IMAGES and not is_later(policy.device) else 8
+    most = 16 if images == MOST_IMAGES and capability_of(policy.device) <= HOPPER else 8
     filters = 4 if few or K <= 4 else min(most, 8 if K <= 8 else 16)
     found = []
     for places in (8, 5, 4, 2, 1) if few else (4, 2, 1) if images == MOST_IMAGES else (8, 4, 2, 1):
@@ -93,11 +96,6 @@ def _of_weights(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
                 found.append((vec * (used >= 0.9), places, channels, config))
                 break
     return max(found, key=lambda f: f[:3])[3] if found else None
-
-
-def is_later(device: int) -> bool:
-    """Whether a device is later than Hopper."""
-    return device >= 0 and not simulate.active() and _driver.compute_capability(device) > (9, 0)
 
 
 def room_of(problem: ConvProblem, config: BoxConfig) -> int:
@@ -118,10 +116,9 @@ def sums_bytes(config: BoxConfig) -> int:
 
 def kernel(direction: str, dtype: str, config: BoxConfig) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.forward.device import box as _unshared_box
-        from numbadnn.kernels.conv.unshared.forward.device import box_weights as _unshared_box_weights
+        from numbadnn.kernels.conv.unshared.forward.device import box, box_weights
 
-        return (_unshared_box.forward if direction == "forward" else _unshared_box_weights.weights)(dtype, config)
+        return (box.forward if direction == "forward" else box_weights.weights)(dtype, config)
 
     first = "" if direction == "forward" else "i32 "
     parameters = f"ptr ptr ptr {first}i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32 "

@@ -11,14 +11,14 @@ from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.forward.box_many_config import ALONG, EIGHT, LANES, PIECE, ManyConfig
-from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
+from numbadnn.kernels.conv.unshared.parts import turned as transposed
 from numbadnn.kernels.conv.unshared.parts.tile import (
     PARAMETERS,
     blocks_of,
-    free_order,
+    check_channels,
     places_of,
-    scalars,
     seen_of,
+    takes,
     vector,
 )
 from numbadnn.problem import Policy
@@ -32,11 +32,8 @@ MOST_IMAGES, MOST_WARPS, ENOUGH_WARPS, MULTIPROCESSORS = 32, 8, 132 * 8, 132
 def many_images(problem: ConvProblem, policy: Policy) -> int | None:
     """Images that a block has, of forward convolutions of 9 to 32 in float32; None of others."""
     N, images = problem.x.shape[0], max(16, 1 << (problem.x.shape[0] - 1).bit_length())
-    if not problem.unshared or problem.direction != "forward" or problem.w.dtype != "float32":
-        return None
-    if not free_order(problem, policy):
-        return None  # the order of the terms depends on how many images there are
-    return images if EIGHT < N <= MOST_IMAGES and unshared_turned.fits(problem, policy, images) else None
+    fits = takes(problem, policy, "forward", 4)
+    return images if fits and EIGHT < N <= MOST_IMAGES and transposed.fits(problem, policy, images) else None
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> ManyConfig | None:
@@ -78,23 +75,19 @@ def shared_bytes(problem: ConvProblem, config: ManyConfig) -> int:
 
 def kernel(config: ManyConfig) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.forward.device import box_many as _unshared_box_many
+        from numbadnn.kernels.conv.unshared.forward.device import box_many
 
-        return _unshared_box_many.forward(config)
+        return box_many.forward(config)
 
     name = "unshared box many " + " ".join(str(int(v)) for v in astuple(config)[:8])
     return Kernel(name, f"ptr ptr ptr i32 {PARAMETERS}", build, config.threads, config.resident, True)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: ManyConfig) -> Executable:
-    if problem.w.shape[3] % config.channels:
-        raise ValueError(f"channels: expected a divisor of the {problem.w.shape[3]} of a group, got {config.channels}")
-    chosen, tiles = kernel(config), blocks_of(problem, config)
-    told = scalars(problem, config, room_of(problem, config), unshared_turned.strides(problem.x.shape, config.images))
-    grid, shared = (min(tiles, MULTIPROCESSORS * config.resident), 1, 1), shared_bytes(problem, config)
-    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), (tiles, *told), shared)
-    facts = {"kernel": chosen.name, "config": config}
-    return unshared_turned.executable(problem, policy, config.images, launch, "ieee", "run_to_run", facts)
+    check_channels(problem, config)
+    tiles, sizes = blocks_of(problem, config), (room_of(problem, config), shared_bytes(problem, config))
+    blocks = min(tiles, MULTIPROCESSORS * config.resident)
+    return transposed.planned(problem, policy, config, kernel(config), blocks, sizes, "ieee", tiles)
 
 
 def kernels() -> Iterator[Kernel]:

@@ -8,10 +8,10 @@ from dataclasses import astuple
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
-from numbadnn.kernels.build.support import LIMIT32, accumulator_of
+from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared import plain
 from numbadnn.kernels.conv.unshared.forward.halves_config import CHUNK, ROWS, HalvesConfig
-from numbadnn.kernels.conv.unshared.parts.tile import vector
+from numbadnn.kernels.conv.unshared.parts.tile import takes, vector
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -26,15 +26,8 @@ FEWEST_FILTERS = 4
 def heuristic(problem: ConvProblem, policy: Policy) -> HalvesConfig | None:
     """All terms at once where they fit registers and shared memory; None where the threads of ``numba.unshared`` are to do it."""
     w, terms = problem.w, math.prod(problem.w.shape[3:])
-    if (
-        not problem.unshared
-        or problem.direction != "forward"
-        or w.itemsize != 2
-        or accumulator_of(w.dtype, policy) != "float32"
-    ):
+    if not takes(problem, policy, "forward", 2):
         return None
-    if policy.determinism not in ("run_to_run", "not_guaranteed"):
-        return None  # how tensor cores round differs from one to the next
     low, high = problem.x.span
     vec, per_group = vector(problem, w.shape[3]), w.shape[0] // problem.groups
     if vec < 2 or per_group < FEWEST_FILTERS or max(high - low, *map(abs, problem.x.strides)) >= LIMIT32:
@@ -44,7 +37,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> HalvesConfig | None:
 
 
 def configured(images: int, vec: int, filters: int, terms: int) -> HalvesConfig:
-    """As few warps as ask for all terms at once, each for as many as the next; for fewer where loops keep more in registers."""
+    """As few warps as prefetch all terms at once, each for as many as the next; for fewer where loops keep more in registers."""
     across, chunks = min(4, -(-filters // ROWS)), -(-terms // CHUNK)
     for most in (MOST_AHEAD, AHEAD_IN_LOOPS):
         along = max(1, min(MOST_WARPS // across, -(-chunks // most)))
@@ -95,9 +88,9 @@ def plan(problem: ConvProblem, policy: Policy, config: HalvesConfig) -> Executab
 
 def kernel(dtype: str, config: HalvesConfig) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.forward.device import halves as _unshared_halves
+        from numbadnn.kernels.conv.unshared.forward.device import halves
 
-        return _unshared_halves.forward(dtype, "float32", config)
+        return halves.forward(dtype, "float32", config)
 
     name = f"unshared halves {dtype} " + " ".join(str(int(v)) for v in astuple(config))
     return Kernel(name, plain.parameters("float32"), build, config.threads, config.resident)

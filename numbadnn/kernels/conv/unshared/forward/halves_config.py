@@ -11,10 +11,10 @@ ROWS, CHUNK = 16, 32
 
 @dataclass(frozen=True, slots=True)
 class HalvesConfig:
-    """``across`` warps split the filters, ``along`` warps their terms, of which each asks for ``ahead`` chunks at a time.
+    """``across`` warps split the filters, ``along`` warps their terms, of which each prefetches ``ahead`` chunks at a time.
 
     ``vec``: terms of an access to filters; ``room``: terms in shared memory, whole chunks; ``whole``: these are all terms;
-    ``once``: these warps have all filters; ``batch``: images whose elements a thread asks for at a time.
+    ``once``: these warps have all filters; ``batch``: images whose elements a thread prefetches at a time.
     """
 
     images: int

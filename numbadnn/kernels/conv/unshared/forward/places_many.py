@@ -9,14 +9,14 @@ from dataclasses import astuple
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.conv.unshared.forward.places_many_config import CHUNK, ROWS, PlacesManyConfig
-from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
+from numbadnn.kernels.conv.unshared.parts import turned as transposed
 from numbadnn.kernels.conv.unshared.parts.tile import (
     PARAMETERS,
     blocks_of,
-    free_order,
+    check_channels,
     places_of,
-    scalars,
     seen_of,
+    takes,
     tiles_of,
     vector,
 )
@@ -24,7 +24,7 @@ from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-#: for fewer images a block for each position is quicker; fewer filters leave most rows of a product idle
+#: for fewer images a block for each position is faster; fewer filters leave most rows of a product idle
 FEWEST_IMAGES, MOST_IMAGES, FEWEST_FILTERS, MOST_FILTERS = 4, 32, 4, 64
 #: warps of a block; positions and blocks that keep memory busy, and positions of a block where there are few
 MOST_WARPS, ENOUGH_POSITIONS, ENOUGH_BLOCKS, MOST_PLACES = 16, 132 * 7, 100, 8
@@ -38,13 +38,11 @@ def heuristic(problem: ConvProblem, policy: Policy) -> PlacesManyConfig | None:
     """None where other kernels of ``numba.unshared`` are to do it."""
     w, N, (P, Q) = problem.w, problem.x.shape[0], problem.y.shape[2:]
     K, C, images = w.shape[0] // problem.groups, w.shape[3], max(8, 1 << (N - 1).bit_length())
-    if not problem.unshared or problem.direction != "forward" or w.itemsize != 2:
+    if not takes(problem, policy, "forward", 2):
         return None
-    if not free_order(problem, policy):
-        return None  # how tensor cores round differs from one to the next
     if not FEWEST_IMAGES <= N <= MOST_IMAGES or not FEWEST_FILTERS <= K <= MOST_FILTERS:
         return None
-    if not Q or not unshared_turned.fits(problem, policy, images):
+    if not Q or not transposed.fits(problem, policy, images):
         return None
     parts, few = -(-K // ROWS), P * Q * problem.groups < ENOUGH_POSITIONS
     places = places_of(Q, min(MOST_PLACES, MOST_WARPS // parts) if few else 4)[0]
@@ -56,7 +54,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> PlacesManyConfig | None:
     area = math.prod(problem.taps)
     for channels in (C, *(c for c in (64, 32, 16, 8, 4) if c < C and C % c == 0)):
         vec = vector(problem, channels)
-        # few warps ask for more each; of few terms much would be asked for in vain
+        # few warps prefetch more each; of few terms much would be prefetched in vain
         roomy = parts * places <= FEW_WARPS and vec == 8
         ahead = ahead_of(channels * area, roomy) if few else 3 if images > 8 else 4 if C * area > 512 else 2
         config = PlacesManyConfig(images, tall, places, parts, vec, ahead, 1, channels == C, channels)
@@ -96,23 +94,19 @@ def shared_bytes(problem: ConvProblem, config: PlacesManyConfig) -> int:
 
 def kernel(dtype: str, config: PlacesManyConfig) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.forward.device import places_many as _unshared_places_many
+        from numbadnn.kernels.conv.unshared.forward.device import places_many
 
-        return _unshared_places_many.forward(dtype, config)
+        return places_many.forward(dtype, config)
 
     name = f"unshared places many {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:8])
     return Kernel(name, f"ptr ptr ptr {PARAMETERS}", build, config.threads, config.resident, True)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: PlacesManyConfig) -> Executable:
-    if problem.w.shape[3] % config.channels:  # the places of the last channels' terms would be those of other channels
-        raise ValueError(f"channels: expected a divisor of the {problem.w.shape[3]} of a group, got {config.channels}")
-    chosen = kernel(problem.x.dtype, config)
-    told = scalars(problem, config, room_of(problem, config), unshared_turned.strides(problem.x.shape, config.images))
-    grid = (blocks_of(problem, config), 1, 1)
-    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), told, shared_bytes(problem, config))
-    facts = {"kernel": chosen.name, "config": config}
-    return unshared_turned.executable(problem, policy, config.images, launch, "tensor_core", "run_to_run", facts)
+    check_channels(problem, config)
+    chosen, blocks = kernel(problem.x.dtype, config), blocks_of(problem, config)
+    sizes = room_of(problem, config), shared_bytes(problem, config)
+    return transposed.planned(problem, policy, config, chosen, blocks, sizes, "tensor_core")
 
 
 def kernels() -> Iterator[Kernel]:

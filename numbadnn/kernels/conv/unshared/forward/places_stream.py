@@ -7,21 +7,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
 from typing import Any
 
-from numbadnn.gpu import driver as _driver
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import ROWS, TERMS, StreamConfig
 from numbadnn.kernels.conv.unshared.forward.twofold import LONGEST, shapes_of
 from numbadnn.kernels.conv.unshared.forward.twofold_config import box_at
-from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
+from numbadnn.kernels.conv.unshared.parts import turned as transposed
 from numbadnn.kernels.conv.unshared.parts.tile import (
     PARAMETERS,
     blocks_of,
-    free_order,
+    on_hopper,
     scalars,
     seen_of,
+    takes,
     tiles_of,
     vector,
     wide_of,
@@ -34,7 +33,7 @@ from numbadnn.registry import Executable
 #: rows and columns of a tile, of twice 16 filters and of 16
 TILES = {2: ((1, 8), (2, 4)), 1: ((2, 8), (4, 4))}
 #: fewer terms were not measured
-MOST_IMAGES, FEWEST_TERMS, HOPPER, MULTIPROCESSORS = 32, 128, (9, 0), 132
+MOST_IMAGES, FEWEST_TERMS, MULTIPROCESSORS = 32, 128, 132
 #: the share of multiprocessors that have a tile, on average
 ENOUGH_BUSY = 0.85
 
@@ -71,14 +70,12 @@ def shared_bytes(problem: ConvProblem, config: StreamConfig) -> int:
 def images_of(problem: ConvProblem, policy: Policy) -> int:
     """Images that have a place, whole eights; 0 where they or the options keep this from doing it."""
     w, N = problem.w, problem.x.shape[0]
-    if not problem.unshared or problem.direction != "forward" or w.itemsize != 2 or simulate.active():
+    if not takes(problem, policy, "forward", 2) or not on_hopper(policy):
         return 0
-    if not free_order(problem, policy) or not 0 < N <= MOST_IMAGES or math.prod(w.shape[3:]) < FEWEST_TERMS:
-        return 0
-    if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
+    if not 0 < N <= MOST_IMAGES or math.prod(w.shape[3:]) < FEWEST_TERMS:
         return 0
     images = max(8, 1 << (N - 1).bit_length())
-    return images if unshared_turned.fits(problem, policy, images) else 0
+    return images if transposed.fits(problem, policy, images) else 0
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> StreamConfig | None:
@@ -90,7 +87,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> StreamConfig | None:
     tile = min(TILES[parts], key=lambda tile: math.prod(tiles_of(problem, tile)))
     vec = vector_of(problem, tile[1])
     tiles = math.prod(tiles_of(problem, tile)) * problem.groups
-    # tiles of few filters have more positions: where the last ones leave many without any, others were quicker
+    # tiles of few filters have more positions: where the last ones leave many without any, others were faster
     busy = tiles / (-(-tiles // MULTIPROCESSORS) * MULTIPROCESSORS)
     if tiles <= MULTIPROCESSORS or (parts == 1 and busy < ENOUGH_BUSY):
         return None
@@ -128,9 +125,9 @@ def kernel(dtype: str, config: StreamConfig) -> Kernel:
     config = replace(config, channels=1)  # that is an argument
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.forward.device import places_stream as _unshared_places_stream
+        from numbadnn.kernels.conv.unshared.forward.device import places_stream
 
-        return _unshared_places_stream.forward(dtype, config)
+        return places_stream.forward(dtype, config)
 
     name = f"unshared places stream {dtype} " + " ".join(str(v) for v in astuple(config)[:-1])
     return Kernel(name, f"map map ptr i32 i32 i32 i32 {PARAMETERS}", build, config.threads, 1, True)
@@ -146,16 +143,14 @@ def filters_map(problem: ConvProblem, device: int) -> Any:
 
 def plan(problem: ConvProblem, policy: Policy, config: StreamConfig) -> Executable:
     chosen, device, box = kernel(problem.x.dtype, config), policy.device, box_of(problem, config)
-    images = unshared_turned.cells_map(problem, config.images, box, device)
+    images = transposed.cells_map(problem, config.images, box, device)
     sizes = box[2], box_pitch(problem, config), box_bytes(problem, config)
-    told, tiles = scalars(problem, config, room_of(problem), problem.x.strides), blocks_of(problem, config)
+    common, tiles = scalars(problem, config, room_of(problem), problem.x.strides), blocks_of(problem, config)
     grid, block = (min(tiles, MULTIPROCESSORS), 1, 1), (config.threads, 1, 1)
-    values = (images, filters_map(problem, device), tiles, *sizes, *told)
+    values = (images, filters_map(problem, device), tiles, *sizes, *common)
     launch = chosen.prepare(device, grid, block, values, shared_bytes(problem, config))
     facts = {"kernel": chosen.name, "config": config}
-    return unshared_turned.executable(
-        problem, policy, config.images, launch, "tensor_core", "run_to_run", facts, cells=True
-    )
+    return transposed.executable(problem, policy, config.images, launch, "tensor_core", facts, cells=True)
 
 
 def hopper_kernels() -> Iterator[Kernel]:

@@ -12,9 +12,18 @@ from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.forward.box_many import many_images
 from numbadnn.kernels.conv.unshared.forward.products_config import BOXES, EIGHT, LANES, PIECE, ProductsConfig
-from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
-from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
-from numbadnn.kernels.conv.unshared.weights.many import QUICK_IN_FLOAT64, capability_of
+from numbadnn.kernels.conv.unshared.parts import turned as transposed
+from numbadnn.kernels.conv.unshared.parts.tile import (
+    HOPPER,
+    PARAMETERS,
+    blocks_of,
+    capability_of,
+    check_channels,
+    places_of,
+    seen_of,
+    vector,
+)
+from numbadnn.kernels.conv.unshared.weights.many import QUICK_IN_FLOAT64
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
@@ -38,7 +47,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> ProductsConfig | None:
         return None
     if P * Q * problem.groups * -(-K // 16) < ENOUGH_TASKS:
         return None
-    eights, whole = min(64 // images, 1 << (-(-K // EIGHT) - 1).bit_length()), capability_of(policy.device) >= (9, 0)
+    eights, whole = min(64 // images, 1 << (-(-K // EIGHT) - 1).bit_length()), capability_of(policy.device) >= HOPPER
     places, vec = places_of(Q, 4)[0], vector(problem, C, 4)
     tall, found = min(P, MOST_PLACES // places), []
     shared_out = (2, 1) if EIGHT * eights < K else (1, 2)  # a position's filters or terms, by two warps
@@ -72,23 +81,19 @@ def shared_bytes(problem: ConvProblem, config: ProductsConfig) -> int:
 
 def kernel(config: ProductsConfig) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.forward.device import products as _unshared_products
+        from numbadnn.kernels.conv.unshared.forward.device import products
 
-        return _unshared_products.forward(config)
+        return products.forward(config)
 
     name = "unshared products " + " ".join(str(int(v)) for v in astuple(config)[:10])
     return Kernel(name, f"ptr ptr ptr i32 {PARAMETERS}", build, config.threads, 1, True)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: ProductsConfig) -> Executable:
-    if problem.w.shape[3] % config.channels:
-        raise ValueError(f"channels: expected a divisor of the {problem.w.shape[3]} of a group, got {config.channels}")
-    chosen, tiles = kernel(config), blocks_of(problem, config)
-    told = scalars(problem, config, room_of(problem, config), unshared_turned.strides(problem.x.shape, config.images))
-    grid, shared = (min(tiles, MULTIPROCESSORS), 1, 1), shared_bytes(problem, config)
-    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), (tiles, *told), shared)
-    facts = {"kernel": chosen.name, "config": config}
-    return unshared_turned.executable(problem, policy, config.images, launch, "ieee", "run_to_run", facts)
+    check_channels(problem, config)
+    tiles, sizes = blocks_of(problem, config), (room_of(problem, config), shared_bytes(problem, config))
+    blocks = min(tiles, MULTIPROCESSORS)
+    return transposed.planned(problem, policy, config, kernel(config), blocks, sizes, "ieee", tiles)
 
 
 def kernels() -> Iterator[Kernel]:

@@ -8,14 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
 from typing import Any
 
-from numbadnn.gpu import driver as _driver
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.kernels.conv.unshared.forward.twofold_config import FEWER as FEWER
 from numbadnn.kernels.conv.unshared.forward.twofold_config import (
     FILTERS,
     IMAGES,
@@ -29,8 +26,15 @@ from numbadnn.kernels.conv.unshared.forward.twofold_config import (
     TwofoldConfig,
     box_at,
 )
-from numbadnn.kernels.conv.unshared.forward.twofold_config import MORE as MORE
-from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, free_order, scalars, seen_of, tiles_of
+from numbadnn.kernels.conv.unshared.parts.tile import (
+    PARAMETERS,
+    blocks_of,
+    on_hopper,
+    scalars,
+    seen_of,
+    takes,
+    tiles_of,
+)
 from numbadnn.kernels.conv.unshared.parts.turned import FETCH
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
@@ -42,7 +46,7 @@ BOXES = 4
 TILES, FEWEST_TERMS, ENOUGH_TASKS = ((1, 8), (2, 4)), 128, 512
 #: of an axis of a copy's box; exponents of a block, more of which a float16 that is not 0 cannot tell
 LONGEST, MOST_SPREAD = 256, 39
-HOPPER, MULTIPROCESSORS = (9, 0), 132
+MULTIPROCESSORS = 132
 
 
 def spread_of(k: int) -> int:
@@ -85,11 +89,9 @@ def shared_bytes(problem: ConvProblem, config: TwofoldConfig) -> int:
 def heuristic(problem: ConvProblem, policy: Policy) -> TwofoldConfig | None:
     """None where other kernels of ``numba.unshared`` are to do it."""
     w, K = problem.w, problem.w.shape[0] // problem.groups
-    if not problem.unshared or problem.direction != "forward" or w.dtype != "float32" or simulate.active():
+    if not takes(problem, policy, "forward", 4) or not on_hopper(policy):
         return None
-    if not free_order(problem, policy) or problem.dilation != (1, 1) or not 16 < problem.x.shape[0] <= IMAGES:
-        return None
-    if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
+    if problem.dilation != (1, 1) or not 16 < problem.x.shape[0] <= IMAGES:
         return None
     if not FILTERS <= K <= 2 * FILTERS or math.prod(w.shape[3:]) < FEWEST_TERMS or not _copied(problem):
         return None
@@ -155,9 +157,9 @@ def kernel(config: TwofoldConfig) -> Kernel:
     config = replace(config, channels=1)  # that is an argument
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.forward.device import twofold as _unshared_twofold
+        from numbadnn.kernels.conv.unshared.forward.device import twofold
 
-        return _unshared_twofold.forward(config)
+        return twofold.forward(config)
 
     name = "unshared twofold " + " ".join(str(v) for v in astuple(config)[:6])
     return Kernel(name, f"map map ptr ptr ptr ptr i32 i32 i32 {PARAMETERS}", build, config.threads, 1, True)
@@ -165,9 +167,9 @@ def kernel(config: TwofoldConfig) -> Kernel:
 
 def turn_kernel(vec: int) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.forward.device import twofold_turn as _unshared_twofold_turn
+        from numbadnn.kernels.conv.unshared.forward.device import twofold_turn
 
-        return _unshared_twofold_turn.turn(vec)
+        return twofold_turn.turn(vec)
 
     parameters = "ptr ptr ptr i32 i32 i32 i32 i64*2 i64*2 i32*2 i32*2 i32 i32 i64*4"
     return Kernel(f"unshared twofold turn {vec}", parameters, build, TURNERS, TURNING)
@@ -193,11 +195,11 @@ def images_map(problem: ConvProblem, config: TwofoldConfig, device: int) -> Any:
 def plan(problem: ConvProblem, policy: Policy, config: TwofoldConfig) -> Executable:
     chosen, device = kernel(config), policy.device
     tiles, spread = blocks_of(problem, config), spread_of(math.prod(problem.w.shape[3:]))
-    told, filters = scalars(problem, config, room_of(problem), problem.x.strides), filters_map(problem, device)
+    common, filters = scalars(problem, config, room_of(problem), problem.x.strides), filters_map(problem, device)
     block, shared = (config.threads, 1, 1), shared_bytes(problem, config)
     facts = {"kernel": chosen.name, "config": config}
     grid = (min(tiles, MULTIPROCESSORS), 1, 1)
-    values = (filters, images_map(problem, config, device), tiles, floor_of(spread), spread, *told)
+    values = (filters, images_map(problem, config, device), tiles, floor_of(spread), spread, *common)
     launch = chosen.prepare(device, grid, block, values, shared)
     turned = f"space+{TURNED}"
     steps = [(_turning(problem, device, spread), f"x space {turned}"), (launch, f"w {turned} x w space result")]
@@ -210,9 +212,9 @@ def _turning(problem: ConvProblem, device: int, spread: int) -> Any:
     vec = 4 if x.aligned and math.prod(x.shape) % 4 == 0 else 1
     count = math.prod(x.shape) // vec
     looked = (count, -(-count // (LOOKS * TURNERS)))
-    told = (N, C * H * W, reciprocal(H), reciprocal(W), (H, W), problem.taps, int(problem.flip), spread, x.strides)
+    values = (N, C * H * W, reciprocal(H), reciprocal(W), (H, W), problem.taps, int(problem.flip), spread, x.strides)
     grid = (min(-(-C * H * W // TURNED_PIXELS), TURNING * MULTIPROCESSORS), 1, 1)
-    return turn_kernel(vec).prepare(device, grid, (TURNERS, 1, 1), (*looked, *told))
+    return turn_kernel(vec).prepare(device, grid, (TURNERS, 1, 1), (*looked, *values))
 
 
 def hopper_kernels() -> Iterator[Kernel]:

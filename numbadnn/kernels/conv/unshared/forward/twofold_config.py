@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LANES, IMAGES, FILTERS, PIECE = 32, 32, 16, 32
-#: warps that ask for filters, all that multiply nothing; bytes of a slot, of a pixel
+#: warps that prefetch filters, all that multiply nothing; bytes of a slot, of a pixel
 ASKERS, OTHERS, SLOT, PIXEL = 2, 4, 2048, 128
 #: registers of a thread that asks, and of one that multiplies
 FEWER, MORE = 32, 112

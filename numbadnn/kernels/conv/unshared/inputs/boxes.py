@@ -1,7 +1,7 @@
 """``numba.unshared`` with respect to the images: sums of tiles of positions, and their sum; the filters are read once.
 
 The device code is in ``device/boxes.py`` and ``device/collect.py``. A larger tile leaves less between the two kernels,
-and fewer warps to ask for filters: ``heuristic`` weighs them. The second kernel starts before the first has ended, and waits
+and fewer warps to prefetch filters: ``heuristic`` weighs them. The second kernel starts before the first has ended, and waits
 for it. Extra memory: the tiles' boxes of pixels in the accumulator's type, of as many images at a time as the workspace limit
 admits.
 """
@@ -124,7 +124,7 @@ def heuristic(problem: ConvProblem, acc: str = "float32") -> BoxesConfig | None:
 def typical(problem: ConvProblem, policy: Policy) -> ConvProblem:
     """The problem that a configuration is chosen for: of a fixed number of images where an image's bits may not depend on it.
 
-    In which order terms are added depends on the tile, and which tile is quickest on how many images there are.
+    In which order terms are added depends on the tile, and which tile is fastest on how many images there are.
     """
     if policy.determinism not in ("batch_invariant", "gpu_to_gpu"):
         return problem
@@ -139,9 +139,9 @@ def boxes_kernel(dtype: str, acc: str, config: BoxesConfig) -> Kernel:
     config = replace(config, tile=(1, 1), channels=1, own=1)  # those are arguments
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.inputs.device import boxes as _unshared_inputs
+        from numbadnn.kernels.conv.unshared.inputs.device import boxes
 
-        return _unshared_inputs.boxes(dtype, acc, config)
+        return boxes.boxes(dtype, acc, config)
 
     parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 i64*3 i64*4"
     name = f"unshared boxes {dtype} {acc} " + " ".join(str(int(v)) for v in astuple(config)[:8])
@@ -152,9 +152,9 @@ def collect_kernel(dtype: str, acc: str, lot: int, parts: int, ahead: int) -> Ke
     """A thread has ``parts`` times ``lot`` images, 1 or 2, and loads of ``ahead`` boxes under way, 4 or 6."""
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.inputs.device import collect as _unshared_inputs_collect
+        from numbadnn.kernels.conv.unshared.inputs.device import collect
 
-        return _unshared_inputs_collect.collect(dtype, acc, lot, parts, ahead)
+        return collect.collect(dtype, acc, lot, parts, ahead)
 
     real = "f64" if acc == "float64" else "f32"
     parameters = f"ptr ptr i32 i32 i32 i32 {'i32*2 ' * 5}{'i64*2 ' * 5}i64*4 {real} {real}"
@@ -184,7 +184,7 @@ def kernels() -> Iterator[Kernel]:
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:
-    """Why it cannot, "" if it can; what all directions ask for is asked elsewhere."""
+    """Why it cannot, "" if it can; what holds for all directions is asked elsewhere."""
     acc = accumulator_of(problem.x.dtype, policy)
     config = heuristic(typical(problem, policy), acc)
     if config is None:

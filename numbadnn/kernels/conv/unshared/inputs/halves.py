@@ -14,7 +14,7 @@ from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.conv.unshared.inputs.boxes import collecting
 from numbadnn.kernels.conv.unshared.inputs.boxes_config import lot_of
 from numbadnn.kernels.conv.unshared.inputs.halves_config import TILE, InputsHalvesConfig
-from numbadnn.kernels.conv.unshared.parts.tile import free_order, seen_of, tiles_of, vector
+from numbadnn.kernels.conv.unshared.parts.tile import seen_of, takes, tiles_of, vector
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -31,12 +31,10 @@ SLOT = 16 * 36
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> InputsHalvesConfig | None:
-    """The least estimate of what fits; None where the threads of ``unshared_inputs`` are to do it."""
+    """The least estimate of what fits; None where the threads of ``boxes.py`` are to do it."""
     w, N = problem.w, problem.x.shape[0]
-    if not problem.unshared or problem.direction != "grad_inputs" or w.itemsize != 2:
+    if not takes(problem, policy, "grad_inputs", 2):
         return None
-    if not free_order(problem, policy):
-        return None  # how tensor cores round differs from one to the next
     if N > MOST_IMAGES or w.shape[0] // problem.groups < FEWEST_FILTERS:
         return None
     found = candidates(problem, shared_room(policy.device))
@@ -141,9 +139,9 @@ def kernel(dtype: str, config: InputsHalvesConfig) -> Kernel:
     config = replace(config, tile=(1, 1), channels=1, own=1)  # those are arguments
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.inputs.device import halves as _unshared_inputs_halves
+        from numbadnn.kernels.conv.unshared.inputs.device import halves
 
-        return _unshared_inputs_halves.boxes(dtype, config)
+        return halves.boxes(dtype, config)
 
     parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 i64*3 i64*4"
     name = f"unshared boxes halves {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:8])

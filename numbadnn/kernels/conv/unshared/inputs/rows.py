@@ -1,8 +1,8 @@
 """Which gradients of unshared convolutions' images have their sums in registers, and their plans.
 
-``unshared_inputs`` and ``unshared_inputs_halves`` read, add to and write sums in shared memory for each position and tap; a
+``boxes.py`` and ``halves.py`` read, add to and write sums in shared memory for each position and tap; a
 pixel's sum is taken as often as taps reach it. Where that is often, of many images, it is what they spend their time on, and
-sums in registers are quicker. The device code is in ``device/rows.py``, and where a warp of its own asks for filters in
+sums in registers are faster. The device code is in ``device/rows.py``, and where a warp of its own prefetches filters in
 ``device/asked.py``.
 """
 
@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
 from typing import Any
 
-from numbadnn.gpu import driver as _driver
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
@@ -30,26 +28,21 @@ from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
     space_bytes,
     y_pitch_of,
 )
-from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
-from numbadnn.kernels.conv.unshared.parts.tile import free_order, seen_of, tiles_of
+from numbadnn.kernels.conv.unshared.parts import turned as transposed
+from numbadnn.kernels.conv.unshared.parts.tile import on_hopper, seen_of, takes, tiles_of
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
 
 MOST_IMAGES, MOST_TAPS = 32, 16
-#: taps that reach a pixel times images from which on this is quicker, by bytes of an element; fewer filters leave lanes idle
+#: taps that reach a pixel times images from which on this is faster, by bytes of an element; fewer filters leave lanes idle
 OFTEN, FEWEST_FILTERS = {2: 9, 4: 16}, 4
-HOPPER = (9, 0)
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> RowsConfig | None:
-    """The least estimate of what fits; None where sums in shared memory are quicker, or it cannot be done."""
+    """The least estimate of what fits; None where sums in shared memory are faster, or it cannot be done."""
     w, taps, stride = problem.w, problem.taps, problem.stride
-    if not problem.unshared or problem.direction != "grad_inputs" or w.itemsize > 4 or simulate.active():
-        return None
-    if not free_order(problem, policy):
-        return None  # in which order terms are added depends on the tile, and that on how many images there are
-    if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
+    if not takes(problem, policy, "grad_inputs", 2, 4) or not on_hopper(policy):
         return None
     if problem.x.shape[0] > MOST_IMAGES or w.shape[0] // problem.groups < FEWEST_FILTERS or max(taps) > MOST_TAPS:
         return None
@@ -66,10 +59,9 @@ def kernel(dtype: str, config: RowsConfig) -> Kernel:
     config = replace(config, pitch=0, count=0, rows=1, channels=1)  # those are arguments
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.inputs.device import asked as _unshared_inputs_asked
-        from numbadnn.kernels.conv.unshared.inputs.device import rows as _unshared_inputs_rows
+        from numbadnn.kernels.conv.unshared.inputs.device import asked, rows
 
-        return (_unshared_inputs_asked if config.asked else _unshared_inputs_rows).boxes(dtype, config)
+        return (asked if config.asked else rows).boxes(dtype, config)
 
     parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i32 i32 i64*3 i64*4" + (
         " i32" if config.asked else ""
@@ -84,7 +76,7 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
     dtype, device, w, lot = problem.x.dtype, policy.device, problem.w, lot_of(config.kept, "float32")
     N, slices, tiles = problem.x.shape[0], -(-w.shape[3] // config.channels), tiles_of(problem, config.tile)
     first = kernel(dtype, config)
-    y_strides = unshared_turned.strides(problem.y.shape, config.kept) if config.turned else problem.y.strides
+    y_strides = transposed.strides(problem.y.shape, config.kept) if config.turned else problem.y.strides
     scalars = (
         *(slices, problem.groups, N, w.shape[0] // problem.groups, w.shape[3], config.channels, tiles[1], config.tile),
         *(problem.y.shape[2:], pitch_of(problem, config), y_pitch_of(problem, config)),
@@ -100,7 +92,7 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
     steps = [(launch, "y w space"), (added, "space x")]
     if config.turned:
         behind = f"space+{boxes_bytes(problem, config)}"
-        turn = unshared_turned.turning((problem.y,), device, config.kept)
+        turn = transposed.turning((problem.y,), device, config.kept)
         steps[:1] = [(turn, f"y 0 {behind}"), (launch, f"{behind} w space")]
     direct = sequence("y w x space", steps)
 
@@ -113,9 +105,9 @@ def collect_kernel(dtype: str, kept: int, ahead: int) -> Kernel:
     """What adds the boxes of tensor cores, ``ahead`` of them under way."""
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.inputs.device import rows_collect as _unshared_inputs_rows_collect
+        from numbadnn.kernels.conv.unshared.inputs.device import rows_collect
 
-        return _unshared_inputs_rows_collect.collect(dtype, kept, ahead)
+        return rows_collect.collect(dtype, kept, ahead)
 
     parameters = f"ptr ptr {'i32 ' * 8}{'i32*2 ' * 5}{'i64*2 ' * 8}i64*4 f32 f32"
     return Kernel(f"unshared rows collect {dtype} {kept} {ahead}", parameters, build, COLLECTORS, 6, early=True)

@@ -1,6 +1,6 @@
 """Tiles of the kernels that keep the sums of an unshared gradient in registers: which of them fit, and an estimate for each.
 
-``unshared_inputs_rows`` says when they are taken.
+``rows.py`` says when they are taken.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RING = 112 * 1024
 ASKED_RING, ASKED_DEPTH = {2: 126 * 1024, 4: 84 * 1024}, 4
 MOST_DEPTH, MOST_PLACES, MOST_ROWS, MOST_DEEP = 8, 8, 16, 4
 LEAST_DEPTH, MULTIPROCESSORS, MANY = 5, 132, 16
-#: images from which on y's values are turned before, where a block has many positions
+#: images from which on y's values are transposed before, where a block has many positions
 TURNED = 16
 #: bytes of boxes in a microsecond, written and collected, by bytes of an element
 BOXES = {2: 1.5e6, 4: 1.3e6}
@@ -159,7 +159,7 @@ def cut_evenly(problem: ConvProblem, config: RowsConfig) -> RowsConfig:
 
 
 def laid_out(problem: ConvProblem, config: RowsConfig) -> RowsConfig:
-    """With filters where bulk copies bring them quickest: the two ends of one should have up to 128 bytes' place in common.
+    """With filters where bulk copies bring them fastest: the two ends of one should have up to 128 bytes' place in common.
 
     That takes a pitch that differs from the filters' distance in memory by a multiple of those; and of such pitches, one by
     which no more than two lanes meet in a bank of shared memory.

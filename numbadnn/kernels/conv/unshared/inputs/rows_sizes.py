@@ -1,6 +1,6 @@
 """What a block of the kernels has that keep the sums of an unshared gradient in registers, and how many bytes that takes.
 
-``unshared_inputs_rows_config`` chooses among what fits.
+``rows_config.py`` chooses among what fits.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RowsConfig:
 
     @property
     def asked(self) -> bool:
-        """Whether a warp of its own asks for whole lines: they begin later, which blocks of few positions have no time for."""
+        """Whether a warp of its own prefetches whole lines: they begin later, which blocks of few positions have no time for."""
         return self.whole or (self.turns > 2 and (self.deep > 1 or self.many))
 
     @property
@@ -104,7 +104,7 @@ class RowsConfig:
 
     @property
     def of_filter(self) -> int:
-        """Bytes of a row of turned values of y of a filter: an odd number of 16, so that neighbours meet different banks."""
+        """Bytes of a row of transposed values of y of a filter: an odd number of 16, so that neighbours meet different banks."""
         return self.places * self.kept * (4 if self.own else 2) + 16
 
     @property
@@ -162,7 +162,7 @@ def boxes_bytes(problem: ConvProblem, config: RowsConfig) -> int:
 
 
 def space_bytes(problem: ConvProblem, config: RowsConfig) -> int:
-    """The boxes, and behind them y where it is turned."""
+    """The boxes, and behind them y where it is transposed."""
     turned = math.prod(problem.y.shape[1:]) * config.kept * problem.y.itemsize if config.turned else 0
     return boxes_bytes(problem, config) + turned
 

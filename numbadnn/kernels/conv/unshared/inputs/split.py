@@ -1,6 +1,6 @@
 """Gradients of unshared convolutions' images in float32 on tensor cores, of 9 to 32 images: when they are taken, their plans.
 
-The device code is in ``device/split.py``; which tiles fit, and which is the best, in ``unshared_inputs_split_config``.
+The device code is in ``device/split.py``; which tiles fit, and which is the best, in ``split_config.py``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
 from typing import Any
 
-from numbadnn.gpu import driver as _driver
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
@@ -41,13 +39,12 @@ from numbadnn.kernels.conv.unshared.inputs.split_config import (
     strips_of,
     y_pitch_of,
 )
-from numbadnn.kernels.conv.unshared.parts.tile import free_order
+from numbadnn.kernels.conv.unshared.parts.tile import on_hopper, takes
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
 
 FEWEST_IMAGES, MOST_IMAGES, FEWEST_FILTERS, FEWEST_TERMS, MOST_TAPS = 9, 32, 4, 64, 16
-HOPPER = (9, 0)
 #: of a grid's second and third dimension
 MOST_BLOCKS = 65535
 #: by how much the estimate may be the longer one: that of the other kernel is too short where taps are few
@@ -57,11 +54,7 @@ AS_QUICK = 1.1
 def suits(problem: ConvProblem, policy: Policy) -> bool:
     """Whether kernels may do it that have the sums of float32 images in registers, on tensor cores."""
     w, K = problem.w, problem.w.shape[0] // problem.groups
-    if not problem.unshared or problem.direction != "grad_inputs" or w.dtype != "float32" or simulate.active():
-        return False
-    if not free_order(problem, policy):
-        return False  # in which order terms are added depends on the tile, and that on how many images there are
-    if policy.device >= 0 and _driver.compute_capability(policy.device) != HOPPER:
+    if not takes(problem, policy, "grad_inputs", 4) or not on_hopper(policy):
         return False
     if not FEWEST_IMAGES <= problem.x.shape[0] <= MOST_IMAGES or K < FEWEST_FILTERS or max(problem.taps) > MOST_TAPS:
         return False
@@ -71,7 +64,7 @@ def suits(problem: ConvProblem, policy: Policy) -> bool:
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> SplitConfig | None:
-    """The least estimate of what fits; None where others are quicker, or it cannot be done."""
+    """The least estimate of what fits; None where others are faster, or it cannot be done."""
     if not suits(problem, policy) or problem.w.shape[0] // problem.groups * math.prod(problem.taps) < FEWEST_TERMS:
         return None
     found = candidates(problem)
@@ -88,9 +81,9 @@ def kernel(config: SplitConfig) -> Kernel:
     config = replace(config, rows=1, places=1, channels=1)  # those are arguments
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.inputs.device import split as _unshared_inputs_split
+        from numbadnn.kernels.conv.unshared.inputs.device import split
 
-        return _unshared_inputs_split.boxes(config)
+        return split.boxes(config)
 
     numbers = (config.images, config.warps, *config.taps, *config.stride, *astuple(config)[4:8])
     name = "unshared split " + " ".join(str(int(v)) for v in numbers)
@@ -100,18 +93,18 @@ def kernel(config: SplitConfig) -> Kernel:
 
 def turn_kernel(images: int) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.inputs.device import split_turn as _unshared_inputs_split_turn
+        from numbadnn.kernels.conv.unshared.inputs.device import split_turn
 
-        return _unshared_inputs_split_turn.turn(images)
+        return split_turn.turn(images)
 
     return Kernel(f"unshared split turn {images}", "ptr ptr i32 i32 i32 i32 i32 i64*2 i64*4", build, TURNERS, 4)
 
 
 def collect_kernel(images: int, ahead: int) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.inputs.device import split_collect as _unshared_inputs_split_collect
+        from numbadnn.kernels.conv.unshared.inputs.device import split_collect
 
-        return _unshared_inputs_split_collect.collect(images, ahead)
+        return split_collect.collect(images, ahead)
 
     parameters = (
         "ptr ptr ptr ptr i32 i32 i32 i32 "
@@ -127,12 +120,8 @@ def collect_kernel(images: int, ahead: int) -> Kernel:
 def plan(problem: ConvProblem, policy: Policy, config: SplitConfig) -> Executable:
     """Boxes and their sums, which start before those have ended; before them y is cut, where blocks do not do so."""
     first, w_steps = kernel(config), tuple(4 * step for step in problem.w.strides[:3])
-    C, K, (P, Q), box = (
-        problem.w.shape[3],
-        problem.w.shape[0] // problem.groups,
-        problem.y.shape[2:],
-        box_of(problem, config),
-    )
+    C, K, (P, Q) = problem.w.shape[3], problem.w.shape[0] // problem.groups, problem.y.shape[2:]
+    box = box_of(problem, config)
     scalars = (
         *(-(-C // config.channels), problem.groups, problem.x.shape[0], K, C, config.channels, config.tile, (P, Q)),
         *(pitch_of(problem, config), y_pitch_of(problem, config), box),
@@ -140,10 +129,8 @@ def plan(problem: ConvProblem, policy: Policy, config: SplitConfig) -> Executabl
         *(w_steps, problem.y.strides),
     )
     grid, block, shared = (blocks_of(problem, config), 1, 1), (config.threads, 1, 1), shared_bytes(problem, config)
-    launch, collect = (
-        first.prepare(policy.device, grid, block, scalars, shared),
-        collecting_boxes(problem, policy, config),
-    )
+    launch = first.prepare(policy.device, grid, block, scalars, shared)
+    collect = collecting_boxes(problem, policy, config)
     if config.filled:
         steps = [(launch, "y w space"), (collect, "space x y w")]
     else:

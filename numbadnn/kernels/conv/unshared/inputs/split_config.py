@@ -1,6 +1,6 @@
 """Tiles of the kernel that sums an unshared gradient of float32 images on tensor cores: which fit, and an estimate for each.
 
-``unshared_inputs_split`` says when they are taken.
+``split.py`` says when they are taken.
 """
 
 from __future__ import annotations
@@ -50,12 +50,8 @@ class Boxed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SplitConfig:
-    """A block has ``places`` columns of ``rows`` rows of positions, which go on in the next rows, and ``channels`` of a group.
-
-    ``warps`` that multiply; ``depth`` slots of 16 filters; ``ragged``: the last one has fewer; ``filled``: a block
-    cuts y's values itself.
-    """
+class ColumnsConfig:
+    """``warps`` multiply, others prefetch filters: ``depth`` slots of 16 of them; ``ragged``: the last one has fewer."""
 
     images: int
     warps: int
@@ -64,15 +60,42 @@ class SplitConfig:
     depth: int
     flip: bool
     ragged: bool
-    filled: bool = False
-    rows: int = 1
-    places: int = 1
-    channels: int = 1
 
     @property
     def tiles(self) -> int:
         """Products that have all images."""
         return self.images // 16
+
+    @property
+    def padded(self) -> int:
+        """Warps in front of those that ask: registers go to whole groups of four, at least two."""
+        return max(8, -(-self.warps // 4) * 4)
+
+    @property
+    def threads(self) -> int:
+        return LANES * (self.padded + 4)
+
+    @property
+    def begun(self) -> int:
+        """Registers that all threads begin with."""
+        return 512 * 4 // (self.padded + 4) // 8 * 8
+
+    def left(self, fewer: int) -> int:
+        """Registers of a thread that multiplies: those that ask keep ``fewer`` and give the rest to the others."""
+        return min(240, (self.begun * (self.padded + 4) - fewer * 4) // self.padded // 8 * 8)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitConfig(ColumnsConfig):
+    """A block has ``places`` columns of ``rows`` rows of positions, which go on in the next rows, and ``channels`` of a group.
+
+    ``filled``: a block cuts y's values itself.
+    """
+
+    filled: bool = False
+    rows: int = 1
+    places: int = 1
+    channels: int = 1
 
     @property
     def of_column(self) -> int:
@@ -89,19 +112,9 @@ class SplitConfig:
         return WORDS * self.tiles * 512
 
     @property
-    def padded(self) -> int:
-        """Warps in front of those that ask: registers go to whole groups of four, at least two."""
-        return max(8, -(-self.warps // 4) * 4)
-
-    @property
-    def threads(self) -> int:
-        return LANES * (self.padded + 4)
-
-    @property
     def registers(self) -> int:
-        """Of a thread that multiplies: all begin with as many, and those that ask give theirs to the others."""
-        begun = 512 * 4 // (self.padded + 4) // 8 * 8
-        return min(240, (begun * (self.padded + 4) - FEWER * 4) // self.padded // 8 * 8)
+        """Of a thread that multiplies."""
+        return self.left(FEWER)
 
 
 @functools.lru_cache(256)

@@ -2,7 +2,7 @@
 their plans.
 
 A block cuts the values of y of its positions itself, a row of them at a time. Filters of more rows than registers hold sums of,
-and rows of positions that no tiles of equal width divide, are ``unshared_inputs_split``'s, whose second kernel adds the boxes
+and rows of positions that no tiles of equal width divide, are ``split.py``'s, whose second kernel adds the boxes
 here as well. The device code is in ``device/twofold.py``.
 """
 
@@ -43,7 +43,6 @@ from numbadnn.kernels.conv.unshared.inputs.twofold_config import (
     OTHERS,
     InputsTwofoldConfig,
 )
-from numbadnn.kernels.conv.unshared.inputs.twofold_config import FEWER as FEWER
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of, vector
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
@@ -109,7 +108,7 @@ def configured(
 def pitch_of(problem: ConvProblem, channels: int) -> int:
     """Bytes from one filter's line in a slot to the next: neighbours begin in other banks, and 32 bytes as they do in memory.
 
-    A copy is the quicker the more its two ends have in common.
+    A copy is the faster the more its two ends have in common.
     """
     length = channels * math.prod(problem.taps) * 4
     return length + (32 - length) % 128
@@ -137,9 +136,9 @@ def kernel(config: InputsTwofoldConfig) -> Kernel:
     config = replace(config, rows=1, channels=1)  # those are arguments
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.inputs.device import twofold as _unshared_inputs_twofold
+        from numbadnn.kernels.conv.unshared.inputs.device import twofold
 
-        return _unshared_inputs_twofold.boxes(config)
+        return twofold.boxes(config)
 
     numbers = (config.images, config.warps, *config.taps, *config.stride, *astuple(config)[4:11])
     name = "unshared inputs twofold " + " ".join(str(int(v)) for v in numbers)

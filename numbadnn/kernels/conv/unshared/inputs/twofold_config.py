@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numbadnn.kernels.conv.unshared.inputs.split_config import (
-    LANES,
-)
+from numbadnn.kernels.conv.unshared.inputs.split_config import LANES, ColumnsConfig
 
 #: halves of a number; warps that cut y, of four that multiply nothing; lots of y that each has under way
 HALVES, FILLERS, AHEAD = 2, 2, 3
@@ -17,31 +15,19 @@ OTHERS, FEWER = 80, 80
 
 
 @dataclass(frozen=True, slots=True)
-class InputsTwofoldConfig:
+class InputsTwofoldConfig(ColumnsConfig):
     """A block has ``places`` neighbouring positions of each of ``rows`` rows, and ``channels`` of a group.
 
-    ``warps`` that multiply, each ``lots`` times eight channels; ``depth`` slots of 16 filters; ``ragged``: the last one has
-    fewer; ``vec`` values of y are a copy; there are places for ``chunks`` times those of a row and 16 filters.
+    A warp has ``lots`` times eight channels; ``vec`` values of y are a copy; there are places for ``chunks`` times those of a row
+    and 16 filters.
     """
 
-    images: int
-    warps: int
-    taps: tuple[int, int]
-    stride: tuple[int, int]
-    depth: int
-    flip: bool
-    ragged: bool
     lots: int
     places: int
     vec: int
     chunks: int = CHUNKS
     rows: int = 1
     channels: int = 1
-
-    @property
-    def tiles(self) -> int:
-        """Products that have all images."""
-        return self.images // 16
 
     @property
     def of_lot(self) -> int:
@@ -63,20 +49,6 @@ class InputsTwofoldConfig:
         return 8 * LANES * self.places * 4
 
     @property
-    def padded(self) -> int:
-        """Warps in front of those that ask: registers go to whole groups of four, at least two."""
-        return max(8, -(-self.warps // 4) * 4)
-
-    @property
-    def threads(self) -> int:
-        return LANES * (self.padded + 4)
-
-    @property
-    def begun(self) -> int:
-        """Registers that all threads begin with."""
-        return 512 * 4 // (self.padded + 4) // 8 * 8
-
-    @property
     def registers(self) -> int:
-        """Of a thread that multiplies: those that ask give theirs to the others."""
-        return min(240, (self.begun * (self.padded + 4) - FEWER * 4) // self.padded // 8 * 8)
+        """Of a thread that multiplies."""
+        return self.left(FEWER)

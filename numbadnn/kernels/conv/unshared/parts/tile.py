@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol
 
+from numbadnn.gpu import driver as _driver
+from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 
-LANES = 32
+LANES, HOPPER = 32, (9, 0)
 
 
 class Tile(Protocol):
@@ -25,10 +27,27 @@ class Tile(Protocol):
 
 def free_order(problem: ConvProblem, policy: Policy) -> bool:
     """Whether sums in float32 will do, the order of whose terms may depend on how many images and filters there are."""
-    return accumulator_of(problem.w.dtype, policy) == "float32" and policy.determinism in (
-        "run_to_run",
-        "not_guaranteed",
-    )
+    free = policy.determinism in ("run_to_run", "not_guaranteed")
+    return free and accumulator_of(problem.w.dtype, policy) == "float32"
+
+
+def takes(problem: ConvProblem, policy: Policy, direction: str, *sizes: int) -> bool:
+    """Whether it is an unshared convolution in a direction, of elements of so many bytes, with sums in ``free_order``.
+
+    Tensor cores of different GPUs round differently, and the order of terms depends on how many images there are.
+    """
+    fits = problem.unshared and problem.direction == direction and problem.w.itemsize in sizes
+    return fits and free_order(problem, policy)
+
+
+def capability_of(device: int) -> tuple[int, int]:
+    """An H200's where there is no device."""
+    return HOPPER if device < 0 or simulate.active() else _driver.compute_capability(device)
+
+
+def on_hopper(policy: Policy) -> bool:
+    """Whether kernels for sm_90 alone can run; the simulator cannot run them."""
+    return capability_of(policy.device) == HOPPER and not simulate.active()
 
 
 def places_of(Q: int, most: int) -> list[int]:
@@ -78,6 +97,12 @@ def tiles_of(problem: ConvProblem, positions: tuple[int, int]) -> tuple[int, int
 def blocks_of(problem: ConvProblem, tile: Tile) -> int:
     """One for each tile of each group."""
     return math.prod(tiles_of(problem, (tile.tall, tile.places))) * problem.groups
+
+
+def check_channels(problem: ConvProblem, tile: Tile) -> None:
+    """Refuse channels that do not divide those of a group: the table of terms is made once, for all channels of a block."""
+    if problem.w.shape[3] % tile.channels:
+        raise ValueError(f"channels: expected a divisor of the {problem.w.shape[3]} of a group, got {tile.channels}")
 
 
 #: the kernels' parameters behind the addresses: what ``scalars`` gives

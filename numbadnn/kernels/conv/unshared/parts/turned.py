@@ -1,7 +1,7 @@
-"""Images turned for unshared convolutions, [channel, row, column][image] in the workspace; see ``device/turned.py``.
+"""Images transposed for unshared convolutions, [channel, row, column][image] in the workspace; see ``device/turned.py``.
 
 The boxes of blocks overlap, so a pixel is read several times. As it lies in memory its images are far apart, and each is a read
-of its own; turned once, 16 bytes of them are one asynchronous copy. In cells, [eight images][channel, row, column][image], a
+of its own; transposed once, 16 bytes of them are one asynchronous copy. In cells, [eight images][channel, row, column][image], a
 row of pixels is one of 16-bit types.
 """
 
@@ -15,6 +15,7 @@ from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
+from numbadnn.kernels.conv.unshared.parts.tile import scalars
 from numbadnn.kernels.conv.unshared.parts.turned_config import PIXELS, THREADS
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
@@ -22,9 +23,9 @@ from numbadnn.registry import SEQUENCE, Executable
 
 #: images of a cell of 16-bit types, its bytes
 EIGHT, CELL = 8, 16
-#: bytes that come to the L2 cache together for copies of tiles: the other half of 256 would be given up before it is asked for
+#: bytes that come to the L2 cache together for copies of tiles: the other half of 256 would be given up before it is read
 FETCH = 128
-#: bytes, at most, that the L2 cache is asked to give up last: what was turned is read soon and written anew by the next call,
+#: bytes, at most, that the L2 cache is asked to give up last: what was transposed is read soon and written anew by the next call,
 #: while filters pass through, and memory is not to be bothered with it. Filters' gradients of 32 float16 images of 64x64 took
 #: 4 % longer without (H200). The cache has 50 MB, and others want it too: behind calls that kept 34 MB so, 36 MB were added in
 #: it in 10.9 us for 9.0
@@ -32,7 +33,7 @@ LASTING = 17 * 10**6
 
 
 def turned(problem: ConvProblem) -> tuple[Spec, ...]:
-    """x, and y as well for the filters' gradient."""
+    """x, and y as well for the gradient of the filters."""
     return (problem.x, problem.y) if problem.direction == "grad_weights" else (problem.x,)
 
 
@@ -56,7 +57,7 @@ def cells_map(problem: ConvProblem, images: int, box: tuple[int, int, int], devi
 
 
 def strides(shape: tuple[int, ...], images: int) -> tuple[int, int, int, int]:
-    """Of turned images."""
+    """Of transposed images."""
     _, _, H, W = shape
     return 1, H * W * images, W * images, images
 
@@ -82,9 +83,9 @@ def lasts(nbytes: int) -> bool:
 
 def kernel(itemsize: int, images: int, vec: int, cells: bool = False, lasting: bool = False) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.parts.device import turned as _unshared_turned
+        from numbadnn.kernels.conv.unshared.parts.device import turned
 
-        return _unshared_turned.turn(itemsize, images, vec, cells, lasting)
+        return turned.turn(itemsize, images, vec, cells, lasting)
 
     return Kernel(
         f"unshared turn {itemsize} {images} {vec}{' cells' if cells else ''}{' lasting' if lasting else ''}",
@@ -109,23 +110,43 @@ def turning(arrays: tuple[Spec, ...], device: int, images: int, cells: bool = Fa
     return turn.prepare(device, (sum(blocks), 1, 1), (THREADS, 1, 1), scalars)
 
 
+def planned(
+    problem: ConvProblem,
+    policy: Policy,
+    config: Any,
+    kernel: Kernel,
+    blocks: int,
+    sizes: tuple[int, int],
+    arithmetic: str,
+    *first: int,
+) -> Executable:
+    """So many ``blocks`` of a kernel that takes transposed arrays; ``sizes``: of its table of terms, and of shared memory.
+
+    ``first``: its scalars before those that ``scalars`` gives.
+    """
+    steps = (strides(array.shape, config.images) for array in turned(problem))
+    values = (*first, *scalars(problem, config, sizes[0], *steps))
+    launch = kernel.prepare(policy.device, (blocks, 1, 1), (config.threads, 1, 1), values, sizes[1])
+    facts = {"kernel": kernel.name, "config": config}
+    return executable(problem, policy, config.images, launch, arithmetic, facts)
+
+
 def executable(
     problem: ConvProblem,
     policy: Policy,
     images: int,
     launch: Any,
     arithmetic: str,
-    level: str,
     facts: dict[str, Any],
     cells: bool = False,
 ) -> Executable:
-    """Turns what is to be turned in one launch, then ``launch``, which takes both inputs, turned or not, and the output."""
+    """Transposes in one launch, then ``launch``, which takes both inputs, transposed or not, and the output."""
     arrays, size = turned(problem), problem.x.itemsize
     turn, first = turning(arrays, policy.device, images, cells), math.prod(arrays[0].shape[1:])
     taken = f"space space+{first * images * size} result" if len(arrays) > 1 else "space other result"
     direct = sequence("x other result space", [(turn, "x other space"), (launch, taken)])
 
-    return around(direct, facts, space_bytes(problem, images), arithmetic, level, SEQUENCE)
+    return around(direct, facts, space_bytes(problem, images), arithmetic, "run_to_run", SEQUENCE)
 
 
 def _as_one_row(array: Spec) -> tuple[int, int]:

@@ -11,10 +11,10 @@ from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.conv.unshared.parts.tile import (
     PARAMETERS,
     blocks_of,
-    free_order,
     lots_of,
     scalars,
     seen_of,
+    takes,
     vector,
 )
 from numbadnn.kernels.conv.unshared.weights.halves_config import TILE, WeightsHalvesConfig
@@ -43,10 +43,8 @@ def shared_bytes(problem: ConvProblem, config: WeightsHalvesConfig) -> int:
 def heuristic(problem: ConvProblem, policy: Policy) -> WeightsHalvesConfig | None:
     """None where the threads of ``numba.unshared`` are to do it."""
     w, N, Q = problem.w, problem.x.shape[0], problem.y.shape[3]
-    if not problem.unshared or problem.direction != "grad_weights" or w.itemsize != 2:
+    if not takes(problem, policy, "grad_weights", 2):
         return None
-    if not free_order(problem, policy):
-        return None  # how tensor cores round differs from one to the next
     K, C = w.shape[0] // problem.groups, w.shape[3]
     if N > MOST_IMAGES or K < FEWEST_FILTERS:
         return None
@@ -70,9 +68,9 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsHalvesConfig | Non
 
 def kernel(dtype: str, config: WeightsHalvesConfig) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.weights.device import halves as _unshared_weights_halves
+        from numbadnn.kernels.conv.unshared.weights.device import halves
 
-        return _unshared_weights_halves.weights(dtype, config)
+        return halves.weights(dtype, config)
 
     facts = (*astuple(config)[:6], config.resident)
     name = f"unshared weights halves {dtype} " + " ".join(str(v) for v in facts)
@@ -82,9 +80,9 @@ def kernel(dtype: str, config: WeightsHalvesConfig) -> Kernel:
 def plan(problem: ConvProblem, policy: Policy, config: WeightsHalvesConfig) -> Executable:
     chosen = kernel(problem.x.dtype, config)
     slices = -(-problem.w.shape[3] // config.channels)
-    told = (slices, *scalars(problem, config, room_of(problem, config), problem.x.strides))
+    values = (slices, *scalars(problem, config, room_of(problem, config), problem.x.strides))
     grid = (slices * blocks_of(problem, config), 1, 1)
-    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), told, shared_bytes(problem, config))
+    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), values, shared_bytes(problem, config))
     return one_launch(chosen, launch, config, "tensor_core", "run_to_run", SEQUENCE)
 
 

@@ -6,13 +6,19 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
 
-from numbadnn.gpu import driver as _driver
-from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import shared_room
-from numbadnn.kernels.build.support import accumulator_of
-from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
-from numbadnn.kernels.conv.unshared.parts.tile import PARAMETERS, blocks_of, places_of, scalars, seen_of, vector
+from numbadnn.kernels.conv.unshared.parts import turned as transposed
+from numbadnn.kernels.conv.unshared.parts.tile import (
+    HOPPER,
+    PARAMETERS,
+    blocks_of,
+    capability_of,
+    places_of,
+    seen_of,
+    takes,
+    vector,
+)
 from numbadnn.kernels.conv.unshared.weights.many_config import FILTERS, WeightsManyConfig
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
@@ -34,19 +40,15 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsManyConfig | None:
     """None where other kernels of ``numba.unshared`` are to do it."""
     w, N, (P, Q) = problem.w, problem.x.shape[0], problem.y.shape[2:]
     K, C, images = w.shape[0] // problem.groups, w.shape[3], max(16, 1 << (N - 1).bit_length())
-    if not problem.unshared or problem.direction != "grad_weights" or w.dtype == "float64":
+    if not takes(problem, policy, "grad_weights", 2, 4) or not FEWEST_IMAGES <= N <= MOST_IMAGES or not P * Q:
         return None
-    if accumulator_of(w.dtype, policy) != "float32" or not FEWEST_IMAGES <= N <= MOST_IMAGES or not P * Q:
-        return None
-    if policy.determinism not in ("run_to_run", "not_guaranteed"):
-        return None  # how tensor cores round differs from one to the next
     if w.itemsize == 4 and capability_of(policy.device) not in QUICK_IN_FLOAT64:
         return None
-    if K < FEWEST_FILTERS or not unshared_turned.fits(problem, policy, images):
+    if K < FEWEST_FILTERS or not transposed.fits(problem, policy, images):
         return None
     if images < MOST_IMAGES and w.size * w.itemsize < ENOUGH_BYTES:
         return None
-    tall, places, whole = min(P, w.itemsize), places_of(Q, 4)[0], capability_of(policy.device) >= (9, 0)
+    tall, places, whole = min(P, w.itemsize), places_of(Q, 4)[0], capability_of(policy.device) >= HOPPER
     resident, vec = MOST_WARPS // (tall * places), vector(problem, C, 16 // w.itemsize)
     lots = 2 if w.itemsize == 2 and K > FILTERS else 1  # of float32 the sums of one are all there are registers for
     config = WeightsManyConfig(images, tall, places, resident, vec, whole, lots, 0, 0)
@@ -71,11 +73,6 @@ def sliced(problem: ConvProblem, config: WeightsManyConfig, most: int) -> Weight
     return min(found, key=lambda f: f[:2])[2] if found else None
 
 
-def capability_of(device: int) -> tuple[int, int]:
-    """An H200's where there is no device."""
-    return (9, 0) if device < 0 or simulate.active() else _driver.compute_capability(device)
-
-
 def room_of(problem: ConvProblem, config: WeightsManyConfig) -> int:
     """Of the table: all terms of the channels, and what a warp reads past the last, one tile ahead."""
     return (config.channels * math.prod(problem.taps) // 32 + 3) * 32
@@ -88,25 +85,20 @@ def shared_bytes(problem: ConvProblem, config: WeightsManyConfig) -> int:
 
 def kernel(dtype: str, config: WeightsManyConfig) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.weights.device import many as _unshared_weights_many
+        from numbadnn.kernels.conv.unshared.weights.device import many
 
-        return _unshared_weights_many.weights(dtype, config)
+        return many.weights(dtype, config)
 
     name = f"unshared weights many {dtype} " + " ".join(str(v) for v in astuple(config)[:7])
     return Kernel(name, f"ptr ptr ptr i32 i32 {PARAMETERS}", build, config.threads, config.resident, True)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: WeightsManyConfig) -> Executable:
-    chosen = kernel(problem.x.dtype, config)
     slices = -(-math.prod(problem.w.shape[3:]) // config.terms)
-    turned = (unshared_turned.strides(array.shape, config.images) for array in (problem.x, problem.y))
-    told = scalars(problem, config, room_of(problem, config), *turned)
-    grid = (slices * blocks_of(problem, config), 1, 1)
-    shared = shared_bytes(problem, config)
-    launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), (slices, config.terms, *told), shared)
-    facts = {"kernel": chosen.name, "config": config}
+    blocks, sizes = slices * blocks_of(problem, config), (room_of(problem, config), shared_bytes(problem, config))
     arithmetic = "ieee" if problem.x.itemsize == 4 else "tensor_core"
-    return unshared_turned.executable(problem, policy, config.images, launch, arithmetic, "run_to_run", facts)
+    chosen = kernel(problem.x.dtype, config)
+    return transposed.planned(problem, policy, config, chosen, blocks, sizes, arithmetic, slices, config.terms)
 
 
 def kernels() -> Iterator[Kernel]:

@@ -2,7 +2,7 @@
 
 A block has some neighbouring positions of a row and ``channels`` channels of a group at a time, and what they see in shared
 memory (``conv/unshared/parts/device/box_fill.py``). Eight lanes go along the terms of a filter, four at a time,
-straight from memory, and ask for the next ones before they multiply; each has ``filters`` x 8 sums. The four eights of
+straight from memory, and prefetch the next ones before they multiply; each has ``filters`` x 8 sums. The four eights of
 a warp have different filters, or different images where these are more. The sums meet in shared memory, from where
 neighbouring positions are written together.
 """
@@ -56,27 +56,17 @@ def fold_lanes(lanes: int, reach: int, sums: int) -> Callable[..., None]:
 
 def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
-    filters, places, parts, ahead, cell, whole, groups_of_images = (
-        *(config.filters, config.places, config.parts, config.ahead, config.cell, config.whole, config.images // 8),
-    )
+    filters, places, parts, ahead, cell = config.filters, config.places, config.parts, config.ahead, config.cell
+    whole, groups_of_images = config.whole, config.images // 8
     size, read, write = ITEMSIZE[dtype], load(dtype, "float32"), store(dtype, "float32")
-    fill, fill_spots, ask, expand = (
-        fill_box(dtype, config, 4),
-        spots_of(config.threads, config.cell),
-        _ask(dtype, config),
-        widen(dtype, 4, "float32"),
-    )
+    fill, fill_spots, ask = fill_box(dtype, config, 4), spots_of(config.threads, config.cell), _ask(dtype, config)
+    expand = widen(dtype, 4, "float32")
     look_at_spots, look_at_images = _look_at_words(4), load_shared("float32", 4, "float32")
     fold, pitch, beside = fold_lanes(EIGHT, LANES // 2, filters * 8), config.pitch, LANES // EIGHT
     words, across, first_of = size, config.across, first_position(1, places)
     sums, waiting = filters * 8, ahead * filters * size
-    step, vec, element, threads, of_turn = (
-        4 * EIGHT,
-        config.vec,
-        ELEMENT["float32"],
-        config.threads,
-        parts * config.across,
-    )
+    step, vec, element, threads = 4 * EIGHT, config.vec, ELEMENT["float32"], config.threads
+    of_turn = parts * config.across
 
     def kernel(
         x, w, y, blocks, groups, N, K, C, channels, Q, room, image, taps, padding, stride, dilation, flip, wide,

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from numbadnn.kernels.conv.unshared.forward.box_many_config import ALONG, EIGHT, LANES, PIECE, ManyConfig
 from numbadnn.kernels.conv.unshared.forward.device.box import fold_lanes
 from numbadnn.kernels.conv.unshared.parts.device.box_fill import pixels_of, spots_of
+from numbadnn.kernels.conv.unshared.parts.device.results import storing
 from numbadnn.kernels.conv.unshared.parts.device.ring import after, ask_for
 from numbadnn.kernels.conv.unshared.parts.device.seen import first_position
-from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, sync_warp, wait_async, wait_async_but
 from numbadnn.kernels.lang.cuda import ELEMENT, INT32, WORD, cuda, device, f32, i32, i64
 from numbadnn.kernels.lang.ptx import wait_for_previous
@@ -29,14 +29,12 @@ from numbadnn.kernels.lang.words import read_at, shared_address
 
 def forward(config: ManyConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
-    images, filters, tall, places, parts, stages, threads, cell, across, apart = (
-        config.images, config.filters, config.tall, config.places, config.parts, config.stages,
-        config.threads, config.cell, config.across, config.apart,
-    )  # fmt: skip
+    images, filters, tall, places, parts = config.images, config.filters, config.tall, config.places, config.parts
+    stages, threads, cell, across, apart = config.stages, config.threads, config.cell, config.across, config.apart
     pitch, in_turns, outputs = config.pitch, LANES // config.across, config.images * config.across // LANES
     fill_spots, fill_pixels = spots_of(threads, 4 * cell), pixels_of(threads)
     own_piece, ask = ask_for(across, apart, config.vec)
-    read, write = load("float32", "float32"), store("float32", "float32")
+    put = storing("float32")
     positions, half = tall * places, images // 2
     look_at_spots, look_at_pixel, look = read_at("int32", 4), read_at("int32", 2), read_at("float32", 4)
     copy, first_of, element = copy_or_zero(16), first_position(tall, places), ELEMENT["float32"]
@@ -58,7 +56,7 @@ def forward(config: ManyConfig) -> Callable[..., None]:
 
     @device
     def ask_next(shared, to, following, w, strides, left, terms, own_terms, sizes):
-        """Ask for a slot; what the next one is for: (address, tile, first filter, first channel, first term)"""
+        """Prefetch a slot; what the next one is for: (address, tile, first filter, first channel, first term)"""
         at, tile, k, c, m = following
         tiles, _, _, K, C, channels, _, _ = sizes
         if tile < tiles:
@@ -208,10 +206,7 @@ def forward(config: ManyConfig) -> Callable[..., None]:
                         total[i] = shared[i32(sum_at + n0 + i * in_turns)]
                     for i in range(outputs):
                         if i32(n0 + i * in_turns) < N:
-                            result = f32(alpha * total[i])
-                            if beta != f32(0):
-                                result = f32(result + beta * read(at_y))
-                            write(at_y, result)
+                            put(at_y, total[i], alpha, beta)
                         at_y = at_y + y_strides[0] * (4 * in_turns)
             tile, k0, c0 = next_tile, next_k, next_c
 

@@ -21,13 +21,8 @@ from numbadnn.problem import ITEMSIZE
 
 def _fill_tops(dtype: str, config: BoxConfig) -> Callable[..., None]:
     """``fill(shared, start, y, strides, N, K, count)``: [position][filter][image] from ``y`` on, 0 past filters and images."""
-    read, size, threads, images, places = (
-        load(dtype, "float32"),
-        ITEMSIZE[dtype],
-        config.threads,
-        config.images,
-        config.places,
-    )
+    read, size, threads, images = load(dtype, "float32"), ITEMSIZE[dtype], config.threads, config.images
+    places = config.places
     number, pitch = places * ROWS * images, ROWS * images + 4
     batch = max(1, min(8, number // threads))
 
@@ -38,11 +33,8 @@ def _fill_tops(dtype: str, config: BoxConfig) -> Callable[..., None]:
             for u in range(batch):
                 i = min(i32(i0 + u * threads), i32(number - 1))
                 rest = i32(u32(i) // u32(places))
-                place, n, k = (
-                    min(i32(i - rest * places), i32(count - 1)),
-                    i32(u32(rest) % u32(images)),
-                    i32(u32(rest) // u32(images)),
-                )
+                place, n = min(i32(i - rest * places), i32(count - 1)), i32(u32(rest) % u32(images))
+                k = i32(u32(rest) // u32(images))
                 at = min(n, i32(N - 1)) * strides[0] + min(k, i32(K - 1)) * strides[1] + place * strides[3]
                 held[u] = read(y + at * size)
             for u in range(batch):
@@ -74,9 +66,8 @@ def _copy_tops(config: BoxConfig) -> Callable[..., None]:
 
 def weights(dtype: str, config: BoxConfig) -> Callable[..., None]:
     """w[k,p,q,term] = sum over images n of y[n,k,p,q] * what the term sees in image n at (p,q)."""
-    filters, places, cell, images, vec, threads = (
-        *(config.filters, config.places, config.cell, config.images, config.vec, config.threads),
-    )
+    filters, places, cell, images, vec = config.filters, config.places, config.cell, config.images, config.vec
+    threads = config.threads
     size, rows, first_of = ITEMSIZE[dtype], ROWS, first_position(1, places)
     read, write = load_vector(dtype, vec, "float32"), store_vector(dtype, vec, "float32")
     fill_spots, fill_tops = spots_of(threads, cell), _fill_tops(dtype, config) if size < 4 else _copy_tops(config)

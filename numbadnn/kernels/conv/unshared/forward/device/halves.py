@@ -1,6 +1,6 @@
 """Unshared convolution of 16-bit types on tensor cores: every filter read once, straight into the registers of a product.
 
-A block has one output position of one group, and ``images`` images. Its warps first ask for all that they will multiply: a
+A block has one output position of one group, and ``images`` images. Its warps first prefetch all that they will multiply: a
 lane has 8 neighbouring terms of two filters at a time, a quad of lanes 32. While those are under way the block gathers what
 the filters see, as it lies in memory, into rows of shared memory [image][term], of which a lane takes the same 8 terms. In
 which order the terms of a product stand is free as long as both factors agree: here a lane's words follow each other. Warps
@@ -18,7 +18,7 @@ from llvmlite import ir
 
 from numbadnn.kernels.conv.unshared.forward.halves_config import CHUNK, LANES, ROWS, HalvesConfig
 from numbadnn.kernels.conv.unshared.inputs.device.tile import tap_of
-from numbadnn.kernels.lang.access import load, store
+from numbadnn.kernels.conv.unshared.parts.device.results import storing
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import ELEMENT, SIMULATED, WORD, cuda, device, f32, i32, i64, intrinsic, types, u32
 from numbadnn.kernels.lang.llvm import _I32, _put, _slot
@@ -158,24 +158,13 @@ def _multiply(dtype: str, config: HalvesConfig) -> Any:
 
 def forward(dtype: str, acc: str, config: HalvesConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n; a block has ``chunks``' share of the images."""
-    images, across, along, room, row, tiles = (
-        config.images, config.across, config.along, config.room, config.row, config.tiles,
-    )  # fmt: skip
-    read, write = load(dtype, acc), store(dtype, acc)
-    whole, once, gather, ask, multiply = (
-        config.whole,
-        config.once,
-        _gather(config),
-        _ask(config),
-        _multiply(dtype, config),
-    )
-    waiting, gathered, sums, zeros, threads = (
-        8 * config.ahead,
-        2 * config.batch,
-        4 * tiles,
-        config.zeros,
-        config.threads,
-    )
+    images, across, along, room, row = config.images, config.across, config.along, config.room, config.row
+    tiles = config.tiles
+    put = storing(dtype, acc)
+    whole, once, gather, ask = config.whole, config.once, _gather(config), _ask(config)
+    multiply = _multiply(dtype, config)
+    waiting, gathered, sums, zeros = 8 * config.ahead, 2 * config.batch, 4 * tiles, config.zeros
+    threads = config.threads
     each, element = across * sums * LANES, ELEMENT[acc]
 
     def kernel(
@@ -238,9 +227,6 @@ def forward(dtype: str, acc: str, config: HalvesConfig) -> Callable[..., None]:
                 if n < N and k < K:
                     at = i64(n) * y_strides[0] + (group * K + k) * y_strides[1] + p * y_strides[2] + q * y_strides[3]
                     target = y + at * SIZE
-                    result = f32(alpha * value)
-                    if beta != f32(0):
-                        result = f32(result + beta * read(target))
-                    write(target, result)
+                    put(target, value, alpha, beta)
 
     return kernel

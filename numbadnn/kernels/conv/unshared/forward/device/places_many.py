@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.unshared.forward.places_many_config import CHUNK, LANES, ROWS, PlacesManyConfig
+from numbadnn.kernels.conv.unshared.parts.device.results import storing
 from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, ROW, SIZE, fill_spots, first_position
 from numbadnn.kernels.conv.unshared.parts.device.turned import copy_box
-from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.async_copies import wait_async
 from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.mma import load_matrices, product
@@ -42,7 +42,7 @@ def written_sums(dtype: str, tall: int, places: int, filters: int, pitch: int, p
     ``first``: its group, row and column; ``sizes``: N, K, P, Q. A thread has a filter of a position, and every other image, as
     a position has twice as many threads as filters: neighbouring lanes have neighbouring positions, and addresses are sums.
     """
-    read, write, positions = load(dtype, "float32"), store(dtype, "float32"), tall * places
+    put, positions = storing(dtype), tall * places
 
     @device
     def write_all(y, parted, start, first, sizes, strides, alpha, beta):
@@ -54,10 +54,7 @@ def written_sums(dtype: str, tall: int, places: int, filters: int, pitch: int, p
             target, step = y + at * SIZE, i64(strides[0] * (2 * SIZE))
             sum_at = i32(start + place * place_pitch + k * pitch + n0)
             for _ in range(n0, sizes[0], 2):
-                result = f32(alpha * parted[sum_at])
-                if beta != f32(0):
-                    result = f32(result + beta * read(target))
-                write(target, result)
+                put(target, parted[sum_at], alpha, beta)
                 sum_at, target = i32(sum_at + 2), target + step
 
     return write_all
@@ -65,10 +62,9 @@ def written_sums(dtype: str, tall: int, places: int, filters: int, pitch: int, p
 
 def forward(dtype: str, config: PlacesManyConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
-    images, tall, places, ahead, whole, threads = (
-        *(config.images, config.tall, config.places, config.ahead, config.whole, config.threads),
-    )
-    place_terms, ask = fill_spots(threads, True), _ask(config.vec)
+    images, tall, places, ahead, whole = config.images, config.tall, config.places, config.ahead, config.whole
+    threads = config.threads
+    place_terms, ask = fill_spots(threads), _ask(config.vec)
     copy, first_of = copy_box(SIZE, images, threads, ROW), first_position(tall, places)
     multiply_add, look, element = product(dtype, 16), load_matrices(True), ELEMENT["float32"]
     columns, positions = images // EIGHT, tall * places
@@ -111,7 +107,7 @@ def forward(dtype: str, config: PlacesManyConfig) -> Callable[..., None]:
         first, buffer = x + i64(group * C) * x_strides[1] * SIZE, i32(0)
         place_terms(shared, room, terms, taps, dilation, (have, box[0], box[1]), flip)
         wait_for_previous()
-        copy(shared, boxes, plane, first, x_strides, (have, extent[1], extent[2]), corner, i32(1), image)
+        copy(shared, boxes, plane, first, x_strides, (have, extent[1], extent[2]), corner, image)
         for c0 in range(0, 1 if whole else C, channels):
             left = i32(0) if whole else i32(C - c0 - channels)
             next_terms = i32(min(channels, left) * area) if left > 0 else terms
@@ -121,7 +117,7 @@ def forward(dtype: str, config: PlacesManyConfig) -> Callable[..., None]:
             if not whole and left > 0:
                 source, to = first + i64(c0 + channels) * x_strides[1] * SIZE, i32(boxes + (columns * plane - buffer))
                 have = min(channels, left)
-                copy(shared, to, plane, source, x_strides, (have, extent[1], extent[2]), corner, i32(1), image)
+                copy(shared, to, plane, source, x_strides, (have, extent[1], extent[2]), corner, image)
             there = i32(own + buffer * 4)
             for m0 in range(i32(0), terms, i32(ahead * CHUNK)):
                 leaves = m0 + ahead * CHUNK >= terms and left > 0  # at the very end the last terms are read again

@@ -1,10 +1,10 @@
 """Unshared convolution of 16-bit types, tile after tile of positions a block: what the next needs comes while one is multiplied.
 
     filters    through a ring of each warp's own, 64 terms of 16 filters of its position a slot
-    images     turned before, in cells (``conv/unshared/parts/device/turned.py``): boxes of some channels that the tile
+    images     transposed before, in cells (``conv/unshared/parts/device/turned.py``): boxes of some channels that the tile
     sees, in a few places
 
-Each slot and box is one copy of a tensor's tile, asked for by warps that do nothing else, so that memory is never idle between
+Each slot and box is one copy of a tensor's tile, prefetched by warps that do nothing else, so that memory is never idle between
 tiles. A warp has a position and 16 filters. Both factors are loaded as matrices: pieces of filters are exchanged by the copy
 engine, so that neighbours meet all banks; cells of eight images do where filters are not flipped and a tile is one row.
 """
@@ -20,9 +20,9 @@ from numbadnn.kernels.conv.unshared.forward.places_stream_config import FEWER, M
 from numbadnn.kernels.conv.unshared.forward.twofold_config import ASKERS, SLOT, box_at, ring_at
 from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
 from numbadnn.kernels.conv.unshared.parts.device.boxes import asking_boxes, awaiting, starting
+from numbadnn.kernels.conv.unshared.parts.device.results import storing_vector
 from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, SIZE, first_position
 from numbadnn.kernels.conv.unshared.parts.turned import CELL
-from numbadnn.kernels.lang.access import load_vector, store_vector
 from numbadnn.kernels.lang.async_copies import meet_of, sync_warp
 from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.hopper import barrier_arrive, barrier_wait, map_address, prefetch_map, set_registers
@@ -107,11 +107,11 @@ def _putting(dtype: str, config: StreamConfig) -> Callable[..., None]:
     vec, images, planes, places, parts = config.vec, config.images, config.planes, config.places, config.parts
     positions, threads, pitch, apart = config.tall * places, LANES * config.warps // parts, config.pitch, config.apart
     pieces, cells, meet = places // vec, positions // vec * ROWS * images, meet_of(threads)
-    read, write = load_vector(dtype, vec, "float32"), store_vector(dtype, vec, "float32")
+    store = storing_vector(dtype, vec)
 
     @device
     def put(parted, start, total, y, first, sizes, strides, alpha, beta):
-        result, old = cuda.local.array(vec, f32), cuda.local.array(vec, f32)
+        result = cuda.local.array(vec, f32)
         warp, lane = i32(i32(thread_here()) // LANES), i32(i32(thread_here()) % LANES)
         part = i32(warp // positions)
         start, k0 = i32(start + part * (positions * apart)), first_filter(part, sizes[1])
@@ -137,11 +137,7 @@ def _putting(dtype: str, config: StreamConfig) -> Callable[..., None]:
                 row = i32(start + (down * places + piece * vec) * apart + k * pitch + n)
                 for e in range(vec):
                     result[e] = f32(alpha * parted[i32(row + e * apart)])
-                if beta != f32(0):
-                    read(old, i32(0), y + at * SIZE)
-                    for e in range(vec):
-                        result[e] = f32(result[e] + beta * old[e])
-                write(result, i32(0), y + at * SIZE)
+                store(result, i32(0), y + at * SIZE, beta)
 
     return put
 

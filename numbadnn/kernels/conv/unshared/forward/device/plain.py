@@ -1,7 +1,7 @@
 """Convolution with a filter for each position of the output, at the speed of memory where images are few.
 
 A block has one output position of one group. What its filters see there, ``images`` rows of ``terms`` (channel, tap), is gathered
-into shared memory. Each warp first asks for the next ``room`` terms of ``filters`` filters, whole lines at a time, by
+into shared memory. Each warp first prefetches the next ``room`` terms of ``filters`` filters, whole lines at a time, by
 asynchronous copies: several blocks on a multiprocessor keep memory busy while others multiply. Lanes go along a filter; their
 partial sums are added in one fixed tree. A flipped filter is walked in the order of its memory, its taps meet the image
 backwards.
@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels.conv.unshared.inputs.device.tile import tap_of
+from numbadnn.kernels.conv.unshared.inputs.device.tile import position_of, tap_of
+from numbadnn.kernels.conv.unshared.parts.device.results import storing
 from numbadnn.kernels.conv.unshared.plain_config import LANES, UnsharedConfig
-from numbadnn.kernels.lang.access import load, load_shared, store
+from numbadnn.kernels.lang.access import load, load_shared
 from numbadnn.kernels.lang.async_copies import copy_async, wait_async
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.warp import shuffle_xor
@@ -124,7 +125,7 @@ def _fold(acc: str, reach: int, rest: int) -> Any:
 def forward(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n; ``room`` terms of each image and filter fit a block."""
     images, filters, room, vec, warps = config.images, config.filters, config.room, config.vec, config.warps
-    read, write, A, size = load(dtype, acc), store(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
+    put, A, size = storing(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
     gather, look = gather_patches(dtype, acc, images, room), look_at(acc, vec)
     bring, look_at_weights, kind, width = _weights(dtype, acc, vec)
     table_size = warps * filters * room * size // 4 if width == 4 else warps * filters * room
@@ -144,10 +145,7 @@ def forward(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]
         block = i32(cuda.blockIdx.x)
         place = i32(u32(block) // u32(chunks))
         begin = i32((block - place * chunks) * images)
-        position = i32(u32(place) // u32(groups))
-        g = i32(place - position * groups)
-        p = i32(u32(position) // u32(Q))
-        q = i32(position - p * Q)
+        g, p, q = position_of(place, groups, Q)
         corner = (i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1]))
         lane = i32(cuda.threadIdx.x % LANES)
         warp = i32(cuda.threadIdx.x // LANES)
@@ -198,9 +196,6 @@ def forward(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]
                             + q * y_strides[3]
                         )
                         target = y + at * size
-                        result = A(alpha * total[i])
-                        if beta != A(0):
-                            result = A(result + beta * read(target))
-                        write(target, result)
+                        put(target, total[i], alpha, beta)
 
     return kernel

@@ -29,7 +29,7 @@ from numbadnn.kernels.lang.words import read_at, shared_address
 
 
 def _looks(config: ProductsConfig) -> tuple[Callable[..., None], Callable[..., None]]:
-    """``look`` asks for the factors of a turn, ``multiply`` multiplies them."""
+    """``look`` prefetches the factors of a turn, ``multiply`` multiplies them."""
     eights, steps, own = config.eights, config.steps, config.images // EIGHT
     look_at_images, look_at_term = read_at("float32", own), read_at("float32", 1)
     look_at_spot, exchanged = read_at("int32", 1), 64 * (config.images // 16) - 32
@@ -79,10 +79,8 @@ def _wait_but(most: int) -> Callable[..., None]:
 
 def forward(config: ProductsConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
-    images, eights, steps, tall, places, parts, splits, stages, across, threads = (
-        config.images, config.eights, config.steps, config.tall, config.places, config.parts, config.splits, config.stages,
-        config.across, config.threads,
-    )  # fmt: skip
+    images, eights, steps, tall, places = config.images, config.eights, config.steps, config.tall, config.places
+    parts, splits, stages, across, threads = config.parts, config.splits, config.stages, config.across, config.threads
     (own_piece, ask), (look, multiply), own = ask_for(across, EIGHT, config.vec), _looks(config), images // EIGHT
     fill_pixels, corner_of, copy_pixels = copies_of(config)
     first_of, positions, of_turn, pitch = first_position(tall, places), tall * places, parts * across, config.pitch
@@ -123,7 +121,7 @@ def forward(config: ProductsConfig) -> Callable[..., None]:
 
     @device
     def ask_next(shared, to, following, w, strides, left, first, own_terms, sizes):
-        """Ask for a slot; what the next one is for: (address, tile, first filter, first term)"""
+        """Prefetch a slot; what the next one is for: (address, tile, first filter, first term)"""
         at, tile, k, m = following
         tiles, _, _, K, terms, _, _ = sizes
         if tile < tiles:
@@ -142,11 +140,8 @@ def forward(config: ProductsConfig) -> Callable[..., None]:
         table, shared = cuda.shared.array(0, WORD), cuda.shared.array(0, element)  # the same memory
         partial = cuda.shared.array(0, wide)
         total, held = cuda.local.array(sums, f64), cuda.local.array(outputs, f32)
-        spots, seen, weight = (
-            cuda.local.array(steps, INT32),
-            cuda.local.array(seen_once, f32),
-            cuda.local.array(factors, f32),
-        )
+        spots, seen = cuda.local.array(steps, INT32), cuda.local.array(seen_once, f32)
+        weight = cuda.local.array(factors, f32)
         a, b = cuda.local.array(seen_once, f64), cuda.local.array(factors, f64)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread & 31), i32(thread >> 5)

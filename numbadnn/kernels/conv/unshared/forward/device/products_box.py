@@ -1,4 +1,4 @@
-"""Boxes of pixels of turned images, [channel, row, column][image], on their way to shared memory.
+"""Boxes of pixels of transposed images, [channel, row, column][image], on their way to shared memory.
 
 Of a pixel's pieces of 32 bytes the i-th lies at i ^ (pixel mod 4), so that four neighbours meet all banks.
 """

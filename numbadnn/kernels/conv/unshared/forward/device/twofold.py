@@ -7,7 +7,7 @@ another. A warp has a position, 16 filters, and all terms or every second slot o
     filters    through a ring of each warp's own, 32 terms of 16 filters of its position a slot
     images     boxes of some channels that the tile sees, in a few places in shared memory, for all warps
 
-Each slot and box is one copy of a tensor's tile, asked for by warps that do nothing else. A number that cannot be cut is NaN; a
+Each slot and box is one copy of a tensor's tile, prefetched by warps that do nothing else. A number that cannot be cut is NaN; a
 result that is not finite is summed anew (``device/twofold_plain.py``).
 """
 

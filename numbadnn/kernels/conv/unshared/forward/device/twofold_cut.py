@@ -76,15 +76,20 @@ def unusable(bits, limit):
 
 
 @device
+def marked(word, x0, x1, limit):
+    """A pair of upper halves; those of numbers up to ``limit`` are NaN."""
+    word = u32(word | u32(NOT_A_NUMBER)) if unusable(x0, limit) else word
+    return u32(word | u32(NOT_A_NUMBER << 16)) if unusable(x1, limit) else word
+
+
+@device
 def cut_images(words, x, at, scale, limit):
     """Both halves of eight images from x[at] on; numbers up to ``limit`` are NaN."""
     for p in range(EIGHT // 2):
         halve_pair(words, i32(p), i32(4), x[at + 2 * p], x[at + 2 * p + 1], scale)
     if limit != 0:
         for p in range(EIGHT // 2):
-            word = words[p]
-            word = u32(word | u32(NOT_A_NUMBER)) if unusable(x[at + 2 * p], limit) else word
-            words[p] = u32(word | u32(NOT_A_NUMBER << 16)) if unusable(x[at + 2 * p + 1], limit) else word
+            words[p] = marked(words[p], x[at + 2 * p], x[at + 2 * p + 1], limit)
 
 
 @device
@@ -128,9 +133,7 @@ def cutting(numbers: int) -> tuple[Callable[..., int], Callable[..., tuple[int, 
     def cut_within(a, x, scale, limit):
         for p in range(numbers // 2):
             halve_pair(a, i32(p), i32(numbers // 2), u32(x[2 * p]), u32(x[2 * p + 1]), scale)
-            word = u32(a[p])
-            word = u32(word | u32(NOT_A_NUMBER)) if unusable(x[2 * p], limit) else word
-            a[p] = u32(word | u32(NOT_A_NUMBER << 16)) if unusable(x[2 * p + 1], limit) else word
+            a[p] = marked(u32(a[p]), x[2 * p], x[2 * p + 1], limit)
 
     return cut, choose, cut_within
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import SUMS
 from numbadnn.kernels.conv.unshared.forward.device.twofold_plain import summed
 from numbadnn.kernels.conv.unshared.forward.twofold_config import FILTERS, IMAGES, LANES, TwofoldConfig
-from numbadnn.kernels.lang.access import load, store
+from numbadnn.kernels.conv.unshared.parts.device.results import storing
 from numbadnn.kernels.lang.async_copies import meet_of
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64
 from numbadnn.kernels.lang.ptx import LOWEST, thread_here
@@ -38,7 +38,7 @@ def putting(config: TwofoldConfig) -> Callable[..., None]:
     of_image, of_filter, step = SIZE * (positions + 1), SIZE * config.pitch, threads // (positions * IMAGES)
     outputs, largest = FILTERS // step, -LOWEST["float32"]
     look, keep = read_at("float32", 1), write_at("float32", 1)
-    read, write = load("float32", "float32"), store("float32", "float32")
+    store = storing("float32")
 
     @device
     def place_of(i):
@@ -94,10 +94,7 @@ def putting(config: TwofoldConfig) -> Callable[..., None]:
                     look(got, i32(i), results, i32(at + i * (step * of_filter)))
             for i in range(outputs):
                 if k1 + k0 + i * step >= part * FILTERS:  # not the part's before as well
-                    result = f32(alpha * got[i])
-                    if beta != f32(0):
-                        result = f32(result + beta * read(to))
-                    write(to, result)
+                    store(to, got[i], alpha, beta)
                 to = to + strides[1] * (step * SIZE)
 
     return put

@@ -5,7 +5,7 @@
 The scale is that of some numbers all over the images, the same for every block: to look at all of them first took a tenth of the
 whole time. A number that is too large for it is infinite in halves, and what sees it no finite result, which is summed anew.
 
-What follows starts early, and has asked for filters when the last block here is done.
+What follows starts early, and has prefetched filters when the last block here is done.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The warp that asks for filters of the gradient of an unshared convolution's images, ``device/asked.py``.
+"""The warp that prefetches filters of the gradient of an unshared convolution's images, ``device/asked.py``.
 
-A copy is the quicker the more its two ends have in common, up to their place within 128 bytes: filters begin in shared memory as
+A copy is the faster the more its two ends have in common, up to their place within 128 bytes: filters begin in shared memory as
 they do in memory, as far as banks allow.
 """
 
@@ -26,7 +26,7 @@ def asking(size: int, config: RowsConfig) -> Callable[..., None]:
     """``ask(shared, w, full, rings, pitch, line, slot, K, rows, wide, first, count, strides)``: begin to copy all pieces.
 
     A lane has a filter, ``line`` bytes of each position. The barriers that say that a slot is empty follow those that say it
-    is full. Of whole rows of positions the first pieces are asked for before all threads meet, when y's values are there.
+    is full. Of whole rows of positions the first pieces are prefetched before all threads meet, when y's values are there.
     """
     depth, piece, deep, steps = config.depth, config.piece, config.deep, config.steps
     within, places, cut = config.within, config.places, config.cut

@@ -1,22 +1,31 @@
-"""The gradient of an unshared convolution's images with sums in registers, where one more warp does nothing but ask for filters.
+"""The gradient of an unshared convolution's images with sums in registers, where one more warp does nothing but prefetch filters.
 
-Blocks, warps, rows of pixels and groups of rows of positions are those of ``device/rows.py``. The asking warp asks for
+Blocks, warps, rows of pixels and groups of rows of positions are those of ``device/rows.py``. The asking warp prefetches
 whole lines, up to ``depth`` pieces before they are multiplied; every other takes its rows of taps from there, or passes a piece
 by. A piece is some filters of one position, or, where a block has all channels and so the positions of a row follow each other
-in memory (``whole``), of a row of positions. Of many images y's values are turned before, ``unshared_turned``, and copied as
-they are wanted. So that blocks have equally many positions, their tiles may begin and end within a row (``cut``): the tiles of
-a strip of columns, row after row, are 46, 46, ... positions. What a lane multiplies is in ``device/rows_single.py`` and
-``.._halves``.
+in memory (``whole``), of a row of positions. Of many images y's values are transposed before
+(``parts/device/turned.py``) and copied as they are wanted.
+So that blocks have equally many positions, their tiles may begin and end within a row (``cut``): the tiles of a strip of
+columns, row after row, are 46, 46, ... positions. What a lane multiplies is in ``device/rows_single.py`` and ``.._halves``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.inputs.device import rows_halves as _unshared_inputs_rows_halves
-from numbadnn.kernels.conv.unshared.inputs.device import rows_single as _unshared_inputs_rows_single
+from numbadnn.kernels.conv.unshared.inputs.device import rows_halves, rows_single
 from numbadnn.kernels.conv.unshared.inputs.device.ask import asking, inside
-from numbadnn.kernels.conv.unshared.inputs.device.rows import box_of
+from numbadnn.kernels.conv.unshared.inputs.device.rows import (
+    BARRIER,
+    ITEM,
+    PARITY,
+    SLOT,
+    TOP,
+    ZERO_BYTES,
+    ZEROS,
+    box_of,
+    leaving,
+)
 from numbadnn.kernels.conv.unshared.inputs.device.tile import block_of
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import FEWER, LANES, RINGS, RowsConfig
 from numbadnn.kernels.lang.async_copies import copy_line, sync_warp
@@ -33,11 +42,9 @@ from numbadnn.kernels.lang.ptx import let_next_start, wait_for_previous
 from numbadnn.kernels.lang.words import shared_address
 from numbadnn.problem import ITEMSIZE
 
-#: bytes of a sum; of a row of zeros; where in shared memory those begin
-ITEM, ZERO_BYTES, ZEROS = 4, 64, 192
-#: what ``here`` holds: bytes into the ring, where y's values are, a slot's barrier, the parity of the wait for it to be full, and
-#: of the first position of a group of rows: where in memory, as far as it matters, its filters begin, and its number in the tile
-SLOT, TOP, BARRIER, PARITY, START, INDEX = 0, 1, 2, 3, 4, 5
+#: what ``here`` holds besides what it does in ``device/rows.py``, of the first position of a group of rows: where in memory, as
+#: far as it matters, its filters begin, and its number in the tile
+START, INDEX = 4, 5
 #: what ``how`` holds: where the warp's filters are in a slot, from one filter to the next, one position to the next, a row of
 #: zeros; columns, filters; from y's values of one column to the next, of one row, one piece; bytes of a slot, the last barrier;
 #: from where filters begin to one row further, one column, one piece; positions of the tile
@@ -50,9 +57,9 @@ def _multiply_rows(
     config: RowsConfig, size: int, multiply_from: Callable[[int], Callable[..., None]]
 ) -> Callable[..., None]:
     """``run(total, shared, here, how, now, r)``: multiply a group of ``now`` rows of positions; ``r``: the warp's tap."""
-    (tall, taps), (down, right), depth, flip = config.taps, config.stride, config.depth, config.flip
+    (tall, taps), (down, right), flip = config.taps, config.stride, config.flip
     steps, piece, deep, whole, even = config.steps, config.piece, config.deep, config.whole, config.even
-    within, places, cut = config.within, config.places, config.cut
+    within, places, cut, leave = config.within, config.places, config.cut, leaving(config.depth)
 
     @device
     def begin(here):
@@ -60,13 +67,7 @@ def _multiply_rows(
 
     @device
     def end(here, how):
-        sync_warp()
-        if cuda.threadIdx.x % LANES == 0:
-            barrier_arrive(u32(here[BARRIER] + 8 * depth))
-        over = here[BARRIER] == how[LAST]
-        here[SLOT] = i32(0) if over else i32(here[SLOT] + how[SLOT_BYTES])
-        here[BARRIER] = i32(here[BARRIER] - (depth - 1) * 8) if over else i32(here[BARRIER] + 8)
-        here[PARITY] = i32(here[PARITY] ^ 1) if over else here[PARITY]
+        leave(here, how[LAST], how[SLOT_BYTES])
 
     def column(q):
         """The positions of one column: a loop over columns would leave the sums in memory."""
@@ -133,12 +134,11 @@ def _multiply_rows(
 
 def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, n] = sum over the tile's positions and over filters of y * w."""
-    lanes = (_unshared_inputs_rows_single if dtype == "float32" else _unshared_inputs_rows_halves).parts(dtype, config)
+    lanes = (rows_single if dtype == "float32" else rows_halves).parts(dtype, config)
     fill, place, write = lanes.fill, lanes.place, lanes.write
     size, (tall, taps), places, down = ITEMSIZE[dtype], config.taps, config.places, config.stride[0]
-    depth, kept, columns, piece, deep, high = (
-        *(config.depth, config.kept, config.columns, config.piece, config.deep, config.high),
-    )
+    depth, kept, columns, piece, deep = config.depth, config.kept, config.columns, config.piece, config.deep
+    high = config.high
     sums, element = columns * lanes.sums, ELEMENT["float32"] if dtype == "float32" else WORD
     of_piece, of_channel, warps, turned = lanes.of_piece, tall * taps * size, config.warps, config.turned
     whole, (box, of_lot, of_pixel), slack = config.whole, box_of(config), config.align if config.within else 0
@@ -211,12 +211,8 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
             r, lot = i32(warp % high), i32(warp // high)  # the warp's row of pixels, and which channels
             own, own_y = place(lot, pitch, have, of_channel)
             here[SLOT], here[TOP], here[BARRIER], here[PARITY] = i32(0), i32(tops + own_y), full, i32(0)
-            how[OWN], how[PITCH], how[LINE], how[NOTHING] = (
-                i32(rings + own),
-                pitch,
-                i32(have * of_channel),
-                i32(full + ZEROS),
-            )
+            how[OWN], how[PITCH], how[LINE] = i32(rings + own), pitch, i32(have * of_channel)
+            how[NOTHING] = i32(full + ZEROS)
             how[WIDE], how[FILTERS], how[SLOT_BYTES], how[LAST] = wide, K, slot, i32(full + (depth - 1) * 8)
             here[START] = i32(w & 127)
             how[DOWN], how[RIGHT] = i32(w_strides[1] * size & 127), i32(w_strides[2] * size & 127)

@@ -47,13 +47,8 @@ def _fill(dtype: str, acc: str, images: int) -> Any:
 
     A thread has all images of a filter at one position, neighbours neighbouring positions; its loads stand before its stores.
     """
-    read, size, zero, A, put = (
-        load(dtype, acc),
-        ITEMSIZE[dtype],
-        ACCUMULATOR[acc](0),
-        ACCUMULATOR[acc],
-        _put(acc, images),
-    )
+    read, size, zero, A = load(dtype, acc), ITEMSIZE[dtype], ACCUMULATOR[acc](0), ACCUMULATOR[acc]
+    put = _put(acc, images)
 
     @device
     def fill(table, places, count, y, strides, n0, N, wide):
@@ -105,9 +100,8 @@ def _waiting(dtype: str, acc: str, vec: int, ahead: int) -> tuple[Any, Any, Any,
 
 def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, n] = sum over the tile's positions and over filters of y * w."""
-    images, vec, ahead, depth, room, even = (
-        *(config.images, config.vec, config.ahead, config.depth, config.terms, config.even),
-    )
+    images, vec, ahead, depth, room = config.images, config.vec, config.ahead, config.depth, config.terms
+    even = config.even
     lot, A, size, item = lot_of(images, acc), ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc]
     look, put, clear = look_at(acc, images), _put(acc, images), _put(acc, 4)
     look_at_lot, write_lot, fill = look_at(acc, lot), store_vector(acc, lot, acc), _fill(dtype, acc, images)
@@ -199,7 +193,7 @@ def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
                         more = k + ahead < count
                         at = now + i64(k + ahead) * step if more else after
                         left = i32(count - k - ahead) if more else filters  # filters from there on
-                        hop = step if left > 0 else i64(0)  # where nothing is left one is asked for again, and not used
+                        hop = step if left > 0 else i64(0)  # behind the last one it is loaded again, and not used
                         for u in range(ahead):
                             if even or k + u < count:
                                 look(top, i32(0), table, i32(row_of_y + (k + u) * images))

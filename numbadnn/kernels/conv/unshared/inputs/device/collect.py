@@ -1,4 +1,4 @@
-"""The images' gradient from boxes of pixels: to each pixel those that hold it are added, in the order of their tiles.
+"""The gradient of the images from boxes of pixels: to each pixel those that hold it are added, in the order of their tiles.
 
 The kernel starts before the one that writes the boxes has ended: all that does not depend on them is worked out by then.
 """
@@ -7,10 +7,52 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.lang.access import load, load_vector, store
+from numbadnn.kernels.conv.unshared.parts.device.results import storing
+from numbadnn.kernels.lang.access import load_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64
 from numbadnn.kernels.lang.ptx import quotient, wait_for_previous
 from numbadnn.problem import ITEMSIZE
+
+
+@device
+def reaching(at, count, move, length):
+    """(first, last + 1) of what reaches ``length`` pixels each, and so ``at``; ``move`` is the reciprocal of how far apart."""
+    low = i32(0)
+    if at >= length:
+        low = i32(quotient(i32(at - length), move) + 1)
+    return low, min(count, i32(quotient(at, move) + 1))
+
+
+def adding(acc: str, ahead: int, sums: int, read: Callable[..., None]) -> Callable[..., None]:
+    """``add(total, got, at, apart, count, wide, right, down)``: ``total`` = the sum of ``count`` boxes in order.
+
+    The loads of ``ahead`` boxes are under way at once; ``read(got, start, at, apart)`` loads ``sums`` numbers of a box. A row has
+    ``wide`` boxes; the next one lies ``right`` further, and behind the last one of a row ``down`` besides.
+    """
+    A = ACCUMULATOR[acc]
+
+    @device
+    def add(total, got, at, apart, count, wide, right, down):
+        for e in range(sums):
+            total[e] = A(0)
+        column = i32(0)
+        wait_for_previous()
+        while count > 0:
+            for u in range(ahead):  # all loads, then all sums; the last one again past it, and not used
+                read(got, i32(u * sums), at, apart)
+                if u + 1 < count:
+                    column = i32(column + 1)
+                    at = at + right
+                if column == wide:
+                    column = i32(0)
+                    at = at + down
+            for u in range(ahead):
+                if u < count:
+                    for e in range(sums):
+                        total[e] = A(total[e] + got[u * sums + e])
+            count = i32(count - ahead)
+
+    return add
 
 
 def collect(dtype: str, acc: str, lot: int, parts: int, ahead: int) -> Callable[..., None]:
@@ -18,17 +60,16 @@ def collect(dtype: str, acc: str, lot: int, parts: int, ahead: int) -> Callable[
 
     Those are ``apart`` images from each other, so that neighbours' loads are neighbours.
     """
-    read_lot, read, write = load_vector(acc, lot, acc), load(dtype, acc), store(dtype, acc)
+    read_lot, put = load_vector(acc, lot, acc), storing(dtype, acc)
     A, size, item, sums = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], parts * lot
     held = ahead * sums
 
     @device
-    def reaching(at, tiles, move, length):
-        """(first, last + 1) of the tiles whose boxes hold ``at``; ``move`` is the reciprocal of how far they are apart."""
-        low = i32(0)
-        if at >= length:
-            low = i32(quotient(i32(at - length), move) + 1)
-        return low, min(tiles, i32(quotient(at, move) + 1))
+    def read_box(got, start, at, apart):
+        for j in range(parts):
+            read_lot(got, i32(start + j * lot), at + j * apart * item)
+
+    add = adding(acc, ahead, sums, read_box)
 
     def kernel(
         space, x, first, N, slots, channels, image, tiles, moves, padding, box, by_lots, by_width, by_height, by_down,
@@ -56,32 +97,11 @@ def collect(dtype: str, acc: str, lot: int, parts: int, ahead: int) -> Callable[
         at = space + (((i64(a0 * tiles[1] + b0) * channels + c) * area + pixel) * slots + n0) * item
         target = x + (i64(first + n0) * x_strides[0] + c * x_strides[1] + h * x_strides[2] + v * x_strides[3]) * size
         images = i32(N - first - n0) if c < channels else i32(0)
-        for e in range(sums):
-            total[e] = A(0)
-        column = i32(0)
-        wait_for_previous()
-        while count > 0:
-            for u in range(ahead):  # all loads, then all sums; the last one again past it, and not used
-                for j in range(parts):
-                    read_lot(got, i32(u * sums + j * lot), at + j * apart * item)
-                if u + 1 < count:
-                    column = i32(column + 1)
-                    at = at + right
-                if column == wide:
-                    column = i32(0)
-                    at = at + down
-            for u in range(ahead):
-                if u < count:
-                    for e in range(sums):
-                        total[e] = A(total[e] + got[u * sums + e])
-            count = i32(count - ahead)
+        add(total, got, at, apart, count, wide, right, down)
         for j in range(parts):
             for e in range(lot):
                 if e < images:
-                    result = A(alpha * total[j * lot + e])
-                    if beta != A(0):
-                        result = A(result + beta * read(target))
-                    write(target, result)
+                    put(target, total[j * lot + e], alpha, beta)
                 target = target + x_strides[0] * size
             images, target = i32(images - apart), target + (apart - lot) * x_strides[0] * size
 

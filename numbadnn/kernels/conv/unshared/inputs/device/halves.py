@@ -149,9 +149,8 @@ def _fill_spots(table, at, count, start, low, end, c0, area, taps, dilation, wid
 
 def boxes(dtype: str, config: InputsHalvesConfig) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, n] = sum over the tile's positions and over filters of y * w."""
-    images, kept, rounds, steps, depth, vec, threads = (
-        *(config.images, config.kept, config.rounds, config.steps, config.depth, config.vec, config.threads),
-    )
+    images, kept, rounds, steps, depth = config.images, config.kept, config.rounds, config.steps, config.depth
+    vec, threads = config.vec, config.threads
     ask, copy, multiply_add = _ask(config), _copy_position(config), product(dtype, 16)
     load_tops, store_tops, held_items = _load_tops(config), _store_tops(config), images * steps
     load_factor, wait = load_matrices(True), wait_async_but(depth - 1)

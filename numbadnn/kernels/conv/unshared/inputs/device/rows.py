@@ -25,8 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.inputs.device import rows_halves as _unshared_inputs_rows_halves
-from numbadnn.kernels.conv.unshared.inputs.device import rows_single as _unshared_inputs_rows_single
+from numbadnn.kernels.conv.unshared.inputs.device import rows_halves, rows_single
 from numbadnn.kernels.conv.unshared.inputs.device.tile import block_of
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import EIGHT, LANES, RINGS, RowsConfig
 from numbadnn.kernels.gemm.device.tiles import INT64
@@ -39,8 +38,10 @@ from numbadnn.problem import ITEMSIZE
 
 #: bytes of a sum; of a row of zeros; where in shared memory those begin
 ITEM, ZERO_BYTES, ZEROS = 4, 64, 192
-#: bytes of a copy; pieces of filters that are asked for before y's values; of so few all but one are to be under way
+#: bytes of a copy; pieces of filters that are prefetched before y's values; of so few all but one are to be under way
 COPY, EARLY, FEW = 16, 3, 3
+#: what ``here`` begins with: bytes into the ring, where y's values are, a slot's barrier, the parity of the wait for it
+SLOT, TOP, BARRIER, PARITY = 0, 1, 2, 3
 
 
 def box_of(config: RowsConfig) -> tuple[Callable[..., int], int, int]:
@@ -59,6 +60,25 @@ def box_of(config: RowsConfig) -> tuple[Callable[..., int], int, int]:
     if config.own:
         return of_channels, config.kept * ITEM, config.kept * ITEM
     return of_lots, EIGHT * config.kept * ITEM, config.line
+
+
+def leaving(depth: int) -> Callable[..., None]:
+    """``leave(here, last, slot)``: a warp needs a slot no longer, and goes on to the next one of the ring.
+
+    Slots are ``slot`` bytes apart; ``last``: the barrier of the last one.
+    """
+
+    @device
+    def leave(here, last, slot):
+        sync_warp()
+        if cuda.threadIdx.x % LANES == 0:
+            barrier_arrive(u32(here[BARRIER] + 8 * depth))
+        over = here[BARRIER] == last
+        here[SLOT] = i32(0) if over else i32(here[SLOT] + slot)
+        here[BARRIER] = i32(here[BARRIER] - (depth - 1) * 8) if over else i32(here[BARRIER] + 8)
+        here[PARITY] = i32(here[PARITY] ^ 1) if over else here[PARITY]
+
+    return leave
 
 
 def _ask_next(size: int, config: RowsConfig, again: bool) -> Callable[..., None]:
@@ -106,16 +126,15 @@ def _ask_next(size: int, config: RowsConfig, again: bool) -> Callable[..., None]
 
 def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, n] = sum over the tile's positions and over filters of y * w."""
-    lanes = (_unshared_inputs_rows_single if dtype == "float32" else _unshared_inputs_rows_halves).parts(dtype, config)
+    lanes = (rows_single if dtype == "float32" else rows_halves).parts(dtype, config)
     fill, place, write = lanes.fill, lanes.place, lanes.write
-    (tall, taps), places, (down, right), depth, flip = (
-        *(config.taps, config.places, config.stride, config.depth, config.flip),
-    )
-    size, steps, columns, piece, deep, high = (
-        *(ITEMSIZE[dtype], config.steps, config.columns, config.piece, config.deep, config.high),
-    )
+    (tall, taps), places, (down, right), depth = config.taps, config.places, config.stride, config.depth
+    flip = config.flip
+    size, steps, columns, piece, deep = ITEMSIZE[dtype], config.steps, config.columns, config.piece, config.deep
+    high = config.high
     of_piece, sums, element = lanes.of_piece, columns * lanes.sums, ELEMENT["float32"] if dtype == "float32" else WORD
     ask_first, ask, of_channel = _ask_next(size, config, False), _ask_next(size, config, True), tall * taps * size
+    leave = leaving(depth)
     slack, warps, threads, early = (2 if depth > FEW else 1), config.warps, config.threads, min(depth, EARLY)
 
     def row_from(q):
@@ -138,13 +157,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                             at_w = i32(own + here[0] + (tall - 1 - tap if flip else tap) * (taps * size))
                             at_y = i32(here[1] + s * of_piece + a * wide * y_pitch)
                             multiply(total, shared, at_w, at_y, pitch, i32(K - s * piece), zeros)
-                        sync_warp()
-                        if cuda.threadIdx.x % LANES == 0:
-                            barrier_arrive(u32(here[2] + 8 * depth))
-                        over = here[2] == last
-                        here[0] = i32(0) if over else i32(here[0] + slot)
-                        here[2] = i32(here[2] - (depth - 1) * 8) if over else i32(here[2] + 8)
-                        here[3] = i32(here[3] ^ 1) if over else here[3]
+                        leave(here, last, slot)
                 here[1] = i32(here[1] + y_pitch)
 
         if q + 1 == places:

@@ -1,4 +1,4 @@
-"""The images' gradient from boxes that lie as the lanes of tensor cores had them: to each pixel those that hold it are added.
+"""The gradient of the images from boxes as the lanes of tensor cores leave them: each pixel is the sum of those that hold it.
 
 A box is [lot of eight channels][plane][pixel][half][t], and what lies together are sums of channels 2t and 2t + 1 and of two
 images: lanes of tensor cores have t = lane % 4 and the images g = lane // 4 and g + 8. A plane are two t, and four images or,
@@ -16,21 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels.conv.unshared.inputs.device.collect import adding, reaching
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import EIGHT, NEAR
 from numbadnn.kernels.lang.access import load, load_vector, store
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64
-from numbadnn.kernels.lang.ptx import quotient, wait_for_previous
+from numbadnn.kernels.lang.ptx import quotient
 from numbadnn.problem import ITEMSIZE
 
 #: bytes of a sum
 ITEM = 4
-
-
-@device
-def _strips(at, count, by_move, length):
-    """(first, last + 1) of the strips that hold a column of pixels, each ``length`` of them."""
-    first = i32(quotient(i32(at - length), by_move) + 1) if at >= length else i32(0)
-    return first, min(count, i32(quotient(at, by_move) + 1))
 
 
 @device
@@ -50,6 +44,13 @@ def collect(dtype: str, kept: int, ahead: int) -> Callable[..., None]:
     paired = kept > EIGHT
     read_lane, read, write = load_vector("float32", vec, "float32"), load(dtype, "float32"), store(dtype, "float32")
     size, held = ITEMSIZE[dtype], ahead * sums
+
+    @device
+    def read_box(got, start, at, apart):
+        for half in range(halves):
+            read_lane(got, i32(start + half * vec), at + half * apart)
+
+    add = adding("float32", ahead, sums, read_box)
 
     def kernel(
         space, x, N, C, channels, slices, lots, units, positions, places, stride, image, tiles, padding, box, by_width, by_height,
@@ -72,7 +73,7 @@ def collect(dtype: str, kept: int, ahead: int) -> Callable[..., None]:
         have = i32(min(C, i32(c0 + channels)) - c) if unit < units else i32(0)  # channels from the first on
         top, left = i32(h + padding[0]), i32(v + padding[1])
         a0, a1 = _tiles(top, tiles[0], positions, places, by_positions, by_down, box[0])
-        b0, b1 = _strips(left, tiles[1], by_right, box[1])
+        b0, b1 = reaching(left, tiles[1], by_right, box[1])
         wide = i32(b1 - b0) if b1 > b0 and have > 0 else i32(0)
         count = i32((a1 - a0) * wide) if a1 > a0 else i32(0)
         # the first row of positions of the first of these tiles and, where they are no whole rows, of the only other one
@@ -92,25 +93,7 @@ def collect(dtype: str, kept: int, ahead: int) -> Callable[..., None]:
         target = (
             x + (i64(n) * x_strides[0] + (group * C + c) * x_strides[1] + h * x_strides[2] + v * x_strides[3]) * size
         )
-        for e in range(sums):
-            total[e] = f32(0)
-        column = i32(0)
-        wait_for_previous()
-        while count > 0:
-            for u in range(ahead):  # all loads, then all sums; the last one again past it, and not used
-                for half in range(halves):
-                    read_lane(got, i32(u * sums + half * vec), at + half * (NEAR * vec * ITEM))
-                if u + 1 < count:
-                    column = i32(column + 1)
-                    at = at + right
-                if column == wide:
-                    column = i32(0)
-                    at = at + down
-            for u in range(ahead):
-                if u < count:
-                    for e in range(sums):
-                        total[e] = f32(total[e] + got[u * sums + e])
-            count = i32(count - ahead)
+        add(total, got, at, i32(NEAR * vec * ITEM), count, wide, right, down)
         for e in range(sums):
             half, other = e // vec, e % vec // 2
             later = half + other * EIGHT if paired else 2 * half + other

@@ -10,7 +10,7 @@ from numbadnn.kernels.lang.access import load, store_vector
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.words import read_at, write_at
 
-#: bytes of an element; images of an access, and that a thread asks for at once
+#: bytes of an element; images of an access, and that a thread prefetches at once
 SIZE, FOUR, SIXTEEN = 4, 4, 16
 
 
@@ -43,12 +43,8 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
 
 def parts(dtype: str, config: RowsConfig) -> Parts:
     taps, flip, images, own, columns = config.taps[1], config.flip, config.images, config.own, config.columns
-    lots, span, piece, y_pitch = (
-        images // own,
-        min(own, FOUR),
-        config.piece,
-        config.of_filter if config.turned else images * SIZE,
-    )
+    lots, span, piece = images // own, min(own, FOUR), config.piece
+    y_pitch = config.of_filter if config.turned else images * SIZE
     per_warp, apart = LANES // lots, images // own * min(own, FOUR)  # images between a lane's accesses
     read_one, read, store_span = read_at(dtype, 1), read_at(dtype, span), store_vector(dtype, span, dtype)
 

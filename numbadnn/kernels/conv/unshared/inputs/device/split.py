@@ -7,9 +7,9 @@ one row of the pixels that the positions reach. It adds to as many columns of pi
                 [.  .  .]              column 0 is written and the sums move on by a column
                    [.  .  .]
 
-Filters come to shared memory through a ring, 16 of one position a slot; three warps do nothing but ask for them, others take
+Filters come to shared memory through a ring, 16 of one position a slot; three warps do nothing but prefetch them, others take
 their rows of taps from a slot, or pass it by. y's values are cut into bfloat16 before (``device/split_turn.py``) and come
-through the ring as well, asked for by one more warp; of few positions the block cuts them itself. A column that saw a number
+through the ring as well, prefetched by one more warp; of few positions the block cuts them itself. A column that saw a number
 which cannot be cut is written as NaN: ``device/split_collect.py`` adds the boxes, and sums anew what is not finite.
 """
 
@@ -36,7 +36,7 @@ from numbadnn.kernels.lang.words import shared_address
 
 #: bytes of an element
 SIZE = 4
-#: warps that ask for filters
+#: warps that prefetch filters
 ASKERS = 3
 #: what ``here`` holds: where the slot is, its barrier, the parity of the wait for it to be full; where a column's y's values are
 SLOT, BARRIER, PARITY, TOP = 0, 1, 2, 3
@@ -106,15 +106,10 @@ def share_of(slices, groups, C, channels, tile, output):
 
 def boxes(config: SplitConfig) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, image] = sum over the tile's positions and over filters of y * w."""
-    (tall, taps), (down, right), flip, depth, images, of_column, warps = (
-        *(config.taps, config.stride, config.flip, config.depth, config.images, config.of_column, config.warps),
-    )
-    lanes, ask_filters, ask_y, sums = (
-        lanes_of(config),
-        _ask(depth, PIECE, ASKERS, False, _filters_at),
-        _ask(depth, 1, 1, True, _values_at),
-        taps * of_column,
-    )
+    (tall, taps), (down, right), flip, depth = config.taps, config.stride, config.flip, config.depth
+    images, of_column, warps = config.images, config.of_column, config.warps
+    lanes, ask_filters = lanes_of(config), _ask(depth, PIECE, ASKERS, False, _filters_at)
+    ask_y, sums = _ask(depth, 1, 1, True, _values_at), taps * of_column
     place, multiply, put = lanes.place, lanes.multiply, lanes.put
     fewer, more, of_y = set_registers(FEWER, False), set_registers(config.registers, True), config.of_y
     of_channel, of_pixel = tall * taps * SIZE, images * SIZE
@@ -154,7 +149,7 @@ def boxes(config: SplitConfig) -> Callable[..., None]:
         here = cuda.local.array(4, INT32)
         thread = i32(cuda.threadIdx.x)
         # barriers: one for each slot of the ring that is full, then one for each that is empty; y's values are there; they have
-        # been asked for; the ring
+        # been prefetched; the ring
         full = i32(shared_address(shared))
         if thread < depth:
             barrier_init(u32(full + 8 * thread), u32(ASKERS if filled else ASKERS + 1))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels.conv.unshared.inputs.device.collect import reaching
 from numbadnn.kernels.conv.unshared.inputs.device.plain import mended
 from numbadnn.kernels.conv.unshared.inputs.split_config import AHEAD, COLLECTED, LANES, LINE, LOT
 from numbadnn.kernels.lang.access import forget, load, store
@@ -28,15 +29,6 @@ SIZE, LOOKING = 4, 4
 NONE = 0xFFFFFFFF
 #: results of a thread that may have to be summed anew: four of each channel
 MOST_LOST = COLLECTED * LOT
-
-
-@device
-def reaching(at, count, move, length):
-    """(first, last + 1) of what reaches ``length`` pixels each, and so ``at``; ``move`` is the reciprocal of how far apart."""
-    low = i32(0)
-    if at >= length:
-        low = i32(quotient(i32(at - length), move) + 1)
-    return low, min(count, i32(quotient(at, move) + 1))
 
 
 @device
@@ -82,13 +74,8 @@ def collect(images: int, ahead: int) -> Callable[..., None]:
     read, write, offset = load("float32", "float32"), store("float32", "float32"), read_at("int32", 2)
     read_lot, put, take = load_where("float32", LOT, "float32", 0.0), write_at("float32", 1), read_at("float32", 1)
     held, of_line, of_pixel, warps = ahead * LOT, (LANES + 1) * SIZE, images * SIZE, threads // LANES
-    staged, of_channel, largest, not_a_number = (
-        2 * images * (LANES + 1),
-        images * of_line,
-        -LOWEST["float32"],
-        float("nan"),
-    )
-
+    staged, of_channel = 2 * images * (LANES + 1), images * of_line
+    largest, not_a_number = -LOWEST["float32"], float("nan")
     few = ahead == AHEAD[0]  # as many as a pixel is in at most
 
     @device

@@ -38,9 +38,8 @@ class Lanes(NamedTuple):
 
 
 def lanes_of(config: SplitConfig) -> Lanes:
-    taps, flip, tiles, own, ragged, of_column = (
-        *(config.taps[1], config.flip, config.tiles, 2 * config.tiles, config.ragged, config.of_column),
-    )
+    taps, flip, tiles, own, ragged = config.taps[1], config.flip, config.tiles, 2 * config.tiles, config.ragged
+    of_column = config.of_column
     words, of_a = 2 * WORDS, 4 * tiles * WORDS
     read, read_one, multiply_add = read_at("int32", 4), read_at("float32", 1), multiply_split(0, 4 * tiles, 2)
     store, images = store_vector("float32", own, "float32"), config.images

@@ -45,15 +45,11 @@ def fill(config: SplitConfig) -> Callable[..., None]:
 
     Positions are ``pitch`` bytes from each other, those of a column neighbours; ``y``: the group's. A thread has what a lane
     takes of a position for a product, neighbours neighbouring columns. Once the first loads are under way the barrier ``asked``
-    is told: what asks for filters may go on, behind these loads in memory's queue. ``by``: reciprocals of how many positions,
+    is told: what prefetches filters may go on, behind these loads in memory's queue. ``by``: reciprocals of how many positions,
     columns of them, and columns of y there are.
     """
-    tiles, own, threads, one = (
-        config.tiles,
-        2 * config.tiles,
-        LANES * config.warps,
-        load_where("float32", 1, "float32", 0.0),
-    )
+    tiles, own, threads = config.tiles, 2 * config.tiles, LANES * config.warps
+    one = load_where("float32", 1, "float32", 0.0)
     of_slot, write, cut_tile, held, words = config.of_y, write_at("int32", 4), _cut_tile(2), 8 * AHEAD, 4 * WORDS
 
     @device
@@ -115,12 +111,8 @@ def fill(config: SplitConfig) -> Callable[..., None]:
 def turn(images: int) -> Callable[..., None]:
     """A block has ``PIXELS`` positions of a piece of filters: of all images, which a thread reads of one and a filter."""
     tiles, own, element, pitch = images // 16, images // 8, ELEMENT["float32"], images + 4
-    of_pixel, read, one, write = (
-        PIECE * pitch + 4,
-        read_at("float32", own),
-        load_where("float32", 1, "float32", 0.0),
-        store_words(4),
-    )
+    of_pixel, read, one = PIECE * pitch + 4, read_at("float32", own), load_where("float32", 1, "float32", 0.0)
+    write = store_words(4)
     once = images * PIXELS * PIECE // TURNERS
     room, held, words, fours = PIXELS * of_pixel, 4 * own, 4 * WORDS, write_at("float32", 4)
     cut_tile, warps, of_slot = _cut_tile(own), TURNERS // LANES, WORDS * tiles * 512

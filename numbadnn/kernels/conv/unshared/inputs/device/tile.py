@@ -15,6 +15,14 @@ NONE = 0x7FFFFFFF
 
 
 @device
+def position_of(block, groups, Q):
+    """(group, row, column) of the only position of a block"""
+    position = i32(u32(block) // u32(groups))
+    p = i32(u32(position) // u32(Q))
+    return i32(block - position * groups), p, i32(position - p * Q)
+
+
+@device
 def block_of(index, slices, groups, across, tile):
     """(number of the tile and group, number of the channels' slice, group, the tile's first row and column)"""
     number = i32(u32(index) // u32(slices))
@@ -37,6 +45,27 @@ def tap_of(term, taps):
     line = i32(u32(term) // u32(taps[1]))
     c = i32(u32(line) // u32(taps[0]))
     return c, i32(line - c * taps[0]), i32(term - line * taps[1])
+
+
+@device
+def pixel_of(i, tall, wide):
+    """(channel, row, column) of the ``i``-th pixel of a box"""
+    area = i32(tall * wide)
+    c = i32(u32(i) // u32(area))
+    row = i32(u32(i - c * area) // u32(wide))
+    return c, row, i32(i - c * area - row * wide)
+
+
+@device
+def moved_on(c, row, column, step, tall, wide):
+    """The pixel that is a ``step``, as ``pixel_of`` gives it, behind another one."""
+    column = i32(column + step[2])
+    row = i32(row + step[1])
+    c = i32(c + step[0])
+    row = i32(row + 1) if column >= wide else row
+    column = i32(column - wide) if column >= wide else column
+    c = i32(c + 1) if row >= tall else c
+    return c, i32(row - tall) if row >= tall else row, column
 
 
 @device

@@ -5,7 +5,7 @@ one column of the pixels that the positions reach. It adds to as many rows of pi
 when a row of positions is done, the first of them is written and the sums move on by a row. Columns that more positions reach
 are given out first, so that every quarter of a multiprocessor has as much to do.
 
-    filters    through a ring, 16 of one position a slot, asked for by a warp that does nothing else
+    filters    through a ring, 16 of one position a slot, prefetched by a warp that does nothing else
     y          cut into two float16 by other such warps, of 16 filters and a row at a time (``device/twofold_fill.py``)
 
 so that memory is never idle. Numbers that cannot be cut are NaN: ``device/split_collect.py`` adds the boxes, and sums anew
@@ -74,9 +74,8 @@ def _asking(config: InputsTwofoldConfig) -> Callable[..., None]:
 
 def _multiplying(config: InputsTwofoldConfig) -> tuple[Callable[..., Any], ...]:
     """(``place``, ``multiply_piece``, ``put``): two of ``Lanes``, and 16 filters of a row of a block's positions."""
-    wide, right, flip, depth, places, of_y = (
-        *(config.taps[1], config.stride[1], config.flip, config.depth, config.places, config.of_y),
-    )
+    wide, right, flip, depth, places = config.taps[1], config.stride[1], config.flip, config.depth, config.places
+    of_y = config.of_y
     place, multiply, put = lanes_of(config)
 
     @device
@@ -105,18 +104,13 @@ def _multiplying(config: InputsTwofoldConfig) -> tuple[Callable[..., Any], ...]:
 
 def boxes(config: InputsTwofoldConfig) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, image] = sum over the tile's positions and over filters of y * w."""
-    (tall, wide), down, depth, chunks, lots, warps, padded = (
-        *(config.taps, config.stride[0], config.depth, config.chunks, config.lots, config.warps, config.padded),
-    )
+    (tall, wide), down, depth, chunks, lots = config.taps, config.stride[0], config.depth, config.chunks, config.lots
+    warps, padded = config.warps, config.padded
     (place, multiply_piece, put), ask, fill = _multiplying(config), _asking(config), filling(config)
     fewer, more, of_channel = set_registers(FEWER, False), set_registers(config.registers, True), tall * wide * SIZE
     of_row, of_pixel, of_raw = lots * config.of_lot, config.images * SIZE, AHEAD * config.raw_bytes
-    sums, kept, barriers, of_chunk = (
-        tall * of_row,
-        (tall - down) * of_row,
-        2 * (depth + chunks),
-        config.places * config.of_y,
-    )
+    sums, kept, barriers = tall * of_row, (tall - down) * of_row, 2 * (depth + chunks)
+    of_chunk = config.places * config.of_y
 
     @device
     def start_barriers(full):

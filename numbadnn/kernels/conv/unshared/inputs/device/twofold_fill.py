@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import NOT_A_NUMBER, unusable
+from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import marked
 from numbadnn.kernels.conv.unshared.inputs.split_config import LANES, PIECE
 from numbadnn.kernels.conv.unshared.inputs.twofold_config import AHEAD, FILLERS, HALVES, InputsTwofoldConfig
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, sync_warp, wait_async_but
@@ -25,13 +25,6 @@ from numbadnn.kernels.lang.words import read_at, write_at
 
 #: bytes of an element; filters that a lane has of a piece, images
 SIZE, FILTERS, PAIR = 4, 4, 2
-
-
-@device
-def marked(word, x0, x1, limit):
-    """A pair of upper halves; those of numbers up to ``limit`` are NaN."""
-    word = u32(word | u32(NOT_A_NUMBER)) if unusable(x0, limit) else word
-    return u32(word | u32(NOT_A_NUMBER << 16)) if unusable(x1, limit) else word
 
 
 def filling(config: InputsTwofoldConfig) -> Callable[..., None]:

@@ -56,9 +56,8 @@ def _pieces(taps: int) -> list[tuple[int, int]]:
 
 
 def lanes_of(config: InputsTwofoldConfig) -> Lanes:
-    (taps, wide), flip, tiles, lots, own, of_lot = (
-        *(config.taps, config.flip, config.tiles, config.lots, 2 * config.tiles, config.of_lot),
-    )
+    (taps, wide), flip, tiles, lots, own = config.taps, config.flip, config.tiles, config.lots, 2 * config.tiles
+    of_lot = config.of_lot
     read, read_one, multiply_add = read_at("int32", 4), read_at("int32", 1), product("float16", 16)
     read_inverses, of_a, ragged, images = read_at("int32", tiles), 4 * HALVES * tiles, config.ragged, config.images
     store, to_inverses = store_vector("float32", own, "float32"), HALVES * tiles * 512

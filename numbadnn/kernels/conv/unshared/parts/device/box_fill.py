@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from numbadnn.kernels.conv.unshared.forward.box_config import BoxConfig
-from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
+from numbadnn.kernels.conv.unshared.inputs.device.tile import moved_on, pixel_at, pixel_of, tap_of
 from numbadnn.kernels.lang.access import load
 from numbadnn.kernels.lang.async_copies import copy_or_zero_at
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64, u32
@@ -28,13 +28,8 @@ def fill_box(dtype: str, config: BoxConfig, once: int) -> Callable[..., None]:
 
 def _gather_box(dtype: str, config: BoxConfig, once: int) -> Callable[..., None]:
     """All loads, then all stores: for all that the compiler knows a store might change what is loaded."""
-    read, size, threads, images, cell = (
-        load(dtype, "float32"),
-        ITEMSIZE[dtype],
-        config.threads,
-        config.images,
-        config.cell,
-    )
+    read, size, threads, images = load(dtype, "float32"), ITEMSIZE[dtype], config.threads, config.images
+    cell = config.cell
     batch = min(once, images)
     cells = once // batch
 
@@ -72,12 +67,8 @@ def _copy_box(config: BoxConfig) -> Callable[..., None]:
     def fill(shared, start, x, strides, N, box, corner, down, image):
         thread, own = i32(cuda.threadIdx.x >> 2), i32(cuda.threadIdx.x & 3)
         area, step, four = i32(box[1] * box[2]), i64(strides[0] * 4), i64(strides[0] * 16)
-        c = i32(u32(thread) // u32(area))
-        row = i32(u32(thread - c * area) // u32(box[2]))
-        column = i32(thread - c * area - row * box[2])
-        deep = i32(u32(quarter) // u32(area))  # what lies between two pixels of a thread
-        below = i32(u32(quarter - deep * area) // u32(box[2]))
-        right = i32(quarter - deep * area - below * box[2])
+        c, row, column = pixel_of(thread, box[1], box[2])
+        apart = pixel_of(i32(quarter), box[1], box[2])  # two pixels of a thread
         to = i32(start + thread * cell + own)
         for _ in range(thread, i32(box[0] * area), quarter):
             h, v = i32(corner[0] + row * down), i32(corner[1] + column)
@@ -88,13 +79,7 @@ def _copy_box(config: BoxConfig) -> Callable[..., None]:
                 copy(shared, i32(to + n), pixel, inside and own + n < N)
                 pixel = pixel + four
             to = i32(to + quarter * cell)
-            column = i32(column + right)
-            row = i32(row + below)
-            c = i32(c + deep)
-            row = i32(row + 1) if column >= box[2] else row
-            column = i32(column - box[2]) if column >= box[2] else column
-            c = i32(c + 1) if row >= box[1] else c
-            row = i32(row - box[1]) if row >= box[1] else row
+            c, row, column = moved_on(c, row, column, apart, box[1], box[2])
 
     return fill
 

@@ -1,7 +1,7 @@
-"""Filters on their way to a warp's products: a ring of slots in shared memory, asked for long before they are multiplied.
+"""Filters on their way to a warp's products: a ring of slots in shared memory, prefetched long before they are multiplied.
 
-A slot has 128 bytes of each of a warp's filters, one below the other; eight lanes ask for a filter's, 16 bytes each. Asynchronous
-copies hold no registers, so a multiprocessor has all the bytes under way that memory needs to be busy:
+A slot has 128 bytes of each of a warp's filters, one below the other; eight lanes prefetch a filter's, 16 bytes each.
+Asynchronous copies hold no registers, so a multiprocessor has all the bytes under way that memory needs to be busy:
 
     slot    row k: piece 0 ... piece 7 of filter k      piece i lies at i ^ (8 / apart * (k mod apart))
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
+from numbadnn.kernels.conv.unshared.inputs.device.tile import moved_on, pixel_at, pixel_of, tap_of
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import SIMULATED, WORD, cuda, device, i32, i64, intrinsic, types, u32
 from numbadnn.kernels.lang.llvm import _I32, _slot
@@ -114,12 +114,8 @@ def fill_seen(images: int, threads: int) -> Callable[..., None]:
         begin, to = cuda.local.array(cells, np.int64), cuda.local.array(cells, np.int32)
         thread, area = i32(cuda.threadIdx.x), i32(box[1] * box[2])
         number, step = i32(box[0] * area), i64(strides[0] * SIZE)
-        c = i32(u32(thread) // u32(area))
-        row = i32(u32(thread - c * area) // u32(box[2]))
-        column = i32(thread - c * area - row * box[2])
-        deep = i32(u32(threads) // u32(area))  # what lies between two pixels of a thread
-        down = i32(u32(threads - deep * area) // u32(box[2]))
-        right = i32(threads - deep * area - down * box[2])
+        c, row, column = pixel_of(thread, box[1], box[2])
+        apart = pixel_of(i32(threads), box[1], box[2])  # two pixels of a thread
         for i0 in range(thread, number, i32(cells * threads)):
             for u in range(cells):
                 i = i32(i0 + u * threads)
@@ -129,13 +125,7 @@ def fill_seen(images: int, threads: int) -> Callable[..., None]:
                 begin[u] = x + (at if inside else i64(0)) * SIZE
                 kept[u] = u32(0xFFFFFFFF) if inside else u32(0)
                 to[u] = i32(start + i * ROW) if i < number else i32(-1)
-                column = i32(column + right)
-                row = i32(row + down)
-                c = i32(c + deep)
-                row = i32(row + 1) if column >= box[2] else row
-                column = i32(column - box[2]) if column >= box[2] else column
-                c = i32(c + 1) if row >= box[1] else c
-                row = i32(row - box[1]) if row >= box[1] else row
+                c, row, column = moved_on(c, row, column, apart, box[1], box[2])
             for first in range(0, planes, rows):
                 if EIGHT * (first + rows) <= N:
                     gather_all(held, begin, kept, to, shared, i32(first), plane, step, N)
@@ -145,17 +135,17 @@ def fill_seen(images: int, threads: int) -> Callable[..., None]:
     return fill
 
 
-def fill_spots(threads: int, turned: bool) -> Callable[..., None]:
+def fill_spots(threads: int) -> Callable[..., None]:
     """``fill(table, room, terms, taps, dilation, box, flip)``: bytes from the box's start; ``NONE`` past the end.
 
-    ``turned``: in the order for terms that are written, else as they are.
+    In the order for terms that are written.
     """
 
     @device
     def fill(table, room, terms, taps, dilation, box, flip):
         for i in range(i32(cuda.threadIdx.x), room, threads):
             lane = i32(i & 31)
-            m = i32(i - lane + ((lane >> 1) & 3) * 8 + (lane >> 3) * 2 + (lane & 1)) if turned else i32(i)
+            m = i32(i - lane + ((lane >> 1) & 3) * 8 + (lane >> 3) * 2 + (lane & 1))
             c, r, s = tap_of(m, taps)
             at = pixel_at(c, r, s, i32(box[1] * box[2]), taps, dilation, box[2], flip)
             table[i] = u32(i32(at * (4 * ROW))) if m < terms else NONE

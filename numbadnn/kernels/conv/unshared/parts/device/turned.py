@@ -1,8 +1,8 @@
-"""Images turned: written once as [channel, row, column][image], and boxes of pixels copied from there to shared memory.
+"""Images transposed: written once as [channel, row, column][image], and boxes of pixels copied from there to shared memory.
 
     x  [image][pixel]  ->  tile of pixels in shared memory  ->  space [pixel][image] or in cells, 0 past the images
 
-What follows on the stream starts early, and has asked for filters when the last block here is done.
+What follows on the stream starts early, and has prefetched filters when the last block here is done.
 """
 
 from __future__ import annotations
@@ -24,11 +24,8 @@ def turn(size: int, images: int, vec: int, cells: bool = False, lasting: bool = 
     ``vec`` neighbouring pixels of an image are one access. ``cells``: [eight images][pixel][image], of 16-bit types.
     ``lasting``: the L2 cache gives up last what is written.
     """
-    read, write, together = (
-        load_bits(size) if vec == 1 else load_words(4),
-        store_words(4, "last" if lasting else ""),
-        4 // size,
-    )
+    read, write = load_bits(size) if vec == 1 else load_words(4), store_words(4, "last" if lasting else "")
+    together = 4 // size
     pitch = images + 1  # odd: the images of a pixel and the pixels of an image meet all banks
     across, each, table = PIXELS // vec, 16 // size, PIXELS * pitch
     apart = THREADS // across
@@ -87,29 +84,18 @@ def turn(size: int, images: int, vec: int, cells: bool = False, lasting: bool = 
 
 
 def copy_box(size: int, images: int, threads: int, cell: int, swapped: bool = False) -> Callable[..., None]:
-    """``fill(shared, start, plane, x, strides, box, corner, down, image)``: begin to copy a box, 0 outside the image.
+    """``fill(shared, start, plane, x, strides, box, corner, image)``: begin to copy a box, 0 outside the image.
 
-    Channel, rows ``down`` apart, column of the box are a pixel; its 16 bytes of some images go ``plane`` words apart, those of
-    the next pixel ``cell`` words further. A thread walks (channel, row, column) by additions. ``swapped``: of an odd
-    pixel of the box the last 16 images come first, so that 16 images of two neighbours meet all banks.
+    A pixel's 16 bytes of some images go ``plane`` words apart, those of the next pixel ``cell`` words further. A thread walks
+    (channel, row, column) by additions. ``swapped``: of an odd pixel of the box the last 16 images come first, so that
+    16 images of two neighbours meet all banks.
     """
-    copy_apart = copy_box_apart(size, images, threads, cell, swapped)
-
-    @device
-    def fill(shared, start, plane, x, strides, box, corner, down, image):
-        copy_apart(shared, start, plane, i32(0), x, strides, box, corner, down, image)
-
-    return fill
-
-
-def copy_box_apart(size: int, images: int, threads: int, cell: int, swapped: bool = False) -> Callable[..., None]:
-    """The same with so many words between rows, the argument behind ``plane``."""
     pieces, copy = images * size // 16, copy_or_zero(16)
     exchange = (pieces - 1) & 4
     across = threads // pieces
 
     @device
-    def fill(shared, start, plane, gap, x, strides, box, corner, down, image):
+    def fill(shared, start, plane, x, strides, box, corner, image):
         thread = i32(cuda.threadIdx.x)
         first, piece = i32(thread // pieces), i32(thread % pieces)
         area, width = i32(box[1] * box[2]), i32(box[2])
@@ -119,25 +105,23 @@ def copy_box_apart(size: int, images: int, threads: int, cell: int, swapped: boo
         below = i32(u32(across - deep * area) // u32(width))
         right = i32(across - deep * area - below * width)
         # in 32 bits, of which an iteration has few: bytes between channels, rows and columns, and what a carry adds
-        to_c, to_h, to_v = i32(strides[1] * size), i32(strides[2] * down * size), i32(strides[3] * size)
+        to_c, to_h, to_v = i32(strides[1] * size), i32(strides[2] * size), i32(strides[3] * size)
         step = i32(deep * to_c + below * to_h + right * to_v)
         new_row, new_c = i32(to_h - width * to_v), i32(to_c - box[1] * to_h)
         column = i32(first - c * area - row * width)
         at = i32(c * to_c + row * to_h + column * to_v)
-        at = i32(at + corner[0] * i32(strides[2] * size) + corner[1] * to_v + piece * 16)
-        gap = i32(gap * 4)
-        to = i32(i32(shared_address(shared)) + (start + first * cell + piece * plane) * 4 + (c * box[1] + row) * gap)
-        further = i32(across * cell * 4 + (deep * box[1] + below) * gap)
+        at = i32(at + corner[0] * to_h + corner[1] * to_v + piece * 16)
+        to = i32(i32(shared_address(shared)) + (start + first * cell + piece * plane) * 4)
         for pixel in range(first, i32(box[0] * area), i32(across)):
-            h, v = i32(corner[0] + row * down), i32(corner[1] + column)
+            h, v = i32(corner[0] + row), i32(corner[1] + column)
             inside = h >= 0 and h < image[0] and v >= 0 and v < image[1]
             moved = i32(((piece ^ ((pixel * 4) & exchange)) - piece) * 16) if swapped else i32(0)
             copy(shared, i32(to + moved), x + i64(at if inside else i32(0)), inside)
-            to, column, at = i32(to + further), i32(column + right), i32(at + step)
+            to, column, at = i32(to + across * cell * 4), i32(column + right), i32(at + step)
             row = i32(row + below)
             over = column >= width
             row, column = i32(row + 1) if over else row, i32(column - width) if over else column
-            at, to = i32(at + new_row) if over else at, i32(to + gap) if over else to
+            at = i32(at + new_row) if over else at
             over = row >= box[1]
             row, at = i32(row - box[1]) if over else row, i32(at + new_c) if over else at
 

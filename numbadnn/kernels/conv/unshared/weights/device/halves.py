@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels.conv.unshared.parts.device.results import storing_vector
 from numbadnn.kernels.conv.unshared.parts.device.seen import (
     EIGHT,
     NONE,
@@ -20,7 +21,6 @@ from numbadnn.kernels.conv.unshared.parts.device.seen import (
     first_position,
 )
 from numbadnn.kernels.conv.unshared.weights.halves_config import LANES, TILE, WeightsHalvesConfig
-from numbadnn.kernels.lang.access import load_vector, store_vector
 from numbadnn.kernels.lang.cuda import HALF, INT32, WORD, cuda, f32, i32, i64, u32
 from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.words import shared_address
@@ -28,13 +28,12 @@ from numbadnn.kernels.lang.words import shared_address
 
 def weights(dtype: str, config: WeightsHalvesConfig) -> Callable[..., None]:
     """w[k,p,q,term] = sum over images n of y[n,k,p,q] * what the term sees in image n at (p,q)."""
-    filters, images, places, parts, vec, tall = (
-        *(config.filters, config.images, config.places, config.parts, config.vec, config.tall),
-    )
+    filters, images, places, parts, vec = config.filters, config.images, config.places, config.parts, config.vec
+    tall = config.tall
     first_of = first_position(tall, places)
-    fill, place_terms = fill_seen(images, config.threads), fill_spots(config.threads, True)
+    fill, place_terms = fill_seen(images, config.threads), fill_spots(config.threads)
     look, multiply_add = load_matrices(False), product(dtype, 16)
-    read, write = load_vector(dtype, vec, "float32"), store_vector(dtype, vec, "float32")
+    put = storing_vector(dtype, vec)
     tiles, planes, steps, both = filters // 16, images // EIGHT, -(-images // 16), images >= 16
     sums, factors, words = 16 * tiles, 4 * tiles * steps, 4 * planes
 
@@ -45,7 +44,7 @@ def weights(dtype: str, config: WeightsHalvesConfig) -> Callable[..., None]:
         shared, halves = cuda.shared.array(0, WORD), cuda.shared.array(0, HALF)  # the same memory
         total, a = cuda.local.array(sums, f32), cuda.local.array(factors, INT32)
         seen, b = cuda.local.array(words, INT32), cuda.local.array(2, INT32)
-        result, old = cuda.local.array(8, f32), cuda.local.array(8, f32)
+        result = cuda.local.array(8, f32)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread % LANES), i32(thread // LANES)
         rest = i32(u32(cuda.blockIdx.x) // u32(slices))
@@ -108,11 +107,7 @@ def weights(dtype: str, config: WeightsHalvesConfig) -> Callable[..., None]:
                                 term = i32(m0 + 8 * t + e)
                                 target = base + (i64(f) * w_strides[0] + term) * SIZE
                                 if k0 + f + g < K and place < count and term < terms:
-                                    if beta != f32(0):
-                                        read(old, i32(e), target)
-                                        for i in range(vec):
-                                            result[e + i] = f32(result[e + i] + beta * old[e + i])
-                                    write(result, i32(e), target)
+                                    put(result, i32(e), target, beta)
             cuda.syncthreads()
 
     return kernel

@@ -1,7 +1,7 @@
 """The gradient of a filter for each position, of many images, on tensor cores: sums over images, each filter written once.
 
 Products of float32 are exact in float64, which such sums have, rounded once; those of 16-bit types are summed in float32.
-Both arrays were turned before. A block has the box of pixels that its positions see in shared memory, [channel, row,
+Both arrays were transposed before. A block has the box of pixels that its positions see in shared memory, [channel, row,
 column][image]; a warp has a position: what came of it, filters times images, stays in registers, and 64 bytes of terms at a
 time pass, read once for 16 filters or, of 16-bit types, for 32. The columns of ``wide`` / 2 products are chosen so that lane
 4 g + t has 16 bytes of terms of filters g and g + 8, and of those 16 further on:
@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.unshared.parts.device.box_fill import spots_of
+from numbadnn.kernels.conv.unshared.parts.device.results import storing_vector
 from numbadnn.kernels.conv.unshared.parts.device.seen import first_position
 from numbadnn.kernels.conv.unshared.parts.device.turned import copy_box
 from numbadnn.kernels.conv.unshared.weights.many_config import FILTERS, LANES, WeightsManyConfig
-from numbadnn.kernels.lang.access import load_vector, store_vector
+from numbadnn.kernels.lang.access import load_vector
 from numbadnn.kernels.lang.async_copies import wait_async
 from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, f32, f64, i32, i64, u32
 from numbadnn.kernels.lang.mma import product
@@ -31,9 +32,8 @@ from numbadnn.problem import ITEMSIZE
 
 def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
     """w[k,p,q,term] = sum over images n of y[n,k,p,q] * what the term sees in image n at (p,q)."""
-    images, threads, tall, places, vec, lots = (
-        *(config.images, config.threads, config.tall, config.places, config.vec, config.lots),
-    )
+    images, threads, tall, places, vec = config.images, config.threads, config.tall, config.places, config.vec
+    lots = config.lots
     single, size = dtype == "float32", ITEMSIZE[dtype]
     pixel, wide, tile = images * size, 16 // size, 64 // size
     looks, words = max(1, pixel // 64), min(4, pixel // 16)  # of a lane at a pixel
@@ -44,7 +44,7 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
     multiply_add = product("float64" if single else dtype, 16, config.whole)
     look = read_at("float32" if single else "int32", words)
     fetch = load_vector("float32", 4, "float32") if single else load_words(words)
-    read, write = load_vector(dtype, vec, "float32"), store_vector(dtype, vec, "float32", "first")
+    put = storing_vector(dtype, vec, given_up="first")
     acc, raw, factor, taken = (f64, f32, f64, f64) if single else (f32, INT32, INT32, i32)
     halves, pieces = 64 * (looks - 1), looks * wide // 2
     seen_words = pieces * words
@@ -71,7 +71,7 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
         shared = cuda.shared.array(0, WORD)
         total, a, b = cuda.local.array(sums, acc), cuda.local.array(factors, factor), cuda.local.array(words, factor)
         held, seen = cuda.local.array(words, raw), cuda.local.array(seen_words, raw)
-        result, old = cuda.local.array(wide, f32), cuda.local.array(wide, f32)
+        result = cuda.local.array(wide, f32)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread % LANES), i32(thread // LANES)
         g, t = i32(lane >> 2), i32(lane & 3)
@@ -88,7 +88,7 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
         fill_spots(shared, room, i32(have * area), taps, dilation, box, flip, i32(0))
         wait_for_previous()
         first = x + i64(group * C + c0) * x_strides[1] * size
-        copy(shared, room, i32(4), first, x_strides, (have, box[0], box[1]), corner, i32(1), image)
+        copy(shared, room, i32(4), first, x_strides, (have, box[0], box[1]), corner, image)
         scale = (
             f64(alpha) if single else f32(alpha)
         )  # in y's factor; without it the compiler widens y again for each term
@@ -128,11 +128,7 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
                         result[e] = f32(value) if single else f32(alpha * value)
                     for e in range(0, wide, vec):
                         if 8 * row < left and m + e < own_terms:
-                            if beta != f32(0):
-                                read(old, i32(e), target + e * size)
-                                for i in range(vec):
-                                    result[e + i] = f32(result[e + i] + beta * old[e + i])
-                            write(result, i32(e), target + e * size)
+                            put(result, i32(e), target + e * size, beta)
                     target = target + eight
             at_w = at_w + eights * eight
 

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.conv.unshared.forward.device.plain import gather_patches, look_at
+from numbadnn.kernels.conv.unshared.inputs.device.tile import position_of
+from numbadnn.kernels.conv.unshared.parts.device.results import storing_vector
 from numbadnn.kernels.conv.unshared.plain_config import LANES, UnsharedConfig
-from numbadnn.kernels.lang.access import load, load_vector, store_vector
+from numbadnn.kernels.lang.access import load
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32
 from numbadnn.problem import ITEMSIZE
 
@@ -23,13 +25,9 @@ def few(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
     A lane has ``vec`` terms, a warp ``filters`` filters.
     """
     images, filters, room, vec, warps = config.images, config.filters, config.room, config.vec, config.warps
-    read, read_vector, write_vector = load(dtype, acc), load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
-    A, size, gather, look = (
-        ACCUMULATOR[acc],
-        ITEMSIZE[dtype],
-        gather_patches(dtype, acc, images, room),
-        look_at(acc, vec),
-    )
+    read, put = load(dtype, acc), storing_vector(dtype, vec, acc)
+    A, size, gather = ACCUMULATOR[acc], ITEMSIZE[dtype], gather_patches(dtype, acc, images, room)
+    look = look_at(acc, vec)
     look_at_tops = look_at(acc, filters)
     shared, most, stretch, held = images * room, images * filters, LANES * vec, filters * vec
     tops_size = warps * most
@@ -41,12 +39,8 @@ def few(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
         patch = cuda.shared.array(shared, A)
         tops = cuda.shared.array(tops_size, A)
         seen_by, seen = cuda.local.array(images, A), cuda.local.array(vec, A)
-        top, total, old = cuda.local.array(filters, A), cuda.local.array(held, A), cuda.local.array(vec, A)
-        place = i32(cuda.blockIdx.x)
-        position = i32(u32(place) // u32(groups))
-        g = i32(place - position * groups)
-        p = i32(u32(position) // u32(Q))
-        q = i32(position - p * Q)
+        top, total = cuda.local.array(filters, A), cuda.local.array(held, A)
+        g, p, q = position_of(i32(cuda.blockIdx.x), groups, Q)
         corner = (i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1]))
         lane = i32(cuda.threadIdx.x % LANES)
         warp = i32(cuda.threadIdx.x // LANES)
@@ -81,11 +75,7 @@ def few(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
                             target = base + (f * w_strides[0] + j) * size
                             for e in range(vec):
                                 total[f * vec + e] = A(alpha * total[f * vec + e])
-                            if beta != A(0):
-                                read_vector(old, i32(0), target)
-                                for e in range(vec):
-                                    total[f * vec + e] = A(total[f * vec + e] + beta * old[e])
-                            write_vector(total, i32(f * vec), target)
+                            put(total, i32(f * vec), target, beta)
                 cuda.syncthreads()
 
     return kernel
@@ -112,13 +102,9 @@ def many(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
     A thread has ``vec`` terms of ``filters`` filters, whose sums it keeps while the images pass, ``images`` at a time.
     """
     images, filters, room, vec, span = config.images, config.filters, config.room, config.vec, config.span
-    read_vector, write_vector = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
-    A, size, gather, look = (
-        ACCUMULATOR[acc],
-        ITEMSIZE[dtype],
-        gather_patches(dtype, acc, images, room),
-        look_at(acc, vec),
-    )
+    put = storing_vector(dtype, vec, acc)
+    A, size, gather = ACCUMULATOR[acc], ITEMSIZE[dtype], gather_patches(dtype, acc, images, room)
+    look = look_at(acc, vec)
     fill, look_at_tops = _tops(dtype, acc, images, span), look_at(acc, filters)
     shared, tops_size, held = images * room, images * span, filters * vec
 
@@ -129,12 +115,8 @@ def many(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
         patch = cuda.shared.array(shared, A)
         tops = cuda.shared.array(tops_size, A)
         seen_by, seen = cuda.local.array(images, A), cuda.local.array(vec, A)
-        top, total, old = cuda.local.array(filters, A), cuda.local.array(held, A), cuda.local.array(vec, A)
-        place = i32(cuda.blockIdx.x)
-        position = i32(u32(place) // u32(groups))
-        g = i32(place - position * groups)
-        p = i32(u32(position) // u32(Q))
-        q = i32(position - p * Q)
+        top, total = cuda.local.array(filters, A), cuda.local.array(held, A)
+        g, p, q = position_of(i32(cuda.blockIdx.x), groups, Q)
         corner = (i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1]))
         here = y + (i64(p) * y_strides[2] + q * y_strides[3]) * size
         for m0 in range(0, terms, room):
@@ -173,10 +155,6 @@ def many(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
                             target = base + f * w_strides[0] * size
                             for e in range(vec):
                                 total[f * vec + e] = A(alpha * total[f * vec + e])
-                            if beta != A(0):
-                                read_vector(old, i32(0), target)
-                                for e in range(vec):
-                                    total[f * vec + e] = A(total[f * vec + e] + beta * old[e])
-                            write_vector(total, i32(f * vec), target)
+                            put(total, i32(f * vec), target, beta)
 
     return kernel

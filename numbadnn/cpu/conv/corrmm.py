@@ -49,40 +49,37 @@ def _windows(problem: ConvProblem, padded: np.ndarray) -> Iterator[tuple[tuple[i
 
 
 class _Buffers:
-    """What one image needs: itself padded, and its matrix (channels, taps..., positions...)."""
+    """What one image needs: itself padded, and its matrix (channels, taps..., positions...); ``grouped`` is the matrix as
+    (groups, rows of a group, positions).
+
+    The views of both are made once, for all images: where these are small, they cost more than the copies.
+    """
 
     def __init__(self, problem: ConvProblem) -> None:
-        self.problem, kind = problem, computed(problem)
+        kind, positions = computed(problem), problem.y.shape[2:]
         padding = ((0, 0), *problem.padding)
         channels, *extents = problem.x.shape[1:]
-        self.padded = np.zeros(_padded_shape(problem), kind)
-        self.image = self.padded[
+        self._padded = np.zeros(_padded_shape(problem), kind)
+        self._image = self._padded[
             tuple(slice(p[0], p[0] + n) for n, p in zip((channels, *extents), padding, strict=True))
         ]
-        self.matrix = np.empty((channels, *problem.taps, *problem.y.shape[2:]), kind)
-
-    def grouped(self) -> np.ndarray:
-        """The matrix as (groups, rows of a group, positions)."""
-        groups = self.problem.groups
-        return self.matrix.reshape(groups, -1, math.prod(self.problem.y.shape[2:]))
-
-    def _rows(self, tap: tuple[int, ...]) -> np.ndarray:
-        """The rows of one tap: channels x positions."""
-        index: Any = (slice(None), *tap)
-        rows: np.ndarray = self.matrix[index]
-        return rows
+        matrix = np.empty((channels, *problem.taps, *positions), kind)
+        self.grouped = matrix.reshape(problem.groups, -1, math.prod(positions))
+        by_tap = np.moveaxis(matrix, 0, len(problem.taps))
+        #: of each tap: its rows of the matrix, and what it meets on the padded image
+        self._taps = [(by_tap[tap], window) for tap, window in _windows(problem, self._padded)]
 
     def gather(self, image: np.ndarray) -> None:
-        self.image[...] = image
-        for tap, window in _windows(self.problem, self.padded):
-            self._rows(tap)[...] = window
+        self._image[...] = image
+        for rows, window in self._taps:
+            rows[...] = window
 
     def scatter(self) -> np.ndarray:
         """Each pixel the sum of its elements of the matrix, tap by tap."""
-        self.padded[...] = 0
-        for tap, window in _windows(self.problem, self.padded):
-            window += self._rows(tap)
-        return self.image
+        self._padded[...] = 0
+        for rows, window in self._taps:
+            window += rows
+        return self._image
 
 
 def _filters(problem: ConvProblem, w: np.ndarray) -> np.ndarray:
@@ -96,11 +93,11 @@ def _filters(problem: ConvProblem, w: np.ndarray) -> np.ndarray:
 
 
 def _forward(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-    buffers, filters = _Buffers(problem), _filters(problem, w)
+    buffers, filters, unshared = _Buffers(problem), _filters(problem, w), problem.unshared
+    matrix = buffers.grouped
     for image, result in zip(x, y, strict=True):
         buffers.gather(image)
-        matrix = buffers.grouped()
-        if problem.unshared:
+        if unshared:
             columns = np.moveaxis(matrix, 2, 0)[..., None]
             value = np.moveaxis(np.matmul(filters, columns)[..., 0], 0, 2)
         else:
@@ -109,26 +106,26 @@ def _forward(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndarray) 
 
 
 def _grad_inputs(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-    buffers, filters = _Buffers(problem), _filters(problem, w)
+    buffers, unshared = _Buffers(problem), problem.unshared
+    matrix, turned = buffers.grouped, _filters(problem, w).swapaxes(-2, -1)
     for result, top in zip(x, y, strict=True):
-        tops = top.astype(filters.dtype).reshape(problem.groups, -1, math.prod(problem.y.shape[2:]))
-        matrix = buffers.grouped()
-        if problem.unshared:
+        tops = top.astype(turned.dtype).reshape(problem.groups, -1, matrix.shape[2])
+        if unshared:
             columns = np.moveaxis(tops, 2, 0)[..., None]
-            matrix[...] = np.moveaxis(np.matmul(filters.swapaxes(2, 3), columns)[..., 0], 0, 2)
+            matrix[...] = np.moveaxis(np.matmul(turned, columns)[..., 0], 0, 2)
         else:
-            np.matmul(filters.swapaxes(1, 2), tops, out=matrix)
+            np.matmul(turned, tops, out=matrix)
         store(problem, result, buffers.scatter())
 
 
 def _grad_weights(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     buffers, total = _Buffers(problem), np.zeros(w.shape, computed(problem))
-    filters, groups = w.shape[0] // problem.groups, problem.groups
-    positions = math.prod(problem.y.shape[2:])
+    filters, groups, matrix = w.shape[0] // problem.groups, problem.groups, buffers.grouped
+    unshared = problem.unshared
     for image, top in zip(x, y, strict=True):
         buffers.gather(image)
-        matrix, tops = buffers.grouped(), top.astype(total.dtype).reshape(groups, filters, positions)
-        if problem.unshared:  # (groups, filters, positions, rows)
+        tops = top.astype(total.dtype).reshape(groups, filters, matrix.shape[2])
+        if unshared:  # (groups, filters, positions, rows)
             total += (tops[..., None] * matrix.swapaxes(1, 2)[:, None]).reshape(w.shape)
         else:
             total += np.matmul(tops, matrix.swapaxes(1, 2)).reshape(w.shape)

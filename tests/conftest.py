@@ -6,6 +6,7 @@
 - A passing run of *all* GPU tests writes tests/gpu_verified.json (NUMBADNN_GPU_VERIFIED: elsewhere): gpu_verified.py.
 """
 
+import gc
 import os
 from collections.abc import Generator
 from typing import Any
@@ -71,6 +72,19 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TESTS_GPUS"] = listed  # for test_two_gpus.py
         number = int(given["workerid"].removeprefix("gw"))
         os.environ["CUDA_VISIBLE_DEVICES"] = listed.split(",")[number % given["gpus"]]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
+    """A million objects are made that stay to the end: looking for garbage among them takes a third of the time, and later
+    half a second whenever a test, or Numba in its compilations, has all of them looked through.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

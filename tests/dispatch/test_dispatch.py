@@ -473,7 +473,7 @@ def test_importing_is_light() -> None:
 
 
 @pytest.mark.slow
-def test_memory_stays_bounded_over_ten_thousand_changing_shapes() -> None:
+def test_memory_stays_bounded_over_four_thousand_changing_shapes() -> None:
     code = (
         "import ctypes, gc, numpy as np, numbadnn\n"
         "trim = getattr(ctypes.CDLL(None), 'malloc_trim', lambda pad: 0)\n"
@@ -481,7 +481,7 @@ def test_memory_stays_bounded_over_ten_thousand_changing_shapes() -> None:
         "    gc.collect(); trim(0)\n"
         "    return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
         "x, w = np.ones(30000, 'float32'), np.ones((2, 2, 1, 1), 'float32')\n"
-        "for i in range(10000):\n"
+        "for i in range(4000):\n"
         "    n = 1 + i * 7919 % 10000\n"
         "    if i % 2: numbadnn.softmax(x[: 2 * n].reshape(2, n))\n"
         "    else: numbadnn.conv2d(x[: 2 * n].reshape(1, 2, 1, n), w)\n"
@@ -490,7 +490,8 @@ def test_memory_stays_bounded_over_ten_thousand_changing_shapes() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) <= 2 << 20, f"memory grew by {int(done.stdout)} bytes"
+    most = 2000 * 256  # bytes of the last 2,000 shapes; by then every cache is full
+    assert int(done.stdout) <= most, f"memory grew by {int(done.stdout)} bytes"
 
 
 # ---- what equals a parameter -----------------------------------------------------------------------------------------

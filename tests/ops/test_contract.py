@@ -32,7 +32,9 @@ BACKENDS = {-1: ("cpu",), 0: ("cudnn", "numba")}
 
 #: of an operation whose kernels take longest to compile; begun first
 SLOW = {"rnn_forward": [pytest.mark.slow(6)], "rnn_backward": [pytest.mark.slow(6)]}
-every_case = pytest.mark.parametrize("case", [pytest.param(c, id=c.name, marks=SLOW.get(c.op, ())) for c in CONTRACT])
+MARKED = [pytest.param(case, id=case.name, marks=SLOW.get(case.op, ())) for case in CONTRACT]
+#: the scope brings the tests of one case together, which share its reference and its bounds
+every_case = pytest.mark.parametrize("case", MARKED, scope="module")
 
 
 @functools.lru_cache(maxsize=4)

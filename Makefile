@@ -15,11 +15,14 @@ ifeq ($(origin CUDA), undefined)
   CUDA := $(if $(driver_cuda),$(if $(filter 12,$(driver_cuda)),cu12,$(if $(filter-out 8 9 10 11,$(driver_cuda)),cu13)))
 endif
 
-# one stamp for each set of extras; a newer pyproject.toml installs again
-stamp = $(VENV)/.installed-$(subst $(space),-,$(strip $(1) $(subst $(comma), ,$(EXTRAS)) $(CUDA)))
+# one stamp for each set of extras, whatever their order; a newer pyproject.toml installs again
+stamp = $(VENV)/.installed-$(subst $(space),-,$(strip $(sort $(1) $(subst $(comma), ,$(EXTRAS)) $(CUDA))))
 
-.PHONY: validate planted test lint format gpu-test fuzz bench benches docs linkcheck lowest clean
+.PHONY: install validate planted test lint format gpu-test fuzz bench benches docs linkcheck lowest clean
 .DEFAULT_GOAL := test
+
+# what tests need and EXTRAS, no more
+install: $(call stamp,cli test)
 
 validate: $(call stamp,cli)
 	$(BIN)/numbadnn validate $(ARGS)

@@ -23,8 +23,8 @@ from numbadnn.kernels.build import launch as _launch
 from numbadnn.kernels.build.launch import Kernel, arch_name
 from numbadnn.kernels.conv.line import tiles as line_tiles
 from numbadnn.kernels.conv.line import twofold as line_twofold
-from numbadnn.kernels.conv.line.tiles_config import TilesConfig
-from numbadnn.kernels.conv.line.twofold_config import TwofoldConfig
+from numbadnn.kernels.conv.line.tiles import TilesConfig
+from numbadnn.kernels.conv.line.twofold import TwofoldConfig
 from numbadnn.kernels.conv.unshared.forward import products as unshared_products
 from numbadnn.kernels.conv.unshared.forward.products_config import ProductsConfig
 from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many

@@ -116,7 +116,7 @@ def softmaxes() -> None:
 
 def configurations() -> None:
     """What the heuristics choose only for rows too long for the simulator."""
-    from numbadnn.kernels.softmax.rows_config import RowsConfig
+    from numbadnn.kernels.softmax.rows import RowsConfig
 
     for dtype in DTYPES:
         vec = 16 // Spec.of(dtype, (1,)).itemsize
@@ -130,8 +130,8 @@ def configurations() -> None:
 
 def shared_configurations() -> None:
     """The same for the kernels that use shared memory: what fits it and what does not, many warps, channels kept in registers."""
-    from numbadnn.kernels.softmax.long_config import LongConfig
-    from numbadnn.kernels.softmax.tiles_config import TilesConfig
+    from numbadnn.kernels.softmax.long import LongConfig
+    from numbadnn.kernels.softmax.tiles import TilesConfig
 
     for i, dtype in enumerate(DTYPES):
         size = Spec.of(dtype, (1,)).itemsize

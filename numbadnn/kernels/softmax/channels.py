@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.kernels.softmax.channels_config import ChannelsConfig
 from numbadnn.kernels.softmax.layout import Prepared, aligned, layout_of, operand_count, room, softmax_kernel, two
 from numbadnn.problems.softmax import SoftmaxProblem
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelsConfig:
+    """``lanes`` threads of ``vec`` positions x ``parts`` threads of ``count`` channels; see ``device/channels.py``."""
+
+    vec: int
+    lanes: int
+    parts: int
+    count: int
+
 
 #: (threads, positions that a block reads together), the best first: small blocks with much in each thread, because the
 #: threads that share a position wait for each other and a multiprocessor should have other blocks meanwhile (measured

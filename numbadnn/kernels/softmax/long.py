@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.softmax.layout import (
@@ -14,8 +16,18 @@ from numbadnn.kernels.softmax.layout import (
     softmax_kernel,
     two,
 )
-from numbadnn.kernels.softmax.long_config import LongConfig
 from numbadnn.problems.softmax import SoftmaxProblem
+
+
+@dataclass(frozen=True, slots=True)
+class LongConfig:
+    """A block of ``threads``, each ``ahead`` pieces of ``vec`` elements at a time; at most ``shared`` bytes of a row kept."""
+
+    threads: int
+    vec: int
+    ahead: int
+    shared: int = 0
+
 
 LENGTH_LIMIT = 2**30
 STATIC = 2 * 32 * 8  # of the reductions

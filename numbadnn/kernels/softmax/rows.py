@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.softmax.layout import Prepared, aligned, layout_of, operand_count, room, softmax_kernel, two
-from numbadnn.kernels.softmax.rows_config import RowsConfig
 from numbadnn.problems.softmax import SoftmaxProblem
+
+
+@dataclass(frozen=True, slots=True)
+class RowsConfig:
+    """``lanes`` threads a row, ``vectors`` pieces of ``vec`` elements a thread; ``stash``: dy in shared memory.
+
+    ``resident`` blocks share a multiprocessor: one computes while the other waits for memory.
+    """
+
+    lanes: int
+    vectors: int
+    vec: int
+    peel: bool
+    nested: bool
+    threads: int
+    stash: bool = False
+    resident: int = 1
+
 
 #: bytes of shared memory for the sums of every warp
 STATIC = 256

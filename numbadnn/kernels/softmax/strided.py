@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LEAF, LIMIT32
 from numbadnn.kernels.softmax.layout import Axis, Prepared, layout_of, operand_count, operands, softmax_kernel
-from numbadnn.kernels.softmax.strided_config import StridedConfig
 from numbadnn.problems.softmax import SoftmaxProblem
+
+
+@dataclass(frozen=True, slots=True)
+class StridedConfig:
+    """``lanes`` rows x ``parts`` threads a row, axes the kernel is built for; see ``device/strided.py``.
+
+    ``long``, which follows from the problem: a thread adds more than LEAF terms, with account of what it rounds off.
+    """
+
+    kept: int
+    reduced: int
+    wide: bool
+    lanes: int
+    parts: int
+    long: bool = False
 
 
 def heuristic(problem: SoftmaxProblem) -> StridedConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.machine import DEFAULT_ROOM, LARGEST_ROOM
@@ -17,8 +17,22 @@ from numbadnn.kernels.softmax.layout import (
     softmax_kernel,
     two,
 )
-from numbadnn.kernels.softmax.tiles_config import TilesConfig
 from numbadnn.problems.softmax import SoftmaxProblem
+
+
+@dataclass(frozen=True, slots=True)
+class TilesConfig:
+    """``lanes`` threads of ``vec`` positions x ``parts`` threads that share the channels, each with ``kept`` in registers.
+
+    ``resident`` blocks share a multiprocessor; at most ``shared`` bytes hold the channels that no thread keeps.
+    """
+
+    vec: int
+    lanes: int
+    parts: int
+    kept: int
+    resident: int
+    shared: int
 
 
 def configuration(

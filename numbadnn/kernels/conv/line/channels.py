@@ -4,11 +4,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.kernels.conv.line.channels_config import THREADS, ChannelConfig
 from numbadnn.problems.conv import ConvProblem
+
+THREADS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelConfig:
+    """A thread has ``pieces`` of ``vec`` steps; taps and dilation are frozen, or 0: then it is a multiple of ``vec``.
+
+    ``near``: the pieces are neighbours, not a block apart.
+    """
+
+    vec: int
+    pieces: int
+    taps: int
+    dilation: int
+    near: bool = False
+
 
 #: what a thread may have in registers of the steps behind its own, and how many taps are written out
 MOST_BEHIND, MOST_WINDOW_TAPS = 32, 32

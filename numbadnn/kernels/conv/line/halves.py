@@ -3,14 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.line.channels import first_tap, whole
-from numbadnn.kernels.conv.line.halves_config import LANES, RUN, LineHalvesConfig
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
+
+#: times that a warp has at once
+LANES, RUN = 32, 32
+
+
+@dataclass(frozen=True, slots=True)
+class LineHalvesConfig:
+    """A block has ``filters`` (16 or 32), a warp ``runs`` of 32 times; ``pairs``: channels in shared memory, by two.
+
+    ``pieces`` of a thread: 8 times of two channels each; ``whole``: all channels are in shared memory.
+    """
+
+    filters: int
+    runs: int
+    pairs: int
+    warps: int
+    resident: int
+    whole: bool
+    pieces: int
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.warps
+
+    @property
+    def span(self) -> int:
+        """Times of a block."""
+        return self.warps * self.runs * RUN
+
 
 #: of a block, on the multiprocessors that have the least
 SHARED_BYTES = 99 * 1024

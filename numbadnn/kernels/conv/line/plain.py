@@ -9,8 +9,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of, device_reason, reach_reason
-from numbadnn.kernels.conv.line.channels import first_tap
-from numbadnn.kernels.conv.line.channels_config import THREADS
+from numbadnn.kernels.conv.line.channels import THREADS, first_tap
 from numbadnn.kernels.conv.line.dense import MOST_FROZEN_TAPS, SHARED_BYTES, filters_of, room_of
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import ConvProblem

@@ -9,11 +9,14 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.line.channels import first_tap, whole
-from numbadnn.kernels.conv.line.halves import MULTIPROCESSORS
-from numbadnn.kernels.conv.line.halves_config import LANES
-from numbadnn.kernels.conv.line.toeplitz_config import STRETCH, TIMES, WARPS
+from numbadnn.kernels.conv.line.halves import LANES, MULTIPROCESSORS
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
+
+WARPS = 8
+#: times of a stretch, and of a warp's 16 at a time; words of two taps: what is needed of 63 + 32 diagonals
+STRETCH, TIMES, DIAGONALS = 32, 512, 96
+
 
 #: fewer taps are multiplied as fast as memory brings what they see; in short lines the tables of taps take their time too
 FEWEST_TAPS, FEWEST_OF_SHORT, SHORT = 12, 24, 64 * TIMES

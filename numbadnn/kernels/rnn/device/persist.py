@@ -85,26 +85,9 @@ def kernel_of(config: Persist) -> Callable[..., None]:
     pieces = hidden // 128
 
     def kernel(
-        w,
-        gates,
-        cells,
-        y,
-        hx,
-        cx,
-        hy,
-        cy,
-        lengths,
-        barrier,
-        steps,
-        batch,
-        width,
-        col,
-        back,
-        at_r,
-        at_bw,
-        at_br,
+        w, gates, cells, y, hx, cx, hy, cy, lengths, barrier, steps, batch, width, col, back, at_r, at_bw, at_br,
         first_row,
-    ):
+    ):  # fmt: skip
         words = cuda.shared.array(0, WORD)
         red = cuda.shared.array(red_size, f32)
         fragments = cuda.local.array(held, WORD)

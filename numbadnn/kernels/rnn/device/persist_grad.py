@@ -58,30 +58,9 @@ def kernel_of(config: Persist) -> Callable[..., None]:
         commit_async()
 
     def kernel(
-        w,
-        kept,
-        y,
-        hx,
-        cx,
-        dy,
-        dhy,
-        dcy,
-        space,
-        dhx,
-        dcx,
-        barrier,
-        steps,
-        batch,
-        width,
-        col,
-        back,
-        at_r,
-        at_gates,
-        at_cells,
-        at_da,
-        at_lengths,
-        first_row,
-    ):
+        w, kept, y, hx, cx, dy, dhy, dcy, space, dhx, dcx, barrier, steps, batch, width, col, back, at_r, at_gates,
+        at_cells, at_da, at_lengths, first_row,
+    ):  # fmt: skip
         words = cuda.shared.array(0, WORD)
         red = cuda.shared.array(red_size, f32)
         fragments = cuda.local.array(held, WORD)

@@ -112,31 +112,9 @@ def backward(mode: str, dtype: str, acc: str, has_lengths: bool) -> Callable[...
     (_, get), kept_count = memory(mode, acc), max(KEPT[mode], 1)
 
     def kernel(
-        w,
-        kept,
-        y,
-        hx,
-        cx,
-        dy,
-        dhy,
-        dcy,
-        space,
-        dhx,
-        dcx,
-        time,
-        steps,
-        batch,
-        hidden,
-        width,
-        col,
-        back,
-        at_r,
-        at_gates,
-        at_cells,
-        at_da,
-        at_carry,
-        at_lengths,
-    ):
+        w, kept, y, hx, cx, dy, dhy, dcy, space, dhx, dcx, time, steps, batch, hidden, width, col, back, at_r,
+        at_gates, at_cells, at_da, at_carry, at_lengths,
+    ):  # fmt: skip
         d_tile = cuda.shared.array((TILE, PITCH), A)
         r_tile = cuda.shared.array((TILE, PITCH), A)
         saved = cuda.local.array(kept_count, A)

@@ -16,7 +16,7 @@ from numbadnn.kernels.lang import reduce as _reduce
 from numbadnn.kernels.lang.access import load_vector, store_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.ptx import exponential, log, maximum
-from numbadnn.kernels.softmax.channels_config import ChannelsConfig
+from numbadnn.kernels.softmax.channels import ChannelsConfig
 from numbadnn.problem import ITEMSIZE
 
 INFINITY = float("inf")

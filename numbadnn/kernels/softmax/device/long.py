@@ -17,7 +17,7 @@ from numbadnn.kernels.lang.access import load, load_shared, load_vector, store, 
 from numbadnn.kernels.lang.async_copies import copy_async, wait_async
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.ptx import LOWEST, exponential, log, maximum
-from numbadnn.kernels.softmax.long_config import LongConfig
+from numbadnn.kernels.softmax.long import LongConfig
 from numbadnn.problem import ITEMSIZE
 
 INFINITY = float("inf")

@@ -16,7 +16,7 @@ from numbadnn.kernels.lang import reduce as _reduce
 from numbadnn.kernels.lang.access import load, load_vector, store, store_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, ELEMENT, cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.ptx import exponential, log, maximum
-from numbadnn.kernels.softmax.rows_config import RowsConfig
+from numbadnn.kernels.softmax.rows import RowsConfig
 from numbadnn.problem import ITEMSIZE
 
 INFINITY = float("inf")

@@ -16,7 +16,7 @@ from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32, u64
 from numbadnn.kernels.lang.long_sums import compensated
 from numbadnn.kernels.lang.ptx import exponential, log, maximum
-from numbadnn.kernels.softmax.strided_config import StridedConfig
+from numbadnn.kernels.softmax.strided import StridedConfig
 from numbadnn.problem import ITEMSIZE
 
 INFINITY = float("inf")

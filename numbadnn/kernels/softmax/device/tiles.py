@@ -18,7 +18,7 @@ from numbadnn.kernels.lang.async_copies import copy_async, wait_async
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, WORD, cuda, device, i32, i64
 from numbadnn.kernels.lang.ptx import LOWEST, exponential, log, maximum
 from numbadnn.kernels.softmax.device.channels import locator
-from numbadnn.kernels.softmax.tiles_config import TilesConfig
+from numbadnn.kernels.softmax.tiles import TilesConfig
 from numbadnn.problem import ITEMSIZE
 
 INFINITY = float("inf")

@@ -27,23 +27,9 @@ def planes(dtype: str, place: str, acc: str, config: TileConfig) -> Callable[...
     four = 4 * unroll
 
     def kernel(
-        img,
-        grid,
-        y,
-        across,
-        down,
-        chunks,
-        channels,
-        height,
-        width,
-        out_height,
-        out_width,
-        half_width,
-        half_height,
-        xs,
-        gs,
-        ys,
-    ):
+        img, grid, y, across, down, chunks, channels, height, width, out_height, out_width, half_width,
+        half_height, xs, gs, ys,
+    ):  # fmt: skip
         values = cuda.local.array(four, A)
         column, row, chunk, n = locate(i32(cuda.threadIdx.x), i32(cuda.blockIdx.x), across, down, chunks)
         if column >= out_width or row >= out_height:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.boxes_config import (
+from numbadnn.kernels.conv.line.boxes import (
     ASKING,
     BOX,
     BOX_BYTES,
@@ -39,7 +39,7 @@ from numbadnn.kernels.conv.line.boxes_config import (
 )
 from numbadnn.kernels.conv.line.device.boxes_cut import boxes, filters
 from numbadnn.kernels.conv.line.device.twofold_plain import plain_sums
-from numbadnn.kernels.conv.line.twofold_config import LANES, SIZE
+from numbadnn.kernels.conv.line.twofold import LANES, SIZE
 from numbadnn.kernels.lang import hopper
 from numbadnn.kernels.lang.async_copies import arrive_of, meet_of
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64, u32, u64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.boxes_config import (
+from numbadnn.kernels.conv.line.boxes import (
     BOX,
     BOX_BYTES,
     EXTREMES,
@@ -15,7 +15,7 @@ from numbadnn.kernels.conv.line.boxes_config import (
     THREADS,
     BoxesConfig,
 )
-from numbadnn.kernels.conv.line.twofold_config import LANES, SIZE
+from numbadnn.kernels.conv.line.twofold import LANES, SIZE
 from numbadnn.kernels.lang import hopper
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels.conv.line.channels_config import THREADS, ChannelConfig
+from numbadnn.kernels.conv.line.channels import THREADS, ChannelConfig
 from numbadnn.kernels.lang.access import load, load_shared, load_vector, store_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.words import in_turn

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.halves_config import LANES, RUN, LineHalvesConfig
+from numbadnn.kernels.conv.line.halves import LANES, RUN, LineHalvesConfig
 from numbadnn.kernels.conv.unshared.forward.device.halves import _look_at_words
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.bits import load_bits

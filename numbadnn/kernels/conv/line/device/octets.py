@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.halves_config import LANES, RUN
-from numbadnn.kernels.conv.line.octets_config import PITCH, THREADS, OctetsConfig
+from numbadnn.kernels.conv.line.halves import LANES, RUN
+from numbadnn.kernels.conv.line.octets import PITCH, THREADS, OctetsConfig
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.cuda import HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.mma import load_matrices, product

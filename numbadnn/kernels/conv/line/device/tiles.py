@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.tiles_config import CHANNELS, FILTERS, LANES, PIECES, VEC, TilesConfig
+from numbadnn.kernels.conv.line.tiles import CHANNELS, FILTERS, LANES, PIECES, VEC, TilesConfig
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.async_copies import copy_or_zero, wait_async
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32, i64

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.halves_config import LANES
-from numbadnn.kernels.conv.line.toeplitz_config import DIAGONALS, STRETCH, TIMES, WARPS
+from numbadnn.kernels.conv.line.halves import LANES
+from numbadnn.kernels.conv.line.toeplitz import DIAGONALS, STRETCH, TIMES, WARPS
 from numbadnn.kernels.lang.access import load, store_vector
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32, i64, u32

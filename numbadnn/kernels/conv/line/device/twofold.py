@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels.conv.line.device.twofold_cut import EMPTY, FULL, OF_MULTIPLIERS, filters, key_of, readers
 from numbadnn.kernels.conv.line.device.twofold_plain import plain_sums
-from numbadnn.kernels.conv.line.twofold_config import (
+from numbadnn.kernels.conv.line.twofold import (
     FIRST,
     LANES,
     READERS,

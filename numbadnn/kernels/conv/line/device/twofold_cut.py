@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.depthwise.device.rows import INT32
-from numbadnn.kernels.conv.line.twofold_config import (
+from numbadnn.kernels.conv.line.twofold import (
     EXTREMES,
     EXTREMES_OF_FILTERS,
     LANES,

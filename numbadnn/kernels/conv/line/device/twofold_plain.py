@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.twofold_config import LANES, SIZE
+from numbadnn.kernels.conv.line.twofold import LANES, SIZE
 from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64, u32

@@ -7,13 +7,22 @@ from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.kernels.norm.layout import FARTHEST, Axis, accumulator, layout_of, uniform_reason
+from numbadnn.kernels.norm.layout import FARTHEST, Axis, layout_of, step_kernel, uniform_reason
 from numbadnn.problems.norm import NormProblem
 
 #: blocks that a reduction is split into: one wave, of three or (16-bit data) two a multiprocessor on 132 of them
 BLOCKS, FEWER = 396, 264
 #: threads of a block of inference
 SMALL = 64
+
+#: what each kernel takes
+PARAMETERS = {
+    "stats": "ptr:2 {real} i32:4 i64",
+    "apply": "ptr:3 i32:4 i64*2",
+    "infer": "ptr:6 {real} i32:4 i64*2",
+    "sums": "ptr:7 {real} i32:4 i64*3",
+    "backward": "ptr:4 i32:4 i64*3",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,6 @@ class Columns:
 
     def __init__(self, problem: NormProblem, config: ColumnsConfig) -> None:
         self.problem, self.config, layout = problem, config, layout_of(problem)
-        self.acc = accumulator(problem)
         self.channels, self.rows = layout.channels, layout.averaged
         row = layout.reduced[0] if layout.reduced else Axis(1, tuple(0 for _ in layout.data))
         self.strides = row.strides
@@ -68,8 +76,10 @@ class Columns:
         wave = FEWER if config.vec > 4 else BLOCKS
         self.parts = max(1, min(wave // self.groups, self.rows // step))
 
-    def _kernel(self, name: str, parameters: str, *more: Any, config: ColumnsConfig | None = None) -> Kernel:
-        return columns_kernel(self.problem, name, parameters, self.acc, config or self.config, *more)
+    def _kernel(self, name: str, *more: Any, config: ColumnsConfig | None = None) -> Kernel:
+        config = config or self.config
+        threads, resident = config.lanes * config.rows, 3 if name == "stats" and config.vec <= 4 else 2
+        return step_kernel("columns", self.problem, name, PARAMETERS[name], config, threads, resident, *more)
 
     def reduction(self) -> tuple[Any, ...]:
         """The step that leaves parts in the workspace."""
@@ -77,8 +87,8 @@ class Columns:
         sizes = (self.channels, self.groups, self.parts, self.rows)
         if p.op.endswith("_grad"):
             fused = p.op == "batch_normalization_test_grad"
-            return self._kernel("sums", SUMS[self.acc], fused), grid, threads, (p.epsilon, *sizes, self.strides)
-        return self._kernel("stats", STATS[self.acc]), grid, threads, (p.epsilon, *sizes, self.strides[0])
+            return self._kernel("sums", fused), grid, threads, (p.epsilon, *sizes, self.strides)
+        return self._kernel("stats"), grid, threads, (p.epsilon, *sizes, self.strides[0])
 
     def application(self) -> tuple[Any, ...]:
         """The step that writes the result from coefficients, or (inference) from the statistics given."""
@@ -93,33 +103,12 @@ class Columns:
         grid = blocks(self.groups * -(-self.rows // (batches * step)), 1)
         sizes, threads = (self.channels, self.groups, batches, self.rows), config.lanes * config.rows
         if p.op.endswith("_grad"):
-            return self._kernel("backward", BACKWARD), grid, threads, (*sizes, self.strides)
+            return self._kernel("backward"), grid, threads, (*sizes, self.strides)
         if p.op == "batch_normalization_test":
             return (
-                self._kernel("infer", INFER[self.acc], config=config),
+                self._kernel("infer", config=config),
                 grid,
                 threads,
                 (p.epsilon, *sizes, self.strides),
             )
-        return self._kernel("apply", APPLY, config=config), grid, threads, (*sizes, self.strides)
-
-
-_EPSILON = {"float32": "f32", "float64": "f64"}
-STATS = {acc: f"ptr ptr {e} i32 i32 i32 i32 i64" for acc, e in _EPSILON.items()}
-APPLY = "ptr ptr ptr i32 i32 i32 i32 i64*2"
-INFER = {acc: f"ptr ptr ptr ptr ptr ptr {e} i32 i32 i32 i32 i64*2" for acc, e in _EPSILON.items()}
-SUMS = {acc: f"ptr ptr ptr ptr ptr ptr ptr {e} i32 i32 i32 i32 i64*3" for acc, e in _EPSILON.items()}
-BACKWARD = "ptr ptr ptr ptr i32 i32 i32 i32 i64*3"
-
-
-def columns_kernel(
-    problem: NormProblem, name: str, parameters: str, acc: str, config: ColumnsConfig, *more: Any
-) -> Kernel:
-    """The kernel ``name`` of ``device/columns.py`` for a problem's dtypes."""
-    dtype, parameter = problem.x.dtype, problem.gamma.dtype
-    threads = config.lanes * config.rows
-    resident = 3 if name == "stats" and config.vec <= 4 else 2
-    early = name in ("apply", "backward")
-    made_by = f"norm.device.columns{'_grad' if name in ('sums', 'backward') else ''}.{name}"
-    arguments = (dtype, acc, parameter, config, *more)
-    return Kernel.of(f"norm_{name}_columns", made_by, arguments, parameters, threads, resident, early)
+        return self._kernel("apply", config=config), grid, threads, (*sizes, self.strides)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from numbadnn.kernels.build.launch import Kernel
 from numbadnn.problem import Spec
 from numbadnn.problems.norm import NormProblem
 
@@ -95,3 +96,15 @@ def uniform_reason(problem: NormProblem) -> str:
     if len(layout.kept) > 1 or any(s != 1 for s in layout.kept[0].strides[len(layout.data) :]):
         return "needs parameters and statistics contiguous, in the order of the channels in memory"
     return ""
+
+
+def step_kernel(
+    stem: str, problem: NormProblem, name: str, parameters: str, config: Any, threads: int, resident: int, *more: Any
+) -> Kernel:
+    """The kernel ``name`` of the planes or columns for a problem's dtypes; ``{real}`` is the type computed in."""
+    acc = accumulator(problem)
+    made_by = f"norm.device.{stem}{'_grad' if name in ('sums', 'backward') else ''}.{name}"
+    arguments = (problem.x.dtype, acc, problem.gamma.dtype, config, *more)
+    spelled = parameters.format(real="f64" if acc == "float64" else "f32")
+    early = name in ("apply", "join_apply", "backward")
+    return Kernel.of(f"norm_{name}_{stem}", made_by, arguments, spelled, threads, resident, early)

@@ -8,7 +8,7 @@ from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.kernels.norm.layout import FARTHEST, Axis, Layout, accumulator, layout_of, uniform_reason
+from numbadnn.kernels.norm.layout import FARTHEST, Axis, Layout, layout_of, step_kernel, uniform_reason
 from numbadnn.problems.norm import TRAIN, NormProblem
 
 #: blocks that a reduction is split into where channels are few: one wave, of four a multiprocessor on 132 of them (gradients
@@ -18,6 +18,17 @@ BLOCKS, FEWER = 528, 396
 #: parts that every thread of the walk that writes may join by itself, of data of so many bytes at most: a kernel launched for
 #: it takes two microseconds, and the walk is a few percent slower
 MOST_JOINED, LITTLE = 4, 8 << 20
+
+
+#: what each kernel takes
+PARAMETERS = {
+    "stats": "ptr:2 {real} i32:4 i64:2",
+    "apply": "ptr:3 i32:3 i64:4",
+    "join_apply": "ptr:11 {real}:5 i32:4 i64:4",
+    "infer": "ptr:6 {real} i32:3 i64:4",
+    "sums": "ptr:7 {real} i32:4 i64*3 i64*3",
+    "backward": "ptr:4 i32:3 i64*3 i64*3",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,6 @@ class Planes:
 
     def __init__(self, problem: NormProblem, config: PlanesConfig) -> None:
         self.problem, self.config, layout = problem, config, layout_of(problem)
-        self.acc = accumulator(problem)
         outer, inner = reduced_two(layout)
         count = len(layout.data)
         self.channels = layout.channels
@@ -85,8 +95,9 @@ class Planes:
         little = problem.x.size * problem.x.itemsize <= LITTLE
         self.joins = problem.op == TRAIN and self.parts <= MOST_JOINED and little
 
-    def _kernel(self, name: str, parameters: str, *more: Any, config: PlanesConfig | None = None) -> Kernel:
-        return planes_kernel(self.problem, name, parameters, self.acc, config or self.config, *more)
+    def _kernel(self, name: str, *more: Any, config: PlanesConfig | None = None) -> Kernel:
+        config = config or self.config
+        return step_kernel("planes", self.problem, name, PARAMETERS[name], config, config.threads, 3, *more)
 
     def reduction(self) -> tuple[Any, ...]:
         """The step that leaves parts in the workspace."""
@@ -95,9 +106,9 @@ class Planes:
         if p.op.endswith("_grad"):
             fused = p.op == "batch_normalization_test_grad"
             epsilon = p.epsilon
-            kernel = self._kernel("sums", SUMS[self.acc], fused)
+            kernel = self._kernel("sums", fused)
             return kernel, grid, self.config.threads, (epsilon, *sizes, self.strides, self.c_strides)
-        kernel = self._kernel("stats", STATS[self.acc])
+        kernel = self._kernel("stats")
         return kernel, grid, self.config.threads, (p.epsilon, *sizes, self.strides[0], self.c_strides[0])
 
     def application(self) -> tuple[Any, ...]:
@@ -108,35 +119,15 @@ class Planes:
         chunks = math.ceil(self.vectors / (config.unroll * config.threads))
         grid, sizes = blocks(self.channels * chunks, 1), (self.channels, self.vectors, self.inner)
         if p.op.endswith("_grad"):
-            return self._kernel("backward", BACKWARD), grid, config.threads, (*sizes, self.strides, self.c_strides)
+            return self._kernel("backward"), grid, config.threads, (*sizes, self.strides, self.c_strides)
         (x, y), (xc, yc) = self.strides, self.c_strides
         if self.joins:
             m, f = p.averaged, p.factor
             unbiased = m / (m - 1) if m > 1 else 1.0
             reals = (float(m), p.epsilon, 1 - f, f, f * unbiased)
-            kernel = self._kernel("join_apply", JOIN_APPLY[self.acc], p.running, config=config)
+            kernel = self._kernel("join_apply", p.running, config=config)
             return kernel, grid, config.threads, (*reals, self.channels, self.parts, *sizes[1:], x, xc, y, yc)
         if p.op == "batch_normalization_test":
-            infer = self._kernel("infer", INFER[self.acc], config=config)
+            infer = self._kernel("infer", config=config)
             return infer, grid, config.threads, (p.epsilon, *sizes, x, xc, y, yc)
-        return self._kernel("apply", APPLY, config=config), grid, config.threads, (*sizes, x, xc, y, yc)
-
-
-_EPSILON = {"float32": "f32", "float64": "f64"}
-STATS = {acc: f"ptr ptr {e} i32 i32 i32 i32 i64 i64" for acc, e in _EPSILON.items()}
-APPLY = "ptr ptr ptr i32 i32 i32 i64 i64 i64 i64"
-JOIN_APPLY = {acc: "ptr " * 11 + f"{e} {e} {e} {e} {e} i32 i32 i32 i32 i64 i64 i64 i64" for acc, e in _EPSILON.items()}
-INFER = {acc: f"ptr ptr ptr ptr ptr ptr {e} i32 i32 i32 i64 i64 i64 i64" for acc, e in _EPSILON.items()}
-SUMS = {acc: f"ptr ptr ptr ptr ptr ptr ptr {e} i32 i32 i32 i32 i64*3 i64*3" for acc, e in _EPSILON.items()}
-BACKWARD = "ptr ptr ptr ptr i32 i32 i32 i64*3 i64*3"
-
-
-def planes_kernel(
-    problem: NormProblem, name: str, parameters: str, acc: str, config: PlanesConfig, *more: Any
-) -> Kernel:
-    """The kernel ``name`` of ``device/planes.py`` for a problem's dtypes."""
-    dtype, parameter = problem.x.dtype, problem.gamma.dtype
-    early = name in ("apply", "join_apply", "backward")
-    made_by = f"norm.device.planes{'_grad' if name in ('sums', 'backward') else ''}.{name}"
-    arguments = (dtype, acc, parameter, config, *more)
-    return Kernel.of(f"norm_{name}_planes", made_by, arguments, parameters, config.threads, 3, early)
+        return self._kernel("apply", config=config), grid, config.threads, (*sizes, x, xc, y, yc)

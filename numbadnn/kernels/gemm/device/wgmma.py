@@ -14,7 +14,8 @@ from typing import Any
 from numbadnn.kernels.gemm.problem import WgmmaConfig
 from numbadnn.kernels.lang import hopper
 from numbadnn.kernels.lang.access import load, store, store_vector
-from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, u32, u64
+from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, u32
+from numbadnn.kernels.lang.pipeline import consumer, ring_of
 from numbadnn.problem import ITEMSIZE
 
 M, K = 128, 64  # of a tile; 64 elements of 16 bits, 32 of float32, are the 128 bytes of the swizzle
@@ -194,12 +195,11 @@ def gemm(dtype: str, out: str, config: WgmmaConfig) -> Callable[..., None]:
     place, feed, put = _place(n), _feed(config), _put(config, out)
     multiply = hopper.wgmma(dtype, n, config.a_by_rows, config.b_by_rows)
     map_a_of, map_b_of = hopper.map_address(0), hopper.map_address(1)
-    init, expect, arrive, wait = hopper.barrier_init, hopper.barrier_expect, hopper.barrier_arrive, hopper.barrier_wait
+    expect, wait = hopper.barrier_expect, hopper.barrier_wait
     start, fence = hopper.shared_start, hopper.fence_barriers
     fewer, more = hopper.set_registers(40, False), hopper.set_registers(232, True)
-    open_group, close_group, wait_one, wait_all = (
-        hopper.wgmma_fence, hopper.wgmma_commit, hopper.wgmma_wait(1), hopper.wgmma_wait(0),
-    )  # fmt: skip
+    (begin_ring, following), halves = ring_of(stages), (a_half, b_half)
+    consume = consumer(multiply, stages, bytes_of_stage, halves, a_bytes, (4, a_step, b_step), 128)
 
     def kernel(
         map_a, map_b, c, sizes, batches, moves, c_strides, c_batch, alpha, beta,
@@ -210,9 +210,7 @@ def gemm(dtype: str, out: str, config: WgmmaConfig) -> Callable[..., None]:
         full = u32(base + u32(ring))
         empty = u32(full + u32(8 * stages))
         if thread == 0:
-            for i in range(stages):
-                init(u32(full + u32(8 * i)), u32(1))
-                init(u32(empty + u32(8 * i)), u32(2))
+            begin_ring(full, empty)
             fence()
         cuda.syncthreads()
         rows = i32(u32(sizes[0] + M - 1) // u32(M))
@@ -237,10 +235,7 @@ def gemm(dtype: str, out: str, config: WgmmaConfig) -> Callable[..., None]:
                             target, a_map, b_map, i32(row * M), i32(column * n), i32(step * terms),
                             i32(batch * moves[0]), i32(batch * moves[1]), bar,
                         )  # fmt: skip
-                        stage = u32(stage + u32(1))
-                        if stage == u32(stages):
-                            stage = u32(0)
-                            phase = u32(phase ^ u32(1))
+                        stage, phase = following(stage, phase)
         else:
             more()
             lane = i32(thread & 31)
@@ -249,31 +244,11 @@ def gemm(dtype: str, out: str, config: WgmmaConfig) -> Callable[..., None]:
             sums = cuda.local.array(every, f32)
             for tile in range(i32(cuda.blockIdx.x), tiles, i32(cuda.gridDim.x)):
                 batch, row, column = place(tile, rows, columns)
-                previous = u32(0)
                 for i in range(every):
                     sums[i] = f32(0)
-                for step in range(steps):
-                    wait(u32(full + stage * u32(8)), phase)
-                    at = u32(base + stage * u32(bytes_of_stage))
-                    a = u64(u64(a_half) | u64(u32(at + u32(first * 128)) >> u32(4)))
-                    b = u64(u64(b_half) | u64(u32(at + u32(a_bytes)) >> u32(4)))
-                    open_group()
-                    for k in range(4):
-                        multiply(sums, u64(a + u64(k * a_step)), u64(b + u64(k * b_step)))
-                    close_group()
-                    wait_one()
-                    if step > 0 and (thread & 127) == 0:
-                        arrive(u32(empty + previous * u32(8)))
-                    previous = stage
-                    stage = u32(stage + u32(1))
-                    if stage == u32(stages):
-                        stage = u32(0)
-                        phase = u32(phase ^ u32(1))
-                wait_all()
-                if steps > 0 and (thread & 127) == 0:
-                    arrive(u32(empty + previous * u32(8)))
-                mine = i32(row * M + first + warp * 16 + (lane >> 2))
+                stage, phase = consume(sums, sums, base, first, full, empty, stage, phase, i32(0), steps, thread)
+                here = i32(row * M + first + warp * 16 + (lane >> 2))
                 across = i32(column * n + (lane & 3) * 2)
-                put(sums, c + batch * c_batch * size, mine, across, sizes[0], sizes[1], c_strides, alpha, beta)
+                put(sums, c + batch * c_batch * size, here, across, sizes[0], sizes[1], c_strides, alpha, beta)
 
     return kernel

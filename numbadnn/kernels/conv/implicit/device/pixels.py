@@ -25,7 +25,8 @@ from numbadnn.kernels.conv.implicit.device.put import write_of
 from numbadnn.kernels.conv.implicit.pixels_config import COPIES, buffer_bytes, filter_bytes
 from numbadnn.kernels.gemm.device.wgmma import _descriptor
 from numbadnn.kernels.lang import hopper
-from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, u32, u64
+from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, u32
+from numbadnn.kernels.lang.pipeline import consumer, ring_of
 from numbadnn.problem import ITEMSIZE
 
 ROW = 128  # bytes of a row in shared memory, those of the swizzle
@@ -90,11 +91,13 @@ def pixels(dtype: str, axes: int, config: Any) -> Callable[..., None]:
     image_map_of, filter_map_of = hopper.map_address(0), hopper.map_address(1)
     out_of = hopper.map_address(2) if copies else _same
     tail_of = hopper.map_address(3) if copies and n % 64 else _same
-    init, expect, arrive, wait = hopper.barrier_init, hopper.barrier_expect, hopper.barrier_arrive, hopper.barrier_wait
+    init, expect, wait = hopper.barrier_init, hopper.barrier_expect, hopper.barrier_wait
     start, fence = hopper.shared_start, hopper.fence_barriers
     fewer, more = hopper.set_registers(FEWER, False), hopper.set_registers(MORE, True)
-    open_group, close_group, wait_one, wait_all = (
-        hopper.wgmma_fence, hopper.wgmma_commit, hopper.wgmma_wait(1), hopper.wgmma_wait(0),
+    (begin_ring, following), kept = ring_of(stages), (filters_at, n_bytes) if stays else None
+    again = 64 * ROW >> 4 if double else 0
+    consume = consumer(
+        multiply, stages, bytes_of_stage, (a_half, b_half), image_bytes, (ROW // 32, 2, b_step), ROW, again, kept
     )  # fmt: skip
     wait_boxes, prefetch = hopper.wait_boxes(0), hopper.prefetch_map
 
@@ -122,9 +125,7 @@ def pixels(dtype: str, axes: int, config: Any) -> Callable[..., None]:
         there_are_filters = u32(empty + u32(8 * stages))
         if thread == 0:
             init(there_are_filters, u32(1))
-            for i in range(stages):
-                init(u32(full + u32(8 * i)), u32(1))
-                init(u32(empty + u32(8 * i)), u32(2))
+            begin_ring(full, empty)
             fence()
         cuda.syncthreads()
         chunks = i32(u32(depth + terms - 1) // u32(terms))
@@ -213,10 +214,7 @@ def pixels(dtype: str, axes: int, config: Any) -> Callable[..., None]:
                                 if deep and i_r == count_r:
                                     i_r = i32(0)
                                     i_t = i32(i_t + 1)
-                        stage = u32(stage + u32(1))
-                        if stage == u32(stages):
-                            stage = u32(0)
-                            phase = u32(phase ^ u32(1))
+                        stage, phase = following(stage, phase)
         else:
             if alone:
                 more()
@@ -239,34 +237,11 @@ def pixels(dtype: str, axes: int, config: Any) -> Callable[..., None]:
                 end = i32(count_t * count_r * count_s * chunks)
                 if shares:
                     begin, end = share(end, split, splits)
-                previous = u32(0)
                 for i in range(every):
                     sums[i] = f32(0)
                     if double:
                         others[i] = f32(0)
-                for step in range(begin, end):
-                    wait(u32(full + stage * u32(8)), phase)
-                    at = u32(ring_at + stage * u32(bytes_of_stage))
-                    a = u64(u64(a_half) | u64(u32(at + u32(mine * ROW)) >> u32(4)))
-                    b_at = u32(ring_at + u32(filters_at + step * n_bytes)) if stays else u32(at + u32(image_bytes))
-                    b = u64(u64(b_half) | u64(b_at >> u32(4)))
-                    open_group()
-                    for k in range(ROW // 32):
-                        multiply(sums, u64(a + u64(2 * k)), u64(b + u64(k * b_step)))
-                        if double:
-                            multiply(others, u64(a + u64((64 * ROW >> 4) + 2 * k)), u64(b + u64(k * b_step)))
-                    close_group()
-                    wait_one()
-                    if step > begin and (thread & 127) == 0:
-                        arrive(u32(empty + previous * u32(8)))
-                    previous = stage
-                    stage = u32(stage + u32(1))
-                    if stage == u32(stages):
-                        stage = u32(0)
-                        phase = u32(phase ^ u32(1))
-                wait_all()
-                if end > begin and (thread & 127) == 0:
-                    arrive(u32(empty + previous * u32(8)))
+                stage, phase = consume(sums, others, ring_at, mine, full, empty, stage, phase, begin, end, thread)
                 write(
                     sums, there, tail, buffers, turn, i32(row * m + mine), i32(column * n), group, split, back, down, right,
                     positions, strides, split_stride, spread, extents, images, width, alpha, beta,

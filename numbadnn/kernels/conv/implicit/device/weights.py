@@ -22,7 +22,8 @@ from numbadnn.kernels.conv.implicit.device.pixels import FEWER, MORE, ROW
 from numbadnn.kernels.conv.implicit.device.put import BUFFERS, by_threads, by_turned_copies
 from numbadnn.kernels.lang import hopper
 from numbadnn.kernels.lang.access import load, load_vector, store, store_vector
-from numbadnn.kernels.lang.cuda import ELEMENT, cuda, device, f32, i32, i64, u32, u64
+from numbadnn.kernels.lang.cuda import ELEMENT, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.pipeline import consumer, ring_of
 from numbadnn.problem import ITEMSIZE
 
 WIDE = 16  # filters that a block of ``total`` adds up
@@ -66,11 +67,13 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
     multiply = hopper.wgmma(dtype, n, False, False)
     copy_pixels, copy_voxels, copy_box = hopper.copy_pixels, hopper.copy_voxels, hopper.copy_box
     x_map_of, y_map_of = hopper.map_address(0), hopper.map_address(1)
-    init, expect, arrive, wait = hopper.barrier_init, hopper.barrier_expect, hopper.barrier_arrive, hopper.barrier_wait
+    expect, wait = hopper.barrier_expect, hopper.barrier_wait
     start, fence = hopper.shared_start, hopper.fence_barriers
     fewer, more = hopper.set_registers(FEWER, False), hopper.set_registers(MORE, True)
-    open_group, close_group, wait_one, wait_all = (
-        hopper.wgmma_fence, hopper.wgmma_commit, hopper.wgmma_wait(1), hopper.wgmma_wait(0),
+    begin_ring, following = ring_of(stages)
+    again = box_bytes >> 4 if double else 0
+    consume = consumer(
+        multiply, stages, bytes_of_stage, (half, half), image_bytes, (terms // 16, k_step, k_step), 1, again
     )  # fmt: skip
 
     @device
@@ -136,9 +139,7 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
         full = u32(ring_at + u32(after_ring))
         empty = u32(full + u32(8 * stages))
         if thread == 0:
-            for i in range(stages):
-                init(u32(full + u32(8 * i)), u32(1))
-                init(u32(empty + u32(8 * i)), u32(2))
+            begin_ring(full, empty)
             fence()
         cuda.syncthreads()
         stage = u32(0)
@@ -167,10 +168,7 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
                         feed_filters(
                             u32(target + u32(image_bytes)), y_map, first, i32(step * terms), q, p, o, image, bar
                         )  # fmt: skip
-                        stage = u32(stage + u32(1))
-                        if stage == u32(stages):
-                            stage = u32(0)
-                            phase = u32(phase ^ u32(1))
+                        stage, phase = following(stage, phase)
         else:
             more()
             lane = i32(thread & 31)
@@ -185,33 +183,11 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
             for tile in range(i32(cuda.blockIdx.x), count, i32(cuda.gridDim.x)):
                 split, group, row, column = place(tile, tiles)
                 begin, end = share(steps, split, splits)
-                previous = u32(0)
                 for i in range(every):
                     sums[i] = f32(0)
                     if double:
                         others[i] = f32(0)
-                for step in range(begin, end):
-                    wait(u32(full + stage * u32(8)), phase)
-                    at = u32(ring_at + stage * u32(bytes_of_stage))
-                    a = u64(u64(half) | u64(u32(at + my_chunks) >> u32(4)))
-                    b = u64(u64(half) | u64(u32(at + u32(image_bytes)) >> u32(4)))
-                    open_group()
-                    for k in range(terms // 16):
-                        multiply(sums, u64(a + u64(k * k_step)), u64(b + u64(k * k_step)))
-                        if double:
-                            multiply(others, u64(a + u64((box_bytes >> 4) + k * k_step)), u64(b + u64(k * k_step)))
-                    close_group()
-                    wait_one()
-                    if step > begin and (thread & 127) == 0:
-                        arrive(u32(empty + previous * u32(8)))
-                    previous = stage
-                    stage = u32(stage + u32(1))
-                    if stage == u32(stages):
-                        stage = u32(0)
-                        phase = u32(phase ^ u32(1))
-                wait_all()
-                if end > begin and (thread & 127) == 0:
-                    arrive(u32(empty + previous * u32(8)))
+                stage, phase = consume(sums, others, ring_at, my_chunks, full, empty, stage, phase, begin, end, thread)
                 if direct:
                     put_direct(
                         sums, there, buffers, turn, i32(row * m + mine), rows, chunks, i32(column * n), width, group, tap_start,

@@ -36,6 +36,13 @@ def device_reason(policy: Policy) -> str:
     return ""
 
 
+def precision_reason(dtype: str, acc: str, policy: Policy) -> str:
+    """Why a kernel that computes ``dtype`` in ``acc`` is not what the policy asks for, "" if it is."""
+    if policy.precision in ("float16", "float32", "float64") and policy.precision != acc:
+        return f"computes {dtype} in {acc}, not in {policy.precision}"
+    return ""
+
+
 def float32_reason(policy: Policy) -> str:
     """Why a kernel that sums in float32, in the one way it has, is not what the policy asks for; "" if it is."""
     if policy.precision in ("float16", "float64"):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks
+from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32, device_reason
 from numbadnn.problem import ITEMSIZE, Policy, Spec
 from numbadnn.problems.dropout import DropoutProblem
@@ -124,10 +125,7 @@ def _plan(problem: DropoutProblem, device: int, stem: str) -> Executable:
         if stem != "strided":
             direct = _by_offset(direct, _launcher(problem, device, _strided(problem)))
 
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        direct(stream, *inputs, outputs[0])
-
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": stem}, direct=direct)
+    return around(direct, {"kernel": stem})
 
 
 def _by_offset(fast: Callable[..., None], general: Callable[..., None]) -> Callable[..., None]:

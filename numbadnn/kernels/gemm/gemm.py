@@ -19,6 +19,7 @@ from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import multiprocessors
+from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.gemm.config import (
     FEW_TILES,
@@ -110,11 +111,8 @@ def plan_gemm(problem: GemmProblem, device: int, config: Config | None = None) -
         launch = _prepare_tiles(problem, device, config, chosen)
     direct = _swapped(launch.direct) if swapped else launch.direct
 
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        direct(stream, inputs[0], inputs[1], outputs[0])
-
     facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, 0, arithmetic(problem), "run_to_run", facts, direct, SEQUENCE)
+    return around(direct, facts, 0, arithmetic(problem), "run_to_run", SEQUENCE)
 
 
 def arithmetic(problem: GemmProblem) -> str:

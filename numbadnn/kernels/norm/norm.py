@@ -13,7 +13,7 @@ from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, blocks, sequence
 from numbadnn.kernels.build.plans import around
-from numbadnn.kernels.build.support import LEAF, device_reason
+from numbadnn.kernels.build.support import LEAF, device_reason, precision_reason
 from numbadnn.kernels.norm import columns as norm_columns
 from numbadnn.kernels.norm import planes as norm_planes
 from numbadnn.kernels.norm import strided as norm_strided
@@ -120,10 +120,7 @@ def _workspace(problem: NormProblem, steps: Any) -> tuple[int, int]:
 
 
 def _precision_reason(problem: NormProblem, policy: Policy) -> str:
-    acc = accumulator(problem)
-    if policy.precision in ("float16", "float32", "float64") and policy.precision != acc:
-        return f"computes these dtypes in {acc}, not in {policy.precision}"
-    return ""
+    return precision_reason("these dtypes", accumulator(problem), policy)
 
 
 def _register_steps(op: str, stem: str, module: Any, steps: Any, speed: float) -> None:
@@ -160,13 +157,10 @@ def _register_strided(op: str) -> None:
             def direct(stream: int, x: int, gamma: int, beta: int, y: int, mean: int, invstd: int) -> None:
                 inner(stream, x, gamma, beta, 0, 0, y, mean, invstd, 0, 0)
 
-        def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-            direct(stream, *inputs, *outputs)
-
         facts, added = {"kernel": kernel.name}, Summation((), "sequence", config.parts)
         if op.endswith("_grad"):
             added = Summation((LEAF,), "compensated", config.parts)
-        return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=direct, summation=added)
+        return around(direct, facts, summation=added)
 
     def rank(problem: NormProblem) -> float:
         return 4 + problem.bytes / 2e5

@@ -17,6 +17,7 @@ from typing import Any
 from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel
+from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of, device_reason
 from numbadnn.kernels.pool import strided as pool_strided
 from numbadnn.kernels.pool import tiles as pool_tiles
@@ -33,11 +34,7 @@ def plan_tiles(problem: PoolProblem, policy: Policy, config: Any = None) -> Exec
     config = config or pool_tiles.heuristic(problem)
     acc = accumulator_of(problem.x.dtype, policy)
     kernel, grid, scalars = pool_tiles.prepare(problem, config, acc)
-    launch = kernel.prepare(policy.device, grid, (config.threads, 1, 1), scalars)
-    go = launch.direct
-
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        go(stream, inputs[0], *inputs[2:], outputs[0])
+    go = kernel.prepare(policy.device, grid, (config.threads, 1, 1), scalars).direct
 
     def gradient(stream: int, x: int, y: int, dy: int, dx: int) -> None:
         go(stream, x, dy, dx)
@@ -45,8 +42,7 @@ def plan_tiles(problem: PoolProblem, policy: Policy, config: Any = None) -> Exec
     facts = {"kernel": kernel.name, "config": config}
     direct = go if problem.op == "pool" else gradient
     depth, rows, columns = config.window
-    added = Summation((depth * rows, columns), "sequence")
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=direct, summation=added)
+    return around(direct, facts, summation=Summation((depth * rows, columns), "sequence"))
 
 
 def plan_argmax(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
@@ -57,14 +53,10 @@ def plan_argmax(problem: PoolProblem, policy: Policy, config: Any = None) -> Exe
     kernel, grid, scalars = pool_walk.prepare(problem, config, acc)
     go = kernel.prepare(policy.device, grid, (config.threads, 1, 1), scalars).direct
 
-    def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
-        go(stream, inputs[0], inputs[2], outputs[0])
-
     def direct(stream: int, x: int, y: int, dy: int, dx: int) -> None:
         go(stream, x, dy, dx)
 
-    facts = {"kernel": kernel.name, "config": config}
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, direct=direct)
+    return around(direct, {"kernel": kernel.name, "config": config})
 
 
 def plan_strided(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:

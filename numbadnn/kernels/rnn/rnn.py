@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.kernels.build.support import LIMIT32, device_reason
+from numbadnn.kernels.build.support import LIMIT32, device_reason, precision_reason
 from numbadnn.kernels.copies.pack import plan_packed
 from numbadnn.kernels.rnn import persist as rnn_persist
 from numbadnn.kernels.rnn import steps as rnn_steps
@@ -28,8 +28,8 @@ def supports(problem: RnnProblem, policy: Policy) -> str:
     """Everything that a grid covers, but no other implementation's reserve."""
     if problem.made_by not in ("", NAME):
         return f"the reserve was written by {problem.made_by}, which alone can read it"
-    if policy.precision in ("float16", "float32", "float64") and policy.precision != accumulator(problem.dtype):
-        return f"computes {problem.dtype} in {accumulator(problem.dtype)}, not in {policy.precision}"
+    if wrong := precision_reason(problem.dtype, accumulator(problem.dtype), policy):
+        return wrong
     n = problem.network
     if problem.batch > MOST_SEQUENCES or problem.steps * problem.batch >= LIMIT32:
         return f"needs at most {MOST_SEQUENCES} sequences, of fewer than 2**31 steps in all"

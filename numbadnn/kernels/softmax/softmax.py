@@ -18,7 +18,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.build.plans import one_launch
-from numbadnn.kernels.build.support import LEAF, device_reason
+from numbadnn.kernels.build.support import LEAF, device_reason, precision_reason
 from numbadnn.kernels.softmax import channels as softmax_channels
 from numbadnn.kernels.softmax import long as softmax_long
 from numbadnn.kernels.softmax import rows as softmax_rows
@@ -45,9 +45,8 @@ BOUNDED = (*SIZED, softmax_rows)
 def _register(op: str, stem: str, module: ModuleType) -> None:
     def supports(problem: SoftmaxProblem, policy: Policy) -> str:
         problem = anywhere(problem, policy)
-        if policy.precision in ("float16", "float32", "float64") and policy.precision != _accumulator(problem):
-            return f"computes {problem.y.dtype} in {_accumulator(problem)}, not in {policy.precision}"
-        reason = module.reason(problem) or device_reason(policy)
+        acc = "float64" if problem.y.dtype == "float64" else "float32"
+        reason = precision_reason(problem.y.dtype, acc, policy) or module.reason(problem) or device_reason(policy)
         return reason or module.reason(problem, *_room(module, policy.device, BOUNDED))
 
     def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executable:
@@ -85,10 +84,6 @@ def anywhere(problem: SoftmaxProblem, policy: Policy) -> SoftmaxProblem:
 
 def _room(module: ModuleType, device: int, modules: tuple[ModuleType, ...] = SIZED) -> tuple[int, ...]:
     return (shared_room(device),) if module in modules else ()
-
-
-def _accumulator(problem: SoftmaxProblem) -> str:
-    return "float64" if problem.y.dtype == "float64" else "float32"
 
 
 for _op in OPS:

@@ -16,7 +16,7 @@ from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.plans import around
-from numbadnn.kernels.build.support import LEAF, LIMIT32, device_reason
+from numbadnn.kernels.build.support import LEAF, LIMIT32, device_reason, precision_reason
 from numbadnn.kernels.spatial import gradients, grid, layout
 from numbadnn.kernels.spatial.bins import workspace_of
 from numbadnn.kernels.spatial.layout import Step
@@ -101,9 +101,8 @@ def _plan_gradients(stem: str) -> Callable[..., Executable]:
 
 def _register(op: str, stem: str, plan: Callable[..., Executable], complete: bool) -> None:
     def supports(problem: SpatialProblem, policy: Policy) -> str:
-        acc = problem.accumulator
-        if policy.precision in ("float16", "float32", "float64") and policy.precision != acc:
-            return f"computes {problem.inputs[0].dtype} in {acc}, not in {policy.precision}"
+        if wrong := precision_reason(problem.inputs[0].dtype, problem.accumulator, policy):
+            return wrong
         reason = getattr(layout, f"{stem}_reason")(problem)
         if (
             not reason

@@ -12,7 +12,7 @@ from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
-from numbadnn.kernels.build.support import device_reason
+from numbadnn.kernels.build.support import device_reason, precision_reason
 from numbadnn.kernels.upsample import layout
 from numbadnn.problem import Policy
 from numbadnn.problems.upsample import UpsampleProblem
@@ -27,10 +27,8 @@ def _register(op: str, stem: str) -> None:
     reason, configure, prepare = (getattr(layout, f"{stem}_{part}") for part in ("reason", "config", "prepare"))
 
     def supports(problem: UpsampleProblem, policy: Policy) -> str:
-        acc = layout.accumulator(problem)
-        if policy.precision in ("float16", "float32", "float64") and policy.precision != acc:
-            return f"computes {problem.x.dtype} in {acc}, not in {policy.precision}"
-        return reason(problem) or device_reason(policy)
+        wrong = precision_reason(problem.x.dtype, layout.accumulator(problem), policy)
+        return wrong or reason(problem) or device_reason(policy)
 
     def plan(problem: UpsampleProblem, policy: Policy, config: Any = None) -> Executable:
         config = config or configure(problem)

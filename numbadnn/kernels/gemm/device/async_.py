@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.gemm.device import inner as _gemm_inner
+from numbadnn.kernels.gemm.device.parts import put_run, tile_place
 from numbadnn.kernels.gemm.problem import AsyncConfig, Operand, Tile
-from numbadnn.kernels.lang.access import load, store, store_vector
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero_at, wait_async_but
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, ELEMENT, cuda, device, i32, i64, u32
 from numbadnn.problem import ITEMSIZE
@@ -80,32 +80,6 @@ def _own(config: AsyncConfig, a: Tile, b: Tile) -> Callable[..., Any]:
     return own
 
 
-def _put(out: str, acc: str, run: int, width: int) -> Callable[..., None]:
-    """``put(sums, start, c, row, column, sizes, strides, alpha, beta)``: ``run`` neighbouring columns of a row of C."""
-    A, size = ACCUMULATOR[acc], ITEMSIZE[out]
-    vector = min(run, width)
-    read, write, write_vector = load(out, acc), store(out, acc), store_vector(out, vector, acc)
-
-    @device
-    def put(sums, start, c, row, column, sizes, strides, alpha, beta):
-        for piece in range(run // vector):
-            first = start + piece * vector
-            j = i32(column + piece * vector)
-            if row < sizes[0] and j < sizes[1]:
-                target = c + (i64(row) * strides[0] + i64(j) * strides[1]) * size
-                for e in range(vector):
-                    sums[first + e] = A(alpha * sums[first + e])
-                if beta != A(0):
-                    for e in range(vector):
-                        sums[first + e] = A(sums[first + e] + beta * read(target + e * size))
-                if vector > 1:
-                    write_vector(sums, i32(first), target)
-                else:
-                    write(target, sums[first])
-
-    return put
-
-
 def _put_tile(config: AsyncConfig, a: Tile, b: Tile, out: str, acc: str) -> Callable[..., None]:
     """``put_tile(sums, c, row, column, sizes, strides, alpha, beta)``: what a thread holds, from its first element on.
 
@@ -113,7 +87,7 @@ def _put_tile(config: AsyncConfig, a: Tile, b: Tile, out: str, acc: str) -> Call
     """
     tall, wide, warps = config.tall, config.wide, config.warps
     run = 2 if warps else b.run
-    put = _put(out, acc, run, config.store)
+    put = put_run(out, acc, run, config.store)
     rows, count = (tall // 8, wide // 8) if warps else (tall, wide // run)
     a_run, a_apart, b_apart = (1, 8, 8) if warps else (a.run, a.apart, b.apart)
     parts = max(1, min(8, rows, tall * wide // (512 if warps else 16)))
@@ -163,22 +137,14 @@ def gemm(dtype: str, config: AsyncConfig) -> Callable[..., None]:
     own, put_tile = _own(config, a, b), _put_tile(config, a, b, dtype, dtype)
     a_row, a_k = (a.pitch, 1) if a.along_k else (1, a.pitch)
     b_row, b_k = (b.pitch, 1) if b.along_k else (1, b.pitch)
-    every, size, raster, warps = config.sums, ITEMSIZE[dtype], config.raster, config.warps
+    every, size, warps, place_of_tile = config.sums, ITEMSIZE[dtype], config.warps, tile_place(m, n, config.raster)
     wait = wait_async_but(stages - 2)
 
     def kernel(
         a, b, c, sizes, a_strides, b_strides, c_strides, batch_strides, alpha, beta,
     ):  # fmt: skip
         shared = cuda.shared.array(0, E)
-        rows = i32(u32(sizes[0] + m - 1) // u32(m))
-        columns = i32(u32(sizes[1] + n - 1) // u32(n))
-        tile = i32(cuda.blockIdx.x)
-        band = i32(u32(tile) // u32(raster * columns))
-        rest = i32(tile - band * (raster * columns))
-        high = i32(min(raster, rows - band * raster))
-        across = i32(u32(rest) // u32(high))
-        first_row = i32((band * raster + rest - across * high) * m)
-        first_column = i32(across * n)
+        first_row, first_column = place_of_tile(sizes)
         batch = i64(cuda.blockIdx.y)
         a += batch * batch_strides[0] * size
         b += batch * batch_strides[1] * size

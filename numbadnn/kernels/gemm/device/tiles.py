@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.kernels.gemm.device.parts import put_run, tile_place, warp_place
 from numbadnn.kernels.gemm.problem import Operand, TilesConfig
-from numbadnn.kernels.lang.access import load, load_vector, store, store_vector
+from numbadnn.kernels.lang.access import load_vector
 from numbadnn.kernels.lang.cuda import ELEMENT, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.mma import product, write_shared
 from numbadnn.problem import ITEMSIZE
@@ -93,7 +94,7 @@ def _multiplier(config: TilesConfig) -> Callable[..., None]:
     depth, tall, wide = config.k, config.tall, config.wide
     a_pitch, b_pitch = config.m + config.padding, config.n + config.padding
     a_held, b_held = tall // 16 * A_EACH, wide // 8 * B_EACH
-    place, multiply_add = _warp_place(config), product("tf32", TERMS)
+    place, multiply_add = warp_place(config), product("tf32", TERMS)
 
     @device
     def multiply(sums, shared, a_at, b_at):
@@ -117,51 +118,12 @@ def _multiplier(config: TilesConfig) -> Callable[..., None]:
     return multiply
 
 
-def _warp_place(config: TilesConfig) -> Callable[..., Any]:
-    """``place() -> (first row, first column, lane // 4, lane % 4)`` of a warp in the tile."""
-    tall, wide, across = config.tall, config.wide, config.n // config.wide
-
-    @device
-    def place():
-        thread = i32(cuda.threadIdx.x)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        high = i32(u32(warp) // u32(across))
-        return i32(high * tall), i32((warp - high * across) * wide), i32(lane >> 2), i32(lane & 3)
-
-    return place
-
-
-def _put(out: str, config: TilesConfig) -> Callable[..., None]:
-    """``put(sums, start, c, row, column, sizes, strides, alpha, beta)``: two neighbouring columns of a row of C."""
-    size, vector = ITEMSIZE[out], config.store
-    read, write, write_vector = load(out, "float32"), store(out, "float32"), store_vector(out, vector, "float32")
-
-    @device
-    def put(sums, start, c, row, column, sizes, strides, alpha, beta):
-        for piece in range(2 // vector):
-            first = start + piece * vector
-            j = i32(column + piece * vector)
-            if row < sizes[0] and j < sizes[1]:
-                target = c + (i64(row) * strides[0] + i64(j) * strides[1]) * size
-                for e in range(vector):
-                    sums[first + e] = f32(alpha * sums[first + e])
-                if beta != f32(0):
-                    for e in range(vector):
-                        sums[first + e] = f32(sums[first + e] + beta * read(target + e * size))
-                if vector > 1:
-                    write_vector(sums, i32(first), target)
-                else:
-                    write(target, sums[first])
-
-    return put
-
-
 def _put_tile(out: str, config: TilesConfig) -> Callable[..., None]:
     """``put_tile(sums, c, row, column, sizes, strides, alpha, beta)``: what a thread holds, from its first element on.
 
     In up to four parts, written out: a loop over so much code is not unrolled, and then the sums would lie in memory.
     """
-    rows, count, put = config.tall // 8, config.wide // 8, _put(out, config)
+    rows, count, put = config.tall // 8, config.wide // 8, put_run(out, "float32", 2, config.store)
     parts = min(4, rows)
     each = rows // parts
 
@@ -190,26 +152,18 @@ def gemm(dtype: str, out: str, config: TilesConfig) -> Callable[..., None]:
     E, m, n, depth = ELEMENT["float32"], config.m, config.n, config.k
     locate_a, fetch_a, keep_a = _stage(dtype, config, config.a, m)
     locate_b, fetch_b, keep_b = _stage(dtype, config, config.b, n)
-    multiply, put_tile, place = _multiplier(config), _put_tile(out, config), _warp_place(config)
+    multiply, put_tile, place = _multiplier(config), _put_tile(out, config), warp_place(config)
     a_tile, b_tile = depth * (m + config.padding), depth * (n + config.padding)
     a_held, b_held = m * depth // config.threads, n * depth // config.threads
     a_places, b_places = a_held // config.a.vector, b_held // config.b.vector
-    size, out_size, raster = ITEMSIZE[dtype], ITEMSIZE[out], config.raster
+    size, out_size, place_of_tile = ITEMSIZE[dtype], ITEMSIZE[out], tile_place(m, n, config.raster)
     every = config.tall * config.wide // 32
 
     def kernel(
         a, b, c, sizes, a_strides, b_strides, c_strides, batch_strides, alpha, beta,
     ):  # fmt: skip
         shared = cuda.shared.array(0, E)
-        rows = i32(u32(sizes[0] + m - 1) // u32(m))
-        columns = i32(u32(sizes[1] + n - 1) // u32(n))
-        tile = i32(cuda.blockIdx.x)
-        band = i32(u32(tile) // u32(raster * columns))
-        rest = i32(tile - band * (raster * columns))
-        high = i32(min(raster, rows - band * raster))
-        across = i32(u32(rest) // u32(high))
-        first_row = i32((band * raster + rest - across * high) * m)
-        first_column = i32(across * n)
+        first_row, first_column = place_of_tile(sizes)
         batch = i64(cuda.blockIdx.y)
         a += batch * batch_strides[0] * size
         b += batch * batch_strides[1] * size

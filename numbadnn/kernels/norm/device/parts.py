@@ -14,6 +14,7 @@ import numpy as np
 
 from numbadnn.kernels.lang.access import load
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, cuda, device, i32
+from numbadnn.kernels.lang.reduce import over_parts
 
 square_root: Any = np.sqrt if SIMULATED else math.sqrt
 
@@ -81,22 +82,13 @@ def join_parts(acc: str, lanes: int, parts: int, each: int = 1) -> Any:
 
 def add_parts(acc: str, lanes: int, parts: int, each: int) -> Any:
     """``add_parts(table)``: entry [e, lane] becomes the sum over parts of entries [e, part * lanes + lane]."""
-    A, threads = ACCUMULATOR[acc], lanes * parts
+    A = ACCUMULATOR[acc]
 
     @device
-    def reduce(table):
-        thread = i32(cuda.threadIdx.x)
-        step = i32(parts // 2)
-        while step > 0:
-            cuda.syncthreads()
-            if thread < step * lanes:
-                for e in range(each):
-                    mine = i32(e * threads + thread)
-                    table[mine] = A(table[mine] + table[i32(mine + step * lanes)])
-            step = i32(step // 2)
-        cuda.syncthreads()
+    def add(a, b):
+        return A(a + b)
 
-    return reduce
+    return over_parts(add, lanes, parts, each)
 
 
 def batch(acc: str, count: int) -> Any:

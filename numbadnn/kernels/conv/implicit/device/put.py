@@ -108,15 +108,13 @@ def by_copies(n: int, out: str) -> Callable[..., None]:
     often they were. Every thread of the group calls it.
     """
     chunks, tail, store_box = n // 64, n % 64, hopper.store_box
-    put_chunk, put_tail = _to_shared(out), _to_shared(out, tail or 64)
     fence, commit, wait_one, meet = hopper.fence_shared, hopper.commit_boxes, hopper.wait_boxes(1), hopper.meet
 
-    @device
-    def put(sums, out_map, tail_map, buffers, turn, pixel, column, columns, group, alpha):
-        thread = i32(cuda.threadIdx.x)
-        barrier = i32((thread >> 7) + 1)
-        for q in range(chunks):
-            buffer = u32(buffers + u32(((turn + q) & 1) * 64 * 128))
+    def box_of(wide: int) -> Callable[..., None]:
+        put_chunk = _to_shared(out, wide)
+
+        @device
+        def put_box(sums, q, box_map, buffer, pixel, column, columns, group, alpha, thread, barrier):
             if (thread & 127) == 0:
                 wait_one()
             meet(barrier)
@@ -125,20 +123,23 @@ def by_copies(n: int, out: str) -> Callable[..., None]:
             meet(barrier)
             if (thread & 127) == 0:
                 if column + 64 * q < columns:
-                    store_box(out_map, i32(column + 64 * q), pixel, group, buffer)
+                    store_box(box_map, i32(column + 64 * q), pixel, group, buffer)
                 commit()
+
+        return put_box
+
+    put_whole, put_rest = box_of(64), box_of(tail or 64)
+
+    @device
+    def put(sums, out_map, tail_map, buffers, turn, pixel, column, columns, group, alpha):
+        thread = i32(cuda.threadIdx.x)
+        barrier = i32((thread >> 7) + 1)
+        for q in range(chunks):
+            buffer = u32(buffers + u32(((turn + q) & 1) * 64 * 128))
+            put_whole(sums, q, out_map, buffer, pixel, column, columns, group, alpha, thread, barrier)
         if tail:
             buffer = u32(buffers + u32(((turn + chunks) & 1) * 64 * 128))
-            if (thread & 127) == 0:
-                wait_one()
-            meet(barrier)
-            put_tail(sums, 32 * chunks, buffer, thread, alpha)
-            fence()
-            meet(barrier)
-            if (thread & 127) == 0:
-                if column + 64 * chunks < columns:
-                    store_box(tail_map, i32(column + 64 * chunks), pixel, group, buffer)
-                commit()
+            put_rest(sums, chunks, tail_map, buffer, pixel, column, columns, group, alpha, thread, barrier)
 
     return put
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from numbadnn.kernels.conv.tiles.config import ImplicitTilesConfig
-from numbadnn.kernels.conv.tiles.device.sums import steps, warp_place
+from numbadnn.kernels.conv.tiles.device.sums import steps
+from numbadnn.kernels.gemm.device.parts import warp_place
 from numbadnn.kernels.lang.cuda import cuda, device, i32
 from numbadnn.kernels.lang.mma import load_matrices, product
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.conv.tiles.config import ImplicitTilesConfig, Reading
+from numbadnn.kernels.gemm.device.parts import warp_place
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, u32
 from numbadnn.kernels.lang.mma import product, round_tf32
 from numbadnn.kernels.lang.words import read_at
@@ -123,17 +124,3 @@ def by_warps(acc: str, config: ImplicitTilesConfig, rounds: bool) -> Callable[..
                     multiply_add(sums, i32((i * (wide // 8) + j) * 4), a, i32(i * a_each), b, i32(j * b_each))
 
     return multiply
-
-
-def warp_place(config: ImplicitTilesConfig) -> Callable[..., Any]:
-    """``place() -> (first row, first column, lane // 4, lane % 4)`` of a warp in the tile."""
-    tall, wide, across = config.tall, config.wide, config.n // config.wide
-
-    @device
-    def place():
-        thread = i32(cuda.threadIdx.x)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        high = i32(u32(warp) // u32(across))
-        return i32(high * tall), i32((warp - high * across) * wide), i32(lane >> 2), i32(lane & 3)
-
-    return place

@@ -24,7 +24,8 @@ from numbadnn.kernels.conv.tiles.config import ENTRY, ImplicitTilesConfig, Readi
 from numbadnn.kernels.conv.tiles.device.absent import mend_results, mend_sums, sums_of
 from numbadnn.kernels.conv.tiles.device.halves import by_halves
 from numbadnn.kernels.conv.tiles.device.put import put_tile
-from numbadnn.kernels.conv.tiles.device.sums import by_threads, by_warps, thread_place, warp_place
+from numbadnn.kernels.conv.tiles.device.sums import by_threads, by_warps, thread_place
+from numbadnn.kernels.gemm.device.parts import warp_place
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, wait_async, wait_async_but
 from numbadnn.kernels.lang.cuda import (
     ACCUMULATOR,

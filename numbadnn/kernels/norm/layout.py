@@ -10,19 +10,13 @@ import functools
 import math
 from typing import Any, NamedTuple
 
+from numbadnn.kernels.build.axes import Axis, fold
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.problem import Spec
 from numbadnn.problems.norm import NormProblem
 
 #: more elements of a channel (or rows) than all blocks take at a time: indices go as far beyond the last
 FARTHEST = 1 << 22
-
-
-class Axis(NamedTuple):
-    """One folded axis: its extent and its element stride in each operand."""
-
-    n: int
-    strides: tuple[int, ...]
 
 
 class Layout(NamedTuple):
@@ -50,18 +44,6 @@ class Layout(NamedTuple):
         return all(s.aligned for s in self.data)
 
 
-def _fold(axes: list[Axis], last: int) -> tuple[Axis, ...]:
-    """The same index set on as few axes as can be, sorted by the strides of operand ``last``."""
-    folded: list[Axis] = []
-    for axis in sorted((a for a in axes if a.n > 1), key=lambda a: -abs(a.strides[last])):
-        outer = folded[-1] if folded else None
-        if outer and outer.strides == tuple(s * axis.n for s in axis.strides):
-            folded[-1] = Axis(outer.n * axis.n, axis.strides)
-        else:
-            folded.append(axis)
-    return tuple(folded)
-
-
 @functools.lru_cache(maxsize=64)
 def layout_of(problem: NormProblem) -> Layout:
     """The folded axes of a problem."""
@@ -79,7 +61,7 @@ def layout_of(problem: NormProblem) -> Layout:
             kept.append(Axis(n, (*strides, *(s.strides[a] for s in parameters))))
     one = tuple(1 for _ in (*data, *parameters))
     return Layout(
-        data, parameters, _fold(kept, last) or (Axis(1, one),), _fold(reduced, last) or (Axis(1, one[: last + 1]),)
+        data, parameters, fold(kept, last) or (Axis(1, one),), fold(reduced, last) or (Axis(1, one[: last + 1]),)
     )
 
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from numbadnn.kernels.build.launch import Kernel, blocks
-from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.kernels.softmax.layout import Prepared, aligned, layout_of, operand_count, room, softmax_kernel, two
+from numbadnn.kernels.softmax.layout import (
+    Prepared,
+    aligned,
+    channels_reason,
+    layout_of,
+    operand_count,
+    room,
+    softmax_kernel,
+    two,
+)
 from numbadnn.problems.softmax import SoftmaxProblem
 
 
@@ -79,11 +87,8 @@ def _fit(problem: SoftmaxProblem, vec: int, positions: int, threads: int, values
 def reason(problem: SoftmaxProblem) -> str:
     """Why this kernel cannot, "" if it can."""
     layout = layout_of(problem)
-    _, inner = two(layout.kept)
-    if len(layout.reduced) > 1 or len(layout.kept) > 2 or any(s != 1 for s in inner.strides):
-        return "needs the kept positions contiguous in every operand, and one stride from channel to channel"
-    if layout.rows >= LIMIT32:
-        return "needs fewer than 2**31 positions"
+    if why := channels_reason(layout):
+        return why
     if heuristic(problem) is None:
         return f"{layout.length} channels of {problem.y.dtype} do not fit the registers of a block"
     return ""

@@ -10,17 +10,12 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from numbadnn.kernels.build.axes import Axis, fold
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import DEFAULT_ROOM, LARGEST_ROOM
+from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.problem import Spec
 from numbadnn.problems.softmax import SoftmaxProblem
-
-
-class Axis(NamedTuple):
-    """One folded axis: its extent and its element stride in each operand (the inputs, then the output)."""
-
-    n: int
-    strides: tuple[int, ...]
 
 
 class Prepared(NamedTuple):
@@ -53,25 +48,29 @@ def operands(problem: SoftmaxProblem) -> tuple[Spec, ...]:
     return (*problem.inputs, problem.output)
 
 
-def fold(axes: list[Axis]) -> tuple[Axis, ...]:
-    """The same index set on as few axes as can be; axes of one element are dropped."""
-    folded: list[Axis] = []
-    for axis in sorted((a for a in axes if a.n > 1), key=lambda a: -abs(a.strides[-1])):
-        outer = folded[-1] if folded else None
-        if outer and outer.strides == tuple(s * axis.n for s in axis.strides):
-            folded[-1] = Axis(outer.n * axis.n, axis.strides)
-        else:
-            folded.append(axis)
-    return tuple(folded) or (Axis(1, tuple(1 for _ in axes[0].strides)),)
-
-
 def layout_of(problem: SoftmaxProblem) -> Layout:
     """The folded axes of a problem."""
     specs = operands(problem)
     axes = [Axis(n, tuple(s.strides[i] for s in specs)) for i, n in enumerate(specs[0].shape)]
     reduced = axes[1:2] if problem.mode == "channel" else axes[1:]
     kept = axes[:1] + (axes[2:] if problem.mode == "channel" else [])
-    return Layout(fold(kept), fold(reduced))
+    one = Axis(1, tuple(1 for _ in specs))
+    return Layout(fold(kept) or (one,), fold(reduced) or (one,))
+
+
+def rows_reason(layout: Layout) -> str:
+    """Why kernels of rows cannot, "" if they can."""
+    if len(layout.reduced) > 1 or any(s != 1 for s in layout.reduced[0].strides):
+        return "needs the softmax axis contiguous in every operand"
+    return "needs rows that at most two strides place" if len(layout.kept) > 2 else ""
+
+
+def channels_reason(layout: Layout) -> str:
+    """Why kernels of channels cannot, "" if they can."""
+    _, inner = two(layout.kept)
+    if len(layout.reduced) > 1 or len(layout.kept) > 2 or any(s != 1 for s in inner.strides):
+        return "needs the kept positions contiguous in every operand, and one stride from channel to channel"
+    return "needs fewer than 2**31 positions" if layout.rows >= LIMIT32 else ""
 
 
 def aligned(problem: SoftmaxProblem) -> bool:

@@ -11,6 +11,7 @@ from numbadnn.kernels.softmax.layout import (
     aligned,
     layout_of,
     operand_count,
+    rows_reason,
     shared_bytes,
     shared_limit,
     softmax_kernel,
@@ -70,10 +71,8 @@ def space(problem: SoftmaxProblem, room: int = LARGEST_ROOM) -> list[LongConfig]
 def reason(problem: SoftmaxProblem, room: int = LARGEST_ROOM) -> str:
     """Why this kernel cannot, "" if it can."""
     layout = layout_of(problem)
-    if len(layout.reduced) > 1 or any(s != 1 for s in layout.reduced[0].strides):
-        return "needs the softmax axis contiguous in every operand"
-    if len(layout.kept) > 2:
-        return "needs rows that at most two strides place"
+    if why := rows_reason(layout):
+        return why
     if layout.length >= LENGTH_LIMIT or layout.rows >= 2**31 - 1:
         return "needs rows of fewer than 2**30 elements and fewer than 2**31 - 1 of them"
     return ""

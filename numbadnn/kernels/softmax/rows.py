@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.kernels.softmax.layout import Prepared, aligned, layout_of, operand_count, room, softmax_kernel, two
+from numbadnn.kernels.softmax.layout import (
+    Prepared,
+    aligned,
+    layout_of,
+    operand_count,
+    room,
+    rows_reason,
+    softmax_kernel,
+    two,
+)
 from numbadnn.problems.softmax import SoftmaxProblem
 
 
@@ -96,10 +105,8 @@ def _lanes(pieces: int, vec: int, dtype: str, held: int) -> tuple[int, int] | No
 def reason(problem: SoftmaxProblem, most: int = LARGEST_ROOM) -> str:
     """Why this kernel cannot, "" if it can, where a block may have ``most`` bytes of shared memory."""
     layout = layout_of(problem)
-    if len(layout.reduced) > 1 or any(s != 1 for s in layout.reduced[0].strides):
-        return "needs the softmax axis contiguous in every operand"
-    if len(layout.kept) > 2:
-        return "needs rows that at most two strides place"
+    if why := rows_reason(layout):
+        return why
     if layout.rows >= LIMIT32 or layout.length >= LIMIT32:
         return "needs fewer than 2**31 rows"
     best = heuristic(problem)

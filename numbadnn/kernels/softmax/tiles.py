@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.machine import DEFAULT_ROOM, LARGEST_ROOM
-from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.softmax.layout import (
     Prepared,
     aligned,
+    channels_reason,
     layout_of,
     operand_count,
     shared_bytes,
@@ -118,11 +118,8 @@ def space(problem: SoftmaxProblem, room: int = LARGEST_ROOM) -> list[TilesConfig
 def reason(problem: SoftmaxProblem, room: int = LARGEST_ROOM) -> str:
     """Why this kernel cannot, "" if it can."""
     layout = layout_of(problem)
-    _, inner = two(layout.kept)
-    if len(layout.reduced) > 1 or len(layout.kept) > 2 or any(s != 1 for s in inner.strides):
-        return "needs the kept positions contiguous in every operand, and one stride from channel to channel"
-    if layout.rows >= LIMIT32:
-        return "needs fewer than 2**31 positions"
+    if why := channels_reason(layout):
+        return why
     if not _width(problem):
         return "needs operands and strides aligned to pieces of at least 4 bytes"
     if heuristic(problem, room) is None:

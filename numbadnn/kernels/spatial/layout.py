@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from numbadnn.kernels.build.axes import vector_of
 from numbadnn.kernels.build.launch import Kernel, blocks, reciprocal
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.problem import Spec
@@ -125,13 +126,7 @@ def group(channels: int, most: int) -> int:
 
 def vectors_of(specs: tuple[Spec, ...]) -> int:
     """The most channels, up to 16 bytes, that every vector of them is aligned to; 0: they are not neighbours in memory."""
-    if any(s.strides[1] != 1 and s.shape[1] > 1 for s in specs):
-        return 0
-    vec = 16 // specs[0].itemsize if all(s.aligned for s in specs) else 1
-    free = [t for s in specs for i, t in enumerate(s.strides) if i != 1 and s.shape[i] > 1]
-    while vec > 1 and any(v % vec for v in (specs[0].shape[1], *free)):
-        vec //= 2
-    return vec
+    return vector_of(specs, 1, (specs[0].shape[1],))
 
 
 def images(problem: SpatialProblem) -> tuple[Spec, ...]:

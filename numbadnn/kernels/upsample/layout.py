@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from numbadnn.kernels.build.axes import vector_of
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.problem import Spec
 from numbadnn.problems.upsample import UpsampleProblem
 
 #: the largest whole ratio with kernels of its own
@@ -52,17 +52,6 @@ def accumulator(problem: UpsampleProblem) -> str:
     return "float64" if problem.x.dtype == "float64" else "float32"
 
 
-def _vec(counts: tuple[int, ...], specs: tuple[Spec, ...], axis: int) -> int:
-    """The most elements, up to 16 bytes, that every vector of ``axis`` in these operands is aligned to; 0: none."""
-    if any(s.strides[axis] != 1 and s.shape[axis] > 1 for s in specs):
-        return 0
-    vec = 16 // specs[0].itemsize if all(s.aligned for s in specs) else 1
-    free = [t for s in specs for i, t in enumerate(s.strides) if i != axis and s.shape[i] > 1]
-    while vec > 1 and any(v % vec for v in (*counts, *free)):
-        vec //= 2
-    return vec
-
-
 def _whole_reason(problem: UpsampleProblem) -> str:
     (p, q), (r, s) = problem.ratio
     if q != 1 or s != 1 or max(p, r) > MOST:
@@ -97,9 +86,9 @@ def planes_config(problem: UpsampleProblem) -> WholeConfig | None:
     """None where the columns do not lie one after the other."""
     (p, _), (r, _) = problem.ratio
     if is_forward(problem):
-        vec = _vec((problem.y.shape[3],), (problem.y,), 3)
+        vec = vector_of((problem.y,), 3, (problem.y.shape[3],))
     else:
-        vec = _vec((problem.x.shape[3],), (problem.x, problem.y), 3)
+        vec = vector_of((problem.x, problem.y), 3, (problem.x.shape[3],))
         if max(p, r) > 3:  # a thread holds p vectors of a row: no more than fit its registers
             vec = min(vec, 4)
     return WholeConfig(p, r, vec, strip_of("planes", problem, vec)) if vec else None
@@ -132,7 +121,7 @@ def planes_prepare(problem: UpsampleProblem, config: WholeConfig) -> Prepared:
 def channels_config(problem: UpsampleProblem) -> WholeConfig | None:
     """None where channels do not lie one after the other, or cannot be moved several at a time."""
     (p, _), (r, _) = problem.ratio
-    vec = _vec((problem.x.shape[1],), (problem.x, problem.y), 1)
+    vec = vector_of((problem.x, problem.y), 1, (problem.x.shape[1],))
     return WholeConfig(p, r, vec, strip_of("channels", problem, vec)) if vec > 1 else None
 
 

@@ -8,11 +8,11 @@ above and below it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from numbadnn.kernels.lang.access import load_vector, store_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.packed import load_words, widen
+from numbadnn.kernels.upsample.device.planes import locator
 from numbadnn.kernels.upsample.layout import WholeConfig
 from numbadnn.problem import ITEMSIZE
 
@@ -20,27 +20,11 @@ from numbadnn.problem import ITEMSIZE
 AT_ONCE = 8
 
 
-def _locate(threads: int) -> Any:
-    """``(total, vectors, columns, strips) -> (whether it exists, vector of channels, column, strip, image)``."""
-
-    @device
-    def locate(total, vectors, columns, strips):
-        index = i32(i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x)
-        live = index < total
-        pixel = i32(u32(index) // u32(vectors))
-        vector = i32(index - pixel * vectors)
-        line = i32(u32(pixel) // u32(columns))
-        image = i32(u32(line) // u32(strips))
-        return live, vector, i32(pixel - line * columns), i32(line - image * strips), image
-
-    return locate
-
-
 def forward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
-    """y from x, as in ``_upsample_planes.forward``."""
+    """y from x, as in ``device/planes.py``."""
     p, r, vec, strip, threads = config.columns, config.rows, config.vec, config.strip, config.threads
     A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
-    fetch, put, locate = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc), _locate(threads)
+    fetch, put, locate = load_vector(dtype, vec, acc), store_vector(dtype, vec, acc), locator(threads)
     before, above = (p - 1) // 2, (r - 1) // 2
     first_row = 1 if above else 0
     part, row_part = 1.0 / p, 1.0 / r
@@ -86,7 +70,7 @@ def forward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
 
 
 def backward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
-    """dx from dy, as in ``_upsample_planes.backward``.
+    """dx from dy, as in ``device/planes.py``.
 
     The taps of a row are the same columns all the way down, so that their weights are worked out once; one outside is 0 without
     being read.
@@ -98,7 +82,7 @@ def backward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
         load_words(words),
         widen(dtype, vec, acc),
         store_vector(dtype, vec, acc),
-        _locate(threads),
+        locator(threads),
     )
     before, above = (p - 1) // 2, (r - 1) // 2
     part, row_part, taps = 1.0 / p, 1.0 / r, 2 * p - 1

@@ -17,18 +17,21 @@ from numbadnn.kernels.upsample.layout import WholeConfig
 from numbadnn.problem import ITEMSIZE
 
 
-def _locate(threads: int) -> Any:
-    """``(total, vectors, strips, channels) -> (whether it exists, vector, strip, channel, image)`` of this thread."""
+def locator(threads: int) -> Any:
+    """``(total, vectors, inner, outer) -> (whether it exists, vector, inner, outer, image)`` of this thread.
+
+    Of planes the strips are inside the channels; of channels last the columns are inside the strips.
+    """
 
     @device
-    def locate(total, vectors, strips, channels):
+    def locate(total, vectors, inner, outer):
         index = i32(i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x)
         live = index < total
         rest = i32(u32(index) // u32(vectors))
         vector = i32(index - rest * vectors)
-        plane = i32(u32(rest) // u32(strips))
-        image = i32(u32(plane) // u32(channels))
-        return live, vector, i32(rest - plane * strips), i32(plane - image * channels), image
+        plane = i32(u32(rest) // u32(inner))
+        image = i32(u32(plane) // u32(outer))
+        return live, vector, i32(rest - plane * inner), i32(plane - image * outer), image
 
     return locate
 
@@ -37,7 +40,7 @@ def forward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
     """y from x: columns o = p*i + (p-1)//2 + f lie f/p of the way from sample i to sample i + 1, and rows likewise."""
     p, r, vec, strip, threads = config.columns, config.rows, config.vec, config.strip, config.threads
     A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
-    read, put, locate = load(dtype, acc), store_vector(dtype, vec, acc), _locate(threads)
+    read, put, locate = load(dtype, acc), store_vector(dtype, vec, acc), locator(threads)
     before, above = (p - 1) // 2, (r - 1) // 2
     aligned = vec % p == 0  # then every vector begins at the same phase
     samples = (vec - 1) // p + 3
@@ -102,7 +105,7 @@ def backward(dtype: str, acc: str, config: WholeConfig) -> Callable[..., None]:
     p, r, vec, strip, threads = config.columns, config.rows, config.vec, config.strip, config.threads
     A, size = ACCUMULATOR[acc], ITEMSIZE[dtype]
     read, read_vector, put = load(dtype, acc), load_vector(dtype, vec, acc), store_vector(dtype, vec, acc)
-    locate = _locate(threads)
+    locate = locator(threads)
     after, above = (p - 1) // 2, (r - 1) // 2  # ``after``: outputs right of the last whole vector that its pixels need
     left = p - 1 - after
     held = p * vec + p - 1

@@ -15,6 +15,7 @@ from numbadnn.kernels.conv.depthwise.device.tiles import fetch
 from numbadnn.kernels.lang import reduce as _reduce
 from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.cuda import cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.epilogue import scaled
 
 #: splits that a thread of the second kernel fetches at once
 AHEAD = 4
@@ -133,7 +134,7 @@ def finish(dtype: str, acc: str, R: int, S: int) -> Callable[..., None]:
     """
     A, size = _types(dtype, acc)
     item_size, lanes = 8 if acc == "float64" else 4, THREADS // FINISHERS
-    read_partial, read, write = load(acc, acc), load(dtype, acc), store(dtype, acc)
+    read_partial, put_scaled = load(acc, acc), scaled(dtype, acc)
     add_up = _reduce.over_parts(_reduce.add(acc), lanes, FINISHERS)
 
     def kernel(partial, w, count, splits, K, w_start, w_strides, alpha, beta):
@@ -158,9 +159,6 @@ def finish(dtype: str, acc: str, R: int, S: int) -> Callable[..., None]:
             k = i32(i - tap * K)
             r = i32(u32(tap) // u32(S))
             target = w + (w_start + k * w_strides[0] + r * w_strides[1] + (tap - r * S) * w_strides[2]) * size
-            result = A(alpha * table[thread])
-            if beta != A(0):
-                result = A(result + beta * read(target))
-            write(target, result)
+            put_scaled(target, table[thread], alpha, beta)
 
     return kernel

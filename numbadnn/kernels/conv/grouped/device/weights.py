@@ -23,9 +23,10 @@ from numbadnn.kernels.conv.grouped.device.fill import column_slot, fill_image, w
 from numbadnn.kernels.conv.grouped.device.weights_fill import gather_few, table_of
 from numbadnn.kernels.conv.grouped.weights_config import UNIT, ZEROS, GroupedWeightsConfig
 from numbadnn.kernels.conv.implicit.device.index import share
-from numbadnn.kernels.lang.access import load, store, store_vector
+from numbadnn.kernels.lang.access import store, store_vector
 from numbadnn.kernels.lang.async_copies import commit_async, wait_async_but
 from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, SIMULATED, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.epilogue import scaled
 from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.words import read_at, shared_address
 
@@ -94,7 +95,7 @@ def _put(dtype: str, config: GroupedWeightsConfig) -> Callable[..., None]:
     """
     few, channels, results, direct = config.few, config.channels, config.results, config.direct
     write, write_two = store("float32", "float32"), store_vector("float32", 2, "float32")
-    write_final, old = store(dtype, "float32"), load(dtype, "float32")
+    put_scaled = scaled(dtype, "float32")
 
     @device
     def put(i, pair, target, first, half, s, tap_at, filters, columns, strides, alpha, beta):
@@ -111,10 +112,7 @@ def _put(dtype: str, config: GroupedWeightsConfig) -> Callable[..., None]:
                 at = target + (tap_at + k * strides[0] + c * strides[1] + right * strides[3]) * SIZE
                 for e in range(2):
                     if c + e < channels:
-                        value = f32(alpha * pair[e])
-                        if beta != f32(0):
-                            value = f32(value + beta * old(at + e * strides[1] * SIZE))
-                        write_final(at + e * strides[1] * SIZE, value)
+                        put_scaled(at + e * strides[1] * SIZE, pair[e], alpha, beta)
             else:  # fewer than 2**31, and this is done by each share
                 at = target + i64(i32(i32(tap_at) + k * i32(strides[0]) + c + right * i32(strides[3]))) * 4
                 if few:

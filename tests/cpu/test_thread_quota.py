@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,9 +17,11 @@ import pytest
 
 import numbadnn
 from numbadnn.cpu.lang import parallel
-from numbadnn.cpu.lang.blas import _calls, one_thread
+from numbadnn.cpu.lang.blas import _calls, one_thread, product
 from numbadnn.host import quota
 from numbadnn.measuring.stage import asleep
+
+RANDOM = np.random.default_rng(3)
 
 SEVERAL = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
 
@@ -110,6 +114,38 @@ def test_blas_has_one_thread_inside_and_its_own_number_after() -> None:
         assert read() == found
     finally:
         write(before)
+
+
+@pytest.mark.parametrize("shapes", [((1200, 300), (300, 600)), ((2, 40, 500), (2, 500, 4000))])
+def test_a_product_in_parts_has_the_bits_of_its_parts_on_any_number_of_threads(shapes: Any) -> None:
+    a, b = (RANDOM.standard_normal(shape).astype(np.float32) for shape in shapes)
+    a[..., 7, 3] = np.inf
+    b[..., 3, 5] = 0
+    found = []
+    for threads in (1, 2, 3):
+        out = np.full((*shapes[0][:-1], shapes[1][-1]), np.nan, np.float32)
+        with numbadnn.using(threads=threads), one_thread, np.errstate(all="ignore"):
+            assert product(a, b, out) is out
+        found.append(out.tobytes())
+    assert found[0] == found[1] == found[2]
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(out, np.matmul(a.astype(float), b), rtol=0, atol=1e-4 * 500)
+
+
+def test_a_forked_child_multiplies_by_itself() -> None:
+    code = (
+        "import os, numpy as np, numbadnn\n"
+        "from numbadnn.cpu.lang.blas import one_thread, product\n"
+        "a = np.ones((700, 400), 'f4')\n"
+        "def run():\n"
+        "    with one_thread: return product(a, a.T.copy(), np.empty((700, 700), 'f4'))\n"
+        "run()\n"
+        "pid = os.fork()\n"
+        "if not pid: os._exit(0 if (run() == 400).all() else 1)\n"
+        "assert os.waitpid(pid, 0)[1] == 0\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("what", ["corrmm", "rnn"])

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.conv.arrays import computed, store, view
-from numbadnn.cpu.lang.blas import one_thread
+from numbadnn.cpu.lang.blas import one_thread, product
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.registry import SEQUENCE, Executable, Impl, register
@@ -101,7 +101,7 @@ def _forward(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndarray) 
             columns = np.moveaxis(matrix, 2, 0)[..., None]
             value = np.moveaxis(np.matmul(filters, columns)[..., 0], 0, 2)
         else:
-            value = np.matmul(filters, matrix)
+            value = product(filters, matrix, np.empty((*filters.shape[:2], matrix.shape[2]), filters.dtype))
         store(problem, result, value.reshape(result.shape))
 
 
@@ -114,7 +114,7 @@ def _grad_inputs(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndarr
             columns = np.moveaxis(tops, 2, 0)[..., None]
             matrix[...] = np.moveaxis(np.matmul(turned, columns)[..., 0], 0, 2)
         else:
-            np.matmul(turned, tops, out=matrix)
+            product(turned, tops, matrix)
         store(problem, result, buffers.scatter())
 
 
@@ -128,7 +128,8 @@ def _grad_weights(problem: ConvProblem, x: np.ndarray, w: np.ndarray, y: np.ndar
         if unshared:  # (groups, filters, positions, rows)
             total += (tops[..., None] * matrix.swapaxes(1, 2)[:, None]).reshape(w.shape)
         else:
-            total += np.matmul(tops, matrix.swapaxes(1, 2)).reshape(w.shape)
+            of_image = np.empty((*tops.shape[:2], matrix.shape[1]), total.dtype)
+            total += product(tops, matrix.swapaxes(1, 2), of_image).reshape(w.shape)
     store(problem, w, total)
 
 

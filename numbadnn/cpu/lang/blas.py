@@ -1,7 +1,7 @@
-"""NumPy's BLAS on one thread, while an implementation of the CPU multiplies.
+"""Products by NumPy's BLAS with one thread each, while an implementation of the CPU multiplies; large ones in parts.
 
 Threads of BLAS wait actively, after a product too (OpenBLAS's for 20 ms), and Numba's would meet them on the same processors.
-So one pool works at a time, which is Numba's.
+So BLAS has one thread, and parts of a product go to threads that wait asleep.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ import importlib
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+import numpy as np
+
+from numbadnn.cpu.lang.parallel import thread_count
 
 _NAMES = [
     (f"{prefix}openblas_get_num_threads{suffix}", f"{prefix}openblas_set_num_threads{suffix}")
@@ -70,6 +75,40 @@ class _OneThread:
             calls[1](before)
 
 
+#: multiplications and additions of a part of a product, some milliseconds, and the most parts
+_PART, _MOST = 1 << 26, 64
+_pools: dict[int, ThreadPoolExecutor] = {}
+
+
+def product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """out = a b of matrices or stacks of them, inside ``one_thread``. Its parts, and so its bits, follow from the shapes."""
+    work = out.size * a.shape[-1]
+    by_rows = out.shape[-2] >= out.shape[-1]
+    length = max(out.shape[-2:])
+    parts = min(work // _PART, _MOST, length // 128)
+    if parts < 2:
+        return np.matmul(a, b, out=out)
+    bounds = [length * i // parts for i in range(parts + 1)]
+
+    def part(i: int) -> None:
+        some = slice(bounds[i], bounds[i + 1])
+        with np.errstate(all="ignore"):  # a thread's own
+            if by_rows:
+                np.matmul(a[..., some, :], b, out=out[..., some, :])
+            else:
+                np.matmul(a, b[..., some], out=out[..., some])
+
+    threads = min(thread_count(2 * work), parts)
+    if threads == 1:
+        for i in range(parts):
+            part(i)
+    else:
+        pool = _pools.get(threads) or _pools.setdefault(threads, ThreadPoolExecutor(threads, "numbadnn-products"))
+        list(pool.map(part, range(parts)))
+    return out
+
+
 one_thread = _OneThread()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=one_thread.after_fork)
+    os.register_at_fork(after_in_child=_pools.clear)  # their threads are the parent's

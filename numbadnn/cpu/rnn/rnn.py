@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.cpu.lang.blas import one_thread
+from numbadnn.cpu.lang.blas import one_thread, product
 from numbadnn.cpu.lang.parallel import Kernel, address, kernel_of, scratch, thread_count
 from numbadnn.problem import Policy
 from numbadnn.problems.rnn import RnnProblem
@@ -137,7 +137,7 @@ def _input_products(work: _Work, index: int, source: np.ndarray) -> None:
     if w is None:
         gates.reshape(work.T, work.N, -1, work.H)[...] = source[:, :, None, :]
     else:
-        np.matmul(source.reshape(-1, source.shape[2]), w.T, out=gates.reshape(-1, work.rows))
+        product(source.reshape(-1, source.shape[2]), w.T, gates.reshape(-1, work.rows))
 
 
 def _recurrence(work: _Work, index: int, h: np.ndarray, c: np.ndarray) -> None:
@@ -210,18 +210,18 @@ def _products_grad(work: _Work, index: int, source: np.ndarray, hx: np.ndarray, 
         dx += gates.reshape(work.T, work.N, -1, H).sum(axis=2)
     else:
         assert grad_w is not None
-        np.matmul(below.T, source.reshape(len(below), -1), out=grad_w)
-        dx += np.matmul(below, w).reshape(dx.shape)
+        product(below.T, source.reshape(len(below), -1), grad_w)
+        dx += product(below, w, np.empty((len(below), w.shape[1]), work.acc)).reshape(dx.shape)
     before = _states_before(work, index, hx).reshape(-1, H)
     grad_bw[...] = below.sum(axis=0)
     grad_br[...] = grad_bw
     if n.rnn_mode == "gru":
         last = more[0].reshape(-1, H)
-        np.matmul(below[:, : 2 * H].T, before, out=grad_r[: 2 * H])
-        np.matmul(last.T, before, out=grad_r[2 * H :])
+        product(below[:, : 2 * H].T, before, grad_r[: 2 * H])
+        product(last.T, before, grad_r[2 * H :])
         grad_br[2 * H :] = last.sum(axis=0)
     else:
-        np.matmul(below.T, before, out=grad_r)
+        product(below.T, before, grad_r)
 
 
 def _states_before(work: _Work, index: int, hx: np.ndarray) -> np.ndarray:

@@ -111,7 +111,7 @@ def moments(chunk: Any, call: Call) -> tuple[int, Any, Any]:
     axes = axes_of(call.keywords["mode"], chunk.ndim)
     shape = tuple(1 if axis in axes else n for axis, n in enumerate(chunk.shape))
     count = chunk.size // max(1, int(np.prod(shape)))
-    one, none = (np.full(shape, v, np.float64, like=chunk) for v in (1, 0))
+    one, none = np.ones_like(chunk, np.float64, shape=shape), np.zeros_like(chunk, np.float64, shape=shape)
     if not chunk.size:
         return 0, none, none
     with in_force(call.options):
@@ -135,7 +135,7 @@ def _statistic(which: str, dtype: Any, call: Call, found: tuple[int, Any, Any], 
     """One of the results but the first, from the moments of the whole."""
     count, mean, squares = found
     if not count:
-        return np.full(mean.shape, np.nan, dtype, like=mean)
+        return np.full_like(mean, np.nan, dtype)
     factor, var = call.keywords["running_average_factor"], squares / count
     with np.errstate(divide="ignore"):
         value = {

@@ -45,7 +45,7 @@ def trained(of: Any) -> Callable[..., Any]:
 
 
 def tested(of: Any) -> Callable[..., Any]:
-    return lambda x, w, b: of.batch_norm(x, MEAN.to(x.dtype), VAR.to(x.dtype), w, b)
+    return lambda x, w, b: of.batch_norm(x, MEAN.to(x), VAR.to(x), w, b)
 
 
 def unshared1(x: Any, w: Any, b: Any) -> Any:

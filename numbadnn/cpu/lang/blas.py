@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import os
 import threading
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from numpy._core import _multiarray_umath  # type: ignore[attr-defined]  # NumPy lists no private module
 
 from numbadnn.cpu.lang.parallel import thread_count
 
@@ -30,10 +30,8 @@ _NAMES = [
 def _calls() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
     """(how many threads, set them) of the BLAS that NumPy is linked to; None for one that is not known."""
     try:
-        library = ctypes.CDLL(
-            importlib.import_module("numpy._core._multiarray_umath").__file__
-        )  # and what it is linked to
-    except (ImportError, OSError):  # NumPy 1 and its BLAS
+        library = ctypes.CDLL(_multiarray_umath.__file__)  # and what it is linked to
+    except OSError:
         return None
     for read, write in _NAMES:
         if hasattr(library, read) and hasattr(library, write):

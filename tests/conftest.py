@@ -79,12 +79,13 @@ def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
     """A million objects are made that stay to the end: looking for garbage among them takes a third of the time, and later
     half a second whenever a test, or Numba in its compilations, has all of them looked through.
     """
-    gc.disable()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(10**9)  # not disabled: what is imported here may keep for good that it was
     try:
         return (yield)
     finally:
         gc.freeze()
-        gc.enable()
+        gc.set_threshold(*thresholds)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -29,8 +29,9 @@ TILE = 6
 
 
 def _norms(array: Any, largest_of_tile: bool = False) -> Float64:
-    """The 2-norm of each channel of each image, as images of 1x1."""
+    """The 2-norm of each channel of each image, as images of 1x1; what is not finite has no share in a finite result."""
     values = np.asarray(array).astype(np.float64)
+    values = np.where(np.isfinite(values), values, 0.0)
     space = tuple(range(2, values.ndim))
     norm = np.sqrt(np.square(values).sum(axis=space, keepdims=True))
     largest = TILE ** (len(space) / 2) * np.abs(values).max(axis=space, keepdims=True)  # of TILE ** len(space) elements

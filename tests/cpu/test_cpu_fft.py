@@ -61,7 +61,7 @@ def test_images_cut_into_many_tiles_and_groups_by_the_share(line: str, monkeypat
 def test_tiles_are_chosen_by_themselves_and_hold_the_bound() -> None:
     row = obeys("conv2d x=float32:1x1x300x280 w=float32:1x1x21x21 pad=10,10,10,10")
     assert row.status == "ok", row.reason
-    assert row.facts["tile"] != "320x300" and row.facts["not finite"]
+    assert row.facts["tile"] != "320x300"
 
 
 def chosen(text: str, **keywords: Any) -> str:
@@ -82,7 +82,18 @@ def test_large_filters_go_by_transform_unless_elementwise_or_the_same_everywhere
     last = numbadnn.last_call()
     assert last is not None
     assert (last.impl, last.arithmetic, last.accuracy) == ("cpu.fft", "fft", "normwise")
-    assert "spreads" in last.facts["not finite"]
+
+
+def test_what_is_not_finite_stays_where_its_terms_are() -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((1, 1, 90, 80)).astype(np.float32), rng.standard_normal((1, 1, 9, 7)).astype(np.float32)
+    x[0, 0, 40, 30], x[0, 0, 3, 70] = np.nan, np.inf
+    with numbadnn.using(only="cpu.fft"):
+        found = numbadnn.conv2d(x, w)
+    with np.errstate(invalid="ignore"):
+        right = numbadnn.reference.conv2d(x, w)
+    assert 0 < np.isnan(right).sum() < 9 * 7 * 2
+    np.testing.assert_allclose(found, right, atol=1e-4)
 
 
 @pytest.mark.parametrize("text", (

@@ -131,7 +131,8 @@ def test_conv3d_under_theanos_206_configurations_of_cudnn(flip: bool) -> None:
     assert 2 * len(cases) == 206
     for (image, filters, stride, dilation), border in cases:
         x, w = numbers(*image), numbers(*filters)
-        three_directions(x, w, border_mode=border, subsample=stride, filter_dilation=dilation, filter_flip=flip)
+        with numbadnn.using(accuracy="elementwise"):  # to the bit, which transforms are not
+            three_directions(x, w, border_mode=border, subsample=stride, filter_dilation=dilation, filter_flip=flip)
 
 
 @pytest.mark.parametrize("axes", (2, 3))

@@ -5,11 +5,12 @@ transform is X times the conjugate of V. The gradient of the images is the same 
 that of the filters correlates image and y's gradient, as a whole. The cost does not depend on the number of taps.
 
 An error is as large as the largest numbers of its tile ask for: the bound is ``measuring/transforms.py``'s, of the whole
-image, which no tile exceeds. A NaN or an infinity spreads over its tile.
+image, which no tile exceeds. A NaN or an infinity would spread over its tile: where there is one, ``cpu.im2col`` sums.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.conv.arrays import computed, store, view
+from numbadnn.cpu.conv.conv import plan as sums
 from numbadnn.cpu.conv.conv import rank as directly
 from numbadnn.cpu.conv.conv import supports as accumulates
 from numbadnn.cpu.conv.fft_tiles import Tiles, how_much_longer, tiles_of
@@ -141,10 +143,13 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
     """Any direction."""
     names, tiles, groups = (*problem.input_names, problem.output_name), tiles_of(problem), problem.groups
     fft = _Transforms(tiles, problem.axes)
+    straight = functools.cache(lambda: sums(problem, policy).run)
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         given = zip(names, (*inputs, *outputs), strict=True)
         views = {name: view(array, getattr(problem, name)) for name, array in given}
+        if not all(np.isfinite(views[name]).all() for name in problem.input_names):
+            return straight()(inputs, outputs, workspace, stream)
         x, y = (views[name].reshape(tiles.images, groups, -1, *views[name].shape[2:]) for name in "xy")
         w = views["w"].reshape(groups, -1, *views["w"].shape[1:])
         with np.errstate(all="ignore"):  # what is not finite is a result, whatever the caller has NumPy do about it
@@ -155,8 +160,7 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
             else:
                 _correlate(problem, tiles, fft, y, w, x)
 
-    facts = {"tile": "x".join(map(str, tiles.length)), "not finite": "a NaN or an infinity spreads over its tile"}
-    return Executable(run, arithmetic="fft", facts=facts)
+    return Executable(run, arithmetic="fft", facts={"tile": "x".join(map(str, tiles.length))})
 
 
 def scratch_bytes(problem: ConvProblem) -> int:

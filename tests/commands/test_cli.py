@@ -342,7 +342,7 @@ def test_a_full_disk_and_a_warning_are_no_errors_of_ours() -> None:
 
 
 def test_a_reader_that_closes_the_pipe_is_no_wrong_usage() -> None:
-    words = [sys.executable, "-m", "numbadnn", "explain", "conv2d"]
+    words = [sys.executable, "-m", "numbadnn", "explain", "conv2d/*"]  # 240 KB, more than a pipe holds
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as shown:
         assert shown.stdout is not None and shown.stderr is not None
         shown.stdout.readline()

@@ -324,6 +324,6 @@ def test_infinite_filters_meet_no_position_outside_the_gradient(line):
     trial = Trial(problem, inputs, old)
     with np.errstate(invalid="ignore"):
         assert np.isinf(trial.value).any() and np.isfinite(trial.value).any()
-    for impl in (i for i in implementations(problem.op) if i.backend == "cpu"):
+    for impl in (i for i in implementations(problem.op) if i.backend == "cpu" and not i.supports(problem, Policy())):
         row = judge(Row("", impl.name, "", "ok"), impl, Subject("", problem, trial), Policy(device=-1), timed=False)
         assert row.status == "ok", f"{impl.name}: {row.reason}"

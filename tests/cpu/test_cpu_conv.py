@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from numbadnn import cases
-from numbadnn.cpu.conv import conv
+from numbadnn.cpu.conv import im2col
 from numbadnn.problem import Policy, Spec, normalised_strides
 from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 from numbadnn.registry import implementations
@@ -112,7 +112,7 @@ def check(
         alpha=alpha,
         beta=beta,
     )
-    conv.plan(problem, Policy(), None).run(inputs, (arrays[result],), None, None)
+    im2col.plan(problem, Policy(), None).run(inputs, (arrays[result],), None, None)
     for a, b in zip(inputs, before, strict=True):
         np.testing.assert_array_equal(a, b)
     wide = [a.astype(float) for a in inputs]
@@ -217,7 +217,7 @@ def test_float16_subnormals_and_specials():
     for dtype, x in (("float16", values), ("bfloat16", values.view(ml_dtypes.bfloat16))):
         w, y = one.astype(x.dtype), np.empty_like(x)
         problem = ConvProblem("conv2d", spec(dtype, x), spec(dtype, w), spec(dtype, y), padding=((0, 0), (0, 0)))
-        conv.plan(problem, Policy(), None).run((x, w), (y,), None, None)
+        im2col.plan(problem, Policy(), None).run((x, w), (y,), None, None)
         with np.errstate(invalid="ignore"):  # signalling NaNs
             np.testing.assert_array_equal(y.astype(np.float64), x.astype(np.float64))  # here NaN equals NaN
     x = np.linspace(-70000, 70000, 4001, dtype=np.float32).reshape(1, 1, 1, -1)
@@ -227,7 +227,7 @@ def test_float16_subnormals_and_specials():
             a, w = x.astype(DTYPES[dtype]), np.full((1, 1, 1, 1), 1.0078125, DTYPES[dtype])
             y = np.empty_like(a)
             problem = ConvProblem("conv2d", spec(dtype, a), spec(dtype, w), spec(dtype, y), padding=((0, 0), (0, 0)))
-            conv.plan(problem, Policy(), None).run((a, w), (y,), None, None)
+            im2col.plan(problem, Policy(), None).run((a, w), (y,), None, None)
             np.testing.assert_array_equal(y, (a.astype(np.float32) * w.astype(np.float32)).astype(DTYPES[dtype]))
 
 
@@ -254,7 +254,7 @@ def test_an_infinite_filter_meets_padding_forward_and_nothing_outside_the_gradie
         out = laid_out(np.full(shapes[result], 7, np.float32), layout)
         specs = {n: spec("float32", out if n == result else arrays[n]) for n in "xwy"}
         problem = ConvProblem(op, *specs.values(), padding, stride, dilation, groups=groups)
-        conv.plan(problem, Policy(), None).run(inputs, (out,), None, None)
+        im2col.plan(problem, Policy(), None).run(inputs, (out,), None, None)
         with np.errstate(invalid="ignore"):
             expected = definition(
                 op, *(a.astype(float) for a in inputs), shapes, padding, stride, dilation, True, groups
@@ -275,7 +275,7 @@ def test_an_infinity_reaches_only_what_is_summed_from_it(op, filters):
     for place in ((0, 1, 0, 0), (-1, 2, -1, -1), (0, 1, 7, -1)):
         first = arrays[names[0]].copy()
         first[place] = np.inf
-        conv.plan(problem, Policy(), None).run((first, arrays[names[1]]), (arrays[result],), None, None)
+        im2col.plan(problem, Policy(), None).run((first, arrays[names[1]]), (arrays[result],), None, None)
         wide = (first.astype(float), arrays[names[1]].astype(float))
         with np.errstate(invalid="ignore"):
             expected = definition(op, *wide, shapes, ((1, 1), (0, 0)), (1, 1), (1, 1), False, 1)
@@ -289,7 +289,7 @@ def test_an_image_does_not_depend_on_its_batch():
     def run(image):
         y = np.empty((len(image), 40, 5, 5), np.float32)
         problem = ConvProblem("conv2d", *(spec("float32", a) for a in (image, w, y)), padding=((0, 0), (0, 0)))
-        conv.plan(problem, Policy(), None).run((image, w), (y,), None, None)
+        im2col.plan(problem, Policy(), None).run((image, w), (y,), None, None)
         return y
 
     np.testing.assert_array_equal(run(x)[3], run(x[3:4])[0])

@@ -97,7 +97,7 @@ def test_gradients_of_large_strides(kernel: Any, stride: Any, order: Any, alpha:
     problem = numbadnn.plan(numbadnn.conv2d_grad_wrt_inputs, dy, w, shape, subsample=stride).problem
     problem = replace(problem, alpha=alpha, beta=beta)
     old = order(normal(*shape))
-    from numbadnn.cpu.conv.conv import plan
+    from numbadnn.cpu.conv.im2col import plan
     from numbadnn.problem import Policy
 
     target = order(old.copy())

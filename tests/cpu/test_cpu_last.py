@@ -7,7 +7,7 @@ import pytest
 from test_cpu_conv import check, laid_out, spec
 
 from numbadnn import reference
-from numbadnn.cpu.conv import conv
+from numbadnn.cpu.conv import im2col
 from numbadnn.cpu.conv.last import plan as _last_plan
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import DIRECTIONS, ConvProblem
@@ -81,13 +81,13 @@ def test_which_kernel(name, op):
         kernel = "gather"  # a vector has more channels than it writes; there are more taps than positions
     if problem.y.shape[3] > 256 and op == "conv2d_grad_wrt_weights":
         kernel = "filters"
-    assert conv.plan(problem, Policy(), None).facts["kernel"] == kernel
+    assert im2col.plan(problem, Policy(), None).facts["kernel"] == kernel
 
 
 def test_filters_that_are_too_many_are_not_laid_out_once_more():
     for op, kernel in zip(OPS, ("gather", "gather", "last filters"), strict=True):
         problem = ConvProblem.parse(f"{op} x=float32:1x512x8x8:nhwc w=float32:4096x512x5x5:nhwc")
-        assert conv.plan(problem, Policy(), None).facts["kernel"] == kernel
+        assert im2col.plan(problem, Policy(), None).facts["kernel"] == kernel
 
 
 @pytest.mark.parametrize("name", ["boxes", "stride, dilation", "no pixel under some taps", "groups", "long rows"])
@@ -96,7 +96,7 @@ def test_infinite_filters_of_the_images_gradient_meet_no_position_outside(name):
     problem, arrays = problem_of(op, name)
     w = arrays["w"]
     w[0, 0, 0, 0], w[3, 0, -1, -1], w[1, 1, 0, -1] = np.inf, np.inf, -np.inf
-    executable = conv.plan(problem, Policy(), None)
+    executable = im2col.plan(problem, Policy(), None)
     assert executable.facts["kernel"] == ("gather" if name == "no pixel under some taps" else "last")
     arrays["x"][...] = np.nan
     executable.run((arrays["y"], arrays["w"]), (arrays["x"],), None, None)
@@ -119,7 +119,7 @@ def test_nothing_around_the_result_is_written(op):
         held = np.full(arrays[result].size + 128, 7.25, np.float32)
         inner = held[64:-64].reshape(shape[0], *shape[2:], shape[1]).transpose(0, 3, 1, 2)
         inner[...] = np.nan
-        conv.plan(problem, Policy(), None).run(tuple(arrays[n] for n in names), (inner,), None, None)
+        im2col.plan(problem, Policy(), None).run(tuple(arrays[n] for n in names), (inner,), None, None)
         assert (held[:64] == 7.25).all() and (held[-64:] == 7.25).all() and np.isfinite(inner).all()
 
 
@@ -132,7 +132,7 @@ def test_same_bits_for_any_number_of_threads(name, op, monkeypatch):
 
     problem, arrays = problem_of(op, name)
     names, result = DIRECTIONS[op]
-    executable, found = conv.plan(problem, Policy(), None), []
+    executable, found = im2col.plan(problem, Policy(), None), []
     for threads in range(1, numba.config.NUMBA_NUM_THREADS + 1):
         for plan in (_last_plan, _last_filters_plan):
             monkeypatch.setattr(plan, "thread_count", lambda flops, threads=threads: threads)

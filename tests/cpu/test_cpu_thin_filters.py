@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_cpu_conv import check, laid_out, spec
 
-from numbadnn.cpu.conv import conv
+from numbadnn.cpu.conv import im2col
 from numbadnn.cpu.conv.thin.filters_plan import few_filters
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
@@ -82,7 +82,7 @@ def test_what_is_not_finite_goes_no_further(name):
     arrays = [laid_out(rng.standard_normal(s, np.float32), way) for s, way in shapes]
     x, filters, y = arrays
     problem = ConvProblem(OP, *(spec("float32", a) for a in arrays), **case)
-    run = conv.plan(problem, Policy(), None).run
+    run = im2col.plan(problem, Policy(), None).run
 
     def gradient():
         filters[...] = np.nan

@@ -13,7 +13,7 @@ import pytest
 from folders import ROOT, SUPPORT
 
 import numbadnn
-from numbadnn.cpu.conv import conv
+from numbadnn.cpu.conv import im2col
 from numbadnn.cpu.lang import parallel as _parallel
 from numbadnn.cpu.softmax import softmax
 from numbadnn.problem import Policy, Spec
@@ -39,7 +39,7 @@ def conv_call(op, shapes, seed=0):
     inputs = tuple(rng.standard_normal(shapes[n], dtype=np.float32) for n in names)
     groups = shapes["x"][1] // shapes["w"][1]
     problem = ConvProblem(op, *(Spec.of("float32", shapes[n]) for n in "xwy"), padding=((1, 1), (1, 1)), groups=groups)
-    executable = conv.plan(problem, Policy(), None)
+    executable = im2col.plan(problem, Policy(), None)
 
     def call():
         out = np.full(shapes[result], np.nan, np.float32)

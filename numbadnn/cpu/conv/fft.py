@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.conv.arrays import computed, store, view
-from numbadnn.cpu.conv.conv import plan as sums
-from numbadnn.cpu.conv.conv import rank as directly
-from numbadnn.cpu.conv.conv import supports as accumulates
 from numbadnn.cpu.conv.fft_tiles import Tiles, how_much_longer, tiles_of
+from numbadnn.cpu.conv.im2col import plan as sums
+from numbadnn.cpu.conv.im2col import rank as directly
+from numbadnn.cpu.conv.im2col import supports as accumulates
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.registry import Executable, Impl, register

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from numbadnn.kernels.lang.cuda import SIMULATED, f32, f64, i32, i64, intrinsic, types, u32, u64
-from numbadnn.kernels.lang.llvm import _I32, _asm
+from numbadnn.kernels.lang.llvm import _I32, _asm, _slot
 
 #: stands for the type of an operand that is whatever the caller has: an array, or a descriptor
 ARRAY: Any = None
@@ -32,8 +32,7 @@ class Array(NamedTuple):
 
     def slot(self, start: Any, i: int = 0) -> Any:
         """The address of an element."""
-        data = self.context.data_model_manager[self.kind].get(self.builder, self.value, "data")
-        return self.builder.gep(data, [self.builder.add(start, ir.Constant(_I32, i))])
+        return _slot(self.context, self.builder, self.kind, self.value, start, i)
 
     def get(self, start: Any, i: int = 0) -> Any:
         return self.builder.load(self.slot(start, i))

@@ -18,11 +18,11 @@ from collections.abc import Callable
 from numbadnn.kernels.conv.unshared.forward.box_many_config import ALONG, EIGHT, LANES, PIECE, ManyConfig
 from numbadnn.kernels.conv.unshared.forward.device.box import fold_lanes
 from numbadnn.kernels.conv.unshared.parts.device.box_fill import pixels_of, spots_of
-from numbadnn.kernels.conv.unshared.parts.device.results import storing
 from numbadnn.kernels.conv.unshared.parts.device.ring import after, ask_for
 from numbadnn.kernels.conv.unshared.parts.device.seen import first_position
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, sync_warp, wait_async, wait_async_but
 from numbadnn.kernels.lang.cuda import ELEMENT, INT32, WORD, cuda, device, f32, i32, i64
+from numbadnn.kernels.lang.epilogue import scaled
 from numbadnn.kernels.lang.ptx import wait_for_previous
 from numbadnn.kernels.lang.words import read_at, shared_address
 
@@ -34,7 +34,7 @@ def forward(config: ManyConfig) -> Callable[..., None]:
     pitch, in_turns, outputs = config.pitch, LANES // config.across, config.images * config.across // LANES
     fill_spots, fill_pixels = spots_of(threads, 4 * cell), pixels_of(threads)
     own_piece, ask = ask_for(across, apart, config.vec)
-    put = storing("float32")
+    put = scaled("float32", "float32")
     positions, half = tall * places, images // 2
     look_at_spots, look_at_pixel, look = read_at("int32", 4), read_at("int32", 2), read_at("float32", 4)
     copy, first_of, element = copy_or_zero(16), first_position(tall, places), ELEMENT["float32"]

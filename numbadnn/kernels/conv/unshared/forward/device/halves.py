@@ -18,9 +18,9 @@ from llvmlite import ir
 
 from numbadnn.kernels.conv.unshared.forward.halves_config import CHUNK, LANES, ROWS, HalvesConfig
 from numbadnn.kernels.conv.unshared.inputs.device.tile import tap_of
-from numbadnn.kernels.conv.unshared.parts.device.results import storing
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import ELEMENT, SIMULATED, WORD, cuda, device, f32, i32, i64, intrinsic, types, u32
+from numbadnn.kernels.lang.epilogue import scaled
 from numbadnn.kernels.lang.llvm import _I32, _put, _slot
 from numbadnn.kernels.lang.mma import product
 from numbadnn.kernels.lang.packed import load_words
@@ -160,7 +160,7 @@ def forward(dtype: str, acc: str, config: HalvesConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n; a block has ``chunks``' share of the images."""
     images, across, along, room, row = config.images, config.across, config.along, config.room, config.row
     tiles = config.tiles
-    put = storing(dtype, acc)
+    put = scaled(dtype, acc)
     whole, once, gather, ask = config.whole, config.once, _gather(config), _ask(config)
     multiply = _multiply(dtype, config)
     waiting, gathered, sums, zeros = 8 * config.ahead, 2 * config.batch, 4 * tiles, config.zeros

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.unshared.forward.places_many_config import CHUNK, LANES, ROWS, PlacesManyConfig
-from numbadnn.kernels.conv.unshared.parts.device.results import storing
 from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, ROW, SIZE, fill_spots, first_position
 from numbadnn.kernels.conv.unshared.parts.device.turned import copy_box
 from numbadnn.kernels.lang.async_copies import wait_async
 from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.epilogue import scaled
 from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.packed import load_words
 from numbadnn.kernels.lang.ptx import wait_for_previous
@@ -42,7 +42,7 @@ def written_sums(dtype: str, tall: int, places: int, filters: int, pitch: int, p
     ``first``: its group, row and column; ``sizes``: N, K, P, Q. A thread has a filter of a position, and every other image, as
     a position has twice as many threads as filters: neighbouring lanes have neighbouring positions, and addresses are sums.
     """
-    put, positions = storing(dtype), tall * places
+    put, positions = scaled(dtype, "float32"), tall * places
 
     @device
     def write_all(y, parted, start, first, sizes, strides, alpha, beta):

@@ -20,11 +20,11 @@ from numbadnn.kernels.conv.unshared.forward.places_stream_config import FEWER, M
 from numbadnn.kernels.conv.unshared.forward.twofold_config import ASKERS, SLOT, box_at, ring_at
 from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
 from numbadnn.kernels.conv.unshared.parts.device.boxes import asking_boxes, awaiting, starting
-from numbadnn.kernels.conv.unshared.parts.device.results import storing_vector
 from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, SIZE, first_position
 from numbadnn.kernels.conv.unshared.parts.turned import CELL
 from numbadnn.kernels.lang.async_copies import meet_of, sync_warp
 from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
+from numbadnn.kernels.lang.epilogue import storing_vector
 from numbadnn.kernels.lang.hopper import barrier_arrive, barrier_wait, map_address, prefetch_map, set_registers
 from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.ptx import block_here, thread_here, wait_for_previous

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.conv.unshared.inputs.device.tile import position_of, tap_of
-from numbadnn.kernels.conv.unshared.parts.device.results import storing
 from numbadnn.kernels.conv.unshared.plain_config import LANES, UnsharedConfig
 from numbadnn.kernels.lang.access import load, load_shared
 from numbadnn.kernels.lang.async_copies import copy_async, wait_async
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, WORD, cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.epilogue import scaled
 from numbadnn.kernels.lang.warp import shuffle_xor
 from numbadnn.problem import ITEMSIZE
 
@@ -125,7 +125,7 @@ def _fold(acc: str, reach: int, rest: int) -> Any:
 def forward(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n; ``room`` terms of each image and filter fit a block."""
     images, filters, room, vec, warps = config.images, config.filters, config.room, config.vec, config.warps
-    put, A, size = storing(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
+    put, A, size = scaled(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
     gather, look = gather_patches(dtype, acc, images, room), look_at(acc, vec)
     bring, look_at_weights, kind, width = _weights(dtype, acc, vec)
     table_size = warps * filters * room * size // 4 if width == 4 else warps * filters * room

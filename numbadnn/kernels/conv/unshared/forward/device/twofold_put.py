@@ -11,9 +11,9 @@ from collections.abc import Callable
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import SUMS
 from numbadnn.kernels.conv.unshared.forward.device.twofold_plain import summed
 from numbadnn.kernels.conv.unshared.forward.twofold_config import FILTERS, IMAGES, LANES, TwofoldConfig
-from numbadnn.kernels.conv.unshared.parts.device.results import storing
 from numbadnn.kernels.lang.async_copies import meet_of
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64
+from numbadnn.kernels.lang.epilogue import scaled
 from numbadnn.kernels.lang.ptx import LOWEST, thread_here
 from numbadnn.kernels.lang.words import read_at, write_at
 
@@ -38,7 +38,7 @@ def putting(config: TwofoldConfig) -> Callable[..., None]:
     of_image, of_filter, step = SIZE * (positions + 1), SIZE * config.pitch, threads // (positions * IMAGES)
     outputs, largest = FILTERS // step, -LOWEST["float32"]
     look, keep = read_at("float32", 1), write_at("float32", 1)
-    store = storing("float32")
+    store = scaled("float32", "float32")
 
     @device
     def place_of(i):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.parts.device.results import storing
 from numbadnn.kernels.lang.access import load_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64
+from numbadnn.kernels.lang.epilogue import scaled
 from numbadnn.kernels.lang.ptx import quotient, wait_for_previous
 from numbadnn.problem import ITEMSIZE
 
@@ -60,7 +60,7 @@ def collect(dtype: str, acc: str, lot: int, parts: int, ahead: int) -> Callable[
 
     Those are ``apart`` images from each other, so that neighbours' loads are neighbours.
     """
-    read_lot, put = load_vector(acc, lot, acc), storing(dtype, acc)
+    read_lot, put = load_vector(acc, lot, acc), scaled(dtype, acc)
     A, size, item, sums = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], parts * lot
     held = ahead * sums
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.parts.device.results import storing_vector
 from numbadnn.kernels.conv.unshared.parts.device.seen import (
     EIGHT,
     NONE,
@@ -22,6 +21,7 @@ from numbadnn.kernels.conv.unshared.parts.device.seen import (
 )
 from numbadnn.kernels.conv.unshared.weights.halves_config import LANES, TILE, WeightsHalvesConfig
 from numbadnn.kernels.lang.cuda import HALF, INT32, WORD, cuda, f32, i32, i64, u32
+from numbadnn.kernels.lang.epilogue import storing_vector
 from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.words import shared_address
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.unshared.parts.device.box_fill import spots_of
-from numbadnn.kernels.conv.unshared.parts.device.results import storing_vector
 from numbadnn.kernels.conv.unshared.parts.device.seen import first_position
 from numbadnn.kernels.conv.unshared.parts.device.turned import copy_box
 from numbadnn.kernels.conv.unshared.weights.many_config import FILTERS, LANES, WeightsManyConfig
 from numbadnn.kernels.lang.access import load_vector
 from numbadnn.kernels.lang.async_copies import wait_async
 from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, f32, f64, i32, i64, u32
+from numbadnn.kernels.lang.epilogue import storing_vector
 from numbadnn.kernels.lang.mma import product
 from numbadnn.kernels.lang.packed import load_words
 from numbadnn.kernels.lang.ptx import wait_for_previous

@@ -12,10 +12,10 @@ from typing import Any
 
 from numbadnn.kernels.conv.unshared.forward.device.plain import gather_patches, look_at
 from numbadnn.kernels.conv.unshared.inputs.device.tile import position_of
-from numbadnn.kernels.conv.unshared.parts.device.results import storing_vector
 from numbadnn.kernels.conv.unshared.plain_config import LANES, UnsharedConfig
 from numbadnn.kernels.lang.access import load
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.epilogue import storing_vector
 from numbadnn.problem import ITEMSIZE
 
 

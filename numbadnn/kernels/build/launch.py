@@ -212,7 +212,7 @@ def _words(value: Any) -> Iterator[str]:
         for part in value:
             yield from _words(part)
     else:
-        yield value if isinstance(value, str) else str(int(value))
+        yield str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _allow_shared(kernel: int, device: int, size: int) -> None:

@@ -284,18 +284,20 @@ def gpus(options: Any) -> list[dict[str, Any]]:
     def measured(name: str, count: int, n: int, rounds: int) -> dict[str, Any]:
         x = volume_of(blocks, count)
         largest = nd.conv3d(x, w, border_mode=1, devices=list(range(n))).max()
-        threads = {"scheduler": "threads", "num_workers": 4 * n}
+        threads = {"scheduler": "threads", "num_workers": min(8 * n, os.cpu_count() or 1)}
         seconds = least({"": lambda: largest.compute(**threads)}, rounds)[""][0]
-        return {
+        row = {
             "case": f"gpus {name} {n}", "GPUs": n, "GiB": x.nbytes / 2**30, "seconds": seconds,
             "Mvoxels/s": x.size / seconds / 1e6, "GB/s to the GPUs": x.nbytes / seconds / 1e9,
         }  # fmt: skip
+        print(row, flush=True)
+        return row
 
     rows = []
     for kind in ("strong", "weak"):
         first = None
         for n in range(1, len(present()) + 1):
-            row = measured(kind, 64 if kind == "strong" else 32 * n, n, options.rounds)
+            row = measured(kind, 96 if kind == "strong" else 24 * n, n, min(options.rounds, 2))
             first = first or row
             rows.append({**row, "of n times one": row["Mvoxels/s"] / first["Mvoxels/s"] / n})
     twice = math.ceil(2 * present()[0]["memory_bytes"] / blocks[0].nbytes)

@@ -1,8 +1,9 @@
-"""Chunks of NumPy through GPUs: lanes, each with a stream of its own and pinned memory, two to a GPU.
+"""Chunks of NumPy through GPUs: lanes, each with a stream of its own and pinned memory, two to six for each GPU.
 
 A task takes a lane, has its blocks put together in pinned memory, and enqueues copy, call and copy back on the lane's stream.
-While it waits, the task of the other lane has its own copies under way: so copies and computing overlap. Give the
-scheduler two threads for each GPU at least.
+While it waits, tasks of other lanes put theirs together and have copies under way: so copies and computing overlap. One core
+copies in memory at about a third of the rate of the link to a GPU, hence several lanes where there are cores. Give the
+scheduler as many threads as there are lanes.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ import numpy as np
 
 from numbadnn.errors import BackendUnavailableError
 from numbadnn.gpu.devices import gpus, no_gpu_reason
+from numbadnn.host.quota import processors
 
 #: ordinals of GPUs, () for all that the worker has; None: blocks are computed where they are
 Gpus = tuple[int, ...] | None
 
-LANES = 2
+#: lanes of a GPU at least and at most; in between one for each processor
+FEWEST, MOST = 2, 6
+#: results of a lane that may lie in pinned memory at a time; what is kept beyond them is copied to ordinary memory
+RESULTS = 2
 
 
 def gpus_of(device: Any, devices: Any) -> Gpus:
@@ -57,37 +62,68 @@ def gpus_of(device: Any, devices: Any) -> Gpus:
 
 
 class Lane:
-    """A stream of a GPU, pinned memory for what goes there and comes back, and the filters that are there already."""
+    """A stream of a GPU, memory on both sides for what goes there, pinned memory for results, and the filters that are there."""
 
     def __init__(self, device: int) -> None:
         from numba import cuda
 
         self.device, self._cuda = device, cuda
         self._pinned: dict[Any, Any] = {}
+        self._there: dict[Any, Any] = {}
         self._here: dict[int, tuple[Any, Any]] = {}
+        self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()  # pinned memory that no result lies in
+        for _ in range(RESULTS):
+            self._results.put(None)
         with cuda.gpus[device]:
             self.stream = cuda.stream()
 
     def pinned(self, slot: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Pinned memory of this lane for a block; the next block of the same slot has the same memory."""
-        dtype = np.dtype(dtype)
-        nbytes = math.prod(shape) * dtype.itemsize
-        memory = self._pinned.get(slot)
-        if memory is None or memory.nbytes < nbytes:
-            with self._cuda.gpus[self.device]:
-                self._pinned[slot] = memory = self._cuda.pinned_array(max(nbytes, 1), np.uint8)
-        return memory[:nbytes].view(dtype).reshape(shape)
+        return _in(self._held(self._pinned, slot, math.prod(shape) * np.dtype(dtype).itemsize), shape, dtype)
 
     def call(self, function: Any, blocks: list[np.ndarray], weights: list[Any], keywords: dict[str, Any]) -> np.ndarray:
         """The function's result for blocks in pinned memory, as an array of NumPy."""
         with self._cuda.gpus[self.device]:
-            there = [self._cuda.to_device(block, stream=self.stream) for block in blocks]
+            there = [self._copied(slot, block) for slot, block in enumerate(blocks)]
             there += [self._filters(w) for w in weights]
             found = function(*there, **keywords, stream=self.stream)
-            result = self.pinned("result", found.shape, found.dtype)
+            result, lasting = self._result(found.shape, found.dtype)
             found.copy_to_host(result, stream=self.stream)
             self.stream.synchronize()
-        return result.copy()
+        return result if lasting else result.copy()
+
+    def _held(self, memories: dict[Any, Any], slot: Any, nbytes: int) -> Any:
+        """Bytes of the slot, pinned or on the GPU; larger ones are made where they do not suffice."""
+        memory = memories.get(slot)
+        if memory is None or memory.size < nbytes:
+            make = self._cuda.pinned_array if memories is self._pinned else self._cuda.device_array
+            memories.pop(slot, None)
+            with self._cuda.gpus[self.device]:
+                memories[slot] = memory = make(max(nbytes, 1), np.uint8)
+        return memory
+
+    def _copied(self, slot: int, block: np.ndarray) -> Any:
+        """The block on the GPU, in memory that the next block of the slot has again; the copy is enqueued."""
+        copy = _in(self._held(self._there, slot, block.nbytes), block.shape, block.dtype)
+        copy.copy_to_device(block, stream=self.stream)
+        return copy
+
+    def _result(self, shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, bool]:
+        """Pinned memory for a result, and whether the result may stay there for as long as somebody has it."""
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        try:
+            memory = self._results.get_nowait()
+        except queue.Empty:
+            return self.pinned("result", shape, dtype), False
+        if memory is None or memory.size < nbytes:
+            try:
+                memory = self._cuda.pinned_array(max(nbytes, 1), np.uint8)
+            except BaseException:
+                self._results.put(None)
+                raise
+        lent = _Lent(memory)
+        weakref.finalize(lent, self._results.put, memory).atexit = False
+        return _in(np.asarray(lent), shape, dtype), True
 
     def _filters(self, filters: np.ndarray) -> Any:
         """Filters on this GPU, copied once; views are made for each call, and so are copied for each."""
@@ -100,6 +136,19 @@ class Lane:
             self._here = {k: v for k, v in self._here.items() if v[0]() is not None}
             self._here[key] = (weakref.ref(filters), copied)
         return copied
+
+
+class _Lent:
+    """Memory as an array's owner: once no array has it any more, its finalizer runs."""
+
+    def __init__(self, memory: np.ndarray) -> None:
+        self.memory, self.__array_interface__ = memory, memory.__array_interface__
+
+
+def _in(memory: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """An array in the first of these bytes."""
+    dtype = np.dtype(dtype)
+    return memory[: math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
 
 #: threads of a scheduler begin at once: the lanes are made by one, and Numba's first look at the driver bears no other thread
@@ -121,7 +170,8 @@ def _made(numbers: tuple[int, ...]) -> queue.SimpleQueue[Lane]:
     if missing:
         raise BackendUnavailableError(f"devices: expected numbers of {known}, got {missing[0]}")
     free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
-    for device in (numbers or known) * LANES:
+    chosen = tuple(numbers or known)
+    for device in chosen * min(max(processors() // len(chosen), FEWEST), MOST):
         free.put(Lane(device))
     return free
 

@@ -66,17 +66,21 @@ def test_chunks_go_round_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     devices._made.cache_clear()
 
 
-def test_threads_that_begin_at_once_share_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("processors", "lanes"), [(1, 2), (8, 4), (64, 6)])
+def test_threads_that_begin_at_once_share_the_lanes(
+    monkeypatch: pytest.MonkeyPatch, processors: int, lanes: int
+) -> None:
     def slow() -> tuple[dict[str, int], ...]:
         time.sleep(0.02)
         return ({"device": 0}, {"device": 1})
 
     monkeypatch.setattr(devices, "gpus", slow)
+    monkeypatch.setattr(devices, "processors", lambda: processors)
     monkeypatch.setattr(devices, "Lane", FakeLane)
     devices._made.cache_clear()
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(devices.lanes, [()] * 8))
-    assert all(each is found[0] for each in found) and found[0].qsize() == 2 * devices.LANES
+    assert all(each is found[0] for each in found) and found[0].qsize() == 2 * lanes
     devices._made.cache_clear()
 
 
@@ -117,8 +121,23 @@ def main() -> None:
         assert np.array_equal(found, np.full((n, 4), 2.0 * n) + filters)
         assert not np.shares_memory(found, lane.pinned("result", (n, 4), np.float64))
     assert seen[0] is seen[1]
+
+    def result(value: float) -> Any:
+        block[...] = value
+        return lane.call(function, [block], [filters], {"factor": 1.0})
+
+    del found
+    kept = [result(value) for value in range(devices.RESULTS + 2)]  # more than pinned memory is lent for
+    assert all(np.array_equal(r, np.full((2, 4), float(v)) + filters) for v, r in enumerate(kept))
+    part, place = kept[0][1:, ::2], kept[0].ctypes.data
+    kept.clear()
+    again = [result(7.0), result(8.0), result(9.0)]
+    assert np.array_equal(part, filters[None, ::2])  # a view keeps the memory it looks at
+    assert place not in [r.ctypes.data for r in again]
+    del part, again
+    assert place in [r.ctypes.data for r in [result(7.0), result(8.0)]]  # and once it is gone, it is lent again
     lane.call(function, [block], [filters.copy()], {"factor": 1.0})
-    assert seen[2] is not seen[0]
+    assert seen[-1] is not seen[0]
     print("passed")
 
 

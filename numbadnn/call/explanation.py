@@ -71,10 +71,13 @@ class Explanation:
         levels = [c.determinism + (f" (measured {c.measured})" if c.measured else "") for c in able]
         name_width = max((len(c.impl) for c in able), default=0)
         level_width = max(map(len, levels), default=0)
+        sums_width = max([12, *(len(c.arithmetic) for c in able)])
         for c, level in zip(able, levels, strict=True):
             size = "" if c.workspace_bytes is None else f" workspace {c.workspace_bytes}"
             spent = "" if c.time_us is None else f" {c.time_us:.4g} us {c.timing}"
-            head = f"  {c.state:8} {c.impl:{name_width}} {level:{level_width}} {c.arithmetic:12} {c.accuracy:11}"
+            head = (
+                f"  {c.state:8} {c.impl:{name_width}} {level:{level_width}} {c.arithmetic:{sums_width}} {c.accuracy:11}"
+            )
             lines.append(f"{head}{size}{spent}".rstrip())
             lines += [f"           {key}: {value}" for key, value in c.facts.items()]
             lines += ["           " + " ".join(f"{k}={v}" for k, v in engine.items()) for engine in c.engines]

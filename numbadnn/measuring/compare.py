@@ -15,6 +15,8 @@ accumulator's unit roundoff, gamma_d = d*u / (1 - d*u) and M = |alpha| * sum|x||
                   a unit is 2^-23; and blocks of at least four products cut their sum and its carry too, hence 1.5 * d.
     tf32          as tensor_core, and each factor is first rounded to 11 bits: 2 * 2^-11 + 2^-22 of M.
     half          sums kept in float16, where it was asked for: (exp(1.5 * d * 2^-10) - 1) * M.
+    half_products as tensor_core; each product of a recurrent network's matrix is rounded to float16 before it is added to
+                  others: 2^-11 of it (``rnn_bounds``).
     fft, winograd norms over image or tile instead of M (``transforms.py``).
 
 The reference computes in float64 and is off by the same formula with u = 2^-53 and d = k; that is added, and counts for
@@ -49,7 +51,7 @@ TENSOR_CORE_UNIT, TENSOR_CORE_LENGTH = 2.0**-23, 1.5
 TF32 = 2 * 2.0**-11 + 2.0**-22
 
 #: these classes sum products directly: on small integers nothing is rounded, so nothing may differ
-DIRECT = ("ieee", "tensor_core")
+DIRECT = ("ieee", "tensor_core", "half_products")
 
 
 def gamma(k: float, unit: float) -> float:

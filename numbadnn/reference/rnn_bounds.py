@@ -33,7 +33,8 @@ class _Rounding:
     """``unit``: roundoff of sums, ``depth(k)``: the roundings that one of k terms passes through, each counted ``stretch``
     times; ``factor``: what a product is off by besides.
 
-    ``store`` and ``tiny``: roundoff and smallest subnormal of what states, gates and their gradients are kept in.
+    ``store`` and ``tiny``: roundoff and smallest subnormal of what states, gates and their gradients are kept in;
+    ``products``: roundoff of what each W a is kept in before it is added to others, 0 where it stays in the accumulator.
     """
 
     unit: float
@@ -41,6 +42,7 @@ class _Rounding:
     tiny: float = 0.0
     factor: float = 0.0
     stretch: float = 1.0
+    products: float = 0.0
     depth: Callable[[float], float] = float
 
     def gamma(self, k: int) -> float:
@@ -77,7 +79,16 @@ class _Noisy(Exact):
 
     def affine(self, terms: list[tuple[Any, Any]], *biases: Float64) -> Any:
         k, size = self._size(terms, biases)
-        return super().affine(terms, *biases) + self.noise(self.r.gamma(k) * size)
+        found = super().affine(terms, *biases) + self.noise(self.r.gamma(k) * size)
+        return found + sum(map(self._kept, terms)) if self.r.products else found
+
+    def _kept(self, term: tuple[Any, Any]) -> Any:
+        """What W a is off by once it is kept; a that is added as it is was kept before."""
+        a, m = term
+        if m is None:
+            return 0.0
+        size = np.abs(a @ m.T)
+        return self.noise(self.r.products * size + np.where(size == 0, 0.0, self.r.tiny))
 
     def sum(self, *parts: Any) -> Any:
         return super().sum(*parts) + self.noise(2 * len(parts) * self.r.unit * sum(np.abs(p) for p in parts))

@@ -83,7 +83,10 @@ def _sparse(problem: Any, rng: np.random.Generator) -> np.ndarray:
 
 
 def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str, depth: Depth) -> tuple[Float64, ...]:
-    """States, gates and their gradients may be kept in the data's type; products are those of the arithmetic."""
+    """States, gates and their gradients may be kept in the data's type; products are those of the arithmetic.
+
+    half_products: those of tensor_core, each matrix's kept in the data's type before it is added to others.
+    """
     dtype = accumulator(problem.dtype)
     rounding: dict[str, Any] = {
         "depth": depth,
@@ -91,11 +94,14 @@ def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str, dep
         "store": UNIT[problem.dtype],
         "tiny": SUBNORMAL[problem.dtype],
     }
-    if arithmetic in ("tensor_core", "tf32"):
+    if arithmetic in ("tensor_core", "half_products", "tf32"):
         rounding |= {"unit": TENSOR_CORE_UNIT, "stretch": TENSOR_CORE_LENGTH}
+    if arithmetic == "half_products":
+        rounding["products"] = UNIT[problem.dtype]
     if arithmetic == "tf32":
         rounding["factor"] = TF32
-    if arithmetic not in ("ieee", "tensor_core", "tf32"):
-        raise ValueError(f"arithmetic: expected ieee, tensor_core or tf32 for {problem.op}, got {arithmetic!r}")
+    if arithmetic not in ("ieee", "tensor_core", "half_products", "tf32"):
+        expected = "ieee, tensor_core, half_products or tf32"
+        raise ValueError(f"arithmetic: expected {expected} for {problem.op}, got {arithmetic!r}")
     with np.errstate(over="ignore", invalid="ignore"):
         return getattr(reference, f"{problem.op}_bound")(*inputs, rounding=rounding, **problem.keywords)

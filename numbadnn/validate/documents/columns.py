@@ -54,7 +54,9 @@ _VALIDATE = (
 #: what the terminal shows of a validation; it has no room for the others
 TERMINAL = _VALIDATE
 _ARITHMETIC = Column(
-    "arithmetic", "arithmetic", "the rounding that the bound assumes: ieee, tensor_core, tf32, fft or winograd"
+    "arithmetic",
+    "arithmetic",
+    "the rounding that the bound assumes: ieee, tensor_core, half_products, tf32, half, fft or winograd",
 )
 
 _DETERMINISM = (

@@ -1,0 +1,78 @@
+"""What a fuzzer found of cuDNN's recurrent networks in float16 on an H200: where it rounds, and where it is not asked."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from folders import ROOT
+
+from numbadnn import cases, config
+from numbadnn.cudnn import rnn
+from numbadnn.cudnn._enums import RNNAlgo
+from numbadnn.problem import Policy
+from numbadnn.registry import SEQUENCE
+from numbadnn.validate.fuzz import rounds
+from numbadnn.validate.fuzz.trials import Subject, examine
+
+FOUND = json.loads((ROOT / "bench" / "results" / "nvidia_h200_fuzz_auto.json").read_text())["findings"]
+FORWARD = [f for f in FOUND if f["op"] == "rnn_forward"]
+BACKWARD = [f for f in FOUND if f["op"] == "rnn_backward"]
+
+
+def half(a: Any) -> np.ndarray:
+    return np.asarray(a).astype(np.float16).astype(np.float64)
+
+
+def as_cudnn_rounds(problem: Any, w: Any, x: Any, states: Any) -> tuple[np.ndarray, ...]:
+    """(y, hy) of a plain network: W x kept in float16, and R h too where sequences end early (the standard algorithm)."""
+    network, kept = problem.network, half if problem.lengths else np.asarray
+    ends = np.asarray(problem.lengths or [problem.steps] * problem.batch)[:, None]
+    rows, finals = network.hidden_size, []
+    for layer, (at_w, at_r, at_bw, at_br) in enumerate(network.blocks(problem.input_dim)[0]):
+        W = w[at_w : at_w + rows * x.shape[2]].reshape(rows, -1)
+        R = w[at_r : at_r + rows * rows].reshape(rows, rows)
+        h, y = states[layer], []
+        for t, x_t in enumerate(x):
+            sums = half(x_t @ W.T) + kept(h @ R.T) + w[at_bw : at_bw + rows] + w[at_br : at_br + rows]
+            new = half(np.tanh(sums) if network.rnn_mode == "rnn_tanh" else np.maximum(sums, 0))
+            h = np.where(t < ends, new, h)
+            y.append(np.where(t < ends, new, 0.0))
+        x = np.stack(y)
+        finals.append(h)
+    return x, np.stack(finals)
+
+
+@pytest.mark.parametrize("found", FORWARD, ids=[str(f["seed"]) for f in FORWARD])
+def test_the_bound_of_cudnn_knows_where_it_rounds(found: dict[str, Any]) -> None:
+    problem = cases.parse(found["case"])
+    trial = Subject(problem, found["seed"]).trial
+    output, at, got = re.search(r"output (\d): .* at (\(.*\)), got (\S+)$", found["text"]).groups()  # type: ignore[union-attr]
+    results = as_cudnn_rounds(problem, *(np.asarray(a).astype(np.float64) for a in trial.inputs))
+    place = tuple(map(int, re.findall(r"\d+", at)))
+    assert f"{results[int(output) - 1][place]:.9g}" == f"{float(got):.9g}", "what the GPU gave, to the bit"
+    results = tuple(r.astype(np.float16) for r in results)
+    assert not trial.compare(results, "tensor_core", SEQUENCE).ok
+    assert rnn.arithmetic(problem, Policy(device=0)) == "half_products"
+    assert trial.compare(results, "half_products", SEQUENCE).ok
+
+
+@pytest.mark.parametrize("found", BACKWARD, ids=[str(f["seed"]) for f in BACKWARD])
+def test_the_small_algorithm_is_not_asked_where_it_is_wrong(found: dict[str, Any]) -> None:
+    problem = cases.parse(found["case"])
+    for policy in (Policy(device=0), Policy(device=0, determinism="not_guaranteed")):
+        assert rnn.algorithms(problem, policy) == [RNNAlgo.STANDARD]
+        assert "wrong gradients" in rnn.refusal(RNNAlgo.PERSIST_STATIC_SMALL_H, problem, policy)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("found", FOUND, ids=[str(f["seed"]) for f in FOUND])
+def test_what_was_found_is_right_on_a_gpu(found: dict[str, Any]) -> None:
+    subject = Subject(cases.parse(found["case"]), found["seed"])
+    with rounds.quiet(), config.using(workspace_limit=rounds.WORKSPACE):
+        for backend in ("auto", "cudnn", "numba"):
+            for verdict in examine(subject, backend, 0, found["threads"]):
+                assert verdict.kind in ("right", "refused"), verdict

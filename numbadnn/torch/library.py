@@ -172,7 +172,7 @@ def _shown(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        return ",".join(value) or "auto"
+        return ",".join(value)
     return f"{value}B" if name == "workspace_limit" else str(value)
 
 
@@ -182,6 +182,6 @@ def _options(text: str) -> config.Options:
     found = _OPTIONS.get((text, base))
     if found is None:
         words = dict(word.split("=", 1) for word in text.split(" "))
-        values = {name: config.parse(name, value, "options") for name, value in words.items()}
+        values = {n: config.parse(n, v, "options") if v else config.OPTIONS[n].default for n, v in words.items()}
         found = _OPTIONS[text, base] = base.replace(values, dict.fromkeys(values, "using"))
     return found

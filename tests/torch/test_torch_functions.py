@@ -186,6 +186,16 @@ def test_options_in_force_reach_the_gradient() -> None:
     assert numbadnn.last_call().determinism == "gpu_to_gpu"  # type: ignore[union-attr]
 
 
+def test_lists_that_are_reset_are_empty_in_the_gradient_too() -> None:
+    x, w = leaves(CASES["conv2d, no batch"])
+    with numbadnn.using(backend="cudnn", only="cudnn.*", exclude="cpu.*"):
+        with numbadnn.using(backend=None, only=None, exclude=None):
+            y = nt.conv2d(x, w)
+        with Recorded() as recorded:
+            y.sum().backward()
+    assert [args[-1] for _, args in recorded.calls] == ["backend= exclude= only="] * 2
+
+
 def test_gradients_that_nobody_needs_are_not_computed() -> None:
     x, w = leaves(CASES["conv2d, no batch"])
     with Recorded() as recorded:

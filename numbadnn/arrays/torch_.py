@@ -26,6 +26,7 @@ _TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
 _current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
 
 _tracing: Callable[[], bool] = torch._C._is_tracing
+_recording: Callable[[], bool] = torch.is_grad_enabled
 _autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 #: what make_fx, torch.export, torch.func and functionalization leave behind while they run: modes and transforms in force
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
@@ -93,7 +94,7 @@ def _tracer() -> str:
 
 
 def _check_memory(tensor: torch.Tensor) -> None:
-    """Not part of ``_check``, which parameters go through in each call."""
+    """Not part of ``_check``, which a tensor goes through in each call of some modes."""
     if not tensor.numel() or tensor.is_meta:
         return
     last = tensor.storage_offset() + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
@@ -125,7 +126,7 @@ def _probe(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
     looked for by ``check``."""
     address = tensor.data_ptr()
     if (
-        tensor.requires_grad
+        (tensor.requires_grad and _recording())  # parameters come in each call of a training step, without
         or forward_ad._current_level >= 0
         or _autocast()
         or _modes()

@@ -3,6 +3,8 @@
 CUDA work goes to the context that is current on the calling thread, and a thread that never used CUDA has none. The
 library works in the primary context of the arrays' device, the one that PyTorch, CuPy, JAX and Numba share: it is
 retained once a device, never released, made current for a call where it is not, and what was current comes back after.
+Where nothing was, that of device 0 stays: CUDA's runtime would take it there too, and to set and unset it in every call
+costs more than the call. PyTorch's threads of backward passes are such, until something of PyTorch's own runs in them.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def _is_primary(context: int) -> bool:
 
 @contextmanager
 def ensure_context(device: int) -> Iterator[int]:
-    """Make the primary context of ``device`` current on this thread, and restore what was.
+    """Make the primary context of ``device`` current on this thread, and restore what was; device 0's stays where nothing was.
 
     Raises NumbaDNNError where the thread works in a context that is not any device's primary one (made with
     cuCtxCreate): arrays of it cannot be used from the primary context.
@@ -57,12 +59,14 @@ def ensure_context(device: int) -> Iterator[int]:
             f"expected the primary context of CUDA device {device} on this thread, got context {before:#x} that is no "
             "device's primary context (made with cuCtxCreate); pop it before the call"
         )
+    after = before or (0 if device else wanted)  # another device's would become the thread's current device
     try:
         try:
             _driver.call("cuCtxSetCurrent", wanted)
             yield wanted
         finally:
-            _driver.call("cuCtxSetCurrent", before)
+            if after != wanted:
+                _driver.call("cuCtxSetCurrent", after)
     except BaseException:  # once more: it may be Ctrl-C, in the end itself
-        _driver.call("cuCtxSetCurrent", before)
+        _driver.call("cuCtxSetCurrent", after)
         raise

@@ -19,10 +19,10 @@ PARAMETERS = "ptr ptr i32 i64*2 f32 f64"
 SCALARS = (-3, (5, -(2**40)), 1.5, -0.1)
 
 
-def _launch_on(driver: FakeDriver) -> _launch.Launch:
+def _launch_on(driver: FakeDriver, device: int = 0) -> _launch.Launch:
     offsets, values = _launch.pack(PARAMETERS, SCALARS)
     shape = (7, 1, 1, 128, 2, 1, 4096)
-    return _launch.Launch("a kernel", 0, driver.functions, 77, 999, shape, offsets, values)
+    return _launch.Launch("a kernel", device, driver.functions, 77, 999, shape, offsets, values)
 
 
 def test_launch_passes_everything() -> None:
@@ -94,24 +94,36 @@ def test_a_sequence_routes_addresses_to_each_launch() -> None:
         _launch.sequence("x", [(first, "x w")])
 
 
-def test_wrong_context_launches_nothing_until_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("before", "device", "calls"),
+    [(5, 0, [77, 5]), (0, 0, [77]), (0, 1, [77, 0] * 2)],
+    ids=["another", "none", "none, second device"],
+)
+def test_wrong_context_launches_nothing_until_it_is_set(
+    monkeypatch: pytest.MonkeyPatch, before: int, device: int, calls: list[int]
+) -> None:
+    """What was current comes back; where nothing was, the first device's stays, and the next launch finds it."""
     driver = FakeDriver()
-    driver.current = 5
-    calls: list[tuple[str, int]] = []
+    driver.current = before
+    set_to: list[int] = []
 
-    def call(name: str, *args: object) -> None:
-        calls.append((name, int(args[0]) if isinstance(args[0], int) else 0))
+    def call(name: str, *args: Any) -> None:
         if name == "cuCtxSetCurrent":
-            driver.current = calls[-1][1]
+            set_to.append(args[0])
+            driver.current = args[0]
 
     monkeypatch.setattr(_driver, "call", call)
     monkeypatch.setattr(_context, "primary_context", lambda device: 77)
     monkeypatch.setattr(_context, "current_context", lambda: driver.current)
     monkeypatch.setattr(_context, "_is_primary", lambda context: True)
-    _launch_on(driver)(1, 2, 3)
+    launch = _launch_on(driver, device)
+    launch(1, 2, 3)
     assert len(driver.launches) == 1
-    assert calls == [("cuCtxSetCurrent", 77), ("cuCtxSetCurrent", 5)]
-    assert driver.current == 5
+    if not before:
+        launch(1, 2, 3)
+        assert len(driver.launches) == 2
+    assert set_to == calls
+    assert driver.current == (77 if not before and not device else before)
 
 
 def test_a_launch_prepared_later_leaves_the_earlier_ones_their_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,26 @@ def microseconds(problem: ConvProblem) -> float:
     plain = problem.groups == 1 and not problem.unshared and problem.op != "causal_conv1d"
     if plain and problem.x.itemsize == 2 and problem.x.shape[1] > _IMAGE:
         return _dense_halves(problem) + copied
+    channelwise = problem.groups == problem.x.shape[1] > 1 and problem.axes == 2 and not problem.unshared
+    last = problem.x.is_channels_last
+    if channelwise and (problem.x.itemsize == 2 or (problem.x.dtype == "float32" and not last)):
+        return _channelwise(problem, last) + copied
     return _LAUNCH + max(_arithmetic(problem), problem.bytes / _MEMORY) + copied
+
+
+def _channelwise(problem: ConvProblem, last: bool) -> float:
+    """A channel a group: a thread adds tap after tap, so that large filters take longer than their bytes."""
+    if problem.x.itemsize > 2:
+        base, rate = {"forward": (10, 3.6e6), "grad_inputs": (24, 1.55e6), "grad_weights": (10, 1.7e6)}[
+            problem.direction
+        ]
+        return base + problem.flops / rate
+    beyond = 0.5 * max(0, math.prod(problem.taps) - 9)
+    if problem.direction == "grad_weights":
+        return 10 + problem.bytes / (1.75e6 if last else 5e5)
+    if problem.direction == "grad_inputs":
+        return 15 + problem.bytes / 1.55e6 + beyond + 14 * (max(problem.stride) > 1)
+    return 10 + problem.bytes / 2.4e6 + beyond
 
 
 def _dense_halves(problem: ConvProblem) -> float:

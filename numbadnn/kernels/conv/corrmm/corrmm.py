@@ -33,6 +33,9 @@ from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.problems.conv_routes import routed
 from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
+#: rows and columns of a product's tile, and how many of them run at a time, as an H200 has it
+TILE, MULTIPROCESSORS = 64, 132
+
 __all__ = ["ENOUGH_BYTES", "CorrmmConfig", "heuristic", "kernels", "space", "workspace_bytes"]
 
 
@@ -86,16 +89,33 @@ def _plan(problem: ConvProblem, policy: Policy, config: CorrmmConfig | None = No
 
 
 def _rank(problem: ConvProblem) -> float:
-    """Microseconds: writing and reading the matrices, multiplying at two thirds of what large products reach, launches."""
+    """Microseconds, as 300 layers on an H200 have them: elements of the matrices, tiles of the products, launches."""
     m = Matrices(problem)
+    images = min(m.N, heuristic(problem).images)
+    if problem.unshared or problem.op == "causal_conv1d":
+        return _special(problem, m, images)
+    launches, rows = -(-m.N // images), m.rows // m.G
+    high, wide, deep = {
+        "forward": (m.K // m.G, m.columns, rows),
+        "grad_inputs": (rows, m.columns, m.K // m.G),
+        "grad_weights": (m.K // m.G, rows, m.columns),
+    }[problem.direction]
+    waves = max(1.0, -(-high // TILE) * -(-wide // TILE) * images / MULTIPROCESSORS)  # a product a group
+    multiplied = 2 * launches * m.G * waves * MULTIPROCESSORS * TILE * TILE * (-(-deep // 32) * 32)
+    elements = m.N * m.rows * m.columns
+    moved = 13.5 * elements / 1e6 + (4 * m.N * m.partial_bytes + 2 * m.copied_bytes) / 1e6
+    halves = 2.5e8 if rows % 8 == 0 else 3e7  # rows that begin anywhere no copy engine reads
+    return 4 + launches * (9 + 0.6 * m.G) + moved + multiplied / (halves if problem.x.itemsize == 2 else 2.6e7)
+
+
+def _special(problem: ConvProblem, m: Matrices, images: int) -> float:
+    """The same of unshared filters, a product for each position, and of lines, which have few filters."""
     speed = {"float32": 2.2e7, "float64": 2.5e7}.get(problem.x.dtype, 2.0e8)
-    launches = m.N * min(m.G, m.N) / heuristic(problem).images + 2
+    launches = m.N * min(m.G, m.N) / images + 2
     time_us = 8 + 4 * launches + 3 * m.N * m.matrix_bytes / 3.0e6 + problem.flops / speed
     if problem.unshared:
-        return 13 * time_us  # a product for each position: 9168 us where this says 708 (H200)
-    return (
-        4 * time_us if problem.op == "causal_conv1d" else time_us
-    )  # few filters: 179, 251, 398 us where this said 81, 145, 133
+        return 13 * time_us  # 9168 us where this says 708 (H200)
+    return 4 * time_us  # 179, 251, 398 us where this said 81, 145, 133
 
 
 _CORRMM = [

@@ -7,6 +7,7 @@ atomics: the gradient of the filters is two sums in a fixed order, and its bits 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -157,7 +158,7 @@ def _space(problem: ConvProblem, policy: Policy) -> list[DepthwiseConfig]:
 
 
 def _rank(problem: ConvProblem) -> float:
-    """Microseconds, to be held against cuDNN's: hopeful where every engine of its was slower on an H200, else as measured."""
+    """Microseconds as an H200 has them: launches, bytes, the taps that a thread adds one after the other."""
     if problem.direction == "grad_weights":
         # two launches, the sums of a block, its taps
         return 20 + max(problem.flops / 6e6, problem.bytes / (1.6e6 if channels_last(problem) else 4.5e6))
@@ -165,7 +166,9 @@ def _rank(problem: ConvProblem) -> float:
         filled = 1.6e6 if problem.w.shape[0] > problem.groups else 2.2e6
         return 2 + problem.bytes / (filled if problem.x.itemsize > 2 else 0.8 * filled)
     slower = channels_last(problem) and problem.direction == "forward" and max(problem.stride) > 1
-    return 2 + problem.bytes / (1.4e6 if slower else 4.5e6)
+    taps, filters = math.prod(problem.taps), problem.w.shape[0] // problem.groups
+    serial = 0.4 * max(0, taps - 9) + (0.14 * taps * (filters - 1) if problem.direction == "grad_inputs" else 0.0)
+    return (3 if slower else 9) + serial + problem.bytes / (1.4e6 if slower else 3.3e6)
 
 
 def kernels() -> Iterator[Kernel]:

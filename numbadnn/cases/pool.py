@@ -56,6 +56,9 @@ cubes-stem     1x2x5x9x8   3x3x3 2x2x2 1x1x1
 cubes-odd      1x2x5x7x9   2x3x2 2x2x1 1x1x0
 cubes-nhwc     1x8x4x6x6   2x2x2 2x2x2 0x0x0  layout=nhwc
 cubes-flat     1x2x3x8x8   1x3x3 1x2x2 0x1x1
+cubes-same     1x2x4x5x8   3x3x3 1x1x1 1x1x1
+cubes-rows     1x2x5x6x16  3x3x3 2x2x2 1x1x1  dtypes=*
+cubes-last     1x8x5x6x7   3x3x3 2x2x2 1x1x1  layout=nhwc dtypes=*
 """
 
 
@@ -98,6 +101,9 @@ same       1x2x5x6    3x3 1x1 1x1 bfloat16 max
 pad        1x1x6x8    3x3 2x2 1x2 float32  max
 nhwc-same  1x8x4x3    3x3 1x1 1x1 float16  max layout=nhwc
 nhwc-forty 1x40x2x2   2x2 1x1 1x1 float32  max layout=nhwc
+cubes      1x1x3x4x8  3x3x3 2x2x2 1x1x1 float16  max
+cubes-mean 1x1x3x4x5  3x3x3 2x2x2 1x1x1 float32  average_exc_pad
+cubes-last 1x4x3x4x3  3x3x3 1x2x1 1x1x1 float32  average_exc_pad layout=nhwc
 """
 
 

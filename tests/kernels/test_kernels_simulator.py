@@ -17,6 +17,7 @@ from numbadnn.registry import FAMILY
         ("shared_configurations", 32),
         ("special_values", 12),
         ("copies", 96),
+        ("maxima", 60),
     ],
 )
 @pytest.mark.slow(15)

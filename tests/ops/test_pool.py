@@ -247,6 +247,25 @@ def test_numbers_are_paired_where_sums_are_float32_and_the_gpu_compares_them_in_
     assert not paired("float32", "float32", (9, 0))
 
 
+@pytest.mark.parametrize("mode", ["max", "average_exc_pad", "sum"])
+@pytest.mark.parametrize("layout", ["", ":nhwc"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    "window", ["3x3x3 stride=2x2x2 pad=1x1x1", "3x3x3 stride=1x1x1 pad=1x1x1", "2x2x2", "2x2x2 stride=1x1x1"]
+)
+def test_gradients_of_volumes_are_made_in_tiles(window, dtype, layout, mode):
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
+    from numbadnn.kernels.pool import pool as own
+    from numbadnn.kernels.pool import tiles
+
+    problem = PoolProblem.parse(f"pool_grad x={dtype}:2x8x9x10x16{layout} window={window} mode={mode}")
+    assert tiles.reason(problem) == ""
+    assert own.rank_tiles(problem) < own.rank_strided(problem)
+    room = problem.y.size if mode == "max" and window != "2x2x2" else 0
+    assert tiles.codes_bytes(problem) == room
+    assert ("workspace" in own.supports_tiles(problem, Policy(device=0, workspace_limit=0))) == (room > 0)
+
+
 def test_windows_that_registers_do_not_hold_are_read_row_by_row():
     from numbadnn.kernels.pool import tiles as pool_tiles
 

@@ -12,6 +12,8 @@ from reporting import end, report
 
 from numbadnn import cases
 from numbadnn.kernels.copies import copy
+from numbadnn.kernels.lang import access
+from numbadnn.kernels.pool import tiles as pool_tiles
 from numbadnn.measuring.data import buffer
 from numbadnn.measuring.laws import law
 from numbadnn.problem import Policy, Spec
@@ -187,6 +189,32 @@ def copies() -> None:
         report(f"scale {spec}", np.array_equal(expected, a.array))
         copy.plan_fill(spec, 2.5, 0)(a.array.ctypes.data, 0)
         report(f"fill {spec}", bool((a.array == 2.5).all()))
+
+
+MAXIMA = (
+    "2x2x6x7 window=3x3 stride=2x2 pad=1x1",
+    "1x1x4x5x8 window=3x3x3 stride=2x2x2 pad=1x1x1",
+    "1x8x4x5x3:nhwc window=3x3x3 stride=2x2x2 pad=1x1x1",
+    "1x2x3x5x6 window=2x3x2 stride=3x2x1 pad=1x2x1",
+    "1x1x4x4x4 window=2x2x2",
+)
+
+
+def maxima() -> None:
+    """Gradients of maxima of what has a first of equals: few numbers, both zeros, -inf at the rims, NaN."""
+    rng = np.random.default_rng(5)
+    for line in MAXIMA:
+        for dtype in DTYPES:
+            problem = cases.parse(f"pool_grad x={dtype}:{line}")
+            x, y, dy = (rng.integers(-2, 3, s.shape).astype(access._numpy_type(dtype)) for s in problem.inputs)
+            drawn = rng.random(x.shape)
+            x[drawn > 0.9], x[(drawn > 0.5) & (drawn < 0.6)], x[drawn < 0.03] = -np.inf, -0.0, np.nan
+            x[:, :, : x.shape[2] // 2] = -np.inf
+            trial = Trial(problem, (x, y, dy))
+            for name in ("numba.pool_tiles", "numba.pool_strided"):
+                check(problem, trial, name, exactly=True)
+            for config in pool_tiles.space(problem)[1:3]:
+                check(problem, trial, "numba.pool_tiles", exactly=True, config=config)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Pooling and its gradient on the GPU, by three kernels: packed images in tiles of registers, and anything at all.
 
 ``numba.pool_tiles``: C order or channels last, each element read once and moved 16 bytes at a time; 16-bit maxima in pairs. It
-adds up a window's columns before it adds those, the rows of an element's windows before their columns: half of the sums.
+adds up a window's columns before it adds those, the rows of an element's windows before their columns: half of the sums. The
+gradient of a maximum whose windows overlap takes two kernels, with a byte a window between them.
 ``numba.pool_argmax``: the same for the gradient of a maximum where windows overlap, each of them looked at once.
 ``numba.pool_strided``: any strides and windows. Each has a module (``tiles``, ``walk``, ``strided``) with its frozen
 configuration, its heuristic and its arguments; this one registers them. Sums run in one order in each, row-major in the other
@@ -10,7 +11,6 @@ two, and nothing that bits depend on depends on the number of images or on the G
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,19 +30,30 @@ OPS = ("pool", "pool_grad")
 
 
 def plan_tiles(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
-    """One launch; the gradient of an average does not get x, none gets y."""
+    """One launch, or two for the gradient of a maximum whose windows overlap, with codes between them in the workspace.
+
+    The gradient of an average does not get x, none gets y.
+    """
     config = config or pool_tiles.heuristic(problem)
-    acc = accumulator_of(problem.x.dtype, policy)
-    kernel, grid, scalars = pool_tiles.prepare(problem, config, acc)
-    go = kernel.prepare(policy.device, grid, (config.threads, 1, 1), scalars).direct
+    acc, (depth, rows, columns) = accumulator_of(problem.x.dtype, policy), config.window
+
+    def launch(problem: PoolProblem, config: Any) -> Any:
+        kernel, grid, scalars = pool_tiles.prepare(problem, config, acc)
+        return kernel.prepare(policy.device, grid, (config.threads, 1, 1), scalars).direct
+
+    go, nbytes = launch(problem, config), pool_tiles.codes_bytes(problem)
+    choose = launch(pool_tiles.forward(problem), pool_tiles.choosing(problem)[0]) if nbytes else go
 
     def gradient(stream: int, x: int, y: int, dy: int, dx: int) -> None:
         go(stream, x, dy, dx)
 
-    facts = {"kernel": kernel.name, "config": config}
-    direct = go if problem.op == "pool" else gradient
-    depth, rows, columns = config.window
-    return around(direct, facts, summation=Summation((depth * rows, columns), "sequence"))
+    def in_two(stream: int, x: int, y: int, dy: int, dx: int, codes: int) -> None:
+        choose(stream, x, codes)
+        go(stream, codes, dy, dx)
+
+    facts = {"kernel": pool_tiles.kernel(problem.x.dtype, acc, config).name, "config": config}
+    direct = go if problem.op == "pool" else in_two if nbytes else gradient
+    return around(direct, facts, nbytes, summation=Summation((depth * rows, columns), "sequence"))
 
 
 def plan_argmax(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
@@ -87,8 +98,15 @@ def _reach_reason(problem: PoolProblem) -> str:
     return "needs strides and padded images below 2**31" if max(*padded, *problem.stride) >= LIMIT32 else ""
 
 
+def _room_reason(nbytes: int, policy: Policy) -> str:
+    if nbytes > policy.workspace_limit:
+        return f"needs a workspace of {nbytes} bytes, the limit is {policy.workspace_limit}"
+    return ""
+
+
 def supports_tiles(problem: PoolProblem, policy: Policy) -> str:
-    return _reach_reason(problem) or pool_tiles.reason(problem) or device_reason(policy)
+    lacks = _reach_reason(problem) or pool_tiles.reason(problem)
+    return lacks or _room_reason(pool_tiles.codes_bytes(problem), policy) or device_reason(policy)
 
 
 def supports_argmax(problem: PoolProblem, policy: Policy) -> str:
@@ -98,15 +116,13 @@ def supports_argmax(problem: PoolProblem, policy: Policy) -> str:
 def supports_strided(problem: PoolProblem, policy: Policy) -> str:
     """There is nothing that this kernel cannot do, given the workspace."""
     nbytes = pool_strided.workspace_bytes(problem, pool_strided.heuristic(problem))
-    if nbytes > policy.workspace_limit:
-        return f"needs a workspace of {nbytes} bytes, the limit is {policy.workspace_limit}"
-    return device_reason(policy)
+    return _room_reason(nbytes, policy) or device_reason(policy)
 
 
 def rank_tiles(problem: PoolProblem) -> float:
-    """The gradient of a maximum looks at a window again for every neighbour that overlaps it."""
-    again = problem.op == "pool_grad" and problem.is_max and any(map(operator.gt, problem.window, problem.stride))
-    return 2 + problem.bytes / (1.2e6 if again else 3.8e6)
+    """The gradient of a maximum by two kernels comes behind ``walk.py``'s one, where that takes the problem."""
+    two = pool_tiles.codes_bytes(problem) > 0
+    return 2 + 2 * two + problem.bytes / (1.2e6 if two else 3.8e6)
 
 
 def rank_argmax(problem: PoolProblem) -> float:
@@ -138,9 +154,13 @@ _REPRESENTATIVE = (
     "pool x=float16:2x4x16x16 window=3x3 stride=2x2 pad=1x1",
     "pool x=bfloat16:2x16x9x9:nhwc window=3x3 stride=2x2 pad=1x1 mode=average_exc_pad",
     "pool_grad x=float32:2x4x16x16 window=3x3 stride=2x2 pad=1x1 mode=average_exc_pad",
-    "pool_grad x=float16:2x16x16x16:nhwc window=3x3 stride=2x2 pad=1x1",
+    "pool_grad x=float16:2x16x16x16:nhwc window=2x2",
     "pool_grad x=bfloat16:2x16x16x16:nhwc window=3x3 stride=2x2 pad=1x1 mode=average_exc_pad",
     "pool_grad x=float64:1x2x4x8x8 window=2x2x2 stride=2x2x2 mode=average_inc_pad",
+    "pool_grad x=float32:1x2x8x8x8 window=3x3x3 stride=2x2x2 pad=1x1x1",
+    "pool_grad x=float16:1x8x8x8x8:nhwc window=3x3x3 stride=2x2x2 pad=1x1x1",
+    "pool_grad x=float16:1x8x8x8x8:nhwc window=3x3x3 stride=2x2x2 pad=1x1x1 mode=average_exc_pad",
+    "pool_grad x=float32:1x2x8x8x8 window=3x3x3 stride=1x1x1 pad=1x1x1 mode=average_exc_pad",
 )
 #: the same for gradients of maxima whose windows overlap: few, for each kernel takes long to compile
 _OVERLAPPING = tuple(f"pool_grad x={t}:2x4x16x16 window=3x3 stride=2x2 pad=1x1" for t in ("float32", "float16"))
@@ -151,9 +171,11 @@ def kernels() -> Iterator[Kernel]:
     for line in _REPRESENTATIVE:
         problem = PoolProblem.parse(line)
         config = pool_tiles.heuristic(problem)
-        if config:
-            acc = "float64" if problem.x.dtype == "float64" else "float32"
-            yield pool_tiles.prepare(problem, config, acc)[0]
+        assert config is not None
+        acc = "float64" if problem.x.dtype == "float64" else "float32"
+        yield pool_tiles.prepare(problem, config, acc)[0]
+        if pool_tiles.codes_bytes(problem):
+            yield pool_tiles.kernel(problem.x.dtype, acc, pool_tiles.choosing(problem)[0])
     maxima = PoolProblem.parse("pool_grad x=float16:1x1x4x4 window=2x2")
     yield pool_strided.prepare(maxima, pool_strided.heuristic(maxima), "float32")[0][0]
     for line in (

@@ -1,9 +1,13 @@
-"""``numba.pool_tiles``: pooling and its gradient on packed images, held in registers. The host side of ``device/tiles.py``."""
+"""``numba.pool_tiles``: pooling and its gradient on packed images, held in registers. The host side of ``device/tiles.py``.
+
+The gradient of a maximum whose windows overlap or leave the image takes two kernels: ``device/argmax.py`` writes a byte a window.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import operator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from numbadnn.kernels.build.launch import Kernel, blocks, reciprocal
@@ -19,6 +23,8 @@ KINDS = {
 }  # fmt: skip
 #: elements of x that a thread may hold: beyond, its registers are all taken
 MOST_HELD = 160
+#: elements of a window that a byte tells apart
+MOST_CODES = 256
 
 
 class Piece(NamedTuple):
@@ -53,7 +59,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TilesConfig:
-    """All that a kernel is built for: ``kind`` is max, sum, average_inc or average_exc; see ``device/tiles.py``.
+    """All that a kernel is built for: ``op`` is pool, choose or pool_grad, ``kind`` max, sum, average_inc or average_exc.
 
     ``vec`` columns an access of x (and dx), ``vec_y`` of dy; ``lanes`` cells an access where channels are last, else 1.
     ``whole``: rows of what is written are multiples of a tile's. ``check_rows``: a tile reaches outside the rows; ``past_x``,
@@ -85,15 +91,44 @@ class TilesConfig:
         many = (1, 1, self.columns)[axis]
         return (many * self.stride[axis] - 1 + self.pad[axis]) // self.stride[axis]
 
+    def start(self, axis: int, n: int) -> int:
+        """Where the n-th window that reaches a strip of the gradient begins, from the strip's first element."""
+        return (self.first_window(axis) + n) * self.stride[axis] - self.pad[axis]
+
+    @property
+    def many_planes(self) -> int:
+        """Planes of windows that reach a strip."""
+        return self.last_window(0) - self.first_window(0) + 1
+
     @property
     def window_rows(self) -> int:
         """Rows of windows that reach a strip."""
         return self.last_window(1) - self.first_window(1) + 1
 
     @property
+    def many_rows(self) -> int:
+        """Rows of windows that reach a tile of the gradient."""
+        return self.rows + self.window_rows - 1
+
+    @property
+    def tall(self) -> int:
+        """Rows of a tile of the gradient."""
+        return self.rows * self.stride[1]
+
+    @property
+    def own(self) -> int:
+        """Elements of a tile of the gradient."""
+        return self.stride[0] * self.tall * self.columns * self.stride[2] * self.lanes
+
+    @property
+    def fused(self) -> bool:
+        """Whether the gradient of a maximum finds out itself which element a window chose: each window is one strip's."""
+        return alone(self.window, self.stride, self.pad)
+
+    @property
     def x_rows(self) -> int:
-        """Rows of x that a tile's windows see."""
-        many = self.rows if self.op == "pool" else self.rows + self.window_rows - 1
+        """Rows of x that the windows of a tile see, where they are looked at."""
+        many = self.many_rows if self.op == "pool_grad" else self.rows
         return (many - 1) * self.stride[1] + self.window[1]
 
     def x_piece(self) -> Piece:
@@ -160,11 +195,35 @@ def heuristic(problem: PoolProblem) -> TilesConfig | None:
     return found[0] if found else None
 
 
-def space(problem: PoolProblem) -> list[TilesConfig]:
-    """Configurations whose tiles fit the registers, the heuristic's first; all give the same bits."""
+def space(problem: PoolProblem, op: str = "") -> list[TilesConfig]:
+    """Configurations whose tiles fit the registers, the heuristic's first; all give the same bits. ``op``: of the kernel."""
     e, size = extents(problem), problem.x.itemsize
     shapes = _cells(problem, e, size) if e.cells > 1 else _columns(problem, e, size)
-    return [c for c in (_checked(problem, e, *shape) for shape in shapes) if fits(c, problem)]
+    found = (replace(_checked(problem, e, *shape), op=op or problem.op) for shape in shapes)
+    return [c for c in found if fits(c, problem)]
+
+
+def forward(problem: PoolProblem) -> PoolProblem:
+    """The pooling that finds the maxima of a gradient; codes lie as dy does."""
+    assert problem.dy is not None
+    return replace(problem, op="pool", y=problem.dy, dy=None, dx=None)
+
+
+def choosing(problem: PoolProblem) -> list[TilesConfig]:
+    """Configurations of the first of two kernels, the heuristic's first."""
+    return space(forward(problem), "choose")
+
+
+def alone(window: Three, stride: Three, pad: Three) -> bool:
+    """Whether each element of the image is in one window at most, and each window in one strip of the gradient."""
+    return not any(pad) and all(map(operator.le, window, stride))
+
+
+def codes_bytes(problem: PoolProblem) -> int:
+    """Room for the code of each window's maximum, which a gradient of two kernels needs."""
+    e = extents(problem)
+    two = problem.op == "pool_grad" and problem.is_max and not alone(e.window, e.stride, e.pad)
+    return problem.y.size if two else 0
 
 
 def _rows(problem: PoolProblem, e: Extents, vec: int) -> tuple[int, ...]:
@@ -172,8 +231,8 @@ def _rows(problem: PoolProblem, e: Extents, vec: int) -> tuple[int, ...]:
     forward, dense = problem.op == "pool", e.stride[1] == 1
     if e.window[1] <= e.stride[1]:
         return (1,)
-    if not forward and problem.is_max:
-        return (8, 4, 2)
+    if not forward and (problem.is_max or e.window[0] > e.stride[0]):
+        return (2, 1)
     if not forward and dense and e.cells == 1:
         return (8, 4, 2, 1)
     if forward and e.cells > 1 and problem.x.itemsize == 2 and not problem.is_max:  # columns are what it has more of
@@ -229,9 +288,9 @@ def _checked(
     fixed = (problem.op, kind, e.window, e.stride, e.pad, vec, vec_y, lanes, rows, columns, whole)
     # fewer threads a block, and a bound on the registers of each, where arithmetic is what limits
     busy = e.window[1] > e.stride[1] and problem.x.dtype != "float64"
-    threads, resident = (
-        (128, (5 if lanes == 1 else 4) if problem.op == "pool_grad" and kind == "max" else 1) if busy else (256, 1)
-    )
+    threads, resident = (128 if busy else 256), 1
+    if busy and problem.op == "pool_grad":
+        resident = 4 if kind == "max" else 3 if e.window[0] > e.stride[0] else 1
     c = TilesConfig(*fixed, True, True, True, threads, resident)
     across, down, deep = tiles(c, e)
 
@@ -245,7 +304,7 @@ def _checked(
     else:
         low = c.first_window(1) * e.stride[1] - e.pad[1]
         high = (down - 1) * rows * e.stride[1] + low + c.x_rows
-        deepest, past_y = (deep - 1) * e.stride[0] + e.window[0], past(c.y_piece(), Q)
+        deepest, past_y = (deep - 1) * e.stride[0] + e.window[0], past(c.y_piece(), Q)  # of max alone, where fused
         past_x = past(c.x_piece(), W) if kind == "max" else (Q - 1) * e.stride[2] - e.pad[2] + e.window[2] > W
     check_rows = low < 0 or e.pad[0] > 0 or high > H or deepest > D
     return TilesConfig(*fixed, check_rows, past_x, past_y, threads, resident)
@@ -254,23 +313,28 @@ def _checked(
 def tiles(c: TilesConfig, e: Extents) -> Three:
     """Tiles across, down and deep."""
     sd, sh, sw = e.stride
-    if c.op == "pool":
+    if c.op != "pool_grad":
         return -(-e.outputs[2] // c.columns), -(-e.outputs[1] // c.rows), e.outputs[0]
     return -(-e.image[2] // (c.columns * sw)), -(-e.image[1] // (c.rows * sh)), -(-e.image[0] // sd)
 
 
 def fits(c: TilesConfig, problem: PoolProblem) -> bool:
     """Whether a thread's registers hold the tile."""
-    (kd, kh, kw), (sd, sh, sw), words = c.window, c.stride, 2 if problem.x.dtype == "float64" else 1
+    (kd, kh, kw), (sd, _, sw), words = c.window, c.stride, 2 if problem.x.dtype == "float64" else 1
+    many, y = c.rows * c.columns, c.y_piece()
     if c.op == "pool":
         if c.rows > 1 and batch(c, problem.x.dtype) == 1:
             return False
-        held, work = c.x_piece().room + c.rows * c.columns, c.rows * c.columns * kw
+        held, work = c.x_piece().room + many, many * kw
+    elif c.op == "choose":
+        held = c.x_rows * max(c.x_piece().room, 2 * c.columns) + 2 * many
+        work = c.x_rows * c.columns * (kw - 1) + many * kh
     elif c.kind == "max":
-        held = sd * sh * sw * c.columns + c.y_piece().room * (1 + c.window_rows) + kd * kh * c.x_piece().room
-        work = 2 * c.y_piece().length * kd * kh * kw if c.y_piece().length <= 8 else 1000
+        looked = kd * kh * c.x_piece().room if c.fused else 0
+        held, work = c.own // c.lanes + 2 * c.many_rows * y.room + looked, (1 + c.fused) * many * kd * kh * kw
     else:
-        held, work = c.y_piece().room * (c.rows + c.window_rows) + c.columns * sw, sd * sh * sw * c.rows * c.columns
+        planes = min(sd, c.many_planes) + (c.many_planes > 1)
+        held, work = y.room * (c.many_rows * planes + 1) + c.columns * sw, c.own // c.lanes
     return held * c.lanes * words <= MOST_HELD and work * c.lanes <= 256
 
 
@@ -282,15 +346,16 @@ def reason(problem: PoolProblem) -> str:
     e = extents(problem)
     if problem.op == "pool" and not problem.is_max and e.window[0] * e.window[1] > LEAF:
         return f"adds up to {LEAF} rows of a window one after the other"
-    if problem.op == "pool_grad" and (e.window[0] > e.stride[0] or e.pad[0]):
-        return "needs windows that do not overlap in depth, and no padding there"
+    if problem.op == "pool_grad" and problem.is_max and math.prod(e.window) > MOST_CODES:
+        return f"tells {MOST_CODES} elements of a window apart"
     if e.cells > 1 and not (e.cells % 2 == 0 and all(s.aligned for s in specs)):
         return "needs channels last to be aligned, in groups of at least 4 bytes"
-    config = heuristic(problem)
-    if config is None:
+    needed = [space(problem)[:1]] + ([choosing(problem)[:1]] if codes_bytes(problem) else [])
+    if not all(needed):
         return "the tiles of a window this large do not fit the registers of a thread"
-    if e.planes * math.prod(tiles(config, e)) * max(1, e.cells // config.lanes) >= LIMIT32:
-        return "needs fewer than 2**31 tiles"
+    for (c,) in needed:
+        if e.planes * math.prod(tiles(c, e)) * max(1, e.cells // c.lanes) >= LIMIT32:
+            return "needs fewer than 2**31 tiles"
     return ""
 
 
@@ -311,9 +376,11 @@ def prepare(problem: PoolProblem, c: TilesConfig, acc: str) -> tuple[Kernel, tup
 def kernel(dtype: str, acc: str, config: TilesConfig) -> Kernel:
     """The kernel of one configuration."""
     pairs = config.op == "pool" and config.kind == "max" and ITEMSIZE[dtype] == 2 and batch(config, dtype) > 1
-    stem = "pairs" if pairs else "tiles"
-    module = stem if config.op == "pool" else "tiles_grad" if config.kind == "max" else "sums_grad"
-    pointers, numbers = (2, 6) if config.op == "pool" else (3, 7)
+    stem, gradient = "pairs" if pairs else "tiles", config.op == "pool_grad"
+    module = ("maxima_grad" if config.kind == "max" else "sums_grad") if gradient else stem
+    module = "argmax" if config.op == "choose" else module
+    made = "fused" if module == "maxima_grad" and config.fused else config.op
+    pointers, numbers = (3, 7) if gradient else (2, 6)
     parameters = f"ptr:{pointers} i64 i64*8 i32*4 i32:{numbers}"
-    made_by, arguments = f"pool.device.{module}.{config.op}", (dtype, acc, config)
+    made_by, arguments = f"pool.device.{module}.{made}", (dtype, acc, config)
     return Kernel.of(f"pool_{stem}", made_by, arguments, parameters, config.threads, config.resident)

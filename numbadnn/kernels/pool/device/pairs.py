@@ -20,7 +20,7 @@ from numbadnn.kernels.lang.cuda import SIMULATED, WORD, cuda, device, i32, i64, 
 from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
 from numbadnn.kernels.lang.llvm import _I32, _asm
 from numbadnn.kernels.lang.packed import load_words, store_words
-from numbadnn.kernels.pool.device.keys import clamped
+from numbadnn.kernels.pool.device.codes import clamped
 from numbadnn.kernels.pool.device.parts import locator
 from numbadnn.kernels.pool.tiles import Piece, TilesConfig
 

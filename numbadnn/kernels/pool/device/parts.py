@@ -8,10 +8,16 @@ from numbadnn.kernels.lang.access import load_vector, store_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, f32, i32, i64
 from numbadnn.kernels.lang.packed import load_where
 from numbadnn.kernels.lang.ptx import divided, quotient, rough_reciprocal
+from numbadnn.kernels.pool.device.codes import load_codes
 from numbadnn.kernels.pool.tiles import Piece, TilesConfig
 from numbadnn.problem import ITEMSIZE
 
 INFINITY = float("inf")
+
+
+@device
+def skip(values, start, address):
+    """A reader of codes reads nothing without a look at where it is."""
 
 
 def reader(dtype: str, acc: str, lanes: int, piece: Piece, fill: float, rows: bool) -> Any:
@@ -19,12 +25,16 @@ def reader(dtype: str, acc: str, lanes: int, piece: Piece, fill: float, rows: bo
 
     ``row`` is the address of column 0 (and of this thread's cell), ``pitch`` the bytes from a column to the next. What lies
     outside, or all if not ``inside`` (which only ``rows`` may be), is ``fill``. No branch stands between the loads, and
-    addresses differ by constants, so that all of a thread's are under way at once.
+    addresses differ by constants, so that all of a thread's are under way at once. Of ``dtype`` "code" there are bytes.
     """
     vec, past, first, step = piece.vec, piece.past, piece.first, piece.step
     count, head, body, tail = piece.length, piece.head, piece.body, piece.tail
-    guarded, readv = past or rows, load_vector(dtype, max(vec, lanes), acc)
-    read_wherev, read_where = load_where(dtype, max(vec, lanes), acc, fill), load_where(dtype, 1, acc, fill)
+    guarded, many = past or rows or dtype == "code", max(vec, lanes)
+    if dtype == "code":
+        readv, read_wherev, read_where = skip, load_codes(many), load_codes(1)
+    else:
+        readv, read_wherev = load_vector(dtype, many, acc), load_where(dtype, many, acc, fill)
+        read_where = load_where(dtype, 1, acc, fill)
 
     @device
     def read_columns(values, start, row, j, width, pitch, inside):

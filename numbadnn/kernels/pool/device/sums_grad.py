@@ -1,7 +1,8 @@
 """The gradient of sums and averages of packed images, by tiles, in gather form: an element adds up what its windows give.
 
-A thread makes ``rows`` strips of the image, each ``columns`` strides wide and one high, of the windows' rows that reach them,
-which it reads all at once. A row of the image adds up the rows of windows that see it first, then the columns of their sum.
+A thread makes ``rows`` strips of the image, each ``columns`` strides wide, one high and one deep, of the windows that reach them,
+which it reads a plane at once. An element adds up the planes of windows that see it first, then the rows of their sum, then
+the columns of that.
 Windows outside the output give nothing. See ``device/tiles.py`` for the layout of images.
 """
 
@@ -47,24 +48,31 @@ def adder(acc: str, config: TilesConfig) -> Any:
     return add
 
 
-def pool_grad(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
-    """dx from dy; x is not read."""
+def planes_of(config: TilesConfig) -> list[tuple[list[int], list[int]]]:
+    """The planes of a strip of the image that the same planes of windows see: (numbers of windows' planes, image's)."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for z in range(config.stride[0]):
+        seen = (m for m in range(config.many_planes) if 0 <= z - config.start(0, m) < config.window[0])
+        groups.setdefault(tuple(seen), []).append(z)
+    return [(list(seen), planes) for seen, planes in groups.items()]
+
+
+def gatherer(dtype: str, acc: str, config: TilesConfig, m: int) -> Any:
+    """``gather(state)``: of the tile's planes of windows up to the m-th, their shares into the sums of each group of planes."""
     (kd, kh, kw), (sd, sh, sw), (pd, ph, pw) = config.window, config.stride, config.pad
     A, size, lanes, columns, rows = ACCUMULATOR[acc], ITEMSIZE[dtype], config.lanes, config.columns, config.rows
-    piece, past, threads, many_rows = config.y_piece(), config.past_x, config.threads, rows + config.window_rows - 1
-    read, room, put = reader(dtype, acc, lanes, piece, 0.0, True), piece.room * lanes, writer(dtype, acc, config)
-    locate, (seen, share), add = locator(lanes), averager(dtype, acc, config), adder(acc, config)
-    p_first, q_first, windows, total_room = (
-        config.first_window(1),
-        config.first_window(2),
-        piece.length,
-        columns * sw * lanes,
-    )
-    held = many_rows * room
+    piece, past, many_rows = config.y_piece(), config.past_x, config.many_rows
+    read, room = reader(dtype, acc, lanes, piece, 0.0, True), piece.room * lanes
+    seen, share = averager(dtype, acc, config)
+    o_first, p_first, q_first = (config.first_window(axis) for axis in range(3))
+    windows, held, deep = piece.length, many_rows * room, o_first + m
+    before = gatherer(dtype, acc, config, m - 1) if m else None
+    #: where the sums begin that this plane is in, and whether it is the first there
+    sums = [(g * held, m == numbers[0]) for g, (numbers, _) in enumerate(planes_of(config)) if m in numbers]
 
     @device
     def divide(s, state):
-        """The row s of windows of the tile."""
+        """The row s of windows of the plane."""
         ys, counts, parts, i, H = state
         count, part = seen(i * rows, p_first + s, sh, ph, kh, H, True)
         for u in range(windows):
@@ -72,42 +80,111 @@ def pool_grad(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
                 at = s * room + u * lanes + e
                 ys[at] = share(ys[at], f32(count * counts[u]), f32(part * parts[u]))
 
-    @device
-    def write(strip, state):
-        ys, at, plane, pitch, line, o, i, j, D, H, W = state
-        total = cuda.local.array(total_room, A)
-        for r in range(sh):
-            add(total, ys, strip * room, r)
-            h = i32((i * rows + strip) * sh + r)
-            for z in range(sd):
-                for n in range(total_room):
-                    total[n] = total[n] if z < kd else A(0)
-                if o * sd + z < D and h < H:
-                    put(total, i32(0), at + z * plane + (strip * sh + r) * line, j, W, pitch)
+    divide_rows, add_sums = written_out(divide, many_rows), adder_of_planes(acc, held, sums)
 
-    divide_rows, write_strips = written_out(divide, many_rows), written_out(write, rows)
+    @device
+    def gather_plane(state):
+        total, dy, group, j, i, o, n, D, H, W, P, Q, deep_out, pitch = state
+        ys = cuda.local.array(held, A)
+        first, line, windows_plane = i32(i * rows + p_first), pitch * Q, i32(o + deep)
+        at = dy + ((i64(n) * deep_out + windows_plane) * P + first) * line + group * (lanes * size)
+        for s in range(many_rows):
+            p = i32(first + s)
+            inside = p >= 0 and p < P and windows_plane >= 0 and windows_plane < deep_out
+            read(ys, s * room, at + s * line, j, Q, pitch, inside)
+        counts = cuda.local.array(windows, f32)
+        parts = cuda.local.array(windows, f32)
+        count, part = seen(o, deep, sd, pd, kd, D, pd > 0)
+        for u in range(windows):
+            wide, wide_part = seen(j * columns, q_first + u, sw, pw, kw, W, past)
+            counts[u], parts[u] = f32(count * wide), f32(part * wide_part)
+        divide_rows((ys, counts, parts, i, H))
+        add_sums(total, ys)
+
+    if before is None:
+        return gather_plane
+
+    @device
+    def gather(state):
+        before(state)
+        gather_plane(state)
+
+    return gather
+
+
+def adder_of_planes(acc: str, held: int, sums: list[tuple[int, bool]]) -> Any:
+    """``add(total, ys)``: a plane of windows to each of the ``sums`` (where it begins, whether nothing is there yet)."""
+    A = ACCUMULATOR[acc]
+    if not sums:
+
+        @device
+        def nothing(total, ys):
+            pass
+
+        return nothing
+    (start, fresh), before = sums[-1], adder_of_planes(acc, held, sums[:-1])
+
+    @device
+    def add(total, ys):
+        before(total, ys)
+        for e in range(held):
+            total[start + e] = ys[e] if fresh else A(total[start + e] + ys[e])
+
+    return add
+
+
+def writer_of_planes(dtype: str, acc: str, config: TilesConfig, groups: list[tuple[list[int], list[int]]]) -> Any:
+    """``write(state)``: the planes of the image of each of the ``groups``, of which the last has the last sums."""
+    *others, (seen, planes) = groups
+    A, size, lanes, (_, sh, sw), rows = ACCUMULATOR[acc], ITEMSIZE[dtype], config.lanes, config.stride, config.rows
+    put, add, before = writer(dtype, acc, config), adder(acc, config), None
+    room, total_room, some = config.y_piece().room * lanes, config.columns * sw * lanes, bool(seen)
+    start, sd, own = len(others) * config.many_rows * room, config.stride[0], tuple(planes)
+    if others:
+        before = writer_of_planes(dtype, acc, config, others)
+
+    @device
+    def write(n, state):
+        """Row n of the tile."""
+        sums, dx, group, j, i, o, plane, D, H, W, pitch = state
+        total = cuda.local.array(total_room, A)
+        if some:
+            add(total, sums, start + n // sh * room, n % sh)
+        else:
+            for e in range(total_room):
+                total[e] = A(0)
+        h, line = i32(i * (rows * sh) + n), pitch * W
+        at = dx + ((i64(plane) * D + o * sd) * H + h) * line + group * (lanes * size)
+        for z in own:
+            if o * sd + z < D and h < H:
+                put(total, i32(0), at + z * (line * H), j, W, pitch)
+
+    write_rows = written_out(write, rows * sh)
+    if before is None:
+        return write_rows
+
+    @device
+    def write_all(state):
+        before(state)
+        write_rows(state)
+
+    return write_all
+
+
+def pool_grad(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
+    """dx from dy; x is not read."""
+    A, size, lanes, threads, groups = ACCUMULATOR[acc], ITEMSIZE[dtype], config.lanes, config.threads, planes_of(config)
+    gather, write = gatherer(dtype, acc, config, config.many_planes - 1), writer_of_planes(dtype, acc, config, groups)
+    locate, sums_room = locator(lanes), len(groups) * config.many_rows * config.y_piece().room * lanes
 
     def kernel(x, dy, dx, tiles, by, many, D, H, W, cells, P, Q, deep_out):
         tile = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if tile >= tiles:
             return
-        group, j, i, o, n = locate(tile, by, many)
-        ys = cuda.local.array(held, A)
+        group, j, i, o, plane = locate(tile, by, many)
+        sums = cuda.local.array(sums_room, A)
         pitch = i64(cells) * size if lanes > 1 else i64(size)
-        first, line = i32(i * rows + p_first), pitch * Q
-        at = dy + ((i64(n) * deep_out + o) * P + first) * line + group * (lanes * size)
-        for s in range(many_rows):
-            p = i32(first + s)
-            read(ys, s * room, at + s * line, j, Q, pitch, p >= 0 and p < P and o < deep_out)
-        counts = cuda.local.array(windows, f32)
-        parts = cuda.local.array(windows, f32)
-        count, part = seen(o, 0, sd, pd, kd, D, False)  # there is no padding in depth
-        for u in range(windows):
-            wide, wide_part = seen(j * columns, q_first + u, sw, pw, kw, W, past)
-            counts[u], parts[u] = f32(count * wide), f32(part * wide_part)
-        divide_rows((ys, counts, parts, i, H))
-        line = pitch * W
-        at = dx + ((i64(n) * D + o * sd) * H + i * (rows * sh)) * line + group * (lanes * size)
-        write_strips((ys, at, line * H, pitch, line, o, i, j, D, H, W))
+        gather((sums, dy, group, j, i, o, plane, D, H, W, P, Q, deep_out, pitch))
+        write((sums, dx, group, j, i, o, plane, D, H, W, pitch))
 
     return kernel

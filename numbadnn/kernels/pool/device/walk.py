@@ -20,8 +20,8 @@ import numpy as np
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, WORD, cuda, device, i32, i64, types, u32
 from numbadnn.kernels.pool.device.chain import giver, maximizer
+from numbadnn.kernels.pool.device.codes import clamped
 from numbadnn.kernels.pool.device.columns import LOWEST_WORDS, fetcher, placer, unpacker
-from numbadnn.kernels.pool.device.keys import clamped
 from numbadnn.kernels.pool.walk import WalkConfig
 from numbadnn.problem import ITEMSIZE
 

@@ -14,8 +14,8 @@ from typing import Any
 from numbadnn.kernels.lang.bits import store_bits
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.packed import store_words
+from numbadnn.kernels.pool.device.codes import clamped
 from numbadnn.kernels.pool.device.columns import LOWEST_WORDS, fetcher, placer
-from numbadnn.kernels.pool.device.keys import clamped
 from numbadnn.kernels.pool.device.pairs_chain import giver, maximizer, totals_of
 from numbadnn.kernels.pool.device.pairs_words import pairer, rounder
 from numbadnn.kernels.pool.device.walk import ADDRESS, ALL, part

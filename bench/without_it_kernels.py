@@ -42,39 +42,31 @@ def _as_it_is(problem: Any, config: Any) -> Any:
     return config
 
 
-def _from_nine(problem: Any) -> Any:
-    """The problem with 17 images where it has 9 to 16: what a heuristic sees of it."""
-    if not 8 < problem.x.shape[0] <= 16:
-        return problem
-    x, y = (dataclasses.replace(s, shape=(17, *s.shape[1:])) for s in (problem.x, problem.y))
-    return dataclasses.replace(problem, x=x, y=y)
-
-
-#: of a member: implementation, how, module, names of it that are replaced while its heuristic is asked, what that is asked about
-ASKED: tuple[tuple[str, str, str, dict[str, Any], Callable[[Any], Any]], ...] = (
-    ("unshared_places_stream", "any tiles", "forward.places_stream", {"MULTIPROCESSORS": 1, "ENOUGH_BUSY": 0}, lambda p: p),
-    ("unshared_twofold", "from 9 images", "forward.twofold", {}, _from_nine),
-    ("unshared_inputs_split", "first", "inputs.split", {"AS_QUICK": 1e9}, lambda p: p),
-    ("unshared_inputs_twofold", "first", "inputs.twofold", {"_others": lambda *a: ()}, lambda p: p),
-    ("unshared_inputs_rows", "no asking warp", "inputs.rows", _rows(lambda c: not c.asked), lambda p: p),
-    ("unshared_inputs_rows", "one row at a time", "inputs.rows", _rows(lambda c: c.deep == 1 and not c.asked), lambda p: p),
-    ("unshared_inputs_rows", "never whole", "inputs.rows", _rows(lambda c: not c.whole), lambda p: p),
-    ("unshared_inputs_rows", "never cut", "inputs.rows", _rows(lambda c: True, cut_evenly=_as_it_is), lambda p: p),
-    ("unshared_weights_many", "small filters too", "weights.many", {"ENOUGH_BYTES": 0, "FEWEST_IMAGES": 1}, lambda p: p),
+#: of a member: implementation, how, module, names of it that are replaced while its heuristic is asked
+ASKED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+    ("unshared_places_stream", "any tiles", "forward.places_stream", {"MULTIPROCESSORS": 1, "ENOUGH_BUSY": 0}),
+    ("unshared_twofold", "from 9 images", "forward.twofold", {"FEWEST_IMAGES": 9, "MOST_FILTERS": 256}),
+    ("unshared_inputs_split", "first", "inputs.split", {"AS_QUICK": 1e9}),
+    ("unshared_inputs_twofold", "first", "inputs.twofold", {"_others": lambda *a: ()}),
+    ("unshared_inputs_rows", "no asking warp", "inputs.rows", _rows(lambda c: not c.asked)),
+    ("unshared_inputs_rows", "one row at a time", "inputs.rows", _rows(lambda c: c.deep == 1 and not c.asked)),
+    ("unshared_inputs_rows", "never whole", "inputs.rows", _rows(lambda c: not c.whole)),
+    ("unshared_inputs_rows", "never cut", "inputs.rows", _rows(lambda c: True, cut_evenly=_as_it_is)),
+    ("unshared_weights_many", "small filters too", "weights.many", {"ENOUGH_BYTES": 0, "FEWEST_IMAGES": 1}),
 )  # fmt: skip
 
 
 def variants(problem: Any, policy: Any) -> Iterator[Impl]:
     """Those that take the problem in a configuration or by a kernel of their own."""
     taking = {i.name: i for i in implementations(problem.op, ["numba"])}
-    for name, how, path, replaced, seen in ASKED:
+    for name, how, path, replaced in ASKED:
         impl = taking.get(f"numba.{name}")
         if impl is None or not problem.unshared:
             continue
         module = importlib.import_module(f"numbadnn.kernels.conv.unshared.{path}")
         usual = module.heuristic(problem, policy)
-        with patch.multiple(module, **replaced) if replaced else contextlib.nullcontext():
-            config = module.heuristic(seen(problem), policy)
+        with patch.multiple(module, **replaced):
+            config = module.heuristic(problem, policy)
         if config is not None and config != usual:
             yield _as(impl, how, lambda c=config, m=module: m.plan(problem, policy, c))
     taking = {name: i for name, i in taking.items() if not i.supports(problem, policy)}

@@ -206,10 +206,10 @@ def check_halved(row: tuple[str, tuple[int, int], int, int], kind: str) -> bool:
 
 
 #: forward in float32 on tensor cores: boxes of some channels, and of all; more tiles than blocks stay; two warps that share
-#: terms, or filters; the last tile past the last position; groups; a channel of fewer terms than a slot
+#: terms, or filters; two launches of filters; the last tile past the last position; groups; a channel of fewer terms than a slot
 TWOFOLD: tuple[tuple[str, TwofoldConfig], ...] = (
     ("x={t}:17x24x3x6 w={t}:16x4x7x24x2x2 flip=0 pad=1,1,1,1", TwofoldConfig(1, 2, 1, 2, 2, 1, 24)),
-    ("x={t}:17x12x5x6 w={t}:18x3x3x12x3x3 pad=1,1,0,1 stride=2,2", TwofoldConfig(1, 2, 2, 1, 2, 2, 3)),
+    ("x={t}:9x12x5x6 w={t}:34x3x3x12x3x3 pad=1,1,0,1 stride=2,2 alpha=2 beta=-3", TwofoldConfig(1, 2, 2, 1, 2, 2, 3)),
     ("x={t}:20x36x4x5 w={t}:32x2x4x18x3x2 groups=2 alpha=2 beta=-3", TwofoldConfig(2, 1, 1, 2, 3, 1, 18)),
 )
 

@@ -1,4 +1,7 @@
-"""Unshared convolutions of 17 to 32 images in float32 on tensor cores; the device code is ``device/twofold.py``."""
+"""Unshared convolutions of 17 to 32 images in float32 on tensor cores; the device code is ``device/twofold.py``.
+
+A launch has up to 32 filters of each group; of one group there may be several launches.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,8 @@ from numbadnn.registry import SEQUENCE, Executable
 BOXES = 4
 #: rows and columns of a tile; terms and positions times filters of a warp: of fewer, start and end outweigh
 TILES, FEWEST_TERMS, ENOUGH_TASKS = ((1, 8), (2, 4)), 128, 512
+#: fewer leave most of a product idle; more filters were not measured
+FEWEST_IMAGES, MOST_FILTERS = 17, 2 * FILTERS
 #: of an axis of a copy's box; exponents of a block, more of which a float16 that is not 0 cannot tell
 LONGEST, MOST_SPREAD = 256, 39
 MULTIPROCESSORS = 132
@@ -88,12 +93,15 @@ def shared_bytes(problem: ConvProblem, config: TwofoldConfig) -> int:
 
 def heuristic(problem: ConvProblem, policy: Policy) -> TwofoldConfig | None:
     """None where other kernels of ``numba.unshared`` are to do it."""
-    w, K = problem.w, problem.w.shape[0] // problem.groups
     if not takes(problem, policy, "forward", 4) or not on_hopper(policy):
         return None
-    if problem.dilation != (1, 1) or not 16 < problem.x.shape[0] <= IMAGES:
+    if not problem.groups * FILTERS <= problem.w.shape[0] <= MOST_FILTERS * problem.groups:
         return None
-    if not FILTERS <= K <= 2 * FILTERS or math.prod(w.shape[3:]) < FEWEST_TERMS or not _copied(problem):
+    problem = slices_of(problem)[0][1]
+    w, K = problem.w, problem.w.shape[0] // problem.groups
+    if problem.dilation != (1, 1) or not FEWEST_IMAGES <= problem.x.shape[0] <= IMAGES:
+        return None
+    if K > 2 * FILTERS or math.prod(w.shape[3:]) < FEWEST_TERMS or not _copied(problem):
         return None
     if not _dense(problem.x) or space_bytes(problem) > min(policy.workspace_limit, LIMIT32):
         return None
@@ -106,6 +114,23 @@ def heuristic(problem: ConvProblem, policy: Policy) -> TwofoldConfig | None:
         if _passes(problem, config):
             return config
     return None
+
+
+def slices_of(problem: ConvProblem) -> list[tuple[int, ConvProblem]]:
+    """What each launch has, from which filter on: about as many as the next one, of one group up to 32."""
+    K = problem.w.shape[0]
+    size = K if problem.groups > 1 else -(-K // -(-K // (2 * FILTERS)))
+
+    def of(first: int) -> ConvProblem:
+        count = min(size, K - first)
+        w, y = problem.w, problem.y
+        return replace(
+            problem,
+            w=replace(w, shape=(count, *w.shape[1:])),
+            y=replace(y, shape=(y.shape[0], count, *y.shape[2:])),
+        )
+
+    return [(first, of(first)) for first in range(0, K, size)]
 
 
 def shapes_of(C: int, tiles: int) -> Iterator[tuple[int, int, int]]:
@@ -194,16 +219,24 @@ def images_map(problem: ConvProblem, config: TwofoldConfig, device: int) -> Any:
 
 def plan(problem: ConvProblem, policy: Policy, config: TwofoldConfig) -> Executable:
     chosen, device = kernel(config), policy.device
-    tiles, spread = blocks_of(problem, config), spread_of(math.prod(problem.w.shape[3:]))
-    common, filters = scalars(problem, config, room_of(problem), problem.x.strides), filters_map(problem, device)
-    block, shared = (config.threads, 1, 1), shared_bytes(problem, config)
+    spread, turned = spread_of(math.prod(problem.w.shape[3:])), f"space+{TURNED}"
+    steps = [(_turning(problem, device, spread), f"x space {turned}")]
+    for first, one in slices_of(problem):
+        launch = _launch(one, config, chosen, device, spread)
+        w, result = (
+            f"{name}+{4 * first * step}" for name, step in (("w", one.w.strides[0]), ("result", one.y.strides[1]))
+        )
+        steps.append((launch, f"{w} {turned} x {w} space {result}"))
     facts = {"kernel": chosen.name, "config": config}
-    grid = (min(tiles, MULTIPROCESSORS), 1, 1)
-    values = (filters, images_map(problem, config, device), tiles, floor_of(spread), spread, *common)
-    launch = chosen.prepare(device, grid, block, values, shared)
-    turned = f"space+{TURNED}"
-    steps = [(_turning(problem, device, spread), f"x space {turned}"), (launch, f"w {turned} x w space result")]
     return around(sequence("x w result space", steps), facts, space_bytes(problem), "ieee", "run_to_run", SEQUENCE)
+
+
+def _launch(problem: ConvProblem, config: TwofoldConfig, chosen: Kernel, device: int, spread: int) -> Any:
+    tiles, filters = blocks_of(problem, config), filters_map(problem, device)
+    common = scalars(problem, config, room_of(problem), problem.x.strides)
+    values = (filters, images_map(problem, config, device), tiles, floor_of(spread), spread, *common)
+    grid, block = (min(tiles, MULTIPROCESSORS), 1, 1), (config.threads, 1, 1)
+    return chosen.prepare(device, grid, block, values, shared_bytes(problem, config))
 
 
 def _turning(problem: ConvProblem, device: int, spread: int) -> Any:

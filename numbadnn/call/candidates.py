@@ -64,13 +64,17 @@ class Candidates:
     def ordered(self, backends: tuple[str, ...] = BACKENDS) -> list[Impl]:
         """``present``, the one estimated to be fastest first; fewer backends than all are an order themselves.
 
-        Under FIXED_LEVELS: in the order of registration, those that take everything last.
+        Under FIXED_LEVELS: in the order of registration, those that take everything last; a convolution's by their own
+        estimates for a batch of a fixed size, where ``select.nominal`` has one.
         """
         group = {b: n if len(backends) < len(BACKENDS) else 0 for n, b in enumerate(backends)}
         found = self.present(backends)
-        if self.policy.determinism in select.FIXED_LEVELS:
+        if self.policy.determinism not in select.FIXED_LEVELS:
+            return sorted(found, key=lambda i: (group[i.backend], self.estimate(i)))
+        nominal = select.nominal(self.problem, self.policy)
+        if nominal is None:
             return sorted(found, key=lambda i: (group[i.backend], i.complete))
-        return sorted(found, key=lambda i: (group[i.backend], self.estimate(i)))
+        return sorted(found, key=lambda i: (group[i.backend], i.rank(nominal)))
 
     def estimate(self, impl: Impl) -> float:
         """Microseconds that an implementation takes untuned, estimated."""

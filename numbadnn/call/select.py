@@ -181,6 +181,21 @@ def algorithm_wins(policy: Policy, options: Options) -> bool:
 FIXED_LEVELS = ("batch_invariant", "gpu_to_gpu")
 
 
+def nominal(problem: Any, policy: Policy) -> Any:
+    """The layer by whose estimates a convolution on a GPU is chosen under batch_invariant; None where the order is fixed.
+
+    Whatever the batch, it is the same: so is the choice. Causal and unshared convolutions have a fixed order.
+    """
+    if policy.device < 0 or FAMILY[problem.op] != "conv":
+        return None
+    from numbadnn.problems import images
+    from numbadnn.problems.conv import OPERATIONS
+
+    if problem.unshared or OPERATIONS[problem.op].arrangement == "line" or not images.is_invariant(problem, policy):
+        return None
+    return images.of_images(problem)
+
+
 def warn_of_unknown(exclude: tuple[str, ...]) -> None:
     """A name that is no implementation's excludes nothing, which nobody would notice."""
     for text in _unknown(exclude):

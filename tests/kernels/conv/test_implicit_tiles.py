@@ -41,13 +41,13 @@ def test_under_the_simulator() -> None:
     ],
 )
 def test_refuses_with_a_reason(text: str, reason: str) -> None:
-    assert reason in implicit_tiles._supports(problem(text), POLICY)
+    assert reason in implicit_tiles.supports(problem(text), POLICY)
 
 
 def test_refuses_a_workspace_past_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(implicit_tiles, "device_reason", lambda policy: "")
-    assert implicit_tiles._supports(problem(LAYER), POLICY) == ""
-    assert "workspace limit is 1000" in implicit_tiles._supports(problem(LAYER), replace(POLICY, workspace_limit=1000))
+    assert implicit_tiles.supports(problem(LAYER), POLICY) == ""
+    assert "workspace limit is 1000" in implicit_tiles.supports(problem(LAYER), replace(POLICY, workspace_limit=1000))
 
 
 def test_sizes_of_the_product() -> None:

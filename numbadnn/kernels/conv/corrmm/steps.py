@@ -98,16 +98,15 @@ def _groups(m: Matrices, images: int) -> list[tuple[int, int]]:
 
 def _gather(m: Matrices, device: int, config: CorrmmConfig) -> Callable[[int], Any]:
     """``gather(count)``: the launch that writes the matrices of so many images."""
-    problem = m.problem
-    chosen = gather_kernel(problem.x.dtype, config.by_position, config.last)
+    return functools.cache(functools.partial(gather_launch, m, device, config))
 
-    @functools.cache
-    def launch(count: int) -> Any:
-        inner, outer = (m.rows, m.columns) if config.by_position else (m.columns, m.rows)
-        grid = (-(-inner // THREADS), min(outer, 65535), min(count, 65535))
-        return chosen.prepare(device, grid, (THREADS, 1, 1), (count, *_geometry(m), m.rows * m.columns))
 
-    return launch
+def gather_launch(m: Matrices, device: int, config: CorrmmConfig, count: int) -> Any:
+    """``launch(stream, x, matrices)`` for so many images."""
+    chosen = gather_kernel(m.problem.x.dtype, config.by_position, config.last)
+    inner, outer = (m.rows, m.columns) if config.by_position else (m.columns, m.rows)
+    grid = (-(-inner // THREADS), min(outer, 65535), min(count, 65535))
+    return chosen.prepare(device, grid, (THREADS, 1, 1), (count, *_geometry(m), m.rows * m.columns))
 
 
 def _geometry(m: Matrices) -> tuple[Any, ...]:

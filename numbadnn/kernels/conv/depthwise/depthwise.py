@@ -25,6 +25,7 @@ from numbadnn.kernels.conv.depthwise.config import (
     space,
     unit,
 )
+from numbadnn.kernels.conv.parts import in_parts
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.registry import SEQUENCE, Executable, Impl, register
@@ -187,4 +188,5 @@ def kernels() -> Iterator[Kernel]:
 
 for _op, _operation in OPERATIONS.items():
     if _operation.axes == 2:
-        register(Impl(_op, "numba", "numba.depthwise", _supports, _plan, _rank, "ieee", "gpu_to_gpu", space=_space))
+        _how = ("numba", "numba.depthwise", _supports, _plan, _rank, "ieee", "gpu_to_gpu")
+        register(in_parts(Impl(_op, *_how, space=_space)))

@@ -21,6 +21,7 @@ from numbadnn.kernels.conv.grouped import weights as grouped_halves_weights
 from numbadnn.kernels.conv.grouped.access import CHANNELS, load_width, put_width
 from numbadnn.kernels.conv.grouped.config import GroupedHalvesConfig
 from numbadnn.kernels.conv.grouped.walk import Walk
+from numbadnn.kernels.conv.parts import in_parts
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable, Impl, register
@@ -160,16 +161,6 @@ def kernels() -> Iterator[Kernel]:
 
 
 for _op in ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"):
-    register(
-        Impl(
-            _op,
-            "numba",
-            "numba.grouped_halves",
-            supports,
-            plan,
-            rank,
-            "tensor_core",
-            "run_to_run" if _op == "conv2d_grad_wrt_weights" else "batch_invariant",
-            space=_space,
-        )
-    )
+    _level = "run_to_run" if _op == "conv2d_grad_wrt_weights" else "batch_invariant"
+    _how = ("numba", "numba.grouped_halves", supports, plan, rank, "tensor_core", _level)
+    register(in_parts(Impl(_op, *_how, space=_space)))

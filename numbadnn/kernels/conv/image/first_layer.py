@@ -16,6 +16,7 @@ from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, device_reason, float32_reason
 from numbadnn.kernels.conv.image.first_layer_config import RESULTS, FirstLayerConfig
+from numbadnn.kernels.conv.parts import in_parts
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable, Impl, register
@@ -159,6 +160,5 @@ def kernels() -> Iterator[Kernel]:
         yield kernel(problem.x.dtype, config)
 
 
-register(
-    Impl("conv2d", "numba", "numba.first_layer", supports, plan, rank, "tensor_core", "batch_invariant", space=_space)
-)
+_HOW = ("numba", "numba.first_layer", supports, plan, rank, "tensor_core", "batch_invariant")
+register(in_parts(Impl("conv2d", *_HOW, space=_space)))

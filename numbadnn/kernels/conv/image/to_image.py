@@ -17,6 +17,7 @@ from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, device_reason
 from numbadnn.kernels.conv.image.to_image_config import ACROSS, DOWN, THREADS, ToImageConfig, _pair
+from numbadnn.kernels.conv.parts import in_parts
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable, Impl, register
@@ -142,4 +143,4 @@ def kernels() -> Iterator[Kernel]:
 
 
 for _op in ("conv2d", "conv2d_grad_wrt_inputs"):
-    register(Impl(_op, "numba", "numba.to_image", supports, plan, rank, "ieee", "gpu_to_gpu", space=space))
+    register(in_parts(Impl(_op, "numba", "numba.to_image", supports, plan, rank, "ieee", "gpu_to_gpu", space=space)))

@@ -18,6 +18,7 @@ from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, device_reason, float32_reason
 from numbadnn.kernels.conv.image.to_image import MOST_CHANNELS, MOST_TAPS, Sum
 from numbadnn.kernels.conv.image.to_image_halves_config import ROWS, TERMS, ToImageHalvesConfig
+from numbadnn.kernels.conv.parts import in_parts
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable, Impl, register
@@ -136,4 +137,4 @@ def kernels() -> Iterator[Kernel]:
 
 _HOW = ("numba", "numba.to_image_halves", supports, plan, rank, "tensor_core", "batch_invariant")
 for _op in ("conv2d", "conv2d_grad_wrt_inputs"):
-    register(Impl(_op, *_HOW, space=_space))
+    register(in_parts(Impl(_op, *_HOW, space=_space)))

@@ -22,8 +22,10 @@ from numbadnn.kernels.build.support import device_reason, reach_reason
 from numbadnn.kernels.conv.implicit import layout as implicit_layout
 from numbadnn.kernels.conv.implicit import pixels as implicit_pixels
 from numbadnn.kernels.conv.implicit import weights as implicit_weights
+from numbadnn.kernels.conv.parts import in_parts
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
+from numbadnn.problems.images import is_invariant
 from numbadnn.registry import Executable, Impl, register
 
 DIRECTIONS = {
@@ -70,10 +72,10 @@ def _left(problem: ConvProblem, policy: Policy) -> Policy:
     return dataclasses.replace(policy, workspace_limit=policy.workspace_limit - needed) if needed else policy
 
 
-def space(problem: ConvProblem, limit: int = 1 << 30) -> list[Any]:
-    """Every configuration worth timing, the heuristic's first."""
+def space(problem: ConvProblem, limit: int = 1 << 30, whole: bool = False) -> list[Any]:
+    """Every configuration worth timing, the heuristic's first; ``whole``: of those of pixels that do not split sums."""
     left = limit - implicit_layout.buffer_bytes(problem)
-    return [*DIRECTIONS[problem.op].space(implicit_layout.readable(problem), left)]
+    return [*DIRECTIONS[problem.op].space(implicit_layout.readable(problem), left, *([True] if whole else []))]
 
 
 def heuristic(problem: ConvProblem, limit: int = 1 << 30) -> Any:
@@ -82,12 +84,15 @@ def heuristic(problem: ConvProblem, limit: int = 1 << 30) -> Any:
 
 
 def _space(problem: ConvProblem, policy: Policy) -> list[Any]:
-    return space(problem, policy.workspace_limit)
+    return space(problem, policy.workspace_limit, is_invariant(problem, policy))
 
 
 def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
     """The product on readable images, with the copies that it takes."""
+    config = config or _space(problem, policy)[0]
     inner = DIRECTIONS[problem.op].plan(implicit_layout.readable(problem), _left(problem, policy), config)
+    if is_invariant(problem, policy):
+        inner = dataclasses.replace(inner, determinism="batch_invariant")
     return implicit_layout.around(problem, inner, policy.device)
 
 
@@ -124,16 +129,6 @@ def hopper_kernels() -> Iterator[Kernel]:
 
 
 for _op, _module in DIRECTIONS.items():
-    register(
-        Impl(
-            _op,
-            "numba",
-            "numba.implicit_gemm",
-            supports,
-            plan,
-            rank,
-            "tensor_core",
-            "run_to_run",
-            space=_space,
-        )
-    )
+    _level = "run_to_run" if _module is implicit_weights else "batch_invariant"
+    _impl = Impl(_op, "numba", "numba.implicit_gemm", supports, plan, rank, "tensor_core", _level, space=_space)
+    register(in_parts(_impl))

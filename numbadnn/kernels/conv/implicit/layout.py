@@ -49,13 +49,13 @@ def readable(problem: ConvProblem) -> ConvProblem:
     return dataclasses.replace(problem, **changes) if found else problem
 
 
-def _nbytes(spec: Spec) -> int:
+def nbytes(spec: Spec) -> int:
     return -(-spec.shape[0] * spec.strides[0] * spec.itemsize // 256) * 256
 
 
 def buffer_bytes(problem: ConvProblem) -> int:
     """What all buffers take of the workspace."""
-    return sum(_nbytes(spec) for spec in buffers(problem).values())
+    return sum(nbytes(spec) for spec in buffers(problem).values())
 
 
 def microseconds(problem: ConvProblem) -> float:
@@ -67,9 +67,11 @@ def microseconds(problem: ConvProblem) -> float:
     return total
 
 
-def around(problem: ConvProblem, executable: Executable, device: int) -> Executable:
-    """The executable of ``readable(problem)`` with copies before and after it."""
-    found = buffers(problem)
+def around(
+    problem: ConvProblem, executable: Executable, device: int, found: dict[str, Spec] | None = None
+) -> Executable:
+    """The executable of a problem on buffers, those of ``readable(problem)``, with copies before and after it."""
+    found = buffers(problem) if found is None else found
     if not found:
         return executable
     names = (*problem.input_names, problem.output_name)
@@ -83,11 +85,11 @@ def around(problem: ConvProblem, executable: Executable, device: int) -> Executa
         places[slot] = position
         if name != problem.output_name or problem.beta:
             before.append((plan_copy(outer, spec, still, device), slot, position))
-            copies.append(f"{name} -> workspace (channels-last, {_nbytes(spec)} bytes)")
+            copies.append(f"{name} -> workspace (channels-last, {nbytes(spec)} bytes)")
         if name == problem.output_name:
             after.append((plan_copy(spec, outer, still, device), slot, position))
-            copies.append(f"workspace -> {name} (channels-last, {_nbytes(spec)} bytes)")
-        position += _nbytes(spec)
+            copies.append(f"workspace -> {name} (channels-last, {nbytes(spec)} bytes)")
+        position += nbytes(spec)
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
         outside = (*inputs, *outputs)
@@ -98,7 +100,8 @@ def around(problem: ConvProblem, executable: Executable, device: int) -> Executa
         for step, slot, at in after:
             step(workspace + at, outside[slot], stream)
 
-    facts = {**executable.facts, "copies": copies}
-    return Executable(
-        run, position, executable.arithmetic, executable.determinism, facts, summation=executable.summation
-    )
+    def direct(stream: int, a: int, b: int, out: int, workspace: int) -> None:
+        run((a, b), (out,), workspace, stream)
+
+    facts = {**executable.facts, "copies": [*executable.facts.get("copies", ()), *copies]}
+    return dataclasses.replace(executable, run=run, workspace_bytes=position, facts=facts, direct=direct)

@@ -220,10 +220,13 @@ def config_of(p: Product, t: Tiling) -> PixelsConfig:
     return replace(found, stages=stages_of(found))
 
 
-def space(problem: ConvProblem, limit: int = 1 << 30) -> list[PixelsConfig]:
-    """Every configuration worth timing, the one whose estimated time is the shortest first."""
+def space(problem: ConvProblem, limit: int = 1 << 30, whole: bool = False) -> list[PixelsConfig]:
+    """Every configuration worth timing, the one whose estimated time is the shortest first.
+
+    ``whole``: only those that do not split sums. They all add in one order: steps of 128 bytes of channels, tap after tap.
+    """
     p = product(problem)
-    fitting = [t for t in candidates(p) if workspace_bytes(p, t.splits) <= limit]
+    fitting = [t for t in candidates(p) if workspace_bytes(p, t.splits) <= limit and (t.splits == 1 or not whole)]
     fitting.sort(key=lambda t: microseconds(p, t))
     found = [config_of(p, t) for t in fitting]
     return [c for c in found if c.stages >= 2][:10]

@@ -17,6 +17,7 @@ from numbadnn.kernels.conv.tiles.config import SHARED, ImplicitTilesConfig, conf
 from numbadnn.kernels.conv.tiles.product import Product
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import ConvProblem
+from numbadnn.problems.images import is_invariant, of_images
 
 MULTIPROCESSORS = 132
 #: (m, n, k, tall, wide, blocks a multiprocessor), and how much more time an element takes than one of the first:
@@ -133,8 +134,29 @@ def estimated(p: Product, tf32: bool, room: int = 1 << 29) -> list[tuple[float, 
     return sorted(found)
 
 
+def fixed_splits(problem: ConvProblem, policy: Policy) -> int:
+    """How many blocks share the terms of a tile in any batch of this layer: as is best for NOMINAL images."""
+    nominal = Product(of_images(problem))
+    return estimated(nominal, is_tf32(problem, policy))[0][2]
+
+
+def invariant(problem: ConvProblem, policy: Policy, terms: int = 8) -> list[ImplicitTilesConfig]:
+    """Configurations that all add in the same order, in any batch of this layer, the fastest first.
+
+    A tile of any shape adds the terms of an element one after the other, ``k`` of which are a step; only where the terms are
+    split does the order change, and steps are of one length.
+    """
+    p, tf32, splits = Product(problem), is_tf32(problem, policy), fixed_splits(problem, policy)
+    found = []
+    for shape, factors in candidates(problem.x.dtype, tf32):
+        found.append((_time(p, shape, factors[2 * p.weights + p.channels_last], splits), shape))
+    return [configured(p, shape, tf32, splits, terms=terms) for _, shape in sorted(found)]
+
+
 def heuristic(problem: ConvProblem, policy: Policy, terms: int = 8) -> ImplicitTilesConfig:
     """The configuration that should be fastest."""
+    if is_invariant(problem, policy):
+        return invariant(problem, policy, terms)[0]
     p, tf32 = Product(problem), is_tf32(problem, policy)
     _, shape, splits = estimated(p, tf32, policy.workspace_limit // 2)[0]
     return configured(p, shape, tf32, splits, terms=terms)
@@ -142,6 +164,8 @@ def heuristic(problem: ConvProblem, policy: Policy, terms: int = 8) -> ImplicitT
 
 def space(problem: ConvProblem, policy: Policy, terms: int = 8) -> list[ImplicitTilesConfig]:
     """Every configuration worth timing, the heuristic's first."""
+    if is_invariant(problem, policy):
+        return invariant(problem, policy, terms)
     p, tf32 = Product(problem), is_tf32(problem, policy)
     ordered = estimated(p, tf32, policy.workspace_limit // 2)
     found = [configured(p, shape, tf32, splits, terms=terms) for _, shape, splits in ordered]

@@ -20,11 +20,13 @@ from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.launch import Kernel, blocks, load_together, sequence
 from numbadnn.kernels.build.plans import in_turn
 from numbadnn.kernels.build.support import device_reason
+from numbadnn.kernels.conv.parts import in_parts
 from numbadnn.kernels.conv.tiles import model
 from numbadnn.kernels.conv.tiles.config import ENTRY, TABLE_THREADS, TOTAL_THREADS, ImplicitTilesConfig, configured
 from numbadnn.kernels.conv.tiles.product import Product, in_vectors, three
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
+from numbadnn.problems.images import is_invariant, of_images
 from numbadnn.registry import Executable, Impl, register
 
 #: of a coordinate: twice as much is what the tables add for a tap that is not there
@@ -139,7 +141,7 @@ def _farthest(p: Product) -> int:
     return max((n + 2) * s + e + d * t + pad for n, e, s, d, t, pad in sizes)
 
 
-def _supports(problem: ConvProblem, policy: Policy) -> str:
+def supports(problem: ConvProblem, policy: Policy) -> str:
     if problem.unshared:
         return "needs filters that all positions share"
     if sum(three(problem.taps)) > MOST_TAPS:
@@ -168,7 +170,7 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
     return ""
 
 
-def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | None = None) -> Executable:
+def plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | None = None) -> Executable:
     """Two launches to four: tables, zeros where no phase writes, product, sum of the splits."""
     p, config = Product(problem), config or heuristic(problem, policy)
     memory, dtype, splits = _Memory.of(p, config), problem.x.dtype, config.splits
@@ -185,7 +187,7 @@ def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | No
 
     tables, chosen = tables_kernel(p.direction, config.taps_first), kernel(dtype, config, p.inputs, problem.beta != 0)
     # many splits of few elements: as many threads an element as it takes to ask memory for enough at a time
-    share = 8 if splits >= 16 and rows * p.columns * p.groups < FEW_ELEMENTS else 1
+    share = share_of(p, policy, splits, rows)
     total = total_kernel(dtype, config.along_rows, share)
     load_together(policy.device, chosen, tables, *([total] if splits > 1 else []))
     entries = memory.rows + p.phases * p.padded_terms(config.k)
@@ -221,7 +223,15 @@ def _plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | No
     if config.warps and dtype == "float32":
         arithmetic = "tf32"
     facts = {"kernel": chosen.name, "config": config}
-    return Executable(run, memory.end, arithmetic, "run_to_run", facts, direct, in_turn(p.terms, splits))
+    level = "batch_invariant" if is_invariant(problem, policy) else "run_to_run"
+    return Executable(run, memory.end, arithmetic, level, facts, direct, in_turn(p.terms, splits))
+
+
+def share_of(p: Product, policy: Policy, splits: int, rows: int) -> int:
+    """How many threads add up the splits of an element: the order of additions depends on it."""
+    if is_invariant(p.problem, policy):
+        rows = p.met * Product(of_images(p.problem)).rows
+    return 8 if splits >= 16 and rows * p.columns * p.groups < FEW_ELEMENTS else 1
 
 
 def _geometry(p: Product, config: ImplicitTilesConfig) -> tuple[Any, ...]:
@@ -236,7 +246,7 @@ def _geometry(p: Product, config: ImplicitTilesConfig) -> tuple[Any, ...]:
     )
 
 
-def _rank(problem: ConvProblem) -> float:
+def rank(problem: ConvProblem) -> float:
     """Microseconds: launches, and what the model says of the tiles that the heuristic takes.
 
     The model gives each phase of a gradient of strides the most terms that one has; blocks skip what a phase has not. Of
@@ -250,18 +260,12 @@ def _rank(problem: ConvProblem) -> float:
     return 6 + cleared + met * model.estimated(p, False)[0][0]
 
 
-for _op in OPERATIONS:
-    register(
-        Impl(
-            _op,
-            "numba",
-            "numba.implicit_tiles",
-            _supports,
-            _plan,
-            _rank,
-            "ieee",
-            "run_to_run",
-            space=space,
-            host_us=10.0,
-        )
+for _op, _operation in OPERATIONS.items():
+    # causal convolutions have kernels of their own that are batch_invariant, in a fixed order
+    _level = (
+        "run_to_run"
+        if _operation.direction == "grad_weights" or _operation.arrangement == "line"
+        else "batch_invariant"
     )
+    _how = ("numba", "numba.implicit_tiles", supports, plan, rank, "ieee", _level)
+    register(in_parts(Impl(_op, *_how, space=space, host_us=10.0)))

@@ -76,6 +76,19 @@ def _contract() -> Iterator[Case]:
                 for dtype in dtypes if len(dtypes) == 4 else (dtypes[i % 2],):
                     text = _softmax(op, sizes(shape), dtype, fields.get("layout", ""), algo, mode)
                     yield Case(f"{op}/{name}/{algo}-{mode}/{dtype}", text, frozenset({"contract"}))
+    for i, dtype in enumerate(DTYPES):  # operands of two layouts
+        for shape in ("2x8x5x3", "2x21x4x9"):
+            one, other = f"{dtype}:{shape}", f"{dtype}:{shape}:nhwc"
+            algo = ("log", "accurate")[i % 2]
+            for op, operands in (
+                ("softmax", f"x={one} y={other}"),
+                ("softmax_grad", f"dy={other} y={one} dx={other}"),
+                ("softmax_grad", f"dy={other} y={one} dx={one}"),
+            ):
+                text = str(SoftmaxProblem.parse(f"{op} {operands} algo={algo}"))
+                name = f"{op}/layouts-{shape}-{operands.count('nhwc')}/{algo}-channel/{dtype}"
+                tags = {"contract", "simulate"} if shape == "2x8x5x3" and i == 0 else {"contract"}
+                yield Case(name, text, frozenset(tags))
     for dtype in DTYPES:  # two modes, one meaning
         yield Case(
             f"softmax/rows/accurate-instance/{dtype}",

@@ -2,7 +2,8 @@
 
 ``numba.softmax_rows``: rows along memory, held in registers. ``numba.softmax_long``: longer ones, in shared memory as far as
 it goes. ``numba.softmax_channels``: NCHW channels, in registers. ``numba.softmax_tiles``: more of them, in
-shared memory too. ``numba.softmax_strided``: any strides and lengths, three walks. Each has a module ``softmax_<stem>`` with its
+shared memory too. ``numba.softmax_strided``: any strides and lengths, three walks. ``numba.softmax_alike`` copies
+inputs that lie otherwise than the result, for the first four. Each has a module ``softmax_<stem>`` with its
 frozen configuration, its heuristic, its speed and its arguments; this one registers them. Nothing that bits depend on
 depends on the number of rows or on the GPU. Where a row begins between two vectors decides which elements are summed
 together, though: where the bits of a row must be the same in any batch, anywhere, elements are read one by one.
@@ -19,6 +20,7 @@ from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LEAF, device_reason, precision_reason
+from numbadnn.kernels.softmax import alike
 from numbadnn.kernels.softmax import channels as softmax_channels
 from numbadnn.kernels.softmax import long as softmax_long
 from numbadnn.kernels.softmax import rows as softmax_rows
@@ -89,6 +91,8 @@ def _room(module: ModuleType, device: int, modules: tuple[ModuleType, ...] = SIZ
 for _op in OPS:
     for _stem, _module in STEMS.items():
         _register(_op, _stem, _module)
+    _parts = (alike.supports, alike.plan, alike.rank)
+    register(Impl(_op, "numba", "numba.softmax_alike", *_parts, "ieee", "gpu_to_gpu"))
 
 
 def kernels() -> Iterator[Kernel]:

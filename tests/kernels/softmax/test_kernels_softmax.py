@@ -52,8 +52,22 @@ def packed(op: str, dtype: str, *shape: int) -> SoftmaxProblem:
 )
 def test_the_fastest_kernel_goes_first(stem: str, op: str, dtype: str, shape: tuple[int, ...]) -> None:
     problem = packed(op, dtype, *shape)
-    able = [i for i in implementations(op) if i.backend == "numba" and not STEMS[i.name.split("_")[1]].reason(problem)]
+    able = [
+        i for i in implementations(op, ("numba",)) if (m := STEMS.get(i.name.split("_")[1])) and not m.reason(problem)
+    ]
     assert min(able, key=lambda i: i.rank(problem)).name == f"numba.softmax_{stem}"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_layouts_that_differ_are_made_alike_before_strides_are_walked(dtype: str) -> None:
+    alike, strided = (
+        next(i for i in implementations("softmax_grad", ("numba",)) if i.name.endswith(s)) for s in ("alike", "strided")
+    )
+    one, other = f"{dtype}:64x256x96x96", f"{dtype}:64x256x96x96:nhwc"
+    mixed, same = (SoftmaxProblem.parse(f"softmax_grad dy={other} y={y} dx={other} algo=log") for y in (one, other))
+    assert alike.rank(mixed) < strided.rank(mixed)
+    assert "lies otherwise" in alike.supports(same, Policy(device=0))
+    assert "lies otherwise" not in alike.supports(mixed, Policy(device=0))
 
 
 def problems() -> Iterator[SoftmaxProblem]:

@@ -148,8 +148,7 @@ def test_a_forked_child_multiplies_by_itself() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("what", ["corrmm", "rnn"])
-def test_products_of_a_call_run_on_one_thread_of_blas(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_a_call_run_on_one_thread_of_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = _blas()
     before, seen, product = read(), [], np.matmul
     write(2)
@@ -161,14 +160,9 @@ def test_products_of_a_call_run_on_one_thread_of_blas(what: str, monkeypatch: py
 
     monkeypatch.setattr(np, "matmul", matmul)
     try:
-        if what == "rnn":
-            block = numbadnn.RNNBlock("float32", 3, 1, "lstm")
-            state = np.ones((1, 2, 3), np.float32)
-            block.apply(np.ones(block.get_param_size((2, 3)), np.float32), np.ones((4, 2, 3), np.float32), state, state)
-        else:
-            ones = np.ones((1, 2, 5, 5), np.float32)
-            with numbadnn.using(only="cpu.corrmm"):
-                numbadnn.conv2d(ones, np.ones((2, 2, 3, 3), np.float32))
+        ones = np.ones((1, 2, 5, 5), np.float32)
+        with numbadnn.using(only="cpu.corrmm"):
+            numbadnn.conv2d(ones, np.ones((2, 2, 3, 3), np.float32))
         assert seen and set(seen) == {1}
         assert read() == found
     finally:

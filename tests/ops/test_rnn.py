@@ -205,18 +205,61 @@ def test_saturated_gates_and_nan():
 @pytest.mark.parametrize("mode", ["rnn_relu", "lstm", "gru"])
 def test_threads_do_not_change_a_bit(mode, monkeypatch):
     """Of 19 sequences each of two threads has some, and neither a whole number of tiles."""
-    from numbadnn.cpu.rnn.rnn import _Work
+    from numbadnn.cpu.lang import parallel
 
-    block, a = case(mode, batch=19, dtype="float32")
+    block, a = case(mode, batch=19, dtype="float32", hidden=70)
+    monkeypatch.setattr(parallel, "SMALL", 0)
 
     def results():
         outputs, reserve = block.forward(**a)
         return (*outputs, *block.backward(reserve, np.ones_like(outputs[0])))
 
-    monkeypatch.setattr(_Work, "threads", lambda self: 1)
-    alone = results()
-    monkeypatch.setattr(_Work, "threads", lambda self: 2)
-    assert all(np.array_equal(p, q) for p, q in zip(alone, results(), strict=True))
+    with numbadnn.using(threads=1):
+        alone = results()
+    with numbadnn.using(threads=2):
+        assert all(np.array_equal(p, q) for p, q in zip(alone, results(), strict=True))
+
+
+@pytest.mark.parametrize("mode", ["rnn_relu", "lstm", "gru"])
+def test_more_steps_than_are_taken_or_summed_at_once(mode):
+    """Steps of 256 rows of gates are taken at a time, gradients of the parameters summed over 2,048 at a time: here are 2,700,
+    of sequences that end within such parts, in both directions."""
+    block, a = case(mode, hidden=5, batch=9, layers=2, steps=300, both=True)
+    lengths = (300, 1, 28, 29, 57, 299, 200, 256, 3)
+    shape = {"hidden_size": 5, "num_layers": 2, "rnn_mode": mode, "direction_mode": "bidirectional", "lengths": lengths}
+    outputs, reserve = block.forward(**a, lengths=lengths)
+    alone = block.apply(**a, lengths=lengths)
+    for ours, same, true in zip(outputs, alone, reference.rnn_forward(**a, **shape), strict=True):
+        assert np.array_equal(ours, same) and np.abs(ours - true).max() < 1e-12
+    dy = np.cos(np.arange(outputs[0].size)).reshape(outputs[0].shape)
+    exact = reference.rnn_backward(*a.values(), dy, given=(*list(a)[3:], "dy"), **shape)
+    for ours, true in zip(block.backward(reserve, dy), exact, strict=True):
+        assert np.abs(ours - true).max() < 1e-12 * np.abs(true).max()
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_gates_are_as_exact_as_their_type(kind):
+    """Of both: 8 units of 1; tanh near 0 some units of itself."""
+    numba = pytest.importorskip("numba")
+    from numbadnn.cpu.rnn.curves import sigmoid, tanh
+
+    @numba.njit
+    def both(a, s, t):
+        for i in range(len(a)):
+            s[i], t[i] = sigmoid(a[i]), tanh(a[i])
+
+    ends = [0.0, -0.0, np.inf, -np.inf, np.nan]
+    a = np.r_[np.linspace(-110, 110, 30_001), np.linspace(-0.5, 0.5, 30_001), 10.0 ** np.linspace(-37, 0, 500), ends]
+    a = a.astype(kind)
+    s, t = np.empty_like(a), np.empty_like(a)
+    both(a, s, t)
+    unit, wide = np.finfo(kind).eps / 2, a.astype(np.longdouble)
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert np.nanmax(np.abs(s - 1 / (1 + np.exp(-wide)))) < 8 * unit
+        assert (np.abs(t - np.tanh(wide)) <= 24 * unit * np.abs(np.tanh(wide)))[:-1].all()
+        assert np.nanmax(np.abs(t - np.tanh(wide))) < 8 * unit
+    assert list(s[-5:-1]) == [0.5, 0.5, 1, 0] and list(t[-5:-1]) == [0, 0, 1, -1] and np.signbit(t[-4])
+    assert np.isnan(s[-1]) and np.isnan(t[-1])
 
 
 @pytest.mark.parametrize("batch", [1, 9])

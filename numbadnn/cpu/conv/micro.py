@@ -58,8 +58,8 @@ def transpose(typingctx, source, source_step, target, target_step, like):
         return types.void(types.int64, types.int64, types.int64, types.int64, like), codegen
 
 
-def _kernel(width: int, listed: bool):  # type: ignore[no-untyped-def]
-    """The micro-kernel of MR rows by ``width`` vectors; ``listed``: whether rows of a lie anywhere."""
+def _kernel(height: int, width: int, listed: bool):  # type: ignore[no-untyped-def]
+    """The micro-kernel of ``height`` rows by ``width`` vectors; ``listed``: whether rows of a lie anywhere."""
 
     def microkernel(typingctx, a, rows, columns, b, places, depth, tile, add, like):
         def codegen(cx, b, sig, args):
@@ -68,14 +68,14 @@ def _kernel(width: int, listed: bool):  # type: ignore[no-untyped-def]
             real, n, size = ty.element, vec.lanes, vec.dtype.bitwidth // 8
             name = f"llvm.fmuladd.v{n}f{size * 8}"
             fma = cgutils.get_or_insert_function(b.module, ir.FunctionType(ty, [ty, ty, ty]), name)
-            numbers = [ir.Constant(I64, i) for i in range(MR)]
+            numbers = [ir.Constant(I64, i) for i in range(height)]
             steps = [b.load(at(b, a_rows, I64, i), align=8) if listed else b.mul(a_rows, i) for i in numbers]
             rows = [b.add(a, step) for step in steps]
             start, loop, end = b.block, b.append_basic_block("depth"), b.append_basic_block("depth.end")
             b.branch(loop)
             b.position_at_end(loop)
             k = b.phi(I64)
-            sums = [b.phi(ty) for _ in range(MR * width)]
+            sums = [b.phi(ty) for _ in range(height * width)]
             k.add_incoming(ir.Constant(I64, 0), start)
             for s in sums:
                 s.add_incoming(splat(ty, 0.0), start)
@@ -83,7 +83,7 @@ def _kernel(width: int, listed: bool):  # type: ignore[no-untyped-def]
             columns = [b.load(at(b, b.add(b_k, ir.Constant(I64, v * n * size)), ty), align=size) for v in range(width)]
             column = b.load(at(b, a_columns, I64, k), align=8)
             new = []
-            for i in range(MR):
+            for i in range(height):
                 row = broadcast(b, b.load(at(b, b.add(rows[i], column), real), align=size), ty)
                 new += [b.call(fma, [row, columns[v], sums[i * width + v]]) for v in range(width)]
             k_next = b.add(k, ir.Constant(I64, 1))
@@ -92,7 +92,7 @@ def _kernel(width: int, listed: bool):  # type: ignore[no-untyped-def]
                 s.add_incoming(value, loop)
             b.cbranch(b.icmp_signed("<", k_next, depth), loop, end)
             b.position_at_end(end)
-            order = [i * NV + v for i in range(MR) for v in range(width)]
+            order = [i * NV + v for i in range(height) for v in range(width)]
             places = [at(b, b.add(tile, ir.Constant(I64, place * n * size)), ty) for place in order]
             with b.if_else(b.icmp_signed("!=", add, ir.Constant(I64, 0))) as (then, otherwise):
                 with then:
@@ -139,4 +139,6 @@ def carried_tile(tile, room, n, like):
 #: Row k of b, NR = NV vectors long, begins ``places[k]`` bytes behind ``b``; a tile is MR rows of NR, packed. a[i, k] lies
 #: i * rows + columns[k] bytes behind ``a``; for the listed kernel, rows[i] + columns[k]. Lists are addresses of 64-bit integers,
 #: all else are accumulators. The narrow kernel has a vector's lanes instead of NR: for what is left over at the end of a stretch.
-microkernel, narrow_kernel, listed_kernel = _kernel(NV, False), _kernel(1, False), _kernel(NV, True)
+#: The low one has half of MR rows, likewise.
+microkernel, narrow_kernel = _kernel(MR, NV, False), _kernel(MR, 1, False)
+listed_kernel, low_kernel = _kernel(MR, NV, True), _kernel(MR // 2, NV, True)

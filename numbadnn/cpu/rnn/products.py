@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from numba import prange
 
-from numbadnn.cpu.conv.micro import KC, MR, NV, listed_kernel, transpose
+from numbadnn.cpu.conv.micro import KC, MR, NV, listed_kernel, low_kernel, transpose
 from numbadnn.cpu.lang.elements import accsize, peek
 from numbadnn.cpu.lang.typed import inner
-from numbadnn.cpu.lang.vector import fill, lanes, load_acc, multiply_add, store, zeros
+from numbadnn.cpu.lang.vector import add, fill, lanes, load, load_acc, multiply_add, store, store_acc, zeros
 
 #: integers of a thread's lists: columns of a, rows of b, rows of a; accumulators of its tile
 LISTS, TILE = 2 * KC + MR, MR * NV * 64
@@ -20,21 +20,44 @@ LISTS, TILE = 2 * KC + MR, MR * NV * 64
 def pack(matrix, packed, turned, like, threads):
     """Panels of b[k, j] = matrix[k, j], or matrix[j, k] where ``turned``; ``packed`` is (panels, depth, NR)."""
     panels, depth, wide = packed.shape
-    size, vl = accsize(like), lanes(like)
     width = matrix.shape[0] if turned else matrix.shape[1]
-    for p in prange(panels):
-        first = p * wide
-        count = min(wide, width - first)
-        squares = depth // vl * vl if turned and count == wide else 0
-        for k in range(0, squares, vl):
-            for v in range(0, wide, vl):
-                source = matrix.ctypes.data + ((first + v) * depth + k) * size
-                transpose(source, depth, packed.ctypes.data + ((p * depth + k) * wide + v) * size, wide, like)
-        for k in range(squares, depth):
-            for j in range(count):
-                packed[p, k, j] = matrix[first + j, k] if turned else matrix[k, first + j]
-            for j in range(count, wide):
-                packed[p, k, j] = 0
+    for tid in prange(threads):
+        for p in range(panels * tid // threads, panels * (tid + 1) // threads):
+            first = p * wide
+            count = min(wide, width - first)
+            squares = 0
+            if count == wide:
+                squares = _squares(matrix, packed, p, like) if turned else _rows(matrix, packed, p, like)
+            for k in range(squares, depth):
+                for j in range(count):
+                    packed[p, k, j] = matrix[first + j, k] if turned else matrix[k, first + j]
+                for j in range(count, wide):
+                    packed[p, k, j] = 0
+
+
+@inner
+def _squares(matrix, packed, p, like):
+    """Transpose a panel as far as there are squares: so many of its rows."""
+    _, depth, wide = packed.shape
+    size, vl = accsize(like), lanes(like)
+    for k in range(0, depth // vl * vl, vl):
+        for v in range(0, wide, vl):
+            source = matrix.ctypes.data + ((p * wide + v) * depth + k) * size
+            transpose(source, depth, packed.ctypes.data + ((p * depth + k) * wide + v) * size, wide, like)
+    return depth // vl * vl
+
+
+@inner
+def _rows(matrix, packed, p, like):
+    """Copy a panel: all of its rows."""
+    _, depth, wide = packed.shape
+    size, vl = accsize(like), lanes(like)
+    for k in range(depth):
+        source = matrix.ctypes.data + (k * matrix.shape[1] + p * wide) * size
+        target = packed.ctypes.data + (p * depth + k) * wide * size
+        for v in range(NV):
+            store_acc(target + v * vl * size, load_acc(source + v * vl * size, like), like)
+    return depth
 
 
 @inner
@@ -46,34 +69,38 @@ def lists_of(lists, like):
 
 
 @inner
-def product(a, a_step, depth, more, more_step, packed, out, n0, n1, lists, tile, like):
-    """out[n, j] = sum of a[n, k] * b[k, j] for n0 <= n < n1.
+def product(a, a_step, depth, more, more_step, packed, out, on_top, n0, n1, lists, tile, like):
+    """out[n, j] = (on_top ? out[n, j] : 0) + the sum of a[n, k] * b[k, j], for n0 <= n < n1.
 
     ``a``, ``more``: addresses of rows that lie ``a_step`` and ``more_step`` apart. k < depth is a's, the rest of b's depth
     is ``more``'s.
     """
     panels, whole, wide = packed.shape
     size = accsize(like)
-    if out.shape[0] == 1:
+    if out.shape[0] == 1 and not on_top:
         _one_row(a, depth, more, packed, out, like)
         return
-    rows = lists.ctypes.data + 2 * KC * 8
     for p in range(panels):
         b = packed.ctypes.data + p * whole * wide * size
         for n in range(n0, n1, MR):
+            low = n1 - n <= MR // 2
             for k in range(0, depth, KC):
                 _place_rows(lists, a_step, n, n1)
-                listed_kernel(
-                    a + k * size, rows, lists.ctypes.data, b + k * wide * size, lists.ctypes.data + KC * 8,
-                    min(KC, depth - k), tile, 1 if k else 0, like,
-                )  # fmt: skip
+                _tile(a + k * size, b + k * wide * size, min(KC, depth - k), lists, tile, k > 0, low, like)
             for k in range(depth, whole, KC):
                 _place_rows(lists, more_step, n, n1)
-                listed_kernel(
-                    more + (k - depth) * size, rows, lists.ctypes.data, b + k * wide * size, lists.ctypes.data + KC * 8,
-                    min(KC, whole - k), tile, 1, like,
-                )  # fmt: skip
-            _put(tile, out, n, n1, p * wide, like)
+                first = more + (k - depth) * size
+                _tile(first, b + k * wide * size, min(KC, whole - k), lists, tile, True, low, like)
+            put(tile, out, n, n1, p * wide, on_top, like)
+
+
+@inner
+def _tile(a, b, depth, lists, tile, on_top, low, like):
+    at = lists.ctypes.data
+    if low:
+        low_kernel(a, at + 2 * KC * 8, at, b, at + KC * 8, depth, tile, on_top, like)
+    else:
+        listed_kernel(a, at + 2 * KC * 8, at, b, at + KC * 8, depth, tile, on_top, like)
 
 
 @inner
@@ -84,14 +111,18 @@ def _place_rows(lists, step, n, n1):
 
 
 @inner
-def _put(tile, out, n, n1, j, like):
+def put(tile, out, n, n1, j, on_top, like):
+    """Write a tile of sums to out[n : n1, j :], or add it to what is there (``on_top``)."""
     size, vl, width = accsize(like), lanes(like), out.shape[1]
     for i in range(min(MR, n1 - n)):
         for v in range(NV):
             left = min(vl, width - j - v * vl)
             if left > 0:
                 value = load_acc(tile + (i * NV + v) * vl * size, like)
-                store(out.ctypes.data, (n + i) * width + j + v * vl, (1 << left) - 1, value, like)
+                place, mask = (n + i) * width + j + v * vl, (1 << min(left, vl)) - 1
+                if on_top:
+                    value = add(load(out.ctypes.data, place, mask, zeros(like), like), value)
+                store(out.ctypes.data, place, mask, value, like)
 
 
 @inner

@@ -250,7 +250,15 @@ def _parameter(value: Any, fill: float, input: Any) -> Any:
     dtype = torch.float32 if input.dtype.itemsize == 2 else input.dtype
     if value is None:
         return torch.full((input.shape[1],), fill, dtype=dtype, device=input.device)
+    if value.dtype is dtype and value.is_contiguous():
+        return value
     return value.to(dtype).contiguous()
+
+
+def _statistic(value: Any, input: Any) -> Any:
+    if value is None:
+        return None
+    return _parameter(value.detach() if value.requires_grad else value, 0.0, input)
 
 
 def batch_norm(
@@ -279,7 +287,7 @@ def batch_norm(
     remembered(_check, (bool(training), momentum, eps), input, *vectors)
     how = float(eps), *in_force(backend, determinism)
     w, b = _parameter(weight, 1.0, input), _parameter(bias, 0.0, input)
-    given = [None if v is None else _parameter(v.detach(), 0.0, input) for v in vectors[:2]]
+    given = [_statistic(running_mean, input), _statistic(running_var, input)]
     if not training:
         return compute(TEST, (input, w, b), input, w, b, *given, *how)
     y, _, _, mean, var = compute(TRAIN, (input, w, b), input, w, b, *given, float(momentum), *how)

@@ -39,7 +39,7 @@ BELIEVED = 2.5
 
 #: under tf32, measured on ResNet-50's layers (bench_conv): operations a microsecond of cuDNN's engines, and what share of its
 #: time under ieee numba.implicit_tiles takes; on an image neither gains much
-TF32_RATE, TF32_TILES = 1e8, 0.65
+TF32_RATE, TF32_TILES = 2.5e8, 0.65
 NO_TF32 = ("unshared", "depthwise", "image")
 
 #: of the row of a class: times ``floor_us``
@@ -73,9 +73,9 @@ def class_of(problem: Any) -> str:
     """The class of a convolution in ``operations``; "" for what has none: the own ranks decide.
 
     Those of 16 bits have none: own kernels and cuDNN's are so near one another that what is added to memory and arithmetic
-    decides, which the ranks know of each problem and no class does. Directions, axes and groups of a dense convolution are
-    one matrix product and one class, so that what is known of one serves the others. Those of a depthwise one are computed
-    in three ways.
+    decides, which the ranks know of each problem and no class does; nor those in groups, which waste the more the smaller
+    they are. Directions and axes of a dense convolution are one matrix product and one class, so that what is known of one
+    serves the others. Those of a depthwise one are computed in three ways.
 
     >>> from numbadnn.cases import parse
     >>> class_of(parse("conv2d x=float32:8x64x99x99:nhwc w=float32:4x64x1x1:nhwc"))
@@ -86,7 +86,7 @@ def class_of(problem: Any) -> str:
     kind = kind_of(problem)
     if kind in ("", "unshared") or OPERATIONS[problem.op].arrangement or floor_us(problem) < TINY_US:
         return ""
-    if problem.inputs[0].itemsize == 2:
+    if problem.inputs[0].itemsize == 2 or kind.startswith("grouped"):
         return ""
     dtype, layout = problem.inputs[0].dtype, problem.inputs[0].layout or "nchw"
     form = f"depthwise {problem.direction}" if kind.startswith("depthwise") else "dense"
@@ -165,23 +165,29 @@ def estimate(impl: Impl, problem: Any, policy: Policy, usable: bool = True) -> f
     """Microseconds that an implementation takes untuned, estimated; what it foretells itself, where ``usable``, comes first."""
     if impl.foretell and usable and policy.device >= 0 and (told := impl.foretell(problem, policy)) is not None:
         return told
-    us = estimate_by(_rows("operations", FAMILY[problem.op], policy.device), impl, problem)
-    return _under_tf32(impl, problem, us) if policy.fp32_precision == "tf32" else us
+    if policy.fp32_precision == "tf32" and (us := _under_tf32(impl, problem)) is not None:
+        return us
+    return estimate_by(_rows("operations", FAMILY[problem.op], policy.device), impl, problem)
 
 
-def _under_tf32(impl: Impl, problem: Any, ieee_us: float) -> float:
-    """Microseconds on tensor cores: no table was learned under tf32, and what is true of ieee's is not true there."""
+def _under_tf32(impl: Impl, problem: Any) -> float | None:
+    """Microseconds on tensor cores, for which no table was learned; None where nothing gains by them."""
     kind = kind_of(problem)
     if not kind or kind.startswith(NO_TF32) or problem.x.dtype != "float32":
-        return ieee_us
+        return None
+    own = impl.rank(problem)
     if impl.name == "numba.implicit_tiles":
-        return TF32_TILES * ieee_us
+        return TF32_TILES * own
     if impl.backend != "cudnn":
-        return ieee_us
+        return own
     from numbadnn.problems.conv_routes import DETOUR_US
 
     behind = 0.0 if impl.name == "cudnn.graph" else DETOUR_US
-    return behind + 6 + max(problem.bytes / 3e6, problem.flops / TF32_RATE)
+    wide, strided = max(problem.taps) > 1, max(problem.stride) > 1
+    us = 8 + 5 * wide + 6 * (strided and problem.direction == "grad_inputs")
+    if not problem.x.is_channels_last and (wide or strided or math.prod(problem.y.shape[2:]) % 8):
+        us += 4 + 4 * (problem.x.size + problem.y.size) / 2.5e6  # the engine turns both images
+    return behind + us + max(problem.bytes / 3.6e6, problem.flops / TF32_RATE)
 
 
 def engine_name(config: dict[str, Any]) -> str:

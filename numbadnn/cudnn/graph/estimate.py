@@ -42,21 +42,44 @@ _LAUNCH = 6.0
 _TILES = (((128, 128, 8, 16, 4, 2), 1.0), ((128, 64, 8, 8, 8, 3), 1.1), ((128, 32, 8, 8, 4, 4), 1.3))
 #: the gradient of so few channels has engines of its own, by FFT: microseconds a million positions, and more for each filter
 _IMAGE, _IMAGE_POSITIONS, _IMAGE_FILTER = 4, 285.0, 3.4
-#: engines of the gradient of images are slower than those of the convolution by so much
-_BACKWARD = 1.5
+#: bytes a microsecond of the gradient of filters over images of few channels, multiply-adds of long sums that are split
+_IMAGE_FILTERS, _SPLIT_RATE = 0.17e6, 1.2e7
+#: gradients of 3-D filters in 16 bits reach what products do from so many channels and filters on: 11 times it with 16
+_VOLUME_CHANNELS = 180
+#: float32 in groups, 4 to 32 channels each
+_GROUPED_RATE = {"forward": 7e6, "grad_inputs": 5e6, "grad_weights": 1.8e6}
+#: engines of the gradient of images are slower than those of the convolution by so much, and those of channels-last images
+_BACKWARD, _LAST = 1.5, 1.3
 
 
 def microseconds(problem: ConvProblem) -> float:
     """Launch, arithmetic or memory, and the copies of the cheapest form."""
     copied = copies(next(forms(problem)))
     plain = problem.groups == 1 and not problem.unshared and problem.op != "causal_conv1d"
-    if plain and problem.x.itemsize == 2 and problem.x.shape[1] > _IMAGE:
-        return _dense_halves(problem) + copied
+    if plain and problem.x.itemsize == 2:
+        own = _dense_halves(problem) if problem.x.shape[1] > _IMAGE else _LAUNCH + _filled(problem)
+        return own + _transposed(problem) + copied
     channelwise = problem.groups == problem.x.shape[1] > 1 and problem.axes == 2 and not problem.unshared
     last = problem.x.is_channels_last
     if channelwise and (problem.x.itemsize == 2 or (problem.x.dtype == "float32" and not last)):
         return _channelwise(problem, last) + copied
     return _LAUNCH + max(_arithmetic(problem), problem.bytes / _MEMORY) + copied
+
+
+def _filled(problem: ConvProblem) -> float:
+    """16-bit images of few channels, which are filled up; their gradients take twice as long."""
+    least = max(problem.flops * _FILLED / problem.x.shape[1] / _FILLED_RATE, problem.bytes / _MEMORY)
+    return least if problem.direction == "forward" else 2.2 * least
+
+
+def _transposed(problem: ConvProblem) -> float:
+    """Channels-first images in 16 bits are turned by the engine itself, both, but where a 1x1 filter reads whole vectors."""
+    if problem.x.is_channels_last or not problem.x.is_contiguous:
+        return 0.0  # what is copied the forms know
+    planes = [math.prod(spec.shape[2:]) for spec in (problem.x, problem.y)]
+    if set(problem.taps) == {1} and set(problem.stride) == {1} and not any(n % 8 for n in planes):
+        return 0.0
+    return 2 + problem.x.itemsize * (problem.x.size + problem.y.size) / 1.05e6
 
 
 def _channelwise(problem: ConvProblem, last: bool) -> float:
@@ -65,7 +88,7 @@ def _channelwise(problem: ConvProblem, last: bool) -> float:
         base, rate = {"forward": (10, 3.6e6), "grad_inputs": (24, 1.55e6), "grad_weights": (10, 1.7e6)}[
             problem.direction
         ]
-        return base + problem.flops / rate
+        return base + max(problem.flops / rate, problem.bytes / 2.1e6)
     beyond = 0.5 * max(0, math.prod(problem.taps) - 9)
     if problem.direction == "grad_weights":
         return 10 + problem.bytes / (1.75e6 if last else 5e5)
@@ -81,7 +104,8 @@ def _dense_halves(problem: ConvProblem) -> float:
     strided, dilated = max(problem.stride) > 1, max(problem.dilation) > 1
     if problem.direction == "grad_weights":
         if wide:
-            return 15.5 + (3.4 if volume else 1.2) * least
+            fewest = min(problem.x.shape[1], problem.y.shape[1])
+            return 15.5 + (max(1.0, _VOLUME_CHANNELS / fewest) if volume else 1.2) * least
         return 9.5 + least + 2.0 * strided + 1.5 * dilated
     usual = 7.5 + (1.25 if volume else 1.0) * least + 5.0 * wide
     if problem.direction == "grad_inputs":
@@ -99,10 +123,10 @@ def _arithmetic(problem: ConvProblem) -> float:
         filters = problem.w.shape[0] // problem.groups
         return problem.flops * -(-filters // _LINE_FILTERS) * _LINE_FILTERS / filters / _LINE_RATE
     channels = problem.x.shape[1] // problem.groups
-    if problem.x.itemsize == 2 and problem.groups == 1 and channels <= _IMAGE and not problem.unshared:
-        return problem.flops * _FILLED / channels / _FILLED_RATE
     if problem.x.itemsize == 2 and problem.groups > 1 and 1 < channels <= _FILLED:
         return 3 + problem.bytes / _NARROW_MEMORY
+    if problem.x.itemsize == 2 and problem.groups > 1 and problem.direction == "grad_inputs" and not problem.unshared:
+        return (2.5 if max(problem.stride) > 1 else 1.5) * max(problem.flops / 3e8, problem.bytes / _MEMORY)
     if problem.x.dtype != "float32" or problem.unshared:
         return problem.flops / _RATE[problem.x.dtype]
     if problem.groups == problem.x.shape[1] > 1 and problem.axes == 2 and problem.x.is_channels_last:
@@ -111,8 +135,15 @@ def _arithmetic(problem: ConvProblem) -> float:
     if problem.x.shape[1] <= _IMAGE and problem.direction == "grad_inputs":
         positions = problem.x.size / problem.x.shape[1] / 1e6
         return positions * (_IMAGE_POSITIONS + _IMAGE_FILTER * problem.y.shape[1])
-    if problem.direction == "grad_weights" and problem.axes == 2 and problem.groups == 1 and filtered(problem):
-        return _winograd(problem)
+    if problem.direction == "grad_weights":
+        if problem.x.shape[1] <= _IMAGE:
+            return 300 + problem.bytes / _IMAGE_FILTERS
+        if problem.axes == 2 and problem.groups == 1 and filtered(problem):
+            return _winograd(problem)
+        if problem.groups == 1:
+            return min(_tiled(problem), 350 + problem.flops / _SPLIT_RATE)
+    if problem.groups > 1:
+        return max(_tiled(problem), problem.flops / _GROUPED_RATE[problem.direction])
     return _tiled(problem)
 
 
@@ -142,7 +173,8 @@ def _tiled(problem: ConvProblem) -> float:
         rounds = tiles.rounds(shape, p.tiles(m, n) * p.phases // p.met)  # it skips no phase
         multiplied = rounds * resident * m * n * p.terms * factor / tiles.SPEED[4]
         found.append(tiles.ROUND * math.ceil(rounds) + multiplied)
-    return min(found) * (_BACKWARD if p.inputs else 1.0)
+    slower = _BACKWARD if p.inputs else _LAST if problem.direction == "forward" and problem.x.is_channels_last else 1.0
+    return min(found) * slower
 
 
 def _winograd(problem: ConvProblem) -> float:

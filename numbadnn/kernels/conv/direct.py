@@ -154,9 +154,13 @@ def _plan(problem: ConvProblem, policy: Policy, config: DirectConfig | None = No
 
 def _rank(problem: ConvProblem) -> float:
     """Microseconds at about 1 TFLOP/s, what direct summation without tiles reaches; a sum waits for each of its terms."""
-    summed = {"forward": problem.x, "grad_inputs": problem.y}.get(problem.direction)
-    terms = summed.shape[1] // problem.groups * math.prod(problem.taps) if summed else 0
-    return 5 + max(problem.flops / 1e6, 0.12 * terms)
+    if problem.direction == "grad_weights":
+        positions = 1 if problem.unshared else -(-math.prod(problem.y.shape[2:]) // heuristic(problem).parts)
+        serial = 0.3 * problem.y.shape[0] * positions
+    else:
+        summed = problem.x if problem.direction == "forward" else problem.y
+        serial = 0.12 * (summed.shape[1] // problem.groups) * math.prod(problem.taps)
+    return 5 + max(problem.flops / 1e6, serial)
 
 
 def kernels() -> Iterator[Kernel]:

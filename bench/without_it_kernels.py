@@ -70,10 +70,34 @@ def variants(problem: Any, policy: Any) -> Iterator[Impl]:
         if config is not None and config != usual:
             yield _as(impl, how, lambda c=config, m=module: m.plan(problem, policy, c))
     taking = {name: i for name, i in taking.items() if not i.supports(problem, policy)}
+    if impl := taking.get("numba.unshared_inputs_rows"):
+        yield from _always_asking(impl, problem, policy)
     yield from _pools(problem, policy, taking)
     for name in ("numba.spatial_channels", "numba.spatial_staged"):
         if name in taking and problem.op == "spatialtf_sampler_grad":
             yield _as(taking[name], "no stripes", lambda i=taking[name]: _without_stripes(i, problem, policy))
+
+
+def _always_asking(impl: Impl, problem: Any, policy: Any) -> Iterator[Impl]:
+    """``inputs/rows.py`` with a warp that prefetches where it would have none."""
+    from numbadnn.kernels.conv.unshared.inputs import rows, rows_config
+
+    if rows.heuristic(problem, policy).asked:
+        return
+
+    def asking() -> Any:
+        return patch.object(rows_config.RowsConfig, "asked", True)
+
+    with asking(), patch.object(rows, "candidates", rows_config.candidates.__wrapped__):
+        config = rows.heuristic(problem, policy)
+    if config is None:
+        return
+
+    def make() -> Any:
+        with asking():
+            return rows.plan(problem, policy, config)
+
+    yield _as(impl, "always an asking warp", make)
 
 
 def _as(impl: Impl, how: str, make: Callable[[], Any]) -> Impl:
@@ -136,6 +160,8 @@ PARTS: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "unshared_inputs_rows", "no asking warp", "", ("conv.unshared.inputs.device.asked",)),
     "unshared_inputs_rows, rows at a time": (
         "unshared_inputs_rows", "one row at a time", "", ("conv.unshared.inputs.device.asked",)),
+    "unshared_inputs_rows, no asking warp": (
+        "unshared_inputs_rows", "always an asking warp", "", ()),
     "unshared_inputs_rows, whole": ("unshared_inputs_rows", "never whole", "", ()),
     "unshared_inputs_rows, cut": ("unshared_inputs_rows", "never cut", "", ()),
     "unshared_inputs_rows, 32 bits": ("unshared_inputs_rows", "", "float32", ("conv.unshared.inputs.device.rows_single",)),

@@ -1,8 +1,8 @@
-"""corr_mm and corr3d_mm: correlation as a matrix product over a Toeplitz matrix, by that implementation and no other.
+"""corr_mm and corr3d_mm: correlation as a matrix product over a Toeplitz matrix, by such implementations and no others.
 
-They are conv2d and conv3d that never flip the filters, with shapes inferred where they are unique, and run by the
-implementation called corrmm (``numba.corrmm`` on the GPU, ``cpu.corrmm`` elsewhere) whatever the dispatcher would
-choose. The documented extra memory is that implementation's: the Toeplitz matrix of one image, or of a group of images.
+They are conv2d and conv3d that never flip the filters, with shapes inferred where they are unique. On the GPU ``numba.corrmm``
+runs, whatever the dispatcher would choose: the documented extra memory is its. On the CPU it is ``cpu.im2col``, which has
+blocks of the Toeplitz matrix in a cache, and ``cpu.corrmm``, which has the matrix of an image, where that is excluded.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from numbadnn.ops import conv_build
 from numbadnn.ops.habits import refuse
 from numbadnn.option_types import Backend
 
+#: what multiplies by a Toeplitz matrix
+TOEPLITZ = ("*.corrmm", "cpu.im2col")
 Build = Callable[[list[View], list[View], tuple[Any, ...]], Request]
 FORWARD = conv_build.Names("img", "kern", subsample="subsample")
 WEIGHTS = conv_build.Names("img", "topgrad", filter_shape="shape")
@@ -30,13 +32,13 @@ def _parameters(hint: Any, shared: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _run(build: Build, a: Any, b: Any, params: tuple[Any, ...], backend: Any, out: Any, stream: Any) -> Any:
-    with config.in_force(only=("*.corrmm",)):
+    with config.in_force(only=TOEPLITZ):
         return dispatch.call2(build, a, b, params, backend, out, stream)
 
 
 def _run_reversed(build: Build, kern: Any, topgrad: Any, *more: Any) -> Any:
     """Of (kern, topgrad), as the specification orders them; the problem has the filters last."""
-    with config.in_force(only=("*.corrmm",)):
+    with config.in_force(only=TOEPLITZ):
         return dispatch.call2_reversed(build, kern, topgrad, *more)
 
 
@@ -150,13 +152,13 @@ def corr_mm(
     y[n,k,p,q] = sum over c,r,s of img[n, c, p*sh + r*dh - top, q*sw + s*dw - left] * kern[k,c,r,s].
 
     img: (N, C, H, W); kern: (K, C/num_groups, R, S), unshared (K, P, Q, C/num_groups, R, S); result (N, K, P, Q).
-    float16, bfloat16, float32, float64; mixed dtypes upcast. Extra memory: the Toeplitz matrix of one image, C*R*S*P*Q
-    elements (on the GPU of a group of images, within the workspace limit); on the CPU also that image padded, an image
-    of the result, and up to two copies of filters that are 16-bit, unshared or the result.
+    float16, bfloat16, float32, float64; mixed dtypes upcast. Extra memory: on the GPU the Toeplitz matrix of one image,
+    C*R*S*P*Q elements, or of a group of images, within the workspace limit; on the CPU blocks of it, which fit a cache,
+    and a copy of the filters.
     Source: docs/explanation/semantics.md#correlation-by-matrix-products.
 
     Raises ValueError for shapes or parameters that do not fit, TypeError for other arrays or unshared filters without
-    six axes, NotSupportedError where one matrix (and, on the CPU, the padded image) exceeds the workspace limit.
+    six axes, NotSupportedError where, on a GPU, one matrix exceeds the workspace limit.
 
     >>> import numpy as np, numbadnn
     >>> x = np.arange(9, dtype="float32").reshape(1, 1, 3, 3)

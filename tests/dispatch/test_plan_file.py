@@ -74,17 +74,17 @@ def test_a_configuration_found_by_measuring_is_replayed_where_nothing_was_measur
 
 
 def test_a_call_of_one_implementation_by_name_has_an_entry_of_its_own(plans: Path) -> None:
-    """corr_mm is conv2d by corrmm alone: neither takes the other's entry."""
+    """corr_mm is conv2d by what multiplies by a Toeplitz matrix: neither takes the other's entry."""
     x, w = np.ones((1, 2, 5, 5), "f"), np.ones((3, 2, 3, 3), "f")
     for strict in (False, True):
         numbadnn.clear_caches()
         with numbadnn.using(plan_file=str(plans), plan_strict=strict):
             for _ in range(2):
                 numbadnn.corr_mm(x, w)
-                assert last().impl == "cpu.corrmm"
+                assert last().impl == "cpu.im2col"
                 numbadnn.conv2d(x, w, filter_flip=False)
                 assert last().impl == "cpu.im2col"
-    assert [e["scope"] for e in entries(plans)] == ["auto", "auto only=*.corrmm"]
+    assert [e["scope"] for e in entries(plans)] == ["auto", "auto only=*.corrmm,cpu.im2col"]
 
 
 def test_strict_names_the_problem_that_is_missing(plans: Path) -> None:

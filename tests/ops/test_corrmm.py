@@ -36,7 +36,7 @@ def test_three_directions(border: Any, stride: tuple[int, int], dilation: tuple[
     dx = numbadnn.corr_mm_grad_inputs(w, top, (9, 8), **same)
     assert np.array_equal(dx, reference.conv2d_grad_wrt_inputs(top, w, x.shape, filter_flip=False, **padded))
     last = numbadnn.last_call()
-    assert last is not None and last.impl == "cpu.corrmm"
+    assert last is not None and last.impl == "cpu.im2col"
 
 
 def test_shapes_are_inferred_where_they_are_unique() -> None:
@@ -178,10 +178,12 @@ def test_mixed_types_and_negative_strides() -> None:
 
 def test_named_whatever_the_options_prefer() -> None:
     x, w = arrays((1, 1, 4, 4), (1, 1, 2, 2))
-    assert numbadnn.explain(numbadnn.corr_mm, x, w).chosen == "cpu.corrmm"
-    with numbadnn.using(backend="cpu"):
+    with numbadnn.using(only="cpu.fft"):
+        assert numbadnn.explain(numbadnn.corr_mm, x, w).chosen == "cpu.im2col"
+    with numbadnn.using(backend="cpu", exclude="cpu.im2col"):
         assert numbadnn.explain(numbadnn.corr3d_mm, x[None], w[None]).chosen == "cpu.corrmm"
-    assert numbadnn.explain(numbadnn.conv2d, x, w).chosen != "cpu.corrmm"
+    with numbadnn.using(only="cpu.fft"):
+        assert numbadnn.explain(numbadnn.conv2d, x, w).chosen == "cpu.fft"
 
 
 @pytest.mark.parametrize("axes", (2, 3))
@@ -203,11 +205,12 @@ def test_extra_memory_is_one_toeplitz_matrix() -> None:
         f"conv2d x=float32:{images}x{channels}x{side}x{side} w=float32:4x{channels}x5x5 pad=2,2,2,2 flip=0"
     )
     out = np.empty(problem.y.shape, "float32")
-    numbadnn.corr_mm(x, w, "half", out=out)
-    tracemalloc.start()
-    numbadnn.corr_mm(x, w, "half", out=out)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    with numbadnn.using(only="cpu.corrmm"):
+        numbadnn.conv2d(x, w, border_mode="half", filter_flip=False, out=out)
+        tracemalloc.start()
+        numbadnn.conv2d(x, w, border_mode="half", filter_flip=False, out=out)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
     matrix = cpu.toeplitz_bytes(problem)
     assert matrix == channels * 25 * side * side * 4
     # beside the matrix: the padded image, and the product of one image before it is written
@@ -265,10 +268,11 @@ def test_a_matrix_beyond_the_limit_is_refused() -> None:
 
 def test_a_matrix_beyond_the_limit_is_refused_on_the_cpu() -> None:
     x, w = arrays((1, 2, 6, 6), (4, 2, 3, 3))
-    with numbadnn.using(workspace_limit="1KiB"), pytest.raises(numbadnn.NotSupportedError, match="limit is 1024"):
-        numbadnn.corr_mm(x, w)
-    with pytest.raises(numbadnn.NotSupportedError, match=r"cpu\.corrmm.* needs \d+ bytes for one image"):
-        numbadnn.corr_mm(x, w, "half", filter_dilation=(2**34, 1))  # the padded image alone
+    with numbadnn.using(only="cpu.corrmm"):
+        with numbadnn.using(workspace_limit="1KiB"), pytest.raises(numbadnn.NotSupportedError, match="limit is 1024"):
+            numbadnn.conv2d(x, w)
+        with pytest.raises(numbadnn.NotSupportedError, match=r"cpu\.corrmm.* needs \d+ bytes for one image"):
+            numbadnn.conv2d(x, w, border_mode="half", filter_dilation=(2**34, 1))  # the padded image alone
 
 
 @pytest.mark.gpu

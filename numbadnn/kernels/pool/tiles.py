@@ -378,7 +378,8 @@ def kernel(dtype: str, acc: str, config: TilesConfig) -> Kernel:
     pairs = config.op == "pool" and config.kind == "max" and ITEMSIZE[dtype] == 2 and batch(config, dtype) > 1
     stem, gradient = "pairs" if pairs else "tiles", config.op == "pool_grad"
     module = ("maxima_grad" if config.kind == "max" else "sums_grad") if gradient else stem
-    module = "argmax" if config.op == "choose" else module
+    if config.op == "choose":
+        module = "argmax_keys" if ITEMSIZE[dtype] == 2 else "argmax"
     made = "fused" if module == "maxima_grad" and config.fused else config.op
     pointers, numbers = (3, 7) if gradient else (2, 6)
     parameters = f"ptr:{pointers} i64 i64*8 i32*4 i32:{numbers}"

@@ -3,7 +3,7 @@
 A thread looks at the windows of ``rows`` x ``columns`` outputs, from the last element to the first, so that the last to be at
 least the best so far is the first of equals, and a NaN, always taken, stays until an earlier one is. Of a row it finds the best
 of each window's columns once, for all windows above each other that see the row. See ``device/tiles.py`` for the layout
-of images.
+of images. 16-bit numbers: ``device/argmax_keys.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, cuda, i32, i64
+from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, cuda, device, i32, i64
 from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
 from numbadnn.kernels.lang.llvm import _I32, _asm
 from numbadnn.kernels.pool.device.codes import CODE, store_codes
@@ -132,11 +132,10 @@ def choose(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     """codes from x."""
     (kd, kh, kw), (sd, sh, sw), (pd, ph, pw) = config.window, config.stride, config.pad
     A, size, lanes, columns, rows = ACCUMULATOR[acc], ITEMSIZE[dtype], config.lanes, config.columns, config.rows
-    piece, whole, check_rows, threads = config.x_piece(), config.whole, config.check_rows, config.threads
+    piece, check_rows, threads = config.x_piece(), config.check_rows, config.threads
     read, room, tall = reader(dtype, acc, lanes, piece, -INFINITY, check_rows), piece.room * lanes, config.x_rows
-    locate, look, settle = locator(lanes), looker(acc, config), settler(acc, config)
-    together, padded = whole and lanes == 1, any(config.pad)
-    held, made, write = tall * room, rows * columns * lanes, store_codes(columns if together else lanes)
+    locate, look, settle, put_codes = locator(lanes), looker(acc, config), settler(acc, config), putter(config)
+    padded, held, made = any(config.pad), tall * room, rows * columns * lanes
 
     def kernel(x, codes, tiles, by, many, D, H, W, cells, P, Q):
         tile = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
@@ -162,9 +161,22 @@ def choose(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
             look(best, found, values, i32(z * (kh * kw)))
         if padded:
             settle(best, found, i32(o * sd - pd), top, i32(j * (columns * sw) - pw))
+        put_codes(found, codes, group, j, i, i64(n) * many[3] + o, cells, P, Q)
+
+    return kernel
+
+
+def putter(config: TilesConfig) -> Any:
+    """``put(found, codes, group, j, i, plane, cells, P, Q)``: the tile's codes, as far as they are in the plane."""
+    lanes, columns, rows, whole = config.lanes, config.columns, config.rows, config.whole
+    together = whole and lanes == 1
+    write = store_codes(columns if together else lanes)
+
+    @device
+    def put(found, codes, group, j, i, plane, cells, P, Q):
         pitch = i64(cells) if lanes > 1 else i64(1)
         line = pitch * Q
-        at = codes + ((i64(n) * many[3] + o) * P + i * rows) * line + j * columns * pitch + group * lanes
+        at = codes + (plane * P + i * rows) * line + j * columns * pitch + group * lanes
         for p in range(rows):
             if i * rows + p < P:
                 if together:
@@ -174,4 +186,4 @@ def choose(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
                         if whole or j * columns + q < Q:
                             write(found, i32((p * columns + q) * lanes), at + p * line + q * pitch)
 
-    return kernel
+    return put

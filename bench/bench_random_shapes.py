@@ -5,7 +5,8 @@ takes untuned; every implementation that takes the problem, as it is by itself, 
 its heuristics; PyTorch without and with ``cudnn.benchmark``, and with ``cudnn.deterministic`` as well where it was faster.
 A result of ours that is far from PyTorch's is said to be wrong (validate has the bounds). Processes prepare side by side,
 one measures at a time on each GPU. A line of JSON a problem, written as it is done; what it all says prints ``random_report``.
-``python bench/bench_random_shapes.py [--count N] [--from N] [--jobs N] [--budget SECONDS] [--json FILE] [--report FILE ...]``
+``python bench/bench_random_shapes.py [--count N] [--from N] [--jobs N] [--budget SECONDS] [--json FILE]``; without a GPU
+``--report FILE ... [--write FILE]``.
 """
 
 from __future__ import annotations
@@ -189,8 +190,11 @@ def main() -> int:
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no further problem after this time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="default: bench/results/GPU_random.jsonl")
     parser.add_argument("--report", nargs="+", type=Path, metavar="FILE", help="measure nothing: what these files say")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="with --report: these files as one document to keep")
     options = parser.parse_args()
     if options.report:
+        if options.write:
+            random_report.write(options.write, options.report)
         random_report.report(random_report.read(options.report))
         return 0
     if not devices.gpus():

@@ -17,9 +17,34 @@ Row = dict[str, Any]
 
 
 def read(files: Iterable[Path]) -> list[Row]:
-    """The problems of these files; the header of each is left out."""
-    lines = [json.loads(line) for file in files for line in Path(file).read_text().splitlines()]
-    return [line for line in lines if "device" not in line]
+    """The problems of these files, each a header and then a line for each problem, or what ``write`` made of some."""
+    rows: list[Row] = []
+    for file in files:
+        text = Path(file).read_text()
+        if text.startswith('{"rows"'):
+            rows += json.loads(text)["rows"]
+        else:
+            rows += [line for line in map(json.loads, text.splitlines()) if "device" not in line]
+    return rows
+
+
+def write(path: Path, files: Iterable[Path]) -> None:
+    """One document of these files, with what is worth committing: the fastest candidates, auto's, and each as it is by itself."""
+    header = json.loads(Path(next(iter(files))).read_text().splitlines()[0])
+    rows = [slim(row) for row in read(files) if "error" not in row]
+    lines = ",\n".join(json.dumps(row) for row in sorted(rows, key=lambda row: row["number"]))
+    path.write_text(f'{{"rows": [\n{lines}\n], {json.dumps(header)[1:-1]}}}\n')
+
+
+def slim(row: Row) -> Row:
+    fastest = fastest_of(row)["time_us"]
+    kept = [c for c in row["candidates"] if c["heuristic"] or "auto" in c or c["time_us"] <= 1.5 * fastest]
+    fields = ("impl", "config", "time_us", "heuristic", "estimate_us", "error", "auto")
+    short = [{name: c[name] for name in fields if c.get(name) is not None} for c in kept]
+    for c in short:
+        if "config" in c and not _engine(c):
+            del c["config"]  # of kernels: what they choose by themselves
+    return {**row, "candidates": short, "auto_us": auto_of(row)["time_us"]}
 
 
 def arithmetic_of(row: Row) -> str:
@@ -71,7 +96,7 @@ def described(row: Row, against: str) -> str:
 
 
 def _engine(candidate: Row) -> bool:
-    return isinstance(candidate["config"], dict) and "engine" in candidate["config"]
+    return isinstance(candidate.get("config"), dict) and "engine" in candidate["config"]
 
 
 def report(rows: list[Row]) -> None:

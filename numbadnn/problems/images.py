@@ -23,6 +23,14 @@ def is_invariant(problem: ConvProblem, policy: Policy) -> bool:
     return policy.determinism == "batch_invariant" and problem.direction != "grad_weights"
 
 
+def level_of(policy: Policy) -> str:
+    """The level of a plan that follows the batch unless it is asked not to.
+
+    A gradient of filters sums over the images: of it the level asks for no more than the same bits of the same batch.
+    """
+    return "batch_invariant" if policy.determinism == "batch_invariant" else "run_to_run"
+
+
 def of_images(problem: ConvProblem, count: int = NOMINAL) -> ConvProblem:
     """The same layer of ``count`` images, packed one after another, at aligned addresses.
 

@@ -41,6 +41,7 @@ def depthwise() -> None:
     for i, line in enumerate(DEPTHWISE):
         for j, op in enumerate(DIRECTIONS):
             check(f"{op} {line}", "numba.depthwise", "random" if (i + j) % 3 == 0 else "integers")
+    check("conv2d x=float32:1x2x1x36 w=float32:2x1x1x31 groups=2 pad=0,0,15,15 flip=0", "numba.depthwise", "random")
 
 
 def corrmm() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from configured import check_configurations
 from simulated import checks_passed
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
@@ -37,7 +38,8 @@ LAYERS = {
     "x={t}:1x128x14x14 w={t}:128x64x3x3 pad=2,2,2,2 dilation=2,2 groups=2": ("implicit_tiles", "implicit_gemm"),
     "x={t}:1x3x224x224 w={t}:768x3x16x16 stride=16,16 flip=0": ("patches", "patches"),
     "x={t}:1x96x28x28 w={t}:96x1x7x7 pad=3,3,3,3 groups=96": ("depthwise", "depthwise"),
-    "x={t}:1x64x1x40 w={t}:64x1x1x31 pad=0,0,15,15 groups=64": ("direct", "direct"),
+    "x={t}:1x512x1x100 w={t}:512x1x1x31 pad=0,0,15,15 groups=512": ("depthwise", "depthwise"),
+    "x={t}:1x64x1x60 w={t}:64x1x1x40 pad=0,0,15,15 groups=64": ("direct", "direct"),
 }
 VOLUME = "x={t}:1x32x8x16x16 w={t}:64x32x3x3x3 pad=1,1,1,1,1,1 stride=2,2,2"
 
@@ -118,14 +120,13 @@ def test_splits_follow_the_batch_where_bits_may() -> None:
     assert free[1] > free[1000] and set(fixed.values()) == {free[NOMINAL]} and free[NOMINAL] > 1
 
 
-def test_levels_that_are_declared_and_reported(monkeypatch: Any) -> None:
-    """A gradient of filters sums over the images; of the two levels between which a plan's may be, the weaker is the default."""
+def test_levels_that_are_declared() -> None:
+    """A gradient of filters sums over the images: it is held to the same bits of the same batch."""
     for op in ("conv2d", "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights", "causal_conv1d"):
         declared = {i.name: i.determinism for i in implementations(op, ["numba"])}
-        fixed = op in ("conv2d", "conv2d_grad_wrt_inputs")
-        assert declared["numba.implicit_tiles"] == ("batch_invariant" if fixed else "run_to_run")
-        if op != "causal_conv1d":
-            assert declared["numba.implicit_gemm"] == ("batch_invariant" if fixed else "run_to_run")
+        line = op == "causal_conv1d"
+        assert declared["numba.implicit_tiles"] == ("run_to_run" if line else "batch_invariant")
+        assert declared.get("numba.implicit_gemm") == (None if line else "batch_invariant")
         assert declared["numba.corrmm"] == "run_to_run" and declared["numba.direct"] == "gpu_to_gpu"
 
 
@@ -169,6 +170,30 @@ GPU_LAYERS = (
     "conv2d x={t}:64x3x48x48 w={t}:192x3x16x16 stride=16,16 flip=0",
     "conv3d x={t}:16x32x6x8x8 w={t}:48x32x3x3x3 pad=1,1,1,1,1,1",
 )
+
+
+def test_gradients_of_filters_go_by_products_too(monkeypatch: Any) -> None:
+    monkeypatch.setattr(select, "unavailable", lambda backend, device: "")
+    line = "conv2d_grad_wrt_weights x={t}:8x64x28x28 w={t}:96x64x3x3 pad=1,1,1,1"
+    with numbadnn.using(determinism="batch_invariant"):
+        for dtype, name in (("float32", "implicit_tiles"), ("float16", "implicit_gemm"), ("float64", "implicit_tiles")):
+            candidates = Candidates(ConvProblem.parse(line.format(t=dtype)), INVARIANT, config.current(), "numba")
+            found = next(i.name for i in candidates.ordered(("numba",)) if not candidates.reason(i))
+            assert found == f"numba.{name}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("numba.patches", "conv2d x=float16:5x3x56x57 w=float16:72x3x14x14 stride=14,14 flip=0 alpha=2"),
+        ("numba.patches", "conv2d x=float32:5x3x64x65:nhwc w=float32:72x3x16x16:nhwc pad=0,1,2,0 stride=16,16"),
+        ("numba.depthwise", "conv2d x=float16:3x40x1x100 w=float16:40x1x1x31 groups=40 pad=0,0,15,15 flip=0"),
+        ("numba.depthwise", "conv2d x=float32:3x40x1x100 w=float32:40x1x1x31 groups=40 stride=1,2"),
+    ],
+)
+def test_against_the_reference_on_the_gpu(name: str, line: str) -> None:
+    check_configurations(name, ConvProblem.parse(line), "random", [None])
 
 
 @pytest.mark.gpu

@@ -24,7 +24,7 @@ LAYER = "x=float32:64x144x56x56 w=float32:144x1x3x3 pad=1,1,1,1 groups=144"
 
 
 def test_under_the_simulator() -> None:
-    assert checks_passed("depthwise", "depthwise") == 18
+    assert checks_passed("depthwise", "depthwise") == 19
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,7 @@ def test_under_the_simulator() -> None:
         ("x=float32:1x4x8x8 w=float32:4x1x3x3 groups=4 dilation=2,2", "dilated"),
         ("x=float32:1x4x8x8 w=float32:4x1x3x3 groups=4 stride=3,1", "strides of 1 or 2"),
         ("x=float32:1x4x9x9 w=float32:4x1x8x3 groups=4", "at most 7 taps"),
+        ("x=float32:1x4x1x40 w=float32:4x1x1x32 groups=4", "31 of a row"),
         ("x=float32:1x4x8x8:512,128,16,2 w=float32:4x1x3x3 groups=4", "next to each other"),
     ],
 )

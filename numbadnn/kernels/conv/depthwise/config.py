@@ -126,7 +126,8 @@ def complete(problem: ConvProblem) -> int:
 def _tile(problem: ConvProblem, taps: tuple[int, int], stride: tuple[int, int], many: bool) -> Tile:
     """Up to 16 bytes of the operand read; fewer where the taps need the registers or the memory is not aligned."""
     source, target = (problem.y, problem.x) if problem.direction == "grad_inputs" else (problem.x, problem.y)
-    size, area, across = source.itemsize, math.prod(taps), stride[1]
+    size, across = source.itemsize, stride[1]
+    area = math.prod(taps) if taps[0] > 1 else min(math.prod(taps), 25)  # sums of one row at a time are few
     weights, grad_inputs = problem.direction == "grad_weights", problem.direction == "grad_inputs"
     if not channels_last(problem):
         most = {2: 8 if area <= 9 else 4, 4: 4, 8: 2}[size] if area <= 25 else 2 if size < 8 else 1

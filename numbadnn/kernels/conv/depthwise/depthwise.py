@@ -31,6 +31,7 @@ from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
 MOST_TAPS = 7  # along an axis
+MOST_OF_ROW = 31  # of a filter of one row, forwards: a thread's sums are few
 
 
 def kernel(direction: str, dtype: str, acc: str, config: DepthwiseConfig, adds: bool = False) -> Kernel:
@@ -62,8 +63,9 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
         return "needs as many groups as channels"
     if any(d != 1 and n > 1 for d, n in zip(problem.dilation, problem.taps, strict=True)):
         return "has no kernel for dilated filters"
-    if max(problem.stride) > 2 or max(problem.taps) > MOST_TAPS:
-        return f"needs strides of 1 or 2 and at most {MOST_TAPS} taps an axis"
+    most = MOST_OF_ROW if problem.taps[0] == 1 and problem.direction == "forward" else MOST_TAPS
+    if max(problem.stride) > 2 or max(problem.taps) > most:
+        return f"needs strides of 1 or 2 and at most {MOST_TAPS} taps an axis, {MOST_OF_ROW} of a row forwards"
     if not (unit(problem, 3) or unit(problem, 1)):
         return "needs neighbouring columns or neighbouring channels next to each other in memory"
     if policy.precision == "float16":

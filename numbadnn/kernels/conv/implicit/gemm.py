@@ -25,7 +25,7 @@ from numbadnn.kernels.conv.implicit import weights as implicit_weights
 from numbadnn.kernels.conv.parts import in_parts
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
-from numbadnn.problems.images import is_invariant
+from numbadnn.problems.images import is_invariant, level_of
 from numbadnn.registry import Executable, Impl, register
 
 DIRECTIONS = {
@@ -95,8 +95,7 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
     """The product on readable images, with the copies that it takes."""
     config = config or _space(problem, policy)[0]
     inner = DIRECTIONS[problem.op].plan(implicit_layout.readable(problem), _left(problem, policy), config)
-    if is_invariant(problem, policy):
-        inner = dataclasses.replace(inner, determinism="batch_invariant")
+    inner = dataclasses.replace(inner, determinism=level_of(policy))
     return implicit_layout.around(problem, inner, policy.device)
 
 
@@ -136,7 +135,6 @@ def hopper_kernels() -> Iterator[Kernel]:
     yield from implicit_weights.hopper_kernels()
 
 
-for _op, _module in DIRECTIONS.items():
-    _level = "run_to_run" if _module is implicit_weights else "batch_invariant"
-    _impl = Impl(_op, "numba", "numba.implicit_gemm", supports, plan, rank, "tensor_core", _level, space=_space)
-    register(in_parts(_impl))
+for _op in DIRECTIONS:
+    _how = ("numba", "numba.implicit_gemm", supports, plan, rank, "tensor_core", "batch_invariant")
+    register(in_parts(Impl(_op, *_how, space=_space)))

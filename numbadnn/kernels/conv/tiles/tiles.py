@@ -26,7 +26,7 @@ from numbadnn.kernels.conv.tiles.config import ENTRY, TABLE_THREADS, TOTAL_THREA
 from numbadnn.kernels.conv.tiles.product import Product, in_vectors, three
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
-from numbadnn.problems.images import is_invariant, of_images
+from numbadnn.problems.images import is_invariant, level_of, of_images
 from numbadnn.registry import Executable, Impl, register
 
 #: of a coordinate: twice as much is what the tables add for a tap that is not there
@@ -223,8 +223,7 @@ def plan(problem: ConvProblem, policy: Policy, config: ImplicitTilesConfig | Non
     if config.warps and dtype == "float32":
         arithmetic = "tf32"
     facts = {"kernel": chosen.name, "config": config}
-    level = "batch_invariant" if is_invariant(problem, policy) else "run_to_run"
-    return Executable(run, memory.end, arithmetic, level, facts, direct, in_turn(p.terms, splits))
+    return Executable(run, memory.end, arithmetic, level_of(policy), facts, direct, in_turn(p.terms, splits))
 
 
 def share_of(p: Product, policy: Policy, splits: int, rows: int) -> int:
@@ -262,10 +261,6 @@ def rank(problem: ConvProblem) -> float:
 
 for _op, _operation in OPERATIONS.items():
     # causal convolutions have kernels of their own that are batch_invariant, in a fixed order
-    _level = (
-        "run_to_run"
-        if _operation.direction == "grad_weights" or _operation.arrangement == "line"
-        else "batch_invariant"
-    )
+    _level = "run_to_run" if _operation.arrangement == "line" else "batch_invariant"
     _how = ("numba", "numba.implicit_tiles", supports, plan, rank, "ieee", _level)
     register(in_parts(Impl(_op, *_how, space=space, host_us=10.0)))

@@ -71,33 +71,35 @@ def variants(problem: Any, policy: Any) -> Iterator[Impl]:
             yield _as(impl, how, lambda c=config, m=module: m.plan(problem, policy, c))
     taking = {name: i for name, i in taking.items() if not i.supports(problem, policy)}
     if impl := taking.get("numba.unshared_inputs_rows"):
-        yield from _always_asking(impl, problem, policy)
+        yield from _asking(impl, problem, policy, "always an asking warp", True)
+        yield from _asking(impl, problem, policy, "never an asking warp", False)
     yield from _pools(problem, policy, taking)
     for name in ("numba.spatial_channels", "numba.spatial_staged"):
         if name in taking and problem.op == "spatialtf_sampler_grad":
             yield _as(taking[name], "no stripes", lambda i=taking[name]: _without_stripes(i, problem, policy))
 
 
-def _always_asking(impl: Impl, problem: Any, policy: Any) -> Iterator[Impl]:
-    """``inputs/rows.py`` with a warp that prefetches where it would have none."""
+def _asking(impl: Impl, problem: Any, policy: Any, how: str, always: bool) -> Iterator[Impl]:
+    """``inputs/rows.py`` with a warp that prefetches everywhere, or nowhere, in whatever tiles that takes."""
     from numbadnn.kernels.conv.unshared.inputs import rows, rows_config
 
-    if rows.heuristic(problem, policy).asked:
-        return
+    def all_alike() -> Any:
+        return patch.object(rows_config.RowsConfig, "asked", always)
 
-    def asking() -> Any:
-        return patch.object(rows_config.RowsConfig, "asked", True)
+    def candidates(problem: Any) -> list[tuple[float, Any]]:
+        return [(us, c) for us, c in rows_config.candidates.__wrapped__(problem) if always or not c.whole]
 
-    with asking(), patch.object(rows, "candidates", rows_config.candidates.__wrapped__):
+    usual = rows.heuristic(problem, policy)
+    with all_alike(), patch.object(rows, "candidates", candidates):
         config = rows.heuristic(problem, policy)
-    if config is None:
+    if config is None or (config == usual and usual.asked == always):
         return
 
     def make() -> Any:
-        with asking():
+        with all_alike():
             return rows.plan(problem, policy, config)
 
-    yield _as(impl, "always an asking warp", make)
+    yield _as(impl, how, make)
 
 
 def _as(impl: Impl, how: str, make: Callable[[], Any]) -> Impl:
@@ -158,6 +160,8 @@ HOSTS = {
 PARTS: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "unshared_inputs_rows, asking warp": (
         "unshared_inputs_rows", "no asking warp", "", ("conv.unshared.inputs.device.asked",)),
+    "unshared_inputs_rows, asking warp in any tiles": (
+        "unshared_inputs_rows", "never an asking warp", "", ("conv.unshared.inputs.device.asked",)),
     "unshared_inputs_rows, rows at a time": (
         "unshared_inputs_rows", "one row at a time", "", ("conv.unshared.inputs.device.asked",)),
     "unshared_inputs_rows, no asking warp": (

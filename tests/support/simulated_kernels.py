@@ -5,6 +5,7 @@ Prints one line a check and exits 1 if any fails. Needs ``NUMBA_ENABLE_CUDASIM=1
 
 import sys
 from typing import Any
+from unittest.mock import patch
 
 import ml_dtypes
 import numpy as np
@@ -215,6 +216,9 @@ def maxima() -> None:
                 check(problem, trial, name, exactly=True)
             for config in pool_tiles.space(problem)[1:3]:
                 check(problem, trial, "numba.pool_tiles", exactly=True, config=config)
+            for config in pool_tiles.choosing(problem)[1::3] if pool_tiles.codes_bytes(problem) else ():
+                with patch.object(pool_tiles, "choosing", lambda problem, c=config: [c]):
+                    check(problem, trial, "numba.pool_tiles", exactly=True)
 
 
 if __name__ == "__main__":

@@ -62,8 +62,8 @@ class TilesConfig:
     """All that a kernel is built for: ``op`` is pool, choose or pool_grad, ``kind`` max, sum, average_inc or average_exc.
 
     ``vec`` columns an access of x (and dx), ``vec_y`` of dy; ``lanes`` cells an access where channels are last, else 1.
-    ``whole``: rows of what is written are multiples of a tile's. ``check_rows``: a tile reaches outside the rows; ``past_x``,
-    ``past_y``: past the end of one.
+    ``deep``: planes of codes a thread, of 16-bit numbers. ``whole``: rows of what is written are multiples of a tile's.
+    ``check_rows``: a tile reaches outside the rows; ``past_x``, ``past_y``: past the end of one.
     """
 
     op: str
@@ -82,6 +82,7 @@ class TilesConfig:
     past_y: bool
     threads: int
     resident: int
+    deep: int = 1
 
     def first_window(self, axis: int) -> int:
         """The first window that reaches a strip of the gradient, from the first whose number the strip has."""
@@ -211,7 +212,11 @@ def forward(problem: PoolProblem) -> PoolProblem:
 
 def choosing(problem: PoolProblem) -> list[TilesConfig]:
     """Configurations of the first of two kernels, the heuristic's first."""
-    return space(forward(problem), "choose")
+    e, found = extents(problem), space(forward(problem), "choose")
+    found = [replace(c, resident=4) if c.threads == 128 else c for c in found]
+    walks = problem.x.itemsize == 2 and e.window[0] > e.stride[0] and e.outputs[0] > 1
+    deeper = (replace(c, deep=n, check_rows=True, resident=3) for n in (2, 4) for c in found if walks)
+    return found + [c for c in deeper if fits(c, problem)]
 
 
 def alone(window: Three, stride: Three, pad: Three) -> bool:
@@ -314,7 +319,7 @@ def tiles(c: TilesConfig, e: Extents) -> Three:
     """Tiles across, down and deep."""
     sd, sh, sw = e.stride
     if c.op != "pool_grad":
-        return -(-e.outputs[2] // c.columns), -(-e.outputs[1] // c.rows), e.outputs[0]
+        return -(-e.outputs[2] // c.columns), -(-e.outputs[1] // c.rows), -(-e.outputs[0] // c.deep)
     return -(-e.image[2] // (c.columns * sw)), -(-e.image[1] // (c.rows * sh)), -(-e.image[0] // sd)
 
 
@@ -327,7 +332,7 @@ def fits(c: TilesConfig, problem: PoolProblem) -> bool:
             return False
         held, work = c.x_piece().room + many, many * kw
     elif c.op == "choose":
-        held = c.x_rows * max(c.x_piece().room, 2 * c.columns) + 2 * many
+        held = c.x_rows * max(c.x_piece().room, 2 * c.columns) + (1 + c.deep) * many
         work = c.x_rows * c.columns * (kw - 1) + many * kh
     elif c.kind == "max":
         looked = kd * kh * c.x_piece().room if c.fused else 0
@@ -368,7 +373,7 @@ def prepare(problem: PoolProblem, c: TilesConfig, acc: str) -> tuple[Kernel, tup
     many = (groups, across, down, deep)
     by = tuple(n for divisor in many for n in reciprocal(divisor))
     scalars: tuple[Any, ...] = (count, by, many, *e.image, e.cells, *e.outputs[1:])
-    if c.op == "pool_grad":
+    if c.op != "pool":
         scalars += (e.outputs[0],)
     return kernel(problem.x.dtype, acc, c), blocks(count, c.threads), scalars
 
@@ -381,7 +386,7 @@ def kernel(dtype: str, acc: str, config: TilesConfig) -> Kernel:
     if config.op == "choose":
         module = "argmax_keys" if ITEMSIZE[dtype] == 2 else "argmax"
     made = "fused" if module == "maxima_grad" and config.fused else config.op
-    pointers, numbers = (3, 7) if gradient else (2, 6)
+    pointers, numbers = (3, 7) if gradient else (2, 6 if config.op == "pool" else 7)
     parameters = f"ptr:{pointers} i64 i64*8 i32*4 i32:{numbers}"
     made_by, arguments = f"pool.device.{module}.{made}", (dtype, acc, config)
     return Kernel.of(f"pool_{stem}", made_by, arguments, parameters, config.threads, config.resident)

@@ -137,7 +137,7 @@ def choose(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     locate, look, settle, put_codes = locator(lanes), looker(acc, config), settler(acc, config), putter(config)
     padded, held, made = any(config.pad), tall * room, rows * columns * lanes
 
-    def kernel(x, codes, tiles, by, many, D, H, W, cells, P, Q):
+    def kernel(x, codes, tiles, by, many, D, H, W, cells, P, Q, deep_out):
         tile = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if tile >= tiles:
             return
@@ -161,29 +161,29 @@ def choose(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
             look(best, found, values, i32(z * (kh * kw)))
         if padded:
             settle(best, found, i32(o * sd - pd), top, i32(j * (columns * sw) - pw))
-        put_codes(found, codes, group, j, i, i64(n) * many[3] + o, cells, P, Q)
+        put_codes(found, 0, codes, group, j, i, i64(n) * deep_out + o, cells, P, Q)
 
     return kernel
 
 
 def putter(config: TilesConfig) -> Any:
-    """``put(found, codes, group, j, i, plane, cells, P, Q)``: the tile's codes, as far as they are in the plane."""
+    """``put(found, start, codes, group, j, i, plane, cells, P, Q)``: the tile's codes of a plane, as far as they are in it."""
     lanes, columns, rows, whole = config.lanes, config.columns, config.rows, config.whole
     together = whole and lanes == 1
     write = store_codes(columns if together else lanes)
 
     @device
-    def put(found, codes, group, j, i, plane, cells, P, Q):
+    def put(found, start, codes, group, j, i, plane, cells, P, Q):
         pitch = i64(cells) if lanes > 1 else i64(1)
         line = pitch * Q
         at = codes + (plane * P + i * rows) * line + j * columns * pitch + group * lanes
         for p in range(rows):
             if i * rows + p < P:
                 if together:
-                    write(found, i32(p * columns), at + p * line)
+                    write(found, i32(start + p * columns), at + p * line)
                 else:
                     for q in range(columns):
                         if whole or j * columns + q < Q:
-                            write(found, i32((p * columns + q) * lanes), at + p * line + q * pitch)
+                            write(found, i32(start + (p * columns + q) * lanes), at + p * line + q * pitch)
 
     return put

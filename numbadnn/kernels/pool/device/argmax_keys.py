@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels.lang.cuda import SIMULATED, WORD, cuda, i32, i64
+from numbadnn.kernels.lang.cuda import SIMULATED, WORD, cuda, device, i32, i64
 from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
 from numbadnn.kernels.lang.llvm import _I32, _asm
 from numbadnn.kernels.pool.device.argmax import putter
@@ -60,34 +60,38 @@ def _spots(config: TilesConfig) -> tuple[list[list[tuple[int, int]]], int]:
     return [[(c * per_column + e // 2, e % 2) for e in range(lanes)] for c in range(many)], many * per_column
 
 
-def looker(dtype: str, config: TilesConfig) -> Callable[..., None]:
-    """``look(best, words, plane, h, w)``: the windows' keys so far, joined with those of a plane whose first code is ``plane``.
+def looker(dtype: str, config: TilesConfig, z: int) -> Callable[..., None]:
+    """``look(best, words, late, h, w)``: the windows' keys so far, joined with those of plane z of the tile.
 
-    h, w: where the first window begins.
+    h, w: where the first window begins; ``late``: how much later the plane is than it would be.
     """
     (_, kh, kw), (_, sh, sw), (_, ph, pw) = config.window, config.stride, config.pad
     tall, columns, length = config.x_rows, config.columns, config.x_piece().length
     rows, lanes, (spots, room) = config.rows, config.lanes, _spots(config)
+    made, (kd, sd) = rows * columns * lanes, (config.window[0], config.stride[0])
+    #: the planes of windows that see this one: where their keys begin, the code of their first element here
+    seen_by = [(o * made, (z - o * sd) * kh * kw) for o in range(config.deep) if 0 <= z - o * sd < kd]
     if SIMULATED:
 
-        def twin(best, words, plane, h, w):
+        def twin(best, words, late, h, w):
             bits = words.copy().view(np.uint16).astype(np.int64)
             magnitude = bits & 0x7FFF
             value = np.where(bits > 0x7FFF, -magnitude - (magnitude > 0), magnitude)
             value = np.where(magnitude > _NAN[dtype], 0x7FFF, value)
-            for n in range(rows * columns * lanes):
+            for n in range(made):
                 p, q, e = n // (columns * lanes), n // lanes % columns, n % lanes
                 for code in range(kh * kw):
                     t, c = p * sh + code // kw, q * sw + code % kw
                     word, half = spots[c][e]
-                    late = LATER[1] * (h + t < 0) + LATER[2] * (w + c < 0)
-                    key = value[2 * (t * room + word) + half] * 65536 + FIRST - t * kw - c - plane - late
-                    best[n] = max(best[n], key)
+                    place = t * kw + c + LATER[1] * (h + t < 0) + LATER[2] * (w + c < 0) + late
+                    key = value[2 * (t * room + word) + half] * 65536 + FIRST - place
+                    for start, plane in seen_by:
+                        best[start + n] = max(best[start + n], key - plane)
 
         return twin
 
     @emitted(None, ARRAY, ARRAY, i32, i32, i32)
-    def look(builder, best, words, plane, h, w):
+    def look(builder, best, words, late, h, w):
         zero = _I32(0)
 
         def placed(code, before, start, late):
@@ -124,8 +128,9 @@ def looker(dtype: str, config: TilesConfig) -> Callable[..., None]:
             for n in range(columns * lanes):
                 seen = [tops[p * sh + r][n] for r in range(kh)]
                 top = functools.reduce(functools.partial(_larger, builder), seen)
-                to = p * columns * lanes + n
-                best.put(zero, to, _larger(builder, best.get(zero, to), builder.sub(top, plane)))
+                for start, plane in seen_by:
+                    to, placed_top = start + p * columns * lanes + n, builder.sub(top, builder.add(late, _I32(plane)))
+                    best.put(zero, to, _larger(builder, best.get(zero, to), placed_top))
 
     return look
 
@@ -134,6 +139,7 @@ def finder(config: TilesConfig) -> Callable[..., None]:
     """``find(found, best)``: the codes of keys."""
     kw, (_, sh, sw), lanes = config.window[2], config.stride, config.lanes
     starts = [p * sh * kw + q * sw for p in range(config.rows) for q in range(config.columns) for _ in range(lanes)]
+    starts *= config.deep
     if SIMULATED:
 
         def twin(found, best):
@@ -150,42 +156,60 @@ def finder(config: TilesConfig) -> Callable[..., None]:
     return find
 
 
+def walker(dtype: str, config: TilesConfig, z: int) -> Any:
+    """``walk(state)``: looks at the planes of the tile up to the z-th."""
+    (_, sh, sw), (pd, ph, pw), lanes, tall = config.stride, config.pad, config.lanes, config.x_rows
+    read, look, before = reader(dtype, lanes, config.x_piece()), looker(dtype, config, z), None
+    if z:
+        before = walker(dtype, config, z - 1)
+    room, check_rows, rows, columns, late = _spots(config)[1], config.check_rows, config.rows, config.columns, LATER[0]
+    held = tall * room
+
+    @device
+    def walk_plane(state):
+        best, x, group, j, i, first, n, D, H, W, pitch = state
+        words = cuda.local.array(held, WORD)
+        line, top, d = pitch * W, i32(i * (rows * sh) - ph), i32(first + z)
+        later = i32(late if z < pd and d < 0 else 0)
+        d = clamped(d, D) if check_rows else d
+        plane = x + (i64(n) * D + d) * H * line + group * (lanes * SIZE)
+        at = plane + top * line
+        for r in range(tall):
+            row = plane + clamped(i32(top + r), H) * line if check_rows else at + r * line
+            read(words, i32(r * room), row, j, W, pitch)
+        look(best, words, later, top, i32(j * (columns * sw) - pw))
+
+    if before is None:
+        return walk_plane
+
+    @device
+    def walk(state):
+        before(state)
+        walk_plane(state)
+
+    return walk
+
+
 def choose(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     """codes from x."""
-    (kd, kh, kw), (sd, sh, sw), (pd, ph, pw) = config.window, config.stride, config.pad
-    lanes, columns, rows, tall, check_rows = config.lanes, config.columns, config.rows, config.x_rows, config.check_rows
-    read, look, find, put_codes = (
-        reader(dtype, lanes, config.x_piece()),
-        looker(dtype, config),
-        finder(config),
-        putter(config),
-    )
-    locate, room, threads, made = locator(lanes), _spots(config)[1], config.threads, rows * columns * lanes
-    held, late = tall * room, LATER[0]
+    kd, sd, pd, deep = config.window[0], config.stride[0], config.pad[0], config.deep
+    walk, find, put_codes = walker(dtype, config, (deep - 1) * sd + kd - 1), finder(config), putter(config)
+    locate, threads, made = locator(config.lanes), config.threads, config.rows * config.columns * config.lanes
+    held = deep * made
 
-    def kernel(x, codes, tiles, by, many, D, H, W, cells, P, Q):
+    def kernel(x, codes, tiles, by, many, D, H, W, cells, P, Q, deep_out):
         tile = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if tile >= tiles:
             return
         group, j, i, o, n = locate(tile, by, many)
-        words = cuda.local.array(held, WORD)
-        best = cuda.local.array(made, CODE)
-        found = cuda.local.array(made, CODE)
-        for e in range(made):
+        best = cuda.local.array(held, CODE)
+        found = cuda.local.array(held, CODE)
+        for e in range(held):
             best[e] = i32(LOWEST)
-        pitch = i64(cells * SIZE)
-        line, top = pitch * W, i32(i * (rows * sh) - ph)
-        for z in range(kd):
-            d = i32(o * sd + (z - pd))
-            first = i32(z * (kh * kw) + (late if d < 0 else 0))
-            d = clamped(d, D) if check_rows else d
-            plane = x + (i64(n) * D + d) * H * line + group * (lanes * SIZE)
-            at = plane + top * line
-            for r in range(tall):
-                row = plane + clamped(i32(top + r), H) * line if check_rows else at + r * line
-                read(words, i32(r * room), row, j, W, pitch)
-            look(best, words, first, top, i32(j * (columns * sw) - pw))
+        walk((best, x, group, j, i, i32(o * (deep * sd) - pd), n, D, H, W, i64(cells * SIZE)))
         find(found, best)
-        put_codes(found, codes, group, j, i, i64(n) * many[3] + o, cells, P, Q)
+        for u in range(deep):
+            if o * deep + u < deep_out:
+                put_codes(found, u * made, codes, group, j, i, i64(n) * deep_out + o * deep + u, cells, P, Q)
 
     return kernel

@@ -13,8 +13,8 @@ from numbadnn.kernels.lang.async_copies import copy_line, sync_warp
 from numbadnn.kernels.lang.cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.hopper import barrier_expect, barrier_wait
 
-#: pieces of whole rows of positions at once, more of which would keep y's values waiting; images for which these are few
-UNDER_WAY, FEW = 2, 8
+#: pieces of whole rows of positions at once, more of which would keep y's values waiting
+UNDER_WAY = 2
 
 
 @device
@@ -26,11 +26,10 @@ def asking(size: int, config: RowsConfig) -> Callable[..., None]:
     """``ask(shared, w, full, rings, pitch, line, slot, K, rows, wide, first, count, strides)``: begin to copy all pieces.
 
     A lane has a filter, ``line`` bytes of each position. The barriers that say that a slot is empty follow those that say it
-    is full. Of whole rows of positions the first pieces are prefetched before all threads meet, when y's values are there.
+    is full.
     """
     depth, piece, deep, steps = config.depth, config.piece, config.deep, config.steps
     within, places, cut = config.within, config.places, config.cut
-    early = 1 if config.kept <= FEW else UNDER_WAY
 
     @device
     def ask(shared, w, full, rings, pitch, line, slot, K, rows, wide, first, count, strides):
@@ -65,8 +64,6 @@ def asking(size: int, config: RowsConfig) -> Callable[..., None]:
             p = i32(i // steps)
             s = i32(i - p * steps)
             left, barrier = min(i32(piece), i32(K - s * piece)), u32(full + 8 * i)
-            if i == early:
-                cuda.syncthreads()
             if i >= UNDER_WAY:
                 barrier_wait(u32(full + 8 * (i - UNDER_WAY)), u32(0))
             if lane == 0:
@@ -76,7 +73,5 @@ def asking(size: int, config: RowsConfig) -> Callable[..., None]:
                 start = w + (i64(s * piece) * strides[0] + p * strides[1]) * size
                 to = i32(rings + i * slot + lane * pitch + (start & within))
                 copy_line(shared, to, start + beyond, length, barrier)
-        if rows * steps <= early:
-            cuda.syncthreads()
 
     return ask_whole if config.whole else ask

@@ -28,7 +28,7 @@ from numbadnn.kernels.conv.unshared.inputs.device.rows import (
 )
 from numbadnn.kernels.conv.unshared.inputs.device.tile import block_of
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import FEWER, LANES, RINGS, RowsConfig
-from numbadnn.kernels.lang.async_copies import copy_line, sync_warp
+from numbadnn.kernels.lang.async_copies import arrive_of, copy_line, meet_of, sync_warp
 from numbadnn.kernels.lang.cuda import ELEMENT, INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.hopper import (
     barrier_arrive,
@@ -143,6 +143,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     of_piece, of_channel, warps, turned = lanes.of_piece, tall * taps * size, config.warps, config.turned
     whole, (box, of_lot, of_pixel), slack = config.whole, box_of(config), config.align if config.within else 0
     ask, threads, split = asking(size, config), LANES * warps, config.split
+    arrive, meet = arrive_of(threads + LANES), meet_of(threads + LANES)
     fewer, more = set_registers(FEWER, False), set_registers(config.registers, True)
     multiply_rows = _multiply_rows(config, size, lambda column: lanes.multiply(column * lanes.sums))
 
@@ -175,6 +176,8 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                 barrier_init(u32(there), u32(1 if turned else warps))
             fence_barriers()
             sync_warp()
+            if whole:
+                arrive(i32(1))
         if thread < ZERO_BYTES // ITEM:
             shared[i32(ZEROS // ITEM + thread)] = 0
         if not whole:
@@ -202,7 +205,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
             else:
                 fill(shared, tops, y_pitch, top, y_strides, N, K, i32(rows * wide), wide)
                 if whole:
-                    cuda.syncthreads()
+                    meet(i32(1))
                 sync_warp()
                 if lane == 0:
                     barrier_arrive(u32(there))

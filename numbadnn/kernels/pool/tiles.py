@@ -213,7 +213,7 @@ def forward(problem: PoolProblem) -> PoolProblem:
 def choosing(problem: PoolProblem) -> list[TilesConfig]:
     """Configurations of the first of two kernels, the heuristic's first."""
     e, found = extents(problem), space(forward(problem), "choose")
-    found = [replace(c, resident=4) if c.threads == 128 else c for c in found]
+    found = [replace(c, resident=4 if c.lanes == 1 else 3) if c.threads == 128 else c for c in found]
     walks = problem.x.itemsize == 2 and e.window[0] > e.stride[0] and e.outputs[0] > 1
     deeper = (replace(c, deep=n, check_rows=True, resident=3) for n in (2, 4) for c in found if walks)
     return found + [c for c in deeper if fits(c, problem)]

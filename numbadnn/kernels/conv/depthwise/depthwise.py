@@ -63,7 +63,8 @@ def _supports(problem: ConvProblem, policy: Policy) -> str:
         return "needs as many groups as channels"
     if any(d != 1 and n > 1 for d, n in zip(problem.dilation, problem.taps, strict=True)):
         return "has no kernel for dilated filters"
-    most = MOST_OF_ROW if problem.taps[0] == 1 and problem.direction == "forward" else MOST_TAPS
+    of_row = problem.taps[0] == 1 and problem.direction == "forward" and not OPERATIONS[problem.op].arrangement
+    most = MOST_OF_ROW if of_row else MOST_TAPS  # causal lines have kernels of their own
     if max(problem.stride) > 2 or max(problem.taps) > most:
         return f"needs strides of 1 or 2 and at most {MOST_TAPS} taps an axis, {MOST_OF_ROW} of a row forwards"
     if not (unit(problem, 3) or unit(problem, 1)):

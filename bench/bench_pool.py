@@ -143,9 +143,13 @@ def main() -> None:
         for dtype in ("float32", "float16")
         for last in (False, True)
     ]
-    rows = [measure(*case) for case in cases if re.search(options.only, name_of(*case))]
+    rows, path = [], None
+    for case in cases:
+        if re.search(options.only, name_of(*case)):
+            rows.append(measure(*case))
+            path = save("pool", rows, of="case", quick=options.quick)
     print(table(rows, ("case", "impl", "error/bound", "GB/s", "torch", "cudnn", "copy", "of copy", "vs torch")))
-    print("written to", save("pool", rows, of="case", quick=options.quick))
+    print("written to", path)
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def store1(typingctx, address, offset, value, like):
         return types.void(types.int64, types.int64, acc_type(like.dtype), like), codegen
 
 
-#: elements of ``widen_block`` and ``narrow_block``, and how far ahead of 16-bit ones memory is asked for: about a line
+#: elements of ``widen_block`` and ``narrow_block``, and how many units of two bytes ahead memory is asked for
 BLOCK, AHEAD = 16, 1024
 
 
@@ -176,12 +176,11 @@ def _blocks(cx, b, sig, args):
 
 
 def prefetch(b, here, like, write):
-    """Let the 16-bit elements of the next line come while the reals of this one are worked on."""
-    if like.dtype.bitwidth == 16:
-        ahead = b.gep(b.bitcast(here, I16.as_pointer()), [ir.Constant(I64, AHEAD)])
-        fnty = ir.FunctionType(ir.VoidType(), [ahead.type, I32, I32, I32])
-        fn = cgutils.get_or_insert_function(b.module, fnty, "llvm.prefetch.p0")
-        b.call(fn, [ahead, *(ir.Constant(I32, n) for n in (write, 3, 1))])
+    """Let the elements come that are worked on soon: the processor's own foresight ends with a page."""
+    ahead = b.gep(b.bitcast(here, I16.as_pointer()), [ir.Constant(I64, AHEAD)])
+    fnty = ir.FunctionType(ir.VoidType(), [ahead.type, I32, I32, I32])
+    fn = cgutils.get_or_insert_function(b.module, fnty, "llvm.prefetch.p0")
+    b.call(fn, [ahead, *(ir.Constant(I32, n) for n in (write, 3, 1))])
 
 
 @intrinsic

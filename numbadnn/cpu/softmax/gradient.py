@@ -11,9 +11,10 @@ from numba import prange
 
 from numbadnn.cpu.lang.blocks import adder, applier
 from numbadnn.cpu.lang.lines import line_dot, view
+from numbadnn.cpu.lang.parallel import LINE, LONG
 from numbadnn.cpu.lang.past import settle
 from numbadnn.cpu.lang.typed import inner, offset_of
-from numbadnn.cpu.lang.vector import carry, made_good
+from numbadnn.cpu.lang.vector import carry, made_good, prefetch_line
 
 #: terms of a column that are summed before they join the total
 BLOCK = 64
@@ -37,11 +38,18 @@ def _at(base, index, shape, strides, first, stored):
 
 
 def rows(dy, y, dx, count, shape, strides, length, like, stored, past, threads):
-    """``count`` sums over ``length`` neighbours each."""
+    """``count`` sums over ``length`` neighbours each. While the results of a row are made, memory is asked for the next one."""
+    far = length * stored.itemsize >= LONG  # shorter ones the processor foresees
     for tid in prange(threads):
         for i in range(count * tid // threads, count * (tid + 1) // threads):
             t, u = _at(dy, i, shape, strides[0], 0, stored), _at(y, i, shape, strides[1], 0, stored)
             total = like.dtype.type(line_dot(view(t, 0, length, stored), view(u, 0, length, stored), length))
+            if far:
+                later = min(i + 1, count - 1)
+                t2, u2 = _at(dy, later, shape, strides[0], 0, stored), _at(y, later, shape, strides[1], 0, stored)
+                for j in range(0, length, LINE // stored.itemsize):
+                    prefetch_line(t2, j, stored)
+                    prefetch_line(u2, j, stored)
             _apply(_at(dx, i, shape, strides[2], 0, stored), u, t, (total,), length, stored, past)
         if past:
             settle()

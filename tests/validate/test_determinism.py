@@ -281,6 +281,9 @@ def test_the_table_says_what_was_not_tried_and_ok_where_another_case_was(folder:
     assert " 2 ok repeats: identical;" in judged(untried, tried) and "not tried" not in judged(untried, tried)
     assert determinism_rows.wanting([untried]) == []
     assert determinism_rows.measured_levels([untried]) == {"cpu.loops softmax float32": "run_to_run"}
+    unasked = dataclasses.replace(untried, verdict="ok", trials={"batch": levels.DIFFERENT})
+    asked = dataclasses.replace(unasked, config={"determinism": "batch_invariant"}, reached="batch_invariant")
+    assert determinism_rows.measured_levels([unasked, asked]) == {"cpu.loops softmax float32": "batch_invariant"}
 
 
 def test_a_run_in_which_no_promise_was_tried_is_not_all_good(

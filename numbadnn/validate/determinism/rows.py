@@ -50,8 +50,13 @@ class Row:
         return self.config["engine"] if isinstance(self.config, dict) and "engine" in self.config else None
 
     @property
+    def asked(self) -> str:
+        """The level that it was asked for, "" for what it is unasked."""
+        return self.config["determinism"] if isinstance(self.config, dict) and "determinism" in self.config else ""
+
+    @property
     def who(self) -> str:
-        asked = f" at {self.config['determinism']}" if self.config and "determinism" in self.config else ""
+        asked = f" at {self.asked}" if self.asked else ""
         return self.impl + asked + ("" if self.engine is None else f" engine {self.engine}")
 
     @property
@@ -90,12 +95,15 @@ def wanting(rows: list[Row]) -> list[dict[str, Any]]:
 def measured_levels(rows: list[Row]) -> dict[str, str]:
     """ "implementation operation dtype" -> the weakest level that any of its cases reached; engines found wanting are out.
 
-    A case whose images cannot be split says nothing of batch_invariant: it counts where no other does.
+    A case whose images cannot be split says nothing of batch_invariant: it counts where no other does. What was asked for its
+    level counts, not what it reached unasked.
     """
     found: dict[str, list[Row]] = collections.defaultdict(list)
+    asked = {(row.problem, row.impl) for row in rows if row.asked}
     for row in rows:
         if (
             row.verdict in ("ok", NOT_TRIED)
+            and (row.asked or (row.problem, row.impl) not in asked)
             and row.reached
             and not (row.engine is not None and row.declared == "not_guaranteed")
         ):

@@ -42,6 +42,13 @@ def test_refuses_with_a_reason(text: str, reason: str) -> None:
     assert reason in depthwise._supports(problem(text), POLICY)
 
 
+def test_long_causal_lines_are_left_to_their_own_kernels() -> None:
+    line = "x=float32:1x4x1x40 w=float32:4x1x1x31 pad=0,0,30,0 groups=4"
+    assert "at most 7 taps" not in depthwise._supports(problem(line), POLICY)
+    causal = replace(problem(line), op="causal_conv1d")
+    assert "at most 7 taps" in depthwise._supports(causal, POLICY)
+
+
 def test_the_table_of_the_filters_gradient_keeps_to_the_workspace_limit() -> None:
     asked = problem(LAYER, "conv2d_grad_wrt_weights")
     needed = 4 * 144 * 9 * depthwise.heuristic(asked).splits

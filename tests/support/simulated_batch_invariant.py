@@ -64,6 +64,11 @@ if __name__ == "__main__":
     for line in ("pad=0,1,2,0 stride=9,10 alpha=2 beta=-1", "stride=10,9 flip=0"):
         line = f"conv2d x=float32:2x3x18x20 w=float32:6x3x9x9 {line}"
         agree(line, "integers", lambda problem, arrays: simulate.run(problem, arrays, PATCHES))
+    for line in (  # rows that are copied, filters in any order; both directions
+        "conv2d x=float16:2x10x3x5 w=float16:20x10x1x1 alpha=2 beta=-1",
+        "conv3d_grad_wrt_inputs x=bfloat16:2x9x2x2x4 w=bfloat16:17x9x1x1x1",
+    ):
+        agree(line, "integers", lambda problem, arrays: simulate.run(problem, arrays, "numba.pointwise"), "tensor_core")
     model.best_splits = by_images  # type: ignore[assignment]
     same_bits(TILES, "conv2d x=float32:3x24x3x4 w=float32:5x24x3x3 pad=1,1,1,1", "splits=4")
     same_bits(TILES, "conv2d x=float32:3x24x3x3:nhwc w=float32:5x24x3x3:nhwc pad=1,0,1,1 flip=0", "splits=4")

@@ -9,6 +9,7 @@ from numbadnn.kernels.conv.grouped import grouped as grouped  # isort: skip
 from numbadnn.kernels.conv.implicit import gemm as gemm  # isort: skip
 from numbadnn.kernels.conv.tiles import tiles as tiles  # isort: skip
 from numbadnn.kernels.conv import patches as patches  # isort: skip
+from numbadnn.kernels.conv import pointwise as pointwise  # isort: skip
 from numbadnn.kernels.conv.line import line as line  # isort: skip
 from numbadnn.kernels.conv.image import to_image as to_image  # isort: skip
 from numbadnn.kernels.conv.image import to_image_halves as to_image_halves  # isort: skip

@@ -32,7 +32,9 @@ BATCHES = (1, 2, 4, 7, 64, 1000)
 LAYERS = {
     "x={t}:1x64x28x28 w={t}:96x64x3x3 pad=1,1,1,1": ("implicit_tiles", "implicit_gemm"),
     "x={t}:1x512x7x7:nhwc w={t}:512x512x3x3:nhwc pad=1,1,1,1": ("implicit_tiles", "implicit_gemm"),
-    "x={t}:1x768x1x64 w={t}:3072x768x1x1": ("implicit_tiles", "implicit_gemm"),
+    "x={t}:1x768x1x64 w={t}:3072x768x1x1": ("implicit_tiles", "pointwise"),
+    "x={t}:1x256x14x14 w={t}:1024x256x1x1": ("implicit_tiles", "pointwise"),
+    "x={t}:1x256x14x14:nhwc w={t}:1024x256x1x1": ("implicit_tiles", "implicit_gemm"),
     "x={t}:1x1280x1x1 w={t}:640x1280x1x1": ("implicit_tiles", "implicit_gemm"),
     "x={t}:1x64x40x1:nhwc w={t}:256x64x5x1 pad=2,2,0,0 stride=2,1": ("implicit_tiles", "implicit_gemm"),
     "x={t}:1x128x14x14 w={t}:128x64x3x3 pad=2,2,2,2 dilation=2,2 groups=2": ("implicit_tiles", "implicit_gemm"),
@@ -159,7 +161,7 @@ def test_strides_that_nothing_depends_on_are_the_same_in_any_batch() -> None:
 
 
 def test_under_the_simulator() -> None:
-    assert checks_passed("batch_invariant") == 9
+    assert checks_passed("batch_invariant") == 11
 
 
 GPU_LAYERS = (
@@ -168,6 +170,8 @@ GPU_LAYERS = (
     "conv2d x={t}:64x80x1x150 w={t}:384x80x1x3 pad=0,0,1,1 flip=0",
     "conv2d_grad_wrt_inputs x={t}:64x32x24x24 w={t}:64x32x4x4 pad=1,1,1,1 stride=2,2",
     "conv2d x={t}:64x3x48x48 w={t}:192x3x16x16 stride=16,16 flip=0",
+    "conv2d x={t}:64x136x14x14 w={t}:200x136x1x1",
+    "conv2d_grad_wrt_inputs x={t}:64x136x16x10 w={t}:200x136x1x1",
     "conv3d x={t}:16x32x6x8x8 w={t}:48x32x3x3x3 pad=1,1,1,1,1,1",
 )
 
@@ -188,6 +192,9 @@ def test_gradients_of_filters_go_by_products_too(monkeypatch: Any) -> None:
     [
         ("numba.patches", "conv2d x=float16:5x3x56x57 w=float16:72x3x14x14 stride=14,14 flip=0 alpha=2"),
         ("numba.patches", "conv2d x=float32:5x3x64x65:nhwc w=float32:72x3x16x16:nhwc pad=0,1,2,0 stride=16,16"),
+        ("numba.pointwise", "conv2d x=float16:5x72x9x9 w=float16:130x72x1x1 alpha=2 beta=-1"),
+        ("numba.pointwise", "conv2d x=bfloat16:5x72x8x9 w=bfloat16:130x72x1x1"),
+        ("numba.pointwise", "conv3d_grad_wrt_inputs x=float16:5x72x3x4x8 w=float16:130x72x1x1x1"),
         ("numba.depthwise", "conv2d x=float16:3x40x1x100 w=float16:40x1x1x31 groups=40 pad=0,0,15,15 flip=0"),
         ("numba.depthwise", "conv2d x=float32:3x40x1x100 w=float32:40x1x1x31 groups=40 stride=1,2"),
     ],

@@ -18,7 +18,7 @@ from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
 from numbadnn.kernels.lang.llvm import _I32, _asm
 from numbadnn.kernels.pool.device.codes import CODE, store_codes
 from numbadnn.kernels.pool.device.parts import INFINITY, locator, reader
-from numbadnn.kernels.pool.tiles import TilesConfig
+from numbadnn.kernels.pool.tiles_config import TilesConfig
 from numbadnn.problem import ITEMSIZE
 
 Found = tuple[Any, Any]

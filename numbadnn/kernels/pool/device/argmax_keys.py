@@ -20,7 +20,7 @@ from numbadnn.kernels.pool.device.argmax import putter
 from numbadnn.kernels.pool.device.codes import CODE, clamped
 from numbadnn.kernels.pool.device.pairs import SIZE, places, reader
 from numbadnn.kernels.pool.device.parts import locator
-from numbadnn.kernels.pool.tiles import TilesConfig
+from numbadnn.kernels.pool.tiles_config import TilesConfig
 
 #: below every key; the lower half of the tile's first element
 LOWEST, FIRST = -(2**31), 0x7FFF

@@ -22,7 +22,7 @@ from numbadnn.kernels.lang.llvm import _I32, _asm
 from numbadnn.kernels.lang.packed import load_words, store_words
 from numbadnn.kernels.pool.device.codes import clamped
 from numbadnn.kernels.pool.device.parts import locator
-from numbadnn.kernels.pool.tiles import Piece, TilesConfig
+from numbadnn.kernels.pool.tiles_config import Piece, TilesConfig
 
 #: two numbers that are -inf
 LOWEST = {"float16": 0xFC00FC00, "bfloat16": 0xFF80FF80}

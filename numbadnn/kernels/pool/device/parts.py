@@ -9,7 +9,7 @@ from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, f32, i32, i64
 from numbadnn.kernels.lang.packed import load_where
 from numbadnn.kernels.lang.ptx import divided, quotient, rough_reciprocal
 from numbadnn.kernels.pool.device.codes import load_codes
-from numbadnn.kernels.pool.tiles import Piece, TilesConfig
+from numbadnn.kernels.pool.tiles_config import Piece, TilesConfig
 from numbadnn.problem import ITEMSIZE
 
 INFINITY = float("inf")

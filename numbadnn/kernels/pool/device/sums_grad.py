@@ -13,7 +13,7 @@ from typing import Any
 
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, f32, i32, i64
 from numbadnn.kernels.pool.device.parts import averager, locator, reader, writer, written_out
-from numbadnn.kernels.pool.tiles import TilesConfig
+from numbadnn.kernels.pool.tiles_config import TilesConfig
 from numbadnn.problem import ITEMSIZE
 
 

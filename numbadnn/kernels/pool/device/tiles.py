@@ -14,7 +14,7 @@ from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, f32, i32, i64
 from numbadnn.kernels.lang.ptx import maximum
 from numbadnn.kernels.pool.device.parts import INFINITY, averager, locator, reader, written_out
-from numbadnn.kernels.pool.tiles import TilesConfig, batch
+from numbadnn.kernels.pool.tiles_config import TilesConfig, batch
 from numbadnn.problem import ITEMSIZE
 
 

@@ -204,7 +204,8 @@ def check_fields(problem: Any) -> None:
 
 def plan(impl: Impl, problem: Any, policy: Policy, config: Any) -> Executable:
     """``impl.plan``, which may import and compile, as a whole: nothing breaks it off half way."""
-    load_numba()
+    if impl.backend != "cpu":  # whose plans import it where they need it (cpu/lang/later.py)
+        load_numba()
     with undisturbed():
         return impl.plan(problem, policy, config)
 

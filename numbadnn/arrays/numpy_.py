@@ -104,6 +104,7 @@ LIBRARY = Library(
 def library_for(kind: type, array: Any, argument: str) -> Library:
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{argument}: expected an array, got the NumPy scalar {array!r}")
-    if isinstance(array, (np.ma.MaskedArray, np.matrix)):
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())  # to ask NumPy for it would import it, in 10 ms
+    if isinstance(array, (np.matrix, masked)):
         raise TypeError(f"{argument}: expected a plain numpy.ndarray, got {kind.__qualname__}")
     return LIBRARY

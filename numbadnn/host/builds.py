@@ -76,11 +76,16 @@ if hasattr(os, "register_at_fork"):
 
 
 def compiled(
-    body: Callable[..., Any], stamp: str, unkept: Callable[[str], None] = lambda why: None, **options: Any
+    body: Callable[..., Any],
+    stamp: str,
+    unkept: Callable[[str], None] = lambda why: None,
+    made: Callable[[Any, tuple[Any, ...]], None] = lambda build, args: None,
+    **options: Any,
 ) -> Any:
     """``njit(**options)(body)`` kept on disk; ``stamp``: of all modules that it is made of.
 
-    Calls ``unkept(why)`` where it is not kept, so that the build serves this process alone.
+    Calls ``unkept(why)`` where it is not kept, so that the build serves this process alone, else ``made(build, arguments)`` after
+    each first call of a signature.
     """
     if numba.config.DISABLE_JIT:
         return body
@@ -91,18 +96,21 @@ def compiled(
     kept = Kept(body, stamp, options, None if why else place)
     build = njit(**options, pipeline_class=kept.pipeline())(body)
     build._cache = kept
-    return _undisturbed(build)
+    return _undisturbed(build, made if kept.cache_path else None)
 
 
-def _undisturbed(build: Any) -> Any:
+def _undisturbed(build: Any, made: Callable[[Any, tuple[Any, ...]], None] | None) -> Any:
     """The same, compiled or loaded from disk as a whole; a call that it is ready for does not come here."""
     make = build._compile_for_args
 
     def whole(*args: Any, **kwargs: Any) -> Any:
         with undisturbed():
-            return make(*args, **kwargs)
+            found = make(*args, **kwargs)
+            if made:
+                made(build, args)
+            return found
 
-    build._compile_for_args = whole
+    build._compile_for_args, build.made = whole, made or (lambda build, args: None)
     return build
 
 

@@ -50,6 +50,7 @@ ATTRIBUTES = (
     "numba.core.codegen.JITCodeLibrary._ensure_finalized",
     "numba.core.codegen.JITCodeLibrary._finalize_dynamic_globals",
     "numba.core.codegen.JITCodeLibrary._finalize_final_module",
+    "numba.core.codegen.JITCodeLibrary._get_compiled_object",
     "numba.core.codegen.JITCodeLibrary._get_module_for_linking",
     "numba.core.codegen.JITCodeLibrary._optimize_final_module",
     "numba.core.codegen.JITCodeLibrary._optimize_functions",

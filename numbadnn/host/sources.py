@@ -134,6 +134,11 @@ def _of_numba(value: Any, one: Callable[[Any], str]) -> str:
     raise TypeError(f"no key can be made of {value!r}")
 
 
+def is_of_code(name: str) -> bool:
+    """Whether machine code depends on a setting of Numba's."""
+    return not _NOT_OF_CODE.match(name)
+
+
 def flags(cuda: bool = False) -> str:
     """Numba's settings that machine code depends on; ``cuda``: that of kernels too.
 
@@ -149,4 +154,4 @@ def flags(cuda: bool = False) -> str:
     if cuda:
         found["CUDA_DEBUGINFO_DEFAULT"] = repr(config.CUDA_DEBUGINFO_DEFAULT)
         found |= {name[6:]: text for name, text in os.environ.items() if name.startswith("NUMBA_CUDA")}
-    return " ".join(f"{name}={value}" for name, value in sorted(found.items()) if not _NOT_OF_CODE.match(name))
+    return " ".join(f"{name}={value}" for name, value in sorted(found.items()) if is_of_code(name))

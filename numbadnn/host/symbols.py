@@ -31,7 +31,14 @@ class Found(JITCodeLibrary):
         for name in taken(image):
             if not codegen._engine.is_symbol_defined(name) and llvmlite.binding.address_of_symbol(name) is None:
                 raise ValueError(f"no symbol {name!r} in this process")
-        return super()._unserialize(codegen, state)
+        found = super()._unserialize(codegen, state)
+        found.image = image
+        return found
+
+
+def image_of(library: Any) -> bytes:
+    """The object that a library was compiled to, or was loaded from; RuntimeError where there is none."""
+    return bytes(getattr(library, "image", None) or library._get_compiled_object())
 
 
 def taken(image: bytes) -> Iterator[str]:

@@ -11,6 +11,7 @@ import itertools
 import math
 from typing import Any
 
+from numbadnn.cpu.conv.geometry import Geometry
 from numbadnn.cpu.conv.terms import Terms, named
 from numbadnn.problems.conv import ConvProblem
 
@@ -29,7 +30,6 @@ def few_positions(problem: ConvProblem) -> bool:
 
 def position_terms(problem: ConvProblem, block: tuple[int, int], rows: int, planes: bool) -> tuple[Any, Terms]:
     """Geometry and lists of ``gather.py``, of volumes: what is read are the filters, what multiplies is y's gradient."""
-    from numbadnn.cpu.conv.gather import Geometry
 
     x, w, y, G = problem.x, problem.w, problem.y, problem.groups
     Kg, Cg, turned = w.shape[0] // G, w.shape[1], -1 if problem.flip else 1

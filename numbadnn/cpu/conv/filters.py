@@ -10,8 +10,6 @@ order. So the bits do not depend on the number of threads.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from numba import prange
 
 from numbadnn.cpu.conv.gemm import pack, segments
@@ -22,46 +20,6 @@ from numbadnn.cpu.lang.vector import lanes, load, load_acc, prefetch_line, scale
 
 #: panels of A that are packed together and stay in the second-level cache
 MC_PANELS = 32
-
-
-class Geometry(NamedTuple):
-    """What the kernels know of the problem; every length and stride in elements."""
-
-    M: int  # (channel, tap) pairs of a group
-    K: int  # filters of a group
-    G: int
-    T: int
-    O: int
-    P: int
-    Q: int
-    pixels: int
-    D: int
-    H: int
-    W: int
-    x_group: int
-    x_c: int
-    x_n: int
-    x_d: int
-    x_h: int
-    x_w: int
-    step_d: int
-    step_h: int
-    step_w: int
-    y_group: int
-    y_k: int
-    y_n: int
-    y_d: int
-    y_h: int
-    y_w: int
-    w_group: int
-    w_k: int
-    limit: int  # most runs a vector of pixels can consist of
-    splits: int
-    split: int  # pixels of each part but the last: a multiple of KC
-    plane: int  # elements between planes; 0 where images are read where they lie
-    rows: int  # of a slice as it is laid out, and their pixels
-    pitch: int
-    reach: int
 
 
 @inner

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.cpu.conv.geometry import FiltersGeometry
 from numbadnn.cpu.conv.terms import (
     Planes,
     flattened,
@@ -18,6 +19,7 @@ from numbadnn.cpu.conv.terms import (
     tap_list,
     volume,
 )
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
@@ -36,8 +38,8 @@ def _longest(pixels: int, block: int, planes: Planes, grid: Any) -> int:
 
 def parts_of(problem: ConvProblem, vl: int) -> tuple[Any, int]:
     """Geometry of ``filters.py``, of volumes, with no planes; and the elements of a part's tiles. ``vl``: lanes of a vector."""
-    from numbadnn.cpu.conv import filters as _filters
-    from numbadnn.cpu.conv.micro import KC, MR, NV
+    _filters = later.module("numbadnn.cpu.conv.filters")
+    KC, MR, NV = later.names("numbadnn.cpu.conv.micro", "KC", "MR", "NV")
 
     x, w, y, G = problem.x, problem.w, problem.y, problem.groups
     (N, _, *image), (K, Cg, *taps), (_, _, *out) = x.shape, w.shape, y.shape
@@ -50,7 +52,7 @@ def parts_of(problem: ConvProblem, vl: int) -> tuple[Any, int]:
         splits *= 2
     part = -(-pixels // (splits * KC)) * KC
     splits = -(-pixels // part)
-    geo = _filters.Geometry(
+    geo = FiltersGeometry(
         M=M,
         K=Kg,
         G=G,
@@ -82,9 +84,9 @@ def parts_of(problem: ConvProblem, vl: int) -> tuple[Any, int]:
 
 def plan_filters(problem: ConvProblem) -> Executable:
     """The gradient with respect to the weights by ``_filters.py``."""
-    from numbadnn.cpu.conv import filters as _filters
-    from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, SUMS
-    from numbadnn.cpu.lang.vector import VECTOR_BYTES
+    _filters = later.module("numbadnn.cpu.conv.filters")
+    BLOCKS, KC, MR, NV, SUMS = later.names("numbadnn.cpu.conv.micro", "BLOCKS", "KC", "MR", "NV", "SUMS")
+    VECTOR_BYTES = later.names("numbadnn.cpu.lang.vector", "VECTOR_BYTES")
 
     like = np.empty(1, STORED[problem.x.dtype])
     acc = 8 if problem.x.dtype == "float64" else 4

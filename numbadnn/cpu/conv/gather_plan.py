@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.conv.few_positions import begin_of, position_terms
+from numbadnn.cpu.conv.geometry import Geometry
 from numbadnn.cpu.conv.terms import Terms, flattened, named, phases_of, scalars, split_of, tap_list, volume
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
@@ -21,7 +23,6 @@ def gather_terms(problem: ConvProblem, block: tuple[int, int], rows: int, planes
 
     ``planes``: whether images are laid out, or every term is.
     """
-    from numbadnn.cpu.conv.gather import Geometry
 
     x, w, y, G = problem.x, problem.w, problem.y, problem.groups
     (N, _, *image), (K, Cg, *_), (_, _, *out) = x.shape, w.shape, y.shape
@@ -78,10 +79,10 @@ PLANES_WIDE = 32
 
 def plan_gather(problem: ConvProblem, by_position: bool = False) -> Executable:
     """Forward, or the gradient with respect to the inputs, by ``gather.py``; ``by_position``: as ``few_positions.py`` says."""
-    from numbadnn.cpu.conv import gather as _gather
-    from numbadnn.cpu.conv import gather_pack as _gather_pack
-    from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, ROW, SUMS
-    from numbadnn.cpu.lang.vector import VECTOR_BYTES
+    _gather = later.module("numbadnn.cpu.conv.gather")
+    _gather_pack = later.module("numbadnn.cpu.conv.gather_pack")
+    BLOCKS, KC, MR, NV, ROW, SUMS = later.names("numbadnn.cpu.conv.micro", "BLOCKS", "KC", "MR", "NV", "ROW", "SUMS")
+    VECTOR_BYTES = later.names("numbadnn.cpu.lang.vector", "VECTOR_BYTES")
 
     like = np.empty(1, STORED[problem.x.dtype])
     acc = 8 if problem.x.dtype == "float64" else 4

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.parallel import address, kernel_of, scratch, thread_count
 from numbadnn.problem import Policy
 from numbadnn.problems.dropout import DropoutProblem
@@ -34,8 +35,8 @@ def _lane(axes: list[tuple[int, int, int]]) -> int | None:
 
 def plan(problem: DropoutProblem, policy: Policy, config: Any = None) -> Executable:
     """Either operation: they are one."""
-    from numbadnn.cpu.dropout import loops as _dropout
-    from numbadnn.cpu.lang.typed import CODE
+    _dropout = later.module("numbadnn.cpu.dropout.loops")
+    CODE = later.names("numbadnn.cpu.lang.typed", "CODE")
 
     axes = _folded(problem)
     worth = [math.prod(n for n, _, _ in axes[d + 1 :]) for d in range(len(axes))]

@@ -33,7 +33,9 @@ import numpy as np
 
 from numbadnn import config
 from numbadnn.arrays.numpy_ import address as address
+from numbadnn.cpu.lang import later, native
 from numbadnn.errors import is_passing
+from numbadnn.host import layer
 from numbadnn.host.quota import processors
 from numbadnn.problem import Spec
 
@@ -67,10 +69,7 @@ def thread_count(work: int) -> int:
     """
     if _forked or work < SMALL:
         return 1
-    start_threads()
-    import numba
-
-    return min(config.current().threads or processors(), int(numba.get_num_threads()))
+    return min(config.current().threads or processors(), int(_masking()[0]()))
 
 
 class Kernel:
@@ -78,18 +77,18 @@ class Kernel:
 
     def __init__(self, body: Callable[..., None]) -> None:
         self.body = body
-        self._serial: Any = None
+        self._serial: Any = None  # Numba's dispatcher, or what runs without Numba
         self._parallel: Any = None
 
     def __call__(self, threads: int, *args: Any) -> None:
         """Run ``body(*args, threads)`` on that many threads, as ``thread_count`` gave them."""
         if threads == 1:
             if self._serial is None:
-                self._serial = _compile(self.body, parallel=False)
+                self._serial = self._without_numba(parallel=False) or self._with_numba(parallel=False)
             self._serial(*args, 1)
             return
         if self._parallel is None:
-            self._parallel = _compile(self.body, parallel=True)
+            self._parallel = self._without_numba(parallel=True) or self._with_numba(parallel=True)
         if _layer() == "workqueue":
             with _entry:
                 _on(threads, self._parallel, args)
@@ -102,28 +101,64 @@ class Kernel:
 
         from numbadnn.host.undisturbed import undisturbed
 
-        self._serial = self._serial or _compile(self.body, parallel=False)
-        self._parallel = self._parallel or _compile(self.body, parallel=True)
         with undisturbed(), warnings.catch_warnings():
             # of what has nothing to share out among threads, as a table of a few numbers has not
             warnings.simplefilter("ignore", numba.NumbaPerformanceWarning)
-            for build in (self._serial, self._parallel):
-                build.compile(tuple(map(build.typeof_pyval, (*args, 1))))
+            for build in (self._with_numba(parallel=False), self._with_numba(parallel=True)):
+                given = (*args, 1)
+                build.compile(tuple(map(build.typeof_pyval, given)))
+                build.made(build, given)
+
+    def _without_numba(self, parallel: bool) -> native.Builds | None:
+        """The builds for a process that has not imported Numba; the first that is not on disk ends that."""
+        body = later.body_of(self.body)
+        if body is None or not native.without_numba():
+            return None
+        names: dict[str, int] = {}
+        if parallel:
+            if (started := start_threads()) is None:
+                return None
+            names = started.names
+        return native.Builds(_called(body, parallel), names, functools.partial(self._with_numba, parallel))
+
+    def _with_numba(self, parallel: bool) -> Any:
+        """Numba's dispatcher, which takes the place of builds that run without."""
+        build = self._parallel if parallel else self._serial
+        if build is None or isinstance(build, native.Builds):
+            build = _compile(self.body, parallel)
+            if parallel:
+                self._parallel = build
+            else:
+                self._serial = build
+        return build
+
+
+def _called(body: later.Body, parallel: bool) -> str:
+    return f"{'.'.join(body)}{' parallel' if parallel else ''}"
 
 
 def _on(threads: int, build: Any, args: tuple[Any, ...]) -> None:
     """Run a parallel build on so many of Numba's threads; the number is this thread's own, and as before after."""
-    import numba
-
-    before = numba.get_num_threads()
+    get, put = _masking()
+    before = get()
     if before == threads:
         build(*args, threads)
         return
-    numba.set_num_threads(threads)
+    put(threads)
     try:
         build(*args, threads)
     finally:
-        numba.set_num_threads(before)
+        put(before)
+
+
+@functools.cache
+def _masking() -> tuple[Callable[[], int], Callable[[int], None]]:
+    """What tells and sets how many of Numba's threads this thread may use; they are started."""
+    if started := start_threads():
+        return started.get_num_threads, started.set_num_threads
+    import numba
+
+    return numba.get_num_threads, numba.set_num_threads
 
 
 @contextlib.contextmanager
@@ -149,7 +184,16 @@ def _compile(body: Callable[..., None], parallel: bool) -> Any:
 
     # _nrt=False: the arrays are the caller's; to count references to them would cost an atomic addition a slice
     options = {"parallel": parallel, "nogil": True, "error_model": "numpy", "_nrt": False}
-    return compiled(body, sources.package("numbadnn.cpu"), _say_nothing_is_kept, **options)  # it calls its neighbours
+    named = later.body_of(body)
+
+    def keep(build: Any, args: tuple[Any, ...]) -> None:
+        if named:
+            native.keep(_called(named, parallel), build, args)
+
+    function = body.function() if isinstance(body, later.Body) else body
+    return compiled(
+        function, sources.package("numbadnn.cpu"), _say_nothing_is_kept, keep, **options
+    )  # it calls its neighbours
 
 
 @functools.cache
@@ -162,24 +206,33 @@ def _say_nothing_is_kept(why: str) -> None:
 @functools.cache
 def _layer() -> str:
     """The threading layer in use; starts Numba's threads where nobody has."""
+    if start_threads():
+        return "omp"
     import numba
 
-    start_threads()
     return str(numba.threading_layer())
 
 
 @functools.cache
-def start_threads() -> None:
-    """Start Numba's threads where nobody has. With OpenMP Numba sets this thread's number of threads, which PyTorch and others
-    go by where they share the library: it is set back."""
-    from numbadnn.host.numba_names import parallel
+def start_threads() -> layer.Layer | None:
+    """Start Numba's threads where nobody has; the layer, where they were started without Numba.
 
+    With OpenMP this thread's number of threads is set, which PyTorch and others go by where they share the library:
+    it is set back.
+    """
     with _passive():
-        openmp = _openmp()
+        alone = layer.layer() if native.without_numba() else None
+        openmp = _openmp(alone)
     before = openmp.omp_get_max_threads() if openmp else 0
-    parallel._launch_threads()  # idempotent and locked inside
+    if alone:
+        alone.start()
+    else:
+        from numbadnn.host.numba_names import parallel
+
+        parallel._launch_threads()  # idempotent and locked inside
     if openmp:
         openmp.omp_set_num_threads(before)
+    return alone
 
 
 @contextlib.contextmanager
@@ -196,13 +249,16 @@ def _passive() -> Iterator[None]:
         os.environ.pop("OMP_WAIT_POLICY", None)
 
 
-def _openmp() -> ctypes.CDLL | None:
+def _openmp(alone: layer.Layer | None) -> ctypes.CDLL | None:
     """The OpenMP that Numba's layer is bound to, if any: one that everybody in the process sees comes before its own."""
-    try:
-        omppool = importlib.import_module("numba.np.ufunc.omppool")
-    except ImportError:
-        return None
-    libraries = map(ctypes.CDLL, (None, omppool.__file__))
+    if alone:
+        libraries = iter((ctypes.CDLL(None), alone.library))
+    else:
+        try:
+            omppool = importlib.import_module("numba.np.ufunc.omppool")
+        except ImportError:
+            return None
+        libraries = map(ctypes.CDLL, (None, omppool.__file__))
     return next((library for library in libraries if hasattr(library, "omp_set_num_threads")), None)
 
 
@@ -251,9 +307,14 @@ def begins_line(address: int) -> bool:
     return address % LINE == 0
 
 
-_kernels: dict[Callable[..., None], Kernel] = {}
+_kernels: dict[Any, Kernel] = {}
 
 
-def kernel_of(body: Callable[..., None]) -> Kernel:
-    """The one Kernel of a body, so that every plan shares its builds."""
-    return _kernels.setdefault(body, Kernel(body))
+def kernel_of(body: Any) -> Kernel:
+    """The one Kernel of a body, so that every plan shares its builds; of a function or its name (``later.Body``)."""
+    found = _kernels.get(body)
+    if found is None:
+        name = later.body_of(body) or body
+        found = _kernels.get(name) or _kernels.setdefault(name, Kernel(body))
+        _kernels[body] = found
+    return found

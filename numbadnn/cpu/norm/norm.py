@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.axes import Axis, lists, merged, reach
 from numbadnn.cpu.lang.parallel import STORED, address, begins_line, kernel_of, past_caches, scratch, thread_count
 from numbadnn.problem import Policy, Spec
@@ -68,7 +69,7 @@ def walk(problem: NormProblem) -> Walk:
 
 
 def _codes(*specs: Spec) -> np.ndarray:
-    from numbadnn.cpu.lang.typed import CODE
+    CODE = later.names("numbadnn.cpu.lang.typed", "CODE")
 
     return np.array([CODE[s.dtype] for s in specs], np.int64)
 
@@ -78,9 +79,9 @@ class _Steps:
 
     def __init__(self, problem: NormProblem, way: Walk, double: bool) -> None:
         """``double``: lines are of float64."""
-        from numbadnn.cpu.norm import columns as _norm_columns
-        from numbadnn.cpu.norm import loops as _norm
-        from numbadnn.cpu.norm import rows as _norm_rows
+        _norm_columns = later.module("numbadnn.cpu.norm.columns")
+        _norm = later.module("numbadnn.cpu.norm.loops")
+        _norm_rows = later.module("numbadnn.cpu.norm.rows")
 
         x = problem.x
         dy = problem.inputs[1] if problem.op in (TRAIN_GRAD, TEST_GRAD) else x
@@ -140,7 +141,7 @@ def _parameters(problem: NormProblem, order: tuple[int, ...], specs: tuple[Spec,
 
 def _forward(problem: NormProblem, ways: list[_Steps], way: Walk) -> Callable[..., None]:
     """Training and inference; ``ways``: in float32 and, where that cannot hold it, in float64."""
-    from numbadnn.cpu.norm import table as _norm_table
+    _norm_table = later.module("numbadnn.cpu.norm.table")
 
     training, rows = problem.op == TRAIN, (_norm_table.ROWS, way.channels)
     table_of = kernel_of(_norm_table.train if training else _norm_table.test)
@@ -165,7 +166,7 @@ def _forward(problem: NormProblem, ways: list[_Steps], way: Walk) -> Callable[..
 
 def _backward(problem: NormProblem, ways: list[_Steps], way: Walk) -> Callable[..., None]:
     """The gradients: dx = a * dy + b * (x - mean) + c, and what the sums give; ``ways`` as in ``_forward``."""
-    from numbadnn.cpu.norm import table as _norm_table
+    _norm_table = later.module("numbadnn.cpu.norm.table")
 
     of_training, rows = problem.op == TRAIN_GRAD, (_norm_table.ROWS, way.channels)
     read, table_of = kernel_of(_norm_table.read), kernel_of(_norm_table.gradient)

@@ -11,13 +11,12 @@ Names as in ``loops.py``; ``ds``: strides of dx. Loading this module imports Num
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from numba import njit
 
 from numbadnn.cpu.lang.elements import accsize, itemsize
 from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import CHAIN, add, carry, element, load_acc, made_good, zeros
+from numbadnn.cpu.pool.layout import Layout
 from numbadnn.cpu.pool.lines import (
     fill_line,
     lowest,
@@ -29,33 +28,6 @@ from numbadnn.cpu.pool.loops import geometry, steps
 
 #: rows of the image that are taken apart before maxima are looked for in them
 ROWS = 4
-
-
-class Layout(NamedTuple):
-    """How a gradient is cut into jobs and scratch memory; ``columns`` to ``rows_over`` are addresses of tables."""
-
-    images: int
-    parts: int  #: of an image: channels, or strips of ``strip`` of the ``channels``
-    strip: int
-    channels: int
-    slices: int  #: bands of ``deep`` slices
-    deep: int
-    bands: int  #: of ``tall`` rows
-    tall: int
-    ring: int  #: bytes of the ring of a thread, of ``cap`` rows of windows for each of some slices
-    cap: int
-    slot: int  #: bytes of a row of windows, half of them numbers and half shares, with room around that holds no share
-    words: int  #: bytes of the lists of a thread
-    held: int  #: bytes of a thread
-    gap: int
-    columns: int
-    spans: int
-    firsts: int
-    phases: int
-    planes_over: int
-    rows_over: int
-    front: int  #: bytes of a line of a row before the row's first column
-    margin: int  #: bytes of a row of windows before the first's number, and before the first's share
 
 
 @njit(nogil=True, inline="always")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.parallel import (
     STORED,
     address,
@@ -17,6 +18,7 @@ from numbadnn.cpu.lang.parallel import (
     scratch,
     thread_count,
 )
+from numbadnn.cpu.pool.layout import Layout
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.pool import PoolProblem
 from numbadnn.registry import COMPENSATED, Executable, Impl, register
@@ -93,7 +95,7 @@ def plan(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable
 
 
 def _plan_pool(problem: PoolProblem) -> tuple[Any, str]:
-    from numbadnn.cpu.pool import loops as _pool
+    _pool = later.module("numbadnn.cpu.pool.loops")
 
     g, (n, c) = _Geometry(problem), problem.x.shape[:2]
     strides, spans, columns = _strides(problem.x, problem.y), address(g.spans), address(g.columns)
@@ -127,7 +129,7 @@ def _disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> bool:
 
 
 def _plan_disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any, str]:
-    from numbadnn.cpu.pool import disjoint as _pool_disjoint
+    _pool_disjoint = later.module("numbadnn.cpu.pool.disjoint")
 
     assert problem.dy is not None and problem.dx is not None
     kernel = kernel_of(_pool_disjoint.cells_disjoint if cells else _pool_disjoint.pairs_disjoint)
@@ -143,9 +145,9 @@ def _plan_disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any
 
 
 def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
-    from numbadnn.cpu.pool import grad as _pool_grad
-    from numbadnn.cpu.pool import grad_cells as _pool_grad_cells
-    from numbadnn.cpu.pool import grad_rows as _pool_grad_rows
+    _pool_grad = later.module("numbadnn.cpu.pool.grad")
+    _pool_grad_cells = later.module("numbadnn.cpu.pool.grad_cells")
+    _pool_grad_rows = later.module("numbadnn.cpu.pool.grad_rows")
 
     assert problem.dy is not None and problem.dx is not None
     g, (n, c), cells = _Geometry(problem), problem.x.shape[:2], by_cells(problem)
@@ -170,7 +172,7 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
     rows_over = overlap[0] * overlap[1]
     words = _up(16 * max(rows_over * (1 + 2 * -(-g.window[2] // g.stride[2])), taken), 64)
     held = slots * slot + words + lines
-    layout = np.array(_pool_grad.Layout(
+    layout = np.array(Layout(
         images=n, parts=parts, strip=strip, channels=c, slices=slices, deep=deep, bands=-(-padded // tall), tall=tall,
         ring=slots * slot, cap=overlap[1], slot=slot, words=words, held=held, gap=g.gap, columns=address(g.columns),
         spans=address(g.spans), firsts=address(g.firsts), phases=address(g.phases),

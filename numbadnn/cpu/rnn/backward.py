@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.rnn.work import Team, Work, packed
 
 
@@ -27,8 +28,8 @@ def _steps(
     work: Work, index: int, hx: np.ndarray, cx: np.ndarray, dy: np.ndarray, dh: np.ndarray, dc: np.ndarray
 ) -> None:
     """The gradients under each gate, in place of the gates; dh and dc become those of the first states."""
-    from numbadnn.cpu.conv.micro import MR
-    from numbadnn.cpu.rnn import loops
+    MR = later.names("numbadnn.cpu.conv.micro", "MR")
+    loops = later.module("numbadnn.cpu.rnn.loops")
 
     (mode, *kind), (T, N, H) = work.network.rnn_mode.split("_"), (work.T, work.N, work.H)
     gates, *more = work.cells[index]
@@ -48,8 +49,8 @@ def _steps(
 
 def _of_inputs(work: Work, index: int, dx: np.ndarray) -> None:
     """dx = the gradients under the gates times W, added to those of the other direction."""
-    from numbadnn.cpu.conv.micro import MR
-    from numbadnn.cpu.rnn.whole import rows_product
+    MR = later.names("numbadnn.cpu.conv.micro", "MR")
+    rows_product = later.names("numbadnn.cpu.rnn.whole", "rows_product")
 
     gates, w, second = work.cells[index][0], work.matrices(index)[0], index % work.network.directions > 0
     if w is None:
@@ -85,7 +86,7 @@ def _weights(
     work: Work, gates: np.ndarray, some: tuple[int, int], sums: np.ndarray, *terms: tuple[np.ndarray, np.ndarray | None]
 ) -> None:
     """Each term's (a, gradient): gradient = g' a, and sums = g' 1, where g is some columns of gates."""
-    from numbadnn.cpu.rnn.whole import DEPTH, ROWS, weights_product
+    DEPTH, ROWS, weights_product = later.names("numbadnn.cpu.rnn.whole", "DEPTH", "ROWS", "weights_product")
 
     length, count = len(gates), some[1] - some[0]
     parts = -(-length // DEPTH)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.rnn.work import Team, Work, packed
 
 #: rows of gates, of so many steps as have them, whose products with W are made at once: they stay in a cache until their steps
@@ -28,7 +29,7 @@ class _Layer:
     """A pseudo-layer's matrices in panels, and memory of the gates of some steps where they are not kept."""
 
     def __init__(self, work: Work, index: int, source: np.ndarray) -> None:
-        from numbadnn.cpu.conv.micro import MR
+        MR = later.names("numbadnn.cpu.conv.micro", "MR")
 
         self.work, self.index, self.source = work, index, source
         self.mode = work.network.rnn_mode.split("_")
@@ -61,7 +62,7 @@ class _Layer:
 
     def _products(self, times: slice, gates: np.ndarray) -> None:
         """gates = x W'."""
-        from numbadnn.cpu.rnn.whole import rows_product
+        rows_product = later.names("numbadnn.cpu.rnn.whole", "rows_product")
 
         source, rows = self.source[times], self.work.rows
         if not len(self.w):
@@ -71,7 +72,7 @@ class _Layer:
         self.inputs.run(rows_product, self.w, flat, self.w, gates.reshape(-1, rows), False)
 
     def _steps(self, times: slice, cell: list[np.ndarray], h: np.ndarray, c: np.ndarray) -> None:
-        from numbadnn.cpu.rnn import loops
+        loops = later.module("numbadnn.cpu.rnn.loops")
 
         work = self.work
         gates, *more = cell

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.parallel import address, kernel_of, scratch, thread_count
 from numbadnn.problems.rnn import RnnProblem
 from numbadnn.problems.rnn_network import KEPT
@@ -76,8 +77,8 @@ class Work:
 
     def panels(self, depth: int, width: int) -> tuple[int, int, int]:
         """The shape of a matrix of so many rows and columns in panels; see ``products``."""
-        from numbadnn.cpu.conv.micro import NV
-        from numbadnn.cpu.lang.vector import VECTOR_BYTES
+        NV = later.names("numbadnn.cpu.conv.micro", "NV")
+        VECTOR_BYTES = later.names("numbadnn.cpu.lang.vector", "VECTOR_BYTES")
 
         wide = NV * VECTOR_BYTES // self.acc.itemsize
         return -(-width // wide), depth, wide
@@ -101,7 +102,7 @@ class Team:
 
     def __init__(self, work: int, shares: int) -> None:
         """``work``: multiplications and additions."""
-        from numbadnn.cpu.rnn.products import LISTS, TILE
+        LISTS, TILE = later.names("numbadnn.cpu.rnn.products", "LISTS", "TILE")
 
         self.threads = max(1, min(thread_count(work), shares))
         self.lists = np.empty((self.threads, LISTS), np.int64)
@@ -114,7 +115,7 @@ class Team:
 
 def packed(matrix: np.ndarray, turned: bool, panels: np.ndarray) -> np.ndarray:
     """``panels``, with a matrix or its transpose in it."""
-    from numbadnn.cpu.rnn.products import pack
+    pack = later.names("numbadnn.cpu.rnn.products", "pack")
 
     kernel_of(pack)(min(thread_count(matrix.size), len(panels)), matrix, panels, turned, panels)
     return panels

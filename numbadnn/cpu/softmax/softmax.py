@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.axes import Axis, lists, merged, reach
 from numbadnn.cpu.lang.parallel import (
     STORED,
@@ -68,9 +69,9 @@ def walk(problem: SoftmaxProblem) -> Walk:
 
 def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executable:
     """Either operation, by one of the kernels of ``loops.py`` or ``gradient.py``."""
-    from numbadnn.cpu.lang.typed import CODE
-    from numbadnn.cpu.softmax import gradient as _softmax_gradient
-    from numbadnn.cpu.softmax import loops as _softmax
+    CODE = later.names("numbadnn.cpu.lang.typed", "CODE")
+    _softmax_gradient = later.module("numbadnn.cpu.softmax.gradient")
+    _softmax = later.module("numbadnn.cpu.softmax.loops")
 
     way, dtype = walk(problem), problem.output.dtype
     item = problem.output.itemsize

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, thread_count
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.spatial import OPERANDS, SpatialProblem
@@ -46,7 +47,7 @@ def _executable(call: Callable[..., None]) -> Executable:
 
 
 def _plan_grid(problem: SpatialProblem) -> Executable:
-    from numbadnn.cpu.spatial import loops as _spatial
+    _spatial = later.module("numbadnn.cpu.spatial.loops")
 
     theta, grid = problem.inputs[0], problem.output
     n, h, w, _ = grid.shape
@@ -61,7 +62,7 @@ def _plan_grid(problem: SpatialProblem) -> Executable:
 
 
 def _plan_theta(problem: SpatialProblem) -> Executable:
-    from numbadnn.cpu.spatial import loops as _spatial
+    _spatial = later.module("numbadnn.cpu.spatial.loops")
 
     dgrid, dtheta, acc = problem.inputs[0], problem.output, problem.accumulator
     n, h, w, _ = dgrid.shape
@@ -95,7 +96,7 @@ class _Sampling:
 
     def tables(self, threads: int) -> tuple[np.ndarray, ...]:
         """Offsets, weights, whether inside, (u, v, 0 or NaN), and where results lie."""
-        from numbadnn.cpu.spatial.loops import TILE
+        TILE = later.names("numbadnn.cpu.spatial.loops", "TILE")
 
         return (
             np.empty((threads, 4, TILE), np.int64),
@@ -107,7 +108,7 @@ class _Sampling:
 
 
 def _plan_sampler(problem: SpatialProblem) -> Executable:
-    from numbadnn.cpu.spatial import loops as _spatial
+    _spatial = later.module("numbadnn.cpu.spatial.loops")
 
     s, kernel = _Sampling(problem), kernel_of(_spatial.sampler)
     fixed = (*s.likes, s.sizes, s.runs, s.pairs, s.strides["x"], s.strides["g"], s.strides["y"])
@@ -121,7 +122,7 @@ def _plan_sampler(problem: SpatialProblem) -> Executable:
 
 
 def _plan_gradients(problem: SpatialProblem) -> Executable:
-    from numbadnn.cpu.spatial import loops as _spatial
+    _spatial = later.module("numbadnn.cpu.spatial.loops")
 
     s = _Sampling(problem)
     assert problem.dimg is not None and problem.dgrid is not None

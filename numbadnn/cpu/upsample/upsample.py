@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.parallel import (
     STORED,
     address,
@@ -86,7 +87,7 @@ def _strides(spec: Spec, *axes: int) -> np.ndarray:
 
 
 def _plan_channels(problem: UpsampleProblem, acc: str, tables: _Tables) -> Executable:
-    from numbadnn.cpu.upsample import channels as _upsample_channels
+    _upsample_channels = later.module("numbadnn.cpu.upsample.channels")
 
     x, work = problem.x, 4 * problem.y.size
     forward = problem.op == "bilinear_upsampling"
@@ -104,7 +105,7 @@ def _plan_channels(problem: UpsampleProblem, acc: str, tables: _Tables) -> Execu
 
 
 def _plan_planes(problem: UpsampleProblem, acc: str, tables: _Tables) -> Executable:
-    from numbadnn.cpu.upsample import planes as _upsample_planes
+    _upsample_planes = later.module("numbadnn.cpu.upsample.planes")
 
     x, y, source = problem.x, problem.y, problem.inputs[0]
     forward = problem.op == "bilinear_upsampling"

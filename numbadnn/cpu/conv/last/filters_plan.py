@@ -9,8 +9,10 @@ import numpy as np
 
 from numbadnn.cpu.conv.filters_plan import parts_of
 from numbadnn.cpu.conv.gather_plan import gather_terms
+from numbadnn.cpu.conv.last.geometry import Image, Layout
 from numbadnn.cpu.conv.last.plan import is_inside, is_last, seen_of, terms_at
 from numbadnn.cpu.conv.terms import scalars, split_of, tap_list, volume
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
@@ -18,18 +20,17 @@ from numbadnn.registry import Executable
 
 def is_last_filters(problem: ConvProblem) -> bool:
     """Whether it is one of these: a block of pixels is whole lines, for the most part."""
-    from numbadnn.cpu.conv.micro import KC
+    KC = later.names("numbadnn.cpu.conv.micro", "KC")
 
     return is_last(problem) and problem.y.shape[-1] <= KC
 
 
 def plan_last_filters(problem: ConvProblem) -> Executable:
     """The gradient with respect to the weights by ``_last_filters.py``."""
-    from numbadnn.cpu.conv import filters as _filters
-    from numbadnn.cpu.conv.last import filters as _last_filters
-    from numbadnn.cpu.conv.last.box import Image, Layout
-    from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, SUMS
-    from numbadnn.cpu.lang.vector import VECTOR_BYTES
+    _filters = later.module("numbadnn.cpu.conv.filters")
+    _last_filters = later.module("numbadnn.cpu.conv.last.filters")
+    BLOCKS, KC, MR, NV, SUMS = later.names("numbadnn.cpu.conv.micro", "BLOCKS", "KC", "MR", "NV", "SUMS")
+    VECTOR_BYTES = later.names("numbadnn.cpu.lang.vector", "VECTOR_BYTES")
 
     like = np.empty(1, STORED[problem.x.dtype])
     acc = 8 if problem.x.dtype == "float64" else 4

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbadnn.cpu.conv.gather_plan import gather_terms
+from numbadnn.cpu.conv.last.geometry import Layout
 from numbadnn.cpu.conv.terms import Terms, scalars, volume
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
@@ -102,11 +104,10 @@ def terms_at(phases: np.ndarray, terms: Terms, seen: Sight, geo: Any, C: int, in
 
 def plan_last(problem: ConvProblem) -> Executable:
     """Forward, or the gradient with respect to the inputs, by ``_last.py``."""
-    from numbadnn.cpu.conv.last import last as _last
-    from numbadnn.cpu.conv.last import pack as _last_pack
-    from numbadnn.cpu.conv.last.box import Layout
-    from numbadnn.cpu.conv.micro import KC, MR, NV, SUMS
-    from numbadnn.cpu.lang.vector import VECTOR_BYTES
+    _last = later.module("numbadnn.cpu.conv.last.last")
+    _last_pack = later.module("numbadnn.cpu.conv.last.pack")
+    KC, MR, NV, SUMS = later.names("numbadnn.cpu.conv.micro", "KC", "MR", "NV", "SUMS")
+    VECTOR_BYTES = later.names("numbadnn.cpu.lang.vector", "VECTOR_BYTES")
 
     like = np.empty(1, STORED[problem.x.dtype])
     acc = 8 if problem.x.dtype == "float64" else 4

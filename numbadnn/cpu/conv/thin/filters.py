@@ -10,8 +10,6 @@ vectors, lanes, bands and parts, in an order that follows from the problem alone
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from numba import prange
 
 from numbadnn.cpu.conv.thin.filters_lines import inlined, lay_planes
@@ -20,58 +18,6 @@ from numbadnn.cpu.lang.elements import accsize, itemsize
 from numbadnn.cpu.lang.runs import write_run
 from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import element, lanes, load_acc, scale_add, store_acc
-
-
-class Geometry(NamedTuple):
-    """What the kernels know of the problem; every length and stride in elements."""
-
-    O: int
-    P: int
-    Q: int
-    D: int
-    W: int
-    G: int
-    C: int  # channels and filters of a group
-    K: int
-    slices: int  # of a filter
-    terms: int  # (channel, tap) pairs
-    blocks: int  # groups, or vectors of groups
-    across: int  # whether a vector is of groups, not of pixels
-    together: int  # blocks of a job
-    split: int  # whether two column phases of x are laid out at once
-    in_place: int  # whether y is read where it lies
-    bands: int
-    parts: int
-    rows: int  # of a band of y
-    columns: int
-    pitch: int
-    reach: int  # rows that a band of x has more
-    front: int
-    step_d: int
-    step_h: int
-    step_w: int
-    dilation_d: int
-    x_n: int
-    x_c: int
-    x_d: int
-    x_h: int
-    x_w: int
-    y_n: int
-    y_k: int
-    y_d: int
-    y_h: int
-    y_w: int
-    w_k: int
-    w_step: int  # between neighbouring terms, 0 where that is not one number
-    tile: int  # which of TILES
-    tile_y: int
-    tile_x: int
-    plane: int  # accumulators of a plane of x, of a channel's planes, of a filter's plane of y and of its sums
-    x_size: int
-    y_size: int
-    sums: int
-    x_room: int  # of a job's x and y
-    y_room: int
 
 
 @inlined

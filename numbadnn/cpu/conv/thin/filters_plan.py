@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.conv.terms import scalars, tap_list, volume
+from numbadnn.cpu.conv.thin.geometry import FiltersGeometry
 from numbadnn.cpu.conv.thin.plan import MOST_SCRATCH
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable, Summation
@@ -51,9 +53,11 @@ def _masks(rows: int, columns: int, pitch: int, lanes: int) -> np.ndarray:
 
 def plan_few_filters(problem: ConvProblem) -> Executable | None:
     """The gradient with respect to the weights, of few filters a group."""
-    from numbadnn.cpu.conv.thin import filters as _thin_filters
-    from numbadnn.cpu.conv.thin.filters_tile import ACROSS, MASKED, MASKING, TILES
-    from numbadnn.cpu.lang.vector import VECTOR_BYTES
+    _thin_filters = later.module("numbadnn.cpu.conv.thin.filters")
+    ACROSS, MASKED, MASKING, TILES = later.names(
+        "numbadnn.cpu.conv.thin.filters_tile", "ACROSS", "MASKED", "MASKING", "TILES"
+    )
+    VECTOR_BYTES = later.names("numbadnn.cpu.lang.vector", "VECTOR_BYTES")
 
     problem = volume(problem)
     like = np.empty(1, STORED[problem.x.dtype])
@@ -150,7 +154,7 @@ def plan_few_filters(problem: ConvProblem) -> Executable | None:
     w_step = steps.pop() if len(steps) == 1 else 0
     # a tile rewrites whole vectors, whose last may begin at its last sum
     sums = (len(offsets) if across else -(-len(offsets) // vl) + 1) * vl
-    geo = _thin_filters.Geometry._make((
+    geo = FiltersGeometry._make((
         O, P, Q, D, W, G, C, K, slices, terms, blocks, int(across), together, int(split), int(in_place), bands, parts,
         rows, columns, pitch, reach_h, front, step_d, step_h, step_w, problem.dilation[0], *x.strides, *y.strides,
         w.strides[0], w_step, tile, tile_y, tile_x, plane, x_size, y_size, sums, x_room, y_room,

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.conv.terms import Terms, scalars
+from numbadnn.cpu.conv.thin.geometry import Geometry
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -47,10 +49,10 @@ def plan_thin(problem: ConvProblem, dense: Any, terms: Terms) -> Executable | No
 
     None where taps lie so far apart that planes would take more than MOST_SCRATCH.
     """
-    from numbadnn.cpu.conv.thin import thin as _thin
-    from numbadnn.cpu.conv.thin.table import LANES, LINES, TURNED, Geometry
-    from numbadnn.cpu.conv.thin.tile import WIDTHS
-    from numbadnn.cpu.lang.vector import VECTOR_BYTES
+    _thin = later.module("numbadnn.cpu.conv.thin.thin")
+    LANES, LINES, TURNED = later.names("numbadnn.cpu.conv.thin.table", "LANES", "LINES", "TURNED")
+    WIDTHS = later.names("numbadnn.cpu.conv.thin.tile", "WIDTHS")
+    VECTOR_BYTES = later.names("numbadnn.cpu.lang.vector", "VECTOR_BYTES")
 
     real = np.float64 if problem.x.dtype == "float64" else np.float32
     acc = real().itemsize

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.conv.terms import named, scalars, tap_list
+from numbadnn.cpu.conv.unshared.geometry import Geometry
+from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -17,8 +19,8 @@ IMAGES_TOGETHER = 32
 
 def plan_unshared(problem: ConvProblem) -> Executable:
     """Any direction, by ``unshared.py``."""
-    from numbadnn.cpu.conv.unshared import unshared as _unshared
-    from numbadnn.cpu.lang.vector import VECTOR_BYTES
+    _unshared = later.module("numbadnn.cpu.conv.unshared.unshared")
+    VECTOR_BYTES = later.names("numbadnn.cpu.lang.vector", "VECTOR_BYTES")
 
     x, w, y, G = problem.x, problem.w, problem.y, problem.groups
     (N, _, H, W), (_, K, P, Q) = x.shape, y.shape
@@ -30,7 +32,7 @@ def plan_unshared(problem: ConvProblem) -> Executable:
     terms = np.column_stack([channel, np.tile(taps[:, :2], (C, 1)), channel * w.strides[3] + np.tile(taps[:, 2], C)])
     steps = set(np.diff(terms[:, 3]).tolist()) or {1}
     pitch = -(-len(terms) // slack) * slack
-    geo = _unshared.Geometry(
+    geo = Geometry(
         N=N,
         G=G,
         C=C,

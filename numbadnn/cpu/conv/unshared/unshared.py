@@ -9,43 +9,12 @@ module imports Numba.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from numba import prange
 
 from numbadnn.cpu.lang.elements import accsize, load1, peek, poke, store1
 from numbadnn.cpu.lang.runs import read_run, write_run
 from numbadnn.cpu.lang.typed import inner
 from numbadnn.cpu.lang.vector import fill, lanes, load_acc, multiply_add, store_acc, zeros
-
-
-class Geometry(NamedTuple):
-    """Lengths and strides in elements; a term is a (channel, tap) of a group, ``pitch`` its number rounded up to vectors."""
-
-    N: int
-    G: int
-    C: int  # channels and filters of a group
-    K: int
-    terms: int
-    pitch: int
-    H: int
-    W: int
-    P: int
-    Q: int
-    step_h: int
-    step_w: int
-    x_n: int
-    x_c: int
-    x_h: int
-    x_w: int
-    y_n: int
-    y_k: int
-    y_h: int
-    y_w: int
-    w_k: int
-    w_h: int
-    w_w: int
-    w_step: int  # between neighbouring terms, 0 where that is not one number
 
 
 @inner

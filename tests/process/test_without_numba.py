@@ -1,0 +1,179 @@
+"""A process that finds all on disk computes without importing Numba: the same bits, and nothing that is damaged or another's."""
+
+import itertools
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from numbadnn.cpu.lang import native
+from numbadnn.host import images, private, sources
+
+pytestmark = pytest.mark.skipif(not images.possible(), reason="images are kept for 64-bit x86 under Linux")
+
+CALLS = """
+import hashlib, json, os, sys, threading
+import numpy as np, numbadnn
+random = np.random.default_rng(0)
+x, w, wide = (random.standard_normal(s).astype("f4") for s in ((2, 8, 30, 30), (16, 8, 3, 3), (16, 64)))
+block = numbadnn.RNNBlock("float32", 8, 1, "lstm")
+states = [random.standard_normal(s).astype("f4") for s in (block.get_param_size((2, 4)), (3, 2, 4), (1, 2, 8), (1, 2, 8))]
+def compute():
+    made = numbadnn.conv2d(x[:, :, :6, :6], w), numbadnn.conv2d(x, w), numbadnn.softmax(wide), numbadnn.pool(x, (2, 2))
+    return hashlib.sha256(b"".join(y.tobytes() for y in (*made, *block.apply(*states)))).hexdigest()
+first = compute()
+packages = sorted({n.split(".")[0] for n in sys.modules} & {"numba", "llvmlite", "scipy"})
+found = []
+threads = [threading.Thread(target=lambda: found.append(compute())) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+if not (child := os.fork()):
+    os._exit(compute() != first)
+found.append(first if os.waitpid(child, 0)[1] == 0 else "another in a forked child")
+import numba
+found.append(compute())
+print(json.dumps([first, packages, set(found) == {first}]))
+"""
+
+
+def run(before: str = "") -> Any:
+    environment = os.environ | {"NUMBADNN_VERBOSE": "quiet"}
+    done = subprocess.run(
+        [sys.executable, "-c", before + CALLS], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow(60)
+def test_a_first_call_with_all_on_disk_imports_neither_numba_nor_llvmlite_nor_scipy() -> None:
+    """Of convolutions by one thread and by several, softmax, pooling, an LSTM; by threads, a forked child, with Numba later."""
+    bits, packages, same = run("from numbadnn.host import images; images.possible = bool\n")  # by Numba
+    assert "numba" in packages and same
+    run()  # keeps what is not kept yet
+    assert run() == [bits, [], True]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str, Callable[..., Any]]:
+    """The object of a kernel, its wrapper's name, and Numba's own function."""
+    from numbadnn.cpu.lang.parallel import _compile
+    from numbadnn.host import symbols
+
+    def body(x, y, n, factor):
+        for i in range(n):
+            y[i] = np.exp(x[i] * factor)
+
+    build = _compile(body, parallel=False)
+    build(np.zeros(1), np.zeros(1), 1, 1.0)
+    (found,) = build.overloads.values()
+    return symbols.image_of(found.library), found.fndesc.llvm_cpython_wrapper_name, build
+
+
+def test_placed_code_computes_what_numbas_does_and_refuses_what_it_refuses(compiled: Any) -> None:
+    image, entry, build = compiled
+    function, x = images.function(image, entry, {}), np.linspace(-3, 3, 50)
+    ours, theirs = np.zeros(50), np.zeros(50)
+    function(x, ours, 50, 0.5)
+    build(x, theirs, 50, 0.5)
+    assert np.array_equal(ours, theirs) and ours[-1] == pytest.approx(np.exp(1.5))
+    for wrong in (
+        (x, ours, 50),
+        (x, ours, None, 0.5),
+        (x.astype("f4"), ours, 50, 0.5),
+        ("x", ours, 50, 1.0),
+    ):
+        with pytest.raises(TypeError):
+            function(*wrong)
+    with pytest.raises(ValueError, match="invalid literal"):
+        function(x, ours, "many", 0.5)
+
+
+def relocations(image: bytes) -> list[int]:
+    """Where each relocation of the object's code is in the file."""
+    sections, _ = images._read(image)
+    mine = [s for s in sections if s.kind == 4 and sections[s.info].flags & 4]
+    return [at for s in mine for at in range(s.start, s.start + s.size, 24)]
+
+
+def test_an_object_that_asks_for_more_is_refused(compiled: Any) -> None:
+    image, entry, _ = compiled
+    (at, *_) = relocations(image)
+    (about,) = struct.unpack_from("<Q", image, at + 8)
+    damaged = {
+        "another kind": image[: at + 8] + struct.pack("<Q", about & ~0xFFFFFFFF | 2) + image[at + 16 :],
+        "a place outside": image[:at] + struct.pack("<Q", 1 << 40) + image[at + 8 :],
+        "an unknown name": image.replace(b"\0PyNumber_Long\0", b"\0PyNumber_Lonk\0"),
+        "another machine": image[:18] + b"\xb7" + image[19:],
+        "no object": b"MZ" + image[2:],
+        "half of it": image[: len(image) // 2],
+    }
+    for what, other in damaged.items():
+        assert other != image, what
+        with pytest.raises((ValueError, struct.error)):
+            images.function(other, entry, {})
+    with pytest.raises(ValueError):
+        images.function(image, "another", {})
+
+
+def test_arguments_that_need_another_build_have_another_name() -> None:
+    x = np.zeros((2, 3))
+    read_only = x.copy()
+    read_only.flags.writeable = False
+    given = [
+        x,
+        x.T,
+        x[:, ::2],
+        x[0],
+        x.astype("f4"),
+        x.astype("i8"),
+        read_only,
+        1,
+        1.0,
+        True,
+        np.float32(1),
+        (1, 2),
+        (1, 2.0),
+        (x,),
+    ]
+    kinds = list(map(native.kind, given))
+    for (i, one), (j, other) in itertools.combinations(enumerate(kinds), 2):
+        assert one != other and native.described(one) != native.described(other), (given[i], given[j])
+    assert native.kind(x.copy()) == kinds[0] and native.described(native.kind(np.ones((5, 1)))) != ""
+    for refused in ("text", None, 1j, x.astype(">f8"), np.zeros(1, "M8[s]"), [1]):
+        with pytest.raises(TypeError):
+            native.described(native.kind(refused))
+
+
+def test_images_are_of_one_code_of_the_library_and_of_one_setting_of_numbas(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = native.stamp()
+    assert before and sources.package("numbadnn.cpu") in before and sources.package("numbadnn.host") in before
+    monkeypatch.setenv("NUMBA_OPT", "1")
+    assert native.stamp() not in ("", before)
+    monkeypatch.delenv("NUMBA_OPT")
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "3")
+    assert native.stamp() == before
+
+
+def test_another_kernels_image_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: Any) -> None:
+    monkeypatch.setenv("NUMBADNN_CACHE_DIR", str(tmp_path))
+    image, entry, _ = compiled
+    kinds = (int,)
+    with monkeypatch.context() as patch:
+        patch.setattr(native.files, "builds_folder", lambda: tmp_path / "builds")
+        places = [native._file(name, kinds) for name in ("one", "two")]
+        for path, key in places:
+            assert private.write(path, native._FORMAT, key, image, entry=entry)
+        builds = [native.Builds(name, {}, lambda: None) for name in ("one", "two", "three")]
+        assert [build._found(kinds) is not None for build in builds] == [True, True, False]
+        places[1][0].write_bytes(places[0][0].read_bytes())
+        assert [build._found(kinds) is not None for build in builds] == [True, False, False]
+        places[0][0].write_bytes(places[0][0].read_bytes()[:-1] + b"?")  # as if its bytes were no code
+        assert not any(build._found(kinds) for build in builds)

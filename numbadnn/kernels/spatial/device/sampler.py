@@ -42,6 +42,7 @@ def planes(dtype: str, place: str, acc: str, config: TileConfig) -> Callable[...
         target = y + (n * ys[0] + c * ys[1] + row * ys[2] + column * ys[3]) * size
         line = img + (n * xs[0] + c * xs[1] + i * xs[2] + j * xs[3]) * size
         right, down_step, next_x, next_y = xs[3] * size, xs[2] * size, xs[1] * size, ys[1] * size
+        both = right + down_step  # once: NVVM orders sums of three addresses now so, now so
         w00, w01 = A((A(1) - v) * (A(1) - u)), A((A(1) - v) * u)
         w10, w11 = A(v * (A(1) - u)), A(v * u)
         left_in, right_in = sound and j >= 0, sound and j + 1 < width
@@ -54,7 +55,7 @@ def planes(dtype: str, place: str, acc: str, config: TileConfig) -> Callable[...
                     values[4 * q] = read(a)
                     values[4 * q + 1] = read(a + right)
                     values[4 * q + 2] = read(a + down_step)
-                    values[4 * q + 3] = read(a + down_step + right)
+                    values[4 * q + 3] = read(a + both)
                 for q in range(unroll):
                     upper = A(w00 * values[4 * q] + w01 * values[4 * q + 1])
                     lower = A(w10 * values[4 * q + 2] + w11 * values[4 * q + 3])
@@ -63,7 +64,7 @@ def planes(dtype: str, place: str, acc: str, config: TileConfig) -> Callable[...
                 target += unroll * next_y
             for _ in range(i32(u32(count) % u32(unroll))):
                 upper = A(w00 * read(line) + w01 * read(line + right))
-                lower = A(w10 * read(line + down_step) + w11 * read(line + down_step + right))
+                lower = A(w10 * read(line + down_step) + w11 * read(line + both))
                 write(target, A(upper + lower))
                 line += next_x
                 target += next_y
@@ -80,7 +81,7 @@ def planes(dtype: str, place: str, acc: str, config: TileConfig) -> Callable[...
                 if use10:
                     lower = A(lower + w10 * read(line + down_step))
                 if use11:
-                    lower = A(lower + w11 * read(line + down_step + right))
+                    lower = A(lower + w11 * read(line + both))
                 write(target, A(upper + lower))
                 line += next_x
                 target += next_y

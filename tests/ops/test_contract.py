@@ -279,6 +279,8 @@ def test_softmax_rows_that_are_not_finite(algo: str, shape: tuple[int, ...], dev
     "conv2d x=float32:2x8x9x8:nhwc w=float32:8x8x3x3:nhwc pad=1,1,1,1 stride=2,2",
     "conv2d_grad_wrt_inputs x=float32:2x3x9x8 w=float32:4x3x3x3 pad=1,1,1,1 stride=2,1",
     "conv2d_grad_wrt_weights x=float32:2x3x9x8 w=float32:4x3x3x3",
+    "conv2d_grad_wrt_weights x=float32:2x6x9x6 w=float32:6x1x3x3 pad=1,1,1,1 groups=6",  # one at the end of a strip
+    "conv2d_grad_wrt_weights x=float16:2x8x9x6:nhwc w=float16:8x1x3x3 y=float16:2x8x9x6:nhwc pad=1,1,1,1 groups=8",
     "causal_conv1d x=float16:2x2x1x552 w=float16:2x1x1x32 pad=0,0,31,0 groups=2",
 ), ids=lambda line: line.split()[0])  # fmt: skip
 def test_convolution_passes_on_what_is_not_finite(line: str, device: int) -> None:

@@ -52,7 +52,8 @@ def kernel(direction: str, dtype: str, acc: str, config: DepthwiseConfig, adds: 
 def finish_kernel(dtype: str, acc: str, taps: tuple[int, int]) -> Kernel:
     """The second sum of the weights' gradient."""
     real = "f64" if acc == "float64" else "f32"
-    made_by, parameters = "conv.depthwise.device.weights.finish", f"ptr ptr i32 i32 i32 i64 i64*3 {real} {real}"
+    made_by = "conv.depthwise.device.weights.finish"
+    parameters = f"ptr ptr ptr ptr i32 i32 i32 i64 i64*3 {real} {real} i32 i32*5 i32*2 i32*2 i64 i64*3 i64 i64*3"
     return Kernel.of("depthwise_finish", made_by, (dtype, acc, *taps), parameters, THREADS)
 
 
@@ -139,21 +140,24 @@ def with_finish(
 ) -> Executable:
     """A gradient of filters: ``first(stream, x, y, table)``, then the sums over the table's splits into the filters."""
     K, _, R, S = problem.w.shape
-    P, Q = problem.y.shape[2:]
+    N, _, P, Q = problem.y.shape
     count = K * R * S
     start, w_strides = _flipped(problem)
-    sums = (count, splits, K, start, w_strides, problem.alpha, problem.beta)
+    sums: tuple[Any, ...] = (count, splits, K, start, w_strides, problem.alpha, problem.beta, K // problem.groups)
+    sums += ((*problem.x.shape[2:], N, P, Q), tuple(low for low, _ in problem.padding), problem.stride)
+    for spec in (problem.x, problem.y):
+        sums += (spec.strides[1], (spec.strides[0], *spec.strides[2:]))
     grid = blocks(count, THREADS // FINISHERS)
     second = finish_kernel(problem.x.dtype, acc, (R, S)).prepare(policy.device, grid, (THREADS, 1, 1), sums)
 
     def direct(stream: int, x: int, y: int, w: int, workspace: int) -> None:
         first(stream, x, y, workspace)
-        second(stream, workspace, w)
+        second(stream, workspace, w, x, y)
 
     def run(inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: Any, stream: int) -> None:
         direct(stream, inputs[0], inputs[1], outputs[0], workspace)
 
-    added = in_turn(problem.y.shape[0] * P * Q, splits)
+    added = in_turn(N * P * Q, splits)
     return Executable(run, table_bytes(problem, acc, splits), "ieee", "gpu_to_gpu", facts, direct, added)
 
 

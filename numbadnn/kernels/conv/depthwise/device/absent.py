@@ -1,7 +1,8 @@
-"""The images' gradient of ``device/kernels.py`` where results are NaN: see ``conv/device/absent.py``.
+"""The gradients of ``device/kernels.py`` and ``device/weights.py`` where results are NaN: see ``conv/device/absent.py``.
 
-Where results do not add to what is there, a thread looks at its strip once more when it has no sums to hold any more: registers
-for this among its sums would leave a multiprocessor fewer threads.
+Where results of the images' gradient do not add to what is there, a thread looks at its strip once more when it has no sums to
+hold any more: registers for this among its sums would leave a multiprocessor fewer threads. A tap of the filters' gradient is
+looked at by the kernel that adds its parts.
 """
 
 from __future__ import annotations
@@ -79,3 +80,39 @@ def mend_strip(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., N
                         write(to, A(alpha * add(anew, i32(c), i32(h + top), i32(w + left))))
 
     return mend
+
+
+#: terms of a tap that are added before their sum is added to others
+STRETCH = 64
+
+
+def add_tap(dtype: str, acc: str, parts: int) -> Callable[..., Any]:
+    """``add(part, x, y, r, s, sizes, corner, stride, x_strides, y_strides)``: a part of a tap's sum over all positions.
+
+    x and y: where the tap's channel begins; ``sizes``: rows and columns of x, then images, rows and columns of y; strides of
+    images, rows and columns. Padding is a term. A sum that is NaN stays so: its other terms are left out.
+    """
+    A, size, read = ACCUMULATOR[acc], ITEMSIZE[dtype], load(dtype, acc)
+
+    @device
+    def add(part, x, y, r, s, sizes, corner, stride, x_strides, y_strides):
+        H, W, N, P, Q = sizes
+        total, first, positions = A(0), i64(part * STRETCH), i64(i32(N * P)) * Q
+        while first < positions and total == total:
+            some = A(0)
+            for i in range(i32(min(i64(STRETCH), positions - first))):
+                at = u32(first + i)
+                line = i32(at // u32(Q))
+                n, q = i32(u32(line) // u32(P)), i32(at - u32(line) * u32(Q))
+                p = i32(line - n * P)
+                h, w = i32(p * stride[0] - corner[0] + r), i32(q * stride[1] - corner[1] + s)
+                inside = h >= 0 and h < H and w >= 0 and w < W
+                place = i64(n) * x_strides[0] + i64(i32(h * x_strides[1] + w * x_strides[2])) if inside else i64(0)
+                value = read(x + place * size)
+                slope = read(y + (i64(n) * y_strides[0] + i64(i32(p * y_strides[1] + q * y_strides[2]))) * size)
+                some = A(some + (value if inside else A(0)) * slope)
+            total = A(total + some)
+            first += parts * STRETCH
+        return total
+
+    return add

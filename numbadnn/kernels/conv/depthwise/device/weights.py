@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.depthwise.config import FINISHERS, DepthwiseConfig
+from numbadnn.kernels.conv.depthwise.device.absent import add_tap
 from numbadnn.kernels.conv.depthwise.device.kernels import THREADS, _types
 from numbadnn.kernels.conv.depthwise.device.tiles import fetch
 from numbadnn.kernels.lang import reduce as _reduce
@@ -130,14 +131,18 @@ def weights(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None
 def finish(dtype: str, acc: str, R: int, S: int) -> Callable[..., None]:
     """w[k,0,r,s] = alpha * the sum of partial[split, tap, k] over splits + beta * w[k,0,r,s].
 
-    ``FINISHERS`` threads share an element: each adds every so-manieth split in order, then their sums are added in a tree.
+    ``FINISHERS`` threads share an element: each adds every so-manieth split in order, then their sums are added in a tree. What
+    is NaN they add anew from x and y: strips multiply x by zeros where they end (``absent.py``).
     """
     A, size = _types(dtype, acc)
     item_size, lanes = 8 if acc == "float64" else 4, THREADS // FINISHERS
     read_partial, put_scaled = load(acc, acc), scaled(dtype, acc)
-    add_up = _reduce.over_parts(_reduce.add(acc), lanes, FINISHERS)
+    add_up, anew = _reduce.over_parts(_reduce.add(acc), lanes, FINISHERS), add_tap(dtype, acc, FINISHERS)
 
-    def kernel(partial, w, count, splits, K, w_start, w_strides, alpha, beta):
+    def kernel(
+        partial, w, x, y, count, splits, K, w_start, w_strides, alpha, beta,
+        multiplier, sizes, corner, stride, x_plane, x_strides, y_plane, y_strides,
+    ):  # fmt: skip
         table = cuda.shared.array(THREADS, A)
         some = cuda.local.array(AHEAD, A)
         thread = i32(cuda.threadIdx.x)
@@ -154,11 +159,20 @@ def finish(dtype: str, acc: str, R: int, S: int) -> Callable[..., None]:
                     total = A(total + some[e])
         table[thread] = total
         add_up(table)
+        tap = i32(u32(i) // u32(K))
+        k = i32(i - tap * K)
+        r = i32(u32(tap) // u32(S))
+        s = i32(tap - r * S)
+        total = table[i32(thread - part * lanes)]
+        wrong = i < count and total != total
+        if cuda.syncthreads_or(i32(1) if wrong else i32(0)) != 0:
+            if wrong:
+                image = x + i64(i32(u32(k) // u32(multiplier))) * x_plane * size
+                total = anew(part, image, y + k * y_plane * size, r, s, sizes, corner, stride, x_strides, y_strides)
+            table[thread] = total if wrong or part == 0 else A(0)
+            add_up(table)
         if part == 0 and i < count:
-            tap = i32(u32(i) // u32(K))
-            k = i32(i - tap * K)
-            r = i32(u32(tap) // u32(S))
-            target = w + (w_start + k * w_strides[0] + r * w_strides[1] + (tap - r * S) * w_strides[2]) * size
+            target = w + (w_start + k * w_strides[0] + r * w_strides[1] + s * w_strides[2]) * size
             put_scaled(target, table[thread], alpha, beta)
 
     return kernel

@@ -7,6 +7,7 @@ every order are numbadnn's. Transposed convolutions are the second of them.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -31,11 +32,9 @@ _WEIGHT = (None, numbadnn.conv2d_grad_wrt_weights, numbadnn.conv2d_grad_wrt_weig
 def _call(functions: Any, a: Any, b: Any, size: Any, how: Any, unshared: bool, backend: Any) -> Any:
     padding, stride, dilation, groups = how
     axes = len(stride)
-    pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
-    stride, dilation = tuple(stride), tuple(dilation)
+    pairs, stride, dilation = _as_called(axes, tuple(padding), tuple(stride), tuple(dilation))
     if axes == 1:
-        a, b, pairs, stride, dilation = with_row(a), with_row(b), ((0, 0), *pairs), (1, *stride), (1, *dilation)
-        size = row_in(size)
+        a, b, size = with_row(a), with_row(b), row_in(size)
     extra = (unshared,) if axes < 3 else ()
     found = functions[axes](
         a, b, size, None, pairs, stride, False, dilation, groups, *extra, backend=backend
@@ -43,9 +42,16 @@ def _call(functions: Any, a: Any, b: Any, size: Any, how: Any, unshared: bool, b
     return found if axes > 1 else without_row(found)
 
 
+@functools.lru_cache(512)
+def _as_called(axes: int, padding: Any, stride: Any, dilation: Any) -> tuple[Any, Any, Any]:
+    """Padding in pairs, strides and dilation; one axis as those of a row."""
+    pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
+    return (((0, 0), *pairs), (1, *stride), (1, *dilation)) if axes == 1 else (pairs, stride, dilation)
+
+
 def with_row(value: torch.Tensor) -> torch.Tensor:
     """(N, C, T) as (N, C, 1, T), (K, P, C, R) as (K, 1, P, C, 1, R)."""
-    return value[:, :, None] if value.ndim == 3 else value[:, None, :, :, None]
+    return value.unsqueeze(2) if value.ndim == 3 else value[:, None, :, :, None]
 
 
 def row_in(size: Any) -> Any:
@@ -55,7 +61,7 @@ def row_in(size: Any) -> Any:
 
 
 def without_row(value: torch.Tensor) -> torch.Tensor:
-    return value[:, :, 0] if value.ndim == 4 else value[:, 0, :, :, 0]
+    return value.squeeze(2) if value.ndim == 4 else value[:, 0, :, :, 0]
 
 
 def _forward(x: Any, w: Any, padding: Any, stride: Any, dilation: Any, groups: int, backend: Any) -> Any:

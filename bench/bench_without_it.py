@@ -88,6 +88,16 @@ def rows() -> Iterator[Row]:
         yield from (Row("conv", p) for p in layers_of(network, name, networks.DIRECTIONS))
 
 
+def no_bench() -> set[str]:
+    """The problems that are here alone."""
+    import bench_lines
+
+    found = [p for dtype in bench_lines.DTYPES for case in MORE_UNSHARED for p in unshared(case, dtype)]
+    found += [line(case, dtype) for dtype in bench_lines.DTYPES for case in MORE_LINES]
+    found += [p for op in ("pool", "pool_grad") for layer in MORE_POOL for p in pool(op, layer)]
+    return {str(parse(p)) for p in found}
+
+
 def conv(x: Any, w: Any, pad: int, stride: int, dtype: str, layout: str = "", groups: int = 1) -> Iterator[str]:
     """The three directions of a convolution of an image."""
     operands = f"x={Spec.of(dtype, x, layout)} w={Spec.of(dtype, w, layout if len(w) == 4 else '')}"
@@ -232,7 +242,7 @@ def main() -> None:
     if options.report:
         from without_it_report import report
 
-        print(report(options.json, options.without))
+        print(report(options.json, options.without, no_bench()))
     elif options.dry:
         dry(wanted)
     else:

@@ -58,38 +58,38 @@ def kernels(rows: list[Row]) -> list[str]:
     return sorted(found, key=lambda name: -lines_of([name]))
 
 
-def line_of(name: str, rows: list[Row]) -> list[str]:
+def line_of(name: str, rows: list[Row], others: list[Row]) -> list[str]:
     takes = [row for row in rows if gone_with(name, row)]
     wings = {row["wing"] for row in takes}
     losses = [loss(row, [name]) for row in takes]
     felt = [value for value in losses if value > 1]
     everywhere = [loss(row, [name]) for row in rows if row["wing"] in wings]
+    elsewhere = [loss(row, [name]) for row in others if gone_with(name, row)]
     cells = (
-        len(takes), len(felt), _number(statistics.median(felt) if felt else 1.0), _number(max(losses, default=1.0)),
-        _number(geometric_mean(everywhere)),
+        lines_of([name]), len(takes), len(felt), _number(statistics.median(felt) if felt else 1.0),
+        _number(max(losses, default=1.0)), _number(geometric_mean(everywhere) if everywhere else 1.0),
+        _number(max(elsewhere)) if elsewhere else "",
     )  # fmt: skip
-    return [f"`{name}`", str(lines_of([name])), *map(str, cells)]
+    return [f"`{name}`", *map(str, cells)]
 
 
 def _number(value: float) -> str:
     return f"{value:.3f}" if value < 100 else "all lost" if value == float("inf") else f"{value:.0f}"
 
 
-def report(file: Path, without: list[str]) -> str:
-    """The table in Markdown; with ``without`` what all of these cost together, row by row."""
-    rows = read(file)
-    head = [
-        "kernel",
-        "lines that only it needs",
-        "rows it takes",
-        "fastest in",
-        "median loss there",
-        "worst",
-        "geometric mean of the wing",
-    ]
-    table = [head, ["---"] * len(head), *(line_of(name, rows) for name in kernels(rows))]
+HEAD = (
+    "kernel", "lines that only it needs", "rows it takes", "fastest in", "median loss there", "worst",
+    "geometric mean of the wing", "worst in rows of no bench",
+)  # fmt: skip
+
+
+def report(file: Path, without: list[str], no_bench: set[str]) -> str:
+    """The table in Markdown; with ``without`` what all of these cost together, row by row. ``no_bench``: problems apart."""
+    every = read(file)
+    rows, others = ([r for r in every if (r["problem"] in no_bench) == apart] for apart in (False, True))
+    table = [HEAD, ["---"] * len(HEAD), *(line_of(name, rows, others) for name in kernels(every))]
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in table)
-    return text if not without else "\n".join((text, "", *together(rows, without)))
+    return text if not without else "\n".join((text, "", *together(rows, without), *together(others, without)))
 
 
 def together(rows: list[Row], names: list[str]) -> Iterator[str]:

@@ -25,8 +25,6 @@ from numbadnn.kernels.conv.line import tiles as line_tiles
 from numbadnn.kernels.conv.line import twofold as line_twofold
 from numbadnn.kernels.conv.line.tiles import TilesConfig
 from numbadnn.kernels.conv.line.twofold import TwofoldConfig
-from numbadnn.kernels.conv.unshared.forward import products as unshared_products
-from numbadnn.kernels.conv.unshared.forward.products_config import ProductsConfig
 from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many
 from numbadnn.kernels.conv.unshared.weights.many_config import WeightsManyConfig
 from numbadnn.kernels.pool import walk as pool_walk
@@ -113,9 +111,6 @@ def test_the_widest_gradient_of_overlapping_maxima_is_one_that_does_not_spill(
     [
         unshared_weights_many.kernel("float32", WeightsManyConfig(32, 4, 4, 1, 4, True, 1, 4, 36)),
         unshared_weights_many.kernel("float16", WeightsManyConfig(32, 2, 4, 2, 8, True, 2, 4, 36)),
-        unshared_products.kernel(ProductsConfig(32, 2, 4, 2, 4, 1, 2, 4, True, 3, 2)),
-        unshared_products.kernel(ProductsConfig(32, 2, 4, 2, 4, 2, 1, 4, True, 3, 8)),
-        unshared_products.kernel(ProductsConfig(16, 4, 4, 2, 4, 1, 2, 4, True, 2, 8)),
         line_tiles.kernel("float32", "float32", TilesConfig(4, 4, 4, 0, 4, False)),
         line_twofold.kernel("float32", TwofoldConfig(8, 2, 2, 2, 1, 3, 4, 5, True, True)),
     ],

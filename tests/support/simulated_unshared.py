@@ -11,16 +11,12 @@ import numpy as np
 from large_problems import first_config
 
 from numbadnn.kernels.conv.unshared import unshared
-from numbadnn.kernels.conv.unshared.forward import box_many as unshared_box_many
 from numbadnn.kernels.conv.unshared.forward import places_stream as unshared_places_stream
-from numbadnn.kernels.conv.unshared.forward import products as unshared_products
 from numbadnn.kernels.conv.unshared.forward import twofold as unshared_twofold
 from numbadnn.kernels.conv.unshared.forward.box_config import BoxConfig
-from numbadnn.kernels.conv.unshared.forward.box_many_config import ManyConfig
 from numbadnn.kernels.conv.unshared.forward.halves_config import HalvesConfig
 from numbadnn.kernels.conv.unshared.forward.places_many_config import PlacesManyConfig
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import StreamConfig
-from numbadnn.kernels.conv.unshared.forward.products_config import ProductsConfig
 from numbadnn.kernels.conv.unshared.forward.twofold_config import TwofoldConfig
 from numbadnn.kernels.conv.unshared.inputs import split as unshared_inputs_split
 from numbadnn.kernels.conv.unshared.inputs import twofold as unshared_inputs_twofold
@@ -121,16 +117,8 @@ SINGLE: tuple[tuple[str, str, Any], ...] = (
 )
 
 
-#: the same of float32, whose images are turned before. More tiles than blocks stay; a ring as long as the terms, and shorter;
-#: some filters of the last turn; some channels of the last block; turns that begin in one box and end in the next, or past the
-#: last term; a warp without terms
+#: the same of float32, whose images are turned before
 TURNED: tuple[tuple[str, str, Any], ...] = (
-    (FORWARD, STRIDED, ManyConfig(16, 4, 1, 2, 2, 2, 3, 1, 4)),
-    (FORWARD, STRIDED, ManyConfig(32, 4, 2, 2, 2, 2, 4, 1, 12)),
-    (FORWARD, THIRDS, ManyConfig(32, 2, 1, 2, 2, 2, 2, 1, 1)),
-    (FORWARD, STRIDED, ProductsConfig(16, 1, 4, 1, 2, 2, 1, 2, True, 3, 4)),
-    (FORWARD, STRIDED, ProductsConfig(32, 2, 2, 2, 2, 1, 2, 2, True, 2, 4)),
-    (FORWARD, THIRDS, ProductsConfig(32, 1, 2, 1, 2, 1, 2, 2, True, 2, 1)),
     (WEIGHTS, STRIDED, WeightsManyConfig(16, 2, 2, 1, 2, True, 1, 8, 64)),
     (WEIGHTS, THIRDS, WeightsManyConfig(32, 1, 2, 1, 2, True, 2, 1, 16)),
 )
@@ -256,8 +244,7 @@ def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: st
 
 
 if __name__ == "__main__":
-    unshared_box_many.MULTIPROCESSORS = unshared_products.MULTIPROCESSORS = unshared_twofold.MULTIPROCESSORS = 2
-    unshared_places_stream.MULTIPROCESSORS = 2
+    unshared_twofold.MULTIPROCESSORS = unshared_places_stream.MULTIPROCESSORS = 2
     unshared_inputs_split.COLLECTORS, unshared_inputs_split.LARGE = 64, 0
     kinds = (("float16", "integers"), ("bfloat16", "random"), ("float32", "integers"))
     done = [check(*c, *kind, "tensor_core") for c in CASES for kind in kinds[:2]]

@@ -16,11 +16,9 @@ from numbadnn.kernels.conv.members import Member, register_members
 from numbadnn.kernels.conv.unshared import plain
 from numbadnn.kernels.conv.unshared.forward import (
     box,
-    box_many,
     halves,
     places_many,
     places_stream,
-    products,
     twofold,
 )
 from numbadnn.kernels.conv.unshared.inputs import boxes, rows, rows_config, split, split_config
@@ -76,10 +74,7 @@ MEMBERS = (
            "16-bit filters, at least 4 a group, with channels that can be read as vectors", "tensor_core"),
     # float32 images, forward
     _member("twofold", FORWARD, twofold, _on_tensor_cores,
-            "17 to 32 images of float32 and 32 to 64 filters a group (sm_90): float32 as two float16"),
-    _member("products", FORWARD, products, _on_tensor_cores,
-            "many images of float32 on a GPU with fast float64 products"),
-    _member("box_many", FORWARD, box_many, _by_threads, "many images, transposed beforehand, that fill the GPU's warps"),
+            "9 to 32 images of float32 and 16 filters a group and more (sm_90): float32 as two float16"),
     # few images: the order of the terms of a forward product depends on how many there are, that of the gradient does not
     _member("box", FORWARD, box, _by_threads, "few images, several positions a block"),
     _member("box", WEIGHTS, box, _by_threads, "few images, several positions a block", "ieee", "gpu_to_gpu"),
@@ -109,8 +104,6 @@ def kernels() -> Iterator[Kernel]:
         weights_many,
         places_many,
         box,
-        box_many,
-        products,
     ):
         yield from module.kernels()
     yield from turned.kernels()

@@ -1,4 +1,4 @@
-"""Unshared convolutions of 17 to 32 images in float32 on tensor cores; the device code is ``device/twofold.py``.
+"""Unshared convolutions of 9 to 32 images in float32 on tensor cores; the device code is ``device/twofold.py``.
 
 A launch has up to 32 filters of each group; of one group there may be several launches.
 """
@@ -48,7 +48,7 @@ BOXES = 4
 #: rows and columns of a tile; terms and positions times filters of a warp: of fewer, start and end outweigh
 TILES, FEWEST_TERMS, ENOUGH_TASKS = ((1, 8), (2, 4)), 128, 512
 #: fewer leave most of a product idle; more filters were not measured
-FEWEST_IMAGES, MOST_FILTERS = 17, 2 * FILTERS
+FEWEST_IMAGES, MOST_FILTERS = 9, 16 * FILTERS
 #: of an axis of a copy's box; exponents of a block, more of which a float16 that is not 0 cannot tell
 LONGEST, MOST_SPREAD = 256, 39
 MULTIPROCESSORS = 132

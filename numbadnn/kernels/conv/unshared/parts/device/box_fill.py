@@ -98,19 +98,3 @@ def spots_of(threads: int, cell: int) -> Callable[..., None]:
             table[m] = u32(i32(at * cell) if m < terms else past)
 
     return fill
-
-
-def pixels_of(threads: int) -> Callable[..., None]:
-    """``fill(table, start, number, box, strides)``: where each pixel of a box lies, for ``threads`` threads to look up."""
-
-    @device
-    def fill(table, start, number, box, strides):
-        """From its first one on, in bytes, and its row and column."""
-        for i in range(i32(cuda.threadIdx.x), number, threads):
-            line = i32(u32(i) // u32(box[1]))
-            column, c = i32(i - line * box[1]), i32(u32(line) // u32(box[0]))
-            row = i32(line - c * box[0])
-            table[i32(start + 2 * i)] = u32((c * strides[1] + row * strides[2] + column * strides[3]) * 4)
-            table[i32(start + 2 * i + 1)] = u32((row << 16) | column)
-
-    return fill

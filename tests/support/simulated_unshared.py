@@ -21,7 +21,6 @@ from numbadnn.kernels.conv.unshared.forward.twofold_config import TwofoldConfig
 from numbadnn.kernels.conv.unshared.inputs import split as unshared_inputs_split
 from numbadnn.kernels.conv.unshared.inputs import twofold as unshared_inputs_twofold
 from numbadnn.kernels.conv.unshared.inputs.boxes_config import BoxesConfig
-from numbadnn.kernels.conv.unshared.inputs.halves_config import InputsHalvesConfig
 from numbadnn.kernels.conv.unshared.inputs.rows_config import configured, cut_evenly, laid_out
 from numbadnn.kernels.conv.unshared.inputs.split_config import configured as split_configured
 from numbadnn.kernels.conv.unshared.weights.halves_config import WeightsHalvesConfig
@@ -92,15 +91,6 @@ SEVERAL: tuple[tuple[str, str, Any], ...] = (
     (WEIGHTS, STRIDED, WeightsManyConfig(16, 2, 2, 1, 2, True, 2, 5, 32)),
     (WEIGHTS, GROUPED, WeightsManyConfig(32, 1, 2, 1, 8, True, 1, 2, 32)),
     (WEIGHTS, NARROW, None),
-    # positions under way: as many, fewer and more than there are; a warp's terms begin within an access; one image; lanes
-    # that copy nothing; some channels of the last block and the last warp
-    (INPUTS, SMALL, InputsHalvesConfig(8, 2, 2, 1, 1, 4, 2, 1, (2, 2), 4, 2)),
-    (INPUTS, STRIDED, InputsHalvesConfig(16, 16, 2, 1, 2, 4, 1, 1, (2, 2), 4, 3)),
-    (INPUTS, GROUPED, InputsHalvesConfig(32, 32, 1, 1, 1, 8, 3, 1, (2, 1), 2, 2)),
-    (INPUTS, "x={t}:3x16x4x4 w={t}:34x2x2x16x3x3 flip=0", InputsHalvesConfig(8, 4, 2, 2, 2, 8, 3, 1, (1, 2), 16, 9)),
-    (INPUTS, "x={t}:1x4x5x4 w={t}:17x3x2x4x3x3 flip=0", InputsHalvesConfig(8, 1, 3, 1, 2, 4, 2, 1, (2, 2), 4, 2)),
-    (INPUTS, "x={t}:2x4x7x7 w={t}:5x2x2x4x6x6", InputsHalvesConfig(8, 2, 1, 3, 1, 8, 2, 1, (2, 2), 4, 4)),
-    (INPUTS, "x={t}:3x5x4x4 w={t}:18x2x3x5x3x2", InputsHalvesConfig(8, 4, 2, 1, 2, 2, 3, 1, (1, 2), 3, 2)),
 )
 #: sums in float32
 SINGLE: tuple[tuple[str, str, Any], ...] = (

@@ -22,7 +22,6 @@ from numbadnn.kernels.conv.unshared.forward import (
     twofold,
 )
 from numbadnn.kernels.conv.unshared.inputs import boxes, rows, rows_config, split, split_config
-from numbadnn.kernels.conv.unshared.inputs import halves as inputs_halves
 from numbadnn.kernels.conv.unshared.inputs import twofold as inputs_twofold
 from numbadnn.kernels.conv.unshared.parts import turned
 from numbadnn.kernels.conv.unshared.weights import halves as weights_halves
@@ -82,7 +81,6 @@ MEMBERS = (
     _member("inputs_twofold", IMAGES, inputs_twofold, inputs_twofold.rank, "many float32 images (sm_90): float32 as two float16"),
     _member("inputs_split", IMAGES, split, split_config.rank, "many float32 images: float32 as three bfloat16"),
     _member("inputs_rows", IMAGES, rows, rows_config.rank, "small filters whose sums fit registers (sm_90)"),
-    _member("inputs_halves", IMAGES, inputs_halves, inputs_halves.rank, "16-bit images and enough filters", "tensor_core"),
     # whatever is left
     Member("numba.unshared", IMAGES, _boxes, boxes.plan, _boxes_estimate,
            "filters whose sums of a tile fit shared memory", "ieee", "gpu_to_gpu"),
@@ -108,7 +106,6 @@ def kernels() -> Iterator[Kernel]:
         yield from module.kernels()
     yield from turned.kernels()
     yield from boxes.kernels()
-    yield from inputs_halves.kernels()
 
 
 register_members(MEMBERS, _belongs, plain.supports)

@@ -18,11 +18,10 @@ from numbadnn.kernels.conv.unshared.forward.halves_config import HalvesConfig
 from numbadnn.kernels.conv.unshared.forward.places_many_config import PlacesManyConfig
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import StreamConfig
 from numbadnn.kernels.conv.unshared.forward.twofold_config import TwofoldConfig
-from numbadnn.kernels.conv.unshared.inputs import split as unshared_inputs_split
 from numbadnn.kernels.conv.unshared.inputs import twofold as unshared_inputs_twofold
+from numbadnn.kernels.conv.unshared.inputs import twofold_boxes as unshared_inputs_twofold_boxes
 from numbadnn.kernels.conv.unshared.inputs.boxes_config import BoxesConfig
 from numbadnn.kernels.conv.unshared.inputs.rows_config import configured, cut_evenly, laid_out
-from numbadnn.kernels.conv.unshared.inputs.split_config import configured as split_configured
 from numbadnn.kernels.conv.unshared.weights.halves_config import WeightsHalvesConfig
 from numbadnn.kernels.conv.unshared.weights.many_config import WeightsManyConfig
 from numbadnn.problem import Policy
@@ -150,24 +149,8 @@ def check_rows(row: tuple[str, tuple[int, int], int, int, int, int, str], dtype:
     return check(INPUTS, sizes, config, dtype, kind, "ieee" if own else "tensor_core")
 
 
-#: the same of float32 on tensor cores: sizes, tile, channels, depth, whether a block cuts y itself. Steps of filters, the last
-#: with fewer; tiles past the last row and column; some channels of the last block; pixels that no position reaches; groups
-SPLIT: tuple[tuple[str, tuple[int, int], int, int, bool], ...] = (
-    ("x={t}:17x8x4x5 w={t}:16x3x4x8x2x2", (2, 3), 8, 2, True),
-    ("x={t}:9x12x6x8 w={t}:20x3x3x12x3x3 pad=1,0,0,0 stride=2,2 flip=0", (2, 2), 4, 3, True),
-    ("x={t}:17x16x4x5 w={t}:6x3x4x8x2x2 groups=2 alpha=2 beta=-3", (3, 3), 8, 2, False),
-    ("x={t}:9x12x6x8 w={t}:20x3x3x12x3x3 pad=1,0,0,0 stride=2,2 flip=0", (2, 2), 4, 3, False),
-)
-
-
-def check_split(row: tuple[str, tuple[int, int], int, int, bool], kind: str) -> bool:
-    sizes, tile, channels, depth, filled = row
-    config = split_configured(ConvProblem.parse(f"{INPUTS} {sizes.format(t='float32')}"), tile, channels, depth)
-    config = config and replace(config, filled=filled)
-    return check(INPUTS, sizes, config, "float32", kind, "ieee")
-
-
-#: the same as two float16: sizes, tile, channels, lots of eight of a warp. Rows of y copied 16 bytes at a time and one by one;
+#: the same of float32 as two float16: sizes, tile, channels, lots of eight of a warp. Rows of y copied 16 bytes at a time and one
+#: by one;
 #: filters of a slot missing; tiles past the last row; some channels of a block; strides, groups; pixels nobody reaches
 HALVED: tuple[tuple[str, tuple[int, int], int, int], ...] = (
     ("x={t}:17x8x4x4 w={t}:18x3x4x8x3x3 pad=1,0,1,1 flip=0", (2, 4), 8, 1),
@@ -235,7 +218,7 @@ def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: st
 
 if __name__ == "__main__":
     unshared_twofold.MULTIPROCESSORS = unshared_places_stream.MULTIPROCESSORS = 2
-    unshared_inputs_split.COLLECTORS, unshared_inputs_split.LARGE = 64, 0
+    unshared_inputs_twofold_boxes.COLLECTORS, unshared_inputs_twofold_boxes.LARGE = 64, 0
     kinds = (("float16", "integers"), ("bfloat16", "random"), ("float32", "integers"))
     done = [check(*c, *kind, "tensor_core") for c in CASES for kind in kinds[:2]]
     done += [check(*c, *kinds[i % 2], "tensor_core") for i, c in enumerate(SEVERAL)]
@@ -243,7 +226,6 @@ if __name__ == "__main__":
     done += [check(*c, *kinds[2], "ieee") for c in TURNED]
     done += [check_rows(row, *kinds[i % 2]) for i, row in enumerate(ROWS)]
     done += [check_rows(row, *kinds[2]) for row in ROWS]
-    done += [check_split(row, kind) for row, kind in zip(SPLIT, (*KINDS, "random"), strict=True)]
     done += [check_halved(row, kind) for row, kind in zip(HALVED, KINDS, strict=True)]
     done += [check(FORWARD, *c, "float32", kind, "ieee") for c, kind in zip(TWOFOLD, KINDS, strict=True)]
     infinite = "x={t}:5x16x4x5 w={t}:18x4x5x16x3x3 pad=1,1,1,1", StreamConfig(8, 1, 4, 2, 1, 2, 2, 8)

@@ -7,7 +7,7 @@ numbers lies below 2^16,
 
 are h1 + 2^-11 h2 = x * scale but for 2^-23 of it, as long as it is not below 2^-13, 2^29 times less than the largest may be:
 below that the error stays 2^-36. Of the four products of two such numbers h2 * h2 lies below 2^-22 of the whole and is left out;
-the three others are exact in float32. Three bfloat16 (``split.py``) have every exponent, and cost six products.
+the three others are exact in float32. Three bfloat16 would have every exponent, and cost six products.
 
 In units of u = 2^-24 of |x||w|, the numbers are off by 2 each and what is left out by 4. A tensor core cuts off where others
 round: 2 for each of 17 terms, of the largest of them; so each instruction's sums of h1 * h1 are added, rounded, to a total. The

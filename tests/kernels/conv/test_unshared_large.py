@@ -21,9 +21,15 @@ def test_what_larger_kernels_compute(kind: str, text: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("op", "kind"), [(IMAGES, "SplitConfig"), ("conv2d", "TwofoldConfig")])
-def test_what_tensor_cores_cannot_multiply_is_as_it_would_be_without_them(op: str, kind: str) -> None:
-    problem = ConvProblem.parse(f"{op} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9 alpha=-2")
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (f"{IMAGES} x=float32:32x16x36x36 w=float32:16x32x32x16x5x5 alpha=-2", "InputsTwofoldConfig"),
+        ("conv2d x=float32:32x16x31x31 w=float32:16x23x23x16x9x9 alpha=-2", "TwofoldConfig"),
+    ],
+)
+def test_what_tensor_cores_cannot_multiply_is_as_it_would_be_without_them(text: str, kind: str) -> None:
+    problem = ConvProblem.parse(text)
     impl = first("numba.unshared", problem, Policy(device=0))
     row = check(impl, Subject("extremes", problem, with_extremes(problem)), Policy(device=0), timed=False)
     assert row.status == "ok", row.reason

@@ -21,7 +21,7 @@ from numbadnn.kernels.conv.unshared.forward import (
     places_stream,
     twofold,
 )
-from numbadnn.kernels.conv.unshared.inputs import boxes, rows, rows_config, split, split_config
+from numbadnn.kernels.conv.unshared.inputs import boxes, rows, rows_config
 from numbadnn.kernels.conv.unshared.inputs import twofold as inputs_twofold
 from numbadnn.kernels.conv.unshared.parts import turned
 from numbadnn.kernels.conv.unshared.weights import halves as weights_halves
@@ -79,7 +79,6 @@ MEMBERS = (
     _member("box", WEIGHTS, box, _by_threads, "few images, several positions a block", "ieee", "gpu_to_gpu"),
     # the gradient of the images: sums on tensor cores, in registers, in shared memory
     _member("inputs_twofold", IMAGES, inputs_twofold, inputs_twofold.rank, "many float32 images (sm_90): float32 as two float16"),
-    _member("inputs_split", IMAGES, split, split_config.rank, "many float32 images: float32 as three bfloat16"),
     _member("inputs_rows", IMAGES, rows, rows_config.rank, "small filters whose sums fit registers (sm_90)"),
     # whatever is left
     Member("numba.unshared", IMAGES, _boxes, boxes.plan, _boxes_estimate,

@@ -1,9 +1,8 @@
 """Gradients of unshared convolutions' images in float32, as two float16 (``lang/scaled_halves.py``): which tiles fit,
 their plans.
 
-A block cuts the values of y of its positions itself, a row of them at a time. Filters of more rows than registers hold sums of,
-and rows of positions that no tiles of equal width divide, are ``split.py``'s, whose second kernel adds the boxes
-here as well. The device code is in ``device/twofold.py``.
+A block cuts the values of y of its positions itself, a row of them at a time. Filters of more rows than registers hold sums of
+are ``rows.py``'s. The device code is in ``device/twofold.py``; a second kernel adds the boxes (``twofold_boxes.py``).
 """
 
 from __future__ import annotations
@@ -19,35 +18,38 @@ from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.forward.twofold import floor_of, spread_of
 from numbadnn.kernels.conv.unshared.inputs import rows as unshared_inputs_rows
-from numbadnn.kernels.conv.unshared.inputs import rows_config as unshared_inputs_rows_config
-from numbadnn.kernels.conv.unshared.inputs import split as unshared_inputs_split
-from numbadnn.kernels.conv.unshared.inputs import split_config as unshared_inputs_split_config
-from numbadnn.kernels.conv.unshared.inputs.split import AS_QUICK, collecting_boxes
-from numbadnn.kernels.conv.unshared.inputs.split_config import (
-    EIGHT,
-    MULTIPROCESSORS,
-    PIECE,
-    RINGS,
+from numbadnn.kernels.conv.unshared.inputs.rows_config import rank as rank_of_rows
+from numbadnn.kernels.conv.unshared.inputs.twofold_boxes import (
     blocks_of,
     box_of,
     boxes_bytes,
-    steps_of,
+    collect_kernel,
+    collecting_boxes,
 )
 from numbadnn.kernels.conv.unshared.inputs.twofold_config import (
     AHEAD,
+    AHEAD_OF_SUMS,
     CHUNKS,
+    EIGHT,
     FILLERS,
     LEAST_DEPTH,
     MOST_DEPTH,
     MOST_WARPS,
     OTHERS,
+    PIECE,
+    RINGS,
     InputsTwofoldConfig,
 )
-from numbadnn.kernels.conv.unshared.parts.tile import seen_of, vector
+from numbadnn.kernels.conv.unshared.parts.tile import on_hopper, seen_of, takes, vector
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
 
+FEWEST_IMAGES, MOST_IMAGES, FEWEST_FILTERS, MOST_TAPS, MULTIPROCESSORS = 9, 32, 4, 16, 132
+#: of a grid's second and third dimension
+MOST_BLOCKS = 65535
+#: by how much the estimate may be the longer one: that of the other kernel is too short where taps are few
+AS_QUICK = 1.1
 #: cycles of a quarter of a multiprocessor for a tap of eight channels and what belongs to it, for a column of taps, for a
 #: slot
 TAP, COLUMN_OF_TAPS, PASSING = 75, 100, 60
@@ -55,23 +57,28 @@ TAP, COLUMN_OF_TAPS, PASSING = 75, 100, 60
 COPYING, UNALIGNED = 90, 2000
 
 
+def _suits(problem: ConvProblem, policy: Policy) -> bool:
+    """Whether it is a gradient of so many images, by filters that these kernels are made for."""
+    w, K = problem.w, problem.w.shape[0] // problem.groups
+    if not takes(problem, policy, "grad_inputs", 4) or not on_hopper(policy):
+        return False
+    if not FEWEST_IMAGES <= problem.x.shape[0] <= MOST_IMAGES or K < FEWEST_FILTERS or max(problem.taps) > MOST_TAPS:
+        return False
+    if any(step > n for step, n in zip(problem.stride, problem.taps, strict=True)) or problem.dilation != (1, 1):
+        return False
+    return max(problem.x.shape[1], w.shape[0]) <= MOST_BLOCKS
+
+
 def heuristic(problem: ConvProblem, policy: Policy) -> InputsTwofoldConfig | None:
-    """The least estimate of what fits; None where others are to do it."""
-    found = candidates(problem) if unshared_inputs_split.suits(problem, policy) and _spread(problem) else []
+    """The least estimate of what fits; None where sums on threads are faster, or it cannot be done."""
+    found = candidates(problem) if _suits(problem, policy) and _spread(problem) else []
     if not found:
         return None
     us, best = min(found, key=lambda pair: pair[0])
-    if any(us > theirs for theirs in _others(problem, policy)):
+    other = unshared_inputs_rows.heuristic(problem, policy)
+    if other and us > AS_QUICK * rank_of_rows(problem, other):
         return None
     return best if boxes_bytes(problem, best) <= min(policy.workspace_limit, LIMIT32) else None
-
-
-def _others(problem: ConvProblem, policy: Policy) -> Iterator[float]:
-    """Estimates for the other kernels of float32 with sums in registers."""
-    if split := unshared_inputs_split.heuristic(problem, policy):
-        yield unshared_inputs_split_config.rank(problem, split)
-    if rows := unshared_inputs_rows.heuristic(problem, policy):
-        yield AS_QUICK * unshared_inputs_rows_config.rank(problem, rows)
 
 
 @functools.lru_cache(256)
@@ -121,12 +128,15 @@ def shared_bytes(problem: ConvProblem, config: InputsTwofoldConfig) -> int:
 
 def rank(problem: ConvProblem, config: InputsTwofoldConfig) -> float:
     """An estimate from an H200: launches, what copies of filters, memory or products take, boxes written and added."""
-    taps, steps, blocks = config.taps, steps_of(problem), blocks_of(problem, config)
+    K, taps, blocks = problem.w.shape[0] // problem.groups, config.taps, blocks_of(problem, config)
     waves, positions = -(-blocks // MULTIPROCESSORS), config.rows * config.places
     column = taps[0] * config.lots * TAP * config.tiles / 2 + COLUMN_OF_TAPS
     units = -(-config.channels // (EIGHT * config.lots))
     multiplying = (taps[1] * units * column + config.warps * PASSING) / 4
-    passed = positions * steps * max(multiplying, PIECE * COPYING) + (UNALIGNED if config.vec == 1 else 0) * positions
+    passed = (
+        positions * -(-K // PIECE) * max(multiplying, PIECE * COPYING)
+        + (UNALIGNED if config.vec == 1 else 0) * positions
+    )
     stream = (problem.w.size + problem.y.size) * 4 / 3.9e6
     boxes = blocks * math.prod(box_of(problem, config)) * config.channels * config.images * 4
     return 5 + max(waves * passed / 1755, stream) + boxes / 1.6e6
@@ -174,3 +184,4 @@ def hopper_kernels() -> Iterator[Kernel]:
     yield kernel(InputsTwofoldConfig(32, 12, (3, 3), far, 7, False, False, 2, 4, 4))
     yield kernel(InputsTwofoldConfig(32, 12, (5, 5), far, 5, True, False, 1, 2, 1))
     yield kernel(InputsTwofoldConfig(16, 9, (7, 7), (2, 2), 6, False, True, 1, 2, 1))
+    yield from (collect_kernel(images, ahead) for images in (16, 32) for ahead in AHEAD_OF_SUMS)

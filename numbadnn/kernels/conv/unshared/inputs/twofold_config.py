@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numbadnn.kernels.conv.unshared.inputs.split_config import LANES, ColumnsConfig
-
+#: channels of a product, filters of a slot, bytes in front of the ring
+LANES, EIGHT, PIECE, RINGS = 32, 8, 16, 256
+#: images of an access of what adds boxes, accesses under way, channels of a block of it at most: fewer where that leaves fewer
+#: threads than so many
+LOT, AHEAD_OF_SUMS, COLLECTED, COLLECTORS = 4, (4, 6), 8, 120_000
+#: bytes of a line of the L2 cache; of boxes, from which on saying that they have been read saves more than it costs
+LINE, LARGE = 128, 24 << 20
 #: halves of a number; warps that cut y, of four that multiply nothing; lots of y that each has under way
 HALVES, FILLERS, AHEAD = 2, 2, 3
 #: places of the ring and of y's rows: 16 at most, each has two barriers in front of the ring
@@ -15,19 +20,47 @@ OTHERS, FEWER = 80, 80
 
 
 @dataclass(frozen=True, slots=True)
-class InputsTwofoldConfig(ColumnsConfig):
-    """A block has ``places`` neighbouring positions of each of ``rows`` rows, and ``channels`` of a group.
+class InputsTwofoldConfig:
+    """``warps`` multiply, others prefetch filters: ``depth`` slots of 16 of them; ``ragged``: the last one has fewer.
+
+    A block has ``places`` neighbouring positions of each of ``rows`` rows, and ``channels`` of a group.
 
     A warp has ``lots`` times eight channels; ``vec`` values of y are a copy; there are places for ``chunks`` times those of a row
     and 16 filters.
     """
 
+    images: int
+    warps: int
+    taps: tuple[int, int]
+    stride: tuple[int, int]
+    depth: int
+    flip: bool
+    ragged: bool
     lots: int
     places: int
     vec: int
     chunks: int = CHUNKS
     rows: int = 1
     channels: int = 1
+
+    @property
+    def tiles(self) -> int:
+        """Products that have all images."""
+        return self.images // 16
+
+    @property
+    def padded(self) -> int:
+        """Warps in front of those that ask: registers go to whole groups of four, at least two."""
+        return max(8, -(-self.warps // 4) * 4)
+
+    @property
+    def threads(self) -> int:
+        return LANES * (self.padded + 4)
+
+    @property
+    def begun(self) -> int:
+        """Registers that all threads begin with."""
+        return 512 * 4 // (self.padded + 4) // 8 * 8
 
     @property
     def of_lot(self) -> int:
@@ -50,5 +83,5 @@ class InputsTwofoldConfig(ColumnsConfig):
 
     @property
     def registers(self) -> int:
-        """Of a thread that multiplies."""
-        return self.left(FEWER)
+        """Of a thread that multiplies: those that ask keep ``FEWER`` and give the rest to the others."""
+        return min(240, (self.begun * (self.padded + 4) - FEWER * 4) // self.padded // 8 * 8)

@@ -8,7 +8,7 @@ are given out first, so that every quarter of a multiprocessor has as much to do
     filters    through a ring, 16 of one position a slot, prefetched by a warp that does nothing else
     y          cut into two float16 by other such warps, of 16 filters and a row at a time (``device/twofold_fill.py``)
 
-so that memory is never idle. Numbers that cannot be cut are NaN: ``device/split_collect.py`` adds the boxes, and sums anew
+so that memory is never idle. Numbers that cannot be cut are NaN: ``device/twofold_collect.py`` adds the boxes, and sums anew
 what is not finite.
 """
 
@@ -18,11 +18,18 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import ONE
-from numbadnn.kernels.conv.unshared.inputs.device.split import SIZE, share_of
 from numbadnn.kernels.conv.unshared.inputs.device.twofold_fill import filling
 from numbadnn.kernels.conv.unshared.inputs.device.twofold_lanes import lanes_of
-from numbadnn.kernels.conv.unshared.inputs.split_config import EIGHT, LANES, PIECE, RINGS
-from numbadnn.kernels.conv.unshared.inputs.twofold_config import AHEAD, FEWER, FILLERS, InputsTwofoldConfig
+from numbadnn.kernels.conv.unshared.inputs.twofold_config import (
+    AHEAD,
+    EIGHT,
+    FEWER,
+    FILLERS,
+    LANES,
+    PIECE,
+    RINGS,
+    InputsTwofoldConfig,
+)
 from numbadnn.kernels.lang.async_copies import copy_line, sync_warp
 from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.hopper import (
@@ -33,11 +40,24 @@ from numbadnn.kernels.lang.hopper import (
     fence_barriers,
     set_registers,
 )
-from numbadnn.kernels.lang.ptx import let_next_start, thread_here
+from numbadnn.kernels.lang.ptx import block_here, let_next_start, thread_here
 from numbadnn.kernels.lang.words import shared_address
 
+#: bytes of an element
+SIZE = 4
 #: what ``here`` holds: where the slot is, its barrier, the parity of the wait for it to be full
 SLOT, BARRIER, PARITY = 0, 1, 2
+
+
+@device
+def share_of(slices, groups, C, channels, tile, output):
+    """A block's number, group, first channel, channels, and (first column of positions, last one + 1)."""
+    index = i32(block_here())
+    number = i32(u32(index) // u32(slices))
+    block, strips = i32(u32(number) // u32(groups)), i32(u32(output[0] + tile[0] - 1) // u32(tile[0]))
+    c0, begin = i32((index - number * slices) * channels), i32(block * tile[1])
+    run = (begin, min(i32(begin + tile[1]), i32(strips * output[1])))
+    return block, i32(number - block * groups), c0, min(channels, i32(C - c0)), run
 
 
 @device

@@ -13,8 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import marked
-from numbadnn.kernels.conv.unshared.inputs.split_config import LANES, PIECE
-from numbadnn.kernels.conv.unshared.inputs.twofold_config import AHEAD, FILLERS, HALVES, InputsTwofoldConfig
+from numbadnn.kernels.conv.unshared.inputs.twofold_config import (
+    AHEAD,
+    FILLERS,
+    HALVES,
+    LANES,
+    PIECE,
+    InputsTwofoldConfig,
+)
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, sync_warp, wait_async_but
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.hopper import barrier_arrive, barrier_wait

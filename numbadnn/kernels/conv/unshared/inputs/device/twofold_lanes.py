@@ -18,8 +18,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import as_float, cutting
-from numbadnn.kernels.conv.unshared.inputs.split_config import EIGHT, LANES
-from numbadnn.kernels.conv.unshared.inputs.twofold_config import HALVES, InputsTwofoldConfig
+from numbadnn.kernels.conv.unshared.inputs.twofold_config import EIGHT, HALVES, LANES, InputsTwofoldConfig
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, f32, i32
 from numbadnn.kernels.lang.mma import product

@@ -1,4 +1,4 @@
-"""The images' gradient from the boxes of ``device/split.py``: to each pixel those that hold it are added, in their order.
+"""The images' gradient from the boxes of ``device/twofold.py``: to each pixel those that hold it are added, in their order.
 
 Strips of rows of positions follow each other, and blocks have as many columns each: what a block has of a strip is box number
 strip + block, which begins with the first pixel that these columns reach. A block has 32 pixels, neighbours in x, of a few
@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels.conv.unshared.inputs.device.collect import reaching
 from numbadnn.kernels.conv.unshared.inputs.device.plain import mended
-from numbadnn.kernels.conv.unshared.inputs.split_config import AHEAD, COLLECTED, LANES, LINE, LOT
+from numbadnn.kernels.conv.unshared.inputs.twofold_config import AHEAD_OF_SUMS, COLLECTED, LANES, LINE, LOT
 from numbadnn.kernels.lang.access import forget, load, store
 from numbadnn.kernels.lang.cuda import ELEMENT, INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.packed import load_where
@@ -76,7 +76,7 @@ def collect(images: int, ahead: int) -> Callable[..., None]:
     held, of_line, of_pixel, warps = ahead * LOT, (LANES + 1) * SIZE, images * SIZE, threads // LANES
     staged, of_channel = 2 * images * (LANES + 1), images * of_line
     largest, not_a_number = -LOWEST["float32"], float("nan")
-    few = ahead == AHEAD[0]  # as many as a pixel is in at most
+    few = ahead == AHEAD_OF_SUMS[0]  # as many as a pixel is in at most
 
     @device
     def ask(got, at, which, own, source):

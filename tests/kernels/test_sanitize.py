@@ -39,7 +39,7 @@ def test_every_kernel_is_launched_by_a_problem() -> None:
     assert set(missing) <= WITHOUT_A_PROBLEM
     assert 100 < len(numbers) < 500
     impls = {c.impl for n, c in enumerate(sanitize_cases.candidates()) if n in set(numbers)}
-    assert {"numba.unshared", "numba.unshared_places_many", "numba.line", "numba.rnn", "numba.implicit_gemm"} <= impls
+    assert {"numba.unshared", "numba.unshared_weights_many", "numba.line", "numba.rnn", "numba.implicit_gemm"} <= impls
 
 
 @pytest.mark.parametrize(

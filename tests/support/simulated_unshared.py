@@ -15,7 +15,6 @@ from numbadnn.kernels.conv.unshared.forward import places_stream as unshared_pla
 from numbadnn.kernels.conv.unshared.forward import twofold as unshared_twofold
 from numbadnn.kernels.conv.unshared.forward.box_config import BoxConfig
 from numbadnn.kernels.conv.unshared.forward.halves_config import HalvesConfig
-from numbadnn.kernels.conv.unshared.forward.places_many_config import PlacesManyConfig
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import StreamConfig
 from numbadnn.kernels.conv.unshared.forward.twofold_config import TwofoldConfig
 from numbadnn.kernels.conv.unshared.inputs import twofold as unshared_inputs_twofold
@@ -55,10 +54,6 @@ CASES: tuple[tuple[str, str, Any], ...] = (
 )
 #: several positions a block: as many images as a product has, and more; some channels at a time; turns of filters
 SEVERAL: tuple[tuple[str, str, Any], ...] = (
-    # two turns of chunks, copied while the ones before are multiplied; two warps a position; past the last row and column
-    (FORWARD, STRIDED, PlacesManyConfig(16, 2, 2, 2, 4, 2, 1, False, 4)),
-    (FORWARD, GROUPED, PlacesManyConfig(32, 2, 2, 1, 8, 1, 1, True, 2)),
-    (FORWARD, NARROW, PlacesManyConfig(8, 3, 2, 2, 4, 1, 1, False, 4)),
     # tile after tile: boxes of all channels and of some, more places than boxes; fewer terms than half a slot, some of the last;
     # a warp's sixteen filters that another has as well; tiles past the last row and column; rows written at once
     (FORWARD, "x={t}:7x16x5x6 w={t}:16x5x6x16x1x1", StreamConfig(8, 2, 2, 1, 1, 2, 1, 16)),

@@ -17,7 +17,6 @@ from numbadnn.kernels.conv.unshared import plain
 from numbadnn.kernels.conv.unshared.forward import (
     box,
     halves,
-    places_many,
     places_stream,
     twofold,
 )
@@ -59,11 +58,9 @@ def _member(stem: str, ops: tuple[str, ...], module: Any, estimate: Any, takes: 
 
 #: name, operations, kernel, estimate, what it takes; where no level stands: ieee, run_to_run. Order: measured on an H200
 MEMBERS = (
-    # 16-bit images, forward, on tensor cores: fewer and larger blocks first
+    # 16-bit images, forward, on tensor cores: several positions a block
     _member("places_stream", FORWARD, places_stream, _on_tensor_cores,
-            "16-bit images and 32 to 64 filters a group in more tiles than there are multiprocessors (sm_90)", "tensor_core"),
-    _member("places_many", FORWARD, places_many, _on_tensor_cores,
-            "9 to 32 images of 16 bits whose transposed pixels fit the workspace", "tensor_core"),
+            "16-bit images and 16 to 32 filters a group (sm_90)", "tensor_core"),
     # the gradient of the filters
     _member("weights_many", WEIGHTS, weights_many, _on_tensor_cores,
             "many images (16-bit, or float32 where float64 products are fast) and enough filters"),
@@ -99,7 +96,6 @@ def kernels() -> Iterator[Kernel]:
         halves,
         weights_halves,
         weights_many,
-        places_many,
         box,
     ):
         yield from module.kernels()

@@ -34,8 +34,8 @@ from numbadnn.registry import Executable
 TILES = {2: ((1, 8), (2, 4)), 1: ((2, 8), (4, 4))}
 #: fewer terms were not measured
 MOST_IMAGES, FEWEST_TERMS, MULTIPROCESSORS = 32, 128, 132
-#: the share of multiprocessors that have a tile, on average
-ENOUGH_BUSY = 0.85
+#: images, so few of which a block for each position is faster where half of the multiprocessors would have no tile
+FEW = 8
 
 
 def box_of(problem: ConvProblem, config: StreamConfig) -> tuple[int, int, int]:
@@ -87,9 +87,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> StreamConfig | None:
     tile = min(TILES[parts], key=lambda tile: math.prod(tiles_of(problem, tile)))
     vec = vector_of(problem, tile[1])
     tiles = math.prod(tiles_of(problem, tile)) * problem.groups
-    # tiles of few filters have more positions: where the last ones leave many without any, others were faster
-    busy = tiles / (-(-tiles // MULTIPROCESSORS) * MULTIPROCESSORS)
-    if tiles <= MULTIPROCESSORS or (parts == 1 and busy < ENOUGH_BUSY):
+    if problem.x.shape[0] <= FEW and tiles < MULTIPROCESSORS // 2:
         return None
     for channels, depth, boxes in shapes_of(C, tiles):
         config = StreamConfig(images, *tile, parts, vec, depth, boxes, channels)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numbadnn.kernels.conv.unshared.forward.places_many_config import PositionsConfig
 from numbadnn.kernels.conv.unshared.forward.twofold_config import OTHERS
-from numbadnn.kernels.conv.unshared.parts.tile import (
-    LANES,
-)
+from numbadnn.kernels.conv.unshared.parts.tile import LANES
 from numbadnn.kernels.conv.unshared.parts.turned import EIGHT
 
 #: terms of a slot; filters of a warp
@@ -18,12 +15,18 @@ FEWER, MORE = 40, 104
 
 
 @dataclass(frozen=True, slots=True)
-class StreamConfig(PositionsConfig):
-    """``vec``: neighbouring results of an access.
+class StreamConfig:
+    """A block has ``tall`` rows of ``places`` positions, ``parts`` warps for each, which have 16 filters each.
 
-    A warp's ring has ``depth`` slots of 64 terms; there are places for ``boxes`` of some ``channels``.
+    ``vec``: neighbouring results of an access. A warp's ring has ``depth`` slots of 64 terms; there are places for ``boxes``
+    of some ``channels``.
     """
 
+    images: int
+    tall: int
+    places: int
+    parts: int
+    vec: int
     depth: int
     boxes: int
     channels: int
@@ -38,6 +41,11 @@ class StreamConfig(PositionsConfig):
     @property
     def threads(self) -> int:
         return LANES * (self.warps + OTHERS)
+
+    @property
+    def pitch(self) -> int:
+        """Words of the sums of a filter."""
+        return self.images + 4
 
     @property
     def planes(self) -> int:

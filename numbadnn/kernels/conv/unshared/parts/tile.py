@@ -99,12 +99,6 @@ def blocks_of(problem: ConvProblem, tile: Tile) -> int:
     return math.prod(tiles_of(problem, (tile.tall, tile.places))) * problem.groups
 
 
-def check_channels(problem: ConvProblem, tile: Tile) -> None:
-    """Refuse channels that do not divide those of a group: the table of terms is made once, for all channels of a block."""
-    if problem.w.shape[3] % tile.channels:
-        raise ValueError(f"channels: expected a divisor of the {problem.w.shape[3]} of a group, got {tile.channels}")
-
-
 #: the kernels' parameters behind the addresses: what ``scalars`` gives
 PARAMETERS = "i32 " * 9 + "i32*2 " * 5 + "i32 i32*2 i64*4 i64*3 i64*4 f32 f32"
 

@@ -44,10 +44,7 @@ def _as_it_is(problem: Any, config: Any) -> Any:
 
 #: of a member: implementation, how, module, names of it that are replaced while its heuristic is asked
 ASKED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-    ("unshared_places_stream", "any tiles", "forward.places_stream", {"MULTIPROCESSORS": 1, "ENOUGH_BUSY": 0}),
-    ("unshared_twofold", "from 9 images", "forward.twofold", {"FEWEST_IMAGES": 9, "MOST_FILTERS": 256}),
-    ("unshared_inputs_split", "first", "inputs.split", {"AS_QUICK": 1e9}),
-    ("unshared_inputs_twofold", "first", "inputs.twofold", {"_others": lambda *a: ()}),
+    ("unshared_inputs_twofold", "first", "inputs.twofold", {"AS_QUICK": 1e9}),
     ("unshared_inputs_rows", "no asking warp", "inputs.rows", _rows(lambda c: not c.asked)),
     ("unshared_inputs_rows", "one row at a time", "inputs.rows", _rows(lambda c: c.deep == 1 and not c.asked)),
     ("unshared_inputs_rows", "never whole", "inputs.rows", _rows(lambda c: not c.whole)),
@@ -139,9 +136,8 @@ def _with(module: Any, replaced: dict[str, Any], impl: Impl, problem: Any, polic
 PACKAGE = Path(numbadnn.__file__).parent
 #: implementation -> the modules that are deleted with it
 HOSTS = {
-    **{f"unshared_{stem}": (f"conv.unshared.forward.{stem}",) for stem in (
-        "places_stream", "places_many", "halves", "twofold", "products", "box_many", "box")},
-    **{f"unshared_inputs_{stem}": (f"conv.unshared.inputs.{stem}",) for stem in ("twofold", "split", "rows", "halves")},
+    **{f"unshared_{stem}": (f"conv.unshared.forward.{stem}",) for stem in ("places_stream", "halves", "twofold", "box")},
+    **{f"unshared_inputs_{stem}": (f"conv.unshared.inputs.{stem}",) for stem in ("twofold", "rows")},
     **{f"unshared_weights_{stem}": (f"conv.unshared.weights.{stem}",) for stem in ("many", "halves")},
     **{f"line_{stem}": (f"conv.line.{stem}",) for stem in (
         "octets", "halves", "toeplitz", "channels", "boxes", "twofold", "tiles", "dense")},

@@ -19,6 +19,7 @@ CASES = (
     "conv2d x={t}:1x4x5x36:nhwc w={t}:32x4x2x3 y={t}:1x32x5x19:nhwc pad=0,1,2,2 stride=1,2 alpha=2 beta=-3",
     "conv2d x={t}:1x1x3x8:nhwc w={t}:64x1x3x2 y={t}:1x64x1x2:nhwc stride=3,4",
     "conv2d x={t}:1x2x4x12:nhwc w={t}:32x2x2x5:nhwc pad=1,0,3,4 stride=2,2 beta=1",
+    "conv2d x={t}:1x3x5x8 w={t}:32x3x3x3 pad=1,1,1,1 stride=2,2 beta=1",  # channels first: copies
 )
 
 

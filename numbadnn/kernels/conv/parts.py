@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from numbadnn.errors import NotSupportedError
-from numbadnn.kernels.conv.implicit.layout import around, nbytes
+from numbadnn.kernels.conv.implicit.layout import around, microseconds, nbytes
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.problems.images import is_invariant, of_images, plainly
@@ -33,6 +33,35 @@ def in_parts(impl: Impl) -> Impl:
         return _planned(impl, plainly(problem), policy, config)
 
     return dataclasses.replace(impl, supports=supports, plan=plan)
+
+
+def by_channels_last(impl: Impl) -> Impl:
+    """The same implementation, which takes images of other layouts as copies whose channels follow each other."""
+
+    def turned(problem: ConvProblem, policy: Policy) -> tuple[_Part, Policy]:
+        specs = {name: getattr(problem, name) for name in "xy"}
+        last = {name: Spec.of(spec.dtype, spec.shape, "nhwc") for name, spec in specs.items()}
+        part = _Part(problem, {name: spec for name, spec in last.items() if spec != specs[name]})
+        return part, _left(part, policy)
+
+    def supports(problem: ConvProblem, policy: Policy) -> str:
+        reason = impl.supports(problem, policy)
+        if not reason or len(problem.x.shape) != len(problem.w.shape):
+            return reason
+        part, left = turned(problem, policy)
+        return "" if left.workspace_limit >= 0 and not impl.supports(part.inner, left) else reason
+
+    def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
+        if not impl.supports(problem, policy):
+            return impl.plan(problem, policy, config)
+        part, _ = turned(problem, policy)
+        return _made(impl, part, policy, config)
+
+    def rank(problem: ConvProblem) -> float:
+        part, _ = turned(problem, Policy())
+        return impl.rank(problem) + microseconds(problem, part.buffers)
+
+    return dataclasses.replace(impl, supports=supports, plan=plan, rank=rank)
 
 
 @dataclass(frozen=True, slots=True)

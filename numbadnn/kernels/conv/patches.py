@@ -1,9 +1,9 @@
-"""``numba.patches``: a convolution of windows that do not overlap, far apart: patch embeddings, as a product over a matrix.
+"""``numba.patches``: windows that do not overlap, far apart or of few channels: patch embeddings, as a product over a matrix.
 
 Each pixel belongs to one window at most, so the matrix of windows (im2col) is no larger than the images: it is written for the
 whole batch, a window's pixels next to each other, and multiplied as filters of one tap. The copy engine's windows and the
-tables of ``numba.implicit_tiles`` cannot walk strides and taps as these: ``numba.implicit_gemm`` multiplies 16-bit types, else
-``numba.implicit_tiles``.
+tables of ``numba.implicit_tiles`` cannot walk such strides and taps, or multiply mostly nothing: ``numba.implicit_gemm``
+multiplies 16-bit types, else ``numba.implicit_tiles``.
 
 Extra memory: the images once, and what the product takes.
 """
@@ -25,6 +25,8 @@ from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
+#: channels that do not fill a step of the copy engine's windows by far
+FEW = 8
 #: microseconds of the launch that writes the matrix, and bytes that it reads and writes in one
 LAUNCH, SPEED = 4.0, 1.5e6
 
@@ -35,8 +37,10 @@ def _fits(problem: ConvProblem) -> str:
         return "needs shared filters and one group"
     if any(s < n or (d > 1 and n > 1) for s, n, d in zip(problem.stride, problem.taps, problem.dilation, strict=True)):
         return "needs windows that do not overlap, without dilation"
-    if max(problem.stride) <= STEPS:
-        return f"needs a stride of more than {STEPS}: others are multiplied without a matrix"
+    if max(problem.stride) <= STEPS and problem.x.shape[1] > FEW:
+        return f"needs a stride of more than {STEPS} or at most {FEW} channels: others are multiplied without a matrix"
+    if math.prod(problem.taps) == 1:
+        return "needs filters of more than one tap"
     return ""
 
 

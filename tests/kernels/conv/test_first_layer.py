@@ -24,7 +24,7 @@ GPU_LINES = (
 
 
 def test_under_the_simulator() -> None:
-    assert checks_passed("first_layer") == 6
+    assert checks_passed("first_layer") == 7
 
 
 @pytest.mark.parametrize(

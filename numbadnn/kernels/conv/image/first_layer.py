@@ -16,7 +16,7 @@ from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, device_reason, float32_reason
 from numbadnn.kernels.conv.image.first_layer_config import RESULTS, FirstLayerConfig
-from numbadnn.kernels.conv.parts import in_parts
+from numbadnn.kernels.conv.parts import by_channels_last, in_parts
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable, Impl, register
@@ -161,4 +161,4 @@ def kernels() -> Iterator[Kernel]:
 
 
 _HOW = ("numba", "numba.first_layer", supports, plan, rank, "tensor_core", "batch_invariant")
-register(in_parts(Impl("conv2d", *_HOW, space=_space)))
+register(in_parts(by_channels_last(Impl("conv2d", *_HOW, space=_space))))

@@ -12,10 +12,13 @@ from numba import njit, prange
 from numbadnn.cpu.lang.elements import itemsize
 from numbadnn.cpu.lang.past import put, settle
 from numbadnn.cpu.lang.typed import cut, inner
-from numbadnn.cpu.lang.vector import element, four_of, lanes, load, store, zeros
+from numbadnn.cpu.lang.vector import element, four_of, lanes, load, prefetch_line, store, zeros
 from numbadnn.cpu.pool.grad_cells import maximum_of
 from numbadnn.cpu.pool.lines import evens, high_pairs, larger, low_pairs, lowest, number_of_larger, odds, where_number
 from numbadnn.cpu.pool.loops import geometry, steps
+
+#: so many elements ahead memory is asked for: the processor's own foresight ends with a page, and rows of a window alternate
+AHEAD = 512
 
 
 @njit(nogil=True, inline="always")
@@ -49,6 +52,10 @@ def _pairs_of_windows(x, dy, dx, geo, xs, ds, first, low, high, mask, like):
         for h in range(geo.kh):
             row, number = x + (d * xs.d + h * xs.h) * size, (d * geo.kh + h) * 2
             a, b = load(row, 2 * first, low, zeros(like), like), load(row, 2 * first + L, high, zeros(like), like)
+            there = dx + (d * ds.d + h * ds.h) * size
+            for v in range(2):
+                prefetch_line(row, 2 * first + AHEAD + v * L, like)
+                prefetch_line(there, 2 * first + AHEAD + v * L, like)
             even, odd = evens(a, b), odds(a, b)
             which = number_of_larger(even, most, number, which)
             most = larger(even, most)

@@ -139,10 +139,13 @@ class Train(Function):
         x, w, _, _, _, _, *ctx.how = inputs
         _, mean, invstd, new_mean, new_var = output
         ctx.mark_non_differentiable(mean, invstd, new_mean, new_var)
+        ctx.set_materialize_grads(False)  # else zeros are made for each of these
         ctx.save_for_backward(x, w, mean, invstd)
 
     @staticmethod
     def backward(ctx: Any, g: Any, *_: Any) -> Any:
+        if g is None:
+            return (None,) * 9
         x, w, mean, invstd = saved(ctx)
         gx, gw, gb = compute(TRAIN_GRAD, (x, g, w), x, g, w, mean, invstd, *ctx.how)
         return gx, gw, gb, None, None, None, None, None, None

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch.func import grad, vmap  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch_functions import CASES, Case, Recorded, leaves  # noqa: E402
 
 import numbadnn  # noqa: E402
@@ -194,6 +195,21 @@ def test_lists_that_are_reset_are_empty_in_the_gradient_too() -> None:
         with Recorded() as recorded:
             y.sum().backward()
     assert [args[-1] for _, args in recorded.calls] == ["backend= exclude= only="] * 2
+
+
+def test_batch_norm_makes_no_gradients_of_its_statistics() -> None:
+    x, w = torch.randn(4, 3, 5, requires_grad=True), torch.ones(3, requires_grad=True)
+    y = nt.batch_norm(x, torch.zeros(3), torch.ones(3), w, training=True)
+    names: list[str] = []
+
+    class Named(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            names.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Named():
+        y.backward(torch.ones(4, 3, 5))
+    assert "batch_norm_train_grad" in names and "zeros" not in names
 
 
 def test_gradients_that_nobody_needs_are_not_computed() -> None:

@@ -35,12 +35,15 @@ TINY_US = 3.2
 UNKNOWN = 1.25
 
 #: a class is not believed where it says a time so many times shorter than the implementation's own estimate
-BELIEVED = 2.5
+BELIEVED = 1.25
 
 #: under tf32, measured on ResNet-50's layers (bench_conv): operations a microsecond of cuDNN's engines, and what share of its
 #: time under ieee numba.implicit_tiles takes; on an image neither gains much
 TF32_RATE, TF32_TILES = 2.5e8, 0.65
 NO_TF32 = ("unshared", "depthwise", "image")
+
+#: filters, or channels, that a tile of tensor cores has at least
+TILE = 64
 
 #: of the row of a class: times ``floor_us``
 FASTEST = "fastest"
@@ -73,9 +76,9 @@ def class_of(problem: Any) -> str:
     """The class of a convolution in ``operations``; "" for what has none: the own ranks decide.
 
     Those of 16 bits have none: own kernels and cuDNN's are so near one another that what is added to memory and arithmetic
-    decides, which the ranks know of each problem and no class does; nor those in groups, which waste the more the smaller
-    they are. Directions and axes of a dense convolution are one matrix product and one class, so that what is known of one
-    serves the others. Those of a depthwise one are computed in three ways.
+    decides, which the ranks know of each problem and no class does. Nor have those in groups and of few channels, which
+    waste the more the smaller they are. Directions and axes of a dense convolution are one matrix product and one class, so
+    that what is known of one serves the others. Those of a depthwise one are computed in three ways.
 
     >>> from numbadnn.cases import parse
     >>> class_of(parse("conv2d x=float32:8x64x99x99:nhwc w=float32:4x64x1x1:nhwc"))
@@ -86,7 +89,7 @@ def class_of(problem: Any) -> str:
     kind = kind_of(problem)
     if kind in ("", "unshared") or OPERATIONS[problem.op].arrangement or floor_us(problem) < TINY_US:
         return ""
-    if problem.inputs[0].itemsize == 2 or kind.startswith("grouped"):
+    if problem.inputs[0].itemsize == 2 or kind.startswith(("grouped", "image")):
         return ""
     dtype, layout = problem.inputs[0].dtype, problem.inputs[0].layout or "nchw"
     form = f"depthwise {problem.direction}" if kind.startswith("depthwise") else "dense"
@@ -130,6 +133,12 @@ def floor_us(problem: Any) -> float:
     """Microseconds that a launch and the memory or the arithmetic of an H200 take at least."""
     rate = 8e8 if problem.inputs[0].itemsize == 2 else 6e7  # operations a microsecond
     return 3.0 + max(problem.bytes / 4.2e6, problem.flops / rate)
+
+
+def tiled_flops(problem: Any) -> float:
+    """Operations of whole tiles: what is computed of a few filters, or for a few channels, is as much as of TILE."""
+    narrow = problem.x.shape[1] if problem.direction == "grad_inputs" else problem.y.shape[1]
+    return float(problem.flops * max(1.0, TILE / narrow))
 
 
 def _rows(which: str, name: str, device: int) -> dict[str, Any]:
@@ -177,17 +186,21 @@ def _under_tf32(impl: Impl, problem: Any) -> float | None:
         return None
     own = impl.rank(problem)
     if impl.name == "numba.implicit_tiles":
-        return TF32_TILES * own
+        return 5 + TF32_TILES * own
     if impl.backend != "cudnn":
         return own
     from numbadnn.problems.conv_routes import DETOUR_US
 
     behind = 0.0 if impl.name == "cudnn.graph" else DETOUR_US
     wide, strided = max(problem.taps) > 1, max(problem.stride) > 1
-    us = 8 + 5 * wide + 6 * (strided and problem.direction == "grad_inputs")
+    backwards = strided and problem.direction == "grad_inputs"
+    if backwards and max(problem.dilation) > 1:
+        return behind + own + problem.flops / 5e5  # no tensor core takes both
+    slower = (3.5 if problem.groups > 1 else 1.6) if wide and problem.direction == "grad_weights" else 1.0
+    us = 8 + 5 * wide + 6 * backwards
     if not problem.x.is_channels_last and (wide or strided or math.prod(problem.y.shape[2:]) % 8):
         us += 4 + 4 * (problem.x.size + problem.y.size) / 2.5e6  # the engine turns both images
-    return behind + us + max(problem.bytes / 3.6e6, problem.flops / TF32_RATE)
+    return behind + slower * (us + max(problem.bytes / 3.6e6, tiled_flops(problem) / TF32_RATE))
 
 
 def engine_name(config: dict[str, Any]) -> str:

@@ -13,8 +13,10 @@ from __future__ import annotations
 import math
 
 from numbadnn.cudnn.graph.forms import Form, forms
+from numbadnn.kept.ranks import tiled_flops
 from numbadnn.kernels.conv.tiles import model as tiles
 from numbadnn.kernels.conv.tiles.product import Product
+from numbadnn.problem import Spec
 from numbadnn.problems.conv import ConvProblem
 
 #: multiply-adds counted as two, in units of 1e6 a second; half of what the best engines reach on an H200
@@ -57,7 +59,7 @@ def microseconds(problem: ConvProblem) -> float:
     copied = copies(next(forms(problem)))
     plain = problem.groups == 1 and not problem.unshared and problem.op != "causal_conv1d"
     if plain and problem.x.itemsize == 2:
-        own = _dense_halves(problem) if problem.x.shape[1] > _IMAGE else _LAUNCH + _filled(problem)
+        own = _dense_halves(problem) if problem.x.shape[1] > _IMAGE else _filled(problem)
         return own + _transposed(problem) + copied
     channelwise = problem.groups == problem.x.shape[1] > 1 and problem.axes == 2 and not problem.unshared
     last = problem.x.is_channels_last
@@ -69,17 +71,28 @@ def microseconds(problem: ConvProblem) -> float:
 def _filled(problem: ConvProblem) -> float:
     """16-bit images of few channels, which are filled up; their gradients take twice as long."""
     least = max(problem.flops * _FILLED / problem.x.shape[1] / _FILLED_RATE, problem.bytes / _MEMORY)
-    return least if problem.direction == "forward" else 2.2 * least
+    if problem.direction == "forward":
+        return 9.0 + least
+    return (15.0 if problem.direction == "grad_inputs" else 10.0) + 2.2 * least
 
 
 def _transposed(problem: ConvProblem) -> float:
     """Channels-first images in 16 bits are turned by the engine itself, both, but where a 1x1 filter reads whole vectors."""
-    if problem.x.is_channels_last or not problem.x.is_contiguous:
+    if problem.x.is_channels_last:  # channels that fill no vector are copied to ones that do
+        ragged = [
+            s.size * s.itemsize * (0.25 if s.shape[1] % 4 == 0 else 1.0) for s in (problem.x, problem.y) if _odd(s)
+        ]
+        return 2 * sum(ragged) / 1.2e6
+    if not problem.x.is_contiguous:
         return 0.0  # what is copied the forms know
     planes = [math.prod(spec.shape[2:]) for spec in (problem.x, problem.y)]
     if set(problem.taps) == {1} and set(problem.stride) == {1} and not any(n % 8 for n in planes):
         return 0.0
     return 2 + problem.x.itemsize * (problem.x.size + problem.y.size) / 1.05e6
+
+
+def _odd(spec: Spec) -> bool:
+    return spec.shape[1] > _IMAGE and spec.shape[1] % 8 > 0
 
 
 def _channelwise(problem: ConvProblem, last: bool) -> float:
@@ -89,7 +102,7 @@ def _channelwise(problem: ConvProblem, last: bool) -> float:
             problem.direction
         ]
         return base + max(problem.flops / rate, problem.bytes / 2.1e6)
-    beyond = 0.5 * max(0, math.prod(problem.taps) - 9)
+    beyond = min(8.0, 0.5 * max(0, math.prod(problem.taps) - 9))
     if problem.direction == "grad_weights":
         return 10 + problem.bytes / (1.75e6 if last else 5e5)
     if problem.direction == "grad_inputs":
@@ -99,7 +112,7 @@ def _channelwise(problem: ConvProblem, last: bool) -> float:
 
 def _dense_halves(problem: ConvProblem) -> float:
     """16-bit products of many channels: so near what memory or tensor cores need at least that what is added decides."""
-    least = max(problem.flops / _PRODUCT_RATE, problem.bytes / _COPY)
+    least = max(tiled_flops(problem) / _PRODUCT_RATE, problem.bytes / _COPY)
     wide, volume = max(problem.taps) > 1, problem.axes == 3
     strided, dilated = max(problem.stride) > 1, max(problem.dilation) > 1
     if problem.direction == "grad_weights":
@@ -124,15 +137,21 @@ def _arithmetic(problem: ConvProblem) -> float:
         return problem.flops * -(-filters // _LINE_FILTERS) * _LINE_FILTERS / filters / _LINE_RATE
     channels = problem.x.shape[1] // problem.groups
     if problem.x.itemsize == 2 and problem.groups > 1 and 1 < channels <= _FILLED:
-        return 3 + problem.bytes / _NARROW_MEMORY
+        return 20 + problem.bytes / 2e6 if problem.direction == "grad_weights" else 3 + problem.bytes / _NARROW_MEMORY
     if problem.x.itemsize == 2 and problem.groups > 1 and problem.direction == "grad_inputs" and not problem.unshared:
-        return (2.5 if max(problem.stride) > 1 else 1.5) * max(problem.flops / 3e8, problem.bytes / _MEMORY)
+        return 3 + (2.5 if max(problem.stride) > 1 else 1.5) * max(problem.flops / 3e8, problem.bytes / _MEMORY)
+    if problem.x.itemsize == 2 and problem.groups > 1 and not problem.unshared:
+        return (8 if channels < 32 else 4) + max(problem.flops / 3e8, problem.bytes / _MEMORY)
     if problem.x.dtype != "float32" or problem.unshared:
         return problem.flops / _RATE[problem.x.dtype]
     if problem.groups == problem.x.shape[1] > 1 and problem.axes == 2 and problem.x.is_channels_last:
         spread = problem.direction == "grad_inputs" and max(problem.stride) > 1
-        return problem.flops / (_SPREAD_RATE if spread else _CHANNELWISE_RATE)
+        ragged = problem.bytes / 0.075e6 if problem.x.shape[1] % 8 else 18.0
+        more = ragged if problem.direction == "grad_weights" else 0.0
+        return more + problem.flops / (_SPREAD_RATE if spread else _CHANNELWISE_RATE)
     if problem.x.shape[1] <= _IMAGE and problem.direction == "grad_inputs":
+        if problem.axes == 3 or problem.x.is_channels_last:  # none by FFT
+            return problem.flops / _SPREAD_RATE
         positions = problem.x.size / problem.x.shape[1] / 1e6
         return positions * (_IMAGE_POSITIONS + _IMAGE_FILTER * problem.y.shape[1])
     if problem.direction == "grad_weights":

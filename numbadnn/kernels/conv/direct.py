@@ -153,14 +153,16 @@ def _plan(problem: ConvProblem, policy: Policy, config: DirectConfig | None = No
 
 
 def _rank(problem: ConvProblem) -> float:
-    """Microseconds at about 1 TFLOP/s, what direct summation without tiles reaches; a sum waits for each of its terms."""
-    if problem.direction == "grad_weights":
-        positions = 1 if problem.unshared else -(-math.prod(problem.y.shape[2:]) // heuristic(problem).parts)
-        serial = 0.3 * problem.y.shape[0] * positions
-    else:
+    """Microseconds at about 1 TFLOP/s, what direct summation without tiles reaches; a sum waits for each of its terms.
+
+    Of the gradient of filters threads of a block share an element, which is as many threads for each.
+    """
+    if problem.direction != "grad_weights":
         summed = problem.x if problem.direction == "forward" else problem.y
-        serial = 0.12 * (summed.shape[1] // problem.groups) * math.prod(problem.taps)
-    return 5 + max(problem.flops / 1e6, serial)
+        return 5 + max(problem.flops / 1e6, 0.17 * (summed.shape[1] // problem.groups) * math.prod(problem.taps))
+    parts = heuristic(problem).parts
+    serial = problem.y.shape[0] * (1 if problem.unshared else -(-math.prod(problem.y.shape[2:]) // parts))
+    return 5 + max(problem.flops / 1e6, 0.45 * serial, problem.w.size * parts / 4.3e4)
 
 
 def kernels() -> Iterator[Kernel]:

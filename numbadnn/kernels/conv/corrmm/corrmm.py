@@ -104,6 +104,9 @@ def _rank(problem: ConvProblem) -> float:
     multiplied = 2 * launches * m.G * waves * MULTIPROCESSORS * TILE * TILE * (-(-deep // 32) * 32)
     elements = m.N * m.rows * m.columns
     moved = 13.5 * elements / 1e6 + (4 * m.N * m.partial_bytes + 2 * m.copied_bytes) / 1e6
+    if problem.direction == "grad_inputs":  # a pixel looks for every tap, a warp of channels-last ones has 32 channels
+        channels = max(m.C, 32) if m.channels_last else m.C
+        moved = 7 * elements / 1e6 + m.N * channels * math.prod(problem.x.shape[2:]) * m.area / 1.5e5
     halves = 2.5e8 if rows % 8 == 0 else 3e7  # rows that begin anywhere no copy engine reads
     return 4 + launches * (9 + 0.6 * m.G) + moved + multiplied / (halves if problem.x.itemsize == 2 else 2.6e7)
 

@@ -175,7 +175,9 @@ def _rank(problem: ConvProblem) -> float:
         return 2 + problem.bytes / (filled if problem.x.itemsize > 2 else 0.8 * filled)
     slower = channels_last(problem) and problem.direction == "forward" and max(problem.stride) > 1
     taps, filters = math.prod(problem.taps), problem.w.shape[0] // problem.groups
-    serial = 0.4 * max(0, taps - 9) + (0.14 * taps * (filters - 1) if problem.direction == "grad_inputs" else 0.0)
+    serial = min(10.0, 0.4 * max(0, taps - 9)) + (
+        0.14 * taps * (filters - 1) if problem.direction == "grad_inputs" else 0.0
+    )
     return (3 if slower else 9) + serial + problem.bytes / (1.4e6 if slower else 3.3e6)
 
 

@@ -44,6 +44,10 @@ PRODUCT, OTHERS, FILTERS = (0.97, 2.6), (1.05, 3.0), (0.9, 4.0)
 STRIDED, PRODUCTS, VOLUMES = 1.55, 1.25, 1.5
 #: times it for images of at most four channels, which are filled up to eight
 FEW_CHANNELS = {"forward": 3.0, "grad_inputs": 1.3, "grad_weights": 2.0}
+#: times it, gradients of images, and of volumes of fewer than 64 channels
+IMAGES, NARROW_VOLUMES = 1.08, 1.6
+#: bytes a microsecond of results whose channels fill no vector
+RAGGED = 0.6e6
 #: bytes a microsecond of filters' gradients whose taps are neighbours, so that no two elements of a tile are
 SCATTERED = 0.17e6
 
@@ -106,9 +110,14 @@ def rank(problem: ConvProblem) -> float:
     factor, more = _as_measured(problem)
     if problem.x.shape[1] <= 4:
         factor *= FEW_CHANNELS[problem.direction]
+    elif problem.direction == "grad_inputs":
+        factor *= NARROW_VOLUMES if problem.axes == 3 and problem.x.shape[1] < 64 else IMAGES
     estimate = DIRECTIONS[problem.op].rank(implicit_layout.readable(problem))
     if problem.direction == "grad_weights" and max(problem.taps) > 1 and not problem.w.is_channels_last:
         more += problem.w.size * problem.w.itemsize / SCATTERED
+    written = problem.output
+    if problem.direction != "grad_weights" and written.strides[1] == 1 and (ragged := written.shape[1] % 8):
+        more += written.size * written.itemsize / (RAGGED if ragged != 4 else 2 * RAGGED)
     return factor * estimate + more + implicit_layout.microseconds(problem)
 
 

@@ -134,7 +134,7 @@ def _ways(candidates: Candidates, note: workers.Note) -> tuple[list[dict[str, An
             continue
         if candidates.estimate(impl) - DETOUR_US * detour > HOPELESS * least:
             continue
-        first = impl.space(problem, policy) if impl.backend == "cudnn" and impl.space else []
+        first = impl.space(problem, policy) if impl.name.startswith("cudnn.graph") and impl.space else []
         engines: dict[str, Any] = {}
         for listed in first:
             engines.setdefault(ranks.engine_name(listed), listed)

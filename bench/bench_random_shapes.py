@@ -42,7 +42,7 @@ CANNOT_RUN = 3
 PATIENCE, ENGINES = 25.0, 4
 #: what is estimated to take so many times the least is not compiled; what took so many times the fastest is timed no further
 HOPELESS, SLOW = 40.0, 3.0
-ROUNDS, LAUNCHES, MOST_SETS = 3, 6, 24
+ROUNDS, LAUNCHES, MOST_SETS = 3, 6, 12
 
 
 def measure(drawn: random_problems.Drawn, note: workers.Note) -> dict[str, Any]:

@@ -140,7 +140,7 @@ HOSTS = {
     **{f"unshared_inputs_{stem}": (f"conv.unshared.inputs.{stem}",) for stem in ("twofold", "rows")},
     **{f"unshared_weights_{stem}": (f"conv.unshared.weights.{stem}",) for stem in ("many", "halves")},
     **{f"line_{stem}": (f"conv.line.{stem}",) for stem in (
-        "octets", "halves", "toeplitz", "channels", "boxes", "twofold", "tiles", "dense")},
+        "octets", "halves", "toeplitz", "channels", "boxes", "twofold", "dense")},
     "depthwise": ("conv.depthwise.depthwise",), "depthwise_rows": ("conv.depthwise.rows",),
     "first_layer": ("conv.image.first_layer",), "to_image": ("conv.image.to_image",),
     "to_image_halves": ("conv.image.to_image_halves",), "grouped_halves": ("conv.grouped.grouped",),

@@ -21,9 +21,7 @@ from numbadnn.kernels.build import assemble as _assemble
 from numbadnn.kernels.build import compile as _compile
 from numbadnn.kernels.build import launch as _launch
 from numbadnn.kernels.build.launch import Kernel, arch_name
-from numbadnn.kernels.conv.line import tiles as line_tiles
 from numbadnn.kernels.conv.line import twofold as line_twofold
-from numbadnn.kernels.conv.line.tiles import TilesConfig
 from numbadnn.kernels.conv.line.twofold import TwofoldConfig
 from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many
 from numbadnn.kernels.conv.unshared.weights.many_config import WeightsManyConfig
@@ -111,7 +109,6 @@ def test_the_widest_gradient_of_overlapping_maxima_is_one_that_does_not_spill(
     [
         unshared_weights_many.kernel("float32", WeightsManyConfig(32, 4, 4, 1, 4, True, 1, 4, 36)),
         unshared_weights_many.kernel("float16", WeightsManyConfig(32, 2, 4, 2, 8, True, 2, 4, 36)),
-        line_tiles.kernel("float32", "float32", TilesConfig(4, 4, 4, 0, 4, False)),
         line_twofold.kernel("float32", TwofoldConfig(8, 2, 2, 2, 1, 3, 4, 5, True, True)),
     ],
     ids=lambda k: k.name.replace(" ", "-"),

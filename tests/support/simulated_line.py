@@ -12,7 +12,6 @@ from numbadnn.kernels.conv.line import boxes as line_boxes
 from numbadnn.kernels.conv.line import dense as line_dense
 from numbadnn.kernels.conv.line import halves as line_halves
 from numbadnn.kernels.conv.line import octets as line_octets
-from numbadnn.kernels.conv.line import tiles as line_tiles
 from numbadnn.kernels.conv.line import twofold as line_twofold
 from numbadnn.kernels.conv.line.halves import with_pieces
 from numbadnn.kernels.conv.line.toeplitz import ToeplitzConfig
@@ -42,11 +41,6 @@ DENSE = (  # the midst of a line and its ends, frozen taps and not; steps that a
     ("x={t}:1x5x1x1100 w={t}:3x5x1x3 pad=0,0,8,0 dilation=1,4", "float32", "integers"),
     ("x={t}:1x3x1x36 w={t}:2x3x1x5 pad=0,0,32,0 dilation=1,8 flip=0", "float16", "random"),
     ("x={t}:1x4x1x1036 w={t}:2x4x1x3 pad=0,0,2,0", "float64", "random"),
-)
-TILES = (  # two turns of channels, filters that are not there; taps eight steps apart, groups; a line shorter than what is behind
-    ("x={t}:1x11x1x132 w={t}:35x11x1x3 pad=0,0,2,0 flip=0", (4, 2, 3, 1, 1, False)),
-    ("x={t}:2x16x1x68 w={t}:40x8x1x2 pad=0,0,8,0 dilation=1,8 groups=2", (4, 1, 2, 0, 1, True)),
-    ("x={t}:1x9x1x12 w={t}:6x9x1x3 pad=0,0,16,0 dilation=1,8 flip=0", (2, 2, 3, 0, 1, False)),
 )
 SINGLE = ("integers", "random", "not finite", "far apart")
 TWOFOLD = (  # sets of warps and stages in turn; odd channels, filters, lengths; groups, two blocks of filters, a line's beginning
@@ -96,9 +90,6 @@ if __name__ == "__main__":
         problem = problem_of(text, dtype)
         config = line_dense.heuristic(problem, "float64" if dtype == "float64" else "float32")
         done.append(check(problem, kind, config, "ieee"))
-    for text, sizes in TILES:
-        p = problem_of(text, "float32")
-        done += [check(p, kind, line_tiles.TilesConfig(*sizes), "ieee") for kind in ("integers", "random")]
     for text, sizes in TWOFOLD:
         p = problem_of(text, "float32")
         done += [check(p, kind, line_twofold.TwofoldConfig(*sizes), "ieee") for kind in SINGLE]

@@ -12,7 +12,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.plans import around, one_launch
 from numbadnn.kernels.build.support import accumulator_of
-from numbadnn.kernels.conv.line import boxes, channels, dense, halves, octets, plain, tiles, toeplitz, twofold
+from numbadnn.kernels.conv.line import boxes, channels, dense, halves, octets, plain, toeplitz, twofold
 from numbadnn.kernels.conv.members import Member, register_members
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
@@ -82,8 +82,6 @@ MEMBERS = (
     Member("numba.line_twofold", OPS, twofold.heuristic, _on_tensor_cores(twofold), _twofold,
            "float32 lines of many channels: float32 as two float16"),
     # float32 and float64 on threads
-    Member("numba.line_tiles", OPS, _by_accumulator(tiles), _on_threads(tiles), tiles.estimate,
-           "float32 lines of many channels in whole 16-byte chunks", "ieee", "gpu_to_gpu"),
     Member("numba.line_dense", OPS, _by_accumulator(dense), _on_threads(dense), dense.estimate,
            "lines in whole 16-byte chunks", "ieee", "gpu_to_gpu"),
     Member("numba.line", OPS, _by_accumulator(plain), plain.plan, plain.estimate, "all lines", "ieee", "gpu_to_gpu"),
@@ -96,7 +94,7 @@ def _belongs(problem: ConvProblem) -> bool:
 
 def kernels() -> Iterator[Kernel]:
     """A representative set of all members' kernels."""
-    for module in (plain, boxes, channels, dense, halves, octets, tiles, toeplitz, twofold):
+    for module in (plain, boxes, channels, dense, halves, octets, toeplitz, twofold):
         yield from module.kernels()
 
 

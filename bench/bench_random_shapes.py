@@ -200,7 +200,7 @@ def main() -> int:
     if not devices.gpus():
         print("bench_random_shapes.py needs an NVIDIA GPU: the CUDA driver finds none here", file=sys.stderr)
         return CANNOT_RUN
-    from harness import RESULTS
+    from harness import RESULTS, commit
 
     begin = time.perf_counter()
     path = options.json or RESULTS / machine.file_name(0).replace(".json", "_random.jsonl")
@@ -211,8 +211,10 @@ def main() -> int:
 
     found = []
     with path.open("w") as file:
-        header = {"device": machine.device_name(0), "versions": machine.versions(0), "seed": options.seed}
-        print(json.dumps({**header, "architecture": ranks.architecture(0)}), file=file, flush=True)
+        header = {"device": machine.device_name(0), "versions": machine.versions(0), "commit": commit()}
+        print(
+            json.dumps({**header, "seed": options.seed, "architecture": ranks.architecture(0)}), file=file, flush=True
+        )
         for drawn, row in workers.each(problems, measure, options.jobs, over):
             if isinstance(row, workers.Ended):
                 row = {"error": f"{drawn.problem}: {row.why}, at {row.at}"}

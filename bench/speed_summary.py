@@ -45,7 +45,7 @@ def document(file: str) -> dict[str, Any]:
 
 
 def rows_of(file: str, section: str) -> list[Row]:
-    return document(file)["rows"] if section == "layers" else document(file)[section]["rows"]
+    return document(file)["rows"] if section in ("layers", "random") else document(file)[section]["rows"]
 
 
 def ratios_of(row: Row, against: str) -> Iterator[float]:
@@ -55,6 +55,8 @@ def ratios_of(row: Row, against: str) -> Iterator[float]:
     elif against == "cudnn":
         if row["us"].get("cudnn") and row["us"].get("numba"):
             yield row["us"]["cudnn"] / row["us"]["numba"]
+    elif against == "benchmark":
+        yield row["torch benchmark"] / row["auto_us"]
     elif against == "passes":
         yield from (row["torch fwd ms"] / row["fwd ms"], row["torch bwd ms"] / row["bwd ms"])
     elif row.get(against):
@@ -96,6 +98,11 @@ DETAIL = (
     *(
         Group(f"{name}, untuned", GPU, ("conv_kinds",), of(kind=kind), "vs det")
         for name, kind in (("volumes", "3d"), ("transposed", "transposed"), ("dilated", "dilated"), ("grouped", "grouped"))
+    ),
+    *(
+        Group(f"random problems, untuned, against `cudnn.benchmark`: {what}", GPU, ("random",),
+              lambda row, first=first: row["problem"].startswith(first), "benchmark", f"{GPU}_random")
+        for what, first in (("convolutions", "conv"), ("pooling, softmax, batch norm", ("pool", "softmax", "batch")))
     ),
     Group("depthwise", GPU, ("depthwise",)),
     Group("causal", GPU, ("lines",), named("causal")),

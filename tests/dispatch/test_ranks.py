@@ -374,3 +374,19 @@ def test_the_estimates_choose_between_numba_and_cudnn_in_every_arithmetic_and_la
     assert len(ratios) > 200
     assert sum(ratio <= 1.1 for ratio in ratios) / len(ratios) > 0.93
     assert statistics.geometric_mean(ratios) < 1.025 and max(ratios) < 2
+
+
+def test_the_estimates_choose_among_all_that_was_measured_of_random_problems() -> None:
+    """Sizes that no network has, in every arithmetic: what is chosen against the fastest, whatever its configuration."""
+    ratios = []
+    for row in json.loads((BENCH / "results" / "nvidia_h200_random.json").read_text())["rows"]:
+        problem = parse(row["problem"])
+        policy = Policy(device=0, fp32_precision=row["precision"])
+        own = {c["impl"]: c["time_us"] for c in row["candidates"] if c["heuristic"]}
+        impls = [impl for impl in implementations(problem.op) if impl.name in own]
+        if FAMILY[problem.op] == "conv" and impls:
+            chosen = min(impls, key=lambda impl: ranks.estimate(impl, problem, policy, usable=False))
+            ratios.append(own[chosen.name] / min(c["time_us"] for c in row["candidates"]))
+    assert len(ratios) > 190
+    assert sum(ratio <= 1.1 for ratio in ratios) / len(ratios) > 0.66
+    assert statistics.geometric_mean(ratios) < 1.14 and max(ratios) < 7

@@ -353,6 +353,7 @@ class LastCall(NamedTuple):
     refusals: tuple[Any, ...]
     summation: Summation
     accuracy: str
+    scratch_bytes: int
 
 
 def last_call() -> LastCall | None:
@@ -363,5 +364,5 @@ def last_call() -> LastCall | None:
     e, c = p.executable, p.choice
     return LastCall(
         c.impl.name, c.impl.backend, str(p.problem), c.decided_by, c.fallback, e.determinism, e.arithmetic,
-        e.workspace_bytes, e.facts, c.refusals, e.summation, e.accuracy,
+        e.workspace_bytes, e.facts, c.refusals, e.summation, e.accuracy, e.scratch_bytes,
     )  # fmt: skip

@@ -130,6 +130,8 @@ class Executable:
     direct: Callable[..., None] | None = None
     #: how its long sums are added: what its results may be off by follows from this
     summation: Summation = BLOCKED
+    #: the most that a call takes on the CPU besides its arrays, which is memory of its own: the option workspace_limit bounds it
+    scratch_bytes: int = 0
 
     @property
     def accuracy(self) -> str:
@@ -208,6 +210,13 @@ def plan(impl: Impl, problem: Any, policy: Policy, config: Any) -> Executable:
         load_numba()
     with undisturbed():
         return impl.plan(problem, policy, config)
+
+
+def beyond_limit(executable: Executable, policy: Policy) -> str:
+    """Why a call may not take the memory of its own that this needs ("" = it may)."""
+    if executable.scratch_bytes <= policy.workspace_limit:
+        return ""
+    return f"needs {executable.scratch_bytes} bytes of scratch, the workspace limit is {policy.workspace_limit}"
 
 
 _IMPLS: dict[str, list[Impl]] = {}

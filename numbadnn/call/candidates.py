@@ -6,7 +6,7 @@ A backend that cannot be used for arrays on this device is neither imported nor 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from numbadnn.call import select
@@ -20,8 +20,17 @@ from numbadnn.registry import Impl, implementations
 class Candidates:
     """Implementations for a problem under a policy and options; ``backend`` is the one that the call names."""
 
-    def __init__(self, problem: Any, policy: Policy, options: Options, backend: str | None = None) -> None:
+    def __init__(
+        self,
+        problem: Any,
+        policy: Policy,
+        options: Options,
+        backend: str | None = None,
+        without: Mapping[str, str] | None = None,
+    ) -> None:
+        """``without``: implementations that were planned and may not run, with the reason."""
         self.problem, self.policy, self.options, self.backend = problem, policy, options, backend
+        self.without = dict(without or {})
         #: backend -> why none of its implementations is asked: it cannot be used on this device, or the options leave it out
         self.missing = {b: why for b in BACKENDS if (why := _missing(b, policy, options))}
         #: backends to ask one group after the other
@@ -32,7 +41,7 @@ class Candidates:
 
     def under(self, policy: Policy) -> Candidates:
         """The same problem under another policy."""
-        return Candidates(self.problem, policy, self.options, self.backend)
+        return Candidates(self.problem, policy, self.options, self.backend, self.without)
 
     def present(self, backends: Iterable[str] = BACKENDS) -> list[Impl]:
         """The implementations of those of these backends that can be used here, in order of registration."""
@@ -92,8 +101,12 @@ class Candidates:
             named = select.is_named(impl, self.options, self.backend)
         key = (impl.name, supports, engine, named)
         if key not in self._reasons:
-            self._reasons[key] = self._out(impl) or select.refusal(
-                impl, self.problem, self.policy, self.options, supports=supports, engine=engine, named=named
+            self._reasons[key] = (
+                self.without.get(impl.name)
+                or self._out(impl)
+                or select.refusal(
+                    impl, self.problem, self.policy, self.options, supports=supports, engine=engine, named=named
+                )
             )
         return self._reasons[key]
 

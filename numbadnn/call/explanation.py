@@ -19,7 +19,7 @@ from numbadnn.config import Options
 from numbadnn.errors import BackendUnavailableError, DeterminismError, NotSupportedError, PlanMissError, by_reason
 from numbadnn.kept import choices, errata, machine
 from numbadnn.problem import Policy
-from numbadnn.registry import Executable, Impl, accuracy_of, plan
+from numbadnn.registry import Executable, Impl, accuracy_of, beyond_limit, plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class Candidate:
     timing: str = ""
     #: elementwise or normwise, as its arithmetic has it
     accuracy: str = ""
+    #: the most that a call takes on the CPU besides its arrays
+    scratch_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,6 +76,7 @@ class Explanation:
         sums_width = max([12, *(len(c.arithmetic) for c in able)])
         for c, level in zip(able, levels, strict=True):
             size = "" if c.workspace_bytes is None else f" workspace {c.workspace_bytes}"
+            size += f" scratch {c.scratch_bytes}" if c.scratch_bytes else ""
             spent = "" if c.time_us is None else f" {c.time_us:.4g} us {c.timing}"
             head = (
                 f"  {c.state:8} {c.impl:{name_width}} {level:{level_width}} {c.arithmetic:{sums_width}} {c.accuracy:11}"
@@ -107,15 +110,20 @@ def explain(problem: Any, policy: Policy, options: Options, backend: str | None 
     select.warn_of_unknown(options.exclude)
     untuned = options if options.tune != "measure" else options.replace({"tune": "cached"}, {})
     candidates = Candidates(problem, policy, untuned, backend)
+    choice: select.Choice | None = None
     made: Executable | None = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            choice: select.Choice | None = choose(candidates)
-            if choice and choice.remembered:  # as the call does where that cannot be had
-                anew = functools.partial(choose, candidates, from_files=False)
-                choice, made = remembered.followed(choice, problem, policy, untuned, anew)
-        decided = choice.decided_by if choice else ""
+            while choice is None:
+                choice = choose(candidates)
+                if choice.remembered or policy.device < 0:  # as the call does where that cannot be had
+                    anew = functools.partial(choose, candidates, from_files=False)
+                    choice, made = remembered.followed(choice, problem, policy, untuned, anew)
+                if made and (reason := beyond_limit(made, policy)):
+                    without = {**candidates.without, choice.impl.name: reason}
+                    candidates, choice = Candidates(problem, policy, untuned, backend, without), None
+        decided = choice.decided_by
     except (NotSupportedError, BackendUnavailableError, DeterminismError, PlanMissError) as error:
         choice, decided = None, str(error).splitlines()[0]
     record = choices.lookup(problem, policy, options) or {"fastest": []}
@@ -143,7 +151,12 @@ def _candidate(
         candidates, reason = candidates.under(free), ""
     policy = candidates.policy
     measured = errata.measured_level(impl.name, problem, policy, options)
-    if reason:
+    executable = None
+    if not reason:
+        config = choice.config if chosen and choice else None
+        executable = made if chosen and made else plan(impl, problem, policy, config)
+        reason = beyond_limit(executable, policy)
+    if reason or executable is None:
         return Candidate(
             impl.backend,
             impl.name,
@@ -154,7 +167,6 @@ def _candidate(
             measured=measured,
             accuracy=accuracy_of(impl.arithmetic),
         )
-    executable = made if chosen and made else plan(impl, problem, policy, choice.config if chosen and choice else None)
     select.note_erratum(impl, problem, executable)
     return Candidate(
         impl.backend,
@@ -170,4 +182,5 @@ def _candidate(
         candidates.estimate(impl) if time_us is None else time_us,
         "estimated" if time_us is None else "measured",
         executable.accuracy,
+        executable.scratch_bytes,
     )

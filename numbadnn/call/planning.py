@@ -7,8 +7,10 @@ call needs. A choice, a refusal too, is remembered for the process; a Plan with 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from numbadnn import config
@@ -23,7 +25,7 @@ from numbadnn.host.bounded import MAX_CHOICES, MAX_PLANS
 from numbadnn.host.undisturbed import imported
 from numbadnn.kept import choices, errata, plan_file
 from numbadnn.problem import Policy
-from numbadnn.registry import Executable
+from numbadnn.registry import Executable, beyond_limit
 
 #: a problem -> [its choice or refusal, when it was last asked for]. No lock: a problem is hashed and compared by Python code, in
 #: which another call may come, of a signal's handler or a ``__del__``; each step is one operation of a dictionary instead
@@ -99,13 +101,20 @@ def _ready(
 def _chosen(
     problem: Any, policy: Policy, options: config.Options, backend: str | None
 ) -> tuple[select.Choice, Executable]:
-    """The choice for a problem and its executable; what a file remembers and cannot be had any more is chosen anew."""
-    choice = _choice(problem, policy, options, backend)
-    if choice.impl is operands.EMPTY:
-        return choice, operands.plan_empty(problem, policy)
-    choice, executable = remembered.followed(
-        choice, problem, policy, options, lambda: _choice(problem, policy, options, backend, from_files=False)
-    )
+    """The choice for a problem and its executable; what a file remembers and cannot be had any more is chosen anew.
+
+    So is what turns out to need more memory of its own than there may be.
+    """
+    without: dict[str, str] = {}
+    while True:
+        choice = _choice(problem, policy, options, backend, without=without)
+        if choice.impl is operands.EMPTY:
+            return choice, operands.plan_empty(problem, policy)
+        anew = functools.partial(_choice, problem, policy, options, backend, from_files=False, without=without)
+        choice, executable = remembered.followed(choice, problem, policy, options, anew)
+        if not (reason := beyond_limit(executable, policy)):
+            break
+        without = {**without, choice.impl.name: reason}
     select.note_erratum(choice.impl, problem, executable)
     if options.plan_file:
         key = plan_file.key_of(problem, policy, select.scope(options, backend))
@@ -114,20 +123,25 @@ def _chosen(
 
 
 def _choice(
-    problem: Any, policy: Policy, options: config.Options, backend: str | None, from_files: bool = True
+    problem: Any,
+    policy: Policy,
+    options: config.Options,
+    backend: str | None,
+    from_files: bool = True,
+    without: Mapping[str, str] | None = None,
 ) -> select.Choice:
-    """The process-wide choice for a problem; a refusal is remembered like a choice."""
+    """The process-wide choice for a problem; a refusal is remembered like a choice, and what was chosen ``without`` others."""
     if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
         if backend is not None:
             select.check_named(backend, policy)
         return select.Choice(operands.EMPTY, "empty")
     key = (problem, policy, options, backend)
-    found = _choices.get(key) if from_files else None
+    found = _choices.get(key) if from_files and not without else None
     if found is not None:
         known, found[1] = found[0], next(_turn)
     else:
         try:
-            known = choose(Candidates(problem, policy, options, backend), from_files)
+            known = choose(Candidates(problem, policy, options, backend, without), from_files)
         except NotSupportedError as error:  # a new one: that has the frames of the call, and so its arrays
             known = NotSupportedError(str(error).splitlines()[0], error.candidates)
         _choices[key] = [known, next(_turn)]

@@ -17,7 +17,7 @@ from numbadnn.host import stderr
 from numbadnn.kept import machine
 from numbadnn.kept.outcome import KEPT, NEAR, Measured, Outcome
 from numbadnn.problem import Policy
-from numbadnn.registry import Executable, Impl, plan
+from numbadnn.registry import Executable, Impl, beyond_limit, plan
 
 #: seconds for the configurations of one problem: after them no further candidate is planned
 SECONDS = 12.0
@@ -138,6 +138,9 @@ class _Way:
             executable = plan(self.impl, self.problem, self.policy, self.real.get(str(plain)))
         except (NotSupportedError, CudnnError, ValueError) as error:
             candidate.reason = str(error).splitlines()[0]
+            return
+        if reason := beyond_limit(executable, self.policy):
+            candidate.reason = reason
             return
         own = machine.configuration(executable)
         if plain is None and (str(own) in self.real or self.impl.restore):

@@ -32,6 +32,18 @@ def padded_bytes(problem: ConvProblem) -> int:
     return math.prod(_padded_shape(problem)) * computed(problem).itemsize
 
 
+def scratch_bytes(problem: ConvProblem) -> int:
+    """What a run holds beside its operands: of one image itself padded, its matrix, its result; and filters."""
+    w, image = math.prod(problem.w.shape), math.prod(problem.y.shape[1:])
+    moved = problem.unshared or not problem.w.is_contiguous
+    filters = w * (moved + (problem.w.dtype != computed(problem).name))
+    if problem.direction == "grad_weights":  # all images', one image's, and what is stored of them
+        filters = (4 if problem.unshared else 3) * w
+    matrices = 2 if problem.unshared and problem.direction == "grad_inputs" else 1
+    numbers = (2 * image + filters) * computed(problem).itemsize
+    return matrices * toeplitz_bytes(problem) + padded_bytes(problem) + numbers
+
+
 def _padded_shape(problem: ConvProblem) -> tuple[int, ...]:
     """(channels, extents...) of one image."""
     extents = (n + sum(p) for n, p in zip(problem.x.shape[2:], problem.padding, strict=True))
@@ -149,7 +161,8 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
         ):  # what is not finite is a result, whatever the caller has NumPy do about it
             compute(problem, views["x"], views["w"], views["y"])
 
-    return Executable(run, facts={"toeplitz_bytes": toeplitz_bytes(problem)}, summation=SEQUENCE)
+    facts = {"toeplitz_bytes": toeplitz_bytes(problem)}
+    return Executable(run, facts=facts, summation=SEQUENCE, scratch_bytes=scratch_bytes(problem))
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:
@@ -157,7 +170,7 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
     kind = computed(problem).name
     if policy.precision in ("float16", "float32", "float64") and policy.precision != kind:
         return f"accumulates {problem.x.dtype} in {kind}, not in {policy.precision}"
-    needed = toeplitz_bytes(problem) + padded_bytes(problem)
+    needed = scratch_bytes(problem)
     if needed > policy.workspace_limit:
         return f"needs {needed} bytes for one image, the workspace limit is {policy.workspace_limit}"
     return ""

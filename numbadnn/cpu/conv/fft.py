@@ -160,7 +160,9 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
             else:
                 _correlate(problem, tiles, fft, y, w, x)
 
-    return Executable(run, arithmetic="fft", facts={"tile": "x".join(map(str, tiles.length))})
+    return Executable(
+        run, arithmetic="fft", facts={"tile": "x".join(map(str, tiles.length))}, scratch_bytes=scratch_bytes(problem)
+    )
 
 
 def scratch_bytes(problem: ConvProblem) -> int:

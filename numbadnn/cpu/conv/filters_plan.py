@@ -20,7 +20,7 @@ from numbadnn.cpu.conv.terms import (
     volume,
 )
 from numbadnn.cpu.lang import later
-from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
+from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, most_scratch, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
@@ -123,11 +123,16 @@ def plan_filters(problem: ConvProblem) -> Executable:
     # of long sums there are three: the tiles, what they carry and what that loses
     room = geo.splits * tile_elements * acc * (3 if geo.split > BLOCKS * KC else 1)
 
-    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
-        threads = thread_count(flops)
+    def shares(threads: int) -> tuple[int, int, int, int]:
+        """Columns and rows of tiles of a job; bytes that a thread works in, and all there are."""
         wide, high = split_of(columns, panels, G * splits, threads, 512 // (NV * 16), 2.0, 0.25)
         work = ((wide * NV + 1) * vl * KC + block) * acc
-        memory = scratch(room + threads * (work + (counts + table) * 8))
+        return wide, high, work, int(room + threads * (work + (counts + table) * 8))
+
+    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        threads = thread_count(flops)
+        wide, high, work, nbytes = shares(threads)
+        memory = scratch(nbytes)
         tiles = address(memory)
         base = tiles + room
         rest = memory[room + threads * work :].view(np.int64)
@@ -157,4 +162,5 @@ def plan_filters(problem: ConvProblem) -> Executable:
             finish(threads, address(outputs[0]), like, geo, w_offsets, tiles, base, work, alpha, beta)
 
     facts = {"kernel": "filters", "tile": f"{MR}x{NV * vl}x{KC}"}
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=SUMS)
+    most = most_scratch(flops, lambda threads: shares(threads)[-1])
+    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=SUMS, scratch_bytes=most)

@@ -13,7 +13,7 @@ from numbadnn.cpu.conv.few_positions import begin_of, position_terms
 from numbadnn.cpu.conv.geometry import Geometry
 from numbadnn.cpu.conv.terms import Terms, flattened, named, phases_of, scalars, split_of, tap_list, volume
 from numbadnn.cpu.lang import later
-from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
+from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, most_scratch, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
@@ -138,11 +138,15 @@ def plan_gather(problem: ConvProblem, by_position: bool = False) -> Executable:
         work = (block + (_gather.MC_PANELS + 3) * MR * ROW + max(tiles * MR * NV, vl) * vl) * acc
         return wide, high, work, (most_taps + 1) * (stretch + -(-reach // vl))
 
+    def room(threads: int) -> int:
+        _, _, work, counts = shares(threads)
+        return int(terms.packed * acc + threads * (work + counts * (1 + 2 * geo.limit) * 8))
+
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(flops)
         wide, high, work, counts = shares(threads)
         table = counts * 2 * geo.limit
-        memory = scratch(terms.packed * acc + threads * (work + (counts + table) * 8))
+        memory = scratch(room(threads))
         base = address(memory)
         packed = base
         base += terms.packed * acc
@@ -177,4 +181,5 @@ def plan_gather(problem: ConvProblem, by_position: bool = False) -> Executable:
 
     _pack_filters, _gather_run = kernel_of(_gather_pack.pack_filters), kernel_of(_gather.gather)
     facts = {"kernel": "gather", "tile": f"{MR}x{NV * vl}x{KC}"}
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=SUMS)
+    most = most_scratch(flops, room)
+    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=SUMS, scratch_bytes=most)

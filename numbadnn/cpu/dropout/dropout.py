@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.lang import later
-from numbadnn.cpu.lang.parallel import address, kernel_of, scratch, thread_count
+from numbadnn.cpu.lang.parallel import address, kernel_of, most_scratch, scratch, thread_count
 from numbadnn.problem import Policy
 from numbadnn.problems.dropout import DropoutProblem
 from numbadnn.registry import Executable, Impl, register
@@ -52,19 +52,21 @@ def plan(problem: DropoutProblem, policy: Policy, config: Any = None) -> Executa
         kernel, chunk = kernel_of(_dropout.drop_across), _dropout.WIDTH
         rows = [_dropout.LENGTH + 8, _dropout.WIDTH]
         fixed += (np.array((axes[lane][0], worth[lane]), np.int64),)
+    each = chunk * 8 + math.prod(rows) * 4
     work, codes = 16 * problem.source.size, np.array([CODE[problem.source.dtype]] * 2, np.int64)
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         source, seed, offset = inputs
         threads = thread_count(work)
         nbytes, words = threads * chunk * 8, threads * math.prod(rows) * 4
-        memory = scratch(nbytes + words)
+        memory = scratch(threads * each)
         buffers = memory[:nbytes].view(np.float64).reshape(threads, chunk)
         bits = memory[nbytes : nbytes + words].view(np.uint32).reshape(threads, *rows)
         ends = address(source), address(outputs[0]), codes, np.int64(seed), np.int64(offset)
         kernel(threads, *ends, *fixed, buffers, bits)
 
-    return Executable(run, determinism="gpu_to_gpu", facts={"runs": f"{runs} of {length}"})
+    most = most_scratch(work, lambda threads: threads * each)
+    return Executable(run, determinism="gpu_to_gpu", facts={"runs": f"{runs} of {length}"}, scratch_bytes=most)
 
 
 def supports(problem: DropoutProblem, policy: Policy) -> str:

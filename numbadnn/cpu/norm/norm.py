@@ -16,7 +16,16 @@ import numpy as np
 
 from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.axes import Axis, lists, merged, reach
-from numbadnn.cpu.lang.parallel import STORED, address, begins_line, kernel_of, past_caches, scratch, thread_count
+from numbadnn.cpu.lang.parallel import (
+    STORED,
+    address,
+    begins_line,
+    kernel_of,
+    most_scratch,
+    past_caches,
+    scratch,
+    thread_count,
+)
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.norm import OPERANDS, TEST, TEST_GRAD, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.registry import COMPENSATED, Executable, Impl, Summation, register
@@ -191,14 +200,18 @@ def _backward(problem: NormProblem, ways: list[_Steps], way: Walk) -> Callable[.
 
 def plan(problem: NormProblem, policy: Policy, config: Any = None) -> Executable:
     """Any of the four operations."""
+    ROWS = later.names("numbadnn.cpu.norm.table", "ROWS")
     way = walk(problem)
     build = _forward if problem.op in (TRAIN, TEST) else _backward
     double = any(s.dtype == "float64" for s in (*problem.inputs, *problem.outputs))
-    run = build(problem, [_Steps(problem, way, wide) for wide in sorted({double, True})], way)
+    ways = [_Steps(problem, way, wide) for wide in sorted({double, True})]
+    run = build(problem, ways, way)
     facts = {"kernel": "columns" if way.columns else "rows", "pieces": way.parts}
     # lines of 64 rows or lanes, whose sums are added in float64
     summation = Summation((64,), "sequence") if double else COMPENSATED
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=summation)
+    most = most_scratch(ways[0].work, lambda threads: threads * max(steps.nbytes for steps in ways))
+    most += 8 * (ROWS + (0 if problem.op == TEST else 3 * way.parts)) * way.channels
+    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=summation, scratch_bytes=most)
 
 
 def supports(problem: NormProblem, policy: Policy) -> str:

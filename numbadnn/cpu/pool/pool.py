@@ -13,6 +13,7 @@ from numbadnn.cpu.lang.parallel import (
     address,
     begins_line,
     kernel_of,
+    most_scratch,
     past_caches,
     pixel_bytes,
     scratch,
@@ -90,16 +91,22 @@ class _Geometry:
 
 def plan(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
     """Either operation, by one of the kernels of ``loops.py`` and ``_pool_grad_*.py``."""
-    run, facts = (_plan_pool if problem.op == "pool" else _plan_grad)(problem)
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": facts}, summation=COMPENSATED)
+    run, name, held = (_plan_pool if problem.op == "pool" else _plan_grad)(problem)
+    most = most_scratch(_work(problem), lambda threads: threads * held)
+    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": name}, summation=COMPENSATED, scratch_bytes=most)
 
 
-def _plan_pool(problem: PoolProblem) -> tuple[Any, str]:
+def _work(problem: PoolProblem) -> int:
+    return 4 * (problem.flops + problem.x.size)
+
+
+def _plan_pool(problem: PoolProblem) -> tuple[Any, str, int]:
+    """What runs, its kernel's name, and a thread's bytes of scratch."""
     _pool = later.module("numbadnn.cpu.pool.loops")
 
     g, (n, c) = _Geometry(problem), problem.x.shape[:2]
     strides, spans, columns = _strides(problem.x, problem.y), address(g.spans), address(g.columns)
-    work = 4 * (problem.flops + problem.x.size)
+    work = _work(problem)
     count = n * g.outputs[0] * g.outputs[1]
     if by_cells(problem):
         cells, past = kernel_of(_pool.cells), past_caches(problem.bytes, pixel_bytes(problem.y))
@@ -108,7 +115,7 @@ def _plan_pool(problem: PoolProblem) -> tuple[Any, str]:
             x, y = address(inputs[0]), address(outputs[0])
             cells(thread_count(work), x, y, g.like, g.kind, c, count, g.all, strides, spans, past and begins_line(y))
 
-        return run_cells, "cells"
+        return run_cells, "cells", 0
     rows, held = kernel_of(_pool.rows), (2 + g.lines) * g.gap * g.acc.itemsize
 
     def run_rows(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
@@ -116,7 +123,7 @@ def _plan_pool(problem: PoolProblem) -> tuple[Any, str]:
         x, y, memory = address(inputs[0]), address(outputs[0]), address(scratch(held * threads))
         rows(threads, x, y, g.like, g.kind, c, count * c, g.all, strides, columns, spans, g.gap, memory, held)
 
-    return run_rows, "rows"
+    return run_rows, "rows", held
 
 
 def _disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> bool:
@@ -128,7 +135,7 @@ def _disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> bool:
     return apart and inside and near
 
 
-def _plan_disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any, str]:
+def _plan_disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any, str, int]:
     _pool_disjoint = later.module("numbadnn.cpu.pool.disjoint")
 
     assert problem.dy is not None and problem.dx is not None
@@ -141,10 +148,10 @@ def _plan_disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any
         x, dy, dx = address(inputs[0]), address(inputs[2]), address(outputs[0])
         kernel(thread_count(work), x, dy, dx, g.like, g.all, strides, count, c, past and begins_line(dx))
 
-    return run, kernel.body.__name__
+    return run, kernel.body.__name__, 0
 
 
-def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
+def _plan_grad(problem: PoolProblem) -> tuple[Any, str, int]:
     _pool_grad = later.module("numbadnn.cpu.pool.grad")
     _pool_grad_cells = later.module("numbadnn.cpu.pool.grad_cells")
     _pool_grad_rows = later.module("numbadnn.cpu.pool.grad_rows")
@@ -154,7 +161,7 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
     if _disjoint(problem, g, cells):
         return _plan_disjoint(problem, g, cells)
     strides = _strides(problem.x, problem.dy, problem.dx)
-    work, acc = 4 * (problem.flops + problem.x.size), g.acc.itemsize
+    work, acc = _work(problem), g.acc.itemsize
     overlap = [min(-(-k // s), o) for k, s, o in zip(g.window, g.stride, g.outputs, strict=True)]
     # slices that share no window go in bands of their own
     deep = g.stride[0] if g.stride[0] >= g.window[0] else g.image[0] + g.pad[0]
@@ -191,7 +198,7 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str]:
         )
         kernel(threads, x, dy, dx, g.like, g.kind, g.all, strides, layout, past and begins_line(dx), memory)
 
-    return run, kernel.body.__name__
+    return run, kernel.body.__name__, held
 
 
 def supports(problem: PoolProblem, policy: Policy) -> str:

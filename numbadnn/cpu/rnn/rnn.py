@@ -13,6 +13,7 @@ import numpy as np
 
 from numbadnn.cpu.rnn.backward import backward
 from numbadnn.cpu.rnn.forward import forward
+from numbadnn.cpu.rnn.room import scratch_bytes
 from numbadnn.cpu.rnn.work import Work
 from numbadnn.problem import Policy
 from numbadnn.problems.rnn import RnnProblem
@@ -69,7 +70,8 @@ def plan(problem: RnnProblem, policy: Policy, config: Any = None) -> Executable:
         with np.errstate(all="ignore"):  # what is not finite is a result, whatever the caller has NumPy do about it
             compute(given, made)
 
-    return Executable(run, facts={"accumulator": str(acc)}, summation=SEQUENCE)
+    most = scratch_bytes(problem, acc, _kept_size(problem))
+    return Executable(run, facts={"accumulator": str(acc)}, summation=SEQUENCE, scratch_bytes=most)
 
 
 def _kept_size(problem: RnnProblem) -> int:

@@ -76,12 +76,7 @@ class Work:
         return (self.H, 1) if index % self.network.directions == 1 else (0, -1)
 
     def panels(self, depth: int, width: int) -> tuple[int, int, int]:
-        """The shape of a matrix of so many rows and columns in panels; see ``products``."""
-        NV = later.names("numbadnn.cpu.conv.micro", "NV")
-        VECTOR_BYTES = later.names("numbadnn.cpu.lang.vector", "VECTOR_BYTES")
-
-        wide = NV * VECTOR_BYTES // self.acc.itemsize
-        return -(-width // wide), depth, wide
+        return panels_of(self.acc, depth, width)
 
     def memory(self, *shapes: tuple[int, ...]) -> list[np.ndarray]:
         """Arrays of scratch memory, until the next call. Each begins with a line of the caches: vectors that lie across two
@@ -95,6 +90,15 @@ class Work:
             room[start : start + math.prod(shape) * size].view(self.acc).reshape(shape)
             for start, shape in zip(ends, shapes, strict=False)
         ]
+
+
+def panels_of(acc: Any, depth: int, width: int) -> tuple[int, int, int]:
+    """The shape of a matrix of so many rows and columns in panels; see ``products``."""
+    NV = later.names("numbadnn.cpu.conv.micro", "NV")
+    VECTOR_BYTES = later.names("numbadnn.cpu.lang.vector", "VECTOR_BYTES")
+
+    wide = NV * VECTOR_BYTES // acc.itemsize
+    return -(-width // wide), depth, wide
 
 
 class Team:

@@ -20,6 +20,7 @@ from numbadnn.cpu.lang.parallel import (
     address,
     begins_line,
     kernel_of,
+    most_scratch,
     past_caches,
     scratch,
     thread_count,
@@ -106,7 +107,8 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executa
         kernel(threads, *ends, *head, *given, *lines, *tail, now)
 
     facts = {"kernel": "columns" if way.across else "rows"}
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=COMPENSATED)
+    most = most_scratch(work, lambda threads: threads * nbytes)
+    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=COMPENSATED, scratch_bytes=most)
 
 
 def supports(problem: SoftmaxProblem, policy: Policy) -> str:

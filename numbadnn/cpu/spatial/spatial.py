@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.lang import later
-from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, thread_count
+from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, most_scratch, thread_count
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.spatial import OPERANDS, SpatialProblem
 from numbadnn.registry import Executable, Impl, Summation, register
@@ -42,8 +42,10 @@ def plan(problem: SpatialProblem, policy: Policy, config: Any = None) -> Executa
     }[problem.op](problem)
 
 
-def _executable(call: Callable[..., None]) -> Executable:
-    return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "loops"}, summation=SUMS)
+def _executable(call: Callable[..., None], work: int = 0, each: int = 0) -> Executable:
+    """``each``: a thread's bytes of tables in a call of so much work."""
+    most = most_scratch(work, lambda threads: threads * each)
+    return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "loops"}, summation=SUMS, scratch_bytes=most)
 
 
 def _plan_grid(problem: SpatialProblem) -> Executable:
@@ -76,7 +78,7 @@ def _plan_theta(problem: SpatialProblem) -> Executable:
         lanes = np.empty((threads, 2, _spatial.LANES), acc)
         kernel(threads, address(inputs[0]), address(outputs[0]), *fixed, lanes)
 
-    return _executable(call)
+    return _executable(call, work, 2 * _spatial.LANES * np.dtype(acc).itemsize)
 
 
 class _Sampling:
@@ -106,6 +108,10 @@ class _Sampling:
             np.empty((threads, TILE), np.int64),
         )
 
+    def table_bytes(self) -> int:
+        """What ``tables`` takes for one thread."""
+        return sum(table.nbytes for table in self.tables(1))
+
 
 def _plan_sampler(problem: SpatialProblem) -> Executable:
     _spatial = later.module("numbadnn.cpu.spatial.loops")
@@ -118,7 +124,7 @@ def _plan_sampler(problem: SpatialProblem) -> Executable:
         flags = np.empty((threads, _spatial.TILE), np.bool_)
         kernel(threads, *map(address, (*inputs, *outputs)), *fixed, *s.tables(threads), flags)
 
-    return _executable(call)
+    return _executable(call, s.work, s.table_bytes() + _spatial.TILE)
 
 
 def _plan_gradients(problem: SpatialProblem) -> Executable:
@@ -147,7 +153,9 @@ def _plan_gradients(problem: SpatialProblem) -> Executable:
         lines = np.empty((threads, chunk * _spatial.TILE), s.acc)
         pixels(threads, grid, dy, to_img, *both, chunk, g, y, dimg, *tables, planes, counts, lines)
 
-    return _executable(call)
+    wide = np.dtype(s.acc).itemsize
+    sums = 12 * _spatial.TILE * wide + _spatial.TILE
+    return _executable(call, s.work, s.table_bytes() + sums + chunk * (h * w * (3 * wide + 4) + _spatial.TILE * wide))
 
 
 def supports(problem: SpatialProblem, policy: Policy) -> str:

@@ -17,6 +17,7 @@ from numbadnn.cpu.lang.parallel import (
     address,
     begins_line,
     kernel_of,
+    most_scratch,
     past_caches,
     pixel_bytes,
     scratch,
@@ -120,17 +121,21 @@ def _plan_planes(problem: UpsampleProblem, acc: str, tables: _Tables) -> Executa
     past = past_caches(problem.bytes, problem.output.shape[3] * x.itemsize)
     kernel, work = kernel_of(_upsample_planes.forward if forward else _upsample_planes.backward), 4 * y.size
     length = -(-max(x.shape[3], y.shape[3]) // 16) * 16
+    each = 6 * length * np.dtype(acc).itemsize
 
     def call(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(work)
-        nbytes = threads * 6 * length * np.dtype(acc).itemsize
+        nbytes = threads * each
         rows = scratch(nbytes)[:nbytes].view(acc).reshape(threads, 6, length)
         target, phases = address(outputs[0]), (np.arange(whole + 1) / max(whole, 1)).astype(acc)
         kernel(
             threads, address(inputs[0]), target, *fixed, *tables.all, whole, phases, rows, past and begins_line(target)
         )
 
-    return Executable(call, determinism="gpu_to_gpu", facts={"kernel": "planes"}, summation=COMPENSATED)
+    most = most_scratch(work, lambda threads: threads * each)
+    return Executable(
+        call, determinism="gpu_to_gpu", facts={"kernel": "planes"}, summation=COMPENSATED, scratch_bytes=most
+    )
 
 
 def supports(problem: UpsampleProblem, policy: Policy) -> str:

@@ -13,7 +13,7 @@ from numbadnn.cpu.conv.last.geometry import Image, Layout
 from numbadnn.cpu.conv.last.plan import is_inside, is_last, seen_of, terms_at
 from numbadnn.cpu.conv.terms import scalars, split_of, tap_list, volume
 from numbadnn.cpu.lang import later
-from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
+from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, most_scratch, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
@@ -58,11 +58,16 @@ def plan_last_filters(problem: ConvProblem) -> Executable:
     # of long sums there are three: the tiles, what they carry and what that loses
     room = geo.splits * tile_elements * acc * (3 if geo.split > BLOCKS * KC else 1)
 
-    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
-        threads = thread_count(flops)
+    def shares(threads: int) -> tuple[int, int, int, int]:
+        """Columns and rows of tiles of a job; bytes that a thread works in, and all there are."""
         wide, high = split_of(columns, panels, geo.G * geo.splits, threads, 512 // (NV * 16), 1.0, 0.25)
         work = (wide * KC * NV * vl + 2 * vl * vl + box) * acc
-        memory = scratch(room + threads * (work + pixels * 16))
+        return wide, high, work, int(room + threads * (work + pixels * 16))
+
+    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        threads = thread_count(flops)
+        wide, high, work, nbytes = shares(threads)
+        memory = scratch(nbytes)
         tiles = address(memory)
         base = tiles + room
         places = memory[room + threads * work :].view(np.int64)
@@ -76,4 +81,5 @@ def plan_last_filters(problem: ConvProblem) -> Executable:
             finish(threads, out, like, geo, w_offsets, tiles, base, work, alpha, beta)
 
     facts = {"kernel": "last filters", "tile": f"{MR}x{NV * vl}x{KC}"}
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=SUMS)
+    most = most_scratch(flops, lambda threads: shares(threads)[-1])
+    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=SUMS, scratch_bytes=most)

@@ -13,7 +13,7 @@ from numbadnn.cpu.conv.gather_plan import gather_terms
 from numbadnn.cpu.conv.last.geometry import Layout
 from numbadnn.cpu.conv.terms import Terms, scalars, volume
 from numbadnn.cpu.lang import later
-from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
+from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, most_scratch, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
@@ -145,10 +145,13 @@ def plan_last(problem: ConvProblem) -> Executable:
         high = max(1, min(panels, panels * jobs // (JOBS * threads)))
         return layout._replace(lines=even, high=-(-panels // -(-panels // high)))
 
+    def room(threads: int) -> int:
+        return int(packed_size + threads * (work + pixels * 16))
+
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(flops)
         chosen = shared(threads) if threads > 1 else layout
-        memory = scratch(packed_size + threads * (work + pixels * 16))
+        memory = scratch(room(threads))
         packed = address(memory)
         base = packed + packed_size
         places = (
@@ -163,7 +166,8 @@ def plan_last(problem: ConvProblem) -> Executable:
 
     pack, product = kernel_of(_last_pack.pack_panels), kernel_of(_last.gather_last)
     facts = {"kernel": "last", "tile": f"{MR}x{NR}x{KC}"}
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=SUMS)
+    most = most_scratch(flops, room)
+    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=SUMS, scratch_bytes=most)
 
 
 def is_inside(phases: np.ndarray, terms: Terms, geo: Any) -> bool:

@@ -11,7 +11,7 @@ from numbadnn.cpu.conv.terms import scalars, tap_list, volume
 from numbadnn.cpu.conv.thin.geometry import FiltersGeometry
 from numbadnn.cpu.conv.thin.plan import MOST_SCRATCH
 from numbadnn.cpu.lang import later
-from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
+from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, most_scratch, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable, Summation
 
@@ -177,4 +177,10 @@ def plan_few_filters(problem: ConvProblem) -> Executable | None:
             finish(threads, target, like, geo, w_offsets, more, alpha, beta)
 
     facts, lanes = {"kernel": "thin filters", "tile": f"{tile_y}x{tile_x}"}, (1 if across else vl) * parts
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=Summation((), "sequence", lanes))
+    return Executable(
+        run,
+        determinism="gpu_to_gpu",
+        facts=facts,
+        summation=Summation((), "sequence", lanes),
+        scratch_bytes=most_scratch(flops, lambda threads: threads * size + partial),
+    )

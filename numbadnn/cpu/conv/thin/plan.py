@@ -13,7 +13,7 @@ import numpy as np
 from numbadnn.cpu.conv.terms import Terms, scalars
 from numbadnn.cpu.conv.thin.geometry import Geometry
 from numbadnn.cpu.lang import later
-from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
+from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, most_scratch, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
 
@@ -176,7 +176,13 @@ def plan_thin(problem: ConvProblem, dense: Any, terms: Terms) -> Executable | No
         x, filters, y = address(inputs[0]), address(inputs[1]), address(outputs[0])
         kernel(threads, x, filters, y, like, address(table), memory, alpha, beta)
 
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "thin"}, summation=SEQUENCE)
+    return Executable(
+        run,
+        determinism="gpu_to_gpu",
+        facts={"kernel": "thin"},
+        summation=SEQUENCE,
+        scratch_bytes=most_scratch(flops, lambda threads: threads * nbytes),
+    )
 
 
 def _phases(

@@ -9,7 +9,7 @@ import numpy as np
 from numbadnn.cpu.conv.terms import named, scalars, tap_list
 from numbadnn.cpu.conv.unshared.geometry import Geometry
 from numbadnn.cpu.lang import later
-from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, scratch, thread_count
+from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, most_scratch, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
 
@@ -51,13 +51,17 @@ def plan_unshared(problem: ConvProblem) -> Executable:
     alpha, beta = scalars(problem)
     order = [("x", "w", "y").index(name) for name in (*problem.input_names, problem.output_name)]
 
-    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
-        threads = thread_count(work)
+    def shares(threads: int) -> tuple[int, int]:
+        """Images or channels that a thread takes together, and elements that it works in."""
         together = N if direction == "grad_weights" else min(N, IMAGES_TOGETHER)
         if direction == "grad_inputs":  # channels of a job: such that there are as many jobs as threads
             together = -(-C // min(C, max(1, -(-threads // (N * G)))))
         size = (together * H * W + 2 * pitch if direction == "grad_inputs" else (together + 1) * pitch) + 2 * slack
-        size = -(-size // 16) * 16
+        return together, -(-size // 16) * 16
+
+    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
+        threads = thread_count(work)
+        together, size = shares(threads)
         addresses = [0, 0, 0]
         for which, array in zip(order, (*inputs, *outputs), strict=True):
             addresses[which] = address(array)
@@ -66,4 +70,7 @@ def plan_unshared(problem: ConvProblem) -> Executable:
         rows = planes.view(real).reshape(threads, size)
         kernel(threads, *addresses, like, geo, terms, rows, address(planes), together, alpha, beta)
 
-    return Executable(run, determinism="gpu_to_gpu", facts={"kernel": "unshared"}, summation=SEQUENCE)
+    most = most_scratch(work, lambda threads: threads * shares(threads)[1] * real().itemsize)
+    return Executable(
+        run, determinism="gpu_to_gpu", facts={"kernel": "unshared"}, summation=SEQUENCE, scratch_bytes=most
+    )

@@ -114,10 +114,15 @@ def _place_rows(lists, step, n, n1):
 def put(tile, out, n, n1, j, on_top, like):
     """Write a tile of sums to out[n : n1, j :], or add it to what is there (``on_top``)."""
     size, vl, width = accsize(like), lanes(like), out.shape[1]
+    whole = width - j >= NV * vl  # stores under a mask take several times as long
     for i in range(min(MR, n1 - n)):
         for v in range(NV):
             left = min(vl, width - j - v * vl)
-            if left > 0:
+            if whole:
+                value = load_acc(tile + (i * NV + v) * vl * size, like)
+                there = out.ctypes.data + ((n + i) * width + j + v * vl) * size
+                store_acc(there, add(load_acc(there, like), value) if on_top else value, like)
+            elif left > 0:
                 value = load_acc(tile + (i * NV + v) * vl * size, like)
                 place, mask = (n + i) * width + j + v * vl, (1 << min(left, vl)) - 1
                 if on_top:

@@ -7,7 +7,6 @@ the condition is lifted: a *variant* is an implementation whose heuristic is ask
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import functools
 import importlib
@@ -26,20 +25,15 @@ SLOW = ("numba.direct", "numba.corrmm_by_forward", "numba.corrmm_by_grad_inputs"
 SLOW_THERE = {"unshared": ("numba.corrmm",), "line": ("numba.corrmm",), "depthwise": ("numba.corrmm",)}
 
 
-def _rows(wanted: Callable[[Any], bool], **replaced: Any) -> dict[str, Any]:
-    """Fewer configurations of ``inputs/rows.py`` to choose from; ``replaced``: functions of ``rows_config``."""
+def _rows(wanted: Callable[[Any], bool]) -> dict[str, Any]:
+    """Fewer configurations of ``inputs/rows.py`` to choose from."""
 
     def candidates(problem: Any) -> list[tuple[float, Any]]:
         from numbadnn.kernels.conv.unshared.inputs import rows_config
 
-        with patch.multiple(rows_config, **replaced) if replaced else contextlib.nullcontext():
-            return [(us, c) for us, c in rows_config.candidates.__wrapped__(problem) if wanted(c)]
+        return [(us, c) for us, c in rows_config.candidates.__wrapped__(problem) if wanted(c)]
 
     return {"candidates": candidates}
-
-
-def _as_it_is(problem: Any, config: Any) -> Any:
-    return config
 
 
 #: of a member: implementation, how, module, names of it that are replaced while its heuristic is asked
@@ -47,8 +41,6 @@ ASKED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("unshared_inputs_twofold", "first", "inputs.twofold", {"AS_QUICK": 1e9}),
     ("unshared_inputs_rows", "no asking warp", "inputs.rows", _rows(lambda c: not c.asked)),
     ("unshared_inputs_rows", "one row at a time", "inputs.rows", _rows(lambda c: c.deep == 1 and not c.asked)),
-    ("unshared_inputs_rows", "never whole", "inputs.rows", _rows(lambda c: not c.whole)),
-    ("unshared_inputs_rows", "never cut", "inputs.rows", _rows(lambda c: True, cut_evenly=_as_it_is)),
     ("unshared_weights_many", "small filters too", "weights.many", {"ENOUGH_BYTES": 0, "FEWEST_IMAGES": 1}),
 )  # fmt: skip
 
@@ -84,7 +76,7 @@ def _asking(impl: Impl, problem: Any, policy: Any, how: str, always: bool) -> It
         return patch.object(rows_config.RowsConfig, "asked", always)
 
     def candidates(problem: Any) -> list[tuple[float, Any]]:
-        return [(us, c) for us, c in rows_config.candidates.__wrapped__(problem) if always or not c.whole]
+        return rows_config.candidates.__wrapped__(problem)
 
     usual = rows.heuristic(problem, policy)
     with all_alike(), patch.object(rows, "candidates", candidates):
@@ -162,8 +154,6 @@ PARTS: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "unshared_inputs_rows", "one row at a time", "", ("conv.unshared.inputs.device.asked",)),
     "unshared_inputs_rows, no asking warp": (
         "unshared_inputs_rows", "always an asking warp", "", ()),
-    "unshared_inputs_rows, whole": ("unshared_inputs_rows", "never whole", "", ()),
-    "unshared_inputs_rows, cut": ("unshared_inputs_rows", "never cut", "", ()),
     "unshared_inputs_rows, 32 bits": ("unshared_inputs_rows", "", "float32", ("conv.unshared.inputs.device.rows_single",)),
     "unshared_inputs_rows, 16 bits": ("unshared_inputs_rows", "", "float16", ("conv.unshared.inputs.device.rows_halves",)),
     "grouped_halves, weights": ("grouped_halves", "", "grad_wrt_weights", ("conv.grouped.weights",)),

@@ -20,7 +20,7 @@ from numbadnn.kernels.conv.unshared.forward.twofold_config import TwofoldConfig
 from numbadnn.kernels.conv.unshared.inputs import twofold as unshared_inputs_twofold
 from numbadnn.kernels.conv.unshared.inputs import twofold_boxes as unshared_inputs_twofold_boxes
 from numbadnn.kernels.conv.unshared.inputs.boxes_config import BoxesConfig
-from numbadnn.kernels.conv.unshared.inputs.rows_config import configured, cut_evenly, laid_out
+from numbadnn.kernels.conv.unshared.inputs.rows_config import configured, laid_out
 from numbadnn.kernels.conv.unshared.weights.halves_config import WeightsHalvesConfig
 from numbadnn.kernels.conv.unshared.weights.many_config import WeightsManyConfig
 from numbadnn.problem import Policy
@@ -111,21 +111,16 @@ TURNED: tuple[tuple[str, str, Any], ...] = (
 #: rows of pixels with their sums in registers: sizes, tile, channels, depth, images of a thread of float32, rows of positions at
 #: a time, who asks for filters and whether y is turned. The last tile has fewer rows and columns, a group of rows fewer; two
 #: slices of channels; the last piece has fewer filters, or is the only one; groups; pixels that no position reaches; filters
-#: copied at once, of neighbours in neighbouring lanes; one image; y's values by fours; filters that begin anywhere within 32 and
-#: 128 bytes; tiles that begin and end within a row
+#: copied at once, of neighbours in neighbouring lanes; one image; filters that begin anywhere within 32 and 128 bytes
 ROWS: tuple[tuple[str, tuple[int, int], int, int, int, int, str], ...] = (
     ("x={t}:2x8x4x5 w={t}:4x3x4x8x2x2", (2, 3), 8, 3, 2, 1, ""),
     ("x={t}:9x16x5x6 w={t}:20x3x2x16x3x3 pad=1,1,0,0 stride=2,2 flip=0", (3, 1), 8, 2, 8, 2, ""),
     ("x={t}:9x16x5x6 w={t}:20x3x2x16x3x3 pad=1,1,0,0 stride=2,2 flip=0", (3, 1), 8, 2, 8, 2, "asked"),
     ("x={t}:17x16x4x5 w={t}:6x3x4x8x2x2 groups=2 alpha=2 beta=-3", (2, 2), 8, 2, 4, 1, ""),
-    ("x={t}:17x16x4x5 w={t}:6x3x4x8x2x2 groups=2 alpha=2 beta=-3", (2, 3), 8, 6, 4, 1, "whole"),
     ("x={t}:3x8x10x10 w={t}:18x2x2x8x9x9 flip=0", (2, 2), 8, 2, 1, 2, ""),
     ("x={t}:17x16x7x7 w={t}:32x3x3x8x3x3 groups=2 stride=2,2", (2, 2), 8, 3, 4, 1, "turned"),
     ("x={t}:9x8x6x7 w={t}:32x4x5x8x3x3", (4, 2), 8, 5, 16, 2, "turned"),
     ("x={t}:1x8x6x4 w={t}:17x4x2x8x3x3 flip=0", (4, 2), 8, 2, 1, 3, ""),
-    ("x={t}:1x8x6x4 w={t}:17x4x2x8x3x3 flip=0", (4, 2), 8, 12, 1, 1, "whole"),
-    ("x={t}:17x16x4x5 w={t}:6x3x4x8x2x2 groups=2 alpha=2 beta=-3", (2, 4), 8, 6, 4, 1, "whole"),
-    ("x={t}:5x16x6x8 w={t}:20x4x8x16x3x1", (2, 4), 16, 4, 4, 1, "whole"),
     ("x={t}:3x16x10x10 w={t}:18x2x2x16x9x9 flip=0", (2, 2), 8, 2, 1, 2, "asked"),
     ("x={t}:9x8x7x6 w={t}:20x5x4x8x3x3", (4, 2), 8, 2, 1, 2, "asked"),
     ("x={t}:17x8x7x6 w={t}:32x5x4x8x3x3 flip=0", (4, 2), 8, 5, 16, 3, "turned"),
@@ -136,10 +131,9 @@ ROWS: tuple[tuple[str, tuple[int, int], int, int, int, int, str], ...] = (
 def check_rows(row: tuple[str, tuple[int, int], int, int, int, int, str], dtype: str, kind: str) -> bool:
     sizes, tile, channels, depth, own, deep, how = row
     problem, own = ConvProblem.parse(f"{INPUTS} {sizes.format(t=dtype)}"), own if dtype == "float32" else 0
-    config = configured(problem, tile, channels, depth, 1, own, deep, how == "whole")
+    config = configured(problem, tile, channels, depth, 1, own, deep)
     if how in ("asked", "turned"):
         config = replace(config, turns=3, many=True, turned=how == "turned")
-        config = cut_evenly(problem, config)
         config = config if own else laid_out(problem, config)
     return check(INPUTS, sizes, config, dtype, kind, "ieee" if own else "tensor_core")
 

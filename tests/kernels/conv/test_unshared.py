@@ -38,7 +38,7 @@ def several_places(problem: ConvProblem, policy: Policy) -> Any:
 
 @pytest.mark.slow(20)
 def test_tensor_cores_under_the_simulator() -> None:
-    assert checks_passed("unshared") >= 81
+    assert checks_passed("unshared") >= 73
 
 
 def test_what_tensor_cores_take() -> None:

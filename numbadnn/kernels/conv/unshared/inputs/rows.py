@@ -56,17 +56,15 @@ def heuristic(problem: ConvProblem, policy: Policy) -> RowsConfig | None:
 
 
 def kernel(dtype: str, config: RowsConfig) -> Kernel:
-    config = replace(config, pitch=0, count=0, rows=1, channels=1)  # those are arguments
+    config = replace(config, pitch=0, rows=1, channels=1)  # those are arguments
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels.conv.unshared.inputs.device import asked, rows
 
         return (asked if config.asked else rows).boxes(dtype, config)
 
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i32 i32 i64*3 i64*4" + (
-        " i32" if config.asked else ""
-    )
-    numbers = (*astuple(config)[:3], *config.taps, config.places, *config.stride, *astuple(config)[6:23])
+    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i32 i32 i64*3 i64*4"
+    numbers = (*astuple(config)[:3], *config.taps, config.places, *config.stride, *astuple(config)[6:20])
     name = f"unshared rows {dtype} " + " ".join(str(int(v)) for v in numbers)
     return Kernel(name, parameters, build, config.threads, config.resident, config.turned)
 
@@ -80,7 +78,7 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
     scalars = (
         *(slices, problem.groups, N, w.shape[0] // problem.groups, w.shape[3], config.channels, tiles[1], config.tile),
         *(problem.y.shape[2:], pitch_of(problem, config), y_pitch_of(problem, config)),
-        *(seen_of(problem, config.tile)[0], w.strides[:3], y_strides, *((config.count,) if config.asked else ())),
+        *(seen_of(problem, config.tile)[0], w.strides[:3], y_strides),
     )
     grid = (blocks_of(problem, config), 1, 1)
     launch = first.prepare(device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
@@ -115,16 +113,16 @@ def collect_kernel(dtype: str, kept: int, ahead: int) -> Kernel:
 
 def _collecting(problem: ConvProblem, config: RowsConfig, device: int) -> Any:
     (N, _, H, W), C = problem.x.shape, problem.w.shape[3]
-    (down, right), places = problem.stride, config.places
+    (down, right), places, count = problem.stride, config.places, math.prod(config.tile)
     slices, tiles, seen = -(-C // config.channels), tiles_of(problem, config.tile), seen_of(problem, config.tile)
     units = problem.groups * slices * config.lots
     scalars = (
-        *(N, C, config.channels, slices, config.lots, units, config.count, places, problem.stride, (H, W), tiles),
+        *(N, C, config.channels, slices, config.lots, units, count, places, problem.stride, (H, W), tiles),
         *(tuple(low for low, _ in problem.padding), seen),
-        *(reciprocal(n) for n in (W, H, config.lots, slices, config.count, places, down, places * right)),
+        *(reciprocal(n) for n in (W, H, config.lots, slices, count, places, down, places * right)),
         *(problem.x.strides, problem.alpha, problem.beta),
     )
-    boxes = -(-seen[0] // (config.count // places * down)) * -(-seen[1] // (places * right))
+    boxes = -(-seen[0] // (config.rows * down)) * -(-seen[1] // (places * right))
     collect = collect_kernel(problem.x.dtype, config.kept, 4 if boxes <= 4 else 6)
     # a thread has eight sums, of fewer images than four fewer
     grid = (-(-(units * -(-config.kept // 4) * H * W * 4) // COLLECTORS), 1, 1)
@@ -136,12 +134,11 @@ def hopper_kernels() -> Iterator[Kernel]:
     nine, three, far = (9, 9), (3, 3), (1, 1)
     many = RowsConfig(32, 32, 12, nine, 5, far, 4, 5, 16, 3, 1, False, False, 1, True, 0, True)
     yield kernel("float16", many)
-    yield kernel("float16", replace(many, align=128, cut=True))
+    yield kernel("float16", replace(many, align=128))
     yield kernel("bfloat16", RowsConfig(16, 8, 12, nine, 7, far, 4, 5, 16, 3, 2, True, True, 1, True))
-    whole = RowsConfig(16, 8, 12, three, 4, far, 1, 4, 16, 2, 2, True, False, 1, False, 0, False, True)
-    yield kernel("float16", replace(whole, even=True, pair=4, align=32, quads=True))
-    yield kernel("float16", replace(whole, images=32, kept=32))
-    yield kernel("float16", replace(whole, images=32, kept=32, even=True, pair=4, align=32, quads=True))
+    few = RowsConfig(16, 8, 12, three, 4, far, 1, 4, 16, 2, 2, True, False, 1, False)
+    yield kernel("float16", replace(few, pair=4))
+    yield kernel("float16", replace(few, images=32, kept=32))
     yield kernel("bfloat16", RowsConfig(16, 1, 12, three, 4, far, 1, 8, 16, 2, 2, True, True, 1, False))
     for kept, ahead in ((32, 6), (8, 4), (1, 4)):
         yield collect_kernel("bfloat16" if kept == 8 else "float16", kept, ahead)

@@ -25,7 +25,7 @@ from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
     shared_bytes,
     slot_of,
 )
-from numbadnn.kernels.conv.unshared.parts.tile import seen_of, tiles_of, vector
+from numbadnn.kernels.conv.unshared.parts.tile import vector
 from numbadnn.problems.conv import ConvProblem
 
 #: bytes of the rings of a multiprocessor, which keep memory busy
@@ -38,8 +38,8 @@ LEAST_DEPTH, MULTIPROCESSORS, MANY = 5, 132, 16
 TURNED = 16
 #: bytes of boxes in a microsecond, written and collected, by bytes of an element
 BOXES = {2: 1.5e6, 4: 1.3e6}
-#: cycles of a warp for a piece that is not for it; microseconds of a line's copy, and by which whole lines are there sooner
-PASSING, COPYING, SOONER = 40, 0.002, 1.0
+#: cycles of a warp for a piece that is not for it
+PASSING = 40
 
 
 class Parts(NamedTuple):
@@ -71,11 +71,8 @@ def candidates(problem: ConvProblem) -> list[tuple[float, RowsConfig]]:
             continue  # a line of filters is copied 16 bytes at a time
         tiles = itertools.product(downs, acrosses)
         for tile, own, deep in itertools.product(tiles, owns(problem, channels), range(1, MOST_DEEP + 1)):
-            tried = [fitted(problem, tile, channels, own, deep)]
-            packed = channels == C and problem.w.strides[2] == math.prod(problem.w.shape[3:])
-            if packed and deep == 1 and own == 0:
-                tried.append(fitted(problem, tile, channels, own, whole=True))
-            found += [(rank(problem, config), config) for config in tried if config]
+            if config := fitted(problem, tile, channels, own, deep):
+                found.append((rank(problem, config), config))
     return found
 
 
@@ -89,14 +86,12 @@ def owns(problem: ConvProblem, channels: int) -> list[int]:
     ]
 
 
-def fitted(
-    problem: ConvProblem, tile: tuple[int, int], channels: int, own: int, deep: int = 1, whole: bool = False
-) -> RowsConfig | None:
+def fitted(problem: ConvProblem, tile: tuple[int, int], channels: int, own: int, deep: int = 1) -> RowsConfig | None:
     """With two blocks on a multiprocessor where there are enough and they fit, and a ring of ``RING`` bytes for both."""
     if deep > tile[0] or (deep > 1 and problem.x.shape[0] <= EIGHT and math.prod(tile) < MANY):
         return None  # what groups of rows save is less than the passing by costs
-    for resident in (1,) if whole else (2, 1):
-        config = configured(problem, tile, channels, 2, resident, own, deep, whole)
+    for resident in (2, 1):
+        config = configured(problem, tile, channels, 2, resident, own, deep)
         if resident == 2 and blocks_of(problem, config) <= MULTIPROCESSORS:
             continue
         room = LARGEST_ROOM if resident == 1 else LARGEST_ROOM // 2 - 1024
@@ -104,9 +99,8 @@ def fitted(
         if config.asked:
             least, ring = ASKED_DEPTH, ASKED_RING[problem.w.itemsize]
         depth = min(MOST_DEPTH, max(least, ring // resident // slot_of(problem, config)))
-        depths = [tile[0] * config.steps] if whole else list(range(2, depth + 1))
-        fits = [c for c in (replace(config, depth=n) for n in depths) if shared_bytes(problem, c) <= room]
-        if fits and fits[-1].depth <= MOST_DEPTH and config.sums + OTHERS <= config.registers:
+        fits = [c for c in (replace(config, depth=n) for n in range(2, depth + 1)) if shared_bytes(problem, c) <= room]
+        if fits and config.sums + OTHERS <= config.registers:
             return fits[-1]
     return None
 
@@ -119,7 +113,6 @@ def configured(
     resident: int = 1,
     own: int = 0,
     deep: int = 1,
-    whole: bool = False,
 ) -> RowsConfig:
     """As many warps as ``channels`` of every row of taps need."""
     kept, K = 1 << (problem.x.shape[0] - 1).bit_length(), problem.w.shape[0] // problem.groups
@@ -132,30 +125,11 @@ def configured(
     many, ragged = math.prod(tile) >= MANY, K % piece > 0
     shape = (tile[1], stride, deep, depth, piece, turns, -(-K // piece), flip, ragged, resident, many, own)
     even = problem.y.shape[3] % tile[1] == 0
-    found = RowsConfig(
-        images, kept, 0, taps, *shape, False, whole, even, count=math.prod(tile), rows=tile[0], channels=channels
-    )
+    found = RowsConfig(images, kept, 0, taps, *shape, False, even, rows=tile[0], channels=channels)
     found = replace(found, warps=found.high * lots)
     # tensor cores would multiply what lies behind the last filter's values
-    found = replace(found, turned=found.asked and not whole and kept >= TURNED and not (ragged and own == 0))
-    if own:
-        return found
-    items = tile[0] * found.steps * found.tiles
-    quads = whole and tile[1] == 4 and even and vector_of_y(problem) >= 4 and items <= found.warps
-    return laid_out(problem, replace(cut_evenly(problem, found), quads=quads))
-
-
-def cut_evenly(problem: ConvProblem, config: RowsConfig) -> RowsConfig:
-    """With equally many positions in all tiles of a strip of columns, where those are no whole rows of it.
-
-    They reach as many rows of positions as before, and a pixel is in two tiles of a strip at most.
-    """
-    P, down = problem.y.shape[2], tiles_of(problem, config.tile)[0]
-    count = -(-P * config.places // down)
-    rows, seen = 1 + -(-(count - 1) // config.places), seen_of(problem, config.tile)[0]
-    fewest = count // config.places * problem.stride[0]  # rows of pixels from a tile to the next
-    can = config.asked and not config.own and not config.whole and rows <= config.rows and seen <= 2 * fewest
-    return replace(config, count=count, cut=True) if can and count % config.places else config
+    found = replace(found, turned=found.asked and kept >= TURNED and not (ragged and own == 0))
+    return found if own else laid_out(problem, found)
 
 
 def laid_out(problem: ConvProblem, config: RowsConfig) -> RowsConfig:
@@ -165,7 +139,7 @@ def laid_out(problem: ConvProblem, config: RowsConfig) -> RowsConfig:
     which no more than two lanes meet in a bank of shared memory.
     """
     of_channel = math.prod(config.taps) * problem.w.itemsize
-    length = config.channels * of_channel * (config.places if config.whole else 1)
+    length = config.channels * of_channel
     apart = problem.w.strides[0] * problem.w.itemsize
     tried = [(COPY, (length - 16 + 127) // 128 * 128 + 16)]
     if config.asked:
@@ -174,12 +148,6 @@ def laid_out(problem: ConvProblem, config: RowsConfig) -> RowsConfig:
     found = ((align, pitch, *spread(pitch, of_channel)) for align, pitch in tried)
     align, pitch, _, pair = next((f for f in found if f[2] <= 2), (*tried[-1], *spread(tried[-1][1], of_channel)))
     return replace(config, align=align, pitch=pitch, pair=pair)
-
-
-def vector_of_y(problem: ConvProblem) -> int:
-    """Neighbouring values of y's rows that are one access, wherever a multiple of so many columns begins."""
-    y, vec = problem.y, 4 if problem.y.aligned and problem.y.strides[3] == 1 else 1
-    return vec if not any(stride % vec for stride in y.strides[:3]) else 1
 
 
 @functools.lru_cache(1024)
@@ -207,7 +175,7 @@ def busiest(config: RowsConfig) -> float:
 
 def rank(problem: ConvProblem, config: RowsConfig) -> float:
     """An estimate from an H200: launches, filters or what the fullest quarter of a multiprocessor issues, y's values, boxes."""
-    K, taps, positions = problem.w.shape[0] // problem.groups, config.taps[1], config.count
+    K, taps, positions = problem.w.shape[0] // problem.groups, config.taps[1], math.prod(config.tile)
     if config.own:
         position, rate = K * (taps * (config.own + 3) + config.own / 4 + 6) + config.steps * 150, 1.0
     else:
@@ -221,8 +189,6 @@ def rank(problem: ConvProblem, config: RowsConfig) -> float:
     loads = waves * positions * K * config.kept / (LANES * config.warps)
     # of two blocks of threads one's beginning is hidden behind the other's products
     start = 5.0 if config.own and config.resident == 2 else 6.0
-    if config.whole:
-        start += COPYING * config.rows * K - SOONER
     return (
         start
         + max(own, stream)

@@ -27,10 +27,9 @@ class RowsConfig:
 
     ``images`` of a block, of which ``kept`` leave it and a thread has ``own``, 0 on tensor cores; ``right``: columns between
     positions; ``depth`` pieces of ``piece`` filters under way; ``ragged``: the last one has fewer; ``deep``: rows of positions
-    at a time; ``turned``: y's images are neighbours; ``whole``: a piece is of a row of positions, and all of them are under
-    way at once; ``even``: no row of positions ends within a block; ``pair``: how far a lane's two neighbouring filters are apart;
-    ``align``: filters begin in shared memory within so many bytes as they do in memory; ``pitch``: bytes from one to the next;
-    ``quads``: four values of y are one access; ``count`` positions of a tile, which begin and end within a row if ``cut``.
+    at a time; ``turned``: y's images are neighbours; ``even``: no row of positions ends within a block; ``pair``: how far a
+    lane's two neighbouring filters are apart; ``align``: filters begin in shared memory within so many bytes as they do in
+    memory; ``pitch``: bytes from one to the next.
     """
 
     images: int
@@ -50,21 +49,17 @@ class RowsConfig:
     many: bool
     own: int = 0
     turned: bool = False
-    whole: bool = False
     even: bool = False
     pair: int = 1
     align: int = 16
-    quads: bool = False
-    cut: bool = False
     pitch: int = 0
-    count: int = 0
     rows: int = 1
     channels: int = 1
 
     @property
     def asked(self) -> bool:
         """Whether a warp of its own prefetches whole lines: they begin later, which blocks of few positions have no time for."""
-        return self.whole or (self.turns > 2 and (self.deep > 1 or self.many))
+        return self.turns > 2 and (self.deep > 1 or self.many)
 
     @property
     def sums(self) -> int:
@@ -131,7 +126,7 @@ def pitch_of(problem: ConvProblem, config: RowsConfig) -> int:
     """Bytes from one filter's line in shared memory to the next."""
     if config.pitch:
         return config.pitch
-    length = config.channels * math.prod(problem.taps) * problem.w.itemsize * (config.places if config.whole else 1)
+    length = config.channels * math.prod(problem.taps) * problem.w.itemsize
     return -(-length // 16) * 16
 
 

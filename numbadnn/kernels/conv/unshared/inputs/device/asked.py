@@ -2,11 +2,8 @@
 
 Blocks, warps, rows of pixels and groups of rows of positions are those of ``device/rows.py``. The asking warp prefetches
 whole lines, up to ``depth`` pieces before they are multiplied; every other takes its rows of taps from there, or passes a piece
-by. A piece is some filters of one position, or, where a block has all channels and so the positions of a row follow each other
-in memory (``whole``), of a row of positions. Of many images y's values are transposed before
-(``parts/device/turned.py``) and copied as they are wanted.
-So that blocks have equally many positions, their tiles may begin and end within a row (``cut``): the tiles of a strip of
-columns, row after row, are 46, 46, ... positions. What a lane multiplies is in ``device/rows_single.py`` and ``.._halves``.
+by. A piece is some filters of one position. Of many images y's values are transposed before (``parts/device/turned.py``) and
+copied as they are wanted. What a lane multiplies is in ``device/rows_single.py`` and ``.._halves``.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.unshared.inputs.device import rows_halves, rows_single
-from numbadnn.kernels.conv.unshared.inputs.device.ask import asking, inside
+from numbadnn.kernels.conv.unshared.inputs.device.ask import asking
 from numbadnn.kernels.conv.unshared.inputs.device.rows import (
     BARRIER,
     ITEM,
@@ -28,7 +25,7 @@ from numbadnn.kernels.conv.unshared.inputs.device.rows import (
 )
 from numbadnn.kernels.conv.unshared.inputs.device.tile import block_of
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import FEWER, LANES, RINGS, RowsConfig
-from numbadnn.kernels.lang.async_copies import arrive_of, copy_line, meet_of, sync_warp
+from numbadnn.kernels.lang.async_copies import copy_line, sync_warp
 from numbadnn.kernels.lang.cuda import ELEMENT, INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.hopper import (
     barrier_arrive,
@@ -42,15 +39,13 @@ from numbadnn.kernels.lang.ptx import let_next_start, wait_for_previous
 from numbadnn.kernels.lang.words import shared_address
 from numbadnn.problem import ITEMSIZE
 
-#: what ``here`` holds besides what it does in ``device/rows.py``, of the first position of a group of rows: where in memory, as
-#: far as it matters, its filters begin, and its number in the tile
-START, INDEX = 4, 5
-#: what ``how`` holds: where the warp's filters are in a slot, from one filter to the next, one position to the next, a row of
-#: zeros; columns, filters; from y's values of one column to the next, of one row, one piece; bytes of a slot, the last barrier;
-#: from where filters begin to one row further, one column, one piece; positions of the tile
-OWN, PITCH, LINE, NOTHING, WIDE, FILTERS, TO_COLUMN, TO_ROW, TO_PIECE, SLOT_BYTES, LAST, DOWN, RIGHT, FURTHER, COUNT = (
-    range(15)
-)
+#: what ``here`` holds besides what it does in ``device/rows.py``: where in memory, as far as it matters, the filters of the first
+#: position of a group of rows begin
+START = 4
+#: what ``how`` holds: where the warp's filters are in a slot, from one filter to the next, a row of zeros; columns, filters; from
+#: y's values of one column to the next, of one row, one piece; bytes of a slot, the last barrier; from where filters begin to one
+#: row further, one column, one piece
+OWN, PITCH, NOTHING, WIDE, FILTERS, TO_COLUMN, TO_ROW, TO_PIECE, SLOT_BYTES, LAST, DOWN, RIGHT, FURTHER = range(13)
 
 
 def _multiply_rows(
@@ -58,8 +53,8 @@ def _multiply_rows(
 ) -> Callable[..., None]:
     """``run(total, shared, here, how, now, r)``: multiply a group of ``now`` rows of positions; ``r``: the warp's tap."""
     (tall, taps), (down, right), flip = config.taps, config.stride, config.flip
-    steps, piece, deep, whole, even = config.steps, config.piece, config.deep, config.whole, config.even
-    within, places, cut, leave = config.within, config.places, config.cut, leaving(config.depth)
+    steps, piece, deep, even = config.steps, config.piece, config.deep, config.even
+    within, leave = config.within, leaving(config.depth)
 
     @device
     def begin(here):
@@ -79,29 +74,20 @@ def _multiply_rows(
             if deep == 1 or (tap >= 0 and tap < i32(tall)):
                 at_w = i32(how[OWN] + here[SLOT] + (tall - 1 - tap if flip else tap) * (taps * size))
                 start = i32(here[START] + a * how[DOWN] + s * how[FURTHER])
-                if whole:
-                    at_w = i32(at_w + (start & within) + q * how[LINE])
-                else:
-                    at_w = i32(at_w + (start + q * how[RIGHT] & within))
+                at_w = i32(at_w + (start + q * how[RIGHT] & within))
                 at_y = i32(here[TOP] + q * how[TO_COLUMN] + a * how[TO_ROW] + s * how[TO_PIECE])
                 multiply(total, shared, at_w, at_y, how[PITCH], i32(how[FILTERS] - s * piece), how[NOTHING])
 
         @device
-        def run_whole(total, shared, here, how, now, r, s, a):
-            if even or q < how[WIDE]:
-                product(total, shared, here, how, r, s, a)
-
-        @device
-        def run_one(total, shared, here, how, now, r, s, a):
+        def run(total, shared, here, how, now, r):
             if even or q < how[WIDE]:
                 for step in range(steps):
                     for row in range(now):
-                        if not cut or inside(i32(here[INDEX] + row * places + q), how[COUNT]):
-                            begin(here)
-                            product(total, shared, here, how, r, i32(step), i32(row))
-                            end(here, how)
+                        begin(here)
+                        product(total, shared, here, how, r, i32(step), i32(row))
+                        end(here, how)
 
-        return run_whole if whole else run_one
+        return run
 
     def from_column(q):
         first = column(q)
@@ -110,26 +96,13 @@ def _multiply_rows(
         rest = from_column(q + 1)
 
         @device
-        def run(total, shared, here, how, now, r, s, a):
-            first(total, shared, here, how, now, r, s, a)
-            rest(total, shared, here, how, now, r, s, a)
+        def run(total, shared, here, how, now, r):
+            first(total, shared, here, how, now, r)
+            rest(total, shared, here, how, now, r)
 
         return run
 
-    columns = from_column(0)
-
-    @device
-    def run(total, shared, here, how, now, r):
-        if whole:
-            for s in range(i32((how[FILTERS] + piece - 1) // piece)):  # not unrolled: less code is there sooner
-                for a in range(now):
-                    begin(here)
-                    columns(total, shared, here, how, now, r, i32(s), i32(a))
-                    end(here, how)
-        else:
-            columns(total, shared, here, how, now, r, i32(0), i32(0))
-
-    return run
+    return from_column(0)
 
 
 def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
@@ -141,29 +114,26 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     high = config.high
     sums, element = columns * lanes.sums, ELEMENT["float32"] if dtype == "float32" else WORD
     of_piece, of_channel, warps, turned = lanes.of_piece, tall * taps * size, config.warps, config.turned
-    whole, (box, of_lot, of_pixel), slack = config.whole, box_of(config), config.align if config.within else 0
+    (box, of_lot, of_pixel), slack = box_of(config), config.align if config.within else 0
     ask, threads, split = asking(size, config), LANES * warps, config.split
-    arrive, meet = arrive_of(threads + LANES), meet_of(threads + LANES)
     fewer, more = set_registers(FEWER, False), set_registers(config.registers, True)
     multiply_rows = _multiply_rows(config, size, lambda column: lanes.multiply(column * lanes.sums))
 
     def kernel(
         y, w, space, slices, groups, N, K, C, channels, tiles_across, tile, output, pitch, y_pitch, box_rows,
-        w_strides, y_strides, count,
+        w_strides, y_strides,
     ):  # fmt: skip
         let_next_start()
         shared, total = cuda.shared.array(0, element), cuda.local.array(sums, f32)
-        here, how = cuda.local.array(6, INT32), cuda.local.array(15, INT32)
+        here, how = cuda.local.array(5, INT32), cuda.local.array(13, INT32)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread % LANES), i32(thread // LANES)
         # barriers: one for each slot of the ring that is full, then one for each that is empty, and that y's values are there;
         # zeros; the ring; y's values
         full = i32(shared_address(shared))
         there, rings = i32(full + 16 * depth), i32(full + RINGS)
-        number, part, group, p0, q0 = block_of(i32(cuda.blockIdx.x), slices, groups, tiles_across, (1, tile[1]))
-        c0, first = i32(part * channels), i32(p0 * count)  # of the tile in its strip
-        p0 = i32(u32(first) // u32(places))
-        first = i32(first - p0 * places)
+        number, part, group, p0, q0 = block_of(i32(cuda.blockIdx.x), slices, groups, tiles_across, tile)
+        c0 = i32(part * channels)
         have, wide = min(channels, i32(C - c0)), min(i32(places), i32(output[1] - q0))
         rows, slot = min(tile[0], i32(output[0] - p0)), i32(piece * pitch + slack)
         w = w + (i64(group * K) * w_strides[0] + p0 * w_strides[1] + q0 * w_strides[2]) * size + c0 * of_channel
@@ -176,17 +146,14 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                 barrier_init(u32(there), u32(1 if turned else warps))
             fence_barriers()
             sync_warp()
-            if whole:
-                arrive(i32(1))
         if thread < ZERO_BYTES // ITEM:
             shared[i32(ZEROS // ITEM + thread)] = 0
-        if not whole:
-            cuda.syncthreads()
+        cuda.syncthreads()
         if warp >= warps:
             if split:
                 fewer()
             if warp == warps:
-                ask(shared, w, full, rings, pitch, i32(have * of_channel), slot, K, rows, wide, first, count, w_strides)
+                ask(shared, w, full, rings, pitch, i32(have * of_channel), slot, K, rows, wide, w_strides)
         else:
             if split:
                 more()
@@ -204,8 +171,6 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                     copy_line(shared, i32(tops + i * y_pitch), source, across, u32(there))
             else:
                 fill(shared, tops, y_pitch, top, y_strides, N, K, i32(rows * wide), wide)
-                if whole:
-                    meet(i32(1))
                 sync_warp()
                 if lane == 0:
                     barrier_arrive(u32(there))
@@ -214,8 +179,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
             r, lot = i32(warp % high), i32(warp // high)  # the warp's row of pixels, and which channels
             own, own_y = place(lot, pitch, have, of_channel)
             here[SLOT], here[TOP], here[BARRIER], here[PARITY] = i32(0), i32(tops + own_y), full, i32(0)
-            how[OWN], how[PITCH], how[LINE] = i32(rings + own), pitch, i32(have * of_channel)
-            how[NOTHING] = i32(full + ZEROS)
+            how[OWN], how[PITCH], how[NOTHING] = i32(rings + own), pitch, i32(full + ZEROS)
             how[WIDE], how[FILTERS], how[SLOT_BYTES], how[LAST] = wide, K, slot, i32(full + (depth - 1) * 8)
             here[START] = i32(w & 127)
             how[DOWN], how[RIGHT] = i32(w_strides[1] * size & 127), i32(w_strides[2] * size & 127)
@@ -225,7 +189,6 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
             how[TO_PIECE] = i32(piece * y_pitch) if turned else i32(of_piece)
             line, area = r, i32(box_rows * columns)
             target = space + i64(box(i32(cuda.blockIdx.x), number, C, c0)) * (area * of_lot)
-            here[INDEX], how[COUNT] = i32(-first), count
             barrier_wait(u32(there), u32(0))
             for i in range(0, tile[0], deep):
                 now = min(i32(deep), i32(rows - i))
@@ -233,7 +196,6 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                     multiply_rows(total, shared, here, how, now, r)
                     here[TOP] = i32(here[TOP] + now * how[TO_ROW])
                     here[START] = i32(here[START] + now * how[DOWN])
-                    here[INDEX] = i32(here[INDEX] + now * places)
                 r = i32(r - deep * down)
                 done = r < 0 or i + deep >= tile[0]
                 if done and line < box_rows:

@@ -14,7 +14,6 @@ from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.mma import load_matrices, product
-from numbadnn.kernels.lang.packed import load_words
 from numbadnn.kernels.lang.words import funnel, permute, read_at, write_at
 
 #: bytes of an element and of a sum
@@ -71,47 +70,6 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
                             at = j * each + (2 * m + e % 2) * 4 + e // 2 * 2
                             words[e] = u32(held[at] | (held[at + 1] << u32(16))) if 2 * m + e % 2 < lots else u32(0)
                         write(words, i32(0), shared, i32(to + m * FRAGMENT))
-
-    return fill
-
-
-def _fill_quads(config: RowsConfig) -> Callable[..., None]:
-    """The same of tiles of four columns: a thread has four filters of two images at most, and of each the columns by one access.
-
-    Neighbours have neighbouring rows, which are in one line of memory more often than not.
-    """
-    quad, write, tiles = load_words(2), write_at("int32", 4), config.tiles
-    kept, pair, steps, ragged = config.kept, config.pair, config.steps, config.ragged
-    lots = 2 if kept > EIGHT else 1
-    held_by = 8 * lots
-
-    @device
-    def fill(shared, tops, pitch, y, strides, N, K, places, wide):
-        held, words = cuda.local.array(held_by, INT32), cuda.local.array(4, INT32)
-        rows = i32(places // 4)
-        i = i32(cuda.threadIdx.x)
-        item = i32(u32(i) // u32(rows))
-        p = i32(i - item * rows)
-        lane, m, s = i32(item % LANES), i32(item // LANES % tiles), i32(item // (LANES * tiles))
-        n, k = i32(16 * m + lane // 4), i32(s * ROWS + _filter_of(lane, pair))
-        for f in range(4):
-            filter_there = i32(k + f // 2 * EIGHT + f % 2 * pair)
-            for e in range(lots):
-                at = (f * lots + e) * 2
-                held[at], held[at + 1] = i32(0), i32(0)
-                if s < steps and n + 8 * e < N and (not ragged or filter_there < K):
-                    source = (n + 8 * e) * strides[0] + filter_there * strides[1] + p * strides[2]
-                    quad(held, i32(at), y + source * SIZE)
-        to = i32(tops + p * 4 * pitch + (s * tiles + m) * FRAGMENT + lane * 16)
-        if s < steps:
-            for column in range(4):
-                both = i32(0x7632 if column % 2 else 0x5410)
-                for e in range(4):  # two filters of image n, of n + 8, then the later two
-                    words[e] = i32(0)
-                    if e % 2 < lots:
-                        at = (e // 2 * 2 * lots + e % 2) * 2 + column // 2
-                        words[e] = permute(held[at], held[at + 2 * lots], both)
-                write(words, i32(0), shared, i32(to + column * pitch))
 
     return fill
 
@@ -188,4 +146,4 @@ def parts(dtype: str, config: RowsConfig) -> Parts:
                     store_lane(total, i32(v * of_column + 4 * m), to + v * line)
                 to = to + i64(4 * apart * area) * line
 
-    return Parts((_fill_quads if config.quads else _fill)(config), place, multiply, write, of_column, tiles * FRAGMENT)
+    return Parts(_fill(config), place, multiply, write, of_column, tiles * FRAGMENT)

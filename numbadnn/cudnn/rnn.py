@@ -26,6 +26,8 @@ from numbadnn.registry import SEQUENCE, Executable, Impl, register
 NAME = "cudnn.rnn"
 #: hidden sizes from which the persistent algorithms' functions stay within the bound of IEEE float32 (0.3 of it there)
 SHORT = 128
+#: hidden sizes up to which the small algorithm was right on tensor cores (a sweep on an H200); beyond, powers of two were
+MOST_IN_TILES = {"rnn_relu": 128, "rnn_tanh": 128, "lstm": 32, "gru": 32}
 STANDARD, STATIC, SMALL = RNNAlgo.STANDARD, RNNAlgo.PERSIST_STATIC, RNNAlgo.PERSIST_STATIC_SMALL_H
 
 
@@ -61,13 +63,20 @@ def refusal(algorithm: RNNAlgo, problem: RnnProblem, policy: Policy) -> str:
     plain = n.rnn_mode in ("rnn_relu", "rnn_tanh") and n.directions == 2
     if algorithm is SMALL and plain and problem.dtype == "float16" and _training(problem):
         return f"cuDNN's {name} gives a wrong dx for bidirectional {n.rnn_mode} in float16 (9.19: 189 times the bound)"
-    tiles = problem.batch % 8 == 0 and n.hidden_size % 16 == 8 and n.hidden_size > 32
-    if algorithm is SMALL and problem.dtype == "float16" and tiles:
+    if algorithm is SMALL and not exact and _in_tiles(problem):
         return (
-            f"cuDNN's {name} gives wrong gradients in float16 where hidden_size is 8 more than a multiple of 16 and the "
-            "batch a multiple of 8 (9.19, H200: 106 times the bound at 56)"
+            f"cuDNN's {name} gives wrong results for batches in eights and many a hidden_size (9.19, H200: up to 279 times "
+            f"the bound for 40 to 72 units of lstm and gru in float16); known to be right are sizes up to "
+            f"{MOST_IN_TILES[n.rnn_mode]} and powers of two"
         )
     return ""
+
+
+def _in_tiles(problem: RnnProblem) -> bool:
+    """Whether the small algorithm would go to tensor cores with a size of which it is not known to be right."""
+    n, unit = problem.network, 8 if problem.dtype == "float16" else 4
+    size = n.hidden_size
+    return problem.batch % unit == size % unit == 0 and size > MOST_IN_TILES[n.rnn_mode] and size & (size - 1) != 0
 
 
 def algorithms(problem: RnnProblem, policy: Policy) -> list[RNNAlgo]:

@@ -55,7 +55,7 @@ def bits(options: Any) -> list[dict[str, Any]]:
     """Random problems in random chunks, compared with the undivided call to the bit."""
     where = {"device": options.device} if options.device else {}
     tried, wrong = collections.Counter[str](), []
-    with numbadnn.using(determinism="batch_invariant"):
+    with numbadnn.using(determinism="gpu_to_gpu" if options.device else "batch_invariant"):
         for problem in itertools.islice(drawn(options), options.problems):
             whole = on(options.device, problem)
             found = problem.divided(**where).compute(scheduler="threads", num_workers=2)

@@ -187,7 +187,7 @@ def test_chunks_of_cupy_stay_on_the_gpu() -> None:
 def test_the_same_bits_on_a_gpu() -> None:
     """bench/bench_dask.py does the same for hundreds of problems."""
     cupy = pytest.importorskip("cupy")
-    with numbadnn.using(determinism="batch_invariant"):
+    with numbadnn.using(determinism="gpu_to_gpu"):
         whole = numbadnn.conv2d(cupy.asarray(X), cupy.asarray(W), **KEYWORDS).get()
         found = nd.conv2d(da.from_array(X, chunks=(1, 8, 11, 13)), W, device="cuda", **KEYWORDS).compute()
     assert found.tobytes() == whole.tobytes()

@@ -1,6 +1,6 @@
 """Sums of an unshared gradient's images anew, where what tensor cores gave is not finite: float32 multiply-adds, one by one.
 
-Numbers that cannot be cut into bfloat16 (infinite, NaN, below 2^-110), and parts of large ones, make sums NaN or infinite that
+Numbers that cannot be cut into two float16 (infinite, NaN, too small), and parts of large ones, make sums NaN or infinite that
 are neither. Here those few have their terms in the order of filters, rows and columns of taps, whatever else they are. Slow, and
 rarely taken.
 """

@@ -27,6 +27,8 @@ import numpy as np
 from folders import ROOT
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+#: mbarriers of a block, at most: two for each of 16 slots of a ring and of 4 rows
+BARRIERS = "64"
 FOUND = 9  # the exit code of compute-sanitizer where the tool found something
 #: problems that a process does
 BATCH = 12
@@ -198,6 +200,8 @@ class Watch:
         """What is left after a process ended early: all but the one it was at."""
         command = [sanitizer(), "--tool", self.tool, "--error-exitcode", str(FOUND), "--print-limit", "20"]
         command += ["--report-api-errors", "no"] if self.tool == "memcheck" else []
+        # where they lie in shared memory that a launch asks for, it does not count them itself
+        command += ["--num-cuda-barriers", BARRIERS] if self.tool in ("racecheck", "synccheck") else []
         command += [sys.executable, __file__, *(["--unwritten"] if self.tool == "initcheck" else []), "--part"]
         folder = Path(__file__).parent
         path = os.pathsep.join([str(ROOT), str(folder), os.environ.get("PYTHONPATH", "")])

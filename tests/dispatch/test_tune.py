@@ -132,6 +132,20 @@ def test_an_implementation_that_was_not_asked_then_is_not_overlooked_now(folder:
         assert last().impl == "cpu.newer" and last().decided_by == "rank"
 
 
+def test_an_implementation_that_is_gone_is_passed_over(folder: Path) -> None:
+    with planted(tiled([Tile(0)], "cpu.former")), numbadnn.using(tune="measure", only="cpu.former,cpu.loops"):
+        numbadnn.softmax(X)
+    path = choice_file(folder)
+    document = json.loads(path.read_text())
+    (record,) = document["choices"][machine.versions(-1)][LINE].values()
+    record["fastest"].sort(key=lambda entry: entry["impl"] != "cpu.former")
+    assert record["fastest"][0]["impl"] == "cpu.former"
+    path.write_text(json.dumps(document))
+    numbadnn.clear_caches()
+    numbadnn.softmax(X)
+    assert last().impl == "cpu.loops" and last().decided_by.startswith("tuned, ")
+
+
 def test_other_rules_or_versions_do_not_take_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with planted(tiled()), numbadnn.using(exclude="cpu.loops"):
         with numbadnn.using(tune="measure"):

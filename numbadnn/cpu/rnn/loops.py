@@ -1,7 +1,8 @@
 """All time steps of a recurrent cell and of its gradient: the product of a step, and then its gates.
 
 Arrays are C-ordered float32 or float64, which is what is computed in.
-A thread takes some of the sequences through all steps, so that no step waits for another thread.
+A thread takes some of the sequences through all steps, so that no step waits for another thread. Loops have few results each:
+before each loop it is looked at whether a result overlaps an operand, for every pair of them.
 ``gates`` (time, batch, gates * hidden) holds W x on entry and the activated gates after; the gradient overwrites those
 with the gradients of the sums under them. ``rec`` is R h. ``h`` and ``c`` are the states, carried from step to step;
 sequence n ends before step ends[n], and keeps its state there. ``col`` is where the direction's part of y begins. Step s is at
@@ -39,6 +40,18 @@ def _rnn_rows(gates, rec, bias, h, y, ends, t, col, relu, n0, n1):
 
 
 @inner
+def _sigmoids(gate, rec, bias):
+    for u in range(len(gate)):
+        gate[u] = sigmoid(gate[u] + rec[u] + bias[u])
+
+
+@inner
+def _tanhs(gate, rec, bias):
+    for u in range(len(gate)):
+        gate[u] = tanh(gate[u] + rec[u] + bias[u])
+
+
+@inner
 def _lstm_rows(gates, rec, bias, c_all, h, c, y, ends, t, col, n0, n1):
     H = h.shape[1]
     for n in range(n0, n1):
@@ -47,21 +60,19 @@ def _lstm_rows(gates, rec, bias, c_all, h, c, y, ends, t, col, n0, n1):
                 y[t, n, col + u] = 0
                 c_all[t, n, u] = c[n, u]
             continue
+        _sigmoids(gates[t, n, : 2 * H], rec[n, : 2 * H], bias[: 2 * H])
+        _tanhs(gates[t, n, 2 * H : 3 * H], rec[n, 2 * H : 3 * H], bias[2 * H : 3 * H])
+        _sigmoids(gates[t, n, 3 * H :], rec[n, 3 * H :], bias[3 * H :])
+        i, f, g, o = gates[t, n, :H], gates[t, n, H : 2 * H], gates[t, n, 2 * H : 3 * H], gates[t, n, 3 * H :]
+        cell, value = c[n], h[n]
         for u in range(H):
-            i = sigmoid(gates[t, n, u] + rec[n, u] + bias[u])
-            f = sigmoid(gates[t, n, H + u] + rec[n, H + u] + bias[H + u])
-            g = tanh(gates[t, n, 2 * H + u] + rec[n, 2 * H + u] + bias[2 * H + u])
-            o = sigmoid(gates[t, n, 3 * H + u] + rec[n, 3 * H + u] + bias[3 * H + u])
-            cell = f * c[n, u] + i * g
-            gates[t, n, u] = i
-            gates[t, n, H + u] = f
-            gates[t, n, 2 * H + u] = g
-            gates[t, n, 3 * H + u] = o
-            c[n, u] = cell
-            c_all[t, n, u] = cell
-            value = o * tanh(cell)
-            h[n, u] = value
-            y[t, n, col + u] = value
+            cell[u] = f[u] * cell[u] + i[u] * g[u]
+        for u in range(H):
+            value[u] = o[u] * tanh(cell[u])
+        kept, out = c_all[t, n], y[t, n, col : col + H]
+        for u in range(H):
+            kept[u] = cell[u]
+            out[u] = value[u]
 
 
 @inner
@@ -74,18 +85,17 @@ def _gru_rows(gates, rec, bias, bias_r, q_all, h, y, ends, t, col, n0, n1):
             for u in range(H):
                 y[t, n, col + u] = 0
             continue
+        _sigmoids(gates[t, n, : 2 * H], rec[n, : 2 * H], bias[: 2 * H])
+        r, z, new, q = gates[t, n, :H], gates[t, n, H : 2 * H], gates[t, n, 2 * H :], q_all[t, n]
+        under, of_input, value, out = rec[n, 2 * H :], bias[2 * H :], h[n], y[t, n, col : col + H]
         for u in range(H):
-            r = sigmoid(gates[t, n, u] + rec[n, u] + bias[u])
-            z = sigmoid(gates[t, n, H + u] + rec[n, H + u] + bias[H + u])
-            q = rec[n, 2 * H + u] + bias_r[u]
-            new = tanh(gates[t, n, 2 * H + u] + bias[2 * H + u] + r * q)
-            gates[t, n, u] = r
-            gates[t, n, H + u] = z
-            gates[t, n, 2 * H + u] = new
-            q_all[t, n, u] = q
-            value = (one - z) * new + z * h[n, u]
-            h[n, u] = value
-            y[t, n, col + u] = value
+            q[u] = under[u] + bias_r[u]
+        for u in range(H):
+            new[u] = tanh(new[u] + of_input[u] + r[u] * q[u])
+        for u in range(H):
+            value[u] = (one - z[u]) * new[u] + z[u] * value[u]
+        for u in range(H):
+            out[u] = value[u]
 
 
 # ---- gradients: dh on entry without, and dh_rec with, what the recurrent product of the later step gave; after, dh is
@@ -114,6 +124,27 @@ def _rnn_back(gates, y, dy, dh, dh_rec, ends, t, col, relu, n0, n1):
 
 
 @inner
+def _add_both(dh, dh_rec, dy):
+    for u in range(len(dh)):
+        dh[u] = dh[u] + dh_rec[u] + dy[u]
+
+
+@inner
+def _cells_back(gates, old, e, one):
+    """The gradients under i, f and g of a row, and what goes to the earlier step's c; e: the gradient of c."""
+    H = len(old)
+    i, f, g = gates[:H], gates[H : 2 * H], gates[2 * H : 3 * H]
+    for u in range(H):
+        a, b = i[u], g[u]
+        i[u] = e[u] * b * a * (one - a)
+        g[u] = e[u] * a * (one - b * b)
+    for u in range(H):
+        a = f[u]
+        f[u] = e[u] * old[u] * a * (one - a)
+        e[u] = e[u] * a
+
+
+@inner
 def _lstm_back(gates, c_all, cx, dy, dh, dh_rec, dc, ends, t, before, col, n0, n1):
     """``before``: the step whose c this one began with; cx where there is none."""
     H = dh.shape[1]
@@ -126,20 +157,34 @@ def _lstm_back(gates, c_all, cx, dy, dh, dh_rec, dc, ends, t, before, col, n0, n
             for u in range(4 * H):
                 gates[t, n, u] = 0
             continue
-        inside = before >= 0 and before < T
+        _add_both(dh[n], dh_rec[n], dy[t, n, col : col + H])
+        d, e, o, cell = dh[n], dc[n], gates[t, n, 3 * H :], c_all[t, n]
         for u in range(H):
-            i, f = gates[t, n, u], gates[t, n, H + u]
-            g, o = gates[t, n, 2 * H + u], gates[t, n, 3 * H + u]
-            d = dh[n, u] + dh_rec[n, u] + dy[t, n, col + u]
-            old = c_all[before, n, u] if inside else cx[n, u]
-            s = tanh(c_all[t, n, u])
-            e = dc[n, u] + d * o * (one - s * s)
-            gates[t, n, u] = e * g * i * (one - i)
-            gates[t, n, H + u] = e * old * f * (one - f)
-            gates[t, n, 2 * H + u] = e * i * (one - g * g)
-            gates[t, n, 3 * H + u] = d * s * o * (one - o)
-            dc[n, u] = e * f
-            dh[n, u] = 0
+            s = tanh(cell[u])
+            e[u] = e[u] + d[u] * o[u] * (one - s * s)
+            o[u] = d[u] * s * o[u] * (one - o[u])
+        if before >= 0 and before < T:
+            _cells_back(gates[t, n], c_all[before, n], e, one)
+        else:
+            _cells_back(gates[t, n], cx[n], e, one)
+        for u in range(H):
+            d[u] = 0
+
+
+@inner
+def _states_back(gates, q, old, d, one):
+    """The gradients under the gates of a row and under q, and what goes to the earlier step's h; d: the gradient of h."""
+    H = len(old)
+    r, z, new = gates[:H], gates[H : 2 * H], gates[2 * H :]
+    for u in range(H):
+        a, b = z[u], new[u]
+        new[u] = d[u] * (one - a) * (one - b * b)
+        z[u] = d[u] * (old[u] - b) * a * (one - a)
+        d[u] = d[u] * a
+    for u in range(H):
+        a = r[u]
+        r[u] = new[u] * q[u] * a * (one - a)
+        q[u] = new[u] * a
 
 
 @inner
@@ -156,18 +201,11 @@ def _gru_back(gates, q_all, y, hx, dy, dh, dh_rec, ends, t, before, col, n0, n1)
             for u in range(3 * H):
                 gates[t, n, u] = 0
             continue
-        inside = before >= 0 and before < T and before < ends[n]
-        for u in range(H):
-            r, z = gates[t, n, u], gates[t, n, H + u]
-            new, q = gates[t, n, 2 * H + u], q_all[t, n, u]
-            old = y[before, n, col + u] if inside else hx[n, u]
-            d = dh[n, u] + dh_rec[n, u] + dy[t, n, col + u]
-            dn = d * (one - z) * (one - new * new)
-            gates[t, n, u] = dn * q * r * (one - r)
-            gates[t, n, H + u] = d * (old - new) * z * (one - z)
-            gates[t, n, 2 * H + u] = dn
-            q_all[t, n, u] = dn * r
-            dh[n, u] = d * z
+        _add_both(dh[n], dh_rec[n], dy[t, n, col : col + H])
+        if before >= 0 and before < T and before < ends[n]:
+            _states_back(gates[t, n], q_all[t, n], y[before, n, col : col + H], dh[n], one)
+        else:
+            _states_back(gates[t, n], q_all[t, n], hx[n], dh[n], one)
 
 
 # ---- all steps -------------------------------------------------------------------------------------------------------

@@ -143,13 +143,14 @@ def test_arguments_that_need_another_build_have_another_name() -> None:
         (1, 2.0),
         (x,),
     ]
-    kinds = list(map(native.kind, given))
+    kinds = [native.kinds_of((value,)) for value in given]
     for (i, one), (j, other) in itertools.combinations(enumerate(kinds), 2):
         assert one != other and native.described(one) != native.described(other), (given[i], given[j])
-    assert native.kind(x.copy()) == kinds[0] and native.described(native.kind(np.ones((5, 1)))) != ""
-    for refused in ("text", None, 1j, x.astype(">f8"), np.zeros(1, "M8[s]"), [1]):
+    assert native.kinds_of((x.copy(), 1)) == (*kinds[0], int) and native.described(native.kinds_of((np.ones((5, 1)),)))
+    assert [native.kinds_of(((n, n),)) for n in (1, 2.0, 1)] == [kinds[-3], ((tuple, (float, float)),), kinds[-3]]
+    for refused in ("text", None, 1j, x.astype(">f8"), np.zeros(1, "M8[s]"), [1], ("text",)):
         with pytest.raises(TypeError):
-            native.described(native.kind(refused))
+            native.described(native.kinds_of((refused,)))
 
 
 def test_images_are_of_one_code_of_the_library_and_of_one_setting_of_numbas(monkeypatch: pytest.MonkeyPatch) -> None:

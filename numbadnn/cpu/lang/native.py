@@ -3,7 +3,8 @@
 Beside Numba's own build its machine code is kept alone (``host/images.py``), under a key of the kernel's name, of what its
 arguments are, and of all that ``stamp`` says: the code of the library, versions, Numba's settings, the processor. A file is
 read as every kept build is (``host/private.py``). Where one is missing or cannot be placed, Numba is imported and goes its way,
-and from then on its own dispatcher is called. ``stamp`` is "" where nothing of this is done.
+and from then on its own dispatcher is called, which tells arguments apart in C, 0.4 to 1.4 us a call faster. ``stamp`` is ""
+where nothing of this is done.
 """
 
 from __future__ import annotations
@@ -20,13 +21,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from numbadnn.host import files, images, private, sources
+from numbadnn.host.bounded import remember
 from numbadnn.host.compiling import was_found
 from numbadnn.host.undisturbed import undisturbed
 
 _FORMAT = "numbadnn-image-1"
 _PROCESSOR = re.compile(rb"^(vendor_id|cpu family|model|model name|stepping|flags)\s*:.*$", re.MULTILINE)
+#: of an array's flags: C's order, Fortran's, aligned, writable
+_LAYOUT = 0x1 | 0x2 | 0x100 | 0x400
+_tuples: dict[int, tuple[Any, Any]] = {}
+#: types of tuples that hold numbers alone
+_numbers: set[tuple[Any, ...]] = set()
 _ONE = {int, float, bool, *(np.dtype(t).type for t in "?bhilBHILfd")}
 
 
@@ -73,30 +81,64 @@ def _version(package: str) -> str:
     return f"{spec and spec.origin} {status.st_size} {status.st_mtime_ns}"
 
 
-def kind(value: Any) -> Any:
-    """What of an argument decides which build it needs. Hot."""
+def kinds_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What of the arguments decides which build they need. Hot."""
+    found: list[Any] = []
+    for value in args:
+        its = type(value)
+        if its is ndarray:
+            found += value.dtype, value.ndim, value.flags.num & _LAYOUT
+        elif its is int or its in _ONE:
+            found.append(its)
+        else:
+            found.append(_kind(value))
+    return tuple(found)
+
+
+def _kind(value: Any) -> Any:
+    """Of what is neither an array nor a number. A plan's geometry, of many numbers, is remembered with its own."""
     its = type(value)
-    if its is np.ndarray:
-        flags = value.flags
-        return value.dtype, value.ndim, flags.c_contiguous, flags.f_contiguous, flags.writeable, flags.aligned
-    return (its, *map(kind, value)) if issubclass(its, tuple) else its
+    if its is tuple:
+        types = tuple(map(type, value))
+        return its, types if types in _numbers else _kinds_in(value, types)
+    known = _tuples.get(id(value))
+    if known is not None and known[1] is value:
+        return known[0]
+    if not issubclass(its, tuple):
+        return its
+    types = tuple(map(type, value))
+    found = its, _kinds_in(value, types)
+    if types in _numbers:
+        remember(_tuples, id(value), (found, value))
+    return found
 
 
-def described(found: Any) -> str:
-    """``kind`` as text, the same in every process; TypeError for what images are not kept of."""
-    if found in _ONE:
-        return str(found.__name__)
-    if isinstance(found, tuple) and isinstance(found[0], np.dtype):
-        if not found[0].isnative or found[0].kind not in "biuf":
-            raise TypeError("an array of another type")
-        return f"{found[0].str}{found[1:]}"
-    if isinstance(found, tuple) and isinstance(found[0], type):
-        return f"{found[0].__module__}.{found[0].__qualname__}({', '.join(map(described, found[1:]))})"
-    raise TypeError(f"no image for {found!r}")
+def _kinds_in(value: tuple[Any, ...], types: tuple[Any, ...]) -> tuple[Any, ...]:
+    if _ONE.issuperset(types):
+        _numbers.add(types)
+        return types
+    return kinds_of(value)
+
+
+def described(kinds: tuple[Any, ...]) -> str:
+    """``kinds_of`` as text, the same in every process; TypeError for what images are not kept of."""
+    words = []
+    for found in kinds:
+        if isinstance(found, int):  # axes, layout
+            words.append(str(found))
+        elif found in _ONE:
+            words.append(found.__name__)
+        elif isinstance(found, np.dtype) and found.isnative and found.kind in "biuf":
+            words.append(found.str)
+        elif isinstance(found, tuple):
+            words.append(f"{found[0].__module__}.{found[0].__qualname__}({described(found[1])})")
+        else:
+            raise TypeError(f"no image for {found!r}")
+    return " ".join(words)
 
 
 def _file(name: str, kinds: tuple[Any, ...]) -> tuple[Path, str]:
-    key = hashlib.sha256("\0".join([stamp(), name, *map(described, kinds)]).encode()).hexdigest()[:40]
+    key = hashlib.sha256("\0".join([stamp(), name, described(kinds)]).encode()).hexdigest()[:40]
     return files.builds_folder() / f"{key}.image", key
 
 
@@ -111,7 +153,7 @@ class Builds:
         self.known: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *args: Any) -> Any:
-        kinds = tuple(map(kind, args))
+        kinds = kinds_of(args)
         run = self.known.get(kinds)
         if run is None:
             with undisturbed():
@@ -142,7 +184,7 @@ def keep(name: str, build: Any, args: tuple[Any, ...]) -> None:
     if found is None or found.lifted or found.objectmode or found.library.has_dynamic_globals:
         return
     try:
-        path, key = _file(name, tuple(map(kind, args)))
+        path, key = _file(name, kinds_of(args))
         if private.read(path, _FORMAT, key):
             return
         image = symbols.image_of(found.library)

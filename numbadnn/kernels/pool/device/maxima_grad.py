@@ -28,13 +28,13 @@ def giver(acc: str, config: TilesConfig, m: int) -> Callable[..., None]:
         (((z * tall + y) * wide + x) * lanes + e, (t * room + u) * lanes + e, (dz * kh + r) * kw + k)
         for t in range(config.many_rows)
         for u in range(config.y_piece().length)
+        for e in range(lanes)
         for z, dz in depths
         if 0 <= dz < config.window[0]
         for r in range(kh)
         for k in range(kw)
         for y, x in [(config.start(1, t) + r, config.start(2, u) + k)]
         if 0 <= y < tall and 0 <= x < wide
-        for e in range(lanes)
     ]
     if SIMULATED:
 
@@ -45,14 +45,21 @@ def giver(acc: str, config: TilesConfig, m: int) -> Callable[..., None]:
 
         return twin
     f, bits = ("f", "f32") if acc == "float32" else ("d", "f64")
-    template = f"{{.reg .pred p; setp.eq.s32 p, $3, $4; @p add.rn.{bits} $0, $0, $2;}}"
+    few = kh * kw * config.window[0] <= 32
+    look = "and.b32 t, $3, $4; setp.ne.u32 p, t, 0" if few else "setp.eq.s32 p, $3, $4"
+    template = f"{{.reg .pred p; .reg .b32 t; {look}; @p add.rn.{bits} $0, $0, $2;}}"
 
     @emitted(None, ARRAY, ARRAY, ARRAY)
     def give(builder, total, ys, codes):
-        zero = _I32(0)
+        zero, one = _I32(0), _I32(1)
+        bit = {
+            w: builder.shl(one, codes.get(zero, w)) if few else codes.get(zero, w)
+            for w in sorted({w for _, w, _ in tests})
+        }
         for to, window, code in tests:
-            old, share, chosen = total.get(zero, to), ys.get(zero, window), codes.get(zero, window)
-            value = _asm(builder, template, f"={f},0,{f},r,n", old.type, [old, share, chosen, _I32(code)])
+            old, share = total.get(zero, to), ys.get(zero, window)
+            number = _I32(1 << code if code < 31 else -(2**31)) if few else _I32(code)
+            value = _asm(builder, template, f"={f},0,{f},r,n", old.type, [old, share, bit[window], number])
             total.put(zero, to, value)
 
     return give

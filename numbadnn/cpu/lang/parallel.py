@@ -37,6 +37,7 @@ from numbadnn.cpu.lang import later, native
 from numbadnn.errors import is_passing
 from numbadnn.host import layer
 from numbadnn.host.quota import processors
+from numbadnn.host.undisturbed import load_numba
 from numbadnn.problem import Spec
 
 #: dtype name -> what the kernels see: 16-bit floats travel as their bits (int16 means bfloat16)
@@ -232,6 +233,8 @@ def start_threads() -> layer.Layer | None:
     """
     with _passive():
         alone = layer.layer() if native.without_numba() else None
+        if alone is None:
+            load_numba()
         openmp = _openmp(alone)
     before = openmp.omp_get_max_threads() if openmp else 0
     if alone:

@@ -26,7 +26,8 @@ x, w, wide = (random.standard_normal(s).astype("f4") for s in ((2, 8, 30, 30), (
 block = numbadnn.RNNBlock("float32", 8, 1, "lstm")
 states = [random.standard_normal(s).astype("f4") for s in (block.get_param_size((2, 4)), (3, 2, 4), (1, 2, 8), (1, 2, 8))]
 def compute():
-    made = numbadnn.conv2d(x[:, :, :6, :6], w), numbadnn.conv2d(x, w), numbadnn.softmax(wide), numbadnn.pool(x, (2, 2))
+    made = [numbadnn.conv2d(x[:, :, :6, :6], w), numbadnn.conv2d(x, w), numbadnn.softmax(wide), numbadnn.pool(x, (2, 2))]
+    made += [numbadnn.pool_grad(x, made[3], made[3], (2, 2), mode=m) for m in ("max", "average_inc_pad")]
     return hashlib.sha256(b"".join(y.tobytes() for y in (*made, *block.apply(*states)))).hexdigest()
 first = compute()
 packages = sorted({n.split(".")[0] for n in sys.modules} & {"numba", "llvmlite", "scipy"})

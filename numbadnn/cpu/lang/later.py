@@ -80,6 +80,11 @@ def body_of(function: Any) -> Body | None:
     return found if inside and getattr(sys.modules.get(found.module), found.name, None) is function else None
 
 
+def name_of(function: Any) -> str:
+    """A kernel's own name, be it the function or what stands in for it."""
+    return str(function.name if isinstance(function, Body) else function.__name__)
+
+
 def _real(name: str) -> Any:
     load_numba()
     with undisturbed():

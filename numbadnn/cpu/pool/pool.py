@@ -148,7 +148,7 @@ def _plan_disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any
         x, dy, dx = address(inputs[0]), address(inputs[2]), address(outputs[0])
         kernel(thread_count(work), x, dy, dx, g.like, g.all, strides, count, c, past and begins_line(dx))
 
-    return run, kernel.body.__name__, 0
+    return run, later.name_of(kernel.body), 0
 
 
 def _plan_grad(problem: PoolProblem) -> tuple[Any, str, int]:
@@ -198,7 +198,7 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str, int]:
         )
         kernel(threads, x, dy, dx, g.like, g.kind, g.all, strides, layout, past and begins_line(dx), memory)
 
-    return run, kernel.body.__name__, held
+    return run, later.name_of(kernel.body), held
 
 
 def supports(problem: PoolProblem, policy: Policy) -> str:

@@ -222,7 +222,7 @@ def test_threads_do_not_change_a_bit(mode, monkeypatch):
 
 @pytest.mark.parametrize("mode", ["rnn_relu", "lstm", "gru"])
 def test_more_steps_than_are_taken_or_summed_at_once(mode):
-    """Steps of 256 rows of gates are taken at a time, gradients of the parameters summed over 2,048 at a time: here are 2,700,
+    """Steps of 256 rows of gates a thread are taken at a time, parameters' gradients summed over 2,048: here are 2,700,
     of sequences that end within such parts, in both directions."""
     block, a = case(mode, hidden=5, batch=9, layers=2, steps=300, both=True)
     lengths = (300, 1, 28, 29, 57, 299, 200, 256, 3)

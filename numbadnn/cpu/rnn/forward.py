@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.lang import later
+from numbadnn.cpu.lang.parallel import thread_count
 from numbadnn.cpu.rnn.work import Team, Work, packed
 
-#: rows of gates, of so many steps as have them, whose products with W are made at once: they stay in a cache until their steps
+#: rows of gates that a thread multiplies at once, of so many steps as have them: they stay in a cache until their steps
 ROWS = 256
 
 
@@ -35,7 +36,8 @@ class _Layer:
         self.mode = work.network.rnn_mode.split("_")
         N, H, rows, width = work.N, work.H, work.rows, source.shape[2]
         w, r, bw, br = work.matrices(index)
-        self.some = min(max(ROWS // max(N, 1), 1), work.T)
+        threads = thread_count(2 * work.T * N * rows * H)  # to wake them and wait for them costs time as well
+        self.some = min(max(ROWS * threads // max(N, 1), 1), work.T)
         here = (0, 0) if work.cells else (self.some, N)
         self.w, self.r, self.rec, *fresh = work.memory(
             work.panels(width, rows if w is not None else 0), work.panels(H, rows), (N, rows), (*here, rows), (*here, H)

@@ -24,7 +24,9 @@ def scratch_bytes(problem: RnnProblem, acc: Any, kept: int) -> int:
             space, others, each = max(space, before), max(others, more) + kept + 2 * _states(problem), max(each, first)
     numbers = space + others + _gates_kept(problem) + _operands(problem, acc)
     work = 6 * problem.steps * problem.batch * problem.inputs[0].size
-    return numbers * acc.itemsize + most_scratch(work, lambda threads: threads * each)
+    return numbers * acc.itemsize + most_scratch(
+        work, lambda threads: threads * each + _gates(problem, threads) * acc.itemsize
+    )
 
 
 def _states(problem: RnnProblem) -> int:
@@ -50,11 +52,18 @@ def _team() -> int:
 def _forward(problem: RnnProblem, acc: Any, keeps: bool) -> tuple[int, int, int]:
     """Numbers of scratch memory and of other arrays, and bytes of each thread."""
     n, N, H = problem.network, problem.batch, problem.network.hidden_size
-    rows, some = n.gates * H, min(max(forward.ROWS // max(N, 1), 1), problem.steps)
-    gates = 0 if keeps else some * N * (rows + H)
+    rows = n.gates * H
     matrices = max(_panels(acc, width, rows if w else 0) for width, w in _widths(problem)) + _panels(acc, H, rows)
     between = 0 if keeps else min(n.num_layers - 1, 2) * problem.steps * N * H * n.directions
-    return matrices + N * rows + gates, between + 2 * N * H + 2 * rows, 2 * _team()
+    return matrices + N * rows, between + 2 * N * H + 2 * rows, 2 * _team()
+
+
+def _gates(problem: RnnProblem, threads: int) -> int:
+    """Gates of some steps of a forward pass that keeps none."""
+    if problem.op == "rnn_backward" or problem.keeps:
+        return 0
+    some = min(max(forward.ROWS * threads // max(problem.batch, 1), 1), problem.steps)
+    return some * problem.batch * (problem.network.gates + 1) * problem.network.hidden_size
 
 
 def _backward(problem: RnnProblem, acc: Any) -> tuple[int, int, int]:

@@ -100,9 +100,11 @@ DETAIL = (
         for name, kind in (("volumes", "3d"), ("transposed", "transposed"), ("dilated", "dilated"), ("grouped", "grouped"))
     ),
     *(
-        Group(f"random problems, untuned, against `cudnn.benchmark`: {what}", GPU, ("random",),
-              lambda row, first=first: row["problem"].startswith(first), "benchmark", f"{GPU}_random")
-        for what, first in (("convolutions", "conv"), ("pooling, softmax, batch norm", ("pool", "softmax", "batch")))
+        Group(f"random problems{which}, untuned, against `cudnn.benchmark`: {what}", GPU, ("random",),
+              lambda row, first=first: row["problem"].startswith(first), "benchmark", f"{GPU}_{file}")
+        for which, file, whats in (("", "random", 2), (" of seed 1", "random_1", 3))
+        for what, first in (("convolutions", "conv"), ("pooling, softmax, batch norm", ("pool", "softmax", "batch")),
+                            ("recurrent networks", "rnn"))[:whats]
     ),
     Group("depthwise", GPU, ("depthwise",)),
     Group("causal", GPU, ("lines",), named("causal")),

@@ -32,8 +32,6 @@ _OBJECTS = "_ZN08NumbaEnv"
 _EXCEPTION = "PyExc_"
 _UNWINDING = ".eh_frame"  # of C++'s exceptions, of which there are none
 _ARGUMENTS_AND_KEYWORDS = 3  # METH_VARARGS | METH_KEYWORDS
-#: pages with code, and what Python was told of functions, for the life of the process
-_kept: list[Any] = []
 
 
 def possible() -> bool:
@@ -114,7 +112,12 @@ class _Memory:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.mprotect(ctypes.c_void_p(self.start), ctypes.c_size_t(self.fixed), mmap.PROT_READ | mmap.PROT_EXEC):
             raise ValueError(f"memory cannot be made executable: error {ctypes.get_errno()}")
-        _kept.append(self.pages)
+        _keep_for_ever(self.pages)
+
+
+def _keep_for_ever(value: Any) -> None:
+    """While Python ends it lets go of all that modules hold, and threads that it does not wait for may still be in the code."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 def _placed(
@@ -233,7 +236,7 @@ class _Environment(ctypes.Structure):
 def _empty_environment() -> int:
     """An object with no globals and no constants, as Numba's wrappers look for."""
     made = _Environment(1 << 30, object, ({}, []))
-    _kept.append(made)
+    _keep_for_ever(made)
     return ctypes.addressof(made)
 
 
@@ -243,7 +246,7 @@ class _Method(ctypes.Structure):
 
 def _called(address: int, name: str) -> Callable[..., Any]:
     method = _Method(name.encode(), address, _ARGUMENTS_AND_KEYWORDS, None)
-    _kept.append(method)
+    _keep_for_ever(method)
     make = ctypes.PYFUNCTYPE(ctypes.py_object, *(ctypes.c_void_p,) * 3)(("PyCFunction_NewEx", ctypes.pythonapi))
     return make(ctypes.addressof(method), None, None)
 

@@ -36,14 +36,17 @@ class Layer:
 
 
 def threads() -> int:
-    """How many Numba starts."""
-    return int(os.environ.get("NUMBA_NUM_THREADS") or len(os.sched_getaffinity(0)))
+    """How many Numba starts; 0 where it does not take what the user asks for, and says so."""
+    try:
+        return max(0, int(os.environ.get("NUMBA_NUM_THREADS") or len(os.sched_getaffinity(0))))
+    except ValueError:
+        return 0
 
 
 @functools.cache
 def layer() -> Layer | None:
     """OpenMP's, None where Numba would take another or there is none."""
-    if any(name.startswith("NUMBA_THREADING_LAYER") for name in os.environ):
+    if any(name.startswith("NUMBA_THREADING_LAYER") for name in os.environ) or not threads():
         return None
     try:
         ctypes.CDLL("libtbb.so.12")

@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import importlib.util
 import os
 import pkgutil
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -150,8 +152,27 @@ def flags(cuda: bool = False) -> str:
     from numbadnn.host.numba_names import config
 
     config.reload_config()
-    found = {name: repr(value) for name, value in vars(config).items() if name.isupper() and "CUDA" not in name}
+    found = _settings(config)
     if cuda:
         found["CUDA_DEBUGINFO_DEFAULT"] = repr(config.CUDA_DEBUGINFO_DEFAULT)
         found |= {name[6:]: text for name, text in os.environ.items() if name.startswith("NUMBA_CUDA")}
     return " ".join(f"{name}={value}" for name, value in sorted(found.items()) if is_of_code(name))
+
+
+def are_the_environments() -> bool:
+    """Whether Numba's settings are those that every process with this environment has: none was set in ``numba.config``."""
+    from numbadnn.host.numba_names import config
+
+    config.reload_config()
+    spec: Any = config.__spec__
+    anew = importlib.util.module_from_spec(spec)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what it cannot read it has warned
+        spec.loader.exec_module(anew)
+    here = _settings(config)
+    return all(here.get(name) == value for name, value in _settings(anew).items() if is_of_code(name))
+
+
+def _settings(config: ModuleType) -> dict[str, str]:
+    """Those that are not of CUDA."""
+    return {name: repr(value) for name, value in vars(config).items() if name.isupper() and "CUDA" not in name}

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from numbadnn.cpu.lang import native
-from numbadnn.host import images, private, sources
+from numbadnn.host import images, layer, private, sources
 
 pytestmark = pytest.mark.skipif(not images.possible(), reason="images are kept for 64-bit x86 under Linux")
 
@@ -179,3 +179,60 @@ def test_another_kernels_image_is_not_believed(tmp_path: Path, monkeypatch: pyte
         assert [build._found(kinds) is not None for build in builds] == [True, False, False]
         places[0][0].write_bytes(places[0][0].read_bytes()[:-1] + b"?")  # as if its bytes were no code
         assert not any(build._found(kinds) for build in builds)
+
+
+ENDS = """
+import sys, threading, time
+import numpy as np
+from numbadnn.host import images
+function, y = images.function(open(sys.argv[1], "rb").read(), sys.argv[2], {}), np.ones(1)
+threading.Thread(target=function, args=(y, 1 << 40), daemon=True).start()
+time.sleep(0.1)
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.2)
+images.slow = Slow()  # goes after what the module keeps, and Python takes its time before the process ends
+print("numba" in sys.modules)
+"""
+
+
+def test_python_ends_while_a_thread_that_it_does_not_wait_for_is_in_placed_code(tmp_path: Path) -> None:
+    from numbadnn.cpu.lang.parallel import _compile
+    from numbadnn.host import symbols
+
+    def body(y, n):
+        for _ in range(n):
+            y[0] = y[0] * 0.5 + 1
+
+    build = _compile(body, parallel=False)
+    build(np.zeros(1), 1)
+    (found,) = build.overloads.values()
+    (tmp_path / "image").write_bytes(symbols.image_of(found.library))
+    given = [sys.executable, "-c", ENDS, str(tmp_path / "image"), found.fndesc.llvm_cpython_wrapper_name]
+    done = subprocess.run(given, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
+@pytest.mark.parametrize("asked", ["many", "0", "-1", "1.5"])
+def test_a_number_of_threads_that_numba_refuses_is_left_to_numba(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    monkeypatch.setenv("NUMBA_NUM_THREADS", asked)
+    assert layer.layer.__wrapped__() is None
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "3")
+    assert layer.threads() == 3
+
+
+def test_nothing_is_kept_under_settings_that_a_program_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: Any
+) -> None:
+    """A process without Numba cannot see them: it would run code for another processor, say."""
+    import numba
+
+    _, _, build = compiled
+    monkeypatch.setattr(native.files, "builds_folder", lambda: tmp_path / "builds")
+    for name, value in (("CPU_NAME", "generic"), ("BOUNDSCHECK", 1), ("OPT", 0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(numba.config, name, value)
+            native.keep("one", build, (np.zeros(1), np.zeros(1), 1, 1.0))
+            assert not native.can_keep() and not list(tmp_path.rglob("*"))
+    native.keep("one", build, (np.zeros(1), np.zeros(1), 1, 1.0))
+    assert [path.suffix for path in tmp_path.rglob("*.*")] == [".image"]

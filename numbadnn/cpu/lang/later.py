@@ -89,7 +89,7 @@ def _real(name: str) -> Any:
     load_numba()
     with undisturbed():
         _modules[name] = found = importlib.import_module(name)
-        if native.stamp():
+        if native.can_keep():
             _remember(name, found)
     return found
 

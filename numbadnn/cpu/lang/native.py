@@ -49,6 +49,11 @@ def stamp() -> str:
     return "\0".join([_fixed(), *settings]) if _fixed() else ""
 
 
+def can_keep() -> bool:
+    """Whether what this process compiles, which has imported Numba, is what ``stamp`` says."""
+    return bool(stamp()) and sources.are_the_environments()
+
+
 @functools.cache
 def _fixed() -> str:
     """The part that stays as it is as long as this process lives."""
@@ -178,7 +183,7 @@ def keep(name: str, build: Any, args: tuple[Any, ...]) -> None:
     from numbadnn.host import symbols
     from numbadnn.host.numba_names import lookup_environment
 
-    if not stamp():
+    if not can_keep():
         return
     found = build.overloads.get(tuple(map(build.typeof_pyval, args)))
     if found is None or found.lifted or found.objectmode or found.library.has_dynamic_globals:

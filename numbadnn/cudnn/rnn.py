@@ -265,19 +265,31 @@ def _facts(calls: Calls, problem: RnnProblem, policy: Policy, algorithm: RNNAlgo
 
 
 def rank(problem: RnnProblem) -> float:
-    """Microseconds, roughly, as measured on an H200: a step of the standard algorithm costs 9 whatever its size."""
+    """Microseconds under ieee rounding."""
+    return _microseconds(problem, Policy(0))
+
+
+def foretell(problem: RnnProblem, policy: Policy) -> float | None:
+    """The same under TF32, which admits faster algorithms for small networks than ``rank`` knows of."""
+    tf32 = problem.dtype == "float32" and policy.fp32_precision == "tf32"
+    return _microseconds(problem, policy) if tf32 else None
+
+
+def _microseconds(problem: RnnProblem, policy: Policy) -> float:
+    """Roughly, as measured on an H200: a step of the standard algorithm costs 9 whatever its size."""
     n = problem.network
     rate = {"float16": 3e8, "float32": 4e7, "float64": 3e7}[problem.dtype]
-    first = algorithms(problem, Policy(0))[0]
-    small = {"lstm": 1.9, "gru": 1.2}.get(n.rnn_mode, 0.6)
+    first = algorithms(problem, policy)[0]
+    small = (0.4 if n.hidden_size <= 64 else 1.9) if n.rnn_mode == "lstm" else 1.2 if n.rnn_mode == "gru" else 0.6
     step = {STANDARD: 9.0, STATIC: 5.0, SMALL: small}[first]
-    return 30 + step * problem.steps * n.num_layers * n.directions + problem.flops / rate
+    directions = 1.3 if first is STANDARD and n.directions == 2 else n.directions  # both at once
+    return 15 + step * problem.steps * n.num_layers * directions + problem.flops / rate
 
 
 for _op in ("rnn_forward", "rnn_backward"):
     register(
         Impl(
             _op, "cudnn", NAME, supports, plan, rank, "ieee", "run_to_run", space=space, restore=restore,
-            reserve_bytes=reserve_bytes,
+            reserve_bytes=reserve_bytes, foretell=foretell,
         )
     )  # fmt: skip

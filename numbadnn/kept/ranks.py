@@ -40,6 +40,8 @@ BELIEVED = 1.25
 #: under tf32, measured on ResNet-50's layers (bench_conv): operations a microsecond of cuDNN's engines, and what share of its
 #: time under ieee numba.implicit_tiles takes; on an image neither gains much
 TF32_RATE, TF32_TILES = 2.5e8, 0.65
+#: how many times what is said of cuDNN's engines under tf32 they take, of dense images: layers of networks and random problems
+TF32_TAKEN = {"forward": 0.85, "grad_inputs": 0.85, "grad_weights": 1.25}
 NO_TF32 = ("unshared", "depthwise", "image")
 
 #: filters, or channels, that a tile of tensor cores has at least
@@ -197,7 +199,11 @@ def _under_tf32(impl: Impl, problem: Any) -> float | None:
     if backwards and max(problem.dilation) > 1:
         return behind + own + problem.flops / 5e5  # no tensor core takes both
     slower = (3.5 if problem.groups > 1 else 1.6) if wide and problem.direction == "grad_weights" else 1.0
+    if problem.groups == 1:
+        slower *= TF32_TAKEN[problem.direction]
     us = 8 + 5 * wide + 6 * backwards
+    if backwards and wide and problem.x.shape[1] % 4:
+        us += problem.flops / 1.5e7  # channels that fill no vector: no tensor core takes them with strides
     if not problem.x.is_channels_last and (wide or strided or math.prod(problem.y.shape[2:]) % 8):
         us += 4 + 4 * (problem.x.size + problem.y.size) / 2.5e6  # the engine turns both images
     return behind + slower * (us + max(problem.bytes / 3.6e6, tiled_flops(problem) / TF32_RATE))

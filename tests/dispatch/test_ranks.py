@@ -2,9 +2,7 @@
 
 import dataclasses
 import functools
-import json
 import math
-import statistics
 import sys
 from typing import Any
 
@@ -16,7 +14,6 @@ from numbadnn import cases, config
 from numbadnn.call import candidates, select
 from numbadnn.call.candidates import Candidates
 from numbadnn.call.choose import choose
-from numbadnn.cases import networks
 from numbadnn.cases.networks import NETWORKS
 from numbadnn.gpu import driver as _driver
 from numbadnn.kept import plan_file, ranks
@@ -332,61 +329,3 @@ def test_what_the_report_chooses_select_would_take(monkeypatch: pytest.MonkeyPat
         own = {i.name: i.supports(problem, policy) for i in implementations(problem.op) if i.backend == "numba"}
         assert not own.get(choice.impl), choice.case["case"]
         assert all(own[name] for name in choice.ahead), f"{choice.case['case']}: {choice.ahead}"
-
-
-def test_under_tf32_cudnn_is_estimated_by_the_tensor_cores() -> None:
-    """Measured under ieee: numba.implicit_tiles wins most of ResNet-50; under tf32 it takes 1.2 to 3.5 times cuDNN's time."""
-    by_name = {impl.name: impl for impl in implementations("conv2d")}
-
-    def first(line: str, precision: str) -> str:
-        policy = Policy(device=0, fp32_precision=precision)
-        names = ("cudnn.graph", "cudnn.algorithms", "numba.implicit_tiles", "numba.corrmm", "numba.direct")
-        return min(names, key=lambda name: ranks.estimate(by_name[name], parse(line), policy))
-
-    assert first(LINE, "tf32") == "cudnn.graph"
-    assert first("conv2d x=float32:32x256x56x56 w=float32:64x256x1x1", "tf32") == "cudnn.graph"
-    image = "conv2d x=float32:32x3x224x224 w=float32:64x3x7x7 pad=3,3,3,3 stride=2,2"
-    for line, precision in ((image, "tf32"), (LINE.replace("float32", "float16"), "tf32")):
-        for impl in by_name.values():
-            policy = Policy(device=0, fp32_precision=precision)
-            assert ranks.estimate(impl, parse(line), policy) == ranks.estimate(impl, parse(line), Policy(device=0))
-
-
-def test_the_estimates_choose_between_numba_and_cudnn_in_every_arithmetic_and_layout() -> None:
-    """Of layers of networks that were measured by each: no table was learned of 16 bits, TF32 or channels-last float32."""
-    document = json.loads((BENCH / "results" / "nvidia_h200_layers.json").read_text())
-    known = {(name, layer.name): layer for name in NETWORKS for layer in networks.layers(name)}
-    arithmetic = {"tf32": ("float32", "tf32"), "fp16": ("float16", "ieee"), "bf16": ("bfloat16", "ieee")}
-    ratios: list[float] = []
-    for row in document["rows"]:
-        layer, times = known.get((row["network"], row["layer"])), row["us"]
-        if layer is None or row["arithmetic"] not in arithmetic or not {"numba", "cudnn"} <= set(times):
-            continue
-        dtype, precision = arithmetic[row["arithmetic"]]
-        problem = networks.problem(layer, row["direction"], dtype, row["layout"])
-        names = {who: row["impl"][who].split()[0] for who in ("numba", "cudnn")}
-        impls = {impl.name: impl for impl in implementations(problem.op)}
-        if any("_by_" in name or name not in impls for name in names.values()):
-            continue
-        policy = Policy(device=0, fp32_precision=precision)
-        said = {who: ranks.estimate(impls[name], problem, policy, usable=False) for who, name in names.items()}
-        ratios.append(times[min(said, key=said.__getitem__)] / min(times["numba"], times["cudnn"]))
-    assert len(ratios) > 200
-    assert sum(ratio <= 1.1 for ratio in ratios) / len(ratios) > 0.93
-    assert statistics.geometric_mean(ratios) < 1.025 and max(ratios) < 2
-
-
-def test_the_estimates_choose_among_all_that_was_measured_of_random_problems() -> None:
-    """Sizes that no network has, in every arithmetic: what is chosen against the fastest, whatever its configuration."""
-    ratios = []
-    for row in json.loads((BENCH / "results" / "nvidia_h200_random.json").read_text())["rows"]:
-        problem = parse(row["problem"])
-        policy = Policy(device=0, fp32_precision=row["precision"])
-        own = {c["impl"]: c["time_us"] for c in row["candidates"] if c["heuristic"]}
-        impls = [impl for impl in implementations(problem.op) if impl.name in own]
-        if FAMILY[problem.op] == "conv" and impls:
-            chosen = min(impls, key=lambda impl: ranks.estimate(impl, problem, policy, usable=False))
-            ratios.append(own[chosen.name] / min(c["time_us"] for c in row["candidates"]))
-    assert len(ratios) > 190
-    assert sum(ratio <= 1.1 for ratio in ratios) / len(ratios) > 0.66
-    assert statistics.geometric_mean(ratios) < 1.14 and max(ratios) < 7

@@ -102,9 +102,9 @@ def rank(problem: RnnProblem) -> float:
     if together and H <= 512 and problem.batch <= 256:
         step = 2.0 + H / 300 if problem.dtype == "float16" else (0.2 + H / 85) * (1.5 if back else 1.0)
     else:
-        step = 8.0 + 2e-5 * problem.batch * n.gates * H**2 / 132
+        step = 5.5 + 1e-4 * problem.batch * n.gates * H**2 / 132
     passes = 2 if back and "reserve" not in problem.names else 1
-    return 40 + step * passes * problem.steps * n.num_layers * n.directions + problem.flops / rate
+    return 35 + step * passes * problem.steps * n.num_layers * n.directions + problem.flops / rate
 
 
 for _op in ("rnn_forward", "rnn_backward"):

@@ -175,6 +175,10 @@ def test_another_kernels_image_is_not_believed(tmp_path: Path, monkeypatch: pyte
             assert private.write(path, native._FORMAT, key, image, entry=entry)
         builds = [native.Builds(name, {}, lambda: None) for name in ("one", "two", "three")]
         assert [build._found(kinds) is not None for build in builds] == [True, True, False]
+        with monkeypatch.context() as of_another_numba:
+            images.helpers.cache_clear()
+            of_another_numba.setattr(images, "extension", lambda name: (images, ""))  # which has no c_helpers
+            assert not any(build._found(kinds) for build in builds)
         places[1][0].write_bytes(places[0][0].read_bytes())
         assert [build._found(kinds) is not None for build in builds] == [True, False, False]
         places[0][0].write_bytes(places[0][0].read_bytes()[:-1] + b"?")  # as if its bytes were no code
@@ -236,3 +240,31 @@ def test_nothing_is_kept_under_settings_that_a_program_made(
             assert not native.can_keep() and not list(tmp_path.rglob("*"))
     native.keep("one", build, (np.zeros(1), np.zeros(1), 1, 1.0))
     assert [path.suffix for path in tmp_path.rglob("*.*")] == [".image"]
+
+
+WORKQUEUE = """
+import threading
+import numpy as np, numbadnn
+from numbadnn.cpu.lang import parallel
+started = parallel.start_threads()
+import numba
+numba.config.THREADING_LAYER = "workqueue"
+x = np.random.default_rng(0).standard_normal((256, 4096)).astype("f4")
+first, found, begin = numbadnn.softmax(x[:1]), [], threading.Barrier(4)
+def call():
+    begin.wait()
+    for _ in range(10): found.append(np.array_equal(numbadnn.softmax(x)[:1], first))
+threads = [threading.Thread(target=call) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(bool(started), numba.threading_layer(), len(found), all(found))
+"""
+
+
+@pytest.mark.skipif(layer.layer() is None, reason="Numba would take another layer than OpenMP's")
+def test_threads_take_turns_where_a_program_chooses_workqueue_after_ours_were_started() -> None:
+    environment = os.environ | {"NUMBADNN_VERBOSE": "quiet", "NUMBADNN_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", WORKQUEUE], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "True workqueue 40 True\n"), done.stderr

@@ -171,7 +171,7 @@ class Builds:
             path, key = _file(self.name, kinds)
             found = private.read(path, _FORMAT, key)
             made = found and images.function(found[1], found[0]["entry"], self.names)
-        except (TypeError, ValueError, KeyError, struct.error, ImportError, OSError):
+        except (TypeError, ValueError, LookupError, AttributeError, struct.error, ImportError, OSError):
             return None
         if made:
             was_found()

@@ -100,11 +100,8 @@ class Kernel:
             return
         if self._parallel is None:
             self._parallel = self._without_numba(parallel=True) or self._with_numba(parallel=True)
-        if _layer() == "workqueue":
-            with _entry:
-                _on(threads, self._parallel, args)
-        else:
-            _on(threads, self._parallel, args)
+        build = self._parallel
+        _on(threads, build if isinstance(build, native.Builds) else _in_turn(build), args)
 
     def compile(self, *args: Any) -> None:
         """Both builds for arguments of these types; nothing runs."""
@@ -130,7 +127,12 @@ class Kernel:
             if (started := start_threads()) is None:
                 return None
             names = started.names
-        return native.Builds(_called(body, parallel), names, functools.partial(self._with_numba, parallel))
+        return native.Builds(_called(body, parallel), names, functools.partial(self._instead, parallel))
+
+    def _instead(self, parallel: bool) -> Any:
+        """What is run in place of a build that is not on disk."""
+        build = self._with_numba(parallel)
+        return _in_turn(build) if parallel else build
 
     def _with_numba(self, parallel: bool) -> Any:
         """Numba's dispatcher, which takes the place of builds that run without."""
@@ -214,14 +216,26 @@ def _say_nothing_is_kept(why: str) -> None:
     warn(f"each process compiles the CPU's kernels anew, for {why}: set NUMBADNN_CACHE_DIR to a folder of your own")
 
 
+def _in_turn(build: Any) -> Any:
+    """A parallel build of Numba's, or what runs it while no other thread runs one."""
+    return functools.partial(_alone, build) if _one_at_a_time() else build
+
+
+def _alone(build: Any, *args: Any) -> None:
+    with _entry:
+        build(*args)
+
+
 @functools.cache
-def _layer() -> str:
-    """The threading layer in use; starts Numba's threads where nobody has."""
+def _one_at_a_time() -> bool:
+    """Whether Numba's own threads are workqueue's; started by this. A program may choose it after ours, of OpenMP, run."""
     if start_threads():
-        return "omp"
+        from numbadnn.host.numba_names import parallel
+
+        parallel._launch_threads()
     import numba
 
-    return str(numba.threading_layer())
+    return str(numba.threading_layer()) == "workqueue"
 
 
 @functools.cache

@@ -38,7 +38,7 @@ def _rows(wanted: Callable[[Any], bool]) -> dict[str, Any]:
 
 #: of a member: implementation, how, module, names of it that are replaced while its heuristic is asked
 ASKED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-    ("unshared_inputs_twofold", "first", "inputs.twofold", {"AS_QUICK": 1e9}),
+    ("unshared_inputs_twofold", "first", "inputs.f32x2", {"AS_QUICK": 1e9}),
     ("unshared_inputs_rows", "no asking warp", "inputs.rows", _rows(lambda c: not c.asked)),
     ("unshared_inputs_rows", "one row at a time", "inputs.rows", _rows(lambda c: c.deep == 1 and not c.asked)),
     ("unshared_weights_many", "small filters too", "weights.many", {"ENOUGH_BYTES": 0, "FEWEST_IMAGES": 1}),
@@ -128,11 +128,13 @@ def _with(module: Any, replaced: dict[str, Any], impl: Impl, problem: Any, polic
 PACKAGE = Path(numbadnn.__file__).parent
 #: implementation -> the modules that are deleted with it
 HOSTS = {
-    **{f"unshared_{stem}": (f"conv.unshared.forward.{stem}",) for stem in ("places_stream", "halves", "twofold", "box")},
-    **{f"unshared_inputs_{stem}": (f"conv.unshared.inputs.{stem}",) for stem in ("twofold", "rows")},
+    **{f"unshared_{stem}": (f"conv.unshared.forward.{stem}",) for stem in ("places_stream", "halves", "box")},
+    "unshared_twofold": ("conv.unshared.forward.f32x2",), "unshared_inputs_twofold": ("conv.unshared.inputs.f32x2",),
+    "unshared_inputs_rows": ("conv.unshared.inputs.rows",),
     **{f"unshared_weights_{stem}": (f"conv.unshared.weights.{stem}",) for stem in ("many", "halves")},
     **{f"line_{stem}": (f"conv.line.{stem}",) for stem in (
-        "octets", "halves", "toeplitz", "channels", "boxes", "twofold", "dense")},
+        "octets", "halves", "toeplitz", "channels", "boxes", "dense")},
+    "line_twofold": ("conv.line.f32x2",),
     "depthwise": ("conv.depthwise.depthwise",), "depthwise_rows": ("conv.depthwise.rows",),
     "first_layer": ("conv.image.first_layer",), "to_image": ("conv.image.to_image",),
     "to_image_halves": ("conv.image.to_image_halves",), "grouped_halves": ("conv.grouped.grouped",),

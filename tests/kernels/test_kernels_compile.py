@@ -21,8 +21,8 @@ from numbadnn.kernels.build import assemble as _assemble
 from numbadnn.kernels.build import compile as _compile
 from numbadnn.kernels.build import launch as _launch
 from numbadnn.kernels.build.launch import Kernel, arch_name
-from numbadnn.kernels.conv.line import twofold as line_twofold
-from numbadnn.kernels.conv.line.twofold import TwofoldConfig
+from numbadnn.kernels.conv.line import f32x2 as line_f32x2
+from numbadnn.kernels.conv.line.f32x2 import F32x2Config
 from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many
 from numbadnn.kernels.conv.unshared.weights.many_config import WeightsManyConfig
 from numbadnn.kernels.pool import walk as pool_walk
@@ -109,7 +109,7 @@ def test_the_widest_gradient_of_overlapping_maxima_is_one_that_does_not_spill(
     [
         unshared_weights_many.kernel("float32", WeightsManyConfig(32, 4, 4, 1, 4, True, 1, 4, 36)),
         unshared_weights_many.kernel("float16", WeightsManyConfig(32, 2, 4, 2, 8, True, 2, 4, 36)),
-        line_twofold.kernel("float32", TwofoldConfig(8, 2, 2, 2, 1, 3, 4, 5, True, True)),
+        line_f32x2.kernel("float32", F32x2Config(8, 2, 2, 2, 1, 3, 4, 5, True, True)),
     ],
     ids=lambda k: k.name.replace(" ", "-"),
 )

@@ -11,14 +11,14 @@ import numpy as np
 from large_problems import first_config
 
 from numbadnn.kernels.conv.unshared import unshared
+from numbadnn.kernels.conv.unshared.forward import f32x2 as unshared_f32x2
 from numbadnn.kernels.conv.unshared.forward import places_stream as unshared_places_stream
-from numbadnn.kernels.conv.unshared.forward import twofold as unshared_twofold
 from numbadnn.kernels.conv.unshared.forward.box_config import BoxConfig
+from numbadnn.kernels.conv.unshared.forward.f32x2_config import F32x2Config
 from numbadnn.kernels.conv.unshared.forward.halves_config import HalvesConfig
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import StreamConfig
-from numbadnn.kernels.conv.unshared.forward.twofold_config import TwofoldConfig
-from numbadnn.kernels.conv.unshared.inputs import twofold as unshared_inputs_twofold
-from numbadnn.kernels.conv.unshared.inputs import twofold_boxes as unshared_inputs_twofold_boxes
+from numbadnn.kernels.conv.unshared.inputs import f32x2 as unshared_inputs_f32x2
+from numbadnn.kernels.conv.unshared.inputs import f32x2_boxes as unshared_inputs_f32x2_boxes
 from numbadnn.kernels.conv.unshared.inputs.boxes_config import BoxesConfig
 from numbadnn.kernels.conv.unshared.inputs.rows_config import configured, laid_out
 from numbadnn.kernels.conv.unshared.weights.halves_config import WeightsHalvesConfig
@@ -150,17 +150,17 @@ HALVED: tuple[tuple[str, tuple[int, int], int, int], ...] = (
 
 def check_halved(row: tuple[str, tuple[int, int], int, int], kind: str) -> bool:
     problem = ConvProblem.parse(f"{INPUTS} {row[0].format(t='float32')}")
-    config = unshared_inputs_twofold.configured(problem, *row[1:], depth=3)
+    config = unshared_inputs_f32x2.configured(problem, *row[1:], depth=3)
     assert config is not None
     return check(INPUTS, row[0], config, "float32", kind, "ieee")
 
 
 #: forward in float32 on tensor cores: boxes of some channels, and of all; more tiles than blocks stay; two warps that share
 #: terms, or filters; two launches of filters; the last tile past the last position; groups; a channel of fewer terms than a slot
-TWOFOLD: tuple[tuple[str, TwofoldConfig], ...] = (
-    ("x={t}:17x24x3x6 w={t}:16x4x7x24x2x2 flip=0 pad=1,1,1,1", TwofoldConfig(1, 2, 1, 2, 2, 1, 24)),
-    ("x={t}:9x12x5x6 w={t}:34x3x3x12x3x3 pad=1,1,0,1 stride=2,2 alpha=2 beta=-3", TwofoldConfig(1, 2, 2, 1, 2, 2, 3)),
-    ("x={t}:20x36x4x5 w={t}:32x2x4x18x3x2 groups=2 alpha=2 beta=-3", TwofoldConfig(2, 1, 1, 2, 3, 1, 18)),
+F32X2: tuple[tuple[str, F32x2Config], ...] = (
+    ("x={t}:17x24x3x6 w={t}:16x4x7x24x2x2 flip=0 pad=1,1,1,1", F32x2Config(1, 2, 1, 2, 2, 1, 24)),
+    ("x={t}:9x12x5x6 w={t}:34x3x3x12x3x3 pad=1,1,0,1 stride=2,2 alpha=2 beta=-3", F32x2Config(1, 2, 2, 1, 2, 2, 3)),
+    ("x={t}:20x36x4x5 w={t}:32x2x4x18x3x2 groups=2 alpha=2 beta=-3", F32x2Config(2, 1, 1, 2, 3, 1, 18)),
 )
 
 
@@ -185,9 +185,14 @@ def with_infinities(problem: ConvProblem) -> Trial:
     return trial
 
 
+#: files whose implementation has another name
+NAMES = {"f32x2": "twofold"}
+
+
 def name_of(config: Any) -> str:
-    """The implementation that a configuration belongs to: it is called as the file, with its folder unless that is forward."""
+    """The implementation that a configuration belongs to: named after the file and, unless that is forward, its folder."""
     folder, stem = type(config).__module__.removesuffix("_config").removesuffix("_sizes").rsplit(".", 2)[1:]
+    stem = NAMES.get(stem, stem)
     if stem in ("plain", "boxes"):
         return "numba.unshared"
     return f"numba.unshared_{'' if folder == 'forward' else folder + '_'}{stem}"
@@ -206,8 +211,8 @@ def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: st
 
 
 if __name__ == "__main__":
-    unshared_twofold.MULTIPROCESSORS = unshared_places_stream.MULTIPROCESSORS = 2
-    unshared_inputs_twofold_boxes.COLLECTORS, unshared_inputs_twofold_boxes.LARGE = 64, 0
+    unshared_f32x2.MULTIPROCESSORS = unshared_places_stream.MULTIPROCESSORS = 2
+    unshared_inputs_f32x2_boxes.COLLECTORS, unshared_inputs_f32x2_boxes.LARGE = 64, 0
     kinds = (("float16", "integers"), ("bfloat16", "random"), ("float32", "integers"))
     done = [check(*c, *kind, "tensor_core") for c in CASES for kind in kinds[:2]]
     done += [check(*c, *kinds[i % 2], "tensor_core") for i, c in enumerate(SEVERAL)]
@@ -216,7 +221,7 @@ if __name__ == "__main__":
     done += [check_rows(row, *kinds[i % 2]) for i, row in enumerate(ROWS)]
     done += [check_rows(row, *kinds[2]) for row in ROWS]
     done += [check_halved(row, kind) for row, kind in zip(HALVED, KINDS, strict=True)]
-    done += [check(FORWARD, *c, "float32", kind, "ieee") for c, kind in zip(TWOFOLD, KINDS, strict=True)]
+    done += [check(FORWARD, *c, "float32", kind, "ieee") for c, kind in zip(F32X2, KINDS, strict=True)]
     infinite = "x={t}:5x16x4x5 w={t}:18x4x5x16x3x3 pad=1,1,1,1", StreamConfig(8, 1, 4, 2, 1, 2, 2, 8)
     done += [check(FORWARD, *infinite, "float16", "infinities", "tensor_core")]
     sys.exit(not all(done))

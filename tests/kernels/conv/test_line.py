@@ -14,10 +14,10 @@ import numbadnn
 from numbadnn.kernels.build import assemble as _assemble
 from numbadnn.kernels.conv.line import boxes as line_boxes
 from numbadnn.kernels.conv.line import dense as line_dense
+from numbadnn.kernels.conv.line import f32x2 as line_f32x2
 from numbadnn.kernels.conv.line import halves as line_halves
 from numbadnn.kernels.conv.line import line
 from numbadnn.kernels.conv.line import octets as line_octets
-from numbadnn.kernels.conv.line import twofold as line_twofold
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.validate.execute import execute
@@ -83,13 +83,13 @@ def test_which_kernel_takes_a_line(problem: str, kind: str) -> None:
 )
 def test_float32_in_halves_is_within_its_bound_and_fits_shared_memory(c: int, s: int, d: int, k: int) -> None:
     problem = ConvProblem.parse(SINGLE.format(c=c, k=k, s=s, d=d, past=(s - 1) * d))
-    config = line_twofold.heuristic(problem, Policy())
+    config = line_f32x2.heuristic(problem, Policy())
     assert config is not None
-    assert line_twofold.spread_of(c, s, config.run) >= 28
+    assert line_f32x2.spread_of(c, s, config.run) >= 28
     assert config.octets % (2 * config.run) == 0 and c <= 8 * config.octets < 2 * max(c, 9)
-    assert config.turns * line_twofold.READERS >= config.octets * (config.span + line_twofold.halo_of(problem))
+    assert config.turns * line_f32x2.READERS >= config.octets * (config.span + line_f32x2.halo_of(problem))
     assert config.filters % (config.multipliers // 32) == 0
-    assert config.shared_bytes <= line_twofold.SHARED_BYTES
+    assert config.shared_bytes <= line_f32x2.SHARED_BYTES
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_which_boxes_a_line_is_read_in(text: str, sizes: tuple[int, ...] | None)
     if config:
         taps, C = problem.taps[1], problem.w.shape[1]
         _, shared, _ = line_boxes.arguments(problem, config)
-        assert line_twofold.spread_of(C, taps, config.run) >= line_twofold.ENOUGH
+        assert line_f32x2.spread_of(C, taps, config.run) >= line_f32x2.ENOUGH
         assert shared <= line_boxes.SHARED_BYTES and config.boxes >= line_boxes.GROUPS
 
 
@@ -176,7 +176,7 @@ def test_float32_on_tensor_cores_is_within_the_bound_of_plain_sums(text: str, ki
         x[0, 0, 3], x[-1, -1, -9], w[7, 1, 1], w[8, 0, 0] = np.nan, np.inf, -np.inf, np.nan
     impl = first("numba.line", problem, Policy(device=0))
     found = execute(impl, problem, Policy(device=0), trial.inputs)
-    assert isinstance(found.executable.facts["config"], line_twofold.TwofoldConfig | line_boxes.BoxesConfig)
+    assert isinstance(found.executable.facts["config"], line_f32x2.F32x2Config | line_boxes.BoxesConfig)
     assert found.same_bits and not found.damage
     with np.errstate(invalid="ignore"):
         compared = trial.compare_exactly(found.results) if kind == "integers" else trial.compare(found.results, "ieee")

@@ -14,13 +14,13 @@ from numbadnn.kernels.build import assemble as _assemble
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.conv.unshared import unshared
 from numbadnn.kernels.conv.unshared.forward import box as unshared_box
+from numbadnn.kernels.conv.unshared.forward import f32x2 as unshared_f32x2
 from numbadnn.kernels.conv.unshared.forward import halves as unshared_halves
 from numbadnn.kernels.conv.unshared.forward import places_stream as unshared_places_stream
-from numbadnn.kernels.conv.unshared.forward import twofold as unshared_twofold
+from numbadnn.kernels.conv.unshared.inputs import f32x2 as unshared_inputs_f32x2
 from numbadnn.kernels.conv.unshared.inputs import rows as unshared_inputs_rows
-from numbadnn.kernels.conv.unshared.inputs import twofold as unshared_inputs_twofold
-from numbadnn.kernels.conv.unshared.inputs.twofold_boxes import blocks_of
-from numbadnn.kernels.conv.unshared.inputs.twofold_config import FEWER, RINGS, InputsTwofoldConfig
+from numbadnn.kernels.conv.unshared.inputs.f32x2_boxes import blocks_of
+from numbadnn.kernels.conv.unshared.inputs.f32x2_config import FEWER, RINGS, InputsF32x2Config
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.plain_config import UnsharedConfig
 from numbadnn.kernels.conv.unshared.weights import halves as unshared_weights_halves
@@ -66,7 +66,7 @@ def test_several_positions_of_a_block_fit_shared_memory(
     sizes: str, images: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forward and the filters' gradient, 16 bits and 32; the order of the images' sums does not depend on how many there are."""
-    for module in (unshared_twofold, unshared_places_stream):
+    for module in (unshared_f32x2, unshared_places_stream):
         monkeypatch.setattr(module, "heuristic", lambda problem, policy: None)  # Hopper's alone
     for room in (99 * 1024, 227 * 1024):
         for module in (
@@ -113,14 +113,14 @@ def test_filters_beyond_what_a_launch_has_are_more_launches() -> None:
         return ConvProblem.parse(sizes.format(k=k, g=groups, c=32 // groups))
 
     for k, expected in ((32, [(0, 32)]), (33, [(0, 17), (17, 16)]), (72, [(0, 24), (24, 24), (48, 24)])):
-        slices = unshared_twofold.slices_of(problem(k))
+        slices = unshared_f32x2.slices_of(problem(k))
         assert [(first, one.w.shape[0]) for first, one in slices] == expected
         assert all(one.y.shape[1] == one.w.shape[0] for _, one in slices)
-        assert unshared_twofold.heuristic(problem(k), Policy()) is not None
-    assert all(one.w.shape[0] >= 16 for k in range(16, 257) for _, one in unshared_twofold.slices_of(problem(k)))
-    assert unshared_twofold.heuristic(problem(257), Policy()) is None
-    assert unshared_twofold.heuristic(problem(64, 2), Policy()) is not None
-    assert unshared_twofold.heuristic(problem(66, 2), Policy()) is None
+        assert unshared_f32x2.heuristic(problem(k), Policy()) is not None
+    assert all(one.w.shape[0] >= 16 for k in range(16, 257) for _, one in unshared_f32x2.slices_of(problem(k)))
+    assert unshared_f32x2.heuristic(problem(257), Policy()) is None
+    assert unshared_f32x2.heuristic(problem(64, 2), Policy()) is not None
+    assert unshared_f32x2.heuristic(problem(66, 2), Policy()) is None
 
 
 def test_few_positions_have_a_block_a_multiprocessor() -> None:
@@ -163,7 +163,7 @@ def test_what_several_tiles_need_comes_while_one_is_multiplied() -> None:
         assert kind(problem) is None, problem
     assert kind(sizes.format(n=32, s=64, c=32, k=32), workspace_limit=1024) is None
     assert kind(sizes.format(n=32, s=64, c=32, k=32), determinism="gpu_to_gpu") is None
-    single = unshared_twofold.heuristic(
+    single = unshared_f32x2.heuristic(
         ConvProblem.parse(f"conv2d {sizes.format(n=32, s=64, c=32, k=32).replace('float16', 'float32')}"), Policy()
     )
     assert single is not None
@@ -173,21 +173,21 @@ def test_what_several_tiles_need_comes_while_one_is_multiplied() -> None:
 def test_float32_images_as_two_float16() -> None:
     """Of rows that tiles of equal width divide; what fits; by its estimate, no slower than other kernels."""
 
-    def found(sizes: str, **asked: Any) -> InputsTwofoldConfig | None:
+    def found(sizes: str, **asked: Any) -> InputsF32x2Config | None:
         problem = ConvProblem.parse(f"conv2d_grad_wrt_inputs {sizes}")
-        return unshared_inputs_twofold.heuristic(problem, Policy(**asked))
+        return unshared_inputs_f32x2.heuristic(problem, Policy(**asked))
 
     for images, side in ((9, 32), (16, 64), (19, 32), (32, 64)):
         sizes = f"x=float32:{images}x32x{side}x{side} w=float32:32x{side}x{side}x32x3x3 pad=1,1,1,1"
         problem, config = ConvProblem.parse(f"conv2d_grad_wrt_inputs {sizes}"), found(sizes)
         assert config is not None
         assert config.images == (16 if images <= 16 else 32)
-        assert unshared_inputs_twofold.shared_bytes(problem, config) <= 227 * 1024
+        assert unshared_inputs_f32x2.shared_bytes(problem, config) <= 227 * 1024
         assert 16 * (config.depth + config.chunks) <= RINGS
         assert 32 * config.padded * config.registers + 128 * FEWER <= 1 << 16
-        assert unshared_inputs_twofold.pitch_of(problem, config.channels) % 128 == 32
+        assert unshared_inputs_f32x2.pitch_of(problem, config.channels) % 128 == 32
         assert side % config.places == 0
-        assert blocks_of(problem, config) <= unshared_inputs_twofold.MULTIPROCESSORS
+        assert blocks_of(problem, config) <= unshared_inputs_f32x2.MULTIPROCESSORS
     large = "x=float32:32x32x64x64 w=float32:32x64x64x32x3x3 pad=1,1,1,1"
     assert found(large, determinism="gpu_to_gpu") is None
     assert found(large, workspace_limit=1024) is None
@@ -201,7 +201,7 @@ def test_float32_images_as_two_float16() -> None:
         found("x=float32:9x614400x1x1 w=float32:25500x1x1x2048x1x1 groups=300") is None
     )  # of the second kernel's grid
     low = ConvProblem.parse("conv2d_grad_wrt_inputs x=float32:12x512x5x12 w=float32:512x5x12x64x1x1 groups=8")
-    assert all(config.rows <= 5 for _, config in unshared_inputs_twofold.candidates(low))
+    assert all(config.rows <= 5 for _, config in unshared_inputs_f32x2.candidates(low))
 
 
 @pytest.mark.skipif(not _assemble.find_ptxas(), reason="ptxas is not installed")
@@ -209,8 +209,8 @@ def test_float32_images_as_two_float16() -> None:
     "kernel",
     [
         *unshared_inputs_rows.hopper_kernels(),
-        *unshared_inputs_twofold.hopper_kernels(),
-        *unshared_twofold.hopper_kernels(),
+        *unshared_inputs_f32x2.hopper_kernels(),
+        *unshared_f32x2.hopper_kernels(),
         *unshared_places_stream.hopper_kernels(),
         *unshared_turned.hopper_kernels(),
     ],

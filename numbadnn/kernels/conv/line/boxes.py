@@ -11,7 +11,7 @@ from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.launch import Kernel, reciprocal
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.line.channels import first_tap, whole
-from numbadnn.kernels.conv.line.twofold import ENOUGH, LANES, MULTIPROCESSORS, SIZE, spread_of
+from numbadnn.kernels.conv.line.f32x2 import ENOUGH, LANES, MULTIPROCESSORS, SIZE, spread_of
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 

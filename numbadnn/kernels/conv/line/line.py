@@ -12,7 +12,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.plans import around, one_launch
 from numbadnn.kernels.build.support import accumulator_of
-from numbadnn.kernels.conv.line import boxes, channels, dense, halves, octets, plain, toeplitz, twofold
+from numbadnn.kernels.conv.line import boxes, channels, dense, f32x2, halves, octets, plain, toeplitz
 from numbadnn.kernels.conv.members import Member, register_members
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
@@ -60,7 +60,7 @@ def _of_channels(problem: ConvProblem, policy: Policy) -> Any:
     return channels.heuristic(problem)
 
 
-def _twofold(problem: ConvProblem, config: Any) -> float:
+def _f32x2(problem: ConvProblem, config: Any) -> float:
     return 6 + problem.bytes / 3.4e6 + problem.flops / 1.6e8
 
 
@@ -79,7 +79,7 @@ MEMBERS = (
     # float32 of many channels: tensor cores with float32 as two float16
     Member("numba.line_boxes", OPS, boxes.heuristic, _plan_boxes, _time(8.5, 4e6, 1.7e8),
            "float32 lines of 64 channels and more in TMA boxes (sm_90)"),
-    Member("numba.line_twofold", OPS, twofold.heuristic, _on_tensor_cores(twofold), _twofold,
+    Member("numba.line_twofold", OPS, f32x2.heuristic, _on_tensor_cores(f32x2), _f32x2,
            "float32 lines of many channels: float32 as two float16"),
     # float32 and float64 on threads
     Member("numba.line_dense", OPS, _by_accumulator(dense), _on_threads(dense), dense.estimate,
@@ -94,7 +94,7 @@ def _belongs(problem: ConvProblem) -> bool:
 
 def kernels() -> Iterator[Kernel]:
     """A representative set of all members' kernels."""
-    for module in (plain, boxes, channels, dense, halves, octets, toeplitz, twofold):
+    for module in (plain, boxes, channels, dense, halves, octets, toeplitz, f32x2):
         yield from module.kernels()
 
 

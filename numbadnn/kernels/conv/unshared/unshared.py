@@ -16,12 +16,12 @@ from numbadnn.kernels.conv.members import Member, register_members
 from numbadnn.kernels.conv.unshared import plain
 from numbadnn.kernels.conv.unshared.forward import (
     box,
+    f32x2,
     halves,
     places_stream,
-    twofold,
 )
 from numbadnn.kernels.conv.unshared.inputs import boxes, rows, rows_config
-from numbadnn.kernels.conv.unshared.inputs import twofold as inputs_twofold
+from numbadnn.kernels.conv.unshared.inputs import f32x2 as inputs_f32x2
 from numbadnn.kernels.conv.unshared.parts import turned
 from numbadnn.kernels.conv.unshared.weights import halves as weights_halves
 from numbadnn.kernels.conv.unshared.weights import many as weights_many
@@ -69,13 +69,13 @@ MEMBERS = (
     _member("halves", FORWARD, halves, halves.estimate,
            "16-bit filters, at least 4 a group, with channels that can be read as vectors", "tensor_core"),
     # float32 images, forward
-    _member("twofold", FORWARD, twofold, _on_tensor_cores,
+    _member("twofold", FORWARD, f32x2, _on_tensor_cores,
             "9 to 32 images of float32 and 16 filters a group and more (sm_90): float32 as two float16"),
     # few images: the order of the terms of a forward product depends on how many there are, that of the gradient does not
     _member("box", FORWARD, box, _by_threads, "few images, several positions a block"),
     _member("box", WEIGHTS, box, _by_threads, "few images, several positions a block", "ieee", "gpu_to_gpu"),
     # the gradient of the images: sums on tensor cores, in registers, in shared memory
-    _member("inputs_twofold", IMAGES, inputs_twofold, inputs_twofold.rank, "many float32 images (sm_90): float32 as two float16"),
+    _member("inputs_twofold", IMAGES, inputs_f32x2, inputs_f32x2.rank, "many float32 images (sm_90): float32 as two float16"),
     _member("inputs_rows", IMAGES, rows, rows_config.rank, "small filters whose sums fit registers (sm_90)"),
     # whatever is left
     Member("numba.unshared", IMAGES, _boxes, boxes.plan, _boxes_estimate,

@@ -15,7 +15,7 @@ Eight times of an octet, wherever they begin, are 128 bytes one behind the other
 further on, whatever the dilation. Filters lie in rows of 8 channels, too: [half][tap][octet][filter].
 
 Times that have numbers too small for their scale, or one that is not finite, say so, as filters do; then a warp looks which of
-its results these concern, and computes them anew as plain sums (``device/twofold_plain.py``).
+its results these concern, and computes them anew as plain sums (``device/f32x2_plain.py``).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from numbadnn.kernels.conv.line.boxes import (
     BoxesConfig,
 )
 from numbadnn.kernels.conv.line.device.boxes_cut import boxes, filters
-from numbadnn.kernels.conv.line.device.twofold_plain import plain_sums
-from numbadnn.kernels.conv.line.twofold import LANES, SIZE
+from numbadnn.kernels.conv.line.device.f32x2_plain import plain_sums
+from numbadnn.kernels.conv.line.f32x2 import LANES, SIZE
 from numbadnn.kernels.lang import hopper
 from numbadnn.kernels.lang.async_copies import arrive_of, meet_of
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64, u32, u64

@@ -15,7 +15,7 @@ from numbadnn.kernels.conv.line.boxes import (
     THREADS,
     BoxesConfig,
 )
-from numbadnn.kernels.conv.line.twofold import LANES, SIZE
+from numbadnn.kernels.conv.line.f32x2 import LANES, SIZE
 from numbadnn.kernels.lang import hopper
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32

@@ -10,9 +10,9 @@ from typing import Any
 from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import LARGEST_ROOM
+from numbadnn.kernels.conv.unshared.forward.f32x2 import LONGEST, shapes_of
+from numbadnn.kernels.conv.unshared.forward.f32x2_config import box_at
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import ROWS, TERMS, StreamConfig
-from numbadnn.kernels.conv.unshared.forward.twofold import LONGEST, shapes_of
-from numbadnn.kernels.conv.unshared.forward.twofold_config import box_at
 from numbadnn.kernels.conv.unshared.parts import turned as transposed
 from numbadnn.kernels.conv.unshared.parts.tile import (
     PARAMETERS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numbadnn.kernels.conv.unshared.forward.twofold_config import OTHERS
+from numbadnn.kernels.conv.unshared.forward.f32x2_config import OTHERS
 from numbadnn.kernels.conv.unshared.parts.tile import LANES
 from numbadnn.kernels.conv.unshared.parts.turned import EIGHT
 

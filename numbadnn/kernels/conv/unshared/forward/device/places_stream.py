@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.forward.device.twofold_ask import asking, terms_before
-from numbadnn.kernels.conv.unshared.forward.device.twofold_put import first_filter
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_ask import asking, terms_before
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_put import first_filter
+from numbadnn.kernels.conv.unshared.forward.f32x2_config import ASKERS, SLOT, box_at, ring_at
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import FEWER, LANES, MORE, ROWS, TERMS, StreamConfig
-from numbadnn.kernels.conv.unshared.forward.twofold_config import ASKERS, SLOT, box_at, ring_at
 from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
 from numbadnn.kernels.conv.unshared.parts.device.boxes import asking_boxes, awaiting, starting
 from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, SIZE, first_position

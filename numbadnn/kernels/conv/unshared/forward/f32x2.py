@@ -1,4 +1,4 @@
-"""Unshared convolutions of 9 to 32 images in float32 on tensor cores; the device code is ``device/twofold.py``.
+"""Unshared convolutions of 9 to 32 images in float32 on tensor cores; the device code is ``device/f32x2.py``.
 
 A launch has up to 32 filters of each group; of one group there may be several launches.
 """
@@ -16,7 +16,7 @@ from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.kernels.conv.unshared.forward.twofold_config import (
+from numbadnn.kernels.conv.unshared.forward.f32x2_config import (
     FILTERS,
     IMAGES,
     LOOKS,
@@ -26,7 +26,7 @@ from numbadnn.kernels.conv.unshared.forward.twofold_config import (
     TURNED_PIXELS,
     TURNERS,
     TURNING,
-    TwofoldConfig,
+    F32x2Config,
     box_at,
 )
 from numbadnn.kernels.conv.unshared.parts.tile import (
@@ -76,7 +76,7 @@ def floor_of(spread: int) -> int:
     return (0x0800 >> (spread - 28)) * 0x10001
 
 
-def box_of(problem: ConvProblem, config: TwofoldConfig) -> int:
+def box_of(problem: ConvProblem, config: F32x2Config) -> int:
     """Bytes of a box."""
     return config.channels * math.prod(seen_of(problem, (config.tall, config.places))) * PIXEL
 
@@ -86,12 +86,12 @@ def room_of(problem: ConvProblem) -> int:
     return -(-math.prod(problem.w.shape[3:]) // PIECE) * PIECE
 
 
-def shared_bytes(problem: ConvProblem, config: TwofoldConfig) -> int:
+def shared_bytes(problem: ConvProblem, config: F32x2Config) -> int:
     boxes, sums = config.boxes * box_of(problem, config), 4 * config.of_turn * config.pitch
     return 1024 + box_at(config) + 4 * room_of(problem) + boxes + sums
 
 
-def heuristic(problem: ConvProblem, policy: Policy) -> TwofoldConfig | None:
+def heuristic(problem: ConvProblem, policy: Policy) -> F32x2Config | None:
     """None where other kernels of ``numba.unshared`` are to do it."""
     if not takes(problem, policy, "forward", 4) or not on_hopper(policy):
         return None
@@ -110,7 +110,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> TwofoldConfig | None:
     parts, C = -(-K // FILTERS), w.shape[3]
     tile = min(TILES, key=lambda tile: math.prod(tiles_of(problem, tile)))
     for channels, depth, boxes in shapes_of(C, math.prod(tiles_of(problem, tile)) * problem.groups):
-        config = TwofoldConfig(*tile, parts, 2 // parts, depth, boxes, channels)
+        config = F32x2Config(*tile, parts, 2 // parts, depth, boxes, channels)
         if _passes(problem, config):
             return config
     return None
@@ -148,7 +148,7 @@ def shapes_of(C: int, tiles: int) -> Iterator[tuple[int, int, int]]:
         yield c, depth, min(boxes, C // c)
 
 
-def _passes(problem: ConvProblem, config: TwofoldConfig) -> bool:
+def _passes(problem: ConvProblem, config: F32x2Config) -> bool:
     """Whether shared memory and a copy hold it, and all boxes that a slot's terms lie in may be there at once."""
     lot = config.channels * math.prod(problem.taps)
     if config.splits > 1 and lot <= PIECE:
@@ -178,13 +178,13 @@ def space_bytes(problem: ConvProblem) -> int:
     return TURNED + math.prod(problem.x.shape[1:]) * PIXEL
 
 
-def kernel(config: TwofoldConfig) -> Kernel:
+def kernel(config: F32x2Config) -> Kernel:
     config = replace(config, channels=1)  # that is an argument
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.forward.device import twofold
+        from numbadnn.kernels.conv.unshared.forward.device import f32x2
 
-        return twofold.forward(config)
+        return f32x2.forward(config)
 
     name = "unshared twofold " + " ".join(str(v) for v in astuple(config)[:6])
     return Kernel(name, f"map map ptr ptr ptr ptr i32 i32 i32 {PARAMETERS}", build, config.threads, 1, True)
@@ -192,9 +192,9 @@ def kernel(config: TwofoldConfig) -> Kernel:
 
 def turn_kernel(vec: int) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.forward.device import twofold_turn
+        from numbadnn.kernels.conv.unshared.forward.device import f32x2_turn
 
-        return twofold_turn.turn(vec)
+        return f32x2_turn.turn(vec)
 
     parameters = "ptr ptr ptr i32 i32 i32 i32 i64*2 i64*2 i32*2 i32*2 i32 i32 i64*4"
     return Kernel(f"unshared twofold turn {vec}", parameters, build, TURNERS, TURNING)
@@ -208,7 +208,7 @@ def filters_map(problem: ConvProblem, device: int) -> Any:
     return _tensormap.described(device, "float32", how, fetch=FETCH)
 
 
-def images_map(problem: ConvProblem, config: TwofoldConfig, device: int) -> Any:
+def images_map(problem: ConvProblem, config: F32x2Config, device: int) -> Any:
     """Words of a pixel, columns, rows, channels; a copy has a box, with zeros outside the image."""
     _, C, H, W = problem.x.shape
     tall, wide = seen_of(problem, (config.tall, config.places))
@@ -217,7 +217,7 @@ def images_map(problem: ConvProblem, config: TwofoldConfig, device: int) -> Any:
     return _tensormap.described(device, "float32", how, swizzled=False, fetch=FETCH)
 
 
-def plan(problem: ConvProblem, policy: Policy, config: TwofoldConfig) -> Executable:
+def plan(problem: ConvProblem, policy: Policy, config: F32x2Config) -> Executable:
     chosen, device = kernel(config), policy.device
     spread, turned = spread_of(math.prod(problem.w.shape[3:])), f"space+{TURNED}"
     steps = [(_turning(problem, device, spread), f"x space {turned}")]
@@ -231,7 +231,7 @@ def plan(problem: ConvProblem, policy: Policy, config: TwofoldConfig) -> Executa
     return around(sequence("x w result space", steps), facts, space_bytes(problem), "ieee", "run_to_run", SEQUENCE)
 
 
-def _launch(problem: ConvProblem, config: TwofoldConfig, chosen: Kernel, device: int, spread: int) -> Any:
+def _launch(problem: ConvProblem, config: F32x2Config, chosen: Kernel, device: int, spread: int) -> Any:
     tiles, filters = blocks_of(problem, config), filters_map(problem, device)
     common = scalars(problem, config, room_of(problem), problem.x.strides)
     values = (filters, images_map(problem, config, device), tiles, floor_of(spread), spread, *common)
@@ -251,7 +251,7 @@ def _turning(problem: ConvProblem, device: int, spread: int) -> Any:
 
 
 def hopper_kernels() -> Iterator[Kernel]:
-    yield kernel(TwofoldConfig(1, 8, 2, 1, 3, 3, 1))
-    yield kernel(TwofoldConfig(1, 8, 1, 2, 3, 3, 1))
+    yield kernel(F32x2Config(1, 8, 2, 1, 3, 3, 1))
+    yield kernel(F32x2Config(1, 8, 1, 2, 3, 3, 1))
     yield turn_kernel(4)
     yield turn_kernel(1)

@@ -1,4 +1,4 @@
-"""Which lines of float32 go to tensor cores, as two float16 of a common scale; the device code is ``device/twofold.py``."""
+"""Which lines of float32 go to tensor cores, as two float16 of a common scale; the device code is ``device/f32x2.py``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCALE, EXTREMES, EXTREMES_OF_FILTERS, SHARE, FIRST = 32, 64, 192, 256, 320
 
 
 @dataclass(frozen=True, slots=True)
-class TwofoldConfig:
+class F32x2Config:
     """Each set has ``high`` * ``wide`` warps, a warp 16 * ``tiles`` filters and ``runs`` of 32 times; ``taps`` are frozen.
 
     After every ``run`` instructions of a tap their sums are added to the total. A reader asks for 8 channels of ``turns`` times.
@@ -104,7 +104,7 @@ def spread_of(channels: int, taps: int, run: int = 1) -> int:
     return 28 + int(math.log2(spare / 4 + 1)) if spare >= 0 else 0
 
 
-def heuristic(problem: ConvProblem, policy: Policy) -> TwofoldConfig | None:
+def heuristic(problem: ConvProblem, policy: Policy) -> F32x2Config | None:
     """Up to 64 channels, sums long enough, few taps; None elsewhere."""
     x, y, (K, C), S = problem.x, problem.y, problem.w.shape[:2], problem.taps[1]
     if x.dtype != "float32" or accumulator_of("float32", policy) != "float32" or not _has_room(policy):
@@ -119,7 +119,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> TwofoldConfig | None:
     return config_of(problem)
 
 
-def config_of(problem: ConvProblem) -> TwofoldConfig | None:
+def config_of(problem: ConvProblem) -> F32x2Config | None:
     """Eight warps, so many filters and times each that a block's times are a few kilobytes of each channel."""
     (K, C), S = problem.w.shape[:2], problem.taps[1]
     K //= problem.groups
@@ -135,7 +135,7 @@ def config_of(problem: ConvProblem) -> TwofoldConfig | None:
     run = max(r for r in (1, 2, 4) if r == 1 or (2 * r <= octets and spread_of(C, S, r) >= ENOUGH))
     times = RUN * runs * wide + halo_of(problem)
     turns = -(-times * octets // READERS)
-    config = TwofoldConfig(octets, tiles, high, wide, runs, S, run, turns, 8 * octets == C, bool(whole(problem, 4)))
+    config = F32x2Config(octets, tiles, high, wide, runs, S, run, turns, 8 * octets == C, bool(whole(problem, 4)))
     return config if turns <= MOST_TURNS and config.shared_bytes <= SHARED_BYTES else None
 
 
@@ -148,12 +148,12 @@ def _has_room(policy: Policy) -> bool:
     return _driver.compute_capability(policy.device) in ((8, 0), (9, 0), (10, 0), (10, 3))
 
 
-def kernel(dtype: str, config: TwofoldConfig) -> Kernel:
+def kernel(dtype: str, config: F32x2Config) -> Kernel:
     parameters, threads = "ptr:3 i32:9 i64*2 i64 i64*3 i64*2 i64*2", config.multipliers + READERS
-    return Kernel.of("line_twofold", "conv.line.device.twofold.forward", (config,), parameters, threads)
+    return Kernel.of("line_twofold", "conv.line.device.f32x2.forward", (config,), parameters, threads)
 
 
-def prepare(problem: ConvProblem, device: int, config: TwofoldConfig, chosen: Kernel) -> Any:
+def prepare(problem: ConvProblem, device: int, config: F32x2Config, chosen: Kernel) -> Any:
     (N, _, _, Q), w = problem.x.shape, problem.w
     (K, C), S = w.shape[:2], problem.taps[1]
     K //= problem.groups
@@ -173,5 +173,5 @@ def prepare(problem: ConvProblem, device: int, config: TwofoldConfig, chosen: Ke
 
 def kernels() -> Iterator[Kernel]:
     """All channels there and some missing; the one of most sums is tested apart: sm_100's code has a few bytes of stack."""
-    yield kernel("float32", TwofoldConfig(4, 2, 1, 4, 1, 2, 1, 5, True, True))
-    yield kernel("float32", TwofoldConfig(2, 1, 1, 4, 2, 3, 1, 5, False, False))
+    yield kernel("float32", F32x2Config(4, 2, 1, 4, 1, 2, 1, 5, True, True))
+    yield kernel("float32", F32x2Config(2, 1, 1, 4, 2, 3, 1, 5, False, False))

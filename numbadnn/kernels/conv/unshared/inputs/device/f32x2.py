@@ -6,9 +6,9 @@ when a row of positions is done, the first of them is written and the sums move 
 are given out first, so that every quarter of a multiprocessor has as much to do.
 
     filters    through a ring, 16 of one position a slot, prefetched by a warp that does nothing else
-    y          cut into two float16 by other such warps, of 16 filters and a row at a time (``device/twofold_fill.py``)
+    y          cut into two float16 by other such warps, of 16 filters and a row at a time (``device/f32x2_fill.py``)
 
-so that memory is never idle. Numbers that cannot be cut are NaN: ``device/twofold_collect.py`` adds the boxes, and sums anew
+so that memory is never idle. Numbers that cannot be cut are NaN: ``device/f32x2_collect.py`` adds the boxes, and sums anew
 what is not finite.
 """
 
@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import ONE
-from numbadnn.kernels.conv.unshared.inputs.device.twofold_fill import filling
-from numbadnn.kernels.conv.unshared.inputs.device.twofold_lanes import lanes_of
-from numbadnn.kernels.conv.unshared.inputs.twofold_config import (
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_cut import ONE
+from numbadnn.kernels.conv.unshared.inputs.device.f32x2_fill import filling
+from numbadnn.kernels.conv.unshared.inputs.device.f32x2_lanes import lanes_of
+from numbadnn.kernels.conv.unshared.inputs.f32x2_config import (
     AHEAD,
     EIGHT,
     FEWER,
@@ -28,7 +28,7 @@ from numbadnn.kernels.conv.unshared.inputs.twofold_config import (
     LANES,
     PIECE,
     RINGS,
-    InputsTwofoldConfig,
+    InputsF32x2Config,
 )
 from numbadnn.kernels.lang.async_copies import copy_line, sync_warp
 from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, f32, i32, i64, u32
@@ -66,7 +66,7 @@ def from_the_middle(i, count):
     return i32(i32((count - 1) // 2) + i32((i + 1) // 2) * (2 * (i & 1) - 1))
 
 
-def _asking(config: InputsTwofoldConfig) -> Callable[..., None]:
+def _asking(config: InputsF32x2Config) -> Callable[..., None]:
     """``ask(shared, w, steps, length, pitch, ring, full, K, rows)``: begin all copies; a lane has a filter of a slot."""
     depth, places = config.depth, config.places
 
@@ -92,7 +92,7 @@ def _asking(config: InputsTwofoldConfig) -> Callable[..., None]:
     return ask
 
 
-def _multiplying(config: InputsTwofoldConfig) -> tuple[Callable[..., Any], ...]:
+def _multiplying(config: InputsF32x2Config) -> tuple[Callable[..., Any], ...]:
     """(``place``, ``multiply_piece``, ``put``): two of ``Lanes``, and 16 filters of a row of a block's positions."""
     wide, right, flip, depth, places = config.taps[1], config.stride[1], config.flip, config.depth, config.places
     of_y = config.of_y
@@ -122,7 +122,7 @@ def _multiplying(config: InputsTwofoldConfig) -> tuple[Callable[..., Any], ...]:
     return place, multiply_piece, put
 
 
-def boxes(config: InputsTwofoldConfig) -> Callable[..., None]:
+def boxes(config: InputsF32x2Config) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, image] = sum over the tile's positions and over filters of y * w."""
     (tall, wide), down, depth, chunks, lots = config.taps, config.stride[0], config.depth, config.chunks, config.lots
     warps, padded = config.warps, config.padded

@@ -1,4 +1,4 @@
-"""Images cut before ``device/twofold.py``, by one scale: [channel, row, column][half][image], 128 bytes a pixel.
+"""Images cut before ``device/f32x2.py``, by one scale: [channel, row, column][half][image], 128 bytes a pixel.
 
     x  ->  halves of 64 pixels in shared memory  ->  space
 
@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import EIGHT, ONE, cut_images, usual
-from numbadnn.kernels.conv.unshared.forward.device.twofold_lanes import key_of
-from numbadnn.kernels.conv.unshared.forward.twofold_config import INVERSE, LANES, LOOKS, PIXEL, TURNED_PIXELS, TURNERS
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_cut import EIGHT, ONE, cut_images, usual
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_lanes import key_of
+from numbadnn.kernels.conv.unshared.forward.f32x2_config import INVERSE, LANES, LOOKS, PIXEL, TURNED_PIXELS, TURNERS
 from numbadnn.kernels.lang.async_copies import meet_of
 from numbadnn.kernels.lang.bits import load_bits, store_bits
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32

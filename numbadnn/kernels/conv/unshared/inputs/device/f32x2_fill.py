@@ -1,4 +1,4 @@
-"""y's values for ``device/twofold.py``, cut into two float16 in shared memory as its lanes multiply them.
+"""y's values for ``device/f32x2.py``, cut into two float16 in shared memory as its lanes multiply them.
 
     position, 16 filters:   [upper, lower half][16 images][lane][two pairs of filters][two images]
                             [two images] the inverses of their scales, each that of an image's 16 filters here, as bfloat16
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import marked
-from numbadnn.kernels.conv.unshared.inputs.twofold_config import (
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_cut import marked
+from numbadnn.kernels.conv.unshared.inputs.f32x2_config import (
     AHEAD,
     FILLERS,
     HALVES,
     LANES,
     PIECE,
-    InputsTwofoldConfig,
+    InputsF32x2Config,
 )
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, sync_warp, wait_async_but
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32
@@ -33,7 +33,7 @@ from numbadnn.kernels.lang.words import read_at, write_at
 SIZE, FILTERS, PAIR = 4, 4, 2
 
 
-def filling(config: InputsTwofoldConfig) -> Callable[..., None]:
+def filling(config: InputsF32x2Config) -> Callable[..., None]:
     """``fill(shared, raw, tops, y, strides, N, K, rows, spread, full)``: all rows of a block's positions, by a warp.
 
     ``raw``: where its copies go; ``tops``: where the places begin; ``y``: the first position's. ``full``:

@@ -1,4 +1,4 @@
-"""The configuration of ``twofold.py``, and what the host and the device both know."""
+"""The configuration of ``f32x2.py``, and what the host and the device both know."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INVERSE, TURNED = 4000, 4096
 
 
 @dataclass(frozen=True, slots=True)
-class TwofoldConfig:
+class F32x2Config:
     """A block: ``tall`` rows of ``places`` positions, for each ``parts`` times 16 filters or ``splits`` warps that share terms.
 
     A warp's ring has ``depth`` slots of 32 terms; there are places for ``boxes`` of some ``channels``.

@@ -1,4 +1,4 @@
-"""The boxes that blocks of ``twofold.py`` write, and the kernel that adds them: ``device/twofold_collect.py``."""
+"""The boxes that blocks of ``f32x2.py`` write, and the kernel that adds them: ``device/f32x2_collect.py``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel, reciprocal
-from numbadnn.kernels.conv.unshared.inputs.twofold_config import (
+from numbadnn.kernels.conv.unshared.inputs.f32x2_config import (
     AHEAD_OF_SUMS,
     COLLECTED,
     COLLECTORS,
@@ -15,50 +15,50 @@ from numbadnn.kernels.conv.unshared.inputs.twofold_config import (
     LARGE,
     LINE,
     LOT,
-    InputsTwofoldConfig,
+    InputsF32x2Config,
 )
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 
 
-def strips_of(problem: ConvProblem, config: InputsTwofoldConfig) -> int:
+def strips_of(problem: ConvProblem, config: InputsF32x2Config) -> int:
     """Rows of positions, ``rows`` at a time."""
     return -(-problem.y.shape[2] // config.rows)
 
 
-def parts_of(problem: ConvProblem, config: InputsTwofoldConfig) -> int:
+def parts_of(problem: ConvProblem, config: InputsF32x2Config) -> int:
     """How many blocks the columns of all strips are dealt to."""
     return -(-strips_of(problem, config) * problem.y.shape[3] // config.places)
 
 
-def box_of(problem: ConvProblem, config: InputsTwofoldConfig) -> tuple[int, int]:
+def box_of(problem: ConvProblem, config: InputsF32x2Config) -> tuple[int, int]:
     """Rows and columns of pixels that a block's columns of a strip reach, at most."""
     return seen_of(problem, config.tile)
 
 
-def most_boxes(problem: ConvProblem, config: InputsTwofoldConfig) -> int:
+def most_boxes(problem: ConvProblem, config: InputsF32x2Config) -> int:
     """That may hold a pixel: of as many strips and, in each, of as many blocks as its positions can be in."""
     strips = -(-box_of(problem, config)[0] // (config.rows * problem.stride[0]))
     columns = -(-problem.taps[1] // problem.stride[1])
     return strips * (-(-(columns - 1) // config.places) + 1)
 
 
-def boxes_bytes(problem: ConvProblem, config: InputsTwofoldConfig) -> int:
+def boxes_bytes(problem: ConvProblem, config: InputsF32x2Config) -> int:
     """Of all images. A block has a box in each strip that it has columns of; the next one's are counted on from there."""
     boxes = strips_of(problem, config) + parts_of(problem, config)
     return boxes * math.prod(box_of(problem, config)) * problem.x.shape[1] * config.images * 4
 
 
-def blocks_of(problem: ConvProblem, config: InputsTwofoldConfig) -> int:
+def blocks_of(problem: ConvProblem, config: InputsF32x2Config) -> int:
     return parts_of(problem, config) * problem.groups * -(-problem.w.shape[3] // config.channels)
 
 
 def collect_kernel(images: int, ahead: int) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.inputs.device import twofold_collect
+        from numbadnn.kernels.conv.unshared.inputs.device import f32x2_collect
 
-        return twofold_collect.collect(images, ahead)
+        return f32x2_collect.collect(images, ahead)
 
     parameters = (
         "ptr ptr ptr ptr i32 i32 i32 i32 "
@@ -73,7 +73,7 @@ def collect_kernel(images: int, ahead: int) -> Kernel:
     )
 
 
-def collecting_boxes(problem: ConvProblem, policy: Policy, config: InputsTwofoldConfig) -> Any:
+def collecting_boxes(problem: ConvProblem, policy: Policy, config: InputsF32x2Config) -> Any:
     """The launch that adds boxes."""
     (N, C, H, W), w, box = problem.x.shape, problem.w, box_of(problem, config)
     threads = LANES * config.images // LOT

@@ -1,4 +1,4 @@
-"""What a lane of ``device/twofold.py`` multiplies: 32 terms of 16 filters at a position, of 32 images.
+"""What a lane of ``device/f32x2.py`` multiplies: 32 terms of 16 filters at a position, of 32 images.
 
     A  filters by terms      lane 4 g + t: terms 2 t, 2 t + 1, and both 8 further, of the filters of rows g and g + 8
     B  terms by images       those terms of image g of eight
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import NUMBERS, ONE, SUMS, cut, cut_anew
-from numbadnn.kernels.conv.unshared.forward.twofold_config import PIECE, PIXEL, SLOT, TwofoldConfig, ring_at
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_cut import NUMBERS, ONE, SUMS, cut, cut_anew
+from numbadnn.kernels.conv.unshared.forward.f32x2_config import PIECE, PIXEL, SLOT, F32x2Config, ring_at
 from numbadnn.kernels.conv.unshared.parts.device.boxes import awaiting
 from numbadnn.kernels.lang.async_copies import sync_warp
 from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, f32, i32, u32
@@ -77,7 +77,7 @@ def multiply_slot(total, small, large, a, b, shared, spots, base, inverse):
         total[i] = f32(total[i] + large[i] * inverse)
 
 
-def multiplying(config: TwofoldConfig) -> Callable[..., tuple[int, int, int]]:
+def multiplying(config: F32x2Config) -> Callable[..., tuple[int, int, int]]:
     """``multiply(total, shared, full, table, pixels, back, terms, lot, box, taps, stride, flip, floor, spread, origin, state)``.
 
     A tile's sums of a warp. ``full``: the first barrier; ``table``: where in the boxes, from ``pixels`` on, each term is;

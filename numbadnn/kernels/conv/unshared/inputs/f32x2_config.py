@@ -1,4 +1,4 @@
-"""The configuration of ``twofold.py``, and what the host and the device both know."""
+"""The configuration of ``f32x2.py``, and what the host and the device both know."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHERS, FEWER = 80, 80
 
 
 @dataclass(frozen=True, slots=True)
-class InputsTwofoldConfig:
+class InputsF32x2Config:
     """``warps`` multiply, others prefetch filters: ``depth`` slots of 16 of them; ``ragged``: the last one has fewer.
 
     A block has ``places`` neighbouring positions of each of ``rows`` rows, and ``channels`` of a group.

@@ -1,10 +1,10 @@
-"""Lines on tensor cores (``device/twofold.py``): what these cannot compute, as plain sums."""
+"""Lines on tensor cores (``device/f32x2.py``): what these cannot compute, as plain sums."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.twofold import LANES, SIZE
+from numbadnn.kernels.conv.line.f32x2 import LANES, SIZE
 from numbadnn.kernels.lang.access import load, store
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64, u32

@@ -1,25 +1,25 @@
 """Unshared convolution of 9 to 32 images of float32 on tensor cores: numbers are two float16 of a common scale.
 
-Images are cut before (``device/twofold_turn.py``), with one scale; filters, each used once, in registers
-(``device/twofold_lanes.py``), with a scale that a warp keeps as long as it fits. Blocks stay and take one tile of positions after
+Images are cut before (``device/f32x2_turn.py``), with one scale; filters, each used once, in registers
+(``device/f32x2_lanes.py``), with a scale that a warp keeps as long as it fits. Blocks stay and take one tile of positions after
 another. A warp has a position, 16 filters, and all terms or every second slot of them.
 
     filters    through a ring of each warp's own, 32 terms of 16 filters of its position a slot
     images     boxes of some channels that the tile sees, in a few places in shared memory, for all warps
 
 Each slot and box is one copy of a tensor's tile, prefetched by warps that do nothing else. A number that cannot be cut is NaN; a
-result that is not finite is summed anew (``device/twofold_plain.py``).
+result that is not finite is summed anew (``device/f32x2_plain.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.forward.device.twofold_ask import asking
-from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import SUMS
-from numbadnn.kernels.conv.unshared.forward.device.twofold_lanes import filters_row, multiplying
-from numbadnn.kernels.conv.unshared.forward.device.twofold_put import putting
-from numbadnn.kernels.conv.unshared.forward.twofold_config import (
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_ask import asking
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_cut import SUMS
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_lanes import filters_row, multiplying
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_put import putting
+from numbadnn.kernels.conv.unshared.forward.f32x2_config import (
     ASKERS,
     FEWER,
     INVERSE,
@@ -27,7 +27,7 @@ from numbadnn.kernels.conv.unshared.forward.twofold_config import (
     MORE,
     PIECE,
     PIXEL,
-    TwofoldConfig,
+    F32x2Config,
     box_at,
     ring_at,
 )
@@ -42,7 +42,7 @@ from numbadnn.kernels.lang.ptx import block_here, thread_here, wait_for_previous
 from numbadnn.kernels.lang.words import shared_address
 
 
-def forward(config: TwofoldConfig) -> Callable[..., None]:
+def forward(config: F32x2Config) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
     threads, boxes = LANES * config.warps, config.boxes
     first_of, meet = first_position(config.tall, config.places), meet_of(threads)

@@ -2,7 +2,7 @@
 their plans.
 
 A block cuts the values of y of its positions itself, a row of them at a time. Filters of more rows than registers hold sums of
-are ``rows.py``'s. The device code is in ``device/twofold.py``; a second kernel adds the boxes (``twofold_boxes.py``).
+are ``rows.py``'s. The device code is in ``device/f32x2.py``; a second kernel adds the boxes (``f32x2_boxes.py``).
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.kernels.conv.unshared.forward.twofold import floor_of, spread_of
+from numbadnn.kernels.conv.unshared.forward.f32x2 import floor_of, spread_of
 from numbadnn.kernels.conv.unshared.inputs import rows as unshared_inputs_rows
-from numbadnn.kernels.conv.unshared.inputs.rows_config import rank as rank_of_rows
-from numbadnn.kernels.conv.unshared.inputs.twofold_boxes import (
+from numbadnn.kernels.conv.unshared.inputs.f32x2_boxes import (
     blocks_of,
     box_of,
     boxes_bytes,
     collect_kernel,
     collecting_boxes,
 )
-from numbadnn.kernels.conv.unshared.inputs.twofold_config import (
+from numbadnn.kernels.conv.unshared.inputs.f32x2_config import (
     AHEAD,
     AHEAD_OF_SUMS,
     CHUNKS,
@@ -38,8 +37,9 @@ from numbadnn.kernels.conv.unshared.inputs.twofold_config import (
     OTHERS,
     PIECE,
     RINGS,
-    InputsTwofoldConfig,
+    InputsF32x2Config,
 )
+from numbadnn.kernels.conv.unshared.inputs.rows_config import rank as rank_of_rows
 from numbadnn.kernels.conv.unshared.parts.tile import on_hopper, seen_of, takes, vector
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
@@ -69,7 +69,7 @@ def _suits(problem: ConvProblem, policy: Policy) -> bool:
     return max(problem.x.shape[1], w.shape[0]) <= MOST_BLOCKS
 
 
-def heuristic(problem: ConvProblem, policy: Policy) -> InputsTwofoldConfig | None:
+def heuristic(problem: ConvProblem, policy: Policy) -> InputsF32x2Config | None:
     """The least estimate of what fits; None where sums on threads are faster, or it cannot be done."""
     found = candidates(problem) if _suits(problem, policy) and _spread(problem) else []
     if not found:
@@ -82,7 +82,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> InputsTwofoldConfig | Non
 
 
 @functools.lru_cache(256)
-def candidates(problem: ConvProblem) -> list[tuple[float, InputsTwofoldConfig]]:
+def candidates(problem: ConvProblem) -> list[tuple[float, InputsF32x2Config]]:
     """(estimated microseconds, configuration) of all that fit."""
     C, (P, Q), found = problem.w.shape[3], problem.y.shape[2:], []
     for channels in sorted({-(-C // parts) for parts in (1, 2, 4, 8)}):
@@ -98,14 +98,14 @@ def candidates(problem: ConvProblem) -> list[tuple[float, InputsTwofoldConfig]]:
 
 def configured(
     problem: ConvProblem, tile: tuple[int, int], channels: int, lots: int, depth: int = 0
-) -> InputsTwofoldConfig | None:
+) -> InputsF32x2Config | None:
     """With as many slots as fit, if not said how many."""
     images, K = max(16, 1 << (problem.x.shape[0] - 1).bit_length()), problem.w.shape[0] // problem.groups
     warps = seen_of(problem, tile)[1] * -(-channels // (EIGHT * lots))
     taps, stride, y = (problem.taps[0], problem.taps[1]), (problem.stride[0], problem.stride[1]), problem.y
     rows = y.aligned and y.strides[3] == 1 and not any(s % 4 for s in (*y.strides[:3], tile[1]))
     shape = (bool(problem.flip), K % PIECE > 0, lots, tile[1], 4 if rows else 1, CHUNKS, tile[0], channels)
-    config = InputsTwofoldConfig(images, warps, taps, stride, 0, *shape)
+    config = InputsF32x2Config(images, warps, taps, stride, 0, *shape)
     slot = PIECE * pitch_of(problem, channels)
     depth = depth or min(MOST_DEPTH, (LARGEST_ROOM - shared_bytes(problem, config)) // slot)
     fits = warps <= MOST_WARPS and taps[0] * lots * config.of_lot + OTHERS <= min(config.registers, config.begun)
@@ -121,12 +121,12 @@ def pitch_of(problem: ConvProblem, channels: int) -> int:
     return length + (32 - length) % 128
 
 
-def shared_bytes(problem: ConvProblem, config: InputsTwofoldConfig) -> int:
+def shared_bytes(problem: ConvProblem, config: InputsF32x2Config) -> int:
     of_y = config.chunks * config.places * config.of_y + FILLERS * AHEAD * config.raw_bytes
     return RINGS + config.depth * PIECE * pitch_of(problem, config.channels) + of_y
 
 
-def rank(problem: ConvProblem, config: InputsTwofoldConfig) -> float:
+def rank(problem: ConvProblem, config: InputsF32x2Config) -> float:
     """An estimate from an H200: launches, what copies of filters, memory or products take, boxes written and added."""
     K, taps, blocks = problem.w.shape[0] // problem.groups, config.taps, blocks_of(problem, config)
     waves, positions = -(-blocks // MULTIPROCESSORS), config.rows * config.places
@@ -142,13 +142,13 @@ def rank(problem: ConvProblem, config: InputsTwofoldConfig) -> float:
     return 5 + max(waves * passed / 1755, stream) + boxes / 1.6e6
 
 
-def kernel(config: InputsTwofoldConfig) -> Kernel:
+def kernel(config: InputsF32x2Config) -> Kernel:
     config = replace(config, rows=1, channels=1)  # those are arguments
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.inputs.device import twofold
+        from numbadnn.kernels.conv.unshared.inputs.device import f32x2
 
-        return twofold.boxes(config)
+        return f32x2.boxes(config)
 
     numbers = (config.images, config.warps, *config.taps, *config.stride, *astuple(config)[4:11])
     name = "unshared inputs twofold " + " ".join(str(int(v)) for v in numbers)
@@ -156,7 +156,7 @@ def kernel(config: InputsTwofoldConfig) -> Kernel:
     return Kernel(name, parameters, build, config.threads)
 
 
-def plan(problem: ConvProblem, policy: Policy, config: InputsTwofoldConfig) -> Executable:
+def plan(problem: ConvProblem, policy: Policy, config: InputsF32x2Config) -> Executable:
     """Boxes and their sums, which start before those have ended."""
     first, (C, K), spread = kernel(config), (problem.w.shape[3], problem.w.shape[0] // problem.groups), _spread(problem)
     scalars = (
@@ -181,7 +181,7 @@ def _spread(problem: ConvProblem) -> int:
 def hopper_kernels() -> Iterator[Kernel]:
     """Filters of several sizes, as many images as a product has and twice as many."""
     far = (1, 1)
-    yield kernel(InputsTwofoldConfig(32, 12, (3, 3), far, 7, False, False, 2, 4, 4))
-    yield kernel(InputsTwofoldConfig(32, 12, (5, 5), far, 5, True, False, 1, 2, 1))
-    yield kernel(InputsTwofoldConfig(16, 9, (7, 7), (2, 2), 6, False, True, 1, 2, 1))
+    yield kernel(InputsF32x2Config(32, 12, (3, 3), far, 7, False, False, 2, 4, 4))
+    yield kernel(InputsF32x2Config(32, 12, (5, 5), far, 5, True, False, 1, 2, 1))
+    yield kernel(InputsF32x2Config(16, 9, (7, 7), (2, 2), 6, False, True, 1, 2, 1))
     yield from (collect_kernel(images, ahead) for images in (16, 32) for ahead in AHEAD_OF_SUMS)

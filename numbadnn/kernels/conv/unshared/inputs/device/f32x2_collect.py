@@ -1,4 +1,4 @@
-"""The images' gradient from the boxes of ``device/twofold.py``: to each pixel those that hold it are added, in their order.
+"""The images' gradient from the boxes of ``device/f32x2.py``: to each pixel those that hold it are added, in their order.
 
 Strips of rows of positions follow each other, and blocks have as many columns each: what a block has of a strip is box number
 strip + block, which begins with the first pixel that these columns reach. A block has 32 pixels, neighbours in x, of a few
@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels.conv.unshared.inputs.device.collect import reaching
 from numbadnn.kernels.conv.unshared.inputs.device.plain import mended
-from numbadnn.kernels.conv.unshared.inputs.twofold_config import AHEAD_OF_SUMS, COLLECTED, LANES, LINE, LOT
+from numbadnn.kernels.conv.unshared.inputs.f32x2_config import AHEAD_OF_SUMS, COLLECTED, LANES, LINE, LOT
 from numbadnn.kernels.lang.access import forget, load, store
 from numbadnn.kernels.lang.cuda import ELEMENT, INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.packed import load_where

@@ -1,4 +1,4 @@
-"""What a lane of ``device/twofold.py`` multiplies: 16 filters at a position, a column of its taps, lots of eight channels.
+"""What a lane of ``device/f32x2.py`` multiplies: 16 filters at a position, a column of its taps, lots of eight channels.
 
     A  images by filters     lane 4 g + t: ``own`` images from ``own`` g on, of filters t, t + 4, t + 8 and t + 12
     B  filters by channels   those filters' taps of channel g
@@ -17,8 +17,8 @@ import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import as_float, cutting
-from numbadnn.kernels.conv.unshared.inputs.twofold_config import EIGHT, HALVES, LANES, InputsTwofoldConfig
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_cut import as_float, cutting
+from numbadnn.kernels.conv.unshared.inputs.f32x2_config import EIGHT, HALVES, LANES, InputsF32x2Config
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, f32, i32
 from numbadnn.kernels.lang.mma import product
@@ -54,7 +54,7 @@ def _pieces(taps: int) -> list[tuple[int, int]]:
     return [(a, b - a) for a, b in itertools.pairwise(starts)]
 
 
-def lanes_of(config: InputsTwofoldConfig) -> Lanes:
+def lanes_of(config: InputsF32x2Config) -> Lanes:
     (taps, wide), flip, tiles, lots, own = config.taps, config.flip, config.tiles, config.lots, 2 * config.tiles
     of_lot = config.of_lot
     read, read_one, multiply_add = read_at("int32", 4), read_at("int32", 1), product("float16", 16)

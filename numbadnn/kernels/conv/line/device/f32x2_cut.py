@@ -1,4 +1,4 @@
-"""What lines on tensor cores (``device/twofold.py``) multiply, cut: a reader's rows of eight channels, and the filters.
+"""What lines on tensor cores (``device/f32x2.py``) multiply, cut: a reader's rows of eight channels, and the filters.
 
 A reader has 8 channels of some times; readers tell each other what the largest is, cut all they have by the scale of that, and
 have asked for the same of the next block before. The filters of a block have one scale, too.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.depthwise.device.rows import INT32
-from numbadnn.kernels.conv.line.twofold import (
+from numbadnn.kernels.conv.line.f32x2 import (
     EXTREMES,
     EXTREMES_OF_FILTERS,
     LANES,
@@ -19,7 +19,7 @@ from numbadnn.kernels.conv.line.twofold import (
     SETS,
     SIZE,
     STAGES,
-    TwofoldConfig,
+    F32x2Config,
 )
 from numbadnn.kernels.lang.async_copies import arrive_of, meet_of
 from numbadnn.kernels.lang.bits import load_bits
@@ -45,7 +45,7 @@ def key_of(octets: int) -> Callable[..., int]:
     return key
 
 
-def readers(config: TwofoldConfig) -> Callable[..., None]:
+def readers(config: F32x2Config) -> Callable[..., None]:
     """``read(shared, stages, line, ...)``: what a reader does with all blocks of times."""
     octets, turns, full, span, plane = config.octets, config.turns, config.full, config.span, config.plane
     before, warps, of_stage = config.multipliers, READERS // LANES, config.multipliers // SETS + READERS
@@ -165,7 +165,7 @@ def readers(config: TwofoldConfig) -> Callable[..., None]:
     return read
 
 
-def filters(config: TwofoldConfig) -> Callable[..., None]:
+def filters(config: F32x2Config) -> Callable[..., None]:
     """``place(shared, first, w, K, C, spread, strides)``: filters in shared memory from ``first`` on, and their scale.
 
     A warp has one of several at a time, a lane two neighbouring channels of a tap, which are a word of each half. Of filters that

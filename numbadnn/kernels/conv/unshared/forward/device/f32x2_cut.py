@@ -1,4 +1,4 @@
-"""Numbers of ``device/twofold.py`` in halves (``lang/scaled_halves.py``): eight images of a pixel, and a slot of
+"""Numbers of ``device/f32x2.py`` in halves (``lang/scaled_halves.py``): eight images of a pixel, and a slot of
 filters in registers.
 
 Filters have a scale that a warp keeps: their halves show whether it fits, at two instructions a pair. Where one number is 0, too

@@ -1,4 +1,4 @@
-"""Sums of ``device/twofold.py`` from its lanes to the output, by way of shared memory: neighbours write neighbouring positions.
+"""Sums of ``device/f32x2.py`` from its lanes to the output, by way of shared memory: neighbours write neighbouring positions.
 
 There they lie as [filter][image][position]; images and filters are an odd number of words apart, so that lanes meet most banks.
 The warps of 16 filters wait for each other alone: while some write, others multiply.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.forward.device.twofold_cut import SUMS
-from numbadnn.kernels.conv.unshared.forward.device.twofold_plain import summed
-from numbadnn.kernels.conv.unshared.forward.twofold_config import FILTERS, IMAGES, LANES, TwofoldConfig
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_cut import SUMS
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_plain import summed
+from numbadnn.kernels.conv.unshared.forward.f32x2_config import FILTERS, IMAGES, LANES, F32x2Config
 from numbadnn.kernels.lang.async_copies import meet_of
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64
 from numbadnn.kernels.lang.epilogue import scaled
@@ -27,7 +27,7 @@ def first_filter(part, K):
     return min(i32(part * FILTERS), i32(K - FILTERS))
 
 
-def putting(config: TwofoldConfig) -> Callable[..., None]:
+def putting(config: F32x2Config) -> Callable[..., None]:
     """``put(results, first, total, row, y, again, corner, sizes, strides, factors)``: a tile's sums; all that multiply call it.
 
     ``first``: the address where they may lie meanwhile; ``row``: the lane's first filter. ``again``: what a result is made of

@@ -15,16 +15,16 @@ that eight lanes meet all banks at every tap, time 8a + 4b + 2c + d of 16 is row
 places from row to row. Filters lie in shared memory in rows of 8 channels too, [octet][tap][filter].
 
 Times that have numbers too small for their scale, or one that is not finite, say so, as filters do; then a warp looks which of
-its results these concern, and computes them anew as plain sums (``device/twofold_plain.py``).
+its results these concern, and computes them anew as plain sums (``device/f32x2_plain.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.device.twofold_cut import EMPTY, FULL, OF_MULTIPLIERS, filters, key_of, readers
-from numbadnn.kernels.conv.line.device.twofold_plain import plain_sums
-from numbadnn.kernels.conv.line.twofold import (
+from numbadnn.kernels.conv.line.device.f32x2_cut import EMPTY, FULL, OF_MULTIPLIERS, filters, key_of, readers
+from numbadnn.kernels.conv.line.device.f32x2_plain import plain_sums
+from numbadnn.kernels.conv.line.f32x2 import (
     FIRST,
     LANES,
     READERS,
@@ -35,7 +35,7 @@ from numbadnn.kernels.conv.line.twofold import (
     SHARE,
     SIZE,
     STAGES,
-    TwofoldConfig,
+    F32x2Config,
 )
 from numbadnn.kernels.lang.access import store, store_vector
 from numbadnn.kernels.lang.async_copies import arrive_of, meet_of, sync_warp
@@ -49,7 +49,7 @@ from numbadnn.kernels.lang.words import in_turn, shared_address
 FLOAT = ELEMENT["float32"]
 
 
-def _multiply(config: TwofoldConfig) -> Callable[..., None]:
+def _multiply(config: F32x2Config) -> Callable[..., None]:
     """``multiply(total, words, halves, at)``: at = the stage, a lane's first time, from tap to tap, where its filters lie,
     which octet of two it takes."""
     octets, taps, tiles, pitch, plane = config.octets, config.taps, config.tiles, config.pitch, config.plane
@@ -98,7 +98,7 @@ def _multiply(config: TwofoldConfig) -> Callable[..., None]:
     return in_turn([turn(s) for s in range(taps)])
 
 
-def _put(config: TwofoldConfig) -> Callable[..., None]:
+def _put(config: F32x2Config) -> Callable[..., None]:
     """``put(total, inverse, target, f, time, K, Q, step)``: a lane's sums, scaled back."""
     tiles, groups, other, whole = config.tiles, 2 * config.runs, 16 * config.runs * config.tiles, config.whole
     write, write_one = store_vector("float32", 4, "float32"), store("float32", "float32")
@@ -127,7 +127,7 @@ def _put(config: TwofoldConfig) -> Callable[..., None]:
     return put
 
 
-def forward(config: TwofoldConfig) -> Callable[..., None]:
+def forward(config: F32x2Config) -> Callable[..., None]:
     """y[n,k,t] = sum over c,s of x[n, g*C+c, t - past + s*dilation] * w[k,c,s]; past = (S-1) * dilation."""
     taps, tiles, runs, high, span, pitch = (
         *(config.taps, config.tiles, config.runs, config.high, config.span, config.pitch),

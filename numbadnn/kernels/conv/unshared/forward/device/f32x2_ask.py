@@ -1,4 +1,4 @@
-"""Filters of ``device/twofold.py`` and ``device/places_stream.py`` on their way to rings: a few lanes ask, each for one warp
+"""Filters of ``device/f32x2.py`` and ``device/places_stream.py`` on their way to rings: a few lanes ask, each for one warp
 that multiplies."""
 
 from __future__ import annotations
@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels.conv.unshared.forward.device.twofold_put import first_filter
-from numbadnn.kernels.conv.unshared.forward.twofold_config import ASKERS, LANES, SLOT
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_put import first_filter
+from numbadnn.kernels.conv.unshared.forward.f32x2_config import ASKERS, LANES, SLOT
 from numbadnn.kernels.lang.async_copies import copy_tile
 from numbadnn.kernels.lang.cuda import device, i32, u32
 from numbadnn.kernels.lang.hopper import barrier_expect, barrier_wait

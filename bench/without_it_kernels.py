@@ -128,13 +128,14 @@ def _with(module: Any, replaced: dict[str, Any], impl: Impl, problem: Any, polic
 PACKAGE = Path(numbadnn.__file__).parent
 #: implementation -> the modules that are deleted with it
 HOSTS = {
-    **{f"unshared_{stem}": (f"conv.unshared.forward.{stem}",) for stem in ("places_stream", "halves", "box")},
+    **{f"unshared_{stem}": (f"conv.unshared.forward.{stem}",) for stem in ("places_stream", "box")},
+    "unshared_halves": ("conv.unshared.forward.f16",), "unshared_weights_halves": ("conv.unshared.weights.f16",),
+    "unshared_weights_many": ("conv.unshared.weights.many",),
     "unshared_twofold": ("conv.unshared.forward.f32x2",), "unshared_inputs_twofold": ("conv.unshared.inputs.f32x2",),
     "unshared_inputs_rows": ("conv.unshared.inputs.rows",),
-    **{f"unshared_weights_{stem}": (f"conv.unshared.weights.{stem}",) for stem in ("many", "halves")},
     **{f"line_{stem}": (f"conv.line.{stem}",) for stem in (
-        "octets", "halves", "toeplitz", "channels", "boxes", "dense")},
-    "line_twofold": ("conv.line.f32x2",),
+        "octets", "toeplitz", "channels", "boxes", "dense")},
+    "line_halves": ("conv.line.f16",), "line_twofold": ("conv.line.f32x2",),
     "depthwise": ("conv.depthwise.depthwise",), "depthwise_rows": ("conv.depthwise.rows",),
     "first_layer": ("conv.image.first_layer",), "to_image": ("conv.image.to_image",),
     "to_image_halves": ("conv.image.to_image_halves",), "grouped_halves": ("conv.grouped.grouped",),
@@ -157,7 +158,7 @@ PARTS: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "unshared_inputs_rows, no asking warp": (
         "unshared_inputs_rows", "always an asking warp", "", ()),
     "unshared_inputs_rows, 32 bits": ("unshared_inputs_rows", "", "float32", ("conv.unshared.inputs.device.rows_single",)),
-    "unshared_inputs_rows, 16 bits": ("unshared_inputs_rows", "", "float16", ("conv.unshared.inputs.device.rows_halves",)),
+    "unshared_inputs_rows, 16 bits": ("unshared_inputs_rows", "", "float16", ("conv.unshared.inputs.device.rows_f16",)),
     "grouped_halves, weights": ("grouped_halves", "", "grad_wrt_weights", ("conv.grouped.weights",)),
     "implicit_gemm, weights": ("implicit_gemm", "", "grad_wrt_weights", ("conv.implicit.weights",)),
     "pool_argmax, pairs": (

@@ -10,10 +10,10 @@ import numpy as np
 
 from numbadnn.kernels.conv.line import boxes as line_boxes
 from numbadnn.kernels.conv.line import dense as line_dense
+from numbadnn.kernels.conv.line import f16 as line_f16
 from numbadnn.kernels.conv.line import f32x2 as line_f32x2
-from numbadnn.kernels.conv.line import halves as line_halves
 from numbadnn.kernels.conv.line import octets as line_octets
-from numbadnn.kernels.conv.line.halves import with_pieces
+from numbadnn.kernels.conv.line.f16 import with_pieces
 from numbadnn.kernels.conv.line.toeplitz import ToeplitzConfig
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
@@ -21,7 +21,7 @@ from numbadnn.validate import simulate
 from numbadnn.validate.oracle import Trial
 
 KINDS = (("float16", "integers"), ("bfloat16", "random"))
-HALVES = (  # taps four steps apart; odd channels; rooms of channels, turns of filters; groups, a line shorter than what is behind
+F16 = (  # taps four steps apart; odd channels; parts of channels, turns of filters; groups, a line shorter than what is behind
     ("x={t}:2x16x1x80 w={t}:16x16x1x3 pad=0,0,8,0 dilation=1,4", (16, 1, 8, 1, 1)),
     ("x={t}:1x5x1x40 w={t}:7x5x1x3 pad=0,0,2,0 flip=0", (16, 1, 8, 1, 1)),
     ("x={t}:1x40x1x40 w={t}:20x40x1x2 pad=0,0,5,0 dilation=1,5 flip=0", (16, 1, 8, 1, 1)),
@@ -61,7 +61,7 @@ def problem_of(text: str, dtype: str) -> ConvProblem:
 
 
 #: files whose implementation has another name
-NAMES = {"f32x2": "twofold"}
+NAMES = {"f16": "halves", "f32x2": "twofold"}
 
 
 def check(problem: ConvProblem, kind: str, config: Any, arithmetic: str = "tensor_core") -> bool:
@@ -80,10 +80,10 @@ def check(problem: ConvProblem, kind: str, config: Any, arithmetic: str = "tenso
 
 
 if __name__ == "__main__":
-    for family in (line_halves, line_f32x2, line_boxes):
+    for family in (line_f16, line_f32x2, line_boxes):
         family.MULTIPROCESSORS = 1  # one block for several turns
     done = []
-    for text, sizes in HALVES:
+    for text, sizes in F16:
         done += [check(p, kind, with_pieces(p, *sizes)) for t, kind in KINDS for p in [problem_of(text, t)]]
     for text, sizes in OCTETS:
         done += [check(problem_of(text, t), kind, line_octets.OctetsConfig(*sizes)) for t, kind in KINDS]

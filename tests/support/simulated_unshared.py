@@ -14,14 +14,14 @@ from numbadnn.kernels.conv.unshared import unshared
 from numbadnn.kernels.conv.unshared.forward import f32x2 as unshared_f32x2
 from numbadnn.kernels.conv.unshared.forward import places_stream as unshared_places_stream
 from numbadnn.kernels.conv.unshared.forward.box_config import BoxConfig
+from numbadnn.kernels.conv.unshared.forward.f16_config import F16Config
 from numbadnn.kernels.conv.unshared.forward.f32x2_config import F32x2Config
-from numbadnn.kernels.conv.unshared.forward.halves_config import HalvesConfig
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import StreamConfig
 from numbadnn.kernels.conv.unshared.inputs import f32x2 as unshared_inputs_f32x2
 from numbadnn.kernels.conv.unshared.inputs import f32x2_boxes as unshared_inputs_f32x2_boxes
 from numbadnn.kernels.conv.unshared.inputs.boxes_config import BoxesConfig
 from numbadnn.kernels.conv.unshared.inputs.rows_config import configured, laid_out
-from numbadnn.kernels.conv.unshared.weights.halves_config import WeightsHalvesConfig
+from numbadnn.kernels.conv.unshared.weights.f16_config import WeightsF16Config
 from numbadnn.kernels.conv.unshared.weights.many_config import WeightsManyConfig
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
@@ -43,12 +43,12 @@ CASES: tuple[tuple[str, str, Any], ...] = (
     (FORWARD, "x={t}:2x3x3x3 w={t}:4x1x1x3x3x3 flip=0", None),
     (FORWARD, "x={t}:9x4x4x5 w={t}:20x2x3x4x2x2 pad=0,0,1,1 stride=2,2 flip=0", None),
     (FORWARD, "x={t}:3x12x4x4 w={t}:8x2x2x6x3x3 groups=2 pad=1,1,1,1 stride=2,2 alpha=2 beta=-3", None),
-    (FORWARD, "x={t}:3x8x3x3 w={t}:36x1x1x8x3x3 ", HalvesConfig(4, 8, 2, 1, 1, 32, False, False, 4, 1)),
-    (FORWARD, "x={t}:2x8x3x3 w={t}:5x1x1x8x3x3 flip=0", HalvesConfig(2, 8, 1, 5, 1, 96, True, True, 2, 1)),
+    (FORWARD, "x={t}:3x8x3x3 w={t}:36x1x1x8x3x3 ", F16Config(4, 8, 2, 1, 1, 32, False, False, 4, 1)),
+    (FORWARD, "x={t}:2x8x3x3 w={t}:5x1x1x8x3x3 flip=0", F16Config(2, 8, 1, 5, 1, 96, True, True, 2, 1)),
     (
         FORWARD,
         "x={t}:2x16x4x3 w={t}:5x2x3x16x3x2 dilation=1,2 pad=0,0,1,1",
-        HalvesConfig(2, 8, 1, 2, 2, 64, False, True, 1, 1),
+        F16Config(2, 8, 1, 2, 2, 64, False, True, 1, 1),
     ),
     (FORWARD, "x={t}:35x2x2x2:nhwc w={t}:4x1x1x2x2x2", None),
 )
@@ -79,9 +79,9 @@ SEVERAL: tuple[tuple[str, str, Any], ...] = (
         StreamConfig(16, 2, 1, 1, 1, 3, 2, 4),
     ),
     (FORWARD, "x={t}:9x16x4x9 w={t}:16x3x8x16x2x2 alpha=2 beta=-3", StreamConfig(16, 1, 8, 1, 8, 2, 3, 8)),
-    (WEIGHTS, SMALL, WeightsHalvesConfig(8, 16, 2, 1, 8, 2, 4)),
-    (WEIGHTS, STRIDED, WeightsHalvesConfig(16, 32, 2, 1, 2, 2, 2)),
-    (WEIGHTS, GROUPED, WeightsHalvesConfig(32, 16, 2, 2, 8, 1, 2)),
+    (WEIGHTS, SMALL, WeightsF16Config(8, 16, 2, 1, 8, 2, 4)),
+    (WEIGHTS, STRIDED, WeightsF16Config(16, 32, 2, 1, 2, 2, 2)),
+    (WEIGHTS, GROUPED, WeightsF16Config(32, 16, 2, 2, 8, 1, 2)),
     (WEIGHTS, STRIDED, WeightsManyConfig(16, 2, 2, 1, 2, True, 2, 5, 32)),
     (WEIGHTS, GROUPED, WeightsManyConfig(32, 1, 2, 1, 8, True, 1, 2, 32)),
     (WEIGHTS, NARROW, None),
@@ -186,7 +186,7 @@ def with_infinities(problem: ConvProblem) -> Trial:
 
 
 #: files whose implementation has another name
-NAMES = {"f32x2": "twofold"}
+NAMES = {"f16": "halves", "f32x2": "twofold"}
 
 
 def name_of(config: Any) -> str:

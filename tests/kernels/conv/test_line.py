@@ -14,8 +14,8 @@ import numbadnn
 from numbadnn.kernels.build import assemble as _assemble
 from numbadnn.kernels.conv.line import boxes as line_boxes
 from numbadnn.kernels.conv.line import dense as line_dense
+from numbadnn.kernels.conv.line import f16 as line_f16
 from numbadnn.kernels.conv.line import f32x2 as line_f32x2
-from numbadnn.kernels.conv.line import halves as line_halves
 from numbadnn.kernels.conv.line import line
 from numbadnn.kernels.conv.line import octets as line_octets
 from numbadnn.problem import Policy
@@ -35,9 +35,9 @@ def test_tensor_cores_under_the_simulator() -> None:
 @pytest.mark.parametrize(("c", "k", "s", "d"), [(16, 16, 3, 4), (32, 32, 2, 512), (64, 64, 3, 1), (256, 512, 3, 2)])
 def test_what_tensor_cores_take_fits_shared_memory(c: int, k: int, s: int, d: int) -> None:
     problem = ConvProblem.parse(LINE.format(c=c, k=k, s=s, d=d, past=(s - 1) * d))
-    config = line_halves.heuristic(problem, Policy())
+    config = line_f16.heuristic(problem, Policy())
     assert config is not None
-    assert line_halves.shared_bytes(problem, config) <= line_halves.SHARED_BYTES
+    assert line_f16.shared_bytes(problem, config) <= line_f16.SHARED_BYTES
     assert config.whole == (c <= 2 * config.pairs)
 
 
@@ -133,14 +133,14 @@ def test_what_they_do_not_take() -> None:
         Policy(determinism="batch_invariant"),
         Policy(precision="float64"),
     ):
-        assert line_halves.heuristic(ConvProblem.parse(line), policy) is None
-    assert line_halves.heuristic(ConvProblem.parse(line), Policy()) is not None
+        assert line_f16.heuristic(ConvProblem.parse(line), policy) is None
+    assert line_f16.heuristic(ConvProblem.parse(line), Policy()) is not None
     for other in (
         line.replace("8000", "8004"),
         line.replace("float16", "float32"),
         LINE.format(c=16, k=2, s=3, d=1, past=2),
     ):
-        assert line_halves.heuristic(ConvProblem.parse(other), Policy()) is None
+        assert line_f16.heuristic(ConvProblem.parse(other), Policy()) is None
 
 
 @pytest.mark.parametrize("determinism", ["gpu_to_gpu", "batch_invariant"])

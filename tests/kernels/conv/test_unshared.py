@@ -14,8 +14,8 @@ from numbadnn.kernels.build import assemble as _assemble
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.conv.unshared import unshared
 from numbadnn.kernels.conv.unshared.forward import box as unshared_box
+from numbadnn.kernels.conv.unshared.forward import f16 as unshared_f16
 from numbadnn.kernels.conv.unshared.forward import f32x2 as unshared_f32x2
-from numbadnn.kernels.conv.unshared.forward import halves as unshared_halves
 from numbadnn.kernels.conv.unshared.forward import places_stream as unshared_places_stream
 from numbadnn.kernels.conv.unshared.inputs import f32x2 as unshared_inputs_f32x2
 from numbadnn.kernels.conv.unshared.inputs import rows as unshared_inputs_rows
@@ -23,7 +23,7 @@ from numbadnn.kernels.conv.unshared.inputs.f32x2_boxes import blocks_of
 from numbadnn.kernels.conv.unshared.inputs.f32x2_config import FEWER, RINGS, InputsF32x2Config
 from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
 from numbadnn.kernels.conv.unshared.plain_config import UnsharedConfig
-from numbadnn.kernels.conv.unshared.weights import halves as unshared_weights_halves
+from numbadnn.kernels.conv.unshared.weights import f16 as unshared_weights_f16
 from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many
 from numbadnn.kernels.conv.unshared.weights.many_config import WeightsManyConfig
 from numbadnn.problem import Policy
@@ -33,7 +33,7 @@ from numbadnn.problems.conv import ConvProblem
 def several_places(problem: ConvProblem, policy: Policy) -> Any:
     """The configuration of the first kernel that takes a problem; None where a block of it has one position."""
     found = first_config(unshared.MEMBERS, problem, policy)
-    return None if isinstance(found, UnsharedConfig | unshared_halves.HalvesConfig) else found
+    return None if isinstance(found, UnsharedConfig | unshared_f16.F16Config) else found
 
 
 @pytest.mark.slow(20)
@@ -43,19 +43,19 @@ def test_tensor_cores_under_the_simulator() -> None:
 
 def test_what_tensor_cores_take() -> None:
     problem = ConvProblem.parse("conv2d x=float16:32x16x63x63 w=float16:16x55x55x16x9x9")
-    config = unshared_halves.heuristic(problem, Policy())
+    config = unshared_f16.heuristic(problem, Policy())
     assert config is not None
     assert config.whole
     assert config.once
-    assert config.shared_bytes <= unshared_halves.SHARED_BYTES
+    assert config.shared_bytes <= unshared_f16.SHARED_BYTES
     for policy in (
         Policy(determinism="gpu_to_gpu"),
         Policy(determinism="batch_invariant"),
         Policy(precision="float64"),
     ):
-        assert unshared_halves.heuristic(problem, policy) is None
+        assert unshared_f16.heuristic(problem, policy) is None
     for line in ("x=float32:2x4x4x4 w=float32:8x4x4x4x1x1", "x=float16:2x1x3x3 w=float16:8x1x1x1x3x3"):
-        assert unshared_halves.heuristic(ConvProblem.parse(f"conv2d {line}"), Policy()) is None
+        assert unshared_f16.heuristic(ConvProblem.parse(f"conv2d {line}"), Policy()) is None
 
 
 @pytest.mark.parametrize("images", [1, 3, 8, 19, 32])
@@ -88,10 +88,8 @@ def test_several_positions_of_a_block_fit_shared_memory(
             if forward:
                 assert found is None
             else:
-                module = unshared_weights_many if images > 8 else unshared_weights_halves
-                assert isinstance(
-                    found, WeightsManyConfig if images > 8 else unshared_weights_halves.WeightsHalvesConfig
-                )
+                module = unshared_weights_many if images > 8 else unshared_weights_f16
+                assert isinstance(found, WeightsManyConfig if images > 8 else unshared_weights_f16.WeightsF16Config)
                 assert module.shared_bytes(half, found) <= limit
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.plans import around, one_launch
 from numbadnn.kernels.build.support import accumulator_of
-from numbadnn.kernels.conv.line import boxes, channels, dense, f32x2, halves, octets, plain, toeplitz
+from numbadnn.kernels.conv.line import boxes, channels, dense, f16, f32x2, octets, plain, toeplitz
 from numbadnn.kernels.conv.members import Member, register_members
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
@@ -69,7 +69,7 @@ MEMBERS = (
     # 16-bit lines on tensor cores
     Member("numba.line_octets", OPS, octets.heuristic, _on_tensor_cores(octets), _time(4, 2.5e6, 1.5e8),
            "16-bit lines of a few channels in octets", "tensor_core"),
-    Member("numba.line_halves", OPS, halves.heuristic, _on_tensor_cores(halves), _time(5, 2.2e6, 1.5e8),
+    Member("numba.line_halves", OPS, f16.heuristic, _on_tensor_cores(f16), _time(5, 2.2e6, 1.5e8),
            "16-bit lines of many channels", "tensor_core"),
     Member("numba.line_toeplitz", OPS, toeplitz.heuristic, _on_tensor_cores(toeplitz), _time(3, 3.0e6, 1e18),
            "16-bit lines of one channel a group", "tensor_core"),
@@ -94,7 +94,7 @@ def _belongs(problem: ConvProblem) -> bool:
 
 def kernels() -> Iterator[Kernel]:
     """A representative set of all members' kernels."""
-    for module in (plain, boxes, channels, dense, halves, octets, toeplitz, f32x2):
+    for module in (plain, boxes, channels, dense, f16, octets, toeplitz, f32x2):
         yield from module.kernels()
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.kernels.conv.line import halves as line_halves
-from numbadnn.kernels.conv.line.halves import LANES, RUN, SHARED_BYTES, halo_of
+from numbadnn.kernels.conv.line import f16 as line_f16
+from numbadnn.kernels.conv.line.f16 import LANES, RUN, SHARED_BYTES, halo_of
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 
@@ -59,7 +59,7 @@ def shared_bytes(problem: ConvProblem, config: OctetsConfig) -> int:
 def heuristic(problem: ConvProblem, policy: Policy) -> OctetsConfig | None:
     """16, 32 or 64 channels and few taps; None elsewhere. Filters must lie in memory without gaps."""
     w, (K, C), S = problem.w, problem.w.shape[:2], problem.taps[1]
-    if C not in (16, 32, 64) or S > MOST_TAPS or line_halves.heuristic(problem, policy) is None:
+    if C not in (16, 32, 64) or S > MOST_TAPS or line_f16.heuristic(problem, policy) is None:
         return None
     if not (w.aligned and w.strides[1:2] + w.strides[3:] == (S, 1) and w.strides[0] % 8 == 0):
         return None

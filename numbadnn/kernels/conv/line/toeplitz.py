@@ -9,7 +9,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.line.channels import first_tap, whole
-from numbadnn.kernels.conv.line.halves import LANES, MULTIPROCESSORS
+from numbadnn.kernels.conv.line.f16 import LANES, MULTIPROCESSORS
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 

@@ -127,7 +127,7 @@ def plan(problem: ConvProblem, policy: Policy, config: UnsharedConfig) -> Execut
 
 
 def scalars(problem: ConvProblem, chunks: int) -> tuple[Any, ...]:
-    """What the kernels here and that of ``forward/halves.py`` take besides addresses."""
+    """What the kernels here and that of ``forward/f16.py`` take besides addresses."""
     (N, _, H, W), (_, K, _, Q), w = problem.x.shape, problem.y.shape, problem.w
     return (
         *(chunks, problem.groups, N, K // problem.groups, w.shape[3], (H, W), Q, w.shape[4:]),

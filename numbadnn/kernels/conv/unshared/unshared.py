@@ -16,14 +16,14 @@ from numbadnn.kernels.conv.members import Member, register_members
 from numbadnn.kernels.conv.unshared import plain
 from numbadnn.kernels.conv.unshared.forward import (
     box,
+    f16,
     f32x2,
-    halves,
     places_stream,
 )
 from numbadnn.kernels.conv.unshared.inputs import boxes, rows, rows_config
 from numbadnn.kernels.conv.unshared.inputs import f32x2 as inputs_f32x2
 from numbadnn.kernels.conv.unshared.parts import turned
-from numbadnn.kernels.conv.unshared.weights import halves as weights_halves
+from numbadnn.kernels.conv.unshared.weights import f16 as weights_f16
 from numbadnn.kernels.conv.unshared.weights import many as weights_many
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
@@ -64,9 +64,9 @@ MEMBERS = (
     # the gradient of the filters
     _member("weights_many", WEIGHTS, weights_many, _on_tensor_cores,
             "many images (16-bit, or float32 where float64 products are fast) and enough filters"),
-    _member("weights_halves", WEIGHTS, weights_halves, _on_tensor_cores, "images of 16 bits and enough filters", "tensor_core"),
+    _member("weights_halves", WEIGHTS, weights_f16, _on_tensor_cores, "images of 16 bits and enough filters", "tensor_core"),
     # forward, one position a block, on tensor cores
-    _member("halves", FORWARD, halves, halves.estimate,
+    _member("halves", FORWARD, f16, f16.estimate,
            "16-bit filters, at least 4 a group, with channels that can be read as vectors", "tensor_core"),
     # float32 images, forward
     _member("twofold", FORWARD, f32x2, _on_tensor_cores,
@@ -93,8 +93,8 @@ def kernels() -> Iterator[Kernel]:
     """A representative set of all members' kernels."""
     for module in (
         plain,
-        halves,
-        weights_halves,
+        f16,
+        weights_f16,
         weights_many,
         box,
     ):

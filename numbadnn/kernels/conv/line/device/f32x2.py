@@ -50,7 +50,7 @@ FLOAT = ELEMENT["float32"]
 
 
 def _multiply(config: F32x2Config) -> Callable[..., None]:
-    """``multiply(total, words, halves, at)``: at = the stage, a lane's first time, from tap to tap, where its filters lie,
+    """``multiply(total, words, shared16, at)``: at = the stage, a lane's first time, from tap to tap, where its filters lie,
     which octet of two it takes."""
     octets, taps, tiles, pitch, plane = config.octets, config.taps, config.tiles, config.pitch, config.plane
     groups, half, other = 2 * config.runs, config.filter_bytes, 16 * config.runs * config.tiles
@@ -59,7 +59,7 @@ def _multiply(config: F32x2Config) -> Callable[..., None]:
 
     def turn(s: int) -> Callable[..., None]:
         @device
-        def multiply_tap(total, words, halves, at):
+        def multiply_tap(total, words, shared16, at):
             fresh = cuda.local.array(many, f32)
             for i in range(many):
                 fresh[i] = f32(0)
@@ -70,12 +70,12 @@ def _multiply(config: F32x2Config) -> Callable[..., None]:
             for chunk in range(octets // 2):
                 for m in range(tiles):
                     of = ((2 * chunk * taps + s) * pitch + m * 16) * ROW
-                    look(words, i32(8 + 8 * m), halves, i32(at[3] + of))
-                    look(words, i32(12 + 8 * m), halves, i32(at[3] + half + of))
+                    look(words, i32(8 + 8 * m), shared16, i32(at[3] + of))
+                    look(words, i32(12 + 8 * m), shared16, i32(at[3] + half + of))
                 place = i32(start + (first ^ (chunk * 2 * ROW)))
                 for g in range(groups):
-                    look(words, i32(0), halves, i32(place + g * (16 * octets * ROW)))
-                    look(words, i32(4), halves, i32(place + plane + g * (16 * octets * ROW)))
+                    look(words, i32(0), shared16, i32(place + g * (16 * octets * ROW)))
+                    look(words, i32(4), shared16, i32(place + plane + g * (16 * octets * ROW)))
                     for i in range(sums):
                         fresh[g * sums + i] = f32(0) if chunk % run == 0 else fresh[g * sums + i]
                     for m in range(tiles):
@@ -151,7 +151,7 @@ def forward(config: F32x2Config) -> Callable[..., None]:
         x, w, y, tiles_of_line, works, K, C, Q, past, dilation, halo, spread, x_strides,
         w_start, w_strides, y_strides, by_tiles,
     ):  # fmt: skip
-        shared, halves = cuda.shared.array(0, WORD), cuda.shared.array(0, HALF)  # the same memory
+        shared, shared16 = cuda.shared.array(0, WORD), cuda.shared.array(0, HALF)  # the same memory
         floats = cuda.shared.array(0, FLOAT)
         base = shared_address(shared)
         stages = i32(base + first_stage)
@@ -176,7 +176,7 @@ def forward(config: F32x2Config) -> Callable[..., None]:
                 factors = i32(base + FIRST + ((lane >> 4) * (taps * pitch) + f + (lane & 15)) * ROW)
                 wait(i32(FULL + stage))
                 here = (i32(stages + stage * (2 * plane)), first, dilation, factors, i32((lane >> 3) & 1))
-                multiply(total, words, halves, here)
+                multiply(total, words, shared16, here)
                 inverse, limit = f32(floats[i32(2 * stage)] * floats[SCALE // 4]), i32(shared[i32(2 * stage + 1)])
                 limit_of_filters = i32(shared[SCALE // 4 + 1])
                 if work + STAGES * i32(cuda.gridDim.x) < works:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.halves import LANES, RUN
+from numbadnn.kernels.conv.line.f16 import LANES, RUN
 from numbadnn.kernels.conv.line.octets import PITCH, THREADS, OctetsConfig
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.cuda import HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
@@ -67,9 +67,9 @@ def _filters(config: OctetsConfig) -> Callable[..., None]:
     read, write = load_words(4), write_at("int32", 4)
 
     def turn(i: int, s: int) -> Callable[..., None]:
-        halves = [i * 2 * words + c * taps + s for c in range(8)]
-        at0, at1, at2, at3, at4, at5, at6, at7 = (h // 2 for h in halves)
-        odd0, odd1, odd2, odd3, odd4, odd5, odd6, odd7 = (h % 2 for h in halves)
+        elements = [i * 2 * words + c * taps + s for c in range(8)]
+        at0, at1, at2, at3, at4, at5, at6, at7 = (h // 2 for h in elements)
+        odd0, odd1, odd2, odd3, odd4, odd5, odd6, odd7 = (h % 2 for h in elements)
 
         @device
         def put_tap(held, shared, base, order):
@@ -108,23 +108,23 @@ def _filters(config: OctetsConfig) -> Callable[..., None]:
 
 
 def _multiply(dtype: str, config: OctetsConfig) -> Callable[..., None]:
-    """``multiply(total, words, halves, at)``: at = where a lane's times lie, the first of them, from tap to tap, bytes of an
+    """``multiply(total, words, shared16, at)``: at = where a lane's times lie, the first of them, from tap to tap, bytes of an
     octet, where its filters lie."""
     load, multiply_add = load_matrices(False), product(dtype, 16)
     tiles, runs, octets, pitch = config.tiles, config.runs, config.octets, config.pitch
 
     def turn(s: int) -> Callable[..., None]:
         @device
-        def multiply_tap(total, words, halves, at):
+        def multiply_tap(total, words, shared16, at):
             for chunk in range(octets // 2):
                 for m in range(tiles):
                     row = (s * octets + 2 * chunk) * pitch + m * 16
-                    load(words, i32(4 + 4 * m), halves, i32(at[4] + row * ROW))
+                    load(words, i32(4 + 4 * m), shared16, i32(at[4] + row * ROW))
                 for run in range(runs):
                     for j in range(2):
                         time = i32(at[1] + s * at[2] + 4 * j)
                         row = i32(time + 2 * (time >> 3) + run * (RUN // 8 * PITCH))
-                        load(words, i32(0), halves, i32(at[0] + 2 * chunk * at[3] + row * ROW))
+                        load(words, i32(0), shared16, i32(at[0] + 2 * chunk * at[3] + row * ROW))
                         for m in range(tiles):
                             to = ((run * tiles + m) * 4 + 2 * j) * 4
                             multiply_add(total, i32(to), words, i32(4 + 4 * m), words, i32(0))
@@ -148,7 +148,7 @@ def forward(dtype: str, config: OctetsConfig) -> Callable[..., None]:
         x, w, y, blocks_of_filters, blocks, groups, K, Q, past, dilation, halo, plane, x_strides, w_stride, order,
         y_strides,
     ):  # fmt: skip
-        shared, halves = cuda.shared.array(0, WORD), cuda.shared.array(0, HALF)  # the same memory
+        shared, shared16 = cuda.shared.array(0, WORD), cuda.shared.array(0, HALF)  # the same memory
         held, rest = cuda.local.array(32, WORD), cuda.local.array(32, WORD)
         words, at = cuda.local.array(count, WORD), cuda.local.array(5, INT32)
         total, result = cuda.local.array(sums, f32), cuda.local.array(8, f32)
@@ -186,7 +186,7 @@ def forward(dtype: str, config: OctetsConfig) -> Callable[..., None]:
         at[0] = i32(base + ((lane >> 3) & 1) * plane + (warp * (runs * RUN // 8) + (row >> 1)) * (PITCH * ROW))
         at[1], at[2], at[3] = i32(8 * halo - past + 2 * (lane >> 4) + (row & 1)), i32(dilation), i32(plane)
         at[4] = i32(base + octets * plane + ((lane >> 4) * pitch + (lane & 15)) * ROW)
-        multiply(total, words, halves, at)
+        multiply(total, words, shared16, at)
         for run in range(runs):
             time = i32(t0 + (warp * runs + run) * RUN + (lane & 3) * 8)
             for m in range(tiles):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.halves import LANES
+from numbadnn.kernels.conv.line.f16 import LANES
 from numbadnn.kernels.conv.line.toeplitz import DIAGONALS, STRETCH, TIMES, WARPS
 from numbadnn.kernels.lang.access import load, store_vector
 from numbadnn.kernels.lang.bits import load_bits

@@ -11,8 +11,8 @@ LANES, EIGHT, PIECE, RINGS = 32, 8, 16, 256
 LOT, AHEAD_OF_SUMS, COLLECTED, COLLECTORS = 4, (4, 6), 8, 120_000
 #: bytes of a line of the L2 cache; of boxes, from which on saying that they have been read saves more than it costs
 LINE, LARGE = 128, 24 << 20
-#: halves of a number; warps that cut y, of four that multiply nothing; lots of y that each has under way
-HALVES, FILLERS, AHEAD = 2, 2, 3
+#: float16 parts of a number; warps that cut y, of four that multiply nothing; lots of y that each has under way
+PARTS, FILLERS, AHEAD = 2, 2, 3
 #: places of the ring and of y's rows: 16 at most, each has two barriers in front of the ring
 MOST_WARPS, MOST_DEPTH, LEAST_DEPTH, CHUNKS = 16, 10, 3, 4
 #: registers of a thread beside its sums; of one of the warps that multiply nothing
@@ -74,7 +74,7 @@ class InputsF32x2Config:
     @property
     def of_y(self) -> int:
         """Bytes of y's values of a position and 16 filters, and of the inverses of the images' scales."""
-        return HALVES * self.tiles * 512 + 2 * self.images
+        return PARTS * self.tiles * 512 + 2 * self.images
 
     @property
     def raw_bytes(self) -> int:

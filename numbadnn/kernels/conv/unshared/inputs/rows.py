@@ -1,6 +1,6 @@
 """Which gradients of unshared convolutions' images have their sums in registers, and their plans.
 
-``boxes.py`` and ``halves.py`` read, add to and write sums in shared memory for each position and tap; a
+``boxes.py`` and ``f16.py`` read, add to and write sums in shared memory for each position and tap; a
 pixel's sum is taken as often as taps reach it. Where that is often, of many images, it is what they spend their time on, and
 sums in registers are faster. The device code is in ``device/rows.py``, and where a warp of its own prefetches filters in
 ``device/asked.py``.

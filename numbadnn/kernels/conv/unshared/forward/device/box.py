@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.unshared.forward.box_config import EIGHT, LANES, BoxConfig
-from numbadnn.kernels.conv.unshared.forward.device.halves import _look_at_words
+from numbadnn.kernels.conv.unshared.forward.device.f16 import _look_at_words
 from numbadnn.kernels.conv.unshared.forward.device.plain import _fold
 from numbadnn.kernels.conv.unshared.parts.device.box_fill import fill_box, spots_of
 from numbadnn.kernels.conv.unshared.parts.device.seen import first_position

@@ -1,8 +1,8 @@
-"""Numbers of ``device/f32x2.py`` in halves (``lang/scaled_halves.py``): eight images of a pixel, and a slot of
+"""Numbers of ``device/f32x2.py`` as two float16 (``lang/scaled_halves.py``): eight images of a pixel, and a slot of
 filters in registers.
 
-Filters have a scale that a warp keeps: their halves show whether it fits, at two instructions a pair. Where one number is 0, too
-large, or so small that little is left of it, the slot is looked through and cut anew with a scale of its own.
+Filters have a scale that a warp keeps: their two parts show whether it fits, at two instructions a pair. Where one number
+is 0, too large, or so small that little is left of it, the slot is looked through and cut anew with a scale of its own.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ def unusable(bits, limit):
 
 @device
 def marked(word, x0, x1, limit):
-    """A pair of upper halves; those of numbers up to ``limit`` are NaN."""
+    """A pair of upper float16 parts; those of numbers up to ``limit`` are NaN."""
     word = u32(word | u32(NOT_A_NUMBER)) if unusable(x0, limit) else word
     return u32(word | u32(NOT_A_NUMBER << 16)) if unusable(x1, limit) else word
 
 
 @device
 def cut_images(words, x, at, scale, limit):
-    """Both halves of eight images from x[at] on; numbers up to ``limit`` are NaN."""
+    """Both float16 parts of eight images from x[at] on; numbers up to ``limit`` are NaN."""
     for p in range(EIGHT // 2):
         halve_pair(words, i32(p), i32(4), x[at + 2 * p], x[at + 2 * p + 1], scale)
     if limit != 0:
@@ -101,9 +101,9 @@ def usual(word):
 def cutting(numbers: int) -> tuple[Callable[..., int], Callable[..., tuple[int, float, int]], Callable[..., None]]:
     """For so many numbers of a lane, whose warp has one scale for them:
 
-    ``cut(a, x, scale, floor)``: both halves; not 0 where one is too large, or its upper half below ``floor``.
+    ``cut(a, x, scale, floor)``: both float16 parts; not 0 where one is too large, or its upper part below ``floor``.
     ``choose(x, scale, inverse, spread)``: (scale, inverse, limit) that fit these numbers; as they are where all are 0.
-    ``cut_within(a, x, scale, limit)``: both halves; numbers up to ``limit`` are NaN.
+    ``cut_within(a, x, scale, limit)``: both float16 parts; numbers up to ``limit`` are NaN.
     """
 
     @device

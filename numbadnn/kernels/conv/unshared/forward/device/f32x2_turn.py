@@ -1,9 +1,9 @@
 """Images cut before ``device/f32x2.py``, by one scale: [channel, row, column][half][image], 128 bytes a pixel.
 
-    x  ->  halves of 64 pixels in shared memory  ->  space
+    x  ->  float16 parts of 64 pixels in shared memory  ->  space
 
 The scale is that of some numbers all over the images, the same for every block: to look at all of them first took a tenth of the
-whole time. A number that is too large for it is infinite in halves, and what sees it no finite result, which is summed anew.
+whole time. A number that is too large for it is infinite in float16, and what sees it no finite result, which is summed anew.
 
 What follows starts early, and has prefetched filters when the last block here is done.
 """

@@ -49,7 +49,8 @@ def _fill_table(threads: int, boxes: int) -> Callable[..., None]:
 
 
 def _multiplying(dtype: str, config: StreamConfig) -> Callable[..., tuple[int, int, int]]:
-    """``multiply(total, shared, halves, full, table, own, nothing, plane, terms, before, lot, state)``: a tile's sums of a warp.
+    """``multiply(total, shared, shared16, full, table, own, nothing, plane, terms, before, lot, state)``: a tile's sums of
+    a warp.
 
     ``table``: where each term is in the boxes, of which the warp's position sees its own part; ``nothing``: a cell of zeros;
     ``plane``: bytes from eight images to the next; ``before``: terms that the first slot begins before the first; ``lot``: terms
@@ -60,7 +61,7 @@ def _multiplying(dtype: str, config: StreamConfig) -> Callable[..., tuple[int, i
     (await_boxes, leave_boxes), rings_from = awaiting(config), ring_at(config)
 
     @device
-    def multiply(total, shared, halves, full, table, own, nothing, plane, terms, before, lot, state):
+    def multiply(total, shared, shared16, full, table, own, nothing, plane, terms, before, lot, state):
         a, b = cuda.local.array(8, INT32), cuda.local.array(4, INT32)
         thread = i32(thread_here())
         warp, lane = i32(thread >> 5), i32(thread & 31)
@@ -79,10 +80,10 @@ def _multiplying(dtype: str, config: StreamConfig) -> Callable[..., tuple[int, i
                     at = nothing if spot == NONE else i32(own + i32(spot))
                     step = i32(0) if spot == NONE else plane
                     filters = i32((row + slot * SLOT) ^ (64 * half))
-                    look(a, i32(0), halves, filters)
-                    look(a, i32(4), halves, i32(filters ^ 32))
+                    look(a, i32(0), shared16, filters)
+                    look(a, i32(4), shared16, i32(filters ^ 32))
                     for n in range(planes):
-                        look_turned(b, i32(0), halves, at)
+                        look_turned(b, i32(0), shared16, at)
                         at = i32(at + step)
                         multiply_add(total, i32(n * 4), a, i32(0), b, i32(0))
                         multiply_add(total, i32(n * 4), a, i32(4), b, i32(2))
@@ -157,7 +158,7 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
         x_map, w_map, y, tiles, wide, box_pitch, box_bytes, across, groups, N, K, C, channels, P, Q, room, image, taps, padding,
         stride, dilation, flip, box, x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip
-        shared, halves = cuda.shared.array(0, WORD), cuda.shared.array(0, HALF)
+        shared, shared16 = cuda.shared.array(0, WORD), cuda.shared.array(0, HALF)
         parted = cuda.shared.array(0, element)  # the same memory
         total = cuda.local.array(sums, f32)
         thread, begin = i32(cuda.threadIdx.x), i32(shared_address(shared))
@@ -207,7 +208,7 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
                 at = i32(min(i32(p0 + down), i32(P - 1)) * Q + min(i32(q0 + right), i32(Q - 1)))
                 before, state = terms_before(at, i32(w_strides[2]), TERMS), (slot, parity, phases)
                 slot, parity, phases = multiply(
-                    total, shared, halves, full, table, own, nothing, plane, terms, before, lot, state
+                    total, shared, shared16, full, table, own, nothing, plane, terms, before, lot, state
                 )  # fmt: skip
                 put(parted, start, total, y, (group, p0, q0), (N, K, P, Q), y_strides, alpha, beta)
                 tile = i32(tile + i32(cuda.gridDim.x))

@@ -3,14 +3,14 @@
 Blocks, warps, rows of pixels and groups of rows of positions are those of ``device/rows.py``. The asking warp prefetches
 whole lines, up to ``depth`` pieces before they are multiplied; every other takes its rows of taps from there, or passes a piece
 by. A piece is some filters of one position. Of many images y's values are transposed before (``parts/device/turned.py``) and
-copied as they are wanted. What a lane multiplies is in ``device/rows_single.py`` and ``.._halves``.
+copied as they are wanted. What a lane multiplies is in ``device/rows_single.py`` and ``.._f16``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.inputs.device import rows_halves, rows_single
+from numbadnn.kernels.conv.unshared.inputs.device import rows_f16, rows_single
 from numbadnn.kernels.conv.unshared.inputs.device.ask import asking
 from numbadnn.kernels.conv.unshared.inputs.device.rows import (
     BARRIER,
@@ -107,7 +107,7 @@ def _multiply_rows(
 
 def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, n] = sum over the tile's positions and over filters of y * w."""
-    lanes = (rows_single if dtype == "float32" else rows_halves).parts(dtype, config)
+    lanes = (rows_single if dtype == "float32" else rows_f16).parts(dtype, config)
     fill, place, write = lanes.fill, lanes.place, lanes.write
     size, (tall, taps), places, down = ITEMSIZE[dtype], config.taps, config.places, config.stride[0]
     depth, kept, columns, piece, deep = config.depth, config.kept, config.columns, config.piece, config.deep

@@ -16,8 +16,8 @@ from numbadnn.kernels.conv.unshared.forward.device.f32x2_cut import marked
 from numbadnn.kernels.conv.unshared.inputs.f32x2_config import (
     AHEAD,
     FILLERS,
-    HALVES,
     LANES,
+    PARTS,
     PIECE,
     InputsF32x2Config,
 )
@@ -42,11 +42,11 @@ def filling(config: InputsF32x2Config) -> Callable[..., None]:
     places, vec, tiles, chunks, first = config.places, config.vec, config.tiles, config.chunks, config.padded + 1
     copy, wait, read_one = copy_or_zero(4 * vec), wait_async_but(AHEAD - 1), read_at("int32", 1)
     write, write_one, held = write_at("int32", 4), write_at("int32", 1), PAIR * FILTERS
-    to_inverses, of_y, of_lane, of_item = HALVES * tiles * 512, config.of_y, places * SIZE, config.raw_bytes
+    to_inverses, of_y, of_lane, of_item = PARTS * tiles * 512, config.of_y, places * SIZE, config.raw_bytes
 
     @device
     def cut(words, got, j, spread):
-        """words[j::2] = an image's upper halves, two pairs of filters, and its lower ones; the inverse of their scale."""
+        """words[j::2] = an image's upper float16 parts, two pairs of filters, and its lower ones; the inverse of their scale."""
         top, low = u32(NOTHING[0]), u32(NOTHING[1])
         for f in range(FILTERS):
             top, low = widest(got[j * FILTERS + f], top, low)
@@ -101,7 +101,7 @@ def filling(config: InputsF32x2Config) -> Callable[..., None]:
                     inverse = u32(cut(words, got, 0, spread)) >> u32(16)
                     one[0] = u32(inverse | u32(cut(words, got, 1, spread)))
                     at = i32(tops + (place * places + e) * of_y)
-                    for half in range(HALVES):
+                    for half in range(PARTS):
                         for i in range(4):
                             line[i] = words[4 * half + i]
                         write(line, i32(0), shared, i32(at + (half * tiles + m) * 512 + lane * 16))

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from numbadnn.kernels.conv.unshared.forward.device.f32x2_cut import as_float, cutting
-from numbadnn.kernels.conv.unshared.inputs.f32x2_config import EIGHT, HALVES, LANES, InputsF32x2Config
+from numbadnn.kernels.conv.unshared.inputs.f32x2_config import EIGHT, LANES, PARTS, InputsF32x2Config
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.cuda import INT32, WORD, cuda, device, f32, i32
 from numbadnn.kernels.lang.mma import product
@@ -58,8 +58,8 @@ def lanes_of(config: InputsF32x2Config) -> Lanes:
     (taps, wide), flip, tiles, lots, own = config.taps, config.flip, config.tiles, config.lots, 2 * config.tiles
     of_lot = config.of_lot
     read, read_one, multiply_add = read_at("int32", 4), read_at("int32", 1), product("float16", 16)
-    read_inverses, of_a, ragged, images = read_at("int32", tiles), 4 * HALVES * tiles, config.ragged, config.images
-    store, to_inverses = store_vector("float32", own, "float32"), HALVES * tiles * 512
+    read_inverses, of_a, ragged, images = read_at("int32", tiles), 4 * PARTS * tiles, config.ragged, config.images
+    store, to_inverses = store_vector("float32", own, "float32"), PARTS * tiles * 512
 
     @device
     def place(unit, pitch, have, of_channel):
@@ -137,7 +137,7 @@ def lanes_of(config: InputsF32x2Config) -> Lanes:
     def multiply(total, shared, at_w, shift, at_y, pitch, count, state, floor, spread):
         a, got, back = cuda.local.array(of_a, INT32), cuda.local.array(tiles, INT32), cuda.local.array(own, f32)
         lane = i32(cuda.threadIdx.x % LANES)
-        for m in range(HALVES * tiles):
+        for m in range(PARTS * tiles):
             read(a, i32(4 * m), shared, i32(at_y + m * 512 + lane * 16))
         read_inverses(got, i32(0), shared, i32(at_y + to_inverses + (lane >> 2) * (tiles * SIZE)))
         for m in range(tiles):

@@ -18,14 +18,14 @@ nine rows of taps are nine warps, but four rows of positions reach twelve rows o
 
 Filters come to shared memory by asynchronous copies that every warp begins some of, ``depth - 1`` pieces of them before they
 are multiplied and whole lines at a time; every warp takes its rows of taps from there, or passes a piece by. What a lane
-multiplies is in ``device/rows_single.py`` and ``.._halves``.
+multiplies is in ``device/rows_single.py`` and ``.._f16``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.inputs.device import rows_halves, rows_single
+from numbadnn.kernels.conv.unshared.inputs.device import rows_f16, rows_single
 from numbadnn.kernels.conv.unshared.inputs.device.tile import block_of
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import EIGHT, LANES, RINGS, RowsConfig
 from numbadnn.kernels.gemm.device.tiles import INT64
@@ -126,7 +126,7 @@ def _ask_next(size: int, config: RowsConfig, again: bool) -> Callable[..., None]
 
 def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, n] = sum over the tile's positions and over filters of y * w."""
-    lanes = (rows_single if dtype == "float32" else rows_halves).parts(dtype, config)
+    lanes = (rows_single if dtype == "float32" else rows_f16).parts(dtype, config)
     fill, place, write = lanes.fill, lanes.place, lanes.write
     (tall, taps), places, (down, right), depth = config.taps, config.places, config.stride, config.depth
     flip = config.flip

@@ -1,4 +1,4 @@
-"""Which lines of 16-bit types go to tensor cores, and in what blocks; the device code is ``device/halves.py``."""
+"""Which lines of 16-bit types go to tensor cores, and in what blocks; the device code is ``device/f16.py``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LANES, RUN = 32, 32
 
 
 @dataclass(frozen=True, slots=True)
-class LineHalvesConfig:
+class LineF16Config:
     """A block has ``filters`` (16 or 32), a warp ``runs`` of 32 times; ``pairs``: channels in shared memory, by two.
 
     ``pieces`` of a thread: 8 times of two channels each; ``whole``: all channels are in shared memory.
@@ -56,19 +56,19 @@ def halo_of(problem: ConvProblem) -> int:
     return -(-problem.padding[1][0] // 8)
 
 
-def row_of(problem: ConvProblem, config: LineHalvesConfig) -> int:
+def row_of(problem: ConvProblem, config: LineF16Config) -> int:
     """Words of a pair of channels in shared memory: 8 more than a multiple of 32, so that four rows meet all banks."""
     words = config.span + 8 * halo_of(problem)
     return words + (8 - words) % 32
 
 
-def shared_bytes(problem: ConvProblem, config: LineHalvesConfig) -> int:
+def shared_bytes(problem: ConvProblem, config: LineF16Config) -> int:
     chunks = -(-problem.w.shape[1] // 16)
     table = chunks * problem.taps[1] * config.filters // 16 * 128
     return 4 * (table + min(config.pairs, 8 * chunks) * row_of(problem, config))
 
 
-def heuristic(problem: ConvProblem, policy: Policy) -> LineHalvesConfig | None:
+def heuristic(problem: ConvProblem, policy: Policy) -> LineF16Config | None:
     """None where the threads of ``numba.line`` are to do it."""
     x, (K, C) = problem.x, problem.w.shape[:2]
     K //= problem.groups
@@ -81,7 +81,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> LineHalvesConfig | None:
     return configured(problem) if whole(problem, 8) else None
 
 
-def configured(problem: ConvProblem) -> LineHalvesConfig | None:
+def configured(problem: ConvProblem) -> LineF16Config | None:
     """As measured; with fewer channels at a time, and filters, where these do not fit."""
     K, C = problem.w.shape[0] // problem.groups, problem.w.shape[1]
     filters = 16 if K <= 16 else 32
@@ -95,22 +95,20 @@ def configured(problem: ConvProblem) -> LineHalvesConfig | None:
     return None
 
 
-def with_pieces(
-    problem: ConvProblem, filters: int, runs: int, pairs: int, warps: int, resident: int
-) -> LineHalvesConfig:
+def with_pieces(problem: ConvProblem, filters: int, runs: int, pairs: int, warps: int, resident: int) -> LineF16Config:
     """As many pieces of a thread as its block has of ``pairs`` of channels."""
     chunks, across = -(-problem.w.shape[1] // 16), warps * runs * RUN // 8 + halo_of(problem)
     pieces = -(-min(pairs, 8 * chunks) * across // (LANES * warps))
-    return LineHalvesConfig(filters, runs, pairs, warps, resident, 8 * chunks <= pairs, pieces)
+    return LineF16Config(filters, runs, pairs, warps, resident, 8 * chunks <= pairs, pieces)
 
 
-def kernel(dtype: str, config: LineHalvesConfig) -> Kernel:
+def kernel(dtype: str, config: LineF16Config) -> Kernel:
     arguments, parameters = (dtype, config), "ptr:3 i32:14 i64*2 i64 i64*3 i64*2"
-    made_by = "conv.line.device.halves.forward"
+    made_by = "conv.line.device.f16.forward"
     return Kernel.of("line_halves", made_by, arguments, parameters, config.threads, config.resident)
 
 
-def prepare(problem: ConvProblem, device: int, config: LineHalvesConfig, chosen: Kernel) -> Any:
+def prepare(problem: ConvProblem, device: int, config: LineF16Config, chosen: Kernel) -> Any:
     (N, _, _, Q), w = problem.x.shape, problem.w
     K, row = w.shape[0] // problem.groups, row_of(problem, config)
     blocks, blocks_of_filters = -(-Q // config.span), -(-K // config.filters)
@@ -139,6 +137,6 @@ def prepare(problem: ConvProblem, device: int, config: LineHalvesConfig, chosen:
 
 def kernels() -> Iterator[Kernel]:
     """Few filters and many, all channels at once and not."""
-    yield kernel("float16", LineHalvesConfig(16, 2, 8, 8, 2, True, 3))
-    yield kernel("bfloat16", LineHalvesConfig(32, 1, 16, 8, 2, True, 3))
-    yield kernel("float16", LineHalvesConfig(32, 1, 16, 8, 2, False, 3))
+    yield kernel("float16", LineF16Config(16, 2, 8, 8, 2, True, 3))
+    yield kernel("bfloat16", LineF16Config(32, 1, 16, 8, 2, True, 3))
+    yield kernel("float16", LineF16Config(32, 1, 16, 8, 2, False, 3))

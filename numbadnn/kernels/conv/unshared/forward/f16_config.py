@@ -1,4 +1,4 @@
-"""The configuration of ``halves.py``, and what the host and the device both know."""
+"""The configuration of ``f16.py``, and what the host and the device both know."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROWS, CHUNK = 16, 32
 
 
 @dataclass(frozen=True, slots=True)
-class HalvesConfig:
+class F16Config:
     """``across`` warps split the filters, ``along`` warps their terms, of which each prefetches ``ahead`` chunks at a time.
 
     ``vec``: terms of an access to filters; ``room``: terms in shared memory, whole chunks; ``whole``: these are all terms;

@@ -1,4 +1,4 @@
-"""Which gradients of unshared filters of 16-bit types go to tensor cores, and in what blocks; ``device/halves.py``."""
+"""Which gradients of unshared filters of 16-bit types go to tensor cores, and in what blocks; ``device/f16.py``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     takes,
     vector,
 )
-from numbadnn.kernels.conv.unshared.weights.halves_config import TILE, WeightsHalvesConfig
+from numbadnn.kernels.conv.unshared.weights.f16_config import TILE, WeightsF16Config
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -29,18 +29,18 @@ SHARED_BYTES, ENOUGH_BLOCKS = 99 * 1024, 180
 FEWEST_FILTERS = 4
 
 
-def room_of(problem: ConvProblem, config: WeightsHalvesConfig) -> int:
+def room_of(problem: ConvProblem, config: WeightsF16Config) -> int:
     """Terms of a block, whole tiles."""
     return -(-config.channels * math.prod(problem.taps) // TILE) * TILE
 
 
-def shared_bytes(problem: ConvProblem, config: WeightsHalvesConfig) -> int:
+def shared_bytes(problem: ConvProblem, config: WeightsF16Config) -> int:
     box = config.channels * math.prod(seen_of(problem, (config.tall, config.places)))
     tops = config.tall * config.places * config.filters
     return 4 * (room_of(problem, config) + (box + tops) * config.images // 2)
 
 
-def heuristic(problem: ConvProblem, policy: Policy) -> WeightsHalvesConfig | None:
+def heuristic(problem: ConvProblem, policy: Policy) -> WeightsF16Config | None:
     """None where the threads of ``numba.unshared`` are to do it."""
     w, N, Q = problem.w, problem.x.shape[0], problem.y.shape[3]
     if not takes(problem, policy, "grad_weights", 2):
@@ -58,7 +58,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsHalvesConfig | Non
     for places in (5, 4, 2, 1) if few else (8, 5, 4, 2, 1):
         for channels in lots_of(C):
             vec, parts = vector(problem, channels), max(1, round(MOST_WARPS / places))
-            config = WeightsHalvesConfig(images, filters, places, parts, vec, tall, channels)
+            config = WeightsF16Config(images, filters, places, parts, vec, tall, channels)
             if shared_bytes(problem, config) <= SHARED_BYTES:
                 used = Q / (-(-Q // places) * places)
                 found.append((vec * (used if few else used >= 0.9), channels >= min(C, 8), places, channels, config))
@@ -66,18 +66,18 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsHalvesConfig | Non
     return max(found, key=lambda f: f[:4])[4] if found else None
 
 
-def kernel(dtype: str, config: WeightsHalvesConfig) -> Kernel:
+def kernel(dtype: str, config: WeightsF16Config) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.weights.device import halves
+        from numbadnn.kernels.conv.unshared.weights.device import f16
 
-        return halves.weights(dtype, config)
+        return f16.weights(dtype, config)
 
     facts = (*astuple(config)[:6], config.resident)
     name = f"unshared weights halves {dtype} " + " ".join(str(v) for v in facts)
     return Kernel(name, f"ptr ptr ptr i32 {PARAMETERS}", build, config.threads, config.resident)
 
 
-def plan(problem: ConvProblem, policy: Policy, config: WeightsHalvesConfig) -> Executable:
+def plan(problem: ConvProblem, policy: Policy, config: WeightsF16Config) -> Executable:
     chosen = kernel(problem.x.dtype, config)
     slices = -(-problem.w.shape[3] // config.channels)
     values = (slices, *scalars(problem, config, room_of(problem, config), problem.x.strides))
@@ -88,5 +88,5 @@ def plan(problem: ConvProblem, policy: Policy, config: WeightsHalvesConfig) -> E
 
 def kernels() -> Iterator[Kernel]:
     """Few images and many."""
-    yield kernel("float16", WeightsHalvesConfig(8, 32, 8, 1, 8, 1, 1))
-    yield kernel("bfloat16", WeightsHalvesConfig(32, 16, 4, 2, 4, 2, 1))
+    yield kernel("float16", WeightsF16Config(8, 32, 8, 1, 8, 1, 1))
+    yield kernel("bfloat16", WeightsF16Config(32, 16, 4, 2, 4, 2, 1))

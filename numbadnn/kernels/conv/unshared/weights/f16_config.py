@@ -1,4 +1,4 @@
-"""The configuration of ``halves.py``, and what the host and the device both know."""
+"""The configuration of ``f16.py``, and what the host and the device both know."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LANES, TILE = 32, 32
 
 
 @dataclass(frozen=True, slots=True)
-class WeightsHalvesConfig:
+class WeightsF16Config:
     """A block has ``places`` positions, ``parts`` warps for each, and ``filters`` (16 or 32) at a time.
 
     ``vec``: terms of an access.

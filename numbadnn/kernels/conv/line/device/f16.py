@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.line.halves import LANES, RUN, LineHalvesConfig
-from numbadnn.kernels.conv.unshared.forward.device.halves import _look_at_words
+from numbadnn.kernels.conv.line.f16 import LANES, RUN, LineF16Config
+from numbadnn.kernels.conv.unshared.forward.device.f16 import _look_at_words
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, f32, i32, i64, u32
@@ -30,7 +30,7 @@ SIZE = 2
 TOGETHER = 4
 
 
-def _fill(config: LineHalvesConfig) -> Callable[..., None]:
+def _fill(config: LineF16Config) -> Callable[..., None]:
     """``fill(table, w, chunks, K, C, S, strides)``: filters in words of two channels [chunk][tap][16 filters][lane][4]."""
     half, threads, filters, tiles = load_bits(SIZE), config.threads, config.filters, config.filters // 16
 
@@ -57,7 +57,7 @@ def _fill(config: LineHalvesConfig) -> Callable[..., None]:
     return fill
 
 
-def _pieces(config: LineHalvesConfig) -> tuple[Callable[..., None], Callable[..., None]]:
+def _pieces(config: LineF16Config) -> tuple[Callable[..., None], Callable[..., None]]:
     """``ask(held, at, line, time, c, C, Q, step)``: 8 times of two channels; ``put(shared, to, quarter, held, at, ...)``."""
     read = load_words(4)
 
@@ -84,7 +84,7 @@ def _pieces(config: LineHalvesConfig) -> tuple[Callable[..., None], Callable[...
     return ask, put
 
 
-def _multiply(dtype: str, config: LineHalvesConfig) -> Callable[..., None]:
+def _multiply(dtype: str, config: LineF16Config) -> Callable[..., None]:
     """``multiply(total, a, b, shared, table, stage, first, chunks, ...)``: a lane's times begin at ``stage``."""
     multiply_add, look = product(dtype, 16), _look_at_words(4)
     tiles, runs = config.filters // 16, config.runs
@@ -110,7 +110,7 @@ def _multiply(dtype: str, config: LineHalvesConfig) -> Callable[..., None]:
     return multiply
 
 
-def forward(dtype: str, config: LineHalvesConfig) -> Callable[..., None]:
+def forward(dtype: str, config: LineF16Config) -> Callable[..., None]:
     """y[n,k,t] = sum over c,s of x[n, g*C+c, t - past + s*dilation] * w[k,c,s]; past = (S-1) * dilation."""
     filters, runs, pairs, threads, pieces = config.filters, config.runs, config.pairs, config.threads, config.pieces
     span, tiles, whole = config.span, config.filters // 16, config.whole

@@ -19,14 +19,14 @@ from numbadnn.kernels.conv.unshared.parts.device.seen import (
     fill_spots,
     first_position,
 )
-from numbadnn.kernels.conv.unshared.weights.halves_config import LANES, TILE, WeightsHalvesConfig
+from numbadnn.kernels.conv.unshared.weights.f16_config import LANES, TILE, WeightsF16Config
 from numbadnn.kernels.lang.cuda import HALF, INT32, WORD, cuda, f32, i32, i64, u32
 from numbadnn.kernels.lang.epilogue import storing_vector
 from numbadnn.kernels.lang.mma import load_matrices, product
 from numbadnn.kernels.lang.words import shared_address
 
 
-def weights(dtype: str, config: WeightsHalvesConfig) -> Callable[..., None]:
+def weights(dtype: str, config: WeightsF16Config) -> Callable[..., None]:
     """w[k,p,q,term] = sum over images n of y[n,k,p,q] * what the term sees in image n at (p,q)."""
     filters, images, places, parts, vec = config.filters, config.images, config.places, config.parts, config.vec
     tall = config.tall
@@ -41,7 +41,7 @@ def weights(dtype: str, config: WeightsHalvesConfig) -> Callable[..., None]:
         x, y, w, slices, across, groups, N, K, C, channels, P, Q, room, image, taps, padding, stride, dilation, flip, box,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip
-        shared, halves = cuda.shared.array(0, WORD), cuda.shared.array(0, HALF)  # the same memory
+        shared, shared16 = cuda.shared.array(0, WORD), cuda.shared.array(0, HALF)  # the same memory
         total, a = cuda.local.array(sums, f32), cuda.local.array(factors, INT32)
         seen, b = cuda.local.array(words, INT32), cuda.local.array(2, INT32)
         result = cuda.local.array(8, f32)
@@ -77,7 +77,7 @@ def weights(dtype: str, config: WeightsHalvesConfig) -> Callable[..., None]:
                 for m in range(tiles):
                     for step in range(steps):
                         at = i32(own_y + (step * 2 * top_plane + (m * 16 * tall + down) * places * ROW) * 4)
-                        look(a, i32((m * steps + step) * 4), halves, at)
+                        look(a, i32((m * steps + step) * 4), shared16, at)
                         if not both:
                             a[m * 4 + 2], a[m * 4 + 3] = i32(0), i32(0)
                 base = w + (i64(group * K + k0 + g) * w_strides[0] + c0 * area) * SIZE
@@ -88,7 +88,7 @@ def weights(dtype: str, config: WeightsHalvesConfig) -> Callable[..., None]:
                     spot = shared[i32(min(m0, i32(room - TILE)) + lane)]
                     at = i32(there + (i32(0) if spot == NONE else i32(spot)))  # what is past the end is not written
                     for n in range(planes):
-                        look(seen, i32(4 * n), halves, i32(at + n * plane * 4))
+                        look(seen, i32(4 * n), shared16, i32(at + n * plane * 4))
                     for i in range(sums):
                         total[i] = f32(0)
                     for j in range(4):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from numbadnn.kernels.conv.unshared.forward.halves_config import CHUNK, LANES, ROWS, HalvesConfig
+from numbadnn.kernels.conv.unshared.forward.f16_config import CHUNK, LANES, ROWS, F16Config
 from numbadnn.kernels.conv.unshared.inputs.device.tile import tap_of
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import ELEMENT, SIMULATED, WORD, cuda, device, f32, i32, i64, intrinsic, types, u32
@@ -56,7 +56,7 @@ def _look_at_words(count: int) -> Callable[..., None]:
     return look
 
 
-def _gather(config: HalvesConfig) -> Any:
+def _gather(config: F16Config) -> Any:
     """``gather(...)``: words [image][pair of terms] of what the terms m0 to end see, 0 on padding and up to a whole chunk.
 
     A thread walks (channel, row, column) by additions. Where there is nothing to read the image's first element is read and not
@@ -113,7 +113,7 @@ def _gather(config: HalvesConfig) -> Any:
     return gather
 
 
-def _ask(config: HalvesConfig) -> Any:
+def _ask(config: F16Config) -> Any:
     """``ask(held, low, high, m, terms)``: a lane's terms of two filters in every chunk of its warp, from term ``m`` on."""
     vec, ahead, along, read = config.vec, config.ahead, config.along, load_words(config.vec // 2)
 
@@ -129,7 +129,7 @@ def _ask(config: HalvesConfig) -> Any:
     return ask
 
 
-def _multiply(dtype: str, config: HalvesConfig) -> Any:
+def _multiply(dtype: str, config: F16Config) -> Any:
     """``multiply(total, a, b, held, patch, seen, m, end)``: the chunks of a warp; ``seen``: a lane's first words of the patch."""
     ahead, along, row, tiles, zeros = config.ahead, config.along, config.row, config.tiles, config.zeros
     multiply_add, look = product(dtype, 16), _look_at_words(4)
@@ -156,7 +156,7 @@ def _multiply(dtype: str, config: HalvesConfig) -> Any:
     return multiply
 
 
-def forward(dtype: str, acc: str, config: HalvesConfig) -> Callable[..., None]:
+def forward(dtype: str, acc: str, config: F16Config) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n; a block has ``chunks``' share of the images."""
     images, across, along, room, row = config.images, config.across, config.along, config.room, config.row
     tiles = config.tiles
@@ -175,7 +175,7 @@ def forward(dtype: str, acc: str, config: HalvesConfig) -> Callable[..., None]:
         parts = cuda.shared.array(0, element)  # the same memory
         held, total = cuda.local.array(waiting, WORD), cuda.local.array(sums, f32)
         a, b = cuda.local.array(8, WORD), cuda.local.array(4, WORD)
-        where, halves = cuda.local.array(2, np.int32), cuda.local.array(gathered, WORD)
+        where, loaded = cuda.local.array(2, np.int32), cuda.local.array(gathered, WORD)
         block = i32(cuda.blockIdx.x)
         place = i32(u32(block) // u32(chunks))
         n0 = i32((block - place * chunks) * images)
@@ -208,7 +208,7 @@ def forward(dtype: str, acc: str, config: HalvesConfig) -> Callable[..., None]:
                 end = min(i32(m0 + room), terms)
                 ask(held, low, high, i32(m0 + ahead_of), terms)
                 if k0 == 0 or not whole:  # otherwise it is still there
-                    gather(patch, where, halves, first, x_steps, n0, N, i32(m0), end, corner, taps, steps, image)
+                    gather(patch, where, loaded, first, x_steps, n0, N, i32(m0), end, corner, taps, steps, image)
                 cuda.syncthreads()
                 multiply(total, a, b, held, patch, seen, i32(m0 + ahead_of), end)
                 if not whole:

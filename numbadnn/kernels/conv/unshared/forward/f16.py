@@ -1,4 +1,4 @@
-"""Which unshared convolutions of 16-bit types go to tensor cores, and in what blocks; the device code is ``device/halves.py``."""
+"""Which unshared convolutions of 16-bit types go to tensor cores, and in what blocks; the device code is ``device/f16.py``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared import plain
-from numbadnn.kernels.conv.unshared.forward.halves_config import CHUNK, ROWS, HalvesConfig
+from numbadnn.kernels.conv.unshared.forward.f16_config import CHUNK, ROWS, F16Config
 from numbadnn.kernels.conv.unshared.parts.tile import takes, vector
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
@@ -23,7 +23,7 @@ SHARED_BYTES = 99 * 1024
 FEWEST_FILTERS = 4
 
 
-def heuristic(problem: ConvProblem, policy: Policy) -> HalvesConfig | None:
+def heuristic(problem: ConvProblem, policy: Policy) -> F16Config | None:
     """All terms at once where they fit registers and shared memory; None where the threads of ``numba.unshared`` are to do it."""
     w, terms = problem.w, math.prod(problem.w.shape[3:])
     if not takes(problem, policy, "forward", 2):
@@ -36,7 +36,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> HalvesConfig | None:
     return configured(images, vec, per_group, terms)
 
 
-def configured(images: int, vec: int, filters: int, terms: int) -> HalvesConfig:
+def configured(images: int, vec: int, filters: int, terms: int) -> F16Config:
     """As few warps as prefetch all terms at once, each for as many as the next; for fewer where loops keep more in registers."""
     across, chunks = min(4, -(-filters // ROWS)), -(-terms // CHUNK)
     for most in (MOST_AHEAD, AHEAD_IN_LOOPS):
@@ -57,11 +57,11 @@ def filled(
     terms: int,
     batch: int = 8,
     warps: int = 16,
-) -> HalvesConfig:
+) -> F16Config:
     """With as much room as these warps take at a time and shared memory has; ``warps`` on a multiprocessor bound registers."""
     chunks = -(-terms // CHUNK)
     for room in range(min(chunks, along * ahead), 0, -1):
-        found = HalvesConfig(
+        found = F16Config(
             *(images, vec, across, along, ahead, room * CHUNK, room == chunks, filters <= across * ROWS),
             *(min(batch, images), max(1, warps // (across * along))),
         )
@@ -70,13 +70,13 @@ def filled(
     return found
 
 
-def estimate(problem: ConvProblem, config: HalvesConfig) -> float:
+def estimate(problem: ConvProblem, config: F16Config) -> float:
     """Microseconds on an H200: memory at two thirds of the speed of a copy, and what is gathered for each image."""
     gathered = problem.x.shape[0] * math.prod(problem.w.shape[1:]) * problem.groups
     return 4 + problem.bytes / 2.8e6 + gathered / 4.0e6
 
 
-def plan(problem: ConvProblem, policy: Policy, config: HalvesConfig) -> Executable:
+def plan(problem: ConvProblem, policy: Policy, config: F16Config) -> Executable:
     """One launch; a block has one position and some images."""
     chosen = kernel(problem.x.dtype, config)
     chunks = -(-problem.x.shape[0] // config.images)
@@ -86,11 +86,11 @@ def plan(problem: ConvProblem, policy: Policy, config: HalvesConfig) -> Executab
     return one_launch(chosen, launch, config, "tensor_core", "run_to_run", SEQUENCE)
 
 
-def kernel(dtype: str, config: HalvesConfig) -> Kernel:
+def kernel(dtype: str, config: F16Config) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.forward.device import halves
+        from numbadnn.kernels.conv.unshared.forward.device import f16
 
-        return halves.forward(dtype, "float32", config)
+        return f16.forward(dtype, "float32", config)
 
     name = f"unshared halves {dtype} " + " ".join(str(int(v)) for v in astuple(config))
     return Kernel(name, plain.parameters("float32"), build, config.threads, config.resident)

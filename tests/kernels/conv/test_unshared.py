@@ -21,7 +21,7 @@ from numbadnn.kernels.conv.unshared.inputs import f32x2 as unshared_inputs_f32x2
 from numbadnn.kernels.conv.unshared.inputs import rows as unshared_inputs_rows
 from numbadnn.kernels.conv.unshared.inputs.f32x2_boxes import blocks_of
 from numbadnn.kernels.conv.unshared.inputs.f32x2_config import FEWER, RINGS, InputsF32x2Config
-from numbadnn.kernels.conv.unshared.parts import turned as unshared_turned
+from numbadnn.kernels.conv.unshared.parts import transposed as unshared_transposed
 from numbadnn.kernels.conv.unshared.plain_config import UnsharedConfig
 from numbadnn.kernels.conv.unshared.weights import f16 as unshared_weights_f16
 from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many
@@ -210,7 +210,7 @@ def test_float32_images_as_two_float16() -> None:
         *unshared_inputs_f32x2.hopper_kernels(),
         *unshared_f32x2.hopper_kernels(),
         *unshared_places_stream.hopper_kernels(),
-        *unshared_turned.hopper_kernels(),
+        *unshared_transposed.hopper_kernels(),
     ],
     ids=lambda k: k.name.replace(" ", "-"),
 )
@@ -222,11 +222,13 @@ def test_sums_of_rows_of_pixels_are_registers(kernel: Kernel) -> None:
 
 
 def test_what_the_cache_is_asked_to_give_up_last() -> None:
-    """What was turned: up to a third of the cache, of which others want some too."""
+    """What was transposed: up to a third of the cache, of which others want some too."""
     lasting = "st.global.L2::cache_hint.v4.b32"
     for size, vec in ((2, 8), (4, 4)):
-        few = unshared_turned.kernel(size, 32, vec, lasting=unshared_turned.lasts(unshared_turned.LASTING))
-        many = unshared_turned.kernel(size, 32, vec, lasting=unshared_turned.lasts(unshared_turned.LASTING + 1))
+        few = unshared_transposed.kernel(size, 32, vec, lasting=unshared_transposed.lasts(unshared_transposed.LASTING))
+        many = unshared_transposed.kernel(
+            size, 32, vec, lasting=unshared_transposed.lasts(unshared_transposed.LASTING + 1)
+        )
         assert few.name != many.name
         assert lasting in few.ptx((9, 0, "a")) and lasting in few.ptx((8, 0, ""))
         assert lasting not in many.ptx((9, 0, "a"))

@@ -22,7 +22,7 @@ from numbadnn.kernels.conv.unshared.forward import (
 )
 from numbadnn.kernels.conv.unshared.inputs import boxes, rows, rows_config
 from numbadnn.kernels.conv.unshared.inputs import f32x2 as inputs_f32x2
-from numbadnn.kernels.conv.unshared.parts import turned
+from numbadnn.kernels.conv.unshared.parts import transposed
 from numbadnn.kernels.conv.unshared.weights import f16 as weights_f16
 from numbadnn.kernels.conv.unshared.weights import many as weights_many
 from numbadnn.problem import Policy
@@ -99,7 +99,7 @@ def kernels() -> Iterator[Kernel]:
         box,
     ):
         yield from module.kernels()
-    yield from turned.kernels()
+    yield from transposed.kernels()
     yield from boxes.kernels()
 
 

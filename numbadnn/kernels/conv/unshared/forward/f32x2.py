@@ -22,10 +22,10 @@ from numbadnn.kernels.conv.unshared.forward.f32x2_config import (
     LOOKS,
     PIECE,
     PIXEL,
-    TURNED,
-    TURNED_PIXELS,
-    TURNERS,
-    TURNING,
+    TRANSPOSED,
+    TRANSPOSED_PIXELS,
+    TRANSPOSERS,
+    TRANSPOSING,
     F32x2Config,
     box_at,
 )
@@ -38,7 +38,7 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     takes,
     tiles_of,
 )
-from numbadnn.kernels.conv.unshared.parts.turned import FETCH
+from numbadnn.kernels.conv.unshared.parts.transposed import FETCH
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -175,7 +175,7 @@ def _dense(x: Spec) -> bool:
 
 
 def space_bytes(problem: ConvProblem) -> int:
-    return TURNED + math.prod(problem.x.shape[1:]) * PIXEL
+    return TRANSPOSED + math.prod(problem.x.shape[1:]) * PIXEL
 
 
 def kernel(config: F32x2Config) -> Kernel:
@@ -190,14 +190,14 @@ def kernel(config: F32x2Config) -> Kernel:
     return Kernel(name, f"map map ptr ptr ptr ptr i32 i32 i32 {PARAMETERS}", build, config.threads, 1, True)
 
 
-def turn_kernel(vec: int) -> Kernel:
+def transpose_kernel(vec: int) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.forward.device import f32x2_turn
+        from numbadnn.kernels.conv.unshared.forward.device import f32x2_transpose
 
-        return f32x2_turn.turn(vec)
+        return f32x2_transpose.transpose(vec)
 
     parameters = "ptr ptr ptr i32 i32 i32 i32 i64*2 i64*2 i32*2 i32*2 i32 i32 i64*4"
-    return Kernel(f"unshared twofold turn {vec}", parameters, build, TURNERS, TURNING)
+    return Kernel(f"unshared twofold turn {vec}", parameters, build, TRANSPOSERS, TRANSPOSING)
 
 
 def filters_map(problem: ConvProblem, device: int) -> Any:
@@ -219,14 +219,14 @@ def images_map(problem: ConvProblem, config: F32x2Config, device: int) -> Any:
 
 def plan(problem: ConvProblem, policy: Policy, config: F32x2Config) -> Executable:
     chosen, device = kernel(config), policy.device
-    spread, turned = spread_of(math.prod(problem.w.shape[3:])), f"space+{TURNED}"
-    steps = [(_turning(problem, device, spread), f"x space {turned}")]
+    spread, transposed = spread_of(math.prod(problem.w.shape[3:])), f"space+{TRANSPOSED}"
+    steps = [(_transposing(problem, device, spread), f"x space {transposed}")]
     for first, one in slices_of(problem):
         launch = _launch(one, config, chosen, device, spread)
         w, result = (
             f"{name}+{4 * first * step}" for name, step in (("w", one.w.strides[0]), ("result", one.y.strides[1]))
         )
-        steps.append((launch, f"{w} {turned} x {w} space {result}"))
+        steps.append((launch, f"{w} {transposed} x {w} space {result}"))
     facts = {"kernel": chosen.name, "config": config}
     return around(sequence("x w result space", steps), facts, space_bytes(problem), "ieee", "run_to_run", SEQUENCE)
 
@@ -239,19 +239,19 @@ def _launch(problem: ConvProblem, config: F32x2Config, chosen: Kernel, device: i
     return chosen.prepare(device, grid, block, values, shared_bytes(problem, config))
 
 
-def _turning(problem: ConvProblem, device: int, spread: int) -> Any:
+def _transposing(problem: ConvProblem, device: int, spread: int) -> Any:
     """The launch that cuts the images, by the scale of some of their numbers."""
     x, (N, C, H, W) = problem.x, problem.x.shape
     vec = 4 if x.aligned and math.prod(x.shape) % 4 == 0 else 1
     count = math.prod(x.shape) // vec
-    looked = (count, -(-count // (LOOKS * TURNERS)))
+    looked = (count, -(-count // (LOOKS * TRANSPOSERS)))
     values = (N, C * H * W, reciprocal(H), reciprocal(W), (H, W), problem.taps, int(problem.flip), spread, x.strides)
-    grid = (min(-(-C * H * W // TURNED_PIXELS), TURNING * MULTIPROCESSORS), 1, 1)
-    return turn_kernel(vec).prepare(device, grid, (TURNERS, 1, 1), (*looked, *values))
+    grid = (min(-(-C * H * W // TRANSPOSED_PIXELS), TRANSPOSING * MULTIPROCESSORS), 1, 1)
+    return transpose_kernel(vec).prepare(device, grid, (TRANSPOSERS, 1, 1), (*looked, *values))
 
 
 def hopper_kernels() -> Iterator[Kernel]:
     yield kernel(F32x2Config(1, 8, 2, 1, 3, 3, 1))
     yield kernel(F32x2Config(1, 8, 1, 2, 3, 3, 1))
-    yield turn_kernel(4)
-    yield turn_kernel(1)
+    yield transpose_kernel(4)
+    yield transpose_kernel(1)

@@ -11,9 +11,9 @@ ASKERS, OTHERS, SLOT, PIXEL = 2, 4, 2048, 128
 #: registers of a thread that asks, and of one that multiplies
 FEWER, MORE = 32, 112
 #: pixels and threads of a block that turns, blocks of a multiprocessor; accesses by which a thread looks for a large number
-TURNED_PIXELS, TURNERS, TURNING, LOOKS = 64, 256, 4, 2
+TRANSPOSED_PIXELS, TRANSPOSERS, TRANSPOSING, LOOKS = 64, 256, 4, 2
 #: in the workspace: where the inverse of the images' scale is, and where the images begin
-INVERSE, TURNED = 4000, 4096
+INVERSE, TRANSPOSED = 4000, 4096
 
 
 @dataclass(frozen=True, slots=True)

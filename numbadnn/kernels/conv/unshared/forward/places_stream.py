@@ -13,7 +13,7 @@ from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.conv.unshared.forward.f32x2 import LONGEST, shapes_of
 from numbadnn.kernels.conv.unshared.forward.f32x2_config import box_at
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import ROWS, TERMS, StreamConfig
-from numbadnn.kernels.conv.unshared.parts import turned as transposed
+from numbadnn.kernels.conv.unshared.parts import transposed
 from numbadnn.kernels.conv.unshared.parts.tile import (
     PARAMETERS,
     blocks_of,
@@ -25,7 +25,7 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     vector,
     wide_of,
 )
-from numbadnn.kernels.conv.unshared.parts.turned import CELL, EIGHT, FETCH
+from numbadnn.kernels.conv.unshared.parts.transposed import CELL, EIGHT, FETCH
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable

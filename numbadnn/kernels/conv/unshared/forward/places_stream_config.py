@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from numbadnn.kernels.conv.unshared.forward.f32x2_config import OTHERS
 from numbadnn.kernels.conv.unshared.parts.tile import LANES
-from numbadnn.kernels.conv.unshared.parts.turned import EIGHT
+from numbadnn.kernels.conv.unshared.parts.transposed import EIGHT
 
 #: terms of a slot; filters of a warp
 TERMS, ROWS = 64, 16

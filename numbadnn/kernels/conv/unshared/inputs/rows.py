@@ -28,7 +28,7 @@ from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
     space_bytes,
     y_pitch_of,
 )
-from numbadnn.kernels.conv.unshared.parts import turned as transposed
+from numbadnn.kernels.conv.unshared.parts import transposed
 from numbadnn.kernels.conv.unshared.parts.tile import on_hopper, seen_of, takes, tiles_of
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
@@ -90,8 +90,8 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
     steps = [(launch, "y w space"), (added, "space x")]
     if config.turned:
         behind = f"space+{boxes_bytes(problem, config)}"
-        turn = transposed.turning((problem.y,), device, config.kept)
-        steps[:1] = [(turn, f"y 0 {behind}"), (launch, f"{behind} w space")]
+        transpose = transposed.transposing((problem.y,), device, config.kept)
+        steps[:1] = [(transpose, f"y 0 {behind}"), (launch, f"{behind} w space")]
     direct = sequence("y w x space", steps)
 
     facts = {"kernel": first.name, "config": config}

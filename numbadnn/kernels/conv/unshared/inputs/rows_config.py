@@ -35,7 +35,7 @@ ASKED_RING, ASKED_DEPTH = {2: 126 * 1024, 4: 84 * 1024}, 4
 MOST_DEPTH, MOST_PLACES, MOST_ROWS, MOST_DEEP = 8, 8, 16, 4
 LEAST_DEPTH, MULTIPROCESSORS, MANY = 5, 132, 16
 #: images from which on y's values are transposed before, where a block has many positions
-TURNED = 16
+TRANSPOSED = 16
 #: bytes of boxes in a microsecond, written and collected, by bytes of an element
 BOXES = {2: 1.5e6, 4: 1.3e6}
 #: cycles of a warp for a piece that is not for it
@@ -128,7 +128,7 @@ def configured(
     found = RowsConfig(images, kept, 0, taps, *shape, False, even, rows=tile[0], channels=channels)
     found = replace(found, warps=found.high * lots)
     # tensor cores would multiply what lies behind the last filter's values
-    found = replace(found, turned=found.asked and kept >= TURNED and not (ragged and own == 0))
+    found = replace(found, turned=found.asked and kept >= TRANSPOSED and not (ragged and own == 0))
     return found if own else laid_out(problem, found)
 
 

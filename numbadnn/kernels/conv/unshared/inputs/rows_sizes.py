@@ -158,8 +158,8 @@ def boxes_bytes(problem: ConvProblem, config: RowsConfig) -> int:
 
 def space_bytes(problem: ConvProblem, config: RowsConfig) -> int:
     """The boxes, and behind them y where it is transposed."""
-    turned = math.prod(problem.y.shape[1:]) * config.kept * problem.y.itemsize if config.turned else 0
-    return boxes_bytes(problem, config) + turned
+    transposed = math.prod(problem.y.shape[1:]) * config.kept * problem.y.itemsize if config.turned else 0
+    return boxes_bytes(problem, config) + transposed
 
 
 def blocks_of(problem: ConvProblem, config: RowsConfig) -> int:

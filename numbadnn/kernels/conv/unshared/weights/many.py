@@ -8,7 +8,7 @@ from dataclasses import astuple, replace
 
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import shared_room
-from numbadnn.kernels.conv.unshared.parts import turned as transposed
+from numbadnn.kernels.conv.unshared.parts import transposed
 from numbadnn.kernels.conv.unshared.parts.tile import (
     HOPPER,
     PARAMETERS,
@@ -24,11 +24,11 @@ from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
 
-#: fewer filters leave most rows of a product idle, fewer images are not worth turning
+#: fewer filters leave most rows of a product idle, fewer images are not worth transposing
 FEWEST_FILTERS, FEWEST_IMAGES, MOST_IMAGES = 4, 9, 32
 #: the devices whose tensor cores multiply float64 about as quickly as their other units float32
 QUICK_IN_FLOAT64 = ((8, 0), (9, 0), (10, 0))
-#: of all filters, that turning 16 images is worth while; warps of a multiprocessor
+#: of all filters, that transposing 16 images is worth while; warps of a multiprocessor
 ENOUGH_BYTES, MOST_WARPS = 1 << 25, 16
 #: of an H200, and terms in whose time a block starts
 MULTIPROCESSORS, START = 132, 64

@@ -1,6 +1,6 @@
 """Unshared convolution of 9 to 32 images of float32 on tensor cores: numbers are two float16 of a common scale.
 
-Images are cut before (``device/f32x2_turn.py``), with one scale; filters, each used once, in registers
+Images are cut before (``device/f32x2_transpose.py``), with one scale; filters, each used once, in registers
 (``device/f32x2_lanes.py``), with a scale that a warp keeps as long as it fits. Blocks stay and take one tile of positions after
 another. A warp has a position, 16 filters, and all terms or every second slot of them.
 

@@ -1,7 +1,7 @@
 """Unshared convolution of 16-bit types, tile after tile of positions a block: what the next needs comes while one is multiplied.
 
     filters    through a ring of each warp's own, 64 terms of 16 filters of its position a slot
-    images     transposed before, in cells (``conv/unshared/parts/device/turned.py``): boxes of some channels that the tile
+    images     transposed before, in cells (``conv/unshared/parts/device/transposed.py``): boxes of some channels that the tile
     sees, in a few places
 
 Each slot and box is one copy of a tensor's tile, prefetched by warps that do nothing else, so that memory is never idle between
@@ -20,7 +20,7 @@ from numbadnn.kernels.conv.unshared.forward.places_stream_config import FEWER, L
 from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
 from numbadnn.kernels.conv.unshared.parts.device.boxes import asking_boxes, awaiting, starting
 from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, SIZE, first_position
-from numbadnn.kernels.conv.unshared.parts.turned import CELL
+from numbadnn.kernels.conv.unshared.parts.transposed import CELL
 from numbadnn.kernels.lang.async_copies import meet_of, sync_warp
 from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.epilogue import storing_vector
@@ -57,7 +57,7 @@ def _multiplying(dtype: str, config: StreamConfig) -> Callable[..., tuple[int, i
     of a box. ``state``: the next slot, the parity of its barrier, and of each box's; what they are afterwards.
     """
     warps, depth, planes, sums = config.warps, config.depth, config.planes, 4 * config.planes
-    multiply_add, look_turned, look = product(dtype, 16), load_matrices(True), load_matrices(False)
+    multiply_add, look_transposed, look = product(dtype, 16), load_matrices(True), load_matrices(False)
     (await_boxes, leave_boxes), rings_from = awaiting(config), ring_at(config)
 
     @device
@@ -83,7 +83,7 @@ def _multiplying(dtype: str, config: StreamConfig) -> Callable[..., tuple[int, i
                     look(a, i32(0), shared16, filters)
                     look(a, i32(4), shared16, i32(filters ^ 32))
                     for n in range(planes):
-                        look_turned(b, i32(0), shared16, at)
+                        look_transposed(b, i32(0), shared16, at)
                         at = i32(at + step)
                         multiply_add(total, i32(n * 4), a, i32(0), b, i32(0))
                         multiply_add(total, i32(n * 4), a, i32(4), b, i32(2))

@@ -2,7 +2,7 @@
 
 Blocks, warps, rows of pixels and groups of rows of positions are those of ``device/rows.py``. The asking warp prefetches
 whole lines, up to ``depth`` pieces before they are multiplied; every other takes its rows of taps from there, or passes a piece
-by. A piece is some filters of one position. Of many images y's values are transposed before (``parts/device/turned.py``) and
+by. A piece is some filters of one position. Of many images y's values are transposed before (``parts/device/transposed.py``) and
 copied as they are wanted. What a lane multiplies is in ``device/rows_single.py`` and ``.._f16``.
 """
 
@@ -113,7 +113,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     depth, kept, columns, piece, deep = config.depth, config.kept, config.columns, config.piece, config.deep
     high = config.high
     sums, element = columns * lanes.sums, ELEMENT["float32"] if dtype == "float32" else WORD
-    of_piece, of_channel, warps, turned = lanes.of_piece, tall * taps * size, config.warps, config.turned
+    of_piece, of_channel, warps, transposed = lanes.of_piece, tall * taps * size, config.warps, config.turned
     (box, of_lot, of_pixel), slack = box_of(config), config.align if config.within else 0
     ask, threads, split = asking(size, config), LANES * warps, config.split
     fewer, more = set_registers(FEWER, False), set_registers(config.registers, True)
@@ -143,7 +143,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                 barrier_init(u32(full + 8 * lane), u32(1))
                 barrier_init(u32(full + 8 * (depth + lane)), u32(warps))
             if lane == depth:
-                barrier_init(u32(there), u32(1 if turned else warps))
+                barrier_init(u32(there), u32(1 if transposed else warps))
             fence_barriers()
             sync_warp()
         if thread < ZERO_BYTES // ITEM:
@@ -158,7 +158,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
             if split:
                 more()
             top = y + (i64(group * K) * y_strides[1] + p0 * y_strides[2] + q0 * y_strides[3]) * size
-            if turned:
+            if transposed:
                 wait_for_previous()
                 across = i32(wide * kept * size)
                 if thread == 0:
@@ -184,9 +184,9 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
             here[START] = i32(w & 127)
             how[DOWN], how[RIGHT] = i32(w_strides[1] * size & 127), i32(w_strides[2] * size & 127)
             how[FURTHER] = i32(piece * w_strides[0] * size & 127)
-            how[TO_COLUMN] = i32(kept * size) if turned else y_pitch
-            how[TO_ROW] = i32(K * y_pitch) if turned else i32(wide * y_pitch)
-            how[TO_PIECE] = i32(piece * y_pitch) if turned else i32(of_piece)
+            how[TO_COLUMN] = i32(kept * size) if transposed else y_pitch
+            how[TO_ROW] = i32(K * y_pitch) if transposed else i32(wide * y_pitch)
+            how[TO_PIECE] = i32(piece * y_pitch) if transposed else i32(of_piece)
             line, area = r, i32(box_rows * columns)
             target = space + i64(box(i32(cuda.blockIdx.x), number, C, c0)) * (area * of_lot)
             barrier_wait(u32(there), u32(0))

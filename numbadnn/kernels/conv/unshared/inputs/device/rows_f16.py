@@ -76,8 +76,8 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
 
 def parts(dtype: str, config: RowsConfig) -> Parts:
     taps, flip, kept, tiles, columns = config.taps[1], config.flip, config.kept, config.tiles, config.columns
-    ragged, pair, turned, of_filter = config.ragged, config.pair, config.turned, config.of_filter
-    read_turned, low, high = load_matrices(True), 1 if config.pair != 1 else 2, 4 if config.pair != 4 else 2
+    ragged, pair, transposed, of_filter = config.ragged, config.pair, config.turned, config.of_filter
+    read_transposed, low, high = load_matrices(True), 1 if config.pair != 1 else 2, 4 if config.pair != 4 else 2
     of_column, a_words, vec = 4 * tiles, 4 * tiles, 4 if kept > EIGHT else 2
     line, together, apart = config.line, 2 if kept > EIGHT else 4, 4 // NEAR
     planes = max(1, kept // 4) * apart
@@ -90,7 +90,7 @@ def parts(dtype: str, config: RowsConfig) -> Parts:
         lane = i32(cuda.threadIdx.x % LANES)
         channel = min(i32(lot * EIGHT + (lane >> 2)), i32(have - 1))
         own_y = i32(lane * 16)
-        if turned:  # the row of a matrix that the lane says: a filter, and 8 images
+        if transposed:  # the row of a matrix that the lane says: a filter, and 8 images
             k = i32((lane >> 1 & 1) * low + (lane >> 2 & 1) * high + (lane & 1) * pair + (lane >> 4) * EIGHT)
             own_y = i32(k * of_filter + (lane >> 3 & 1) * 16)
         return i32(_filter_of(lane, pair) * pitch + channel * of_channel), own_y
@@ -100,8 +100,8 @@ def parts(dtype: str, config: RowsConfig) -> Parts:
         def run(total, shared, at_w, at_y, pitch, left, zeros):
             a, b, held = cuda.local.array(a_words, INT32), cuda.local.array(2, INT32), cuda.local.array(held_by, INT32)
             for m in range(tiles):
-                if turned:
-                    read_turned(a, i32(4 * m), shared, i32(at_y + m * 32))
+                if transposed:
+                    read_transposed(a, i32(4 * m), shared, i32(at_y + m * 32))
                 else:
                     read(a, i32(4 * m), shared, i32(at_y + m * FRAGMENT))
             odd = i32(at_w << 3 & 16)  # bits by which a row of taps begins within a word

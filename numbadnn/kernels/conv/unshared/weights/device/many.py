@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels.conv.unshared.parts.device.box_fill import spots_of
 from numbadnn.kernels.conv.unshared.parts.device.seen import first_position
-from numbadnn.kernels.conv.unshared.parts.device.turned import copy_box
+from numbadnn.kernels.conv.unshared.parts.device.transposed import copy_box
 from numbadnn.kernels.conv.unshared.weights.many_config import FILTERS, LANES, WeightsManyConfig
 from numbadnn.kernels.lang.access import load_vector
 from numbadnn.kernels.lang.async_copies import wait_async

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.parts.turned_config import PIXELS, THREADS
+from numbadnn.kernels.conv.unshared.parts.transposed_config import PIXELS, THREADS
 from numbadnn.kernels.lang.async_copies import copy_or_zero
 from numbadnn.kernels.lang.bits import load_bits
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32
@@ -18,7 +18,7 @@ from numbadnn.kernels.lang.ptx import let_next_start
 from numbadnn.kernels.lang.words import shared_address
 
 
-def turn(size: int, images: int, vec: int, cells: bool = False, lasting: bool = False) -> Callable[..., None]:
+def transpose(size: int, images: int, vec: int, cells: bool = False, lasting: bool = False) -> Callable[..., None]:
     """A tile of pixels of all images a block; from block ``blocks`` on those of a second array, which go behind the first's.
 
     ``vec`` neighbouring pixels of an image are one access. ``cells``: [eight images][pixel][image], of 16-bit types.

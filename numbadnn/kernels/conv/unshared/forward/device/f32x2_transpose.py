@@ -14,7 +14,14 @@ from collections.abc import Callable
 
 from numbadnn.kernels.conv.unshared.forward.device.f32x2_cut import EIGHT, ONE, cut_images, usual
 from numbadnn.kernels.conv.unshared.forward.device.f32x2_lanes import key_of
-from numbadnn.kernels.conv.unshared.forward.f32x2_config import INVERSE, LANES, LOOKS, PIXEL, TURNED_PIXELS, TURNERS
+from numbadnn.kernels.conv.unshared.forward.f32x2_config import (
+    INVERSE,
+    LANES,
+    LOOKS,
+    PIXEL,
+    TRANSPOSED_PIXELS,
+    TRANSPOSERS,
+)
 from numbadnn.kernels.lang.async_copies import meet_of
 from numbadnn.kernels.lang.bits import load_bits, store_bits
 from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32
@@ -58,7 +65,7 @@ def _looking(vec: int) -> Callable[..., int]:
     def look(x, count, every):
         got, top = cuda.local.array(held, WORD), u32(0)
         for u in range(LOOKS):
-            i = i32(cuda.threadIdx.x + u * TURNERS)
+            i = i32(cuda.threadIdx.x + u * TRANSPOSERS)
             at = x + i64(min(i32((i & ~3) * every + (i & 3)), i32(count - 1))) * (vec * SIZE)
             if vec > 1:
                 read(got, i32(u * vec), at)
@@ -71,11 +78,11 @@ def _looking(vec: int) -> Callable[..., int]:
     return look
 
 
-def turn(vec: int) -> Callable[..., None]:
+def transpose(vec: int) -> Callable[..., None]:
     """Blocks stay: while one's pixels are written, the next ones are under way."""
-    read, write, warps, look = load_bits(SIZE), store_words(4), TURNERS // LANES, _looking(vec)
+    read, write, warps, look = load_bits(SIZE), store_words(4), TRANSPOSERS // LANES, _looking(vec)
     agree, put, take, tell = largest_of_block(warps), write_at("int32", 4), read_at("int32", 4), store_bits(SIZE)
-    turns, room = TURNED_PIXELS * PIXEL // (16 * TURNERS), TURNED_PIXELS * PIXEL // SIZE + warps
+    turns, room = TRANSPOSED_PIXELS * PIXEL // (16 * TRANSPOSERS), TRANSPOSED_PIXELS * PIXEL // SIZE + warps
 
     @device
     def ask(got, x, N, n0, pixel, by_height, by_width, image, taps, flip, strides):
@@ -89,16 +96,20 @@ def turn(vec: int) -> Callable[..., None]:
             got[e] = read(x + (at + i64(min(i32(n0 + e), i32(N - 1))) * strides[0]) * SIZE)
         return i32(key_of(c, h, v, taps, flip) & 7)
 
-    def kernel(x, space, turned, count, every, N, pixels, by_height, by_width, image, taps, flip, spread, strides):
+    def kernel(x, space, transposed, count, every, N, pixels, by_height, by_width, image, taps, flip, spread, strides):
         let_next_start()
         shared, got = cuda.shared.array(room, WORD), cuda.local.array(EIGHT, WORD)
         words, line = cuda.local.array(EIGHT, WORD), cuda.local.array(4, WORD)
         thread, begin = i32(cuda.threadIdx.x), i32(shared_address(shared))
-        place, lot = i32(thread % TURNED_PIXELS), i32(thread // TURNED_PIXELS)
-        n0, start, hop = i32(lot * EIGHT), i32(cuda.blockIdx.x * TURNED_PIXELS), i32(cuda.gridDim.x * TURNED_PIXELS)
+        place, lot = i32(thread % TRANSPOSED_PIXELS), i32(thread // TRANSPOSED_PIXELS)
+        n0, start, hop = (
+            i32(lot * EIGHT),
+            i32(cuda.blockIdx.x * TRANSPOSED_PIXELS),
+            i32(cuda.gridDim.x * TRANSPOSED_PIXELS),
+        )
         first = min(i32(start + place), i32(pixels - 1))
         key = ask(got, x, N, n0, first, by_height, by_width, image, taps, flip, strides)
-        top = agree(shared, i32(TURNED_PIXELS * PIXEL // SIZE), look(x, count, every))
+        top = agree(shared, i32(TRANSPOSED_PIXELS * PIXEL // SIZE), look(x, count, every))
         top = i32((top if top > 0 else i32(ONE)) + ROOM)
         scale, inverse, limit = common_scale(top, i32(LEAST), spread)
         if start == 0 and thread == 0:
@@ -117,10 +128,10 @@ def turn(vec: int) -> Callable[..., None]:
                 key = ask(got, x, N, n0, pixel, by_height, by_width, image, taps, flip, strides)
             cuda.syncthreads()
             for r in range(turns):
-                own = i32((thread + r * TURNERS) * 16)
+                own = i32((thread + r * TRANSPOSERS) * 16)
                 if start + own // PIXEL < pixels:
                     take(line, i32(0), shared, i32(begin + own))
-                    write(line, i32(0), turned + i64(start) * PIXEL + own)
+                    write(line, i32(0), transposed + i64(start) * PIXEL + own)
             cuda.syncthreads()
             start = i32(start + hop)
 

@@ -1,4 +1,4 @@
-"""Images transposed for unshared convolutions, [channel, row, column][image] in the workspace; see ``device/turned.py``.
+"""Images transposed for unshared convolutions, [channel, row, column][image] in the workspace; see ``device/transposed.py``.
 
 The boxes of blocks overlap, so a pixel is read several times. As it lies in memory its images are far apart, and each is a read
 of its own; transposed once, 16 bytes of them are one asynchronous copy. In cells, [eight images][channel, row, column][image], a
@@ -16,7 +16,7 @@ from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.parts.tile import scalars
-from numbadnn.kernels.conv.unshared.parts.turned_config import PIXELS, THREADS
+from numbadnn.kernels.conv.unshared.parts.transposed_config import PIXELS, THREADS
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -32,13 +32,13 @@ FETCH = 128
 LASTING = 17 * 10**6
 
 
-def turned(problem: ConvProblem) -> tuple[Spec, ...]:
+def transposed_arrays(problem: ConvProblem) -> tuple[Spec, ...]:
     """x, and y as well for the gradient of the filters."""
     return (problem.x, problem.y) if problem.direction == "grad_weights" else (problem.x,)
 
 
 def space_bytes(problem: ConvProblem, images: int) -> int:
-    return sum(math.prod(array.shape[1:]) for array in turned(problem)) * images * problem.x.itemsize
+    return sum(math.prod(array.shape[1:]) for array in transposed_arrays(problem)) * images * problem.x.itemsize
 
 
 def fits(problem: ConvProblem, policy: Policy, images: int) -> bool:
@@ -83,9 +83,9 @@ def lasts(nbytes: int) -> bool:
 
 def kernel(itemsize: int, images: int, vec: int, cells: bool = False, lasting: bool = False) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.parts.device import turned
+        from numbadnn.kernels.conv.unshared.parts.device import transposed
 
-        return turned.turn(itemsize, images, vec, cells, lasting)
+        return transposed.transpose(itemsize, images, vec, cells, lasting)
 
     return Kernel(
         f"unshared turn {itemsize} {images} {vec}{' cells' if cells else ''}{' lasting' if lasting else ''}",
@@ -96,7 +96,7 @@ def kernel(itemsize: int, images: int, vec: int, cells: bool = False, lasting: b
     )
 
 
-def turning(arrays: tuple[Spec, ...], device: int, images: int, cells: bool = False) -> Any:
+def transposing(arrays: tuple[Spec, ...], device: int, images: int, cells: bool = False) -> Any:
     """The launch that turns one array or two; one, if in cells."""
     pixels = [math.prod(array.shape[1:]) for array in arrays]
     blocks = [-(-number // PIXELS) for number in pixels]
@@ -106,8 +106,8 @@ def turning(arrays: tuple[Spec, ...], device: int, images: int, cells: bool = Fa
         *(arrays[0].strides, arrays[-1].strides),
     )
     lasting = lasts(sum(pixels) * images * arrays[0].itemsize)
-    turn = kernel(arrays[0].itemsize, images, vector(arrays), cells, lasting)
-    return turn.prepare(device, (sum(blocks), 1, 1), (THREADS, 1, 1), scalars)
+    transpose = kernel(arrays[0].itemsize, images, vector(arrays), cells, lasting)
+    return transpose.prepare(device, (sum(blocks), 1, 1), (THREADS, 1, 1), scalars)
 
 
 def planned(
@@ -124,7 +124,7 @@ def planned(
 
     ``first``: its scalars before those that ``scalars`` gives.
     """
-    steps = (strides(array.shape, config.images) for array in turned(problem))
+    steps = (strides(array.shape, config.images) for array in transposed_arrays(problem))
     values = (*first, *scalars(problem, config, sizes[0], *steps))
     launch = kernel.prepare(policy.device, (blocks, 1, 1), (config.threads, 1, 1), values, sizes[1])
     facts = {"kernel": kernel.name, "config": config}
@@ -141,10 +141,10 @@ def executable(
     cells: bool = False,
 ) -> Executable:
     """Transposes in one launch, then ``launch``, which takes both inputs, transposed or not, and the output."""
-    arrays, size = turned(problem), problem.x.itemsize
-    turn, first = turning(arrays, policy.device, images, cells), math.prod(arrays[0].shape[1:])
+    arrays, size = transposed_arrays(problem), problem.x.itemsize
+    transpose, first = transposing(arrays, policy.device, images, cells), math.prod(arrays[0].shape[1:])
     taken = f"space space+{first * images * size} result" if len(arrays) > 1 else "space other result"
-    direct = sequence("x other result space", [(turn, "x other space"), (launch, taken)])
+    direct = sequence("x other result space", [(transpose, "x other space"), (launch, taken)])
 
     return around(direct, facts, space_bytes(problem, images), arithmetic, "run_to_run", SEQUENCE)
 

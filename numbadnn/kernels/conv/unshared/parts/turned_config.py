@@ -1,6 +1,0 @@
-"""The configuration of ``turned.py``, and what the host and the device both know."""
-
-from __future__ import annotations
-
-#: of a block that turns
-PIXELS, THREADS = 64, 256
